@@ -1,0 +1,94 @@
+#pragma once
+// Tensors: a handle of one pointer to a reference-counted block of spec and 64-byte aligned bytes.
+//
+// A handle is what messages carry, so it is as small as a pointer. The block holds the spec in front of the
+// bytes, in one allocation.
+//
+// Threading: the count is atomic; spec and bytes are written by one owner before the tensor is shared, and only read
+// afterwards. A producer may write again once it holds the only reference (is_unique), which is how
+// buffers are reused without an allocator on the hot path.
+//
+// T-1  data() is aligned to 64 bytes.
+// T-2  size_bytes() <= capacity_bytes().
+// T-3  reshape() only while is_unique().
+
+#include "schema/tensor_spec.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace troupe {
+
+class tensor {
+ public:
+  static constexpr std::size_t alignment_bytes = 64;
+
+  tensor() noexcept = default;  // "nothing here"
+  // Uninitialised memory for `spec`, which must not be symbolic. Throws std::bad_alloc.
+  static tensor make(const tensor_spec& spec) { return make(spec, spec.size_bytes()); }
+  // Memory for up to `bound_bytes`, to be reshaped within that.
+  static tensor make(const tensor_spec& spec, std::size_t bound_bytes);
+  // A copy of `values`, for tests, feeds and constants. T must be the type that `type` names.
+  template <class T>
+  static tensor of(dtype type, const troupe::shape& s, std::span<const T> values) {
+    tensor t = make(tensor_spec{type, s});
+    for (std::size_t i = 0; i < values.size() && i < static_cast<std::size_t>(t.elements()); ++i) t.data<T>()[i] = values[i];
+    return t;
+  }
+  static tensor of(std::initializer_list<float> values, const troupe::shape& s) {
+    return of<float>(dtype::f32, s, std::span<const float>(values.begin(), values.size()));
+  }
+
+  tensor(const tensor& o) noexcept : block_(o.block_) {
+    if (block_ != nullptr) block_->count.fetch_add(1, std::memory_order_relaxed);
+  }
+  tensor(tensor&& o) noexcept : block_(std::exchange(o.block_, nullptr)) {}
+  tensor& operator=(tensor o) noexcept {
+    std::swap(block_, o.block_);
+    return *this;
+  }
+  ~tensor() {
+    if (block_ != nullptr && block_->count.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(block_);
+  }
+
+  explicit operator bool() const noexcept { return block_ != nullptr; }
+  const tensor_spec& spec() const noexcept { return block_->spec; }
+  const troupe::shape& shape() const noexcept { return block_->spec.shape; }
+  dtype type() const noexcept { return block_->spec.type; }
+  std::int64_t elements() const noexcept { return block_->spec.shape.elements(); }
+  std::size_t size_bytes() const noexcept { return block_->spec.size_bytes(); }
+  std::size_t capacity_bytes() const noexcept { return block_ != nullptr ? block_->capacity_bytes : 0; }
+  bool is_unique() const noexcept { return block_ != nullptr && block_->count.load(std::memory_order_acquire) == 1; }
+
+  std::span<std::byte> bytes() noexcept { return {memory(), size_bytes()}; }
+  std::span<const std::byte> bytes() const noexcept { return {memory(), size_bytes()}; }
+  // Elements as T; the caller knows the type.
+  template <class T>
+  T* data() noexcept {
+    return reinterpret_cast<T*>(memory());
+  }
+  template <class T>
+  const T* data() const noexcept {
+    return reinterpret_cast<const T*>(memory());
+  }
+
+  // Another spec over the same bytes (T-2, T-3).
+  void reshape(const tensor_spec& spec) noexcept { block_->spec = spec; }
+
+ private:
+  struct alignas(alignment_bytes) block {
+    std::atomic<std::uint32_t> count{1};
+    std::size_t capacity_bytes = 0;
+    tensor_spec spec;
+  };
+  explicit tensor(block* b) noexcept : block_(b) {}
+  std::byte* memory() const noexcept { return reinterpret_cast<std::byte*>(block_) + sizeof(block); }
+  static void destroy(block* b) noexcept;
+
+  block* block_ = nullptr;
+};
+
+}  // namespace troupe

@@ -1,0 +1,54 @@
+#pragma once
+// What the engine knows of each op type without running it: how many operands, which shapes, which gradient.
+//
+// The table is built explicitly (make_op_table) and passed down; a row's parts live in runtime/ops/, one file per
+// family. Kernels of the same names live in devices/ (kernel_table).
+
+#include "runtime/graph.hpp"
+#include "schema/attributes.hpp"
+#include "schema/error.hpp"
+#include "schema/ids.hpp"
+#include "schema/tensor_spec.hpp"
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+// Output specs from input specs. At compile time inputs may be symbolic and `at` is null: the answer is a bound. At run time
+// inputs are concrete and `at` is the tag: the answer is exact (a reader's last batch is smaller).
+// An error says which constraint does not hold, with the shapes; the caller adds the user's line.
+using shape_rule = std::function<result<std::vector<tensor_spec>>(const attributes&, std::span<const tensor_spec> inputs, const tag* at)>;
+
+// Gradients of a node as graph: given d(loss)/d(output i) (invalid value: no gradient flows there), the gradients for
+// each input (invalid value: not differentiable in it).
+using gradient_rule = std::function<std::vector<value>(graph& g, const graph_node& n, std::span<const value> output_gradients)>;
+
+struct op_row {
+  std::uint32_t inputs = 0;
+  shape_rule shapes;
+  gradient_rule gradient;        // empty: not differentiable
+  bool is_elementwise = false;   // output 0 has the shape of input 0 and may be computed in its place: can be fused behind its producer
+  bool is_source = false;        // fires without inputs
+};
+
+class op_table {
+ public:
+  void add(std::string op, op_row row) { rows_.insert_or_assign(std::move(op), std::move(row)); }
+  const op_row* find(const std::string& op) const {
+    auto at = rows_.find(op);
+    return at != rows_.end() ? &at->second : nullptr;
+  }
+  const std::map<std::string, op_row>& rows() const noexcept { return rows_; }
+
+ private:
+  std::map<std::string, op_row> rows_;
+};
+
+// All ops that ship with Troupe.
+op_table make_op_table();
+
+}  // namespace troupe

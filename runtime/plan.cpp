@@ -1,0 +1,11 @@
+#include "runtime/plan.hpp"
+
+namespace troupe {
+
+std::string_view to_string(actor_kind k) noexcept {
+  static constexpr std::string_view names[] = {"op",  "shard", "send", "receive", "feed", "fetch",
+                                               "stream", "job", "node", "member", "link", "supervisor"};
+  return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
+}
+
+}  // namespace troupe

@@ -1,0 +1,140 @@
+#pragma once
+// A plan: everything that the nodes of a job need to run it, as a value. The compiler makes it, the wire carries it
+// (schema/plan.capnp), a node checks it and spawns its part.
+//
+// Actors and edges are numbered by their position in the plan; ids are the same on every node of the job.
+//
+// PL-1  edges[i].from.actor and .to.actor are below actors.size(), their ports exist, and both ends name the edge.
+// PL-2  Every input port has exactly one edge; every output port has one or more.
+// PL-3  An edge joins actors of one task, except from a `send` to its `receive`.
+// PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step).
+// PL-5  Every edge has 1..credits_max credits.
+
+#include "schema/attributes.hpp"
+#include "schema/error.hpp"
+#include "schema/ids.hpp"
+#include "schema/tensor_spec.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+inline constexpr std::uint32_t credits_max = 4096;
+inline constexpr std::size_t plan_actors_max = 1'000'000;
+
+// Kinds of actors, in plans and in the registry.
+enum class actor_kind : std::uint8_t {
+  op = 0, shard, send, receive, feed, fetch,                // planned
+  stream, job, node, member, link, supervisor,              // of a node
+};
+std::string_view to_string(actor_kind k) noexcept;
+
+// The line of the user's program that made an op.
+struct source_line {
+  std::string file;
+  std::uint32_t line = 0;
+};
+
+// One op of an op actor. A fused group is a list: each op after the first takes the result of an earlier one.
+struct planned_op {
+  std::string type;                     // name in the op table and the kernel table
+  std::string name;                     // unique in the graph
+  attributes attrs;
+  std::vector<std::int32_t> operands;   // >= 0: input port of the actor; < 0: output 0 of ops[-1 - operand]
+  source_line source;
+};
+
+enum class update_kind : std::uint8_t { sync = 0, async = 1 };
+
+// Plain SGD: v = momentum * v + g; w -= learning_rate * v.
+struct optimizer_spec {
+  std::string type = "sgd";
+  double learning_rate = 0.05;
+  double momentum = 0.9;
+};
+
+// How the first value of a variable is made: a pure function of (seed, variable name, element).
+struct initializer_spec {
+  enum class kind : std::uint8_t { zeros = 0, uniform = 1 } type = kind::zeros;
+  double limit = 0;  // uniform in [-limit, limit)
+};
+
+// An output port of a shard, and which versions it sends. Item number n of the port is the variable
+//   sync:   at version first + n * stride                    (version v = the value after v applied steps)
+//   async:  for a worker: once that worker's gradients of steps < n were applied, whatever others did
+// A port with at_end sends one item: the value after the last gradient of every worker (or its death).
+struct shard_reader {
+  std::int32_t worker = -1;  // >= 0: logical worker; -1: an observer
+  std::uint64_t first = 0;
+  std::uint64_t stride = 1;
+  bool at_end = false;
+};
+
+// A parameter shard: owner of one part of one variable. Input port i takes the gradients of logical worker i.
+struct shard_spec {
+  std::string variable;
+  tensor_spec spec;
+  std::uint32_t shard = 0;  // k of --shards
+  update_kind update = update_kind::sync;
+  optimizer_spec optimizer;
+  initializer_spec initializer;
+  std::uint64_t seed = 0;
+  std::vector<std::uint64_t> steps;   // gradients that each worker sends in all
+  std::vector<shard_reader> readers;  // one per output port
+};
+
+struct port_ref {
+  std::uint32_t actor = 0;
+  std::uint32_t port = 0;
+};
+
+struct planned_edge {
+  port_ref from;
+  port_ref to;
+  tensor_spec spec;  // the bound, where symbolic
+  std::uint32_t credits = 2;
+};
+
+struct planned_actor {
+  actor_kind kind = actor_kind::op;
+  std::string name;          // unique in the plan: "worker/0/dense_1/matmul"
+  std::uint32_t task = 0;    // index into tasks
+  std::uint32_t stream = 0;  // device stream of the task, modulo the streams that the node has
+  std::vector<planned_op> ops;                     // kind op
+  shard_spec shard;                                // kind shard
+  std::vector<std::uint32_t> inputs;               // edge per input port
+  std::vector<std::vector<std::uint32_t>> outputs; // edges per output port
+  std::vector<tensor_spec> output_specs;           // per output port, bounds
+  std::uint64_t steps = 0;      // fires this often, then ends
+  bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
+};
+
+struct planned_task {
+  std::string name;              // "/job:worker/task:0"
+  bool is_client = false;        // runs in the program that started the job
+  node_id node{};                // filled in when the job is placed
+};
+
+struct plan {
+  std::string name;  // of the job
+  std::uint64_t seed = 0;
+  update_kind update = update_kind::sync;
+  std::uint32_t workers = 0;  // logical workers (0: not a training plan)
+  std::uint32_t shards = 0;
+  std::vector<planned_task> tasks;
+  std::vector<planned_actor> actors;
+  std::vector<planned_edge> edges;
+};
+
+// Checks PL-1..PL-5 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
+// that has not passed.
+result<void> check(const plan& p);
+
+// Cap'n Proto, unpacked. Decoding takes any bytes: limits first, then check().
+std::vector<std::byte> encode(const plan& p);
+result<plan> decode_plan(std::span<const std::byte> bytes);
+
+}  // namespace troupe

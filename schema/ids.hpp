@@ -1,0 +1,37 @@
+#pragma once
+// Logical identities of everything that crosses a file, a process or an actor boundary.
+//
+// Identity is not location: an id says who, a table elsewhere says where. Every id is a strong type,
+// so that an edge can never be passed where an actor is meant.
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+
+namespace troupe {
+
+enum class node_id : std::uint64_t {};   // one life of one process in a cluster: a new life is a new id
+enum class job_id : std::uint64_t {};    // one run of one plan
+enum class task_id : std::uint32_t {};   // a logical process of a plan: /job:worker/task:0
+enum class actor_id : std::uint32_t {};  // an actor of a plan, or of a node's registry
+enum class edge_id : std::uint32_t {};   // a producer's output port to one consumer's input port
+
+template <class Id>
+  requires std::is_enum_v<Id>
+constexpr auto raw(Id id) noexcept {
+  return static_cast<std::underlying_type_t<Id>>(id);
+}
+
+// What a message belongs to. Tags of one edge ascend; an op fires once per tag.
+// Fields that are still always 0 stand here from the first day because they stand on the wire.
+struct tag {
+  std::uint64_t step = 0;
+  std::uint32_t run = 0;
+  std::uint32_t micro_batch = 0;
+  std::uint32_t frame = 0;
+  std::uint32_t iteration = 0;
+
+  friend constexpr auto operator<=>(const tag&, const tag&) = default;
+};
+
+}  // namespace troupe

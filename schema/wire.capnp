@@ -1,0 +1,74 @@
+@0xd2f5a1c8b7e64031;
+# What nodes say to each other, inside frames (runtime/frame.hpp) of an authenticated connection.
+#
+# A link between two nodes has two connections. The control lane carries `Control`, the data lane carries `Chunk` headers
+# with a raw payload behind them. Nothing on the control lane relies on order against the data lane; what must be
+# ordered with data (the end of a stream) is data. A lost connection loses nothing: each lane numbers its
+# frames, the sender keeps them until they are acknowledged, and a reconnected lane resends from there.
+#
+# Every message that belongs to a job carries the job's id and epoch; a receiver that knows another epoch drops it and
+# counts. Node ids name one life of a process and never return, so they are the generation of sender and
+# receiver as well.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("troupe::wire");
+
+struct Member {
+  id @0 :UInt64;            # new for every life
+  startTimeNs @1 :UInt64;   # since the epoch of the wall clock; the smaller (start time, id) founds the cluster
+  name @2 :Text;            # "n3": for people
+  address @3 :Text;         # HOST:PORT that it listens on
+  host @4 :Text;            # same text = same host
+  pid @5 :UInt32;
+  kind @6 :UInt8;           # 0 node, 1 client, 2 tool
+  job @7 :Text;             # "worker", "ps" or ""
+  streams @8 :UInt32;
+  incarnation @9 :UInt32;   # how often this process has joined: 1, 2, ...
+  state @10 :UInt8;         # 0 alive, 1 unreachable, 2 dead, 3 left
+  reason @11 :Text;         # why dead
+}
+
+struct Tag { step @0 :UInt64; run @1 :UInt32; microBatch @2 :UInt32; frame @3 :UInt32; iteration @4 :UInt32; }
+
+# In front of every chunk of a tensor. Chunks of one tensor arrive in order on its lane.
+struct Chunk {
+  job @0 :UInt64;
+  epoch @1 :UInt32;
+  edge @2 :UInt32;
+  sender @3 :UInt64;        # node ids: a message from or to an earlier life matches nobody
+  receiver @4 :UInt64;
+  tag @5 :Tag;
+  sequence @6 :UInt64;      # of the tensor on its edge: 0, 1, ...
+  dtype @7 :UInt8;
+  dims @8 :List(Int64);
+  totalBytes @9 :UInt64;
+  offset @10 :UInt64;       # of this chunk
+}
+
+struct CreditReturn { edge @0 :UInt32; count @1 :UInt32; job @2 :UInt64; epoch @3 :UInt32; }
+
+# Counters of one actor of a job, in its last report.
+struct ShardReport { actor @0 :UInt32; fed @1 :List(UInt64); applied @2 :List(UInt64); dropped @3 :List(UInt64); }
+
+struct Control {
+  union {
+    heartbeat @0 :UInt64;               # ticks of the sender: "my I/O thread runs"
+    view @1 :List(Member);              # members that the sender knows; idempotent
+    leave @2 :Text;                     # graceful: the sender ends after this, reason for people
+    credits @3 :List(CreditReturn);     # batched: what consumers gave back since the last one
+    place :group { job @4 :UInt64; epoch @5 :UInt32; plan @6 :Data; nodes @7 :List(UInt64); }
+                                        # take part in a job: nodes[i] runs tasks[i] of the plan
+    placed :group { job @8 :UInt64; error @9 :Text; }
+                                        # answer; an empty error: all actors of the part are there
+    start @10 :UInt64;                  # job: sources may fire
+    stop :group { job @11 :UInt64; reason @12 :Text; }
+                                        # job: end all its actors here
+    partEnded :group { job @13 :UInt64; error @14 :Text; actor @15 :Text; step @16 :UInt64; shards @17 :List(ShardReport); }
+                                        # a node's part is done (empty error), or failed (root cause)
+    query :group { id @18 :UInt64; request @19 :Text; }
+                                        # the debug tool asks: "nodes", "actors", "jobs", "events"
+    answer :group { id @20 :UInt64; json @21 :Text; }
+    lostPeer :group { job @22 :UInt64; node @23 :UInt64; reason @24 :Text; }
+                                        # to a job's coordinator: a participant sees a peer dead
+  }
+}
