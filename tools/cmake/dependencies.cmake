@@ -1,8 +1,7 @@
 # Every package that Troupe needs, as targets. tools/setup installs them.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(CapnProto REQUIRED)
-find_package(dnnl REQUIRED)
+find_package(CapnProto REQUIRED)  # its check for libatomic needs C among the languages
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
@@ -12,6 +11,13 @@ find_package(nlohmann_json REQUIRED)
 find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
 add_library(troupe_cli11 INTERFACE)
 target_include_directories(troupe_cli11 SYSTEM INTERFACE ${CLI11_INCLUDE_DIR})
+
+# oneDNN's package file asks for OpenCL headers, which nothing here uses.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(troupe_dnnl INTERFACE)
+target_include_directories(troupe_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(troupe_dnnl INTERFACE ${DNNL_LIBRARY} OpenMP::OpenMP_CXX)
 
 # xxHash, header only.
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
