@@ -54,7 +54,7 @@ template <class T>
 class [[nodiscard]] result {
  public:
   result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  result(error e) : state_(std::in_place_index<1>, std::move(e)) {}
+  result(troupe::error e) : state_(std::in_place_index<1>, std::move(e)) {}
 
   explicit operator bool() const noexcept { return state_.index() == 0; }
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }

@@ -2,7 +2,7 @@
 add_library(troupe_options INTERFACE)
 target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 # No contraction: a fused multiply-add is an op of its own, so that vector bodies and tails give equal bits.
-target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror -ffp-contract=off)
+target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overflows and null pointers in inlined standard library code that are not there.
   target_compile_options(troupe_options INTERFACE -Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized
