@@ -1,0 +1,102 @@
+#pragma once
+// The messages inside a process, as structs, and the typed handles of those who take them.
+//
+// Nothing here crosses a process: what does is in schema/wire.capnp, and only link and member actors see both.
+
+#include "devices/tensor.hpp"
+#include "runtime/plan.hpp"
+#include "schema/ids.hpp"
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <caf/typed_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct part_handles;
+
+// --- to port actors: op, shard, send, receive, feed, fetch ---------------------------------------------------------------
+
+struct wire_ports {  // supervisor: who your neighbours are; build your kernels; answer actor_ready or actor_failed
+  std::shared_ptr<const part_handles> handles;
+};
+struct start_firing {};  // supervisor: sources may fire
+struct tensor_ready {    // producer, link or program: an item for input `port`
+  std::uint32_t port = 0;
+  tag t;
+  tensor value;
+};
+struct credit {  // consumer, link or program: `count` credits for outlet `outlet`
+  std::uint32_t outlet = 0;
+  std::uint32_t count = 1;
+};
+struct peer_lost {  // nothing more comes to `port` (a shard: from that worker); a send: nobody takes what it sends
+  std::uint32_t port = 0;
+  std::string reason;
+};
+struct end_actor {};  // supervisor: drop everything and end
+
+using port_actor = caf::typed_actor<caf::reacts_to<wire_ports>, caf::reacts_to<start_firing>, caf::reacts_to<tensor_ready>,
+                                    caf::reacts_to<credit>, caf::reacts_to<peer_lost>, caf::reacts_to<end_actor>>;
+
+// All actors of a job's part in this process; kept by each of them until it ends.
+struct part_handles {
+  std::vector<port_actor> actors;  // by index in the plan; null where another process runs it
+  std::vector<caf::actor> links;   // by task; null for our own
+};
+
+// --- to links ---------------------------------------------------------------------------------------------------------------
+
+struct send_tensor {  // send actor: `value` for edge `edge`; the link keeps it until it is acknowledged
+  job_id job{};
+  std::uint32_t edge = 0;
+  std::uint64_t sequence = 0;
+  tag t;
+  tensor value;
+};
+struct return_credit {  // receive actor: one item of `edge` has been passed on
+  job_id job{};
+  std::uint32_t edge = 0;
+};
+
+// --- to supervisors ---------------------------------------------------------------------------------------------------------
+
+struct actor_ready { std::uint32_t actor = 0; };
+struct actor_done { std::uint32_t actor = 0; };  // fired as often as the plan says
+struct actor_failed {
+  std::uint32_t actor = 0;
+  std::uint64_t step = 0;
+  std::string text;
+};
+
+// --- to the program -----------------------------------------------------------------------------------------------------------
+
+struct fetched {  // fetch actor: one firing. The program answers credit{0, 1} when it is done with it
+  std::uint32_t fetch = 0;  // index of the fetch actor in the plan
+  std::uint32_t port = 0;   // the port that fired, for a fetch that fires on any
+  tag t;
+  std::vector<tensor> values;
+};
+struct feed_ready { std::uint32_t feed = 0; };  // feed actor: an item has been taken, there is room for another
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::wire_ports)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::start_firing)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::tensor_ready)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::credit)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::peer_lost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_actor)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_tensor)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::return_credit)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_ready)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_failed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::fetched)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::feed_ready)

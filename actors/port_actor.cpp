@@ -1,0 +1,166 @@
+#include "actors/port_actor.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe {
+
+namespace {
+
+std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor) {
+  switch (part->job_plan->actors[actor].kind) {
+    case actor_kind::op: return make_op_logic(self, std::move(part), actor);
+    case actor_kind::shard: return make_shard_logic(self, std::move(part), actor);
+    case actor_kind::send: return make_send_logic(self, std::move(part), actor);
+    case actor_kind::receive: return make_receive_logic(self, std::move(part), actor);
+    case actor_kind::feed: return make_feed_logic(self, std::move(part), actor);
+    case actor_kind::fetch: return make_fetch_logic(self, std::move(part), actor);
+    default: break;
+  }
+  fail_invariant("a plan holds only planned kinds", std::source_location::current());
+}
+
+}  // namespace
+
+port_shell::port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part, std::uint32_t actor)
+    : port_actor::base(cfg), logic_(make_logic(*this, std::move(part), actor)) {}
+
+port_shell::~port_shell() = default;
+
+void port_shell::on_exit() { logic_.reset(); }
+
+port_shell::behavior_type port_shell::make_behavior() {
+  // PA-3. The logic is gone only after the actor has ended, when no handler runs any more.
+  auto guarded = [this](auto&& call) {
+    try {
+      call(*logic_);
+    } catch (const std::exception& e) {
+      logic_->fail(error(error_code::failed, e.what()));
+    }
+  };
+  return {
+      [=](wire_ports& m) { guarded([&](port_logic& l) { l.wire(*m.handles); }); },
+      [=](start_firing) { guarded([](port_logic& l) { l.start(); }); },
+      [=](tensor_ready& m) { guarded([&](port_logic& l) { l.on_tensor(m); }); },
+      [=](const credit& m) { guarded([&](port_logic& l) { l.on_credit(m); }); },
+      [=](const peer_lost& m) { guarded([&](port_logic& l) { l.on_peer_lost(m); }); },
+      [this](end_actor) { quit(); },
+  };
+}
+
+port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
+    : self_(self), part_(std::move(part)), actor_(actor), record_(*part_->records[actor]) {
+  const auto& plan = *part_->job_plan;
+  for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
+}
+
+void port_logic::wire(const part_handles& handles) {
+  const auto& plan = *part_->job_plan;
+  // Handles and credits are const for everybody but the two ends of an edge.
+  auto& credits = const_cast<std::deque<edge_credit>&>(part_->credits);
+  for (std::size_t i = 0; i < ports_.in.size(); ++i) {
+    const auto& edge = plan.edges[self_plan().inputs[i]];
+    auto& in = ports_.in[i];
+    in.credit = &credits[self_plan().inputs[i]];
+    in.producer = handles.actors[edge.from.actor];
+    std::uint32_t outlet = 0;
+    for (std::uint32_t port = 0; port < plan.actors[edge.from.actor].outputs.size(); ++port)
+      for (auto e : plan.actors[edge.from.actor].outputs[port]) {
+        if (e == self_plan().inputs[i]) in.producer_outlet = outlet;
+        ++outlet;
+      }
+  }
+  outlets_of_.resize(self_plan().outputs.size());
+  for (std::uint32_t port = 0; port < self_plan().outputs.size(); ++port)
+    for (auto e : self_plan().outputs[port]) {
+      const auto& edge = plan.edges[e];
+      outlets_of_[port].push_back(static_cast<std::uint32_t>(ports_.out.size()));
+      ports_.out.push_back({&credits[e], handles.actors[edge.to.actor], edge.to.port, port, false, false});
+    }
+  wire_more(handles);
+  if (auto opened = open(); !opened) return fail(opened.error());
+  if (!has_failed_) self_.send(part_->supervisor, actor_ready{actor_});
+}
+
+void port_logic::on_tensor(tensor_ready& m) {
+  record_.count_in(m.value ? m.value.size_bytes() : 0);
+  ports_.arrive(m.port, item{m.t, std::move(m.value)});
+  update_queue();
+  if (!has_failed_) advance();
+}
+
+void port_logic::on_credit(const credit& m) {
+  ports_.grant(m.outlet);
+  if (!has_failed_) advance();
+}
+
+void port_logic::on_peer_lost(const peer_lost& m) {
+  if (m.port >= ports_.in.size() || ports_.in[m.port].is_lost) return;
+  ports_.in[m.port].is_lost = true;
+  for (const auto& o : ports_.out)
+    if (o.consumer) self_.send(o.consumer, peer_lost{o.consumer_port, m.reason});
+}
+
+void port_logic::fail(const error& e) {
+  if (has_failed_) return;
+  has_failed_ = true;
+  record_.enter(actor_state::ended);
+  self_.send(part_->supervisor, actor_failed{actor_, fired_, e.text()});
+}
+
+bool port_logic::must_wait() {
+  const auto w = ports_.next_wait();
+  switch (w.kind) {
+    case wait_kind::none: return false;
+    case wait_kind::input: record_.enter(actor_state::waits_for_input, w.index); return true;
+    case wait_kind::credit:
+      record_.enter(actor_state::waits_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + w.index);
+      return true;
+  }
+  return true;
+}
+
+void port_logic::give_back(std::uint32_t port) {
+  auto& in = ports_.in[port];
+  if (in.credit->give()) self_.send(in.producer, credit{in.producer_outlet, 1});
+}
+
+void port_logic::emit(std::uint32_t output, const tag& t, const tensor& value) {
+  for (auto i : outlets_of_[output]) emit_to(i, t, value);
+}
+
+void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value) {
+  auto& o = ports_.out[outlet_index];
+  expects(o.is_held, "PA-1: an item needs a credit");
+  o.is_held = false;
+  record_.count_out(value.size_bytes());
+  self_.send(o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
+}
+
+void port_logic::count_firing() {
+  ++fired_;
+  record_.count_step();
+  if (!is_done() || is_reported_done_) return;
+  is_reported_done_ = true;
+  record_.enter(actor_state::ended);
+  self_.send(part_->supervisor, actor_done{actor_});
+}
+
+void port_logic::update_queue() {
+  std::uint32_t queued = 0;
+  for (std::size_t i = 0; i < ports_.in.size(); ++i) {
+    const auto n = ports_.in[i].queue.size();
+    record_.ports[i]->queued.store(n, std::memory_order_relaxed);
+    queued += n;
+  }
+  record_.set_queued(queued);
+}
+
+port_logic::busy_mark::busy_mark(port_logic& l)
+    : meter_(*l.part_->meters[l.self_plan().stream % l.part_->meters.size()]) {
+  meter_.current.store(std::uint64_t{l.part_->part} << 32 | (l.actor_ + 1), std::memory_order_relaxed);
+  l.record_.enter(actor_state::running);
+}
+
+port_logic::busy_mark::~busy_mark() { meter_.current.store(0, std::memory_order_relaxed); }
+
+}  // namespace troupe

@@ -1,0 +1,128 @@
+#pragma once
+// The shell of every actor of a plan. It turns messages into calls of a `port_logic` (op, shard, send, receive, feed, fetch),
+// and results into messages.
+//
+//   message       from                     effect                                           answer
+//   wire_ports    supervisor               learn the neighbours, build kernels              actor_ready | actor_failed
+//   start_firing  supervisor               sources may fire                                 -
+//   tensor_ready  producer, link, program  keep the item; fire while possible               -
+//   credit        consumer, link, program  the outlet holds a credit again; fire            -
+//   peer_lost     supervisor, producer     the port is lost; pass it on                     -
+//   end_actor     supervisor               drop everything and end                          -
+//
+// PA-1  A credit taken is given back exactly once per item (runtime/credit.hpp).
+// PA-2  A failure is reported once, with the step; afterwards the actor keeps still until it is ended.
+// PA-3  No exception leaves a handler: a broken invariant is a failure of this actor.
+// Ends: on end_actor, which also breaks the cycles of handles between neighbours.
+// Threading: pinned to one worker; kernels run inside the handlers of that worker, which is a device stream's thread.
+
+#include "actors/messages.hpp"
+#include "devices/kernel.hpp"
+#include "runtime/actor_record.hpp"
+#include "runtime/op_table.hpp"
+#include "runtime/ports.hpp"
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+namespace troupe {
+
+// Which actor of which part runs on a stream just now: written by the stream's thread, sampled by the node.
+struct stream_meter {
+  std::atomic<std::uint64_t> current{0};  // part << 32 | actor + 1; 0: none
+};
+
+// What all actors of a part share. Constant after the part is made, but for the credits, which are atomics.
+struct part_context {
+  job_id job{};
+  std::uint32_t part = 0;  // number of the part in its process, for the meter
+  std::shared_ptr<const plan> job_plan;
+  std::deque<edge_credit> credits;                     // by edge; of edges inside this process
+  std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it
+  std::vector<stream_meter*> meters;                   // by stream
+  const op_table* ops = nullptr;
+  const kernel_table* kernels = nullptr;
+  host_device* device = nullptr;
+  caf::actor supervisor;
+  caf::actor program;  // who takes fetched values; null where the program runs elsewhere
+};
+
+class port_logic;
+
+class port_shell final : public port_actor::base {
+ public:
+  port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part, std::uint32_t actor);
+  ~port_shell() override;
+  behavior_type make_behavior() override;
+  void on_exit() override;
+  const char* name() const override { return "port_actor"; }
+
+ private:
+  std::unique_ptr<port_logic> logic_;
+};
+
+class port_logic {
+ public:
+  port_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor);
+  virtual ~port_logic() = default;
+
+  void wire(const part_handles& handles);
+  void start() {
+    is_started_ = true;
+    if (!has_failed_) advance();
+  }
+  virtual void on_tensor(tensor_ready& m);
+  virtual void on_credit(const credit& m);
+  virtual void on_peer_lost(const peer_lost& m);
+  void fail(const error& e);
+
+ protected:
+  virtual result<void> open() { return {}; }  // kernels, tables
+  virtual void advance() = 0;                 // fire as often as the rule allows
+
+  const planned_actor& self_plan() const { return part_->job_plan->actors[actor_]; }
+  bool is_done() const noexcept { return self_plan().steps != 0 && fired_ >= self_plan().steps; }
+  // Enters the wait that the firing rule reports. False: nothing is missing.
+  bool must_wait();
+  // The item's credit goes back to the producer of input `port`.
+  void give_back(std::uint32_t port);
+  // Sends a value to every consumer of output port `output`, each of which has a credit in our hand.
+  void emit(std::uint32_t output, const tag& t, const tensor& value);
+  void emit_to(std::uint32_t outlet_index, const tag& t, tensor value);
+  // One more firing is complete; reports actor_done after the last.
+  void count_firing();
+  // Marks the stream as busy with this actor while it lives.
+  class busy_mark {
+   public:
+    explicit busy_mark(port_logic& l);
+    ~busy_mark();
+
+   private:
+    stream_meter& meter_;
+  };
+  void update_queue();
+
+  port_shell& self_;
+  std::shared_ptr<const part_context> part_;
+  const std::uint32_t actor_;
+  actor_record& record_;
+  port_set<port_actor> ports_;
+  std::vector<std::vector<std::uint32_t>> outlets_of_;  // output port -> outlets
+  std::uint64_t fired_ = 0;
+  bool is_started_ = false;
+  bool has_failed_ = false;
+  bool is_reported_done_ = false;
+
+ private:
+  virtual void wire_more(const part_handles&) {}
+};
+
+std::unique_ptr<port_logic> make_op_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_shard_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_send_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_receive_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_feed_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_fetch_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+
+}  // namespace troupe

@@ -1,0 +1,240 @@
+#include "actors/scheduler.hpp"
+
+#include <caf/detail/test_actor_clock.hpp>
+#include <caf/scheduled_actor.hpp>
+
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace troupe {
+
+namespace {
+
+// Time belongs to the transport (real or simulated); CAF's own timers are not used. One clock object per system satisfies
+// the interface, and nothing is ever scheduled on it.
+std::unique_ptr<caf::actor_clock> make_unused_clock() { return std::make_unique<caf::detail::test_actor_clock>(); }
+
+constexpr std::size_t messages_per_resume = 64;  // keeps one busy actor from holding its stream
+
+// The worker that an actor is pinned to; null for what is not an actor, and for actors that were spawned without one.
+caf::execution_unit* home_of(caf::resumable* job) noexcept {
+  if (job->subtype() != caf::resumable::scheduled_actor) return nullptr;
+  return static_cast<caf::scheduled_actor*>(job)->context();
+}
+
+}  // namespace
+
+scheduler_config& scheduler_config::pinned() {
+  load<pinned_scheduler>();
+  return *this;
+}
+
+scheduler_config& scheduler_config::seeded() {
+  load<seeded_scheduler>();
+  return *this;
+}
+
+class pinned_scheduler::worker final : public caf::execution_unit {
+ public:
+  worker(pinned_scheduler& parent, event_source* events, std::function<void()> on_start)
+      : execution_unit(&parent.system()), parent_(parent), events_(events), on_start_(std::move(on_start)) {}
+
+  void start() {
+    thread_ = std::thread([this] {
+      system().thread_started();
+      if (on_start_) on_start_();
+      run();
+      system().thread_terminates();
+    });
+  }
+
+  void stop_and_join() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      has_inbox_.store(true, std::memory_order_release);
+    }
+    wake_up(true);
+    if (thread_.joinable()) thread_.join();
+    for (auto* job : local_) cleanup_and_release(job);
+    for (auto* job : inbox_) cleanup_and_release(job);
+  }
+
+  // By an actor of this worker, for any actor.
+  void exec_later(caf::resumable* job) override { parent_.dispatch(job, this); }
+
+  void push_local(caf::resumable* job) { local_.push_back(job); }
+
+  void push_inbox(caf::resumable* job) {
+    bool sleeps = false;
+    {
+      std::lock_guard lock(mutex_);
+      inbox_.push_back(job);
+      has_inbox_.store(true, std::memory_order_release);
+      sleeps = sleeping_;
+    }
+    wake_up(sleeps);
+  }
+
+ private:
+  void wake_up(bool sleeps) {
+    if (events_ != nullptr)
+      events_->wake();  // knows by itself whether anybody waits
+    else if (sleeps)
+      condition_.notify_one();
+  }
+
+  void run() {
+    for (;;) {
+      if (has_inbox_.load(std::memory_order_acquire) && !take_inbox()) return;
+      if (local_.empty()) {
+        sleep();
+        continue;
+      }
+      // The I/O worker looks at its descriptors after every round, however many actors are runnable.
+      for (auto n = events_ != nullptr ? local_.size() : std::size_t{64}; n > 0 && !local_.empty(); --n) {
+        auto* job = local_.front();
+        local_.pop_front();
+        resume(job);
+        if (events_ == nullptr && has_inbox_.load(std::memory_order_relaxed)) break;
+      }
+      if (events_ != nullptr) events_->poll(0);
+    }
+  }
+
+  // False: time to stop.
+  bool take_inbox() {
+    std::lock_guard lock(mutex_);
+    local_.insert(local_.end(), inbox_.begin(), inbox_.end());
+    inbox_.clear();
+    has_inbox_.store(false, std::memory_order_relaxed);
+    return !stopping_;
+  }
+
+  void sleep() {
+    if (events_ != nullptr) {
+      events_->poll(-1);
+      return;
+    }
+    std::unique_lock lock(mutex_);
+    sleeping_ = true;
+    condition_.wait(lock, [this] { return !inbox_.empty() || stopping_; });
+    sleeping_ = false;
+  }
+
+  void resume(caf::resumable* job) {
+    switch (job->resume(this, messages_per_resume)) {
+      case caf::resumable::resume_later:
+        local_.push_back(job);
+        break;
+      case caf::resumable::shutdown_execution_unit:
+      case caf::resumable::done:
+      case caf::resumable::awaiting_message:
+        caf::intrusive_ptr_release(job);
+        break;
+    }
+  }
+
+  pinned_scheduler& parent_;
+  event_source* events_;
+  std::function<void()> on_start_;
+  std::thread thread_;
+  std::deque<caf::resumable*> local_;
+  std::atomic<bool> has_inbox_{false};
+  std::mutex mutex_;  // guards all below
+  std::condition_variable condition_;
+  std::vector<caf::resumable*> inbox_;
+  bool sleeping_ = false;
+  bool stopping_ = false;
+};
+
+pinned_scheduler::pinned_scheduler(caf::actor_system& sys) : abstract_coordinator(sys), clock_(make_unused_clock()) {}
+
+pinned_scheduler::~pinned_scheduler() = default;
+
+caf::actor_system::module* pinned_scheduler::make(caf::actor_system& sys, caf::detail::type_list<>) {
+  return new pinned_scheduler(sys);
+}
+
+caf::execution_unit* pinned_scheduler::stream(std::uint32_t i) noexcept { return workers_[i % streams()].get(); }
+caf::execution_unit* pinned_scheduler::service() noexcept { return workers_[workers_.size() - 2].get(); }
+caf::execution_unit* pinned_scheduler::io() noexcept { return workers_.back().get(); }
+std::uint32_t pinned_scheduler::streams() const noexcept { return static_cast<std::uint32_t>(workers_.size() - 2); }
+
+void pinned_scheduler::dispatch(caf::resumable* job, worker* from) {
+  auto* home = static_cast<worker*>(home_of(job));
+  if (home == from && home != nullptr) return home->push_local(job);
+  const bool is_known = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w.get() == home; });
+  if (!is_known) home = static_cast<worker*>(service());
+  home->push_inbox(job);
+}
+
+void pinned_scheduler::enqueue(caf::resumable* what) {
+  dispatch(what, nullptr);
+}
+
+caf::actor_clock& pinned_scheduler::clock() noexcept { return *clock_; }
+
+void pinned_scheduler::start() {
+  const auto& cfg = static_cast<const scheduler_config&>(config());
+  for (std::uint32_t i = 0; i < cfg.streams; ++i)
+    workers_.push_back(std::make_unique<worker>(*this, nullptr, [f = cfg.on_stream_thread, i] {
+      if (f) f(i);
+    }));
+  workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr));
+  workers_.push_back(std::make_unique<worker>(*this, cfg.io, nullptr));
+  for (auto& w : workers_) w->start();
+  abstract_coordinator::start();
+}
+
+void pinned_scheduler::stop() {
+  stop_actors();
+  for (auto& w : workers_) w->stop_and_join();
+}
+
+class seeded_scheduler::unit final : public caf::execution_unit {
+ public:
+  explicit unit(seeded_scheduler& parent) : execution_unit(&parent.system()), parent_(parent) {}
+  void exec_later(caf::resumable* job) override { parent_.jobs_.push_back(job); }
+
+ private:
+  seeded_scheduler& parent_;
+};
+
+seeded_scheduler::seeded_scheduler(caf::actor_system& sys) : abstract_coordinator(sys), clock_(make_unused_clock()) {}
+
+seeded_scheduler::~seeded_scheduler() = default;
+
+caf::actor_system::module* seeded_scheduler::make(caf::actor_system& sys, caf::detail::type_list<>) {
+  return new seeded_scheduler(sys);
+}
+
+void seeded_scheduler::run(std::size_t i) {
+  auto* job = jobs_[i];
+  jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
+  if (job->resume(unit_.get(), 1) == caf::resumable::resume_later)
+    jobs_.push_back(job);
+  else
+    caf::intrusive_ptr_release(job);
+}
+
+void seeded_scheduler::enqueue(caf::resumable* what) { jobs_.push_back(what); }
+
+caf::actor_clock& seeded_scheduler::clock() noexcept { return *clock_; }
+
+void seeded_scheduler::start() {
+  unit_ = std::make_unique<unit>(*this);
+  abstract_coordinator::start();
+}
+
+void seeded_scheduler::stop() {
+  while (!jobs_.empty()) run(0);
+  stop_actors();
+  while (!jobs_.empty()) run(0);
+}
+
+}  // namespace troupe

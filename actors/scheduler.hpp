@@ -1,0 +1,107 @@
+#pragma once
+// Two CAF schedulers in place of CAF's own: actors pinned to threads, and one thread driven by a seed.
+//
+// Pinned: an actor runs on one worker for life: the worker it was spawned on (actor_config::host). Streams are workers, so a
+// message between ops of one stream never changes thread; the I/O worker waits in an event source (epoll) instead of a
+// condition variable. A message to an actor of the current worker takes no lock; one to another worker takes that
+// worker's inbox lock and wakes it only if it sleeps.
+//
+// Seeded: every runnable actor waits in one list, and the caller chooses who is next. Same seed, same order.
+//
+// Threading: spawn_on() from any thread. start/stop by CAF.
+// The mutex and condition variable of a worker's inbox are the only ones in actors/ (a worker must be able to sleep).
+//
+// S-1  An actor is resumed only by its worker's thread.
+// S-2  A worker that sleeps has an empty inbox.
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/execution_unit.hpp>
+#include <caf/scheduler/abstract_coordinator.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+// What a worker does instead of sleeping on a condition variable.
+class event_source {
+ public:
+  virtual ~event_source() = default;
+  virtual void poll(int timeout_ms) = 0;  // on the worker's thread; -1: until an event or wake()
+  virtual void wake() = 0;                // from any thread
+};
+
+struct scheduler_config : caf::actor_system_config {
+  std::uint32_t streams = 1;
+  event_source* io = nullptr;                  // of the I/O worker; must outlive the system
+  std::function<void(std::uint32_t)> on_stream_thread;  // first thing that runs on each stream's thread
+
+  // Loads the pinned or the seeded scheduler.
+  scheduler_config& pinned();
+  scheduler_config& seeded();
+};
+
+class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
+ public:
+  explicit pinned_scheduler(caf::actor_system& sys);
+  ~pinned_scheduler() override;
+  static caf::actor_system::module* make(caf::actor_system& sys, caf::detail::type_list<>);
+
+  // Workers to spawn on. The service worker runs everything that is neither op nor I/O.
+  caf::execution_unit* stream(std::uint32_t i) noexcept;
+  caf::execution_unit* service() noexcept;
+  caf::execution_unit* io() noexcept;
+  std::uint32_t streams() const noexcept;
+
+  void enqueue(caf::resumable* what) override;
+  caf::actor_clock& clock() noexcept override;
+
+ protected:
+  void start() override;
+  void stop() override;
+
+ private:
+  class worker;
+  void dispatch(caf::resumable* job, worker* from);
+
+  std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, then I/O
+  std::unique_ptr<caf::actor_clock> clock_;
+};
+
+class seeded_scheduler final : public caf::scheduler::abstract_coordinator {
+ public:
+  explicit seeded_scheduler(caf::actor_system& sys);
+  ~seeded_scheduler() override;
+  static caf::actor_system::module* make(caf::actor_system& sys, caf::detail::type_list<>);
+
+  std::size_t runnable() const noexcept { return jobs_.size(); }
+  // Resumes runnable actor number `i`, for one message.
+  void run(std::size_t i);
+
+  void enqueue(caf::resumable* what) override;
+  caf::actor_clock& clock() noexcept override;
+  bool detaches_utility_actors() const override { return false; }
+
+ protected:
+  void start() override;
+  void stop() override;
+
+ private:
+  class unit;
+  std::vector<caf::resumable*> jobs_;
+  std::unique_ptr<unit> unit_;
+  std::unique_ptr<caf::actor_clock> clock_;
+};
+
+// Spawns a class-based actor on a worker (nullptr: wherever the scheduler puts it).
+template <class Actor, class... Ts>
+auto spawn_on(caf::actor_system& sys, caf::execution_unit* worker, Ts&&... xs) {
+  caf::actor_config cfg{worker != nullptr ? worker : sys.dummy_execution_unit()};
+  return sys.spawn_impl<Actor, caf::no_spawn_options>(cfg, std::forward<Ts>(xs)...);
+}
+
+}  // namespace troupe
