@@ -1,0 +1,53 @@
+#pragma once
+// The transport over TCP: non-blocking sockets on one io_loop, gathered writes, payloads read into their destinations.
+//
+// Per readiness event a connection reads and writes at most event_bytes_max, so that one that streams tensors does not starve
+// the others. Names other than "localhost" are looked up on a thread of their own, so that a slow name server holds nobody up.
+//
+// Threading: that of the io_loop (actors/transport.hpp). Invariants TR-1..TR-6 of actors/transport.hpp.
+
+#include "actors/transport.hpp"
+
+#include <memory>
+
+namespace troupe {
+
+class io_loop;
+
+struct tcp_options {
+  bool checksum_payloads = true;          // of frames sent; received ones are checked whenever they carry one
+  std::size_t strangers_max = 64;         // accepted connections that have not proven themselves; further ones are closed
+  std::size_t event_bytes_max = 512 * 1024;
+  std::int64_t linger_ns = 500'000'000;   // how long close() goes on writing
+};
+
+struct tcp_counters {
+  std::uint64_t accepted = 0;
+  std::uint64_t turned_away = 0;  // too many strangers
+  std::uint64_t strangers = 0;    // now
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+};
+
+class tcp_transport : public transport {
+ public:
+  explicit tcp_transport(io_loop& loop, const tcp_options& options = {});  // the loop outlives it
+  // Ends every connection and every pending connect without a callback. Its channels may outlive it; they are dead.
+  ~tcp_transport() override;
+
+  result<address> listen(const address& at, accept_handler on_accept) override;
+  void stop_listening() override;
+  void connect(const address& to, std::int64_t timeout_ns, connect_handler on_connected) override;
+  std::int64_t now_ns() const override;
+  timer_id after(std::int64_t delay_ns, std::function<void()> fn) override;
+  void cancel(timer_id id) override;
+  const fault_counters& faults() const override;
+
+  const tcp_counters& counters() const;
+
+ private:
+  struct state;
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace troupe
