@@ -7,6 +7,7 @@
 //
 // Every function that makes an op takes the user's line as its last, defaulted argument.
 
+#include "devices/host/idx_file.hpp"
 #include "runtime/plan.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
@@ -117,11 +118,6 @@ value count_correct(value logits, value labels, source_location where = source_l
 // With scale = 1 / (samples of the whole step), gradients of all workers add up to that of the mean.
 value softmax_cross_entropy(value logits, value labels, value scale, source_location where = source_location::current());
 
-struct idx_info {   // what the builder must know of a dataset before it runs; read by open_idx (devices/host/idx_file.hpp)
-  std::string path;
-  bool test = false;  // t10k-* instead of train-*
-  std::int64_t samples = 0, rows = 0, columns = 0, classes = 10;
-};
 struct idx_batch_options {
   std::int64_t batch = 128;       // samples per step of one worker
   std::uint64_t seed = 1;

@@ -1,0 +1,28 @@
+#pragma once
+// A group of ops as one kernel: a first op of any kind, and element-wise ones behind it, or element-wise ones only.
+//
+// Results of earlier steps may be used by any later step, so a group is a chain or a tree. Element-wise steps run
+// tile by tile, so that intermediate results stay in the first-level cache and never become tensors.
+//
+// FK-1  Bits equal those of the separate kernels.
+// FK-2  The last step's output 0 is the group's only output; all steps' outputs have its shape.
+// FK-3  outputs[0] never aliases an input: a fused group does not run in place.
+
+#include "devices/kernel.hpp"
+#include "schema/error.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+struct fused_step {
+  std::unique_ptr<kernel> op;          // from the host's table
+  std::vector<std::int32_t> operands;  // >= 0: input port of the group; < 0: output 0 of step -1 - operand
+};
+
+// Errors: no steps, a step behind the first that is not element-wise, an operand that is not earlier.
+result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps);
+
+}  // namespace troupe

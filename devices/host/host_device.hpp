@@ -1,0 +1,53 @@
+#pragma once
+// The host as a device: what the kernels of one node process share, and the table of its kernels.
+//
+// Ownership: one host_device per node process, built by main() or a test, outliving every kernel made with it.
+// Threading: dataset() may be called from any thread; who asks for a dataset that another thread loads waits for it.
+//
+// HD-1  While anybody holds a dataset, asking for it again gives the same object: workers of one process read files once.
+
+#include "devices/host/idx_file.hpp"
+#include "devices/kernel.hpp"
+#include "schema/error.hpp"
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace troupe {
+
+class host_device {
+ public:
+  host_device() = default;
+  host_device(const host_device&) = delete;
+  host_device& operator=(const host_device&) = delete;
+
+  // The images and labels in `folder`, loaded unless somebody still holds them. Labels are below `classes`.
+  result<std::shared_ptr<const idx_dataset>> dataset(const std::string& folder, bool test, std::int64_t classes = 10);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<const idx_dataset>> datasets_;
+};
+
+// oneDNN is built with OpenMP, whose number of threads belongs to the calling thread. Kernels always compute on one
+// thread (equal bits for any number of threads); those that call oneDNN do this themselves, at the cost of a store.
+void use_one_kernel_thread() noexcept;
+
+// Every op that the host can run, by name. f32, where nothing else is said; element-wise ops take f64 as well.
+//
+//   constant(attr value) -> f32 []                            matmul(a, b; attrs transpose_a, transpose_b)
+//   add sub mul maximum(a, b)        b: a's shape, [last dim of a] or []
+//   neg relu sigmoid tanh(x)         relu_grad sigmoid_grad tanh_grad(dy, y)
+//   maximum_grad(dy, a, b; attr side 0|1: of a or of b; equal elements belong to a; b has a's shape or is broadcast)
+//   reduce_sum_rows [n,m] -> [m]     row after row
+//   reduce_sum -> []                 16 partial sums of every 16th element, then those pairwise: k with k+8, k+4, k+2, k+1
+//   broadcast_like(x, like)          x: a scalar, [last dim] or like's shape
+//   argmax [n,m] -> i32 [n]          first of equals
+//   count_correct(logits, labels i32) -> i64 []
+//   softmax_cross_entropy(logits [n,c], labels i32 [n], scale []) -> loss [], dlogits [n,c]
+//   idx_batch -> images f32 [b, rows*columns], labels i32 [b], scale f32 []
+kernel_table make_host_kernels();
+
+}  // namespace troupe
