@@ -1,4 +1,5 @@
 #include "actors/port_actor.hpp"
+#include "actors/tell.hpp"
 
 #include <fmt/format.h>
 
@@ -78,7 +79,7 @@ void port_logic::wire(const part_handles& handles) {
     }
   wire_more(handles);
   if (auto opened = open(); !opened) return fail(opened.error());
-  if (!has_failed_) self_.send(part_->supervisor, actor_ready{actor_});
+  if (!has_failed_) tell(self_.context(), part_->supervisor, actor_ready{actor_});
 }
 
 void port_logic::on_tensor(tensor_ready& m) {
@@ -97,14 +98,14 @@ void port_logic::on_peer_lost(const peer_lost& m) {
   if (m.port >= ports_.in.size() || ports_.in[m.port].is_lost) return;
   ports_.in[m.port].is_lost = true;
   for (const auto& o : ports_.out)
-    if (o.consumer) self_.send(o.consumer, peer_lost{o.consumer_port, m.reason});
+    if (o.consumer) tell(self_.context(), o.consumer, peer_lost{o.consumer_port, m.reason});
 }
 
 void port_logic::fail(const error& e) {
   if (has_failed_) return;
   has_failed_ = true;
   record_.enter(actor_state::ended);
-  self_.send(part_->supervisor, actor_failed{actor_, fired_, e.text()});
+  tell(self_.context(), part_->supervisor, actor_failed{actor_, fired_, e.text()});
 }
 
 bool port_logic::must_wait() {
@@ -121,7 +122,7 @@ bool port_logic::must_wait() {
 
 void port_logic::give_back(std::uint32_t port) {
   auto& in = ports_.in[port];
-  if (in.credit->give()) self_.send(in.producer, credit{in.producer_outlet, 1});
+  if (in.credit->give()) tell(self_.context(), in.producer, credit{in.producer_outlet, 1});
 }
 
 void port_logic::emit(std::uint32_t output, const tag& t, const tensor& value) {
@@ -133,16 +134,20 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
   expects(o.is_held, "PA-1: an item needs a credit");
   o.is_held = false;
   record_.count_out(value.size_bytes());
-  self_.send(o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
+  tell(self_.context(), o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
 }
 
 void port_logic::count_firing() {
   ++fired_;
   record_.count_step();
-  if (!is_done() || is_reported_done_) return;
+  if (is_done()) report_done();
+}
+
+void port_logic::report_done() {
+  if (is_reported_done_) return;
   is_reported_done_ = true;
   record_.enter(actor_state::ended);
-  self_.send(part_->supervisor, actor_done{actor_});
+  tell(self_.context(), part_->supervisor, actor_done{actor_});
 }
 
 void port_logic::update_queue() {

@@ -33,6 +33,12 @@ struct stream_meter {
   std::atomic<std::uint64_t> current{0};  // part << 32 | actor + 1; 0: none
 };
 
+// The ledger of a shard, by worker, as its actor writes it and a part's last report reads it.
+struct shard_counters {
+  explicit shard_counters(std::size_t workers) : received(workers), applied(workers), dropped(workers) {}
+  std::vector<std::atomic<std::uint64_t>> received, applied, dropped;
+};
+
 // What all actors of a part share. Constant after the part is made, but for the credits, which are atomics.
 struct part_context {
   job_id job{};
@@ -40,6 +46,7 @@ struct part_context {
   std::shared_ptr<const plan> job_plan;
   std::deque<edge_credit> credits;                     // by edge; of edges inside this process
   std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it
+  std::vector<std::shared_ptr<shard_counters>> ledgers;  // by actor; null for all but the shards here
   std::vector<stream_meter*> meters;                   // by stream
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
@@ -92,6 +99,7 @@ class port_logic {
   void emit_to(std::uint32_t outlet_index, const tag& t, tensor value);
   // One more firing is complete; reports actor_done after the last.
   void count_firing();
+  void report_done();
   // Marks the stream as busy with this actor while it lives.
   class busy_mark {
    public:

@@ -48,7 +48,7 @@ struct Chunk {
 struct CreditReturn { edge @0 :UInt32; count @1 :UInt32; job @2 :UInt64; epoch @3 :UInt32; }
 
 # Counters of one actor of a job, in its last report.
-struct ShardReport { actor @0 :UInt32; fed @1 :List(UInt64); applied @2 :List(UInt64); dropped @3 :List(UInt64); }
+struct ShardReport { actor @0 :UInt32; received @1 :List(UInt64); applied @2 :List(UInt64); dropped @3 :List(UInt64); }
 
 struct Control {
   union {

@@ -1,0 +1,144 @@
+// An op (or a fused group): fires once per tag, when every input of that tag is here and every output has a credit.
+
+#include "actors/port_actor.hpp"
+#include "devices/host/fused_kernel.hpp"
+
+#include <fmt/format.h>
+
+namespace troupe {
+
+namespace {
+
+// Buffers of one output port, reused as soon as nobody else holds them. The credits of its edges bound how many are in use at
+// once; one more is what the op writes next. A consumer that keeps tensors for longer costs fresh ones.
+class buffer_pool {
+ public:
+  buffer_pool(std::size_t bound_bytes, std::size_t size) : bound_bytes_(bound_bytes), size_(size) {}
+
+  tensor take(const tensor_spec& spec) {
+    for (auto& t : tensors_)
+      if (t.is_unique()) {
+        if (t.spec() != spec) t.reshape(spec);
+        return t;
+      }
+    auto fresh = tensor::make(spec, std::max(bound_bytes_, spec.size_bytes()));
+    if (tensors_.size() < size_) tensors_.push_back(fresh);
+    return fresh;
+  }
+
+ private:
+  std::size_t bound_bytes_;
+  std::size_t size_;
+  std::vector<tensor> tensors_;
+};
+
+class op_logic final : public port_logic {
+ public:
+  using port_logic::port_logic;
+
+ private:
+  result<void> open() override {
+    std::vector<fused_step> steps;
+    for (const auto& op : self_plan().ops) {
+      const auto* kernels = part_->kernels->find(op.type);
+      const auto* row = part_->ops->find(op.type);
+      if (kernels == nullptr || row == nullptr)
+        return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here", op.name, op.type)), op);
+      auto made = kernels->make(op.attrs, *part_->device);
+      if (!made) return at_line(made.error(), op);
+      steps.push_back({std::move(*made), op.operands});
+      is_source_ = is_source_ || row->is_source;
+    }
+    if (steps.size() == 1) {
+      kernel_ = std::move(steps.front().op);
+    } else {
+      auto fused = make_fused_kernel(std::move(steps));
+      if (!fused) return at_line(fused.error(), self_plan().ops.front());
+      kernel_ = std::move(*fused);
+    }
+    for (std::size_t port = 0; port < self_plan().outputs.size(); ++port) {
+      std::size_t buffers = 1;
+      for (auto e : self_plan().outputs[port]) buffers += part_->job_plan->edges[e].credits;
+      pools_.emplace_back(self_plan().output_specs[port].size_bytes(), buffers);
+    }
+    inputs_.resize(ports_.in.size());
+    input_specs_.resize(ports_.in.size());
+    outputs_.resize(pools_.size());
+    return {};
+  }
+
+  void advance() override {
+    while (is_started_ && !is_done() && !has_failed_ && !must_wait()) fire();
+  }
+
+  void fire() {
+    busy_mark busy(*this);
+    tag t{.step = fired_};
+    for (std::size_t i = 0; i < ports_.in.size(); ++i) {
+      auto& head = ports_.in[i].queue.front();
+      if (i == 0) t = head.t;
+      expects(head.t == t, "PO-2: all inputs of a firing have one tag");
+      inputs_[i] = std::move(head.value);
+    }
+    if (auto ran = run(t); !ran) return fail(std::move(ran.error()).while_doing(fmt::format("{} in step {}", record_.name, t.step)));
+    for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
+      emit(port, t, outputs_[port]);
+      outputs_[port] = tensor();
+    }
+    for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
+      inputs_[i] = tensor();
+      ports_.in[i].queue.pop();
+      give_back(i);
+    }
+    update_queue();
+    count_firing();
+  }
+
+  result<void> run(const tag& t) {
+    bool is_new = is_source_ || fired_ == 0;
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      if (is_new || inputs_[i].spec() != input_specs_[i]) {
+        input_specs_[i] = inputs_[i].spec();
+        is_new = true;
+      }
+    if (is_new)
+      if (auto prepared = prepare(t); !prepared) return prepared;
+    for (std::size_t port = 0; port < outputs_.size(); ++port) outputs_[port] = pools_[port].take(output_specs_[port]);
+    return kernel_->run(t, inputs_, outputs_);
+  }
+
+  // Exact output shapes for these inputs, by the same rules that gave the bounds at compile time.
+  result<void> prepare(const tag& t) {
+    std::vector<std::vector<tensor_spec>> results;
+    for (const auto& op : self_plan().ops) {
+      std::vector<tensor_spec> operands;
+      for (auto o : op.operands)
+        operands.push_back(o >= 0 ? input_specs_[static_cast<std::size_t>(o)] : results[static_cast<std::size_t>(-1 - o)].front());
+      auto shapes = part_->ops->find(op.type)->shapes(op.attrs, operands, &t);
+      if (!shapes) return at_line(shapes.error(), op);
+      results.push_back(std::move(*shapes));
+    }
+    if (is_source_ && fired_ > 0 && results.back() == output_specs_) return {};
+    output_specs_ = std::move(results.back());
+    return kernel_->prepare(input_specs_, output_specs_);
+  }
+
+  static error at_line(error e, const planned_op& op) {
+    if (!op.source.file.empty()) e.at(op.source.file, op.source.line);
+    return e;
+  }
+
+  std::unique_ptr<kernel> kernel_;
+  bool is_source_ = false;
+  std::vector<tensor> inputs_, outputs_;
+  std::vector<tensor_spec> input_specs_, output_specs_;
+  std::vector<buffer_pool> pools_;
+};
+
+}  // namespace
+
+std::unique_ptr<port_logic> make_op_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+  return std::make_unique<op_logic>(s, std::move(p), a);
+}
+
+}  // namespace troupe

@@ -1,0 +1,131 @@
+// The edges to the program that runs a job.
+//
+// feed:  takes tensors from the program, in order, and gives each the next tag. It tells the program when one has been taken, so
+//        a program that feeds faster than the graph runs is held back like any producer.
+// fetch: one item per port makes a firing, which goes to the program; the program gives a credit back when it is done
+//        with it, so a program that does not take its values holds the graph back like any consumer.
+
+#include "actors/port_actor.hpp"
+#include "actors/tell.hpp"
+
+namespace troupe {
+
+namespace {
+
+constexpr std::uint32_t program_credits = 4;  // items on their way to or from the program, per feed or fetch
+
+class feed_logic final : public port_logic {
+ public:
+  using port_logic::port_logic;
+
+ private:
+  result<void> open() override {
+    pending_ = item_queue(program_credits);
+    return {};
+  }
+
+  void on_tensor(tensor_ready& m) override {
+    record_.count_in(m.value.size_bytes());
+    pending_.push(item{m.t, std::move(m.value)});
+    if (!has_failed_) advance();
+  }
+
+  void advance() override {
+    for (;;) {
+      record_.set_queued(pending_.size());
+      record_.ports.front()->queued.store(pending_.size(), std::memory_order_relaxed);
+      if (is_done()) return;
+      if (pending_.is_empty()) return record_.enter(actor_state::waits_for_input, 0);
+      for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
+        if (!ports_.acquire(i)) return record_.enter(actor_state::waits_for_credit, 1 + i);
+      auto i = pending_.pop();
+      emit(0, tag{.step = fired_}, i.value);
+      count_firing();
+      if (part_->program) tell(self_.context(), part_->program, feed_ready{actor_});
+    }
+  }
+
+  item_queue pending_;
+};
+
+class fetch_logic final : public port_logic {
+ public:
+  using port_logic::port_logic;
+
+ private:
+  void on_credit(const credit& m) override {
+    credits_ += m.count;
+    advance();
+  }
+
+  void on_peer_lost(const peer_lost& m) override {
+    port_logic::on_peer_lost(m);
+    if (!has_failed_) advance();
+  }
+
+  void advance() override {
+    auto& program_port = *record_.ports.back();
+    for (;;) {
+      program_port.credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
+      if (is_done()) return;
+      const auto port = next_port();
+      if (port < 0) return record_.enter(actor_state::waits_for_input, missing_);
+      if (credits_ == 0) return record_.enter(actor_state::waits_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
+      fire(static_cast<std::uint32_t>(port));
+    }
+  }
+
+  // The port to take from (all of them, for one that needs every port: then 0), or -1: `missing_` has nothing.
+  std::int64_t next_port() {
+    const auto n = static_cast<std::uint32_t>(ports_.in.size());
+    if (!self_plan().fires_on_any) {
+      for (missing_ = 0; missing_ < n; ++missing_)
+        if (ports_.in[missing_].queue.is_empty()) return -1;
+      return 0;
+    }
+    for (std::uint32_t k = 0; k < n; ++k) {  // in turn, so that no port starves
+      const auto i = (turn_ + k) % n;
+      if (!ports_.in[i].queue.is_empty()) return i;
+      if (!ports_.in[i].is_lost) missing_ = i;
+    }
+    return -1;
+  }
+
+  void fire(std::uint32_t port) {
+    fetched out{actor_, port, {}, {}};
+    const auto n = static_cast<std::uint32_t>(ports_.in.size());
+    const auto first = self_plan().fires_on_any ? port : 0;
+    const auto last = self_plan().fires_on_any ? port + 1 : n;
+    for (auto i = first; i < last; ++i) {
+      auto it = ports_.in[i].queue.pop();
+      if (i == first) out.t = it.t;
+      expects(it.t == out.t, "PO-2: all inputs of a firing have one tag");
+      out.values.push_back(std::move(it.value));
+      give_back(i);
+    }
+    turn_ = (port + 1) % n;
+    --credits_;
+    std::uint64_t bytes = 0;
+    for (const auto& v : out.values) bytes += v.size_bytes();
+    record_.count_out(bytes);
+    if (part_->program) tell(self_.context(), part_->program, std::move(out));
+    update_queue();
+    count_firing();
+  }
+
+  std::uint32_t credits_ = program_credits;
+  std::uint32_t turn_ = 0;
+  std::uint32_t missing_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<port_logic> make_feed_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+  return std::make_unique<feed_logic>(s, std::move(p), a);
+}
+
+std::unique_ptr<port_logic> make_fetch_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+  return std::make_unique<fetch_logic>(s, std::move(p), a);
+}
+
+}  // namespace troupe

@@ -1,0 +1,101 @@
+// The two halves of an edge that crosses processes.
+//
+// send:    takes an item from its producer once the remote consumer has a buffer for it (a remote credit), and hands it to the
+//          link, which keeps the tensor until it is acknowledged.
+// receive: takes items from the link, passes them on when its consumers have a credit, and then returns the remote one.
+//
+// TR-1  At most `credits` items of an edge are between the two halves.
+// TR-2  A send whose receiver is dead swallows what it is given, and counts it, so that the producer's other consumers go on.
+
+#include "actors/port_actor.hpp"
+#include "actors/tell.hpp"
+
+namespace troupe {
+
+namespace {
+
+class send_logic final : public port_logic {
+ public:
+  using port_logic::port_logic;
+
+ private:
+  const planned_edge& remote() const { return part_->job_plan->edges[self_plan().outputs.at(0).at(0)]; }
+
+  void wire_more(const part_handles& handles) override {
+    ports_.out.clear();  // the remote edge has no counter in this process
+    credits_ = remote().credits;
+    link_ = handles.links[part_->job_plan->actors[remote().to.actor].task];
+    record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
+  }
+
+  void on_credit(const credit& m) override {
+    credits_ += m.count;
+    expects(credits_ <= remote().credits, "TR-1: no more credits come back than were taken");
+    advance();
+  }
+
+  void on_peer_lost(const peer_lost&) override {
+    is_receiver_lost_ = true;
+    advance();
+  }
+
+  void advance() override {
+    auto& in = ports_.in[0];
+    while (!in.queue.is_empty() && (credits_ > 0 || is_receiver_lost_)) {
+      auto i = in.queue.pop();
+      if (!is_receiver_lost_) {
+        --credits_;
+        record_.count_out(i.value.size_bytes());
+        tell(self_.context(), link_, send_tensor{part_->job, self_plan().outputs[0][0], fired_, i.t, std::move(i.value)});
+      }
+      give_back(0);
+      count_firing();
+    }
+    update_queue();
+    record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
+    if (is_reported_done_) return;
+    if (in.queue.is_empty())
+      record_.enter(actor_state::waits_for_input, 0);
+    else
+      record_.enter(actor_state::waits_for_credit, 1);
+  }
+
+  caf::actor link_;
+  std::uint32_t credits_ = 0;
+  bool is_receiver_lost_ = false;
+};
+
+class receive_logic final : public port_logic {
+ public:
+  using port_logic::port_logic;
+
+ private:
+  void wire_more(const part_handles& handles) override {
+    const auto& edge = part_->job_plan->edges[self_plan().inputs.at(0)];
+    link_ = handles.links[part_->job_plan->actors[edge.from.actor].task];
+  }
+
+  void advance() override {
+    while (!is_done() && !must_wait()) {
+      auto i = ports_.in[0].queue.pop();
+      emit(0, i.t, i.value);
+      tell(self_.context(), link_, return_credit{part_->job, self_plan().inputs[0]});
+      update_queue();
+      count_firing();
+    }
+  }
+
+  caf::actor link_;
+};
+
+}  // namespace
+
+std::unique_ptr<port_logic> make_send_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+  return std::make_unique<send_logic>(s, std::move(p), a);
+}
+
+std::unique_ptr<port_logic> make_receive_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+  return std::make_unique<receive_logic>(s, std::move(p), a);
+}
+
+}  // namespace troupe

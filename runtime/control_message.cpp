@@ -1,0 +1,269 @@
+#include "runtime/control_message.hpp"
+
+#include "schema/wire.capnp.h"
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace troupe {
+
+namespace {
+
+// One growth step is enough for nearly all messages.
+std::vector<std::byte> to_bytes(capnp::MessageBuilder& message) {
+  const auto words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  std::vector<std::byte> out(bytes.size());
+  std::memcpy(out.data(), bytes.begin(), bytes.size());
+  return out;
+}
+
+template <class Text>
+std::string text_of(Text t) {
+  return std::string(t.begin(), t.size());
+}
+
+void write_member(wire::Member::Builder to, const member_info& m) {
+  to.setId(raw(m.id));
+  to.setStartTimeNs(m.start_time_ns);
+  to.setName(m.name.c_str());
+  to.setAddress(m.address.c_str());
+  to.setHost(m.host.c_str());
+  to.setPid(m.pid);
+  to.setKind(static_cast<std::uint8_t>(m.kind));
+  to.setJob(m.job.c_str());
+  to.setStreams(m.streams);
+  to.setIncarnation(m.incarnation);
+  to.setState(static_cast<std::uint8_t>(m.state));
+  to.setReason(m.reason.c_str());
+}
+
+result<member_info> read_member(wire::Member::Reader from) {
+  if (from.getKind() > 2 || from.getState() > 3)
+    return error(error_code::usage, fmt::format("member {:x}: kind {} or state {} is unknown", from.getId(), from.getKind(), from.getState()));
+  return member_info{node_id{from.getId()}, from.getStartTimeNs(), text_of(from.getName()), text_of(from.getAddress()),
+                     text_of(from.getHost()), from.getPid(), static_cast<member_kind>(from.getKind()), text_of(from.getJob()),
+                     from.getStreams(), from.getIncarnation(), static_cast<member_state>(from.getState()), text_of(from.getReason())};
+}
+
+template <class List>
+void write_list(List to, const std::vector<std::uint64_t>& from) {
+  for (unsigned i = 0; i < to.size(); ++i) to.set(i, from[i]);
+}
+
+template <class List>
+std::vector<std::uint64_t> read_list(List from) {
+  std::vector<std::uint64_t> out;
+  for (auto v : from) out.push_back(v);
+  return out;
+}
+
+struct writer {
+  wire::Control::Builder to;
+
+  void operator()(const heartbeat& m) { to.setHeartbeat(m.count); }
+  void operator()(const view_update& m) {
+    auto list = to.initView(static_cast<unsigned>(m.members.size()));
+    for (unsigned i = 0; i < list.size(); ++i) write_member(list[i], m.members[i]);
+  }
+  void operator()(const leave& m) { to.setLeave(m.reason.c_str()); }
+  void operator()(const credit_batch& m) {
+    auto list = to.initCredits(static_cast<unsigned>(m.credits.size()));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      list[i].setJob(raw(m.credits[i].job));
+      list[i].setEpoch(m.credits[i].epoch);
+      list[i].setEdge(m.credits[i].edge);
+      list[i].setCount(m.credits[i].count);
+    }
+  }
+  void operator()(const place_part& m) {
+    auto p = to.initPlace();
+    p.setJob(raw(m.job));
+    p.setEpoch(m.epoch);
+    std::memcpy(p.initPlan(static_cast<unsigned>(m.plan.size())).begin(), m.plan.data(), m.plan.size());
+    auto nodes = p.initNodes(static_cast<unsigned>(m.nodes.size()));
+    for (unsigned i = 0; i < nodes.size(); ++i) nodes.set(i, raw(m.nodes[i]));
+  }
+  void operator()(const part_placed& m) {
+    auto p = to.initPlaced();
+    p.setJob(raw(m.job));
+    p.setError(m.error.c_str());
+  }
+  void operator()(const start_part& m) { to.setStart(raw(m.job)); }
+  void operator()(const stop_part& m) {
+    auto p = to.initStop();
+    p.setJob(raw(m.job));
+    p.setReason(m.reason.c_str());
+  }
+  void operator()(const part_ended& m) {
+    auto p = to.initPartEnded();
+    p.setJob(raw(m.job));
+    p.setError(m.error.c_str());
+    p.setActor(m.actor.c_str());
+    p.setStep(m.step);
+    auto shards = p.initShards(static_cast<unsigned>(m.shards.size()));
+    for (unsigned i = 0; i < shards.size(); ++i) {
+      const auto& s = m.shards[i];
+      shards[i].setActor(s.actor);
+      write_list(shards[i].initReceived(static_cast<unsigned>(s.received.size())), s.received);
+      write_list(shards[i].initApplied(static_cast<unsigned>(s.applied.size())), s.applied);
+      write_list(shards[i].initDropped(static_cast<unsigned>(s.dropped.size())), s.dropped);
+    }
+  }
+  void operator()(const query& m) {
+    auto q = to.initQuery();
+    q.setId(m.id);
+    q.setRequest(m.request.c_str());
+  }
+  void operator()(const answer& m) {
+    auto a = to.initAnswer();
+    a.setId(m.id);
+    a.setJson(m.json.c_str());
+  }
+  void operator()(const lost_peer& m) {
+    auto l = to.initLostPeer();
+    l.setJob(raw(m.job));
+    l.setNode(raw(m.node));
+    l.setReason(m.reason.c_str());
+  }
+};
+
+result<control_message> read_view(wire::Control::Reader from) {
+  view_update out;
+  if (from.getView().size() > view_members_max)
+    return error(error_code::usage, fmt::format("a view of {} members is beyond the limit of {}", from.getView().size(), view_members_max));
+  for (auto m : from.getView()) {
+    auto member = read_member(m);
+    if (!member) return member.error();
+    out.members.push_back(std::move(*member));
+  }
+  return control_message(std::move(out));
+}
+
+result<control_message> read_control(wire::Control::Reader from) {
+  switch (from.which()) {
+    case wire::Control::HEARTBEAT: return control_message(heartbeat{from.getHeartbeat()});
+    case wire::Control::VIEW: return read_view(from);
+    case wire::Control::LEAVE: return control_message(leave{text_of(from.getLeave())});
+    case wire::Control::CREDITS: {
+      credit_batch out;
+      for (auto c : from.getCredits()) out.credits.push_back({job_id{c.getJob()}, c.getEpoch(), c.getEdge(), c.getCount()});
+      return control_message(std::move(out));
+    }
+    case wire::Control::PLACE: {
+      auto p = from.getPlace();
+      place_part out{job_id{p.getJob()}, p.getEpoch(), {}, {}};
+      const auto plan = p.getPlan();
+      out.plan.resize(plan.size());
+      std::memcpy(out.plan.data(), plan.begin(), plan.size());
+      for (auto n : p.getNodes()) out.nodes.push_back(node_id{n});
+      return control_message(std::move(out));
+    }
+    case wire::Control::PLACED:
+      return control_message(part_placed{job_id{from.getPlaced().getJob()}, text_of(from.getPlaced().getError())});
+    case wire::Control::START: return control_message(start_part{job_id{from.getStart()}});
+    case wire::Control::STOP:
+      return control_message(stop_part{job_id{from.getStop().getJob()}, text_of(from.getStop().getReason())});
+    case wire::Control::PART_ENDED: {
+      auto p = from.getPartEnded();
+      part_ended out{job_id{p.getJob()}, text_of(p.getError()), text_of(p.getActor()), p.getStep(), {}};
+      for (auto s : p.getShards())
+        out.shards.push_back({s.getActor(), read_list(s.getReceived()), read_list(s.getApplied()), read_list(s.getDropped())});
+      return control_message(std::move(out));
+    }
+    case wire::Control::QUERY: return control_message(query{from.getQuery().getId(), text_of(from.getQuery().getRequest())});
+    case wire::Control::ANSWER: return control_message(answer{from.getAnswer().getId(), text_of(from.getAnswer().getJson())});
+    case wire::Control::LOST_PEER: {
+      auto l = from.getLostPeer();
+      return control_message(lost_peer{job_id{l.getJob()}, node_id{l.getNode()}, text_of(l.getReason())});
+    }
+  }
+  return error(error_code::usage, fmt::format("control message {} is unknown to this version", static_cast<int>(from.which())));
+}
+
+// Runs `read` over a message in `bytes`, which must be whole words, aligned to 8.
+template <class Read>
+auto with_message(std::span<const std::byte> bytes, Read read) -> decltype(read(std::declval<capnp::FlatArrayMessageReader&>())) {
+  if (bytes.size() % sizeof(capnp::word) != 0 || reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(capnp::word) != 0)
+    return error(error_code::usage, "a message is not a whole number of aligned words");
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = 4 * bytes.size() / sizeof(capnp::word) + 64;
+  options.nestingLimit = 16;
+  try {
+    capnp::FlatArrayMessageReader reader(
+        kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / sizeof(capnp::word)), options);
+    return read(reader);
+  } catch (const kj::Exception& e) {
+    return error(error_code::usage, fmt::format("a message does not parse: {}", e.getDescription().cStr()));
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(member_kind k) noexcept {
+  static constexpr std::string_view names[] = {"node", "client", "tool"};
+  return names[static_cast<std::size_t>(k)];
+}
+
+std::string_view to_string(member_state s) noexcept {
+  static constexpr std::string_view names[] = {"alive", "unreachable", "dead", "left"};
+  return names[static_cast<std::size_t>(s)];
+}
+
+std::vector<std::byte> encode(const control_message& m) {
+  capnp::MallocMessageBuilder message;
+  std::visit(writer{message.initRoot<wire::Control>()}, m);
+  return to_bytes(message);
+}
+
+result<control_message> decode_control(std::span<const std::byte> bytes) {
+  return with_message(bytes, [](auto& reader) -> result<control_message> { return read_control(reader.template getRoot<wire::Control>()); });
+}
+
+std::vector<std::byte> encode(const chunk_header& h) {
+  capnp::word scratch[64] = {};
+  capnp::MallocMessageBuilder message(kj::arrayPtr(scratch, 64));
+  auto c = message.initRoot<wire::Chunk>();
+  c.setJob(raw(h.job));
+  c.setEpoch(h.epoch);
+  c.setEdge(h.edge);
+  c.setSender(raw(h.sender));
+  c.setReceiver(raw(h.receiver));
+  auto t = c.initTag();
+  t.setStep(h.t.step);
+  t.setRun(h.t.run);
+  t.setMicroBatch(h.t.micro_batch);
+  t.setFrame(h.t.frame);
+  t.setIteration(h.t.iteration);
+  c.setSequence(h.sequence);
+  c.setDtype(static_cast<std::uint8_t>(h.spec.type));
+  auto dims = c.initDims(static_cast<unsigned>(h.spec.shape.rank()));
+  for (unsigned i = 0; i < dims.size(); ++i) dims.set(i, h.spec.shape.size(i));
+  c.setTotalBytes(h.spec.size_bytes());
+  c.setOffset(h.offset);
+  return to_bytes(message);
+}
+
+result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
+  return with_message(bytes, [](auto& reader) -> result<chunk_header> {
+    auto c = reader.template getRoot<wire::Chunk>();
+    if (c.getDtype() >= dtype_count) return error(error_code::usage, fmt::format("a chunk has the unknown dtype {}", c.getDtype()));
+    std::vector<dim> dims;
+    if (c.getDims().size() > shape::rank_max) return error(error_code::usage, "a chunk has more than 8 dimensions");
+    for (auto d : c.getDims()) dims.push_back({d, 0});
+    const auto s = shape::from(dims);
+    std::int64_t bytes_in_all = 0;
+    if (!s || __builtin_mul_overflow(s->elements(), static_cast<std::int64_t>(size_of(static_cast<dtype>(c.getDtype()))), &bytes_in_all) ||
+        static_cast<std::uint64_t>(bytes_in_all) != c.getTotalBytes())
+      return error(error_code::usage, "a chunk's dimensions and its total length do not fit");
+    const auto t = c.getTag();
+    return chunk_header{job_id{c.getJob()}, c.getEpoch(), c.getEdge(), node_id{c.getSender()}, node_id{c.getReceiver()},
+                        tag{t.getStep(), t.getRun(), t.getMicroBatch(), t.getFrame(), t.getIteration()}, c.getSequence(),
+                        tensor_spec{static_cast<dtype>(c.getDtype()), *s}, c.getOffset()};
+  });
+}
+
+}  // namespace troupe

@@ -1,0 +1,110 @@
+#pragma once
+// The bodies of frames as C++ values, and their Cap'n Proto form (schema/wire.capnp, which has the protocol in prose).
+//
+// Decoding takes any bytes from a proven peer: limits are checked, enumerations and counts validated, and what does not
+// fit is an error that names the field. Encoding cannot fail.
+
+#include "schema/error.hpp"
+#include "schema/ids.hpp"
+#include "schema/tensor_spec.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe {
+
+enum class member_kind : std::uint8_t { node = 0, client = 1, tool = 2 };
+enum class member_state : std::uint8_t { alive = 0, unreachable = 1, dead = 2, left = 3 };
+std::string_view to_string(member_kind k) noexcept;
+std::string_view to_string(member_state s) noexcept;
+
+struct member_info {
+  node_id id{};
+  std::uint64_t start_time_ns = 0;
+  std::string name, address, host;
+  std::uint32_t pid = 0;
+  member_kind kind = member_kind::node;
+  std::string job;
+  std::uint32_t streams = 1;
+  std::uint32_t incarnation = 1;
+  member_state state = member_state::alive;
+  std::string reason;
+
+  friend bool operator==(const member_info&, const member_info&) = default;
+};
+
+struct heartbeat { std::uint64_t count = 0; };
+struct view_update { std::vector<member_info> members; };
+struct leave { std::string reason; };
+struct credit_return {
+  job_id job{};
+  std::uint32_t epoch = 0, edge = 0, count = 0;
+};
+struct credit_batch { std::vector<credit_return> credits; };
+struct place_part {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::vector<std::byte> plan;
+  std::vector<node_id> nodes;  // by task
+};
+struct part_placed {
+  job_id job{};
+  std::string error;  // empty: placed
+};
+struct start_part { job_id job{}; };
+struct stop_part {
+  job_id job{};
+  std::string reason;
+};
+struct shard_report {
+  std::uint32_t actor = 0;
+  std::vector<std::uint64_t> received, applied, dropped;  // by worker
+};
+struct part_ended {
+  job_id job{};
+  std::string error, actor;  // empty: all actors have done their steps
+  std::uint64_t step = 0;
+  std::vector<shard_report> shards;
+};
+struct query {
+  std::uint64_t id = 0;
+  std::string request;
+};
+struct answer {
+  std::uint64_t id = 0;
+  std::string json;
+};
+struct lost_peer {
+  job_id job{};
+  node_id node{};
+  std::string reason;
+};
+
+using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
+                                     part_ended, query, answer, lost_peer>;
+
+std::vector<std::byte> encode(const control_message& m);
+result<control_message> decode_control(std::span<const std::byte> bytes);
+
+// The header of a chunk frame: whose bytes follow.
+struct chunk_header {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::uint32_t edge = 0;
+  node_id sender{}, receiver{};
+  tag t;
+  std::uint64_t sequence = 0;
+  tensor_spec spec;
+  std::uint64_t offset = 0;  // of this chunk in the tensor
+};
+
+std::vector<std::byte> encode(const chunk_header& h);
+result<chunk_header> decode_chunk(std::span<const std::byte> bytes);
+
+inline constexpr std::size_t view_members_max = 4096;
+inline constexpr std::size_t text_max = 16 * 1024 * 1024;  // of an answer; other texts are far smaller
+
+}  // namespace troupe
