@@ -5,10 +5,12 @@
 // ago". So times of several nodes compare without synchronised clocks. Answers of different nodes are taken
 // at slightly different moments; who compares them must not believe a difference below skew_seconds.
 //
-// SN-1  Parsing takes any bytes: the result is a snapshot or an error that names the place; unknown keys are skipped, missing
-//       keys keep their defaults, a key of the wrong type is an error, ratios and ages are finite and >= 0.
-// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 (other bytes are replaced).
-// SN-3  After merge() every node id, actor id and job id is listed once, and the order depends on the names only.
+// SN-1  Parsing takes any bytes and allocates in proportion to answer_bytes_max: the result is a snapshot or an error that
+//       names the place. Unknown keys are skipped, missing keys keep their defaults, a key of the wrong type is an error, ratios
+//       and ages are finite and >= 0, and control characters in texts become spaces (they end up on terminals).
+// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and whose numbers are finite.
+// SN-3  After merge() every node id, actor id and job id is listed once, sorted by name with numbers in them as numbers.
+// SN-4  to_json(node_answer) leaves actors out, and counts them, rather than exceed what parsing takes.
 
 #include "schema/error.hpp"
 
@@ -21,7 +23,10 @@
 
 namespace troupe {
 
-inline constexpr std::size_t answer_bytes_max = std::size_t{64} << 20;  // JSON of one node's answer
+// JSON of one node's answer: about 25,000 actors of 600 bytes and 50 values each. The values are limited too, since
+// one of three bytes may take a hundred in memory.
+inline constexpr std::size_t answer_bytes_max = std::size_t{16} << 20;
+inline constexpr std::size_t answer_values_max = std::size_t{2} << 20;
 inline constexpr double skew_seconds = 1.0;                            // answers this close count as simultaneous
 
 enum class node_state : std::uint8_t { alive, unreachable, dead, left };
@@ -143,6 +148,9 @@ struct cluster_snapshot {
 // Puts answers together. A node's own word counts most, except that a node which another one cannot reach is
 // unreachable, with that one's name; of a job counts the word of its client, else of who has seen most steps.
 cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_node> silent = {});
+
+// "n2" before "n10".
+bool natural_less(std::string_view a, std::string_view b) noexcept;
 
 // --- JSON: one line, keys with units -----------------------------------------------------------------------------------
 
