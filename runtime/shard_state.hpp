@@ -25,7 +25,7 @@
 // SS-5  An item goes out only on a credit: one claim, one on_credit, one send.
 // SS-6  (async) A lost worker's queued gradients are applied, later ones dropped, its reader ends; the others go on. An
 //       at_end reader gets its item when every worker has sent all its gradients or is lost, and all are applied.
-// SS-7  (sync) After worker_lost() or an error nothing is applied or sent any more.
+// SS-7  (sync) After worker_lost() returned an error nothing is applied or sent any more.
 
 #include "runtime/plan.hpp"
 #include "schema/error.hpp"

@@ -1,0 +1,231 @@
+#include "runtime/shard_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace troupe {
+namespace {
+
+constexpr auto no_version = std::numeric_limits<std::uint64_t>::max();  // of a slot that was never written
+
+std::uint64_t items_of(const shard_spec& spec, const shard_reader& r) noexcept {
+  if (r.at_end) return 1;
+  if (r.worker >= 0) return spec.steps[static_cast<std::size_t>(r.worker)];
+  // An observer of synchronous versions: first, first + stride, ... up to the last one.
+  const auto last = *std::max_element(spec.steps.begin(), spec.steps.end());
+  return last < r.first ? 0 : (last - r.first) / r.stride + 1;
+}
+
+}  // namespace
+
+shard_state::shard_state(const shard_spec& spec, std::uint32_t slots)
+    : spec_(spec), ledger_(spec.steps.size()), lost_(spec.steps.size()), slots_(slots, no_version) {
+  expects(slots >= 1 && !spec.steps.empty(), "a shard has a slot and a worker");
+  slots_[0] = 0;
+  readers_.reserve(spec.readers.size());
+  for (const auto& r : spec_.readers) {
+    expects(r.worker < static_cast<std::int32_t>(spec.steps.size()), "a reader's worker exists");
+    expects(r.at_end || r.worker >= 0 || (spec.update == update_kind::sync && r.stride >= 1),
+            "an observer of versions belongs to a synchronous shard");
+    readers_.push_back(reader_state{.items = items_of(spec_, r)});
+  }
+}
+
+std::uint32_t shard_state::slots_wanted(const shard_spec& spec) noexcept {
+  const auto observers = std::count_if(spec.readers.begin(), spec.readers.end(),
+                                       [](const shard_reader& r) { return r.worker < 0 && !r.at_end; });
+  return 1 + static_cast<std::uint32_t>(observers);
+}
+
+// --- reports ---------------------------------------------------------------------------------------------------------
+
+result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std::uint64_t step) {
+  expects(worker < ledger_.size(), "a gradient's worker exists");
+  const auto complain = [&](std::string_view what) {
+    return error(error_code::failed,
+                 fmt::format("variable '{}': gradient of worker {}, step {}: {}", spec_.variable, worker, step, what));
+  };
+  if (has_failed_) return complain("the shard has failed before");
+  auto& l = ledger_[worker];
+  // FIFO per worker: steps 0, 1, ... are accepted in order, so their number is the next step expected.
+  const auto expected = l.received - l.dropped;
+  if (step < expected || lost_[worker] != 0) {
+    ++l.received;
+    ++l.dropped;
+    return arrival::dropped;
+  }
+  if (step >= spec_.steps[worker]) return complain(fmt::format("the worker has {} steps only", spec_.steps[worker]));
+  if (step > expected) return complain(fmt::format("step {} is missing", expected));
+  ++l.received;
+  if (spec_.update == update_kind::async) arrivals_.push_back(worker);
+  return arrival::queued;
+}
+
+void shard_state::on_credit(std::uint32_t reader) {
+  expects(reader < readers_.size(), "a reader exists");
+  auto& r = readers_[reader];
+  expects(r.is_claimed && !r.has_credit, "SS-5: a credit answers a claim");
+  r.is_claimed = false;
+  r.has_credit = true;
+}
+
+result<void> shard_state::worker_lost(std::uint32_t worker) {
+  expects(worker < lost_.size(), "a lost worker exists");
+  if (lost_[worker] != 0) return {};
+  const auto received = ledger_[worker].received - ledger_[worker].dropped;
+  lost_[worker] = 1;
+  if (spec_.update == update_kind::sync && received < spec_.steps[worker]) {
+    has_failed_ = true;
+    return error(error_code::failed, fmt::format("variable '{}': worker {} was lost before its gradient of step {}",
+                                                 spec_.variable, worker, received));
+  }
+  for (std::size_t i = 0; i < readers_.size(); ++i)
+    if (spec_.readers[i].worker == static_cast<std::int32_t>(worker)) readers_[i].items = readers_[i].sent;
+  return {};
+}
+
+// --- decisions -------------------------------------------------------------------------------------------------------
+
+std::uint64_t shard_state::queued(std::size_t worker) const noexcept {
+  const auto& l = ledger_[worker];
+  return l.received - l.dropped - l.applied;
+}
+
+bool shard_state::is_ended(std::size_t worker) const noexcept {
+  return lost_[worker] != 0 || ledger_[worker].applied == spec_.steps[worker];
+}
+
+bool shard_state::all_applied() const noexcept {
+  for (std::size_t w = 0; w < ledger_.size(); ++w)
+    if (!is_ended(w) || queued(w) != 0) return false;
+  return true;
+}
+
+// Of a reader in sync: the version that its next item is.
+std::uint64_t shard_state::version_due(std::size_t reader) const noexcept {
+  const auto& r = spec_.readers[reader];
+  return r.worker >= 0 ? readers_[reader].sent : r.first + readers_[reader].sent * r.stride;
+}
+
+bool shard_state::is_due(std::size_t reader) const noexcept {
+  const auto& r = spec_.readers[reader];
+  const auto& state = readers_[reader];
+  if (state.sent == state.items) return false;
+  if (r.at_end) return all_applied();
+  if (spec_.update == update_kind::sync) return version_due(reader) <= version_;
+  return ledger_[static_cast<std::size_t>(r.worker)].applied >= state.sent;
+}
+
+// SS-4: some reader will still be sent `version` (at_end readers and those of async take what is current then).
+bool shard_state::is_awaited(std::uint64_t version) const noexcept {
+  if (spec_.update == update_kind::async) return false;
+  for (std::size_t i = 0; i < readers_.size(); ++i) {
+    const auto& r = spec_.readers[i];
+    const auto& state = readers_[i];
+    if (r.at_end || state.sent == state.items) continue;
+    const auto next = version_due(i);
+    const auto stride = r.worker >= 0 ? 1 : r.stride;
+    if (version >= next && (version - next) % stride == 0 && (version - next) / stride < state.items - state.sent) return true;
+  }
+  return false;
+}
+
+std::uint32_t shard_state::slot_of(std::uint64_t version) const noexcept {
+  if (version == version_) return current_;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i)
+    if (i != current_ && slots_[i] == version) return i;
+  return current_;
+}
+
+// Where the next version goes: in place unless the current one is still to be sent. Versions older than the current one
+// that nobody awaits leave their slot free.
+std::optional<std::uint32_t> shard_state::target_slot() const noexcept {
+  if (!is_awaited(version_)) return current_;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i)
+    if (i != current_ && (slots_[i] == no_version || !is_awaited(slots_[i]))) return i;
+  return std::nullopt;
+}
+
+bool shard_state::has_gradients() const noexcept {
+  if (spec_.update == update_kind::async) return !arrivals_.empty();
+  for (std::size_t w = 0; w < ledger_.size(); ++w)
+    if (queued(w) == 0) return false;
+  return true;
+}
+
+// Sends come before applies: they need the versions that applies write over.
+std::optional<shard_action> shard_state::next() {
+  if (has_failed_) return std::nullopt;
+  if (auto item = next_item()) return item;
+  return next_apply();
+}
+
+std::optional<shard_action> shard_state::next_item() {
+  for (std::uint32_t i = 0; i < readers_.size(); ++i) {
+    auto& r = readers_[i];
+    if (r.is_claimed || !is_due(i)) continue;
+    if (!r.has_credit) {
+      r.is_claimed = true;
+      return shard_claim{i};
+    }
+    const bool is_latest = spec_.update == update_kind::async || spec_.readers[i].at_end;
+    const auto version = is_latest ? version_ : version_due(i);
+    r.has_credit = false;
+    return shard_send{.reader = i, .item = r.sent++, .slot = slot_of(version), .version = version};
+  }
+  return std::nullopt;
+}
+
+std::optional<shard_action> shard_state::next_apply() {
+  if (!has_gradients()) return std::nullopt;
+  const auto to = target_slot();
+  if (!to) return std::nullopt;
+  shard_apply action{.from = current_, .to = *to, .version = version_ + 1};
+  if (spec_.update == update_kind::async) {
+    action.worker = static_cast<std::int32_t>(arrivals_.front());
+    arrivals_.erase(arrivals_.begin());  // a handful at most: each worker's edge has few credits
+    action.step = ledger_[static_cast<std::size_t>(action.worker)].applied++;
+  } else {
+    action.step = version_;
+    for (auto& l : ledger_) ++l.applied;
+  }
+  current_ = *to;
+  slots_[current_] = ++version_;
+  return action;
+}
+
+// --- inspection ------------------------------------------------------------------------------------------------------
+
+bool shard_state::is_finished() const noexcept {
+  return !has_failed_ && all_applied() &&
+         std::all_of(readers_.begin(), readers_.end(), [](const reader_state& r) { return r.sent == r.items; });
+}
+
+shard_wait shard_state::wait_for_reader() const noexcept {
+  for (std::uint32_t i = 0; i < readers_.size(); ++i)
+    if (is_due(i)) return {shard_wait::kind::credit, i, readers_[i].sent};
+  return {};
+}
+
+// The first worker, in order, whose gradient the next apply lacks. A worker that has not been sent its item cannot answer, so
+// then its reader is what we wait for.
+shard_wait shard_state::wait_for_gradient() const noexcept {
+  for (std::uint32_t w = 0; w < ledger_.size(); ++w) {
+    if (is_ended(w) || queued(w) != 0) continue;
+    for (std::uint32_t i = 0; i < readers_.size(); ++i)
+      if (spec_.readers[i].worker == static_cast<std::int32_t>(w) && is_due(i) && readers_[i].sent == ledger_[w].applied)
+        return {shard_wait::kind::credit, i, readers_[i].sent};
+    return {shard_wait::kind::gradient, w, ledger_[w].applied};
+  }
+  return {};
+}
+
+shard_wait shard_state::waiting() const noexcept {
+  if (has_failed_) return {};
+  if (has_gradients() || all_applied()) return wait_for_reader();
+  return wait_for_gradient();
+}
+
+}  // namespace troupe
