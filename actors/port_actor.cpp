@@ -112,9 +112,9 @@ bool port_logic::must_wait() {
   const auto w = ports_.next_wait();
   switch (w.kind) {
     case wait_kind::none: return false;
-    case wait_kind::input: record_.enter(actor_state::waits_for_input, w.index); return true;
+    case wait_kind::input: record_.enter(actor_state::waiting_for_input, w.index); return true;
     case wait_kind::credit:
-      record_.enter(actor_state::waits_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + w.index);
+      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + w.index);
       return true;
   }
   return true;

@@ -35,9 +35,9 @@ class feed_logic final : public port_logic {
       record_.set_queued(pending_.size());
       record_.ports.front()->queued.store(pending_.size(), std::memory_order_relaxed);
       if (is_done()) return;
-      if (pending_.is_empty()) return record_.enter(actor_state::waits_for_input, 0);
+      if (pending_.is_empty()) return record_.enter(actor_state::waiting_for_input, 0);
       for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
-        if (!ports_.acquire(i)) return record_.enter(actor_state::waits_for_credit, 1 + i);
+        if (!ports_.acquire(i)) return record_.enter(actor_state::waiting_for_credit, 1 + i);
       auto i = pending_.pop();
       emit(0, tag{.step = fired_}, i.value);
       count_firing();
@@ -69,8 +69,8 @@ class fetch_logic final : public port_logic {
       program_port.credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
       if (is_done()) return;
       const auto port = next_port();
-      if (port < 0) return record_.enter(actor_state::waits_for_input, missing_);
-      if (credits_ == 0) return record_.enter(actor_state::waits_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
+      if (port < 0) return record_.enter(actor_state::waiting_for_input, missing_);
+      if (credits_ == 0) return record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
       fire(static_cast<std::uint32_t>(port));
     }
   }

@@ -16,6 +16,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
+#include <caf/behavior.hpp>
 #include <caf/execution_unit.hpp>
 #include <caf/scheduler/abstract_coordinator.hpp>
 
@@ -102,6 +103,13 @@ template <class Actor, class... Ts>
 auto spawn_on(caf::actor_system& sys, caf::execution_unit* worker, Ts&&... xs) {
   caf::actor_config cfg{worker != nullptr ? worker : sys.dummy_execution_unit()};
   return sys.spawn_impl<Actor, caf::no_spawn_options>(cfg, std::forward<Ts>(xs)...);
+}
+
+// The same for a function-based actor.
+template <class... Args, class... Ts>
+auto spawn_on(caf::actor_system& sys, caf::execution_unit* worker, caf::behavior (*fun)(Args...), Ts&&... xs) {
+  caf::actor_config cfg{worker != nullptr ? worker : sys.dummy_execution_unit()};
+  return sys.spawn_functor<caf::no_spawn_options>(std::true_type{}, cfg, fun, std::forward<Ts>(xs)...);
 }
 
 }  // namespace troupe

@@ -68,9 +68,9 @@ class shard_logic final : public port_logic {
     publish();
     if (state_.is_finished()) return report_done();
     const auto w = state_.waiting();
-    if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waits_for_input, w.index);
+    if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, w.index);
     if (w.type == shard_wait::kind::credit)
-      record_.enter(actor_state::waits_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
+      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
   }
 
   void carry_out(const shard_apply& a) {

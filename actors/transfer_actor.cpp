@@ -55,9 +55,9 @@ class send_logic final : public port_logic {
     record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
     if (is_reported_done_) return;
     if (in.queue.is_empty())
-      record_.enter(actor_state::waits_for_input, 0);
+      record_.enter(actor_state::waiting_for_input, 0);
     else
-      record_.enter(actor_state::waits_for_credit, 1);
+      record_.enter(actor_state::waiting_for_credit, 1);
   }
 
   caf::actor link_;

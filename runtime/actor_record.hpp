@@ -10,6 +10,7 @@
 
 #include "runtime/credit.hpp"
 #include "runtime/plan.hpp"
+#include "runtime/snapshot.hpp"
 #include "schema/ids.hpp"
 
 #include <atomic>
@@ -19,9 +20,6 @@
 #include <vector>
 
 namespace troupe {
-
-enum class actor_state : std::uint8_t { idle = 0, running, waits_for_input, waits_for_credit, ended };
-std::string_view to_string(actor_state s) noexcept;
 
 // Coarse time of a node: one writer (its clock's timer), any reader.
 class coarse_clock {

@@ -104,6 +104,7 @@ struct writer {
     p.setError(m.error.c_str());
     p.setActor(m.actor.c_str());
     p.setStep(m.step);
+    p.setDataMessages(m.data_messages);
     auto shards = p.initShards(static_cast<unsigned>(m.shards.size()));
     for (unsigned i = 0; i < shards.size(); ++i) {
       const auto& s = m.shards[i];
@@ -169,7 +170,7 @@ result<control_message> read_control(wire::Control::Reader from) {
       return control_message(stop_part{job_id{from.getStop().getJob()}, text_of(from.getStop().getReason())});
     case wire::Control::PART_ENDED: {
       auto p = from.getPartEnded();
-      part_ended out{job_id{p.getJob()}, text_of(p.getError()), text_of(p.getActor()), p.getStep(), {}};
+      part_ended out{job_id{p.getJob()}, text_of(p.getError()), text_of(p.getActor()), p.getStep(), {}, p.getDataMessages()};
       for (auto s : p.getShards())
         out.shards.push_back({s.getActor(), read_list(s.getReceived()), read_list(s.getApplied()), read_list(s.getDropped())});
       return control_message(std::move(out));

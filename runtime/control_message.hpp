@@ -68,6 +68,7 @@ struct part_ended {
   std::string error, actor;  // empty: all actors have done their steps
   std::uint64_t step = 0;
   std::vector<shard_report> shards;
+  std::uint64_t data_messages = 0;  // items that the part's actors received
 };
 struct query {
   std::uint64_t id = 0;

@@ -63,7 +63,8 @@ struct Control {
     start @10 :UInt64;                  # job: sources may fire
     stop :group { job @11 :UInt64; reason @12 :Text; }
                                         # job: end all its actors here
-    partEnded :group { job @13 :UInt64; error @14 :Text; actor @15 :Text; step @16 :UInt64; shards @17 :List(ShardReport); }
+    partEnded :group { job @13 :UInt64; error @14 :Text; actor @15 :Text; step @16 :UInt64; shards @17 :List(ShardReport);
+                      dataMessages @25 :UInt64; }   # items that its actors received
                                         # a node's part is done (empty error), or failed (root cause)
     query :group { id @18 :UInt64; request @19 :Text; }
                                         # the debug tool asks: "nodes", "actors", "jobs", "events"

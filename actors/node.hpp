@@ -1,0 +1,150 @@
+#pragma once
+// A node: the process as a member of a cluster. It holds the table of parts, spawns its part of every job, answers questions, and
+// routes control messages between jobs, parts and peers.
+//
+//   node_actor
+//   message       from               effect                                                  answer
+//   member_up     member             a link to that peer works                               -
+//   member_down   member             its parts and jobs learn of it                          -
+//   view_changed  member             what `nodes` answers                                    -
+//   peer_message  link, itself       route: place, start, stop, query ... see wire.capnp     by to_node
+//   to_node       jobs, supervisors  pass on through the peer's link (or to itself)          -
+//   part_event    supervisors        tell the coordinator                                    -
+//   run_job       program            spawn a job actor that coordinates it                   job_started, ... to the program
+//   job_over      job                forget it (stays listed for a minute)                   -
+//   ask           link, program      collect a node_answer                                   answered
+//   node_tick     timer              sample streams, forget what ended a minute ago          -
+//   end_node      program            stop all parts and jobs, then end                       node_ended to the program
+//
+// NO-1  A node runs at most one part per (job, epoch); a repeated `place` is answered and otherwise ignored.
+// NO-2  A part whose coordinator is dead or gone is stopped at once.
+// NO-3  A message for a part or job that is not here is dropped and counted.
+// Ends: on end_node, after its parts.
+// Threading: on the service worker; never blocks.
+
+#include "actors/messages.hpp"
+#include "actors/port_actor.hpp"
+#include "runtime/actor_record.hpp"
+#include "runtime/control_message.hpp"
+#include "runtime/snapshot.hpp"
+
+#include <caf/event_based_actor.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct member_up {
+  member_info member;
+  caf::actor link;
+  std::shared_ptr<actor_record> record;
+};
+struct member_down {
+  member_info member;  // with state and reason
+};
+struct view_changed {
+  member_info self;
+  std::vector<member_info> members;  // without self
+};
+struct peer_message {
+  node_id from{};
+  control_message body;
+};
+struct to_node {
+  node_id to{};
+  control_message body;
+};
+struct send_control { control_message body; };  // node -> link
+struct bind_job {                               // node -> link: whom the edges of a job end at here
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::shared_ptr<const plan> job_plan;
+  std::shared_ptr<const part_handles> handles;
+};
+struct unbind_job { job_id job{}; };
+
+enum class part_event_kind : std::uint8_t { placed, failed, done, stopped };
+struct part_event {
+  job_id job{};
+  part_event_kind kind = part_event_kind::placed;
+  std::string text, actor;  // of a failure
+  std::uint64_t step = 0;
+  std::shared_ptr<const part_handles> handles;  // of a placed part
+};
+struct stop_part_actors { std::string reason; };  // node -> supervisor
+struct task_lost {                                // node -> supervisor: the node of that task is dead
+  std::uint32_t task = 0;
+  std::string reason;
+};
+
+struct job_request {
+  plan job_plan;
+  std::vector<node_id> nodes;  // by task
+  bool fetches_to_program = false;  // fetched values go to the program directly, not by way of the job
+};
+struct run_job {
+  std::shared_ptr<const job_request> request;
+  caf::actor program;
+};
+struct job_over { job_id job{}; };
+struct ask { std::uint64_t id = 0; std::string request; caf::actor to; };
+struct answered { std::uint64_t id = 0; std::string json; };
+struct node_tick {};
+struct end_node {
+  std::string reason;
+  caf::actor to;  // gets node_ended
+};
+struct node_ended {};
+
+// What a node is given (no globals): who it is, its clock, its tables, its workers.
+struct node_environment {
+  member_info self;
+  std::string cluster;
+  std::shared_ptr<coarse_clock> clock;
+  std::function<std::uint64_t()> wall_clock_ns;   // for ids and ages of jobs
+  const op_table* ops = nullptr;
+  const kernel_table* kernels = nullptr;
+  host_device* device = nullptr;
+  std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
+  caf::execution_unit* service = nullptr;
+};
+
+caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
+
+// The supervisor of one part: spawns its actors, wires them, ends them; reports part_events to the node.
+//   actor_ready, actor_done, actor_failed   port actors
+//   start_firing, stop_part_actors, task_lost   node
+// SU-1  A part fails once: with the first failure that is not derived from a lost peer.
+// Ends: on stop_part_actors, after all its actors have ended.
+struct part_request {
+  std::shared_ptr<part_context> context;  // supervisor and program are filled in by the supervisor and the node
+  std::vector<std::uint32_t> actors;      // indices in the plan
+  std::vector<caf::actor> links;          // by task
+  std::vector<caf::execution_unit*> streams;
+  caf::actor node;
+};
+caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker, part_request request);
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::member_up)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::member_down)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::view_changed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::peer_message)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::to_node)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_control)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bind_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::unbind_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::part_event)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_part_actors)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::task_lost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::answered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_node)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_ended)

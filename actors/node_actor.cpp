@@ -1,0 +1,483 @@
+#include "actors/job.hpp"
+#include "actors/node.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/tell.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::uint64_t linger_ns = 60'000'000'000;  // ended actors and jobs stay listed for a minute
+constexpr std::size_t events_max = 256;
+
+struct part_entry {
+  std::shared_ptr<part_context> context;
+  std::vector<std::uint32_t> actors;
+  std::vector<node_id> nodes;  // by task
+  node_id coordinator{};
+  std::uint32_t epoch = 0;
+  caf::actor supervisor;
+  std::uint64_t ended_ns = 0;  // 0: runs
+};
+
+struct job_entry {
+  caf::actor actor;
+  std::shared_ptr<const job_request> request;
+  std::shared_ptr<job_snapshot> board;  // written by the job actor, on this worker
+  std::uint64_t started_ns = 0;
+  std::uint64_t ended_ns = 0;
+};
+
+struct peer_entry {
+  member_info member;
+  caf::actor link;
+  std::shared_ptr<actor_record> record;
+};
+
+struct node_actor_state {
+  static inline const char* name = "node";
+
+  caf::stateful_actor<node_actor_state>* self = nullptr;
+  node_environment env;
+  std::map<node_id, peer_entry> peers;
+  std::vector<member_info> members;
+  std::map<job_id, part_entry> parts;
+  std::map<job_id, job_entry> jobs;
+  std::map<job_id, caf::actor> program_of;
+  std::map<job_id, std::shared_ptr<actor_record>> job_records;
+  std::vector<std::unique_ptr<stream_meter>> meters;
+  std::vector<std::shared_ptr<actor_record>> stream_records;
+  std::shared_ptr<actor_record> record;
+  std::deque<std::pair<std::uint64_t, std::string>> events;
+  std::uint32_t last_part = 0;
+  std::uint64_t stray_messages = 0;  // NO-3
+  caf::actor ending;                 // who is told when all parts have ended
+  bool is_ending = false;
+
+  void open(caf::stateful_actor<node_actor_state>* s, node_environment e) {
+    self = s;
+    env = std::move(e);
+    record = std::make_shared<actor_record>(actor_kind::node, "node", "", *env.clock);
+    for (std::size_t i = 0; i < env.streams.size(); ++i) {
+      meters.push_back(std::make_unique<stream_meter>());
+      stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, fmt::format("cpu:{}", i), "", *env.clock));
+    }
+  }
+
+  void note(std::string text) {
+    events.emplace_back(env.wall_clock_ns(), std::move(text));
+    if (events.size() > events_max) events.pop_front();
+  }
+
+  void send(node_id to, control_message body) {
+    record->count_out(0);
+    if (to == env.self.id) return tell(self->context(), caf::actor_cast<caf::actor>(self), peer_message{env.self.id, std::move(body)});
+    auto at = peers.find(to);
+    if (at != peers.end() && at->second.link) tell(self->context(), at->second.link, send_control{std::move(body)});
+  }
+
+  // --- peers ---------------------------------------------------------------------------------------------------------------
+
+  void on_up(member_up& m) {
+    note(fmt::format("{} joined: {} at {}, pid {}", m.member.name, to_string(m.member.kind), m.member.address, m.member.pid));
+    auto id = m.member.id;
+    peers[id] = peer_entry{std::move(m.member), std::move(m.link), std::move(m.record)};
+  }
+
+  void on_down(const member_down& m) {
+    note(fmt::format("{} is {}: {}", m.member.name, to_string(m.member.state), m.member.reason));
+    if (m.member.state == member_state::unreachable) return;
+    peers.erase(m.member.id);
+    for (auto& [id, job] : jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
+    for (auto& [id, part] : parts) {
+      if (part.ended_ns != 0) continue;
+      if (part.coordinator == m.member.id)  // NO-2
+        tell(self->context(), part.supervisor, stop_part_actors{fmt::format("{}, which started the job, is {}", m.member.name, to_string(m.member.state))});
+      for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
+        if (part.nodes[task] == m.member.id) tell(self->context(), part.supervisor, task_lost{task, m.member.name + ": " + m.member.reason});
+    }
+  }
+
+  // --- messages of jobs ------------------------------------------------------------------------------------------------------
+
+  void on_message(peer_message& m) {
+    record->count_in(0);
+    if (auto* p = std::get_if<place_part>(&m.body)) return place(m.from, *p);
+    if (auto* s = std::get_if<start_part>(&m.body)) {
+      if (auto* part = find_part(s->job)) tell(self->context(), part->supervisor, start_firing{});
+      return;
+    }
+    if (auto* s = std::get_if<stop_part>(&m.body)) {
+      if (auto* part = find_part(s->job)) tell(self->context(), part->supervisor, stop_part_actors{s->reason});
+      return;
+    }
+    if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
+    if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);
+    if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
+    ++stray_messages;
+  }
+
+  part_entry* find_part(job_id job) {
+    auto at = parts.find(job);
+    if (at != parts.end() && at->second.ended_ns == 0) return &at->second;
+    ++stray_messages;
+    return nullptr;
+  }
+
+  void to_job(job_id job, peer_message& m) {
+    auto at = jobs.find(job);
+    if (at == jobs.end() || at->second.ended_ns != 0) {
+      ++stray_messages;
+      return;
+    }
+    tell(self->context(), at->second.actor, peer_message{m.from, std::move(m.body)});
+  }
+
+  void place(node_id from, place_part& p) {
+    if (parts.contains(p.job)) return;  // NO-1
+    auto refuse = [&](const std::string& why) { send(from, part_placed{p.job, why}); };
+    auto decoded = decode_plan(p.plan);
+    if (!decoded) return refuse(decoded.error().text());
+    if (decoded->tasks.size() != p.nodes.size()) return refuse("the plan's tasks and the nodes given for them differ in number");
+    std::vector<caf::actor> links(p.nodes.size());
+    std::int64_t own_task = -1;
+    for (std::size_t i = 0; i < p.nodes.size(); ++i) {
+      if (p.nodes[i] == env.self.id) {
+        if (own_task >= 0) return refuse("two tasks of the plan are placed on this node");
+        own_task = static_cast<std::int64_t>(i);
+        continue;
+      }
+      auto at = peers.find(p.nodes[i]);
+      if (at != peers.end()) links[i] = at->second.link;
+    }
+    if (own_task < 0) return refuse("no task of the plan is placed on this node");
+    auto missing = missing_link(*decoded, p.nodes, static_cast<std::uint32_t>(own_task));
+    if (!missing.empty()) return refuse(missing);
+    spawn_part(from, p, std::make_shared<plan>(std::move(*decoded)), static_cast<std::uint32_t>(own_task), std::move(links));
+  }
+
+  // A node that an edge of our part leads to and that no link reaches; empty: none.
+  std::string missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const {
+    for (const auto& e : p.edges) {
+      const auto from = p.actors[e.from.actor].task, to = p.actors[e.to.actor].task;
+      const auto other = from == own ? to : to == own ? from : own;
+      if (other != own && !peers.contains(nodes[other]))
+        return fmt::format("{} has no link to the node of {} yet", env.self.name, p.tasks[other].name);
+    }
+    return {};
+  }
+
+  void spawn_part(node_id from, const place_part& p, std::shared_ptr<plan> job_plan, std::uint32_t own, std::vector<caf::actor> links) {
+    auto context = std::make_shared<part_context>();
+    context->job = p.job;
+    context->part = ++last_part;
+    context->ops = env.ops;
+    context->kernels = env.kernels;
+    context->device = env.device;
+    for (const auto& m : meters) context->meters.push_back(m.get());
+    for (const auto& e : job_plan->edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
+    for (const auto& t : p.nodes) job_plan->tasks[static_cast<std::size_t>(&t - p.nodes.data())].node = t;
+    context->records.resize(job_plan->actors.size());
+    context->ledgers.resize(job_plan->actors.size());
+    part_entry entry{context, {}, p.nodes, from, p.epoch, {}, 0};
+    for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
+      if (job_plan->actors[i].task != own) continue;
+      entry.actors.push_back(i);
+      context->records[i] = make_record(*context, *job_plan, i);
+      if (job_plan->actors[i].kind == actor_kind::shard)
+        context->ledgers[i] = std::make_shared<shard_counters>(job_plan->actors[i].inputs.size());
+    }
+    context->job_plan = std::move(job_plan);
+    if (auto at = jobs.find(p.job); at != jobs.end())
+      context->program = at->second.request->fetches_to_program ? program_of.at(p.job) : at->second.actor;
+    entry.supervisor = spawn_supervisor(self->system(), env.service,
+                                        part_request{context, entry.actors, std::move(links), env.streams, caf::actor_cast<caf::actor>(self)});
+    parts.emplace(p.job, std::move(entry));
+  }
+
+  std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i) {
+    const auto& a = p.actors[i];
+    auto r = std::make_shared<actor_record>(a.kind, a.name, p.name, *env.clock);
+    auto add = [&](bool is_input, std::uint32_t index, const port_ref* peer, const planned_edge* e, const edge_credit* credit) {
+      auto port = std::make_unique<port_record>();
+      port->is_input = is_input;
+      port->index = index;
+      port->peer = peer != nullptr ? p.actors[peer->actor].name : "program";
+      port->peer_task = peer != nullptr ? p.tasks[p.actors[peer->actor].task].name : "";
+      port->credit = credit;
+      port->credits_max = e != nullptr ? e->credits : 0;
+      r->ports.push_back(std::move(port));
+    };
+    if (a.kind == actor_kind::feed) add(true, 0, nullptr, nullptr, nullptr);
+    for (std::uint32_t port = 0; port < a.inputs.size(); ++port) {
+      const auto& e = p.edges[a.inputs[port]];
+      add(true, port, &e.from, &e, nullptr);
+    }
+    for (std::uint32_t port = 0; port < a.outputs.size(); ++port)
+      for (auto e : a.outputs[port])
+        add(false, port, &p.edges[e].to, &p.edges[e], a.kind == actor_kind::send ? nullptr : &context.credits[e]);
+    if (a.kind == actor_kind::fetch) add(false, 0, nullptr, nullptr, nullptr);
+    return r;
+  }
+
+  // --- events of parts ---------------------------------------------------------------------------------------------------------
+
+  void on_part(part_event& e) {
+    auto at = parts.find(e.job);
+    if (at == parts.end()) return;
+    auto& part = at->second;
+    switch (e.kind) {
+      case part_event_kind::placed:
+        give_handles(e.job, part, e.handles);
+        return send(part.coordinator, part_placed{e.job, ""});
+      case part_event_kind::failed:
+        note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
+        return send(part.coordinator, part_ended{e.job, e.text, e.actor, e.step, reports(part), data_messages(part)});
+      case part_event_kind::done: return send(part.coordinator, part_ended{e.job, "", "", 0, reports(part), data_messages(part)});
+      case part_event_kind::stopped:
+        part.ended_ns = env.wall_clock_ns();
+        part.supervisor = nullptr;
+        for (auto& [id, peer] : peers)
+          if (peer.link) tell(self->context(), peer.link, unbind_job{e.job});
+        return end_if_empty();
+    }
+  }
+
+  void give_handles(job_id job, part_entry& part, const std::shared_ptr<const part_handles>& handles) {
+    for (std::size_t task = 0; task < part.nodes.size(); ++task) {
+      auto at = peers.find(part.nodes[task]);
+      if (at != peers.end() && at->second.link)
+        tell(self->context(), at->second.link, bind_job{job, part.epoch, part.context->job_plan, handles});
+    }
+    auto j = jobs.find(job);
+    if (j != jobs.end()) tell(self->context(), j->second.actor, job_started{job, handles});
+  }
+
+  static std::uint64_t data_messages(const part_entry& part) {
+    std::uint64_t n = 0;
+    for (auto i : part.actors) n += part.context->records[i]->messages_in.load(std::memory_order_relaxed);
+    return n;
+  }
+
+  std::vector<shard_report> reports(const part_entry& part) const {
+    std::vector<shard_report> out;
+    for (auto i : part.actors) {
+      const auto& l = part.context->ledgers[i];
+      if (l == nullptr) continue;
+      shard_report r{i, {}, {}, {}};
+      for (std::size_t w = 0; w < l->received.size(); ++w) {
+        r.received.push_back(l->received[w].load(std::memory_order_relaxed));
+        r.applied.push_back(l->applied[w].load(std::memory_order_relaxed));
+        r.dropped.push_back(l->dropped[w].load(std::memory_order_relaxed));
+      }
+      out.push_back(std::move(r));
+    }
+    return out;
+  }
+
+  // --- jobs started here -----------------------------------------------------------------------------------------------------
+
+  void run(run_job& m) {
+    const job_id id{env.wall_clock_ns() ^ raw(env.self.id)};
+    std::map<node_id, member_info> known{{env.self.id, env.self}};
+    for (const auto& [peer, entry] : peers) known.emplace(peer, entry.member);
+    auto job_record = std::make_shared<actor_record>(actor_kind::job, "job/" + m.request->job_plan.name, m.request->job_plan.name, *env.clock);
+    auto board = std::make_shared<job_snapshot>();
+    board->id = fmt::format("{:016x}", raw(id));
+    board->client = env.self.name;
+    program_of[id] = m.program;
+    auto& entry = jobs[id];
+    entry = job_entry{{}, m.request, board, env.wall_clock_ns(), 0};
+    entry.actor = spawn_job(self->system(), env.service, id, m.request, caf::actor_cast<caf::actor>(self), m.program,
+                            std::move(known), job_record, board);
+    job_records[id] = std::move(job_record);
+    note(fmt::format("job {} starts", m.request->job_plan.name));
+  }
+
+  void on_job_over(const job_over& m) {
+    auto at = jobs.find(m.job);
+    if (at == jobs.end()) return;
+    at->second.ended_ns = env.wall_clock_ns();
+    at->second.actor = nullptr;
+    program_of.erase(m.job);
+    note(fmt::format("job {} is over: {}", at->second.board->name, at->second.board->cause.empty() ? "done" : at->second.board->cause));
+    end_if_empty();
+  }
+
+  // --- looking at it -----------------------------------------------------------------------------------------------------------
+
+  void tick() {
+    for (std::size_t i = 0; i < meters.size(); ++i) {
+      const auto current = meters[i]->current.load(std::memory_order_relaxed);
+      stream_records[i]->sample(current != 0);
+      stream_records[i]->enter(current != 0 ? actor_state::running : actor_state::idle);
+      if (current == 0) continue;
+      for (auto& [id, part] : parts)
+        if (part.context->part == current >> 32 && (current & 0xffffffff) <= part.context->records.size())
+          if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->sample(true);
+    }
+    const auto now = env.wall_clock_ns();
+    std::erase_if(parts, [&](const auto& p) { return p.second.ended_ns != 0 && now - p.second.ended_ns > linger_ns; });
+    std::erase_if(jobs, [&](const auto& j) { return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns; });
+    std::erase_if(job_records, [&](const auto& r) { return !jobs.contains(r.first); });
+  }
+
+  static double age(std::uint64_t now, std::uint64_t then) { return then == 0 || now < then ? 0 : double(now - then) * 1e-9; }
+
+  node_snapshot describe(const member_info& m) const {
+    node_snapshot n;
+    n.id = fmt::format("{:016x}", raw(m.id));
+    n.name = m.name;
+    n.pid = m.pid;
+    n.kind = std::string(to_string(m.kind));
+    n.job = m.job;
+    n.address = m.address;
+    n.incarnation = m.incarnation;
+    n.state = static_cast<node_state>(m.state);
+    n.reason = m.reason;
+    return n;
+  }
+
+  // `planned`: what the plan says of an actor of `part`; both null for actors of the node itself.
+  actor_snapshot describe(const actor_record& r, const std::string& index, const part_entry* part, const planned_actor* planned) const {
+    actor_snapshot a;
+    a.id = env.self.name + "." + index;
+    a.kind = std::string(to_string(r.kind));
+    a.name = r.name;
+    a.node = env.self.name;
+    a.job = r.job;
+    a.state = r.state();
+    a.since_seconds = r.seconds_in_state();
+    a.messages_in = r.messages_in.load(std::memory_order_relaxed);
+    a.messages_out = r.messages_out.load(std::memory_order_relaxed);
+    a.bytes_in = r.bytes_in.load(std::memory_order_relaxed);
+    a.bytes_out = r.bytes_out.load(std::memory_order_relaxed);
+    a.queue = r.queue.load(std::memory_order_relaxed);
+    a.steps = r.steps.load(std::memory_order_relaxed);
+    std::uint64_t samples = r.samples.load(std::memory_order_relaxed);
+    if (part != nullptr) {
+      a.job_id = fmt::format("{:016x}", raw(part->context->job));
+      samples = stream_records[planned->stream % stream_records.size()]->samples.load(std::memory_order_relaxed);
+    }
+    a.busy_ratio = samples == 0 ? 0 : std::min(1.0, double(r.busy_samples.load(std::memory_order_relaxed)) / double(samples));
+    const bool waits = a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
+    for (std::size_t i = 0; i < r.ports.size(); ++i) {
+      const auto& p = *r.ports[i];
+      port_snapshot s;
+      s.name = fmt::format("{}{}", p.is_input ? "in" : "out", p.index);
+      s.peer = p.peer;
+      s.peer_node = part != nullptr ? node_of_task(*part, p.peer_task) : "";
+      if (!p.is_input) s.credits = static_cast<std::uint64_t>(std::max(0, p.credit != nullptr ? p.credit->free() : p.credits_left.load(std::memory_order_relaxed)));
+      s.credits_max = p.credits_max;
+      s.queued = p.queued.load(std::memory_order_relaxed);
+      s.is_waiting = waits && r.waiting_port() == i;
+      s.since_seconds = s.is_waiting ? a.since_seconds : 0;
+      a.ports.push_back(std::move(s));
+    }
+    return a;
+  }
+
+  std::string node_of_task(const part_entry& part, const std::string& task) const {
+    for (std::size_t i = 0; i < part.nodes.size(); ++i) {
+      if (part.context->job_plan->tasks[i].name != task) continue;
+      if (part.nodes[i] == env.self.id) return env.self.name;
+      for (const auto& m : members)
+        if (m.id == part.nodes[i]) return m.name;
+    }
+    return task.empty() ? env.self.name : "";
+  }
+
+  node_answer answer(const std::string& request) const {
+    const auto now = env.wall_clock_ns();
+    const bool wants_actors = request.find("actors") != std::string::npos, wants_jobs = request.find("jobs") != std::string::npos,
+               wants_events = request.find("events") != std::string::npos;
+    node_answer out;
+    out.cluster = env.cluster;
+    out.self = describe(env.self);
+    for (const auto& m : members) out.peers.push_back(describe(m));
+    if (wants_actors) list_actors(out);
+    if (wants_jobs)
+      for (const auto& [id, j] : jobs) {
+        auto job = *j.board;
+        job.started_seconds = age(now, j.started_ns);
+        job.ended_seconds = age(now, j.ended_ns);
+        out.jobs.push_back(std::move(job));
+      }
+    if (wants_events)
+      for (const auto& [time, text] : events) out.events.push_back({age(now, time), env.self.name, text});
+    return out;
+  }
+
+  void list_actors(node_answer& out) const {
+    out.actors.push_back(describe(*record, "node", nullptr, nullptr));
+    for (std::size_t i = 0; i < stream_records.size(); ++i) out.actors.push_back(describe(*stream_records[i], fmt::format("cpu{}", i), nullptr, nullptr));
+    for (const auto& [id, p] : peers)
+      if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr, nullptr));
+    for (const auto& [id, r] : job_records) {
+      auto a = describe(*r, fmt::format("job{}", out.actors.size()), nullptr, nullptr);
+      a.job_id = fmt::format("{:016x}", raw(id));
+      out.actors.push_back(std::move(a));
+    }
+    for (const auto& [id, part] : parts)
+      for (auto i : part.actors) out.actors.push_back(describe(*part.context->records[i], fmt::format("{}.{}", part.context->part, i), &part, &part.context->job_plan->actors[i]));
+  }
+
+  // --- the end -------------------------------------------------------------------------------------------------------------------
+
+  void end(const end_node& m) {
+    ending = m.to;
+    for (auto& [id, job] : jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{m.reason});
+    for (auto& [id, part] : parts)
+      if (part.ended_ns == 0) tell(self->context(), part.supervisor, stop_part_actors{m.reason});
+    is_ending = true;
+    end_if_empty();
+  }
+
+  void end_if_empty() {
+    if (!is_ending) return;
+    for (const auto& [id, part] : parts)
+      if (part.ended_ns == 0) return;
+    for (const auto& [id, job] : jobs)
+      if (job.ended_ns == 0) return;
+    if (ending) tell(self->context(), ending, node_ended{});
+    peers.clear();
+    self->quit();
+  }
+};
+
+caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_environment env) {
+  auto& s = self->state;
+  s.open(self, std::move(env));
+  return {
+      [&s](member_up& m) { s.on_up(m); },
+      [&s](const member_down& m) { s.on_down(m); },
+      [&s](view_changed& m) { s.env.self = std::move(m.self), s.members = std::move(m.members); },
+      [&s](peer_message& m) { s.on_message(m); },
+      [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
+      [&s](part_event& m) { s.on_part(m); },
+      [&s](run_job& m) { s.run(m); },
+      [&s](const job_over& m) { s.on_job_over(m); },
+      [&s](const ask& m) { tell(s.self->context(), m.to, answered{m.id, to_json(s.answer(m.request))}); },
+      [&s](node_tick) { s.tick(); },
+      [&s](const end_node& m) { s.end(m); },
+  };
+}
+
+}  // namespace
+
+caf::actor spawn_node(caf::actor_system& sys, node_environment environment) {
+  auto* service = environment.service;
+  return spawn_on(sys, service, &node_actor, std::move(environment));
+}
+
+}  // namespace troupe

@@ -1,0 +1,115 @@
+#include "actors/node.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/tell.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+namespace troupe {
+
+namespace {
+
+struct supervisor_state {
+  static inline const char* name = "supervisor";
+
+  caf::stateful_actor<supervisor_state>* self = nullptr;
+  part_request request;
+  std::shared_ptr<part_handles> handles;
+  std::size_t ready = 0, done = 0, alive = 0;
+  bool is_stopping = false;
+  bool has_failed = false;
+
+  void open(caf::stateful_actor<supervisor_state>* s, part_request r) {
+    self = s;
+    request = std::move(r);
+    request.context->supervisor = caf::actor_cast<caf::actor>(self);
+    handles = std::make_shared<part_handles>();
+    handles->actors.resize(request.context->job_plan->actors.size());
+    handles->links = request.links;
+    for (auto i : request.actors) {
+      auto* worker = request.streams[request.context->job_plan->actors[i].stream % request.streams.size()];
+      auto a = spawn_on<port_shell>(self->system(), worker, std::shared_ptr<const part_context>(request.context), i);
+      self->monitor(a);
+      handles->actors[i] = std::move(a);
+      ++alive;
+    }
+    for (auto i : request.actors) tell(self->context(), handles->actors[i], wire_ports{handles});
+    if (request.actors.empty()) report({request.context->job, part_event_kind::placed, {}, {}, 0, handles});
+    if (request.actors.empty()) report({request.context->job, part_event_kind::done, {}, {}, 0, {}});
+  }
+
+  void report(part_event e) { tell(self->context(), request.node, std::move(e)); }
+
+  void on_ready() {
+    if (++ready == request.actors.size()) report({request.context->job, part_event_kind::placed, {}, {}, 0, handles});
+  }
+
+  void on_done() {
+    if (++done == request.actors.size()) report({request.context->job, part_event_kind::done, {}, {}, 0, {}});
+  }
+
+  void on_failed(const actor_failed& m) {
+    if (std::exchange(has_failed, true)) return;
+    const auto& actor = request.context->job_plan->actors[m.actor];
+    report({request.context->job, part_event_kind::failed, m.text, actor.name, m.step, {}});
+  }
+
+  void on_down(const caf::down_msg& m) {
+    --alive;
+    if (is_stopping) return end_if_empty();
+    for (auto i : request.actors)
+      if (handles->actors[i] && handles->actors[i].address() == m.source)
+        on_failed({i, request.context->records[i]->steps.load(std::memory_order_relaxed),
+                   "the actor ended: " + self->system().render(m.reason)});
+  }
+
+  void start() {
+    for (auto i : request.actors) tell(self->context(), handles->actors[i], start_firing{});
+  }
+
+  void on_task_lost(const task_lost& m) {
+    const auto& p = *request.context->job_plan;
+    for (auto i : request.actors) {
+      const auto& a = p.actors[i];
+      const bool receives = a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].task == m.task;
+      const bool sends = a.kind == actor_kind::send && p.actors[p.edges[a.outputs[0][0]].to.actor].task == m.task;
+      if (receives || sends) tell(self->context(), handles->actors[i], peer_lost{0, m.reason});
+    }
+  }
+
+  void stop() {
+    if (std::exchange(is_stopping, true)) return;
+    for (auto i : request.actors) tell(self->context(), handles->actors[i], end_actor{});
+    end_if_empty();
+  }
+
+  void end_if_empty() {
+    if (alive > 0) return;
+    report({request.context->job, part_event_kind::stopped, {}, {}, 0, {}});
+    for (auto i : request.actors) request.context->records[i]->enter(actor_state::ended);
+    self->quit();
+  }
+};
+
+caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_request request) {
+  auto& s = self->state;
+  self->set_down_handler([&s](const caf::down_msg& m) { s.on_down(m); });
+  s.open(self, std::move(request));
+  return {
+      [&s](const actor_ready&) { s.on_ready(); },
+      [&s](const actor_done&) { s.on_done(); },
+      [&s](const actor_failed& m) { s.on_failed(m); },
+      [&s](start_firing) { s.start(); },
+      [&s](const stop_part_actors&) { s.stop(); },
+      [&s](const task_lost& m) { s.on_task_lost(m); },
+  };
+}
+
+}  // namespace
+
+caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker, part_request request) {
+  return spawn_on(sys, worker, &supervisor, std::move(request));
+}
+
+}  // namespace troupe
