@@ -39,6 +39,8 @@ void write_member(wire::Member::Builder to, const member_info& m) {
   to.setIncarnation(m.incarnation);
   to.setState(static_cast<std::uint8_t>(m.state));
   to.setReason(m.reason.c_str());
+  to.setJobs(m.jobs);
+  to.setRevision(m.revision);
 }
 
 result<member_info> read_member(wire::Member::Reader from) {
@@ -46,7 +48,8 @@ result<member_info> read_member(wire::Member::Reader from) {
     return error(error_code::usage, fmt::format("member {:x}: kind {} or state {} is unknown", from.getId(), from.getKind(), from.getState()));
   return member_info{node_id{from.getId()}, from.getStartTimeNs(), text_of(from.getName()), text_of(from.getAddress()),
                      text_of(from.getHost()), from.getPid(), static_cast<member_kind>(from.getKind()), text_of(from.getJob()),
-                     from.getStreams(), from.getIncarnation(), static_cast<member_state>(from.getState()), text_of(from.getReason())};
+                     from.getStreams(), from.getIncarnation(), static_cast<member_state>(from.getState()), text_of(from.getReason()),
+                     from.getJobs(), from.getRevision()};
 }
 
 template <class List>
@@ -130,6 +133,14 @@ struct writer {
     l.setNode(raw(m.node));
     l.setReason(m.reason.c_str());
   }
+  void operator()(const fenced& m) {
+    auto f = to.initFenced();
+    f.setReason(m.reason.c_str());
+    f.setNodes(m.nodes);
+    f.setJobs(m.jobs);
+    f.setStartTimeNs(m.founder_start_time_ns);
+    f.setId(raw(m.founder));
+  }
 };
 
 result<control_message> read_view(wire::Control::Reader from) {
@@ -180,6 +191,10 @@ result<control_message> read_control(wire::Control::Reader from) {
     case wire::Control::LOST_PEER: {
       auto l = from.getLostPeer();
       return control_message(lost_peer{job_id{l.getJob()}, node_id{l.getNode()}, text_of(l.getReason())});
+    }
+    case wire::Control::FENCED: {
+      auto f = from.getFenced();
+      return control_message(fenced{text_of(f.getReason()), f.getNodes(), f.getJobs(), f.getStartTimeNs(), node_id{f.getId()}});
     }
   }
   return error(error_code::usage, fmt::format("control message {} is unknown to this version", static_cast<int>(from.which())));

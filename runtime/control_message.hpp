@@ -32,6 +32,8 @@ struct member_info {
   std::uint32_t incarnation = 1;
   member_state state = member_state::alive;
   std::string reason;
+  std::uint32_t jobs = 0;      // parts of jobs that it runs
+  std::uint32_t revision = 0;  // of its own record
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
@@ -83,9 +85,18 @@ struct lost_peer {
   node_id node{};
   std::string reason;
 };
+// "You are dead to us": what the sender's side of the cluster weighs (runtime/membership.hpp).
+struct fenced {
+  std::string reason;
+  std::uint32_t nodes = 0, jobs = 0;       // alive, running
+  std::uint64_t founder_start_time_ns = 0; // of the founder among the living
+  node_id founder{};
+
+  friend bool operator==(const fenced&, const fenced&) = default;
+};
 
 using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
-                                     part_ended, query, answer, lost_peer>;
+                                     part_ended, query, answer, lost_peer, fenced>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);

@@ -26,6 +26,8 @@ struct Member {
   incarnation @9 :UInt32;   # how often this process has joined: 1, 2, ...
   state @10 :UInt8;         # 0 alive, 1 unreachable, 2 dead, 3 left
   reason @11 :Text;         # why dead
+  jobs @12 :UInt32;         # parts of jobs that it runs now; two clusters that both have some do not merge
+  revision @13 :UInt32;     # counts the member's own changes of its record: the higher one is newer
 }
 
 struct Tag { step @0 :UInt64; run @1 :UInt32; microBatch @2 :UInt32; frame @3 :UInt32; iteration @4 :UInt32; }
@@ -71,5 +73,9 @@ struct Control {
     answer :group { id @20 :UInt64; json @21 :Text; }
     lostPeer :group { job @22 :UInt64; node @23 :UInt64; reason @24 :Text; }
                                         # to a job's coordinator: a participant sees a peer dead
+    fenced :group { reason @25 :Text; nodes @26 :UInt32; jobs @27 :UInt32; startTimeNs @28 :UInt64; id @29 :UInt64; }
+                                        # "you are dead to us, come back as another": with the living nodes, the jobs
+                                        # and the founder of the sender's side, by which two halves of a cluster
+                                        # agree which of them gives way (runtime/membership.hpp)
   }
 }
