@@ -47,7 +47,7 @@ class tcp_transport : public transport {
 
  private:
   struct state;
-  std::shared_ptr<state> state_;
+  std::unique_ptr<state> state_;
 };
 
 }  // namespace troupe

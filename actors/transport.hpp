@@ -58,7 +58,8 @@ class channel_handler {
 };
 
 struct channel_options {
-  std::size_t send_buffer_bytes = 0;  // bound of what the kernel holds unsent (SO_SNDBUF); 0: the system's
+  std::size_t send_buffer_bytes = 0;  // bound of what the kernel holds, sent or not; 0: the system's
+  std::size_t unsent_bytes = 0;       // bound of what the kernel holds and has not sent yet; 0: the system's
 };
 
 class channel {

@@ -239,6 +239,28 @@ result<control_message> decode_control(std::span<const std::byte> bytes) {
   return with_message(bytes, [](auto& reader) -> result<control_message> { return read_control(reader.template getRoot<wire::Control>()); });
 }
 
+std::string_view to_string(lane l) noexcept { return l == lane::control ? "control" : "data"; }
+
+std::vector<std::byte> encode(const identity& i) {
+  capnp::MallocMessageBuilder message;
+  auto to = message.initRoot<wire::Identity>();
+  write_member(to.initMember(), i.member);
+  to.setLane(static_cast<std::uint8_t>(i.lane));
+  to.setReceived(i.received);
+  to.setReceivedFrom(raw(i.received_from));
+  return to_bytes(message);
+}
+
+result<identity> decode_identity(std::span<const std::byte> bytes) {
+  return with_message(bytes, [](auto& reader) -> result<identity> {
+    auto from = reader.template getRoot<wire::Identity>();
+    if (from.getLane() > 1) return error(error_code::usage, fmt::format("an identity names the unknown lane {}", from.getLane()));
+    auto member = read_member(from.getMember());
+    if (!member) return member.error();
+    return identity{std::move(*member), static_cast<lane>(from.getLane()), from.getReceived(), node_id{from.getReceivedFrom()}};
+  });
+}
+
 std::vector<std::byte> encode(const chunk_header& h) {
   capnp::word scratch[64] = {};
   capnp::MallocMessageBuilder message(kj::arrayPtr(scratch, 64));

@@ -101,6 +101,20 @@ using control_message = std::variant<heartbeat, view_update, leave, credit_batch
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);
 
+enum class lane : std::uint8_t { control = 0, data = 1 };
+std::string_view to_string(lane l) noexcept;
+
+// The body of an identity frame (runtime/handshake.hpp): who speaks, and where its lane goes on.
+struct identity {
+  member_info member;
+  troupe::lane lane = lane::control;
+  std::uint64_t received = 0;  // every sequence up to here has arrived on this lane ...
+  node_id received_from{};     // ... from this node
+};
+
+std::vector<std::byte> encode(const identity& i);
+result<identity> decode_identity(std::span<const std::byte> bytes);
+
 // The header of a chunk frame: whose bytes follow.
 struct chunk_header {
   job_id job{};

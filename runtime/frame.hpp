@@ -6,8 +6,8 @@
 //        4      2  version of this format; magic and version never change place
 //        6      1  kind
 //        7      1  flags: bit 0, the payload has a checksum; the others are 0
-//        8      4  header length:  bounded by kind, see frame_limits
-//       12      4  payload length: bounded by kind, see frame_limits
+//        8      4  header length:  bounded by kind, see below
+//       12      4  payload length: bounded by kind, see below
 //       16      8  sequence on its lane; 0: not numbered
 //       24      8  ack: every sequence of the other direction up to here has arrived
 //       32      8  checksum of the payload (XXH3-64), 0 without flag bit 0
@@ -30,7 +30,7 @@
 // Threading: none of its own; one owner.
 //
 // FR-1  Nothing is allocated for a length before it is within the limits, and a header beyond the read-ahead takes memory
-//       only as its bytes arrive (at most twice what has arrived).
+//       only as its bytes arrive (64 KiB, then at most twice what has arrived).
 // FR-2  header_ready comes after the header's checksum was found right, and only for a payload of at least one byte.
 // FR-3  frame_complete comes after the payload's checksum was found right, also for a discarded payload.
 // FR-4  A decoder that has failed stays failed and takes no further byte.
@@ -162,19 +162,21 @@ class frame_decoder {
   enum class state : std::uint8_t { prelude, header, decide, payload, complete, failed };
   struct checksum_state;
 
-  event fail(frame_fault f) noexcept;
   bool parse_prelude();
   event take_header();
-  event finish_header();
   event take_payload();
-  void make_room(std::size_t wanted);
-  void end_frame() noexcept;
+  void begin_payload();
+  void add_to_checksum(std::span<const std::byte> bytes);
+  bool is_long_header() const noexcept;
+  std::span<std::byte> aside() noexcept;
+  std::span<std::byte> aside_room();
+  event fail(frame_fault f) noexcept;
 
   std::unique_ptr<std::byte[]> ahead_;  // read-ahead; bytes [begin_, end_) are not used up yet
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  std::vector<std::uint64_t> aside_;    // a header that is misaligned or longer than the read-ahead
-  std::size_t aside_bytes_ = 0;
+  std::vector<std::uint64_t> aside_;    // the header, aligned
+  std::size_t header_done_ = 0;         // bytes of a header that is longer than the read-ahead
   std::unique_ptr<checksum_state> checksum_;
   frame_prelude prelude_;
   std::uint64_t header_checksum_ = 0;

@@ -32,6 +32,14 @@ struct Member {
 
 struct Tag { step @0 :UInt64; run @1 :UInt32; microBatch @2 :UInt32; frame @3 :UInt32; iteration @4 :UInt32; }
 
+# The last of the first frames (runtime/handshake.hpp): who the peer is, and where its lane goes on.
+struct Identity {
+  member @0 :Member;
+  lane @1 :UInt8;           # 0 control, 1 data
+  received @2 :UInt64;      # every sequence up to here has arrived on this lane ...
+  receivedFrom @3 :UInt64;  # ... from this node; 0: nothing yet
+}
+
 # In front of every chunk of a tensor. Chunks of one tensor arrive in order on its lane.
 struct Chunk {
   job @0 :UInt64;
@@ -66,7 +74,7 @@ struct Control {
     stop :group { job @11 :UInt64; reason @12 :Text; }
                                         # job: end all its actors here
     partEnded :group { job @13 :UInt64; error @14 :Text; actor @15 :Text; step @16 :UInt64; shards @17 :List(ShardReport);
-                      dataMessages @25 :UInt64; }   # items that its actors received
+                      dataMessages @30 :UInt64; }   # items that its actors received
                                         # a node's part is done (empty error), or failed (root cause)
     query :group { id @18 :UInt64; request @19 :Text; }
                                         # the debug tool asks: "nodes", "actors", "jobs", "events"
