@@ -43,9 +43,7 @@
 
 namespace troupe {
 
-enum class lane : std::uint8_t { control = 0, data = 1 };
 inline constexpr std::size_t lane_count = 2;
-std::string_view to_string(lane l) noexcept;
 
 enum class lane_state : std::uint8_t { connecting, up, lost, closed };
 std::string_view to_string(lane_state s) noexcept;
