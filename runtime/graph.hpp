@@ -6,6 +6,7 @@
 // calls. A graph belongs to one thread while it is built.
 //
 // Every function that makes an op takes the user's line as its last, defaulted argument.
+// Names consist of letters, digits, '_', '-', '.' and '/'.
 
 #include "devices/host/idx_file.hpp"
 #include "runtime/plan.hpp"
@@ -20,12 +21,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace troupe {
 
 class graph;
 class op_table;
+struct op_row;
 using source_location = std::source_location;
 
 // Output `output` of node `node` of a graph. Small; copied freely; valid while the graph lives.
@@ -39,6 +42,7 @@ struct value {
 };
 
 struct graph_node {
+  std::uint32_t index = 0;  // its position in the graph; operands have smaller ones
   std::string type;
   std::string name;  // unique: scope + base, "_1" appended where taken
   attributes attrs;
@@ -73,7 +77,7 @@ class graph {
     graph& graph_;
     std::string name_, device_;  // what they were before
   };
-  scope name_scope(std::string_view name);
+  scope name_scope(std::string_view name, const source_location& where = source_location::current());
   scope device_scope(std::string_view device, const source_location& where = source_location::current());
 
   void record(error e);  // keeps the first
@@ -85,10 +89,14 @@ class graph {
   std::vector<value> variables();
 
  private:
+  std::string unique_name(std::string_view base);
+  result<void> check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const;
+
   const op_table& ops_;
   std::vector<graph_node> nodes_;
   std::optional<error> error_;
   std::string name_scope_, device_scope_;
+  std::unordered_map<std::string, std::uint32_t> names_;  // taken names, with the next suffix to try
 };
 
 // --- ops (implemented in runtime/ops/) -----------------------------------------------------------------------------------

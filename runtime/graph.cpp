@@ -1,0 +1,132 @@
+#include "runtime/graph.hpp"
+
+#include "runtime/device_name.hpp"
+#include "runtime/op_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace troupe {
+namespace {
+
+bool is_name_character(char c) noexcept {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' ||
+         c == '/';
+}
+
+bool is_name(std::string_view name) noexcept {
+  return !name.empty() && std::all_of(name.begin(), name.end(), is_name_character);
+}
+
+error bad_name(std::string_view name) {
+  return error(error_code::usage,
+               fmt::format("name '{}': use letters, digits, '_', '-', '.' and '/', and at least one of them", name));
+}
+
+}  // namespace
+
+const tensor_spec& value::spec() const {
+  expects(is_valid(), "only a valid value has a spec");
+  return owner->node(node).outputs[output];
+}
+
+graph::graph(const op_table& ops) : ops_(ops) {}
+
+void graph::record(error e) {
+  if (!error_) error_ = std::move(e);
+}
+
+std::string graph::unique_name(std::string_view base) {
+  auto full = name_scope_.empty() ? std::string(base) : fmt::format("{}/{}", name_scope_, base);
+  const auto [at, is_new] = names_.try_emplace(full, 1);
+  if (is_new) return full;
+  // References into an unordered_map stay valid while it grows.
+  auto& suffix = at->second;
+  for (;;) {
+    auto candidate = fmt::format("{}_{}", full, suffix++);
+    if (names_.try_emplace(candidate, 1).second) return candidate;
+  }
+}
+
+result<void> graph::check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const {
+  if (inputs.size() != row.inputs)
+    return error(error_code::usage, fmt::format("{} takes {} operands, not {}", type, row.inputs, inputs.size()));
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto& v = inputs[i];
+    if (v.owner == nullptr) return error(error_code::usage, fmt::format("operand {} of {} is not a value of any graph", i, type));
+    if (v.owner != this) return error(error_code::usage, fmt::format("operand {} of {} belongs to another graph", i, type));
+    if (v.node >= nodes_.size() || v.output >= nodes_[v.node].outputs.size())
+      return error(error_code::usage, fmt::format("operand {} of {} names an output that no op has", i, type));
+  }
+  return {};
+}
+
+value graph::add(std::string type, std::span<const value> inputs, attributes attrs, std::string_view name,
+                 const source_location& where) {
+  const auto refuse = [&](error e) {
+    record(std::move(e.at(where)));
+    return value{};
+  };
+  const auto* row = ops_.find(type);
+  if (row == nullptr) return refuse(error(error_code::usage, fmt::format("there is no op '{}'", type)));
+  const bool lacks_operand = std::any_of(inputs.begin(), inputs.end(), [](const value& v) { return !v.is_valid(); });
+  if (lacks_operand && error_) return {};  // a consequence of the error that is known already
+  if (!is_name(name)) return refuse(bad_name(name));
+  if (auto ok = check_operands(type, inputs, *row); !ok) return refuse(std::move(ok.error()));
+
+  std::vector<tensor_spec> specs;
+  specs.reserve(inputs.size());
+  for (const auto& v : inputs) specs.push_back(v.spec());
+  auto outputs = row->shapes(attrs, specs, nullptr);
+  if (!outputs) {
+    const auto full = name_scope_.empty() ? std::string(name) : fmt::format("{}/{}", name_scope_, name);
+    return refuse(std::move(outputs.error().while_doing(full == type ? type : fmt::format("{} '{}'", type, full))));
+  }
+  const auto index = static_cast<std::uint32_t>(nodes_.size());
+  nodes_.push_back(graph_node{.index = index,
+                              .type = std::move(type),
+                              .name = unique_name(name),
+                              .attrs = std::move(attrs),
+                              .inputs = {inputs.begin(), inputs.end()},
+                              .outputs = std::move(*outputs),
+                              .device = device_scope_,
+                              .source = where,
+                              .initializer = std::nullopt});
+  return value{this, index, 0};
+}
+
+graph::scope::~scope() {
+  graph_.name_scope_ = std::move(name_);
+  graph_.device_scope_ = std::move(device_);
+}
+
+graph::scope graph::name_scope(std::string_view name, const source_location& where) {
+  auto before = name_scope_;
+  if (!is_name(name))
+    record(bad_name(name).at(where));
+  else
+    name_scope_ = before.empty() ? std::string(name) : fmt::format("{}/{}", before, name);
+  return scope(*this, std::move(before), device_scope_);
+}
+
+graph::scope graph::device_scope(std::string_view device, const source_location& where) {
+  auto before = device_scope_;
+  if (auto wish = parse_device(device); !wish) {
+    record(std::move(wish.error().at(where)));
+  } else {
+    // What is in force was parsed when it was set; nothing is in force at first.
+    const auto outer = before.empty() ? device_name{} : *parse_device(before);
+    device_scope_ = to_string(outer.refined_by(*wish));
+  }
+  return scope(*this, name_scope_, std::move(before));
+}
+
+std::vector<value> graph::variables() {
+  std::vector<value> all;
+  for (const auto& n : nodes_)
+    if (n.type == "variable") all.push_back(value{this, n.index, 0});
+  return all;
+}
+
+}  // namespace troupe

@@ -1,0 +1,86 @@
+// idx_batch: the reader of an image dataset as an op of the graph. It has no operands; what it reads in a step follows from
+// the step alone (devices/host/idx_sampler.hpp).
+
+#include "devices/host/idx_sampler.hpp"
+#include "runtime/ops/op_rows.hpp"
+
+#include <array>
+
+namespace troupe {
+namespace ops {
+namespace {
+
+constexpr std::int64_t samples_max = 0xffffffff;  // sample ids are u32
+constexpr std::int64_t batch_max = 1 << 24;
+constexpr std::int64_t parts_max = 65536;
+constexpr std::int64_t pixels_max = 1 << 30;
+
+result<void> check_limits(const attributes& attrs) {
+  struct limit {
+    std::string_view name;
+    std::int64_t least, most;
+  };
+  const std::array<limit, 7> limits{{{"samples", 1, samples_max},
+                                     {"rows", 1, pixels_max},
+                                     {"columns", 1, pixels_max},
+                                     {"classes", 1, 1 << 30},
+                                     {"batch", 1, batch_max},
+                                     {"parts", 1, parts_max},
+                                     {"part", 0, attrs.integer("parts") - 1}}};
+  for (const auto& [name, least, most] : limits) {
+    const auto n = attrs.integer(name, -1);
+    if (n < least || n > most) return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
+  }
+  if (attrs.integer("rows") > pixels_max / attrs.integer("columns"))
+    return error(error_code::usage, fmt::format("images of {} x {} are too large", attrs.integer("rows"), attrs.integer("columns")));
+  return {};
+}
+
+idx_schedule schedule_of(const attributes& attrs) {
+  const auto number = [&](std::string_view name) { return static_cast<std::uint64_t>(attrs.integer(name)); };
+  return {.samples = number("samples"), .batch = number("batch"), .parts = number("parts"), .part = number("part")};
+}
+
+result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, const tag* at) {
+  if (auto ok = check_limits(attrs); !ok) return std::move(ok.error());
+  // Every global batch may be the smaller last one, so that at compile time only the bound is known.
+  const auto rows = at == nullptr ? batch_of(attrs.integer("batch"))
+                                  : dim{static_cast<std::int64_t>(schedule_of(attrs).range(at->step).count), 0};
+  const std::array<dim, 2> images{rows, dim{attrs.integer("rows") * attrs.integer("columns"), 0}};
+  return specs{tensor_spec{dtype::f32, *shape::from(images)}, tensor_spec{dtype::i32, *shape::from(std::span(images).first(1))},
+               scalar(dtype::f32)};
+}
+
+}  // namespace
+
+void add_idx_batch(op_table& t) { t.add("idx_batch", {.inputs = 0, .shapes = shapes, .gradient = {}, .is_source = true}); }
+
+}  // namespace ops
+
+idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where) {
+  const attributes attrs{{"path", data.path},
+                         {"test", std::int64_t{data.test}},
+                         {"samples", data.samples},
+                         {"rows", data.rows},
+                         {"columns", data.columns},
+                         {"classes", data.classes},
+                         {"batch", options.batch},
+                         {"seed", static_cast<std::int64_t>(options.seed)},
+                         {"shuffle", std::int64_t{options.shuffle}},
+                         {"part", options.part},
+                         {"parts", options.parts},
+                         {"global_scale", std::int64_t{options.global_scale}}};
+  const auto images = g.add("idx_batch", {}, attrs, "idx_batch", where);
+  if (!images.is_valid()) return {};
+  return {images, value{&g, images.node, 1}, value{&g, images.node, 2}};
+}
+
+std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options) {
+  if (data.samples < 1 || options.batch < 1 || options.parts < 1) return 0;
+  return idx_schedule{.samples = static_cast<std::uint64_t>(data.samples),
+                      .batch = static_cast<std::uint64_t>(options.batch),
+                      .parts = static_cast<std::uint64_t>(options.parts)}
+      .steps_per_epoch();
+}
+
+}  // namespace troupe

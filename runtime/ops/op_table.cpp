@@ -1,0 +1,18 @@
+#include "runtime/op_table.hpp"
+
+#include "runtime/ops/op_rows.hpp"
+
+namespace troupe {
+
+op_table make_op_table() {
+  op_table t;
+  ops::add_sources(t);
+  ops::add_idx_batch(t);
+  ops::add_elementwise(t);
+  ops::add_matmul(t);
+  ops::add_reductions(t);
+  ops::add_losses(t);
+  return t;
+}
+
+}  // namespace troupe
