@@ -1,6 +1,7 @@
 // An op (or a fused group): fires once per tag, when every input of that tag is here and every output has a credit.
 
 #include "actors/port_actor.hpp"
+#include "devices/buffer_pool.hpp"
 #include "devices/host/fused_kernel.hpp"
 
 #include <fmt/format.h>
@@ -8,29 +9,6 @@
 namespace troupe {
 
 namespace {
-
-// Buffers of one output port, reused as soon as nobody else holds them. The credits of its edges bound how many are in use at
-// once; one more is what the op writes next. A consumer that keeps tensors for longer costs fresh ones.
-class buffer_pool {
- public:
-  buffer_pool(std::size_t bound_bytes, std::size_t size) : bound_bytes_(bound_bytes), size_(size) {}
-
-  tensor take(const tensor_spec& spec) {
-    for (auto& t : tensors_)
-      if (t.is_unique()) {
-        if (t.spec() != spec) t.reshape(spec);
-        return t;
-      }
-    auto fresh = tensor::make(spec, std::max(bound_bytes_, spec.size_bytes()));
-    if (tensors_.size() < size_) tensors_.push_back(fresh);
-    return fresh;
-  }
-
- private:
-  std::size_t bound_bytes_;
-  std::size_t size_;
-  std::vector<tensor> tensors_;
-};
 
 class op_logic final : public port_logic {
  public:

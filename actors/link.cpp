@@ -1,0 +1,273 @@
+#include "actors/link.hpp"
+
+#include "actors/scheduler.hpp"
+#include "actors/tell.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+namespace troupe {
+
+link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
+                     std::shared_ptr<actor_record> record)
+    : net_(net),
+      system_(sys),
+      worker_(worker),
+      peer_(std::move(peer)),
+      hooks_(std::move(hooks)),
+      record_(std::move(record)),
+      session_(self, peer_.id),
+      is_alive_(std::make_shared<bool>(true)) {
+  for (std::size_t i = 0; i < lane_count; ++i) {
+    lanes_[i].owner = this;
+    lanes_[i].which = static_cast<lane>(i);
+  }
+}
+
+link_core::~link_core() { close(); }
+
+void link_core::attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received) {
+  auto& io = lanes_[static_cast<std::size_t>(l)];
+  io.connection = std::move(connection);
+  io.connection->start(io);
+  if (auto connected = session_.connected(l, peer_received); !connected) return hooks_.broken(peer_.id, connected.error());
+  pump(l);
+}
+
+void link_core::send(control_message body) {
+  record_->count_out(0);
+  if (auto sent = session_.send(lane::control, frame_kind::control, encode(body)); !sent) {
+    if (!session_.is_closed()) hooks_.broken(peer_.id, sent.error());
+    return;
+  }
+  schedule_flush();
+}
+
+void link_core::send_unnumbered(const control_message& body) {
+  auto& io = lanes_[0];
+  if (session_.state(lane::control) != lane_state::up || !io.connection) return;
+  io.connection->send({frame_kind::control, 0, session_.take_ack(lane::control), encode(body), {}, 0, 0});
+}
+
+void link_core::send(send_tensor m) {
+  auto at = jobs_.find(m.job);
+  if (at == jobs_.end()) return session_.count_drop(drop_reason::unknown_job);
+  chunk_header h{m.job, at->second.epoch, m.edge, session_.self(), session_.peer(), m.t, m.sequence, m.value.spec(), 0};
+  record_->count_out(m.value.size_bytes());
+  for_each_chunk(m.value.size_bytes(), [&](chunk_part part) {
+    h.offset = part.offset;
+    // On a closed link nobody waits for it any more.
+    (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, part);
+  });
+  schedule_flush();
+}
+
+void link_core::give_back(const return_credit& m) {
+  auto at = jobs_.find(m.job);
+  if (at == jobs_.end()) return;
+  session_.return_credit(m.job, at->second.epoch, m.edge);
+  schedule_flush();
+}
+
+void link_core::bind(bind_job m) {
+  bound_job b;
+  b.epoch = m.epoch;
+  const auto& p = *m.job_plan;
+  for (std::uint32_t e = 0; e < p.edges.size(); ++e) {
+    const auto& edge = p.edges[e];
+    if (p.actors[edge.from.actor].task == p.actors[edge.to.actor].task) continue;
+    const auto& receiver = m.handles->actors[edge.to.actor];
+    const auto& sender = m.handles->actors[edge.from.actor];
+    if (receiver && p.tasks[p.actors[edge.from.actor].task].node == peer_.id)
+      b.incoming.emplace(e, incoming_edge{receiver, edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
+    if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) b.senders.emplace(e, sender);
+  }
+  jobs_.insert_or_assign(m.job, std::move(b));
+}
+
+void link_core::on_tick() {
+  const auto now = net_.now_ns();
+  for (auto l : {lane::control, lane::data}) {
+    auto& io = lanes_[static_cast<std::size_t>(l)];
+    if (io.connection && session_.ack_due(l, now))
+      io.connection->send({frame_kind::control, 0, session_.take_ack(l), {}, {}, 0, 0});  // an empty one carries the ack only
+  }
+}
+
+void link_core::close() {
+  if (!*is_alive_) return;
+  *is_alive_ = false;
+  session_.close();
+  for (auto& io : lanes_)
+    if (io.connection) {
+      io.connection->close();
+      io.connection.reset();
+    }
+  jobs_.clear();
+}
+
+// --- what arrives ----------------------------------------------------------------------------------------------------------------
+
+std::span<std::byte> link_core::lane_io::payload_destination(frame_kind kind, std::span<const std::byte> header, std::uint32_t payload_length) {
+  auto& c = owner->chunk_;
+  c.edge = nullptr;
+  if (kind != frame_kind::chunk) return {};
+  auto h = decode_chunk(header);
+  if (!h) {
+    owner->session_.count_drop(drop_reason::unknown_edge);
+    return {};
+  }
+  c.header = *h;
+  c.edge = owner->take_chunk(*h, payload_length);
+  if (c.edge == nullptr) return {};
+  return c.edge->value.bytes().subspan(h->offset, payload_length);
+}
+
+void link_core::lane_io::on_frame(const received_frame& frame) {
+  auto& link = *owner;
+  auto alive = link.is_alive_;  // a hook may end the link
+  link.hooks_.heard(link.peer_.id);
+  if (!*alive) return;
+  if (auto acked = link.session_.acknowledged(which, frame.ack); !acked) return link.hooks_.broken(link.peer_.id, acked.error());
+  const auto bytes = prelude_bytes + frame.header.size() + frame.payload_length;
+  switch (link.session_.arrived(which, frame.sequence, bytes, link.net_.now_ns())) {
+    case link_session::arrival::drop: link.chunk_.edge = nullptr; return;
+    case link_session::arrival::close: link.on_lane_closed(which); return;
+    case link_session::arrival::deliver: break;
+  }
+  if (frame.header.empty()) return;
+  if (frame.kind == frame_kind::chunk)
+    link.on_chunk(frame);
+  else if (frame.kind == frame_kind::control)
+    link.on_control(frame);
+}
+
+void link_core::lane_io::on_closed(const error&, frame_fault) { owner->on_lane_closed(which); }
+
+void link_core::on_lane_closed(lane l) {
+  session_.lost(l, net_.now_ns());
+  auto gone = std::move(lanes_[static_cast<std::size_t>(l)].connection);
+  hooks_.lane_lost(peer_.id);
+}
+
+void link_core::on_control(const received_frame& frame) {
+  auto m = decode_control(frame.header);
+  if (!m) return session_.count_drop(drop_reason::unknown_job);
+  record_->count_in(0);
+  if (auto* credits = std::get_if<credit_batch>(&*m)) return grant(*credits);
+  hooks_.control(peer_.id, std::move(*m));
+}
+
+void link_core::grant(const credit_batch& batch) {
+  for (const auto& c : batch.credits) {
+    auto job = jobs_.find(c.job);
+    if (job == jobs_.end()) {
+      session_.count_drop(drop_reason::unknown_job);
+      continue;
+    }
+    auto sender = job->second.senders.find(c.edge);
+    if (job->second.epoch != c.epoch)
+      session_.count_drop(drop_reason::other_epoch);
+    else if (sender == job->second.senders.end())
+      session_.count_drop(drop_reason::unknown_edge);
+    else
+      tell(worker_, sender->second, credit{0, c.count});
+  }
+}
+
+link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint32_t payload_length) {
+  if (!session_.admits(h.sender, h.receiver)) return nullptr;
+  auto dropped = [&](drop_reason why) {
+    session_.count_drop(why);
+    return nullptr;
+  };
+  auto job = jobs_.find(h.job);
+  if (job == jobs_.end()) return dropped(drop_reason::unknown_job);
+  if (job->second.epoch != h.epoch) return dropped(drop_reason::other_epoch);
+  auto at = job->second.incoming.find(h.edge);
+  if (at == job->second.incoming.end()) return dropped(drop_reason::unknown_edge);
+  auto& edge = at->second;
+  if (h.sequence != edge.sequence || h.offset > edge.offset) return dropped(drop_reason::duplicate);
+  if (h.spec.type != edge.bound.type || !edge.bound.shape.admits(h.spec.shape)) return dropped(drop_reason::unknown_edge);
+  if (h.offset + payload_length > h.spec.size_bytes()) return dropped(drop_reason::unknown_edge);
+  if (h.offset < edge.offset) return dropped(drop_reason::duplicate);
+  if (h.offset == 0) edge.value = edge.pool.take(h.spec);
+  return edge.value.spec() == h.spec ? &edge : dropped(drop_reason::unknown_edge);
+}
+
+void link_core::on_chunk(const received_frame& frame) {
+  if (frame.payload_length == 0) {  // an empty tensor: nobody asked where its bytes go
+    auto h = decode_chunk(frame.header);
+    if (!h) return session_.count_drop(drop_reason::unknown_edge);
+    chunk_.header = *h;
+    chunk_.edge = take_chunk(*h, 0);
+  }
+  auto* edge = std::exchange(chunk_.edge, nullptr);
+  if (edge == nullptr) return;
+  edge->offset += frame.payload_length;
+  if (edge->offset < chunk_.header.spec.size_bytes()) return;
+  record_->count_in(edge->offset);
+  ++edge->sequence;
+  edge->offset = 0;
+  tell(worker_, edge->receiver, tensor_ready{0, chunk_.header.t, std::move(edge->value)});
+}
+
+// --- what leaves -----------------------------------------------------------------------------------------------------------------
+
+void link_core::schedule_flush() {
+  if (std::exchange(is_flush_due_, true)) return;
+  net_.after(0, [this, alive = is_alive_] {
+    if (*alive) flush();
+  });
+}
+
+void link_core::flush() {
+  is_flush_due_ = false;
+  if (session_.has_credits()) {
+    if (auto sent = session_.send(lane::control, frame_kind::control, encode(control_message(credit_batch{session_.take_credits()}))); !sent)
+      return hooks_.broken(peer_.id, sent.error());
+  }
+  pump(lane::control);
+  pump(lane::data);
+}
+
+void link_core::pump(lane l) {
+  auto& io = lanes_[static_cast<std::size_t>(l)];
+  while (io.connection) {
+    const auto* f = session_.next_to_write(l);
+    if (f == nullptr) return;
+    io.connection->send({f->kind, f->sequence, session_.take_ack(l), f->header, f->payload, f->offset, f->length});
+  }
+}
+
+// --- the actor -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct link_actor_state {
+  static inline const char* name = "link";
+  std::shared_ptr<link_core> core;
+};
+
+caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::shared_ptr<link_core> core) {
+  self->state.core = std::move(core);
+  auto& s = self->state;
+  return {
+      [&s](send_tensor& m) { s.core->send(std::move(m)); },
+      [&s](const return_credit& m) { s.core->give_back(m); },
+      [&s](send_control& m) { s.core->send(std::move(m.body)); },
+      [&s](answered& m) { s.core->send(control_message(answer{m.id, std::move(m.json)})); },
+      [&s](bind_job& m) { s.core->bind(std::move(m)); },
+      [&s](const unbind_job& m) { s.core->unbind(m.job); },
+      [self](end_actor) { self->quit(); },
+  };
+}
+
+}  // namespace
+
+caf::actor spawn_link(caf::actor_system& sys, caf::execution_unit* worker, std::shared_ptr<link_core> core) {
+  return spawn_on(sys, worker, &link_actor, std::move(core));
+}
+
+}  // namespace troupe

@@ -1,0 +1,123 @@
+#pragma once
+// The link to one life of one peer: two connections, what travels on them, and the actor in front of it.
+//
+//   link_actor
+//   message       from           effect                                             answer
+//   send_tensor   send actors    chunks of a tensor on the data lane                -
+//   return_credit receive actors a credit for the peer's send actor, batched        -
+//   send_control  node           a message on the control lane                      -
+//   answered      node           the answer to the peer's query                     -
+//   bind_job      node           edges of that job end here                         -
+//   unbind_job    node           they do not any more; what comes is dropped        -
+//   end_actor     member         end                                                -
+//
+// link_core does the work: it is driven by the actor's messages and by the callbacks of the transport, all on the I/O worker.
+//
+// LK-1  What was sent is kept until the peer acknowledged it; lost connections are replaced and resent (runtime/link_session.hpp).
+// LK-2  A chunk is read into the tensor it belongs to, and only if it is the next one of its edge: a repeated chunk never
+//       touches a tensor that was passed on.
+// LK-3  What does not match (generation, job, epoch, edge, shape) is dropped and counted, and harms nothing.
+// LK-4  Frames of one round of the I/O worker leave together: a credit never costs a system call of its own.
+// Ends: when membership says that the peer is dead or has left.
+// Threading: the I/O worker.
+
+#include "actors/node.hpp"
+#include "actors/transport.hpp"
+#include "devices/buffer_pool.hpp"
+#include "runtime/actor_record.hpp"
+#include "runtime/link_session.hpp"
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+
+namespace troupe {
+
+struct link_hooks {
+  std::function<void(node_id)> heard;                          // any frame came
+  std::function<void(node_id, control_message)> control;       // a control message for the node or the membership
+  std::function<void(node_id)> lane_lost;                      // a connection ended
+  std::function<void(node_id, const error&)> broken;           // the link cannot go on (LS-4, LS-5)
+};
+
+class link_core {
+ public:
+  link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
+            std::shared_ptr<actor_record> record);
+  ~link_core();
+  link_core(const link_core&) = delete;
+  link_core& operator=(const link_core&) = delete;
+
+  const member_info& peer() const noexcept { return peer_; }
+  link_session& session() noexcept { return session_; }
+  const std::shared_ptr<actor_record>& record() const noexcept { return record_; }
+
+  // A proven connection for `l`; the peer has received up to `peer_received` of what we sent on it.
+  void attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received);
+  void send(control_message body);             // numbered, resent if need be
+  void send_unnumbered(const control_message& body);  // now or never: heartbeats, fences
+  void send(send_tensor m);
+  void give_back(const return_credit& m);
+  void bind(bind_job m);
+  void unbind(job_id job) { jobs_.erase(job); }
+  void on_tick();  // acknowledgements that are due
+  void close();
+
+ private:
+  struct lane_io final : channel_handler {
+    std::span<std::byte> payload_destination(frame_kind kind, std::span<const std::byte> header, std::uint32_t payload_length) override;
+    void on_frame(const received_frame& frame) override;
+    void on_closed(const error& why, frame_fault fault) override;
+
+    link_core* owner = nullptr;
+    lane which = lane::control;
+    std::unique_ptr<channel> connection;
+  };
+  // An edge whose consumer is here: the tensor that is being read.
+  struct incoming_edge {
+    port_actor receiver;
+    tensor_spec bound;
+    buffer_pool pool;
+    std::uint64_t sequence = 0;  // of the tensor that is read
+    std::uint64_t offset = 0;    // what has arrived of it
+    tensor value;
+  };
+  struct bound_job {
+    std::uint32_t epoch = 0;
+    std::map<std::uint32_t, incoming_edge> incoming;
+    std::map<std::uint32_t, port_actor> senders;  // send actors, by edge
+  };
+  struct current_chunk {
+    incoming_edge* edge = nullptr;  // null: discard
+    chunk_header header;
+  };
+
+  void on_chunk(const received_frame& frame);
+  void on_control(const received_frame& frame);
+  // The edge that wants exactly this chunk next, with memory for it; null: dropped and counted.
+  incoming_edge* take_chunk(const chunk_header& h, std::uint32_t payload_length);
+  void grant(const credit_batch& batch);
+  void schedule_flush();
+  void flush();
+  void pump(lane l);
+  void on_lane_closed(lane l);
+
+  transport& net_;
+  caf::actor_system& system_;
+  caf::execution_unit* worker_;
+  member_info peer_;
+  link_hooks hooks_;
+  std::shared_ptr<actor_record> record_;
+  link_session session_;
+  std::array<lane_io, lane_count> lanes_;
+  std::map<job_id, bound_job> jobs_;
+  current_chunk chunk_;
+  bool is_flush_due_ = false;
+  std::shared_ptr<bool> is_alive_;  // for the flush that may come after our end
+};
+
+// The actor in front of `core`, on the worker of the transport's loop.
+caf::actor spawn_link(caf::actor_system& sys, caf::execution_unit* worker, std::shared_ptr<link_core> core);
+
+}  // namespace troupe
