@@ -1,0 +1,36 @@
+#pragma once
+// The families of kernels that make_host_kernels() puts together, and what they check alike. Used in devices/host/ only.
+
+#include "devices/kernel.hpp"
+#include "schema/error.hpp"
+#include "schema/tensor_spec.hpp"
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace troupe::host {
+
+void add_elementwise_kernels(kernel_table& table);
+void add_matmul_kernel(kernel_table& table);
+void add_reduction_kernels(kernel_table& table);
+void add_loss_kernels(kernel_table& table);
+void add_source_kernels(kernel_table& table);
+
+// "op: what: f32[2, 3], f32[4]": shapes that a kernel cannot take. Whoever compiled the plan should have seen it.
+error unfit(std::string_view op, std::string_view what, std::span<const tensor_spec> specs);
+
+// The number of ports, and f32 (i32 for labels) where a kernel takes nothing else.
+result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs, std::size_t inputs_expected,
+                         std::span<const tensor_spec> outputs, std::size_t outputs_expected);
+
+// A row whose kernel is a class that is made from attributes.
+template <class Kernel>
+kernel_row row_of(bool can_run_in_place = false) {
+  return {[](const attributes& attrs, host_device&) -> result<std::unique_ptr<kernel>> {
+            return std::unique_ptr<kernel>(std::make_unique<Kernel>(attrs));
+          },
+          can_run_in_place};
+}
+
+}  // namespace troupe::host

@@ -1,0 +1,76 @@
+#include "devices/host/sgd.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace troupe {
+namespace {
+
+// One pass for the usual numbers of workers, known at compile time so that GCC vectorises it.
+template <std::size_t Gradients>
+void update(const float* w_in, float* w_out, float* velocity, const float* const* gradients, std::size_t n, float learning_rate,
+            float momentum) noexcept {
+  const float *g0 = gradients[0], *g1 = Gradients > 1 ? gradients[1] : g0, *g2 = Gradients > 2 ? gradients[2] : g0,
+              *g3 = Gradients > 3 ? gradients[3] : g0;
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < n; ++i) {
+    float g = g0[i];
+    if (Gradients > 1) g = g + g1[i];
+    if (Gradients > 2) g = g + g2[i];
+    if (Gradients > 3) g = g + g3[i];
+    const float v = momentum * velocity[i] + g;
+    velocity[i] = v;
+    w_out[i] = w_in[i] - learning_rate * v;
+  }
+}
+
+// Any number: gradients are summed into a piece that stays in the first-level cache.
+void update_many(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients, std::size_t n,
+                 float learning_rate, float momentum) noexcept {
+  constexpr std::size_t piece = 1024;
+  alignas(64) float sums[piece];
+  for (std::size_t first = 0; first < n; first += piece) {
+    const auto count = std::min(piece, n - first);
+    std::fill_n(sums, count, 0.0F);
+    if (!gradients.empty()) std::copy_n(gradients[0] + first, count, sums);
+    for (std::size_t k = 1; k < gradients.size(); ++k)
+      for (std::size_t i = 0; i < count; ++i) sums[i] += gradients[k][first + i];
+    const float* sum = sums;
+    update<1>(w_in + first, w_out + first, velocity + first, &sum, count, learning_rate, momentum);
+  }
+}
+
+constexpr std::uint64_t mix(std::uint64_t z) noexcept {
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31U);
+}
+
+}  // namespace
+
+void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients, std::size_t n,
+                  float learning_rate, float momentum) noexcept {
+  const auto* g = gradients.data();
+  switch (gradients.size()) {
+    case 1: return update<1>(w_in, w_out, velocity, g, n, learning_rate, momentum);
+    case 2: return update<2>(w_in, w_out, velocity, g, n, learning_rate, momentum);
+    case 3: return update<3>(w_in, w_out, velocity, g, n, learning_rate, momentum);
+    case 4: return update<4>(w_in, w_out, velocity, g, n, learning_rate, momentum);
+    default: return update_many(w_in, w_out, velocity, gradients, n, learning_rate, momentum);
+  }
+}
+
+void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit, std::uint64_t first) noexcept {
+  const std::uint64_t key = XXH3_64bits_withSeed(variable.data(), variable.size(), seed);
+  const auto scale = static_cast<float>(limit);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t bits = mix(key + (first + i + 1) * 0x9E3779B97F4A7C15U);
+    // 24 bits as an exact number in [-1, 1), so that the product is rounded once.
+    out[i] = (static_cast<float>(bits >> 40U) * 0x1p-23F - 1.0F) * scale;
+  }
+}
+
+void zeros_init(std::span<float> out) noexcept { std::fill(out.begin(), out.end(), 0.0F); }
+
+}  // namespace troupe

@@ -1,0 +1,129 @@
+#include "devices/host/host_device.hpp"
+#include "devices/host/host_kernels.hpp"
+#include "devices/host/idx_sampler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace troupe::host {
+namespace {
+
+class constant final : public kernel {
+ public:
+  explicit constant(const attributes& attrs) : value_(static_cast<float>(attrs.real("value"))) {}
+
+  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+    if (auto ok = check_ports("constant", inputs, 0, outputs, 1); !ok) return ok;
+    if (outputs[0].type != dtype::f32) return unfit("constant", "gives f32", outputs);
+    return {};
+  }
+
+  result<void> run(const tag&, std::span<const tensor>, std::span<tensor> outputs) override {
+    std::fill_n(outputs[0].data<float>(), outputs[0].elements(), value_);
+    return {};
+  }
+
+ private:
+  float value_;
+};
+
+// u / 255, correctly rounded for all 256 values, without the division: u * high is exact, since high has 16 bits.
+inline float unit_of(std::uint8_t u) noexcept {
+  constexpr float high = 0x1.0102p-8F;               // 1/255 to 16 bits
+  constexpr float low = static_cast<float>(1.0 / 255 - 0x1.0102p-8);
+  const auto x = static_cast<float>(u);
+  return x * high + x * low;
+}
+
+// Samples of step after step, epoch after epoch, in the order that devices/host/idx_sampler.hpp decides.
+class idx_batch final : public kernel {
+ public:
+  idx_batch(std::shared_ptr<const idx_dataset> data, const idx_schedule& schedule, const attributes& attrs)
+      : data_(std::move(data)),
+        schedule_(schedule),
+        seed_(static_cast<std::uint64_t>(attrs.integer("seed", 1))),
+        shuffle_(attrs.integer("shuffle", 1) != 0),
+        global_scale_(attrs.integer("global_scale", 1) != 0) {}
+
+  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+    if (auto ok = check_ports("idx_batch", inputs, 0, outputs, 3); !ok) return ok;
+    const auto& s = outputs[0].shape;
+    const auto pixels = data_->info.rows * data_->info.columns;
+    if (s.rank() != 2 || outputs[0] != tensor_spec{dtype::f32, {s.size(0), pixels}} ||
+        outputs[1] != tensor_spec{dtype::i32, {s.size(0)}} || outputs[2] != tensor_spec{dtype::f32, {}})
+      return unfit("idx_batch", fmt::format("gives f32 [batch, {}], i32 [batch] and f32 []", pixels), outputs);
+    return {};
+  }
+
+  result<void> run(const tag& t, std::span<const tensor>, std::span<tensor> outputs) override {
+    const auto range = schedule_.range(t.step);
+    if (outputs[1].elements() != static_cast<std::int64_t>(range.count))
+      return error(error_code::failed, fmt::format("idx_batch: step {} of {} has {} samples, its output has room for {}", t.step,
+                                                   data_->info.path, range.count, outputs[1].elements()));
+    if (shuffle_ && (order_.empty() || order_epoch_ != range.epoch)) {
+      order_ = permutation(seed_, range.epoch, static_cast<std::uint32_t>(schedule_.samples));
+      order_epoch_ = range.epoch;
+    }
+    auto* images = outputs[0].data<float>();
+    auto* labels = outputs[1].data<std::int32_t>();
+    const auto pixels = static_cast<std::size_t>(data_->info.rows * data_->info.columns);
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+      const std::uint64_t sample = shuffle_ ? order_[range.first + i] : range.first + i;
+      const auto* from = data_->images.data() + sample * pixels;
+      float* to = images + i * pixels;
+      for (std::size_t p = 0; p < pixels; ++p) to[p] = unit_of(from[p]);
+      labels[i] = data_->labels[sample];
+    }
+    const auto divisor = global_scale_ ? range.global_count : range.count;
+    outputs[2].data<float>()[0] = divisor == 0 ? 0.0F : 1.0F / static_cast<float>(divisor);
+    return {};
+  }
+
+ private:
+  std::shared_ptr<const idx_dataset> data_;
+  idx_schedule schedule_;
+  std::uint64_t seed_;
+  bool shuffle_, global_scale_;
+  std::vector<std::uint32_t> order_;  // of order_epoch_
+  std::uint64_t order_epoch_ = 0;
+};
+
+// Loads the files when the kernel is made, so that a missing folder is an error of placing, not of the first step.
+result<std::unique_ptr<kernel>> make_idx_batch(const attributes& attrs, host_device& device) {
+  const auto path = attrs.text("path");
+  const auto batch = attrs.integer("batch", 1), part = attrs.integer("part"), parts = attrs.integer("parts", 1);
+  constexpr auto batch_limit = std::int64_t{std::numeric_limits<std::uint32_t>::max()};
+  if (batch < 1 || batch > batch_limit || parts < 1 || parts > 65536 || part < 0 || part >= parts)
+    return error(error_code::usage, fmt::format("idx_batch of {}: batch {} as part {} of {}: expected a batch from 1 to 2^32 - 1 and "
+                                                "a part below at most 65536 parts", path, batch, part, parts));
+  auto data = device.dataset(path, attrs.integer("test") != 0, attrs.integer("classes", 10));
+  if (!data) return std::move(data.error());
+  const auto& info = (*data)->info;
+  if (info.samples != attrs.integer("samples") || info.rows != attrs.integer("rows") || info.columns != attrs.integer("columns"))
+    return error(error_code::usage,
+                 fmt::format("idx_batch: {} holds {} images of {}x{} on this node, but the graph was built for {} of {}x{}: every node "
+                             "needs the same files", path, info.samples, info.rows, info.columns, attrs.integer("samples"),
+                             attrs.integer("rows"), attrs.integer("columns")));
+  if (info.samples < 1 || info.samples > batch_limit)
+    return error(error_code::usage, fmt::format("idx_batch: {} holds {} images, expected 1 to 2^32 - 1", path, info.samples));
+  const idx_schedule schedule{.samples = static_cast<std::uint64_t>(info.samples),
+                              .batch = static_cast<std::uint64_t>(batch),
+                              .parts = static_cast<std::uint64_t>(parts),
+                              .part = static_cast<std::uint64_t>(part)};
+  return std::unique_ptr<kernel>(std::make_unique<idx_batch>(std::move(*data), schedule, attrs));
+}
+
+}  // namespace
+
+void add_source_kernels(kernel_table& table) {
+  table.add("constant", row_of<constant>());
+  table.add("idx_batch", {make_idx_batch, false});
+}
+
+}  // namespace troupe::host

@@ -1,0 +1,109 @@
+#include "devices/host/whole_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace troupe::host {
+namespace {
+
+class descriptor {
+ public:
+  explicit descriptor(int fd) : fd_(fd) {}
+  descriptor(const descriptor&) = delete;
+  descriptor& operator=(const descriptor&) = delete;
+  ~descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const noexcept { return fd_; }
+  // Closing may report a write that failed late.
+  int close() noexcept { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+error os_error(std::string_view doing, const std::string& path) {
+  const int number = errno;
+  return {number == ENOENT ? error_code::not_found : error_code::usage,
+          fmt::format("{} {}: {}", doing, path, std::strerror(number))};
+}
+
+result<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max, const std::string& path) {
+  std::vector<std::byte> bytes(bytes_max);
+  std::size_t have = 0;
+  while (have < bytes_max) {
+    const auto got = ::read(fd, bytes.data() + have, bytes_max - have);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return os_error("cannot read", path);
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
+result<void> write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const auto put = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return os_error("cannot write", path);
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+  }
+  return {};
+}
+
+}  // namespace
+
+result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max, const std::string& what) {
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return os_error("cannot open " + what, path);
+  return read_some(file.get(), bytes_max, path);
+}
+
+result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max, const std::string& what) {
+  // Without O_NONBLOCK, opening a pipe would wait for somebody to write.
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return os_error("cannot open " + what, path);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return os_error("cannot look at", path);
+  if (!S_ISREG(info.st_mode)) return error(error_code::usage, fmt::format("{} {} is not a regular file", what, path));
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (size > bytes_max)
+    return error(error_code::usage, fmt::format("{} {} has {} bytes, expected at most {}", what, path, size, bytes_max));
+  return read_some(file.get(), size, path);
+}
+
+result<void> replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+  // The process and a number: whoever dies here leaves a file that nobody else trips over.
+  std::string temporary;
+  int fd = -1;
+  for (int attempt = 0; attempt < 100 && fd < 0; ++attempt) {
+    temporary = fmt::format("{}.{}-{}.tmp", path, ::getpid(), attempt);
+    fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno != EEXIST) break;
+  }
+  descriptor file(fd);
+  if (file.get() < 0) return os_error("cannot write", path);
+  const auto give_up = [&](error e) {
+    ::unlink(temporary.c_str());
+    return e;
+  };
+  for (const auto& piece : pieces)
+    if (auto ok = write_all(file.get(), piece, path); !ok) return give_up(std::move(ok.error()));
+  if (::fsync(file.get()) != 0 || file.close() != 0) return give_up(os_error("cannot write", path));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return give_up(os_error("cannot write", path));
+  const auto folder = std::filesystem::path(path).parent_path();
+  const descriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() < 0 || ::fsync(directory.get()) != 0) return os_error("cannot make durable", path);
+  return {};
+}
+
+}  // namespace troupe::host

@@ -1,0 +1,23 @@
+#pragma once
+// Files as a whole: read up to a limit, or written so that a reader sees the old bytes or the new ones. devices/host/ only.
+
+#include "schema/error.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe::host {
+
+// The first `bytes_max` bytes, or fewer where the file is shorter. `what` is for errors ("training images").
+result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max, const std::string& what);
+// All of it; more than `bytes_max` is an error.
+result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max, const std::string& what);
+
+// The pieces one after the other: into a temporary file in the same folder, fsync, rename over `path`, fsync of the folder.
+// On an error the temporary file is removed and `path` is as it was.
+result<void> replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
+
+}  // namespace troupe::host
