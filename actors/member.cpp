@@ -1,0 +1,393 @@
+#include "actors/member.hpp"
+
+#include "actors/scheduler.hpp"
+#include "actors/tell.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t tick_ns = 20'000'000;
+constexpr std::int64_t dial_timeout_ns = 1'000'000'000;
+constexpr std::int64_t look_often_ns = 100'000'000;    // while young: others start at the same moment
+constexpr std::int64_t look_seldom_ns = 1'000'000'000;
+constexpr std::int64_t young_ns = 3'000'000'000;
+constexpr std::int64_t goodbye_ns = 100'000'000;       // for the last frames to leave
+constexpr std::size_t refusals_max = 16;
+
+}  // namespace
+
+// A connection until its handshake is done.
+struct member_core::greeter final : channel_handler {
+  greeter(member_core& c, std::uint64_t n, std::unique_ptr<channel> ch, handshake h, bool initiates, std::string to, node_id whom, troupe::lane l)
+      : core(c), number(n), connection(std::move(ch)), shake(std::move(h)), is_initiator(initiates), dialled(std::move(to)), expected(whom), which(l) {}
+
+  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
+  void on_frame(const received_frame& f) override {
+    shake.on_frame(f.kind, f.header);
+    core.advance(*this);
+  }
+  void on_closed(const error& why, frame_fault fault) override {
+    shake.on_closed(why, fault);
+    core.advance(*this);
+  }
+
+  member_core& core;
+  std::uint64_t number;
+  std::unique_ptr<channel> connection;
+  handshake shake;
+  bool is_initiator;
+  std::string dialled;
+  node_id expected;
+  troupe::lane which;
+  bool is_trusted = false;
+};
+
+member_core::member_core(member_environment environment) : env_(std::move(environment)), is_alive_(std::make_shared<bool>(true)) {}
+
+member_core::~member_core() { *is_alive_ = false; }
+
+result<address> member_core::listen(const address& at) {
+  auto actual = env_.net->listen(at, [this](std::unique_ptr<channel> c) { greet(std::move(c), false, "", {}, lane::control); });
+  if (actual) env_.self.address = to_string(*actual);
+  return actual;
+}
+
+void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor node) {
+  system_ = &sys;
+  worker_ = worker;
+  node_ = std::move(node);
+  started_ns_ = now();
+  env_.options.tick_ns = tick_ns;
+  membership_ = std::make_unique<membership>(env_.self, env_.options, now());
+  env_.self = membership_->self();
+  for (const auto& s : env_.seeds) membership_->add_seed(s, true, now());
+  if (env_.places != nullptr) env_.places->announce(env_.self);
+  publish_view();
+  tick();
+}
+
+void member_core::set_jobs(std::uint32_t jobs) {
+  membership_->set_jobs(jobs);
+  run_actions();
+}
+
+void member_core::leave(const std::string& reason, std::function<void()> then) {
+  has_left_ = true;
+  membership_->leave(reason);
+  run_actions();
+  env_.net->after(goodbye_ns, [this, alive = is_alive_, then = std::move(then)] {
+    if (!*alive) return;
+    env_.net->cancel(timer_);
+    env_.net->stop_listening();
+    greeters_.clear();
+    while (!links_.empty()) close_link(links_.begin()->first);
+    node_ = nullptr;
+    then();
+  });
+}
+
+void member_core::tick() {
+  env_.clock->set(static_cast<std::uint64_t>(now()));
+  tell(worker_, node_, node_tick{});
+  timer_ = env_.net->after(tick_ns, [this, alive = is_alive_] {
+    if (*alive && !has_left_) tick();
+  });
+  look_around();
+  std::vector<greeter*> waiting;
+  for (auto& [n, g] : greeters_) waiting.push_back(g.get());
+  for (auto* g : waiting)
+    if (g->shake.on_time(now()) == handshake::status::refused) advance(*g);
+  std::vector<std::pair<node_id, lane>> due;
+  for (auto& [id, l] : links_) {
+    l.core->on_tick();
+    for (auto which : {lane::control, lane::data})
+      if (l.core->session().dial_due(which, now())) due.emplace_back(id, which);
+  }
+  for (auto [id, which] : due) {
+    auto at = links_.find(id);
+    if (at == links_.end() || at->second.is_tool) continue;
+    at->second.core->session().dialing(which);
+    dial(at->second.core->peer().address, id, which);
+  }
+  membership_->tick(now());
+  run_actions();
+}
+
+void member_core::look_around() {
+  if (env_.places == nullptr || now() < look_at_ns_) return;
+  look_at_ns_ = now() + (now() - started_ns_ < young_ns ? look_often_ns : look_seldom_ns);
+  const auto is_known = [this](node_id id) { return id == env_.self.id || membership_->find(id) != nullptr || links_.contains(id); };
+  for (auto& p : env_.places->find(is_known)) membership_->add_seed(p.address, false, now(), p.id);
+}
+
+// --- connections -------------------------------------------------------------------------------------------------------------------
+
+void member_core::dial(const std::string& to, node_id expected, lane l) {
+  auto at = parse_address(to);
+  if (!at) return dial_failed(to, expected, l, dial_failure::other);
+  env_.net->connect(*at, dial_timeout_ns, [this, alive = is_alive_, to, expected, l](result<std::unique_ptr<channel>> c) {
+    if (!*alive || has_left_) return;
+    if (c) return greet(std::move(*c), true, to, expected, l);
+    const bool is_refused = c.error().message().find("refused") != std::string::npos;
+    dial_failed(to, expected, l, is_refused ? dial_failure::refused : dial_failure::other);
+  });
+}
+
+void member_core::dial_failed(const std::string& to, node_id expected, lane l, dial_failure why) {
+  if (auto at = links_.find(expected); at != links_.end()) at->second.core->session().dial_failed(l, now());
+  membership_->dial_failed(expected, to, why, now());
+  run_actions();
+}
+
+void member_core::greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled, node_id expected, lane l) {
+  if (has_left_ || membership_ == nullptr) return;
+  handshake_options o;
+  o.role = is_initiator ? handshake_role::initiator : handshake_role::acceptor;
+  o.cluster = env_.cluster;
+  o.token = env_.token;
+  o.self = membership_->self();
+  env_.random(o.nonce);
+  o.lane = l;
+  if (auto at = links_.find(expected); is_initiator && at != links_.end()) {
+    o.received = at->second.core->session().received(l);
+    o.received_from = expected;
+  }
+  const auto number = ++last_greeter_;
+  auto g = std::make_unique<greeter>(*this, number, std::move(c), handshake(std::move(o), now()), is_initiator, std::move(dialled), expected, l);
+  auto& ref = *g;
+  greeters_.emplace(number, std::move(g));
+  ref.connection->start(ref);
+  advance(ref);
+}
+
+void member_core::advance(greeter& g) {
+  for (;;) {
+    for (auto& f : g.shake.take_outgoing()) g.connection->send({f.kind, 0, 0, std::move(f.header), {}, 0, 0});
+    if (!g.is_trusted && g.shake.is_proven()) {
+      g.is_trusted = true;
+      g.connection->trust_peer();
+    }
+    switch (g.shake.state()) {
+      case handshake::status::running: return;
+      case handshake::status::decide: {
+        auto at = links_.find(g.shake.peer().id);
+        g.shake.accept(at == links_.end() ? 0 : at->second.core->session().received(g.shake.lane()));
+        continue;
+      }
+      case handshake::status::established: return established(g);
+      case handshake::status::refused: return refused(g);
+    }
+  }
+}
+
+void member_core::drop(greeter& g) {
+  // Kept until the callback that brought us here has returned.
+  std::shared_ptr<greeter> gone = std::move(greeters_.at(g.number));
+  greeters_.erase(gone->number);
+  if (gone->connection) gone->connection->close();
+  env_.net->after(0, [gone] {});
+}
+
+void member_core::refused(greeter& g) {
+  ++refused_[g.shake.why()];
+  const auto text = g.shake.reason().text();
+  if (g.is_initiator) {
+    if (refusals_.size() == refusals_max) refusals_.erase(refusals_.begin());
+    refusals_.push_back(fmt::format("{}: {}", g.dialled, text));
+    const bool is_gone = g.shake.why() == refusal::lost;
+    const auto dialled = g.dialled;
+    const auto expected = g.expected;
+    const auto which = g.which;
+    if (!is_gone) say(fmt::format("refused at {}: {}", dialled, text));
+    drop(g);
+    return dial_failed(dialled, expected, which, dial_failure::other);
+  }
+  drop(g);
+}
+
+void member_core::established(greeter& g) {
+  const auto peer = g.shake.peer();
+  const auto dialled = g.dialled;
+  const auto which = g.shake.lane();
+  const bool is_other = raw(g.expected) != 0 && g.expected != peer.id;
+  if (is_other) {
+    const auto expected = g.expected;
+    drop(g);
+    return dial_failed(dialled, expected, which, dial_failure::other_life);
+  }
+  const bool is_initiator = g.is_initiator;
+  const auto received = g.shake.peer_received();
+  auto& link = link_to(peer);
+  auto core = link.core;
+  auto connection = std::move(g.connection);
+  drop(g);
+  core->attach(which, std::move(connection), received);
+  if (is_initiator && which == lane::control && core->session().state(lane::data) != lane_state::up) {
+    core->session().dialing(lane::data);
+    dial(dialled, peer.id, lane::data);
+  }
+  if (links_.contains(peer.id) && core->session().is_up() && !links_.at(peer.id).is_tool)
+    membership_->linked(peer.id, peer.kind, now(), is_initiator ? dialled : "");
+  run_actions();
+  announce_if_up(peer.id);
+}
+
+member_core::link_entry& member_core::link_to(const member_info& peer) {
+  if (auto at = links_.find(peer.id); at != links_.end()) return at->second;
+  auto name = peer.name.empty() ? member_name(peer.id) : peer.name;
+  auto record = std::make_shared<actor_record>(actor_kind::link, "link/" + name, "", *env_.clock);
+  link_hooks hooks;
+  hooks.heard = [this](node_id id) { membership_->heard(id, now()); };
+  hooks.control = [this](node_id id, control_message m) { on_control(id, std::move(m)); };
+  hooks.lane_lost = [this](node_id id) {
+    auto at = links_.find(id);
+    if (at != links_.end() && at->second.is_tool) return close_link(id);
+    membership_->link_lost(id, now());
+    run_actions();
+  };
+  hooks.broken = [this](node_id id, const error& e) {
+    say(fmt::format("the link to {} is given up: {}", member_name(id), e.message()));
+    close_link(id);
+    membership_->link_lost(id, now());
+    run_actions();
+  };
+  auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record));
+  auto actor = spawn_link(*system_, worker_, core);
+  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), false, peer.kind == member_kind::tool}).first->second;
+}
+
+void member_core::close_link(node_id peer) {
+  auto at = links_.find(peer);
+  if (at == links_.end()) return;
+  auto gone = std::move(at->second);
+  links_.erase(at);
+  gone.core->close();
+  tell(worker_, gone.actor, end_actor{});
+  env_.net->after(0, [core = std::move(gone.core)] {});  // a callback of it may be running
+}
+
+void member_core::on_control(node_id from, control_message body) {
+  if (std::holds_alternative<heartbeat>(body)) return;
+  if (auto* v = std::get_if<view_update>(&body)) membership_->on_view(from, v->members, now());
+  if (auto* l = std::get_if<troupe::leave>(&body)) membership_->on_leave(from, l->reason, now());
+  if (auto* f = std::get_if<fenced>(&body)) membership_->on_fenced(from, *f, now());
+  run_actions();
+  announce_if_up(from);
+  auto at = links_.find(from);
+  if (at == links_.end()) return;
+  if (auto* q = std::get_if<query>(&body)) return tell(worker_, node_, ask{q->id, q->request, at->second.actor});
+  // A tool asks; it runs no jobs.
+  if (!at->second.is_tool && body.index() >= control_message(place_part{}).index()) tell(worker_, node_, peer_message{from, std::move(body)});
+}
+
+// --- membership --------------------------------------------------------------------------------------------------------------------
+
+void member_core::announce_if_up(node_id peer) {
+  auto at = links_.find(peer);
+  const auto* m = membership_->find(peer);
+  if (at == links_.end() || m == nullptr || at->second.is_announced || at->second.is_tool || !at->second.core->session().is_up()) return;
+  if (m->state == member_state::dead || m->state == member_state::left) return;
+  at->second.is_announced = true;
+  publish_view();
+  tell(worker_, node_, member_up{*m, at->second.actor, at->second.core->record()});
+}
+
+void member_core::run_actions() {
+  if (std::exchange(is_running_actions_, true)) return;  // what follows from an action comes after it
+  for (auto actions = membership_->take_actions(); !actions.empty(); actions = membership_->take_actions())
+    for (const auto& a : actions) carry_out(a);
+  is_running_actions_ = false;
+}
+
+void member_core::carry_out(const membership_action& a) {
+  using kind = membership_action_kind;
+  auto at = links_.find(a.node);
+  auto* link = at != links_.end() ? at->second.core.get() : nullptr;
+  switch (a.kind) {
+    case kind::connect: return dial(a.text, a.node, lane::control);
+    case kind::close: return close_link(a.node);
+    case kind::send_view:
+      if (link != nullptr) link->send(control_message(view_update{membership_->view()}));
+      return;
+    case kind::send_heartbeat:
+      if (link != nullptr) link->send_unnumbered(control_message(heartbeat{static_cast<std::uint64_t>(now())}));
+      return;
+    case kind::send_fence:
+      if (link != nullptr) link->send_unnumbered(control_message(a.claim));
+      return;
+    case kind::send_leave:
+      if (link != nullptr) link->send(control_message(troupe::leave{a.text}));
+      return;
+    case kind::check_process:
+      if (!env_.process_exists(a.about.pid)) membership_->process_gone(a.node, now());
+      return;
+    case kind::rejoin: return rejoin(a.text);
+    case kind::joined: announce_if_up(a.node); break;
+    case kind::unreachable:
+    case kind::died:
+    case kind::left: {
+      auto about = a.about;
+      if (a.kind == kind::unreachable) about.state = member_state::unreachable;
+      tell(worker_, node_, member_down{std::move(about)});
+      break;
+    }
+    case kind::reachable: say(fmt::format("{} is reachable again", a.about.name)); break;
+    case kind::conflict: say(a.text); break;
+  }
+  publish_view();
+}
+
+void member_core::rejoin(const std::string& why) {
+  say(fmt::format("rejoins with a new id: {}", why));
+  while (!links_.empty()) close_link(links_.begin()->first);
+  std::uint64_t id = 0;
+  env_.random(std::as_writable_bytes(std::span(&id, 1)));
+  membership_ = std::make_unique<membership>(membership_->reborn(node_id{id | 1}, env_.wall_clock_ns(), now()));
+  env_.self = membership_->self();
+  if (env_.places != nullptr) env_.places->announce(env_.self);
+  tell(worker_, node_, rejoined{env_.self});
+  publish_view();
+}
+
+void member_core::say(std::string text) { tell(worker_, node_, member_event{std::move(text)}); }
+
+void member_core::publish_view() {
+  if (node_) tell(worker_, node_, view_changed{membership_->self(), membership_->members()});
+}
+
+// --- the actor ---------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct member_actor_state {
+  static inline const char* name = "member";
+  std::shared_ptr<member_core> core;
+};
+
+caf::behavior member_actor(caf::stateful_actor<member_actor_state>* self, std::shared_ptr<member_core> core, caf::actor node) {
+  self->state.core = std::move(core);
+  auto& s = self->state;
+  s.core->start(self->system(), self->context(), std::move(node));
+  return {
+      [&s](const jobs_changed& m) { s.core->set_jobs(m.jobs); },
+      [self, &s](const leave_cluster& m) {
+        s.core->leave(m.reason, [self, to = m.to] {
+          tell(self->context(), to, left_cluster{});
+          self->quit();
+        });
+      },
+  };
+}
+
+}  // namespace
+
+caf::actor spawn_member(caf::actor_system& sys, caf::execution_unit* worker, std::shared_ptr<member_core> core, caf::actor node) {
+  return spawn_on(sys, worker, &member_actor, std::move(core), std::move(node));
+}
+
+}  // namespace troupe

@@ -1,0 +1,145 @@
+#pragma once
+// The process as a member of its cluster: finds the others, greets whoever connects, keeps a link to each, notices who dies.
+//
+//   member_actor
+//   message        from      effect                                                    answer
+//   jobs_changed   node      goes out with the next views                              -
+//   leave_cluster  process   say goodbye, end all links                                left_cluster
+//
+// To the node: member_up, member_down, view_changed, peer_message, ask (from tools), member_event, rejoined.
+//
+// member_core does the work, driven by the transport's callbacks and one timer, all on the I/O worker: no computation delays it.
+// What it decides is decided by runtime/membership.hpp, runtime/handshake.hpp and runtime/link_session.hpp.
+//
+// ME-1  Nothing of a connection is used before the handshake has proven its peer.
+// ME-2  member_up comes once a link with both lanes stands and the view holds the peer alive; member_down once it is dead or gone.
+// ME-3  A connection of a tool is a link without membership.
+// Threading: the I/O worker; construct and listen before its thread runs.
+
+#include "actors/link.hpp"
+#include "actors/node.hpp"
+#include "actors/transport.hpp"
+#include "runtime/actor_record.hpp"
+#include "runtime/handshake.hpp"
+#include "runtime/membership.hpp"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct jobs_changed { std::uint32_t jobs = 0; };
+struct leave_cluster {
+  std::string reason;
+  caf::actor to;
+};
+struct left_cluster {};
+struct member_event { std::string text; };   // for the node's list of events
+struct rejoined { member_info self; };       // we were fenced: all parts end, this is who we are now
+
+// Where other members of this machine may be found.
+class rendezvous {
+ public:
+  struct place {
+    std::string address;
+    node_id id{};
+  };
+  virtual ~rendezvous() = default;
+  // Places of members whose ids are not in `known`.
+  virtual std::vector<place> find(const std::function<bool(node_id)>& is_known) = 0;
+  // We are `self` now.
+  virtual void announce(const member_info& self) = 0;
+};
+
+struct member_environment {
+  member_info self;           // its address is filled in by listen()
+  std::string cluster, token;
+  std::vector<std::string> seeds;  // --join
+  bool is_tool = false;            // asks only: does not listen, is no member
+  transport* net = nullptr;
+  rendezvous* places = nullptr;    // null: only seeds
+  std::shared_ptr<coarse_clock> clock;
+  std::function<void(std::span<std::byte>)> random;   // unpredictable bytes
+  std::function<std::uint64_t()> wall_clock_ns;
+  std::function<bool(std::uint32_t pid)> process_exists;
+  membership_options options;
+};
+
+class member_core {
+ public:
+  explicit member_core(member_environment environment);
+  ~member_core();
+  member_core(const member_core&) = delete;
+  member_core& operator=(const member_core&) = delete;
+
+  // The address that others reach us at.
+  result<address> listen(const address& at);
+  const member_info& self() const noexcept { return env_.self; }
+
+  // From the actor, on the I/O worker: everything begins.
+  void start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor node);
+  void set_jobs(std::uint32_t jobs);
+  void leave(const std::string& reason, std::function<void()> then);
+  // The refusals of our own dials, newest last: why a --join did not succeed.
+  const std::vector<std::string>& refusals() const noexcept { return refusals_; }
+  const std::map<refusal, std::uint64_t>& refused() const noexcept { return refused_; }
+
+ private:
+  struct greeter;
+  struct link_entry {
+    std::shared_ptr<link_core> core;
+    caf::actor actor;
+    bool is_announced = false;
+    bool is_tool = false;
+  };
+
+  std::int64_t now() const { return env_.net->now_ns(); }
+  void tick();
+  void look_around();
+  void dial(const std::string& to, node_id expected, lane l);
+  void dial_failed(const std::string& to, node_id expected, lane l, dial_failure why);
+  void greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled, node_id expected, lane l);
+  void advance(greeter& g);
+  void established(greeter& g);
+  void refused(greeter& g);
+  void drop(greeter& g);
+  link_entry& link_to(const member_info& peer);
+  void close_link(node_id peer);
+  void on_control(node_id from, control_message body);
+  void announce_if_up(node_id peer);
+  void run_actions();
+  void carry_out(const membership_action& a);
+  void rejoin(const std::string& why);
+  void say(std::string text);
+  void publish_view();
+
+  member_environment env_;
+  caf::actor_system* system_ = nullptr;
+  caf::execution_unit* worker_ = nullptr;
+  caf::actor node_;
+  std::unique_ptr<membership> membership_;
+  std::map<node_id, link_entry> links_;
+  std::map<std::uint64_t, std::unique_ptr<greeter>> greeters_;
+  std::uint64_t last_greeter_ = 0;
+  std::int64_t look_at_ns_ = 0;
+  std::int64_t started_ns_ = 0;
+  std::vector<std::string> refusals_;
+  std::map<refusal, std::uint64_t> refused_;
+  timer_id timer_{};
+  bool is_running_actions_ = false;
+  bool has_left_ = false;
+  std::shared_ptr<bool> is_alive_;
+};
+
+caf::actor spawn_member(caf::actor_system& sys, caf::execution_unit* worker, std::shared_ptr<member_core> core, caf::actor node);
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::jobs_changed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::leave_cluster)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::left_cluster)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::member_event)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::rejoined)
