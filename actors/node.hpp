@@ -11,8 +11,13 @@
 //   to_node       jobs, supervisors  pass on through the peer's link (or to itself)          -
 //   part_event    supervisors        tell the coordinator                                    -
 //   run_job       program            spawn a job actor that coordinates it                   job_started, ... to the program
+//   get_view      program            -                                                       view_changed
+//   stop_own_job  program            pass on to that job                                     -
 //   job_over      job                forget it (stays listed for a minute)                   -
 //   ask           link, program      collect a node_answer                                   answered
+//   member_event  member             remember it among the events                            -
+//   rejoined      member             we were fenced: stop all parts and jobs, be who we are  jobs_changed
+//   set_member    process            whom to tell how many parts run here                    -
 //   node_tick     timer              sample streams, forget what ended a minute ago          -
 //   end_node      program            stop all parts and jobs, then end                       node_ended to the program
 //
@@ -92,6 +97,12 @@ struct run_job {
 struct job_over { job_id job{}; };
 struct ask { std::uint64_t id = 0; std::string request; caf::actor to; };
 struct answered { std::uint64_t id = 0; std::string json; };
+struct get_view { caf::actor to; };         // program: answer view_changed
+struct stop_own_job {                        // program: end the job it started
+  job_id job{};
+  std::string reason;
+};
+struct set_member { caf::actor member; };  // process -> node, once
 struct node_tick {};
 struct end_node {
   std::string reason;
@@ -145,6 +156,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::answered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::get_view)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_own_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_member)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_node)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_ended)

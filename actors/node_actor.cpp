@@ -1,4 +1,5 @@
 #include "actors/job.hpp"
+#include "actors/member.hpp"
 #include "actors/node.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
@@ -59,6 +60,7 @@ struct node_actor_state {
   std::deque<std::pair<std::uint64_t, std::string>> events;
   std::uint32_t last_part = 0;
   std::uint64_t stray_messages = 0;  // NO-3
+  caf::actor member;
   caf::actor ending;                 // who is told when all parts have ended
   bool is_ending = false;
 
@@ -105,6 +107,21 @@ struct node_actor_state {
       for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
         if (part.nodes[task] == m.member.id) tell(self->context(), part.supervisor, task_lost{task, m.member.name + ": " + m.member.reason});
     }
+  }
+
+  void on_rejoined(rejoined& m) {
+    for (auto& [id, job] : jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{"this process was held dead by the cluster and has joined it anew"});
+    for (auto& [id, part] : parts)
+      if (part.ended_ns == 0) tell(self->context(), part.supervisor, stop_part_actors{"the cluster held this node dead"});
+    peers.clear();
+    env.self = std::move(m.self);
+  }
+
+  // Membership weighs a cluster by its jobs.
+  void tell_jobs() {
+    const auto n = std::count_if(parts.begin(), parts.end(), [](const auto& p) { return p.second.ended_ns == 0; });
+    if (member) tell(self->context(), member, jobs_changed{static_cast<std::uint32_t>(n)});
   }
 
   // --- messages of jobs ------------------------------------------------------------------------------------------------------
@@ -202,6 +219,7 @@ struct node_actor_state {
     entry.supervisor = spawn_supervisor(self->system(), env.service,
                                         part_request{context, entry.actors, std::move(links), env.streams, caf::actor_cast<caf::actor>(self)});
     parts.emplace(p.job, std::move(entry));
+    tell_jobs();
   }
 
   std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i) {
@@ -246,6 +264,7 @@ struct node_actor_state {
       case part_event_kind::stopped:
         part.ended_ns = env.wall_clock_ns();
         part.supervisor = nullptr;
+        tell_jobs();
         for (auto& [id, peer] : peers)
           if (peer.link) tell(self->context(), peer.link, unbind_job{e.job});
         return end_if_empty();
@@ -451,6 +470,7 @@ struct node_actor_state {
       if (job.ended_ns == 0) return;
     if (ending) tell(self->context(), ending, node_ended{});
     peers.clear();
+    member = nullptr;
     self->quit();
   }
 };
@@ -468,6 +488,14 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](run_job& m) { s.run(m); },
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) { tell(s.self->context(), m.to, answered{m.id, to_json(s.answer(m.request))}); },
+      [&s](const get_view& m) { tell(s.self->context(), m.to, view_changed{s.env.self, s.members}); },
+      [&s](const stop_own_job& m) {
+        auto at = s.jobs.find(m.job);
+        if (at != s.jobs.end() && at->second.ended_ns == 0) tell(s.self->context(), at->second.actor, stop_job{m.reason});
+      },
+      [&s](member_event& m) { s.note(std::move(m.text)); },
+      [&s](rejoined& m) { s.on_rejoined(m); },
+      [&s](set_member& m) { s.member = std::move(m.member); },
       [&s](node_tick) { s.tick(); },
       [&s](const end_node& m) { s.end(m); },
   };

@@ -1,0 +1,160 @@
+#include "actors/process.hpp"
+
+#include "actors/io_loop.hpp"
+#include "actors/local_discovery.hpp"
+#include "actors/member.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/tcp_transport.hpp"
+#include "actors/tell.hpp"
+#include "devices/host/host_device.hpp"
+#include "runtime/address.hpp"
+#include "runtime/op_table.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+
+namespace troupe {
+
+namespace {
+
+void random_bytes(std::span<std::byte> out) {
+  const bool ok = RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
+  expects(ok, "the system gives random bytes");
+}
+
+std::uint64_t wall_clock_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+class loop_events final : public event_source {
+ public:
+  explicit loop_events(io_loop& loop) : loop_(loop) {}
+  void poll(int timeout_ms) override { loop_.poll(timeout_ms); }
+  void wake() override { loop_.wake(); }
+
+ private:
+  io_loop& loop_;
+};
+
+member_info describe_self(const process_options& options) {
+  member_info m;
+  std::uint64_t id = 0;
+  random_bytes(std::as_writable_bytes(std::span(&id, 1)));
+  m.id = node_id{id | 1};  // 0 is nobody
+  m.start_time_ns = wall_clock_ns();
+  m.name = member_name(m.id);
+  m.host = host_name();
+  m.pid = static_cast<std::uint32_t>(::getpid());
+  m.kind = options.kind;
+  m.job = options.job;
+  m.streams = options.streams;
+  return m;
+}
+
+}  // namespace
+
+// In the order in which they are needed; destroyed from the end.
+struct process::parts {
+  io_loop loop;
+  loop_events events{loop};
+  tcp_transport net{loop};
+  std::shared_ptr<coarse_clock> clock = std::make_shared<coarse_clock>();
+  op_table ops = make_op_table();
+  kernel_table kernels = make_host_kernels();
+  host_device device;
+  std::unique_ptr<local_discovery> discovery;
+  std::shared_ptr<member_core> member;
+  scheduler_config config;
+  std::unique_ptr<caf::actor_system> system;
+  caf::actor node, member_actor;
+  std::uint32_t streams = 1;
+  bool has_left = false;
+};
+
+process::process(std::unique_ptr<parts> p) : parts_(std::move(p)) {}
+
+result<std::unique_ptr<process>> process::start(const process_options& options) {
+  auto p = std::make_unique<parts>();
+  p->streams = std::max<std::uint32_t>(1, options.streams);
+  const auto at = parse_address(options.listen.empty() ? "127.0.0.1:0" : options.listen);
+  if (!at) return at.error();
+  member_environment env;
+  env.self = describe_self(options);
+  env.cluster = options.cluster.empty() ? "alone" : options.cluster;
+  env.seeds = options.join;
+  env.net = &p->net;
+  env.clock = p->clock;
+  env.random = random_bytes;
+  env.wall_clock_ns = wall_clock_ns;
+  env.process_exists = [](std::uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; };
+  if (!options.cluster.empty()) {
+    if (!is_loopback(*at) && options.token_file.empty())
+      return error(error_code::denied, fmt::format("--listen {} is reachable from other machines: it needs --token-file", options.listen));
+    auto found = local_discovery::open(options.cluster, options.token_file, p->loop);
+    if (!found) return found.error();
+    p->discovery = std::move(*found);
+    env.token = p->discovery->token();
+    env.places = p->discovery.get();
+  }
+  p->member = std::make_shared<member_core>(std::move(env));
+  if (!options.cluster.empty())
+    if (auto listening = p->member->listen(*at); !listening) return listening.error();
+
+  p->config.streams = p->streams;
+  p->config.io = &p->events;
+  p->config.on_stream_thread = [](std::uint32_t) { use_one_kernel_thread(); };
+  p->config.pinned();
+  p->system = std::make_unique<caf::actor_system>(p->config);
+  auto& workers = static_cast<pinned_scheduler&>(p->system->scheduler());
+  node_environment node;
+  node.self = p->member->self();
+  node.cluster = options.cluster;
+  node.clock = p->clock;
+  node.wall_clock_ns = wall_clock_ns;
+  node.ops = &p->ops;
+  node.kernels = &p->kernels;
+  node.device = &p->device;
+  for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
+  node.service = workers.service();
+  p->node = spawn_node(*p->system, std::move(node));
+  p->member_actor = spawn_member(*p->system, workers.io(), p->member, p->node);
+  tell(nullptr, p->node, set_member{p->member_actor});
+  return std::unique_ptr<process>(new process(std::move(p)));
+}
+
+process::~process() { leave("the process ends"); }
+
+caf::actor_system& process::system() { return *parts_->system; }
+const caf::actor& process::node() const { return parts_->node; }
+const std::string& process::address() const { return parts_->member->self().address; }
+const op_table& process::ops() const { return parts_->ops; }
+std::uint32_t process::streams() const { return parts_->streams; }
+
+void process::leave(const std::string& reason) {
+  auto& p = *parts_;
+  if (std::exchange(p.has_left, true)) return;
+  {
+    caf::scoped_actor self{*p.system};
+    tell(nullptr, p.node, end_node{reason, caf::actor_cast<caf::actor>(self)});
+    self->receive([](node_ended) {});
+    tell(nullptr, p.member_actor, leave_cluster{reason, caf::actor_cast<caf::actor>(self)});
+    self->receive([](left_cluster) {});
+  }
+  p.node = nullptr;
+  p.member_actor = nullptr;
+  p.system.reset();
+}
+
+}  // namespace troupe

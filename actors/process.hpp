@@ -1,0 +1,50 @@
+#pragma once
+// A process of Troupe: one node in one actor system, with its threads, its clock and its network. troupe-node is one of these,
+// and so is every program that runs jobs, alone or as a client of a cluster.
+//
+// Threads: `streams` host streams, one service worker, one I/O worker. start() and leave() from the program's thread.
+// Ownership: everything of the process lives here; two of them live side by side in one program.
+
+#include "actors/node.hpp"
+#include "runtime/control_message.hpp"
+#include "schema/error.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct process_options {
+  std::string cluster;  // empty: alone, reachable by nobody
+  member_kind kind = member_kind::node;
+  std::string job;                  // "worker", "ps" or ""
+  std::string listen;               // HOST:PORT; empty: a free port on loopback
+  std::vector<std::string> join;    // HOST:PORT
+  std::string token_file;           // empty: the token of this user's clusters on this machine
+  std::uint32_t streams = 1;
+  std::uint64_t memory_bytes = 0;   // 0: no limit
+};
+
+class process {
+ public:
+  // Errors: usage (bad address, port in use, token file), denied (a token is required beyond loopback).
+  static result<std::unique_ptr<process>> start(const process_options& options);
+  ~process();  // leaves, if leave() was not called
+
+  caf::actor_system& system();
+  const caf::actor& node() const;
+  const std::string& address() const;  // HOST:PORT that others reach this process at
+  const op_table& ops() const;
+  std::uint32_t streams() const;
+  // Ends jobs and parts, says goodbye to the cluster, ends all actors and threads.
+  void leave(const std::string& reason);
+
+ private:
+  struct parts;
+  explicit process(std::unique_ptr<parts> p);
+  std::unique_ptr<parts> parts_;
+};
+
+}  // namespace troupe

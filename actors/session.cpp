@@ -1,0 +1,281 @@
+#include "actors/session.hpp"
+
+#include "actors/job.hpp"
+#include "actors/process.hpp"
+#include "actors/tell.hpp"
+#include "runtime/placement.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <fmt/format.h>
+
+#include <map>
+
+namespace troupe {
+
+namespace {
+
+training_totals to_public(const job_totals& t) {
+  training_totals out;
+  for (const auto& w : t.workers) out.workers.push_back({w.fed, w.applied, w.dropped, w.in_flight});
+  out.actors = t.actors;
+  out.op_actors = t.op_actors;
+  out.data_messages = t.data_messages;
+  return out;
+}
+
+// What both kinds of job share: the program's mailbox, and the job that it hears of.
+class job_client {
+ public:
+  explicit job_client(process& p) : process_(p), self_(p.system()) {}
+
+  caf::actor mailbox() { return caf::actor_cast<caf::actor>(self_); }
+
+  void stop(const std::string& reason) {
+    if (!is_over_ && raw(job_) != 0) tell(nullptr, process_.node(), stop_own_job{job_, reason});
+  }
+
+ protected:
+  process& process_;
+  caf::scoped_actor self_;
+  job_id job_{};
+  std::shared_ptr<const part_handles> handles_;
+  bool is_over_ = false;
+};
+
+class training_impl final : public training, private job_client {
+ public:
+  training_impl(process& p, std::shared_ptr<const job_request> request) : job_client(p) {
+    tell(nullptr, process_.node(), run_job{std::move(request), mailbox()});
+  }
+  ~training_impl() override {
+    handles_.reset();
+    if (!is_over_) {
+      stop("the program has given it up");
+      while (next(std::chrono::hours(24))) {
+      }
+    }
+  }
+
+  void stop(const std::string& reason) override {
+    if (raw(job_) == 0) stop_later_ = reason;
+    job_client::stop(reason);
+  }
+
+  std::optional<training_event> next(std::chrono::milliseconds timeout) override {
+    using kind = training_event::kind;
+    if (is_over_) return std::nullopt;
+    training_event e;
+    bool is_internal = false;
+    self_->receive(
+        [&](job_started& m) {
+          job_ = m.job;
+          is_internal = true;
+          if (!stop_later_.empty()) job_client::stop(stop_later_);
+        },
+        [&](const job_progress& m) {
+          e.type = kind::loss;
+          e.step = m.step;
+          e.worker = m.worker;
+          e.loss = m.loss;
+        },
+        [&](job_variables& m) {
+          e.type = kind::variables;
+          e.item = m.item;
+          e.variables = std::move(m.values);
+        },
+        [&](worker_lost& m) {
+          e.type = kind::worker_lost;
+          e.text = std::move(m.text);
+        },
+        [&](const job_finished& m) {
+          e.type = kind::finished;
+          e.totals = to_public(m.totals);
+          is_over_ = true;
+        },
+        [&](job_failed& m) {
+          e.type = kind::failed;
+          e.text = std::move(m.line);
+          e.totals = to_public(m.totals);
+          is_over_ = true;
+        },
+        caf::after(timeout) >> [&] {});
+    if (is_internal) return next(timeout);
+    return e;
+  }
+
+ private:
+  std::string stop_later_;
+};
+
+class stepper_impl final : public stepper, private job_client {
+ public:
+  stepper_impl(process& p, std::shared_ptr<const job_request> request) : job_client(p), request_(std::move(request)) {
+    const auto& actors = request_->job_plan.actors;
+    for (std::uint32_t i = 0; i < actors.size(); ++i) {
+      if (actors[i].kind == actor_kind::feed) feeds_.emplace(actors[i].name, feed_state{i, feed_room});
+      if (actors[i].kind == actor_kind::fetch) fetch_ = i;
+    }
+    tell(nullptr, process_.node(), run_job{request_, mailbox()});
+    while (!handles_ && !is_over_) receive();
+  }
+  ~stepper_impl() override {
+    handles_.reset();
+    stop("the program has given it up");
+    while (!is_over_) receive();
+  }
+
+  bool has_failed() const { return is_over_; }
+  error failure() const { return {error_code::failed, failure_}; }
+
+  result<void> feed(std::string_view name, tensor value) override {
+    auto at = feeds_.find(name);
+    if (at == feeds_.end()) return error(error_code::usage, fmt::format("the graph has no input '{}'", name));
+    if (!value) return error(error_code::usage, fmt::format("input '{}' was given no tensor", name));
+    const auto& spec = request_->job_plan.actors[at->second.actor].output_specs.at(0);
+    if (value.type() != spec.type || !spec.shape.admits(value.shape()))
+      return error(error_code::usage, fmt::format("input '{}' takes {}, and was given {}", name, to_string(spec), to_string(value.spec())));
+    while (at->second.room == 0 && !is_over_) receive();
+    if (is_over_) return failure();
+    --at->second.room;
+    tell(nullptr, handles_->actors[at->second.actor], tensor_ready{0, {}, std::move(value)});
+    return {};
+  }
+
+  result<std::vector<tensor>> fetch() override {
+    while (ready_.empty() && !is_over_) receive();
+    if (ready_.empty()) return failure();
+    auto values = std::move(ready_.front());
+    ready_.erase(ready_.begin());
+    tell(nullptr, handles_->actors[fetch_], credit{0, 1});
+    return values;
+  }
+
+ private:
+  static constexpr std::uint32_t feed_room = 4;  // as many as a feed actor holds
+
+  struct feed_state {
+    std::uint32_t actor = 0;
+    std::uint32_t room = 0;
+  };
+
+  void receive() {
+    self_->receive(
+        [&](job_started& m) {
+          job_ = m.job;
+          handles_ = std::move(m.handles);
+        },
+        [&](fetched& m) { ready_.push_back(std::move(m.values)); },
+        [&](const feed_ready& m) {
+          for (auto& [name, f] : feeds_)
+            if (f.actor == m.feed) ++f.room;
+        },
+        [&](const job_finished&) {
+          is_over_ = true;
+          failure_ = "the job has ended";
+        },
+        [&](job_failed& m) {
+          is_over_ = true;
+          failure_ = std::move(m.line);
+        });
+  }
+
+  std::shared_ptr<const job_request> request_;
+  std::map<std::string, feed_state, std::less<>> feeds_;
+  std::uint32_t fetch_ = 0;
+  std::vector<std::vector<tensor>> ready_;
+  std::string failure_;
+};
+
+class session_impl final : public session {
+ public:
+  explicit session_impl(std::unique_ptr<process> p, bool is_alone) : process_(std::move(p)), is_alone_(is_alone) {}
+
+  const op_table& ops() const override { return process_->ops(); }
+
+  std::vector<member_info> nodes() override { return is_alone_ ? std::vector<member_info>{} : nodes_in_order(members()); }
+
+  result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& o) override {
+    const auto view = look();
+    const auto nodes = is_alone_ ? std::vector<member_info>{} : nodes_in_order(view.members);
+    if (!is_alone_ && nodes.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
+    auto placed = place_training(nodes, view.self.id, o.workers, o.shards);
+    if (!placed) return placed.error();
+    training_spec spec;
+    spec.workers = o.workers;
+    spec.shards = o.shards;
+    spec.update = o.update;
+    spec.optimizer = o.optimizer;
+    spec.seed = o.seed;
+    spec.steps = o.steps;
+    spec.observe_every = o.observe_every;
+    spec.tasks = static_cast<std::uint32_t>(placed->nodes.size());
+    spec.task_names = placed->task_names;
+    spec.worker_task = placed->worker_task;
+    spec.shard_task = placed->shard_task;
+    spec.client_task = placed->client_task;
+    auto compiled = compile_training(g, loss, spec, o.compile);
+    if (!compiled) return compiled.error();
+    auto request = std::make_shared<job_request>(job_request{std::move(*compiled), placed->nodes, false});
+    return std::unique_ptr<training>(std::make_unique<training_impl>(*process_, std::move(request)));
+  }
+
+  result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches, const compile_options& o) override {
+    auto compiled = compile_steps(g, fetches, o);
+    if (!compiled) return compiled.error();
+    auto request = std::make_shared<job_request>(job_request{std::move(*compiled), {look().self.id}, true});
+    auto s = std::make_unique<stepper_impl>(*process_, std::move(request));
+    if (s->has_failed()) return s->failure();
+    return std::unique_ptr<stepper>(std::move(s));
+  }
+
+  // Waits until the view holds at least one node.
+  bool wait_for_nodes(std::chrono::milliseconds timeout) {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    caf::scoped_actor pause{process_->system()};
+    while (nodes().empty()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
+    }
+    return true;
+  }
+
+ private:
+  view_changed look() {
+    caf::scoped_actor self{process_->system()};
+    view_changed view;
+    tell(nullptr, process_->node(), get_view{caf::actor_cast<caf::actor>(self)});
+    self->receive([&](view_changed& v) { view = std::move(v); });
+    return view;
+  }
+  std::vector<member_info> members() { return look().members; }
+
+  std::unique_ptr<process> process_;
+  bool is_alone_;
+};
+
+}  // namespace
+
+result<std::vector<tensor>> stepper::step(std::span<const std::pair<std::string_view, tensor>> feeds) {
+  for (const auto& [name, value] : feeds)
+    if (auto fed = feed(name, value); !fed) return fed.error();
+  return fetch();
+}
+
+result<std::unique_ptr<session>> session::open(const session_options& o) {
+  process_options p;
+  p.cluster = o.cluster;
+  p.kind = member_kind::client;
+  p.join = o.join;
+  p.token_file = o.token_file;
+  p.streams = o.threads;
+  auto started = process::start(p);
+  if (!started) return started.error();
+  auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());
+  if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout))
+    return error(error_code::unreachable, fmt::format("no node of cluster '{}' was found within {} ms: start one with "
+                                                      "troupe-node --cluster {}, or name one with --join HOST:PORT", o.cluster, o.timeout.count(), o.cluster));
+  return std::unique_ptr<session>(std::move(s));
+}
+
+}  // namespace troupe

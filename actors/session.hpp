@@ -1,0 +1,114 @@
+#pragma once
+// What a program uses: open a session (alone, or as a client of a cluster), train a graph, or step one.
+//
+//   auto session = troupe::session::open({});                     // everything in this process
+//   troupe::graph g(session->ops());
+//   ... build ...
+//   auto run = session->train(g, loss, {.workers = 2, .steps = 1000});
+//   while (auto event = (*run)->next()) ...                       // losses, variables, the end
+//
+// Threading: one session and what it gives out belong to one thread of the program; calls block that thread only.
+// Ownership: a session outlives its trainings and steppers.
+// Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job; the text is the one line
+// that says who, what, where, which step).
+
+#include "devices/tensor.hpp"
+#include "runtime/compile.hpp"
+#include "runtime/control_message.hpp"
+#include "runtime/graph.hpp"
+#include "schema/error.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+struct session_options {
+  std::string cluster;            // empty: alone
+  std::vector<std::string> join;  // HOST:PORT of members, beside those of this user on this machine
+  std::string token_file;
+  std::uint32_t threads = 1;      // host streams of this process
+  std::chrono::milliseconds timeout{5000};  // to find the cluster
+};
+
+struct training_options {
+  std::uint32_t workers = 1;
+  std::uint32_t shards = 1;
+  update_kind update = update_kind::sync;
+  optimizer_spec optimizer;
+  std::uint64_t seed = 1;
+  std::uint64_t steps = 1;          // of each worker
+  std::uint64_t observe_every = 0;  // sync: versions between two observations of the variables; 0: at the end only
+  compile_options compile;          // name, fuse, credits
+};
+
+struct worker_totals {
+  std::uint64_t fed = 0, applied = 0, dropped = 0, in_flight = 0;  // steps; fed = applied + dropped + in flight at death
+};
+
+struct training_totals {
+  std::vector<worker_totals> workers;
+  std::uint64_t actors = 0, op_actors = 0, data_messages = 0;
+};
+
+struct training_event {
+  enum class kind : std::uint8_t {
+    loss,         // step, worker (async), loss
+    variables,    // values, in order of the variables' names; item: 0, 1, ...
+    worker_lost,  // text; asynchronous training goes on
+    finished,     // totals; the last event
+    failed,       // text (one line), totals; the last event
+    none,         // nothing within the time
+  } type = kind::none;
+  std::uint64_t step = 0;
+  std::uint32_t worker = 0;
+  float loss = 0;
+  std::uint64_t item = 0;
+  std::vector<std::pair<std::string, tensor>> variables;
+  std::string text;
+  training_totals totals;
+};
+
+// A training job. Destroying it stops the job.
+class training {
+ public:
+  virtual ~training() = default;
+  // The next event; `none` after `timeout`. After the last event: nullopt.
+  virtual std::optional<training_event> next(std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;
+  // Ends the job on all nodes; a `failed` event with this reason follows.
+  virtual void stop(const std::string& reason) = 0;
+};
+
+// A graph that the program steps: feeds in, fetches out. Steps overlap as far as credits allow: feed ahead, then fetch.
+class stepper {
+ public:
+  virtual ~stepper() = default;
+  // One tensor for input (or variable) `name`; waits while the graph has no room for it.
+  virtual result<void> feed(std::string_view name, tensor value) = 0;
+  // The values of the next step, in the order of the fetches; waits for them.
+  virtual result<std::vector<tensor>> fetch() = 0;
+  // feed() for each pair, then fetch().
+  result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds);
+};
+
+class session {
+ public:
+  static result<std::unique_ptr<session>> open(const session_options& options);
+  virtual ~session() = default;
+
+  virtual const op_table& ops() const = 0;
+  // Nodes that can take work, in the order in which they were started; alone: none.
+  virtual std::vector<member_info> nodes() = 0;
+  // The loss is a scalar of `g`, which is one worker's graph. Workers are placed on the nodes from the first, shards on the
+  // nodes of job `ps` in turn, or where there are none on the nodes counted from the last; alone: all here.
+  virtual result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& options) = 0;
+  virtual result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches, const compile_options& options = {}) = 0;
+};
+
+}  // namespace troupe
