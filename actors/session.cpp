@@ -66,11 +66,10 @@ class training_impl final : public training, private job_client {
     using kind = training_event::kind;
     if (is_over_) return std::nullopt;
     training_event e;
-    bool is_internal = false;
     self_->receive(
         [&](job_started& m) {
           job_ = m.job;
-          is_internal = true;
+          e.type = kind::started;
           if (!stop_later_.empty()) job_client::stop(stop_later_);
         },
         [&](const job_progress& m) {
@@ -100,7 +99,6 @@ class training_impl final : public training, private job_client {
           is_over_ = true;
         },
         caf::after(timeout) >> [&] {});
-    if (is_internal) return next(timeout);
     return e;
   }
 

@@ -59,6 +59,7 @@ struct training_totals {
 
 struct training_event {
   enum class kind : std::uint8_t {
+    started,      // all actors are placed; sources fire from now on
     loss,         // step, worker (async), loss
     variables,    // values, in order of the variables' names; item: 0, 1, ...
     worker_lost,  // text; asynchronous training goes on

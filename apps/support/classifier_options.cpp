@@ -1,0 +1,74 @@
+#include "apps/support/classifier_options.hpp"
+
+#include "apps/support/scratch_folder.hpp"
+#include "devices/host/synthetic_images.hpp"
+#include "runtime/duration.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+namespace troupe {
+
+namespace {
+
+[[noreturn]] void usage_error(const std::string& text) {
+  fmt::print(stderr, "train_classifier: {}\n", text);
+  std::exit(2);
+}
+
+void make_data(classifier_options& o) {
+  auto folder = scratch_folder::make("troupe-images");
+  if (!folder) usage_error(folder.error().text());
+  o.made_data = std::move(*folder);
+  o.data = o.made_data->path();
+  if (auto written = write_synthetic_images(o.data); !written) usage_error(written.error().text());
+}
+
+}  // namespace
+
+classifier_options classifier_options::parse(int argc, char** argv) {
+  classifier_options o;
+  std::string update = "sync", fuse = "on", on_failure = "stop", timeout = "5s";
+  CLI::App app{"Trains a 784-256-128-10 classifier on images in IDX files, here or over the nodes of a cluster.", "train_classifier"};
+  app.footer("Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied.");
+  app.add_option("--data", o.data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings. Without it: a small set "
+                                   "that the program makes itself, which is no benchmark");
+  app.add_option("--cluster", o.cluster, "Train over the nodes of this cluster; without it, in this process");
+  app.add_option("--join", o.join, "HOST:PORT of a member of the cluster");
+  app.add_option("--token-file", o.token_file, "File with the cluster's token");
+  app.add_option("--timeout", timeout, "How long to look for the cluster (20s, 500ms)")->capture_default_str();
+  app.add_option("--workers", o.workers, "Logical workers, each on a node of its own")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--shards", o.shards, "Places that the variables are spread over")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--update", update, "sync: the mean over all workers; async: each gradient as it comes")
+      ->check(CLI::IsMember({"sync", "async"}))->capture_default_str();
+  app.add_option("--epochs", o.epochs, "Times that every sample is used")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--batch", o.batch, "Samples per step of one worker")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--seed", o.seed, "Of initial weights and the order of samples")->capture_default_str();
+  app.add_option("--threads", o.threads, "Host streams of this process")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--credits", o.credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--losses", o.losses, "Write step,loss lines to this file");
+  app.add_option("--save", o.save, "Write the trained variables to this safetensors file");
+  app.add_option("--on-failure", on_failure, "What to do when a node or an actor fails")->check(CLI::IsMember({"stop"}))->capture_default_str();
+  app.add_option("--name", o.name, "Name of the job")->capture_default_str();
+  app.add_option("--fuse", fuse, "on: element-wise ops run with their producer; off: one actor per op")
+      ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
+  app.add_flag("--json", o.json, "End with one line of JSON on standard output");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    std::exit(app.exit(e));
+  } catch (const CLI::ParseError& e) {
+    usage_error(fmt::format("{} (see --help)", e.what()));
+  }
+  o.update = update == "sync" ? update_kind::sync : update_kind::async;
+  o.fuse = fuse == "on";
+  const auto wait = parse_duration(timeout);
+  if (!wait) usage_error("--timeout: " + wait.error().text());
+  o.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(*wait));
+  if (o.data.empty()) make_data(o);
+  return o;
+}
+
+}  // namespace troupe

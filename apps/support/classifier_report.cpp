@@ -1,0 +1,143 @@
+#include "apps/support/classifier_report.hpp"
+
+#include "devices/host/safetensors.hpp"
+#include "runtime/duration.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+
+namespace troupe {
+
+namespace {
+
+// The only thing that a signal handler may touch.
+volatile std::sig_atomic_t interruptions = 0;
+std::sig_atomic_t interruptions_seen = 0;
+
+void on_signal(int signal) {
+  interruptions = interruptions + 1;
+  if (interruptions > 1) std::signal(signal, SIG_DFL);  // a third one ends the program at once
+}
+
+}  // namespace
+
+classifier_report::classifier_report(const classifier_options& options) : options_(options) {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+classifier_report::~classifier_report() {
+  if (losses_ != nullptr) std::fclose(losses_);
+}
+
+void classifier_report::begin(const classifier_options& o, std::int64_t samples, std::uint64_t steps_per_epoch) {
+  samples_ = samples;
+  steps_per_epoch_ = steps_per_epoch;
+  steps_ = o.epochs * steps_per_epoch * (o.update == update_kind::async ? o.workers : 1);
+  bar_ = std::make_unique<progress_bar>(steps_, false);
+  began_ = ended_ = std::chrono::steady_clock::now();
+  if (!o.losses.empty()) {
+    losses_ = std::fopen(o.losses.c_str(), "w");
+    if (losses_ == nullptr) bar_->say(fmt::format("train_classifier: {} cannot be written; losses are not kept", o.losses));
+  }
+}
+
+bool classifier_report::is_interrupted() {
+  if (interruptions == interruptions_seen) return false;
+  interruptions_seen = interruptions;
+  return true;
+}
+
+double classifier_report::seconds() const { return std::chrono::duration<double>(ended_ - began_).count(); }
+
+double classifier_report::images() const { return double(samples_) * double(options_.epochs) * double(done_) / double(steps_); }
+
+void classifier_report::show(const training_event& e) {
+  using kind = training_event::kind;
+  switch (e.type) {
+    case kind::none: return;
+    case kind::started: began_ = ended_ = std::chrono::steady_clock::now(); return;
+    case kind::loss: return show_loss(e);
+    case kind::variables:
+      variables_ = e.variables;
+      feeds_.assign(variables_.begin(), variables_.end());
+      return;
+    case kind::worker_lost:
+      ++lost_workers_;
+      return bar_->say("train_classifier: " + e.text + "; training goes on with the others");
+    case kind::finished: totals_ = e.totals; break;
+    case kind::failed:
+      totals_ = e.totals;
+      failure_ = e.text;
+      break;
+  }
+  bar_.reset();
+  show_totals(totals_);
+}
+
+void classifier_report::show_loss(const training_event& e) {
+  ++done_;
+  ended_ = std::chrono::steady_clock::now();
+  mean_loss_ = done_ == 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
+  if (losses_ != nullptr) fmt::print(losses_, "{},{:.9g}\n", e.step, e.loss);
+  const auto rate = seconds() > 0 ? images() / seconds() : 0;
+  const auto left = rate > 0 ? (double(samples_) * double(options_.epochs) - images()) / rate : 0;
+  const auto epoch = std::min<std::uint64_t>(options_.epochs, 1 + done_ * options_.epochs / steps_);
+  bar_->show(done_, fmt::format("epoch {}/{}  loss {:.4f}  {:.0f} images/s  {} left", epoch, options_.epochs, mean_loss_, rate, format_seconds(left)));
+}
+
+void classifier_report::show_totals(const training_totals& t) {
+  if (options_.update != update_kind::async) return;
+  for (std::size_t w = 0; w < t.workers.size(); ++w) {
+    const auto& x = t.workers[w];
+    fmt::print(stderr, "worker {}: fed {} = applied {} + dropped {} + in flight at death {}\n", w, x.fed, x.applied, x.dropped, x.in_flight);
+  }
+}
+
+result<void> classifier_report::outcome() const {
+  if (!failure_.empty()) return error(error_code::failed, failure_);
+  if (variables_.empty()) return error(error_code::failed, "the job ended without its variables");
+  return {};
+}
+
+int classifier_report::fail(const error& e) {
+  bar_.reset();
+  fmt::print(stderr, "train_classifier: {}\n", e.text());
+  return static_cast<int>(e.code());
+}
+
+int classifier_report::finish(double accuracy) {
+  std::vector<named_tensor> tensors;
+  for (const auto& [name, value] : variables_) tensors.push_back({name, value});
+  if (!options_.save.empty())
+    if (auto saved = save_safetensors(options_.save, tensors); !saved) return fail(saved.error());
+  std::uint64_t applied = 0, dropped = 0;
+  for (const auto& w : totals_.workers) {
+    applied += w.applied;
+    dropped += w.dropped;
+  }
+  const auto rate = seconds() > 0 ? images() / seconds() : 0;
+  if (!options_.json) {
+    fmt::print("test accuracy {:.4f}, {:.0f} images/s, {} steps in {}\n", accuracy, rate, done_, format_seconds(seconds()));
+    return 0;
+  }
+  nlohmann::ordered_json j;
+  j["test_accuracy"] = accuracy;
+  j["images_per_second"] = rate;
+  j["steps"] = done_;
+  j["seconds"] = seconds();
+  j["workers"] = options_.workers;
+  j["shards"] = options_.shards;
+  j["update"] = options_.update == update_kind::sync ? "sync" : "async";
+  j["applied"] = applied;
+  j["dropped"] = dropped;
+  j["actors"] = totals_.actors;
+  j["data_messages"] = totals_.data_messages;
+  j["weights_hash"] = weights_hash(tensors);
+  fmt::print("{}\n", j.dump());
+  return 0;
+}
+
+}  // namespace troupe

@@ -1,0 +1,74 @@
+// Trains an image classifier: in this process, or over the nodes of a cluster. The whole program is here; reading flags,
+// drawing the progress bar and writing files are in apps/support/.
+
+#include "actors/session.hpp"
+#include "apps/support/classifier_options.hpp"
+#include "apps/support/classifier_report.hpp"
+#include "runtime/graph.hpp"
+
+using namespace troupe;
+
+// 784-256-128-10, as a function from images to logits. Training and testing build the same one.
+static value classifier(value images) {
+  auto hidden = relu(dense(images, 256, "dense_1"));
+  hidden = relu(dense(hidden, 128, "dense_2"));
+  return dense(hidden, 10, "dense_3");
+}
+
+// Trains on all nodes of the session; the variables at the end are in the report.
+static result<void> train(session& s, const classifier_options& o, classifier_report& report) {
+  auto data = open_idx(o.data, /*test=*/false);
+  if (!data) return data.error();
+
+  graph g(s.ops());
+  const idx_batch_options reading{.batch = o.batch, .seed = o.seed, .parts = o.workers};
+  auto batch = idx_batch(g, *data, reading);
+  auto loss = softmax_cross_entropy(classifier(batch.images), batch.labels, batch.scale);
+
+  const auto steps = steps_per_epoch(*data, reading);
+  auto run = s.train(g, loss, {.workers = o.workers,
+                               .shards = o.shards,
+                               .update = o.update,
+                               .optimizer = {.learning_rate = 0.05, .momentum = 0.9},
+                               .seed = o.seed,
+                               .steps = o.epochs * steps,
+                               .compile = {.name = o.name, .fuse = o.fuse, .credits = o.credits}});
+  if (!run) return run.error();
+  report.begin(o, data->samples, steps);
+  while (auto event = (*run)->next(report.refresh())) {
+    if (report.is_interrupted()) (*run)->stop("interrupted");
+    report.show(*event);
+  }
+  return report.outcome();
+}
+
+// Counts right answers on the test images, in this process, with the variables that training gave.
+static result<double> test(session& s, const classifier_options& o, const classifier_report& report) {
+  auto data = open_idx(o.data, /*test=*/true);
+  if (!data) return data.error();
+
+  graph g(s.ops());
+  auto batch = idx_batch(g, *data, {.batch = 1000, .shuffle = false});
+  const value correct = count_correct(classifier(batch.images), batch.labels);
+  auto run = s.compile(g, {&correct, 1});
+  if (!run) return run.error();
+
+  std::int64_t right = 0;
+  for (std::int64_t done = 0; done < data->samples; done += 1000) {
+    auto values = (*run)->step(report.variables());
+    if (!values) return values.error();
+    right += *values->front().data<std::int64_t>();
+  }
+  return double(right) / double(data->samples);
+}
+
+int main(int argc, char** argv) {
+  const auto o = classifier_options::parse(argc, argv);
+  classifier_report report(o);
+  auto s = session::open({.cluster = o.cluster, .join = o.join, .token_file = o.token_file, .threads = o.threads, .timeout = o.timeout});
+  if (!s) return report.fail(s.error());
+  if (auto trained = train(**s, o, report); !trained) return report.fail(trained.error());
+  auto accuracy = test(**s, o, report);
+  if (!accuracy) return report.fail(accuracy.error());
+  return report.finish(*accuracy);
+}

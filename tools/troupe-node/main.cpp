@@ -1,0 +1,63 @@
+// A node process: joins its cluster and runs what jobs place on it, until SIGTERM or SIGINT.
+
+#include "actors/process.hpp"
+#include "runtime/byte_size.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  troupe::process_options options;
+  options.cluster = "default";
+  std::string memory;
+  CLI::App app{"A node of a Troupe cluster. Without arguments it listens on loopback and finds the other nodes of this user on this machine.",
+               "troupe-node"};
+  app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully.\n"
+             "Exit codes: 0 left gracefully, 2 usage, 3 nobody there, 5 denied.");
+  app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
+  app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
+  app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
+  app.add_option("--job", options.job, "What this node is for: worker, or ps (parameter shards only)")->check(CLI::IsMember({"worker", "ps"}));
+  app.add_option("--threads", options.streams, "Host streams")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--memory", memory, "Bytes that jobs may use here (2GiB); a job that needs more is refused");
+  app.add_option("--token-file", options.token_file, "File with the cluster's token");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    fmt::print(stderr, "troupe-node: {} (see --help)\n", e.what());
+    return 2;
+  }
+  if (!memory.empty()) {
+    auto bytes = troupe::parse_byte_size(memory);
+    if (!bytes) {
+      fmt::print(stderr, "troupe-node: --memory: {}\n", bytes.error().text());
+      return 2;
+    }
+    options.memory_bytes = *bytes;
+  }
+
+  // Blocked in every thread that is started from here on, and waited for below.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  auto process = troupe::process::start(options);
+  if (!process) {
+    fmt::print(stderr, "troupe-node: {}\n", process.error().text());
+    return static_cast<int>(process.error().code());
+  }
+  fmt::print("listening {}\n", (*process)->address());
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&signals, &signal);
+  (*process)->leave(signal == SIGTERM ? "was asked to leave" : "was interrupted");
+  return 0;
+}
