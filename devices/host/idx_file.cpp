@@ -90,13 +90,7 @@ class gzip_reader {
     }
     return have;
   }
-  // After everything was read: whether the stream's end, with its checksum, has come too.
-  result<bool> ends_here() {
-    std::uint8_t more = 0;
-    auto n = read({&more, 1});
-    if (!n) return std::move(n.error());
-    return *n == 0 && at_end_;
-  }
+  // The stream's end, with its checksum, was read.
   bool at_end() const noexcept { return at_end_; }
 
  private:
@@ -121,12 +115,11 @@ result<idx_array> parse_gzip(std::span<const std::byte> bytes, std::size_t rank,
   if (!got) return std::move(got.error());
   if (*got < array.elements.size())
     return bad(name, fmt::format("the header declares {} bytes of elements, the file holds {}: it is cut", array.elements.size(), *got));
-  auto ends = reader.ends_here();
-  if (!ends) return std::move(ends.error());
-  if (!*ends)
-    return bad(name, reader.at_end() ? fmt::format("more than the {} bytes of elements that the header declares", array.elements.size())
-                                     : fmt::format("the gzip data goes on behind the {} bytes of elements that the header declares, or its end is cut",
-                                                   array.elements.size()));
+  std::uint8_t more = 0;
+  got = reader.read({&more, 1});
+  if (!got) return std::move(got.error());
+  if (*got != 0) return bad(name, fmt::format("the file holds more than the {} bytes of elements that its header declares", array.elements.size()));
+  if (!reader.at_end()) return bad(name, "the end of the gzip data is cut");
   return array;
 }
 

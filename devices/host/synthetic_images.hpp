@@ -2,9 +2,10 @@
 // A small image set that the project makes itself, for trying things without a download. It is no benchmark.
 //
 // 28x28 greyscale, ten classes. Each class is a drawing of three strokes (quadratic Bezier curves with random control points,
-// drawn once from the seed). A sample is its class's drawing with every control point moved a little, then shifted by up to
-// two pixels each way, its contrast changed, blended with a weaker drawing of another class, and with noise on every pixel. A linear
-// model does not get far; the 784-256-128-10 network learns it to over 0.9.
+// drawn once from the seed). A sample is its class's drawing with every control point moved by up to two pixels and the
+// whole by up to two more, over a weaker drawing of another class, with noise on every pixel; half of the samples are
+// negatives, light on dark against dark on light, so that the average image tells nothing and a linear model guesses
+// (measured: 0.13). The 784-256-128-10 network learns the default set to 0.96 in ten epochs.
 
 #include "schema/error.hpp"
 
