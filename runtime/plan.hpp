@@ -5,10 +5,11 @@
 // Actors and edges are numbered by their position in the plan; ids are the same on every node of the job.
 //
 // PL-1  edges[i].from.actor and .to.actor are below actors.size(), their ports exist, and both ends name the edge.
-// PL-2  Every input port has exactly one edge; every output port has one or more.
+// PL-2  Every input port has exactly one edge; every output port has one or more, only an op's may have none (its value
+//       is not used then).
 // PL-3  An edge joins actors of one task, except from a `send` to its `receive`.
 // PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step).
-// PL-5  Every edge has 1..credits_max credits.
+// PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
 
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
@@ -24,6 +25,10 @@ namespace troupe {
 
 inline constexpr std::uint32_t credits_max = 4096;
 inline constexpr std::size_t plan_actors_max = 1'000'000;
+inline constexpr std::size_t plan_edges_max = 8'000'000;
+inline constexpr std::size_t plan_tasks_max = 65'536;
+inline constexpr std::size_t plan_bytes_max = std::size_t{1} << 30;
+inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 40;
 
 // Kinds of actors, in plans and in the registry.
 enum class actor_kind : std::uint8_t {
@@ -36,6 +41,7 @@ std::string_view to_string(actor_kind k) noexcept;
 struct source_line {
   std::string file;
   std::uint32_t line = 0;
+  friend bool operator==(const source_line&, const source_line&) = default;
 };
 
 // One op of an op actor. A fused group is a list: each op after the first takes the result of an earlier one.
@@ -45,6 +51,7 @@ struct planned_op {
   attributes attrs;
   std::vector<std::int32_t> operands;   // >= 0: input port of the actor; < 0: output 0 of ops[-1 - operand]
   source_line source;
+  friend bool operator==(const planned_op&, const planned_op&) = default;
 };
 
 enum class update_kind : std::uint8_t { sync = 0, async = 1 };
@@ -54,12 +61,14 @@ struct optimizer_spec {
   std::string type = "sgd";
   double learning_rate = 0.05;
   double momentum = 0.9;
+  friend bool operator==(const optimizer_spec&, const optimizer_spec&) = default;
 };
 
 // How the first value of a variable is made: a pure function of (seed, variable name, element).
 struct initializer_spec {
   enum class kind : std::uint8_t { zeros = 0, uniform = 1 } type = kind::zeros;
   double limit = 0;  // uniform in [-limit, limit)
+  friend bool operator==(const initializer_spec&, const initializer_spec&) = default;
 };
 
 // An output port of a shard, and which versions it sends. Item number n of the port is the variable
@@ -71,6 +80,7 @@ struct shard_reader {
   std::uint64_t first = 0;
   std::uint64_t stride = 1;
   bool at_end = false;
+  friend bool operator==(const shard_reader&, const shard_reader&) = default;
 };
 
 // A parameter shard: owner of one part of one variable. Input port i takes the gradients of logical worker i.
@@ -84,11 +94,13 @@ struct shard_spec {
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> steps;   // gradients that each worker sends in all
   std::vector<shard_reader> readers;  // one per output port
+  friend bool operator==(const shard_spec&, const shard_spec&) = default;
 };
 
 struct port_ref {
   std::uint32_t actor = 0;
   std::uint32_t port = 0;
+  friend bool operator==(const port_ref&, const port_ref&) = default;
 };
 
 struct planned_edge {
@@ -96,6 +108,7 @@ struct planned_edge {
   port_ref to;
   tensor_spec spec;  // the bound, where symbolic
   std::uint32_t credits = 2;
+  friend bool operator==(const planned_edge&, const planned_edge&) = default;
 };
 
 struct planned_actor {
@@ -110,12 +123,15 @@ struct planned_actor {
   std::vector<tensor_spec> output_specs;           // per output port, bounds
   std::uint64_t steps = 0;      // fires this often, then ends
   bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
+  source_line source;           // the user's line that it comes from; empty where there is none
+  friend bool operator==(const planned_actor&, const planned_actor&) = default;
 };
 
 struct planned_task {
   std::string name;              // "/job:worker/task:0"
   bool is_client = false;        // runs in the program that started the job
   node_id node{};                // filled in when the job is placed
+  friend bool operator==(const planned_task&, const planned_task&) = default;
 };
 
 struct plan {
@@ -127,6 +143,7 @@ struct plan {
   std::vector<planned_task> tasks;
   std::vector<planned_actor> actors;
   std::vector<planned_edge> edges;
+  friend bool operator==(const plan&, const plan&) = default;
 };
 
 // Checks PL-1..PL-5 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan

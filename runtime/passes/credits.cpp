@@ -1,0 +1,30 @@
+#include "runtime/passes/passes.hpp"
+
+namespace troupe::passes {
+
+// Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so that
+// one credit is enough to never deadlock; each further one lets a producer run one step ahead.
+plan connect(draft d, std::uint32_t credits) {
+  plan p;
+  p.actors.reserve(d.actors.size());
+  std::size_t edges = 0;
+  for (auto& a : d.actors) {
+    a.planned.outputs.resize(a.planned.output_specs.size());
+    edges += a.from.size();
+    p.actors.push_back(std::move(a.planned));
+  }
+  p.edges.reserve(edges);
+  for (std::uint32_t c = 0; c < d.actors.size(); ++c) {
+    const auto& from = d.actors[c].from;
+    for (std::uint32_t port = 0; port < from.size(); ++port) {
+      const auto edge = static_cast<std::uint32_t>(p.edges.size());
+      auto& producer = p.actors[from[port].actor];
+      producer.outputs[from[port].port].push_back(edge);
+      p.actors[c].inputs.push_back(edge);
+      p.edges.push_back({from[port], {c, port}, producer.output_specs[from[port].port], credits});
+    }
+  }
+  return p;
+}
+
+}  // namespace troupe::passes

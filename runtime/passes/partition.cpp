@@ -1,0 +1,67 @@
+#include "runtime/passes/passes.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <tuple>
+
+namespace troupe::passes {
+namespace {
+
+// Which receive brings a producer's port into a task.
+using crossings = std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>;
+
+draft_actor make_transfer(actor_kind kind, const draft_actor& producer, port_ref from, std::uint32_t other_task) {
+  const auto& p = producer.planned;
+  draft_actor a;
+  a.owner = producer.owner;
+  a.index = producer.index;
+  a.planned.kind = kind;
+  // Several ports of one producer may go to the same task: those of a shard to workers that share a node.
+  a.planned.name = fmt::format("{}{}/{}/{}", p.name, from.port == 0 ? "" : fmt::format(":{}", from.port), to_string(kind), other_task);
+  a.planned.output_specs = {p.output_specs[from.port]};
+  a.planned.steps = items_of(p, from.port);
+  a.planned.source = p.source;
+  return a;
+}
+
+}  // namespace
+
+std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
+  if (a.kind != actor_kind::shard) return a.steps;
+  const auto& r = a.shard.readers[port];
+  if (r.at_end) return 1;
+  if (r.worker >= 0) return a.shard.steps[static_cast<std::size_t>(r.worker)];
+  return (a.shard.steps[0] - r.first) / r.stride + 1;
+}
+
+draft partition(draft d) {
+  crossings made;
+  const auto count = d.actors.size();
+  for (std::uint32_t c = 0; c < count; ++c) {
+    for (std::size_t port = 0; port < d.actors[c].from.size(); ++port) {
+      const auto from = d.actors[c].from[port];
+      const auto task = d.actors[c].planned.task;
+      const auto source_task = d.actors[from.actor].planned.task;
+      if (source_task == task) continue;
+      const auto next = static_cast<std::uint32_t>(d.actors.size());
+      const auto [at, is_new] = made.try_emplace({from.actor, from.port, task}, next + 1);
+      if (is_new) {
+        auto send = make_transfer(actor_kind::send, d.actors[from.actor], from, task);
+        send.planned.task = source_task;
+        send.planned.stream = d.actors[from.actor].planned.stream;
+        send.from = {from};
+        auto receive = make_transfer(actor_kind::receive, d.actors[from.actor], from, task);
+        receive.planned.task = task;
+        receive.planned.stream = d.actors[c].planned.stream;
+        receive.from = {{next, 0}};
+        d.actors.push_back(std::move(send));
+        d.actors.push_back(std::move(receive));
+      }
+      d.actors[c].from[port] = {at->second, 0};
+    }
+  }
+  return d;
+}
+
+}  // namespace troupe::passes

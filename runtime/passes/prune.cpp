@@ -1,0 +1,59 @@
+#include "runtime/passes/passes.hpp"
+
+#include <utility>
+
+namespace troupe::passes {
+namespace {
+
+constexpr std::uint32_t dropped = 0xffffffff;
+
+source_line line_of(const graph_node& n) { return {n.source.file_name(), n.source.line()}; }
+
+}  // namespace
+
+flow prune(const graph& g, std::span<const value> roots) {
+  // Operands have smaller numbers, so one walk from the last op to the first finds everything, without recursion.
+  const auto nodes = g.nodes();
+  std::vector<bool> is_needed(nodes.size());
+  for (const auto& r : roots) is_needed[r.node] = true;
+  for (auto i = nodes.size(); i-- > 0;)
+    if (is_needed[i])
+      for (const auto& in : nodes[i].inputs) is_needed[in.node] = true;
+
+  flow f;
+  std::vector<std::uint32_t> number(nodes.size(), dropped);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!is_needed[i]) continue;
+    const auto& n = nodes[i];
+    number[i] = static_cast<std::uint32_t>(f.ops.size());
+    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer};
+    op.inputs.reserve(n.inputs.size());
+    for (const auto& in : n.inputs) op.inputs.push_back({number[in.node], in.output});
+    f.ops.push_back(std::move(op));
+  }
+  for (const auto& r : roots) f.roots.push_back({number[r.node], r.output});
+  return f;
+}
+
+flow drop_unused(flow f) {
+  std::vector<bool> is_needed(f.ops.size());
+  for (const auto& r : f.roots) is_needed[r.op] = true;
+  for (auto i = f.ops.size(); i-- > 0;)
+    if (is_needed[i])
+      for (const auto& in : f.ops[i].inputs) is_needed[in.op] = true;
+
+  std::vector<std::uint32_t> number(f.ops.size(), dropped);
+  std::uint32_t kept = 0;
+  for (std::size_t i = 0; i < f.ops.size(); ++i) {
+    if (!is_needed[i]) continue;
+    number[i] = kept;
+    for (auto& in : f.ops[i].inputs) in.op = number[in.op];
+    if (kept != i) f.ops[kept] = std::move(f.ops[i]);
+    ++kept;
+  }
+  f.ops.resize(kept);
+  for (auto& r : f.roots) r.op = number[r.op];
+  return f;
+}
+
+}  // namespace troupe::passes

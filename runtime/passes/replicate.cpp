@@ -1,0 +1,195 @@
+// Between-graph replication: every worker gets its own copy of the flow, all share the shards of its variables.
+
+#include "runtime/passes/passes.hpp"
+
+#include "runtime/device_name.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace troupe::passes {
+namespace {
+
+struct trained_variable {
+  std::uint32_t op = 0;  // in the flow
+  op_ref gradient;
+  std::uint32_t shard = 0;  // k of --shards
+};
+
+std::vector<trained_variable> variables_of(const flow& f) {
+  const auto n = (f.roots.size() - 1) / 2;
+  std::vector<trained_variable> all;
+  for (std::size_t i = 0; i < n; ++i) all.push_back({.op = f.roots[1 + n + i].op, .gradient = f.roots[1 + i]});
+  std::sort(all.begin(), all.end(),
+            [&](const auto& a, const auto& b) { return f.ops[a.op].name < f.ops[b.op].name; });
+  return all;
+}
+
+// Largest first, each to the shard that holds the fewest bytes yet (Graham's rule: at most 4/3 of the best split).
+// A device wish leaves only the shards of the tasks that it admits.
+result<void> assign_shards(std::vector<trained_variable>& variables, const flow& f, const places& where) {
+  std::vector<std::size_t> order(variables.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto bytes = [&](std::size_t i) { return f.ops[variables[i].op].outputs[0].size_bytes(); };
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return bytes(a) > bytes(b); });
+  std::vector<std::size_t> load(where.shard_task.size());
+  for (const auto i : order) {
+    const auto& op = f.ops[variables[i].op];
+    std::optional<std::uint32_t> best;
+    for (std::uint32_t k = 0; k < load.size(); ++k) {
+      const auto task = find_task(op.device, where.shard_task[k], where, op.source);
+      if (!task) return std::move(task.error());
+      if (*task == where.shard_task[k] && (!best || load[k] < load[*best])) best = k;
+    }
+    if (!best)
+      return error(error_code::usage, fmt::format("variable '{}' wants device '{}', but no shard runs there", op.name, op.device))
+          .at(op.source.file, op.source.line);
+    variables[i].shard = *best;
+    load[*best] += bytes(i);
+  }
+  return {};
+}
+
+std::vector<shard_reader> readers_of(const training_spec& spec) {
+  std::vector<shard_reader> readers;
+  for (std::uint32_t w = 0; w < spec.workers; ++w) readers.push_back({.worker = static_cast<std::int32_t>(w)});
+  if (spec.update == update_kind::sync && spec.observe_every > 0)
+    readers.push_back({.worker = -1, .first = spec.observe_every, .stride = spec.observe_every});
+  else
+    readers.push_back({.worker = -1, .first = spec.steps, .at_end = true});
+  return readers;
+}
+
+draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_spec& spec) {
+  draft_actor a;
+  a.owner = owner_kind::shard;
+  a.index = shard;
+  a.device = op.device;
+  a.planned.kind = actor_kind::shard;
+  a.planned.name = "shard/0/" + op.name;
+  a.planned.source = op.source;
+  a.planned.steps = spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers;
+  a.planned.shard = shard_spec{.variable = op.name,
+                               .spec = op.outputs[0],
+                               .shard = shard,
+                               .update = spec.update,
+                               .optimizer = spec.optimizer,
+                               .initializer = op.initializer.value_or(initializer_spec{}),
+                               .seed = spec.seed,
+                               .steps = std::vector<std::uint64_t>(spec.workers, spec.steps),
+                               .readers = readers_of(spec)};
+  a.planned.output_specs.assign(a.planned.shard.readers.size(), op.outputs[0]);
+  a.from.resize(spec.workers);
+  return a;
+}
+
+draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec& spec) {
+  draft_actor a;
+  a.index = worker;
+  a.device = op.device;
+  a.planned.kind = actor_kind::op;
+  a.planned.name = fmt::format("worker/{}/{}", worker, op.name);
+  a.planned.source = op.source;
+  a.planned.steps = spec.steps;
+  a.planned.output_specs = op.outputs;
+  planned_op p{op.type, op.name, op.attrs, std::vector<std::int32_t>(op.inputs.size()), op.source};
+  std::iota(p.operands.begin(), p.operands.end(), 0);
+  if (op.type == "idx_batch") {
+    p.attrs.set("part", std::int64_t{worker});
+    p.attrs.set("parts", std::int64_t{spec.workers});
+    // Asynchronous workers each take the mean over their own samples; synchronous gradients are added up.
+    p.attrs.set("global_scale", std::int64_t{spec.update == update_kind::sync});
+  }
+  a.planned.ops.push_back(std::move(p));
+  return a;
+}
+
+draft_actor make_feed(const flow_op& op, std::uint32_t worker, const training_spec& spec) {
+  auto a = make_op(op, worker, spec);
+  a.owner = owner_kind::client;
+  a.device.clear();
+  a.planned.kind = actor_kind::feed;
+  a.planned.ops.clear();
+  if (spec.workers == 1) a.planned.name = op.name;
+  return a;
+}
+
+draft_actor make_fetch(std::string name, std::uint64_t steps) {
+  draft_actor a;
+  a.owner = owner_kind::client;
+  a.planned.kind = actor_kind::fetch;
+  a.planned.name = std::move(name);
+  a.planned.steps = steps;
+  return a;
+}
+
+result<void> check_reader(const flow_op& op, const training_spec& spec) {
+  const auto parts = op.attrs.integer("parts", 1);
+  if (op.type != "idx_batch" || parts == 1 || parts == std::int64_t{spec.workers}) return {};
+  return error(error_code::usage, fmt::format("idx_batch '{}' reads one of {} parts, but the job has {} workers, each of which "
+                                              "reads its own part: leave parts at 1",
+                                              op.name, parts, spec.workers))
+      .at(op.source.file, op.source.line);
+}
+
+}  // namespace
+
+result<draft> replicate(const flow& f, const training_spec& spec, const places& where) {
+  for (const auto& op : f.ops)
+    if (auto ok = check_reader(op, spec); !ok) return std::move(ok.error());
+  auto variables = variables_of(f);
+  if (auto ok = assign_shards(variables, f, where); !ok) return std::move(ok.error());
+
+  draft d;
+  std::vector<std::int64_t> shard_of(f.ops.size(), -1);
+  for (const auto& v : variables) {
+    shard_of[v.op] = static_cast<std::int64_t>(d.actors.size());
+    d.actors.push_back(make_shard(f.ops[v.op], v.shard, spec));
+  }
+  auto losses = make_fetch("loss", spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
+  losses.planned.fires_on_any = spec.update == update_kind::async;
+  for (std::uint32_t w = 0; w < spec.workers; ++w) {
+    std::vector<std::uint32_t> actor_of(f.ops.size());
+    const auto producer = [&](op_ref r) {
+      return shard_of[r.op] >= 0 ? port_ref{static_cast<std::uint32_t>(shard_of[r.op]), w} : port_ref{actor_of[r.op], r.output};
+    };
+    for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
+      if (shard_of[i] >= 0) continue;
+      const auto& op = f.ops[i];
+      actor_of[i] = static_cast<std::uint32_t>(d.actors.size());
+      auto a = op.type == "input" ? make_feed(op, w, spec) : make_op(op, w, spec);
+      for (const auto& in : op.inputs) a.from.push_back(producer(in));
+      d.actors.push_back(std::move(a));
+    }
+    for (std::size_t v = 0; v < variables.size(); ++v) d.actors[v].from[w] = producer(variables[v].gradient);
+    losses.from.push_back(producer(f.roots[0]));
+  }
+  const bool observes = spec.update == update_kind::sync && spec.observe_every > 0;
+  auto values = make_fetch("variables", observes ? spec.steps / spec.observe_every : 1);
+  for (std::uint32_t v = 0; v < variables.size(); ++v) values.from.push_back({v, spec.workers});
+  d.actors.push_back(std::move(losses));
+  d.actors.push_back(std::move(values));
+  return d;
+}
+
+draft lower(const flow& f) {
+  draft d;
+  training_spec unlimited;
+  unlimited.steps = 0;
+  for (const auto& op : f.ops) {
+    const bool is_fed = op.type == "input" || op.type == "variable";
+    auto a = is_fed ? make_feed(op, 0, unlimited) : make_op(op, 0, unlimited);
+    a.planned.name = op.name;
+    if (!is_fed) a.planned.ops[0].attrs = op.attrs;  // a reader keeps the part that the program gave it
+    for (const auto& in : op.inputs) a.from.push_back({in.op, in.output});
+    d.actors.push_back(std::move(a));
+  }
+  auto fetch = make_fetch("fetch", 0);
+  for (const auto& r : f.roots) fetch.from.push_back({r.op, r.output});
+  d.actors.push_back(std::move(fetch));
+  return d;
+}
+
+}  // namespace troupe::passes

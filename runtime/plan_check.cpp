@@ -1,0 +1,248 @@
+// Everything that must hold before anything is spawned from a plan, which may come from anywhere.
+
+#include "runtime/device_name.hpp"
+#include "runtime/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <unordered_set>
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t names_in_cycle_max = 12;
+
+error blame(const planned_actor& a, std::string_view rule, std::string_view what) {
+  error e(error_code::usage, fmt::format("{} '{}': {} ({})", to_string(a.kind), a.name, what, rule));
+  if (!a.source.file.empty()) e.at(a.source.file, a.source.line);
+  return e;
+}
+
+bool is_sane(const tensor_spec& s) noexcept {
+  return static_cast<std::uint8_t>(s.type) < dtype_count &&
+         s.shape.elements() <= tensor_bytes_max / static_cast<std::int64_t>(size_of(s.type));
+}
+
+// --- actors by themselves ------------------------------------------------------------------------------------------------
+
+result<void> check_ops(const planned_actor& a) {
+  if (a.ops.empty()) return blame(a, "PL-1", "it has no op to run");
+  std::vector<bool> is_used(a.inputs.size());
+  for (std::size_t k = 0; k < a.ops.size(); ++k)
+    for (const auto operand : a.ops[k].operands) {
+      const auto at = operand >= 0 ? static_cast<std::size_t>(operand) : static_cast<std::size_t>(-1 - std::int64_t{operand});
+      if (at >= (operand >= 0 ? a.inputs.size() : k))
+        return blame(a, "PL-1", fmt::format("op '{}' takes operand {}, which does not exist", a.ops[k].name, operand));
+      if (operand >= 0) is_used[at] = true;
+    }
+  if (std::find(is_used.begin(), is_used.end(), false) != is_used.end()) return blame(a, "PL-1", "no op takes one of its inputs");
+  return {};
+}
+
+result<void> check_readers(const planned_actor& a) {
+  const auto& s = a.shard;
+  const auto longest = *std::max_element(s.steps.begin(), s.steps.end());
+  for (const auto& r : s.readers) {
+    if (r.worker < -1 || r.worker >= static_cast<std::int64_t>(s.steps.size()))
+      return blame(a, "PL-1", fmt::format("a reader is for worker {} of {}", r.worker, s.steps.size()));
+    if (r.at_end && r.worker >= 0) return blame(a, "PL-1", "a worker's reader reads every version");
+    const bool observes = r.worker < 0 && !r.at_end;
+    if (observes && (s.update != update_kind::sync || r.stride < 1 || r.first > longest))
+      return blame(a, "PL-1", fmt::format("an observer from version {} in steps of {} has nothing to see", r.first, r.stride));
+  }
+  return {};
+}
+
+result<void> check_shard(const planned_actor& a, const plan& p) {
+  const auto& s = a.shard;
+  if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic()) return blame(a, "PL-1", "its variable is not one");
+  if (s.steps.empty() || s.steps.size() != p.workers || a.inputs.size() != s.steps.size())
+    return blame(a, "PL-1", fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));
+  if (a.outputs.size() != s.readers.size())
+    return blame(a, "PL-1", fmt::format("{} outputs for {} readers", a.outputs.size(), s.readers.size()));
+  if (s.update == update_kind::sync && std::adjacent_find(s.steps.begin(), s.steps.end(), std::not_equal_to<>()) != s.steps.end())
+    return blame(a, "PL-1", "synchronous workers have different numbers of steps");
+  for (const auto& spec : a.output_specs)
+    if (spec != s.spec) return blame(a, "PL-5", "a reader gets something else than the variable");
+  const auto& o = s.optimizer;
+  if (o.type != "sgd" || !std::isfinite(o.learning_rate) || !std::isfinite(o.momentum) || !std::isfinite(s.initializer.limit))
+    return blame(a, "PL-1", fmt::format("optimizer '{}' with learning rate {}, momentum {}, initial limit {} is none", o.type,
+                                        o.learning_rate, o.momentum, s.initializer.limit));
+  return check_readers(a);
+}
+
+// How many ports a kind has.
+result<void> check_kind(const planned_actor& a, const plan& p) {
+  const auto ports = [&](bool fits) -> result<void> {
+    if (fits) return {};
+    return blame(a, "PL-2", fmt::format("it has {} inputs and {} outputs", a.inputs.size(), a.outputs.size()));
+  };
+  switch (a.kind) {
+    case actor_kind::op: return check_ops(a);
+    case actor_kind::shard: return check_shard(a, p);
+    case actor_kind::send:
+    case actor_kind::receive: return ports(a.inputs.size() == 1 && a.outputs.size() == 1);
+    case actor_kind::feed: return ports(a.inputs.empty() && a.outputs.size() == 1);
+    case actor_kind::fetch: return ports(!a.inputs.empty() && a.outputs.empty());
+    default: return blame(a, "PL-1", "a plan has no actors of this kind");
+  }
+}
+
+result<void> check_actor(const planned_actor& a, const plan& p) {
+  if (a.name.empty()) return blame(a, "PL-1", "an actor has no name");
+  if (a.task >= p.tasks.size()) return blame(a, "PL-1", fmt::format("it is on task {} of {}", a.task, p.tasks.size()));
+  if (a.output_specs.size() != a.outputs.size())
+    return blame(a, "PL-1", fmt::format("{} specs for {} outputs", a.output_specs.size(), a.outputs.size()));
+  for (const auto& spec : a.output_specs)
+    if (!is_sane(spec)) return blame(a, "PL-1", fmt::format("a tensor has more than {} bytes", tensor_bytes_max));
+  for (std::size_t port = 0; port < a.outputs.size(); ++port)
+    if (a.outputs[port].empty() && a.kind != actor_kind::op)
+      return blame(a, "PL-2", fmt::format("nobody takes output {}", port));
+  return check_kind(a, p);
+}
+
+result<void> check_names(const plan& p) {
+  std::unordered_set<std::string_view> names;
+  names.reserve(p.actors.size());
+  for (const auto& a : p.actors)
+    if (!names.insert(a.name).second) return blame(a, "PL-1", "two actors have this name; rename an op, an input or a variable");
+  return {};
+}
+
+// --- edges ---------------------------------------------------------------------------------------------------------------
+
+result<void> check_edge(const plan& p, std::uint32_t i) {
+  const auto& e = p.edges[i];
+  if (e.from.actor >= p.actors.size() || e.to.actor >= p.actors.size())
+    return error(error_code::usage, fmt::format("edge {} joins actors {} and {} of {} (PL-1)", i, e.from.actor, e.to.actor, p.actors.size()));
+  const auto &producer = p.actors[e.from.actor], &consumer = p.actors[e.to.actor];
+  if (e.from.port >= producer.outputs.size()) return blame(producer, "PL-1", fmt::format("edge {} leaves output {}, which it lacks", i, e.from.port));
+  if (e.to.port >= consumer.inputs.size()) return blame(consumer, "PL-1", fmt::format("edge {} enters input {}, which it lacks", i, e.to.port));
+  if (consumer.inputs[e.to.port] != i)
+    return blame(consumer, "PL-2", fmt::format("edge {} enters input {}, which belongs to edge {}", i, e.to.port, consumer.inputs[e.to.port]));
+  const bool is_transfer = producer.kind == actor_kind::send;
+  if (is_transfer != (consumer.kind == actor_kind::receive))
+    return blame(producer, "PL-3", fmt::format("edge {} goes to {} '{}', but only a send may, and must, go to a receive", i,
+                                               to_string(consumer.kind), consumer.name));
+  if (!is_transfer && producer.task != consumer.task)
+    return blame(producer, "PL-3", fmt::format("edge {} to '{}' crosses from task {} to {} without a send", i, consumer.name, producer.task,
+                                               consumer.task));
+  if (e.credits < 1 || e.credits > credits_max)
+    return blame(producer, "PL-5", fmt::format("edge {} to '{}' has {} credits, but needs 1..{}", i, consumer.name, e.credits, credits_max));
+  if (e.spec != producer.output_specs[e.from.port])
+    return blame(producer, "PL-5", fmt::format("edge {} to '{}' carries {}, but output {} makes {}", i, consumer.name, to_string(e.spec),
+                                               e.from.port, to_string(producer.output_specs[e.from.port])));
+  return {};
+}
+
+// Both ends name every edge: each input exactly once (by check_edge and the count), each output's list too.
+result<void> check_ends(const plan& p) {
+  std::size_t inputs = 0;
+  std::vector<bool> is_named(p.edges.size());
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
+    const auto& a = p.actors[i];
+    inputs += a.inputs.size();
+    for (const auto e : a.inputs)
+      if (e >= p.edges.size()) return blame(a, "PL-1", fmt::format("it names edge {} of {}", e, p.edges.size()));
+    for (std::uint32_t port = 0; port < a.outputs.size(); ++port)
+      for (const auto e : a.outputs[port]) {
+        if (e >= p.edges.size()) return blame(a, "PL-1", fmt::format("it names edge {} of {}", e, p.edges.size()));
+        if (p.edges[e].from.actor != i || p.edges[e].from.port != port || is_named[e])
+          return blame(a, "PL-1", fmt::format("output {} names edge {}, which does not leave there, or twice", port, e));
+        is_named[e] = true;
+      }
+  }
+  if (inputs != p.edges.size() || std::find(is_named.begin(), is_named.end(), false) != is_named.end())
+    return error(error_code::usage, fmt::format("{} edges, but {} inputs: an edge is not named at both ends (PL-2)", p.edges.size(), inputs));
+  return {};
+}
+
+// A transfer is one edge: several consumers hang on the receive.
+result<void> check_transfers(const plan& p) {
+  for (const auto& a : p.actors)
+    if (a.kind == actor_kind::send && a.outputs[0].size() != 1) return blame(a, "PL-3", "a send has exactly one receive");
+  for (const auto& a : p.actors)
+    if (a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].kind != actor_kind::send)
+      return blame(a, "PL-3", "a receive takes from a send");
+  return {};
+}
+
+// --- cycles (PL-4) ---------------------------------------------------------------------------------------------------------
+
+// Kahn (1962) without the shards: what cannot be sorted is on a cycle, or behind one.
+std::vector<std::uint32_t> unsorted_inputs(const plan& p) {
+  std::vector<std::uint32_t> missing(p.actors.size()), ready;
+  const auto is_shard = [&](std::uint32_t i) { return p.actors[i].kind == actor_kind::shard; };
+  for (const auto& e : p.edges)
+    if (!is_shard(e.from.actor) && !is_shard(e.to.actor)) ++missing[e.to.actor];
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i)
+    if (missing[i] == 0) ready.push_back(i);
+  while (!ready.empty()) {
+    const auto i = ready.back();
+    ready.pop_back();
+    if (is_shard(i)) continue;
+    for (const auto& port : p.actors[i].outputs)
+      for (const auto e : port)
+        if (const auto to = p.edges[e].to.actor; !is_shard(to) && --missing[to] == 0) ready.push_back(to);
+  }
+  return missing;
+}
+
+result<void> check_cycles(const plan& p) {
+  const auto missing = unsorted_inputs(p);
+  const auto stuck = std::find_if(missing.begin(), missing.end(), [](auto n) { return n != 0; });
+  if (stuck == missing.end()) return {};
+  // Every stuck actor has a stuck producer: walking back that way must come to an actor a second time.
+  std::vector<std::uint32_t> path;
+  std::vector<std::uint32_t> position(p.actors.size(), 0);
+  auto at = static_cast<std::uint32_t>(stuck - missing.begin());
+  while (position[at] == 0) {
+    path.push_back(at);
+    position[at] = static_cast<std::uint32_t>(path.size());
+    for (const auto e : p.actors[at].inputs)
+      if (missing[p.edges[e].from.actor] != 0) {
+        at = p.edges[e].from.actor;
+        break;
+      }
+  }
+  path.erase(path.begin(), path.begin() + (position[at] - 1));
+  std::reverse(path.begin(), path.end());  // in the direction of the data
+  std::string names;
+  for (std::size_t i = 0; i < path.size() && i < names_in_cycle_max; ++i) names += fmt::format("'{}' -> ", p.actors[path[i]].name);
+  if (path.size() > names_in_cycle_max) names += fmt::format("{} more -> ", path.size() - names_in_cycle_max);
+  return blame(p.actors[path[0]], "PL-4", fmt::format("a cycle without a shard can never start: {}'{}'", names, p.actors[path[0]].name));
+}
+
+result<void> check_sizes(const plan& p) {
+  const auto limit = [](std::string_view what, std::size_t n, std::size_t most) -> result<void> {
+    if (n <= most) return {};
+    return error(error_code::usage, fmt::format("a plan has at most {} {}, this one has {}", most, what, n));
+  };
+  if (auto ok = limit("actors", p.actors.size(), plan_actors_max); !ok) return ok;
+  if (auto ok = limit("edges", p.edges.size(), plan_edges_max); !ok) return ok;
+  if (auto ok = limit("tasks", p.tasks.size(), plan_tasks_max); !ok) return ok;
+  if (p.tasks.empty()) return error(error_code::usage, "a plan needs at least one task");
+  for (const auto& t : p.tasks)
+    if (auto name = parse_device(t.name); !name) return std::move(name.error().while_doing("name of a task"));
+  return {};
+}
+
+}  // namespace
+
+result<void> check(const plan& p) {
+  if (auto ok = check_sizes(p); !ok) return ok;
+  for (const auto& a : p.actors)
+    if (auto ok = check_actor(a, p); !ok) return ok;
+  for (std::uint32_t i = 0; i < p.edges.size(); ++i)
+    if (auto ok = check_edge(p, i); !ok) return ok;
+  if (auto ok = check_ends(p); !ok) return ok;
+  if (auto ok = check_transfers(p); !ok) return ok;
+  if (auto ok = check_names(p); !ok) return ok;
+  return check_cycles(p);
+}
+
+}  // namespace troupe

@@ -1,0 +1,96 @@
+@0xa6c3f0b1d4e95721;
+# A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
+# PL-1..PL-5, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+#
+# Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
+# decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
+#
+# Actors, edges, tasks and files are numbered by their position in their list; those numbers are the ids that
+# chunks and credits on the wire carry, equal on every node of the job and constant for its life.
+#
+# A reader takes any bytes: too many elements in a list, a number without meaning, a reference to something that is not
+# there, or a broken invariant make the whole plan an error. Fields are never removed or renumbered; new ones have a
+# default that means what older writers meant. Numbers of dtypes, kinds and updates are those of the C++ enums.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("troupe::wire");
+
+struct Plan {
+  name @0 :Text;              # of the job
+  seed @1 :UInt64;
+  update @2 :UInt8;           # 0 sync, 1 async
+  workers @3 :UInt32;         # logical workers; 0: not a training plan
+  shards @4 :UInt32;
+  tasks @5 :List(Task);
+  actors @6 :List(PlannedActor);
+  edges @7 :List(PlannedEdge);
+  files @8 :List(Text);       # source files that lines refer to
+}
+
+struct Task {
+  name @0 :Text;              # "/job:worker/task:0"
+  isClient @1 :Bool;          # runs in the program that started the job
+  node @2 :UInt64;            # who runs it; 0 until the job is placed
+}
+
+struct Line { file @0 :UInt32; line @1 :UInt32; }   # file: 1 + its number in files; 0: unknown
+
+struct Dim { size @0 :Int64; symbol @1 :UInt8; }    # symbol 0: exact; else the size is a bound
+struct TensorSpec { dtype @0 :UInt8; dims @1 :List(Dim); }
+
+struct Attribute {
+  name @0 :Text;
+  union { integer @1 :Int64; real @2 :Float64; text @3 :Text; }
+}
+
+# One op of an op actor; a fused group has several.
+struct PlannedOp {
+  type @0 :Text;
+  name @1 :Text;
+  attributes @2 :List(Attribute);
+  operands @3 :List(Int32);   # >= 0: input port of the actor; < 0: output 0 of op -1 - operand
+  source @4 :Line;
+}
+
+# An output port of a shard and the versions that it sends.
+struct ShardReader { worker @0 :Int32; first @1 :UInt64; stride @2 :UInt64; atEnd @3 :Bool; }
+
+struct Shard {
+  variable @0 :Text;
+  spec @1 :TensorSpec;
+  shard @2 :UInt32;
+  update @3 :UInt8;
+  optimizer @4 :Text;
+  learningRate @5 :Float64;
+  momentum @6 :Float64;
+  initializer @7 :UInt8;      # 0 zeros, 1 uniform in [-limit, limit)
+  limit @8 :Float64;
+  seed @9 :UInt64;
+  steps @10 :List(UInt64);    # per logical worker
+  readers @11 :List(ShardReader);  # per output port
+}
+
+# Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order
+# of the list.
+struct PlannedActor {
+  kind @0 :UInt8;             # 0 op, 1 shard, 2 send, 3 receive, 4 feed, 5 fetch
+  name @1 :Text;
+  task @2 :UInt32;
+  stream @3 :UInt32;
+  ops @4 :List(PlannedOp);    # kind op
+  shard @5 :Shard;            # kind shard
+  inputs @6 :UInt32;          # number of input ports
+  outputs @7 :List(TensorSpec);
+  steps @8 :UInt64;
+  firesOnAny @9 :Bool;
+  source @10 :Line;
+}
+
+# The spec of an edge is that of the output port it leaves.
+struct PlannedEdge {
+  fromActor @0 :UInt32;
+  fromPort @1 :UInt32;
+  toActor @2 :UInt32;
+  toPort @3 :UInt32;
+  credits @4 :UInt32;
+}
