@@ -13,7 +13,8 @@ namespace troupe {
 namespace {
 
 error bad_size(std::string_view text, std::string_view what) {
-  return {error_code::usage, fmt::format("'{}' is not a size: {}; write for example 512MiB, 2GiB or a number of bytes", text, what)};
+  return {error_code::usage,
+          fmt::format("'{}' is not a size: {}; write for example 512MiB, 2GiB or a number of bytes", text, what)};
 }
 
 std::optional<std::uint64_t> factor_of(std::string_view unit) {
@@ -38,16 +39,19 @@ result<std::uint64_t> parse_byte_size(std::string_view text) {
   const auto number = text.substr(0, digits_end);
   auto unit = digits_end == std::string_view::npos ? std::string_view{} : text.substr(digits_end);
   if (unit.starts_with(' ')) unit.remove_prefix(1);
-  if (number.empty()) return bad_size(text, text.starts_with('-') ? "it is negative" : "it does not start with a number");
+  if (number.empty())
+    return bad_size(text, text.starts_with('-') ? "it is negative" : "it does not start with a number");
   const auto factor = factor_of(unit);
   if (!factor) return bad_size(text, fmt::format("'{}' is no unit of memory", unit));
 
   constexpr auto too_much = "it is beyond 2^63 - 1 bytes";
   const auto* end = number.data() + number.size();
   std::uint64_t whole = 0;
-  if (auto [rest, failure] = std::from_chars(number.data(), end, whole); rest == end) {  // exact, where it is an integer
+  if (auto [rest, failure] = std::from_chars(number.data(), end, whole);
+      rest == end) {  // exact, where it is an integer
     std::uint64_t bytes = 0;
-    if (failure != std::errc{} || __builtin_mul_overflow(whole, *factor, &bytes) || bytes >> 63) return bad_size(text, too_much);
+    if (failure != std::errc{} || __builtin_mul_overflow(whole, *factor, &bytes) || bytes >> 63)
+      return bad_size(text, too_much);
     return bytes;
   }
   double fraction = 0;

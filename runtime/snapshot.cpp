@@ -42,7 +42,8 @@ void add_view(nodes_by_id& nodes, const node_snapshot& seen) {
 // What others see of a node that answered itself: it lives, but a wait across that link does not end.
 void add_doubt(node_snapshot& self, const node_snapshot& seen, const std::string& who) {
   if (seen.state == node_state::alive || self.state == node_state::left) return;
-  const auto reason = fmt::format("{} sees it as {}{}{}", who, to_string(seen.state), seen.reason.empty() ? "" : ": ", seen.reason);
+  const auto reason =
+      fmt::format("{} sees it as {}{}{}", who, to_string(seen.state), seen.reason.empty() ? "" : ": ", seen.reason);
   self.reason = self.reason.empty() ? reason : fmt::format("{}; {}", self.reason, reason);
   if (weight(seen.state) > weight(self.state)) self.state = seen.state;
   self.unreachable_seconds = std::max(self.unreachable_seconds, seen.unreachable_seconds);
@@ -87,7 +88,8 @@ std::vector<job_snapshot> merge_jobs(std::span<const node_answer> answers) {
       participants[j.id].insert(j.participants.begin(), j.participants.end());
       if (auto& cause = causes[j.id]; !j.cause.empty() && (cause.empty() || j.cause < cause)) cause = j.cause;
       auto [at, is_new] = best.try_emplace(j.id, view{&j, &a.self.name});
-      if (!is_new && authority(*at->second.job, *at->second.who) < authority(j, a.self.name)) at->second = {&j, &a.self.name};
+      if (!is_new && authority(*at->second.job, *at->second.who) < authority(j, a.self.name))
+        at->second = {&j, &a.self.name};
     }
   std::vector<job_snapshot> list;
   for (const auto& [id, v] : best) {

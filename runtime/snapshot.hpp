@@ -27,7 +27,7 @@ namespace troupe {
 // one of three bytes may take a hundred in memory.
 inline constexpr std::size_t answer_bytes_max = std::size_t{16} << 20;
 inline constexpr std::size_t answer_values_max = std::size_t{2} << 20;
-inline constexpr double skew_seconds = 1.0;                            // answers this close count as simultaneous
+inline constexpr double skew_seconds = 1.0;  // answers this close count as simultaneous
 
 enum class node_state : std::uint8_t { alive, unreachable, dead, left };
 enum class actor_state : std::uint8_t { idle, running, waiting_for_input, waiting_for_credit, ended };
@@ -54,24 +54,24 @@ struct node_snapshot {
 
 // One end of one edge: an output port with two consumers is two of these, with equal names.
 struct port_snapshot {
-  std::string name;       // "in0", "out1": inputs start with "in", outputs with "out"
-  std::string peer;       // name of the actor of the same job at the other end, or "program"
-  std::string peer_node;  // name of that actor's node
-  std::uint64_t credits = 0;      // held by this end, if it is an output: free buffers
+  std::string name;           // "in0", "out1": inputs start with "in", outputs with "out"
+  std::string peer;           // name of the actor of the same job at the other end, or "program"
+  std::string peer_node;      // name of that actor's node
+  std::uint64_t credits = 0;  // held by this end, if it is an output: free buffers
   std::uint64_t credits_max = 0;
-  std::uint64_t queued = 0;       // items that are here and not yet used
-  bool is_waiting = false;        // the actor waits for this port: an input for an item, an output for a credit
-  double since_seconds = 0;       // age of that wait
+  std::uint64_t queued = 0;  // items that are here and not yet used
+  bool is_waiting = false;   // the actor waits for this port: an input for an item, an output for a credit
+  double since_seconds = 0;  // age of that wait
 
   bool is_input() const noexcept { return name.starts_with("in"); }
   friend bool operator==(const port_snapshot&, const port_snapshot&) = default;
 };
 
 struct actor_snapshot {
-  std::string id;    // "n1.17": its node's name and its index there
-  std::string kind;  // to_string(actor_kind)
-  std::string name;  // unique in its job, or on its node if it belongs to no job
-  std::string node;  // name
+  std::string id;      // "n1.17": its node's name and its index there
+  std::string kind;    // to_string(actor_kind)
+  std::string name;    // unique in its job, or on its node if it belongs to no job
+  std::string node;    // name
   std::string job;     // name of its job, or ""
   std::string job_id;  // id of its job, or "": two jobs may have one name
   actor_state state = actor_state::idle;
@@ -91,11 +91,11 @@ struct job_snapshot {
   std::string name;
   job_state state = job_state::running;
   std::uint64_t workers = 0, shards = 0;
-  std::string update;  // "sync", "async" or "": not a training job
+  std::string update;                 // "sync", "async" or "": not a training job
   std::uint64_t step = 0, steps = 0;  // done, of all (0: not known before)
   double started_seconds = 0;
-  double ended_seconds = 0;  // age of the end, 0 while it runs
-  std::string client;        // name of the node that started it
+  double ended_seconds = 0;               // age of the end, 0 while it runs
+  std::string client;                     // name of the node that started it
   std::vector<std::string> participants;  // names of nodes
   std::string cause;                      // one line, of a failed job
 

@@ -86,13 +86,11 @@ struct writer {
   json write(std::uint64_t n) const { return n; }
   json write(double d) const { return std::isfinite(d) ? d : 0.0; }
   template <class E>
-    requires std::is_enum_v<E>
-  json write(E e) const {
-    return std::string(to_string(e));
-  }
+  requires std::is_enum_v<E> json write(E e)
+  const { return std::string(to_string(e)); }
   template <class T>
-    requires std::is_class_v<T>
-  json write(const T& value) const {
+  requires std::is_class_v<T> json write(const T& value)
+  const {
     writer inner{.with_ports = with_ports};
     fields(inner, value);
     return std::move(inner.out);
@@ -165,7 +163,7 @@ struct reader {
     d = j.get<double>();
   }
   template <class E>
-    requires std::is_enum_v<E>
+  requires std::is_enum_v<E>
   void read(const json& j, E& e, const std::string& where) {
     if (j.is_string())
       for (std::uint8_t i = 0; !to_string(static_cast<E>(i)).empty(); ++i)
@@ -182,7 +180,7 @@ struct reader {
       read(j[i], list.emplace_back(), fmt::format("{}[{}]", where, i));
   }
   template <class T>
-    requires std::is_class_v<T>
+  requires std::is_class_v<T>
   void read(const json& j, T& value, const std::string& where) {
     if (!j.is_object()) return fail(j, where.empty() ? "it" : where, "an object");
     reader inner{j, where, failure};
@@ -218,7 +216,8 @@ result<T> parse(std::string_view text) {
     return error(error_code::failed, fmt::format("a bad answer: more than {} bytes, {} values or {} levels of JSON",
                                                  answer_bytes_max, answer_values_max, depth_max));
   const json tree = json::parse(text, nullptr, false);
-  if (tree.is_discarded()) return error(error_code::failed, fmt::format("a bad answer: {} bytes that are no JSON", text.size()));
+  if (tree.is_discarded())
+    return error(error_code::failed, fmt::format("a bad answer: {} bytes that are no JSON", text.size()));
   T value;
   std::optional<error> failure;
   reader{tree, {}, failure}.read(tree, value, {});
@@ -240,7 +239,8 @@ std::string to_json(const node_answer& a) {
     if (count++ > 0) actors += ',';
     actors += text;
   }
-  auto rest = node_answer{a.cluster, a.self, a.peers, {}, a.jobs, a.events, a.actors_left_out + a.actors.size() - count};
+  auto rest =
+      node_answer{a.cluster, a.self, a.peers, {}, a.jobs, a.events, a.actors_left_out + a.actors.size() - count};
   auto text = write_text(rest);
   constexpr std::string_view empty_list = "\"actors\":[]";
   // The last one: before it stand texts, whose quotation marks are escaped, and after it no other list of actors.

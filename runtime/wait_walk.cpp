@@ -31,7 +31,9 @@ node_index::node_index(const cluster_snapshot& c) {
   for (const auto& n : c.nodes) {
     auto [at, is_new] = nodes_.try_emplace(n.name, &n);
     // A name is unique among the living; of the dead, the latest life counts.
-    const auto rank = [](const node_snapshot& x) { return std::tuple(x.state == node_state::alive, x.incarnation, x.id); };
+    const auto rank = [](const node_snapshot& x) {
+      return std::tuple(x.state == node_state::alive, x.incarnation, x.id);
+    };
     if (!is_new && rank(*at->second) < rank(n)) at->second = &n;
   }
   for (const auto& s : c.silent) silent_.try_emplace(s.name, &s);
@@ -47,7 +49,8 @@ std::optional<lost_node> node_index::lost(std::string_view name) const {
   const auto silent = silent_.find(name);
   const bool is_silent = silent != silent_.end();
   if (n == nullptr)
-    return lost_node{name, 0, is_silent ? "does not answer" : "is not known", is_silent ? silent->second->reason : "", 0};
+    return lost_node{name, 0, is_silent ? "does not answer" : "is not known", is_silent ? silent->second->reason : "",
+                     0};
   if (n->state == node_state::alive && !is_silent) return std::nullopt;
   return lost_node{name, n->pid, loss_of(n->state), is_silent && n->reason.empty() ? silent->second->reason : n->reason,
                    n->unreachable_seconds};
@@ -66,8 +69,9 @@ wait_walk::wait_walk(const cluster_snapshot& c, const job_snapshot& job, const n
 void wait_walk::index_actors(const cluster_snapshot& c, const job_snapshot& job) {
   for (const auto& a : c.actors)
     if (belongs(a, job)) actors_.push_back(&a);
-  std::sort(actors_.begin(), actors_.end(),
-            [](const auto* a, const auto* b) { return std::tie(a->name, a->node, a->id) < std::tie(b->name, b->node, b->id); });
+  std::sort(actors_.begin(), actors_.end(), [](const auto* a, const auto* b) {
+    return std::tie(a->name, a->node, a->id) < std::tie(b->name, b->node, b->id);
+  });
   for (std::size_t i = 0; i < actors_.size(); ++i) by_name_.emplace(actors_[i]->name, i);
   marks_.assign(actors_.size(), mark::unseen);
   reached_by_.assign(actors_.size(), none);
@@ -123,7 +127,8 @@ std::vector<const port_snapshot*> wait_walk::waits_of(const actor_snapshot& a) c
   for (const auto& p : a.ports)
     if (p.is_waiting && p.is_input() == wants_input) waits.push_back(&p);
   std::sort(waits.begin(), waits.end(), [](const auto* x, const auto* y) {
-    return std::tie(y->since_seconds, x->name, x->peer, x->peer_node) < std::tie(x->since_seconds, y->name, y->peer, y->peer_node);
+    return std::tie(y->since_seconds, x->name, x->peer, x->peer_node) <
+           std::tie(x->since_seconds, y->name, y->peer, y->peer_node);
   });
   return waits;
 }
@@ -156,7 +161,11 @@ bool wait_walk::is_end(std::size_t i, std::size_t via) {
 std::size_t wait_walk::follow(std::size_t link_index) {
   const auto& [from, port] = links_[link_index];
   const auto& waiter = *actors_[from];
-  root r{.actor = waiter.name, .node = waiter.node, .since_seconds = port->since_seconds, .last_link = link_index, .at = from};
+  root r{.actor = waiter.name,
+         .node = waiter.node,
+         .since_seconds = port->since_seconds,
+         .last_link = link_index,
+         .at = from};
   if (port->peer == "program") {
     r.kind = port->is_input() ? root_kind::program_feed : root_kind::program_fetch;
     return add(r), none;

@@ -17,10 +17,10 @@ namespace troupe {
 // Why a node cannot be waited for: it does not answer or is not alive. nullopt: it is fine.
 struct lost_node {
   std::string_view name;
-  std::uint64_t pid = 0;        // 0: not known
-  std::string_view state;       // "does not answer", "is unreachable", "is dead", "has left", "is not known"
+  std::uint64_t pid = 0;   // 0: not known
+  std::string_view state;  // "does not answer", "is unreachable", "is dead", "has left", "is not known"
   std::string_view reason;
-  double since_seconds = 0;     // 0: not known
+  double since_seconds = 0;  // 0: not known
 };
 class node_index {
  public:

@@ -24,8 +24,9 @@ std::string subject(const actor_snapshot& a) {
 
 std::string describe(const wait_link& l) {
   const auto peer = l.peer == "program" ? "the program" : l.peer.empty() ? "nobody known" : l.peer;
-  return fmt::format("{}{} waits for {} {} from {}, for {}", l.actor, l.node.empty() ? "" : fmt::format(" ({})", l.node),
-                     l.is_credit ? "a credit of" : "input", l.port, peer, format_seconds(l.since_seconds));
+  return fmt::format("{}{} waits for {} {} from {}, for {}", l.actor,
+                     l.node.empty() ? "" : fmt::format(" ({})", l.node), l.is_credit ? "a credit of" : "input", l.port,
+                     peer, format_seconds(l.since_seconds));
 }
 
 std::string lost_sentence(const lost_node& n, double since_seconds) {
@@ -40,7 +41,8 @@ std::string lost_sentence(const lost_node& n, double since_seconds) {
 std::string circle_sentence(const wait_walk& walk, const wait_walk::root& r) {
   const auto links = walk.chain(r);
   const auto length = walk.circle_length(r);
-  const auto who = length == 1 ? "an actor waits for itself" : fmt::format("{} actors wait for each other in a circle", length);
+  const auto who =
+      length == 1 ? "an actor waits for itself" : fmt::format("{} actors wait for each other in a circle", length);
   auto text = fmt::format("{}, for {}: ", who, format_seconds(r.since_seconds));
   const auto shown = std::min(length, links_shown_max);
   for (std::size_t i = 0; i < shown; ++i) {
@@ -62,16 +64,19 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
       return fmt::format("{} ended {} ago, and {}", subject(*a), age,
                          r.last_link == wait_walk::none ? "nothing else is left" : "what waits for it waits on");
     case root_kind::actor_missing:
-      return fmt::format("node {} answers and has no actor {} of this job, which is waited for, for {}", r.node, r.actor, age);
+      return fmt::format("node {} answers and has no actor {} of this job, which is waited for, for {}", r.node,
+                         r.actor, age);
     case root_kind::cycle: return circle_sentence(walk, r);
     case root_kind::program_feed: return fmt::format("{} waits for the program to feed it, for {}", subject(*a), age);
     case root_kind::program_fetch:
       return fmt::format("the program does not take the values of {}, which is full, for {}", subject(*a), age);
     case root_kind::actor_running: return fmt::format("{} runs, for {}", subject(*a), age);
-    case root_kind::actor_idle: return fmt::format("{} is idle, for {}: nothing has reached it since", subject(*a), age);
+    case root_kind::actor_idle:
+      return fmt::format("{} is idle, for {}: nothing has reached it since", subject(*a), age);
     default:
       if (a == nullptr)
-        return fmt::format("{}{} is waited for, for {}, and is not among the actors that were listed", r.actor, place(r.node), age);
+        return fmt::format("{}{} is waited for, for {}, and is not among the actors that were listed", r.actor,
+                           place(r.node), age);
       return fmt::format("{} is {}, for {}, and does not say for whom", subject(*a), to_string(a->state), age);
   }
 }
@@ -91,18 +96,21 @@ struct judged {
 };
 
 // Nothing of the job is listed: perhaps because the nodes that know it are lost.
-judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, const node_index& nodes, why_answer answer) {
+judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, const node_index& nodes,
+                              why_answer answer) {
   for (const auto& name : j.participants)
     if (const auto loss = nodes.lost(name)) {
       answer.kind = root_kind::node_lost;
       answer.node = name;
       answer.since_seconds = loss->since_seconds;
-      answer.root = fmt::format("{}: {}, and no other node lists an actor of the job", heading(j), lost_sentence(*loss, loss->since_seconds));
+      answer.root = fmt::format("{}: {}, and no other node lists an actor of the job", heading(j),
+                                lost_sentence(*loss, loss->since_seconds));
       return {std::move(answer), 0};
     }
   answer.kind = root_kind::unexplained;
-  answer.root = fmt::format("{}: no node lists an actor of it{}", heading(j),
-                            c.actors_left_out > 0 ? fmt::format(" ({} actors were left out of the answers)", c.actors_left_out) : "");
+  answer.root = fmt::format(
+      "{}: no node lists an actor of it{}", heading(j),
+      c.actors_left_out > 0 ? fmt::format(" ({} actors were left out of the answers)", c.actors_left_out) : "");
   return {std::move(answer), 4};
 }
 
@@ -128,7 +136,8 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
     }
   for (const auto& other : walk.roots()) {
     if (answer.also.size() >= also_max) break;
-    const bool is_told = other.kind == root_kind::node_lost && std::find(told.begin(), told.end(), other.node) != told.end();
+    const bool is_told =
+        other.kind == root_kind::node_lost && std::find(told.begin(), told.end(), other.node) != told.end();
     if (&other == &r || is_told || !other.is_settled || other.since_seconds < skew_seconds) continue;
     if (other.kind == root_kind::node_lost) told.push_back(other.node);
     answer.also.push_back(sentence(walk, other, nodes));
@@ -220,10 +229,15 @@ std::string why_answer::text() const {
 std::string why_answer::json() const {
   nlohmann::ordered_json links = nlohmann::ordered_json::array();
   for (const auto& l : chain)
-    links.push_back({{"actor", l.actor}, {"id", l.actor_id}, {"node", l.node}, {"port", l.port},
-                     {"waits_for", l.is_credit ? "credit" : "input"}, {"peer", l.peer}, {"peer_node", l.peer_node},
+    links.push_back({{"actor", l.actor},
+                     {"id", l.actor_id},
+                     {"node", l.node},
+                     {"port", l.port},
+                     {"waits_for", l.is_credit ? "credit" : "input"},
+                     {"peer", l.peer},
+                     {"peer_node", l.peer_node},
                      {"since_seconds", l.since_seconds}});
-  const nlohmann::ordered_json out{{"kind", to_string(kind)}, {"job", job}, {"actor", actor}, {"node", node},
+  const nlohmann::ordered_json out{{"kind", to_string(kind)},        {"job", job},   {"actor", actor}, {"node", node},
                                    {"since_seconds", since_seconds}, {"root", root}, {"chain", links}, {"also", also}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

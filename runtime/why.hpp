@@ -21,7 +21,7 @@
 namespace troupe {
 
 enum class root_kind : std::uint8_t {
-  no_job,         // nothing runs
+  no_job,  // nothing runs
   job_done,
   job_failed,
   node_lost,      // the node does not answer, is unreachable, dead or left
@@ -32,7 +32,7 @@ enum class root_kind : std::uint8_t {
   program_fetch,  // the program does not take what a fetch holds
   actor_running,
   actor_idle,
-  unexplained,    // an actor waits and does not say for whom
+  unexplained,  // an actor waits and does not say for whom
 };
 std::string_view to_string(root_kind k) noexcept;
 
@@ -53,9 +53,9 @@ struct why_answer {
   std::string actor;  // at the root, or expected on the lost node; "" if there is none
   std::string node;   // of the root
   double since_seconds = 0;
-  std::string root;              // the root as a sentence
-  std::vector<wait_link> chain;  // from the start to the root; of a cycle, its links last
-  std::vector<std::string> also; // sentences about other nodes of the job that are lost
+  std::string root;               // the root as a sentence
+  std::vector<wait_link> chain;   // from the start to the root; of a cycle, its links last
+  std::vector<std::string> also;  // sentences about other nodes of the job that are lost
 
   // "Job mnist, step 12 of 4690: node n2 (pid 4242) ... The chain: ...": one paragraph without line breaks.
   std::string text() const;

@@ -84,7 +84,8 @@ BOOST_AUTO_TEST_CASE(SN_2_what_is_written_is_read_back_equal) {
   const auto c_back = parse_cluster_snapshot(to_json(c));
   BOOST_TEST_REQUIRE(bool(c_back), message(c_back));
   BOOST_TEST((*c_back == c));
-  BOOST_TEST((parse_node_answer(to_json(node_answer{})) && *parse_node_answer(to_json(node_answer{})) == node_answer{}));
+  BOOST_TEST(
+      (parse_node_answer(to_json(node_answer{})) && *parse_node_answer(to_json(node_answer{})) == node_answer{}));
 }
 
 BOOST_AUTO_TEST_CASE(a_text_that_looks_like_JSON_stays_a_text) {
@@ -163,7 +164,7 @@ BOOST_AUTO_TEST_CASE(SN_1_random_damage_never_crashes) {
     }
     (parse_node_answer(text) ? read : refused) += 1;
   }
-  BOOST_TEST(read > 100u);     // damage inside a text
+  BOOST_TEST(read > 100u);  // damage inside a text
   BOOST_TEST(refused > 100u);
 }
 

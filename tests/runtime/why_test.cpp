@@ -53,7 +53,8 @@ struct scene {
                         const std::string& kind = "op") {
     double since = 0;
     for (const auto& p : ports) since = std::max(since, p.since_seconds);
-    auto& a = add(name, node, ports.at(0).is_input() ? actor_state::waiting_for_input : actor_state::waiting_for_credit, since, kind);
+    auto& a = add(name, node, ports.at(0).is_input() ? actor_state::waiting_for_input : actor_state::waiting_for_credit,
+                  since, kind);
     a.ports = ports;
     return a;
   }
@@ -98,7 +99,8 @@ BOOST_AUTO_TEST_CASE(the_walk_ends_at_a_running_actor_across_nodes) {
   BOOST_TEST(path(a) == "loss > w0/send > w0/matmul");
   BOOST_TEST(a.text() ==
              "Job mnist, step 12 of 400: op w0/matmul (n1.2) on node n1 runs, for 3.2 s. The chain: "
-             "loss (c1) waits for input in0 from w0/send, for 3.0 s; w0/send (n1) waits for input in0 from w0/matmul, for 3.1 s.");
+             "loss (c1) waits for input in0 from w0/send, for 3.0 s; w0/send (n1) waits for input in0 from w0/matmul, "
+             "for 3.1 s.");
 }
 
 BOOST_AUTO_TEST_CASE(a_stopped_worker_is_named_with_its_pid_and_the_actor_expected_there) {
@@ -114,8 +116,9 @@ BOOST_AUTO_TEST_CASE(a_stopped_worker_is_named_with_its_pid_and_the_actor_expect
   BOOST_TEST((a.kind == root_kind::node_lost));
   BOOST_TEST(a.node == "n2");
   BOOST_TEST(a.since_seconds == 2.4);
-  BOOST_TEST(a.root == "Job mnist, step 12 of 400: node n2 (pid 4002) is unreachable, for 2.4 s (no answer within 2 s); "
-                       "shard0/send is expected there");
+  BOOST_TEST(a.root ==
+             "Job mnist, step 12 of 400: node n2 (pid 4002) is unreachable, for 2.4 s (no answer within 2 s); "
+             "shard0/send is expected there");
   BOOST_TEST(a.also.empty());
 }
 
@@ -124,7 +127,8 @@ BOOST_AUTO_TEST_CASE(a_node_that_only_does_not_answer_is_lost_for_as_long_as_it_
   s.waits("loss", "c1", {in("w0/send", "n2", 3.0)}, "fetch");
   s.c.silent = {{"n2", "no answer within 2 s"}};
   const auto a = s.explain();
-  BOOST_TEST(has(a.root, "node n2 (pid 4002) does not answer, for 3.0 s (no answer within 2 s); w0/send is expected there"));
+  BOOST_TEST(
+      has(a.root, "node n2 (pid 4002) does not answer, for 3.0 s (no answer within 2 s); w0/send is expected there"));
 }
 
 BOOST_AUTO_TEST_CASE(a_lost_node_outweighs_older_waits) {
@@ -179,7 +183,8 @@ BOOST_AUTO_TEST_CASE(a_fetch_that_the_program_does_not_empty_blocks_what_another
   s.waits("b", "c1", {out("program", "", 8.0)}, "fetch");
   const auto a = s.explain();
   BOOST_TEST((a.kind == root_kind::program_fetch));
-  BOOST_TEST(has(a.root, "the program does not take the values of fetch b (c1.2) on node c1, which is full, for 8.0 s"));
+  BOOST_TEST(
+      has(a.root, "the program does not take the values of fetch b (c1.2) on node c1, which is full, for 8.0 s"));
   BOOST_TEST(path(a) == "a > both > b > program");
   BOOST_TEST(a.chain[1].is_credit);
   BOOST_TEST(has(a.text(), "both (c1) waits for a credit of out0 from b, for 7.5 s"));
@@ -214,8 +219,9 @@ BOOST_AUTO_TEST_CASE(an_old_circle_of_waits_is_printed) {
   const auto a = s.explain();
   BOOST_TEST((a.kind == root_kind::cycle));
   BOOST_TEST(a.since_seconds == 5.0);
-  BOOST_TEST(has(a.root, "3 actors wait for each other in a circle, for 5.0 s: join for input from right, right for input from "
-                         "fork, fork for a credit from join"));
+  BOOST_TEST(has(a.root,
+                 "3 actors wait for each other in a circle, for 5.0 s: join for input from right, right for input from "
+                 "fork, fork for a credit from join"));
   BOOST_TEST(path(a) == "loss > join > right > fork > join");
 }
 
@@ -272,7 +278,8 @@ BOOST_AUTO_TEST_CASE(an_idle_actor_at_the_end_says_that_nothing_reached_it) {
 BOOST_AUTO_TEST_CASE(a_wait_without_a_name_is_unexplained) {
   scene s;
   s.waits("loss", "c1", {in("", "", 5.0)}, "fetch");
-  BOOST_TEST(has(s.explain().root, "fetch loss (c1.0) on node c1 is waiting for input, for 5.0 s, and does not say for whom"));
+  BOOST_TEST(
+      has(s.explain().root, "fetch loss (c1.0) on node c1 is waiting for input, for 5.0 s, and does not say for whom"));
   s.c.actors[0].ports.clear();
   BOOST_TEST((s.explain().kind == root_kind::unexplained));
 }
@@ -348,7 +355,8 @@ BOOST_AUTO_TEST_CASE(WH_1_a_long_chain_costs_linear_time_and_is_shortened_in_the
   constexpr int length = 100'000;
   s.c.actors.reserve(length + 2);
   s.waits("loss", "c1", {in("op0", "n1", 5.0)}, "fetch");
-  for (int i = 0; i < length; ++i) s.waits("op" + std::to_string(i), "n1", {in("op" + std::to_string(i + 1), "n1", 5.0)});
+  for (int i = 0; i < length; ++i)
+    s.waits("op" + std::to_string(i), "n1", {in("op" + std::to_string(i + 1), "n1", 5.0)});
   s.add("op" + std::to_string(length), "n1", running, 5.0);
   const auto a = s.explain();
   BOOST_TEST(a.actor == "op100000");
@@ -379,11 +387,12 @@ BOOST_AUTO_TEST_CASE(the_structured_answer_is_one_line_of_JSON) {
   scene s;
   s.waits("loss", "c1", {in("op", "n1", 3.0)}, "fetch");
   s.add("op", "n1", running, 3.5);
-  BOOST_TEST(s.explain().json() ==
-             R"({"kind":"actor running","job":"mnist","actor":"op","node":"n1","since_seconds":3.5,)"
-             R"("root":"Job mnist, step 12 of 400: op op (n1.1) on node n1 runs, for 3.5 s",)"
-             R"("chain":[{"actor":"loss","id":"c1.0","node":"c1","port":"in0","waits_for":"input","peer":"op","peer_node":"n1",)"
-             R"("since_seconds":3.0}],"also":[]})");
+  BOOST_TEST(
+      s.explain().json() ==
+      R"({"kind":"actor running","job":"mnist","actor":"op","node":"n1","since_seconds":3.5,)"
+      R"("root":"Job mnist, step 12 of 400: op op (n1.1) on node n1 runs, for 3.5 s",)"
+      R"("chain":[{"actor":"loss","id":"c1.0","node":"c1","port":"in0","waits_for":"input","peer":"op","peer_node":"n1",)"
+      R"("since_seconds":3.0}],"also":[]})");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
