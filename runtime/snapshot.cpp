@@ -145,6 +145,10 @@ double job_snapshot::steps_per_second() const noexcept {
   return step > 0 && seconds > 0 ? static_cast<double>(step) / seconds : 0;
 }
 
+bool belongs(const actor_snapshot& a, const job_snapshot& j) noexcept {
+  return a.job_id.empty() || j.id.empty() ? a.job == j.name && !a.job.empty() : a.job_id == j.id;
+}
+
 bool natural_less(std::string_view a, std::string_view b) noexcept {
   const auto whole_a = a, whole_b = b;
   while (!a.empty() && !b.empty()) {

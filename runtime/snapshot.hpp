@@ -149,6 +149,9 @@ struct cluster_snapshot {
 // unreachable, with that one's name; of a job counts the word of its client, else of who has seen most steps.
 cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_node> silent = {});
 
+// By id, since two jobs may have one name; by name where an id is missing.
+bool belongs(const actor_snapshot& a, const job_snapshot& j) noexcept;
+
 // "n2" before "n10".
 bool natural_less(std::string_view a, std::string_view b) noexcept;
 

@@ -11,10 +11,6 @@ bool is_waiting(const actor_snapshot& a) {
   return a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
 }
 
-bool belongs(const actor_snapshot& a, const job_snapshot& j) {
-  return a.job_id.empty() || j.id.empty() ? a.job == j.name && !a.job.empty() : a.job_id == j.id;
-}
-
 std::string_view loss_of(node_state s) {
   switch (s) {
     case node_state::alive: return "does not answer";

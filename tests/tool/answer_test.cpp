@@ -1,0 +1,200 @@
+#include "tools/troupe-tool/answer.hpp"
+
+#include "tests/tool/sample.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+using namespace troupe;
+
+namespace {
+
+command parse(const std::string& line) {
+  std::istringstream in(line);
+  std::vector<std::string> arguments;
+  for (std::string word; in >> word;) arguments.push_back(word);
+  const auto p = parse_command(arguments);
+  BOOST_TEST_REQUIRE(p.to_run.has_value(), line << ": " << p.err);
+  return *p.to_run;
+}
+
+outcome run(const std::string& line, const cluster_snapshot& c = sample_cluster(), screen s = {}) {
+  return answer(parse(line), c, s);
+}
+
+std::size_t widest_line(const std::string& text) {
+  std::size_t widest = 0;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) widest = std::max(widest, line.size());
+  return widest;
+}
+
+cluster_snapshot with_silent_node() {
+  auto c = sample_cluster();
+  c.nodes[2].state = node_state::unreachable;
+  std::erase_if(c.actors, [](const auto& a) { return a.node == "n2"; });
+  c.silent = {{"n2", "no answer within 2 s"}};
+  return c;
+}
+
+const std::vector<std::string> every_question{
+    "status", "list nodes", "list actors", "list jobs", "show node n1", "show actor n1.1", "graph", "why", "events"};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(answer)
+
+BOOST_AUTO_TEST_CASE(every_question_has_an_answer_on_stdout_and_ends_with_0) {
+  for (const auto& line : every_question) {
+    const auto o = run(line);
+    BOOST_TEST(o.exit_code == 0, line);
+    BOOST_TEST(!o.out.empty(), line);
+    BOOST_TEST(o.out.back() == '\n', line);
+    BOOST_TEST(o.err.empty(), line << ": " << o.err);
+    BOOST_TEST(o.out.find('\x1b') == std::string::npos, "no colour in a pipe: " << line);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(JSON_is_one_line_that_parses_and_lists_are_arrays) {
+  for (const auto& line : every_question) {
+    const auto o = run(line + " --json");
+    BOOST_TEST(std::count(o.out.begin(), o.out.end(), '\n') == 1, line);
+    const auto j = nlohmann::json::parse(o.out, nullptr, false);
+    BOOST_TEST(!j.is_discarded(), line);
+    BOOST_TEST(j.is_array() == (line.starts_with("list") || line == "events" || line == "graph"), line);
+  }
+  for (const char* line : {"list nodes", "list actors", "list jobs", "events", "graph"}) {
+    const auto o = run(std::string(line) + " --json", {});
+    BOOST_TEST(o.out == "[]\n", line);
+    BOOST_TEST(o.exit_code == 0, line);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
+  const auto keys = [](const std::string& line) {
+    std::string names;
+    const auto list = nlohmann::ordered_json::parse(run(line).out);
+    for (const auto& [key, value] : list.at(0).items()) names += key + " ";
+    return names;
+  };
+  BOOST_TEST(keys("list nodes --json") == "id name pid kind job address incarnation state reason unreachable_seconds ");
+  BOOST_TEST(keys("list actors --json") ==
+             "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
+             "queue steps ");
+  BOOST_TEST(keys("list jobs --json") ==
+             "id name state workers shards update step steps started_seconds ended_seconds client participants cause ");
+  BOOST_TEST(nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") == "loss");
+}
+
+BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {
+  for (const auto& line : {"status", "list nodes", "list actors", "list jobs", "show actor n1.1"})
+    for (const std::size_t width : {80u, 100u, 200u}) {
+      const auto o = run(line, sample_cluster(), {width, 50});
+      BOOST_TEST(widest_line(o.out) <= width, line << " at " << width << "\n" << o.out);
+    }
+  BOOST_TEST(has_text(run("list actors", sample_cluster(), {80, 50}).err, "columns that do not fit: "));
+  BOOST_TEST(run("list actors", sample_cluster(), {80, 50}).exit_code == 0);
+  BOOST_TEST(run("list actors").err.empty());
+  BOOST_TEST(has_text(run("list actors").out, "BYTES OUT"));
+}
+
+BOOST_AUTO_TEST_CASE(an_actor_is_shown_by_id_or_name_with_each_port) {
+  for (const char* line : {"show actor n1.1", "show actor worker/0/matmul"}) {
+    const auto o = run(line);
+    for (const char* part :
+         {"worker/0/matmul", "running for 250 ms", "512 in, 511 out", "1.0 MiB in, 5.0 MiB out", "out1", "1/2"})
+      BOOST_TEST(has_text(o.out, part), part << "\n" << o.out);
+  }
+  BOOST_TEST(has_text(run("show actor loss").out, "for input, since 200 ms ago"));
+  BOOST_TEST(has_text(run("show actor n1.0").out, "for a credit, since 100 ms ago"));
+}
+
+BOOST_AUTO_TEST_CASE(a_node_is_shown_by_name_or_id_with_its_actors) {
+  for (const char* line : {"show node n1", "show node 00abn1"})
+    for (const char* part :
+         {"4101", "127.0.0.1:40001", "worker", "1 idle, 1 running, 1 waiting for credit", "mnist (running)"})
+      BOOST_TEST(has_text(run(line).out, part), part << "\n" << run(line).out);
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_object_ends_with_6_and_near_names) {
+  const auto node = run("show node n3");
+  BOOST_TEST(node.exit_code == 6);
+  BOOST_TEST(node.out.empty());
+  BOOST_TEST(node.err ==
+             "troupe: no node 'n3' in cluster default; did you mean c1 or n1 or n2?; troupe list nodes shows all\n");
+  const auto actor = run("show actor worker/0/matmall");
+  BOOST_TEST(actor.exit_code == 6);
+  BOOST_TEST(has_text(actor.err, "did you mean worker/0/matmul"));
+  const auto job = run("why minst");
+  BOOST_TEST(job.exit_code == 6);
+  BOOST_TEST(has_text(job.err, "did you mean mnist?"));
+}
+
+BOOST_AUTO_TEST_CASE(a_name_of_several_actors_asks_for_an_id) {
+  auto c = sample_cluster();
+  c.actors[1].name = c.actors[2].name;
+  const auto o = run("show actor worker/0/matmul", c);
+  BOOST_TEST(o.exit_code == 6);
+  BOOST_TEST(has_text(o.err, "2 actors are named 'worker/0/matmul': n1.0, n1.1; name one by its id"));
+}
+
+BOOST_AUTO_TEST_CASE(silent_nodes_make_an_answer_partial_and_are_named_on_stderr) {
+  for (const auto& line : every_question) {
+    const auto o = run(line, with_silent_node());
+    BOOST_TEST(o.exit_code == 4, line);
+    BOOST_TEST(!o.out.empty(), line);
+    BOOST_TEST(has_text(o.err, "troupe: node n2 did not answer: no answer within 2 s"), line);
+  }
+  const auto unknown = run("show actor shard/0/w", with_silent_node());
+  BOOST_TEST(unknown.exit_code == 6);
+  BOOST_TEST(has_text(unknown.err, "node n2 did not answer"));
+}
+
+BOOST_AUTO_TEST_CASE(actors_that_were_left_out_are_counted_on_stderr) {
+  auto c = sample_cluster();
+  c.actors_left_out = 7;
+  BOOST_TEST(run("list actors", c).exit_code == 4);
+  BOOST_TEST(has_text(run("list actors", c).err, "7 actors did not fit"));
+  BOOST_TEST(run("list nodes", c).exit_code == 0);
+}
+
+BOOST_AUTO_TEST_CASE(why_ends_with_1_for_a_failed_job_even_when_the_answer_is_partial) {
+  auto c = with_silent_node();
+  BOOST_TEST(has_text(run("why", c).out, "Job mnist, step 511 of 4690: "));
+  c.jobs[0].state = job_state::failed;
+  c.jobs[0].cause = "node n2 died at step 511";
+  BOOST_TEST(run("why", c).exit_code == 1);
+  BOOST_TEST(has_text(run("why", c).out, "node n2 died at step 511"));
+}
+
+BOOST_AUTO_TEST_CASE(errors_end_with_their_code) {
+  BOOST_TEST(answer_error({error_code::unreachable, "no cluster default"}).exit_code == 3);
+  BOOST_TEST(answer_error({error_code::denied, "wrong token"}).exit_code == 5);
+  BOOST_TEST(answer_error({error_code::denied, "wrong token"}).err == "troupe: wrong token\n");
+}
+
+BOOST_AUTO_TEST_CASE(wait_counts_living_nodes_but_no_clients) {
+  const auto c = sample_cluster();
+  BOOST_TEST(nodes_alive(c) == 2u);
+  BOOST_TEST(nodes_alive(with_silent_node()) == 1u);
+  BOOST_TEST(answer_wait_done(parse("wait nodes=2"), c).out == "2 nodes alive: n1 n2\n");
+  BOOST_TEST(answer_wait_done(parse("wait nodes=2 --json"), c).out == "{\"nodes\":2}\n");
+  const auto late = answer_wait_timed_out(parse("wait nodes=3 --timeout 500ms"), c);
+  BOOST_TEST(late.exit_code == 4);
+  BOOST_TEST(late.err == "troupe: after 500 ms 2 of 3 nodes are alive\n");
+  const auto never = answer_wait_timed_out(parse("wait nodes=3"), error(error_code::unreachable, "no cluster default"));
+  BOOST_TEST(never.exit_code == 4);
+  BOOST_TEST(never.err == "troupe: after 20.0 s still: no cluster default\n");
+}
+
+BOOST_AUTO_TEST_CASE(the_version_needs_no_cluster) {
+  BOOST_TEST(answer_version(parse("version")).out.starts_with("troupe 0."));
+  BOOST_TEST(nlohmann::json::parse(answer_version(parse("version --json")).out).contains("version"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

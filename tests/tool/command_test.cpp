@@ -1,0 +1,119 @@
+#include "tools/troupe-tool/command.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+using namespace troupe;
+
+namespace {
+
+parsed_command parse(const std::string& line) {
+  std::istringstream in(line);
+  std::vector<std::string> arguments;
+  for (std::string word; in >> word;) arguments.push_back(word);
+  return parse_command(arguments);
+}
+
+command good(const std::string& line) {
+  const auto p = parse(line);
+  BOOST_TEST_REQUIRE(p.to_run.has_value(), line << ": " << p.err);
+  return *p.to_run;
+}
+
+void check_usage(const std::string& line, const std::string& part) {
+  const auto p = parse(line);
+  BOOST_TEST_REQUIRE(!p.to_run.has_value(), line);
+  BOOST_TEST(p.exit_code == 2, line);
+  BOOST_TEST(p.out.empty(), line);
+  BOOST_TEST(p.err.starts_with("troupe: "), p.err);
+  BOOST_TEST(p.err.find(part) != std::string::npos, line << ": " << p.err);
+  BOOST_TEST(p.err.find('\n') == p.err.size() - 1, "one line: " << p.err);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(command)
+
+BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
+  BOOST_TEST((good("").action == verb::none));
+  BOOST_TEST((good("status").action == verb::status));
+  BOOST_TEST((good("list nodes").kind == object_kind::node));
+  BOOST_TEST((good("list actors").kind == object_kind::actor));
+  BOOST_TEST((good("list jobs").kind == object_kind::job));
+  BOOST_TEST((good("show node n1").kind == object_kind::node));
+  BOOST_TEST(good("show actor n1.17").id == "n1.17");
+  BOOST_TEST((good("show actor n1.17").action == verb::show));
+  BOOST_TEST((good("graph").format == graph_format::text));
+  BOOST_TEST((good("graph --dot").format == graph_format::dot));
+  BOOST_TEST((good("graph --svg").format == graph_format::svg));
+  BOOST_TEST(good("why").id.empty());
+  BOOST_TEST(good("why mnist").id == "mnist");
+  BOOST_TEST((good("events").action == verb::events));
+  BOOST_TEST(good("wait nodes=3").nodes_wanted == 3u);
+  BOOST_TEST((good("version").action == verb::version));
+}
+
+BOOST_AUTO_TEST_CASE(global_flags_stand_before_or_after_the_verb) {
+  for (const char* line : {"--cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2 list nodes",
+                           "list nodes --cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2",
+                           "--cluster lab --join a:1 list --json --join b:2 nodes --timeout 500ms --token-file t"}) {
+    const auto c = good(line);
+    BOOST_TEST(c.ask.cluster == "lab", line);
+    BOOST_TEST(c.json, line);
+    BOOST_TEST(c.ask.timeout_ns == 500'000'000, line);
+    BOOST_TEST(c.ask.token_file == "t", line);
+    BOOST_TEST((c.ask.join == std::vector<std::string>{"a:1", "b:2"}), line);
+    BOOST_TEST((c.kind == object_kind::node), line);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(defaults_are_the_default_cluster_and_two_seconds_and_twenty_for_wait) {
+  BOOST_TEST(good("status").ask.cluster == "default");
+  BOOST_TEST(good("status").ask.timeout_ns == 2'000'000'000);
+  BOOST_TEST(good("wait nodes=1").ask.timeout_ns == 20'000'000'000);
+  BOOST_TEST(good("wait nodes=1 --timeout 1s").ask.timeout_ns == 1'000'000'000);
+}
+
+BOOST_AUTO_TEST_CASE(only_what_a_verb_needs_is_asked_for) {
+  BOOST_TEST((good("wait nodes=1").ask.parts == ask_part::nodes));
+  BOOST_TEST((good("list nodes").ask.parts == ask_part::nodes));
+  BOOST_TEST((good("list jobs").ask.parts == ask_part::jobs));
+  BOOST_TEST((good("why").ask.parts == (ask_part::actors | ask_part::jobs)));
+  BOOST_TEST((good("").ask.parts == ask_part::all));
+}
+
+BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expected) {
+  check_usage("lst nodes", "'lst' is no verb; did you mean list?");
+  check_usage("xyzzy", "'xyzzy' is no verb; there are status, list");
+  check_usage("list", "KIND");
+  check_usage("list node", "'node' is no kind of object; there are nodes, actors and jobs");
+  check_usage("show nodes n1", "'nodes' is no kind of object; there are node and actor");
+  check_usage("show node", "ID");
+  check_usage("show node n1 n2", "n2");
+  check_usage("status --colour", "--colour");
+  check_usage("status --timeout 20", "--timeout: '20' is not a duration: the unit is missing");
+  check_usage("wait nodes", "'nodes' is no condition; write nodes=N");
+  check_usage("wait nodes=-1", "is no condition");
+  check_usage("wait nodes=3x", "is no condition");
+  check_usage("wait nodes=99999999999999999999", "is no condition");
+  check_usage("wait", "CONDITION");
+  check_usage("graph --dot --svg", "--dot");
+  check_usage("graph --dot --json", "--json does not go with --dot");
+  check_usage("status list", "list");
+  check_usage("--cluster", "--cluster");
+}
+
+BOOST_AUTO_TEST_CASE(help_is_data_and_lists_verbs_flags_and_exit_codes) {
+  const auto p = parse("--help");
+  BOOST_TEST(!p.to_run.has_value());
+  BOOST_TEST(p.exit_code == 0);
+  BOOST_TEST(p.err.empty());
+  for (const char* part : {"status", "why", "--cluster", "--timeout", "Exit codes"})
+    BOOST_TEST(p.out.find(part) != std::string::npos, part);
+  BOOST_TEST(parse("show --help").out.find("ID") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

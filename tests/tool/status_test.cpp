@@ -1,0 +1,57 @@
+#include "tools/troupe-tool/status.hpp"
+
+#include "tests/tool/sample.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <string>
+
+using namespace troupe;
+
+BOOST_AUTO_TEST_SUITE(status)
+
+BOOST_AUTO_TEST_CASE(the_page_shows_cluster_nodes_jobs_busiest_actors_and_waits) {
+  const auto page = draw_status(sample_cluster(), 0, 0);
+  BOOST_TEST(page.starts_with("cluster default: 2 nodes, 1 client, 1 job running, 6 actors\n"));
+  for (const char* part : {"n2    alive", "511/4690 (11%)  [##..................]    100.0  41.8 s", "BUSIEST",
+                           "worker/0/matmul  n1.1  op", "75%", "WAITS", "input in0"})
+    BOOST_TEST(has_text(page, part), part << "\n" << page);
+  // The busiest and the oldest come first.
+  BOOST_TEST(page.find("75%") < page.find("5%   ") + 0);
+  BOOST_TEST(page.rfind("worker/0/gradient/receive  n2.0") < page.rfind("worker/0/reader            n1.0"));
+}
+
+BOOST_AUTO_TEST_CASE(short_lists_say_how_many_more_there_are) {
+  auto c = sample_cluster();
+  for (int i = 0; i < 10; ++i) c.actors.push_back(c.actors[1]);
+  BOOST_TEST(has_text(draw_status(c, 0, 0), "and 11 more: troupe list actors\n"));  // of 16 busy ones
+  BOOST_TEST(has_text(draw_status(c, 0, 0), "and 8 more: troupe list actors\n"));   // of 13 waits
+}
+
+BOOST_AUTO_TEST_CASE(the_page_fits_the_height_of_a_terminal) {
+  for (const std::size_t height : {12u, 20u, 24u, 50u}) {
+    const auto page = draw_status(sample_cluster(), 80, height);
+    BOOST_TEST(static_cast<std::size_t>(std::count(page.begin(), page.end(), '\n')) <= height, height << "\n" << page);
+  }
+  BOOST_TEST(has_text(draw_status(sample_cluster(), 80, 12), "a higher terminal shows"));
+}
+
+BOOST_AUTO_TEST_CASE(lost_nodes_and_failed_jobs_are_told) {
+  auto c = sample_cluster();
+  c.nodes[2].state = node_state::dead;
+  c.nodes[2].reason = "killed";
+  c.jobs[0].state = job_state::failed;
+  c.jobs[0].cause = "node n2 died at step 511";
+  const auto page = draw_status(c, 0, 0);
+  BOOST_TEST(has_text(page, "1 node, 1 client, 1 not alive, 0 jobs running"));
+  BOOST_TEST(has_text(page, "dead"));
+  BOOST_TEST(has_text(page, "killed"));
+  BOOST_TEST(has_text(page, "mnist failed: node n2 died at step 511"));
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_cluster_is_a_page_too) {
+  BOOST_TEST(draw_status({}, 0, 0) == "cluster : 0 nodes, 0 jobs running, 0 actors\n\nno jobs\n");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,154 @@
+#include "tools/troupe-tool/answer.hpp"
+
+#include "runtime/duration.hpp"
+#include "runtime/why.hpp"
+#include "tools/troupe-tool/graph_view.hpp"
+#include "tools/troupe-tool/lists.hpp"
+#include "tools/troupe-tool/near_names.hpp"
+#include "tools/troupe-tool/status.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <vector>
+
+namespace troupe {
+
+namespace {
+
+constexpr int exit_failed = static_cast<int>(error_code::failed);
+constexpr int exit_partial = static_cast<int>(error_code::timed_out);
+
+std::string with_newline(std::string text) { return std::move(text) + "\n"; }
+
+outcome from_table(const drawn_table& t) {
+  outcome o;
+  o.out = t.text;
+  if (!t.dropped.empty())
+    o.err = fmt::format("troupe: columns that do not fit: {} (a wider terminal, a pipe or --json has them)\n",
+                        fmt::join(t.dropped, ", "));
+  return o;
+}
+
+outcome answer_list(const command& c, const cluster_snapshot& s, std::size_t width) {
+  outcome json;
+  switch (c.kind) {
+    case object_kind::actor:
+      if (!c.json) return from_table(list_actors(s, width));
+      json.out = with_newline(to_json(std::span<const actor_snapshot>(s.actors)));
+      return json;
+    case object_kind::job:
+      if (!c.json) return from_table(list_jobs(s, width));
+      json.out = with_newline(to_json(std::span<const job_snapshot>(s.jobs)));
+      return json;
+    default:
+      if (!c.json) return from_table(list_nodes(s, width));
+      json.out = with_newline(to_json(std::span<const node_snapshot>(s.nodes)));
+      return json;
+  }
+}
+
+outcome answer_show(const command& c, const cluster_snapshot& s, std::size_t width) {
+  outcome o;
+  if (c.kind == object_kind::actor) {
+    const auto found = find_actor(s, c.id);
+    if (!found) return answer_error(found.error());
+    o.out = c.json ? with_newline(to_json(**found)) : show_actor(**found, width);
+    return o;
+  }
+  const auto found = find_node(s, c.id);
+  if (!found) return answer_error(found.error());
+  o.out = c.json ? with_newline(to_json(**found)) : show_node(s, **found);
+  return o;
+}
+
+outcome answer_graph(const command& c, const cluster_snapshot& s) {
+  const auto views = make_graph_views(s);
+  outcome o;
+  if (c.json)
+    o.out = with_newline(graph_json(views));
+  else if (c.format == graph_format::dot)
+    o.out = draw_graph_dot(views);
+  else if (c.format == graph_format::svg)
+    o.out = draw_graph_svg(views);
+  else
+    o.out = draw_graph_text(views);
+  return o;
+}
+
+outcome answer_why(const command& c, const cluster_snapshot& s) {
+  const auto answer = explain(s, c.id);
+  if (!answer) {
+    std::vector<std::string> names;
+    for (const auto& j : s.jobs) names.push_back(j.name);
+    auto e = answer.error();
+    return answer_error(error(e.code(), e.message() + did_you_mean(c.id, names)));
+  }
+  outcome o;
+  o.out = with_newline(c.json ? answer->json() : answer->text());
+  if (answer->kind == root_kind::job_failed) o.exit_code = exit_failed;
+  return o;
+}
+
+outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
+  switch (c.action) {
+    case verb::list: return answer_list(c, s, size.width);
+    case verb::show: return answer_show(c, s, size.width);
+    case verb::graph: return answer_graph(c, s);
+    case verb::why: return answer_why(c, s);
+    case verb::events:
+      return {0, c.json ? with_newline(to_json(std::span<const event>(s.events))) : list_events(s), {}};
+    default: return {0, c.json ? with_newline(to_json(s)) : draw_status(s, size.width, size.height), {}};
+  }
+}
+
+}  // namespace
+
+outcome answer(const command& c, const cluster_snapshot& snapshot, screen s) {
+  auto o = answer_whole(c, snapshot, s);
+  for (const auto& n : snapshot.silent)
+    o.err += fmt::format("troupe: node {} did not answer{}{}: what it knows is missing here\n", n.name,
+                         n.reason.empty() ? "" : ": ", n.reason);
+  if (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors))
+    o.err += fmt::format("troupe: {} actors did not fit into the nodes' answers\n", snapshot.actors_left_out);
+  const bool is_partial =
+      !snapshot.silent.empty() || (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors));
+  if (is_partial && o.exit_code == 0) o.exit_code = exit_partial;
+  return o;
+}
+
+outcome answer_error(const error& e) { return {static_cast<int>(e.code()), {}, fmt::format("troupe: {}\n", e.text())}; }
+
+outcome answer_version(const command& c) {
+  outcome o;
+  o.out = c.json ? fmt::format("{{\"version\":\"{}\"}}\n", TROUPE_VERSION) : fmt::format("troupe {}\n", TROUPE_VERSION);
+  return o;
+}
+
+std::size_t nodes_alive(const cluster_snapshot& snapshot) {
+  std::size_t count = 0;
+  for (const auto& n : snapshot.nodes) count += n.state == node_state::alive && n.kind != "client";
+  return count;
+}
+
+outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot) {
+  std::vector<std::string> names;
+  for (const auto& n : snapshot.nodes)
+    if (n.state == node_state::alive && n.kind != "client") names.push_back(n.name);
+  outcome o;
+  o.out = c.json
+              ? fmt::format("{{\"nodes\":{}}}\n", names.size())
+              : fmt::format("{} node{} alive: {}\n", names.size(), names.size() == 1 ? "" : "s", fmt::join(names, " "));
+  return o;
+}
+
+outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& last) {
+  const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
+  outcome o;
+  o.exit_code = static_cast<int>(error_code::timed_out);
+  o.err = last ? fmt::format("troupe: after {} {} of {} nodes are alive\n", seconds, nodes_alive(*last), c.nodes_wanted)
+               : fmt::format("troupe: after {} still: {}\n", seconds, last.error().text());
+  return o;
+}
+
+}  // namespace troupe

@@ -1,0 +1,33 @@
+#pragma once
+// From a command and a snapshot to what a program prints and exits with. Pure; asking is main()'s part.
+
+#include "runtime/snapshot.hpp"
+#include "schema/error.hpp"
+#include "tools/troupe-tool/command.hpp"
+
+#include <cstddef>
+#include <string>
+
+namespace troupe {
+
+struct outcome {
+  int exit_code = 0;
+  std::string out;  // data, for stdout
+  std::string err;  // everything else, for stderr; each line starts with "troupe: "
+};
+
+struct screen {
+  std::size_t width = 0, height = 0;  // 0: not a terminal, no limit
+};
+
+// Every verb but wait and version. Nodes that did not answer, and actors that were left out, make it partial: exit code 4.
+outcome answer(const command& c, const cluster_snapshot& snapshot, screen s);
+outcome answer_error(const error& e);
+outcome answer_version(const command& c);
+
+// wait: an outcome once the condition holds; nothing while it does not.
+std::size_t nodes_alive(const cluster_snapshot& snapshot);
+outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot);
+outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& last);
+
+}  // namespace troupe

@@ -1,0 +1,155 @@
+#include "tools/troupe-tool/command.hpp"
+
+#include "runtime/duration.hpp"
+#include "tools/troupe-tool/near_names.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <vector>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t wait_timeout_ns = 20'000'000'000;
+
+constexpr std::string_view footer =
+    "Exit codes: 0 fine, 1 the answer is bad (a failed job), 2 usage, 3 no cluster found, 4 timed out or some nodes "
+    "did\n"
+    "not answer, 5 denied, 6 no such object. Start a cluster with: troupe-node &";
+
+struct texts {
+  std::string timeout, kind, condition;
+  bool dot = false, svg = false;
+};
+
+void add_global_flags(CLI::App& app, command& c, texts& t) {
+  app.add_option("--cluster", c.ask.cluster, "Name of the cluster (default: default)")->type_name("NAME");
+  app.add_option("--join", c.ask.join, "Address of a node; may be given more than once")
+      ->type_name("HOST:PORT")
+      ->allow_extra_args(false);
+  app.add_option("--token-file", c.ask.token_file, "File with the cluster's token")->type_name("FILE");
+  app.add_flag("--json", c.json, "One line of JSON on stdout");
+  app.add_option("--timeout", t.timeout, "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s)")
+      ->type_name("DURATION");
+}
+
+void add_verbs(CLI::App& app, command& c, texts& t) {
+  const auto add = [&](const char* name, const char* what, verb v, ask_part parts) {
+    auto* sub = app.add_subcommand(name, what);
+    sub->callback([&c, v, parts] { c.action = v, c.ask.parts = parts; });
+    return sub;
+  };
+  add("status", "The cluster on a page", verb::status, ask_part::all);
+  add("list", "All nodes, actors or jobs", verb::list, ask_part::nodes)
+      ->add_option("KIND", t.kind, "nodes, actors or jobs")
+      ->required();
+  auto* show =
+      add("show", "One node or actor, with its ports and waits", verb::show, ask_part::actors | ask_part::jobs);
+  show->add_option("KIND", t.kind, "node or actor")->required();
+  show->add_option("ID", c.id, "As listed: n1, or n1.17, or an actor's name")->required();
+  auto* graph =
+      add("graph", "The actors of the running jobs and their edges", verb::graph, ask_part::actors | ask_part::jobs);
+  auto* dot = graph->add_flag("--dot", t.dot, "For Graphviz");
+  graph->add_flag("--svg", t.svg, "A picture")->excludes(dot);
+  add("why", "Why a job does not go on: the root of its waits", verb::why, ask_part::actors | ask_part::jobs)
+      ->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
+  add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
+  add("wait", "Wait for a condition", verb::wait, ask_part::nodes)
+      ->add_option("CONDITION", t.condition, "nodes=N: at least N living nodes")
+      ->required();
+  add("version", "The version of this program", verb::version, ask_part::nodes);
+}
+
+std::optional<std::string> set_kind(command& c, const std::string& kind) {
+  if (c.action == verb::list) {
+    if (kind == "nodes") return c.kind = object_kind::node, std::nullopt;
+    if (kind == "actors") return c.kind = object_kind::actor, c.ask.parts = ask_part::actors, std::nullopt;
+    if (kind == "jobs") return c.kind = object_kind::job, c.ask.parts = ask_part::jobs, std::nullopt;
+    return fmt::format("list: '{}' is no kind of object; there are nodes, actors and jobs", kind);
+  }
+  if (c.action == verb::show) {
+    if (kind == "node") return c.kind = object_kind::node, std::nullopt;
+    if (kind == "actor") return c.kind = object_kind::actor, std::nullopt;
+    return fmt::format("show: '{}' is no kind of object; there are node and actor", kind);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> set_condition(command& c, std::string_view condition) {
+  if (c.action != verb::wait) return std::nullopt;
+  constexpr std::string_view prefix = "nodes=";
+  const auto* end = condition.data() + condition.size();
+  if (condition.starts_with(prefix)) {
+    const auto [rest, failure] = std::from_chars(condition.data() + prefix.size(), end, c.nodes_wanted);
+    if (failure == std::errc{} && rest == end) return std::nullopt;
+  }
+  return fmt::format("wait: '{}' is no condition; write nodes=N with a whole number N", condition);
+}
+
+// What CLI11 has read as text, as values. The first mistake is returned.
+std::optional<std::string> finish(command& c, const texts& t) {
+  if (auto mistake = set_kind(c, t.kind)) return mistake;
+  if (auto mistake = set_condition(c, t.condition)) return mistake;
+  if (c.action == verb::none) c.ask.parts = ask_part::all;
+  if (c.ask.cluster.empty()) return "--cluster: the name is empty";
+  c.format = t.dot ? graph_format::dot : t.svg ? graph_format::svg : graph_format::text;
+  if (c.json && c.format != graph_format::text) return "graph: --json does not go with --dot or --svg";
+  if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
+  if (t.timeout.empty()) return std::nullopt;
+  const auto timeout = parse_duration(t.timeout);
+  if (!timeout) return fmt::format("--timeout: {}", timeout.error().message());
+  c.ask.timeout_ns = *timeout;
+  return std::nullopt;
+}
+
+std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& e, std::span<const std::string> arguments) {
+  std::vector<std::string> verbs;
+  for (const auto* sub : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(sub->get_name());
+  const bool has_verb = !app.get_subcommands().empty();
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr && !has_verb)
+    for (const auto& a : app.remaining())
+      if (!a.starts_with('-') && std::find(arguments.begin(), arguments.end(), a) != arguments.end())
+        return fmt::format("'{}' is no verb{}; there are {}", a, did_you_mean(a, verbs), fmt::join(verbs, ", "));
+  return e.what();
+}
+
+}  // namespace
+
+parsed_command parse_command(std::span<const std::string> arguments) {
+  command c;
+  texts t;
+  CLI::App app("Looks inside a Troupe cluster: its nodes, actors, jobs and what waits for what.", "troupe");
+  app.footer(std::string(footer));
+  app.fallthrough();
+  app.require_subcommand(0, 1);
+  add_global_flags(app, c, t);
+  add_verbs(app, c, t);
+  parsed_command outcome;
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 wants the last one first
+  } catch (const CLI::Success& help) {
+    std::ostringstream out, err;
+    app.exit(help, out, err);
+    outcome.out = out.str();
+    return outcome;
+  } catch (const CLI::ParseError& e) {
+    outcome.exit_code = static_cast<int>(error_code::usage);
+    outcome.err =
+        fmt::format("troupe: {} (troupe --help lists verbs and flags)\n", explain_parse_error(app, e, arguments));
+    return outcome;
+  }
+  if (const auto mistake = finish(c, t)) {
+    outcome.exit_code = static_cast<int>(error_code::usage);
+    outcome.err = fmt::format("troupe: {}\n", *mistake);
+    return outcome;
+  }
+  outcome.to_run = std::move(c);
+  return outcome;
+}
+
+}  // namespace troupe

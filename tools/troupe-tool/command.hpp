@@ -1,0 +1,40 @@
+#pragma once
+// The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
+//
+//   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
+//          | wait nodes=N | version
+
+#include "actors/inspect.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace troupe {
+
+enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, version };
+enum class object_kind : std::uint8_t { none, node, actor, job };
+enum class graph_format : std::uint8_t { text, dot, svg };
+
+struct command {
+  verb action = verb::none;  // none: status, redrawn on a terminal
+  object_kind kind = object_kind::none;
+  std::string id;
+  graph_format format = graph_format::text;
+  std::uint64_t nodes_wanted = 0;  // of wait
+  bool json = false;
+  ask_options ask;  // its timeout is the whole one, for wait too; its parts are what the verb needs
+};
+
+// What a program does next: run a command, or print and exit.
+struct parsed_command {
+  std::optional<command> to_run;
+  int exit_code = 0;
+  std::string out, err;
+};
+
+// `arguments` without the program's name. A mistake ends with exit code 2 and one line that says what was expected.
+parsed_command parse_command(std::span<const std::string> arguments);
+
+}  // namespace troupe

@@ -1,0 +1,196 @@
+#include "tools/troupe-tool/lists.hpp"
+
+#include "runtime/byte_size.hpp"
+#include "runtime/duration.hpp"
+#include "tools/troupe-tool/near_names.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+namespace troupe {
+
+namespace {
+
+std::string or_dash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
+std::string percent(double ratio) { return fmt::format("{:.0f}%", ratio * 100); }
+
+std::string node_state_text(const node_snapshot& n) {
+  std::string text(to_string(n.state));
+  if (n.state != node_state::alive && n.unreachable_seconds > 0)
+    text += " for " + format_seconds(n.unreachable_seconds);
+  return n.reason.empty() ? text : fmt::format("{} ({})", text, n.reason);
+}
+
+// Lines "name  value", names aligned.
+std::string facts(const std::vector<std::pair<std::string_view, std::string>>& lines) {
+  std::size_t widest = 0;
+  for (const auto& [name, value] : lines) widest = std::max(widest, name.size());
+  std::string out;
+  for (const auto& [name, value] : lines) out += fmt::format("{:{}}  {}\n", name, widest, value);
+  return out;
+}
+
+error unknown(std::string_view what, std::string_view id, const std::vector<std::string>& names,
+              const cluster_snapshot& c) {
+  return {error_code::not_found, fmt::format("no {} '{}' in cluster {}{}; troupe list {}s shows all", what, id,
+                                             c.cluster, did_you_mean(id, names), what)};
+}
+
+}  // namespace
+
+std::string progress(const job_snapshot& j) {
+  if (j.steps == 0) return j.step == 0 ? "-" : fmt::format("{}", j.step);
+  return fmt::format("{}/{} ({:.0f}%)", j.step, j.steps,
+                     100.0 * static_cast<double>(j.step) / static_cast<double>(j.steps));
+}
+
+drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
+  table t({{"NAME"},
+           {"STATE", false, 12},
+           {"KIND", false, 0, 2},
+           {"JOB", false, 0, 1},
+           {"PID", true},
+           {"ADDRESS", false, 9, 3},
+           {"INCARNATION", true, 0, 5},
+           {"ID", false, 0, 4}});
+  for (const auto& n : c.nodes)
+    t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address),
+           std::to_string(n.incarnation), n.id});
+  return t.draw(width);
+}
+
+drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
+  table t({{"ID"},
+           {"NAME", false, 16},
+           {"KIND"},
+           {"NODE", false, 0, 9},
+           {"STATE"},
+           {"SINCE", true, 0, 1},
+           {"MSG IN", true, 0, 5},
+           {"MSG OUT", true, 0, 6},
+           {"BYTES IN", true, 0, 7},
+           {"BYTES OUT", true, 0, 8},
+           {"BUSY", true, 0, 2},
+           {"QUEUE", true, 0, 3},
+           {"STEPS", true, 0, 4},
+           {"JOB", false, 4, 10}});
+  for (const auto& a : c.actors)
+    t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
+           std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
+           format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
+           or_dash(a.job)});
+  return t.draw(width);
+}
+
+drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
+  table t({{"NAME", false, 8},
+           {"STATE"},
+           {"STEP", true},
+           {"STEPS/S", true},
+           {"WORKERS", true, 0, 3},
+           {"SHARDS", true, 0, 4},
+           {"UPDATE", false, 0, 2},
+           {"STARTED", true, 0, 5},
+           {"CLIENT", false, 0, 6},
+           {"ID", false, 0, 7},
+           {"CAUSE", false, 20, 1}});
+  for (const auto& j : c.jobs)
+    t.add({j.name, std::string(to_string(j.state)), progress(j), fmt::format("{:.1f}", j.steps_per_second()),
+           std::to_string(j.workers), std::to_string(j.shards), or_dash(j.update),
+           format_seconds(j.started_seconds) + " ago", or_dash(j.client), j.id, or_dash(j.cause)});
+  return t.draw(width);
+}
+
+std::string list_events(const cluster_snapshot& c) {
+  std::size_t widest = 0;
+  for (const auto& e : c.events) widest = std::max(widest, characters(e.node));
+  std::string out;
+  for (const auto& e : c.events)
+    out += fmt::format("{:>14} ago  {}{}  {}\n", format_seconds(e.since_seconds), e.node,
+                       std::string(widest - characters(e.node), ' '), e.text);
+  return out;
+}
+
+result<const node_snapshot*> find_node(const cluster_snapshot& c, std::string_view id) {
+  const node_snapshot* found = nullptr;
+  for (const auto& n : c.nodes) {
+    if (n.id == id) return &n;
+    // A name is unique among the living only.
+    if (n.name == id && (found == nullptr || n.state < found->state)) found = &n;
+  }
+  if (found != nullptr) return found;
+  std::vector<std::string> names;
+  for (const auto& n : c.nodes) names.push_back(n.name);
+  return unknown("node", id, names, c);
+}
+
+result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_view id) {
+  std::vector<const actor_snapshot*> named;
+  for (const auto& a : c.actors) {
+    if (a.id == id) return &a;
+    if (a.name == id) named.push_back(&a);
+  }
+  if (named.size() == 1) return named[0];
+  if (named.size() > 1) {
+    constexpr std::size_t shown_max = 8;
+    std::string ids;
+    for (std::size_t i = 0; i < std::min(named.size(), shown_max); ++i) ids += (i > 0 ? ", " : "") + named[i]->id;
+    if (named.size() > shown_max) ids += fmt::format(" and {} more", named.size() - shown_max);
+    return error(error_code::not_found,
+                 fmt::format("{} actors are named '{}': {}; name one by its id", named.size(), id, ids));
+  }
+  std::vector<std::string> names;
+  for (const auto& a : c.actors) names.push_back(a.id), names.push_back(a.name);
+  return unknown("actor", id, names, c);
+}
+
+std::string show_node(const cluster_snapshot& c, const node_snapshot& n) {
+  std::map<actor_state, std::size_t> states;
+  for (const auto& a : c.actors)
+    if (a.node == n.name && n.state == node_state::alive) ++states[a.state];
+  std::string actors;
+  for (const auto& [state, number] : states)
+    actors += fmt::format("{}{} {}", actors.empty() ? "" : ", ", number, to_string(state));
+  std::string jobs;
+  for (const auto& j : c.jobs)
+    if (std::find(j.participants.begin(), j.participants.end(), n.name) != j.participants.end())
+      jobs += fmt::format("{}{} ({})", jobs.empty() ? "" : ", ", j.name, to_string(j.state));
+  return facts({{"name", n.name},
+                {"id", n.id},
+                {"kind", or_dash(n.kind)},
+                {"job", or_dash(n.job)},
+                {"state", node_state_text(n)},
+                {"pid", std::to_string(n.pid)},
+                {"address", or_dash(n.address)},
+                {"incarnation", std::to_string(n.incarnation)},
+                {"actors", or_dash(actors)},
+                {"takes part in", or_dash(jobs)}});
+}
+
+std::string show_actor(const actor_snapshot& a, std::size_t width) {
+  auto out = facts({{"id", a.id},
+                    {"name", a.name},
+                    {"kind", a.kind},
+                    {"node", a.node},
+                    {"job", or_dash(a.job)},
+                    {"state", fmt::format("{} for {}", to_string(a.state), format_seconds(a.since_seconds))},
+                    {"messages", fmt::format("{} in, {} out", a.messages_in, a.messages_out)},
+                    {"bytes", fmt::format("{} in, {} out", format_bytes(a.bytes_in), format_bytes(a.bytes_out))},
+                    {"busy", percent(a.busy_ratio)},
+                    {"queue", std::to_string(a.queue)},
+                    {"steps", std::to_string(a.steps)}});
+  if (a.ports.empty()) return out + "no ports\n";
+  table t({{"PORT"}, {"PEER", false, 16}, {"PEER NODE"}, {"CREDITS", true}, {"QUEUED", true}, {"WAITS", false}});
+  for (const auto& p : a.ports)
+    t.add({p.name, or_dash(p.peer), or_dash(p.peer_node),
+           p.is_input() ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
+           p.is_waiting ? fmt::format("for {}, since {} ago", p.is_input() ? "input" : "a credit",
+                                      format_seconds(p.since_seconds))
+                        : "-"});
+  return out + "\n" + t.draw(width).text;
+}
+
+}  // namespace troupe

@@ -1,0 +1,30 @@
+#pragma once
+// Lists and single objects as text. Every function is pure; `width` is the terminal's, 0 in a pipe.
+
+#include "runtime/snapshot.hpp"
+#include "schema/error.hpp"
+#include "tools/troupe-tool/table.hpp"
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+drawn_table list_nodes(const cluster_snapshot& c, std::size_t width);
+drawn_table list_actors(const cluster_snapshot& c, std::size_t width);
+drawn_table list_jobs(const cluster_snapshot& c, std::size_t width);
+std::string list_events(const cluster_snapshot& c);
+
+// By name, else by id. An unknown one is a not_found error with near names; a name that several
+// actors have is one with their ids.
+result<const node_snapshot*> find_node(const cluster_snapshot& c, std::string_view id);
+result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_view id);
+
+std::string show_node(const cluster_snapshot& c, const node_snapshot& n);
+std::string show_actor(const actor_snapshot& a, std::size_t width);
+
+// "512/4690 (11 %)", "512", or "-".
+std::string progress(const job_snapshot& j);
+
+}  // namespace troupe

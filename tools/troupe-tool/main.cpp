@@ -1,0 +1,81 @@
+// troupe: looks inside a running cluster.
+//
+// The grammar is in command.hpp, what is printed in answer.hpp; here is only what asks and waits.
+
+#include "actors/inspect.hpp"
+#include "tools/troupe-tool/answer.hpp"
+#include "tools/troupe-tool/command.hpp"
+#include "tools/troupe-tool/terminal.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace troupe;
+
+namespace {
+
+constexpr std::int64_t redraw_ns = 1'000'000'000;
+constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of wait
+constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
+
+int print(const outcome& o) {
+  std::fwrite(o.out.data(), 1, o.out.size(), stdout);
+  const bool is_written = std::fflush(stdout) == 0;
+  std::fwrite(o.err.data(), 1, o.err.size(), stderr);
+  return is_written ? o.exit_code : static_cast<int>(error_code::failed);
+}
+
+int ask_once(const command& c) {
+  const auto snapshot = ask_cluster(c.ask);
+  return print(snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error()));
+}
+
+// Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad flag stays as it is.
+int wait_for_nodes(const command& c) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.ask.timeout_ns);
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(end - std::chrono::steady_clock::now()).count();
+    auto ask = c.ask;
+    ask.timeout_ns = std::clamp(left, poll_ns, question_ns);
+    const auto snapshot = ask_cluster(ask);
+    if (snapshot && nodes_alive(*snapshot) >= c.nodes_wanted) return print(answer_wait_done(c, *snapshot));
+    if (!snapshot && (snapshot.error().code() == error_code::denied || snapshot.error().code() == error_code::usage))
+      return print(answer_error(snapshot.error()));
+    if (std::chrono::steady_clock::now() + std::chrono::nanoseconds(poll_ns) >= end)
+      return print(answer_wait_timed_out(c, snapshot));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(poll_ns));
+  }
+}
+
+// Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the page.
+int redraw_status(const command& c) {
+  auto page = terminal::open();
+  if (!page) return ask_once(c);
+  do {
+    const auto snapshot = ask_cluster(c.ask);
+    const auto o = snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error());
+    (*page)->draw(o.out + (o.err.empty() ? "" : "\n" + o.err));
+  } while ((*page)->wait(redraw_ns));
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  const std::vector<std::string> arguments(values + std::min(count, 1), values + count);
+  const auto parsed = parse_command(arguments);
+  if (!parsed.to_run) return print({parsed.exit_code, parsed.out, parsed.err});
+  const auto& c = *parsed.to_run;
+  if (c.action == verb::version) return print(answer_version(c));
+  if (c.action == verb::wait) return wait_for_nodes(c);
+  const bool is_interactive = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+  if (c.action == verb::none && is_interactive && !c.json) return redraw_status(c);
+  return ask_once(c);
+}
