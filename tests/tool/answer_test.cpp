@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(an_unknown_object_ends_with_6_and_near_names) {
   BOOST_TEST(node.exit_code == 6);
   BOOST_TEST(node.out.empty());
   BOOST_TEST(node.err ==
-             "troupe: no node 'n3' in cluster default; did you mean c1 or n1 or n2?; troupe list nodes shows all\n");
+             "troupe: no node 'n3' in cluster default; did you mean n1 or n2?; troupe list nodes shows all\n");
   const auto actor = run("show actor worker/0/matmall");
   BOOST_TEST(actor.exit_code == 6);
   BOOST_TEST(has_text(actor.err, "did you mean worker/0/matmul"));

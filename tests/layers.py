@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""The code base checks itself: layers, fences, blocking, marks.
+
+    layers.py ROOT        prints every violation, exits 1 if there is one
+    layers.py --self-test plants one violation of each rule in a tree of its own and expects each to be found
+
+Rules: includes go downward (apps, tools -> actors -> runtime -> devices -> schema) and start at the root; a library stands only
+inside its fence; runtime/ and actors/ do not block, except where EXCEPTIONS says why; CMake targets link downward; no TODO(now).
+"""
+
+import os
+import re
+import sys
+import tempfile
+
+RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_runtime": 2, "troupe_actors": 3, "troupe": 3}
+
+# A library's headers, and the folders that may include them.
+FENCES = [
+    (r"caf/", ["actors/", "tests/", "tools/troupe-bench/"], "CAF"),
+    (r"(oneapi/)?dnnl|omp\.h|c?blas|mkl|Eigen/", ["devices/", "tests/devices/", "tools/troupe-bench/"], "kernel libraries"),
+    (r"cuda|cublas|cudnn|cub/|nccl", ["devices/", "tests/devices/", "tools/troupe-bench/"], "CUDA and NCCL"),
+    (r"boost/test/", ["tests/"], "the test library"),
+    (r"CLI/", ["apps/", "tools/"], "the command line parser"),
+    (r"(sys/(socket|epoll|eventfd|un|uio|ioctl)|netinet/.*|netdb)\.h|boost/asio",
+     ["actors/", "apps/", "tools/", "tests/"], "sockets"),
+    (r"(thread|mutex|shared_mutex|condition_variable|chrono|random|ctime|time\.h|pthread\.h|semaphore|latch|barrier|future)$",
+     ["devices/", "actors/", "apps/", "tools/", "tests/"], "threads, clocks and chance (runtime/ gets them passed in)"),
+]
+
+BLOCKING = re.compile(
+    r"\b(mutex|shared_mutex|recursive_mutex|condition_variable(_any)?|lock_guard|unique_lock|scoped_lock|sleep_for|sleep_until|"
+    r"u?sleep|nanosleep|counting_semaphore|binary_semaphore|latch|barrier|futex|pthread_\w+)\b")
+
+# (file, word): why it may block there. One that is no longer needed is a violation too.
+EXCEPTIONS = {
+    ("actors/scheduler.cpp", "mutex"): "the inbox of a worker: a worker without work must be able to sleep",
+    ("actors/scheduler.cpp", "lock_guard"): "the same inbox",
+    ("actors/scheduler.cpp", "unique_lock"): "the same inbox",
+    ("actors/scheduler.cpp", "condition_variable"): "the same inbox",
+}
+
+SOURCE = (".hpp", ".cpp", ".h")
+
+
+def without_comments(text):
+    """Comments and the contents of texts become spaces, lines stay lines. Includes keep their names."""
+    token = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+
+    def blank(m):
+        line = text[text.rfind("\n", 0, m.start()) + 1:m.start()]
+        if line.lstrip().startswith("#include"):
+            return m.group(0)
+        if m.group(0).startswith("'") and m.start() > 0 and text[m.start() - 1].isalnum():
+            return m.group(0)  # a digit separator
+        return re.sub(r"[^\n]", " ", m.group(0))
+
+    return token.sub(blank, text)
+
+
+def line_of(text, at):
+    return text.count("\n", 0, at) + 1
+
+
+def files_under(root):
+    for top in sorted(RANK):
+        for folder, folders, names in os.walk(os.path.join(root, top)):
+            folders.sort()
+            for name in sorted(names):
+                yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def check_include(path, name, is_quoted, root):
+    layer = path.split("/")[0]
+    if is_quoted:
+        target = name.split("/")[0]
+        if target not in RANK or "/" not in name:
+            return f'include "{name}" does not start at the root of the repository'
+        if RANK[target] > RANK[layer] or (RANK[target] == RANK[layer] and target != layer):
+            return f'include "{name}" goes upward: {layer}/ may not know {target}/'
+        if not name.endswith(".capnp.h") and not os.path.exists(os.path.join(root, name)):
+            return f'include "{name}" does not exist'
+        return None
+    for pattern, allowed, what in FENCES:
+        if re.match(pattern, name) and not any(path.startswith(a) for a in allowed):
+            return f"include <{name}>: {what} may stand only in {', '.join(allowed)}"
+    return None
+
+
+def check_source(path, raw, root, used):
+    text = without_comments(raw)
+    for m in re.finditer(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', text, re.M):
+        problem = check_include(path, m.group(2), m.group(1) == '"', root)
+        if problem:
+            yield line_of(text, m.start(2)), problem
+    if path.split("/")[0] in ("runtime", "actors"):
+        code = re.sub(r"^[ \t]*#[ \t]*include[^\n]*", lambda m: " " * len(m.group(0)), text, flags=re.M)
+        for m in BLOCKING.finditer(code):
+            # A member function called sleep() may be anything; ::sleep() is the system's.
+            if m.group(1) == "sleep" and not re.search(r"(^|\W)::$", code[:m.start()]):
+                continue
+            if (path, m.group(1)) in EXCEPTIONS:
+                used.add((path, m.group(1)))
+            else:
+                yield line_of(code, m.start()), f"'{m.group(1)}' blocks: runtime/ and actors/ wait by messages (or give a reason in EXCEPTIONS)"
+    for m in re.finditer(r"\bTODO\b(\((\w+)\))?", raw):
+        if m.group(2) not in ("soon", "someday", "perf"):
+            yield line_of(raw, m.start()), f"{m.group(0)}: only TODO(soon|someday|perf) may be committed"
+
+
+def check_cmake(path, text):
+    layer = path.split("/")[0]
+    text = re.sub(r"#[^\n]*", lambda m: " " * len(m.group(0)), text)
+    for m in re.finditer(r"target_link_libraries\s*\(([^)]*)\)", text):
+        for word in m.group(1).split()[1:]:
+            if TARGETS.get(word, -1) > RANK[layer]:
+                yield line_of(text, m.start()), f"{word} is linked upward"
+            if word == "troupe_caf" and layer not in ("actors", "tools", "tests"):
+                yield line_of(text, m.start()), "CAF is linked outside of actors/"
+            if word == "troupe_dnnl" and layer not in ("devices", "tools", "tests"):
+                yield line_of(text, m.start()), "oneDNN is linked outside of devices/"
+
+
+def check_tree(root, exceptions_must_be_used=True):
+    problems, used, count = [], set(), 0
+    for path in files_under(root):
+        if path.endswith(SOURCE):
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                found = list(check_source(path, f.read(), root, used))
+        elif path.endswith("CMakeLists.txt"):
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                found = list(check_cmake(path, f.read()))
+        else:
+            continue
+        count += 1
+        problems += [f"{path}:{line}: {what}" for line, what in found]
+    if exceptions_must_be_used:
+        problems += [f"{path}: the exception for '{word}' is not needed any more" for path, word in sorted(set(EXCEPTIONS) - used)]
+    if count == 0:
+        problems.append(f"{root}: no source files found")
+    return problems, count
+
+
+PLANTED = [
+    ("runtime/a.cpp", '#include "actors/b.hpp"\n', "goes upward"),
+    ("apps/a.cpp", '#include "tools/b.hpp"\n', "goes upward"),
+    ("schema/a.hpp", '#include "a.hpp"\n', "does not start at the root"),
+    ("schema/a.hpp", '#include "schema/missing.hpp"\n', "does not exist"),
+    ("runtime/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
+    ("apps/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
+    ("runtime/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n", "kernel libraries may stand only"),
+    ("actors/a.cpp", "#include <cuda_runtime.h>\n", "CUDA and NCCL may stand only"),
+    ("runtime/a.cpp", "#include <sys/socket.h>\n", "sockets may stand only"),
+    ("runtime/a.cpp", "#include <chrono>\n", "passed in"),
+    ("actors/a.cpp", "std::mutex m;\n", "blocks"),
+    ("actors/a.cpp", "void f() { std::this_thread::sleep_for(x); }\n", "blocks"),
+    ("actors/a.cpp", "void f() { ::sleep(1); }\n", "blocks"),
+    ("runtime/a.cpp", "// TODO(now) finish\n", "may be committed"),
+    ("runtime/a.cpp", "// TODO finish\n", "may be committed"),
+    ("runtime/CMakeLists.txt", "target_link_libraries(troupe_runtime PUBLIC troupe_actors)\n", "linked upward"),
+    ("runtime/CMakeLists.txt", "target_link_libraries(troupe_runtime PRIVATE troupe_caf)\n", "outside of actors/"),
+]
+HARMLESS = [
+    ("actors/a.cpp", '// no mutex here\nconst char* s = "mutex sleep_for"; /* condition_variable */ int big = 1\'000\'000;\n'),
+    ("actors/a.cpp", "#include <caf/actor.hpp>\n#include <thread>\nvoid worker::sleep() { sleep(); }\n"),
+    ("tests/devices/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n#include <mutex>\n"),
+    ("runtime/a.cpp", "// TODO(perf) a table\n"),
+    ("apps/CMakeLists.txt", "target_link_libraries(x PRIVATE troupe) # troupe_caf\n"),
+]
+
+
+def problems_of(path, text):
+    with tempfile.TemporaryDirectory() as root:
+        os.makedirs(os.path.join(root, os.path.dirname(path)))
+        with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+            f.write(text)
+        return check_tree(root, exceptions_must_be_used=False)[0]
+
+
+def self_test():
+    failures = []
+    for path, text, expected in PLANTED:
+        found = problems_of(path, text)
+        if len(found) != 1 or expected not in found[0]:
+            failures.append(f"{path}: {text!r} gave {found}, expected one with '{expected}'")
+    for path, text in HARMLESS:
+        if problems_of(path, text):
+            failures.append(f"{path}: {text!r} gave {problems_of(path, text)}")
+    return failures
+
+
+def main():
+    if len(sys.argv) != 2:
+        print("usage: layers.py ROOT | --self-test", file=sys.stderr)
+        return 2
+    if sys.argv[1] == "--self-test":
+        problems, what = self_test(), f"{len(PLANTED)} planted violations found"
+    else:
+        problems, count = check_tree(sys.argv[1])
+        what = f"{count} files keep the rules"
+    for p in problems:
+        print(p)
+    print(f"{len(problems)} violations" if problems else what)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
