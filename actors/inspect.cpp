@@ -1,0 +1,222 @@
+#include "actors/inspect.hpp"
+
+#include "actors/io_loop.hpp"
+#include "actors/local_discovery.hpp"
+#include "actors/tcp_transport.hpp"
+#include "runtime/address.hpp"
+#include "runtime/handshake.hpp"
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+namespace troupe {
+
+namespace {
+
+std::string words_of(ask_part parts) {
+  std::string words = "nodes";
+  if (has(parts, ask_part::actors)) words += " actors";
+  if (has(parts, ask_part::jobs)) words += " jobs";
+  if (has(parts, ask_part::events)) words += " events";
+  return words;
+}
+
+void random_bytes(std::span<std::byte> out) {
+  const bool ok = RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
+  expects(ok, "the system gives random bytes");
+}
+
+// One question to one address.
+class question final : public channel_handler {
+ public:
+  enum class status : std::uint8_t { open, answered, failed };
+
+  question(tcp_transport& net, handshake_options options, std::string request) : net_(net), options_(std::move(options)), request_(std::move(request)) {}
+
+  void ask(const address& at, std::int64_t timeout_ns) {
+    net_.connect(at, timeout_ns, [this](result<std::unique_ptr<channel>> c) {
+      if (!c) return fail(c.error());
+      connection_ = std::move(*c);
+      random_bytes(options_.nonce);
+      shake_.emplace(options_, net_.now_ns());
+      connection_->start(*this);
+      advance();
+    });
+  }
+
+  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
+
+  void on_frame(const received_frame& f) override {
+    if (!is_asked_) {
+      shake_->on_frame(f.kind, f.header);
+      return advance();
+    }
+    if (f.kind != frame_kind::control || f.header.empty()) return;
+    auto m = decode_control(f.header);
+    auto* a = m ? std::get_if<answer>(&*m) : nullptr;
+    if (a == nullptr) return;
+    auto parsed = parse_node_answer(a->json);
+    if (!parsed) return fail(parsed.error());
+    answer_ = std::move(*parsed);
+    status_ = status::answered;
+    connection_->close();
+  }
+
+  void on_closed(const error& why, frame_fault fault) override {
+    if (!is_asked_ && shake_) {
+      shake_->on_closed(why, fault);
+      return advance();
+    }
+    fail(why);
+  }
+
+  status state() const noexcept { return status_; }
+  const node_answer& reply() const noexcept { return answer_; }
+  const error& reason() const noexcept { return *error_; }
+
+ private:
+  void advance() {
+    for (auto& f : shake_->take_outgoing()) connection_->send({f.kind, 0, 0, std::move(f.header), {}, 0, 0});
+    if (shake_->is_proven()) connection_->trust_peer();
+    if (shake_->state() == handshake::status::refused) return fail(shake_->reason());
+    if (shake_->state() != handshake::status::established || is_asked_) return;
+    is_asked_ = true;
+    connection_->send({frame_kind::control, 1, 0, encode(control_message(query{1, request_})), {}, 0, 0});
+  }
+
+  void fail(const error& e) {
+    if (status_ != status::open) return;
+    status_ = status::failed;
+    error_ = e;
+  }
+
+  tcp_transport& net_;
+  handshake_options options_;
+  std::string request_;
+  std::unique_ptr<channel> connection_;
+  std::optional<handshake> shake_;
+  bool is_asked_ = false;
+  status status_ = status::open;
+  node_answer answer_;
+  std::optional<error> error_;
+};
+
+class asker {
+ public:
+  explicit asker(const ask_options& options) : options_(options), net_(loop_), end_ns_(loop_.now_ns() + options.timeout_ns) {}
+
+  result<cluster_snapshot> run() {
+    auto found = local_discovery::open(options_.cluster, options_.token_file, loop_);
+    if (!found) return found.error();
+    if (auto begun = begin(**found); !begun) return begun.error();
+    while (loop_.now_ns() < end_ns_ && is_open()) {
+      loop_.poll(static_cast<int>(std::max<std::int64_t>(1, (end_ns_ - loop_.now_ns()) / 1'000'000)));
+      follow_views();
+    }
+    return summarize();
+  }
+
+ private:
+  result<void> begin(local_discovery& here) {
+    shake_.cluster = options_.cluster;
+    shake_.token = here.token();
+    std::uint64_t id = 0;
+    random_bytes(std::as_writable_bytes(std::span(&id, 1)));
+    shake_.self.id = node_id{id | 1};
+    shake_.self.kind = member_kind::tool;
+    shake_.self.name = "tool";
+    shake_.self.pid = static_cast<std::uint32_t>(::getpid());
+    for (const auto& j : options_.join)
+      if (auto asked = ask(j, j); !asked) return asked;
+    if (!options_.join.empty()) return {};
+    for (const auto& p : here.find([](node_id) { return false; })) (void)ask(p.address, p.address);
+    if (questions_.empty())
+      return error(error_code::unreachable, fmt::format("no node of cluster '{}' runs for this user on this machine: start one with "
+                                                        "troupe-node --cluster {}, or name one with --join HOST:PORT", options_.cluster, options_.cluster));
+    return {};
+  }
+
+  result<void> ask(const std::string& address_text, const std::string& name) {
+    names_[address_text] = name;
+    if (questions_.contains(address_text)) return {};
+    auto at = parse_address(address_text);
+    if (!at) return at.error();
+    auto& q = questions_.emplace(address_text, std::make_unique<question>(net_, shake_, words_of(options_.parts))).first->second;
+    q->ask(*at, std::max<std::int64_t>(1, end_ns_ - loop_.now_ns()));
+    return {};
+  }
+
+  bool is_open() const {
+    for (const auto& [a, q] : questions_)
+      if (q->state() == question::status::open) return true;
+    return false;
+  }
+
+  // Members that an answer names are asked as well.
+  void follow_views() {
+    std::vector<std::pair<std::string, std::string>> more;
+    for (const auto& [a, q] : questions_) {
+      if (q->state() != question::status::answered) continue;
+      names_[a] = q->reply().self.name;
+      for (const auto& p : q->reply().peers)
+        if (p.state == node_state::alive || p.state == node_state::unreachable) more.emplace_back(p.address, p.name);
+    }
+    for (const auto& [address_text, name] : more)
+      if (!address_text.empty()) (void)ask(address_text, name);
+  }
+
+  result<cluster_snapshot> summarize() const {
+    std::vector<node_answer> answers;
+    std::vector<silent_node> silent;
+    const error* last = nullptr;
+    for (const auto& [a, q] : questions_) {
+      if (q->state() == question::status::answered) {
+        answers.push_back(q->reply());
+        continue;
+      }
+      const bool is_open = q->state() == question::status::open;
+      silent.push_back({names_.at(a), is_open ? fmt::format("no answer within {:.1f} s", double(options_.timeout_ns) * 1e-9) : q->reason().message()});
+      if (!is_open) last = &q->reason();
+    }
+    if (!answers.empty()) {
+      std::erase_if(silent, [&](const silent_node& s) { return is_gone(s.name, answers); });
+      return merge(answers, std::move(silent));
+    }
+    if (last != nullptr) return *last;
+    return error(error_code::timed_out, fmt::format("{} of cluster '{}' did not answer within {:.1f} s", silent.front().name, options_.cluster,
+                                                    double(options_.timeout_ns) * 1e-9));
+  }
+
+  // Everybody who answered knows that it is dead or has left.
+  static bool is_gone(const std::string& name, const std::vector<node_answer>& answers) {
+    bool is_known = false;
+    for (const auto& a : answers)
+      for (const auto& p : a.peers)
+        if (p.name == name) {
+          is_known = true;
+          if (p.state == node_state::alive || p.state == node_state::unreachable) return false;
+        }
+    return is_known;
+  }
+
+  const ask_options& options_;
+  io_loop loop_;
+  tcp_transport net_;
+  std::int64_t end_ns_;
+  handshake_options shake_;
+  std::map<std::string, std::unique_ptr<question>> questions_;  // by address
+  std::map<std::string, std::string> names_;
+};
+
+}  // namespace
+
+result<cluster_snapshot> ask_cluster(const ask_options& options) {
+  asker a(options);
+  return a.run();
+}
+
+}  // namespace troupe
