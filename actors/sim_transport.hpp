@@ -1,0 +1,103 @@
+#pragma once
+// A network in memory with a virtual clock: many transports in one thread, every delay drawn from a seed.
+//
+// Links, members and jobs run over it unchanged. Frames of a channel keep their order (TR-1), those of different
+// channels overtake each other. Nothing happens but in run_one(), and the same seed and the same calls give the same history.
+//
+// Threading: one thread.
+//
+// SI-1  A callback never comes from within a call, as actors/transport.hpp asks.
+// SI-2  Time stands still while a callback runs and goes on to the next event's time in run_one().
+
+#include "actors/transport.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+
+namespace troupe {
+
+struct sim_options {
+  std::int64_t delay_min_ns = 10'000;
+  std::int64_t delay_max_ns = 400'000;
+};
+
+class sim_network {
+ public:
+  using filter = std::function<bool(const outgoing_frame&)>;
+
+  explicit sim_network(std::uint64_t seed, const sim_options& options = {});
+
+  std::int64_t now_ns() const noexcept { return now_; }
+  bool has_events() const noexcept { return !events_.empty(); }
+  std::int64_t next_event_ns() const { return events_.begin()->first.first; }
+  // The earliest event; time goes on to it.
+  void run_one();
+
+  // The process at `host` is gone: its connections break, its timers and listeners with them.
+  void kill(const std::string& host);
+  // The process at `host` stands still: nothing reaches it and its timers do not fire until thaw().
+  void freeze(const std::string& host) { frozen_.insert(host); }
+  void thaw(const std::string& host) { frozen_.erase(host); }
+  // Breaks every connection between two hosts; new ones may be made.
+  void cut(const std::string& a, const std::string& b);
+  // Sees every frame before it travels; false: it never arrives (and TR-1 is broken on purpose).
+  void set_filter(filter f) { filter_ = std::move(f); }
+  std::uint64_t frames() const noexcept { return frames_; }
+
+ private:
+  friend class sim_transport;
+  friend class sim_channel;
+  struct listener {
+    std::string host;
+    transport::accept_handler accept;
+  };
+  using event_key = std::pair<std::int64_t, std::uint64_t>;
+  struct event {
+    std::string host;  // whose event it is
+    std::function<void()> run;
+  };
+
+  std::int64_t draw_delay();
+  std::uint64_t at(std::int64_t when, const std::string& host, std::function<void()> run);
+
+  std::mt19937_64 random_;
+  sim_options options_;
+  std::int64_t now_ = 1'000'000'000;
+  std::uint64_t last_event_ = 0;
+  std::map<event_key, event> events_;
+  std::map<std::uint64_t, std::int64_t> times_;  // event -> time, to cancel
+  std::map<std::uint16_t, listener> listeners_;  // by port
+  std::uint16_t last_port_ = 1000;
+  std::set<std::string> frozen_, dead_;
+  std::set<class sim_channel*> channels_;
+  filter filter_;
+  std::uint64_t frames_ = 0;
+};
+
+// One process's end of the network. `host` names the process.
+class sim_transport final : public transport {
+ public:
+  sim_transport(sim_network& net, std::string host);
+  ~sim_transport() override;
+
+  result<address> listen(const address& at, accept_handler on_accept) override;
+  void stop_listening() override;
+  void connect(const address& to, std::int64_t timeout_ns, connect_handler on_connected) override;
+  std::int64_t now_ns() const override { return net_.now_ns(); }
+  timer_id after(std::int64_t delay_ns, std::function<void()> fn) override;
+  void cancel(timer_id id) override;
+  const fault_counters& faults() const override { return faults_; }
+
+ private:
+  sim_network& net_;
+  std::string host_;
+  std::uint16_t port_ = 0;
+  fault_counters faults_;
+};
+
+}  // namespace troupe
