@@ -180,7 +180,6 @@ class link_session {
     std::uint64_t written = 0;     // handed to the current connection up to here
     std::uint64_t written_max = 0; // to any connection
     std::uint64_t received = 0;
-    std::uint64_t ack_sent = 0;
     std::uint32_t unacked_frames = 0;  // received since the last ack that we sent
     std::size_t unacked_bytes = 0;
     std::int64_t ack_at_ns = 0;

@@ -8,7 +8,7 @@
 //   add_seed(address)         --join, discovery                           connect
 //   linked(peer)              a link works (again): proven, both lanes    send_view, send_fence
 //   heard(peer)               any frame of the peer                       reachable
-//   on_view(peer, members)    view_update                                 connect, joined, died, left, conflict, rejoin
+//   on_view(peer, members)    view_update                                 connect, joined, died, left, conflict
 //   on_leave(peer)            leave                                       left, close
 //   on_fenced(peer)           fenced                                      rejoin, conflict
 //   link_lost(peer)           either lane's connection ended              check_process (the link redials by itself)
@@ -25,7 +25,8 @@
 // they say so. Giving way is `rejoin`: end all parts of jobs, go on with reborn().
 //
 // MB-1  A state is final: dead and left never change back for a node id; a new life has a new id.
-// MB-2  Uniting views is idempotent, commutative and associative. What one node holds unreachable is alive to the others.
+// MB-2  Uniting records is idempotent, commutative and associative. Who is unreachable or dead every member judges for itself, by its own
+//       link; that a peer holds somebody dead only makes it look sooner. Who has left is taken from anybody, because it said so itself.
 // MB-3  Refused on the same host, another life at the address, or a process that is gone: dead at once. Any other loss: unreachable,
 //       and dead when options.lease_ns has passed since the last sign of life.
 // MB-4  No death by lease while frames of the peer are reported; a detector that was itself not scheduled (tick() came more
@@ -74,11 +75,15 @@ struct membership_options {
 // ever given twice (16 nodes: 4 in a million). No letter looks like a digit.
 std::string member_name(node_id id);
 
+// Neither dead nor left.
+bool is_living(const member_info& m) noexcept;
+
 // The record of two views united: MB-2.
 member_info united(const member_info& a, const member_info& b);
 
 enum class membership_action_kind : std::uint8_t {
-  connect,         // dial `text` (HOST:PORT), expecting `node` there (0: whoever it is); then linked() or dial_failed()
+  connect,         // dial `text` (HOST:PORT), expecting `node` there (0: whoever it is); then linked() or dial_failed().
+                   // Comes again until one of them; what is being dialled already need not be dialled twice
   close,           // end the link to `node` for good, and whatever it keeps
   send_view,       // view() to `node`
   send_heartbeat,  // to `node`
@@ -157,7 +162,6 @@ class membership {
     bool is_member = false;  // false: linked, its view has not come yet
     bool is_linked = false;
     bool is_owed_view = false;
-    std::int64_t learned_ns = 0;
     std::int64_t heard_ns = 0;  // last sign of life
     bool was_linked = false;
     std::int64_t dial_at_ns = 0;
@@ -176,9 +180,10 @@ class membership {
   bool is_final(node_id id) const;
   void take_record(member_info m, node_id from, std::int64_t now_ns);
   void add_member(member_info m, node_id from, std::int64_t now_ns);
+  void doubt(peer_entry& p, std::int64_t now_ns);
   void replace_older_life(const member_info& newer, std::int64_t now_ns);
   void end_member(peer_entry& p, member_state state, std::string reason, bool may_return, std::int64_t now_ns);
-  void trim_dead();
+  void bury(node_id id);
   void owe_view_to_all(node_id except);
   bool lacks_something(std::span<const member_info> theirs) const;
   bool is_foreign(node_id from, std::span<const member_info> theirs) const;

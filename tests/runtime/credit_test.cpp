@@ -18,10 +18,10 @@ struct edge_model {
 
   edge_credit credit;
   int to_send = 0;
-  bool waits = false;      // the producer's take() failed and no message came yet
+  bool waits = false;  // the producer's take() failed and no message came yet
   int items_on_way = 0;
   int messages_on_way = 0;
-  int held = 0;            // credits in the producer's hands
+  int held = 0;  // credits in the producer's hands
   int received = 0;
 
   bool can_produce() const { return !waits && to_send > 0; }
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(a_failed_take_is_answered_by_the_next_give) {
   BOOST_TEST(c.free() == 0);
   BOOST_TEST(!c.take());
   BOOST_TEST(c.is_waiting());
-  BOOST_TEST(c.give());   // the producer holds this credit now
+  BOOST_TEST(c.give());  // the producer holds this credit now
   BOOST_TEST(c.free() == 0);
   BOOST_TEST(!c.give());
   BOOST_TEST(c.free() == 1);
