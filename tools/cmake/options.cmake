@@ -22,6 +22,11 @@ if(TROUPE_SANITIZE)
   endif()
 endif()
 
+# For targets with loops over numbers. Nobody reads the flags of floating-point exceptions, and without them GCC turns selects
+# into vector blends; values are the same.
+add_library(troupe_loops INTERFACE)
+target_compile_options(troupe_loops INTERFACE -fno-trapping-math)
+
 find_program(TROUPE_MOLD mold)
 if(TROUPE_MOLD)
   target_link_options(troupe_options INTERFACE -fuse-ld=mold)
