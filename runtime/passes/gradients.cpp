@@ -55,7 +55,8 @@ std::vector<value> gradients(graph& g, value loss, std::span<const value> with_r
   };
   {
     const auto scope = g.name_scope("gradients");
-    accumulate(loss, constant(g, 1, "one", g.node(last).source), g.node(last).source);
+    const auto where = g.node(last).source;
+    accumulate(loss, constant(g, 1, "one", where), where);
   }
   for (auto i = last + 1; i-- > 0;) {
     if (!depends[i] || sums[i].empty() || g.node(i).inputs.empty()) continue;

@@ -1,0 +1,126 @@
+#include "runtime/graph.hpp"
+
+#include "runtime/op_table.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <array>
+#include <cmath>
+
+using namespace troupe;
+
+namespace {
+
+const tensor_spec matrix{dtype::f32, {2, 3}};
+
+struct fixture {
+  op_table ops = make_op_table();
+  troupe::graph g{ops};
+  const std::string& name(value v) const { return g.node(v.node).name; }
+  const std::string& device(value v) const { return g.node(v.node).device; }
+  std::string error_text() const { return g.first_error() ? g.first_error()->text() : "no error"; }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(graph)
+
+BOOST_AUTO_TEST_CASE(names_are_scoped_and_unique) {
+  fixture f;
+  const auto a = input(f.g, matrix, "x"), b = input(f.g, matrix, "x"), c = input(f.g, matrix, "x_1"), d = input(f.g, matrix, "x");
+  BOOST_TEST(f.name(a) == "x");
+  BOOST_TEST(f.name(b) == "x_1");
+  BOOST_TEST(f.name(c) == "x_1_1");
+  BOOST_TEST(f.name(d) == "x_2");
+  {
+    const auto outer = f.g.name_scope("outer");
+    const auto inner = f.g.name_scope("inner");
+    BOOST_TEST(f.name(relu(a)) == "outer/inner/relu");
+    BOOST_TEST(f.name(relu(a)) == "outer/inner/relu_1");
+  }
+  BOOST_TEST(f.name(relu(a)) == "relu");
+}
+
+BOOST_AUTO_TEST_CASE(a_dense_layer_names_its_parts) {
+  fixture f;
+  const auto y = dense(input(f.g, matrix, "x"), 4, "layer");
+  BOOST_TEST(f.name(y) == "layer/add");
+  BOOST_TEST(to_string(y.spec()) == "f32[2, 4]");
+  const auto variables = f.g.variables();
+  BOOST_TEST_REQUIRE(variables.size() == 2U);
+  BOOST_TEST(f.name(variables[0]) == "layer/weights");
+  BOOST_TEST(f.name(variables[1]) == "layer/bias");
+  const auto init = f.g.node(variables[0].node).initializer;
+  BOOST_TEST((init->type == initializer_spec::kind::uniform));
+  BOOST_TEST(std::abs(init->limit - 1 / std::sqrt(3.0)) < 1e-12);
+}
+
+BOOST_AUTO_TEST_CASE(inner_device_scopes_refine_outer_ones_until_they_end) {
+  fixture f;
+  const auto x = input(f.g, matrix, "x");
+  {
+    const auto outer = f.g.device_scope("/job:worker/cpu:1");
+    BOOST_TEST(f.device(relu(x)) == "/job:worker/cpu:1");
+    {
+      const auto inner = f.g.device_scope("/task:2/cpu:0");
+      BOOST_TEST(f.device(relu(x)) == "/job:worker/task:2/cpu:0");
+    }
+    BOOST_TEST(f.device(relu(x)) == "/job:worker/cpu:1");
+  }
+  BOOST_TEST(f.device(relu(x)) == "");
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_device_is_an_error_with_the_users_line) {
+  fixture f;
+  const auto line = std::to_string(source_location::current().line() + 1);
+  const auto scope = f.g.device_scope("/gpu:0");
+  BOOST_TEST(f.error_text().find("graph_test.cpp:" + line + ": device '/gpu:0': there is no 'gpu'") != std::string::npos, f.error_text());
+}
+
+BOOST_AUTO_TEST_CASE(the_first_error_is_kept_and_what_follows_from_it_is_silent) {
+  fixture f;
+  const auto x = input(f.g, matrix, "x");
+  const auto bad = matmul(x, x);
+  const auto first = f.error_text();
+  BOOST_TEST(!bad.is_valid());
+  BOOST_TEST(!relu(bad).is_valid());
+  BOOST_TEST(!add(x, bad).is_valid());
+  BOOST_TEST(!dense(bad, 3, "layer").is_valid());
+  matmul(x, x);
+  BOOST_TEST(f.error_text() == first);
+  BOOST_TEST(add(x, x).is_valid());  // what does not depend on the error still builds
+}
+
+BOOST_AUTO_TEST_CASE(operands_of_no_graph_or_another_one_are_errors) {
+  fixture f, other;
+  const auto x = input(f.g, matrix, "x");
+  BOOST_TEST(!add(x, value{}).is_valid());
+  BOOST_TEST(f.error_text().find("operand 1 of add is not a value of any graph") != std::string::npos, f.error_text());
+  fixture h;
+  BOOST_TEST(!add(input(other.g, matrix, "y"), input(h.g, matrix, "x")).is_valid());
+  BOOST_TEST(h.error_text().find("operand 0 of add belongs to another graph") != std::string::npos, h.error_text());
+  fixture k;
+  const auto z = input(k.g, matrix, "z");
+  BOOST_TEST(!relu(value{&k.g, z.node, 1}).is_valid());
+  BOOST_TEST(k.error_text().find("names an output that no op has") != std::string::npos, k.error_text());
+  BOOST_TEST(!relu(value{}).is_valid());
+}
+
+BOOST_AUTO_TEST_CASE(names_of_other_characters_are_errors) {
+  for (const auto* name : {"", "a b", "a+b", "a:0", "\n"}) {
+    fixture f;
+    BOOST_TEST(!input(f.g, matrix, name).is_valid());
+    BOOST_TEST(f.error_text().find("use letters, digits") != std::string::npos, f.error_text());
+    fixture s;
+    const auto scope = s.g.name_scope(name);
+    BOOST_TEST(s.error_text().find("graph_test.cpp") != std::string::npos, s.error_text());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_variable_needs_a_finite_limit) {
+  fixture f;
+  BOOST_TEST(!variable(f.g, matrix, {initializer_spec::kind::uniform, -1}, "w").is_valid());
+  BOOST_TEST(f.error_text().find("variable 'w': the limit -1") != std::string::npos, f.error_text());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
