@@ -13,7 +13,9 @@ namespace {
 constexpr std::uint32_t workers_max = 65'536;  // also the limit of idx_batch's parts
 constexpr std::string_view only_task = "/job:client/task:0";
 
-error usage(std::string text) { return error(error_code::usage, std::move(text)); }
+error usage(std::string text) {
+  return error(error_code::usage, std::move(text));
+}
 
 result<void> check_options(const compile_options& options) {
   if (options.credits < 1 || options.credits > credits_max)
@@ -21,10 +23,12 @@ result<void> check_options(const compile_options& options) {
   return {};
 }
 
-// --- training ------------------------------------------------------------------------------------------------------------
+// --- training
+// ------------------------------------------------------------------------------------------------------------
 
 result<void> check_numbers(const training_spec& s) {
-  if (s.workers < 1 || s.workers > workers_max) return usage(fmt::format("{} workers: use 1..{}", s.workers, workers_max));
+  if (s.workers < 1 || s.workers > workers_max)
+    return usage(fmt::format("{} workers: use 1..{}", s.workers, workers_max));
   if (s.shards < 1 || s.shards > workers_max) return usage(fmt::format("{} shards: use 1..{}", s.shards, workers_max));
   if (s.steps < 1 || s.steps > (std::uint64_t{1} << 48U)) return usage(fmt::format("{} steps: use 1..2^48", s.steps));
   if (s.update == update_kind::sync && s.observe_every > 0 && s.steps % s.observe_every != 0)
@@ -32,7 +36,8 @@ result<void> check_numbers(const training_spec& s) {
                              s.observe_every, s.steps));
   const auto& o = s.optimizer;
   if (o.type != "sgd") return usage(fmt::format("there is no optimizer '{}' (there is: sgd)", o.type));
-  if (!std::isfinite(o.learning_rate)) return usage(fmt::format("learning rate {} is not a finite number", o.learning_rate));
+  if (!std::isfinite(o.learning_rate))
+    return usage(fmt::format("learning rate {} is not a finite number", o.learning_rate));
   if (!(o.momentum >= 0 && o.momentum < 1)) return usage(fmt::format("momentum {} is not in [0, 1)", o.momentum));
   return {};
 }
@@ -45,8 +50,10 @@ result<passes::places> places_of(const training_spec& s) {
   if (s.tasks == 1 && p.shard_task.empty()) p.shard_task.assign(s.shards, 0);
   if (s.tasks < 1 || p.task_names.size() != s.tasks)
     return usage(fmt::format("{} names of tasks for {} tasks", p.task_names.size(), s.tasks));
-  if (p.worker_task.size() != s.workers) return usage(fmt::format("{} workers, but places for {}", s.workers, p.worker_task.size()));
-  if (p.shard_task.size() != s.shards) return usage(fmt::format("{} shards, but places for {}", s.shards, p.shard_task.size()));
+  if (p.worker_task.size() != s.workers)
+    return usage(fmt::format("{} workers, but places for {}", s.workers, p.worker_task.size()));
+  if (p.shard_task.size() != s.shards)
+    return usage(fmt::format("{} shards, but places for {}", s.shards, p.shard_task.size()));
   for (const auto& name : p.task_names)
     if (auto ok = parse_device(name); !ok) return std::move(ok.error().while_doing("name of a task"));
   const auto is_task = [&](std::uint32_t t) { return t < s.tasks; };
@@ -89,7 +96,8 @@ result<void> check_all_trained(const passes::flow& f) {
   return {};
 }
 
-// --- the end of both ways --------------------------------------------------------------------------------------------------
+// --- the end of both ways
+// --------------------------------------------------------------------------------------------------
 
 result<plan> finish(passes::draft d, const graph& g, const passes::places& where, const compile_options& options) {
   if (options.fuse) d = passes::fuse(std::move(d), g.ops());

@@ -11,8 +11,8 @@ namespace troupe {
 namespace {
 
 bool is_name_character(char c) noexcept {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' ||
-         c == '/';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+         c == '.' || c == '/';
 }
 
 bool is_name(std::string_view name) noexcept {
@@ -54,8 +54,10 @@ result<void> graph::check_operands(std::string_view type, std::span<const value>
     return error(error_code::usage, fmt::format("{} takes {} operands, not {}", type, row.inputs, inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto& v = inputs[i];
-    if (v.owner == nullptr) return error(error_code::usage, fmt::format("operand {} of {} is not a value of any graph", i, type));
-    if (v.owner != this) return error(error_code::usage, fmt::format("operand {} of {} belongs to another graph", i, type));
+    if (v.owner == nullptr)
+      return error(error_code::usage, fmt::format("operand {} of {} is not a value of any graph", i, type));
+    if (v.owner != this)
+      return error(error_code::usage, fmt::format("operand {} of {} belongs to another graph", i, type));
     if (v.node >= nodes_.size() || v.output >= nodes_[v.node].outputs.size())
       return error(error_code::usage, fmt::format("operand {} of {} names an output that no op has", i, type));
   }

@@ -27,19 +27,22 @@ bool is_sane(const tensor_spec& s) noexcept {
          s.shape.elements() <= tensor_bytes_max / static_cast<std::int64_t>(size_of(s.type));
 }
 
-// --- actors by themselves ------------------------------------------------------------------------------------------------
+// --- actors by themselves
+// ------------------------------------------------------------------------------------------------
 
 result<void> check_ops(const planned_actor& a) {
   if (a.ops.empty()) return blame(a, "PL-1", "it has no op to run");
   std::vector<bool> is_used(a.inputs.size());
   for (std::size_t k = 0; k < a.ops.size(); ++k)
     for (const auto operand : a.ops[k].operands) {
-      const auto at = operand >= 0 ? static_cast<std::size_t>(operand) : static_cast<std::size_t>(-1 - std::int64_t{operand});
+      const auto at =
+          operand >= 0 ? static_cast<std::size_t>(operand) : static_cast<std::size_t>(-1 - std::int64_t{operand});
       if (at >= (operand >= 0 ? a.inputs.size() : k))
         return blame(a, "PL-1", fmt::format("op '{}' takes operand {}, which does not exist", a.ops[k].name, operand));
       if (operand >= 0) is_used[at] = true;
     }
-  if (std::find(is_used.begin(), is_used.end(), false) != is_used.end()) return blame(a, "PL-1", "no op takes one of its inputs");
+  if (std::find(is_used.begin(), is_used.end(), false) != is_used.end())
+    return blame(a, "PL-1", "no op takes one of its inputs");
   return {};
 }
 
@@ -52,26 +55,33 @@ result<void> check_readers(const planned_actor& a) {
     if (r.at_end && r.worker >= 0) return blame(a, "PL-1", "a worker's reader reads every version");
     const bool observes = r.worker < 0 && !r.at_end;
     if (observes && (s.update != update_kind::sync || r.stride < 1 || r.first > longest))
-      return blame(a, "PL-1", fmt::format("an observer from version {} in steps of {} has nothing to see", r.first, r.stride));
+      return blame(a, "PL-1",
+                   fmt::format("an observer from version {} in steps of {} has nothing to see", r.first, r.stride));
   }
   return {};
 }
 
 result<void> check_shard(const planned_actor& a, const plan& p) {
   const auto& s = a.shard;
-  if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic()) return blame(a, "PL-1", "its variable is not one");
+  if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
+    return blame(a, "PL-1", "its variable is not one");
   if (s.steps.empty() || s.steps.size() != p.workers || a.inputs.size() != s.steps.size())
-    return blame(a, "PL-1", fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));
+    return blame(
+        a, "PL-1",
+        fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));
   if (a.outputs.size() != s.readers.size())
     return blame(a, "PL-1", fmt::format("{} outputs for {} readers", a.outputs.size(), s.readers.size()));
-  if (s.update == update_kind::sync && std::adjacent_find(s.steps.begin(), s.steps.end(), std::not_equal_to<>()) != s.steps.end())
+  if (s.update == update_kind::sync &&
+      std::adjacent_find(s.steps.begin(), s.steps.end(), std::not_equal_to<>()) != s.steps.end())
     return blame(a, "PL-1", "synchronous workers have different numbers of steps");
   for (const auto& spec : a.output_specs)
     if (spec != s.spec) return blame(a, "PL-5", "a reader gets something else than the variable");
   const auto& o = s.optimizer;
-  if (o.type != "sgd" || !std::isfinite(o.learning_rate) || !std::isfinite(o.momentum) || !std::isfinite(s.initializer.limit))
-    return blame(a, "PL-1", fmt::format("optimizer '{}' with learning rate {}, momentum {}, initial limit {} is none", o.type,
-                                        o.learning_rate, o.momentum, s.initializer.limit));
+  if (o.type != "sgd" || !std::isfinite(o.learning_rate) || !std::isfinite(o.momentum) ||
+      !std::isfinite(s.initializer.limit))
+    return blame(a, "PL-1",
+                 fmt::format("optimizer '{}' with learning rate {}, momentum {}, initial limit {} is none", o.type,
+                             o.learning_rate, o.momentum, s.initializer.limit));
   return check_readers(a);
 }
 
@@ -82,13 +92,19 @@ result<void> check_kind(const planned_actor& a, const plan& p) {
     return blame(a, "PL-2", fmt::format("it has {} inputs and {} outputs", a.inputs.size(), a.outputs.size()));
   };
   switch (a.kind) {
-    case actor_kind::op: return check_ops(a);
-    case actor_kind::shard: return check_shard(a, p);
+    case actor_kind::op:
+      return check_ops(a);
+    case actor_kind::shard:
+      return check_shard(a, p);
     case actor_kind::send:
-    case actor_kind::receive: return ports(a.inputs.size() == 1 && a.outputs.size() == 1);
-    case actor_kind::feed: return ports(a.inputs.empty() && a.outputs.size() == 1);
-    case actor_kind::fetch: return ports(!a.inputs.empty() && a.outputs.empty());
-    default: return blame(a, "PL-1", "a plan has no actors of this kind");
+    case actor_kind::receive:
+      return ports(a.inputs.size() == 1 && a.outputs.size() == 1);
+    case actor_kind::feed:
+      return ports(a.inputs.empty() && a.outputs.size() == 1);
+    case actor_kind::fetch:
+      return ports(!a.inputs.empty() && a.outputs.empty());
+    default:
+      return blame(a, "PL-1", "a plan has no actors of this kind");
   }
 }
 
@@ -109,33 +125,45 @@ result<void> check_names(const plan& p) {
   std::unordered_set<std::string_view> names;
   names.reserve(p.actors.size());
   for (const auto& a : p.actors)
-    if (!names.insert(a.name).second) return blame(a, "PL-1", "two actors have this name; rename an op, an input or a variable");
+    if (!names.insert(a.name).second)
+      return blame(a, "PL-1", "two actors have this name; rename an op, an input or a variable");
   return {};
 }
 
-// --- edges ---------------------------------------------------------------------------------------------------------------
+// --- edges
+// ---------------------------------------------------------------------------------------------------------------
 
 result<void> check_edge(const plan& p, std::uint32_t i) {
   const auto& e = p.edges[i];
   if (e.from.actor >= p.actors.size() || e.to.actor >= p.actors.size())
-    return error(error_code::usage, fmt::format("edge {} joins actors {} and {} of {} (PL-1)", i, e.from.actor, e.to.actor, p.actors.size()));
+    return error(error_code::usage, fmt::format("edge {} joins actors {} and {} of {} (PL-1)", i, e.from.actor,
+                                                e.to.actor, p.actors.size()));
   const auto &producer = p.actors[e.from.actor], &consumer = p.actors[e.to.actor];
-  if (e.from.port >= producer.outputs.size()) return blame(producer, "PL-1", fmt::format("edge {} leaves output {}, which it lacks", i, e.from.port));
-  if (e.to.port >= consumer.inputs.size()) return blame(consumer, "PL-1", fmt::format("edge {} enters input {}, which it lacks", i, e.to.port));
+  if (e.from.port >= producer.outputs.size())
+    return blame(producer, "PL-1", fmt::format("edge {} leaves output {}, which it lacks", i, e.from.port));
+  if (e.to.port >= consumer.inputs.size())
+    return blame(consumer, "PL-1", fmt::format("edge {} enters input {}, which it lacks", i, e.to.port));
   if (consumer.inputs[e.to.port] != i)
-    return blame(consumer, "PL-2", fmt::format("edge {} enters input {}, which belongs to edge {}", i, e.to.port, consumer.inputs[e.to.port]));
+    return blame(
+        consumer, "PL-2",
+        fmt::format("edge {} enters input {}, which belongs to edge {}", i, e.to.port, consumer.inputs[e.to.port]));
   const bool is_transfer = producer.kind == actor_kind::send;
   if (is_transfer != (consumer.kind == actor_kind::receive))
-    return blame(producer, "PL-3", fmt::format("edge {} goes to {} '{}', but only a send may, and must, go to a receive", i,
-                                               to_string(consumer.kind), consumer.name));
+    return blame(producer, "PL-3",
+                 fmt::format("edge {} goes to {} '{}', but only a send may, and must, go to a receive", i,
+                             to_string(consumer.kind), consumer.name));
   if (!is_transfer && producer.task != consumer.task)
-    return blame(producer, "PL-3", fmt::format("edge {} to '{}' crosses from task {} to {} without a send", i, consumer.name, producer.task,
-                                               consumer.task));
+    return blame(producer, "PL-3",
+                 fmt::format("edge {} to '{}' crosses from task {} to {} without a send", i, consumer.name,
+                             producer.task, consumer.task));
   if (e.credits < 1 || e.credits > credits_max)
-    return blame(producer, "PL-5", fmt::format("edge {} to '{}' has {} credits, but needs 1..{}", i, consumer.name, e.credits, credits_max));
+    return blame(
+        producer, "PL-5",
+        fmt::format("edge {} to '{}' has {} credits, but needs 1..{}", i, consumer.name, e.credits, credits_max));
   if (e.spec != producer.output_specs[e.from.port])
-    return blame(producer, "PL-5", fmt::format("edge {} to '{}' carries {}, but output {} makes {}", i, consumer.name, to_string(e.spec),
-                                               e.from.port, to_string(producer.output_specs[e.from.port])));
+    return blame(producer, "PL-5",
+                 fmt::format("edge {} to '{}' carries {}, but output {} makes {}", i, consumer.name, to_string(e.spec),
+                             e.from.port, to_string(producer.output_specs[e.from.port])));
   return {};
 }
 
@@ -152,26 +180,30 @@ result<void> check_ends(const plan& p) {
       for (const auto e : a.outputs[port]) {
         if (e >= p.edges.size()) return blame(a, "PL-1", fmt::format("it names edge {} of {}", e, p.edges.size()));
         if (p.edges[e].from.actor != i || p.edges[e].from.port != port || is_named[e])
-          return blame(a, "PL-1", fmt::format("output {} names edge {}, which does not leave there, or twice", port, e));
+          return blame(a, "PL-1",
+                       fmt::format("output {} names edge {}, which does not leave there, or twice", port, e));
         is_named[e] = true;
       }
   }
   if (inputs != p.edges.size() || std::find(is_named.begin(), is_named.end(), false) != is_named.end())
-    return error(error_code::usage, fmt::format("{} edges, but {} inputs: an edge is not named at both ends (PL-2)", p.edges.size(), inputs));
+    return error(error_code::usage, fmt::format("{} edges, but {} inputs: an edge is not named at both ends (PL-2)",
+                                                p.edges.size(), inputs));
   return {};
 }
 
 // A transfer is one edge: several consumers hang on the receive.
 result<void> check_transfers(const plan& p) {
   for (const auto& a : p.actors)
-    if (a.kind == actor_kind::send && a.outputs[0].size() != 1) return blame(a, "PL-3", "a send has exactly one receive");
+    if (a.kind == actor_kind::send && a.outputs[0].size() != 1)
+      return blame(a, "PL-3", "a send has exactly one receive");
   for (const auto& a : p.actors)
     if (a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].kind != actor_kind::send)
       return blame(a, "PL-3", "a receive takes from a send");
   return {};
 }
 
-// --- cycles (PL-4) ---------------------------------------------------------------------------------------------------------
+// --- cycles (PL-4)
+// ---------------------------------------------------------------------------------------------------------
 
 // Kahn (1962) without the shards: what cannot be sorted is on a cycle, or behind one.
 std::vector<std::uint32_t> unsorted_inputs(const plan& p) {
@@ -212,9 +244,11 @@ result<void> check_cycles(const plan& p) {
   path.erase(path.begin(), path.begin() + (position[at] - 1));
   std::reverse(path.begin(), path.end());  // in the direction of the data
   std::string names;
-  for (std::size_t i = 0; i < path.size() && i < names_in_cycle_max; ++i) names += fmt::format("'{}' -> ", p.actors[path[i]].name);
+  for (std::size_t i = 0; i < path.size() && i < names_in_cycle_max; ++i)
+    names += fmt::format("'{}' -> ", p.actors[path[i]].name);
   if (path.size() > names_in_cycle_max) names += fmt::format("{} more -> ", path.size() - names_in_cycle_max);
-  return blame(p.actors[path[0]], "PL-4", fmt::format("a cycle without a shard can never start: {}'{}'", names, p.actors[path[0]].name));
+  return blame(p.actors[path[0]], "PL-4",
+               fmt::format("a cycle without a shard can never start: {}'{}'", names, p.actors[path[0]].name));
 }
 
 result<void> check_sizes(const plan& p) {

@@ -1,6 +1,6 @@
-// Plans as bytes (schema/plan.capnp). Cap'n Proto checks every pointer against the message; what it cannot know is checked
-// here: numbers of enums, references, and that no list claims more elements than the bytes can hold, so that memory is
-// taken in proportion to the message. check() does the rest.
+// Plans as bytes (schema/plan.capnp). Cap'n Proto checks every pointer against the message; what it cannot know is
+// checked here: numbers of enums, references, and that no list claims more elements than the bytes can hold, so that
+// memory is taken in proportion to the message. check() does the rest.
 
 #include "runtime/plan.hpp"
 
@@ -19,7 +19,8 @@
 namespace troupe {
 namespace {
 
-// --- encode ----------------------------------------------------------------------------------------------------------------
+// --- encode
+// ----------------------------------------------------------------------------------------------------------------
 
 class encoder {
  public:
@@ -139,7 +140,8 @@ class encoder {
   std::map<std::string, std::uint32_t> files_;  // 1 + number in the list
 };
 
-// --- decode ----------------------------------------------------------------------------------------------------------------
+// --- decode
+// ----------------------------------------------------------------------------------------------------------------
 
 constexpr auto no_edge = std::numeric_limits<std::uint32_t>::max();
 
@@ -149,7 +151,8 @@ constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_word
 // Every op has a copy of its file's name, and attributes are inserted in order.
 constexpr std::size_t file_name_max = 1024, attributes_max = 256;
 
-// A mistake found while decoding leaves through this one exception, as Cap'n Proto's own do; decode_plan() catches both.
+// A mistake found while decoding leaves through this one exception, as Cap'n Proto's own do; decode_plan() catches
+// both.
 struct bad_plan {
   std::string what;
 };
@@ -213,7 +216,8 @@ class decoder {
   tensor_spec spec(wire::TensorSpec::Reader s) {
     const auto type = s.getDtype();
     const auto list = s.getDims();
-    if (type >= dtype_count || list.size() > shape::rank_max) throw bad_plan{fmt::format("no tensor has dtype {} and rank {}", type, list.size())};
+    if (type >= dtype_count || list.size() > shape::rank_max)
+      throw bad_plan{fmt::format("no tensor has dtype {} and rank {}", type, list.size())};
     std::array<dim, shape::rank_max> dims;
     std::size_t rank = 0;
     for (const auto d : list) dims[rank++] = {d.getSize(), d.getSymbol()};
@@ -224,9 +228,12 @@ class decoder {
   attributes::entry attribute(wire::Attribute::Reader a) {
     auto name = text(a.getName());
     switch (a.which()) {
-      case wire::Attribute::INTEGER: return {std::move(name), a.getInteger()};
-      case wire::Attribute::REAL: return {std::move(name), a.getReal()};
-      case wire::Attribute::TEXT: return {std::move(name), text(a.getText())};
+      case wire::Attribute::INTEGER:
+        return {std::move(name), a.getInteger()};
+      case wire::Attribute::REAL:
+        return {std::move(name), a.getReal()};
+      case wire::Attribute::TEXT:
+        return {std::move(name), text(a.getText())};
     }
     throw bad_plan{fmt::format("attribute '{}' is of an unknown type", name)};
   }
@@ -268,7 +275,8 @@ class decoder {
   planned_actor actor(wire::PlannedActor::Reader r) {
     planned_actor a;
     const auto kind = r.getKind();
-    if (kind > static_cast<std::uint8_t>(actor_kind::fetch)) throw bad_plan{fmt::format("a plan has no actors of kind {}", kind)};
+    if (kind > static_cast<std::uint8_t>(actor_kind::fetch))
+      throw bad_plan{fmt::format("a plan has no actors of kind {}", kind)};
     a.kind = static_cast<actor_kind>(kind);
     a.name = text(r.getName());
     a.task = r.getTask();
@@ -296,10 +304,12 @@ class decoder {
     planned_edge e{{r.getFromActor(), r.getFromPort()}, {r.getToActor(), r.getToPort()}, {}, r.getCredits()};
     const auto number = static_cast<std::uint32_t>(p.edges.size());
     if (e.from.actor >= p.actors.size() || e.to.actor >= p.actors.size())
-      throw bad_plan{fmt::format("edge {} joins actors {} and {} of {} (PL-1)", number, e.from.actor, e.to.actor, p.actors.size())};
+      throw bad_plan{fmt::format("edge {} joins actors {} and {} of {} (PL-1)", number, e.from.actor, e.to.actor,
+                                 p.actors.size())};
     auto &producer = p.actors[e.from.actor], &consumer = p.actors[e.to.actor];
     if (e.from.port >= producer.outputs.size() || e.to.port >= consumer.inputs.size())
-      throw bad_plan{fmt::format("edge {} from '{}' to '{}' is at a port that does not exist (PL-1)", number, producer.name, consumer.name)};
+      throw bad_plan{fmt::format("edge {} from '{}' to '{}' is at a port that does not exist (PL-1)", number,
+                                 producer.name, consumer.name)};
     if (consumer.inputs[e.to.port] != no_edge)
       throw bad_plan{fmt::format("input {} of '{}' has two edges (PL-2)", e.to.port, consumer.name)};
     e.spec = producer.output_specs[e.from.port];
@@ -314,9 +324,13 @@ class decoder {
 };
 
 result<plan> decode(std::span<const std::byte> bytes) {
-  const auto refuse = [](std::string_view what) { return error(error_code::usage, fmt::format("not a plan: {}", what)); };
-  if (bytes.size() > plan_bytes_max) return refuse(fmt::format("{} bytes, at most {} are allowed", bytes.size(), plan_bytes_max));
-  if (bytes.empty() || bytes.size() % sizeof(capnp::word) != 0) return refuse(fmt::format("{} bytes are not whole words", bytes.size()));
+  const auto refuse = [](std::string_view what) {
+    return error(error_code::usage, fmt::format("not a plan: {}", what));
+  };
+  if (bytes.size() > plan_bytes_max)
+    return refuse(fmt::format("{} bytes, at most {} are allowed", bytes.size(), plan_bytes_max));
+  if (bytes.empty() || bytes.size() % sizeof(capnp::word) != 0)
+    return refuse(fmt::format("{} bytes are not whole words", bytes.size()));
   // Aligned for Cap'n Proto, whatever the bytes came in.
   auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
   std::memcpy(words.begin(), bytes.data(), bytes.size());
@@ -335,7 +349,9 @@ result<plan> decode(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::vector<std::byte> encode(const plan& p) { return encoder(p).run(); }
+std::vector<std::byte> encode(const plan& p) {
+  return encoder(p).run();
+}
 
 result<plan> decode_plan(std::span<const std::byte> bytes) {
   auto p = decode(bytes);

@@ -127,7 +127,8 @@ bool shard_state::is_awaited(std::uint64_t version) const noexcept {
     if (r.at_end || state.sent == state.items) continue;
     const auto next = version_due(i);
     const auto stride = r.worker >= 0 ? 1 : r.stride;
-    if (version >= next && (version - next) % stride == 0 && (version - next) / stride < state.items - state.sent) return true;
+    if (version >= next && (version - next) % stride == 0 && (version - next) / stride < state.items - state.sent)
+      return true;
   }
   return false;
 }
@@ -209,13 +210,14 @@ shard_wait shard_state::wait_for_reader() const noexcept {
   return {};
 }
 
-// The first worker, in order, whose gradient the next apply lacks. A worker that has not been sent its item cannot answer, so
-// then its reader is what we wait for.
+// The first worker, in order, whose gradient the next apply lacks. A worker that has not been sent its item cannot
+// answer, so then its reader is what we wait for.
 shard_wait shard_state::wait_for_gradient() const noexcept {
   for (std::uint32_t w = 0; w < ledger_.size(); ++w) {
     if (is_ended(w) || queued(w) != 0) continue;
     for (std::uint32_t i = 0; i < readers_.size(); ++i)
-      if (spec_.readers[i].worker == static_cast<std::int32_t>(w) && is_due(i) && readers_[i].sent == ledger_[w].applied)
+      if (spec_.readers[i].worker == static_cast<std::int32_t>(w) && is_due(i) &&
+          readers_[i].sent == ledger_[w].applied)
         return {shard_wait::kind::credit, i, readers_[i].sent};
     return {shard_wait::kind::gradient, w, ledger_[w].applied};
   }

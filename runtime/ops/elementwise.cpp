@@ -1,5 +1,5 @@
-// Element-wise ops and their gradients. The first operand has the shape of the result, so that a result may be written in
-// its place and chains of these ops can be fused.
+// Element-wise ops and their gradients. The first operand has the shape of the result, so that a result may be written
+// in its place and chains of these ops can be fused.
 
 #include "runtime/ops/op_rows.hpp"
 
@@ -31,7 +31,8 @@ result<specs> unary_shapes(const attributes&, std::span<const tensor_spec> in, c
 
 // relu_grad(dy, y), ...
 result<specs> unary_gradient_shapes(const attributes&, std::span<const tensor_spec> in, const tag*) {
-  if (!is_floating(in[0]) || in[0] != in[1]) return misfit(in, {"dy", "y"}, "both must be f32 or f64 and have one shape");
+  if (!is_floating(in[0]) || in[0] != in[1])
+    return misfit(in, {"dy", "y"}, "both must be f32 or f64 and have one shape");
   return specs{in[0]};
 }
 
@@ -45,15 +46,20 @@ result<specs> maximum_gradient_shapes(const attributes& attrs, std::span<const t
   return specs{in[0]};
 }
 
-value binary(std::string_view type, value a, value b, const source_location& where) { return append(type, {a, b}, {}, where); }
+value binary(std::string_view type, value a, value b, const source_location& where) {
+  return append(type, {a, b}, {}, where);
+}
 
 // The gradient of an operand that was spread over `full`'s shape: summed back to its own.
 value sum_to(value full, const value& operand, const source_location& where) {
   if (!full.is_valid()) return {};
   switch (fit_of(full.spec().shape, operand.spec().shape)) {
-    case fit::last_dimension: return reduce_sum_rows(full, where);
-    case fit::scalar: return reduce_sum(full, where);
-    default: return full;
+    case fit::last_dimension:
+      return reduce_sum_rows(full, where);
+    case fit::scalar:
+      return reduce_sum(full, where);
+    default:
+      return full;
   }
 }
 
@@ -100,7 +106,8 @@ gradients relu_grad_gradient(graph&, const graph_node& n, std::span<const value>
 
 void add_elementwise(op_table& t) {
   const auto row = [&](const char* name, std::uint32_t inputs, shape_rule shapes, gradient_rule gradient) {
-    t.add(name, {.inputs = inputs, .shapes = std::move(shapes), .gradient = std::move(gradient), .is_elementwise = true});
+    t.add(name,
+          {.inputs = inputs, .shapes = std::move(shapes), .gradient = std::move(gradient), .is_elementwise = true});
   };
   row("add", 2, binary_shapes, add_gradient);
   row("sub", 2, binary_shapes, sub_gradient);
@@ -118,12 +125,26 @@ void add_elementwise(op_table& t) {
 
 }  // namespace ops
 
-value add(value a, value b, source_location where) { return ops::append("add", {a, b}, {}, where); }
-value sub(value a, value b, source_location where) { return ops::append("sub", {a, b}, {}, where); }
-value mul(value a, value b, source_location where) { return ops::append("mul", {a, b}, {}, where); }
-value maximum(value a, value b, source_location where) { return ops::append("maximum", {a, b}, {}, where); }
-value relu(value x, source_location where) { return ops::append("relu", {x}, {}, where); }
-value sigmoid(value x, source_location where) { return ops::append("sigmoid", {x}, {}, where); }
-value tanh(value x, source_location where) { return ops::append("tanh", {x}, {}, where); }
+value add(value a, value b, source_location where) {
+  return ops::append("add", {a, b}, {}, where);
+}
+value sub(value a, value b, source_location where) {
+  return ops::append("sub", {a, b}, {}, where);
+}
+value mul(value a, value b, source_location where) {
+  return ops::append("mul", {a, b}, {}, where);
+}
+value maximum(value a, value b, source_location where) {
+  return ops::append("maximum", {a, b}, {}, where);
+}
+value relu(value x, source_location where) {
+  return ops::append("relu", {x}, {}, where);
+}
+value sigmoid(value x, source_location where) {
+  return ops::append("sigmoid", {x}, {}, where);
+}
+value tanh(value x, source_location where) {
+  return ops::append("tanh", {x}, {}, where);
+}
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
-// idx_batch: the reader of an image dataset as an op of the graph. It has no operands; what it reads in a step follows from
-// the step alone (devices/host/idx_sampler.hpp).
+// idx_batch: the reader of an image dataset as an op of the graph. It has no operands; what it reads in a step follows
+// from the step alone (devices/host/idx_sampler.hpp).
 
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/ops/op_rows.hpp"
@@ -29,10 +29,12 @@ result<void> check_limits(const attributes& attrs) {
                                      {"part", 0, attrs.integer("parts") - 1}}};
   for (const auto& [name, least, most] : limits) {
     const auto n = attrs.integer(name, -1);
-    if (n < least || n > most) return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
+    if (n < least || n > most)
+      return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
   }
   if (attrs.integer("rows") > pixels_max / attrs.integer("columns"))
-    return error(error_code::usage, fmt::format("images of {} x {} are too large", attrs.integer("rows"), attrs.integer("columns")));
+    return error(error_code::usage,
+                 fmt::format("images of {} x {} are too large", attrs.integer("rows"), attrs.integer("columns")));
   return {};
 }
 
@@ -47,13 +49,15 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, cons
   const auto rows = at == nullptr ? batch_of(attrs.integer("batch"))
                                   : dim{static_cast<std::int64_t>(schedule_of(attrs).range(at->step).count), 0};
   const std::array<dim, 2> images{rows, dim{attrs.integer("rows") * attrs.integer("columns"), 0}};
-  return specs{tensor_spec{dtype::f32, *shape::from(images)}, tensor_spec{dtype::i32, *shape::from(std::span(images).first(1))},
-               scalar(dtype::f32)};
+  return specs{tensor_spec{dtype::f32, *shape::from(images)},
+               tensor_spec{dtype::i32, *shape::from(std::span(images).first(1))}, scalar(dtype::f32)};
 }
 
 }  // namespace
 
-void add_idx_batch(op_table& t) { t.add("idx_batch", {.inputs = 0, .shapes = shapes, .gradient = {}, .is_source = true}); }
+void add_idx_batch(op_table& t) {
+  t.add("idx_batch", {.inputs = 0, .shapes = shapes, .gradient = {}, .is_source = true});
+}
 
 }  // namespace ops
 

@@ -9,9 +9,11 @@ namespace {
 // The first two operands of both ops: logits [n, c] f32, labels [n] i32.
 result<void> check_rows(std::span<const tensor_spec> in, std::initializer_list<std::string_view> names) {
   const auto &logits = in[0], &labels = in[1];
-  if (logits.type != dtype::f32 || logits.shape.rank() != 2) return misfit(in, names, "logits must be an f32 matrix (rank 2)");
+  if (logits.type != dtype::f32 || logits.shape.rank() != 2)
+    return misfit(in, names, "logits must be an f32 matrix (rank 2)");
   if (logits.shape.size(1) < 1) return misfit(in, names, "logits need at least one class");
-  if (labels.type != dtype::i32 || labels.shape.rank() != 1) return misfit(in, names, "labels must be an i32 vector (rank 1)");
+  if (labels.type != dtype::i32 || labels.shape.rank() != 1)
+    return misfit(in, names, "labels must be an i32 vector (rank 1)");
   if (labels.shape[0] != logits.shape[0]) return misfit(in, names, "logits and labels must have equally many rows");
   return {};
 }
@@ -30,7 +32,8 @@ result<specs> count_correct_shapes(const attributes&, std::span<const tensor_spe
 // Output 1 is d loss / d logits already. Labels are no numbers; the scale of a loss is not learned.
 std::vector<value> cross_entropy_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
   if (dy[1].is_valid()) {
-    g.record(error(error_code::usage, fmt::format("softmax_cross_entropy '{}' is differentiable once only", n.name)).at(n.source));
+    g.record(error(error_code::usage, fmt::format("softmax_cross_entropy '{}' is differentiable once only", n.name))
+                 .at(n.source));
     return {value{}, value{}, value{}};
   }
   return {append("mul", {value{&g, n.index, 1}, dy[0]}, {}, n.source), value{}, value{}};

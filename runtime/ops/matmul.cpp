@@ -24,16 +24,18 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec> in, c
   const auto rows = a.shape[ta ? 1 : 0], inner_a = a.shape[ta ? 0 : 1];
   const auto inner_b = b.shape[tb ? 1 : 0], columns = b.shape[tb ? 0 : 1];
   if (inner_a != inner_b)
-    return misfit(in, {"a", "b"}, fmt::format("{} of a ({}{}) must be {} of b ({}{})", ta ? "rows" : "columns", inner_a.size,
-                                              inner_a.symbol != 0 ? "?" : "", tb ? "columns" : "rows", inner_b.size,
-                                              inner_b.symbol != 0 ? "?" : ""));
+    return misfit(in, {"a", "b"},
+                  fmt::format("{} of a ({}{}) must be {} of b ({}{})", ta ? "rows" : "columns", inner_a.size,
+                              inner_a.symbol != 0 ? "?" : "", tb ? "columns" : "rows", inner_b.size,
+                              inner_b.symbol != 0 ? "?" : ""));
   const auto out = shape::from(std::array<dim, 2>{rows, columns});
   if (!out) return misfit(in, {"a", "b"}, "the product has too many elements");
   return specs{tensor_spec{dtype::f32, *out}};
 }
 
 value product(value a, value b, bool ta, bool tb, const source_location& where) {
-  return append("matmul", {a, b}, attributes{{"transpose_a", std::int64_t{ta}}, {"transpose_b", std::int64_t{tb}}}, where);
+  return append("matmul", {a, b}, attributes{{"transpose_a", std::int64_t{ta}}, {"transpose_b", std::int64_t{tb}}},
+                where);
 }
 
 // C = op(A) op(B). With op(A) = A: dA = dC op(B)^T; with op(A) = A^T: dA = op(B) dC^T; and so for B.
@@ -47,7 +49,9 @@ std::vector<value> gradient(graph&, const graph_node& n, std::span<const value> 
 
 }  // namespace
 
-void add_matmul(op_table& t) { t.add("matmul", {.inputs = 2, .shapes = shapes, .gradient = gradient}); }
+void add_matmul(op_table& t) {
+  t.add("matmul", {.inputs = 2, .shapes = shapes, .gradient = gradient});
+}
 
 }  // namespace ops
 

@@ -8,7 +8,9 @@ namespace troupe {
 namespace ops {
 namespace {
 
-tensor_spec without_first(const tensor_spec& s) { return {s.type, *shape::from(std::array{s.shape[1]})}; }
+tensor_spec without_first(const tensor_spec& s) {
+  return {s.type, *shape::from(std::array{s.shape[1]})};
+}
 
 result<specs> sum_rows_shapes(const attributes&, std::span<const tensor_spec> in, const tag*) {
   if (in[0].type != dtype::f32 || in[0].shape.rank() != 2) return misfit(in, {"x"}, "must be an f32 matrix (rank 2)");
@@ -24,7 +26,8 @@ result<specs> broadcast_shapes(const attributes&, std::span<const tensor_spec> i
   const auto &x = in[0].shape, &like = in[1].shape;
   if (in[0].type != dtype::f32 || in[1].type != dtype::f32) return misfit(in, {"x", "like"}, "both must be f32");
   const bool fits = x == like || x.rank() == 0 || (x.rank() == 1 && like.rank() >= 1 && like[like.rank() - 1] == x[0]);
-  if (!fits) return misfit(in, {"x", "like"}, "x must be a scalar, or have the shape of the other or of its last dimension");
+  if (!fits)
+    return misfit(in, {"x", "like"}, "x must be a scalar, or have the shape of the other or of its last dimension");
   return specs{in[1]};
 }
 
@@ -55,8 +58,14 @@ void add_reductions(op_table& t) {
 
 }  // namespace ops
 
-value reduce_sum_rows(value x, source_location where) { return ops::append("reduce_sum_rows", {x}, {}, where); }
-value reduce_sum(value x, source_location where) { return ops::append("reduce_sum", {x}, {}, where); }
-value argmax(value x, source_location where) { return ops::append("argmax", {x}, {}, where); }
+value reduce_sum_rows(value x, source_location where) {
+  return ops::append("reduce_sum_rows", {x}, {}, where);
+}
+value reduce_sum(value x, source_location where) {
+  return ops::append("reduce_sum", {x}, {}, where);
+}
+value argmax(value x, source_location where) {
+  return ops::append("argmax", {x}, {}, where);
+}
 
 }  // namespace troupe

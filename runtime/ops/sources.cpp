@@ -26,7 +26,8 @@ result<tensor_spec> spec_of(const attributes& attrs) {
     return error(error_code::usage, fmt::format("attributes dtype {} and rank {} name no tensor", type, rank));
   std::array<dim, shape::rank_max> dims;
   for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i)
-    dims[i] = {attrs.integer(fmt::format("dim{}", i), -1), static_cast<std::uint8_t>(attrs.integer(fmt::format("symbol{}", i)))};
+    dims[i] = {attrs.integer(fmt::format("dim{}", i), -1),
+               static_cast<std::uint8_t>(attrs.integer(fmt::format("symbol{}", i)))};
   const auto s = shape::from(std::span(dims.data(), static_cast<std::size_t>(rank)));
   if (!s) return error(error_code::usage, "a size is negative, or all sizes together are too many elements");
   return tensor_spec{static_cast<dtype>(type), *s};
@@ -39,16 +40,17 @@ void add_sources(op_table& t) {
     return specs{*spec};
   };
   t.add("input", {.inputs = 0, .shapes = from_attributes, .gradient = {}, .is_source = true});
-  t.add("variable", {.inputs = 0,
-                     .shapes = [=](const attributes& attrs, std::span<const tensor_spec> in, const tag* at) -> result<specs> {
-                       auto out = from_attributes(attrs, in, at);
-                       if (out && out->front().shape.is_symbolic())
-                         return misfit(*out, {}, "a variable has exact sizes, a symbolic one is of batches");
-                       if (out && out->front().type != dtype::f32) return misfit(*out, {}, "a variable is f32");
-                       return out;
-                     },
-                     .gradient = {},
-                     .is_source = true});
+  t.add("variable",
+        {.inputs = 0,
+         .shapes = [=](const attributes& attrs, std::span<const tensor_spec> in, const tag* at) -> result<specs> {
+           auto out = from_attributes(attrs, in, at);
+           if (out && out->front().shape.is_symbolic())
+             return misfit(*out, {}, "a variable has exact sizes, a symbolic one is of batches");
+           if (out && out->front().type != dtype::f32) return misfit(*out, {}, "a variable is f32");
+           return out;
+         },
+         .gradient = {},
+         .is_source = true});
   t.add("constant", {.inputs = 0,
                      .shapes = [](const attributes& attrs, std::span<const tensor_spec>, const tag*) -> result<specs> {
                        if (!attrs.has("value")) return error(error_code::usage, "a constant needs its value");
@@ -66,8 +68,9 @@ value input(graph& g, const tensor_spec& spec, std::string_view name, source_loc
 
 value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where) {
   if (!std::isfinite(init.limit) || init.limit < 0) {
-    g.record(error(error_code::usage, fmt::format("variable '{}': the limit {} of its initial values is not a finite number >= 0",
-                                                  name, init.limit))
+    g.record(error(error_code::usage,
+                   fmt::format("variable '{}': the limit {} of its initial values is not a finite number >= 0", name,
+                               init.limit))
                  .at(where));
     return {};
   }

@@ -2,8 +2,8 @@
 
 namespace troupe::passes {
 
-// Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so that
-// one credit is enough to never deadlock; each further one lets a producer run one step ahead.
+// Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so
+// that one credit is enough to never deadlock; each further one lets a producer run one step ahead.
 plan connect(draft d, std::uint32_t credits) {
   plan p;
   p.actors.reserve(d.actors.size());

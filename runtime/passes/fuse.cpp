@@ -8,8 +8,8 @@ namespace {
 
 constexpr std::size_t types_in_name_max = 4;
 
-// Merges producers into their consumers, in the order of the actors, so that a consumer meets its producers as groups that
-// are complete already. A group keeps the place of its last op, and so the order of actors (PS-2).
+// Merges producers into their consumers, in the order of the actors, so that a consumer meets its producers as groups
+// that are complete already. A group keeps the place of its last op, and so the order of actors (PS-2).
 class fuser {
  public:
   fuser(draft d, const op_table& table)
@@ -44,8 +44,8 @@ class fuser {
   }
 
   void absorb_producers(std::uint32_t i) {
-    // At most one group may bring a first op that is not element-wise. The group with it, or else the longest one, stays
-    // where it is, and the others move: every op moves O(log n) times.
+    // At most one group may bring a first op that is not element-wise. The group with it, or else the longest one,
+    // stays where it is, and the others move: every op moves O(log n) times.
     std::vector<std::uint32_t> groups;
     std::optional<std::uint32_t> base;
     for (const auto& p : d_.actors[i].from) {
@@ -147,13 +147,15 @@ class fuser {
 
   draft d_;
   const op_table& table_;
-  std::vector<std::uint32_t> uses_;   // input ports that take something from the actor
+  std::vector<std::uint32_t> uses_;  // input ports that take something from the actor
   std::vector<bool> is_gone_;
-  std::vector<port_index> ports_;     // of groups: producer's port -> input port
+  std::vector<port_index> ports_;  // of groups: producer's port -> input port
 };
 
 }  // namespace
 
-draft fuse(draft d, const op_table& ops) { return fuser(std::move(d), ops).run(); }
+draft fuse(draft d, const op_table& ops) {
+  return fuser(std::move(d), ops).run();
+}
 
 }  // namespace troupe::passes

@@ -26,7 +26,8 @@ result<void> check_request(const graph& g, value loss, std::span<const value> wi
   if (!loss.is_valid() || loss.owner != &g) return error(error_code::usage, "the loss is not a value of this graph");
   if (loss.spec() != tensor_spec{dtype::f32, shape{}}) {
     const auto& n = g.node(loss.node);
-    return error(error_code::usage, fmt::format("loss '{}' is {}, but must be a scalar f32[]", n.name, to_string(loss.spec())))
+    return error(error_code::usage,
+                 fmt::format("loss '{}' is {}, but must be a scalar f32[]", n.name, to_string(loss.spec())))
         .at(n.source);
   }
   for (const auto& v : with_respect_to)
@@ -66,8 +67,9 @@ std::vector<value> gradients(graph& g, value loss, std::span<const value> with_r
     if (!is_on_path) continue;
     const auto* row = g.ops().find(n.type);
     if (!row->gradient) {
-      g.record(error(error_code::usage, fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it",
-                                                    n.type, n.name))
+      g.record(error(error_code::usage,
+                     fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type,
+                                 n.name))
                    .at(n.source));
       return std::vector<value>(with_respect_to.size());
     }

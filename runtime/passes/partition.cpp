@@ -18,7 +18,8 @@ draft_actor make_transfer(actor_kind kind, const draft_actor& producer, port_ref
   a.index = producer.index;
   a.planned.kind = kind;
   // Several ports of one producer may go to the same task: those of a shard to workers that share a node.
-  a.planned.name = fmt::format("{}{}/{}/{}", p.name, from.port == 0 ? "" : fmt::format(":{}", from.port), to_string(kind), other_task);
+  a.planned.name = fmt::format("{}{}/{}/{}", p.name, from.port == 0 ? "" : fmt::format(":{}", from.port),
+                               to_string(kind), other_task);
   a.planned.output_specs = {p.output_specs[from.port]};
   a.planned.steps = items_of(p, from.port);
   a.planned.source = p.source;

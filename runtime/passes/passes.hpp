@@ -1,7 +1,8 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --simplify--> flow --replicate--> draft --fuse--> --place--> --partition--> draft --credits--> plan
+//   graph --prune--> flow --simplify--> flow --replicate--> draft --fuse--> --place--> --partition--> draft
+//   --credits--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
 // are still written as "input port i takes output port p of actor a", so that passes may insert and merge actors.
@@ -22,7 +23,8 @@
 
 namespace troupe::passes {
 
-// --- flow ---------------------------------------------------------------------------------------------------------------
+// --- flow
+// ---------------------------------------------------------------------------------------------------------------
 
 struct op_ref {
   std::uint32_t op = 0;
@@ -52,16 +54,17 @@ flow drop_unused(flow f);
 // x * 1, x + 0, x - 0 and -(-x) are x. Gradients start with a 1, so that a training graph is full of these.
 flow simplify(flow f);
 
-// --- draft --------------------------------------------------------------------------------------------------------------
+// --- draft
+// --------------------------------------------------------------------------------------------------------------
 
 enum class owner_kind : std::uint8_t { worker, shard, client };
 
 struct draft_actor {
-  planned_actor planned;        // all but inputs, outputs, task and stream
-  std::vector<port_ref> from;   // per input port: the producer
-  std::string device;           // the user's wish
+  planned_actor planned;       // all but inputs, outputs, task and stream
+  std::vector<port_ref> from;  // per input port: the producer
+  std::string device;          // the user's wish
   owner_kind owner = owner_kind::worker;
-  std::uint32_t index = 0;      // of the worker or shard
+  std::uint32_t index = 0;  // of the worker or shard
 };
 
 struct draft {
@@ -78,14 +81,16 @@ struct places {
 // Firings of `a` that put something on output `port`.
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port);
 // The task that a wish names, `own` if it fits or there is only one; nullopt: there is none.
-result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where, const source_line& source);
+result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
+                                const source_line& source);
 
 // One actor per op; inputs and variables become feeds; one fetch with a port per root. Steps are unlimited.
 draft lower(const flow& f);
-// One copy of the flow per worker, one shard per variable, the fetches "loss" and "variables". Roots of the flow: the loss,
-// then the gradient of each variable, then each variable in the same order.
+// One copy of the flow per worker, one shard per variable, the fetches "loss" and "variables". Roots of the flow: the
+// loss, then the gradient of each variable, then each variable in the same order.
 result<draft> replicate(const flow& f, const training_spec& spec, const places& where);
-// Chains and trees of element-wise ops become one actor with their producer, where nobody else reads what is in between.
+// Chains and trees of element-wise ops become one actor with their producer, where nobody else reads what is in
+// between.
 draft fuse(draft d, const op_table& ops);
 // Task and stream of every actor.
 result<draft> place(draft d, const places& where);

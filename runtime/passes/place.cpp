@@ -39,9 +39,12 @@ class placer {
  private:
   std::uint32_t own_task(const draft_actor& a) const {
     switch (a.owner) {
-      case owner_kind::worker: return where_.worker_task[a.index];
-      case owner_kind::shard: return where_.shard_task[a.index];
-      case owner_kind::client: return where_.client_task;
+      case owner_kind::worker:
+        return where_.worker_task[a.index];
+      case owner_kind::shard:
+        return where_.shard_task[a.index];
+      case owner_kind::client:
+        return where_.client_task;
     }
     return where_.client_task;
   }
@@ -53,7 +56,8 @@ class placer {
 
 }  // namespace
 
-result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where, const source_line& source) {
+result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
+                                const source_line& source) {
   const auto d = parsed(wish);
   // In a plan of one task, the program itself, every job is here: so a graph with placement also runs embedded.
   if (where.task_names.size() == 1 || (!d.job && !d.task)) return own;

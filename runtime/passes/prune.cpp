@@ -7,7 +7,9 @@ namespace {
 
 constexpr std::uint32_t dropped = 0xffffffff;
 
-source_line line_of(const graph_node& n) { return {n.source.file_name(), n.source.line()}; }
+source_line line_of(const graph_node& n) {
+  return {n.source.file_name(), n.source.line()};
+}
 
 }  // namespace
 

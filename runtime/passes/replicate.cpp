@@ -22,8 +22,7 @@ std::vector<trained_variable> variables_of(const flow& f) {
   const auto n = (f.roots.size() - 1) / 2;
   std::vector<trained_variable> all;
   for (std::size_t i = 0; i < n; ++i) all.push_back({.op = f.roots[1 + n + i].op, .gradient = f.roots[1 + i]});
-  std::sort(all.begin(), all.end(),
-            [&](const auto& a, const auto& b) { return f.ops[a.op].name < f.ops[b.op].name; });
+  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return f.ops[a.op].name < f.ops[b.op].name; });
   return all;
 }
 
@@ -44,7 +43,8 @@ result<void> assign_shards(std::vector<trained_variable>& variables, const flow&
       if (*task == where.shard_task[k] && (!best || load[k] < load[*best])) best = k;
     }
     if (!best)
-      return error(error_code::usage, fmt::format("variable '{}' wants device '{}', but no shard runs there", op.name, op.device))
+      return error(error_code::usage,
+                   fmt::format("variable '{}' wants device '{}', but no shard runs there", op.name, op.device))
           .at(op.source.file, op.source.line);
     variables[i].shard = *best;
     load[*best] += bytes(i);
@@ -128,9 +128,10 @@ draft_actor make_fetch(std::string name, std::uint64_t steps) {
 result<void> check_reader(const flow_op& op, const training_spec& spec) {
   const auto parts = op.attrs.integer("parts", 1);
   if (op.type != "idx_batch" || parts == 1 || parts == std::int64_t{spec.workers}) return {};
-  return error(error_code::usage, fmt::format("idx_batch '{}' reads one of {} parts, but the job has {} workers, each of which "
-                                              "reads its own part: leave parts at 1",
-                                              op.name, parts, spec.workers))
+  return error(error_code::usage,
+               fmt::format("idx_batch '{}' reads one of {} parts, but the job has {} workers, each of which "
+                           "reads its own part: leave parts at 1",
+                           op.name, parts, spec.workers))
       .at(op.source.file, op.source.line);
 }
 
@@ -153,7 +154,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
   for (std::uint32_t w = 0; w < spec.workers; ++w) {
     std::vector<std::uint32_t> actor_of(f.ops.size());
     const auto producer = [&](op_ref r) {
-      return shard_of[r.op] >= 0 ? port_ref{static_cast<std::uint32_t>(shard_of[r.op]), w} : port_ref{actor_of[r.op], r.output};
+      return shard_of[r.op] >= 0 ? port_ref{static_cast<std::uint32_t>(shard_of[r.op]), w}
+                                 : port_ref{actor_of[r.op], r.output};
     };
     for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
       if (shard_of[i] >= 0) continue;

@@ -1,6 +1,8 @@
 #include "runtime/compile.hpp"
 
 #include "runtime/op_table.hpp"
+#include "runtime/passes/passes.hpp"
+#include "tests/support/reference.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -8,9 +10,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
-#include <map>
-#include <set>
+#include <random>
 
 using namespace troupe;
 
@@ -32,9 +34,13 @@ const planned_actor& producer(const plan& p, const planned_actor& a, std::size_t
   return p.actors[p.edges[a.inputs.at(port)].from.actor];
 }
 
-std::string error_of(const result<plan>& p) { return p ? "no error" : p.error().text(); }
+std::string error_of(const result<plan>& p) {
+  return p ? "no error" : p.error().text();
+}
 
-idx_info images() { return {.path = "data", .samples = 1000, .rows = 28, .columns = 28}; }
+idx_info images() {
+  return {.path = "data", .samples = 1000, .rows = 28, .columns = 28};
+}
 
 // The classifier of the example; returns the loss.
 value classifier(graph& g, std::int64_t batch = 128) {
@@ -117,7 +123,9 @@ BOOST_AUTO_TEST_CASE(a_chain_behind_a_matmul_is_one_actor) {
   BOOST_TEST(forward.ops[2].operands == (std::vector<std::int32_t>{-2}), boost::test_tools::per_element());
   // The gradient of the loss is output 1 of the loss itself: the 1 that seeds it has been simplified away.
   BOOST_TEST(count(*p, [](const auto& a) { return !a.ops.empty() && a.ops[0].type == "constant"; }) == 0U);
-  BOOST_TEST(count(*p, [](const auto& a) { return a.ops.size() == 2 && a.ops[0].type == "matmul" && a.ops[1].type == "relu_grad"; }) == 2U);
+  BOOST_TEST(count(*p, [](const auto& a) {
+               return a.ops.size() == 2 && a.ops[0].type == "matmul" && a.ops[1].type == "relu_grad";
+             }) == 2U);
   // 1 reader, 3 forward, 1 loss, 5 matmuls backward, 3 sums of rows
   BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 13U);
 }
@@ -143,13 +151,489 @@ BOOST_AUTO_TEST_CASE(between_tasks_every_edge_has_a_send_and_a_receive) {
   // The weights are read forward and backward: sent once, taken twice.
   BOOST_TEST(receive.outputs.at(0).size() == 2U);
   BOOST_TEST(send.steps == 20U);
-  BOOST_TEST(get(*p, "shard/0/dense_2/weights:1/send/1").steps == 20U);   // the reader of worker 1
-  BOOST_TEST(get(*p, "shard/0/dense_2/weights:2/send/4").steps == 2U);    // the observer
+  BOOST_TEST(get(*p, "shard/0/dense_2/weights:1/send/1").steps == 20U);  // the reader of worker 1
+  BOOST_TEST(get(*p, "shard/0/dense_2/weights:2/send/4").steps == 2U);   // the observer
   BOOST_TEST(get(*p, "variables").steps == 2U);
   BOOST_TEST(get(*p, "variables").task == 4U);
   BOOST_TEST(get(*p, "loss").inputs.size() == 2U);
   // 6 variables to and 6 gradients from each of 2 workers, 6 observed variables, 2 losses.
   BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::send; }) == 32U);
+}
+
+// --- what a plan computes
+// ------------------------------------------------------------------------------------------------
+
+namespace {
+
+// A small classifier on 37 made-up samples, so that an epoch ends with a smaller batch.
+value small_classifier(graph& g, std::int64_t batch) {
+  const auto data =
+      idx_batch(g, {.path = "p", .samples = 37, .rows = 3, .columns = 2, .classes = 4}, {.batch = batch, .seed = 3});
+  const auto x = sigmoid(dense(relu(dense(data.images, 5, "a")), 6, "b"));
+  return softmax_cross_entropy(dense(x, 4, "c"), data.labels, data.scale);
+}
+
+reference::feeds initial_values(const graph& g) {
+  reference::feeds values;
+  std::mt19937_64 random(11);
+  std::uniform_real_distribution<double> uniform(-0.5, 0.5);
+  for (const auto& n : g.nodes())
+    if (n.type == "variable")
+      values[n.name] = reference::make(n.outputs[0], [&](std::size_t) { return uniform(random); });
+  return values;
+}
+
+struct run_result {
+  std::vector<double> losses;  // sum over the workers, by step
+  std::vector<reference::array> variables;
+};
+
+run_result train(std::int64_t batch, const training_spec& spec, const compile_options& options) {
+  compiled c;
+  const auto loss = small_classifier(c.g, batch);
+  const auto p = compile_training(c.g, loss, spec, options);
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  // What a node gets is what came over the wire.
+  const auto received = decode_plan(encode(*p));
+  BOOST_TEST_REQUIRE(bool(received), error_of(received));
+  reference::plan_runner runner(*received, c.ops, initial_values(c.g));
+  run_result r;
+  for (std::uint64_t i = 0; i < spec.steps; ++i) {
+    double sum = 0;
+    for (const auto& l : runner.step("loss")) sum += l.at.at(0);
+    r.losses.push_back(sum);
+  }
+  r.variables = runner.variables();
+  return r;
+}
+
+void check_equal(const run_result& a, const run_result& b) {
+  BOOST_TEST((a.losses == b.losses));
+  BOOST_TEST((a.variables == b.variables));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_same_graph_computes_the_same_embedded_spread_fused_and_unfused) {
+  const auto reference = train(4, embedded(2, 1), {.fuse = false});
+  BOOST_TEST(reference.losses.front() > reference.losses.back());
+  check_equal(train(4, embedded(2, 1), {}), reference);
+  check_equal(train(4, embedded(2, 3), {}), reference);
+  check_equal(train(4, spread(2, 2), {}), reference);
+  check_equal(train(4, spread(2, 1), {.fuse = false}), reference);
+  auto together = spread(2, 2);  // both workers and a shard on one node
+  together.worker_task = {0, 0};
+  together.shard_task = {0, 3};
+  check_equal(train(4, together, {}), reference);
+}
+
+BOOST_AUTO_TEST_CASE(one_worker_with_the_whole_batch_computes_what_more_workers_do_with_their_parts) {
+  const auto one = train(12, embedded(1, 1), {});
+  for (const std::uint32_t workers : {2U, 3U, 4U}) {
+    const auto many = train(12 / workers, embedded(workers, 1), {});
+    for (std::size_t i = 0; i < one.losses.size(); ++i)
+      BOOST_TEST(std::abs(one.losses[i] - many.losses[i]) < 1e-12 * one.losses[i]);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_of_steps_computes_what_the_graph_says_whatever_is_fused) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      compiled c;
+      std::mt19937_64 random(seed);
+      reference::feeds fed;
+      std::uniform_real_distribution<double> uniform(-1, 1);
+      const auto feed = [&](const tensor_spec& spec, const std::string& name) {
+        fed[name] = reference::make(spec, [&](std::size_t) { return uniform(random); });
+        return input(c.g, spec, name);
+      };
+      std::vector<value> values{feed({dtype::f32, {4, 4}}, "a"), feed({dtype::f32, {4, 4}}, "b"),
+                                feed({dtype::f32, {4, 4}}, "d")};
+      const auto row = feed({dtype::f32, {4}}, "row"), scalar = feed({dtype::f32, {}}, "scalar");
+      const auto any = [&] { return values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 6)]; };
+      const auto ops = 1 + random() % 40;
+      for (std::uint64_t i = 0; i < ops; ++i) {
+        const auto x = any();
+        const auto y = random() % 3 == 0 ? (random() % 2 == 0 ? row : scalar) : any();
+        switch (random() % 8) {
+          case 0:
+            values.push_back(add(x, y));
+            break;
+          case 1:
+            values.push_back(sub(x, y));
+            break;
+          case 2:
+            values.push_back(mul(x, y));
+            break;
+          case 3:
+            values.push_back(maximum(x, y));
+            break;
+          case 4:
+            values.push_back(relu(x));
+            break;
+          case 5:
+            values.push_back(troupe::tanh(x));
+            break;
+          case 6:
+            values.push_back(matmul(x, any()));
+            break;
+          default:
+            values.push_back(mul(x, constant(c.g, random() % 2 == 0 ? 1.0F : 0.5F)));
+        }
+      }
+      const std::vector<value> fetches{values.back(), any(), any()};
+      for (const bool fuse : {true, false}) {
+        const auto p = compile_steps(c.g, fetches, {.fuse = fuse});
+        BOOST_TEST_REQUIRE(bool(p), error_of(p));
+        const auto got = reference::plan_runner(*p, c.ops, fed).step("fetch");
+        BOOST_TEST_REQUIRE(got.size() == fetches.size());
+        for (std::size_t k = 0; k < fetches.size(); ++k)
+          BOOST_TEST((got[k] == reference::evaluate(c.g, fetches[k], fed)));
+      }
+    }
+  }
+}
+
+// --- pass by pass
+// ----------------------------------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(prune_keeps_what_the_roots_need_and_nothing_else) {
+  compiled c;
+  const auto x = input(c.g, {dtype::f32, {3}}, "x"), unused = input(c.g, {dtype::f32, {3}}, "unused");
+  relu(unused);
+  const auto y = relu(x);
+  const auto f = passes::prune(c.g, std::vector<value>{y});
+  BOOST_TEST_REQUIRE(f.ops.size() == 2U);
+  BOOST_TEST(f.ops[0].name == "x");
+  BOOST_TEST(f.ops[1].name == "relu_1");
+  BOOST_TEST((f.roots[0] == passes::op_ref{1, 0}));
+}
+
+BOOST_AUTO_TEST_CASE(simplify_removes_what_changes_nothing) {
+  const auto simplified = [](const std::function<value(graph&, value, value)>& build) {
+    compiled c;
+    const auto x = input(c.g, {dtype::f32, {3}}, "x"), s = input(c.g, {dtype::f32, {}}, "s");
+    std::string text;
+    for (const auto& op : passes::simplify(passes::prune(c.g, std::vector<value>{build(c.g, x, s)})).ops)
+      text += op.type + " ";
+    return text;
+  };
+  const auto neg = [](graph& g, value x) {
+    return g.add("neg", std::vector<value>{x}, {}, "neg", source_location::current());
+  };
+  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 1)); }) == "input ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return add(x, constant(g, 0)); }) == "input ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return sub(x, constant(g, 0)); }) == "input ");
+  BOOST_TEST(simplified([](graph& g, value, value s) { return mul(constant(g, 1), s); }) == "input ");
+  BOOST_TEST(simplified([](graph& g, value, value s) { return add(constant(g, 0), s); }) == "input ");
+  BOOST_TEST(simplified([&](graph& g, value x, value) { return neg(g, neg(g, x)); }) == "input ");
+  BOOST_TEST(simplified([&](graph& g, value x, value) {
+               return neg(g, mul(neg(g, add(x, constant(g, 0))), constant(g, 1)));
+             }) == "input ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 2)); }) == "input constant mul ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 0)); }) == "input constant mul ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return add(x, constant(g, 1)); }) == "input constant add ");
+  BOOST_TEST(simplified([](graph& g, value, value s) { return sub(constant(g, 0), s); }) == "input constant sub ");
+  BOOST_TEST(simplified([](graph&, value x, value) { return maximum(x, x); }) == "input maximum ");
+}
+
+BOOST_AUTO_TEST_CASE(fuse_leaves_alone_what_somebody_else_reads_and_what_has_several_outputs) {
+  const auto names = [](const std::function<std::vector<value>(graph&, value)>& build) {
+    compiled c;
+    const auto x = input(c.g, {dtype::f32, {3, 3}}, "x");
+    const auto p = compile_steps(c.g, build(c.g, x), {});
+    BOOST_TEST_REQUIRE(bool(p), error_of(p));
+    std::string text;
+    for (const auto& a : p->actors)
+      if (a.kind == actor_kind::op) text += a.name + " ";
+    return text;
+  };
+  using values = std::vector<value>;
+  BOOST_TEST(names([](graph&, value x) { return values{relu(add(matmul(x, x), x))}; }) == "matmul+add+relu ");
+  BOOST_TEST(names([](graph&, value x) {
+               const auto m = matmul(x, x);
+               return values{relu(m), m};  // also fetched
+             }) == "matmul relu ");
+  BOOST_TEST(names([](graph&, value x) {
+               const auto m = matmul(x, x);
+               return values{add(m, m)};  // two operands are two consumers
+             }) == "matmul add ");
+  BOOST_TEST(names([](graph&, value x) {
+               const auto first = matmul(x, x), second = matmul(x, x);
+               return values{add(first, second)};  // one group has room for one matmul
+             }) == "matmul_1 matmul+add ");
+  BOOST_TEST(names([](graph&, value x) { return values{sub(relu(x), matmul(x, x))}; }) ==
+             "matmul+relu+sub ");  // a tree
+  BOOST_TEST(names([](graph&, value x) { return values{relu(relu(relu(relu(relu(relu(x))))))}; }) ==
+             "relu+relu+relu+relu+2_more ");
+  BOOST_TEST(names([](graph& g, value x) { return values{mul(x, constant(g, 2))}; }) ==
+             "constant mul ");  // sources stay
+  BOOST_TEST(names([](graph&, value x) { return values{add(x, reduce_sum_rows(x))}; }) ==
+             "reduce_sum_rows add ");  // other shape
+  BOOST_TEST(names([](graph& g, value x) {
+               const auto on = g.device_scope("/cpu:1");
+               return values{relu(add(x, x))};
+             }) == "add+relu ");
+  BOOST_TEST(names([](graph& g, value x) {
+               const auto m = matmul(x, x);
+               const auto on = g.device_scope("/cpu:1");
+               return values{relu(m)};  // another device
+             }) == "matmul relu ");
+  BOOST_TEST(names([](graph& g, value x) {
+               const auto labels = input(g, {dtype::i32, {3}}, "labels"), scale = input(g, {dtype::f32, {}}, "scale");
+               const auto loss = softmax_cross_entropy(x, labels, scale);
+               return values{relu(value{&g, loss.node, 1})};  // output 1 of two
+             }) == "softmax_cross_entropy relu ");
+}
+
+BOOST_AUTO_TEST_CASE(workers_and_shards_take_the_streams_of_their_task_in_turn) {
+  compiled c;
+  const auto p = compile_training(c.g, small_classifier(c.g, 4), embedded(2, 1), {});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  std::vector<std::uint32_t> shard_streams;
+  for (const auto& a : p->actors) {
+    if (a.kind == actor_kind::op) BOOST_TEST(a.stream == (a.name.starts_with("worker/0/") ? 0U : 1U), a.name);
+    if (a.kind == actor_kind::shard) shard_streams.push_back(a.stream);
+  }
+  BOOST_TEST(shard_streams == (std::vector<std::uint32_t>{2, 3, 4, 5, 6, 7}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(device_scopes_choose_stream_and_task) {
+  compiled c;
+  const auto data = idx_batch(c.g, images(), {.batch = 8});
+  const auto x = dense(data.images, 4, "a");
+  value h;
+  {
+    const auto on = c.g.device_scope("/job:ps/cpu:3");
+    h = relu(x);
+  }
+  const auto loss = softmax_cross_entropy(dense(h, 10, "b"), data.labels, data.scale);
+  const auto p = compile_training(c.g, loss, spread(1, 1), {});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  BOOST_TEST(get(*p, "worker/0/relu").task == 1U);
+  BOOST_TEST(get(*p, "worker/0/relu").stream == 3U);
+  BOOST_TEST(get(*p, "worker/0/a/matmul+add/send/1").task == 0U);
+  BOOST_TEST(get(*p, "worker/0/a/matmul+add/receive/1").stream == 3U);
+  // Embedded there is one task only, and the same graph runs there.
+  const auto e = compile_training(c.g, loss, embedded(1, 1), {});
+  BOOST_TEST_REQUIRE(bool(e), error_of(e));
+  BOOST_TEST(get(*e, "worker/0/relu").task == 0U);
+  BOOST_TEST(get(*e, "worker/0/relu").stream == 3U);
+}
+
+BOOST_AUTO_TEST_CASE(variables_go_largest_first_to_the_shard_with_the_least_bytes) {
+  compiled c;
+  const auto p = compile_training(c.g, classifier(c.g), spread(1, 2), {});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  std::size_t bytes[2] = {};
+  for (const auto& a : p->actors) {
+    if (a.kind != actor_kind::shard) continue;
+    BOOST_TEST_REQUIRE(a.shard.shard < 2U);
+    BOOST_TEST(a.task == 1U + a.shard.shard);
+    bytes[a.shard.shard] += a.shard.spec.size_bytes();
+  }
+  BOOST_TEST(get(*p, "shard/0/dense_1/weights").shard.shard == 0U);  // 802,816 bytes: more than all others together
+  BOOST_TEST(bytes[0] == 802'816U);
+  BOOST_TEST(bytes[1] == 4U * (256 + 256 * 128 + 128 + 1280 + 10));
+}
+
+BOOST_AUTO_TEST_CASE(async_training_observes_at_the_end_and_takes_losses_as_they_come) {
+  compiled c;
+  const auto p = compile_training(c.g, classifier(c.g), spread(3, 1, update_kind::async), {});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  BOOST_TEST(get(*p, "loss").fires_on_any);
+  BOOST_TEST(get(*p, "loss").steps == 60U);
+  BOOST_TEST(get(*p, "variables").steps == 1U);
+  BOOST_TEST(!get(*p, "variables").fires_on_any);
+  const auto& shard = get(*p, "shard/0/dense_1/bias");
+  BOOST_TEST((shard.shard.update == update_kind::async));
+  BOOST_TEST(shard.steps == 60U);
+  BOOST_TEST_REQUIRE(shard.shard.readers.size() == 4U);
+  BOOST_TEST(shard.shard.readers[3].at_end);
+  for (std::uint32_t w = 0; w < 3; ++w) {
+    const auto& reader = get(*p, fmt::format("worker/{}/idx_batch", w)).ops[0].attrs;
+    BOOST_TEST(reader.integer("part") == w);
+    BOOST_TEST(reader.integer("parts") == 3);
+    BOOST_TEST(reader.integer("global_scale", -1) == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(inputs_of_a_training_graph_are_fed_by_the_client_for_each_worker) {
+  compiled c;
+  const auto x = input(c.g, {dtype::f32, {5}}, "x");
+  const auto w = variable(c.g, {dtype::f32, {5}}, {}, "w");
+  const auto loss = reduce_sum(mul(x, w));
+  const auto one = compile_training(c.g, loss, spread(1, 1), {});
+  BOOST_TEST_REQUIRE(bool(one), error_of(one));
+  BOOST_TEST((get(*one, "x").kind == actor_kind::feed));
+  BOOST_TEST(get(*one, "x").task == 2U);
+  BOOST_TEST(get(*one, "x").steps == 20U);
+  const auto two = compile_training(c.g, loss, spread(2, 1), {});
+  BOOST_TEST_REQUIRE(bool(two), error_of(two));
+  BOOST_TEST((get(*two, "worker/1/x").kind == actor_kind::feed));
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_of_steps_is_fed_and_fetched_without_limit) {
+  compiled c;
+  const auto x = input(c.g, {dtype::f32, {2, 3}}, "x");
+  const auto y = dense(x, 4, "layer");
+  const auto p = compile_steps(c.g, std::vector<value>{y, x}, {.name = "steps", .credits = 5});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  BOOST_TEST(p->name == "steps");
+  BOOST_TEST(p->workers == 0U);
+  for (const auto* name : {"x", "layer/weights", "layer/bias"}) BOOST_TEST((get(*p, name).kind == actor_kind::feed));
+  BOOST_TEST(get(*p, "fetch").inputs.size() == 2U);
+  BOOST_TEST(producer(*p, get(*p, "fetch"), 1).name == "x");
+  for (const auto& a : p->actors) BOOST_TEST(a.steps == 0U);
+  for (const auto& e : p->edges) BOOST_TEST(e.credits == 5U);
+}
+
+// --- mistakes
+// --------------------------------------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(a_training_that_cannot_be_is_an_error_that_says_why) {
+  const std::pair<std::function<void(training_spec&)>, const char*> cases[] = {
+      {[](auto& s) { s.workers = 0; }, "0 workers: use 1..65536"},
+      {[](auto& s) { s.shards = 0; }, "0 shards"},
+      {[](auto& s) { s.steps = 0; }, "0 steps"},
+      {[](auto& s) { s.observe_every = 7; }, "use a divisor of the steps"},
+      {[](auto& s) { s.observe_every = 40; }, "use a divisor of the steps"},
+      {[](auto& s) { s.optimizer.type = "adam"; }, "there is no optimizer 'adam'"},
+      {[](auto& s) { s.optimizer.learning_rate = std::nan(""); }, "learning rate nan"},
+      {[](auto& s) { s.optimizer.momentum = 1; }, "momentum 1 is not in [0, 1)"},
+      {[](auto& s) { s.tasks = 3; }, "names of tasks for 3 tasks"},
+      {[](auto& s) { s.worker_task.pop_back(); }, "2 workers, but places for 1"},
+      {[](auto& s) { s.shard_task.push_back(0); }, "1 shards, but places for 2"},
+      {[](auto& s) { s.worker_task[0] = 4; }, "a worker is placed on task 4 of 4"},
+      {[](auto& s) { s.shard_task[0] = 4; }, "a shard is placed on task 4 of 4"},
+      {[](auto& s) { s.client_task = 4; }, "the client is task 4 of 4"},
+      {[](auto& s) { s.task_names[0] = "worker0"; }, "name of a task: device 'worker0'"},
+  };
+  for (const auto& [spoil, says] : cases) {
+    compiled c;
+    auto spec = spread(2, 1);
+    spoil(spec);
+    const auto p = compile_training(c.g, classifier(c.g), spec, {});
+    BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p) << "\n  should say: " << says);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_in_a_graph_are_errors_with_the_users_line) {
+  using build = std::function<value(graph&)>;
+  const tensor_spec vector3{dtype::f32, {3}};
+  const std::pair<build, const char*> cases[] = {
+      {[&](graph& g) { return matmul(input(g, vector3, "x"), input(g, vector3, "y")); }, "both must be matrices"},
+      {[&](graph& g) { return variable(g, vector3, {}, "w"); }, "loss 'w' is f32[3], but must be a scalar"},
+      {[&](graph& g) { return reduce_sum(input(g, vector3, "x")); }, "loss 'reduce_sum' depends on no variable"},
+      {[&](graph& g) {
+         const auto s = variable(g, {dtype::f32, {}}, {}, "scale");
+         return softmax_cross_entropy(dense(input(g, {dtype::f32, {4, 3}}, "x"), 3, "d"),
+                                      input(g, {dtype::i32, {4}}, "y"), s);
+       },
+       "the loss depends on variable 'scale', but no gradient flows to it"},
+      {[&](graph& g) {
+         const auto on = g.device_scope("/job:gpu_farm");
+         return reduce_sum(variable(g, vector3, {}, "w"));
+       },
+       "there is no task for device '/job:gpu_farm'; tasks are /job:worker/task:0, /job:worker/task:1, /job:ps/task:0, "
+       "/job:client/task:0"},
+      {[&](graph& g) {
+         const auto on = g.device_scope("/job:worker/task:1");
+         return reduce_sum(variable(g, vector3, {}, "w"));
+       },
+       "variable 'w' wants device '/job:worker/task:1', but no shard runs there"},
+      {[&](graph& g) {
+         const auto data = idx_batch(g, images(), {.part = 1, .parts = 5});
+         return softmax_cross_entropy(dense(data.images, 10, "d"), data.labels, data.scale);
+       },
+       "idx_batch 'idx_batch' reads one of 5 parts, but the job has 2 workers"},
+      {[&](graph& g) { return reduce_sum(mul(variable(g, vector3, {}, "w"), input(g, vector3, "shard/0/w"))); },
+       "no error"},
+  };
+  for (const auto& [make, says] : cases) {
+    compiled c;
+    const auto loss = make(c.g);
+    const auto p = compile_training(c.g, loss, spread(2, 1), {});
+    BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p) << "\n  should say: " << says);
+    if (!p) BOOST_TEST(error_of(p).find("compile_test.cpp:") != std::string::npos, error_of(p));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_in_what_is_asked_for_are_errors) {
+  compiled c, other;
+  const auto x = input(c.g, {dtype::f32, {3}}, "x");
+  BOOST_TEST(error_of(compile_steps(c.g, {}, {})).find("nothing is fetched") != std::string::npos);
+  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{value{}}, {})).find("not of this graph") !=
+             std::string::npos);
+  BOOST_TEST(error_of(compile_steps(other.g, std::vector<value>{x}, {})).find("not of this graph") !=
+             std::string::npos);
+  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{x}, {.credits = 0})).find("1..4096 credits") !=
+             std::string::npos);
+  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{x}, {.credits = 4097})).find("1..4096 credits") !=
+             std::string::npos);
+  BOOST_TEST(
+      error_of(compile_training(c.g, value{}, embedded(1, 1), {})).find("the loss is not a value of this graph") !=
+      std::string::npos);
+  compiled named;
+  const auto y = relu(input(named.g, {dtype::f32, {3}}, "fetch"));
+  BOOST_TEST(error_of(compile_steps(named.g, std::vector<value>{y}, {})).find("two actors have this name") !=
+             std::string::npos);
+}
+
+// --- size
+// ------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+double seconds_to_compile(std::uint64_t ops, bool fuse) {
+  const auto start = std::chrono::steady_clock::now();
+  compiled c;
+  std::mt19937_64 random(9);
+  std::vector<value> values{input(c.g, {dtype::f32, {16}}, "a"), input(c.g, {dtype::f32, {16}}, "b")};
+  for (std::uint64_t i = 0; i < ops; ++i) {
+    const auto x = values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 50)],
+               y = values[random() % values.size()];
+    values.push_back(i % 3 == 0 ? add(x, y) : i % 3 == 1 ? mul(x, y) : maximum(x, y));
+  }
+  const auto p = compile_steps(c.g, std::vector<value>(values.end() - 50, values.end()), {.fuse = fuse});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  const auto back = decode_plan(encode(*p));
+  BOOST_TEST_REQUIRE(bool(back), error_of(back));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_random_graph_of_100000_ops_compiles_in_seconds_and_linearly) {
+  for (const bool fuse : {true, false}) {
+    const auto small = seconds_to_compile(10'000, fuse), large = seconds_to_compile(100'000, fuse);
+    BOOST_TEST_MESSAGE("fuse " << fuse << ": 10,000 ops " << small << " s, 100,000 ops " << large << " s");
+    BOOST_TEST(large < 40 * (small + 0.02));  // linear would be 10; the limit leaves room for a busy machine
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_chain_and_a_tree_of_100000_ops_fuse_into_one_actor) {
+  for (const bool is_tree : {false, true}) {
+    compiled c;
+    std::vector<value> values;
+    const auto x = input(c.g, {dtype::f32, {16}}, "x");
+    if (!is_tree) {
+      auto y = x;
+      for (int i = 0; i < 100'000; ++i) y = i % 2 == 0 ? relu(y) : add(y, x);
+      values = {y};
+    } else {
+      for (int i = 0; i < 65'536; ++i) values.push_back(relu(x));
+      while (values.size() > 1) {
+        std::vector<value> half;
+        for (std::size_t i = 0; i < values.size(); i += 2) half.push_back(add(values[i], values[i + 1]));
+        values = half;
+      }
+    }
+    const auto p = compile_steps(c.g, values, {});
+    BOOST_TEST_REQUIRE(bool(p), error_of(p));
+    BOOST_TEST(p->actors.size() == 3U);
+    BOOST_TEST(p->edges.size() == 2U);  // x is sent once, whoever uses it
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -9,7 +9,8 @@ using namespace troupe;
 BOOST_AUTO_TEST_SUITE(device_name)
 
 BOOST_AUTO_TEST_CASE(parts_may_be_left_out_and_come_back_as_text) {
-  for (const auto* text : {"/job:worker/task:0/cpu:1", "/job:ps", "/task:3", "/cpu:0", "/job:a-b_c/cpu:7", "/job:ps/task:12"}) {
+  for (const auto* text :
+       {"/job:worker/task:0/cpu:1", "/job:ps", "/task:3", "/cpu:0", "/job:a-b_c/cpu:7", "/job:ps/task:12"}) {
     const auto d = parse_device(text);
     BOOST_TEST_REQUIRE(bool(d), text);
     BOOST_TEST(to_string(*d) == text);

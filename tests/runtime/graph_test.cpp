@@ -27,7 +27,8 @@ BOOST_AUTO_TEST_SUITE(graph)
 
 BOOST_AUTO_TEST_CASE(names_are_scoped_and_unique) {
   fixture f;
-  const auto a = input(f.g, matrix, "x"), b = input(f.g, matrix, "x"), c = input(f.g, matrix, "x_1"), d = input(f.g, matrix, "x");
+  const auto a = input(f.g, matrix, "x"), b = input(f.g, matrix, "x"), c = input(f.g, matrix, "x_1"),
+             d = input(f.g, matrix, "x");
   BOOST_TEST(f.name(a) == "x");
   BOOST_TEST(f.name(b) == "x_1");
   BOOST_TEST(f.name(c) == "x_1_1");
@@ -74,7 +75,9 @@ BOOST_AUTO_TEST_CASE(an_unknown_device_is_an_error_with_the_users_line) {
   fixture f;
   const auto line = std::to_string(source_location::current().line() + 1);
   const auto scope = f.g.device_scope("/gpu:0");
-  BOOST_TEST(f.error_text().find("graph_test.cpp:" + line + ": device '/gpu:0': there is no 'gpu'") != std::string::npos, f.error_text());
+  BOOST_TEST(
+      f.error_text().find("graph_test.cpp:" + line + ": device '/gpu:0': there is no 'gpu'") != std::string::npos,
+      f.error_text());
 }
 
 BOOST_AUTO_TEST_CASE(the_first_error_is_kept_and_what_follows_from_it_is_silent) {

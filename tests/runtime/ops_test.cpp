@@ -15,8 +15,12 @@ using namespace troupe;
 
 namespace {
 
-tensor_spec f32(std::initializer_list<std::int64_t> sizes) { return {dtype::f32, shape(sizes)}; }
-tensor_spec i32(std::initializer_list<std::int64_t> sizes) { return {dtype::i32, shape(sizes)}; }
+tensor_spec f32(std::initializer_list<std::int64_t> sizes) {
+  return {dtype::f32, shape(sizes)};
+}
+tensor_spec i32(std::initializer_list<std::int64_t> sizes) {
+  return {dtype::i32, shape(sizes)};
+}
 tensor_spec rows(std::int64_t bound, std::int64_t columns) {
   return {dtype::f32, *shape::from(std::array<dim, 2>{batch_of(bound), dim{columns, 0}})};
 }
@@ -36,9 +40,18 @@ struct misfit {
 
 const std::vector<misfit>& misfits() {
   static const std::vector<misfit> all{
-      {{f32({2, 3}), f32({4, 5})}, {}, "matmul", {"matmul", "f32[2, 3]", "f32[4, 5]", "columns of a (3) must be rows of b (4)"}},
-      {{f32({2, 3}), f32({4, 5})}, {{"transpose_a", std::int64_t{1}}}, "matmul", {"rows of a (2) must be rows of b (4)"}},
-      {{f32({2, 3}), f32({4, 5})}, {{"transpose_b", std::int64_t{1}}}, "matmul", {"columns of a (3) must be columns of b (5)"}},
+      {{f32({2, 3}), f32({4, 5})},
+       {},
+       "matmul",
+       {"matmul", "f32[2, 3]", "f32[4, 5]", "columns of a (3) must be rows of b (4)"}},
+      {{f32({2, 3}), f32({4, 5})},
+       {{"transpose_a", std::int64_t{1}}},
+       "matmul",
+       {"rows of a (2) must be rows of b (4)"}},
+      {{f32({2, 3}), f32({4, 5})},
+       {{"transpose_b", std::int64_t{1}}},
+       "matmul",
+       {"columns of a (3) must be columns of b (5)"}},
       {{f32({3}), f32({3, 5})}, {}, "matmul", {"rank 2"}},
       {{f32({2, 3}), i32({3, 5})}, {}, "matmul", {"i32[3, 5]", "must be f32"}},
       {{f32({2, 128}), rows(128, 5)}, {}, "matmul", {"columns of a (128) must be rows of b (128?)"}},
@@ -77,7 +90,10 @@ const std::vector<misfit>& misfits() {
       {{}, {}, "input", {"input", "dtype -1"}},
       {{}, {{"dtype", std::int64_t{0}}, {"rank", std::int64_t{1}}, {"dim0", std::int64_t{-3}}}, "input", {"negative"}},
       {{}, {{"dtype", std::int64_t{2}}, {"rank", std::int64_t{0}}}, "variable", {"variable", "is f32"}},
-      {{}, {{"dtype", std::int64_t{0}}, {"rank", std::int64_t{1}}, {"dim0", std::int64_t{3}}, {"symbol0", std::int64_t{1}}}, "variable", {"exact sizes"}},
+      {{},
+       {{"dtype", std::int64_t{0}}, {"rank", std::int64_t{1}}, {"dim0", std::int64_t{3}}, {"symbol0", std::int64_t{1}}},
+       "variable",
+       {"exact sizes"}},
       {{}, {}, "idx_batch", {"idx_batch", "samples is -1, but must be in 1..4294967295"}},
       {{f32({2})}, {}, "add", {"add takes 2 operands, not 1"}},
       {{}, {}, "convolution", {"there is no op 'convolution'"}},
@@ -100,7 +116,8 @@ BOOST_AUTO_TEST_CASE(operands_that_do_not_fit_are_errors_with_op_shapes_rule_and
     BOOST_TEST_REQUIRE(f.g.first_error().has_value(), m.type);
     const auto text = f.g.first_error()->text();
     BOOST_TEST(text.starts_with(fmt::format("{}:{}: ", line.file_name(), line.line())), text);
-    for (const auto& part : m.says) BOOST_TEST(text.find(part) != std::string::npos, text << "\n  should say: " << part);
+    for (const auto& part : m.says)
+      BOOST_TEST(text.find(part) != std::string::npos, text << "\n  should say: " << part);
     // The rule gives the same answer at run time: a kernel never sees what does not fit.
     const auto* row = f.ops.find(m.type);
     const bool is_countable = row != nullptr && row->inputs == m.operands.size();
@@ -160,7 +177,7 @@ BOOST_AUTO_TEST_CASE(idx_batch_has_exact_rows_for_every_tag) {
     return f.ops.find("idx_batch")->shapes(n.attrs, {}, &t)->at(0).shape.size(0);
   };
   BOOST_TEST(rows_at(0) == 64);
-  BOOST_TEST(rows_at(2) == 1);   // the last sample of 257 is part 1's
+  BOOST_TEST(rows_at(2) == 1);  // the last sample of 257 is part 1's
   BOOST_TEST(rows_at(5) == 1);
   auto attrs = n.attrs;
   attrs.set("part", std::int64_t{0});
@@ -190,7 +207,8 @@ BOOST_AUTO_TEST_CASE(idx_batch_refuses_what_it_cannot_read) {
 }
 
 BOOST_AUTO_TEST_CASE(dense_refuses_what_is_no_matrix_of_features) {
-  const std::pair<tensor_spec, std::int64_t> cases[] = {{f32({3}), 4}, {i32({3, 2}), 4}, {f32({3, 0}), 4}, {f32({3, 2}), 0}};
+  const std::pair<tensor_spec, std::int64_t> cases[] = {
+      {f32({3}), 4}, {i32({3, 2}), 4}, {f32({3, 0}), 4}, {f32({3, 2}), 0}};
   for (const auto& [spec, units] : cases) {
     fixture f;
     BOOST_TEST(!dense(input(f.g, spec, "x"), units, "layer").is_valid());
@@ -199,7 +217,8 @@ BOOST_AUTO_TEST_CASE(dense_refuses_what_is_no_matrix_of_features) {
   }
 }
 
-// --- gradients ---------------------------------------------------------------------------------------------------------
+// --- gradients
+// ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -242,7 +261,9 @@ struct random_feeds {
 };
 
 // A scalar that weighs every element of `y` differently.
-value weighed(fixture& f, random_feeds& r, value y) { return reduce_sum(mul(y, r.add(f.g, y.spec(), "weights_of_y"))); }
+value weighed(fixture& f, random_feeds& r, value y) {
+  return reduce_sum(mul(y, r.add(f.g, y.spec(), "weights_of_y")));
+}
 
 }  // namespace
 
@@ -277,7 +298,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_matmul_agree_with_finite_differences_for_every
     for (const bool tb : {false, true}) {
       fixture f;
       random_feeds r{std::mt19937_64(4), {}};
-      const auto a = r.add(f.g, ta ? f32({3, 2}) : f32({2, 3}), "a"), b = r.add(f.g, tb ? f32({4, 3}) : f32({3, 4}), "b");
+      const auto a = r.add(f.g, ta ? f32({3, 2}) : f32({2, 3}), "a"),
+                 b = r.add(f.g, tb ? f32({4, 3}) : f32({3, 4}), "b");
       check_gradients(f, weighed(f, r, matmul(a, b, ta, tb)), {a, b}, r.all);
     }
 }
@@ -286,7 +308,9 @@ BOOST_AUTO_TEST_CASE(gradients_of_reductions_agree_with_finite_differences) {
   fixture f;
   random_feeds r{std::mt19937_64(5), {}};
   const auto x = r.add(f.g, f32({3, 4}), "x"), v = r.add(f.g, f32({4}), "v"), s = r.add(f.g, f32({}), "s");
-  const auto like = [&](value what) { return f.g.add("broadcast_like", std::array{what, x}, {}, "spread", source_location::current()); };
+  const auto like = [&](value what) {
+    return f.g.add("broadcast_like", std::array{what, x}, {}, "spread", source_location::current());
+  };
   auto sum = weighed(f, r, reduce_sum_rows(x));
   sum = add(sum, reduce_sum(mul(like(v), x)));
   sum = add(sum, reduce_sum(mul(like(s), x)));
@@ -323,7 +347,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_random_perceptrons_agree_with_finite_differenc
         if (kind == 3) x = maximum(x, mul(x, constant(f.g, 0.1F)));  // a leaky relu; x is used twice
       }
       const auto labels = input(f.g, i32({samples}), "labels"), scale = input(f.g, f32({}), "scale");
-      r.all["labels"] = reference::make(i32({samples}), [&](std::size_t i) { return static_cast<double>(i % static_cast<std::size_t>(classes)); });
+      r.all["labels"] = reference::make(
+          i32({samples}), [&](std::size_t i) { return static_cast<double>(i % static_cast<std::size_t>(classes)); });
       r.all["scale"] = reference::make(f32({}), [&](std::size_t) { return 1.0 / static_cast<double>(samples); });
       std::uniform_real_distribution<double> uniform(-1, 1);
       for (const auto& v : f.g.variables())
@@ -355,7 +380,8 @@ BOOST_AUTO_TEST_CASE(a_loss_that_is_no_scalar_and_an_op_without_gradient_are_err
   const auto once = gradients(f.g, reduce_sum(sigmoid(a)), std::array{a});
   gradients(f.g, reduce_sum(once[0]), std::array{a});  // sigmoid_grad has no gradient of its own
   BOOST_TEST_REQUIRE(f.g.first_error().has_value());
-  BOOST_TEST(f.g.first_error()->text().find("sigmoid_grad 'gradients/sigmoid/sigmoid_grad' is not differentiable") != std::string::npos,
+  BOOST_TEST(f.g.first_error()->text().find("sigmoid_grad 'gradients/sigmoid/sigmoid_grad' is not differentiable") !=
+                 std::string::npos,
              f.g.first_error()->text());
 }
 

@@ -45,7 +45,8 @@ std::vector<std::string> drain(shard_state& s, const std::set<std::uint32_t>& op
       done.push_back("apply " + std::to_string(a->worker) + ":" + std::to_string(a->step));
     } else {
       const auto& x = std::get<shard_send>(*action);
-      done.push_back("send " + std::to_string(x.reader) + ":" + std::to_string(x.item) + "=v" + std::to_string(x.version));
+      done.push_back("send " + std::to_string(x.reader) + ":" + std::to_string(x.item) + "=v" +
+                     std::to_string(x.version));
     }
   }
   return done;
@@ -163,10 +164,11 @@ BOOST_AUTO_TEST_CASE(sync_does_not_mind_the_loss_of_a_worker_that_has_sent_every
   BOOST_TEST(s.is_finished());
 }
 
-// --- random runs against a naive reference -----------------------------------------------------------------------------
+// --- random runs against a naive reference
+// -----------------------------------------------------------------------------
 //
-// The reference remembers the whole history: which (worker, step) made which version. The shard gets random gradients (with
-// repeats), late credits and losses; every action is checked against the history, and against the slots, which
+// The reference remembers the whole history: which (worker, step) made which version. The shard gets random gradients
+// (with repeats), late credits and losses; every action is checked against the history, and against the slots, which
 // hold the version last written into them.
 
 namespace {
@@ -184,8 +186,16 @@ struct model {
   std::uint64_t version = 0;
 
   model(const shard_spec& s, std::uint32_t n, std::uint64_t seed)
-      : spec(s), state(s, n), random(seed), sent(s.steps.size()), applied(s.steps.size()), items(s.readers.size()),
-        received(s.steps.size()), dropped(s.steps.size()), lost(s.steps.size()), slots(n) {
+      : spec(s),
+        state(s, n),
+        random(seed),
+        sent(s.steps.size()),
+        applied(s.steps.size()),
+        items(s.readers.size()),
+        received(s.steps.size()),
+        dropped(s.steps.size()),
+        lost(s.steps.size()),
+        slots(n) {
     slots[0] = 0;
   }
 
@@ -212,8 +222,8 @@ struct model {
   void on(const shard_claim& c) { claims.push_back(c.reader); }
   void on(const shard_send& s) {
     const auto& r = spec.readers[s.reader];
-    BOOST_REQUIRE_EQUAL(s.item, items[s.reader]++);       // SS-3: in order, each once
-    BOOST_REQUIRE(slots[s.slot] == s.version);            // SS-4: still there
+    BOOST_REQUIRE_EQUAL(s.item, items[s.reader]++);  // SS-3: in order, each once
+    BOOST_REQUIRE(slots[s.slot] == s.version);       // SS-4: still there
     if (r.at_end) {
       for (std::size_t w = 0; w < applied.size(); ++w) BOOST_REQUIRE(applied[w] == (lost[w] ? sent[w] : spec.steps[w]));
       BOOST_REQUIRE_EQUAL(s.version, version);
@@ -239,7 +249,8 @@ struct model {
     if (sent[w] != 0 && below(4) == 0) {  // again
       BOOST_REQUIRE((*state.on_gradient(w, below(sent[w])) == arrival::dropped));
       ++received[w], ++dropped[w];
-    } else if (!lost[w] && sent[w] < items[w] && sent[w] < spec.steps[w]) {  // a worker answers the items that it was sent
+    } else if (!lost[w] && sent[w] < items[w] &&
+               sent[w] < spec.steps[w]) {  // a worker answers the items that it was sent
       BOOST_REQUIRE((*state.on_gradient(w, sent[w]++) == arrival::queued));
       ++received[w];
     }
@@ -278,8 +289,10 @@ BOOST_AUTO_TEST_CASE(random_runs_keep_all_invariants_and_end) {
       const bool may_lose = !is_sync && choose() % 2 == 0;
       int patience = 20'000;
       while (!m.state.is_finished() && --patience > 0) {
-        if (m.below(3) == 0) m.grant();
-        else m.send_gradient();
+        if (m.below(3) == 0)
+          m.grant();
+        else
+          m.send_gradient();
         if (may_lose && m.below(40) == 0) m.lose();
         if (m.below(3) != 0) m.drain();
       }

@@ -1,6 +1,6 @@
 #pragma once
-// What ops and plans mean, written as plainly as possible: one naive interpreter in f64 over graphs and over plans. Shapes
-// come from the op table's rules with concrete operands, so that those are tested as well.
+// What ops and plans mean, written as plainly as possible: one naive interpreter in f64 over graphs and over plans.
+// Shapes come from the op table's rules with concrete operands, so that those are tested as well.
 
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/graph.hpp"
@@ -32,10 +32,14 @@ inline array make(const tensor_spec& spec, const std::function<double(std::size_
 
 namespace detail {
 
-inline std::size_t size(const array& a, std::size_t d) { return static_cast<std::size_t>(a.spec.shape.size(d)); }
+inline std::size_t size(const array& a, std::size_t d) {
+  return static_cast<std::size_t>(a.spec.shape.size(d));
+}
 
 // Element of b that goes with element i of a: the same, that of the last dimension, or the only one.
-inline double spread(const array& b, std::size_t i) { return b.at[i % b.at.size()]; }
+inline double spread(const array& b, std::size_t i) {
+  return b.at[i % b.at.size()];
+}
 
 inline void matmul(const attributes& attrs, std::span<const array> in, array& out) {
   const bool ta = attrs.integer("transpose_a") != 0, tb = attrs.integer("transpose_b") != 0;
@@ -251,13 +255,15 @@ class plan_runner {
       for (const auto& op : a.ops) {
         std::vector<array> operands;
         for (const auto o : op.operands)
-          operands.push_back(o >= 0 ? in.at(static_cast<std::size_t>(o)) : results.at(static_cast<std::size_t>(-1 - o)).at(0));
+          operands.push_back(o >= 0 ? in.at(static_cast<std::size_t>(o))
+                                    : results.at(static_cast<std::size_t>(-1 - o)).at(0));
         results.push_back(run_op(table_, op.type, op.attrs, operands, step_));
       }
       out = results.back();
     }
     for (std::size_t port = 0; port < out.size(); ++port)
-      if (!a.output_specs.at(port).shape.admits(out[port].spec.shape)) throw std::runtime_error(a.name + ": larger than its bound");
+      if (!a.output_specs.at(port).shape.admits(out[port].spec.shape))
+        throw std::runtime_error(a.name + ": larger than its bound");
     values_[i] = out;
     return out;
   }

@@ -1,0 +1,281 @@
+#include "runtime/plan.hpp"
+
+#include "runtime/compile.hpp"
+#include "runtime/op_table.hpp"
+
+#include "schema/plan.capnp.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include <capnp/any.h>
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+
+using namespace troupe;
+
+namespace {
+
+const tensor_spec vector3{dtype::f32, {3}};
+
+// A plan from 2 workers over 3 nodes with everything in it: shards, transfers, groups, a feed.
+troupe::plan rich_plan() {
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto data = idx_batch(g, {.path = "p", .samples = 100, .rows = 2, .columns = 2}, {.batch = 8});
+  const auto x = add(data.images, input(g, {dtype::f32, {4}}, "offset"));
+  const auto loss = softmax_cross_entropy(dense(relu(dense(x, 5, "a")), 10, "b"), data.labels, data.scale);
+  training_spec s;
+  s.workers = 2;
+  s.shards = 2;
+  s.steps = 6;
+  s.observe_every = 3;
+  s.seed = 77;
+  s.tasks = 4;
+  s.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:ps/task:0", "/job:client/task:0"};
+  s.worker_task = {0, 1};
+  s.shard_task = {2, 2};
+  s.client_task = 3;
+  auto p = compile_training(g, loss, s, {.name = "rich"});
+  BOOST_TEST_REQUIRE(bool(p), (p ? "" : p.error().text()));
+  return *p;
+}
+
+// A chain of `n` ops in a row, closed to a ring if wanted.
+plan chain(std::uint32_t n, bool is_ring) {
+  plan p;
+  p.name = "chain";
+  p.tasks = {{"/job:client/task:0", true, {}}};
+  for (std::uint32_t i = 0; i < n; ++i) {
+    planned_actor a;
+    a.name = fmt::format("op_{}", i);
+    a.ops = {{"neg", a.name, {}, {}, {"user.cpp", i + 1}}};
+    a.source = {"user.cpp", i + 1};
+    a.output_specs = {vector3};
+    a.outputs.resize(1);
+    p.actors.push_back(std::move(a));
+  }
+  const auto join = [&](std::uint32_t from, std::uint32_t to) {
+    const auto e = static_cast<std::uint32_t>(p.edges.size());
+    p.edges.push_back({{from, 0}, {to, static_cast<std::uint32_t>(p.actors[to].inputs.size())}, vector3, 2});
+    p.actors[from].outputs[0].push_back(e);
+    p.actors[to].ops[0].operands.push_back(static_cast<std::int32_t>(p.actors[to].inputs.size()));
+    p.actors[to].inputs.push_back(e);
+  };
+  for (std::uint32_t i = 0; i + 1 < n; ++i) join(i, i + 1);
+  if (is_ring) join(n - 1, 0);
+  return p;
+}
+
+std::uint32_t index_of(const plan& p, actor_kind kind) {
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i)
+    if (p.actors[i].kind == kind) return i;
+  return 0;
+}
+
+std::string text_of(const result<void>& r) {
+  return r ? "no error" : r.error().text();
+}
+std::string text_of(const result<plan>& r) {
+  return r ? "no error" : r.error().text();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(plan)
+
+BOOST_AUTO_TEST_CASE(a_plan_comes_back_from_bytes_as_it_was) {
+  const auto p = rich_plan();
+  const auto bytes = encode(p);
+  const auto back = decode_plan(bytes);
+  BOOST_TEST_REQUIRE(bool(back), text_of(back));
+  BOOST_TEST((*back == p));
+  BOOST_TEST((encode(*back) == bytes));
+}
+
+BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) {
+  using spoiler = std::function<void(troupe::plan&)>;
+  const auto first = [](troupe::plan& p, actor_kind k) -> planned_actor& { return p.actors[index_of(p, k)]; };
+  const std::pair<spoiler, const char*> cases[] = {
+      {[](auto& p) { p.edges[0].from.actor = 9999; }, "PL-1"},
+      {[](auto& p) { p.edges[0].to.actor = 9999; }, "PL-1"},
+      {[](auto& p) { p.edges[0].from.port = 99; }, "leaves output 99, which it lacks (PL-1)"},
+      {[](auto& p) { p.edges[0].to.port = 99; }, "enters input 99, which it lacks (PL-1)"},
+      {[](auto& p) { p.edges.pop_back(); }, "it names edge"},
+      {[&](auto& p) { first(p, actor_kind::op).outputs[0].clear(); }, "not named at both ends"},
+      {[&](auto& p) {
+         auto& o = first(p, actor_kind::op).outputs[0];
+         o.push_back(o[0]);
+       },
+       "or twice (PL-1)"},
+      {[&](auto& p) { first(p, actor_kind::shard).outputs[0].clear(); },
+       "shard 'shard/0/a/bias': nobody takes output 0 (PL-2)"},
+      {[](auto& p) { std::swap(p.edges[0].to, p.edges[1].to); }, "(PL-2)"},
+      {[](auto& p) { p.actors[0].task = 99; }, "it is on task 99 of 4 (PL-1)"},
+      {[&](auto& p) { first(p, actor_kind::op).task = 3; }, "without a send (PL-3)"},
+      {[&](auto& p) { first(p, actor_kind::send).kind = actor_kind::feed; }, "it has 1 inputs and 1 outputs (PL-2)"},
+      {[&](auto& p) {
+         auto& a = first(p, actor_kind::receive);
+         a.kind = actor_kind::op;
+         a.ops = {{"neg", "x", {}, {0}, {}}};
+       },
+       "only a send may, and must, go to a receive (PL-3)"},
+      {[](auto& p) { p.edges[3].credits = 0; }, "has 0 credits, but needs 1..4096 (PL-5)"},
+      {[](auto& p) { p.edges[3].credits = credits_max + 1; }, "has 4097 credits, but needs 1..4096 (PL-5)"},
+      {[](auto& p) { p.edges[3].spec.type = dtype::u8; }, "(PL-5)"},
+      {[&](auto& p) { first(p, actor_kind::op).ops.clear(); }, "it has no op to run"},
+      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {-1}; }, "takes operand -1, which does not exist"},
+      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {7}; }, "takes operand 7, which does not exist"},
+      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {std::numeric_limits<std::int32_t>::min()}; },
+       "which does not exist"},
+      {[](auto& p) { p.actors[1].name = p.actors[0].name; }, "two actors have this name"},
+      {[](auto& p) { p.actors[1].name.clear(); }, "an actor has no name"},
+      {[](auto& p) { p.actors[0].kind = actor_kind::link; }, "a plan has no actors of this kind"},
+      {[](auto& p) { p.actors[0].output_specs.pop_back(); }, "specs for"},
+      {[](auto& p) { p.actors[0].output_specs[0].shape = shape{std::int64_t{1} << 40}; }, "a tensor has more than"},
+      {[](auto& p) { p.tasks.clear(); }, "a plan needs at least one task"},
+      {[](auto& p) { p.tasks[0].name = "/gpu:1"; }, "name of a task: device '/gpu:1'"},
+      {[](auto& p) { p.workers = 3; }, "counts of gradients for 3 workers"},
+      {[](auto& p) { p.actors[0].shard.steps[1] = 5; }, "different numbers of steps"},
+      {[](auto& p) { p.actors[0].shard.readers.pop_back(); }, "outputs for 2 readers"},
+      {[](auto& p) { p.actors[0].shard.readers[0].worker = 2; }, "a reader is for worker 2 of 2"},
+      {[](auto& p) { p.actors[0].shard.readers[0].worker = -2; }, "a reader is for worker -2 of 2"},
+      {[](auto& p) { p.actors[0].shard.readers[0].at_end = true; }, "a worker's reader reads every version"},
+      {[](auto& p) { p.actors[0].shard.readers[2].stride = 0; }, "has nothing to see"},
+      {[](auto& p) { p.actors[0].shard.readers[2].first = 7; }, "has nothing to see"},
+      {[](auto& p) { p.actors[0].shard.update = update_kind::async; }, "has nothing to see"},
+      {[](auto& p) { p.actors[0].shard.optimizer.type = "adam"; }, "optimizer 'adam'"},
+      {[](auto& p) { p.actors[0].shard.optimizer.momentum = std::nan(""); }, "momentum nan"},
+      {[](auto& p) { p.actors[0].shard.variable.clear(); }, "its variable is not one"},
+  };
+  const auto good = rich_plan();
+  BOOST_TEST(text_of(check(good)) == "no error");
+  for (const auto& [spoil, says] : cases) {
+    auto p = good;
+    spoil(p);
+    const auto text = text_of(check(p));
+    BOOST_TEST(text.find(says) != std::string::npos, text << "\n  should say: " << says);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_error_names_the_users_line) {
+  auto p = chain(3, false);
+  p.edges[1].credits = 0;
+  BOOST_TEST(text_of(check(p)) == "user.cpp:2: op 'op_1': edge 1 to 'op_2' has 0 credits, but needs 1..4096 (PL-5)");
+}
+
+BOOST_AUTO_TEST_CASE(PL_4_a_cycle_is_named_actor_by_actor) {
+  BOOST_TEST(text_of(check(chain(3, false))) == "no error");
+  BOOST_TEST(text_of(check(chain(3, true)))
+                     .find("a cycle without a shard can never start: 'op_1' -> 'op_2' -> 'op_0' -> 'op_1' (PL-4)") !=
+                 std::string::npos,
+             text_of(check(chain(3, true))));
+  BOOST_TEST(text_of(check(chain(1, true))).find("'op_0' -> 'op_0'") != std::string::npos,
+             text_of(check(chain(1, true))));
+  // Behind a cycle there are innocent ops: they are not named.
+  auto p = chain(4, false);
+  p.edges.push_back({{1, 0}, {0, 0}, vector3, 2});
+  p.actors[1].outputs[0].push_back(3);
+  p.actors[0].inputs.push_back(3);
+  p.actors[0].ops[0].operands.push_back(0);
+  const auto text = text_of(check(p));
+  BOOST_TEST(text.find("'op_0' -> 'op_1'") != std::string::npos, text);
+  BOOST_TEST(text.find("op_3") == std::string::npos, text);
+  BOOST_TEST(!decode_plan(encode(p)));
+}
+
+BOOST_AUTO_TEST_CASE(PL_4_a_cycle_of_a_million_actors_is_found_without_recursion) {
+  const auto p = chain(1'000'000, true);
+  const auto text = text_of(check(p));
+  BOOST_TEST(text.find("999988 more") != std::string::npos, text);
+}
+
+BOOST_AUTO_TEST_CASE(PL_4_a_cycle_through_a_shard_is_fine) {
+  const auto p = rich_plan();  // shard -> worker -> gradient -> shard
+  BOOST_TEST(bool(check(p)));
+}
+
+BOOST_AUTO_TEST_CASE(bytes_that_are_no_plan_are_errors) {
+  BOOST_TEST(text_of(decode_plan({})).find("not a plan") != std::string::npos);
+  const std::vector<std::byte> odd(13);
+  BOOST_TEST(text_of(decode_plan(odd)).find("not whole words") != std::string::npos);
+  const std::vector<std::byte> zeros(64);
+  BOOST_TEST(!bool(decode_plan(zeros)));
+  const std::vector<std::byte> ones(64, std::byte{0xff});
+  BOOST_TEST(!bool(decode_plan(ones)));
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_cut_anywhere_is_an_error) {
+  const auto bytes = encode(rich_plan());
+  for (std::size_t n = 0; n < bytes.size(); n += 8) BOOST_TEST_REQUIRE(!bool(decode_plan(std::span(bytes).first(n))));
+}
+
+BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_every_check) {
+  const auto good = encode(rich_plan());
+  std::mt19937_64 random(2024);
+  std::size_t errors = 0, survivors = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    auto bytes = good;
+    const auto changes = 1 + random() % 8;
+    for (std::uint64_t k = 0; k < changes; ++k) {
+      // Half of the changes hit the beginning, where the lists and their lengths are.
+      const auto at = random() % (random() % 2 == 0 ? std::min<std::size_t>(bytes.size(), 512) : bytes.size());
+      switch (random() % 4) {
+        case 0:
+          bytes[at] ^= static_cast<std::byte>(1U << (random() % 8));
+          break;
+        case 1:
+          bytes[at] = static_cast<std::byte>(random());
+          break;
+        case 2:
+          bytes[at] = std::byte{0xff};
+          break;
+        default:
+          std::swap(bytes[at], bytes[random() % bytes.size()]);
+      }
+    }
+    if (random() % 10 == 0) bytes.resize(random() % (bytes.size() + 1));
+    const auto p = decode_plan(bytes);
+    if (p) {
+      ++survivors;
+      BOOST_TEST_REQUIRE(bool(check(*p)));
+    } else {
+      ++errors;
+      BOOST_TEST_REQUIRE(!p.error().message().empty());
+    }
+  }
+  BOOST_TEST_MESSAGE(errors << " errors, " << survivors << " valid plans");
+  BOOST_TEST(errors > 5'000U);
+  BOOST_TEST(survivors > 100U);  // names and numbers may change without breaking anything
+}
+
+BOOST_AUTO_TEST_CASE(a_list_that_claims_more_than_its_bytes_hold_is_refused_before_memory_is_taken) {
+  // A list of elements of no size costs nothing to claim: here 2^28 tasks, actors, edges or files in a few words.
+  for (const unsigned pointer : {1U, 2U, 3U, 4U}) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<wire::Plan>().setName("job");
+    message.getRoot<capnp::AnyStruct>().getPointerSection()[pointer].initAs<capnp::List<capnp::Void>>(1U << 28U);
+    const auto words = capnp::messageToFlatArray(message);
+    BOOST_TEST(words.asBytes().size() < 512U);
+    const auto p = decode_plan(std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
+    BOOST_TEST(!bool(p));
+    BOOST_TEST(text_of(p).find("not a plan") != std::string::npos, text_of(p));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(random_bytes_are_errors) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> bytes(8 * (random() % 64));
+    for (auto& b : bytes) b = static_cast<std::byte>(random() % 3 == 0 ? random() : 0);
+    BOOST_TEST_REQUIRE(!bool(decode_plan(bytes)));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
