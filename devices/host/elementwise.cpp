@@ -19,7 +19,8 @@ tile_extent extent_of(const shape& s, bool by_rows) noexcept {
 
 void elementwise_kernel::set(const tiling& t, const tensor_spec& output) noexcept {
   tiling_ = t;
-  const bool by_rows = std::find(t.forms.begin(), t.forms.begin() + t.operands, operand_form::row) != t.forms.begin() + t.operands;
+  const bool by_rows =
+      std::find(t.forms.begin(), t.forms.begin() + t.operands, operand_form::row) != t.forms.begin() + t.operands;
   const auto extent = extent_of(output.shape, by_rows);
   rows_ = extent.rows;
   columns_ = extent.columns;
@@ -38,22 +39,22 @@ using enum operand_form;
 
 // The operations. Those of f64 that need a library call are not vectorised: nobody waits for them.
 struct add_op {
-  template <class T> static T apply(T a, T b) { return a + b; }
+  static auto apply(auto a, auto b) { return a + b; }
 };
 struct sub_op {
-  template <class T> static T apply(T a, T b) { return a - b; }
+  static auto apply(auto a, auto b) { return a - b; }
 };
 struct mul_op {
-  template <class T> static T apply(T a, T b) { return a * b; }
+  static auto apply(auto a, auto b) { return a * b; }
 };
 struct maximum_op {  // equal elements: a; a NaN on either side: NaN
-  template <class T> static T apply(T a, T b) { return a >= b || a != a ? a : b; }
+  static auto apply(auto a, auto b) { return a >= b || a != a ? a : b; }
 };
 struct neg_op {
-  template <class T> static T apply(T x) { return -x; }
+  static auto apply(auto x) { return -x; }
 };
 struct relu_op {  // a NaN stays
-  template <class T> static T apply(T x) { return x < T(0) ? T(0) : x; }
+  static auto apply(auto x) { return x < decltype(x){} ? decltype(x){} : x; }
 };
 struct sigmoid_op {
   static float apply(float x) { return vector_math::sigmoid(x); }
@@ -64,19 +65,19 @@ struct tanh_op {
   static double apply(double x) { return std::tanh(x); }
 };
 struct relu_grad_op {
-  template <class T> static T apply(T dy, T y) { return y > T(0) ? dy : T(0); }
+  static auto apply(auto dy, auto y) { return y > decltype(dy){} ? dy : decltype(dy){}; }
 };
 struct sigmoid_grad_op {
-  template <class T> static T apply(T dy, T y) { return dy * (y * (T(1) - y)); }
+  static auto apply(auto dy, auto y) { return dy * (y * (1 - y)); }
 };
 struct tanh_grad_op {
-  template <class T> static T apply(T dy, T y) { return dy * (T(1) - y * y); }
+  static auto apply(auto dy, auto y) { return dy * (1 - y * y); }
 };
 struct maximum_grad_a_op {
-  template <class T> static T apply(T dy, T a, T b) { return a >= b || a != a ? dy : T(0); }
+  static auto apply(auto dy, auto a, auto b) { return a >= b || a != a ? dy : decltype(dy){}; }
 };
 struct maximum_grad_b_op {
-  template <class T> static T apply(T dy, T a, T b) { return a >= b || a != a ? T(0) : dy; }
+  static auto apply(auto dy, auto a, auto b) { return a >= b || a != a ? decltype(dy){} : dy; }
 };
 
 // One loop per operation, type and form of the last operand. In place is exact aliasing, which carries nothing from one
@@ -160,10 +161,11 @@ class elementwise final : public elementwise_kernel {
 
 template <class Op, std::size_t Operands, bool Broadcasts = false>
 void add_row(kernel_table& table, std::string_view op) {
-  table.add(std::string(op), {[op](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
-                                return std::unique_ptr<kernel>(std::make_unique<elementwise<Op, Operands, Broadcasts>>(op));
-                              },
-                              true});
+  table.add(std::string(op),
+            {[op](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
+               return std::unique_ptr<kernel>(std::make_unique<elementwise<Op, Operands, Broadcasts>>(op));
+             },
+             true});
 }
 
 }  // namespace
@@ -180,12 +182,14 @@ void add_elementwise_kernels(kernel_table& table) {
   add_row<relu_grad_op, 2>(table, "relu_grad");
   add_row<sigmoid_grad_op, 2>(table, "sigmoid_grad");
   add_row<tanh_grad_op, 2>(table, "tanh_grad");
-  table.add("maximum_grad", {[](const attributes& attrs, host_device&) -> result<std::unique_ptr<kernel>> {
-                               if (attrs.integer("side") == 0)
-                                 return std::unique_ptr<kernel>(std::make_unique<elementwise<maximum_grad_a_op, 3, true>>("maximum_grad"));
-                               return std::unique_ptr<kernel>(std::make_unique<elementwise<maximum_grad_b_op, 3, true>>("maximum_grad"));
-                             },
-                             true});
+  table.add(
+      "maximum_grad",
+      {[](const attributes& attrs, host_device&) -> result<std::unique_ptr<kernel>> {
+         if (attrs.integer("side") == 0)
+           return std::unique_ptr<kernel>(std::make_unique<elementwise<maximum_grad_a_op, 3, true>>("maximum_grad"));
+         return std::unique_ptr<kernel>(std::make_unique<elementwise<maximum_grad_b_op, 3, true>>("maximum_grad"));
+       },
+       true});
 }
 
 }  // namespace troupe::host

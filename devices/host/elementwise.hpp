@@ -21,7 +21,8 @@ enum class operand_form : std::uint8_t {
 // out[rows, columns] from operands; a `full` one points to the tile's first element, others to their own first one.
 // out may be any of the full operands. Where all operands are full or scalar, a caller may take any number of
 // elements as one row.
-using tile_function = void (*)(std::byte* out, const std::byte* const* operands, std::int64_t rows, std::int64_t columns);
+using tile_function = void (*)(std::byte* out, const std::byte* const* operands, std::int64_t rows,
+                               std::int64_t columns);
 
 class elementwise_kernel : public kernel {
  public:

@@ -13,8 +13,8 @@ namespace {
 
 using host::elementwise_kernel;
 
-// 64 KiB of f32: a few operands share a second-level cache. Measured over 1,024 to 16,384 and no tiles at all: up to 2^15
-// elements it makes no difference, for 4 million and eight ops 16,384 takes 2.0 ms, 1,024 2.2 ms, no tiles 5.4 ms.
+// 64 KiB of f32: a few operands share a second-level cache. Measured over 1,024 to 16,384 and no tiles at all: up to
+// 2^15 elements it makes no difference; 4 million and eight ops take 2.0 ms so, 2.2 ms with 1,024, 5.4 ms without.
 constexpr std::int64_t tile_elements = 16'384;
 
 class fused_kernel final : public kernel {
@@ -28,8 +28,9 @@ class fused_kernel final : public kernel {
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (inputs.size() < ports_ || outputs.size() != 1)
-      return error(error_code::usage, fmt::format("a fused group of {} ops takes {} operands and gives one result, the plan has {} and {}",
-                                                  steps_.size(), ports_, inputs.size(), outputs.size()));
+      return error(error_code::usage,
+                   fmt::format("a fused group of {} ops takes {} operands and gives one result, the plan has {} and {}",
+                               steps_.size(), ports_, inputs.size(), outputs.size()));
     if (auto ok = prepare_steps(inputs, outputs); !ok) return ok;
     const auto& out = outputs[0];
     const bool by_rows = std::any_of(code_.begin(), code_.end(), [](const auto& c) { return c.has_row; });
@@ -40,20 +41,23 @@ class fused_kernel final : public kernel {
     advances_[ports_] = true;
     tile_ = extent_;
     if (by_rows)
-      tile_.rows = std::min(extent_.rows, std::max<std::int64_t>(1, tile_elements / std::max<std::int64_t>(1, extent_.columns)));
+      tile_.rows =
+          std::min(extent_.rows, std::max<std::int64_t>(1, tile_elements / std::max<std::int64_t>(1, extent_.columns)));
     else
       tile_.columns = std::min(extent_.columns, tile_elements);
     const auto scratch = static_cast<std::int64_t>(slots_ - 1);
     const auto stride = (tile_.rows * tile_.columns * static_cast<std::int64_t>(element_bytes_) + 63) / 64 * 64;
     scratch_ = tensor::make({dtype::u8, {scratch * stride}});
-    for (std::int64_t s = 0; s < scratch; ++s) addresses_[ports_ + 1 + static_cast<std::size_t>(s)] = scratch_.data<std::byte>() + s * stride;
+    for (std::int64_t s = 0; s < scratch; ++s)
+      addresses_[ports_ + 1 + static_cast<std::size_t>(s)] = scratch_.data<std::byte>() + s * stride;
     return {};
   }
 
   result<void> run(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) override {
     if (head_ != nullptr)
       if (auto ok = run_head(t, inputs, outputs); !ok) return ok;
-    for (std::size_t p = 0; p < ports_; ++p) addresses_[p] = const_cast<std::byte*>(inputs[p].bytes().data());  // read only
+    for (std::size_t p = 0; p < ports_; ++p)
+      addresses_[p] = const_cast<std::byte*>(inputs[p].bytes().data());  // read only
     addresses_[ports_] = outputs[0].bytes().data();
     // One of the two is the whole extent.
     for (std::int64_t r = 0; r < extent_.rows; r += tile_.rows)
@@ -71,8 +75,8 @@ class fused_kernel final : public kernel {
     bool has_row = false;
   };
 
-  // A result takes a slot that is free, the output's first, and gives it back at its last use, to that very step: results
-  // are computed in place of operands that nobody needs any more.
+  // A result takes a slot that is free, the output's first, and gives it back at its last use, to that very step:
+  // results are computed in place of operands that nobody needs any more.
   void assign_slots() {
     std::vector<std::size_t> last_use(steps_.size());
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -100,7 +104,8 @@ class fused_kernel final : public kernel {
     std::vector<tensor_spec> specs;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       specs.clear();
-      for (const auto o : steps_[i].operands) specs.push_back(o >= 0 ? inputs[static_cast<std::size_t>(o)] : outputs[0]);
+      for (const auto o : steps_[i].operands)
+        specs.push_back(o >= 0 ? inputs[static_cast<std::size_t>(o)] : outputs[0]);
       if (auto ok = steps_[i].op->prepare(specs, outputs); !ok) return ok;
       if (steps_[i].op.get() == head_) continue;
       const auto& tiles = static_cast<elementwise_kernel&>(*steps_[i].op).tiles();
@@ -121,7 +126,8 @@ class fused_kernel final : public kernel {
   result<void> run_head(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) {
     const auto& operands = steps_[0].operands;
     bool in_order = true;
-    for (std::size_t k = 0; k < operands.size(); ++k) in_order = in_order && operands[k] == static_cast<std::int32_t>(k);
+    for (std::size_t k = 0; k < operands.size(); ++k)
+      in_order = in_order && operands[k] == static_cast<std::int32_t>(k);
     if (in_order) return head_->run(t, inputs.first(operands.size()), outputs);
     head_inputs_.clear();
     for (const auto o : operands) head_inputs_.push_back(inputs[static_cast<std::size_t>(o)]);
@@ -163,10 +169,14 @@ result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps)
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].op == nullptr) return error(error_code::usage, fmt::format("op {} of a fused group has no kernel", i));
     if (i > 0 && dynamic_cast<elementwise_kernel*>(steps[i].op.get()) == nullptr)
-      return error(error_code::usage, fmt::format("op {} of a fused group is not element-wise: only the first may be of another kind", i));
+      return error(error_code::usage,
+                   fmt::format("op {} of a fused group is not element-wise: only the first may be of another kind", i));
     for (const auto o : steps[i].operands)
-      if ((o < 0 && -1 - std::int64_t{o} >= static_cast<std::int64_t>(i)) || o >= static_cast<std::int64_t>(operands_max))
-        return error(error_code::usage, fmt::format("op {} of a fused group takes operand {}, which is neither a port nor an earlier op", i, o));
+      if ((o < 0 && -1 - std::int64_t{o} >= static_cast<std::int64_t>(i)) ||
+          o >= static_cast<std::int64_t>(operands_max))
+        return error(
+            error_code::usage,
+            fmt::format("op {} of a fused group takes operand {}, which is neither a port nor an earlier op", i, o));
   }
   return std::unique_ptr<kernel>(std::make_unique<fused_kernel>(std::move(steps)));
 }

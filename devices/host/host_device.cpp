@@ -7,7 +7,8 @@
 
 namespace troupe {
 
-result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::string& folder, bool test, std::int64_t classes) {
+result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::string& folder, bool test,
+                                                                std::int64_t classes) {
   const auto key = fmt::format("{}:{}:{}", test ? "t10k" : "train", classes, folder);
   const std::lock_guard lock(mutex_);
   if (const auto at = datasets_.find(key); at != datasets_.end())

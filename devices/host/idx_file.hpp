@@ -51,7 +51,8 @@ struct idx_array {
 // `bytes` are a whole file, plain or gzip; `name` is for errors; `rank` is the one expected.
 result<idx_array> parse_idx(std::span<const std::byte> bytes, std::size_t rank, std::string_view name);
 // The sizes alone; `bytes` may be just the beginning of the file (64 bytes will do).
-result<std::vector<std::int64_t>> parse_idx_header(std::span<const std::byte> bytes, std::size_t rank, std::string_view name);
+result<std::vector<std::int64_t>> parse_idx_header(std::span<const std::byte> bytes, std::size_t rank,
+                                                   std::string_view name);
 // Both files of a dataset, checked against each other (IDX-3).
 result<idx_dataset> combine_idx(idx_array images, idx_array labels, const idx_info& where);
 

@@ -83,7 +83,8 @@ class broadcast_like final : public kernel {
     const auto& x = inputs[0].shape;
     const auto& like = inputs[1].shape;
     const bool is_row = x.rank() == 1 && like.rank() > 0 && x.size(0) == like.size(like.rank() - 1);
-    if (inputs[0].type != dtype::f32 || outputs[0] != tensor_spec{dtype::f32, like} || (x != like && x.rank() != 0 && !is_row))
+    if (inputs[0].type != dtype::f32 || outputs[0] != tensor_spec{dtype::f32, like} ||
+        (x != like && x.rank() != 0 && !is_row))
       return unfit("broadcast_like", "f32 of the second operand's shape, of its last dimension or a scalar", inputs);
     return {};
   }
@@ -147,7 +148,8 @@ class count_correct final : public kernel {
     const auto& s = inputs[0].shape();
     std::int64_t correct = 0;
     for (std::int64_t r = 0; r < s.size(0); ++r)
-      correct += argmax_of(inputs[0].data<float>() + r * s.size(1), s.size(1)) == inputs[1].data<std::int32_t>()[r] ? 1 : 0;
+      correct +=
+          argmax_of(inputs[0].data<float>() + r * s.size(1), s.size(1)) == inputs[1].data<std::int32_t>()[r] ? 1 : 0;
     outputs[0].data<std::int64_t>()[0] = correct;
     return {};
   }

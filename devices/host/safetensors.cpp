@@ -3,8 +3,8 @@
 #include "devices/host/whole_file.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <xxhash.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr std::uint64_t header_bytes_max = 100'000'000;               // as the reference implementation
+constexpr std::uint64_t header_bytes_max = 100'000'000;  // as the reference implementation
 constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 40;
 constexpr std::pair<dtype, std::string_view> dtype_names[] = {
     {dtype::f32, "F32"}, {dtype::f64, "F64"}, {dtype::i32, "I32"}, {dtype::i64, "I64"}, {dtype::u8, "U8"}};
@@ -54,16 +54,20 @@ struct entry {
 
 // One tensor of the header. Everything in it may be of any type and size.
 result<entry> parse_entry(const std::string& tensor_name, const nlohmann::json& row, std::string_view file) {
-  const auto wrong = [&](std::string_view what) { return bad(file, fmt::format("tensor \"{}\": {}", tensor_name, what)); };
+  const auto wrong = [&](std::string_view what) {
+    return bad(file, fmt::format("tensor \"{}\": {}", tensor_name, what));
+  };
   if (!row.is_object() || !row.contains("dtype") || !row.contains("shape") || !row.contains("data_offsets"))
     return wrong("expected dtype, shape and data_offsets");
   const auto &type = row["dtype"], &sizes = row["shape"], &offsets = row["data_offsets"];
   const auto known = type.is_string() ? dtype_of(type.get_ref<const std::string&>()) : std::nullopt;
   if (!known) return wrong("expected a dtype of F32, F64, I32, I64 or U8");
-  if (!sizes.is_array() || !offsets.is_array() || offsets.size() != 2) return wrong("expected an array of sizes and two data_offsets");
+  if (!sizes.is_array() || !offsets.is_array() || offsets.size() != 2)
+    return wrong("expected an array of sizes and two data_offsets");
   std::vector<dim> dims;
   for (const auto& n : sizes) {
-    if (!n.is_number_unsigned() || n.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) return wrong("sizes are whole numbers");
+    if (!n.is_number_unsigned() || n.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
+      return wrong("sizes are whole numbers");
     dims.push_back({n.get<std::int64_t>(), 0});
   }
   const auto s = shape::from(dims);
@@ -119,13 +123,17 @@ result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> b
     if (!e) return std::move(e.error());
     entries.push_back(std::move(*e));
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::stable_sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   std::uint64_t offset = 0;
   for (const auto& e : entries) {
-    if (e.begin != offset || e.end > data.size()) return bad(name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
+    if (e.begin != offset || e.end > data.size())
+      return bad(name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
     offset = e.end;
   }
-  if (offset != data.size()) return bad(name, fmt::format("{} bytes of tensors are declared, {} are there", offset, data.size()));
+  if (offset != data.size())
+    return bad(name, fmt::format("{} bytes of tensors are declared, {} are there", offset, data.size()));
   std::vector<named_tensor> tensors;
   for (auto& e : entries) {
     auto t = tensor::make(e.spec);
@@ -144,7 +152,8 @@ result<std::vector<named_tensor>> load_safetensors(const std::string& path) {
 std::string weights_hash(std::span<const named_tensor> tensors) {
   const auto state = std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)>(XXH3_createState(), &XXH3_freeState);
   expects(state != nullptr && XXH3_128bits_reset(state.get()) == XXH_OK, "xxHash has memory");
-  for (const auto* t : in_order_of_names(tensors)) XXH3_128bits_update(state.get(), t->values.bytes().data(), t->values.size_bytes());
+  for (const auto* t : in_order_of_names(tensors))
+    XXH3_128bits_update(state.get(), t->values.bytes().data(), t->values.size_bytes());
   const auto hash = XXH3_128bits_digest(state.get());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }

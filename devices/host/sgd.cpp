@@ -9,8 +9,8 @@ namespace {
 
 // One pass for the usual numbers of workers, known at compile time so that GCC vectorises it.
 template <std::size_t Gradients>
-void update(const float* w_in, float* w_out, float* velocity, const float* const* gradients, std::size_t n, float learning_rate,
-            float momentum) noexcept {
+void update(const float* w_in, float* w_out, float* velocity, const float* const* gradients, std::size_t n,
+            float learning_rate, float momentum) noexcept {
   const float *g0 = gradients[0], *g1 = Gradients > 1 ? gradients[1] : g0, *g2 = Gradients > 2 ? gradients[2] : g0,
               *g3 = Gradients > 3 ? gradients[3] : g0;
 #pragma GCC ivdep
@@ -26,8 +26,8 @@ void update(const float* w_in, float* w_out, float* velocity, const float* const
 }
 
 // Any number: gradients are summed into a piece that stays in the first-level cache.
-void update_many(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients, std::size_t n,
-                 float learning_rate, float momentum) noexcept {
+void update_many(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients,
+                 std::size_t n, float learning_rate, float momentum) noexcept {
   constexpr std::size_t piece = 1024;
   alignas(64) float sums[piece];
   for (std::size_t first = 0; first < n; first += piece) {
@@ -49,8 +49,8 @@ constexpr std::uint64_t mix(std::uint64_t z) noexcept {
 
 }  // namespace
 
-void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients, std::size_t n,
-                  float learning_rate, float momentum) noexcept {
+void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients,
+                  std::size_t n, float learning_rate, float momentum) noexcept {
   const auto* g = gradients.data();
   switch (gradients.size()) {
     case 1: return update<1>(w_in, w_out, velocity, g, n, learning_rate, momentum);
@@ -61,7 +61,8 @@ void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::span<co
   }
 }
 
-void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit, std::uint64_t first) noexcept {
+void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit,
+                  std::uint64_t first) noexcept {
   const std::uint64_t key = XXH3_64bits_withSeed(variable.data(), variable.size(), seed);
   const auto scale = static_cast<float>(limit);
   for (std::size_t i = 0; i < out.size(); ++i) {

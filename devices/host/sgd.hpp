@@ -1,5 +1,6 @@
 #pragma once
-// What a parameter shard computes: initial values, and one step of SGD with momentum. Plain functions over memory, for f32.
+// What a parameter shard computes: initial values, and one step of SGD with momentum. Plain functions over
+// memory, for f32.
 //
 // Equal arguments give equal bits, whatever the alignment or the position in a vector (K-2).
 
@@ -12,11 +13,11 @@ namespace troupe {
 
 // g = gradients[0] + gradients[1] + ... (in this order); v = momentum * v + g; w_out = w_in - learning_rate * v.
 // One pass over memory. w_out may be w_in; nothing else may overlap. No gradients: g = 0.
-void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients, std::size_t n,
-                  float learning_rate, float momentum) noexcept;
+void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::span<const float* const> gradients,
+                  std::size_t n, float learning_rate, float momentum) noexcept;
 
-// Uniform in [-limit, limit): element i of `out` is a pure function of (seed, variable, first + i), so that any part of a
-// variable can be made anywhere. The generator is splitmix64 (Steele, Lea, Flood: Fast Splittable
+// Uniform in [-limit, limit): element i of `out` is a pure function of (seed, variable, first + i), so that any part
+// of a variable can be made anywhere. The generator is splitmix64 (Steele, Lea, Flood: Fast Splittable
 // Pseudorandom Number Generators, 2014) as a counter: mix(key + (index + 1) * 0x9E3779B97F4A7C15), with
 // key = XXH3-64(variable, seed); the upper 24 bits are the fraction.
 void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit,

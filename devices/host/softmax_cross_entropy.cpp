@@ -10,7 +10,8 @@
 namespace troupe::host {
 namespace {
 
-// loss = scale * sum over rows of (log(sum over c of exp(x[c] - max)) + max - x[label]), the sum over rows in f64, in order.
+// loss = scale * sum over rows of (log(sum over c of exp(x[c] - max)) + max - x[label]), summed over rows in f64, in
+// their order.
 // dlogits = scale * softmax - scale * onehot.
 //
 // Rows are short (ten classes), so exponentials are taken over a block of rows as one flat array, in the memory of
@@ -38,8 +39,9 @@ class softmax_cross_entropy final : public kernel {
     const float scale = inputs[2].data<float>()[0];
     for (std::int64_t r = 0; r < rows_; ++r)
       if (labels[r] < 0 || labels[r] >= classes_)
-        return error(error_code::failed, fmt::format("softmax_cross_entropy: the label of row {} is {}, expected 0 to {}", r,
-                                                     labels[r], classes_ - 1));
+        return error(error_code::failed,
+                     fmt::format("softmax_cross_entropy: the label of row {} is {}, expected 0 to {}", r, labels[r],
+                                 classes_ - 1));
     double loss = 0;
     for (std::int64_t r = 0; r < rows_; r += block)
       loss = block_of_rows(x + r * classes_, labels + r, scale, outputs[1].data<float>() + r * classes_,

@@ -35,7 +35,7 @@ class constant final : public kernel {
 
 // u / 255, correctly rounded for all 256 values, without the division: u * high is exact, since high has 16 bits.
 inline float unit_of(std::uint8_t u) noexcept {
-  constexpr float high = 0x1.0102p-8F;               // 1/255 to 16 bits
+  constexpr float high = 0x1.0102p-8F;  // 1/255 to 16 bits
   constexpr float low = static_cast<float>(1.0 / 255 - 0x1.0102p-8);
   const auto x = static_cast<float>(u);
   return x * high + x * low;
@@ -64,8 +64,9 @@ class idx_batch final : public kernel {
   result<void> run(const tag& t, std::span<const tensor>, std::span<tensor> outputs) override {
     const auto range = schedule_.range(t.step);
     if (outputs[1].elements() != static_cast<std::int64_t>(range.count))
-      return error(error_code::failed, fmt::format("idx_batch: step {} of {} has {} samples, its output has room for {}", t.step,
-                                                   data_->info.path, range.count, outputs[1].elements()));
+      return error(error_code::failed,
+                   fmt::format("idx_batch: step {} of {} has {} samples, its output has room for {}", t.step,
+                               data_->info.path, range.count, outputs[1].elements()));
     if (shuffle_ && (order_.empty() || order_epoch_ != range.epoch)) {
       order_ = permutation(seed_, range.epoch, static_cast<std::uint32_t>(schedule_.samples));
       order_epoch_ = range.epoch;
@@ -109,18 +110,25 @@ result<std::unique_ptr<kernel>> make_idx_batch(const attributes& attrs, host_dev
   const auto batch = attrs.integer("batch", 1), part = attrs.integer("part"), parts = attrs.integer("parts", 1);
   constexpr auto batch_limit = std::int64_t{std::numeric_limits<std::uint32_t>::max()};
   if (batch < 1 || batch > batch_limit || parts < 1 || parts > 65536 || part < 0 || part >= parts)
-    return error(error_code::usage, fmt::format("idx_batch of {}: batch {} as part {} of {}: expected a batch from 1 to 2^32 - 1 and "
-                                                "a part below at most 65536 parts", path, batch, part, parts));
+    return error(error_code::usage,
+                 fmt::format("idx_batch of {}: batch {} as part {} of {}: expected a batch from 1 to 2^32 - 1 and "
+                             "a part below at most 65536 parts",
+                             path, batch, part, parts));
   auto data = device.dataset(path, attrs.integer("test") != 0, attrs.integer("classes", 10));
   if (!data) return std::move(data.error());
   const auto& info = (*data)->info;
-  if (info.samples != attrs.integer("samples") || info.rows != attrs.integer("rows") || info.columns != attrs.integer("columns"))
-    return error(error_code::usage,
-                 fmt::format("idx_batch: {} holds {} images of {}x{} on this node, but the graph was built for {} of {}x{}: every node "
-                             "needs the same files", path, info.samples, info.rows, info.columns, attrs.integer("samples"),
-                             attrs.integer("rows"), attrs.integer("columns")));
+  if (info.samples != attrs.integer("samples") || info.rows != attrs.integer("rows") ||
+      info.columns != attrs.integer("columns"))
+    return error(
+        error_code::usage,
+        fmt::format(
+            "idx_batch: {} holds {} images of {}x{} on this node, but the graph was built for {} of {}x{}: every node "
+            "needs the same files",
+            path, info.samples, info.rows, info.columns, attrs.integer("samples"), attrs.integer("rows"),
+            attrs.integer("columns")));
   if (info.samples < 1 || info.samples > batch_limit)
-    return error(error_code::usage, fmt::format("idx_batch: {} holds {} images, expected 1 to 2^32 - 1", path, info.samples));
+    return error(error_code::usage,
+                 fmt::format("idx_batch: {} holds {} images, expected 1 to 2^32 - 1", path, info.samples));
   const idx_schedule schedule{.samples = static_cast<std::uint64_t>(info.samples),
                               .batch = static_cast<std::uint64_t>(batch),
                               .parts = static_cast<std::uint64_t>(parts),

@@ -21,8 +21,11 @@ constexpr std::size_t classes = 10, strokes = 3, segments = 10;
 // SplitMix64 as a stream of its own for every sample, so that a sample does not depend on how many there are.
 class random_stream {
  public:
-  random_stream(std::uint64_t seed, std::uint64_t stream) : state_(seed * 0x9E3779B97F4A7C15U ^ (stream + 1) * 0xD1B54A32D192ED03U) {}
-  float between(float low, float high) noexcept { return low + (high - low) * (static_cast<float>(next() >> 40U) * 0x1p-24F); }
+  random_stream(std::uint64_t seed, std::uint64_t stream)
+      : state_(seed * 0x9E3779B97F4A7C15U ^ (stream + 1) * 0xD1B54A32D192ED03U) {}
+  float between(float low, float high) noexcept {
+    return low + (high - low) * (static_cast<float>(next() >> 40U) * 0x1p-24F);
+  }
   std::size_t below(std::size_t n) noexcept { return static_cast<std::size_t>((next() >> 32U) * n >> 32U); }
 
  private:
@@ -71,12 +74,14 @@ void paint(image& img, const drawing& d, random_stream& draw, float wobble, poin
     for (std::size_t i = 0; i <= segments; ++i) {
       const float t = static_cast<float>(i) / static_cast<float>(segments), u = 1 - t;
       const float a = u * u, b = 2 * t * u, c = t * t;
-      dab(img, {a * moved[0].x + b * moved[1].x + c * moved[2].x, a * moved[0].y + b * moved[1].y + c * moved[2].y}, ink);
+      dab(img, {a * moved[0].x + b * moved[1].x + c * moved[2].x, a * moved[0].y + b * moved[1].y + c * moved[2].y},
+          ink);
     }
   }
 }
 
-void make_sample(std::span<std::uint8_t> pixels, std::size_t label, const std::array<drawing, classes>& drawings, random_stream& draw) {
+void make_sample(std::span<std::uint8_t> pixels, std::size_t label, const std::array<drawing, classes>& drawings,
+                 random_stream& draw) {
   image img{};
   const auto other = (label + 1 + draw.below(classes - 1)) % classes;
   paint(img, drawings[other], draw, 2.0F, {draw.between(-3, 3), draw.between(-3, 3)}, draw.between(0.15F, 0.45F));
@@ -95,7 +100,8 @@ std::vector<std::uint8_t> idx_header(std::initializer_list<std::int64_t> sizes) 
   return bytes;
 }
 
-result<void> write_idx(const std::string& path, std::initializer_list<std::int64_t> sizes, std::span<const std::uint8_t> elements) {
+result<void> write_idx(const std::string& path, std::initializer_list<std::int64_t> sizes,
+                       std::span<const std::uint8_t> elements) {
   const auto header = idx_header(sizes);
   const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(header)), std::as_bytes(elements)};
   return host::replace_file(path, pieces);
@@ -121,8 +127,8 @@ result<void> write_set(const std::string& folder, const std::string& set, std::i
 result<void> write_synthetic_images(const std::string& folder, const synthetic_options& options) {
   constexpr std::int64_t samples_max = 1'000'000;
   if (options.train < 1 || options.test < 1 || options.train > samples_max || options.test > samples_max)
-    return error(error_code::usage, fmt::format("cannot make {} training and {} test images: expected 1 to {} of each", options.train,
-                                                options.test, samples_max));
+    return error(error_code::usage, fmt::format("cannot make {} training and {} test images: expected 1 to {} of each",
+                                                options.train, options.test, samples_max));
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return error(error_code::usage, fmt::format("cannot make the folder {}: {}", folder, code.message()));

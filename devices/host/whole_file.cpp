@@ -77,7 +77,8 @@ result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t 
   if (!S_ISREG(info.st_mode)) return error(error_code::usage, fmt::format("{} {} is not a regular file", what, path));
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size > bytes_max)
-    return error(error_code::usage, fmt::format("{} {} has {} bytes, expected at most {}", what, path, size, bytes_max));
+    return error(error_code::usage,
+                 fmt::format("{} {} has {} bytes, expected at most {}", what, path, size, bytes_max));
   return read_some(file.get(), size, path);
 }
 

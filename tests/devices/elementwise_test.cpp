@@ -33,9 +33,11 @@ BOOST_AUTO_TEST_SUITE(elementwise)
 
 BOOST_AUTO_TEST_CASE(binary_ops_take_an_equal_shape_a_bias_or_a_scalar) {
   kernel_harness host;
-  const auto a = random_tensor({7, 13}, 1), same = random_tensor({7, 13}, 2), bias = random_tensor({13}, 3), scalar = random_tensor({}, 4);
+  const auto a = random_tensor({7, 13}, 1), same = random_tensor({7, 13}, 2), bias = random_tensor({13}, 3),
+             scalar = random_tensor({}, 4);
   for (const auto& c : binary_cases) {
-    const auto full = host.one(c.op, {a, same}, a.spec()), row = host.one(c.op, {a, bias}, a.spec()), one = host.one(c.op, {a, scalar}, a.spec());
+    const auto full = host.one(c.op, {a, same}, a.spec()), row = host.one(c.op, {a, bias}, a.spec()),
+               one = host.one(c.op, {a, scalar}, a.spec());
     for (std::int64_t i = 0; i < a.elements(); ++i) {
       const float x = a.data<float>()[i];
       BOOST_TEST(full.data<float>()[i] == c.expected(x, same.data<float>()[i]));
@@ -72,8 +74,10 @@ BOOST_AUTO_TEST_CASE(gradients_follow_from_the_result) {
 BOOST_AUTO_TEST_CASE(the_gradient_of_maximum_goes_to_a_where_elements_are_equal) {
   kernel_harness host;
   const auto dy = tensor::of({1, 2, 3, 4}, {2, 2}), a = tensor::of({1, 2, 3, 4}, {2, 2}), b = tensor::of({2, 2}, {2});
-  BOOST_TEST(values_of(host.one("maximum_grad", {dy, a, b}, dy.spec(), {{"side", std::int64_t{0}}})) == (std::vector<float>{0, 2, 3, 4}));
-  BOOST_TEST(values_of(host.one("maximum_grad", {dy, a, b}, dy.spec(), {{"side", std::int64_t{1}}})) == (std::vector<float>{1, 0, 0, 0}));
+  BOOST_TEST(values_of(host.one("maximum_grad", {dy, a, b}, dy.spec(), {{"side", std::int64_t{0}}})) ==
+             (std::vector<float>{0, 2, 3, 4}));
+  BOOST_TEST(values_of(host.one("maximum_grad", {dy, a, b}, dy.spec(), {{"side", std::int64_t{1}}})) ==
+             (std::vector<float>{1, 0, 0, 0}));
 }
 
 BOOST_AUTO_TEST_CASE(not_a_number_stays_visible) {
@@ -83,29 +87,33 @@ BOOST_AUTO_TEST_CASE(not_a_number_stays_visible) {
     BOOST_TEST(std::isnan(result.data<float>()[0]));
     BOOST_TEST(std::isnan(result.data<float>()[1]));
   }
-  for (const auto* op : {"relu", "sigmoid", "tanh"}) BOOST_TEST(std::isnan(host.one(op, {x}, x.spec()).data<float>()[0]), op);
+  for (const auto* op : {"relu", "sigmoid", "tanh"})
+    BOOST_TEST(std::isnan(host.one(op, {x}, x.spec()).data<float>()[0]), op);
 }
 
 BOOST_AUTO_TEST_CASE(f64_is_taken_as_well) {
   kernel_harness host;
   const auto x = tensor_of<double>({-1, 0.25}, {2}, dtype::f64), half = tensor_of<double>({0.5}, {}, dtype::f64);
   BOOST_TEST(values_of<double>(host.one("mul", {x, half}, x.spec())) == (std::vector<double>{-0.5, 0.125}));
-  BOOST_TEST(values_of<double>(host.one("tanh", {x}, x.spec())) == (std::vector<double>{std::tanh(-1.0), std::tanh(0.25)}));
+  BOOST_TEST(values_of<double>(host.one("tanh", {x}, x.spec())) ==
+             (std::vector<double>{std::tanh(-1.0), std::tanh(0.25)}));
 }
 
 BOOST_AUTO_TEST_CASE(K_1_in_place_gives_the_same_bits) {
   kernel_harness host;
   const auto a = random_tensor({37, 11}, 6), b = random_tensor({37, 11}, 7), bias = random_tensor({11}, 8);
   const std::vector<std::pair<const char*, std::vector<tensor>>> cases = {
-      {"add", {a, b}}, {"mul", {a, bias}}, {"maximum", {a, b}}, {"sub", {a, a}}, {"relu", {a}}, {"sigmoid", {a}},
-      {"tanh", {a}}, {"neg", {a}}, {"relu_grad", {a, b}}, {"sigmoid_grad", {a, b}}, {"tanh_grad", {a, b}}, {"maximum_grad", {a, b, bias}}};
+      {"add", {a, b}},       {"mul", {a, bias}},       {"maximum", {a, b}},   {"sub", {a, a}},
+      {"relu", {a}},         {"sigmoid", {a}},         {"tanh", {a}},         {"neg", {a}},
+      {"relu_grad", {a, b}}, {"sigmoid_grad", {a, b}}, {"tanh_grad", {a, b}}, {"maximum_grad", {a, b, bias}}};
   for (const auto& [op, operands] : cases) {
     const auto expected = host.one(op, operands, a.spec());
     auto k = host.make(op);
     std::vector<tensor_spec> specs;
     for (const auto& t : operands) specs.push_back(t.spec());
     BOOST_REQUIRE((*k)->prepare(specs, std::vector{a.spec()}));
-    auto shared = tensor::of<float>(dtype::f32, a.shape(), std::span(a.data<float>(), static_cast<std::size_t>(a.elements())));
+    auto shared =
+        tensor::of<float>(dtype::f32, a.shape(), std::span(a.data<float>(), static_cast<std::size_t>(a.elements())));
     auto inputs = operands;
     for (auto& t : inputs)
       if (equal_bits(t, a)) t = shared;
@@ -118,9 +126,10 @@ BOOST_AUTO_TEST_CASE(K_1_in_place_gives_the_same_bits) {
 BOOST_AUTO_TEST_CASE(K_2_an_element_has_the_same_bits_in_a_vector_and_alone) {
   kernel_harness host;
   const auto x = random_tensor({61}, 9, -9, 9), y = random_tensor({61}, 10, -1, 1);
-  for (const auto* op : {"sigmoid", "tanh", "relu", "neg", "sigmoid_grad", "tanh_grad", "relu_grad", "add", "sub", "mul", "maximum"}) {
-    const bool is_unary = std::string_view(op) == "sigmoid" || std::string_view(op) == "tanh" || std::string_view(op) == "relu" ||
-                          std::string_view(op) == "neg";
+  for (const auto* op :
+       {"sigmoid", "tanh", "relu", "neg", "sigmoid_grad", "tanh_grad", "relu_grad", "add", "sub", "mul", "maximum"}) {
+    const bool is_unary = std::string_view(op) == "sigmoid" || std::string_view(op) == "tanh" ||
+                          std::string_view(op) == "relu" || std::string_view(op) == "neg";
     const auto whole = host.one(op, is_unary ? std::vector{x} : std::vector{x, y}, x.spec());
     for (std::int64_t i = 0; i < x.elements(); ++i) {
       const auto xi = tensor::of({x.data<float>()[i]}, {1}), yi = tensor::of({y.data<float>()[i]}, {1});
@@ -132,8 +141,8 @@ BOOST_AUTO_TEST_CASE(K_2_an_element_has_the_same_bits_in_a_vector_and_alone) {
 
 BOOST_AUTO_TEST_CASE(K_3_tensors_without_elements_are_legal) {
   kernel_harness host;
-  const auto none = random_tensor({0, 5}, 1), bias = random_tensor({5}, 2), scalar = random_tensor({}, 3), narrow = random_tensor({4, 0}, 4),
-             no_bias = random_tensor({0}, 5);
+  const auto none = random_tensor({0, 5}, 1), bias = random_tensor({5}, 2), scalar = random_tensor({}, 3),
+             narrow = random_tensor({4, 0}, 4), no_bias = random_tensor({0}, 5);
   BOOST_TEST(host.one("add", {none, none}, none.spec()).elements() == 0);
   BOOST_TEST(host.one("add", {none, bias}, none.spec()).elements() == 0);
   BOOST_TEST(host.one("add", {none, scalar}, none.spec()).elements() == 0);

@@ -20,7 +20,8 @@ result<std::unique_ptr<kernel>> fuse(kernel_harness& host, const std::vector<des
 }
 
 // Every step as a kernel of its own.
-tensor separately(kernel_harness& host, const std::vector<described_step>& group, const std::vector<tensor>& ports, const tensor_spec& spec) {
+tensor separately(kernel_harness& host, const std::vector<described_step>& group, const std::vector<tensor>& ports,
+                  const tensor_spec& spec) {
   std::vector<tensor> results;
   for (const auto& s : group) {
     std::vector<tensor> operands;
@@ -62,13 +63,20 @@ BOOST_AUTO_TEST_CASE(FK_1_a_chain_over_more_than_one_tile_gives_the_bits_of_its_
 
 BOOST_AUTO_TEST_CASE(FK_1_a_tree_that_uses_results_twice_gives_the_bits_of_its_ops) {
   // x = a b; l = sigmoid(x); r = tanh(x) * c; out = (l + r) * x - l: x and l live long.
-  check_equal({{"matmul", {0, 1}}, {"sigmoid", {-1}}, {"tanh", {-1}}, {"mul", {-3, 2}}, {"add", {-2, -4}}, {"mul", {-5, -1}}, {"sub", {-6, -2}}},
+  check_equal({{"matmul", {0, 1}},
+               {"sigmoid", {-1}},
+               {"tanh", {-1}},
+               {"mul", {-3, 2}},
+               {"add", {-2, -4}},
+               {"mul", {-5, -1}},
+               {"sub", {-6, -2}}},
               {random_tensor({700, 9}, 1), random_tensor({9, 60}, 2), random_tensor({60}, 3)}, f32({700, 60}));
 }
 
 BOOST_AUTO_TEST_CASE(FK_1_random_trees_give_the_bits_of_their_ops) {
   std::mt19937 bits(7);
-  const std::vector<tensor> ports = {random_tensor({410, 100}, 1), random_tensor({410, 100}, 2), random_tensor({100}, 3), random_tensor({}, 4)};
+  const std::vector<tensor> ports = {random_tensor({410, 100}, 1), random_tensor({410, 100}, 2),
+                                     random_tensor({100}, 3), random_tensor({}, 4)};
   for (int trial = 0; trial < 100; ++trial) {
     std::vector<described_step> group;
     const int steps = 1 + static_cast<int>(bits() % 12);
@@ -80,7 +88,8 @@ BOOST_AUTO_TEST_CASE(FK_1_random_trees_give_the_bits_of_their_ops) {
         return pick < i ? -1 - pick : pick - i;
       };
       const auto* op = std::array{"add", "sub", "mul", "maximum"}[bits() % 4];
-      group.push_back(bits() % 4 == 0 ? described_step{"tanh", {i > 0 ? -i : 0}} : described_step{op, {i > 0 ? -i : any(true), any(false)}});
+      group.push_back(bits() % 4 == 0 ? described_step{"tanh", {i > 0 ? -i : 0}}
+                                      : described_step{op, {i > 0 ? -i : any(true), any(false)}});
     }
     check_equal(group, ports, f32({410, 100}));
   }
@@ -92,7 +101,8 @@ BOOST_AUTO_TEST_CASE(a_group_follows_when_shapes_change) {
   auto fused = fuse(host, group);
   BOOST_REQUIRE(fused);
   for (const std::int64_t batch : {128L, 96L, 0L, 1L, 128L}) {
-    const std::vector<tensor> ports = {random_tensor({batch, 20}, 1), random_tensor({20, 300}, 2), random_tensor({300}, 3)};
+    const std::vector<tensor> ports = {random_tensor({batch, 20}, 1), random_tensor({20, 300}, 2),
+                                       random_tensor({300}, 3)};
     const auto got = kernel_harness::run(**fused, ports, {f32({batch, 300})});
     BOOST_REQUIRE(got);
     BOOST_TEST(equal_bits((*got)[0], separately(host, group, ports, f32({batch, 300}))));

@@ -42,10 +42,12 @@ class step_of_kernels {
     std::vector<tensor> x{images};
     for (std::size_t i = 0; i < 3; ++i) {
       const auto spec = f32({batch, widths[i + 1]});
-      const auto y = host_.one("add", {host_.one("matmul", {x[i], parameters_[2 * i]}, spec), parameters_[2 * i + 1]}, spec);
+      const auto y =
+          host_.one("add", {host_.one("matmul", {x[i], parameters_[2 * i]}, spec), parameters_[2 * i + 1]}, spec);
       x.push_back(i < 2 ? host_.one("relu", {y}, spec) : y);
     }
-    auto loss = host_.run("softmax_cross_entropy", {x[3], labels, tensor::of({1.0F / static_cast<float>(batch)}, {})}, {f32({}), x[3].spec()});
+    auto loss = host_.run("softmax_cross_entropy", {x[3], labels, tensor::of({1.0F / static_cast<float>(batch)}, {})},
+                          {f32({}), x[3].spec()});
     BOOST_REQUIRE(loss);
     backward(x, (*loss)[1]);
     return (*loss)[0].data<float>()[0];
@@ -87,14 +89,16 @@ BOOST_AUTO_TEST_CASE(its_steps_are_those_of_the_kernels_at_every_batch_size) {
     for (unsigned step = 0; step < 5; ++step) {
       const auto images = random_tensor({batch, 784}, step, 0, 1);
       auto labels = tensor::make({dtype::i32, {batch}});
-      for (std::int64_t i = 0; i < batch; ++i) labels.data<std::int32_t>()[i] = static_cast<std::int32_t>((i + step) % 10);
+      for (std::int64_t i = 0; i < batch; ++i)
+        labels.data<std::int32_t>()[i] = static_cast<std::int32_t>((i + step) % 10);
       const float loss = by_hand.step(images.data<float>(), labels.data<std::int32_t>(), batch);
       BOOST_TEST(std::abs(by_kernels.step(images, labels) - loss) <= 1e-5F * loss);
     }
     for (std::size_t i = 0; i < 6; ++i) {
       const auto expected = i % 2 == 0 ? by_hand.weights(i / 2) : by_hand.biases(i / 2);
       float worst = 0;
-      for (std::size_t k = 0; k < expected.size(); ++k) worst = std::max(worst, std::abs(by_kernels.parameter(i).data<float>()[k] - expected[k]));
+      for (std::size_t k = 0; k < expected.size(); ++k)
+        worst = std::max(worst, std::abs(by_kernels.parameter(i).data<float>()[k] - expected[k]));
       BOOST_TEST(worst < 1e-5F);
     }
   }
@@ -111,7 +115,8 @@ BOOST_AUTO_TEST_CASE(it_learns_the_synthetic_images) {
   std::vector<float> images(128 * 784);
   std::vector<std::int32_t> labels(128);
   const auto gather = [&](const idx_dataset& d, std::size_t at, std::size_t sample) {
-    for (std::size_t p = 0; p < 784; ++p) images[at * 784 + p] = static_cast<float>(d.images[sample * 784 + p]) / 255.0F;
+    for (std::size_t p = 0; p < 784; ++p)
+      images[at * 784 + p] = static_cast<float>(d.images[sample * 784 + p]) / 255.0F;
     labels[at] = d.labels[sample];
   };
   const auto samples = static_cast<std::size_t>((*train)->info.samples);
@@ -128,8 +133,8 @@ BOOST_AUTO_TEST_CASE(it_learns_the_synthetic_images) {
     for (std::size_t i = 0; i < 100; ++i) gather(**test, i, first + i);
     correct += m.count_correct(images.data(), labels.data(), 100);
   }
-  BOOST_TEST(correct > 1800);   // 0.9
-  BOOST_TEST(correct < 1990);   // not trivial either
+  BOOST_TEST(correct > 1800);  // 0.9
+  BOOST_TEST(correct < 1990);  // not trivial either
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -9,10 +9,20 @@ using namespace troupe::test;
 
 namespace {
 
-attributes reader_of(const temporary_folder& folder, std::int64_t samples, std::int64_t batch, std::int64_t part = 0, std::int64_t parts = 1) {
-  return {{"path", folder.path()}, {"test", std::int64_t{0}}, {"samples", samples}, {"rows", std::int64_t{2}},
-          {"columns", std::int64_t{3}}, {"classes", std::int64_t{10}}, {"batch", batch}, {"seed", std::int64_t{5}},
-          {"shuffle", std::int64_t{1}}, {"part", part}, {"parts", parts}, {"global_scale", std::int64_t{1}}};
+attributes reader_of(const temporary_folder& folder, std::int64_t samples, std::int64_t batch, std::int64_t part = 0,
+                     std::int64_t parts = 1) {
+  return {{"path", folder.path()},
+          {"test", std::int64_t{0}},
+          {"samples", samples},
+          {"rows", std::int64_t{2}},
+          {"columns", std::int64_t{3}},
+          {"classes", std::int64_t{10}},
+          {"batch", batch},
+          {"seed", std::int64_t{5}},
+          {"shuffle", std::int64_t{1}},
+          {"part", part},
+          {"parts", parts},
+          {"global_scale", std::int64_t{1}}};
 }
 
 std::vector<tensor_spec> outputs_for(std::int64_t count) { return {f32({count, 6}), {dtype::i32, {count}}, f32({})}; }
@@ -37,7 +47,8 @@ BOOST_AUTO_TEST_CASE(samples_come_in_the_order_of_the_epoch_with_pixels_as_255th
     const auto sample = order[static_cast<std::size_t>(16 + i)];
     BOOST_TEST(out[1].data<std::int32_t>()[i] == static_cast<std::int32_t>(sample % 10));
     for (std::int64_t p = 0; p < 6; ++p)
-      BOOST_TEST(out[0].data<float>()[i * 6 + p] == static_cast<float>((sample * 6 + static_cast<std::uint32_t>(p)) % 256) / 255.0F);
+      BOOST_TEST(out[0].data<float>()[i * 6 + p] ==
+                 static_cast<float>((sample * 6 + static_cast<std::uint32_t>(p)) % 256) / 255.0F);
   }
   BOOST_TEST(out[2].data<float>()[0] == 1.0F / 16);
 }

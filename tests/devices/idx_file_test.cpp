@@ -18,7 +18,9 @@ void check_error(const result<T>& r, std::initializer_list<const char*> parts) {
     BOOST_TEST(r.error().message().find(part) != std::string::npos, r.error().message() << " lacks \"" << part << '"');
 }
 
-byte_vector first(const byte_vector& bytes, std::size_t n) { return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)}; }
+byte_vector first(const byte_vector& bytes, std::size_t n) {
+  return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)};
+}
 
 }  // namespace
 
@@ -44,7 +46,8 @@ BOOST_AUTO_TEST_CASE(a_folder_is_opened_cheaply_and_loaded_whole) {
   write_small_set(folder, 3, "t10k");
   const auto info = open_idx(folder.path(), false);
   BOOST_REQUIRE(info);
-  BOOST_TEST((*info == idx_info{.path = folder.path(), .test = false, .samples = 7, .rows = 2, .columns = 3, .classes = 10}));
+  BOOST_TEST(
+      (*info == idx_info{.path = folder.path(), .test = false, .samples = 7, .rows = 2, .columns = 3, .classes = 10}));
   const auto test = load_idx(folder.path(), true);
   BOOST_REQUIRE(test);
   BOOST_TEST((*test)->info.samples == 3);
@@ -86,7 +89,8 @@ BOOST_AUTO_TEST_CASE(IDX_2_a_header_that_declares_more_than_there_is_takes_no_me
   const auto lying = idx_bytes({65536, 256, 256}, {});
   check_error(parse_idx(lying, 3, "x"), {"declares 4294967296 bytes", "holds 0"});
   check_error(parse_idx(gzip(lying), 3, "x"), {"declares 4294967296 bytes", "cannot hold"});
-  check_error(parse_idx(idx_bytes({0xffffffff, 0xffffffff, 0xffffffff}, {}), 3, "x"), {"declares more than 4294967296 bytes"});
+  check_error(parse_idx(idx_bytes({0xffffffff, 0xffffffff, 0xffffffff}, {}), 3, "x"),
+              {"declares more than 4294967296 bytes"});
 }
 
 BOOST_AUTO_TEST_CASE(IDX_2_a_zip_bomb_is_read_no_further_than_its_header_says) {
@@ -114,7 +118,8 @@ BOOST_AUTO_TEST_CASE(missing_folders_and_files_are_named) {
   check_error(load_idx(folder.file("nowhere"), true), {"no folder", "nowhere", "t10k-images-idx3-ubyte"});
   BOOST_TEST((open_idx(folder.file("nowhere"), false).error().code() == error_code::not_found));
   write_file(folder.file("train-images-idx3-ubyte"), make_small_set(2).images);
-  check_error(open_idx(folder.path(), false), {folder.path().c_str(), "neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz"});
+  check_error(open_idx(folder.path(), false),
+              {folder.path().c_str(), "neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz"});
   std::filesystem::create_directory(folder.file("train-labels-idx1-ubyte"));
   check_error(load_idx(folder.path(), false), {"train-labels-idx1-ubyte", "not a regular file"});
 }
@@ -134,7 +139,8 @@ BOOST_AUTO_TEST_CASE(random_and_damaged_bytes_never_do_harm) {
     if (trial % 2 == 0) {
       bytes.resize(bits() % 64);
       for (auto& b : bytes) b = static_cast<std::byte>(bits());
-      if (bytes.size() > 3 && trial % 4 == 0) bytes[0] = bytes[1] = std::byte{0}, bytes[2] = std::byte{8}, bytes[3] = std::byte{3};
+      if (bytes.size() > 3 && trial % 4 == 0)
+        bytes[0] = bytes[1] = std::byte{0}, bytes[2] = std::byte{8}, bytes[3] = std::byte{3};
     } else {
       bytes[bits() % bytes.size()] ^= static_cast<std::byte>(1U << (bits() % 8));
     }

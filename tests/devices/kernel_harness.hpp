@@ -22,15 +22,16 @@ class kernel_harness {
     return row->make(attrs, device_);
   }
 
-  result<std::vector<tensor>> run(const std::string& op, const std::vector<tensor>& inputs, const std::vector<tensor_spec>& outputs,
-                                  const attributes& attrs = {}, std::uint64_t step = 0) {
+  result<std::vector<tensor>> run(const std::string& op, const std::vector<tensor>& inputs,
+                                  const std::vector<tensor_spec>& outputs, const attributes& attrs = {},
+                                  std::uint64_t step = 0) {
     auto k = make(op, attrs);
     if (!k) return std::move(k.error());
     return run(**k, inputs, outputs, step);
   }
 
-  static result<std::vector<tensor>> run(kernel& k, const std::vector<tensor>& inputs, const std::vector<tensor_spec>& outputs,
-                                         std::uint64_t step = 0) {
+  static result<std::vector<tensor>> run(kernel& k, const std::vector<tensor>& inputs,
+                                         const std::vector<tensor_spec>& outputs, std::uint64_t step = 0) {
     std::vector<tensor_spec> specs;
     for (const auto& t : inputs) specs.push_back(t.spec());
     if (auto ok = k.prepare(specs, outputs); !ok) return std::move(ok.error());
@@ -43,7 +44,8 @@ class kernel_harness {
   }
 
   // The only output, where no error is expected.
-  tensor one(const std::string& op, const std::vector<tensor>& inputs, const tensor_spec& output, const attributes& attrs = {}) {
+  tensor one(const std::string& op, const std::vector<tensor>& inputs, const tensor_spec& output,
+             const attributes& attrs = {}) {
     auto r = run(op, inputs, {output}, attrs);
     BOOST_REQUIRE_MESSAGE(r, op << ": " << (r ? "" : r.error().text()));
     return (*r)[0];
@@ -72,7 +74,8 @@ tensor tensor_of(std::initializer_list<T> values, const shape& s, dtype type) {
 }
 
 inline bool equal_bits(const tensor& a, const tensor& b) {
-  return a.spec() == b.spec() && (a.size_bytes() == 0 || std::memcmp(a.bytes().data(), b.bytes().data(), a.size_bytes()) == 0);
+  return a.spec() == b.spec() &&
+         (a.size_bytes() == 0 || std::memcmp(a.bytes().data(), b.bytes().data(), a.size_bytes()) == 0);
 }
 
 template <class T = float>

@@ -10,7 +10,8 @@ namespace {
 attributes transposed(bool a, bool b) { return {{"transpose_a", std::int64_t{a}}, {"transpose_b", std::int64_t{b}}}; }
 
 // op(a) [m, k] * op(b) [k, n] in f64.
-std::vector<double> product(const tensor& a, const tensor& b, bool ta, bool tb, std::int64_t m, std::int64_t n, std::int64_t k) {
+std::vector<double> product(const tensor& a, const tensor& b, bool ta, bool tb, std::int64_t m, std::int64_t n,
+                            std::int64_t k) {
   std::vector<double> c(static_cast<std::size_t>(m * n));
   for (std::int64_t i = 0; i < m; ++i)
     for (std::int64_t j = 0; j < n; ++j)
@@ -56,7 +57,8 @@ BOOST_AUTO_TEST_CASE(K_3_a_sum_over_nothing_is_zero) {
   const auto c = host.one("matmul", {random_tensor({2, 0}, 1), random_tensor({0, 2}, 2)}, f32({2, 2}));
   BOOST_TEST(values_of(c) == (std::vector<float>{0, 0, 0, 0}));
   // The gradient of the weights for an empty last batch.
-  const auto dw = host.one("matmul", {random_tensor({0, 3}, 1), random_tensor({0, 2}, 2)}, f32({3, 2}), transposed(true, false));
+  const auto dw =
+      host.one("matmul", {random_tensor({0, 3}, 1), random_tensor({0, 2}, 2)}, f32({3, 2}), transposed(true, false));
   BOOST_TEST(values_of(dw) == std::vector<float>(6, 0.0F));
 }
 

@@ -78,17 +78,26 @@ BOOST_AUTO_TEST_CASE(ST_1_a_save_that_fails_changes_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(ST_2_headers_that_do_not_fit_their_data_are_errors) {
-  const auto parses = [](std::string_view header, std::size_t data) { return static_cast<bool>(parse_safetensors(file_of(header, data), "f")); };
+  const auto parses = [](std::string_view header, std::size_t data) {
+    return static_cast<bool>(parse_safetensors(file_of(header, data), "f"));
+  };
   BOOST_TEST(parses(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
   BOOST_TEST(parses(R"({"__metadata__":{"k":"v"},"x":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", 1));
-  for (const auto* wrong : {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",
-                            R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", R"({"x":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})",
-                            R"({"x":{"dtype":7,"shape":[2],"data_offsets":[0,8]}})", R"({"x":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
-                            R"({"x":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", R"({"x":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})",
-                            R"({"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
-                            R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", R"({"x":{"dtype":"F32","shape":[2],"data_offsets":["0",8]}})",
-                            R"({"x":{"dtype":"F32","shape":[2]}})", R"({"x":7})", R"([1])", R"({)", "", "null",
-                            R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"})
+  for (
+      const auto* wrong :
+      {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+       R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",
+       R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
+       R"({"x":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})",
+       R"({"x":{"dtype":7,"shape":[2],"data_offsets":[0,8]}})",
+       R"({"x":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
+       R"({"x":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})",
+       R"({"x":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})",
+       R"({"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
+       R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0]}})",
+       R"({"x":{"dtype":"F32","shape":[2],"data_offsets":["0",8]}})", R"({"x":{"dtype":"F32","shape":[2]}})",
+       R"({"x":7})", R"([1])", R"({)", "", "null",
+       R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"})
     BOOST_TEST(!parses(wrong, 8), wrong);
   BOOST_TEST(!parses(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7));
   BOOST_TEST(!parses(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9));
@@ -100,7 +109,8 @@ BOOST_AUTO_TEST_CASE(ST_2_cut_and_random_bytes_are_errors) {
   std::mt19937 bits(1);
   for (int trial = 0; trial < 2000; ++trial) {
     auto bytes = whole;
-    for (int flips = 0; flips < 3; ++flips) bytes[bits() % (bytes.size() - 8)] ^= static_cast<std::byte>(1U << (bits() % 8));
+    for (int flips = 0; flips < 3; ++flips)
+      bytes[bits() % (bytes.size() - 8)] ^= static_cast<std::byte>(1U << (bits() % 8));
     if (const auto r = parse_safetensors(bytes, "f"); !r) BOOST_TEST(r.error().message().starts_with("f: "));
   }
   BOOST_TEST(!parse_safetensors(file_of(std::string(1'000'000, '['), 0), "deep"));

@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(initial_values_are_uniform_within_their_limit) {
     squares += static_cast<double>(v) * static_cast<double>(v);
     ++tenths[static_cast<std::size_t>((v + 0.5F) * 10.0F)];
   }
-  BOOST_TEST(std::abs(sum / 1e6) < 1.2e-3);                   // four standard deviations
+  BOOST_TEST(std::abs(sum / 1e6) < 1.2e-3);  // four standard deviations
   BOOST_TEST(std::abs(squares / 1e6 - 1.0 / 12) < 4e-4);
   for (const int n : tenths) BOOST_TEST(std::abs(n - 100'000) < 1300);
 }

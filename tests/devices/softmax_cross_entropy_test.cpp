@@ -47,7 +47,8 @@ BOOST_AUTO_TEST_CASE(loss_and_gradient_agree_with_double_precision) {
 
 BOOST_AUTO_TEST_CASE(huge_logits_overflow_nothing) {
   kernel_harness host;
-  const auto out = loss_of(host, tensor::of({1e30F, 0, -1e30F}, {1, 3}), tensor_of<std::int32_t>({0}, {1}, dtype::i32), 1);
+  const auto out =
+      loss_of(host, tensor::of({1e30F, 0, -1e30F}, {1, 3}), tensor_of<std::int32_t>({0}, {1}, dtype::i32), 1);
   BOOST_TEST(out[0].data<float>()[0] == 0.0F);
   BOOST_TEST(values_of(out[1]) == (std::vector<float>{0, 0, 0}));
 }
@@ -59,7 +60,8 @@ BOOST_AUTO_TEST_CASE(K_2_a_row_has_the_same_gradient_wherever_it_stands) {
   const auto whole = loss_of(host, x, labels, 0.01F);
   for (std::int64_t r = 0; r < 150; ++r) {
     const auto row = tensor::of<float>(dtype::f32, {1, 10}, std::span(x.data<float>() + r * 10, 10));
-    const auto alone = loss_of(host, row, tensor_of<std::int32_t>({labels.data<std::int32_t>()[r]}, {1}, dtype::i32), 0.01F);
+    const auto alone =
+        loss_of(host, row, tensor_of<std::int32_t>({labels.data<std::int32_t>()[r]}, {1}, dtype::i32), 0.01F);
     BOOST_TEST(std::memcmp(alone[1].data<float>(), whole[1].data<float>() + r * 10, 40) == 0, "row " << r);
   }
 }
@@ -74,9 +76,11 @@ BOOST_AUTO_TEST_CASE(a_label_out_of_range_is_an_error_naming_row_and_label) {
   kernel_harness host;
   for (const std::int32_t label : {10, -1}) {
     const auto labels = tensor_of<std::int32_t>({3, label}, {2}, dtype::i32);
-    const auto r = host.run("softmax_cross_entropy", {random_tensor({2, 10}, 1), labels, tensor::of({1}, {})}, {f32({}), f32({2, 10})});
+    const auto r = host.run("softmax_cross_entropy", {random_tensor({2, 10}, 1), labels, tensor::of({1}, {})},
+                            {f32({}), f32({2, 10})});
     BOOST_REQUIRE(!r);
-    BOOST_TEST(r.error().message() == "softmax_cross_entropy: the label of row 1 is " + std::to_string(label) + ", expected 0 to 9");
+    BOOST_TEST(r.error().message() ==
+               "softmax_cross_entropy: the label of row 1 is " + std::to_string(label) + ", expected 0 to 9");
   }
 }
 

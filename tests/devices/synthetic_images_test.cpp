@@ -20,7 +20,8 @@ BOOST_AUTO_TEST_CASE(the_files_are_a_dataset_of_ten_classes) {
   BOOST_TEST((*test)->info.samples == 100);
   BOOST_TEST((*train)->info.rows == 28);
   BOOST_TEST((*train)->info.columns == 28);
-  for (std::uint8_t c = 0; c < 10; ++c) BOOST_TEST(std::count((*train)->labels.begin(), (*train)->labels.end(), c) > 10);
+  for (std::uint8_t c = 0; c < 10; ++c)
+    BOOST_TEST(std::count((*train)->labels.begin(), (*train)->labels.end(), c) > 10);
   BOOST_TEST((*train)->images != (*test)->images);
 }
 

@@ -46,7 +46,8 @@ BOOST_AUTO_TEST_CASE(log_is_within_two_units_of_the_last_place) {
 BOOST_AUTO_TEST_CASE(tanh_and_the_logistic_function_are_within_three_units_of_the_last_place) {
   for (const float sign : {1.0F, -1.0F}) {
     BOOST_TEST(worst_ulps(sign * 0.0F, sign * 30.0F, 997, math::tanh, [](double x) { return std::tanh(x); }) <= 3.0);
-    BOOST_TEST(worst_ulps(sign * 0.0F, sign * 80.0F, 997, math::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }) <= 3.0);
+    BOOST_TEST(worst_ulps(sign * 0.0F, sign * 80.0F, 997, math::sigmoid,
+                          [](double x) { return 1 / (1 + std::exp(-x)); }) <= 3.0);
   }
 }
 

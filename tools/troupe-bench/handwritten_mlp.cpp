@@ -27,9 +27,10 @@ tensor zeros(std::int64_t n) {
 }
 
 // c [m, n] = op(a) [m, k] * op(b) [k, n], row-major.
-void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, const float* b,
-             float* c) noexcept {
-  dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0F, a, transpose_a ? m : k, b, transpose_b ? k : n, 0.0F, c, n);
+void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+             const float* b, float* c) noexcept {
+  dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0F, a, transpose_a ? m : k, b,
+             transpose_b ? k : n, 0.0F, c, n);
 }
 
 void add_bias(float* x, const float* bias, std::int64_t rows, std::int64_t columns, bool relu) noexcept {
@@ -58,7 +59,9 @@ handwritten_mlp::handwritten_mlp(std::int64_t batch_max, float learning_rate, fl
   }
 }
 
-float* handwritten_mlp::at_weights(tensor& t, std::size_t layer) noexcept { return t.data<float>() + weights_offset(layer); }
+float* handwritten_mlp::at_weights(tensor& t, std::size_t layer) noexcept {
+  return t.data<float>() + weights_offset(layer);
+}
 
 float* handwritten_mlp::at_biases(tensor& t, std::size_t layer) noexcept {
   return at_weights(t, layer) + padded(widths[layer] * widths[layer + 1]);
@@ -82,7 +85,8 @@ float handwritten_mlp::step(const float* images, const std::int32_t* labels, std
   return loss;
 }
 
-std::int64_t handwritten_mlp::count_correct(const float* images, const std::int32_t* labels, std::int64_t batch) noexcept {
+std::int64_t handwritten_mlp::count_correct(const float* images, const std::int32_t* labels,
+                                            std::int64_t batch) noexcept {
   expects(batch > 0 && batch <= batch_max_, "a batch fits the buffers");
   use_one_kernel_thread();
   forward(images, batch);
