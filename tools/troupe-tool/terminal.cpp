@@ -55,7 +55,8 @@ result<std::unique_ptr<terminal>> terminal::open() {
   ::sigprocmask(SIG_BLOCK, &ending, &s.mask);
   s.signals = ::signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
   auto raw = s.mode;
-  raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+  // Without ISIG Ctrl-C is a key like any other, and Ctrl-Z does not leave the screen as it is.
+  raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG);
   ::tcsetattr(STDIN_FILENO, TCSANOW, &raw);
   write_all(alternate_screen);
   return t;
