@@ -8,12 +8,15 @@
 //
 // Threading: one owner. entries() waits `wait_ms` at most; everything else does not block.
 //
-// DI-1  A socket gets its name once it listens. So a name at which nobody listens is a process that is gone, and is removed.
-// DI-2  Announce, then ask: of two processes that start at the same time at least one finds the other. While it waits for the answers
-//       of others, a process answers itself.
-// DI-3  A folder that belongs to somebody else, or that others may enter, is refused; so is a token file that others may read.
+// DI-1  A socket gets its name once it listens. So a name at which nobody listens is a process that is gone, and is
+//       removed.
+// DI-2  Announce, then ask: of two processes that start at the same time at least one finds the other. While it waits
+//       for the answers of others, a process answers itself.
+// DI-3  A folder that belongs to somebody else, or that others may enter, is refused; so is a token file that others
+//       may read.
 // DI-4  The token is made once: of several processes that start at the same time all use the same.
-// DI-5  A process that does not answer, or answers nonsense, costs others `wait_ms` every ask_again_ms, and is never removed.
+// DI-5  A process that does not answer, or answers nonsense, costs others `wait_ms` every ask_again_ms, and is never
+//       removed.
 
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
@@ -33,7 +36,8 @@ inline constexpr std::size_t token_bytes_max = 4096;
 // [A-Za-z0-9._-]{1,64}, and neither "." nor "..". usage.
 result<void> check_cluster_name(std::string_view name);
 
-// The contents of a token file without the newline at its end. usage: missing, empty, too long; denied: others may read it.
+// The contents of a token file without the newline at its end. usage: missing, empty, too long; denied: others may read
+// it.
 result<std::string> read_token_file(const std::string& path);
 
 // Folders that the folders of clusters are made in.
@@ -68,8 +72,9 @@ class discovery {
   // Answers whoever waits.
   void answer();
 
-  // The processes that answer, without ourselves and without those that the caller knows; they are not even asked. Waits `wait_ms`
-  // at most, and only for those that are asked for the first time; later calls take what has come since.
+  // The processes that answer, without ourselves and without those that the caller knows; they are not even asked.
+  // Waits `wait_ms` at most, and only for those that are asked for the first time; later calls take what has come
+  // since.
   std::vector<discovery_entry> entries(const std::function<bool(node_id)>& is_known, int wait_ms = 50);
   // Asked, and no good answer yet.
   std::size_t silent() const noexcept { return asked_.size(); }

@@ -11,8 +11,8 @@
 //   consumer   give()  true: the producer waits, so send it one `credit` message.
 //                      false: nothing to do.
 //
-// The counter is the number of free credits, or -1 while the producer waits: the failed take() has already taken the next
-// credit out of the counter, and the give() that fills the hole passes it on as the message.
+// The counter is the number of free credits, or -1 while the producer waits: the failed take() has already taken the
+// next credit out of the counter, and the give() that fills the hole passes it on as the message.
 //
 // CR-1  Credits are conserved: free + in use = N, where in use counts items sent and not given back, credits held by
 //       the producer, and `credit` messages on their way.
@@ -20,8 +20,8 @@
 // CR-3  A waiting producer is told exactly once, by the first give() after its failed take(): no wake-up is lost.
 // CR-4  A buffer is written again only after its reader is done: take() acquires what give() released.
 //
-// Threading: one producer and one consumer at a time, on any two threads; free() and is_waiting() from any thread. Where many edges lie side
-// by side, their owner decides about cache lines: both ends write this word.
+// Threading: one producer and one consumer at a time, on any two threads; free() and is_waiting() from any thread.
+// Where many edges lie side by side, their owner decides about cache lines: both ends write this word.
 
 #include "schema/error.hpp"
 

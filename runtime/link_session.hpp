@@ -1,8 +1,9 @@
 #pragma once
-// The state of a link to one life of one peer: what was sent and not acknowledged, what was received, on each of two lanes.
+// The state of a link to one life of one peer: what was sent and not acknowledged, what was received, on each of two
+// lanes.
 //
-// A link loses connections but no frames. Each lane numbers its frames 1, 2, ... for the life of the link, keeps them until
-// the peer acknowledges them, and starts again after the last one that arrived when its connection is replaced.
+// A link loses connections but no frames. Each lane numbers its frames 1, 2, ... for the life of the link, keeps them
+// until the peer acknowledges them, and starts again after the last one that arrived when its connection is replaced.
 // Whoever owns the session moves frames between it and a transport:
 //
 //   to send             send(lane, ...)                        number and keep it
@@ -15,11 +16,12 @@
 //
 // LS-1  Every numbered frame is delivered once and in order on its lane, however often the connection is replaced.
 // LS-2  A frame's header, tensor and address (&frame) stay until the peer acknowledged it, or the link is closed.
-// LS-3  A sequence <= the last one received is dropped and counted. One beyond the next is a gap: an error of this connection, which is
-//       closed and replaced.
-// LS-4  An acknowledgement of what was never sent, or a peer that forgot what it acknowledged, ends the link: it is not the
-//       life that we knew.
-// LS-5  Memory is bounded: unacknowledged control frames by link_options (beyond it the link fails), data by its credits.
+// LS-3  A sequence <= the last one received is dropped and counted. One beyond the next is a gap: an error of this
+//       connection, which is closed and replaced.
+// LS-4  An acknowledgement of what was never sent, or a peer that forgot what it acknowledged, ends the link: it is not
+//       the life that we knew.
+// LS-5  Memory is bounded: unacknowledged control frames by link_options (beyond it the link fails), data by its
+//       credits.
 // LS-6  After a loss the side with the smaller node id dials at once. The other waits dial_grace_ns for it, then dials
 //       too, so that both sides learn quickly when there is nobody any more.
 // LS-7  A frame of another life (sender or receiver) is dropped and counted.
@@ -66,7 +68,8 @@ struct chunk_part {
   std::size_t length = 0;
   friend bool operator==(const chunk_part&, const chunk_part&) = default;
 };
-// Calls f(chunk_part) for each chunk of `total` bytes, in order: at most payload_max each, one of length 0 for an empty tensor.
+// Calls f(chunk_part) for each chunk of `total` bytes, in order: at most payload_max each, one of length 0 for an empty
+// tensor.
 template <class F>
 void for_each_chunk(std::size_t total, F&& f) {
   std::size_t offset = 0;
@@ -109,15 +112,15 @@ class link_session {
   // LS-6: this side dials at once.
   bool dials_first() const noexcept { return raw(self_) < raw(peer_); }
 
-  // --- connections ------------------------------------------------------------------------------------------------------
+  // --- connections ---------------------------------------------------------------------------------------------------
   lane_state state(lane l) const noexcept { return at(l).state; }
   // Both lanes are up.
   bool is_up() const noexcept;
   bool is_closed() const noexcept { return at(lane::control).state == lane_state::closed; }
   // The last sequence received: what we tell the peer before anything else on a new connection.
   std::uint64_t received(lane l) const noexcept { return at(l).received; }
-  // A connection stands, and the peer has received up to `peer_received`; it replaces an earlier one. next_to_write() goes
-  // on behind that. An error ends the link (LS-4).
+  // A connection stands, and the peer has received up to `peer_received`; it replaces an earlier one. next_to_write()
+  // goes on behind that. An error ends the link (LS-4).
   result<void> connected(lane l, std::uint64_t peer_received);
   // The connection ended or is given up. On a lane that is not up: nothing.
   void lost(lane l, std::int64_t now_ns);
@@ -131,9 +134,9 @@ class link_session {
   // Lets everything go, kept tensors as well. Nothing follows.
   void close();
 
-  // --- sending ----------------------------------------------------------------------------------------------------------
-  // Numbers the frame and keeps it; it goes out by next_to_write(), now or after the next connection. Error: LS-5, the link is
-  // to be given up. On a closed link: unreachable.
+  // --- sending -------------------------------------------------------------------------------------------------------
+  // Numbers the frame and keeps it; it goes out by next_to_write(), now or after the next connection. Error: LS-5, the
+  // link is to be given up. On a closed link: unreachable.
   result<void> send(lane l, frame_kind kind, std::vector<std::byte> header, tensor payload = {}, chunk_part part = {});
   // The next frame for the lane's connection, counted as handed over; null: none, or no connection.
   const sent_frame* next_to_write(lane l);
@@ -143,7 +146,7 @@ class link_session {
   std::size_t unacknowledged_frames(lane l) const noexcept { return at(l).kept.size(); }
   std::size_t unacknowledged_bytes(lane l) const noexcept { return at(l).kept_bytes; }
 
-  // --- receiving --------------------------------------------------------------------------------------------------------
+  // --- receiving -----------------------------------------------------------------------------------------------------
   enum class arrival : std::uint8_t {
     deliver,
     drop,   // a duplicate: counted
@@ -152,21 +155,23 @@ class link_session {
   // A whole frame arrived. Sequence 0 (not numbered) is always delivered.
   arrival arrived(lane l, std::uint64_t sequence, std::size_t bytes, std::int64_t now_ns);
   // Whether the frame that would arrive next with this sequence will be delivered: asked before its payload is read.
-  bool would_deliver(lane l, std::uint64_t sequence) const noexcept { return sequence == 0 || sequence == at(l).received + 1; }
+  bool would_deliver(lane l, std::uint64_t sequence) const noexcept {
+    return sequence == 0 || sequence == at(l).received + 1;
+  }
   // The ack to put into a frame that goes out now on this lane.
   std::uint64_t take_ack(lane l) noexcept;
   bool ack_due(lane l, std::int64_t now_ns) const noexcept;
   // The generation check of a message of a job: LS-7.
   bool admits(node_id sender, node_id receiver) noexcept;
 
-  // --- credits ----------------------------------------------------------------------------------------------------------
+  // --- credits -------------------------------------------------------------------------------------------------------
   // A consumer here gave back `n` credits of an edge whose producer is at the peer.
   void return_credit(job_id job, std::uint32_t epoch, std::uint32_t edge, std::uint32_t n = 1);
   bool has_credits() const noexcept { return !credits_.empty(); }
   // All that were given back since the last call, one entry an edge, in order of (job, epoch, edge).
   std::vector<credit_return> take_credits();
 
-  // --- counters ---------------------------------------------------------------------------------------------------------
+  // --- counters ------------------------------------------------------------------------------------------------------
   void count_drop(drop_reason r) noexcept { ++drops_[static_cast<std::size_t>(r)]; }
   std::uint64_t drops(drop_reason r) const noexcept { return drops_[static_cast<std::size_t>(r)]; }
   const lane_counters& counters(lane l) const noexcept { return at(l).counters; }

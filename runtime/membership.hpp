@@ -1,36 +1,38 @@
 #pragma once
 // One node's view of its cluster: who is a member, who is alive, whom to connect to, when to give up whom.
 //
-// Every member keeps such a view and exchanges it with every peer it has a link to; nobody is in charge of it. The owner reports
-// what happens (a link works, a frame came, a dial failed, the time is ...), then carries out take_actions().
+// Every member keeps such a view and exchanges it with every peer it has a link to; nobody is in charge of it. The
+// owner reports what happens (a link works, a frame came, a dial failed, the time is ...), then carries out
+// take_actions().
 //
-//   report                    when                                        actions that may follow
-//   add_seed(address)         --join, discovery                           connect
-//   linked(peer)              a link works (again): proven, both lanes    send_view, send_fence
-//   heard(peer)               any frame of the peer                       reachable
-//   on_view(peer, members)    view_update                                 connect, joined, died, left, conflict
-//   on_leave(peer)            leave                                       left, close
-//   on_fenced(peer)           fenced                                      rejoin, conflict
-//   link_lost(peer)           either lane's connection ended              check_process (the link redials by itself)
-//   dial_failed(peer)         a connect action or the link's redial       died, unreachable
-//   process_gone(peer)        answer to check_process: no such pid        died
-//   tick()                    every options.tick_ns                       send_heartbeat, send_view, unreachable, died, ...
+//   report                  when                                      actions that may follow
+//   add_seed(address)       --join, discovery                         connect
+//   linked(peer)            a link works (again): proven, both lanes  send_view, send_fence
+//   heard(peer)             any frame of the peer                     reachable
+//   on_view(peer, members)  view_update                               connect, joined, died, left, conflict
+//   on_leave(peer)          leave                                     left, close
+//   on_fenced(peer)         fenced                                    rejoin, conflict
+//   link_lost(peer)         either lane's connection ended            check_process (the link redials by itself)
+//   dial_failed(peer)       a connect action or the link's redial     died, unreachable
+//   process_gone(peer)      answer to check_process: no such pid      died
+//   tick()                  every options.tick_ns                     send_heartbeat, send_view, unreachable, died ...
 //
-// A cluster has the founder (oldest(start time, id)) of its living nodes. Views of two clusters are simply united, so
+// A cluster has the founder (oldest (start time, id)) of its living nodes. Views of two clusters are simply united, so
 // simultaneous founders merge to the smaller one; but where both sides run jobs they stay apart and say so (conflict).
 //
-// A partition ends with both halves holding the other dead. Whoever hears a dead peer fences it: it says so, with the weight of
-// its half (jobs, then nodes, then the founder). A node that is fenced by a peer that it holds alive
-// gives way; of two that hold each other dead the lighter half does; if both halves run jobs none does, and
-// they say so. Giving way is `rejoin`: end all parts of jobs, go on with reborn().
+// A partition ends with both halves holding the other dead. Whoever hears a dead peer fences it: it says so, with the
+// weight of its half (jobs, then nodes, then the founder). A node that is fenced by a peer that it holds alive gives
+// way; of two that hold each other dead the lighter half does; if both halves run jobs none does, and they say so.
+// Giving way is `rejoin`: end all parts of jobs, go on with reborn().
 //
 // MB-1  A state is final: dead and left never change back for a node id; a new life has a new id.
-// MB-2  Uniting records is idempotent, commutative and associative. Who is unreachable or dead every member judges for itself, by its own
-//       link; that a peer holds somebody dead only makes it look sooner. Who has left is taken from anybody, because it said so itself.
-// MB-3  Refused on the same host, another life at the address, or a process that is gone: dead at once. Any other loss: unreachable,
-//       and dead when options.lease_ns has passed since the last sign of life.
-// MB-4  No death by lease while frames of the peer are reported; a detector that was itself not scheduled (tick() came more
-//       than pause_ns after the last one) extends every lease by as much.
+// MB-2  Uniting records is idempotent, commutative and associative. Who is unreachable or dead every member judges for
+//       itself, by its own link; that a peer holds somebody dead only makes it look sooner. Who has left is taken from
+//       anybody, because it said so itself.
+// MB-3  Refused on the same host, another life at the address, or a process that is gone: dead at once. Any other loss:
+//       unreachable, and dead when options.lease_ns has passed since the last sign of life.
+// MB-4  No death by lease while frames of the peer are reported; a detector that was itself not scheduled (tick() came
+//       more than pause_ns after the last one) extends every lease by as much.
 // MB-5  joined comes once for an id, before any other event about it; died or left once, and is the last.
 // MB-6  After rejoin or leave() there are no further actions.
 // MB-7  Tools are no members: everything about them is ignored. Clients are members and not counted by nodes().
@@ -82,8 +84,8 @@ bool is_living(const member_info& m) noexcept;
 member_info united(const member_info& a, const member_info& b);
 
 enum class membership_action_kind : std::uint8_t {
-  connect,         // dial `text` (HOST:PORT), expecting `node` there (0: whoever it is); then linked() or dial_failed().
-                   // Comes again until one of them; what is being dialled already need not be dialled twice
+  connect,         // dial `text` (HOST:PORT), expecting `node` there (0: whoever it is); then linked() or
+                   // dial_failed(). Comes again until then; what is being dialled already need not be dialled twice
   close,           // end the link to `node` for good, and whatever it keeps
   send_view,       // view() to `node`
   send_heartbeat,  // to `node`
@@ -119,8 +121,9 @@ class membership {
   // Alone at first, and so its own founder. `self.name` is filled in from its id if it is empty.
   membership(member_info self, const membership_options& options, std::int64_t now_ns);
 
-  // --- reports ----------------------------------------------------------------------------------------------------------
-  // An address where a member may be. `id` as far as discovery knows it. `is_lasting`: keep trying after a refusal (--join).
+  // --- reports -------------------------------------------------------------------------------------------------------
+  // An address where a member may be. `id` as far as discovery knows it. `is_lasting`: keep trying after a refusal
+  // (--join).
   void add_seed(std::string address, bool is_lasting, std::int64_t now_ns, node_id id = {});
   // `dialled`: the address of the connect action that led to this link, "" if the peer dialled.
   void linked(node_id peer, member_kind kind, std::int64_t now_ns, std::string_view dialled = {});
@@ -139,7 +142,7 @@ class membership {
 
   std::vector<membership_action> take_actions();
 
-  // --- the view ---------------------------------------------------------------------------------------------------------
+  // --- the view ------------------------------------------------------------------------------------------------------
   const member_info& self() const noexcept { return self_; }
   // Everybody else that is or was a member, as seen from here; of the dead the last ones.
   std::vector<member_info> members() const;

@@ -1,0 +1,155 @@
+#pragma once
+// What the coordinator of a job knows about failures: the root cause, who may be lost, and where every gradient went.
+//
+// Pure: the job actor reports what happened and asks.
+//
+// SV-1  The root is the first failure to arrive that is not derived. A derived one (a wait that failed because somebody
+//       died) becomes the root only when settle_ns have passed without its cause: deaths are noticed at different times
+//       on different nodes.
+// SV-2  The user reads one line, whatever the texts contain.
+// SV-3  Asynchronous training goes on without a node that held nothing but workers, while another worker is left. Any
+//       other loss is fatal, but of a node whose part has ended.
+// SV-4  fed = applied + dropped + in flight, for every worker, at any moment, whatever reports came or did not come.
+//
+// Threading: one owner. Time is passed in, monotonic, in nanoseconds.
+
+#include "runtime/control_message.hpp"
+#include "runtime/plan.hpp"
+#include "schema/ids.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+// What a job does about a fatal failure. Resuming from a checkpoint and restarting on other nodes come behind this.
+enum class failure_policy : std::uint8_t { stop };
+
+// --- root cause first ------------------------------------------------------------------------------------------------
+
+struct failure {
+  std::string node;        // its name; "": not known
+  std::uint32_t pid = 0;   // 0: not known
+  std::string actor;       // "": the node itself
+  std::optional<std::uint64_t> step;
+  std::string text;        // why
+  bool is_derived = false;
+  std::int64_t time_ns = 0;  // of its arrival
+
+  // "node n2 (pid 123), actor worker/1/dense_1, step 431: why"
+  std::string where_and_why() const;
+};
+
+class failure_log {
+ public:
+  static constexpr std::int64_t settle_ns = 1'500'000'000;  // a lease, and the time to say so
+  static constexpr std::size_t kept_max = 64;
+
+  explicit failure_log(std::string job) : job_(std::move(job)) {}
+
+  void add(failure f);
+  bool has_failed() const noexcept { return own_count_ + derived_count_ > 0; }
+  // There is a failure, and its cause is known or will not be: SV-1.
+  bool is_settled(std::int64_t now_ns) const noexcept;
+  // When is_settled() becomes true by time alone; empty: it is, or nothing failed.
+  std::optional<std::int64_t> deadline_ns() const noexcept;
+  // The root, or else the first derived failure; null: none.
+  const failure* root() const noexcept;
+  // "job NAME failed: node n2 (pid 123), actor worker/1/dense_1, step 431: why", without a line break: SV-2. Empty:
+  // none failed.
+  std::string line() const;
+
+  // The first ones, in order of arrival, and how many in all.
+  const std::vector<failure>& own() const noexcept { return own_; }
+  const std::vector<failure>& derived() const noexcept { return derived_; }
+  std::uint64_t own_count() const noexcept { return own_count_; }
+  std::uint64_t derived_count() const noexcept { return derived_count_; }
+
+ private:
+  std::string job_;
+  std::vector<failure> own_, derived_;
+  std::uint64_t own_count_ = 0, derived_count_ = 0;
+};
+
+// --- who may be lost -------------------------------------------------------------------------------------------------
+
+enum class loss_verdict : std::uint8_t {
+  irrelevant,  // takes no part, or its part has ended
+  tolerated,   // the others go on
+  fatal,
+};
+
+class participants {
+ public:
+  // `nodes[i]` runs tasks[i] of a checked plan.
+  participants(const plan& p, std::span<const node_id> nodes);
+
+  // The node's part has done all its steps.
+  void ended(node_id n);
+  // The node is dead or has left: decides, and counts it as gone.
+  loss_verdict lose(node_id n);
+  bool is_lost(node_id n) const noexcept { return lost_.contains(n); }
+  // Nothing runs any more, by ended() or lose().
+  bool all_over() const noexcept { return running_.empty(); }
+  const std::set<node_id>& running() const noexcept { return running_; }
+  // Logical workers on that node.
+  std::vector<std::uint32_t> workers_on(node_id n) const;
+  // What it runs, for people: "/job:worker/task:1 (worker 1), /job:ps/task:0 (shard 0)".
+  std::string describe(node_id n) const;
+
+ private:
+  struct role {
+    std::vector<std::string> tasks;
+    std::set<std::uint32_t> workers, shards;
+    bool is_client = false;
+    bool has_program_side = false;  // a feed or a fetch: the program is here
+  };
+  std::map<node_id, role> roles_;
+  std::set<node_id> running_, lost_;
+  bool is_async_ = false;
+};
+
+// The task of each logical worker: where its gradients come from. Workers that no shard knows are -1.
+std::vector<std::int32_t> worker_tasks(const plan& p);
+
+// --- the ledger ------------------------------------------------------------------------------------------------------
+
+// Of one worker. A step counts as applied once every shard has applied its gradient, as dropped once a shard dropped
+// it.
+struct worker_ledger {
+  std::uint64_t fed = 0;
+  std::uint64_t applied = 0;
+  std::uint64_t dropped = 0;
+  std::uint64_t in_flight = 0;
+  friend bool operator==(const worker_ledger&, const worker_ledger&) = default;
+};
+
+class ledger {
+ public:
+  explicit ledger(std::uint32_t workers) : losses_(workers) {}
+
+  // The loss of one more step of `worker` was seen.
+  void on_loss(std::uint32_t worker);
+  // A shard's counters by worker; older or shorter ones than before take nothing back.
+  void on_shard(const shard_report& r);
+
+  std::uint32_t workers() const noexcept { return static_cast<std::uint32_t>(losses_.size()); }
+  // fed: as many as anybody has seen, by their losses or gradients.
+  worker_ledger of(std::uint32_t worker) const;
+  worker_ledger total() const;
+
+ private:
+  std::vector<std::uint64_t> losses_;
+  std::map<std::uint32_t, shard_report> shards_;  // by actor
+};
+
+// "worker 1: fed 431 = applied 428 + dropped 0 + in flight 3"
+std::string to_string(std::uint32_t worker, const worker_ledger& l);
+
+}  // namespace troupe
