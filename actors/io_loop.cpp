@@ -21,7 +21,8 @@ constexpr int events_per_poll = 64;
 constexpr std::int64_t ns_per_ms = 1'000'000;
 
 std::uint32_t interest(bool want_read, bool want_write) noexcept {
-  return (want_read ? static_cast<std::uint32_t>(EPOLLIN) : 0u) | (want_write ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
+  return (want_read ? static_cast<std::uint32_t>(EPOLLIN) : 0u) |
+         (want_write ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
 }
 
 // The generation tells an event of a removed descriptor from one of its successor of the same number.
@@ -94,7 +95,8 @@ void io_loop::wake() noexcept {
 }
 
 std::int64_t io_loop::now_ns() const noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 timer_id io_loop::after(std::int64_t delay_ns, std::function<void()> fn) {
@@ -146,7 +148,8 @@ void io_loop::defer(std::function<void()> fn) { deferred_.push_back(std::move(fn
 int io_loop::wait_ms(int timeout_ms) const {
   if (timers_.empty() || timeout_ms == 0) return timeout_ms;
   const std::int64_t until = std::max<std::int64_t>(0, timers_.begin()->first.first - now_ns());
-  const std::int64_t ms = std::min<std::int64_t>(until / ns_per_ms + (until % ns_per_ms != 0), std::numeric_limits<int>::max());
+  const std::int64_t ms =
+      std::min<std::int64_t>(until / ns_per_ms + (until % ns_per_ms != 0), std::numeric_limits<int>::max());
   return timeout_ms < 0 ? static_cast<int>(ms) : std::min(timeout_ms, static_cast<int>(ms));
 }
 

@@ -37,7 +37,8 @@ struct tcp_connection::gathered {
   }
 };
 
-std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted) {
+std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared> shared, unique_fd fd,
+                                                     bool is_accepted) {
   std::shared_ptr<tcp_connection> c(new tcp_connection(std::move(shared), std::move(fd), is_accepted));
   c->shared_->connections.emplace(c.get(), c);
   c->shared_->loop.add(c->fd_.get(), c, false, false);
@@ -55,7 +56,8 @@ void tcp_connection::start(channel_handler& handler) {
   handler_ = &handler;
   if (early_loss_ != nullptr) {
     shared_->loop.defer([self = shared_from_this()] {
-      if (self->early_loss_ != nullptr) self->report(std::move(*std::exchange(self->early_loss_, nullptr)), frame_fault::none);
+      if (self->early_loss_ != nullptr)
+        self->report(std::move(*std::exchange(self->early_loss_, nullptr)), frame_fault::none);
     });
     return;
   }
@@ -119,7 +121,8 @@ void tcp_connection::on_ready(bool readable, bool writable) {
   if (state_ == state::closing) return drain();
   if (handler_ != nullptr) return read_some();
   // Nobody to tell yet, and the descriptor would report its end again and again.
-  early_loss_ = std::make_unique<error>(error_code::unreachable, fmt::format("the connection to {} was closed by the peer", to_string(peer_)));
+  early_loss_ = std::make_unique<error>(error_code::unreachable,
+                                        fmt::format("the connection to {} was closed by the peer", to_string(peer_)));
   shared_->loop.remove(fd_.get());
   no_stranger_any_more();
 }
@@ -141,14 +144,16 @@ void tcp_connection::read_some() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (would_block(errno)) return;
-      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
+      return lost({error_code::unreachable,
+                   fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
                   frame_fault::none);
     }
     if (n == 0) {
       const frame_fault fault = decoder_.finish();
-      return lost({error_code::unreachable, fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
-                                                        fault == frame_fault::none ? "" : " in the middle of a frame")},
-                  fault);
+      return lost(
+          {error_code::unreachable, fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
+                                                fault == frame_fault::none ? "" : " in the middle of a frame")},
+          fault);
     }
     const auto got = static_cast<std::size_t>(n);
     shared_->counters.bytes_received += got;
@@ -188,8 +193,8 @@ bool tcp_connection::handle_events() {
   }
 }
 
-// While closing: what still comes is thrown away, so that the kernel does not answer it with a reset, which would destroy
-// our last frames on their way.
+// While closing: what still comes is thrown away, so that the kernel does not answer it with a reset, which would
+// destroy our last frames on their way.
 void tcp_connection::drain() {
   std::array<std::byte, 64 * 1024> nowhere;
   const ssize_t n = ::read(fd_.get(), nowhere.data(), nowhere.size());
@@ -217,7 +222,8 @@ void tcp_connection::write_some() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (would_block(errno)) break;
-      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
+      return lost({error_code::unreachable,
+                   fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
                   frame_fault::none);
     }
     const auto sent = static_cast<std::size_t>(n);
@@ -234,8 +240,8 @@ void tcp_connection::write_some() {
   }
 }
 
-// As many frames as fit into one call and one event. Their checksums are made here: a payload is read twice in a row, and the
-// second time it is in the cache.
+// As many frames as fit into one call and one event. Their checksums are made here: a payload is read twice in a row,
+// and the second time it is in the cache.
 tcp_connection::gathered tcp_connection::gather() {
   gathered g;
   g.skip = front_done_;

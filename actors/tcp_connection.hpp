@@ -1,6 +1,7 @@
 #pragma once
-// One TCP connection of a tcp_transport: a queue of frames out, a decoder of frames in. The channel that its owner holds is a
-// handle (tcp_channel), so that a connection can finish its last writes, or its current callback, after the owner let go.
+// One TCP connection of a tcp_transport: a queue of frames out, a decoder of frames in. The channel that its owner
+// holds is a handle (tcp_channel), so that a connection can finish its last writes, or its current callback, after the
+// owner let go.
 //
 // Threading: the io_loop's. Invariants TR-1..TR-6 of actors/transport.hpp.
 
@@ -102,7 +103,9 @@ class tcp_channel final : public channel {
   void start(channel_handler& handler) override { connection_->start(handler); }
   void send(outgoing_frame frame) override { connection_->send(std::move(frame)); }
   std::size_t unsent_bytes() const override { return connection_->unsent_bytes(); }
-  void on_writable(std::size_t low_bytes, std::function<void()> fn) override { connection_->on_writable(low_bytes, std::move(fn)); }
+  void on_writable(std::size_t low_bytes, std::function<void()> fn) override {
+    connection_->on_writable(low_bytes, std::move(fn));
+  }
   void trust_peer() override { connection_->trust_peer(); }
   void configure(const channel_options& options) override { connection_->configure(options); }
   void close() override {

@@ -46,11 +46,11 @@ error listen_error(const address& at, int number) {
   switch (number) {
     case EADDRINUSE:
       return {error_code::usage,
-              fmt::format("cannot listen on {}: the port is in use; choose another one, or port 0 for any free port", name)};
+              fmt::format("cannot listen on {}: the port is in use; choose another one, or port 0 for any free port",
+                          name)};
     case EADDRNOTAVAIL:
       return {error_code::usage, fmt::format("cannot listen on {}: it is not an address of this machine", name)};
-    case EACCES:
-      return {error_code::usage, fmt::format("cannot listen on {}: ports below 1024 need privileges", name)};
+    case EACCES: return {error_code::usage, fmt::format("cannot listen on {}: ports below 1024 need privileges", name)};
     default: return {error_code::failed, fmt::format("cannot listen on {}: {}", name, system_message(number))};
   }
 }
@@ -111,7 +111,8 @@ result<std::vector<socket_address>> look_up(const address& a) {
   addrinfo* list = nullptr;
   const int failure = getaddrinfo(a.host.c_str(), std::to_string(a.port).c_str(), &hints, &list);
   if (failure != 0)
-    return error(error_code::unreachable, fmt::format("no address found for host '{}': {}", a.host, gai_strerror(failure)));
+    return error(error_code::unreachable,
+                 fmt::format("no address found for host '{}': {}", a.host, gai_strerror(failure)));
   for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
     socket_address one;
     if (i->ai_addrlen > sizeof one.storage) continue;
@@ -144,14 +145,16 @@ result<unique_fd> open_listener(const address& at) {
   if (!fd) return listen_error(at, errno);
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(fd.get(), a.get(), a.length) != 0 || ::listen(fd.get(), listen_backlog) != 0) return listen_error(at, errno);
+  if (::bind(fd.get(), a.get(), a.length) != 0 || ::listen(fd.get(), listen_backlog) != 0)
+    return listen_error(at, errno);
   return fd;
 }
 
 result<name_lookup> name_lookup::start(const address& a) {
   auto s = std::make_shared<shared>();
   s->ready = unique_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!s->ready) return error(error_code::failed, fmt::format("cannot look up host '{}': {}", a.host, system_message(errno)));
+  if (!s->ready)
+    return error(error_code::failed, fmt::format("cannot look up host '{}': {}", a.host, system_message(errno)));
   try {
     std::thread([s, a] {
       s->found = std::make_unique<result<std::vector<socket_address>>>(look_up(a));

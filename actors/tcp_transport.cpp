@@ -54,7 +54,8 @@ class listener final : public io_loop::fd_handler, public std::enable_shared_fro
   void pause() {
     shared_->loop.change(fd_.get(), false, false);
     pause_ = shared_->loop.after(pause_without_descriptors_ns, [weak = weak_from_this()] {
-      if (const auto self = weak.lock(); self != nullptr && self->fd_) self->shared_->loop.change(self->fd_.get(), true, false);
+      if (const auto self = weak.lock(); self != nullptr && self->fd_)
+        self->shared_->loop.change(self->fd_.get(), true, false);
     });
   }
 
@@ -75,7 +76,8 @@ class connecting final : public io_loop::fd_handler, public std::enable_shared_f
   void begin(std::int64_t timeout_ns) {
     timer_ = shared_->loop.after(timeout_ns, [weak = weak_from_this(), timeout_ns] {
       if (const auto self = weak.lock())
-        self->finish(error(error_code::timed_out, fmt::format("no answer from {} within {} ms", to_string(self->to_), timeout_ns / 1'000'000)));
+        self->finish(error(error_code::timed_out, fmt::format("no answer from {} within {} ms", to_string(self->to_),
+                                                              timeout_ns / 1'000'000)));
     });
     // No callback from within a call.
     shared_->loop.defer([weak = weak_from_this()] {
@@ -215,7 +217,9 @@ void tcp_transport::connect(const address& to, std::int64_t timeout_ns, connect_
 }
 
 std::int64_t tcp_transport::now_ns() const { return state_->shared->loop.now_ns(); }
-timer_id tcp_transport::after(std::int64_t delay_ns, std::function<void()> fn) { return state_->shared->loop.after(delay_ns, std::move(fn)); }
+timer_id tcp_transport::after(std::int64_t delay_ns, std::function<void()> fn) {
+  return state_->shared->loop.after(delay_ns, std::move(fn));
+}
 void tcp_transport::cancel(timer_id id) { state_->shared->loop.cancel(id); }
 const fault_counters& tcp_transport::faults() const { return state_->shared->faults; }
 const tcp_counters& tcp_transport::counters() const { return state_->shared->counters; }

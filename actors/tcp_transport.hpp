@@ -1,8 +1,9 @@
 #pragma once
 // The transport over TCP: non-blocking sockets on one io_loop, gathered writes, payloads read into their destinations.
 //
-// Per readiness event a connection reads and writes at most event_bytes_max, so that one that streams tensors does not starve
-// the others. Names other than "localhost" are looked up on a thread of their own, so that a slow name server holds nobody up.
+// Per readiness event a connection reads and writes about event_bytes_max (plus at most one chunk), so that one that
+// streams tensors does not starve the others. Names other than "localhost" are looked up on a thread of their own, so
+// that a slow name server holds nobody up.
 //
 // Threading: that of the io_loop (actors/transport.hpp). Invariants TR-1..TR-6 of actors/transport.hpp.
 
@@ -15,10 +16,10 @@ namespace troupe {
 class io_loop;
 
 struct tcp_options {
-  bool checksum_payloads = true;          // of frames sent; received ones are checked whenever they carry one
-  std::size_t strangers_max = 64;         // accepted connections that have not proven themselves; further ones are closed
+  bool checksum_payloads = true;   // of frames sent; received ones are checked whenever they carry one
+  std::size_t strangers_max = 64;  // accepted connections that have not proven themselves; further ones are closed
   std::size_t event_bytes_max = 512 * 1024;
-  std::int64_t linger_ns = 500'000'000;   // how long close() goes on writing
+  std::int64_t linger_ns = 500'000'000;  // how long close() goes on writing
 };
 
 struct tcp_counters {

@@ -1,15 +1,17 @@
 #pragma once
-// How a node's links reach other nodes: listen, connect, frames in both directions, and time. TCP is one implementation, a
-// simulated network another; a link sees no difference. TLS and shared memory go behind the same two interfaces.
+// How a node's links reach other nodes: listen, connect, frames in both directions, and time. TCP is one
+// implementation, a simulated network another; a link sees no difference. TLS and shared memory go behind the same two
+// interfaces.
 //
-// Threading: every call and every callback happens on the transport's own thread (that of its io_loop). No callback comes
-// from within a call: they come later, from the loop.
+// Threading: every call and every callback happens on the transport's own thread (that of its io_loop). No callback
+// comes from within a call: they come later, from the loop.
 //
 // TR-1  Frames of one channel arrive in the order in which they were sent, each once, unchanged or not at all.
 // TR-2  on_closed comes at most once, as the last callback of a channel, and not after close(), abort() or destruction.
 // TR-3  A channel may be closed, aborted or destroyed from within any of its callbacks, and its handler with it.
 // TR-4  A payload tensor is kept until its bytes are with the kernel (or the channel is gone), and no longer.
-// TR-5  Until trust_peer() a channel takes only the small first frames, and counts as one of a limited number of strangers.
+// TR-5  Until trust_peer() a channel takes only the small first frames, and counts as one of a limited number of
+//       strangers.
 // TR-6  Bytes that are no frame close the channel (on_closed) and are counted by their fault; nothing else is harmed.
 
 #include "devices/tensor.hpp"
@@ -49,9 +51,10 @@ struct received_frame {
 class channel_handler {
  public:
   virtual ~channel_handler() = default;
-  // A frame with a payload has begun (its header is intact): where its payload goes, exactly payload_length bytes that stay
-  // valid until on_frame, on_closed or the end of the channel. Empty: discard it (on_frame still comes).
-  virtual std::span<std::byte> payload_destination(frame_kind kind, std::span<const std::byte> header, std::uint32_t payload_length) = 0;
+  // A frame with a payload has begun (its header is intact): where its payload goes, exactly payload_length bytes that
+  // stay valid until on_frame, on_closed or the end of the channel. Empty: discard it (on_frame still comes).
+  virtual std::span<std::byte> payload_destination(frame_kind kind, std::span<const std::byte> header,
+                                                   std::uint32_t payload_length) = 0;
   virtual void on_frame(const received_frame& frame) = 0;
   // The peer closed, the connection broke (unreachable), or the bytes were no frames (failed; fault says which).
   virtual void on_closed(const error& why, frame_fault fault) = 0;
@@ -66,9 +69,11 @@ class channel {
  public:
   virtual ~channel() = default;  // as abort(), unless close() came before
 
-  // Frames go to `handler` from now on; nothing is read before the first call. The handler outlives the channel or the next start().
+  // Frames go to `handler` from now on; nothing is read before the first call. The handler outlives the channel or the
+  // next start().
   virtual void start(channel_handler& handler) = 0;
-  // Queues the frame. What one callback sends is gathered and written when it returns. After close, abort or on_closed it is dropped.
+  // Queues the frame. What one callback sends is gathered and written when it returns. After close, abort or on_closed
+  // it is dropped.
   virtual void send(outgoing_frame frame) = 0;
   // Bytes of queued frames that are not with the kernel yet.
   virtual std::size_t unsent_bytes() const = 0;
@@ -94,7 +99,8 @@ class transport {
 
   virtual ~transport() = default;
 
-  // Accepts connections on `at`; returns the address with the actual port. usage: address not of this machine, port in use.
+  // Accepts connections on `at`; returns the address with the actual port. usage: address not of this machine, port in
+  // use.
   virtual result<address> listen(const address& at, accept_handler on_accept) = 0;
   virtual void stop_listening() = 0;
   // Calls back once: a channel, or unreachable (refused, no route, unknown name) or timed_out after `timeout_ns`.

@@ -47,7 +47,8 @@ bool is_ipv6(std::string_view host) noexcept { return parses_as<in6_addr>(AF_INE
 
 result<address> parse_address(std::string_view text) {
   const auto colon = text.rfind(':');
-  if (colon == text.npos || text.ends_with(']')) return bad_address(text, "the port is missing; write HOST:PORT, as in localhost:7000");
+  if (colon == text.npos || text.ends_with(']'))
+    return bad_address(text, "the port is missing; write HOST:PORT, as in localhost:7000");
   std::string_view host = text.substr(0, colon);
   const bool has_brackets = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   if (has_brackets) {
@@ -57,8 +58,9 @@ result<address> parse_address(std::string_view text) {
     return bad_address(text, "an IPv6 address stands in brackets, as in [::1]:7000");
   } else if (host.empty()) {
     return bad_address(text, "the host is missing; write localhost:7000, or 0.0.0.0:7000 for every interface");
-  } else if (looks_like_ipv4(host) ? !is_ipv4(host)
-                                   : host.size() > host_bytes_max || !std::all_of(host.begin(), host.end(), is_name_character)) {
+  } else if (looks_like_ipv4(host)
+                 ? !is_ipv4(host)
+                 : host.size() > host_bytes_max || !std::all_of(host.begin(), host.end(), is_name_character)) {
     return bad_address(text, fmt::format("'{}' is neither an address nor a host name", host));
   }
   auto port = parse_port(text, text.substr(colon + 1));
@@ -67,7 +69,8 @@ result<address> parse_address(std::string_view text) {
 }
 
 std::string to_string(const address& a) {
-  return a.host.find(':') != std::string::npos ? fmt::format("[{}]:{}", a.host, a.port) : fmt::format("{}:{}", a.host, a.port);
+  return a.host.find(':') != std::string::npos ? fmt::format("[{}]:{}", a.host, a.port)
+                                               : fmt::format("{}:{}", a.host, a.port);
 }
 
 bool is_loopback(const address& a) noexcept {

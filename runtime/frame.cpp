@@ -65,9 +65,16 @@ std::string_view to_string(frame_kind k) noexcept {
 }
 
 std::string_view to_string(frame_fault f) noexcept {
-  constexpr std::string_view names[frame_fault_count] = {
-      "none",           "bad magic",        "bad version",         "bad kind",             "bad flags",
-      "header too long", "payload too long", "bad header checksum", "bad payload checksum", "truncated"};
+  constexpr std::string_view names[frame_fault_count] = {"none",
+                                                         "bad magic",
+                                                         "bad version",
+                                                         "bad kind",
+                                                         "bad flags",
+                                                         "header too long",
+                                                         "payload too long",
+                                                         "bad header checksum",
+                                                         "bad payload checksum",
+                                                         "truncated"};
   return names[static_cast<std::size_t>(f)];
 }
 
@@ -172,7 +179,8 @@ bool frame_decoder::parse_prelude() {
   if (prelude_.version != frame_version) return fail(frame_fault::bad_version) != event::failed;
   const auto kind = get<std::uint8_t>(p + 6);
   prelude_.kind = static_cast<frame_kind>(kind);
-  if (kind == 0 || kind > frame_kind_last || !may_send(trust_, prelude_.kind)) return fail(frame_fault::bad_kind) != event::failed;
+  if (kind == 0 || kind > frame_kind_last || !may_send(trust_, prelude_.kind))
+    return fail(frame_fault::bad_kind) != event::failed;
   prelude_.flags = get<std::uint8_t>(p + 7);
   prelude_.header_length = get<std::uint32_t>(p + 8);
   prelude_.payload_length = get<std::uint32_t>(p + 12);
@@ -180,7 +188,8 @@ bool frame_decoder::parse_prelude() {
   prelude_.ack = get<std::uint64_t>(p + 24);
   prelude_.payload_checksum = get<std::uint64_t>(p + 32);
   if (prelude_.header_length > header_limit(prelude_.kind)) return fail(frame_fault::header_too_long) != event::failed;
-  if (prelude_.payload_length > payload_limit(prelude_.kind)) return fail(frame_fault::payload_too_long) != event::failed;
+  if (prelude_.payload_length > payload_limit(prelude_.kind))
+    return fail(frame_fault::payload_too_long) != event::failed;
   const bool has_checksum = (prelude_.flags & flag_payload_checksum) != 0;
   const bool is_flagged_right = (prelude_.flags & ~flag_payload_checksum) == 0 &&
                                 (has_checksum ? prelude_.payload_length > 0 : prelude_.payload_checksum == 0);
@@ -267,7 +276,9 @@ frame_decoder::event frame_decoder::take_payload() {
 
 bool frame_decoder::is_long_header() const noexcept { return prelude_.header_length > read_ahead_bytes; }
 
-std::span<std::byte> frame_decoder::aside() noexcept { return {reinterpret_cast<std::byte*>(aside_.data()), aside_.size() * 8}; }
+std::span<std::byte> frame_decoder::aside() noexcept {
+  return {reinterpret_cast<std::byte*>(aside_.data()), aside_.size() * 8};
+}
 
 // Where the rest of a long header goes. FR-1: room for as much again as has arrived.
 std::span<std::byte> frame_decoder::aside_room() {
@@ -297,13 +308,14 @@ error frame_decoder::fault_error() const {
   const auto refused = [](std::string what) { return error(error_code::failed, std::move(what)); };
   switch (fault_) {
     case frame_fault::none: return refused("nothing is wrong");
-    case frame_fault::bad_magic: return refused("the peer does not speak Troupe's protocol (its bytes do not begin like a frame)");
+    case frame_fault::bad_magic:
+      return refused("the peer does not speak Troupe's protocol (its bytes do not begin like a frame)");
     case frame_fault::bad_version:
       return refused(fmt::format("the peer speaks frame version {}, this node version {}: run the same release on both",
                                  prelude_.version, frame_version));
     case frame_fault::bad_kind:
-      return refused(fmt::format("the peer sent a frame of kind {} ({}), which may not come {}", static_cast<unsigned>(prelude_.kind),
-                                 to_string(prelude_.kind),
+      return refused(fmt::format("the peer sent a frame of kind {} ({}), which may not come {}",
+                                 static_cast<unsigned>(prelude_.kind), to_string(prelude_.kind),
                                  trust_ == frame_trust::stranger ? "before it has proven itself" : "any more"));
     case frame_fault::bad_flags: return refused("the peer set flags that this release does not know");
     case frame_fault::header_too_long:

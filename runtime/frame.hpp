@@ -29,8 +29,8 @@
 //
 // Threading: none of its own; one owner.
 //
-// FR-1  Nothing is allocated for a length before it is within the limits, and a header beyond the read-ahead takes memory
-//       only as its bytes arrive (64 KiB, then at most twice what has arrived).
+// FR-1  Nothing is allocated for a length before it is within the limits, and a header beyond the read-ahead
+//       takes memory only as its bytes arrive (64 KiB, then at most twice what has arrived).
 // FR-2  header_ready comes after the header's checksum was found right, and only for a payload of at least one byte.
 // FR-3  frame_complete comes after the payload's checksum was found right, also for a discarded payload.
 // FR-4  A decoder that has failed stays failed and takes no further byte.
@@ -63,7 +63,7 @@ inline constexpr std::uint8_t flag_payload_checksum = 1;
 inline constexpr std::uint32_t handshake_header_max = 1024;  // hello, proof, refuse: before anybody is trusted
 inline constexpr std::uint32_t header_max = 64 * 1024;       // identity, chunk
 inline constexpr std::uint32_t control_header_max = 16 * 1024 * 1024;  // a plan travels in one
-inline constexpr std::uint32_t payload_max = 1024 * 1024;    // chunk only; the others have none
+inline constexpr std::uint32_t payload_max = 1024 * 1024;              // chunk only; the others have none
 
 // Before the peer is proven only the first frames may come; afterwards only the others.
 enum class frame_trust : std::uint8_t { stranger, peer };
@@ -84,15 +84,15 @@ struct frame_prelude {
 // Why a connection was given up. `none` counts nothing.
 enum class frame_fault : std::uint8_t {
   none,
-  bad_magic,             // not our protocol at all
-  bad_version,           // prelude().version says which
-  bad_kind,              // unknown, or a stranger sent what only a proven peer may, or the other way round
-  bad_flags,             // a reserved bit or byte is set
+  bad_magic,    // not our protocol at all
+  bad_version,  // prelude().version says which
+  bad_kind,     // unknown, or a stranger sent what only a proven peer may, or the other way round
+  bad_flags,    // a reserved bit or byte is set
   header_too_long,
-  payload_too_long,      // also: a payload where the kind has none
+  payload_too_long,  // also: a payload where the kind has none
   bad_header_checksum,
   bad_payload_checksum,
-  truncated,             // the connection ended inside a frame (finish())
+  truncated,  // the connection ended inside a frame (finish())
 };
 inline constexpr std::size_t frame_fault_count = 10;
 std::string_view to_string(frame_fault f) noexcept;
@@ -133,8 +133,8 @@ class frame_decoder {
   // Frames after the current one come from a proven peer.
   void trust_peer() noexcept { trust_ = frame_trust::peer; }
 
-  // Where the next bytes go, after need_bytes: first the rest of a payload (or nothing), then read-ahead. Behind a payload the read-ahead
-  // is short, so that little of the next payload is copied. At least one byte in all.
+  // Where the next bytes go, after need_bytes: first the rest of a payload (or nothing), then read-ahead. Behind a
+  // payload the read-ahead is short, so that little of the next payload is copied. At least one byte in all.
   std::array<std::span<std::byte>, 2> space();
   // The reader has written `n` bytes to space(), first piece first.
   void filled(std::size_t n);
@@ -175,8 +175,8 @@ class frame_decoder {
   std::unique_ptr<std::byte[]> ahead_;  // read-ahead; bytes [begin_, end_) are not used up yet
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  std::vector<std::uint64_t> aside_;    // the header, aligned
-  std::size_t header_done_ = 0;         // bytes of a header that is longer than the read-ahead
+  std::vector<std::uint64_t> aside_;  // the header, aligned
+  std::size_t header_done_ = 0;       // bytes of a header that is longer than the read-ahead
   std::unique_ptr<checksum_state> checksum_;
   frame_prelude prelude_;
   std::uint64_t header_checksum_ = 0;

@@ -36,21 +36,23 @@ std::uint16_t version_in(std::span<const std::byte> hello) {
 }
 
 std::string clusters_differ(std::span<const std::byte> caller, std::span<const std::byte> called) {
-  return fmt::format("a node of cluster '{}' called a node of cluster '{}': give both the same --cluster", printable(caller),
-                     printable(called));
+  return fmt::format("a node of cluster '{}' called a node of cluster '{}': give both the same --cluster",
+                     printable(caller), printable(called));
 }
 
 }  // namespace
 
 std::string_view to_string(refusal r) noexcept {
-  constexpr std::string_view names[refusal_count] = {"none",   "malformed", "wrong version", "wrong cluster", "wrong token",
-                                                     "itself", "timed out", "lost",          "by owner",      "by peer"};
+  constexpr std::string_view names[refusal_count] = {"none",        "malformed", "wrong version", "wrong cluster",
+                                                     "wrong token", "itself",    "timed out",     "lost",
+                                                     "by owner",    "by peer"};
   return names[static_cast<std::size_t>(r)];
 }
 
 handshake::handshake(handshake_options options, std::int64_t now_ns)
     : options_(std::move(options)), deadline_ns_(now_ns + handshake_timeout_ns) {
-  expects(!options_.cluster.empty() && options_.cluster.size() <= cluster_name_max, "a cluster's name has 1 to 64 bytes");
+  expects(!options_.cluster.empty() && options_.cluster.size() <= cluster_name_max,
+          "a cluster's name has 1 to 64 bytes");
   send_hello();
 }
 
@@ -85,14 +87,17 @@ handshake::status handshake::on_frame(frame_kind kind, std::span<const std::byte
 void handshake::on_hello(std::span<const std::byte> header) {
   if (header.size() < 2) return malformed("a hello of less than two bytes");
   if (const auto version = version_in(header); version != protocol_version)
-    return end(refusal::wrong_version, error_code::denied,
-               fmt::format("one node speaks protocol version {}, the other one version {}: run the same release on both",
-                           std::min(version, protocol_version), std::max(version, protocol_version)),
-               true);
+    return end(
+        refusal::wrong_version, error_code::denied,
+        fmt::format("one node speaks protocol version {}, the other one version {}: run the same release on both",
+                    std::min(version, protocol_version), std::max(version, protocol_version)),
+        true);
   if (header.size() < hello_fixed_bytes) return malformed("a hello that is too short");
   const auto name = header.subspan(hello_fixed_bytes);
-  const bool is_zero = std::all_of(header.begin() + 4, header.begin() + 8, [](std::byte b) { return b == std::byte{0}; });
-  if (name.empty() || name.size() > cluster_name_max || name.size() != std::to_integer<std::size_t>(header[3]) || !is_zero)
+  const bool is_zero =
+      std::all_of(header.begin() + 4, header.begin() + 8, [](std::byte b) { return b == std::byte{0}; });
+  if (name.empty() || name.size() > cluster_name_max || name.size() != std::to_integer<std::size_t>(header[3]) ||
+      !is_zero)
     return malformed("a hello whose cluster name has a wrong length");
   const auto lane = header[2];
   const bool is_acceptor = options_.role == handshake_role::acceptor;
@@ -146,7 +151,8 @@ void handshake::on_identity(std::span<const std::byte> header) {
 
 void handshake::on_refuse(std::span<const std::byte> header) {
   end(refusal::by_peer, error_code::denied,
-      fmt::format("refused by the peer: {}", printable(header.first(std::min(header.size(), reason_bytes_max)))), false);
+      fmt::format("refused by the peer: {}", printable(header.first(std::min(header.size(), reason_bytes_max)))),
+      false);
 }
 
 handshake::status handshake::on_time(std::int64_t now_ns) {
@@ -159,7 +165,10 @@ handshake::status handshake::on_time(std::int64_t now_ns) {
 handshake::status handshake::on_closed(const error& why, frame_fault fault) {
   if (status_ == status::running || status_ == status::decide) {
     const bool is_lost = fault == frame_fault::none || fault == frame_fault::truncated;
-    end(is_lost ? refusal::lost : fault == frame_fault::bad_version ? refusal::wrong_version : refusal::malformed, why.code(), why.message(), false);
+    end(is_lost                             ? refusal::lost
+        : fault == frame_fault::bad_version ? refusal::wrong_version
+                                            : refusal::malformed,
+        why.code(), why.message(), false);
     outgoing_.clear();
   }
   return status_;
@@ -175,7 +184,8 @@ void handshake::accept(std::uint64_t received) {
 }
 
 void handshake::refuse(std::string reason) {
-  if (status_ == status::running || status_ == status::decide) end(refusal::by_owner, error_code::denied, std::move(reason), true);
+  if (status_ == status::running || status_ == status::decide)
+    end(refusal::by_owner, error_code::denied, std::move(reason), true);
 }
 
 std::vector<handshake_frame> handshake::take_outgoing() { return std::exchange(outgoing_, {}); }
@@ -201,7 +211,8 @@ void handshake::end(refusal why, error_code code, std::string text, bool tells_p
 }
 
 void handshake::malformed(std::string text) {
-  end(refusal::malformed, error_code::denied, fmt::format("the first frames of a connection are wrong: {}", text), true);
+  end(refusal::malformed, error_code::denied, fmt::format("the first frames of a connection are wrong: {}", text),
+      true);
 }
 
 std::array<std::byte, 32> handshake::proof_of(handshake_role prover) const {

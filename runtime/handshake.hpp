@@ -1,5 +1,6 @@
 #pragma once
-// The first frames of a connection: two processes prove to each other that they hold the cluster's token, then say who they are.
+// The first frames of a connection: two processes prove to each other that they hold the cluster's token, then say who
+// they are.
 //
 //   initiator (connects)             acceptor
 //   hello  ----------------------->  <-------------------------------- hello     at once, both
@@ -19,9 +20,10 @@
 //
 // Pure: time and randomness are passed in. Frames come from a frame_decoder, which has checked lengths and checksums.
 //
-// HS-1  established only if the peer proved the same token over both hellos, in the other role: neither a replayed proof
-//       (our nonce is new) nor our own one, sent back, is accepted.
-// HS-2  A frame out of order, of a wrong length or with wrong contents ends in `refused`; no input crashes or allocates beyond it.
+// HS-1  established only if the peer proved the same token over both hellos, in the other role: neither a
+//       replayed proof (our nonce is new) nor our own one, sent back, is accepted.
+// HS-2  A frame out of order, of a wrong length or with wrong contents ends in `refused`; no input crashes or
+//       allocates beyond it.
 // HS-3  Unless finished within handshake_timeout_ns it ends in `refused`.
 // HS-4  After refused or established nothing changes any more.
 
@@ -48,11 +50,12 @@ enum class handshake_role : std::uint8_t { initiator, acceptor };
 
 struct handshake_options {
   handshake_role role = handshake_role::initiator;
-  std::string cluster;      // 1..64 bytes
-  std::string token;        // empty: none, on both sides
+  std::string cluster;  // 1..64 bytes
+  std::string token;    // empty: none, on both sides
   member_info self;
   handshake_nonce nonce{};  // fresh and unpredictable for every connection
-  // Initiator: which lane this connection is to be, and how much has arrived on it from whom, when it replaces a lost one.
+  // Initiator: which lane this connection is to be, and how much has arrived on it from whom, when it replaces a lost
+  // one.
   troupe::lane lane = lane::control;
   std::uint64_t received = 0;
   node_id received_from{};
@@ -63,7 +66,18 @@ struct handshake_frame {
   std::vector<std::byte> header;
 };
 
-enum class refusal : std::uint8_t { none, malformed, wrong_version, wrong_cluster, wrong_token, itself, timed_out, lost, by_owner, by_peer };
+enum class refusal : std::uint8_t {
+  none,
+  malformed,
+  wrong_version,
+  wrong_cluster,
+  wrong_token,
+  itself,
+  timed_out,
+  lost,
+  by_owner,
+  by_peer
+};
 inline constexpr std::size_t refusal_count = 10;
 std::string_view to_string(refusal r) noexcept;
 
@@ -97,7 +111,8 @@ class handshake {
   troupe::lane lane() const noexcept { return options_.lane; }
   // From `decide` on.
   const member_info& peer() const noexcept { return peer_->member; }
-  // Every sequence that we sent on this lane, up to here, has arrived there; 0 if the peer means an earlier life of this process.
+  // Every sequence that we sent on this lane, up to here, has arrived there; 0 if the peer means an earlier life of
+  // this process.
   std::uint64_t peer_received() const noexcept;
   // When refused.
   refusal why() const noexcept { return refusal_; }

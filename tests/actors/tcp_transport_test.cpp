@@ -399,7 +399,8 @@ BOOST_AUTO_TEST_CASE(a_connect_without_an_answer_times_out) {
     f.net.connect(at, 200 * ms, [&](auto r) {
       ++answered;
       if (r) return full.push_back(std::move(*r));
-      if (r.error().code() == error_code::timed_out && r.error().message().find("within 200 ms") != std::string::npos) ++timed_out;
+      if (r.error().code() == error_code::timed_out && r.error().message().find("within 200 ms") != std::string::npos)
+        ++timed_out;
     });
   BOOST_REQUIRE(f.run_until([&] { return answered == 6; }));
   BOOST_TEST(timed_out > 0);

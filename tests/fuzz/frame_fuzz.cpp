@@ -1,7 +1,7 @@
 // libFuzzer over everything that reads bytes of a connection: the frame decoder, the handshake, the bodies of frames.
 //
-// The first byte chooses what the rest is: raw bytes of a stream; frames whose checksums are made right, so that what lies
-// behind them is reached; or the frames of a handshake, some genuine and some not. A property that does
+// The first byte chooses what the rest is: raw bytes of a stream; frames whose checksums are made right, so that what
+// lies behind them is reached; or the frames of a handshake, some genuine and some not. A property that does
 // not hold traps; memory and undefined behaviour are the sanitizers' part.
 
 #include "runtime/control_message.hpp"
@@ -113,7 +113,8 @@ void first_frames(input in) {
       const auto what = in.byte() % 4;
       const bool is_proof = f.kind == frame_kind::proof;
       if (what == 1) f.header = in.bytes(in.number());
-      if (what == 2 && !f.header.empty()) f.header[in.number() % f.header.size()] ^= static_cast<std::byte>(1 + in.byte() % 255);
+      if (what == 2 && !f.header.empty())
+        f.header[in.number() % f.header.size()] ^= static_cast<std::byte>(1 + in.byte() % 255);
       if (what == 3) f.kind = static_cast<frame_kind>(1 + in.byte() % frame_kind_last);
       proof_was_genuine = proof_was_genuine || (is_proof && f.kind == frame_kind::proof && (what == 0 || what == 3));
       h.on_frame(f.kind, f.header);

@@ -33,8 +33,8 @@ class mutator {
     frames = 1 + below(4);
     for (std::size_t i = 0; i < frames; ++i) {
       const bool is_chunk = below(2) == 0;
-      const auto one = encode_frame({is_chunk ? frame_kind::chunk : frame_kind::control, random_(), random_()}, bytes(below(64)),
-                                    is_chunk ? bytes(below(200)) : std::vector<std::byte>{});
+      const auto one = encode_frame({is_chunk ? frame_kind::chunk : frame_kind::control, random_(), random_()},
+                                    bytes(below(64)), is_chunk ? bytes(below(200)) : std::vector<std::byte>{});
       out.insert(out.end(), one.begin(), one.end());
     }
     return out;
@@ -46,13 +46,15 @@ class mutator {
       case 0: s[at] ^= static_cast<std::byte>(1u << below(8)); break;
       case 1: s.resize(at); break;
       case 2: {  // a length, anything from huge to nearly right
-        const std::uint32_t length = below(2) == 0 ? static_cast<std::uint32_t>(random_()) : static_cast<std::uint32_t>(below(2'000'000));
+        const std::uint32_t length =
+            below(2) == 0 ? static_cast<std::uint32_t>(random_()) : static_cast<std::uint32_t>(below(2'000'000));
         std::memcpy(s.data() + (below(2) == 0 ? 8 : 12), &length, 4);
         break;
       }
       case 3: {  // a part comes twice
         const std::size_t n = 1 + below(s.size() - at);
-        const std::vector<std::byte> part(s.begin() + static_cast<std::ptrdiff_t>(at), s.begin() + static_cast<std::ptrdiff_t>(at + n));
+        const std::vector<std::byte> part(s.begin() + static_cast<std::ptrdiff_t>(at),
+                                          s.begin() + static_cast<std::ptrdiff_t>(at + n));
         s.insert(s.begin() + static_cast<std::ptrdiff_t>(at), part.begin(), part.end());
         break;
       }
@@ -73,7 +75,8 @@ class mutator {
 bool all_are_of(const std::vector<test::read_frame>& found, const std::vector<test::read_frame>& good) {
   return std::all_of(found.begin(), found.end(), [&](const test::read_frame& f) {
     return std::any_of(good.begin(), good.end(), [&](const test::read_frame& g) {
-      return f.prelude.sequence == g.prelude.sequence && f.prelude.ack == g.prelude.ack && f.header == g.header && f.payload == g.payload;
+      return f.prelude.sequence == g.prelude.sequence && f.prelude.ack == g.prelude.ack && f.header == g.header &&
+             f.payload == g.payload;
     });
   });
 }

@@ -19,7 +19,9 @@ std::vector<std::byte> some_bytes(std::size_t n, unsigned seed = 1) {
   return bytes;
 }
 
-void append(std::vector<std::byte>& to, const std::vector<std::byte>& bytes) { to.insert(to.end(), bytes.begin(), bytes.end()); }
+void append(std::vector<std::byte>& to, const std::vector<std::byte>& bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
 
 struct sample {
   frame_fields fields;
@@ -145,7 +147,8 @@ BOOST_AUTO_TEST_CASE(limits_hold_to_the_byte) {
 }
 
 BOOST_AUTO_TEST_CASE(a_stranger_may_send_the_first_frames_only_and_a_peer_the_others_only) {
-  for (const auto kind : {frame_kind::hello, frame_kind::proof, frame_kind::refuse, frame_kind::identity, frame_kind::control, frame_kind::chunk}) {
+  for (const auto kind : {frame_kind::hello, frame_kind::proof, frame_kind::refuse, frame_kind::identity,
+                          frame_kind::control, frame_kind::chunk}) {
     const bool first = kind == frame_kind::hello || kind == frame_kind::proof;
     const auto bytes = encode_frame({kind, 0, 0}, some_bytes(8));
     const bool refuse = kind == frame_kind::refuse;
@@ -205,7 +208,8 @@ BOOST_AUTO_TEST_CASE(the_text_of_a_version_fault_names_both_versions) {
 
 // The checksums are XXH3-64 over what the header of frame.hpp says, so that other programs can read the format.
 BOOST_AUTO_TEST_CASE(a_known_frame_has_known_bytes) {
-  const auto p = make_prelude({frame_kind::chunk, 0x0102030405060708, 9}, {}, std::vector<std::byte>(3, std::byte{'a'}), true);
+  const auto p =
+      make_prelude({frame_kind::chunk, 0x0102030405060708, 9}, {}, std::vector<std::byte>(3, std::byte{'a'}), true);
   const char* head = "TRPF\x01\x00\x06\x01\x00\x00\x00\x00\x03\x00\x00\x00\x08\x07\x06\x05\x04\x03\x02\x01\x09";
   BOOST_TEST(std::memcmp(p.data(), head, 25) == 0);
 }

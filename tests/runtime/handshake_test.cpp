@@ -145,7 +145,8 @@ BOOST_AUTO_TEST_CASE(another_cluster_is_refused_and_both_are_named) {
   p.run();
   BOOST_TEST(to_string(p.acceptor.why()) == "wrong cluster");
   BOOST_TEST(to_string(p.initiator.why()) == "wrong cluster");
-  for (const auto* h : {&p.acceptor, &p.initiator}) BOOST_TEST(has(*h, "a node of cluster 'prod?[2J' called a node of cluster 'lab'"));
+  for (const auto* h : {&p.acceptor, &p.initiator})
+    BOOST_TEST(has(*h, "a node of cluster 'prod?[2J' called a node of cluster 'lab'"));
 }
 
 BOOST_AUTO_TEST_CASE(another_protocol_version_is_refused_and_both_are_named) {
@@ -196,7 +197,8 @@ BOOST_AUTO_TEST_CASE(HS_2_one_flipped_bit_anywhere_before_the_proof_is_refused) 
       for (std::size_t bit = 0; bit < (kind == frame_kind::hello ? (8 + nonce_bytes + 3) * 8 : 32 * 8); ++bit) {
         pair p(caller(), called());
         p.run([&](handshake_frame& f, bool is_initiators) {
-          if (f.kind == kind && is_initiators == of_initiator) f.header[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+          if (f.kind == kind && is_initiators == of_initiator)
+            f.header[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
         });
         BOOST_REQUIRE((p.initiator.state() == status::refused && p.acceptor.state() != status::established));
       }

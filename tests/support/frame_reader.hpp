@@ -35,7 +35,8 @@ struct frame_reader {
           discards ? decoder.discard() : decoder.deliver_to(destination);
           break;
         case frame_decoder::event::frame_complete:
-          frames.push_back({decoder.prelude(), {decoder.header().begin(), decoder.header().end()},
+          frames.push_back({decoder.prelude(),
+                            {decoder.header().begin(), decoder.header().end()},
                             {decoder.payload().begin(), decoder.payload().end()}});
           is_aligned = is_aligned && reinterpret_cast<std::uintptr_t>(decoder.header().data()) % 8 == 0;
           break;

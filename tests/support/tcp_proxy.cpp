@@ -76,8 +76,10 @@ struct tcp_proxy::state {
 
   void accept_all();
   void pump(const connection& c, proxy_direction d);
-  bool forward(const connection& c, proxy_direction d, std::span<std::byte> unit, std::uint64_t frame, std::uint64_t position);
-  std::optional<proxy_rule> take_rule(const connection& c, proxy_direction d, std::uint64_t frame, std::uint64_t position, std::size_t size);
+  bool forward(const connection& c, proxy_direction d, std::span<std::byte> unit, std::uint64_t frame,
+               std::uint64_t position);
+  std::optional<proxy_rule> take_rule(const connection& c, proxy_direction d, std::uint64_t frame,
+                                      std::uint64_t position, std::size_t size);
   void hold(std::chrono::milliseconds time);
 };
 
@@ -94,7 +96,8 @@ void tcp_proxy::state::accept_all() {
     set_stream_options(there.get());
     connections.push_back({std::move(caller), std::move(there), static_cast<int>(connections.size())});
     const connection& c = connections.back();
-    for (const auto d : {proxy_direction::to_target, proxy_direction::from_target}) pumps.emplace_back([this, &c, d] { pump(c, d); });
+    for (const auto d : {proxy_direction::to_target, proxy_direction::from_target})
+      pumps.emplace_back([this, &c, d] { pump(c, d); });
   }
 }
 
@@ -121,13 +124,14 @@ void tcp_proxy::state::pump(const connection& c, proxy_direction d) {
   if (forward(c, d, pending, frame, position)) ::shutdown(to, SHUT_WR);
 }
 
-std::optional<proxy_rule> tcp_proxy::state::take_rule(const connection& c, proxy_direction d, std::uint64_t frame, std::uint64_t position,
-                                                      std::size_t size) {
+std::optional<proxy_rule> tcp_proxy::state::take_rule(const connection& c, proxy_direction d, std::uint64_t frame,
+                                                      std::uint64_t position, std::size_t size) {
   std::lock_guard lock(mutex);
   for (auto r = rules.begin(); r != rules.end(); ++r) {
     if (r->direction != d || (r->connection >= 0 && r->connection != c.index)) continue;
     const auto& p = r->point;
-    const bool is_here = p.counts_frames ? p.index == frame && p.offset < size : p.index >= position && p.index < position + size;
+    const bool is_here =
+        p.counts_frames ? p.index == frame && p.offset < size : p.index >= position && p.index < position + size;
     if (!is_here) continue;
     proxy_rule found = *r;
     if (!p.counts_frames) found.point.offset = static_cast<std::size_t>(p.index - position);
@@ -139,7 +143,8 @@ std::optional<proxy_rule> tcp_proxy::state::take_rule(const connection& c, proxy
 }
 
 // False when this direction has ended.
-bool tcp_proxy::state::forward(const connection& c, proxy_direction d, std::span<std::byte> unit, std::uint64_t frame, std::uint64_t position) {
+bool tcp_proxy::state::forward(const connection& c, proxy_direction d, std::span<std::byte> unit, std::uint64_t frame,
+                               std::uint64_t position) {
   const int to = d == proxy_direction::to_target ? c.target.get() : c.caller.get();
   auto write = [&](std::span<const std::byte> bytes_to_go) {
     bytes[static_cast<std::size_t>(d)] += bytes_to_go.size();

@@ -1,6 +1,6 @@
 #pragma once
-// A misbehaving piece of network: forwards loopback connections to an address, and by script damages, cuts, repeats or delays
-// what goes through. Frames go through whole (their ends are known), other bytes as they come.
+// A misbehaving piece of network: forwards loopback connections to an address, and by script damages, cuts, repeats or
+// delays what goes through. Frames go through whole (their ends are known), other bytes as they come.
 //
 //   tcp_proxy proxy(target);
 //   proxy.add({proxy_direction::to_target, proxy_action::flip, at_frame(2, 70)});  // byte 70 of the third frame
@@ -22,8 +22,8 @@ enum class proxy_direction : std::uint8_t { to_target, from_target };
 // Where in a direction's stream a rule acts, counted per connection.
 struct proxy_point {
   bool counts_frames = true;
-  std::uint64_t index = 0;   // the n-th frame, or the n-th byte of the connection, from 0
-  std::size_t offset = 0;    // byte of the frame
+  std::uint64_t index = 0;  // the n-th frame, or the n-th byte of the connection, from 0
+  std::size_t offset = 0;   // byte of the frame
 };
 inline proxy_point at_frame(std::uint64_t n, std::size_t offset = 0) { return {true, n, offset}; }
 inline proxy_point at_byte(std::uint64_t n) { return {false, n, 0}; }
