@@ -3,8 +3,10 @@
 #include <caf/detail/test_actor_clock.hpp>
 #include <caf/scheduled_actor.hpp>
 
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -45,6 +47,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
 
   void start() {
     thread_ = std::thread([this] {
+      self_.store(::pthread_self(), std::memory_order_relaxed);
       system().thread_started();
       if (on_start_) on_start_();
       run();
@@ -64,8 +67,10 @@ class pinned_scheduler::worker final : public caf::execution_unit {
     for (auto* job : inbox_) cleanup_and_release(job);
   }
 
-  // By an actor of this worker, for any actor.
-  void exec_later(caf::resumable* job) override { parent_.dispatch(job, this); }
+  // By an actor of this worker, for any actor; and by whoever spawns an actor here, from any thread.
+  void exec_later(caf::resumable* job) override {
+    parent_.dispatch(job, ::pthread_self() == self_.load(std::memory_order_relaxed) ? this : nullptr);
+  }
 
   void push_local(caf::resumable* job) { local_.push_back(job); }
 
@@ -143,6 +148,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
   event_source* events_;
   std::function<void()> on_start_;
   std::thread thread_;
+  std::atomic<::pthread_t> self_{};  // of the running thread
   std::deque<caf::resumable*> local_;
   std::atomic<bool> has_inbox_{false};
   std::mutex mutex_;  // guards all below
