@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <functional>
 #include <random>
 
@@ -586,7 +586,7 @@ BOOST_AUTO_TEST_CASE(mistakes_in_what_is_asked_for_are_errors) {
 namespace {
 
 double seconds_to_compile(std::uint64_t ops, bool fuse) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = std::clock();  // of this process, so that a busy machine does not count
   compiled c;
   std::mt19937_64 random(9);
   std::vector<value> values{input(c.g, {dtype::f32, {16}}, "a"), input(c.g, {dtype::f32, {16}}, "b")};
@@ -599,7 +599,7 @@ double seconds_to_compile(std::uint64_t ops, bool fuse) {
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
   const auto back = decode_plan(encode(*p));
   BOOST_TEST_REQUIRE(bool(back), error_of(back));
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
 }  // namespace
@@ -608,7 +608,7 @@ BOOST_AUTO_TEST_CASE(a_random_graph_of_100000_ops_compiles_in_seconds_and_linear
   for (const bool fuse : {true, false}) {
     const auto small = seconds_to_compile(10'000, fuse), large = seconds_to_compile(100'000, fuse);
     BOOST_TEST_MESSAGE("fuse " << fuse << ": 10,000 ops " << small << " s, 100,000 ops " << large << " s");
-    BOOST_TEST(large < 40 * (small + 0.02));  // linear would be 10; the limit leaves room for a busy machine
+    BOOST_TEST(large < 40 * (small + 0.02));  // linear would be 10; the limit leaves room for caches and noise
   }
 }
 
