@@ -22,7 +22,7 @@ class local_discovery final : public rendezvous {
 
   const std::string& token() const noexcept;
   std::vector<place> find(const std::function<bool(node_id)>& is_known) override;
-  void announce(const member_info& self) override;
+  result<void> announce(const member_info& self) override;
 
  private:
   struct state;

@@ -66,9 +66,14 @@ void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf
   membership_ = std::make_unique<membership>(env_.self, env_.options, now());
   env_.self = membership_->self();
   for (const auto& s : env_.seeds) membership_->add_seed(s, true, now());
-  if (env_.places != nullptr) env_.places->announce(env_.self);
+  announce();
   publish_view();
   tick();
+}
+
+void member_core::announce() {
+  if (env_.places == nullptr) return;
+  if (auto announced = env_.places->announce(env_.self); !announced) say("others will not find this process: " + announced.error().text());
 }
 
 void member_core::set_jobs(std::uint32_t jobs) {
@@ -128,6 +133,7 @@ void member_core::look_around() {
 // --- connections -------------------------------------------------------------------------------------------------------------------
 
 void member_core::dial(const std::string& to, node_id expected, lane l) {
+  if (!dialing_.emplace(to, l).second) return;
   auto at = parse_address(to);
   if (!at) return dial_failed(to, expected, l, dial_failure::other);
   env_.net->connect(*at, dial_timeout_ns, [this, alive = is_alive_, to, expected, l](result<std::unique_ptr<channel>> c) {
@@ -139,6 +145,7 @@ void member_core::dial(const std::string& to, node_id expected, lane l) {
 }
 
 void member_core::dial_failed(const std::string& to, node_id expected, lane l, dial_failure why) {
+  dialing_.erase({to, l});
   if (auto at = links_.find(expected); at != links_.end()) at->second.core->session().dial_failed(l, now());
   membership_->dial_failed(expected, to, why, now());
   run_actions();
@@ -221,6 +228,7 @@ void member_core::established(greeter& g) {
     return dial_failed(dialled, expected, which, dial_failure::other_life);
   }
   const bool is_initiator = g.is_initiator;
+  if (is_initiator) dialing_.erase({dialled, which});
   const auto received = g.shake.peer_received();
   auto& link = link_to(peer);
   auto core = link.core;
@@ -349,7 +357,7 @@ void member_core::rejoin(const std::string& why) {
   env_.random(std::as_writable_bytes(std::span(&id, 1)));
   membership_ = std::make_unique<membership>(membership_->reborn(node_id{id | 1}, env_.wall_clock_ns(), now()));
   env_.self = membership_->self();
-  if (env_.places != nullptr) env_.places->announce(env_.self);
+  announce();
   tell(worker_, node_, rejoined{env_.self});
   publish_view();
 }

@@ -26,6 +26,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ class rendezvous {
   // Places of members whose ids are not in `known`.
   virtual std::vector<place> find(const std::function<bool(node_id)>& is_known) = 0;
   // We are `self` now.
-  virtual void announce(const member_info& self) = 0;
+  virtual result<void> announce(const member_info& self) = 0;
 };
 
 struct member_environment {
@@ -97,6 +98,7 @@ class member_core {
   };
 
   std::int64_t now() const { return env_.net->now_ns(); }
+  void announce();
   void tick();
   void look_around();
   void dial(const std::string& to, node_id expected, lane l);
@@ -124,6 +126,7 @@ class member_core {
   std::map<node_id, link_entry> links_;
   std::map<std::uint64_t, std::unique_ptr<greeter>> greeters_;
   std::uint64_t last_greeter_ = 0;
+  std::set<std::pair<std::string, lane>> dialing_;  // until linked or failed
   std::int64_t look_at_ns_ = 0;
   std::int64_t started_ns_ = 0;
   std::vector<std::string> refusals_;
