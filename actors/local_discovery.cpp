@@ -7,8 +7,9 @@ namespace troupe {
 
 namespace {
 
-// While a process is young it looks often, and must not be held up by one that does not answer.
-constexpr int first_wait_ms = 20;
+// While a member is young it looks often, and must not be held up by one that does not answer. A tool looks once.
+constexpr int member_wait_ms = 20;
+constexpr int tool_wait_ms = 200;
 
 class answering final : public io_loop::fd_handler {
  public:
@@ -48,7 +49,8 @@ const std::string& local_discovery::token() const noexcept { return state_->toke
 
 std::vector<rendezvous::place> local_discovery::find(const std::function<bool(node_id)>& is_known) {
   std::vector<place> out;
-  for (auto& e : state_->places.entries(is_known, first_wait_ms)) out.push_back({std::move(e.address), e.id});
+  const auto wait_ms = state_->places.fd() >= 0 ? member_wait_ms : tool_wait_ms;
+  for (auto& e : state_->places.entries(is_known, wait_ms)) out.push_back({std::move(e.address), e.id});
   return out;
 }
 
