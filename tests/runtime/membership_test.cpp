@@ -296,6 +296,27 @@ BOOST_AUTO_TEST_CASE(the_younger_of_two_lives_at_one_address_is_the_living_one) 
   BOOST_TEST(only(actions, kind::joined).node == node_id{31});
 }
 
+BOOST_AUTO_TEST_CASE(who_died_by_its_lease_is_looked_for_until_nobody_is_there) {
+  auto m = with_members({20, 30});
+  m.link_lost(node_id{30}, ms);
+  m.process_gone(node_id{30}, ms);
+  const auto actions = tick_until(m, 50, 3000);
+  BOOST_REQUIRE(m.find(node_id{20})->state == member_state::dead);
+  BOOST_TEST(count(actions, kind::connect) > 1u);
+  for (const auto& a : actions)
+    if (a.kind == kind::connect) BOOST_TEST((a.text == "10.0.0.1:20" && raw(a.node) == 0));
+  m.dial_failed({}, "10.0.0.1:20", dial_failure::refused, 3000 * ms);
+  BOOST_TEST(count(tick_until(m, 3050, 10'000), kind::connect) == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(one_peer_in_turn_gets_the_view_although_nothing_changed) {
+  auto m = with_members({20, 30, 40});
+  const std::vector<node_id> all{node_id{20}, node_id{30}, node_id{40}};
+  tick_until(m, 50, 50, all);
+  const auto actions = tick_until(m, 100, 3000, all);
+  for (auto n : all) BOOST_TEST(count(actions, kind::send_view, n) == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(MB_7_tools_are_nobody_and_clients_are_not_counted) {
   troupe::membership m(member_at(raw(me)), {}, 0);
   m.linked(node_id{20}, member_kind::tool, 0);
