@@ -99,9 +99,8 @@ void membership::beat(std::int64_t now_ns) {
 void membership::gossip(std::int64_t now_ns) {
   if (now_ns - gossip_ns_ >= options_.gossip_ns) {
     gossip_ns_ = now_ns;
-    const auto can_take = [](const auto& e) {
-      return e.second.is_linked && e.second.is_member && is_living(e.second.info);
-    };
+    // Also who is no member yet: its view or ours may have been lost with a connection.
+    const auto can_take = [](const auto& e) { return e.second.is_linked && is_living(e.second.info); };
     auto next = std::find_if(peers_.upper_bound(gossiped_), peers_.end(), can_take);
     if (next == peers_.end()) next = std::find_if(peers_.begin(), peers_.end(), can_take);
     if (next != peers_.end()) {

@@ -317,6 +317,13 @@ BOOST_AUTO_TEST_CASE(one_peer_in_turn_gets_the_view_although_nothing_changed) {
   for (auto n : all) BOOST_TEST(count(actions, kind::send_view, n) == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(a_linked_stranger_gets_the_view_again) {
+  troupe::membership m(member_at(raw(me)), {}, 0);
+  m.linked(node_id{20}, member_kind::node, 0);
+  BOOST_TEST(count(m.take_actions(), kind::send_view) == 1u);
+  BOOST_TEST(count(tick_until(m, 50, 1000, {node_id{20}}), kind::send_view, node_id{20}) == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(MB_7_tools_are_nobody_and_clients_are_not_counted) {
   troupe::membership m(member_at(raw(me)), {}, 0);
   m.linked(node_id{20}, member_kind::tool, 0);
