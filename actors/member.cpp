@@ -18,6 +18,7 @@ constexpr std::int64_t look_seldom_ns = 1'000'000'000;
 constexpr std::int64_t young_ns = 3'000'000'000;
 constexpr std::int64_t goodbye_ns = 100'000'000;       // for the last frames to leave
 constexpr std::size_t refusals_max = 16;
+constexpr std::string_view crossing = "this lane is being dialled from here";
 
 }  // namespace
 
@@ -183,6 +184,11 @@ void member_core::advance(greeter& g) {
       case handshake::status::running: return;
       case handshake::status::decide: {
         auto at = links_.find(g.shake.peer().id);
+        // Two that dial each other at once would each replace the other's connection, again and again: that of the smaller id stays.
+        if (is_dialling(g.shake.peer(), g.shake.lane()) && raw(membership_->self().id) < raw(g.shake.peer().id)) {
+          g.shake.refuse(std::string(crossing));
+          continue;
+        }
         g.shake.accept(at == links_.end() ? 0 : at->second.core->session().received(g.shake.lane()));
         continue;
       }
@@ -191,6 +197,8 @@ void member_core::advance(greeter& g) {
     }
   }
 }
+
+bool member_core::is_dialling(const member_info& peer, lane l) const { return dialing_.contains({peer.address, l}); }
 
 void member_core::drop(greeter& g) {
   // Kept until the callback that brought us here has returned.
@@ -210,7 +218,7 @@ void member_core::refused(greeter& g) {
     const auto dialled = g.dialled;
     const auto expected = g.expected;
     const auto which = g.which;
-    if (!is_gone) say(fmt::format("refused at {}: {}", dialled, text));
+    if (!is_gone && text.find(crossing) == std::string::npos) say(fmt::format("refused at {}: {}", dialled, text));
     drop(g);
     return dial_failed(dialled, expected, which, dial_failure::other);
   }
@@ -385,10 +393,12 @@ caf::behavior member_actor(caf::stateful_actor<member_actor_state>* self, std::s
       [&s](const jobs_changed& m) { s.core->set_jobs(m.jobs); },
       [self, &s](const leave_cluster& m) {
         s.core->leave(m.reason, [self, to = m.to] {
+          // From a timer: an actor ends only in a handler of its own.
           tell(self->context(), to, left_cluster{});
-          self->quit();
+          tell(self->context(), caf::actor_cast<caf::actor>(self), end_actor{});
         });
       },
+      [self](end_actor) { self->quit(); },
   };
 }
 

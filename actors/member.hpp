@@ -5,6 +5,7 @@
 //   message        from      effect                                                    answer
 //   jobs_changed   node      goes out with the next views                              -
 //   leave_cluster  process   say goodbye, end all links                                left_cluster
+//   end_actor      itself    end                                                       -
 //
 // To the node: member_up, member_down, view_changed, peer_message, ask (from tools), member_event, rejoined.
 //
@@ -104,6 +105,7 @@ class member_core {
   void dial(const std::string& to, node_id expected, lane l);
   void dial_failed(const std::string& to, node_id expected, lane l, dial_failure why);
   void greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled, node_id expected, lane l);
+  bool is_dialling(const member_info& peer, lane l) const;
   void advance(greeter& g);
   void established(greeter& g);
   void refused(greeter& g);

@@ -16,6 +16,12 @@ class op_logic final : public port_logic {
 
  private:
   result<void> open() override {
+    is_forwarding_ = self_plan().ops.size() == 1 && is_forwarding(self_plan().ops.front());
+    inputs_.resize(ports_.in.size());
+    if (is_forwarding_) {
+      outputs_.resize(1);
+      return {};
+    }
     std::vector<fused_step> steps;
     for (const auto& op : self_plan().ops) {
       const auto* kernels = part_->kernels->find(op.type);
@@ -39,7 +45,6 @@ class op_logic final : public port_logic {
       for (auto e : self_plan().outputs[port]) buffers += part_->job_plan->edges[e].credits;
       pools_.emplace_back(self_plan().output_specs[port].size_bytes(), buffers);
     }
-    inputs_.resize(ports_.in.size());
     input_specs_.resize(ports_.in.size());
     outputs_.resize(pools_.size());
     return {};
@@ -73,6 +78,10 @@ class op_logic final : public port_logic {
   }
 
   result<void> run(const tag& t) {
+    if (is_forwarding_) {
+      outputs_[0] = inputs_[0];
+      return {};
+    }
     bool is_new = is_source_ || fired_ == 0;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       if (is_new || inputs_[i].spec() != input_specs_[i]) {
@@ -106,7 +115,13 @@ class op_logic final : public port_logic {
     return e;
   }
 
+  bool is_forwarding(const planned_op& op) const {
+    const auto* row = part_->ops->find(op.type);
+    return row != nullptr && row->is_forwarding;
+  }
+
   std::unique_ptr<kernel> kernel_;
+  bool is_forwarding_ = false;
   bool is_source_ = false;
   std::vector<tensor> inputs_, outputs_;
   std::vector<tensor_spec> input_specs_, output_specs_;

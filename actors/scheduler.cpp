@@ -3,8 +3,6 @@
 #include <caf/detail/test_actor_clock.hpp>
 #include <caf/scheduled_actor.hpp>
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -47,7 +45,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
 
   void start() {
     thread_ = std::thread([this] {
-      self_.store(::pthread_self(), std::memory_order_relaxed);
+      self_.store(std::this_thread::get_id(), std::memory_order_relaxed);
       system().thread_started();
       if (on_start_) on_start_();
       run();
@@ -69,7 +67,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
 
   // By an actor of this worker, for any actor; and by whoever spawns an actor here, from any thread.
   void exec_later(caf::resumable* job) override {
-    parent_.dispatch(job, ::pthread_self() == self_.load(std::memory_order_relaxed) ? this : nullptr);
+    parent_.dispatch(job, std::this_thread::get_id() == self_.load(std::memory_order_relaxed) ? this : nullptr);
   }
 
   void push_local(caf::resumable* job) { local_.push_back(job); }
@@ -148,7 +146,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
   event_source* events_;
   std::function<void()> on_start_;
   std::thread thread_;
-  std::atomic<::pthread_t> self_{};  // of the running thread
+  std::atomic<std::thread::id> self_{};  // of the running thread
   std::deque<caf::resumable*> local_;
   std::atomic<bool> has_inbox_{false};
   std::mutex mutex_;  // guards all below

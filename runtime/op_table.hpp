@@ -33,6 +33,7 @@ struct op_row {
   gradient_rule gradient;        // empty: not differentiable
   bool is_elementwise = false;   // output 0 has the shape of input 0 and may be computed in its place: can be fused behind its producer
   bool is_source = false;        // fires without inputs
+  bool is_forwarding = false;    // output 0 is input 0, the same tensor: nothing is computed or copied
 };
 
 class op_table {

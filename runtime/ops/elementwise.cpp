@@ -121,6 +121,8 @@ void add_elementwise(op_table& t) {
   row("sigmoid_grad", 2, unary_gradient_shapes, {});
   row("tanh_grad", 2, unary_gradient_shapes, {});
   row("maximum_grad", 3, maximum_gradient_shapes, {});
+  // What a worker sees of a variable: the version that its shard sent, for everybody who uses it in that step.
+  t.add("read", {.inputs = 1, .shapes = unary_shapes, .gradient = {}, .is_forwarding = true});
 }
 
 }  // namespace ops

@@ -40,7 +40,7 @@ class fuser {
     if (p.planned.output_specs.size() != 1 || p.planned.output_specs[0] != c.planned.output_specs[0]) return false;
     if (p.device != c.device || p.owner != c.owner || p.index != c.index) return false;
     const auto* row = table_.find(p.planned.ops[0].type);
-    return row != nullptr && !row->is_source;
+    return row != nullptr && !row->is_source && !row->is_forwarding;
   }
 
   void absorb_producers(std::uint32_t i) {

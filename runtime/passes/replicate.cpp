@@ -106,6 +106,16 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   return a;
 }
 
+// Version after version of a variable, from its shard to whatever this worker does with it.
+draft_actor make_read(const flow_op& variable, std::uint32_t worker, const training_spec& spec) {
+  auto a = make_op(variable, worker, spec);
+  a.device.clear();
+  a.planned.ops.front().type = "read";
+  a.planned.ops.front().attrs = {};
+  a.planned.ops.front().operands = {0};
+  return a;
+}
+
 draft_actor make_feed(const flow_op& op, std::uint32_t worker, const training_spec& spec) {
   auto a = make_op(op, worker, spec);
   a.owner = owner_kind::client;
@@ -153,16 +163,15 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
   losses.planned.fires_on_any = spec.update == update_kind::async;
   for (std::uint32_t w = 0; w < spec.workers; ++w) {
     std::vector<std::uint32_t> actor_of(f.ops.size());
-    const auto producer = [&](op_ref r) {
-      return shard_of[r.op] >= 0 ? port_ref{static_cast<std::uint32_t>(shard_of[r.op]), w}
-                                 : port_ref{actor_of[r.op], r.output};
-    };
+    const auto producer = [&](op_ref r) { return port_ref{actor_of[r.op], r.output}; };
     for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
-      if (shard_of[i] >= 0) continue;
       const auto& op = f.ops[i];
       actor_of[i] = static_cast<std::uint32_t>(d.actors.size());
-      auto a = op.type == "input" ? make_feed(op, w, spec) : make_op(op, w, spec);
+      auto a = shard_of[i] >= 0      ? make_read(op, w, spec)
+               : op.type == "input" ? make_feed(op, w, spec)
+                                    : make_op(op, w, spec);
       for (const auto& in : op.inputs) a.from.push_back(producer(in));
+      if (shard_of[i] >= 0) a.from.push_back({static_cast<std::uint32_t>(shard_of[i]), w});
       d.actors.push_back(std::move(a));
     }
     for (std::size_t v = 0; v < variables.size(); ++v) d.actors[v].from[w] = producer(variables[v].gradient);

@@ -106,6 +106,7 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"mul", [](in x, std::size_t i) { return x[0].at[i] * spread(x[1], i); }},
       {"maximum", [](in x, std::size_t i) { return std::max(x[0].at[i], spread(x[1], i)); }},
       {"neg", [](in x, std::size_t i) { return -x[0].at[i]; }},
+      {"read", [](in x, std::size_t i) { return x[0].at[i]; }},
       {"relu", [](in x, std::size_t i) { return x[0].at[i] > 0 ? x[0].at[i] : 0.0; }},
       {"sigmoid", [](in x, std::size_t i) { return 1 / (1 + std::exp(-x[0].at[i])); }},
       {"tanh", [](in x, std::size_t i) { return std::tanh(x[0].at[i]); }},
