@@ -392,10 +392,10 @@ caf::behavior member_actor(caf::stateful_actor<member_actor_state>* self, std::s
   return {
       [&s](const jobs_changed& m) { s.core->set_jobs(m.jobs); },
       [self, &s](const leave_cluster& m) {
-        s.core->leave(m.reason, [self, to = m.to] {
-          // From a timer: an actor ends only in a handler of its own.
-          tell(self->context(), to, left_cluster{});
-          tell(self->context(), caf::actor_cast<caf::actor>(self), end_actor{});
+        // From a timer: an actor ends only in a handler of its own, and who is told may drop the last other handle to us.
+        s.core->leave(m.reason, [me = caf::actor_cast<caf::actor>(self), to = m.to] {
+          tell(nullptr, me, end_actor{});
+          tell(nullptr, to, left_cluster{});
         });
       },
       [self](end_actor) { self->quit(); },

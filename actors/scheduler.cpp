@@ -170,11 +170,11 @@ caf::execution_unit* pinned_scheduler::io() noexcept { return workers_.back().ge
 std::uint32_t pinned_scheduler::streams() const noexcept { return static_cast<std::uint32_t>(workers_.size() - 2); }
 
 void pinned_scheduler::dispatch(caf::resumable* job, worker* from) {
-  auto* home = static_cast<worker*>(home_of(job));
-  if (home == from && home != nullptr) return home->push_local(job);
-  const bool is_known = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w.get() == home; });
-  if (!is_known) home = static_cast<worker*>(service());
-  home->push_inbox(job);
+  const auto* home = home_of(job);
+  if (from != nullptr && home == from) return from->push_local(job);
+  const auto at = std::find_if(workers_.begin(), workers_.end(), [&](const auto& w) { return w.get() == home; });
+  // CAF's own actors are spawned without a worker, and find theirs here.
+  (at != workers_.end() ? *at : workers_[workers_.size() - 2])->push_inbox(job);
 }
 
 void pinned_scheduler::enqueue(caf::resumable* what) {
