@@ -1,0 +1,267 @@
+"""Real processes for tests: a cluster of its own for each test, programs started, watched and always ended.
+
+  class equality(harness.cluster_test):
+      def test_something(self):
+          self.start_nodes(3)
+          done = self.train("--workers", "2", "--epochs", "1", "--json")
+
+  if __name__ == "__main__":
+      harness.main()          # NAME.py BIN_FOLDER [unittest arguments]
+
+HA-1  Every test has a cluster name and a runtime folder of its own: it meets no other test and no cluster of the user.
+HA-2  Every process that a test starts is ended by its pid after the test, whether it passed or not.
+HA-3  Time limits guard against hangs only; they are generous, and nothing else about time decides whether a test passes.
+"""
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+BIN = ""
+numbers = itertools.count(1)
+HANG = 120.0  # seconds: no single step of a test takes as long, also on a busy machine
+
+
+class program:
+    """A started program; its output is collected line by line while it runs."""
+
+    def __init__(self, arguments, environment):
+        self.arguments = arguments
+        self.lines = {"out": [], "err": []}
+        self.times = {"out": [], "err": []}
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+        self.pid = self.process.pid
+        self.readers = [threading.Thread(target=self._read, args=(self.process.stdout, "out"), daemon=True),
+                        threading.Thread(target=self._read, args=(self.process.stderr, "err"), daemon=True)]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self, stream, which):
+        for line in stream:
+            with self.changed:
+                self.lines[which].append(line.rstrip("\n"))
+                self.times[which].append(time.monotonic())
+                self.changed.notify_all()
+        stream.close()
+        with self.changed:
+            self.changed.notify_all()
+
+    @property
+    def out(self):
+        return "\n".join(self.lines["out"])
+
+    @property
+    def err(self):
+        return "\n".join(self.lines["err"])
+
+    def line(self, pattern, which="out", seconds=HANG):
+        """The first line that matches, and when it was read; None if the program's output ended or the time is over."""
+        end = time.monotonic() + seconds
+        with self.changed:
+            while True:
+                for text, at in zip(self.lines[which], self.times[which]):
+                    found = re.search(pattern, text)
+                    if found:
+                        return found, at
+                reader = self.readers[0 if which == "out" else 1]
+                if not reader.is_alive() or time.monotonic() > end:
+                    return None
+                self.changed.wait(0.2)
+
+    def is_running(self):
+        return self.process.poll() is None
+
+    def send(self, number):
+        if self.is_running():
+            os.kill(self.pid, number)
+
+    def wait(self, seconds=HANG):
+        """The exit code (negative: the signal), with all output read."""
+        try:
+            code = self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self} did not end within {seconds:.0f} s\n{self.tail()}") from None
+        for reader in self.readers:
+            reader.join(timeout=10)
+        return code
+
+    def end(self):
+        if self.is_running():
+            os.kill(self.pid, signal.SIGCONT)
+            os.kill(self.pid, signal.SIGKILL)
+        self.process.wait()
+        for reader in self.readers:
+            reader.join(timeout=10)
+
+    def tail(self):
+        return f"stdout: {self.out[-2000:]}\nstderr: {self.err[-4000:]}"
+
+    def __str__(self):
+        return f"{os.path.basename(self.arguments[0])} (pid {self.pid})"
+
+
+class cluster_test(unittest.TestCase):
+    def setUp(self):
+        self.programs = []
+        self.nodes = []
+        self.folder = tempfile.TemporaryDirectory(prefix="troupe-test-")
+        self.cluster = f"test-{os.getpid()}-{next(numbers)}"  # short: it is part of a socket's path
+        self.environment = dict(os.environ, XDG_RUNTIME_DIR=self.folder.name, TMPDIR=self.folder.name)
+
+    def tearDown(self):
+        if any(error for _, error in getattr(self._outcome, "errors", [])) or self._has_failed():
+            for p in self.programs:
+                print(f"--- {p} {' '.join(p.arguments[1:])}\n{p.tail()}", file=sys.stderr)
+        for p in self.programs:
+            p.end()
+        self.folder.cleanup()
+
+    def _has_failed(self):
+        result = self._outcome.result
+        return any(test is self for test, _ in getattr(result, "failures", []) + getattr(result, "errors", []))
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def start(self, name, *arguments):
+        p = program([os.path.join(BIN, name), *map(str, arguments)], self.environment)
+        self.programs.append(p)
+        return p
+
+    def run_program(self, name, *arguments, seconds=HANG):
+        p = self.start(name, *arguments)
+        p.code = p.wait(seconds)
+        return p
+
+    def start_node(self, *arguments):
+        node = self.start("troupe-node", "--cluster", self.cluster, *arguments)
+        self.nodes.append(node)
+        return node
+
+    def address(self, node):
+        found = node.line(r"^listening (\S+)$")
+        self.assertIsNotNone(found, f"{node} did not say that it listens\n{node.tail()}")
+        return found[0].group(1)
+
+    def start_nodes(self, count, *arguments):
+        """`count` nodes started at once, that have found each other; in the cluster's order, which placement uses."""
+        started = [self.start_node(*arguments) for _ in range(count)]
+        for node in started:
+            self.address(node)
+        self.wait_nodes(len(self.nodes))
+        return self.in_order(started)
+
+    def in_order(self, nodes):
+        """In the order of the cluster: workers are placed on the first ones, shards on the last."""
+        by_pid = {n.pid: n for n in nodes}
+        listed = sorted(self.list("nodes"), key=lambda n: (n["incarnation"], n["id"]))
+        return [by_pid[n["pid"]] for n in listed if n["pid"] in by_pid]
+
+    def tool(self, *arguments, code=0, seconds=HANG):
+        done = self.run_program("troupe", "--cluster", self.cluster, *arguments, seconds=seconds)
+        self.assertEqual(done.code, code, f"troupe {' '.join(arguments)}\n{done.tail()}")
+        return done.out
+
+    def wait_nodes(self, count):
+        self.tool("wait", f"nodes={count}", "--timeout", f"{HANG:.0f}s", seconds=2 * HANG)
+
+    def list(self, kind):
+        return json.loads(self.tool("list", kind, "--json"))
+
+    def start_training(self, *arguments):
+        return self.start("train_classifier", "--cluster", self.cluster, *arguments)
+
+    def train(self, *arguments, code=0, seconds=HANG):
+        p = self.start_training(*arguments)
+        p.code = p.wait(seconds)
+        self.assertEqual(p.code, code, f"train_classifier {' '.join(map(str, arguments))}\n{p.tail()}")
+        return p
+
+    def train_alone(self, *arguments, code=0):
+        p = self.run_program("train_classifier", *arguments)
+        self.assertEqual(p.code, code, f"train_classifier {' '.join(map(str, arguments))}\n{p.tail()}")
+        return p
+
+    def json_of(self, p):
+        return json.loads(p.lines["out"][-1])
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def until(self, what, condition, seconds=HANG):
+        """Asks until `condition()` is true (its value is returned)."""
+        end = time.monotonic() + seconds
+        while True:
+            value = condition()
+            if value:
+                return value
+            if time.monotonic() > end:
+                self.fail(f"{what}: not within {seconds:.0f} s")
+            time.sleep(0.05)
+
+    def job(self, name):
+        """The newest job of that name, or None."""
+        jobs = [j for j in self.list("jobs") if j["name"] == name]
+        return min(jobs, key=lambda j: j["started_seconds"]) if jobs else None
+
+    def until_step(self, training, name, step):
+        """Until the job of that running program has done `step` steps."""
+        def reached():
+            self.assertTrue(training.is_running(), f"the training ended before step {step}\n{training.tail()}")
+            job = self.job(name)
+            return job and job["step"] >= step
+        self.until(f"step {step} of job {name}", reached)
+
+    def running_parts(self, name):
+        """Actors of that job on nodes that have not ended."""
+        return [a for a in self.list("actors") if a["job"] == name and a["state"] != "ended"]
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    def make_data(self, samples=2000, test_samples=200):
+        """A folder with a small image set in IDX files: each class is a bright bar at a place of its own, plus noise."""
+        folder = self.path("images")
+        os.makedirs(folder, exist_ok=True)
+        for prefix, count, seed in (("train", samples, 1), ("t10k", test_samples, 2)):
+            images, labels = make_images(count, seed)
+            with open(os.path.join(folder, f"{prefix}-images-idx3-ubyte"), "wb") as f:
+                f.write(b"\x00\x00\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (count, 28, 28)) + images)
+            with open(os.path.join(folder, f"{prefix}-labels-idx1-ubyte"), "wb") as f:
+                f.write(b"\x00\x00\x08\x01" + count.to_bytes(4, "big") + labels)
+        return folder
+
+
+def make_images(count, seed):
+    """Pixels and labels; the same for the same arguments on every machine."""
+    state, noise = seed, bytearray()
+    for _ in range(1 << 16):
+        state = (state * 6364136223846793005 + 1442695040888963407) & (2 ** 64 - 1)
+        noise.append(state >> 58)  # 0..63
+    images, labels = bytearray(), bytearray()
+    for i in range(count):
+        label = (i * 7 + seed) % 10
+        start = (i * 4099) % (len(noise) - 784)
+        image = bytearray(noise[start:start + 784])
+        for row in range(4, 24):
+            for column in range(2 + label * 2, 5 + label * 2):
+                image[row * 28 + column] += 150
+        images += image
+        labels.append(label)
+    return bytes(images), bytes(labels)
+
+
+def main():
+    global BIN
+    BIN = sys.argv.pop(1)
+    unittest.main(verbosity=2)
