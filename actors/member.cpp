@@ -184,8 +184,11 @@ void member_core::advance(greeter& g) {
       case handshake::status::running: return;
       case handshake::status::decide: {
         auto at = links_.find(g.shake.peer().id);
-        // Two that dial each other at once would each replace the other's connection, again and again: that of the smaller id stays.
-        if (is_dialling(g.shake.peer(), g.shake.lane()) && raw(membership_->self().id) < raw(g.shake.peer().id)) {
+        // Two that dial each other at once would each replace the other's connection, again and again: that of the smaller id
+        // stays. Nor may a dial replace what was connected while it was on its way.
+        const bool crosses = is_dialling(g.shake.peer(), g.shake.lane()) && raw(membership_->self().id) < raw(g.shake.peer().id);
+        const bool is_late = at != links_.end() && !at->second.core->session().can_connect(g.shake.lane(), g.shake.peer_received());
+        if (crosses || is_late) {
           g.shake.refuse(std::string(crossing));
           continue;
         }
@@ -240,6 +243,10 @@ void member_core::established(greeter& g) {
   const auto received = g.shake.peer_received();
   auto& link = link_to(peer);
   auto core = link.core;
+  if (!core->session().can_connect(which, received)) {
+    drop(g);
+    return dial_failed(dialled, peer.id, which, dial_failure::other);
+  }
   auto connection = std::move(g.connection);
   drop(g);
   core->attach(which, std::move(connection), received);

@@ -122,6 +122,11 @@ class link_session {
   // A connection stands, and the peer has received up to `peer_received`; it replaces an earlier one. next_to_write()
   // goes on behind that. An error ends the link (LS-4).
   result<void> connected(lane l, std::uint64_t peer_received);
+  // False where connected() would refuse: the peer spoke before it received what it has acknowledged since (its dial crossed
+  // ours), or it is not the life that we knew.
+  bool can_connect(lane l, std::uint64_t peer_received) const noexcept {
+    return at(l).state != lane_state::closed && peer_received >= at(l).acked && peer_received <= at(l).written_max;
+  }
   // The connection ended or is given up. On a lane that is not up: nothing.
   void lost(lane l, std::int64_t now_ns);
   // The lane is being dialled; connected() or dial_failed() follows.
