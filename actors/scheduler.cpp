@@ -217,6 +217,15 @@ caf::actor_system::module* seeded_scheduler::make(caf::actor_system& sys, caf::d
   return new seeded_scheduler(sys);
 }
 
+seeded_scheduler::next_step seeded_scheduler::look(std::size_t i) const {
+  auto* job = jobs_[i];
+  if (job->subtype() != caf::resumable::scheduled_actor) return {};
+  auto* actor = static_cast<caf::scheduled_actor*>(job);
+  const auto* next = actor->mailbox().peek();
+  const bool has_type = next != nullptr && !next->content().empty() && next->content().type(0).second != nullptr;
+  return {actor->name(), actor->id(), has_type ? next->content().type(0).second->name() : ""};
+}
+
 void seeded_scheduler::run(std::size_t i) {
   auto* job = jobs_[i];
   jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));

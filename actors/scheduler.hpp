@@ -79,7 +79,15 @@ class seeded_scheduler final : public caf::scheduler::abstract_coordinator {
   ~seeded_scheduler() override;
   static caf::actor_system::module* make(caf::actor_system& sys, caf::detail::type_list<>);
 
+  // What runnable actor number `i` would do next. The texts live as long as the program.
+  struct next_step {
+    const char* actor = "";    // its kind, as CAF names it
+    caf::actor_id id = 0;      // counts from 1 in each system
+    const char* message = "";  // mangled type
+  };
+
   std::size_t runnable() const noexcept { return jobs_.size(); }
+  next_step look(std::size_t i) const;
   // Resumes runnable actor number `i`, for one message.
   void run(std::size_t i);
 

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace troupe {
 
 // One end of a connection. Both ends know each other until one of them goes.
 class sim_channel final : public channel {
  public:
-  sim_channel(sim_network& net, std::string host, address peer) : net_(net), host_(std::move(host)), peer_address_(std::move(peer)) {
-    net_.channels_.insert(this);
+  sim_channel(sim_network& net, std::string host, address peer)
+      : net_(net), number_(++net.last_channel_), host_(std::move(host)), peer_address_(std::move(peer)) {
+    net_.channels_.emplace(number_, this);
   }
   ~sim_channel() override { end(); }
 
@@ -26,15 +28,16 @@ class sim_channel final : public channel {
       early_.erase(early_.begin());
       schedule_delivery(net_.now_, std::move(f));
     }
+    if (!early_end_.empty()) notify_closed(net_.now_, std::exchange(early_end_, {}));
   }
 
   void send(outgoing_frame frame) override {
     if (peer_ == nullptr || is_ended_) return;
     ++net_.frames_;
     if (net_.filter_ && !net_.filter_(frame)) return;
-    // Order is kept by delivering no earlier than what went before.
-    peer_->last_ = std::max(peer_->last_ + 1, net_.now_ + net_.draw_delay());
-    peer_->schedule_delivery(peer_->last_, std::make_shared<outgoing_frame>(std::move(frame)));
+    if (net_.forger_)
+      for (auto& forged : net_.forger_(frame)) travel(std::move(forged));
+    travel(std::move(frame));
   }
 
   std::size_t unsent_bytes() const override { return 0; }
@@ -47,14 +50,21 @@ class sim_channel final : public channel {
   const std::string& host() const { return host_; }
   sim_channel* peer() const { return peer_; }
 
-  // The connection is broken; this end learns of it.
+  // The connection is broken; this end learns of it. What would arrive later than that is lost.
   void break_off(const std::string& why) {
     if (peer_ != nullptr) peer_->peer_ = nullptr;
     peer_ = nullptr;
-    notify_closed(std::max(last_ + 1, net_.now_ + net_.draw_delay()), why);
+    breaks_at_ = net_.now_ + net_.draw_delay();
+    notify_closed(breaks_at_ + net_.draw_delay(), why);
   }
 
  private:
+  // Order is kept by delivering no earlier than what went before.
+  void travel(outgoing_frame frame) {
+    peer_->last_ = std::max(peer_->last_ + 1, net_.now_ + net_.draw_delay());
+    peer_->schedule_delivery(peer_->last_, std::make_shared<outgoing_frame>(std::move(frame)));
+  }
+
   void schedule_delivery(std::int64_t when, std::shared_ptr<outgoing_frame> f) {
     net_.at(when, host_, [this, alive = std::weak_ptr<bool>(alive_), f] {
       if (!alive.expired()) deliver(f);
@@ -62,7 +72,8 @@ class sim_channel final : public channel {
   }
 
   void deliver(const std::shared_ptr<outgoing_frame>& f) {
-    if (is_ended_) return;
+    if (is_ended_ || is_cut_short_) return;
+    is_cut_short_ = breaks_at_ >= 0 && net_.now_ > breaks_at_;
     if (handler_ == nullptr) {
       early_.push_back(f);
       return;
@@ -71,23 +82,30 @@ class sim_channel final : public channel {
     std::memcpy(aligned.data(), f->header.data(), f->header.size());
     const auto header = std::as_bytes(std::span(aligned)).first(f->header.size());
     std::span<std::byte> to;
+    const bool is_lost = is_cut_short_;
     if (f->length > 0) {
       to = handler_->payload_destination(f->kind, header, static_cast<std::uint32_t>(f->length));
-      if (!to.empty()) std::memcpy(to.data(), std::as_const(f->payload).bytes().data() + f->offset, f->length);
+      if (!to.empty())
+        std::memcpy(to.data(), std::as_const(f->payload).bytes().data() + f->offset, is_lost ? f->length / 2 : f->length);
     }
+    if (is_lost) return;
     handler_->on_frame({f->kind, f->sequence, f->ack, header, to, static_cast<std::uint32_t>(f->length)});
   }
 
   void notify_closed(std::int64_t when, const std::string& why) {
     net_.at(when, host_, [this, alive = std::weak_ptr<bool>(alive_), why] {
-      if (alive.expired() || is_ended_ || handler_ == nullptr) return;
+      if (alive.expired() || is_ended_) return;
+      if (handler_ == nullptr) {
+        early_end_ = why;
+        return;
+      }
       is_ended_ = true;
       handler_->on_closed(error(error_code::unreachable, why), frame_fault::none);
     });
   }
 
   void end() {
-    net_.channels_.erase(this);
+    net_.channels_.erase(number_);
     is_ended_ = true;
     alive_.reset();
     if (peer_ == nullptr) return;
@@ -97,17 +115,28 @@ class sim_channel final : public channel {
   }
 
   sim_network& net_;
+  const std::uint64_t number_;
   std::string host_;
   address peer_address_;
   sim_channel* peer_ = nullptr;
   channel_handler* handler_ = nullptr;
   std::vector<std::shared_ptr<outgoing_frame>> early_;
+  std::string early_end_;  // it ended before anybody listened
   std::int64_t last_ = 0;  // when the latest frame for this end arrives
+  std::int64_t breaks_at_ = -1;  // what arrives later is lost; -1: the connection is whole
+  bool is_cut_short_ = false;    // the first lost frame has been seen
   bool is_ended_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 sim_network::sim_network(std::uint64_t seed, const sim_options& options) : random_(seed), options_(options) {}
+
+sim_network::~sim_network() {
+  // Events own channels, and a channel that goes wants to tell its peer.
+  is_over_ = true;
+  auto all = std::move(events_);
+  all.clear();
+}
 
 std::int64_t sim_network::draw_delay() {
   const auto range = static_cast<std::uint64_t>(options_.delay_max_ns - options_.delay_min_ns + 1);
@@ -115,6 +144,7 @@ std::int64_t sim_network::draw_delay() {
 }
 
 std::uint64_t sim_network::at(std::int64_t when, const std::string& host, std::function<void()> run) {
+  if (is_over_) return 0;
   const auto id = ++last_event_;
   when = std::max(when, now_);
   events_.emplace(event_key{when, id}, event{host, std::move(run)});
@@ -140,13 +170,13 @@ void sim_network::kill(const std::string& host) {
   dead_.insert(host);
   std::erase_if(listeners_, [&](const auto& l) { return l.second.host == host; });
   const auto all = channels_;
-  for (auto* c : all)
+  for (auto [number, c] : all)
     if (c->host() != host && c->peer() != nullptr && c->peer()->host() == host) c->break_off("connection reset by peer");
 }
 
 void sim_network::cut(const std::string& a, const std::string& b) {
   const auto all = channels_;
-  for (auto* c : all) {
+  for (auto [number, c] : all) {
     if (c->peer() == nullptr || c->host() != a || c->peer()->host() != b) continue;
     auto* other = c->peer();
     c->break_off("the network was cut");

@@ -7,7 +7,9 @@
 // Threading: one thread.
 //
 // SI-1  A callback never comes from within a call, as actors/transport.hpp asks.
-// SI-2  Time stands still while a callback runs and goes on to the next event's time in run_one().
+// SI-2  A connection that is cut or whose peer is killed may lose what was on its way, from some frame on, and half of
+//       that frame may have arrived.
+// SI-3  Time stands still while a callback runs and goes on to the next event's time in run_one().
 
 #include "actors/transport.hpp"
 
@@ -29,8 +31,12 @@ struct sim_options {
 class sim_network {
  public:
   using filter = std::function<bool(const outgoing_frame&)>;
+  using forger = std::function<std::vector<outgoing_frame>(const outgoing_frame&)>;
 
   explicit sim_network(std::uint64_t seed, const sim_options& options = {});
+  ~sim_network();
+  sim_network(const sim_network&) = delete;
+  sim_network& operator=(const sim_network&) = delete;
 
   std::int64_t now_ns() const noexcept { return now_; }
   bool has_events() const noexcept { return !events_.empty(); }
@@ -47,6 +53,8 @@ class sim_network {
   void cut(const std::string& a, const std::string& b);
   // Sees every frame before it travels; false: it never arrives (and TR-1 is broken on purpose).
   void set_filter(filter f) { filter_ = std::move(f); }
+  // Sees every frame before it travels; what it returns travels before it.
+  void set_forger(forger f) { forger_ = std::move(f); }
   std::uint64_t frames() const noexcept { return frames_; }
 
  private:
@@ -74,8 +82,11 @@ class sim_network {
   std::map<std::uint16_t, listener> listeners_;  // by port
   std::uint16_t last_port_ = 1000;
   std::set<std::string> frozen_, dead_;
-  std::set<class sim_channel*> channels_;
+  std::map<std::uint64_t, class sim_channel*> channels_;  // by number: the order must not hang on addresses
+  std::uint64_t last_channel_ = 0;
+  bool is_over_ = false;
   filter filter_;
+  forger forger_;
   std::uint64_t frames_ = 0;
 };
 

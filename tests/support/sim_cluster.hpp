@@ -1,0 +1,149 @@
+#pragma once
+// A whole cluster in one actor system and one thread: the nodes, links, members, jobs and ops of production over a network
+// in memory.
+//
+// A seed chooses which runnable actor handles its next message, and whether the network's next event comes first. Time is
+// virtual: messages inside a process take none, events of the network do.
+//
+// SC-1  The same seed and the same calls give the same history; orders() tells histories apart.
+// SC-2  An event due within near_ns may overtake any message, a later one only comes when no actor is runnable.
+// SC-3  finish() ends everything and tells whether an actor was left over.
+//
+// Threading: one thread.
+
+#include "actors/job.hpp"
+#include "actors/member.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/sim_transport.hpp"
+#include "devices/host/host_device.hpp"
+#include "runtime/op_table.hpp"
+#include "runtime/snapshot.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+// What all simulated processes share because it never changes.
+struct sim_tables {
+  op_table ops = make_op_table();
+  kernel_table kernels = make_host_kernels();
+  host_device device;
+};
+
+// What a program of the simulation has heard.
+struct sim_program {
+  job_id job{};
+  bool has_started = false;
+  std::vector<job_progress> losses;
+  std::vector<job_variables> variables;
+  std::vector<std::string> workers_lost;
+  std::optional<job_totals> finished;
+  std::optional<job_failed> failed;
+  std::vector<node_answer> answers;
+  std::uint32_t goodbyes = 0;  // of nodes and members that ended
+  std::function<std::int64_t()> now_ns;
+  std::int64_t over_ns = 0, worker_lost_ns = 0;
+
+  bool is_over() const { return finished || failed; }
+};
+
+struct sim_cluster_options {
+  std::uint64_t seed = 1;
+  std::uint32_t nodes = 3;         // beside the client
+  bool is_one_machine = false;     // a killed process can be looked up
+};
+
+class sim_cluster {
+ public:
+  static constexpr std::int64_t near_ns = 1'000'000;
+  static constexpr std::int64_t ms = 1'000'000;
+
+  sim_cluster(sim_tables& tables, const sim_cluster_options& options);
+  ~sim_cluster();
+  sim_cluster(const sim_cluster&) = delete;
+  sim_cluster& operator=(const sim_cluster&) = delete;
+
+  // Process 0..nodes-1 are nodes, the last one is the client.
+  std::uint32_t client() const noexcept { return static_cast<std::uint32_t>(processes_.size() - 1); }
+  const member_info& info(std::uint32_t process) const { return processes_[process]->member->self(); }
+  std::vector<member_info> nodes() const;
+  sim_program& program() noexcept { return program_; }
+  sim_network& network() noexcept { return network_; }
+  std::mt19937_64& random() noexcept { return random_; }
+  std::int64_t now_ns() const noexcept { return network_.now_ns(); }
+
+  // Runs until every process has a link to every other. False: it did not come to that.
+  bool form();
+  void run_job(std::shared_ptr<const job_request> request);
+  void stop_job(const std::string& reason);
+  // One message or one event; false: nothing is left to do.
+  bool step();
+  // Until `done` says so; false: `limit_ns` of virtual time have passed before.
+  bool run_until(const std::function<bool()>& done, std::int64_t limit_ns);
+  void run_for(std::int64_t ns) {
+    run_until([] { return false; }, ns);
+  }
+  // An actor whose next message is of this type ("stop_part_actors") is not chosen until "" lets it go.
+  void hold(std::string message) { held_ = std::move(message); }
+
+  void kill(std::uint32_t process);
+  void freeze(std::uint32_t process) { network_.freeze(processes_[process]->host); }
+  void thaw(std::uint32_t process) { network_.thaw(processes_[process]->host); }
+  void cut(std::uint32_t a, std::uint32_t b) { network_.cut(processes_[a]->host, processes_[b]->host); }
+  bool is_alive(std::uint32_t process) const { return !processes_[process]->is_killed; }
+
+  // What a node says of itself, its actors, jobs and events.
+  node_answer ask(std::uint32_t process);
+  // Actors of any job on this process that have not ended.
+  std::size_t job_actors(std::uint32_t process);
+
+  // Ends all processes; true: no actor was left over.
+  bool finish();
+  // A hash over the sequence of (actor, message, event) so far.
+  std::uint64_t orders() const noexcept { return orders_; }
+  std::uint64_t messages() const noexcept { return messages_; }
+
+ private:
+  class meeting_place;
+  struct process {
+    process(sim_network& net, std::string name) : host(std::move(name)), transport(net, host) {}
+    std::string host;
+    sim_transport transport;
+    std::shared_ptr<coarse_clock> clock = std::make_shared<coarse_clock>();
+    std::mt19937_64 random;
+    std::unique_ptr<rendezvous> places;
+    std::shared_ptr<member_core> member;
+    caf::actor node, member_actor;
+    bool is_killed = false;
+  };
+
+  void start_process(std::uint32_t number, member_kind kind);
+  std::optional<std::size_t> choose();
+  bool draw(std::uint32_t one_in) { return random_() % one_in == 0; }
+
+  sim_tables& tables_;
+  sim_cluster_options options_;
+  std::mt19937_64 random_;
+  sim_network network_;
+  std::vector<rendezvous::place> table_;  // where processes say that they are
+  std::vector<std::unique_ptr<process>> processes_;
+  scheduler_config config_;
+  std::unique_ptr<caf::actor_system> system_;
+  seeded_scheduler* scheduler_ = nullptr;
+  sim_program program_;
+  caf::actor program_actor_;
+  std::uint32_t network_one_in_ = 4;  // how eagerly events overtake messages
+  std::string held_;
+  std::uint64_t orders_ = 0, messages_ = 0;
+  std::uint64_t last_query_ = 0;
+};
+
+}  // namespace troupe
