@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""troupe-bench measures what it says: every line is there, complete and in the same units. No timing decides here.
+
+    bench.py TROUPE_BENCH
+"""
+
+import json
+import subprocess
+import sys
+
+KEYS = ["bench", "case", "unit", "median", "min", "max", "runs", "actors", "baseline", "baseline_median", "ratio", "ratio_of", "goal"]
+IN_FLIGHT = [f"{n} in flight" for n in (1, 8, 64)]
+SIZES = ["4 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"]
+
+
+def expected():
+    for n in IN_FLIGHT:
+        for op in ("relu", "add (fed operand)"):
+            bare = "bare typed CAF message" if op == "relu" else "two bare typed CAF messages"
+            yield "hop", f"1000 x {op}, {n}", "ns", bare
+            yield "hop", f"1000 x {op}, {n}", "ns", "plain virtual call"
+        for where in ("one stream", "half and half over two streams", "every hop crosses"):
+            yield "threads", f"pinned, {where}, {n}", "ns", "CAF's stealing, 2 threads"
+    yield "step_empty", "feed, fetch", "us", "two bare CAF messages"
+    for batch in (128, 16, 1):
+        for fuse in ("", ", --fuse off"):
+            yield "training_step", f"batch {batch}{fuse}", "us", "hand-written loop"
+    for what in ("transport to transport", "link to link", "op to op"):
+        yield "roundtrip", f"64 B, {what}", "us", "bare blocking TCP"
+    for size in SIZES:
+        for checksums in ("", ", checksums"):
+            yield "stream", size + checksums, "GB/s", "bare TCP"
+            yield "stream", size + checksums + ", CPU of both", "s/GB", "bare TCP"
+
+
+def run(*arguments):
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=280)
+
+
+def check_line(line):
+    problems = [f"keys {list(line)}"] if list(line) != KEYS else []
+    cpu = line["unit"] == "s/GB"  # a quick run may take less than a tick of the kernel's accounting
+    for key in ("median", "min", "max", "baseline_median", "ratio"):
+        if not isinstance(line[key], (int, float)) and not cpu:
+            problems.append(f"{key} is {line[key]}")
+        elif not cpu and not line[key] > 0:
+            problems.append(f"{key} is {line[key]}")
+    if not cpu and not line["min"] <= line["median"] <= line["max"]:
+        problems.append("min, median and max are out of order")
+    if line["runs"] != 1:
+        problems.append(f"runs is {line['runs']}")
+    return [f"{line['bench']}, {line['case']}: {p}" for p in problems]
+
+
+def main(bench):
+    done = run(bench, "--quick", "--json")
+    problems = [] if done.returncode == 0 else [f"exit {done.returncode}: {done.stderr.strip()}"]
+    lines = [json.loads(text) for text in done.stdout.splitlines()]
+    found = [(x["bench"], x["case"], x["unit"], x["baseline"]) for x in lines]
+    wanted = list(expected())
+    problems += [f"missing: {w}" for w in wanted if w not in found]
+    problems += [f"not expected: {f}" for f in found if f not in wanted]
+    if len(found) != len(set(found)):
+        problems.append("a line came twice")
+    for line in lines:
+        problems += check_line(line)
+
+    unknown = run(bench, "hopp")
+    if unknown.returncode != 2 or unknown.stdout or len(unknown.stderr.splitlines()) != 1 or "'hopp'" not in unknown.stderr:
+        problems.append(f"an unknown name: exit {unknown.returncode}, {unknown.stderr!r}")
+    listed = run(bench, "--list")
+    names = [text.split()[0] for text in listed.stdout.splitlines()]
+    if names != list(dict.fromkeys(x["bench"] for x in lines)):
+        problems.append(f"--list says {names}")
+    text = run(bench, "step_empty", "--quick", "--runs", "3")
+    if text.returncode != 0 or not text.stdout.startswith("step_empty ") or " 3 runs " not in text.stdout:
+        problems.append(f"as text: exit {text.returncode}, {text.stdout!r}")
+    print("\n".join(problems) or f"{len(lines)} lines")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

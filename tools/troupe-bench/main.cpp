@@ -1,0 +1,81 @@
+// Measures Troupe beside its baselines; a line each.
+
+#include "tools/troupe-bench/measure.hpp"
+#include "tools/troupe-bench/peer.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+
+using namespace troupe;
+
+namespace {
+
+constexpr benchmark benchmarks[] = {
+    {"hop", "a message between op actors of one stream, beside a bare typed CAF message and a plain call", bench_hop},
+    {"threads", "a bare typed CAF message under the pinned scheduler, beside CAF's own", bench_threads},
+    {"step_empty", "a step of an empty graph, beside two bare CAF messages", bench_step},
+    {"training_step", "a training step, beside a hand-written loop of the same oneDNN calls", bench_training},
+    {"roundtrip", "a round trip between two processes, beside bare blocking TCP", bench_roundtrip},
+    {"stream", "tensors between two processes, beside bare TCP over as many buffers", bench_stream},
+};
+
+const benchmark* find(const std::string& name) {
+  const auto* at = std::find_if(std::begin(benchmarks), std::end(benchmarks), [&](const auto& b) { return b.name == name; });
+  return at != std::end(benchmarks) ? at : nullptr;
+}
+
+int list() {
+  for (const auto& b : benchmarks) fmt::print("{:<14} {}\n", b.name, b.what);
+  return 0;
+}
+
+int run(std::vector<std::string> names, bench_options options, bool is_json, bool runs_given) {
+  if (names.empty())
+    for (const auto& b : benchmarks) names.emplace_back(b.name);
+  for (const auto& name : names)
+    if (find(name) == nullptr) {
+      fmt::print(stderr, "troupe-bench: there is no benchmark '{}' (see --list)\n", name);
+      return 2;
+    }
+  if (options.is_quick && !runs_given) options.runs = 1;
+  bench_report report(is_json);
+  for (const auto& name : names)
+    if (auto done = find(name)->run(options, report); !done) {
+      fmt::print(stderr, "troupe-bench: {}: {}\n", name, done.error().text());
+      return 1;
+    }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  if (argc > 2 && std::string_view(argv[1]) == "--peer") return run_peer({argv + 2, argv + argc});
+  bench_options options;
+  std::vector<std::string> names;
+  bool is_json = false, is_list = false;
+  CLI::App app{"Measures Troupe beside its baselines. Prints a line each: bench, case, median, unit, min .. max, runs, actors, and the "
+               "ratio to a baseline that took turns with it.",
+               "troupe-bench"};
+  app.footer("Exit codes: 0 fine, 1 a benchmark failed, 2 usage.");
+  app.add_option("NAME", names, "Benchmarks to run (all)");
+  auto* runs = app.add_option("--runs", options.runs, "Runs of each contender")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_flag("--quick", options.is_quick, "Little work and one run: whether everything works");
+  app.add_option("--data", options.data, "Folder of IDX files for training_step; without it, images that are made for it");
+  app.add_flag("--json", is_json, "Each line as JSON");
+  app.add_flag("--list", is_list, "Say which benchmarks there are");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    fmt::print(stderr, "troupe-bench: {} (see --help)\n", e.what());
+    return 2;
+  }
+  return is_list ? list() : run(std::move(names), options, is_json, runs->count() > 0);
+}
