@@ -1,6 +1,7 @@
 #include "actors/job.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
+#include "runtime/supervision.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
@@ -35,33 +36,34 @@ struct job_actor_state {
   std::shared_ptr<job_snapshot> board;
 
   phase now = phase::placing;
-  std::set<node_id> unplaced, running;  // participants that did not answer yet; that have not ended
+  std::set<node_id> unplaced;  // participants that did not answer yet
+  std::optional<participants> parties;
+  std::optional<ledger> accounts;
+  std::optional<failure_log> failures;
   std::shared_ptr<const part_handles> handles;
   bool has_local_part = false;
   job_totals totals;
-  std::vector<std::uint64_t> losses_seen;  // by worker
-  std::map<std::uint32_t, shard_report> shards;
   std::uint64_t step = 0;
 
   const plan& job_plan() const { return request->job_plan; }
 
   void open() {
     const auto& p = job_plan();
-    losses_seen.resize(p.workers);
-    totals.workers.resize(p.workers);
+    parties.emplace(p, request->nodes);
+    accounts.emplace(p.workers);
+    failures.emplace(p.name);
     totals.actors = p.actors.size();
     totals.op_actors = static_cast<std::uint64_t>(
         std::count_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::op; }));
     describe_board();
     record->enter(actor_state::running);
     const auto bytes = encode(p);
-    std::set<node_id> participants(request->nodes.begin(), request->nodes.end());
-    unplaced = running = participants;
-    for (auto n : participants) {
-      if (!members.contains(n)) return fail(fmt::format("no node {:x} is known here", raw(n)));
+    unplaced = parties->running();
+    for (auto n : unplaced) {
+      if (!members.contains(n)) return fail(at_node(n, "is not known here"));
       if (members.at(n).name == board->client) has_local_part = true;
     }
-    for (auto n : participants) send(n, place_part{id, 1, bytes, request->nodes});
+    for (auto n : unplaced) send(n, place_part{id, 1, bytes, request->nodes});
   }
 
   void describe_board() {
@@ -83,9 +85,14 @@ struct job_actor_state {
     tell(self->context(), program, std::move(m));
   }
 
-  std::string who(node_id n) const {
+  // A failure on node `n`.
+  failure at_node(node_id n, std::string text) const {
+    failure f;
     auto at = members.find(n);
-    return at == members.end() ? fmt::format("node {:x}", raw(n)) : fmt::format("node {} (pid {})", at->second.name, at->second.pid);
+    f.node = at == members.end() ? fmt::format("{:x}", raw(n)) : at->second.name;
+    if (at != members.end()) f.pid = at->second.pid;
+    f.text = std::move(text);
+    return f;
   }
 
   // --- placing -----------------------------------------------------------------------------------------------------------------
@@ -94,11 +101,12 @@ struct job_actor_state {
     record->count_in(0);
     if (auto* p = std::get_if<part_placed>(&m.body)) return on_placed(m.from, *p);
     if (auto* p = std::get_if<part_ended>(&m.body)) return on_ended(m.from, *p);
+    if (auto* l = std::get_if<lost_peer>(&m.body)) return on_lost(l->node, l->reason);
   }
 
   void on_placed(node_id from, const part_placed& p) {
     if (now != phase::placing) return;
-    if (!p.error.empty()) return fail(fmt::format("{} refused its part: {}", who(from), p.error));
+    if (!p.error.empty()) return fail(at_node(from, "refused its part: " + p.error));
     unplaced.erase(from);
     start_if_placed();
   }
@@ -111,7 +119,7 @@ struct job_actor_state {
   void start_if_placed() {
     if (now != phase::placing || !unplaced.empty() || (has_local_part && handles == nullptr)) return;
     now = phase::running;
-    for (auto n : running) send(n, start_part{id});
+    for (auto n : parties->running()) send(n, start_part{id});
     to_program(job_started{id, handles});
   }
 
@@ -132,10 +140,10 @@ struct job_actor_state {
     float loss = 0;
     for (const auto& v : m.values) loss += *v.data<float>();  // in worker order
     if (fetch.fires_on_any) {
-      ++losses_seen[m.port];
+      accounts->on_loss(m.port);
       to_program(job_progress{step, m.port, loss});
     } else {
-      for (auto& n : losses_seen) ++n;
+      for (std::uint32_t w = 0; w < accounts->workers(); ++w) accounts->on_loss(w);
       to_program(job_progress{m.t.step, 0, loss});
     }
     record->count_step();
@@ -151,15 +159,20 @@ struct job_actor_state {
 
   void on_ended(node_id from, const part_ended& p) {
     if (now == phase::over) return;
-    for (const auto& s : p.shards) shards[s.actor] = s;
+    for (const auto& r : p.shards) accounts->on_shard(r);
     totals.data_messages += p.data_messages;
-    if (!p.error.empty()) return fail(fmt::format("{}, actor {}, step {}: {}", who(from), p.actor, p.step, p.error));
-    running.erase(from);
+    if (!p.error.empty()) {
+      auto f = at_node(from, p.error);
+      f.actor = p.actor;
+      f.step = p.step;
+      return fail(std::move(f));
+    }
+    parties->ended(from);
     finish_if_ended();
   }
 
   void finish_if_ended() {
-    if (now != phase::running || !running.empty()) return;
+    if (now != phase::running || !parties->all_over()) return;
     end("done");
     board->state = job_state::done;
     to_program(job_finished{totals});
@@ -168,43 +181,28 @@ struct job_actor_state {
 
   // --- failures ----------------------------------------------------------------------------------------------------------------
 
-  void on_down(const member_down& m) {
-    if (now == phase::over || !(unplaced.contains(m.member.id) || running.contains(m.member.id))) return;
-    const auto what = describe_loss(m.member);
-    if (now == phase::placing || !can_lose(m.member.id)) return fail(what);
-    running.erase(m.member.id);
-    to_program(worker_lost{what});
+  void on_lost(node_id n, const std::string& reason, bool has_left = false) {
+    if (now == phase::over || parties->is_lost(n)) return;
+    const auto verdict = parties->lose(n);
+    if (verdict == loss_verdict::irrelevant) return finish_if_ended();
+    auto f = at_node(n, fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties->describe(n)));
+    f.step = step;
+    f.actor = first_actor_on(n);
+    if (now == phase::placing || verdict == loss_verdict::fatal) return fail(std::move(f));
+    to_program(worker_lost{f.where_and_why()});
     finish_if_ended();
   }
 
-  // "node n2 (pid 7) died in step 12: connection refused; it ran worker 1 (actor worker/1/dense_1)"
-  std::string describe_loss(const member_info& m) const {
-    const auto& p = job_plan();
-    std::string what;
-    for (const auto& a : p.actors)
-      if (request->nodes[a.task] == m.id && (a.kind == actor_kind::op || a.kind == actor_kind::shard)) {
-        what = fmt::format("; it ran {}, among others actor {}", p.tasks[a.task].name, a.name);
-        break;
-      }
-    return fmt::format("{} {} in step {}: {}{}", who(m.id), m.state == member_state::left ? "left" : "died", step, m.reason, what);
+  std::string first_actor_on(node_id n) const {
+    for (const auto& a : job_plan().actors)
+      if (request->nodes[a.task] == n && (a.kind == actor_kind::op || a.kind == actor_kind::shard)) return a.name;
+    return {};
   }
 
-  // Asynchronous training goes on without a node that held workers only, while others remain.
-  bool can_lose(node_id n) const {
-    const auto& p = job_plan();
-    if (p.update != update_kind::async || p.workers == 0) return false;
-    bool others_work = false;
-    for (const auto& a : p.actors) {
-      const bool is_here = request->nodes[a.task] == n;
-      if (is_here && (a.kind == actor_kind::shard || a.kind == actor_kind::fetch)) return false;
-      if (!is_here && a.kind == actor_kind::op && running.contains(request->nodes[a.task])) others_work = true;
-    }
-    return others_work;
-  }
-
-  void fail(std::string what) {
+  void fail(failure f) {
     if (now == phase::over) return;
-    const auto line = fmt::format("job {} failed: {}", job_plan().name, what);
+    failures->add(std::move(f));
+    const auto line = failures->line();
     end(line);
     board->state = job_state::failed;
     board->cause = line;
@@ -214,7 +212,10 @@ struct job_actor_state {
 
   void on_stop(const stop_job& m) {
     if (now == phase::over) return;
-    fail(m.reason);
+    failure f;
+    f.step = step;
+    f.text = m.reason;
+    fail(std::move(f));
   }
 
   void end(const std::string& reason) {
@@ -230,20 +231,10 @@ struct job_actor_state {
     self->quit();
   }
 
-  // fed = applied + dropped + in flight. A step counts as applied once every shard has applied its gradient.
   void settle() {
-    for (std::size_t w = 0; w < totals.workers.size(); ++w) {
-      auto& t = totals.workers[w];
-      std::uint64_t applied = ~std::uint64_t{0}, most = 0;
-      for (const auto& [actor, s] : shards) {
-        if (w >= s.applied.size()) continue;
-        applied = std::min(applied, s.applied[w]);
-        most = std::max({most, s.applied[w] + s.dropped[w]});
-        t.dropped = std::max(t.dropped, s.dropped[w]);
-      }
-      t.applied = shards.empty() ? 0 : applied;
-      t.fed = std::max({losses_seen[w], most, t.applied + t.dropped});
-      t.in_flight = t.fed - t.applied - t.dropped;
+    for (std::uint32_t w = 0; w < accounts->workers(); ++w) {
+      const auto l = accounts->of(w);
+      totals.workers.push_back({l.fed, l.applied, l.dropped, l.in_flight});
     }
   }
 };
@@ -270,7 +261,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
   s.open();
   return {
       [&s](const peer_message& m) { s.on_message(m); },
-      [&s](const member_down& m) { s.on_down(m); },
+      [&s](const member_down& m) { s.on_lost(m.member.id, m.member.reason, m.member.state == member_state::left); },
       [&s](job_started& m) { s.on_handles(m); },
       [&s](fetched& m) { s.on_fetched(m); },
       [](const feed_ready&) {},

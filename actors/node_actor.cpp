@@ -105,7 +105,10 @@ struct node_actor_state {
       if (part.coordinator == m.member.id)  // NO-2
         tell(self->context(), part.supervisor, stop_part_actors{fmt::format("{}, which started the job, is {}", m.member.name, to_string(m.member.state))});
       for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
-        if (part.nodes[task] == m.member.id) tell(self->context(), part.supervisor, task_lost{task, m.member.name + ": " + m.member.reason});
+        if (part.nodes[task] == m.member.id) {
+          tell(self->context(), part.supervisor, task_lost{task, m.member.name + ": " + m.member.reason});
+          send(part.coordinator, lost_peer{id, m.member.id, m.member.reason});
+        }
     }
   }
 

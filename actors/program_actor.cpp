@@ -53,6 +53,11 @@ class fetch_logic final : public port_logic {
   using port_logic::port_logic;
 
  private:
+  result<void> open() override {
+    taken_.resize(ports_.in.size());
+    return {};
+  }
+
   void on_credit(const credit& m) override {
     credits_ += m.count;
     advance();
@@ -69,6 +74,7 @@ class fetch_logic final : public port_logic {
       program_port.credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
       if (is_done()) return;
       const auto port = next_port();
+      if (port < 0 && has_all_there_will_be()) return report_done();
       if (port < 0) return record_.enter(actor_state::waiting_for_input, missing_);
       if (credits_ == 0) return record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
       fire(static_cast<std::uint32_t>(port));
@@ -91,6 +97,15 @@ class fetch_logic final : public port_logic {
     return -1;
   }
 
+  // Asynchronous workers end one by one: each has sent its share, or is lost.
+  bool has_all_there_will_be() const {
+    if (!self_plan().fires_on_any || self_plan().steps == 0) return false;
+    const auto share = self_plan().steps / ports_.in.size();
+    for (std::size_t i = 0; i < ports_.in.size(); ++i)
+      if (!ports_.in[i].is_lost && taken_[i] < share) return false;
+    return true;
+  }
+
   void fire(std::uint32_t port) {
     fetched out{actor_, port, {}, {}};
     const auto n = static_cast<std::uint32_t>(ports_.in.size());
@@ -98,6 +113,7 @@ class fetch_logic final : public port_logic {
     const auto last = self_plan().fires_on_any ? port + 1 : n;
     for (auto i = first; i < last; ++i) {
       auto it = ports_.in[i].queue.pop();
+      ++taken_[i];
       if (i == first) out.t = it.t;
       expects(it.t == out.t, "PO-2: all inputs of a firing have one tag");
       out.values.push_back(std::move(it.value));
@@ -113,6 +129,7 @@ class fetch_logic final : public port_logic {
     count_firing();
   }
 
+  std::vector<std::uint64_t> taken_;  // items, by port
   std::uint32_t credits_ = program_credits;
   std::uint32_t turn_ = 0;
   std::uint32_t missing_ = 0;

@@ -58,6 +58,8 @@ class shard_logic final : public port_logic {
   void on_peer_lost(const peer_lost& m) override {
     if (m.port >= ports_.in.size() || ports_.in[m.port].is_lost) return;
     ports_.in[m.port].is_lost = true;
+    // A synchronous job ends as soon as its coordinator learns of the loss, which is the root cause; this would only follow.
+    if (spec_.update == update_kind::sync) return;
     if (auto lost = state_.worker_lost(m.port); !lost) return fail(std::move(lost.error()).while_doing(m.reason));
     advance();
   }

@@ -37,6 +37,7 @@ class send_logic final : public port_logic {
   void on_peer_lost(const peer_lost&) override {
     is_receiver_lost_ = true;
     advance();
+    report_done();  // nobody counts on the rest
   }
 
   void advance() override {
@@ -75,6 +76,11 @@ class receive_logic final : public port_logic {
     link_ = handles.links[part_->job_plan->actors[edge.from.actor].task];
   }
 
+  void on_peer_lost(const peer_lost& m) override {
+    port_logic::on_peer_lost(m);
+    advance();
+  }
+
   void advance() override {
     while (!is_done() && !must_wait()) {
       auto i = ports_.in[0].queue.pop();
@@ -83,6 +89,8 @@ class receive_logic final : public port_logic {
       update_queue();
       count_firing();
     }
+    // What had arrived of a dead sender is still passed on.
+    if (ports_.in[0].is_lost && ports_.in[0].queue.is_empty()) report_done();
   }
 
   caf::actor link_;
