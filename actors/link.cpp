@@ -258,7 +258,12 @@ caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::share
       [&s](const return_credit& m) { s.core->give_back(m); },
       [&s](send_control& m) { s.core->send(std::move(m.body)); },
       [&s](answered& m) { s.core->send(control_message(answer{m.id, std::move(m.json)})); },
-      [&s](bind_job& m) { s.core->bind(std::move(m)); },
+      [self, &s](bind_job& m) {
+        const auto job = m.job;
+        const auto node = m.node;
+        s.core->bind(std::move(m));
+        tell(self->context(), node, job_bound{job});
+      },
       [&s](const unbind_job& m) { s.core->unbind(m.job); },
       [self](end_actor) { self->quit(); },
   };

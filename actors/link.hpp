@@ -7,7 +7,7 @@
 //   return_credit receive actors a credit for the peer's send actor, batched        -
 //   send_control  node           a message on the control lane                      -
 //   answered      node           the answer to the peer's query                     -
-//   bind_job      node           edges of that job end here                         -
+//   bind_job      node           edges of that job end here                         job_bound
 //   unbind_job    node           they do not any more; what comes is dropped        -
 //   end_actor     member         end                                                -
 //

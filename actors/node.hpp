@@ -10,6 +10,7 @@
 //   peer_message  link, itself       route: place, start, stop, query ... see wire.capnp     by to_node
 //   to_node       jobs, supervisors  pass on through the peer's link (or to itself)          -
 //   part_event    supervisors        tell the coordinator                                    -
+//   job_bound     links              the part is placed once all links know its edges        -
 //   run_job       program            spawn a job actor that coordinates it                   job_started, ... to the program
 //   get_view      program            -                                                       view_changed
 //   stop_own_job  program            pass on to that job                                     -
@@ -23,7 +24,8 @@
 //
 // NO-1  A node runs at most one part per (job, epoch); a repeated `place` is answered and otherwise ignored.
 // NO-2  A part whose coordinator is dead or gone is stopped at once.
-// NO-3  A message for a part or job that is not here is dropped and counted.
+// NO-3  A part is `placed` only when every link knows its edges: nothing can arrive for it before.
+// NO-4  A message for a part or job that is not here is dropped and counted.
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
@@ -68,7 +70,9 @@ struct bind_job {                               // node -> link: whom the edges 
   std::uint32_t epoch = 0;
   std::shared_ptr<const plan> job_plan;
   std::shared_ptr<const part_handles> handles;
+  caf::actor node;  // is told job_bound
 };
+struct job_bound { job_id job{}; };
 struct unbind_job { job_id job{}; };
 
 enum class part_event_kind : std::uint8_t { placed, failed, done, stopped };
@@ -148,6 +152,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::peer_message)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::to_node)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_control)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bind_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_bound)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::unbind_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::part_event)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_part_actors)

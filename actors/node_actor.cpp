@@ -27,6 +27,7 @@ struct part_entry {
   std::uint32_t epoch = 0;
   caf::actor supervisor;
   std::uint64_t ended_ns = 0;  // 0: runs
+  std::size_t unbound = 0;     // links that do not know its edges yet
 };
 
 struct job_entry {
@@ -59,7 +60,7 @@ struct node_actor_state {
   std::shared_ptr<actor_record> record;
   std::deque<std::pair<std::uint64_t, std::string>> events;
   std::uint32_t last_part = 0;
-  std::uint64_t stray_messages = 0;  // NO-3
+  std::uint64_t stray_messages = 0;  // NO-4
   caf::actor member;
   caf::actor ending;                 // who is told when all parts have ended
   bool is_ending = false;
@@ -257,9 +258,7 @@ struct node_actor_state {
     if (at == parts.end()) return;
     auto& part = at->second;
     switch (e.kind) {
-      case part_event_kind::placed:
-        give_handles(e.job, part, e.handles);
-        return send(part.coordinator, part_placed{e.job, ""});
+      case part_event_kind::placed: return give_handles(e.job, part, e.handles);
       case part_event_kind::failed:
         note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
         return send(part.coordinator, part_ended{e.job, e.text, e.actor, e.step, reports(part), data_messages(part)});
@@ -277,11 +276,19 @@ struct node_actor_state {
   void give_handles(job_id job, part_entry& part, const std::shared_ptr<const part_handles>& handles) {
     for (std::size_t task = 0; task < part.nodes.size(); ++task) {
       auto at = peers.find(part.nodes[task]);
-      if (at != peers.end() && at->second.link)
-        tell(self->context(), at->second.link, bind_job{job, part.epoch, part.context->job_plan, handles});
+      if (at == peers.end() || !at->second.link) continue;
+      ++part.unbound;
+      tell(self->context(), at->second.link,
+           bind_job{job, part.epoch, part.context->job_plan, handles, caf::actor_cast<caf::actor>(self)});
     }
     auto j = jobs.find(job);
-    if (j != jobs.end()) tell(self->context(), j->second.actor, job_started{job, handles});
+    if (j != jobs.end() && j->second.ended_ns == 0) tell(self->context(), j->second.actor, job_started{job, handles});
+    if (part.unbound == 0) send(part.coordinator, part_placed{job, ""});
+  }
+
+  void on_bound(job_id job) {
+    auto at = parts.find(job);
+    if (at != parts.end() && --at->second.unbound == 0) send(at->second.coordinator, part_placed{job, ""});
   }
 
   static std::uint64_t data_messages(const part_entry& part) {
@@ -488,6 +495,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](peer_message& m) { s.on_message(m); },
       [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
       [&s](part_event& m) { s.on_part(m); },
+      [&s](const job_bound& m) { s.on_bound(m.job); },
       [&s](run_job& m) { s.run(m); },
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) { tell(s.self->context(), m.to, answered{m.id, to_json(s.answer(m.request))}); },
