@@ -44,7 +44,7 @@ struct link_hooks {
 class link_core {
  public:
   link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
-            std::shared_ptr<actor_record> record);
+            std::shared_ptr<actor_record> record, const planted_bugs* bugs = nullptr);
   ~link_core();
   link_core(const link_core&) = delete;
   link_core& operator=(const link_core&) = delete;
@@ -114,6 +114,8 @@ class link_core {
   std::map<job_id, bound_job> jobs_;
   current_chunk chunk_;
   bool is_flush_due_ = false;
+  const planted_bugs* bugs_;  // tests only
+  std::uint32_t credits_seen_ = 0;
   std::shared_ptr<bool> is_alive_;  // for the flush that may come after our end
 };
 

@@ -279,9 +279,15 @@ member_core::link_entry& member_core::link_to(const member_info& peer) {
     membership_->link_lost(id, now());
     run_actions();
   };
-  auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record));
+  auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs);
   auto actor = spawn_link(*system_, worker_, core);
   return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), false, peer.kind == member_kind::tool}).first->second;
+}
+
+std::uint64_t member_core::drops(drop_reason r) const {
+  std::uint64_t n = 0;
+  for (const auto& [id, l] : links_) n += l.core->session().drops(r);
+  return n;
 }
 
 void member_core::close_link(node_id peer) {

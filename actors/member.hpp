@@ -68,6 +68,7 @@ struct member_environment {
   std::function<std::uint64_t()> wall_clock_ns;
   std::function<bool(std::uint32_t pid)> process_exists;
   membership_options options;
+  const planted_bugs* bugs = nullptr;  // tests only
 };
 
 class member_core {
@@ -88,6 +89,8 @@ class member_core {
   // The refusals of our own dials, newest last: why a --join did not succeed.
   const std::vector<std::string>& refusals() const noexcept { return refusals_; }
   const std::map<refusal, std::uint64_t>& refused() const noexcept { return refused_; }
+  // What the links that stand have dropped for this reason.
+  std::uint64_t drops(drop_reason r) const;
 
  private:
   struct greeter;

@@ -30,6 +30,7 @@
 // Threading: on the service worker; never blocks.
 
 #include "actors/messages.hpp"
+#include "actors/planted_bugs.hpp"
 #include "actors/port_actor.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/control_message.hpp"
@@ -125,6 +126,7 @@ struct node_environment {
   host_device* device = nullptr;
   std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
   caf::execution_unit* service = nullptr;
+  const planted_bugs* bugs = nullptr;             // tests only
 };
 
 caf::actor spawn_node(caf::actor_system& sys, node_environment environment);

@@ -17,6 +17,7 @@
 // Threading: pinned to one worker; kernels run inside the handlers of that worker, which is a device stream's thread.
 
 #include "actors/messages.hpp"
+#include "actors/planted_bugs.hpp"
 #include "devices/kernel.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/op_table.hpp"
@@ -51,6 +52,7 @@ struct part_context {
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
+  const planted_bugs* bugs = nullptr;  // tests only
   caf::actor supervisor;
   caf::actor program;  // who takes fetched values; null where the program runs elsewhere
 };

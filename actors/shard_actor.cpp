@@ -6,6 +6,8 @@
 #include "runtime/shard_state.hpp"
 
 #include <algorithm>
+#include <deque>
+#include <map>
 
 namespace troupe {
 
@@ -33,6 +35,7 @@ class shard_logic final : public port_logic {
     velocity_ = tensor::make(spec_.spec);
     zeros_init({velocity_.data<float>(), n});
     is_claimed_.resize(outlets_of_.size());
+    arrivals_.resize(ports_.in.size());
     return {};
   }
 
@@ -40,6 +43,7 @@ class shard_logic final : public port_logic {
     record_.count_in(m.value.size_bytes());
     auto arrived = state_.on_gradient(m.port, m.t.step);
     if (!arrived) return fail(arrived.error());
+    if (part_->bugs != nullptr) arrivals_[m.port].push_back(++arrived_);
     if (*arrived == shard_state::arrival::queued)
       ports_.arrive(m.port, item{m.t, std::move(m.value)});
     else
@@ -86,6 +90,7 @@ class shard_logic final : public port_logic {
       expects(head.value.spec() == spec_.spec, "a gradient has its variable's shape");
       gradients_.push_back(std::as_const(head.value).data<float>());
     }
+    if (part_->bugs != nullptr && part_->bugs->sums_as_they_come) sort_as_they_came(first, last);
     auto from = slots_[a.from];
     auto to = a.from == a.to ? std::move(slots_[a.to]) : take_spare();
     if (a.from == a.to) {
@@ -96,9 +101,8 @@ class shard_logic final : public port_logic {
       }
     }
     const float* source = from ? std::as_const(from).data<float>() : to.data<float>();
-    sgd_momentum(source, to.data<float>(), velocity_.data<float>(), gradients_,
-                 static_cast<std::size_t>(spec_.spec.shape.elements()), static_cast<float>(spec_.optimizer.learning_rate),
-                 static_cast<float>(spec_.optimizer.momentum));
+    apply(source, to.data<float>());
+    if (part_->bugs != nullptr && part_->bugs->applies_twice && a.step % 4 == 3) apply(to.data<float>(), to.data<float>());
     if (a.from == a.to && from) spares_.push_back(std::move(from));
     if (a.from != a.to && slots_[a.to]) spares_.push_back(std::move(slots_[a.to]));
     slots_[a.to] = std::move(to);
@@ -109,6 +113,22 @@ class shard_logic final : public port_logic {
     update_queue();
     ++fired_;
     record_.count_step();
+  }
+
+  void apply(const float* from, float* to) {
+    sgd_momentum(from, to, velocity_.data<float>(), gradients_, static_cast<std::size_t>(spec_.spec.shape.elements()),
+                 static_cast<float>(spec_.optimizer.learning_rate), static_cast<float>(spec_.optimizer.momentum));
+  }
+
+  // Of a planted bug.
+  void sort_as_they_came(std::size_t first, std::size_t last) {
+    std::map<std::uint64_t, const float*> sorted;
+    for (auto i = first; i < last; ++i) {
+      sorted.emplace(arrivals_[i].front(), gradients_[i - first]);
+      arrivals_[i].pop_front();
+    }
+    gradients_.clear();
+    for (const auto& [number, gradient] : sorted) gradients_.push_back(gradient);
   }
 
   void carry_out(const shard_claim& a) {
@@ -149,6 +169,8 @@ class shard_logic final : public port_logic {
   std::vector<tensor> slots_, spares_;
   tensor velocity_;
   std::vector<const float*> gradients_;
+  std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
+  std::uint64_t arrived_ = 0;
   std::vector<std::uint8_t> is_claimed_;  // by reader: the state waits for this credit
 };
 

@@ -107,6 +107,7 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
   m.self.host = options_.is_one_machine ? "machine" : p->host;
   m.self.pid = 100 + number;
   m.self.kind = kind;
+  if (kind == member_kind::node && number + options_.ps_nodes >= options_.nodes) m.self.job = "ps";
   m.cluster = "simulated";
   m.token = "token";
   m.net = &p->transport;
@@ -116,6 +117,7 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
     for (auto& b : out) b = static_cast<std::byte>((*random)());
   };
   m.wall_clock_ns = wall_clock;
+  m.bugs = options_.bugs;
   m.process_exists = [this](std::uint32_t pid) { return !processes_[pid - 100]->is_killed; };
   p->member = std::make_shared<member_core>(std::move(m));
   const bool listens = bool(p->member->listen(address{p->host, 0}));
@@ -129,6 +131,7 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
   n.kernels = &tables_.kernels;
   n.device = &tables_.device;
   n.streams.push_back(nullptr);
+  n.bugs = options_.bugs;
   p->node = spawn_node(*system_, std::move(n));
   p->member_actor = spawn_member(*system_, nullptr, p->member, p->node);
   tell(nullptr, p->node, set_member{p->member_actor});
@@ -147,16 +150,22 @@ std::optional<std::size_t> sim_cluster::choose() {
   const auto n = scheduler_->runnable();
   if (n == 0) return std::nullopt;
   const auto first = random_() % n;
+  std::optional<std::size_t> chosen;
   for (std::size_t k = 0; k < n; ++k) {
     const auto i = (first + k) % n;
     const auto next = scheduler_->look(i);
     if (!held_.empty() && std::string_view(next.message).ends_with(held_ + "E")) continue;
-    // Some actors are slow, and which ones is the seed's choice.
-    if (k + 1 < n && mixed(options_.seed, next.id) % 8 == 0 && !draw(8)) continue;
-    orders_ = mixed(mixed(orders_, next.id), std::hash<std::string_view>()(next.message));
-    return i;
+    if (!chosen) chosen = i;
+    // Some actors are slow while others can run, and which ones is the seed's choice.
+    if (mixed(options_.seed, next.id) % 8 == 0 && !draw(8)) continue;
+    chosen = i;
+    break;
   }
-  return std::nullopt;
+  if (chosen) {
+    const auto next = scheduler_->look(*chosen);
+    orders_ = mixed(mixed(orders_, next.id), std::hash<std::string_view>()(next.message));
+  }
+  return chosen;
 }
 
 bool sim_cluster::step() {
@@ -218,6 +227,12 @@ node_answer sim_cluster::ask(std::uint32_t process) {
   const bool has_answered = run_until([this] { return !program_.answers.empty(); }, 10'000 * ms);
   expects(has_answered, "a node answers");
   return std::move(program_.answers.front());
+}
+
+std::uint64_t sim_cluster::drops(drop_reason r) const {
+  std::uint64_t n = 0;
+  for (const auto& p : processes_) n += p->member->drops(r);
+  return n;
 }
 
 std::size_t sim_cluster::job_actors(std::uint32_t process) {

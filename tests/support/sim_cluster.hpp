@@ -58,7 +58,9 @@ struct sim_program {
 struct sim_cluster_options {
   std::uint64_t seed = 1;
   std::uint32_t nodes = 3;         // beside the client
+  std::uint32_t ps_nodes = 0;      // how many of them, the last ones, take shards only
   bool is_one_machine = false;     // a killed process can be looked up
+  const planted_bugs* bugs = nullptr;
 };
 
 class sim_cluster {
@@ -102,6 +104,8 @@ class sim_cluster {
 
   // What a node says of itself, its actors, jobs and events.
   node_answer ask(std::uint32_t process);
+  // Frames that all processes have dropped for this reason.
+  std::uint64_t drops(drop_reason r) const;
   // Actors of any job on this process that have not ended.
   std::size_t job_actors(std::uint32_t process);
 
