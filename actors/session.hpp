@@ -29,11 +29,12 @@
 
 namespace troupe {
 
+// Members have initializers so that a program may name just those that it sets.
 struct session_options {
-  std::string cluster;            // empty: alone
-  std::vector<std::string> join;  // HOST:PORT of members, beside those of this user on this machine
-  std::string token_file;
-  std::uint32_t threads = 1;      // host streams of this process
+  std::string cluster{};            // empty: alone
+  std::vector<std::string> join{};  // HOST:PORT of members, beside those of this user on this machine
+  std::string token_file{};
+  std::uint32_t threads = 1;        // host streams of this process
   std::chrono::milliseconds timeout{5000};  // to find the cluster
 };
 
@@ -41,11 +42,11 @@ struct training_options {
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;
-  optimizer_spec optimizer;
+  optimizer_spec optimizer{};
   std::uint64_t seed = 1;
   std::uint64_t steps = 1;          // of each worker
   std::uint64_t observe_every = 0;  // sync: versions between two observations of the variables; 0: at the end only
-  compile_options compile;          // name, fuse, credits
+  compile_options compile{};        // name, fuse, credits
 };
 
 struct worker_totals {

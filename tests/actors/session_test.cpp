@@ -1,0 +1,183 @@
+// A program's view of the engine, alone in one process: real threads, real kernels.
+
+#include "actors/session.hpp"
+
+#include "devices/host/safetensors.hpp"
+#include "devices/host/synthetic_images.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+
+using namespace troupe;
+
+namespace {
+
+struct image_folder {
+  image_folder() {
+    auto pattern = (std::filesystem::temp_directory_path() / "troupe-session-XXXXXX").string();
+    BOOST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path = pattern;
+    BOOST_REQUIRE(write_synthetic_images(path, {.train = 200, .test = 20, .seed = 3}));
+  }
+  ~image_folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::string path;
+};
+
+struct outcome {
+  std::vector<float> losses;
+  std::string hash, failure;
+  training_totals totals;
+};
+
+outcome train(const std::string& folder, training_options o, std::uint32_t threads, std::int64_t batch) {
+  auto s = session::open({.threads = threads});
+  BOOST_REQUIRE(s);
+  auto data = open_idx(folder, false);
+  BOOST_REQUIRE(data);
+  graph g((*s)->ops());
+  auto b = idx_batch(g, *data, {.batch = batch, .seed = 5, .parts = o.workers});
+  auto logits = dense(relu(dense(b.images, 16, "hidden")), 10, "out");
+  auto loss = softmax_cross_entropy(logits, b.labels, b.scale);
+  auto run = (*s)->train(g, loss, o);
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  outcome out;
+  while (auto e = (*run)->next()) {
+    if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
+    if (e->type == training_event::kind::failed) out.failure = e->text;
+    if (e->type == training_event::kind::finished) out.totals = e->totals;
+    if (e->type == training_event::kind::variables) {
+      std::vector<named_tensor> tensors;
+      for (auto& [name, value] : e->variables) tensors.push_back({name, value});
+      out.hash = weights_hash(tensors);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(session)
+
+BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_training, image_folder) {
+  // 200 samples in global batches of 48: the last one of an epoch has 8, and its parts 4 and 4.
+  const training_options base{.workers = 2, .shards = 2, .steps = 15};
+  const auto expected = train(path, base, 1, 24);
+  BOOST_TEST(expected.failure == "");
+  BOOST_TEST(expected.losses.size() == 15u);
+  BOOST_TEST(expected.losses.back() < expected.losses.front());
+  for (const bool fuse : {true, false})
+    for (const std::uint32_t threads : {1u, 2u, 3u})
+      for (const std::uint32_t credits : {1u, 3u}) {
+        auto o = base;
+        o.compile.fuse = fuse;
+        o.compile.credits = credits;
+        const auto got = train(path, o, threads, 24);
+        BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
+        BOOST_TEST(got.hash == expected.hash);
+      }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_part_may_be_empty, image_folder) {
+  // 200 samples in global batches of 199: the second step of an epoch has one sample, for one of the workers.
+  const auto got = train(path, {.workers = 199, .shards = 1, .steps = 4}, 1, 1);
+  BOOST_TEST(got.failure == "");
+  BOOST_TEST(got.losses.size() == 4u);
+}
+
+BOOST_FIXTURE_TEST_CASE(asynchronous_training_applies_every_gradient_once, image_folder) {
+  const auto got = train(path, {.workers = 3, .shards = 2, .update = update_kind::async, .steps = 20}, 2, 16);
+  BOOST_TEST(got.failure == "");
+  BOOST_TEST(got.losses.size() == 60u);
+  BOOST_TEST_REQUIRE(got.totals.workers.size() == 3u);
+  for (const auto& w : got.totals.workers) {
+    BOOST_TEST(w.fed == 20u);
+    BOOST_TEST(w.applied == 20u);
+    BOOST_TEST(w.dropped + w.in_flight == 0u);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(stopping_a_training_ends_it_with_the_reason, image_folder) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  auto data = open_idx(path, false);
+  graph g((*s)->ops());
+  auto b = idx_batch(g, *data, {.batch = 16});
+  auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), {.steps = 1'000'000});
+  BOOST_REQUIRE(run);
+  std::string failure;
+  while (auto e = (*run)->next()) {
+    if (e->type == training_event::kind::loss && e->step == 10) (*run)->stop("enough");
+    if (e->type == training_event::kind::failed) failure = e->text;
+  }
+  BOOST_TEST(failure.find("enough") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_graph_is_stepped_with_feeds_and_fetches) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  auto x = input(g, {dtype::f32, *shape::from(std::vector<dim>{batch_of(4), {2, 0}})}, "x");
+  const value fetches[] = {relu(x), reduce_sum(x)};
+  auto run = (*s)->compile(g, fetches);
+  BOOST_REQUIRE(run);
+  for (int i = 1; i <= 20; ++i) {
+    const auto rows = 1 + i % 4;
+    std::vector<float> values(static_cast<std::size_t>(2 * rows), -1.0f);
+    values[0] = float(i);
+    const std::pair<std::string_view, tensor> feeds[] = {{"x", tensor::of<float>(dtype::f32, {rows, 2}, values)}};
+    auto out = (*run)->step(feeds);
+    BOOST_REQUIRE(out);
+    BOOST_TEST(std::as_const((*out)[0]).data<float>()[0] == float(i));
+    BOOST_TEST(std::as_const((*out)[0]).data<float>()[1] == 0.0f);
+    BOOST_TEST(*std::as_const((*out)[1]).data<float>() == float(i - 2 * rows + 1));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(feeding_what_does_not_fit_is_an_error_and_harms_nothing) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const value sum = reduce_sum(input(g, {dtype::f32, {2}}, "x"));
+  auto run = (*s)->compile(g, {&sum, 1});
+  BOOST_REQUIRE(run);
+  BOOST_TEST(!(*run)->feed("y", tensor::of({1, 2}, {2})));
+  BOOST_TEST(!(*run)->feed("x", tensor()));
+  BOOST_TEST(!(*run)->feed("x", tensor::of({1, 2, 3}, {3})));
+  const std::pair<std::string_view, tensor> feeds[] = {{"x", tensor::of({1, 2}, {2})}};
+  auto out = (*run)->step(feeds);
+  BOOST_REQUIRE(out);
+  BOOST_TEST(*std::as_const((*out)[0]).data<float>() == 3.0f);
+}
+
+BOOST_AUTO_TEST_CASE(a_graph_that_does_not_fit_names_the_users_line) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  auto x = input(g, {dtype::f32, {2, 3}}, "x");
+  const value wrong = matmul(x, x);
+  auto run = (*s)->compile(g, {&wrong, 1});
+  BOOST_REQUIRE(!run);
+  BOOST_TEST((run.error().code() == error_code::usage));
+  BOOST_TEST(run.error().text().find("session_test.cpp") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(two_sessions_live_side_by_side) {
+  auto a = troupe::session::open({}), b = troupe::session::open({.threads = 2});
+  BOOST_REQUIRE(a);
+  BOOST_REQUIRE(b);
+  for (auto* s : {&a, &b}) {
+    graph g((**s)->ops());
+    const value y = relu(input(g, {dtype::f32, {1}}, "x"));
+    auto run = (**s)->compile(g, {&y, 1});
+    BOOST_REQUIRE(run);
+    const std::pair<std::string_view, tensor> feeds[] = {{"x", tensor::of({2}, {1})}};
+    BOOST_TEST(bool((*run)->step(feeds)));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,97 @@
+#include "runtime/control_message.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cstring>
+#include <random>
+
+using namespace troupe;
+
+namespace {
+
+// Bytes as a decoder gets them: aligned to 8.
+struct aligned_bytes {
+  explicit aligned_bytes(const std::vector<std::byte>& from) : words((from.size() + 7) / 8), size(from.size()) {
+    std::memcpy(words.data(), from.data(), from.size());
+  }
+  std::span<std::byte> span() { return std::as_writable_bytes(std::span(words)).first(size); }
+  std::vector<std::uint64_t> words;
+  std::size_t size;
+};
+
+template <class Message>
+Message round_trip(const Message& m) {
+  aligned_bytes bytes(encode(control_message(m)));
+  auto decoded = decode_control(bytes.span());
+  BOOST_REQUIRE_MESSAGE(decoded, "decodes");
+  BOOST_REQUIRE(std::holds_alternative<Message>(*decoded));
+  return std::get<Message>(*decoded);
+}
+
+std::vector<control_message> samples() {
+  member_info m;
+  m.id = node_id{7};
+  m.name = "n7";
+  m.address = "127.0.0.1:7000";
+  return {heartbeat{3}, view_update{{m, m}}, leave{"was asked to"}, credit_batch{{{job_id{1}, 1, 2, 3}}},
+          place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}}, part_placed{job_id{1}, "no"},
+          start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, "why", "actor", 9, {{1, {2}, {3}, {4}}}, 5},
+          query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone"}};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(control_message)
+
+BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
+  const auto part = round_trip(part_ended{job_id{5}, "text", "worker/0/x", 12, {{3, {4, 5}, {6, 7}, {0, 1}}}, 99});
+  BOOST_TEST(part.error == "text");
+  BOOST_TEST(part.step == 12u);
+  BOOST_TEST(part.data_messages == 99u);
+  BOOST_TEST_REQUIRE(part.shards.size() == 1u);
+  BOOST_TEST(part.shards[0].applied == (std::vector<std::uint64_t>{6, 7}), boost::test_tools::per_element());
+  const auto place = round_trip(place_part{job_id{5}, 2, {std::byte{1}, std::byte{2}, std::byte{3}}, {node_id{9}}});
+  BOOST_TEST(place.epoch == 2u);
+  BOOST_TEST((place.plan == std::vector<std::byte>{std::byte{1}, std::byte{2}, std::byte{3}}));
+  BOOST_TEST((place.nodes == std::vector<node_id>{node_id{9}}));
+  const auto credits = round_trip(credit_batch{{{job_id{1}, 1, 7, 2}, {job_id{1}, 1, 8, 1}}});
+  BOOST_TEST(credits.credits.size() == 2u);
+  BOOST_TEST(credits.credits[0].edge == 7u);
+}
+
+BOOST_AUTO_TEST_CASE(a_chunk_says_whose_bytes_follow) {
+  const chunk_header h{job_id{1}, 2, 3, node_id{4}, node_id{5}, tag{.step = 6}, 7, {dtype::f32, {8, 9}}, 64};
+  aligned_bytes bytes(encode(h));
+  const auto back = decode_chunk(bytes.span());
+  BOOST_REQUIRE(back);
+  BOOST_TEST((back->t == h.t));
+  BOOST_TEST((back->spec == h.spec));
+  BOOST_TEST(back->offset == 64u);
+  BOOST_TEST((back->sender == h.sender));
+}
+
+BOOST_AUTO_TEST_CASE(any_bytes_give_a_message_or_an_error) {
+  std::mt19937_64 random(1);
+  std::uint64_t errors = 0, messages = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const auto all = samples();
+    aligned_bytes bytes(encode(all[random() % all.size()]));
+    for (auto n = 1 + random() % 4; n > 0; --n) bytes.span()[random() % bytes.size] = static_cast<std::byte>(random());
+    const auto length = random() % 4 == 0 ? 8 * (random() % (bytes.size / 8 + 1)) : bytes.size;
+    ++(decode_control(bytes.span().first(length)) ? messages : errors);
+    (void)decode_chunk(bytes.span().first(length));
+  }
+  BOOST_TEST(errors > 0u);
+  BOOST_TEST(messages > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_chunk_whose_sizes_do_not_fit_is_an_error) {
+  chunk_header h{job_id{1}, 1, 0, node_id{1}, node_id{2}, {}, 0, {dtype::f32, {4}}, 0};
+  aligned_bytes bytes(encode(h));
+  BOOST_TEST_REQUIRE(bool(decode_chunk(bytes.span())));
+  BOOST_TEST(!decode_chunk(bytes.span().first(bytes.size - 8)));
+  BOOST_TEST(!decode_chunk(bytes.span().subspan(1, 8)));  // misaligned
+  BOOST_TEST(!decode_chunk({}));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
