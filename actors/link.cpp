@@ -92,9 +92,13 @@ void link_core::on_tick() {
   const auto now = net_.now_ns();
   for (auto l : {lane::control, lane::data}) {
     auto& io = lanes_[static_cast<std::size_t>(l)];
-    if (io.connection && session_.ack_due(l, now))
-      io.connection->send({frame_kind::control, 0, session_.take_ack(l), {}, {}, 0, 0});  // an empty one carries the ack only
+    if (io.connection && session_.ack_due(l, now)) send_ack(l);
   }
+}
+
+// An empty frame that carries the ack only.
+void link_core::send_ack(lane l) {
+  lanes_[static_cast<std::size_t>(l)].connection->send({frame_kind::control, 0, session_.take_ack(l), {}, {}, 0, 0});
 }
 
 void link_core::close() {
@@ -226,12 +230,15 @@ void link_core::schedule_flush() {
 
 void link_core::flush() {
   is_flush_due_ = false;
-  if (session_.has_credits()) {
+  const bool gives_credits = session_.has_credits();
+  if (gives_credits) {
     if (auto sent = session_.send(lane::control, frame_kind::control, encode(control_message(credit_batch{session_.take_credits()}))); !sent)
       return hooks_.broken(peer_.id, sent.error());
   }
   pump(lane::control);
   pump(lane::data);
+  // Data that went the other way took the acknowledgement along.
+  if (gives_credits && session_.owes_ack(lane::data) && lanes_[static_cast<std::size_t>(lane::data)].connection) send_ack(lane::data);
 }
 
 void link_core::pump(lane l) {

@@ -18,6 +18,8 @@
 //       touches a tensor that was passed on.
 // LK-3  What does not match (generation, job, epoch, edge, shape) is dropped and counted, and harms nothing.
 // LK-4  Frames of one round of the I/O worker leave together: a credit never costs a system call of its own.
+// LK-5  When credits go out, so does the acknowledgement of what they are for: a sender's tensors are free as early as its
+//       credits are.
 // Ends: when membership says that the peer is dead or has left.
 // Threading: the I/O worker.
 
@@ -100,6 +102,7 @@ class link_core {
   void grant(const credit_batch& batch);
   void schedule_flush();
   void flush();
+  void send_ack(lane l);
   void pump(lane l);
   void on_lane_closed(lane l);
 

@@ -290,6 +290,12 @@ std::uint64_t member_core::drops(drop_reason r) const {
   return n;
 }
 
+std::size_t member_core::kept_bytes() const {
+  std::size_t n = 0;
+  for (const auto& [id, l] : links_) n += l.core->session().unacknowledged_bytes(lane::data);
+  return n;
+}
+
 void member_core::close_link(node_id peer) {
   auto at = links_.find(peer);
   if (at == links_.end()) return;

@@ -91,6 +91,8 @@ class member_core {
   const std::map<refusal, std::uint64_t>& refused() const noexcept { return refused_; }
   // What the links that stand have dropped for this reason.
   std::uint64_t drops(drop_reason r) const;
+  // Data that the links keep because the peers have not acknowledged it.
+  std::size_t kept_bytes() const;
 
  private:
   struct greeter;

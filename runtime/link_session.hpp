@@ -166,6 +166,8 @@ class link_session {
   // The ack to put into a frame that goes out now on this lane.
   std::uint64_t take_ack(lane l) noexcept;
   bool ack_due(lane l, std::int64_t now_ns) const noexcept;
+  // Something has arrived since the last ack that we gave.
+  bool owes_ack(lane l) const noexcept { return at(l).state == lane_state::up && at(l).owes_ack; }
   // The generation check of a message of a job: LS-7.
   bool admits(node_id sender, node_id receiver) noexcept;
 

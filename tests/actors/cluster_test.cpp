@@ -437,6 +437,20 @@ BOOST_FIXTURE_TEST_CASE(a_node_that_stands_still_ends_a_synchronous_job_within_t
   });
 }
 
+BOOST_FIXTURE_TEST_CASE(LK_5_tensors_are_free_as_soon_as_their_credits_are_back, fixture) {
+  for_seeds(20, [&](std::uint64_t seed) -> std::string {
+    sim_cluster c(tables, {.seed = seed});
+    c.form();
+    c.hold("stop_part_actors");
+    start(c, {});
+    if (!c.run_until([&] { return c.program().is_over(); }, 10 * s)) return "the job hangs";
+    // Acknowledgements by time alone would come after 20 ms, and with the next tick.
+    c.run_for(8 * ms);
+    if (c.kept_bytes() > 0) return fmt::format("{} bytes are kept", c.kept_bytes());
+    return {};
+  });
+}
+
 BOOST_FIXTURE_TEST_CASE(asynchronous_training_goes_on_without_a_worker, fixture) {
   std::uint64_t lost = 0;
   for_seeds(4, [&](std::uint64_t seed) -> std::string {

@@ -235,6 +235,12 @@ std::uint64_t sim_cluster::drops(drop_reason r) const {
   return n;
 }
 
+std::size_t sim_cluster::kept_bytes() const {
+  std::size_t n = 0;
+  for (const auto& p : processes_) n += p->member->kept_bytes();
+  return n;
+}
+
 std::size_t sim_cluster::job_actors(std::uint32_t process) {
   std::size_t n = 0;
   for (const auto& a : ask(process).actors)

@@ -106,6 +106,8 @@ class sim_cluster {
   node_answer ask(std::uint32_t process);
   // Frames that all processes have dropped for this reason.
   std::uint64_t drops(drop_reason r) const;
+  // Data that all processes keep because it was not acknowledged.
+  std::size_t kept_bytes() const;
   // Actors of any job on this process that have not ended.
   std::size_t job_actors(std::uint32_t process);
 
