@@ -124,6 +124,7 @@ struct node_environment {
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
+  std::uint64_t memory_bytes = 0;                 // for all parts together; 0: no limit
   std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
   caf::execution_unit* service = nullptr;
   const planted_bugs* bugs = nullptr;             // tests only

@@ -3,6 +3,8 @@
 #include "actors/node.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
+#include "runtime/byte_size.hpp"
+#include "runtime/memory_budget.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
@@ -25,6 +27,7 @@ struct part_entry {
   std::vector<node_id> nodes;  // by task
   node_id coordinator{};
   std::uint32_t epoch = 0;
+  std::uint64_t memory_bytes = 0;
   caf::actor supervisor;
   std::uint64_t ended_ns = 0;  // 0: runs
   std::size_t unbound = 0;     // links that do not know its edges yet
@@ -183,7 +186,19 @@ struct node_actor_state {
     if (own_task < 0) return refuse("no task of the plan is placed on this node");
     auto missing = missing_link(*decoded, p.nodes, static_cast<std::uint32_t>(own_task));
     if (!missing.empty()) return refuse(missing);
+    const auto need = memory_of_part(*decoded, static_cast<std::uint32_t>(own_task));
+    if (auto too_big = exceeds_memory(need); !too_big.empty()) return refuse(too_big);
     spawn_part(from, p, std::make_shared<plan>(std::move(*decoded)), static_cast<std::uint32_t>(own_task), std::move(links));
+  }
+
+  // NO-3. Empty: it fits.
+  std::string exceeds_memory(const memory_need& need) const {
+    std::uint64_t used = 0;
+    for (const auto& [id, part] : parts)
+      if (part.ended_ns == 0) used += part.memory_bytes;
+    if (env.memory_bytes == 0 || (used <= env.memory_bytes && need.bytes <= env.memory_bytes - used)) return {};
+    return fmt::format("{} has {} for jobs, {} of it in use, and the part needs {}, most of it for {} ({})", env.self.name,
+                       format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes), need.largest, format_bytes(need.largest_bytes));
   }
 
   // A node that an edge of our part leads to and that no link reaches; empty: none.
@@ -210,7 +225,7 @@ struct node_actor_state {
     for (const auto& t : p.nodes) job_plan->tasks[static_cast<std::size_t>(&t - p.nodes.data())].node = t;
     context->records.resize(job_plan->actors.size());
     context->ledgers.resize(job_plan->actors.size());
-    part_entry entry{context, {}, p.nodes, from, p.epoch, {}, 0};
+    part_entry entry{context, {}, p.nodes, from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, 0};
     for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
       if (job_plan->actors[i].task != own) continue;
       entry.actors.push_back(i);

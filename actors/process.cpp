@@ -126,6 +126,7 @@ result<std::unique_ptr<process>> process::start(const process_options& options) 
   node.ops = &p->ops;
   node.kernels = &p->kernels;
   node.device = &p->device;
+  node.memory_bytes = options.memory_bytes;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   node.service = workers.service();
   p->node = spawn_node(*p->system, std::move(node));
