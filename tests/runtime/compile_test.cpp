@@ -126,8 +126,8 @@ BOOST_AUTO_TEST_CASE(a_chain_behind_a_matmul_is_one_actor) {
   BOOST_TEST(count(*p, [](const auto& a) {
                return a.ops.size() == 2 && a.ops[0].type == "matmul" && a.ops[1].type == "relu_grad";
              }) == 2U);
-  // 1 reader, 3 forward, 1 loss, 5 matmuls backward, 3 sums of rows
-  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 13U);
+  // 1 reader of images, 6 of variables, 3 forward, 1 loss, 5 matmuls backward, 3 sums of rows
+  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 19U);
 }
 
 BOOST_AUTO_TEST_CASE(without_fusing_every_op_is_an_actor) {
@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(without_fusing_every_op_is_an_actor) {
   const auto p = compile_training(c.g, classifier(c.g), embedded(1, 1), {.fuse = false});
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
   BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op && a.ops.size() != 1; }) == 0U);
-  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 20U);
+  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 26U);
 }
 
 BOOST_AUTO_TEST_CASE(between_tasks_every_edge_has_a_send_and_a_receive) {
@@ -148,8 +148,12 @@ BOOST_AUTO_TEST_CASE(between_tasks_every_edge_has_a_send_and_a_receive) {
   BOOST_TEST((producer(*p, receive).name == send.name));
   BOOST_TEST(send.task == producer(*p, send).task);
   BOOST_TEST(receive.task == 0U);
-  // The weights are read forward and backward: sent once, taken twice.
-  BOOST_TEST(receive.outputs.at(0).size() == 2U);
+  // The weights are used forward and backward: sent once, read once, taken twice.
+  BOOST_TEST(receive.outputs.at(0).size() == 1U);
+  const auto& read = get(*p, "worker/0/dense_2/weights");
+  BOOST_TEST(read.ops.at(0).type == "read");
+  BOOST_TEST(read.task == receive.task);
+  BOOST_TEST(read.outputs.at(0).size() == 2U);
   BOOST_TEST(send.steps == 20U);
   BOOST_TEST(get(*p, "shard/0/dense_2/weights:1/send/1").steps == 20U);  // the reader of worker 1
   BOOST_TEST(get(*p, "shard/0/dense_2/weights:2/send/4").steps == 2U);   // the observer
