@@ -85,7 +85,20 @@ void link_core::bind(bind_job m) {
       b.incoming.emplace(e, incoming_edge{receiver, edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
     if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) b.senders.emplace(e, sender);
   }
+  forget_chunk(m.job);
   jobs_.insert_or_assign(m.job, std::move(b));
+}
+
+void link_core::unbind(job_id job) {
+  forget_chunk(job);
+  jobs_.erase(job);
+}
+
+// A chunk of the job may be half read: its edge goes, while its memory has to stay until the connection has read the rest.
+void link_core::forget_chunk(job_id job) {
+  if (chunk_.edge == nullptr || chunk_.header.job != job) return;
+  chunk_.orphan = std::move(chunk_.edge->value);
+  chunk_.edge = nullptr;
 }
 
 void link_core::on_tick() {
@@ -116,9 +129,10 @@ void link_core::close() {
 // --- what arrives ----------------------------------------------------------------------------------------------------------------
 
 std::span<std::byte> link_core::lane_io::payload_destination(frame_kind kind, std::span<const std::byte> header, std::uint32_t payload_length) {
+  if (kind != frame_kind::chunk || which != lane::data) return {};
   auto& c = owner->chunk_;
   c.edge = nullptr;
-  if (kind != frame_kind::chunk) return {};
+  c.orphan = tensor();
   auto h = decode_chunk(header);
   if (!h) {
     owner->session_.count_drop(drop_reason::unknown_edge);
@@ -138,12 +152,14 @@ void link_core::lane_io::on_frame(const received_frame& frame) {
   if (auto acked = link.session_.acknowledged(which, frame.ack); !acked) return link.hooks_.broken(link.peer_.id, acked.error());
   const auto bytes = prelude_bytes + frame.header.size() + frame.payload_length;
   switch (link.session_.arrived(which, frame.sequence, bytes, link.net_.now_ns())) {
-    case link_session::arrival::drop: link.chunk_.edge = nullptr; return;
+    case link_session::arrival::drop:
+      if (which == lane::data) link.chunk_.edge = nullptr;
+      return;
     case link_session::arrival::close: link.on_lane_closed(which); return;
     case link_session::arrival::deliver: break;
   }
   if (frame.header.empty()) return;
-  if (frame.kind == frame_kind::chunk)
+  if (frame.kind == frame_kind::chunk && which == lane::data)
     link.on_chunk(frame);
   else if (frame.kind == frame_kind::control)
     link.on_control(frame);

@@ -62,7 +62,7 @@ class link_core {
   void send(send_tensor m);
   void give_back(const return_credit& m);
   void bind(bind_job m);
-  void unbind(job_id job) { jobs_.erase(job); }
+  void unbind(job_id job);
   void on_tick();  // acknowledgements that are due
   void close();
 
@@ -93,12 +93,14 @@ class link_core {
   struct current_chunk {
     incoming_edge* edge = nullptr;  // null: discard
     chunk_header header;
+    tensor orphan;  // what a connection still writes into, of a job that ended meanwhile
   };
 
   void on_chunk(const received_frame& frame);
   void on_control(const received_frame& frame);
   // The edge that wants exactly this chunk next, with memory for it; null: dropped and counted.
   incoming_edge* take_chunk(const chunk_header& h, std::uint32_t payload_length);
+  void forget_chunk(job_id job);
   void grant(const credit_batch& batch);
   void schedule_flush();
   void flush();
