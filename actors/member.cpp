@@ -104,10 +104,11 @@ void member_core::tick() {
     if (*alive && !has_left_) tick();
   });
   look_around();
-  std::vector<greeter*> waiting;
-  for (auto& [n, g] : greeters_) waiting.push_back(g.get());
-  for (auto* g : waiting)
-    if (g->shake.on_time(now()) == handshake::status::refused) advance(*g);
+  std::vector<std::uint64_t> waiting;
+  for (auto& [n, g] : greeters_) waiting.push_back(n);
+  for (auto n : waiting)  // what follows from the end of one may end others
+    if (auto at = greeters_.find(n); at != greeters_.end() && at->second->shake.on_time(now()) == handshake::status::refused)
+      advance(*at->second);
   std::vector<std::pair<node_id, lane>> due;
   for (auto& [id, l] : links_) {
     l.core->on_tick();
@@ -221,7 +222,13 @@ void member_core::refused(greeter& g) {
     const auto dialled = g.dialled;
     const auto expected = g.expected;
     const auto which = g.which;
-    if (!is_gone && text.find(crossing) == std::string::npos) say(fmt::format("refused at {}: {}", dialled, text));
+    if (!is_gone && text.find(crossing) == std::string::npos) {
+      say(fmt::format("refused at {}: {}", dialled, text));
+      if (g.shake.reason().code() == error_code::denied) {
+        denied_ = fmt::format("{}: {}", dialled, text);
+        publish_view();
+      }
+    }
     drop(g);
     return dial_failed(dialled, expected, which, dial_failure::other);
   }
@@ -380,6 +387,9 @@ void member_core::carry_out(const membership_action& a) {
 void member_core::rejoin(const std::string& why) {
   say(fmt::format("rejoins with a new id: {}", why));
   while (!links_.empty()) close_link(links_.begin()->first);
+  // Handshakes speak for the life that is over: whoever took part in one would know us by a dead id.
+  while (!greeters_.empty()) drop(*greeters_.begin()->second);
+  dialing_.clear();
   std::uint64_t id = 0;
   env_.random(std::as_writable_bytes(std::span(&id, 1)));
   membership_ = std::make_unique<membership>(membership_->reborn(node_id{id | 1}, env_.wall_clock_ns(), now()));
@@ -392,7 +402,7 @@ void member_core::rejoin(const std::string& why) {
 void member_core::say(std::string text) { tell(worker_, node_, member_event{std::move(text)}); }
 
 void member_core::publish_view() {
-  if (node_) tell(worker_, node_, view_changed{membership_->self(), membership_->members()});
+  if (node_) tell(worker_, node_, view_changed{membership_->self(), membership_->members(), denied_, {}});
 }
 
 // --- the actor ---------------------------------------------------------------------------------------------------------------------

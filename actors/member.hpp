@@ -137,6 +137,7 @@ class member_core {
   std::int64_t look_at_ns_ = 0;
   std::int64_t started_ns_ = 0;
   std::vector<std::string> refusals_;
+  std::string denied_;  // the last refusal for a reason that does not pass: token, cluster, version
   std::map<refusal, std::uint64_t> refused_;
   timer_id timer_{};
   bool is_running_actions_ = false;

@@ -40,6 +40,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ struct member_down {
 struct view_changed {
   member_info self;
   std::vector<member_info> members;  // without self
+  std::string denied;                // why a member that we dialled would not have us, the last time; empty: none did
+  std::set<node_id> linked;          // in the answer to get_view: who can be sent something already
 };
 struct peer_message {
   node_id from{};

@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::uint64_t linger_ns = 60'000'000'000;  // ended actors and jobs stay listed for a minute
 constexpr std::size_t events_max = 256;
+constexpr std::uint64_t link_wait_ns = 1'000'000'000;  // for a link between two nodes that the coordinator reaches already
+constexpr std::size_t waiting_places_max = 64;
 
 struct part_entry {
   std::shared_ptr<part_context> context;
@@ -31,6 +33,13 @@ struct part_entry {
   caf::actor supervisor;
   std::uint64_t ended_ns = 0;  // 0: runs
   std::size_t unbound = 0;     // links that do not know its edges yet
+};
+
+// A part whose links are not all there yet.
+struct waiting_place {
+  node_id from{};
+  place_part place;
+  std::uint64_t since_ns = 0;
 };
 
 struct job_entry {
@@ -54,7 +63,9 @@ struct node_actor_state {
   node_environment env;
   std::map<node_id, peer_entry> peers;
   std::vector<member_info> members;
+  std::string denied;
   std::map<job_id, part_entry> parts;
+  std::vector<waiting_place> waiting;
   std::map<job_id, job_entry> jobs;
   std::map<job_id, caf::actor> program_of;
   std::map<job_id, std::shared_ptr<actor_record>> job_records;
@@ -96,12 +107,14 @@ struct node_actor_state {
     note(fmt::format("{} joined: {} at {}, pid {}", m.member.name, to_string(m.member.kind), m.member.address, m.member.pid));
     auto id = m.member.id;
     peers[id] = peer_entry{std::move(m.member), std::move(m.link), std::move(m.record)};
+    place_waiting();
   }
 
   void on_down(const member_down& m) {
     note(fmt::format("{} is {}: {}", m.member.name, to_string(m.member.state), m.member.reason));
     if (m.member.state == member_state::unreachable) return;
     peers.erase(m.member.id);
+    std::erase_if(waiting, [&](const auto& w) { return w.from == m.member.id; });
     for (auto& [id, job] : jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
     for (auto& [id, part] : parts) {
@@ -122,6 +135,7 @@ struct node_actor_state {
     for (auto& [id, part] : parts)
       if (part.ended_ns == 0) tell(self->context(), part.supervisor, stop_part_actors{"the cluster held this node dead"});
     peers.clear();
+    waiting.clear();
     env.self = std::move(m.self);
   }
 
@@ -135,12 +149,13 @@ struct node_actor_state {
 
   void on_message(peer_message& m) {
     record->count_in(0);
-    if (auto* p = std::get_if<place_part>(&m.body)) return place(m.from, *p);
+    if (auto* p = std::get_if<place_part>(&m.body)) return place({m.from, std::move(*p), env.wall_clock_ns()});
     if (auto* s = std::get_if<start_part>(&m.body)) {
       if (auto* part = find_part(s->job)) tell(self->context(), part->supervisor, start_firing{});
       return;
     }
     if (auto* s = std::get_if<stop_part>(&m.body)) {
+      if (std::erase_if(waiting, [&](const auto& w) { return w.place.job == s->job; }) > 0) return;
       if (auto* part = find_part(s->job)) tell(self->context(), part->supervisor, stop_part_actors{s->reason});
       return;
     }
@@ -166,9 +181,14 @@ struct node_actor_state {
     tell(self->context(), at->second.actor, peer_message{m.from, std::move(m.body)});
   }
 
-  void place(node_id from, place_part& p) {
+  void place_waiting() {
+    for (auto& w : std::exchange(waiting, {})) place(std::move(w));
+  }
+
+  void place(waiting_place w) {
+    const auto& p = w.place;
     if (parts.contains(p.job)) return;  // NO-1
-    auto refuse = [&](const std::string& why) { send(from, part_placed{p.job, why}); };
+    auto refuse = [&](const std::string& why) { send(w.from, part_placed{p.job, why}); };
     auto decoded = decode_plan(p.plan);
     if (!decoded) return refuse(decoded.error().text());
     if (decoded->tasks.size() != p.nodes.size()) return refuse("the plan's tasks and the nodes given for them differ in number");
@@ -185,10 +205,14 @@ struct node_actor_state {
     }
     if (own_task < 0) return refuse("no task of the plan is placed on this node");
     auto missing = missing_link(*decoded, p.nodes, static_cast<std::uint32_t>(own_task));
-    if (!missing.empty()) return refuse(missing);
+    if (!missing.empty()) {
+      if (env.wall_clock_ns() - w.since_ns > link_wait_ns || waiting.size() >= waiting_places_max) return refuse(missing);
+      waiting.push_back(std::move(w));
+      return;
+    }
     const auto need = memory_of_part(*decoded, static_cast<std::uint32_t>(own_task));
     if (auto too_big = exceeds_memory(need); !too_big.empty()) return refuse(too_big);
-    spawn_part(from, p, std::make_shared<plan>(std::move(*decoded)), static_cast<std::uint32_t>(own_task), std::move(links));
+    spawn_part(w.from, p, std::make_shared<plan>(std::move(*decoded)), static_cast<std::uint32_t>(own_task), std::move(links));
   }
 
   // NO-3. Empty: it fits.
@@ -358,6 +382,12 @@ struct node_actor_state {
     end_if_empty();
   }
 
+  view_changed view() const {
+    view_changed v{env.self, members, denied, {}};
+    for (const auto& [id, peer] : peers) v.linked.insert(id);
+    return v;
+  }
+
   // --- looking at it -----------------------------------------------------------------------------------------------------------
 
   void tick() {
@@ -370,6 +400,7 @@ struct node_actor_state {
         if (part.context->part == current >> 32 && (current & 0xffffffff) <= part.context->records.size())
           if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->sample(true);
     }
+    place_waiting();
     const auto now = env.wall_clock_ns();
     std::erase_if(parts, [&](const auto& p) { return p.second.ended_ns != 0 && now - p.second.ended_ns > linger_ns; });
     std::erase_if(jobs, [&](const auto& j) { return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns; });
@@ -480,6 +511,7 @@ struct node_actor_state {
 
   void end(const end_node& m) {
     ending = m.to;
+    waiting.clear();
     for (auto& [id, job] : jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{m.reason});
     for (auto& [id, part] : parts)
@@ -507,7 +539,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
   return {
       [&s](member_up& m) { s.on_up(m); },
       [&s](const member_down& m) { s.on_down(m); },
-      [&s](view_changed& m) { s.env.self = std::move(m.self), s.members = std::move(m.members); },
+      [&s](view_changed& m) { s.env.self = std::move(m.self), s.members = std::move(m.members), s.denied = std::move(m.denied); },
       [&s](peer_message& m) { s.on_message(m); },
       [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
       [&s](part_event& m) { s.on_part(m); },
@@ -515,7 +547,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](run_job& m) { s.run(m); },
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) { tell(s.self->context(), m.to, answered{m.id, to_json(s.answer(m.request))}); },
-      [&s](const get_view& m) { tell(s.self->context(), m.to, view_changed{s.env.self, s.members}); },
+      [&s](const get_view& m) { tell(s.self->context(), m.to, s.view()); },
       [&s](const stop_own_job& m) {
         auto at = s.jobs.find(m.job);
         if (at != s.jobs.end() && at->second.ended_ns == 0) tell(s.self->context(), at->second.actor, stop_job{m.reason});

@@ -90,6 +90,8 @@ result<std::unique_ptr<process>> process::start(const process_options& options) 
   p->streams = std::max<std::uint32_t>(1, options.streams);
   const auto at = parse_address(options.listen.empty() ? "127.0.0.1:0" : options.listen);
   if (!at) return at.error();
+  for (const auto& j : options.join)
+    if (const auto seed = parse_address(j); !seed) return seed.error();
   member_environment env;
   env.self = describe_self(options);
   env.cluster = options.cluster.empty() ? "alone" : options.cluster;

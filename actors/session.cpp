@@ -191,11 +191,11 @@ class session_impl final : public session {
 
   const op_table& ops() const override { return process_->ops(); }
 
-  std::vector<member_info> nodes() override { return is_alone_ ? std::vector<member_info>{} : nodes_in_order(members()); }
+  std::vector<member_info> nodes() override { return usable(look()); }
 
   result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& o) override {
     const auto view = look();
-    const auto nodes = is_alone_ ? std::vector<member_info>{} : nodes_in_order(view.members);
+    const auto nodes = usable(view);
     if (!is_alone_ && nodes.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
     auto placed = place_training(nodes, view.self.id, o.workers, o.shards);
     if (!placed) return placed.error();
@@ -227,15 +227,20 @@ class session_impl final : public session {
     return std::unique_ptr<stepper>(std::move(s));
   }
 
-  // Waits until the view holds at least one node.
+  // Why members would not have this process.
+  std::string denied() { return look().denied; }
+
+  // Waits until every node that the cluster knows is linked to this process; at the end one is enough.
   bool wait_for_nodes(std::chrono::milliseconds timeout) {
     const auto end = std::chrono::steady_clock::now() + timeout;
     caf::scoped_actor pause{process_->system()};
-    while (nodes().empty()) {
-      if (std::chrono::steady_clock::now() > end) return false;
+    for (;;) {
+      const auto view = look();
+      const auto linked = usable(view).size();
+      if (linked > 0 && linked == nodes_in_order(view.members).size()) return true;
+      if (std::chrono::steady_clock::now() > end) return linked > 0;
       pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
     }
-    return true;
   }
 
  private:
@@ -246,7 +251,12 @@ class session_impl final : public session {
     self->receive([&](view_changed& v) { view = std::move(v); });
     return view;
   }
-  std::vector<member_info> members() { return look().members; }
+  // A job can be placed on those that a link reaches.
+  std::vector<member_info> usable(const view_changed& view) const {
+    auto nodes = is_alone_ ? std::vector<member_info>{} : nodes_in_order(view.members);
+    std::erase_if(nodes, [&](const auto& n) { return !view.linked.contains(n.id); });
+    return nodes;
+  }
 
   std::unique_ptr<process> process_;
   bool is_alone_;
@@ -270,9 +280,12 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   auto started = process::start(p);
   if (!started) return started.error();
   auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());
-  if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout))
+  if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout)) {
+    if (const auto why = s->denied(); !why.empty())
+      return error(error_code::denied, fmt::format("no node of cluster '{}' lets this program in: {}", o.cluster, why));
     return error(error_code::unreachable, fmt::format("no node of cluster '{}' was found within {} ms: start one with "
                                                       "troupe-node --cluster {}, or name one with --join HOST:PORT", o.cluster, o.timeout.count(), o.cluster));
+  }
   return std::unique_ptr<session>(std::move(s));
 }
 
