@@ -32,7 +32,7 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   classifier_options o;
   std::string update = "sync", fuse = "on", on_failure = "stop", timeout = "5s";
   CLI::App app{"Trains a 784-256-128-10 classifier on images in IDX files, here or over the nodes of a cluster.", "train_classifier"};
-  app.footer("Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied.");
+  app.footer("Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no such file.");
   app.add_option("--data", o.data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings. Without it: a small set "
                                    "that the program makes itself, which is no benchmark");
   app.add_option("--cluster", o.cluster, "Train over the nodes of this cluster; without it, in this process");

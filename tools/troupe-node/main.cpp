@@ -32,6 +32,10 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "troupe-node: {} (see --help)\n", e.what());
     return 2;
   }
+  if (options.cluster.empty()) {
+    fmt::print(stderr, "troupe-node: --cluster: the name of the cluster is empty\n");
+    return 2;
+  }
   if (!memory.empty()) {
     auto bytes = troupe::parse_byte_size(memory);
     if (!bytes) {
