@@ -53,7 +53,7 @@ class join(harness.cluster_test):
         self.until_step(training, "counted", 1)
         kinds = [n["kind"] for n in self.list("nodes") if n["state"] == "alive"]
         self.assertEqual(sorted(kinds), ["client", "node", "node"])
-        self.tool("wait", "nodes=3", "--timeout", "500ms", code=4)
+        self.tool("wait", "nodes=3", "--timeout", "500ms", codes=(4,))
         training.send(signal.SIGINT)
         self.assertEqual(training.wait(), 1, training.tail())
 
@@ -61,7 +61,7 @@ class join(harness.cluster_test):
         self.start_nodes(1)
         other = self.start("troupe-node", "--cluster", self.cluster + "-other", "--join", self.address(self.nodes[0]))
         self.address(other)
-        self.tool("wait", "nodes=2", "--timeout", "1s", code=4)
+        self.tool("wait", "nodes=2", "--timeout", "1s", codes=(4,))
         self.assertEqual(len([n for n in self.list("nodes") if n["state"] == "alive"]), 1)
 
 

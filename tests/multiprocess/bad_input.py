@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""A user's mistakes and hostile bytes: one clear line, the right exit code, no harm to running jobs: bad_input.py BIN_FOLDER"""
+
+import gzip
+import os
+import random
+import socket
+import struct
+
+import harness
+
+FAILED, USAGE, UNREACHABLE, DENIED, NOT_FOUND = 1, 2, 3, 5, 6
+
+
+class bad_input(harness.cluster_test):
+    def refuses(self, codes, *parts, program, arguments):
+        """It ends with that code (one of those) and says one line on stderr that has all the parts."""
+        p = self.run_program(program, *arguments)
+        self.assertIn(p.code, codes if isinstance(codes, tuple) else (codes,), f"{' '.join(map(str, arguments))}\n{p.tail()}")
+        self.assertEqual(len(p.lines["err"]), 1, p.tail())
+        self.assertTrue(p.err.startswith(program + ": "), p.tail())
+        for part in parts:
+            self.assertIn(str(part), p.err)
+        self.assertEqual(p.out, "", p.tail())
+
+    def classifier_refuses(self, code, arguments, *parts):
+        self.refuses(code, *parts, program="train_classifier", arguments=arguments)
+
+    def node_refuses(self, code, arguments, *parts):
+        self.refuses(code, *parts, program="troupe-node", arguments=arguments)
+
+    # Headers are looked at before a job starts (usage); what only reading shows, the reader on its node says (failed).
+    # --- data files ---------------------------------------------------------------------------------------------------
+
+    def spoiled(self, name, change):
+        """A good folder in which file `name` is changed."""
+        path = os.path.join(self.make_data(300, 100), name)
+        with open(path, "rb") as f:
+            data = f.read()
+        with open(path, "wb") as f:
+            f.write(change(data))
+        return os.path.dirname(path)
+
+    def test_a_missing_folder(self):
+        self.classifier_refuses(NOT_FOUND, ["--data", self.path("nowhere")], self.path("nowhere"))
+
+    def test_a_folder_without_the_files(self):
+        os.mkdir(self.path("empty"))
+        self.classifier_refuses(NOT_FOUND, ["--data", self.path("empty")], "train-images-idx3-ubyte")
+
+    def test_image_files_that_are_none(self):
+        cases = {
+            "truncated": lambda d: d[:-1000],
+            "header only": lambda d: d[:16],
+            "half a header": lambda d: d[:7],
+            "empty": lambda d: b"",
+            "one byte too many": lambda d: d + b"x",
+            "wrong magic": lambda d: b"\x00\x00\x0d\x03" + d[4:],
+            "four billion images": lambda d: d[:4] + b"\xff\xff\xff\xff" + d[8:],
+            "huge images": lambda d: d[:8] + b"\xff\xff\xff\xff\xff\xff\xff\xff" + d[16:],
+            "no images": lambda d: d[:4] + b"\x00\x00\x00\x00" + d[8:16],
+            "noise": lambda d: random.Random(1).randbytes(5000),
+        }
+        for label, change in cases.items():
+            with self.subTest(label):
+                folder = self.spoiled("train-images-idx3-ubyte", change)
+                self.classifier_refuses((FAILED, USAGE), ["--data", folder], "train-images-idx3-ubyte")
+
+    def test_labels_that_do_not_fit(self):
+        for label, change in {"truncated": lambda d: d[:-1], "fewer": lambda d: d[:4] + struct.pack(">I", 299) + d[8:-1],
+                              "images instead": lambda d: b"\x00\x00\x08\x03" + d[4:]}.items():
+            with self.subTest(label):
+                folder = self.spoiled("train-labels-idx1-ubyte", change)
+                self.classifier_refuses((FAILED, USAGE), ["--data", folder], "train-labels-idx1-ubyte")
+
+    def test_a_broken_gzip_file(self):
+        folder = self.make_data(300, 100)
+        plain = os.path.join(folder, "train-images-idx3-ubyte")
+        with open(plain, "rb") as f:
+            data = gzip.compress(f.read())
+        os.remove(plain)
+        with open(plain + ".gz", "wb") as f:
+            f.write(data[:len(data) // 2])
+        self.classifier_refuses((FAILED, USAGE), ["--data", folder], "train-images-idx3-ubyte")
+
+    def test_a_label_out_of_range(self):
+        folder = self.spoiled("train-labels-idx1-ubyte", lambda d: d[:100] + b"\x0a" + d[101:])
+        p = self.run_program("train_classifier", "--data", folder)
+        self.assertIn(p.code, (FAILED, USAGE), p.tail())
+        self.assertIn("label", p.err)
+        self.assertIn("10", p.err)
+
+    def test_a_label_out_of_range_on_a_node(self):
+        self.start_nodes(3)
+        folder = self.spoiled("train-labels-idx1-ubyte", lambda d: d[:100] + b"\xff" + d[101:])
+        p = self.start_training("--workers", 2, "--data", folder)
+        self.assertIn(p.wait(), (FAILED, USAGE), p.tail())
+        self.assertIn("label", p.err)
+        for node in self.nodes:
+            self.assertTrue(node.is_running(), node.tail())
+        self.train("--workers", 2, "--epochs", 1, "--data", self.make_data(300, 100))
+
+    # --- flags --------------------------------------------------------------------------------------------------------
+
+    def test_flags_that_make_no_sense(self):
+        for arguments, part in ((["--epoch", "3"], "--epoch"), (["--workers", "0"], "--workers"), (["--workers", "two"], "--workers"),
+                                (["--update", "sometimes"], "--update"), (["--batch", "-1"], "--batch"), (["--shards"], "--shards"),
+                                (["--timeout", "soon"], "--timeout"), (["stray"], "stray"), (["--fuse", "maybe"], "--fuse"),
+                                (["--on-failure", "pray"], "--on-failure"), (["--credits", "0"], "--credits")):
+            with self.subTest(arguments):
+                self.classifier_refuses(USAGE, arguments, part)
+        for arguments, part in ((["--cluser", "x"], "--cluser"), (["--job", "boss"], "--job"), (["--threads", "0"], "--threads"),
+                                (["--memory", "lots"], "--memory"), (["stray"], "stray")):
+            with self.subTest(arguments):
+                self.node_refuses(USAGE, arguments, part)
+
+    def test_addresses_that_are_none(self):
+        for text in ("nonsense", "127.0.0.1:99999", "127.0.0.1:", ":1", "127.0.0.1:x"):
+            with self.subTest(text):
+                self.node_refuses(USAGE, ["--cluster", self.cluster, "--listen", text], text)
+                self.node_refuses(USAGE, ["--cluster", self.cluster, "--join", text], text)
+                self.classifier_refuses(USAGE, ["--cluster", self.cluster, "--join", text, "--timeout", "300ms"], text)
+
+    def test_cluster_names_that_are_none(self):
+        for name in ("../x", "a/b", "", "x" * 65, "."):
+            with self.subTest(name):
+                self.node_refuses(USAGE, ["--cluster", name], "cluster")
+
+    def test_a_port_in_use(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.node_refuses(USAGE, ["--cluster", self.cluster, "--listen", address], address)
+
+    def test_an_address_beyond_loopback_needs_a_token(self):
+        self.node_refuses(DENIED, ["--cluster", self.cluster, "--listen", "0.0.0.0:0"], "0.0.0.0:0", "--token-file")
+
+    def test_token_files(self):
+        missing, empty = self.path("missing"), self.path("empty")
+        open(empty, "w").close()
+        os.chmod(empty, 0o600)
+        for path in (missing, empty):
+            with self.subTest(path):
+                self.node_refuses(USAGE, ["--cluster", self.cluster, "--token-file", path], path)
+
+    # --- clusters -----------------------------------------------------------------------------------------------------
+
+    def test_a_cluster_that_is_not_there(self):
+        self.classifier_refuses(UNREACHABLE, ["--cluster", self.cluster, "--timeout", "300ms"], self.cluster, "troupe-node")
+
+    def test_a_member_that_is_not_there(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        self.classifier_refuses(UNREACHABLE, ["--cluster", self.cluster, "--join", f"127.0.0.1:{port}", "--timeout", "300ms"], self.cluster)
+
+    def test_a_member_that_never_answers(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            self.classifier_refuses(UNREACHABLE, ["--cluster", self.cluster, "--join", f"127.0.0.1:{port}", "--timeout", "300ms"], self.cluster)
+
+    def write_token(self, name, text):
+        path = self.path(name)
+        with open(path, "w") as f:
+            f.write(text + "\n")
+        os.chmod(path, 0o600)
+        return path
+
+    def test_a_wrong_token_is_denied(self):
+        right, wrong = self.write_token("right", "r" * 40), self.write_token("wrong", "w" * 40)
+        node = self.start_node("--token-file", right)
+        address = self.address(node)
+        with self.subTest("the tool"):
+            done = self.run_program("troupe", "--cluster", self.cluster, "--join", address, "--token-file", wrong, "list", "nodes")
+            self.assertEqual(done.code, DENIED, done.tail())
+            self.assertIn("token", done.err)
+        with self.subTest("a client"):
+            self.classifier_refuses(DENIED, ["--cluster", self.cluster, "--join", address, "--token-file", wrong, "--timeout", "1s"], "token")
+        with self.subTest("the right one"):
+            p = self.run_program("train_classifier", "--cluster", self.cluster, "--join", address, "--token-file", right,
+                                 "--data", self.make_data(300, 100))
+            self.assertEqual(p.code, 0, p.tail())
+
+    def test_another_cluster_name_is_denied(self):
+        address = self.address(self.start_node())
+        self.classifier_refuses(DENIED, ["--cluster", self.cluster + "-x", "--join", address, "--timeout", "1s"], self.cluster)
+
+    def test_more_workers_than_nodes(self):
+        self.start_nodes(2)
+        self.classifier_refuses(USAGE, ["--cluster", self.cluster, "--workers", 3, "--data", self.make_data(300, 100)], "3", "2")
+
+    def test_names_that_are_not_there(self):
+        self.start_nodes(1)
+        for arguments in (["show", "node", "nobody"], ["show", "actor", "nobody"], ["why", "nothing"]):
+            with self.subTest(arguments):
+                done = self.run_program("troupe", "--cluster", self.cluster, *arguments)
+                self.assertEqual(done.code, NOT_FOUND, done.tail())
+
+    # --- hostile bytes ------------------------------------------------------------------------------------------------
+
+    def test_garbage_on_a_nodes_port_harms_no_job(self):
+        common = ("--workers", 2, "--shards", 2, "--epochs", 40, "--data", self.make_data(), "--json")
+        wanted = self.json_of(self.train_alone(*common))["weights_hash"]
+        ports = [int(self.address(node).rsplit(":", 1)[1]) for node in self.start_nodes(3)]
+        training = self.start_training(*common, "--name", "harmed")
+        self.until_step(training, "harmed", 5)
+        ports += [int(n["address"].rsplit(":", 1)[1]) for n in self.list("nodes") if n["kind"] == "client"]
+        rounds, sockets = 0, []
+        while training.is_running() and rounds < 20:
+            for port in ports:
+                sockets += attack(port, rounds)
+            rounds += 1
+        self.assertEqual(training.wait(), 0, training.tail())
+        for s in sockets:
+            s.close()
+        self.assertGreater(rounds, 0)
+        self.assertEqual(self.json_of(training)["weights_hash"], wanted)
+        for node in self.nodes:
+            self.assertTrue(node.is_running(), node.tail())
+            self.assertEqual(node.err, "")
+        self.assertEqual(self.json_of(self.train(*common))["weights_hash"], wanted)
+
+    def test_a_flood_of_connections_harms_no_job(self):
+        common = ("--workers", 2, "--shards", 2, "--epochs", 40, "--data", self.make_data(), "--json")
+        wanted = self.json_of(self.train_alone(*common))["weights_hash"]
+        ports = [int(self.address(node).rsplit(":", 1)[1]) for node in self.start_nodes(3)]
+        training = self.start_training(*common, "--name", "flooded")
+        self.until_step(training, "flooded", 5)
+        sockets = [connect(port) for _ in range(200) for port in ports]
+        self.assertEqual(training.wait(), 0, training.tail())
+        for s in sockets:
+            if s is not None:
+                s.close()
+        self.assertEqual(self.json_of(training)["weights_hash"], wanted)
+        self.start_nodes(1)  # still takes newcomers
+
+    def test_a_silent_connection_is_closed(self):
+        port = int(self.address(self.start_node()).rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.settimeout(harness.HANG)
+            while s.recv(4096):
+                pass
+
+    def test_garbage_in_the_folder_of_sockets_harms_nobody(self):
+        nodes = self.start_nodes(2)
+        folder = next(root for root, _, names in os.walk(self.folder.name) if any(n.endswith(".sock") for n in names))
+        with open(os.path.join(folder, "00000000deadbeef.sock"), "wb") as f:
+            f.write(b"no socket")
+        os.mkdir(os.path.join(folder, "0000000000000bad.sock"))
+        os.symlink("/nowhere", os.path.join(folder, "00000000000000aa.sock"))
+        silent = socket.socket(socket.AF_UNIX)
+        silent.bind(os.path.join(folder, "00000000000000bb.sock"))
+        silent.listen()
+        babbling = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for name in os.listdir(folder):
+            for data in (b"", b"x", os.urandom(500), os.urandom(60000)):
+                try:
+                    babbling.sendto(data, os.path.join(folder, name))
+                except OSError:
+                    pass
+        self.start_nodes(1)
+        self.train("--workers", 3, "--epochs", 1, "--data", self.make_data(300, 100))
+        for node in nodes:
+            self.assertTrue(node.is_running(), node.tail())
+        silent.close()
+        babbling.close()
+
+
+def connect(port):
+    try:
+        s = socket.create_connection(("127.0.0.1", port), timeout=10)
+    except OSError:
+        return None  # the node may refuse what is too much
+    s.setblocking(False)
+    return s
+
+
+def attack(port, number):
+    """Connections with bytes that no peer sends; returns those that stay open."""
+    rng = random.Random(number)
+    hello = b""
+    probe = connect(port)
+    if probe is not None:
+        probe.settimeout(10)
+        try:
+            hello = probe.recv(4096)  # what a node says first: the best start for lies
+        except OSError:
+            pass
+        probe.close()
+    payloads = [
+        rng.randbytes(1), rng.randbytes(64), rng.randbytes(100_000),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 4096, b"\xff" * 4096,
+        hello[:len(hello) // 2],                     # half a frame, and silence
+        hello, hello * 3,                            # its own words, back
+        hello[:8] + b"\xff" * 8 + hello[16:],        # huge lengths
+        bytes(b ^ (1 << rng.randrange(8)) if i == rng.randrange(max(1, len(hello))) else b for i, b in enumerate(hello)),
+        b"",                                         # silence
+    ]
+    open_ones = []
+    for payload in payloads:
+        s = connect(port)
+        if s is None:
+            continue
+        try:
+            s.send(payload)
+        except OSError:
+            pass
+        if rng.random() < 0.5:
+            s.close()
+        else:
+            open_ones.append(s)
+    return open_ones
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Nodes and clients die or freeze in mid-training; nobody waits for them: failures.py BIN_FOLDER
+
+Every failure is repeated a few times, since it meets the job at another moment each time. How long it took to notice
+is printed, as lines "noticed KIND SECONDS".
+"""
+
+import re
+import signal
+import time
+
+import harness
+
+REPEATS = 3
+NOTICED_MAX = 20.0  # seconds, against hangs: what is expected is 0.1 s of a killed and 2 s of a stopped process
+ENDLESS = 1_000_000  # epochs: certainly still running
+
+
+class failures(harness.cluster_test):
+    def setUp(self):
+        super().setUp()
+        self.data = self.make_data()
+        self.start_nodes(3)
+
+    def begin(self, update, epochs, *arguments):
+        """Two workers and one shard, each on a node of its own, in mid-training."""
+        self.number = getattr(self, "number", 0) + 1
+        self.job_name = f"job{self.number}"
+        training = self.start_training("--workers", 2, "--shards", 1, "--update", update, "--epochs", epochs, "--data", self.data,
+                                       "--name", self.job_name, "--json", *arguments)
+        self.until_step(training, self.job_name, 20)
+        return training
+
+    def strike(self, node, how):
+        node.send(how)
+        self.struck = time.monotonic()
+
+    def noticed(self, kind, at):
+        seconds = at - self.struck
+        print(f"noticed {kind} {seconds:.3f}", flush=True)
+        self.assertLess(seconds, NOTICED_MAX, kind)
+
+    def heal(self, node):
+        """Three nodes again: a killed one is replaced, a frozen one wakes up and joins anew."""
+        if node.is_running():
+            node.send(signal.SIGCONT)
+        else:
+            self.start_node()
+        self.wait_nodes(3)
+        self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name))
+
+    def one_line(self, training, node, node_name):
+        """The failed training's only line: it names node, pid, actor and step."""
+        self.assertEqual(training.wait(), 1, training.tail())
+        lines = self.said(training)
+        self.assertEqual(len(lines), 1, training.tail())
+        for part in (node_name, f"pid {node.pid}", "actor ", self.job_name):
+            self.assertIn(part, lines[0])
+        self.assertRegex(lines[0], r"\bstep \d+")
+        self.assertEqual(training.out, "")
+        return training.line(r"failed", "err")[1]
+
+    def said(self, training):
+        """What it said on stderr beside progress and the accounts of workers."""
+        return [l for l in training.err.splitlines() if not re.search(r"^( *\d+%  epoch|worker \d+: fed) ", l)]
+
+    def accounts(self, training):
+        found = [tuple(map(int, m)) for m in
+                 re.findall(r"^worker \d+: fed (\d+) = applied (\d+) \+ dropped (\d+) \+ in flight at death (\d+)$", training.err, re.M)]
+        self.assertEqual(len(found), 2, training.tail())
+        for fed, applied, dropped, in_flight in found:
+            self.assertEqual(fed, applied + dropped + in_flight, training.tail())
+        return found
+
+    # --- a worker's node ----------------------------------------------------------------------------------------------
+
+    def goes_on(self, how, kind):
+        for _ in range(REPEATS):
+            # 8 steps of each worker an epoch.
+            training = self.begin("async", 400)
+            node = self.node_of(self.job_name, "worker/1/")
+            name = self.name_of(node)
+            self.strike(node, how)
+            found = training.line(r"training goes on", "err")
+            self.assertIsNotNone(found, training.tail())
+            self.noticed(f"async-worker-{kind}", found[1])
+            self.assertIn(name, found[0].string)
+            self.assertIn(f"pid {node.pid}", found[0].string)
+            self.assertEqual(training.wait(), 0, training.tail())
+            result = self.json_of(training)
+            first, second = self.accounts(training)
+            self.assertEqual(first[0], 8 * 400)
+            self.assertEqual(first[3], 0)
+            self.assertGreater(second[1], 0)
+            self.assertLess(second[0], 8 * 400)
+            self.assertEqual(result["applied"], first[1] + second[1])
+            self.assertGreater(result["test_accuracy"], 0.5)
+            self.heal(node)
+
+    def ends(self, update, actor, how, kind):
+        for _ in range(REPEATS):
+            training = self.begin(update, ENDLESS)
+            node = self.node_of(self.job_name, actor)
+            name = self.name_of(node)
+            self.strike(node, how)
+            self.noticed(kind, self.one_line(training, node, name))
+            self.heal(node)
+
+    def test_asynchronous_training_goes_on_without_a_killed_worker(self):
+        self.goes_on(signal.SIGKILL, "killed")
+
+    def test_asynchronous_training_goes_on_without_a_stopped_worker(self):
+        self.goes_on(signal.SIGSTOP, "stopped")
+
+    def test_synchronous_training_ends_when_a_worker_is_killed(self):
+        self.ends("sync", "worker/1/", signal.SIGKILL, "sync-worker-killed")
+
+    def test_synchronous_training_ends_when_a_worker_is_stopped(self):
+        self.ends("sync", "worker/1/", signal.SIGSTOP, "sync-worker-stopped")
+
+    # --- a shard's node -----------------------------------------------------------------------------------------------
+
+    def test_synchronous_training_ends_when_a_shard_is_killed(self):
+        self.ends("sync", "shard/0/", signal.SIGKILL, "sync-shard-killed")
+
+    def test_synchronous_training_ends_when_a_shard_is_stopped(self):
+        self.ends("sync", "shard/0/", signal.SIGSTOP, "sync-shard-stopped")
+
+    def test_asynchronous_training_ends_when_a_shard_is_killed(self):
+        self.ends("async", "shard/0/", signal.SIGKILL, "async-shard-killed")
+
+    def test_asynchronous_training_ends_when_a_shard_is_stopped(self):
+        self.ends("async", "shard/0/", signal.SIGSTOP, "async-shard-stopped")
+
+    def test_training_ends_when_a_node_leaves(self):
+        training = self.begin("sync", ENDLESS)
+        node = self.node_of(self.job_name, "worker/0/")
+        name = self.name_of(node)
+        self.strike(node, signal.SIGTERM)
+        self.noticed("sync-worker-left", self.one_line(training, node, name))
+        self.assertEqual(node.wait(), 0, node.tail())
+
+    # --- the client ---------------------------------------------------------------------------------------------------
+
+    def test_a_job_ends_on_all_nodes_when_its_client_is_killed(self):
+        for update in ("sync", "async") * 2:
+            training = self.begin(update, ENDLESS)
+            self.assertTrue(self.running_parts(self.job_name))
+            self.strike(training, signal.SIGKILL)
+            self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name), NOTICED_MAX, pause=0)
+            self.noticed("client-killed", time.monotonic())
+        for node in self.nodes:
+            self.assertTrue(node.is_running(), node.tail())
+        self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
+
+    def test_a_job_ends_on_all_nodes_when_its_client_is_stopped(self):
+        training = self.begin("sync", ENDLESS)
+        names = {n["name"] for n in self.list("nodes") if n["kind"] == "node"}
+        self.strike(training, signal.SIGSTOP)
+        self.until("all parts of the job have ended", lambda: not [a for a in self.running_parts(self.job_name) if a["node"] in names], NOTICED_MAX, pause=0)
+        self.noticed("client-stopped", time.monotonic())
+        self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
+        training.send(signal.SIGCONT)
+        self.assertEqual(training.wait(), 1, training.tail())
+        self.assertEqual(len(self.said(training)), 1, training.tail())
+
+    def test_Ctrl_C_ends_the_job_everywhere(self):
+        training = self.begin("sync", ENDLESS)
+        self.strike(training, signal.SIGINT)
+        self.assertEqual(training.wait(), 1, training.tail())
+        self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name))
+        self.assertEqual(len(self.said(training)), 1, training.tail())
+        self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
+
+
+if __name__ == "__main__":
+    harness.main()
