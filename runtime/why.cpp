@@ -121,6 +121,12 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   answer.job = j.name;
   if (walk.roots().empty()) return explain_without_actors(c, j, nodes, std::move(answer));
   const auto& r = walk.roots().front();
+  if (!r.is_settled) {
+    answer.kind = root_kind::moving;
+    answer.since_seconds = r.since_seconds;
+    answer.root = fmt::format("{}: it goes on, and no wait is older than {}", heading(j), format_seconds(skew_seconds));
+    return {std::move(answer), severity(r)};
+  }
   answer.kind = r.kind;
   answer.actor = r.actor;
   answer.node = r.node;
@@ -174,6 +180,7 @@ std::string_view to_string(root_kind k) noexcept {
     case root_kind::no_job: return "no job";
     case root_kind::job_done: return "job done";
     case root_kind::job_failed: return "job failed";
+    case root_kind::moving: return "moving";
     case root_kind::node_lost: return "node lost";
     case root_kind::actor_ended: return "actor ended";
     case root_kind::actor_missing: return "actor missing";

@@ -12,6 +12,7 @@ import time
 import harness
 
 REPEATS = 3
+MOMENTS = 8
 NOTICED_MAX = 20.0  # seconds, against hangs: what is expected is 0.1 s of a killed and 2 s of a stopped process
 ENDLESS = 1_000_000  # epochs: certainly still running
 
@@ -139,6 +140,46 @@ class failures(harness.cluster_test):
         self.strike(node, signal.SIGTERM)
         self.noticed("sync-worker-left", self.one_line(training, node, name))
         self.assertEqual(node.wait(), 0, node.tail())
+
+    # --- at any moment ------------------------------------------------------------------------------------------------
+
+    def strike_at(self, moment, update, choose, how):
+        """A short training; after `moment` seconds, whatever it does by then, somebody is struck. It ends either way."""
+        self.job_name = f"any{self.number}"
+        self.number += 1
+        training = self.start_training("--workers", 2, "--shards", 2, "--update", update, "--epochs", 30, "--data", self.data,
+                                       "--name", self.job_name, "--json")
+        time.sleep(moment)
+        victim = choose(training)
+        victim.send(how)
+        if victim is training:
+            training.wait()
+        else:
+            # 0: done before, or without it; 1: failed; 2, 3: too few nodes were left when it began.
+            self.assertIn(training.wait(), (0, 1, 2, 3), training.tail())
+            if how == signal.SIGKILL:
+                victim.wait()
+                self.nodes.remove(victim)
+                self.start_node()
+            victim.send(signal.SIGCONT)
+        self.wait_nodes(3)
+        self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name))
+        for node in self.nodes:
+            self.assertTrue(node.is_running(), node.tail())
+
+    def test_a_node_dies_at_any_moment(self):
+        self.number = 0
+        for i in range(MOMENTS):
+            for update in ("sync", "async"):
+                self.strike_at(i * 0.05, update, lambda _: self.nodes[self.number % 3], signal.SIGKILL)
+        self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
+
+    def test_a_client_ends_at_any_moment(self):
+        self.number = 0
+        for i in range(MOMENTS):
+            for how in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+                self.strike_at(i * 0.05, "sync", lambda training: training, how)
+        self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
 
     # --- the client ---------------------------------------------------------------------------------------------------
 

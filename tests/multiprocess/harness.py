@@ -186,9 +186,9 @@ class cluster_test(unittest.TestCase):
     def wait_nodes(self, count):
         self.tool("wait", f"nodes={count}", "--timeout", f"{HANG:.0f}s", seconds=2 * HANG)
 
-    def list(self, kind):
+    def list(self, kind, *arguments):
         """What `troupe list` says, parsed; also where some node does not answer."""
-        return json.loads(self.tool("list", kind, "--json", codes=(0, 4)))
+        return json.loads(self.tool("list", kind, "--json", *arguments, codes=(0, 4)))
 
     def name_of(self, node):
         """Of its present life: a process that was held dead joins anew under another name."""

@@ -30,6 +30,18 @@ class why(harness.cluster_test):
             node.send(signal.SIGCONT)
             self.wait_nodes(3)
 
+    def test_a_training_that_goes_on_has_no_root(self):
+        # With one credit per edge nearly every actor waits at nearly every moment.
+        self.start_nodes(3)
+        training = self.start_training("--workers", 2, "--shards", 2, "--epochs", 1_000_000, "--name", "tight", "--credits", 1,
+                                       "--data", self.make_data())
+        self.until_step(training, "tight", 20)
+        for _ in range(10):
+            answer = self.answer("tight")
+            self.assertNotIn(answer["kind"], ("node lost", "cycle", "actor ended", "actor missing", "no job", "job failed"), answer)
+        training.send(signal.SIGINT)
+        self.assertEqual(training.wait(), 1, training.tail())
+
     def test_a_program_that_takes_no_values_is_the_root(self):
         self.start_nodes(1)
         program = self.start("stuck_pipeline", self.cluster, "no-fetch")

@@ -231,6 +231,17 @@ BOOST_AUTO_TEST_CASE(an_actor_that_waits_for_itself_is_a_circle_of_one) {
   BOOST_TEST(has(s.explain().root, "an actor waits for itself, for 5.0 s: loop for input from loop"));
 }
 
+BOOST_AUTO_TEST_CASE(a_job_with_nothing_but_a_young_circle_goes_on) {
+  scene s;
+  s.waits("loss", "c1", {in("a", "n1", 0.004)}, "fetch");
+  s.waits("a", "n1", {in("b", "n2", 0.002)});
+  s.waits("b", "n2", {in("a", "n1", 0.002)});
+  const auto answer = s.explain();
+  BOOST_TEST((answer.kind == root_kind::moving));
+  BOOST_TEST(answer.chain.empty());
+  BOOST_TEST(has(answer.root, "it goes on"));
+}
+
 BOOST_AUTO_TEST_CASE(a_young_circle_is_only_the_difference_between_two_answers) {
   scene s;
   s.waits("loss", "c1", {in("a", "n1", 0.004, 0), in("op", "n1", 0.003, 1)}, "fetch");
