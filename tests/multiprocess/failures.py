@@ -174,6 +174,12 @@ class failures(harness.cluster_test):
                 self.strike_at(i * 0.05, update, lambda _: self.nodes[self.number % 3], signal.SIGKILL)
         self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
 
+    def test_a_node_is_stopped_at_any_moment(self):
+        self.number = 0
+        for i in range(MOMENTS):
+            self.strike_at(i * 0.05, ("sync", "async")[i % 2], lambda _: self.nodes[self.number % 3], signal.SIGSTOP)
+        self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
+
     def test_a_client_ends_at_any_moment(self):
         self.number = 0
         for i in range(MOMENTS):
