@@ -244,7 +244,10 @@ struct node_actor_state {
     context->kernels = env.kernels;
     context->device = env.device;
     context->bugs = env.bugs;
-    for (const auto& m : meters) context->meters.push_back(m.get());
+    for (const auto& m : meters) {
+      context->meters.push_back(m.get());
+      context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
+    }
     for (const auto& e : job_plan->edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
     for (const auto& t : p.nodes) job_plan->tasks[static_cast<std::size_t>(&t - p.nodes.data())].node = t;
     context->records.resize(job_plan->actors.size());

@@ -23,33 +23,50 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
 }  // namespace
 
 port_shell::port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part, std::uint32_t actor)
-    : port_actor::base(cfg), logic_(make_logic(*this, std::move(part), actor)) {}
+    : port_actor::base(cfg),
+      pool_(part->pools[part->job_plan->actors[actor].stream % part->pools.size()]),
+      logic_(make_logic(*this, std::move(part), actor)) {}
 
 port_shell::~port_shell() = default;
 
 void port_shell::on_exit() { logic_.reset(); }
 
+// PA-3. The logic is gone only after the actor has ended, when no handler runs any more.
+template <class Call>
+void port_shell::guarded(Call&& call) {
+  try {
+    call(*logic_);
+  } catch (const std::exception& e) {
+    logic_->fail(error(error_code::failed, e.what()));
+  }
+}
+
+// PA-4. The base class looks for a handler by comparing types one after the other, and makes a promise of a response.
+caf::invoke_message_result port_shell::consume(caf::mailbox_element& x) {
+  auto* m = message_pool<tensor_ready>::in_pooled(x);
+  if (m == nullptr) return port_actor::base::consume(x);
+  pool_->recycle(x);
+  guarded([m](port_logic& l) { l.on_tensor(*m); });
+  return caf::invoke_message_result::consumed;
+}
+
 port_shell::behavior_type port_shell::make_behavior() {
-  // PA-3. The logic is gone only after the actor has ended, when no handler runs any more.
-  auto guarded = [this](auto&& call) {
-    try {
-      call(*logic_);
-    } catch (const std::exception& e) {
-      logic_->fail(error(error_code::failed, e.what()));
-    }
-  };
   return {
-      [=](wire_ports& m) { guarded([&](port_logic& l) { l.wire(*m.handles); }); },
-      [=](start_firing) { guarded([](port_logic& l) { l.start(); }); },
-      [=](tensor_ready& m) { guarded([&](port_logic& l) { l.on_tensor(m); }); },
-      [=](const credit& m) { guarded([&](port_logic& l) { l.on_credit(m); }); },
-      [=](const peer_lost& m) { guarded([&](port_logic& l) { l.on_peer_lost(m); }); },
+      [this](tensor_ready& m) { guarded([&](port_logic& l) { l.on_tensor(m); }); },
+      [this](const credit& m) { guarded([&](port_logic& l) { l.on_credit(m); }); },
+      [this](wire_ports& m) { guarded([&](port_logic& l) { l.wire(*m.handles); }); },
+      [this](start_firing) { guarded([](port_logic& l) { l.start(); }); },
+      [this](const peer_lost& m) { guarded([&](port_logic& l) { l.on_peer_lost(m); }); },
       [this](end_actor) { quit(); },
   };
 }
 
 port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
-    : self_(self), part_(std::move(part)), actor_(actor), record_(*part_->records[actor]) {
+    : self_(self),
+      part_(std::move(part)),
+      actor_(actor),
+      record_(*part_->records[actor]),
+      pool_(*part_->pools[self_plan().stream % part_->pools.size()]) {
   const auto& plan = *part_->job_plan;
   for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
 }
@@ -134,7 +151,7 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
   expects(o.is_held, "PA-1: an item needs a credit");
   o.is_held = false;
   record_.count_out(value.size_bytes());
-  tell(self_.context(), o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
+  pool_.send(self_.context(), o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
 }
 
 void port_logic::count_firing() {

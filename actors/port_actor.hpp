@@ -14,8 +14,11 @@
 // PA-2  A failure is reported once, with the step; afterwards the actor keeps still until it is ended.
 // PA-3  No exception leaves a handler: a broken invariant is a failure of this actor.
 // Ends: on end_actor, which also breaks the cycles of handles between neighbours.
+// PA-4  Items from actors of the part come in pooled elements and skip CAF's matching of handlers (consume); all other
+//       messages, and items from a link or the program, take CAF's way.
 // Threading: pinned to one worker; kernels run inside the handlers of that worker, which is a device stream's thread.
 
+#include "actors/message_pool.hpp"
 #include "actors/messages.hpp"
 #include "actors/planted_bugs.hpp"
 #include "devices/kernel.hpp"
@@ -49,6 +52,7 @@ struct part_context {
   std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it
   std::vector<std::shared_ptr<shard_counters>> ledgers;  // by actor; null for all but the shards here
   std::vector<stream_meter*> meters;                   // by stream
+  std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // by stream
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
@@ -66,8 +70,13 @@ class port_shell final : public port_actor::base {
   behavior_type make_behavior() override;
   void on_exit() override;
   const char* name() const override { return "port_actor"; }
+  caf::invoke_message_result consume(caf::mailbox_element& x) override;
 
  private:
+  template <class Call>
+  void guarded(Call&& call);
+
+  std::shared_ptr<message_pool<tensor_ready>> pool_;  // of this worker
   std::unique_ptr<port_logic> logic_;
 };
 
@@ -117,6 +126,7 @@ class port_logic {
   std::shared_ptr<const part_context> part_;
   const std::uint32_t actor_;
   actor_record& record_;
+  message_pool<tensor_ready>& pool_;
   port_set<port_actor> ports_;
   std::vector<std::vector<std::uint32_t>> outlets_of_;  // output port -> outlets
   std::uint64_t fired_ = 0;
