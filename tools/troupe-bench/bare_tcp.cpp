@@ -85,8 +85,8 @@ result<std::unique_ptr<bare_server>> bare_server::start() {
   s->listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   auto at = loopback(0);
   socklen_t size = sizeof at;
-  if (s->listener_ < 0 || ::bind(s->listener_, reinterpret_cast<sockaddr*>(&at), size) != 0 || ::listen(s->listener_, 1) != 0 ||
-      ::getsockname(s->listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
+  if (s->listener_ < 0 || ::bind(s->listener_, reinterpret_cast<sockaddr*>(&at), size) != 0 ||
+      ::listen(s->listener_, 1) != 0 || ::getsockname(s->listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
     return broken("listen");
   s->port_ = ntohs(at.sin_port);
   s->thread_ = std::thread([raw = s.get()] { raw->serve(); });
@@ -132,11 +132,13 @@ result<double> bare_client::ping_pong(std::size_t bytes, std::uint64_t count) {
   if (!write_all(fd_, &o, sizeof o) || !read_all(fd_, &ready, 1)) return broken("ping-pong");
   const auto began = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < count; ++i)
-    if (!write_all(fd_, buffers_[0].data(), bytes) || !read_all(fd_, buffers_[0].data(), bytes)) return broken("ping-pong");
+    if (!write_all(fd_, buffers_[0].data(), bytes) || !read_all(fd_, buffers_[0].data(), bytes))
+      return broken("ping-pong");
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-result<double> bare_client::stream(std::size_t bytes, std::uint64_t count, std::uint64_t buffers_here, std::uint64_t buffers_there) {
+result<double> bare_client::stream(std::size_t bytes, std::uint64_t count, std::uint64_t buffers_here,
+                                   std::uint64_t buffers_there) {
   const order o{order_kind::stream, bytes, count, buffers_there};
   char ready = 0;
   fit(buffers_, bytes, buffers_here);

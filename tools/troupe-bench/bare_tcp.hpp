@@ -43,7 +43,8 @@ class bare_client {
   result<double> ping_pong(std::size_t bytes, std::uint64_t count);
   // Seconds until `count` messages of `bytes` have been read at the other end. Both ends cycle over as many buffers as
   // they are told, which are made before the clock starts, and again only when sizes change.
-  result<double> stream(std::size_t bytes, std::uint64_t count, std::uint64_t buffers_here, std::uint64_t buffers_there);
+  result<double> stream(std::size_t bytes, std::uint64_t count, std::uint64_t buffers_here,
+                        std::uint64_t buffers_there);
 
  private:
   bare_client() = default;

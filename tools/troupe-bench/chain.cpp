@@ -15,13 +15,19 @@
 
 namespace troupe {
 
-struct bare_item { tensor value; };
-struct bare_operand { tensor value; };
+struct bare_item {
+  tensor value;
+};
+struct bare_operand {
+  tensor value;
+};
 struct bare_run {
   std::uint64_t items = 0, in_flight = 0;
   caf::actor to;
 };
-struct bare_done { double seconds = 0; };
+struct bare_done {
+  double seconds = 0;
+};
 
 }  // namespace troupe
 

@@ -1,8 +1,9 @@
 #pragma once
 // The bare baseline of a hop: typed CAF actors that pass a tensor handle on, written as any user of CAF would.
 //
-// A chain is N actors behind a driver, which sends the first item, takes what comes out of the last actor, and keeps a number of items in
-// flight. With an operand, every actor waits for a second message, from one actor that sends it to all.
+// A chain is N actors behind a driver, which sends the first item, takes what comes out of the last actor, and keeps a
+// number of items in flight. With an operand, every actor waits for a second message, from one actor that sends it to
+// all.
 //
 // Threading: build, run and destroy from one thread; the actors run where they are placed.
 

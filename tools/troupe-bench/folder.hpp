@@ -25,7 +25,8 @@ class bench_folder {
   bench_folder& operator=(const bench_folder&) = delete;
 
   result<std::string> path() const {
-    if (path_.empty()) return error(error_code::failed, "no temporary folder can be made (set TMPDIR to a folder that can be written)");
+    if (path_.empty())
+      return error(error_code::failed, "no temporary folder can be made (set TMPDIR to a folder that can be written)");
     return path_;
   }
 

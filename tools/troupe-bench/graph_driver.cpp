@@ -17,8 +17,12 @@ struct run_steps {
   caf::actor to;
 };
 struct driver_ready {};
-struct driver_failed { std::string line; };
-struct steps_done { double seconds = 0; };
+struct driver_failed {
+  std::string line;
+};
+struct steps_done {
+  double seconds = 0;
+};
 
 }  // namespace troupe
 
@@ -92,7 +96,8 @@ struct driver_state {
   }
 };
 
-caf::behavior driver(caf::stateful_actor<driver_state>* self, caf::actor node, caf::actor owner, std::shared_ptr<const job_request> request) {
+caf::behavior driver(caf::stateful_actor<driver_state>* self, caf::actor node, caf::actor owner,
+                     std::shared_ptr<const job_request> request) {
   auto& s = self->state;
   s.self = self;
   s.node = std::move(node);
@@ -116,7 +121,9 @@ caf::behavior driver(caf::stateful_actor<driver_state>* self, caf::actor node, c
       [&s](const fetched& m) { s.on_fetched(m); },
       [&s](const feed_ready& m) { s.on_room(m); },
       [&s](run_steps& m) { s.start(m); },
-      [&s](const stop_job& m) { s.say(s.node, stop_own_job{s.job, m.reason}); },
+      [&s](const stop_job& m) {
+        s.say(s.node, stop_own_job{s.job, m.reason});
+      },
       [&s](const job_finished&) { s.over("the job has ended"); },
       [&s](job_failed& m) { s.over(std::move(m.line)); },
   };
@@ -141,7 +148,8 @@ result<std::unique_ptr<graph_driver>> graph_driver::start(process& p, plan job_p
   auto& parts = *d->parts_;
   auto request = std::make_shared<const job_request>(job_request{std::move(job_plan), std::move(nodes), true});
   auto* stream = static_cast<pinned_scheduler&>(p.system().scheduler()).stream(0);
-  parts.actor = spawn_on(p.system(), stream, &driver, p.node(), caf::actor_cast<caf::actor>(parts.self), std::move(request));
+  parts.actor =
+      spawn_on(p.system(), stream, &driver, p.node(), caf::actor_cast<caf::actor>(parts.self), std::move(request));
   parts.self->receive([](driver_ready) {}, [&](driver_failed& m) { parts.failure = std::move(m.line); });
   if (!parts.failure.empty()) return parts.failed();
   return d;
@@ -158,7 +166,8 @@ result<double> graph_driver::run(std::uint64_t steps, std::uint64_t in_flight) {
   caf::scoped_actor self{parts_->self->home_system()};
   tell(nullptr, parts_->actor, run_steps{steps, in_flight, caf::actor_cast<caf::actor>(self)});
   double seconds = 0;
-  self->receive([&](const steps_done& m) { seconds = m.seconds; }, [&](driver_failed& m) { parts_->failure = std::move(m.line); });
+  self->receive([&](const steps_done& m) { seconds = m.seconds; },
+                [&](driver_failed& m) { parts_->failure = std::move(m.line); });
   if (!parts_->failure.empty()) return parts_->failed();
   return seconds;
 }

@@ -1,9 +1,9 @@
 #pragma once
-// Runs the steps of a plan from an actor on a stream, in place of the program: the production actors, without the crossings
-// to the program's thread.
+// Runs the steps of a plan from an actor on a stream, in place of the program: the production actors, without the
+// crossings to the program's thread.
 //
-// It talks to feeds and fetches as a program does: an item for each feed of a step, at most as many ahead as a feed has room
-// for, and a credit for every fetched value.
+// It talks to feeds and fetches as a program does: an item for each feed of a step, at most as many ahead as a feed has
+// room for, and a credit for every fetched value.
 //
 // Threading: open, run and destroy from one thread.
 

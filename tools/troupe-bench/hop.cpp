@@ -1,7 +1,8 @@
-// A hop: one message between two op actors of one stream, with credits, counters and registry on, every op an actor of its own.
+// A hop: one message between two op actors of one stream, with credits, counters and registry on, every op an actor of
+// its own.
 //
-// Per step the driver adds a feed, a fetch and four messages to the chain's 1,000; they are counted in, so the figure is 0.4 %
-// too high, for the bare chain 0.1 %. Nothing crosses threads: the driver is on the stream too.
+// Per step the driver adds a feed, a fetch and four messages to the chain's 1,000; they are counted in, so the figure
+// is 0.4 % too high, for the bare chain 0.1 %. Nothing crosses threads: the driver is on the stream too.
 
 #include "tools/troupe-bench/chain.hpp"
 #include "tools/troupe-bench/graph_driver.hpp"
@@ -51,7 +52,8 @@ class call_chain {
  public:
   explicit call_chain(bool has_operand) {
     for (std::uint32_t i = 0; i < chain_length; ++i)
-      ops_.push_back(has_operand ? std::unique_ptr<called_op>(std::make_unique<called_add>()) : std::make_unique<called_relu>());
+      ops_.push_back(has_operand ? std::unique_ptr<called_op>(std::make_unique<called_add>())
+                                 : std::make_unique<called_relu>());
   }
   double run(std::uint64_t steps) {
     const std::array<float, elements> x{}, operand{};
@@ -99,10 +101,13 @@ result<void> measure(const bench_options& o, bench_report& report, bool has_oper
                                      [&]() -> result<double> { return bare.run(steps, in_flight) * per_hop; },
                                      [&]() -> result<double> { return calls.run(steps * 16) * per_hop / 16; }});
   if (!figures) return figures.error();
-  const auto what = fmt::format("{} x {}, {} in flight", chain_length, has_operand ? "add (fed operand)" : "relu", in_flight);
+  const auto what =
+      fmt::format("{} x {}, {} in flight", chain_length, has_operand ? "add (fed operand)" : "relu", in_flight);
   const std::string bare_name = has_operand ? "two bare typed CAF messages" : "bare typed CAF message";
-  report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), bare_name, (*figures)[1], bench_ratio::ours_to_baseline, "<= 1.25"});
-  report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), "plain virtual call", (*figures)[2], bench_ratio::ours_to_baseline, ""});
+  report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), bare_name, (*figures)[1],
+              bench_ratio::ours_to_baseline, "<= 1.25"});
+  report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), "plain virtual call", (*figures)[2],
+              bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

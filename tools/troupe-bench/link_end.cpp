@@ -18,12 +18,16 @@
 
 namespace troupe {
 
-struct on_io { std::function<void()> call; };
+struct on_io {
+  std::function<void()> call;
+};
 struct send_stream {
   std::uint64_t count = 0;
   caf::actor to;
 };
-struct stream_sent { double seconds = 0; };
+struct stream_sent {
+  double seconds = 0;
+};
 
 }  // namespace troupe
 
@@ -73,9 +77,13 @@ class source final : public source_actor::base {
   source(caf::actor_config& cfg, caf::actor link, std::uint32_t edge)
       : source_actor::base(cfg), link_(std::move(link)), edge_(edge), credits_(stream_cases[edge].credits) {}
   behavior_type make_behavior() override {
-    return {[](wire_ports&) {},  [](start_firing) {},    [](tensor_ready&) {},
-            [this](const credit& m) { on_credit(m); },   [](const peer_lost&) {},
-            [](end_actor) {},    [this](send_stream& m) { start(std::move(m)); }};
+    return {[](wire_ports&) {},
+            [](start_firing) {},
+            [](tensor_ready&) {},
+            [this](const credit& m) { on_credit(m); },
+            [](const peer_lost&) {},
+            [](end_actor) {},
+            [this](send_stream& m) { start(std::move(m)); }};
   }
   void on_exit() override { link_ = nullptr; }
 
@@ -84,7 +92,8 @@ class source final : public source_actor::base {
     task_ = std::move(m);
     sent_ = 0;
     while (tensors_.size() < link_end::buffers_sent_from(edge_)) {
-      tensors_.push_back(tensor::make({dtype::f32, {static_cast<std::int64_t>(stream_cases[edge_].bytes / sizeof(float))}}));
+      tensors_.push_back(
+          tensor::make({dtype::f32, {static_cast<std::int64_t>(stream_cases[edge_].bytes / sizeof(float))}}));
       for (auto& b : tensors_.back().bytes()) b = std::byte{1};
     }
     began_ = std::chrono::steady_clock::now();
@@ -95,12 +104,14 @@ class source final : public source_actor::base {
     credits_ += m.count;
     send_some();
     if (sent_ == task_.count && credits_ == stream_cases[edge_].credits)
-      tell(context(), task_.to, stream_sent{std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count()});
+      tell(context(), task_.to,
+           stream_sent{std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count()});
   }
 
   void send_some() {
     for (; credits_ > 0 && sent_ < task_.count; --credits_, ++sent_, ++sequence_)
-      tell(context(), link_, send_tensor{bench_job, edge_, sequence_, tag{.step = sequence_}, tensors_[sequence_ % tensors_.size()]});
+      tell(context(), link_,
+           send_tensor{bench_job, edge_, sequence_, tag{.step = sequence_}, tensors_[sequence_ % tensors_.size()]});
   }
 
   caf::actor link_;
@@ -118,7 +129,7 @@ class sink final : public port_actor::base {
   sink(caf::actor_config& cfg, caf::actor link, std::uint32_t edge, std::atomic<std::uint64_t>& buffers)
       : port_actor::base(cfg), link_(std::move(link)), edge_(edge), buffers_(buffers) {}
   behavior_type make_behavior() override {
-    return {[](wire_ports&) {}, [](start_firing) {}, [this](tensor_ready& m) { on_tensor(m); },
+    return {[](wire_ports&) {},   [](start_firing) {},     [this](tensor_ready& m) { on_tensor(m); },
             [](const credit&) {}, [](const peer_lost&) {}, [](end_actor) {}};
   }
   void on_exit() override { link_ = nullptr; }
@@ -147,7 +158,9 @@ class frame_player final : public channel_handler {
     done_ = std::move(done);
     channel_->send({frame_kind::control, 0, 0, std::vector<std::byte>(bytes, std::byte{1}), {}, 0, 0});
   }
-  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
+  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override {
+    return {};
+  }
   void on_frame(const received_frame& f) override {
     if (done_ && --left_ == 0) return std::exchange(done_, nullptr)();
     channel_->send({frame_kind::control, 0, 0, {f.header.begin(), f.header.end()}, {}, 0, 0});
@@ -167,7 +180,9 @@ caf::behavior io_hands(caf::event_based_actor*) {
 }  // namespace
 
 struct link_end::parts {
-  parts(link_side side, bool has_checksums) : side(side), net(loop, tcp_options{.checksum_payloads = has_checksums}) { config.io = &events; }
+  parts(link_side side, bool has_checksums) : side(side), net(loop, tcp_options{.checksum_payloads = has_checksums}) {
+    config.io = &events;
+  }
 
   link_side side;
   io_loop loop;
@@ -275,13 +290,16 @@ struct link_end::parts {
   }
 };
 
-link_end::link_end(link_side side, bool has_checksums) : parts_(std::make_unique<parts>(side, has_checksums)) { parts_->open(); }
+link_end::link_end(link_side side, bool has_checksums) : parts_(std::make_unique<parts>(side, has_checksums)) {
+  parts_->open();
+}
 
 link_end::~link_end() { parts_->close(); }
 
 result<std::uint16_t> link_end::listen() {
   auto at = parts_->ask<result<address>>([this](auto& p) {
-    p.set_value(parts_->net.listen({"127.0.0.1", 0}, [this](std::unique_ptr<channel> c) { parts_->add(std::move(c)); }));
+    p.set_value(
+        parts_->net.listen({"127.0.0.1", 0}, [this](std::unique_ptr<channel> c) { parts_->add(std::move(c)); }));
   });
   if (!at) return at.error();
   return at->port;

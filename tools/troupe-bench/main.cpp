@@ -3,8 +3,8 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -24,7 +24,8 @@ constexpr benchmark benchmarks[] = {
 };
 
 const benchmark* find(const std::string& name) {
-  const auto* at = std::find_if(std::begin(benchmarks), std::end(benchmarks), [&](const auto& b) { return b.name == name; });
+  const auto* at =
+      std::find_if(std::begin(benchmarks), std::end(benchmarks), [&](const auto& b) { return b.name == name; });
   return at != std::end(benchmarks) ? at : nullptr;
 }
 
@@ -59,14 +60,19 @@ int main(int argc, char** argv) {
   bench_options options;
   std::vector<std::string> names;
   bool is_json = false, is_list = false;
-  CLI::App app{"Measures Troupe beside its baselines. Prints a line each: bench, case, median, unit, min .. max, runs, actors, and the "
-               "ratio to a baseline that took turns with it.",
-               "troupe-bench"};
+  CLI::App app{
+      "Measures Troupe beside its baselines. Prints a line each: bench, case, median, unit, min .. max, runs, actors, "
+      "and the "
+      "ratio to a baseline that took turns with it.",
+      "troupe-bench"};
   app.footer("Exit codes: 0 fine, 1 a benchmark failed, 2 usage.");
   app.add_option("NAME", names, "Benchmarks to run (all)");
-  auto* runs = app.add_option("--runs", options.runs, "Runs of each contender")->check(CLI::Range(1, 1000))->capture_default_str();
+  auto* runs = app.add_option("--runs", options.runs, "Runs of each contender")
+                   ->check(CLI::Range(1, 1000))
+                   ->capture_default_str();
   app.add_flag("--quick", options.is_quick, "Little work and one run: whether everything works");
-  app.add_option("--data", options.data, "Folder of IDX files for training_step; without it, images that are made for it");
+  app.add_option("--data", options.data,
+                 "Folder of IDX files for training_step; without it, images that are made for it");
   app.add_flag("--json", is_json, "Each line as JSON");
   app.add_flag("--list", is_list, "Say which benchmarks there are");
   try {

@@ -18,7 +18,8 @@ double median(std::vector<double> values) {
 double ratio_of(const bench_row& row) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < std::min(row.ours.size(), row.theirs.size()); ++i)
-    ratios.push_back(row.ratio == bench_ratio::ours_to_baseline ? row.ours[i] / row.theirs[i] : row.theirs[i] / row.ours[i]);
+    ratios.push_back(row.ratio == bench_ratio::ours_to_baseline ? row.ours[i] / row.theirs[i]
+                                                                : row.theirs[i] / row.ours[i]);
   return median(std::move(ratios));
 }
 
@@ -42,9 +43,9 @@ void bench_report::add(const bench_row& row) {
     fmt::print("{}\n", line.dump());
   } else {
     fmt::print("{:<13} {:<53} {:>9.4g} {:<5} {:>9.4g} .. {:<9.4g} {:>2} runs {:>4} actors  {:>8.3f} {} {:.4g}, {}{}\n",
-               row.bench, row.what, median(row.ours), row.unit, *least, *most, row.ours.size(), row.actors, ratio_of(row),
-               row.ratio == bench_ratio::ours_to_baseline ? "of" : "from", median(row.theirs), row.baseline,
-               row.goal.empty() ? "" : "  (goal " + row.goal + ")");
+               row.bench, row.what, median(row.ours), row.unit, *least, *most, row.ours.size(), row.actors,
+               ratio_of(row), row.ratio == bench_ratio::ours_to_baseline ? "of" : "from", median(row.theirs),
+               row.baseline, row.goal.empty() ? "" : "  (goal " + row.goal + ")");
   }
   std::fflush(stdout);
 }

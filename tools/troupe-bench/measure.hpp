@@ -31,12 +31,12 @@ enum class bench_ratio : std::uint8_t {
 
 struct bench_row {
   std::string bench, what, unit;
-  std::vector<double> ours;      // by run
-  std::uint64_t actors = 0;      // that took part
+  std::vector<double> ours;  // by run
+  std::uint64_t actors = 0;  // that took part
   std::string baseline;
-  std::vector<double> theirs;    // by run
+  std::vector<double> theirs;  // by run
   bench_ratio ratio = bench_ratio::ours_to_baseline;
-  std::string goal;              // of the ratio: "<= 1.25"; empty: none
+  std::string goal;  // of the ratio: "<= 1.25"; empty: none
 };
 
 double median(std::vector<double> values);

@@ -27,7 +27,8 @@ struct pipe_ends {
   int read = -1, write = -1;
   static result<pipe_ends> make() {
     int fds[2];
-    if (::pipe2(fds, O_CLOEXEC) != 0) return error(error_code::failed, "no pipe to the other process: " + std::string(std::strerror(errno)));
+    if (::pipe2(fds, O_CLOEXEC) != 0)
+      return error(error_code::failed, "no pipe to the other process: " + std::string(std::strerror(errno)));
     return pipe_ends{fds[0], fds[1]};
   }
 };
@@ -35,7 +36,8 @@ struct pipe_ends {
 // Answers lines until the input ends.
 int serve(const std::string& ready, const std::function<std::string(const std::string&)>& answer) {
   std::cout << ready << std::endl;
-  for (std::string line; std::getline(std::cin, line);) std::cout << (line == "cpu" ? fmt::format("{}", own_cpu_seconds()) : answer(line)) << std::endl;
+  for (std::string line; std::getline(std::cin, line);)
+    std::cout << (line == "cpu" ? fmt::format("{}", own_cpu_seconds()) : answer(line)) << std::endl;
   return 0;
 }
 
@@ -106,7 +108,8 @@ peer_process::~peer_process() {
 
 result<std::string> peer_process::ask(const std::string& line) {
   const auto text = line + "\n";
-  if (::write(to_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) return error(error_code::failed, "the other process is gone");
+  if (::write(to_, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return error(error_code::failed, "the other process is gone");
   return read_line();
 }
 

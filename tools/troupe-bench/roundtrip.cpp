@@ -1,8 +1,8 @@
-// A round trip of 64 bytes between two processes: frames of the transport, messages of a link, and a tensor from op to op through
-// two nodes of a cluster; beside blocking TCP, which wakes one thread each way.
+// A round trip of 64 bytes between two processes: frames of the transport, messages of a link, and a tensor from op to
+// op through two nodes of a cluster; beside blocking TCP, which wakes one thread each way.
 //
-// Link to link is one thread in each process, as in a node. From op to op every item crosses to the I/O worker and back in both
-// processes: eight crossings and two sends where bare TCP has two.
+// Link to link is one thread in each process, as in a node. From op to op every item crosses to the I/O worker and back
+// in both processes: eight crossings and two sends where bare TCP has two.
 
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/folder.hpp"
@@ -11,8 +11,8 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
+#include <caf/scoped_actor.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -63,7 +63,8 @@ result<std::vector<node_id>> wait_for_node(process& p) {
   for (int i = 0; i < 500; ++i) {
     const auto view = view_of(p);
     for (const auto& m : view.members)
-      if (m.kind == member_kind::node && m.state == member_state::alive) return std::vector<node_id>{view.self.id, m.id};
+      if (m.kind == member_kind::node && m.state == member_state::alive)
+        return std::vector<node_id>{view.self.id, m.id};
     pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
   }
   return error(error_code::timed_out, "the other node was not found within 10 s");
@@ -108,21 +109,25 @@ result<void> bench_roundtrip(const bench_options& o, bench_report& report) {
   auto peer = peer_process::start({"link", "on"});
   if (!peer) return peer.error();
   unsigned bare_port = 0, link_port = 0;
-  if (std::sscanf((*peer)->ready().c_str(), "%u %u", &bare_port, &link_port) != 2) return error(error_code::failed, "the other process said " + (*peer)->ready());
+  if (std::sscanf((*peer)->ready().c_str(), "%u %u", &bare_port, &link_port) != 2)
+    return error(error_code::failed, "the other process said " + (*peer)->ready());
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
   link_end link(link_side::sender, true);
   if (auto connected = link.connect(static_cast<std::uint16_t>(link_port)); !connected) return connected;
 
   const std::uint64_t count = o.is_quick ? 50 : 3000;
-  const auto in_us = [&](result<double> seconds) { return seconds ? result<double>(*seconds * 1e6 / double(count)) : seconds; };
+  const auto in_us = [&](result<double> seconds) {
+    return seconds ? result<double>(*seconds * 1e6 / double(count)) : seconds;
+  };
   auto figures = take_turns(o.runs, {[&] { return in_us((*bare)->ping_pong(message_bytes, count)); },
                                      [&] { return in_us(link.ping_transport(message_bytes, count)); },
                                      [&] { return in_us(link.ping_link(message_bytes, count)); },
                                      [&] { return in_us(nodes->graph->run(count, 1)); }});
   if (!figures) return figures.error();
   const auto row = [&](std::string what, std::size_t i, std::uint64_t actors, std::string goal) {
-    report.add({"roundtrip", std::move(what), "us", (*figures)[i], actors, "bare blocking TCP", (*figures)[0], bench_ratio::ours_to_baseline, std::move(goal)});
+    report.add({"roundtrip", std::move(what), "us", (*figures)[i], actors, "bare blocking TCP", (*figures)[0],
+                bench_ratio::ours_to_baseline, std::move(goal)});
   };
   row("64 B, transport to transport", 1, 0, "");
   row("64 B, link to link", 2, 2, "<= 1.5");

@@ -19,7 +19,9 @@ struct bare_question {
   tensor value;
   caf::actor to;
 };
-struct bare_answer { tensor value; };
+struct bare_answer {
+  tensor value;
+};
 
 }  // namespace troupe
 
@@ -75,7 +77,8 @@ result<void> bench_step(const bench_options& o, bench_report& report) {
                                      },
                                      [&]() -> result<double> { return ask_bare(bare, echoing, steps) * per_step; }});
   if (!figures) return figures.error();
-  report.add({"step_empty", "feed, fetch", "us", (*figures)[0], 2, "two bare CAF messages", (*figures)[1], bench_ratio::ours_to_baseline, ""});
+  report.add({"step_empty", "feed, fetch", "us", (*figures)[0], 2, "two bare CAF messages", (*figures)[1],
+              bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

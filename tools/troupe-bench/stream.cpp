@@ -1,5 +1,5 @@
-// Tensors over a link from one process to another, beside blocking TCP that cycles over as many buffers at both ends, and the CPU
-// seconds that both processes spend on a gigabyte.
+// Tensors over a link from one process to another, beside blocking TCP that cycles over as many buffers at both ends,
+// and the CPU seconds that both processes spend on a gigabyte.
 
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/link_end.hpp"
@@ -27,7 +27,8 @@ result<ends> open_ends(bool has_checksums) {
   if (!peer) return peer.error();
   e.peer = std::move(*peer);
   unsigned bare_port = 0, link_port = 0;
-  if (std::sscanf(e.peer->ready().c_str(), "%u %u", &bare_port, &link_port) != 2) return error(error_code::failed, "the other process said " + e.peer->ready());
+  if (std::sscanf(e.peer->ready().c_str(), "%u %u", &bare_port, &link_port) != 2)
+    return error(error_code::failed, "the other process said " + e.peer->ready());
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
   e.bare = std::move(*bare);
@@ -63,20 +64,23 @@ result<void> measure(const bench_options& o, bench_report& report, ends& e, std:
   const auto count = o.is_quick ? std::uint64_t{2} : c.count;
   const auto gigabytes = double(c.bytes) * double(count) * 1e-9;
   std::vector<double> our_cpu, their_cpu;
-  auto figures = take_turns(o.runs, {[&] { return timed(e, gigabytes, our_cpu, [&]() -> result<double> { return e.link->stream(i, count); }); },
-                                     [&]() -> result<double> {
-                                       auto there = buffers_there(e, i);  // the link has run by now
-                                       if (!there) return there.error();
-                                       return timed(e, gigabytes, their_cpu, [&] {
-                                         return e.bare->stream(c.bytes, count, link_end::buffers_sent_from(i), *there);
-                                       });
-                                     }});
+  auto figures = take_turns(
+      o.runs,
+      {[&] { return timed(e, gigabytes, our_cpu, [&]() -> result<double> { return e.link->stream(i, count); }); },
+       [&]() -> result<double> {
+         auto there = buffers_there(e, i);  // the link has run by now
+         if (!there) return there.error();
+         return timed(e, gigabytes, their_cpu,
+                      [&] { return e.bare->stream(c.bytes, count, link_end::buffers_sent_from(i), *there); });
+       }});
   if (!figures) return figures.error();
   for (auto* cpu : {&our_cpu, &their_cpu}) cpu->erase(cpu->begin());  // of the turn that does not count
   const auto goal = c.bytes < (64 << 10) ? "" : c.bytes < (1 << 20) ? ">= 0.7" : has_checksums ? ">= 0.75" : ">= 0.9";
   const auto what = fmt::format("{}{}", c.name, has_checksums ? ", checksums" : "");
-  report.add({"stream", what, "GB/s", (*figures)[0], 4, "bare TCP", (*figures)[1], bench_ratio::ours_to_baseline, goal});
-  report.add({"stream", what + ", CPU of both", "s/GB", our_cpu, 4, "bare TCP", their_cpu, bench_ratio::ours_to_baseline, ""});
+  report.add(
+      {"stream", what, "GB/s", (*figures)[0], 4, "bare TCP", (*figures)[1], bench_ratio::ours_to_baseline, goal});
+  report.add(
+      {"stream", what + ", CPU of both", "s/GB", our_cpu, 4, "bare TCP", their_cpu, bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

@@ -5,8 +5,8 @@
 
 #include "actors/scheduler.hpp"
 
-#include <caf/actor_system.hpp>
 #include <fmt/format.h>
+#include <caf/actor_system.hpp>
 
 namespace troupe {
 
@@ -37,7 +37,8 @@ result<void> bench_threads(const bench_options& o, bench_report& report) {
   caf::actor_system stealing{config_of_caf};
   auto& workers = static_cast<pinned_scheduler&>(pinned.scheduler());
   bare_chain one(pinned, chain_length, false, [&](std::uint32_t) { return workers.stream(0); });
-  bare_chain halves(pinned, chain_length, false, [&](std::uint32_t i) { return workers.stream(i < chain_length / 2 ? 0 : 1); });
+  bare_chain halves(pinned, chain_length, false,
+                    [&](std::uint32_t i) { return workers.stream(i < chain_length / 2 ? 0 : 1); });
   bare_chain crossing(pinned, chain_length, false, [&](std::uint32_t i) { return workers.stream(i % 2); });
   bare_chain anywhere(stealing, chain_length, false, [](std::uint32_t) { return nullptr; });
 
@@ -47,12 +48,13 @@ result<void> bench_threads(const bench_options& o, bench_report& report) {
     const auto turn = [&](bare_chain& c, std::uint64_t n) -> contender {
       return [&c, n, in_flight]() -> result<double> { return c.run(n, in_flight) * 1e9 / (double(n) * chain_length); };
     };
-    auto figures = take_turns(o.runs, {turn(one, steps), turn(halves, steps), turn(crossing, few), turn(anywhere, steps)});
+    auto figures =
+        take_turns(o.runs, {turn(one, steps), turn(halves, steps), turn(crossing, few), turn(anywhere, steps)});
     if (!figures) return figures.error();
     const std::string_view names[] = {"one stream", "half and half over two streams", "every hop crosses"};
     for (std::size_t i = 0; i < 3; ++i)
-      report.add({"threads", fmt::format("pinned, {}, {} in flight", names[i], in_flight), "ns", (*figures)[i], chain_length,
-                  "CAF's stealing, 2 threads", (*figures)[3], bench_ratio::ours_to_baseline, ""});
+      report.add({"threads", fmt::format("pinned, {}, {} in flight", names[i], in_flight), "ns", (*figures)[i],
+                  chain_length, "CAF's stealing, 2 threads", (*figures)[3], bench_ratio::ours_to_baseline, ""});
   }
   return {};
 }

@@ -1,7 +1,8 @@
-// A training step of the example's classifier as a real job, beside a hand-written loop that reads the same samples with the same
-// reader. Losses of the first steps are compared, so that both are known to do the same work.
+// A training step of the example's classifier as a real job, beside a hand-written loop that reads the same samples
+// with the same reader. Losses of the first steps are compared, so that both are known to do the same work.
 //
-// A step of the job is timed between losses that reach the program: the first steps, which build kernels and buffers, do not count.
+// A step of the job is timed between losses that reach the program: the first steps, which build kernels and buffers,
+// do not count.
 
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/handwritten_mlp.hpp"
@@ -76,7 +77,8 @@ class batch_reader {
     if (!made) return made.error();
     std::unique_ptr<batch_reader> r(new batch_reader);
     r->kernel_ = std::move(*made);
-    r->schedule_ = {.samples = static_cast<std::uint64_t>(c.data.samples), .batch = static_cast<std::uint64_t>(c.batch)};
+    r->schedule_ = {.samples = static_cast<std::uint64_t>(c.data.samples),
+                    .batch = static_cast<std::uint64_t>(c.batch)};
     r->pixels_ = c.data.rows * c.data.columns;
     return r;
   }
@@ -130,7 +132,8 @@ result<void> compare(const first_losses& ours, const first_losses& theirs) {
   return {};
 }
 
-result<void> measure(const bench_options& o, bench_report& report, session& s, const training_case& c, const std::string& goal) {
+result<void> measure(const bench_options& o, bench_report& report, session& s, const training_case& c,
+                     const std::string& goal) {
   host_device device;
   const auto held = device.dataset(c.data.path, false);  // else the loop by hand would load it in every turn
   if (!held) return held.error();
@@ -144,7 +147,8 @@ result<void> measure(const bench_options& o, bench_report& report, session& s, c
   for (const auto* losses : {&fused, &unfused})
     if (auto same = compare(*losses, by_hand); !same) return same;
   const auto row = [&](std::string what, const std::vector<double>& ours, std::uint64_t n) {
-    report.add({"training_step", std::move(what), "us", ours, n, "hand-written loop", (*figures)[1], bench_ratio::baseline_to_ours, goal});
+    report.add({"training_step", std::move(what), "us", ours, n, "hand-written loop", (*figures)[1],
+                bench_ratio::baseline_to_ours, goal});
   };
   row(fmt::format("batch {}", c.batch), (*figures)[0], actors);
   row(fmt::format("batch {}, --fuse off", c.batch), (*figures)[2], actors_unfused);
@@ -160,7 +164,8 @@ result<void> bench_training(const bench_options& o, bench_report& report) {
     auto path = folder.path();
     if (!path) return path.error();
     data = *path;
-    if (auto written = write_synthetic_images(data, {.train = o.is_quick ? 1'000 : 10'000, .test = 10}); !written) return written;
+    if (auto written = write_synthetic_images(data, {.train = o.is_quick ? 1'000 : 10'000, .test = 10}); !written)
+      return written;
   }
   const auto info = open_idx(data, /*test=*/false);
   if (!info) return info.error();
