@@ -246,7 +246,7 @@ struct link_end::parts {
         handles->actors[2 * i + 1] = spawn_on<sink>(*system, workers().stream(0), link, i, std::ref(buffers[i]));
       all.push_back(caf::actor_cast<caf::actor>(handles->actors[2 * i + (side == link_side::sender ? 0 : 1)]));
     }
-    core->bind({bench_job, 1, stream_plan(), handles});
+    core->bind({bench_job, 1, stream_plan(), handles, {}});
   }
 
   // Acknowledgements that are due.
