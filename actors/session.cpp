@@ -99,6 +99,7 @@ class training_impl final : public training, private job_client {
           is_over_ = true;
         },
         caf::after(timeout) >> [&] {});
+    after_message();
     return e;
   }
 
@@ -176,6 +177,7 @@ class stepper_impl final : public stepper, private job_client {
           is_over_ = true;
           failure_ = std::move(m.line);
         });
+    after_message();
   }
 
   std::shared_ptr<const job_request> request_;
@@ -249,6 +251,7 @@ class session_impl final : public session {
     view_changed view;
     tell(nullptr, process_->node(), get_view{caf::actor_cast<caf::actor>(self)});
     self->receive([&](view_changed& v) { view = std::move(v); });
+    after_message();
     return view;
   }
   // A job can be placed on those that a link reaches.
