@@ -79,7 +79,7 @@ class sim_channel final : public channel {
       return;
     }
     std::vector<std::uint64_t> aligned((f->header.size() + 7) / 8);
-    std::memcpy(aligned.data(), f->header.data(), f->header.size());
+    if (!f->header.empty()) std::memcpy(aligned.data(), f->header.data(), f->header.size());
     const auto header = std::as_bytes(std::span(aligned)).first(f->header.size());
     std::span<std::byte> to;
     const bool is_lost = is_cut_short_;
