@@ -125,7 +125,7 @@ result<void> check_cluster_name(std::string_view name) {
   if (name.empty() || name.size() > 64 || name == "." || name == ".." ||
       name.find_first_not_of(allowed) != std::string_view::npos)
     return error(error_code::usage,
-                 fmt::format("'{}' is no name for a cluster: 1 to 64 letters, digits, '.', '_' or '-'", name));
+                 fmt::format("{:?} is no name for a cluster: 1 to 64 letters, digits, '.', '_' or '-'", name));
   return {};
 }
 

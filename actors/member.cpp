@@ -7,6 +7,8 @@
 #include <caf/stateful_actor.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace troupe {
 
 namespace {
@@ -48,7 +50,9 @@ struct member_core::greeter final : channel_handler {
   bool is_trusted = false;
 };
 
-member_core::member_core(member_environment environment) : env_(std::move(environment)), is_alive_(std::make_shared<bool>(true)) {}
+member_core::member_core(member_environment environment) : env_(std::move(environment)), is_alive_(std::make_shared<bool>(true)) {
+  env_.clock->set(static_cast<std::uint64_t>(now()));  // what is recorded before the first tick is not hours old
+}
 
 member_core::~member_core() { *is_alive_ = false; }
 
@@ -227,6 +231,8 @@ void member_core::refused(greeter& g) {
       if (g.shake.reason().code() == error_code::denied) {
         denied_ = fmt::format("{}: {}", dialled, text);
         publish_view();
+        const bool is_seed = std::ranges::find(env_.seeds, dialled) != env_.seeds.end();
+        if (is_seed && membership_->members().empty() && env_.on_denied) env_.on_denied(error(error_code::denied, denied_));
       }
     }
     drop(g);

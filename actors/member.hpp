@@ -68,6 +68,8 @@ struct member_environment {
   std::function<std::uint64_t()> wall_clock_ns;
   std::function<bool(std::uint32_t pid)> process_exists;
   membership_options options;
+  // A seed will not have us for a reason that does not pass, and we know nobody else. On the I/O worker.
+  std::function<void(const error&)> on_denied;
   const planted_bugs* bugs = nullptr;  // tests only
 };
 

@@ -65,8 +65,7 @@ class op_logic final : public port_logic {
     }
     if (auto ran = run(t); !ran) return fail(std::move(ran.error()).while_doing(fmt::format("{} in step {}", record_.name, t.step)));
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
-      emit(port, t, outputs_[port]);
-      outputs_[port] = tensor();
+      emit(port, t, std::move(outputs_[port]));
     }
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
       inputs_[i] = tensor();

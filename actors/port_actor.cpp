@@ -65,8 +65,10 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
     : self_(self),
       part_(std::move(part)),
       actor_(actor),
+      plan_(part_->job_plan->actors[actor]),
       record_(*part_->records[actor]),
-      pool_(*part_->pools[self_plan().stream % part_->pools.size()]) {
+      pool_(*part_->pools[plan_.stream % part_->pools.size()]),
+      meter_(*part_->meters[plan_.stream % part_->meters.size()]) {
   const auto& plan = *part_->job_plan;
   for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
 }
@@ -142,8 +144,11 @@ void port_logic::give_back(std::uint32_t port) {
   if (in.credit->give()) tell(self_.context(), in.producer, credit{in.producer_outlet, 1});
 }
 
-void port_logic::emit(std::uint32_t output, const tag& t, const tensor& value) {
-  for (auto i : outlets_of_[output]) emit_to(i, t, value);
+void port_logic::emit(std::uint32_t output, const tag& t, tensor value) {
+  const auto& outlets = outlets_of_[output];
+  if (outlets.empty()) return;
+  for (std::size_t i = 0; i + 1 < outlets.size(); ++i) emit_to(outlets[i], t, value);
+  emit_to(outlets.back(), t, std::move(value));  // a chain never counts references
 }
 
 void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value) {
@@ -177,8 +182,7 @@ void port_logic::update_queue() {
   record_.set_queued(queued);
 }
 
-port_logic::busy_mark::busy_mark(port_logic& l)
-    : meter_(*l.part_->meters[l.self_plan().stream % l.part_->meters.size()]) {
+port_logic::busy_mark::busy_mark(port_logic& l) : meter_(l.meter_) {
   meter_.current.store(std::uint64_t{l.part_->part} << 32 | (l.actor_ + 1), std::memory_order_relaxed);
   l.record_.enter(actor_state::running);
 }

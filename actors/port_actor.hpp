@@ -99,14 +99,14 @@ class port_logic {
   virtual result<void> open() { return {}; }  // kernels, tables
   virtual void advance() = 0;                 // fire as often as the rule allows
 
-  const planned_actor& self_plan() const { return part_->job_plan->actors[actor_]; }
+  const planned_actor& self_plan() const noexcept { return plan_; }
   bool is_done() const noexcept { return self_plan().steps != 0 && fired_ >= self_plan().steps; }
   // Enters the wait that the firing rule reports. False: nothing is missing.
   bool must_wait();
   // The item's credit goes back to the producer of input `port`.
   void give_back(std::uint32_t port);
   // Sends a value to every consumer of output port `output`, each of which has a credit in our hand.
-  void emit(std::uint32_t output, const tag& t, const tensor& value);
+  void emit(std::uint32_t output, const tag& t, tensor value);
   void emit_to(std::uint32_t outlet_index, const tag& t, tensor value);
   // One more firing is complete; reports actor_done after the last.
   void count_firing();
@@ -125,8 +125,10 @@ class port_logic {
   port_shell& self_;
   std::shared_ptr<const part_context> part_;
   const std::uint32_t actor_;
+  const planned_actor& plan_;
   actor_record& record_;
   message_pool<tensor_ready>& pool_;
+  stream_meter& meter_;
   port_set<port_actor> ports_;
   std::vector<std::vector<std::uint32_t>> outlets_of_;  // output port -> outlets
   std::uint64_t fired_ = 0;

@@ -15,9 +15,11 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 
 namespace troupe {
 
@@ -33,9 +35,19 @@ std::uint64_t wall_clock_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
-std::string host_name() {
+// Equal in two processes only where each may ask the kernel whether the other's pid lives: containers of one host, or
+// two machines of one name, differ in their process namespace or their boot.
+std::string host_identity() {
   char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+  std::string identity = ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+  struct stat pids {};
+  if (::stat("/proc/self/ns/pid", &pids) == 0) identity += fmt::format("/{}", pids.st_ino);
+  if (std::ifstream boot("/proc/sys/kernel/random/boot_id"); boot) {
+    std::string id;
+    boot >> id;
+    identity += "/" + id;
+  }
+  return identity;
 }
 
 class loop_events final : public event_source {
@@ -55,7 +67,7 @@ member_info describe_self(const process_options& options) {
   m.id = node_id{id | 1};  // 0 is nobody
   m.start_time_ns = wall_clock_ns();
   m.name = member_name(m.id);
-  m.host = host_name();
+  m.host = host_identity();
   m.pid = static_cast<std::uint32_t>(::getpid());
   m.kind = options.kind;
   m.job = options.job;
@@ -99,6 +111,7 @@ result<std::unique_ptr<process>> process::start(const process_options& options) 
   env.net = &p->net;
   env.clock = p->clock;
   env.random = random_bytes;
+  env.on_denied = options.on_denied;
   env.wall_clock_ns = wall_clock_ns;
   env.process_exists = [](std::uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; };
   if (!options.cluster.empty()) {

@@ -10,6 +10,7 @@
 #include "schema/error.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct process_options {
   std::string token_file;           // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;   // 0: no limit
+  // A member of `join` will never have us (token, cluster, version) and nobody else is known. On the I/O thread.
+  std::function<void(const error&)> on_denied;
 };
 
 class process {

@@ -39,7 +39,7 @@ class feed_logic final : public port_logic {
       for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
         if (!ports_.acquire(i)) return record_.enter(actor_state::waiting_for_credit, 1 + i);
       auto i = pending_.pop();
-      emit(0, tag{.step = fired_}, i.value);
+      emit(0, tag{.step = fired_}, std::move(i.value));
       count_firing();
       if (part_->program) tell(self_.context(), part_->program, feed_ready{actor_});
     }

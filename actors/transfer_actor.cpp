@@ -84,7 +84,7 @@ class receive_logic final : public port_logic {
   void advance() override {
     while (!is_done() && !must_wait()) {
       auto i = ports_.in[0].queue.pop();
-      emit(0, i.t, i.value);
+      emit(0, i.t, std::move(i.value));
       tell(self_.context(), link_, return_credit{part_->job, self_plan().inputs[0]});
       update_queue();
       count_firing();

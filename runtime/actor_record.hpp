@@ -48,7 +48,7 @@ struct port_record {
 class actor_record {
  public:
   actor_record(actor_kind kind, std::string name, std::string job, const coarse_clock& clock)
-      : kind(kind), name(std::move(name)), job(std::move(job)), clock_(clock) {}
+      : kind(kind), name(std::move(name)), job(std::move(job)), clock_(clock), since_(clock.now()) {}
 
   const actor_kind kind;
   const std::string name;
@@ -74,7 +74,8 @@ class actor_record {
   actor_state state() const noexcept { return static_cast<actor_state>(state_.load(std::memory_order_relaxed) >> 24); }
   std::uint32_t waiting_port() const noexcept { return state_.load(std::memory_order_relaxed) & 0xffffff; }  // index into ports
   double seconds_in_state() const noexcept {
-    return double(clock_.now() - since_.load(std::memory_order_relaxed)) * double(coarse_clock::tick_ns) * 1e-9;
+    const auto since = since_.load(std::memory_order_relaxed);  // first: never later than now
+    return double(clock_.now() - since) * double(coarse_clock::tick_ns) * 1e-9;
   }
 
   std::atomic<std::uint64_t> messages_in{0}, messages_out{0}, bytes_in{0}, bytes_out{0}, steps{0};
@@ -91,7 +92,7 @@ class actor_record {
 
   const coarse_clock& clock_;
   std::atomic<std::uint32_t> state_{0};
-  std::atomic<std::uint32_t> since_{0};
+  std::atomic<std::uint32_t> since_;
 };
 
 }  // namespace troupe

@@ -6,19 +6,22 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace troupe {
 
 namespace {
 
+// Cap'n Proto shows empty data as a null pointer, which a range may have and std::memcpy may not.
+std::vector<std::byte> bytes_of(kj::ArrayPtr<const kj::byte> from) {
+  const auto first = reinterpret_cast<const std::byte*>(from.begin());
+  return {first, first + from.size()};
+}
+
 // One growth step is enough for nearly all messages.
 std::vector<std::byte> to_bytes(capnp::MessageBuilder& message) {
   const auto words = capnp::messageToFlatArray(message);
-  const auto bytes = words.asBytes();
-  std::vector<std::byte> out(bytes.size());
-  std::memcpy(out.data(), bytes.begin(), bytes.size());
-  return out;
+  return bytes_of(words.asBytes());
 }
 
 template <class Text>
@@ -86,7 +89,7 @@ struct writer {
     auto p = to.initPlace();
     p.setJob(raw(m.job));
     p.setEpoch(m.epoch);
-    std::memcpy(p.initPlan(static_cast<unsigned>(m.plan.size())).begin(), m.plan.data(), m.plan.size());
+    std::ranges::copy(m.plan, reinterpret_cast<std::byte*>(p.initPlan(static_cast<unsigned>(m.plan.size())).begin()));
     auto nodes = p.initNodes(static_cast<unsigned>(m.nodes.size()));
     for (unsigned i = 0; i < nodes.size(); ++i) nodes.set(i, raw(m.nodes[i]));
   }
@@ -167,10 +170,7 @@ result<control_message> read_control(wire::Control::Reader from) {
     }
     case wire::Control::PLACE: {
       auto p = from.getPlace();
-      place_part out{job_id{p.getJob()}, p.getEpoch(), {}, {}};
-      const auto plan = p.getPlan();
-      out.plan.resize(plan.size());
-      std::memcpy(out.plan.data(), plan.begin(), plan.size());
+      place_part out{job_id{p.getJob()}, p.getEpoch(), bytes_of(p.getPlan()), {}};
       for (auto n : p.getNodes()) out.nodes.push_back(node_id{n});
       return control_message(std::move(out));
     }

@@ -28,12 +28,6 @@ std::optional<shape> shape::from(std::span<const dim> dims) noexcept {
   return s;
 }
 
-std::int64_t shape::elements() const noexcept {
-  std::int64_t n = 1;
-  for (auto size : sizes()) n *= size;
-  return n;
-}
-
 bool shape::is_symbolic() const noexcept {
   return symbols_ != std::array<std::uint8_t, rank_max>{};
 }

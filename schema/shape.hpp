@@ -8,6 +8,7 @@
 // SH-1  rank() <= rank_max, every size >= 0, and the product of all sizes fits in int64 (checked by from()).
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -40,7 +41,11 @@ class shape {
   std::int64_t size(std::size_t i) const noexcept { return sizes_[i]; }
   std::span<const std::int64_t> sizes() const noexcept { return {sizes_.data(), rank_}; }
   // Product of all sizes (bounds, for symbolic dimensions). 1 for a scalar.
-  std::int64_t elements() const noexcept;
+  std::int64_t elements() const noexcept {
+    std::int64_t n = 1;
+    for (std::size_t i = 0; i < rank_; ++i) n *= sizes_[i];
+    return n;
+  }
 
   bool is_symbolic() const noexcept;
   // The same rank, symbolic dimensions of the given symbol replaced by an exact size.
@@ -49,10 +54,17 @@ class shape {
   // True when `concrete` has this rank, equal exact sizes, and sizes within the bounds of symbolic ones.
   bool admits(const shape& concrete) const noexcept;
 
-  friend bool operator==(const shape&, const shape&) noexcept = default;
+  // Every firing compares shapes, mostly of one or two dimensions: a comparison of all bytes would be a call.
+  friend bool operator==(const shape& a, const shape& b) noexcept {
+    if (a.rank_ != b.rank_ || std::bit_cast<std::uint64_t>(a.symbols_) != std::bit_cast<std::uint64_t>(b.symbols_))
+      return false;
+    for (std::size_t i = 0; i < a.rank_; ++i)
+      if (a.sizes_[i] != b.sizes_[i]) return false;
+    return true;
+  }
 
  private:
-  std::array<std::int64_t, rank_max> sizes_{};  // zero from rank_ on, so that shapes compare as bytes
+  std::array<std::int64_t, rank_max> sizes_{};  // zero from rank_ on
   std::array<std::uint8_t, rank_max> symbols_{};
   std::uint8_t rank_ = 0;
 };

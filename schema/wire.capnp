@@ -18,7 +18,7 @@ struct Member {
   startTimeNs @1 :UInt64;   # since the epoch of the wall clock; the smaller (start time, id) founds the cluster
   name @2 :Text;            # "n3": for people
   address @3 :Text;         # HOST:PORT that it listens on
-  host @4 :Text;            # same text = same host
+  host @4 :Text;            # same text = same host, running the same kernel, counting processes alike
   pid @5 :UInt32;
   kind @6 :UInt8;           # 0 node, 1 client, 2 tool
   job @7 :Text;             # "worker", "ps" or ""

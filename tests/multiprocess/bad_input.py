@@ -174,6 +174,12 @@ class bad_input(harness.cluster_test):
             self.assertIn("token", done.err)
         with self.subTest("a client"):
             self.classifier_refuses(DENIED, ["--cluster", self.cluster, "--join", address, "--token-file", wrong, "--timeout", "1s"], "token")
+        with self.subTest("a node"):
+            done = self.run_program("troupe-node", "--cluster", self.cluster, "--join", address, "--token-file", wrong)
+            self.assertEqual(done.code, DENIED, done.tail())
+            self.assertEqual(len(done.lines["err"]), 1, done.tail())
+            self.assertIn(address, done.err)
+            self.assertIn("token", done.err)
         with self.subTest("the right one"):
             p = self.run_program("train_classifier", "--cluster", self.cluster, "--join", address, "--token-file", right,
                                  "--data", self.make_data(300, 100))

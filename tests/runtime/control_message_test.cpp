@@ -54,6 +54,7 @@ BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
   BOOST_TEST(place.epoch == 2u);
   BOOST_TEST((place.plan == std::vector<std::byte>{std::byte{1}, std::byte{2}, std::byte{3}}));
   BOOST_TEST((place.nodes == std::vector<node_id>{node_id{9}}));
+  BOOST_TEST(round_trip(place_part{job_id{5}, 2, {}, {}}).plan.empty());
   const auto credits = round_trip(credit_batch{{{job_id{1}, 1, 7, 2}, {job_id{1}, 1, 8, 1}}});
   BOOST_TEST(credits.credits.size() == 2u);
   BOOST_TEST(credits.credits[0].edge == 7u);

@@ -6,8 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
+#include <optional>
 
 int main(int argc, char** argv) {
   troupe::process_options options;
@@ -16,7 +19,8 @@ int main(int argc, char** argv) {
   CLI::App app{"A node of a Troupe cluster. Without arguments it listens on loopback and finds the other nodes of this user on this machine.",
                "troupe-node"};
   app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully.\n"
-             "Exit codes: 0 left gracefully, 2 usage, 3 nobody there, 5 denied.");
+             "A member named with --join that is not there yet is tried again.\n"
+             "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join).");
   app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
   app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
@@ -50,9 +54,16 @@ int main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGUSR1);  // on_denied
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
+  std::optional<troupe::error> denied;  // written once, before the signal
+  options.on_denied = [&denied](const troupe::error& why) {
+    if (denied) return;
+    denied = why;
+    ::kill(::getpid(), SIGUSR1);
+  };
   auto process = troupe::process::start(options);
   if (!process) {
     fmt::print(stderr, "troupe-node: {}\n", process.error().text());
@@ -62,6 +73,11 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   int signal = 0;
   sigwait(&signals, &signal);
+  if (signal == SIGUSR1 && denied) {
+    fmt::print(stderr, "troupe-node: {}\n", denied->text());
+    (*process)->leave("was denied");
+    return static_cast<int>(denied->code());
+  }
   (*process)->leave(signal == SIGTERM ? "was asked to leave" : "was interrupted");
   return 0;
 }
