@@ -55,6 +55,9 @@ struct job_failed {
 };
 struct stop_job { std::string reason; };
 
+// What a plan says of its job: name, workers, shards, kind of update, steps.
+void describe(const plan& p, job_snapshot& out);
+
 caf::actor spawn_job(caf::actor_system& sys, caf::execution_unit* worker, job_id id, std::shared_ptr<const job_request> request,
                      caf::actor node, caf::actor program, std::map<node_id, member_info> members, std::shared_ptr<actor_record> record,
                      std::shared_ptr<job_snapshot> board);

@@ -67,13 +67,7 @@ struct job_actor_state {
   }
 
   void describe_board() {
-    const auto& p = job_plan();
-    board->name = p.name;
-    board->workers = p.workers;
-    board->shards = p.shards;
-    board->update = p.workers == 0 ? "" : p.update == update_kind::sync ? "sync" : "async";
-    for (const auto& a : p.actors)
-      if (a.kind == actor_kind::fetch && (a.name == "loss" || p.workers == 0)) board->steps = a.steps;
+    describe(job_plan(), *board);
     for (auto n : std::set<node_id>(request->nodes.begin(), request->nodes.end()))
       if (auto at = members.find(n); at != members.end()) board->participants.push_back(at->second.name);
   }
@@ -173,7 +167,7 @@ struct job_actor_state {
 
   void finish_if_ended() {
     if (now != phase::running || !parties->all_over()) return;
-    end("done");
+    end(std::string(job_done_reason));
     board->state = job_state::done;
     to_program(job_finished{totals});
     leave();
@@ -270,6 +264,15 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
 }
 
 }  // namespace
+
+void describe(const plan& p, job_snapshot& out) {
+  out.name = p.name;
+  out.workers = p.workers;
+  out.shards = p.shards;
+  out.update = p.workers == 0 ? "" : p.update == update_kind::sync ? "sync" : "async";
+  for (const auto& a : p.actors)
+    if (a.kind == actor_kind::fetch && (a.name == "loss" || p.workers == 0)) out.steps = a.steps;
+}
 
 caf::actor spawn_job(caf::actor_system& sys, caf::execution_unit* worker, job_id id, std::shared_ptr<const job_request> request,
                      caf::actor node, caf::actor program, std::map<node_id, member_info> members, std::shared_ptr<actor_record> record,

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 
 namespace troupe {
 
@@ -31,7 +32,9 @@ struct part_entry {
   std::uint32_t epoch = 0;
   std::uint64_t memory_bytes = 0;
   caf::actor supervisor;
+  std::uint64_t started_ns = 0;
   std::uint64_t ended_ns = 0;  // 0: runs
+  std::string reason{};        // why it was stopped; job_done_reason: its job is done
   std::size_t unbound = 0;     // links that do not know its edges yet
 };
 
@@ -120,7 +123,7 @@ struct node_actor_state {
     for (auto& [id, part] : parts) {
       if (part.ended_ns != 0) continue;
       if (part.coordinator == m.member.id)  // NO-2
-        tell(self->context(), part.supervisor, stop_part_actors{fmt::format("{}, which started the job, is {}", m.member.name, to_string(m.member.state))});
+        stop(part, fmt::format("{}, which started the job, is {}", m.member.name, to_string(m.member.state)));
       for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
         if (part.nodes[task] == m.member.id) {
           tell(self->context(), part.supervisor, task_lost{task, m.member.name + ": " + m.member.reason});
@@ -133,7 +136,7 @@ struct node_actor_state {
     for (auto& [id, job] : jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{"this process was held dead by the cluster and has joined it anew"});
     for (auto& [id, part] : parts)
-      if (part.ended_ns == 0) tell(self->context(), part.supervisor, stop_part_actors{"the cluster held this node dead"});
+      if (part.ended_ns == 0) stop(part, "the cluster held this node dead");
     peers.clear();
     waiting.clear();
     env.self = std::move(m.self);
@@ -156,13 +159,19 @@ struct node_actor_state {
     }
     if (auto* s = std::get_if<stop_part>(&m.body)) {
       if (std::erase_if(waiting, [&](const auto& w) { return w.place.job == s->job; }) > 0) return;
-      if (auto* part = find_part(s->job)) tell(self->context(), part->supervisor, stop_part_actors{s->reason});
+      if (auto* part = find_part(s->job)) stop(*part, s->reason);
       return;
     }
     if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
     ++stray_messages;
+  }
+
+  // The first reason stands.
+  void stop(part_entry& part, const std::string& reason) {
+    if (part.reason.empty()) part.reason = reason;
+    tell(self->context(), part.supervisor, stop_part_actors{reason});
   }
 
   part_entry* find_part(job_id job) {
@@ -252,7 +261,7 @@ struct node_actor_state {
     for (const auto& t : p.nodes) job_plan->tasks[static_cast<std::size_t>(&t - p.nodes.data())].node = t;
     context->records.resize(job_plan->actors.size());
     context->ledgers.resize(job_plan->actors.size());
-    part_entry entry{context, {}, p.nodes, from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, 0};
+    part_entry entry{context, {}, p.nodes, from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, env.wall_clock_ns()};
     for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
       if (job_plan->actors[i].task != own) continue;
       entry.actors.push_back(i);
@@ -468,9 +477,7 @@ struct node_actor_state {
   std::string node_of_task(const part_entry& part, const std::string& task) const {
     for (std::size_t i = 0; i < part.nodes.size(); ++i) {
       if (part.context->job_plan->tasks[i].name != task) continue;
-      if (part.nodes[i] == env.self.id) return env.self.name;
-      for (const auto& m : members)
-        if (m.id == part.nodes[i]) return m.name;
+      return name_of(part.nodes[i]);
     }
     return task.empty() ? env.self.name : "";
   }
@@ -491,9 +498,35 @@ struct node_actor_state {
         job.ended_seconds = age(now, j.ended_ns);
         out.jobs.push_back(std::move(job));
       }
+    if (wants_jobs)
+      for (const auto& [id, part] : parts)
+        if (!jobs.contains(id)) out.jobs.push_back(describe(id, part, now));
     if (wants_events)
       for (const auto& [time, text] : events) out.events.push_back({age(now, time), env.self.name, text});
     return out;
+  }
+
+  // What a participant knows of a job: after the death of its client nobody knows more.
+  job_snapshot describe(job_id id, const part_entry& part, std::uint64_t now) const {
+    job_snapshot j;
+    j.id = fmt::format("{:016x}", raw(id));
+    troupe::describe(*part.context->job_plan, j);
+    for (auto i : part.actors) j.step = std::max(j.step, part.context->records[i]->steps.load(std::memory_order_relaxed));
+    if (j.steps > 0) j.step = std::min(j.step, j.steps);
+    j.started_seconds = age(now, part.started_ns);
+    j.ended_seconds = age(now, part.ended_ns);
+    if (part.ended_ns != 0) j.state = part.reason == job_done_reason ? job_state::done : job_state::failed;
+    if (j.state == job_state::failed) j.cause = part.reason;
+    for (auto n : std::set<node_id>(part.nodes.begin(), part.nodes.end())) j.participants.push_back(name_of(n));
+    j.client = name_of(part.coordinator);
+    return j;
+  }
+
+  std::string name_of(node_id id) const {
+    if (id == env.self.id) return env.self.name;
+    for (const auto& m : members)
+      if (m.id == id) return m.name;
+    return member_name(id);
   }
 
   void list_actors(node_answer& out) const {
@@ -518,7 +551,7 @@ struct node_actor_state {
     for (auto& [id, job] : jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{m.reason});
     for (auto& [id, part] : parts)
-      if (part.ended_ns == 0) tell(self->context(), part.supervisor, stop_part_actors{m.reason});
+      if (part.ended_ns == 0) stop(part, m.reason);
     is_ending = true;
     end_if_empty();
   }

@@ -59,7 +59,8 @@ class actor_record {
   // Written by the actor.
   void count_in(std::uint64_t bytes) noexcept { add(messages_in, 1), add(bytes_in, bytes); }
   void count_out(std::uint64_t bytes) noexcept { add(messages_out, 1), add(bytes_out, bytes); }
-  void count_step() noexcept { add(steps, 1); }
+  // A wait that follows is a new one, also for an actor that never ran in between.
+  void count_step() noexcept { add(steps, 1), since_.store(clock_.now(), std::memory_order_relaxed); }
   void set_queued(std::uint32_t n) noexcept { queue.store(n, std::memory_order_relaxed); }
   // Entering the state it is in already keeps the time it began.
   void enter(actor_state s, std::uint32_t port = 0) noexcept {

@@ -59,8 +59,9 @@ struct part_placed {
 struct start_part { job_id job{}; };
 struct stop_part {
   job_id job{};
-  std::string reason;
+  std::string reason;  // job_done_reason, or why the job failed
 };
+inline constexpr std::string_view job_done_reason = "done";
 struct shard_report {
   std::uint32_t actor = 0;
   std::vector<std::uint64_t> received, applied, dropped;  // by worker

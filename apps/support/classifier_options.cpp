@@ -3,6 +3,7 @@
 #include "apps/support/scratch_folder.hpp"
 #include "devices/host/synthetic_images.hpp"
 #include "runtime/duration.hpp"
+#include "schema/version.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -55,9 +56,10 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   app.add_option("--fuse", fuse, "on: element-wise ops run with their producer; off: one actor per op")
       ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
   app.add_flag("--json", o.json, "End with one line of JSON on standard output");
+  app.set_version_flag("--version", fmt::format("train_classifier {}", version()));
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
+  } catch (const CLI::Success& e) {
     std::exit(app.exit(e));
   } catch (const CLI::ParseError& e) {
     usage_error(fmt::format("{} (see --help)", e.what()));

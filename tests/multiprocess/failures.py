@@ -196,6 +196,9 @@ class failures(harness.cluster_test):
             self.strike(training, signal.SIGKILL)
             self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name), NOTICED_MAX, pause=0)
             self.noticed("client-killed", time.monotonic())
+            why = self.run_program("troupe", "--cluster", self.cluster, "why", self.job_name)
+            self.assertEqual(why.code, 1, why.tail())  # the nodes remember it
+            self.assertIn("which started the job, is dead", why.out)
         for node in self.nodes:
             self.assertTrue(node.is_running(), node.tail())
         self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)

@@ -1,5 +1,6 @@
 // Measures Troupe beside its baselines; a line each.
 
+#include "schema/version.hpp"
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
 
@@ -75,9 +76,10 @@ int main(int argc, char** argv) {
                  "Folder of IDX files for training_step; without it, images that are made for it");
   app.add_flag("--json", is_json, "Each line as JSON");
   app.add_flag("--list", is_list, "Say which benchmarks there are");
+  app.set_version_flag("--version", fmt::format("troupe-bench {}", troupe::version()));
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
+  } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     fmt::print(stderr, "troupe-bench: {} (see --help)\n", e.what());

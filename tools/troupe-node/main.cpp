@@ -2,6 +2,7 @@
 
 #include "actors/process.hpp"
 #include "runtime/byte_size.hpp"
+#include "schema/version.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -28,9 +29,10 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.streams, "Host streams")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--memory", memory, "Bytes that jobs may use here (2GiB); a job that needs more is refused");
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
+  app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
+  } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     fmt::print(stderr, "troupe-node: {} (see --help)\n", e.what());

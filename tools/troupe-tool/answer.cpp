@@ -2,6 +2,7 @@
 
 #include "runtime/duration.hpp"
 #include "runtime/why.hpp"
+#include "schema/version.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/near_names.hpp"
@@ -121,7 +122,7 @@ outcome answer_error(const error& e) { return {static_cast<int>(e.code()), {}, f
 
 outcome answer_version(const command& c) {
   outcome o;
-  o.out = c.json ? fmt::format("{{\"version\":\"{}\"}}\n", TROUPE_VERSION) : fmt::format("troupe {}\n", TROUPE_VERSION);
+  o.out = c.json ? fmt::format("{{\"version\":\"{}\"}}\n", version()) : fmt::format("troupe {}\n", version());
   return o;
 }
 

@@ -1,6 +1,7 @@
 #include "tools/troupe-tool/command.hpp"
 
 #include "runtime/duration.hpp"
+#include "schema/version.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 
 #include <fmt/format.h>
@@ -127,14 +128,15 @@ parsed_command parse_command(std::span<const std::string> arguments) {
   app.footer(std::string(footer));
   app.fallthrough();
   app.require_subcommand(0, 1);
+  app.set_version_flag("--version", fmt::format("troupe {}", version()));
   add_global_flags(app, c, t);
   add_verbs(app, c, t);
   parsed_command outcome;
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 wants the last one first
-  } catch (const CLI::Success& help) {
+  } catch (const CLI::Success& asked) {
     std::ostringstream out, err;
-    app.exit(help, out, err);
+    app.exit(asked, out, err);
     outcome.out = out.str();
     return outcome;
   } catch (const CLI::ParseError& e) {

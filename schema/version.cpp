@@ -1,0 +1,7 @@
+#include "schema/version.hpp"
+
+namespace troupe {
+
+std::string_view version() noexcept { return TROUPE_VERSION; }
+
+}  // namespace troupe
