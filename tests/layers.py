@@ -42,6 +42,7 @@ EXCEPTIONS = {
 }
 
 SOURCE = (".hpp", ".cpp", ".h")
+GENERATED = (".capnp.h", ".inc")  # included from the build folder, at the path of their source
 
 
 def without_comments(text):
@@ -79,7 +80,7 @@ def check_include(path, name, is_quoted, root):
             return f'include "{name}" does not start at the root of the repository'
         if RANK[target] > RANK[layer] or (RANK[target] == RANK[layer] and target != layer):
             return f'include "{name}" goes upward: {layer}/ may not know {target}/'
-        if not name.endswith(".capnp.h") and not os.path.exists(os.path.join(root, name)):
+        if not name.endswith(GENERATED) and not os.path.exists(os.path.join(root, name)):
             return f'include "{name}" does not exist'
         return None
     for pattern, allowed, what in FENCES:

@@ -7,7 +7,7 @@
 
 using namespace troupe;
 
-#include "readme_function.inc"
+#include "tests/multiprocess/readme_function.inc"
 
 int main(int argc, char** argv) {
   const std::uint32_t workers = 2, shards = 2;
@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   const auto opened = session::open({});
   if (!data || !opened) return 2;
   auto& s = **opened;
-#include "readme_statements.inc"
+#include "tests/multiprocess/readme_statements.inc"
   if (!run) {
     fmt::print(stderr, "{}\n", run.error().text());
     return 1;
