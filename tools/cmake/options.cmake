@@ -1,13 +1,20 @@
-# One interface target with the flags that every target of Troupe is built with.
-add_library(troupe_options INTERFACE)
-target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
-# No contraction: a fused multiply-add is an op of its own, so that vector bodies and tails give equal bits.
-target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Werror -ffp-contract=off)
+# Warnings are for Troupe's own sources, and errors only where Troupe itself is the project.
+add_compile_options(-Wall -Wextra -Wpedantic -Wconversion)
+if(PROJECT_IS_TOP_LEVEL)
+  add_compile_options(-Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overflows and null pointers in inlined standard library code that are not there.
-  target_compile_options(troupe_options INTERFACE -Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized
-                                                  -Wno-restrict -Wno-null-dereference)
+  add_compile_options(-Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict -Wno-null-dereference)
 endif()
+
+# One interface target with what every target of Troupe is built with, and every program that links it: headers have code, too.
+add_library(troupe_options INTERFACE)
+target_compile_features(troupe_options INTERFACE cxx_std_20)
+target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>
+                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/troupe>)
+# No contraction: a fused multiply-add is an op of its own, so that vector bodies and tails give equal bits.
+target_compile_options(troupe_options INTERFACE -ffp-contract=off)
 if(TROUPE_ARCH)
   target_compile_options(troupe_options INTERFACE -march=${TROUPE_ARCH})
 endif()

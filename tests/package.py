@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Another project finds Troupe as the README says, installed or as a folder: package.py SOURCE BUILD
+
+Installed, its program is the README's own (readme_example.cpp), which must build without one line of CMake beside those of the
+README. As a folder of the project it is only configured, since that would build Troupe anew: none of its warnings may reach the project.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BUILD = (os.path.abspath(a) for a in sys.argv[1:3])
+
+
+def lines_of_readme():
+    with open(os.path.join(SOURCE, "README.md")) as f:
+        return re.search(r"```cmake\n(.*?)```", f.read(), re.S).group(1)
+
+
+class package(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="troupe-package-")
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, *names):
+        return os.path.join(self.folder.name, *names)
+
+    def run_command(self, *command):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, f"{' '.join(command)}\n{done.stdout}")
+        return done.stdout
+
+    def write_project(self, lines):
+        with open(self.path("CMakeLists.txt"), "w") as f:
+            f.write("cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES C CXX)\n"
+                    f"add_executable(app {SOURCE}/tests/multiprocess/readme_example.cpp)\n"
+                    f"target_include_directories(app PRIVATE {self.path()})\n" + lines)
+        os.makedirs(self.path("tests"))
+        os.symlink(os.path.join(BUILD, "tests", "multiprocess"), self.path("tests", "multiprocess"))  # the README's C++
+
+    def test_installed(self):
+        self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
+        self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["train_classifier", "troupe", "troupe-bench", "troupe-node"])
+        self.assertTrue(lines_of_readme().startswith("find_package(troupe"))
+        self.write_project(lines_of_readme())
+        self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
+        self.run_command("cmake", "--build", self.path("build"))
+        used = self.run_command("ninja", "-C", self.path("build"), "-t", "deps")
+        self.assertIn(self.path("prefix", "include", "troupe", "actors", "session.hpp"), used)
+        self.assertNotIn(os.path.join(SOURCE, "actors"), used)
+
+    def test_a_folder_of_the_project(self):
+        self.write_project(lines_of_readme().replace("find_package(troupe REQUIRED)", f"add_subdirectory({SOURCE} troupe)"))
+        self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+        with open(self.path("build", "compile_commands.json")) as f:
+            commands = {c["file"]: c["command"] for c in json.load(f)}
+        ours = commands[f"{SOURCE}/tests/multiprocess/readme_example.cpp"]
+        self.assertNotIn("-W", ours)
+        self.assertIn(f"-I{SOURCE}", ours)
+        self.assertNotIn("-Werror", commands[f"{SOURCE}/actors/session.cpp"])
+        self.assertNotIn(f"{SOURCE}/tests/support/main.cpp", commands)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

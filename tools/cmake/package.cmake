@@ -1,0 +1,17 @@
+# `cmake --install build --prefix DIR`: programs, manual pages, libraries, headers, and a package that other projects find:
+#   find_package(troupe REQUIRED)
+#   target_link_libraries(app PRIVATE troupe::troupe)
+include(CMakePackageConfigHelpers)
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
+
+install(TARGETS train_classifier troupe-node troupe-tool troupe-bench RUNTIME)
+install(DIRECTORY tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
+install(DIRECTORY schema devices runtime actors DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe FILES_MATCHING PATTERN "*.hpp")
+
+install(TARGETS troupe troupe_actors troupe_runtime troupe_devices troupe_schema troupe_options
+                troupe_loops troupe_caf troupe_dnnl troupe_xxhash EXPORT troupe ARCHIVE)
+install(EXPORT troupe NAMESPACE troupe:: FILE troupe-targets.cmake DESTINATION ${package_folder})
+configure_file(tools/cmake/troupe-config.cmake troupe-config.cmake COPYONLY)
+write_basic_package_version_file(troupe-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/troupe-config.cmake ${PROJECT_BINARY_DIR}/troupe-config-version.cmake
+        DESTINATION ${package_folder})

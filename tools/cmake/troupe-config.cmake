@@ -1,0 +1,10 @@
+# What find_package(troupe) reads. CapnProto's package asks for C among the languages of the project.
+include(CMakeFindDependencyMacro)
+find_dependency(Threads)
+find_dependency(fmt)
+find_dependency(CapnProto)
+find_dependency(OpenMP COMPONENTS CXX)
+find_dependency(OpenSSL)
+find_dependency(ZLIB)
+find_dependency(nlohmann_json)
+include(${CMAKE_CURRENT_LIST_DIR}/troupe-targets.cmake)
