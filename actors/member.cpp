@@ -21,6 +21,7 @@ constexpr std::int64_t young_ns = 3'000'000'000;
 constexpr std::int64_t goodbye_ns = 100'000'000;       // for the last frames to leave
 constexpr std::size_t refusals_max = 16;
 constexpr std::string_view crossing = "this lane is being dialled from here";
+constexpr std::string_view forgotten = "the link that this connection is for was given up here";
 
 }  // namespace
 
@@ -166,9 +167,13 @@ void member_core::greet(std::unique_ptr<channel> c, bool is_initiator, std::stri
   o.self = membership_->self();
   env_.random(o.nonce);
   o.lane = l;
+  o.expected = expected;
   if (auto at = links_.find(expected); is_initiator && at != links_.end()) {
+    o.link = at->second.number;
+    o.begins = false;
     o.received = at->second.core->session().received(l);
-    o.received_from = expected;
+  } else {
+    env_.random(std::as_writable_bytes(std::span(&o.link, 1)));
   }
   const auto number = ++last_greeter_;
   auto g = std::make_unique<greeter>(*this, number, std::move(c), handshake(std::move(o), now()), is_initiator, std::move(dialled), expected, l);
@@ -188,16 +193,30 @@ void member_core::advance(greeter& g) {
     switch (g.shake.state()) {
       case handshake::status::running: return;
       case handshake::status::decide: {
+        if (g.shake.expects_another()) {
+          g.shake.accept(0);
+          continue;
+        }
         auto at = links_.find(g.shake.peer().id);
+        const auto* known = at != links_.end() ? &at->second.core->session() : nullptr;
+        const bool is_same = known != nullptr && at->second.number == g.shake.link();
         // Two that dial each other at once would each replace the other's connection, again and again: that of the smaller id
-        // stays. Nor may a dial replace what was connected while it was on its way.
+        // stays. Nor may a dial replace what was connected while it was on its way, be it of another link.
         const bool crosses = is_dialling(g.shake.peer(), g.shake.lane()) && raw(membership_->self().id) < raw(g.shake.peer().id);
-        const bool is_late = at != links_.end() && !at->second.core->session().can_connect(g.shake.lane(), g.shake.peer_received());
+        const bool is_late = is_same   ? !known->can_connect(g.shake.lane(), g.shake.peer_received())
+                             : known != nullptr && known->state(g.shake.lane()) == lane_state::up;
         if (crosses || is_late) {
           g.shake.refuse(std::string(crossing));
           continue;
         }
-        g.shake.accept(at == links_.end() ? 0 : at->second.core->session().received(g.shake.lane()));
+        if (!is_same) {  // ME-4
+          give_up_link(g.shake.peer().id, "the peer has given it up");
+          if (!g.shake.begins()) {
+            g.shake.refuse(std::string(forgotten));
+            continue;
+          }
+        }
+        g.shake.accept(is_same ? known->received(g.shake.lane()) : 0);
         continue;
       }
       case handshake::status::established: return established(g);
@@ -226,7 +245,7 @@ void member_core::refused(greeter& g) {
     const auto dialled = g.dialled;
     const auto expected = g.expected;
     const auto which = g.which;
-    if (!is_gone && text.find(crossing) == std::string::npos) {
+    if (!is_gone && text.find(crossing) == std::string::npos && text.find(forgotten) == std::string::npos) {
       say(fmt::format("refused at {}: {}", dialled, text));
       if (g.shake.reason().code() == error_code::denied) {
         denied_ = fmt::format("{}: {}", dialled, text);
@@ -235,7 +254,11 @@ void member_core::refused(greeter& g) {
         if (is_seed && membership_->members().empty() && env_.on_denied) env_.on_denied(error(error_code::denied, denied_));
       }
     }
+    const auto number = g.shake.link();
     drop(g);
+    const auto at = links_.find(expected);
+    if (text.find(forgotten) != std::string::npos && at != links_.end() && at->second.number == number)
+      give_up_link(expected, "the peer has given it up");
     return dial_failed(dialled, expected, which, dial_failure::other);
   }
   drop(g);
@@ -252,14 +275,18 @@ void member_core::established(greeter& g) {
     return dial_failed(dialled, expected, which, dial_failure::other_life);
   }
   const bool is_initiator = g.is_initiator;
+  if (!is_initiator && g.shake.expects_another()) return drop(g);
   if (is_initiator) dialing_.erase({dialled, which});
   const auto received = g.shake.peer_received();
-  auto& link = link_to(peer);
-  auto core = link.core;
-  if (!core->session().can_connect(which, received)) {
+  // Meanwhile the peer's own dial may have begun another link, or this one may have been given up.
+  const auto known = links_.find(peer.id);
+  const bool fits = known == links_.end() ? g.shake.begins()
+                                          : known->second.number == g.shake.link() && known->second.core->session().can_connect(which, received);
+  if (!fits) {
     drop(g);
     return dial_failed(dialled, peer.id, which, dial_failure::other);
   }
+  auto core = link_to(peer, g.shake.link()).core;
   auto connection = std::move(g.connection);
   drop(g);
   core->attach(which, std::move(connection), received);
@@ -273,7 +300,7 @@ void member_core::established(greeter& g) {
   announce_if_up(peer.id);
 }
 
-member_core::link_entry& member_core::link_to(const member_info& peer) {
+member_core::link_entry& member_core::link_to(const member_info& peer, std::uint64_t number) {
   if (auto at = links_.find(peer.id); at != links_.end()) return at->second;
   auto name = peer.name.empty() ? member_name(peer.id) : peer.name;
   auto record = std::make_shared<actor_record>(actor_kind::link, "link/" + name, "", *env_.clock);
@@ -286,15 +313,10 @@ member_core::link_entry& member_core::link_to(const member_info& peer) {
     membership_->link_lost(id, now());
     run_actions();
   };
-  hooks.broken = [this](node_id id, const error& e) {
-    say(fmt::format("the link to {} is given up: {}", member_name(id), e.message()));
-    close_link(id);
-    membership_->link_lost(id, now());
-    run_actions();
-  };
+  hooks.broken = [this](node_id id, const error& e) { give_up_link(id, e.message()); };
   auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs);
   auto actor = spawn_link(*system_, worker_, core);
-  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), false, peer.kind == member_kind::tool}).first->second;
+  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), number, false, peer.kind == member_kind::tool}).first->second;
 }
 
 std::uint64_t member_core::drops(drop_reason r) const {
@@ -317,6 +339,23 @@ void member_core::close_link(node_id peer) {
   gone.core->close();
   tell(worker_, gone.actor, end_actor{});
   env_.net->after(0, [core = std::move(gone.core)] {});  // a callback of it may be running
+}
+
+void member_core::give_up_link(node_id peer, const std::string& why) {
+  const auto at = links_.find(peer);
+  if (at == links_.end()) return;
+  const bool was_announced = at->second.is_announced;
+  say(fmt::format("the link to {} is given up: {}", member_name(peer), why));
+  if (const auto* known = membership_->find(peer); was_announced && known != nullptr) {
+    // What the link kept is lost, so for all that relied on it the peer has died; it may come up anew.
+    auto about = *known;
+    about.state = member_state::dead;
+    about.reason = "the link to it was given up: " + why;
+    tell(worker_, node_, member_down{std::move(about)});
+  }
+  close_link(peer);
+  membership_->link_given_up(peer, now());
+  run_actions();
 }
 
 void member_core::on_control(node_id from, control_message body) {
@@ -357,7 +396,9 @@ void member_core::carry_out(const membership_action& a) {
   auto at = links_.find(a.node);
   auto* link = at != links_.end() ? at->second.core.get() : nullptr;
   switch (a.kind) {
-    case kind::connect: return dial(a.text, a.node, lane::control);
+    case kind::connect:
+      if (link != nullptr && link->session().state(lane::control) == lane_state::up) return;  // its other lane is on its way
+      return dial(a.text, a.node, lane::control);
     case kind::close: return close_link(a.node);
     case kind::send_view:
       if (link != nullptr) link->send(control_message(view_update{membership_->view()}));

@@ -15,6 +15,9 @@
 // ME-1  Nothing of a connection is used before the handshake has proven its peer.
 // ME-2  member_up comes once a link with both lanes stands and the view holds the peer alive; member_down once it is dead or gone.
 // ME-3  A connection of a tool is a link without membership.
+// ME-4  A link lives at both ends or at none. Each has a number; a connection for a link that this end gave up is refused as
+//       forgotten, and one that begins a link ends the former. For jobs a link given up is a death of the peer, which may come
+//       up again.
 // Threading: the I/O worker; construct and listen before its thread runs.
 
 #include "actors/link.hpp"
@@ -95,12 +98,15 @@ class member_core {
   std::uint64_t drops(drop_reason r) const;
   // Data that the links keep because the peers have not acknowledged it.
   std::size_t kept_bytes() const;
+  // Closes a link that cannot go on, with all that it keeps; a new one follows as long as membership holds the peer alive.
+  void give_up_link(node_id peer, const std::string& why);
 
  private:
   struct greeter;
   struct link_entry {
     std::shared_ptr<link_core> core;
     caf::actor actor;
+    std::uint64_t number = 0;  // both ends know the link by it
     bool is_announced = false;
     bool is_tool = false;
   };
@@ -117,7 +123,7 @@ class member_core {
   void established(greeter& g);
   void refused(greeter& g);
   void drop(greeter& g);
-  link_entry& link_to(const member_info& peer);
+  link_entry& link_to(const member_info& peer, std::uint64_t number);
   void close_link(node_id peer);
   void on_control(node_id from, control_message body);
   void announce_if_up(node_id peer);

@@ -247,7 +247,9 @@ std::vector<std::byte> encode(const identity& i) {
   write_member(to.initMember(), i.member);
   to.setLane(static_cast<std::uint8_t>(i.lane));
   to.setReceived(i.received);
-  to.setReceivedFrom(raw(i.received_from));
+  to.setExpected(raw(i.expected));
+  to.setLink(i.link);
+  to.setBegins(i.begins);
   return to_bytes(message);
 }
 
@@ -257,7 +259,8 @@ result<identity> decode_identity(std::span<const std::byte> bytes) {
     if (from.getLane() > 1) return error(error_code::usage, fmt::format("an identity names the unknown lane {}", from.getLane()));
     auto member = read_member(from.getMember());
     if (!member) return member.error();
-    return identity{std::move(*member), static_cast<lane>(from.getLane()), from.getReceived(), node_id{from.getReceivedFrom()}};
+    return identity{std::move(*member), static_cast<lane>(from.getLane()), from.getReceived(),
+                    node_id{from.getExpected()}, from.getLink(), from.getBegins()};
   });
 }
 

@@ -109,8 +109,10 @@ std::string_view to_string(lane l) noexcept;
 struct identity {
   member_info member;
   troupe::lane lane = lane::control;
-  std::uint64_t received = 0;  // every sequence up to here has arrived on this lane ...
-  node_id received_from{};     // ... from this node
+  std::uint64_t received = 0;  // every sequence up to here has arrived on this lane of the link
+  node_id expected{};          // whom the initiator means to reach; 0: whoever it is
+  std::uint64_t link = 0;      // which link
+  bool begins = false;         // it begins with this connection
 };
 
 std::vector<std::byte> encode(const identity& i);

@@ -141,6 +141,7 @@ void handshake::on_identity(std::span<const std::byte> header) {
   if (!found) return malformed(found.error().message());
   if (found->lane != options_.lane) return malformed("an identity for another lane than the hello");
   if (raw(found->member.id) == 0) return malformed("an identity without a node id");
+  if (!is_acceptor() && found->link != options_.link) return malformed("an identity for another link than ours");
   if (found->member.id == options_.self.id)
     return end(refusal::itself, error_code::denied, "this node has connected to itself", true);
   peer_ = std::move(*found);
@@ -177,7 +178,6 @@ handshake::status handshake::on_closed(const error& why, frame_fault fault) {
 void handshake::accept(std::uint64_t received) {
   if (status_ != status::decide) return;
   options_.received = received;
-  options_.received_from = peer().id;
   send_identity();
   step_ = step::done;
   status_ = status::established;
@@ -190,12 +190,9 @@ void handshake::refuse(std::string reason) {
 
 std::vector<handshake_frame> handshake::take_outgoing() { return std::exchange(outgoing_, {}); }
 
-std::uint64_t handshake::peer_received() const noexcept {
-  return peer_->received_from == options_.self.id ? peer_->received : 0;
-}
-
 void handshake::send_identity() {
-  send(frame_kind::identity, encode(identity{options_.self, options_.lane, options_.received, options_.received_from}));
+  send(frame_kind::identity, encode(identity{options_.self, options_.lane, options_.received, is_acceptor() ? peer_->member.id : options_.expected,
+                                             link(), begins()}));
 }
 
 void handshake::send(frame_kind kind, std::vector<std::byte> header) { outgoing_.push_back({kind, std::move(header)}); }

@@ -54,11 +54,13 @@ struct handshake_options {
   std::string token;    // empty: none, on both sides
   member_info self;
   handshake_nonce nonce{};  // fresh and unpredictable for every connection
-  // Initiator: which lane this connection is to be, and how much has arrived on it from whom, when it replaces a lost
-  // one.
+  // Initiator: which lane of which link this connection is to be, whether the link begins with it, and how much has arrived on
+  // the lane before.
   troupe::lane lane = lane::control;
+  std::uint64_t link = 0;
+  bool begins = true;
   std::uint64_t received = 0;
-  node_id received_from{};
+  node_id expected{};  // 0: whoever answers
 };
 
 struct handshake_frame {
@@ -98,7 +100,7 @@ class handshake {
   // The connection broke or its bytes were no frames (channel_handler::on_closed).
   status on_closed(const error& why, frame_fault fault);
 
-  // Acceptor, in `decide`: the peer may come in; `received`: every sequence of its lane that has arrived here from it.
+  // Acceptor, in `decide`: the peer may come in; `received`: every sequence of its lane that has arrived here on that link.
   void accept(std::uint64_t received);
   void refuse(std::string reason);
 
@@ -111,15 +113,21 @@ class handshake {
   troupe::lane lane() const noexcept { return options_.lane; }
   // From `decide` on.
   const member_info& peer() const noexcept { return peer_->member; }
-  // Every sequence that we sent on this lane, up to here, has arrived there; 0 if the peer means an earlier life of
-  // this process.
-  std::uint64_t peer_received() const noexcept;
+  // Every sequence that we sent on this lane of this link, up to here, has arrived there.
+  std::uint64_t peer_received() const noexcept { return begins() ? 0 : peer_->received; }
+  // The link that the connection is for, and whether it begins with it: the initiator's word.
+  std::uint64_t link() const noexcept { return is_acceptor() ? peer_->link : options_.link; }
+  bool begins() const noexcept { return is_acceptor() ? peer_->begins : options_.begins; }
+  // Acceptor: the peer means to reach another life than this one; it shall learn who answers here.
+  bool expects_another() const noexcept { return raw(peer_->expected) != 0 && peer_->expected != options_.self.id; }
   // When refused.
   refusal why() const noexcept { return refusal_; }
   const error& reason() const noexcept { return *reason_; }
 
  private:
   enum class step : std::uint8_t { hello, proof, identity, owner, done };
+
+  bool is_acceptor() const noexcept { return options_.role == handshake_role::acceptor; }
 
   void send_hello();
   void send_identity();

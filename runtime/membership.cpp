@@ -78,7 +78,7 @@ void membership::linked(node_id peer, member_kind kind, std::int64_t now_ns, std
     p.info.kind = kind;
     if (graves_.contains(peer)) p.info.state = member_state::dead;
   }
-  p.is_linked = p.was_linked = true;
+  p.is_linked = p.was_linked = p.redials = true;
   if (is_final(peer)) return fence(p, now_ns);
   heard(peer, now_ns);
   p.is_owed_view = false;
@@ -115,6 +115,14 @@ void membership::link_lost(node_id peer, std::int64_t now_ns) {
     emit(membership_action_kind::check_process, peer);
     actions_.back().about = p.info;
   }
+}
+
+void membership::link_given_up(node_id peer, std::int64_t now_ns) {
+  link_lost(peer, now_ns);
+  const auto at = peers_.find(peer);
+  if (has_ended_ || at == peers_.end()) return;
+  at->second.redials = false;
+  at->second.dial_at_ns = raw(self_.id) < raw(peer) ? now_ns : now_ns + options_.dial_grace_ns;
 }
 
 void membership::dial_failed(node_id peer, std::string_view address, dial_failure why, std::int64_t now_ns) {

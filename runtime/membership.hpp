@@ -13,6 +13,7 @@
 //   on_leave(peer)          leave                                     left, close
 //   on_fenced(peer)         fenced                                    rejoin, conflict
 //   link_lost(peer)         either lane's connection ended            check_process (the link redials by itself)
+//   link_given_up(peer)     it can't go on                            connect, check_process
 //   dial_failed(peer)       a connect action or the link's redial     died, unreachable
 //   process_gone(peer)      answer to check_process: no such pid      died
 //   tick()                  every options.tick_ns                     send_heartbeat, send_view, unreachable, died ...
@@ -132,6 +133,8 @@ class membership {
   void on_leave(node_id from, std::string_view reason, std::int64_t now_ns);
   void on_fenced(node_id from, const fenced& claim, std::int64_t now_ns);
   void link_lost(node_id peer, std::int64_t now_ns);
+  // The link is closed for good, while the peer may live: a new one is dialled from here.
+  void link_given_up(node_id peer, std::int64_t now_ns);
   // `peer` is 0 where the connect action named nobody.
   void dial_failed(node_id peer, std::string_view address, dial_failure why, std::int64_t now_ns);
   void process_gone(node_id peer, std::int64_t now_ns);
@@ -166,7 +169,8 @@ class membership {
     bool is_linked = false;
     bool is_owed_view = false;
     std::int64_t heard_ns = 0;  // last sign of life
-    bool was_linked = false;
+    bool was_linked = false;    // the lease counts
+    bool redials = false;       // there is a link, which redials by itself
     std::int64_t dial_at_ns = 0;
     std::int64_t close_at_ns = 0;  // a fenced one's; 0: not fenced
   };

@@ -54,11 +54,11 @@ void membership::check_leases(std::int64_t now_ns) {
   }
 }
 
-// Members that we have no link to and never had: afterwards their link redials by itself.
+// Members that we have no link to; a link redials by itself.
 void membership::dial(std::int64_t now_ns) {
   if (has_ended_) return;
   for (auto& [id, p] : peers_) {
-    if (!p.is_member || p.is_linked || p.was_linked || !is_living(p.info) || p.info.address.empty() ||
+    if (!p.is_member || p.is_linked || p.redials || !is_living(p.info) || p.info.address.empty() ||
         now_ns < p.dial_at_ns)
       continue;
     p.dial_at_ns = now_ns + options_.redial_ns;

@@ -36,8 +36,10 @@ struct Tag { step @0 :UInt64; run @1 :UInt32; microBatch @2 :UInt32; frame @3 :U
 struct Identity {
   member @0 :Member;
   lane @1 :UInt8;           # 0 control, 1 data
-  received @2 :UInt64;      # every sequence up to here has arrived on this lane ...
-  receivedFrom @3 :UInt64;  # ... from this node; 0: nothing yet
+  received @2 :UInt64;      # every sequence up to here has arrived on this lane of the link
+  expected @3 :UInt64;      # the node that the initiator means to reach; 0: whoever it is
+  link @4 :UInt64;          # the link that the connection is for: a random number, chosen by the initiator that began it
+  begins @5 :Bool;          # it begins with this connection
 }
 
 # In front of every chunk of a tensor. Chunks of one tensor arrive in order on its lane.

@@ -418,6 +418,52 @@ BOOST_FIXTURE_TEST_CASE(LK_1_connections_that_are_cut_change_no_bit, fixture) {
   BOOST_TEST(cuts > 0U);
 }
 
+BOOST_FIXTURE_TEST_CASE(connections_that_are_cut_while_a_cluster_forms_keep_nobody_out, fixture) {
+  for_seeds(2, [&](std::uint64_t seed) -> std::string {
+    sim_cluster c(tables, {.seed = seed, .is_one_machine = seed % 2 == 0});
+    std::mt19937_64 random(seed);
+    c.run_until(
+        [&] {
+          if (const auto a = static_cast<std::uint32_t>(random() % 4), b = static_cast<std::uint32_t>(random() % 4); random() % 20 == 0 && a != b)
+            c.cut(a, b);
+          return false;
+        },
+        500 * ms);
+    std::string wrong = c.form() ? "" : "the processes did not find each other";
+    if (wrong.empty()) wrong = run_whole(*this, c, {});
+    if (!wrong.empty()) tell_story(c);
+    if (!c.finish() && wrong.empty()) wrong = "an actor outlives its process";
+    return wrong;
+  });
+}
+
+BOOST_FIXTURE_TEST_CASE(ME_4_a_link_that_one_end_gave_up_is_replaced_by_a_new_one, fixture) {
+  for_seeds(4, [&](std::uint64_t seed) -> std::string {
+    sim_cluster c(tables, {.seed = seed, .is_one_machine = seed % 2 == 0});
+    if (!c.form()) return "the processes did not find each other";
+    const auto a = static_cast<std::uint32_t>(seed % 4), b = (a + 1 + static_cast<std::uint32_t>(seed / 4 % 3)) % 4;
+    if (seed % 3 != 0) {
+      c.give_up_link(a, b);
+      c.run_for(2 * s);
+      auto wrong = run_whole(*this, c, {});
+      if (!wrong.empty()) tell_story(c);
+      if (!c.finish() && wrong.empty()) wrong = "an actor outlives its process";
+      return wrong;
+    }
+    start(c, {.steps = 1000, .observe_every = 0});
+    run_messages(c, 100 + c.random()() % 3000);
+    c.give_up_link(a, b);
+    c.run_until([&] { return c.program().is_over(); }, 2 * s);
+    c.run_for(2 * s);
+    // Those two may have nothing to do with each other; but nothing hangs.
+    std::string wrong = c.program().failed || c.program().finished || !c.program().losses.empty() ? "" : "the job hangs";
+    if (c.program().failed) wrong = left_over(c);
+    if (!c.form() && wrong.empty()) wrong = "the link did not come back";
+    if (!wrong.empty()) tell_story(c);
+    return wrong;
+  });
+}
+
 BOOST_FIXTURE_TEST_CASE(a_node_that_is_killed_ends_a_synchronous_job_within_two_seconds_and_is_named, fixture) {
   for_seeds(4, [&](std::uint64_t seed) {
     sim_cluster c(tables, {.seed = seed, .is_one_machine = seed % 2 == 0});

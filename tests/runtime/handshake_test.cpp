@@ -78,7 +78,9 @@ BOOST_AUTO_TEST_SUITE(handshake)
 BOOST_AUTO_TEST_CASE(two_nodes_with_one_token_know_each_other_afterwards) {
   auto i = caller();
   i.received = 77;
-  i.received_from = node_id{22};
+  i.link = 0xabc;
+  i.begins = false;
+  i.expected = node_id{22};
   pair p(i, called());
   p.run();
   BOOST_REQUIRE((p.initiator.state() == status::established));
@@ -89,15 +91,29 @@ BOOST_AUTO_TEST_CASE(two_nodes_with_one_token_know_each_other_afterwards) {
   BOOST_TEST(p.initiator.peer_received() == 5);
   BOOST_TEST(p.acceptor.peer_received() == 77);
   BOOST_TEST(p.initiator.is_proven());
+  BOOST_TEST(p.acceptor.link() == 0xabcU);
+  BOOST_TEST(p.initiator.link() == 0xabcU);
+  BOOST_TEST(!p.acceptor.begins());
+  BOOST_TEST(!p.acceptor.expects_another());
 }
 
-BOOST_AUTO_TEST_CASE(what_a_peer_received_from_an_earlier_life_of_this_process_counts_as_nothing) {
+BOOST_AUTO_TEST_CASE(on_a_link_that_begins_nothing_has_arrived) {
   auto i = caller();
   i.received = 77;
-  i.received_from = node_id{21};
   pair p(i, called());
   p.run();
+  BOOST_TEST(p.acceptor.begins());
   BOOST_TEST(p.acceptor.peer_received() == 0);
+  BOOST_TEST(p.initiator.peer_received() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(who_expects_another_life_learns_who_answers) {
+  auto i = caller();
+  i.expected = node_id{21};
+  pair p(i, called());
+  p.run();
+  BOOST_TEST(p.acceptor.expects_another());
+  BOOST_TEST(p.initiator.peer().name == "n22");
 }
 
 BOOST_AUTO_TEST_CASE(no_token_on_both_sides_is_a_token_too) {

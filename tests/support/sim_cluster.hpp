@@ -100,6 +100,7 @@ class sim_cluster {
   void freeze(std::uint32_t process) { network_.freeze(processes_[process]->host); }
   void thaw(std::uint32_t process) { network_.thaw(processes_[process]->host); }
   void cut(std::uint32_t a, std::uint32_t b) { network_.cut(processes_[a]->host, processes_[b]->host); }
+  void give_up_link(std::uint32_t at, std::uint32_t to) { processes_[at]->member->give_up_link(info(to).id, "the test says so"); }
   bool is_alive(std::uint32_t process) const { return !processes_[process]->is_killed; }
 
   // What a node says of itself, its actors, jobs and events.
