@@ -2,6 +2,7 @@
 
 #include "schema/error.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -35,6 +36,13 @@ std::uint64_t event_key(int fd, std::uint32_t generation) noexcept {
 }  // namespace
 
 io_loop::io_loop() {
+  // Where the standard descriptors are closed, the next ones opened would take their numbers, and every error text would go into
+  // a socket.
+  for (int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC); fd >= 0; fd = ::open("/dev/null", O_RDWR | O_CLOEXEC))
+    if (fd > STDERR_FILENO) {
+      ::close(fd);
+      break;
+    }
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) fail_system("epoll_create1");
   event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -7,7 +7,8 @@
 //   peer_message   node        part_placed, part_ended of a participant                   job_started | job_failed
 //   member_down    node        tolerated (async worker) or fatal                          worker_lost | job_failed
 //   fetched        fetch       losses become progress, variables become observations      job_progress, job_variables
-//   stop_job       program     end all parts                                              job_finished
+//   stop_job       program     end all parts                                              job_failed
+//   placing_overdue node       fatal while a participant has not placed its part          job_failed
 //
 // JB-1  The program gets exactly one job_finished or job_failed, as the last message.
 // JB-2  After that no actor of the job runs on any node that can be reached: every one was told to stop.
@@ -54,6 +55,7 @@ struct job_failed {
   job_totals totals;
 };
 struct stop_job { std::string reason; };
+struct placing_overdue {};  // node: by now every participant should have answered
 
 // What a plan says of its job: name, workers, shards, kind of update, steps.
 void describe(const plan& p, job_snapshot& out);
@@ -71,3 +73,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::worker_lost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_finished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::placing_overdue)

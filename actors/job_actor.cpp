@@ -1,6 +1,8 @@
 #include "actors/job.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
+#include "runtime/byte_size.hpp"
+#include "runtime/frame.hpp"
 #include "runtime/supervision.hpp"
 
 #include <caf/actor_system.hpp>
@@ -13,6 +15,8 @@
 namespace troupe {
 
 namespace {
+
+constexpr std::size_t plan_bytes_max = control_header_max - 256 * 1024;  // beside it the message names the nodes
 
 // The variable whose versions come in at input `edge`: transfers are passed through.
 std::string variable_behind(const plan& p, std::uint32_t edge) {
@@ -59,6 +63,13 @@ struct job_actor_state {
     record->enter(actor_state::running);
     const auto bytes = encode(p);
     unplaced = parties->running();
+    const bool is_local = unplaced.size() == 1 && members.contains(*unplaced.begin()) && members.at(*unplaced.begin()).name == board->client;
+    if (bytes.size() > plan_bytes_max && !is_local) {
+      failure f;
+      f.text = fmt::format("its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
+                           p.actors.size(), format_bytes(bytes.size()), format_bytes(plan_bytes_max));
+      return fail(std::move(f));
+    }
     for (auto n : unplaced) {
       if (!members.contains(n)) return fail(at_node(n, "is not known here"));
       if (members.at(n).name == board->client) has_local_part = true;
@@ -108,6 +119,11 @@ struct job_actor_state {
   void on_handles(job_started& m) {
     handles = std::move(m.handles);
     start_if_placed();
+  }
+
+  void on_overdue() {
+    if (now != phase::placing || unplaced.empty()) return;
+    fail(at_node(*unplaced.begin(), "has not answered to its part of the plan for 30 s"));
   }
 
   void start_if_placed() {
@@ -260,6 +276,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       [&s](fetched& m) { s.on_fetched(m); },
       [](const feed_ready&) {},
       [&s](const stop_job& m) { s.on_stop(m); },
+      [&s](placing_overdue) { s.on_overdue(); },
   };
 }
 

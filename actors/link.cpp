@@ -2,6 +2,7 @@
 
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
+#include "runtime/byte_size.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
@@ -214,7 +215,14 @@ link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint
   if (h.spec.type != edge.bound.type || !edge.bound.shape.admits(h.spec.shape)) return dropped(drop_reason::unknown_edge);
   if (h.offset + payload_length > h.spec.size_bytes()) return dropped(drop_reason::unknown_edge);
   if (h.offset < edge.offset) return dropped(drop_reason::duplicate);
-  if (h.offset == 0) edge.value = edge.pool.take(h.spec);
+  if (h.offset == 0) {
+    try {
+      edge.value = edge.pool.take(h.spec);
+    } catch (const std::bad_alloc&) {
+      hooks_.no_memory(h.job, fmt::format("this node has no memory for a tensor of {} ({}) from {}", to_string(h.spec), format_bytes(h.spec.size_bytes()), peer_.name));
+      return dropped(drop_reason::unknown_edge);
+    }
+  }
   return edge.value.spec() == h.spec ? &edge : dropped(drop_reason::unknown_edge);
 }
 

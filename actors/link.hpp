@@ -41,6 +41,7 @@ struct link_hooks {
   std::function<void(node_id, control_message)> control;       // a control message for the node or the membership
   std::function<void(node_id)> lane_lost;                      // a connection ended
   std::function<void(node_id, const error&)> broken;           // the link cannot go on (LS-4, LS-5)
+  std::function<void(job_id, std::string)> no_memory;          // a tensor of that job was dropped for want of memory
 };
 
 class link_core {

@@ -20,8 +20,7 @@ constexpr std::int64_t look_seldom_ns = 1'000'000'000;
 constexpr std::int64_t young_ns = 3'000'000'000;
 constexpr std::int64_t goodbye_ns = 100'000'000;       // for the last frames to leave
 constexpr std::size_t refusals_max = 16;
-constexpr std::string_view crossing = "this lane is being dialled from here";
-constexpr std::string_view forgotten = "the link that this connection is for was given up here";
+constexpr std::int64_t half_open_max_ns = 5'000'000'000;  // of a link that begins
 
 }  // namespace
 
@@ -114,6 +113,10 @@ void member_core::tick() {
   for (auto n : waiting)  // what follows from the end of one may end others
     if (auto at = greeters_.find(n); at != greeters_.end() && at->second->shake.on_time(now()) == handshake::status::refused)
       advance(*at->second);
+  std::vector<node_id> half_open;  // membership does not know them, and so would never end them
+  for (const auto& [id, l] : links_)
+    if (!l.is_tool && !l.core->session().is_up() && now() - l.since_ns > half_open_max_ns && membership_->find(id) == nullptr) half_open.push_back(id);
+  for (auto id : half_open) close_link(id);
   std::vector<std::pair<node_id, lane>> due;
   for (auto& [id, l] : links_) {
     l.core->on_tick();
@@ -206,13 +209,13 @@ void member_core::advance(greeter& g) {
         const bool is_late = is_same   ? !known->can_connect(g.shake.lane(), g.shake.peer_received())
                              : known != nullptr && known->state(g.shake.lane()) == lane_state::up;
         if (crosses || is_late) {
-          g.shake.refuse(std::string(crossing));
+          g.shake.refuse(refusal::crossing);
           continue;
         }
         if (!is_same) {  // ME-4
           give_up_link(g.shake.peer().id, "the peer has given it up");
           if (!g.shake.begins()) {
-            g.shake.refuse(std::string(forgotten));
+            g.shake.refuse(refusal::forgotten);
             continue;
           }
         }
@@ -241,13 +244,16 @@ void member_core::refused(greeter& g) {
   if (g.is_initiator) {
     if (refusals_.size() == refusals_max) refusals_.erase(refusals_.begin());
     refusals_.push_back(fmt::format("{}: {}", g.dialled, text));
-    const bool is_gone = g.shake.why() == refusal::lost;
+    const auto why = g.shake.why();
+    // These pass by themselves.
+    const bool is_verdict = why != refusal::lost && why != refusal::crossing && why != refusal::forgotten;
     const auto dialled = g.dialled;
     const auto expected = g.expected;
     const auto which = g.which;
-    if (!is_gone && text.find(crossing) == std::string::npos && text.find(forgotten) == std::string::npos) {
-      say(fmt::format("refused at {}: {}", dialled, text));
-      if (g.shake.reason().code() == error_code::denied) {
+    if (is_verdict) {
+      say_once(fmt::format("refused at {}: {}", dialled, text));
+      // A member may stand in the list of seeds that all members are given.
+      if (g.shake.reason().code() == error_code::denied && why != refusal::itself) {
         denied_ = fmt::format("{}: {}", dialled, text);
         publish_view();
         const bool is_seed = std::ranges::find(env_.seeds, dialled) != env_.seeds.end();
@@ -257,7 +263,7 @@ void member_core::refused(greeter& g) {
     const auto number = g.shake.link();
     drop(g);
     const auto at = links_.find(expected);
-    if (text.find(forgotten) != std::string::npos && at != links_.end() && at->second.number == number)
+    if (why == refusal::forgotten && at != links_.end() && at->second.number == number)
       give_up_link(expected, "the peer has given it up");
     return dial_failed(dialled, expected, which, dial_failure::other);
   }
@@ -313,10 +319,11 @@ member_core::link_entry& member_core::link_to(const member_info& peer, std::uint
     membership_->link_lost(id, now());
     run_actions();
   };
+  hooks.no_memory = [this](job_id job, std::string text) { tell(worker_, node_, part_event{job, part_event_kind::failed, std::move(text), "receive", 0, {}}); };
   hooks.broken = [this](node_id id, const error& e) { give_up_link(id, e.message()); };
   auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs);
   auto actor = spawn_link(*system_, worker_, core);
-  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), number, false, peer.kind == member_kind::tool}).first->second;
+  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), number, now(), false, peer.kind == member_kind::tool}).first->second;
 }
 
 std::uint64_t member_core::drops(drop_reason r) const {
@@ -444,6 +451,11 @@ void member_core::rejoin(const std::string& why) {
   announce();
   tell(worker_, node_, rejoined{env_.self});
   publish_view();
+}
+
+// What repeats with every dial is told when it changes.
+void member_core::say_once(std::string text) {
+  if (std::exchange(said_, text) != text) say(std::move(text));
 }
 
 void member_core::say(std::string text) { tell(worker_, node_, member_event{std::move(text)}); }

@@ -107,6 +107,7 @@ class member_core {
     std::shared_ptr<link_core> core;
     caf::actor actor;
     std::uint64_t number = 0;  // both ends know the link by it
+    std::int64_t since_ns = 0;
     bool is_announced = false;
     bool is_tool = false;
   };
@@ -131,6 +132,7 @@ class member_core {
   void carry_out(const membership_action& a);
   void rejoin(const std::string& why);
   void say(std::string text);
+  void say_once(std::string text);
   void publish_view();
 
   member_environment env_;
@@ -145,6 +147,7 @@ class member_core {
   std::int64_t look_at_ns_ = 0;
   std::int64_t started_ns_ = 0;
   std::vector<std::string> refusals_;
+  std::string said_;
   std::string denied_;  // the last refusal for a reason that does not pass: token, cluster, version
   std::map<refusal, std::uint64_t> refused_;
   timer_id timer_{};

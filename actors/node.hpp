@@ -107,7 +107,7 @@ struct ask { std::uint64_t id = 0; std::string request; caf::actor to; };
 struct answered { std::uint64_t id = 0; std::string json; };
 struct get_view { caf::actor to; };         // program: answer view_changed
 struct stop_own_job {                        // program: end the job it started
-  job_id job{};
+  caf::actor program;
   std::string reason;
 };
 struct set_member { caf::actor member; };  // process -> node, once

@@ -23,6 +23,7 @@ constexpr std::uint64_t linger_ns = 60'000'000'000;  // ended actors and jobs st
 constexpr std::size_t events_max = 256;
 constexpr std::uint64_t link_wait_ns = 1'000'000'000;  // for a link between two nodes that the coordinator reaches already
 constexpr std::size_t waiting_places_max = 64;
+constexpr std::uint64_t placing_max_ns = 30'000'000'000;
 
 struct part_entry {
   std::shared_ptr<part_context> context;
@@ -51,6 +52,7 @@ struct job_entry {
   std::shared_ptr<job_snapshot> board;  // written by the job actor, on this worker
   std::uint64_t started_ns = 0;
   std::uint64_t ended_ns = 0;
+  bool is_overdue = false;  // it was told so
 };
 
 struct peer_entry {
@@ -152,7 +154,10 @@ struct node_actor_state {
 
   void on_message(peer_message& m) {
     record->count_in(0);
-    if (auto* p = std::get_if<place_part>(&m.body)) return place({m.from, std::move(*p), env.wall_clock_ns()});
+    if (auto* p = std::get_if<place_part>(&m.body)) {
+      waiting.push_back({m.from, std::move(*p), env.wall_clock_ns()});
+      return place_waiting();
+    }
     if (auto* s = std::get_if<start_part>(&m.body)) {
       if (auto* part = find_part(s->job)) tell(self->context(), part->supervisor, start_firing{});
       return;
@@ -190,14 +195,39 @@ struct node_actor_state {
     tell(self->context(), at->second.actor, peer_message{m.from, std::move(m.body)});
   }
 
+  // No job waits for ever to be placed, whatever keeps a participant from answering.
+  void end_overdue_placing(std::uint64_t now) {
+    for (auto& [id, job] : jobs)
+      if (job.ended_ns == 0 && now - job.started_ns > placing_max_ns && !std::exchange(job.is_overdue, true))
+        tell(self->context(), job.actor, placing_overdue{});
+  }
+
   void place_waiting() {
-    for (auto& w : std::exchange(waiting, {})) place(std::move(w));
+    for (auto& w : std::exchange(waiting, {})) {
+      const auto from = w.from;
+      const auto job = w.place.job;
+      try {
+        place(std::move(w));
+      } catch (const std::bad_alloc&) {
+        refuse_for_memory(from, job);
+      }
+    }
+  }
+
+  void refuse_for_memory(node_id from, job_id job) {
+    parts.erase(job);
+    send(from, part_placed{job, fmt::format("{} has no memory left for it", env.self.name)});
   }
 
   void place(waiting_place w) {
     const auto& p = w.place;
     if (parts.contains(p.job)) return;  // NO-1
     auto refuse = [&](const std::string& why) { send(w.from, part_placed{p.job, why}); };
+    // Who is no peer yet could die without our noticing, and the part would stay.
+    if (w.from != env.self.id && !peers.contains(w.from)) {
+      if (env.wall_clock_ns() - w.since_ns <= link_wait_ns && waiting.size() < waiting_places_max) waiting.push_back(std::move(w));
+      return;
+    }
     auto decoded = decode_plan(p.plan);
     if (!decoded) return refuse(decoded.error().text());
     if (decoded->tasks.size() != p.nodes.size()) return refuse("the plan's tasks and the nodes given for them differ in number");
@@ -414,6 +444,7 @@ struct node_actor_state {
     }
     place_waiting();
     const auto now = env.wall_clock_ns();
+    end_overdue_placing(now);
     std::erase_if(parts, [&](const auto& p) { return p.second.ended_ns != 0 && now - p.second.ended_ns > linger_ns; });
     std::erase_if(jobs, [&](const auto& j) { return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns; });
     std::erase_if(job_records, [&](const auto& r) { return !jobs.contains(r.first); });
@@ -585,8 +616,8 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](const ask& m) { tell(s.self->context(), m.to, answered{m.id, to_json(s.answer(m.request))}); },
       [&s](const get_view& m) { tell(s.self->context(), m.to, s.view()); },
       [&s](const stop_own_job& m) {
-        auto at = s.jobs.find(m.job);
-        if (at != s.jobs.end() && at->second.ended_ns == 0) tell(s.self->context(), at->second.actor, stop_job{m.reason});
+        for (const auto& [job, program] : s.program_of)
+          if (program == m.program) tell(s.self->context(), s.jobs.at(job).actor, stop_job{m.reason});
       },
       [&s](member_event& m) { s.note(std::move(m.text)); },
       [&s](rejoined& m) { s.on_rejoined(m); },

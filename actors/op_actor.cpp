@@ -10,6 +10,8 @@ namespace troupe {
 
 namespace {
 
+constexpr std::uint32_t firings_a_turn = 256;  // of an op that no edge holds back
+
 class op_logic final : public port_logic {
  public:
   using port_logic::port_logic;
@@ -51,7 +53,10 @@ class op_logic final : public port_logic {
   }
 
   void advance() override {
-    while (is_started_ && !is_done() && !has_failed_ && !must_wait()) fire();
+    for (std::uint32_t n = 0; is_started_ && !is_done() && !has_failed_ && !must_wait(); ++n) {
+      if (n == firings_a_turn) return come_back();  // nothing may hold back the end
+      fire();
+    }
   }
 
   void fire() {

@@ -127,6 +127,10 @@ void port_logic::fail(const error& e) {
   tell(self_.context(), part_->supervisor, actor_failed{actor_, fired_, e.text()});
 }
 
+void port_logic::come_back() {
+  if (!std::exchange(is_coming_back_, true)) tell(self_.context(), caf::actor_cast<caf::actor>(&self_), start_firing{});
+}
+
 bool port_logic::must_wait() {
   const auto w = ports_.next_wait();
   switch (w.kind) {

@@ -88,6 +88,7 @@ class port_logic {
   void wire(const part_handles& handles);
   void start() {
     is_started_ = true;
+    is_coming_back_ = false;
     if (!has_failed_) advance();
   }
   virtual void on_tensor(tensor_ready& m);
@@ -111,6 +112,8 @@ class port_logic {
   // One more firing is complete; reports actor_done after the last.
   void count_firing();
   void report_done();
+  // Goes on with advance() after the messages that wait.
+  void come_back();
   // Marks the stream as busy with this actor while it lives.
   class busy_mark {
    public:
@@ -135,6 +138,7 @@ class port_logic {
   bool is_started_ = false;
   bool has_failed_ = false;
   bool is_reported_done_ = false;
+  bool is_coming_back_ = false;
 
  private:
   virtual void wire_more(const part_handles&) {}

@@ -11,6 +11,7 @@
 #include "runtime/op_table.hpp"
 
 #include <caf/actor_system.hpp>
+#include <caf/exit_reason.hpp>
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 #include <openssl/rand.h>
@@ -20,6 +21,8 @@
 
 #include <chrono>
 #include <fstream>
+#include <new>
+#include <system_error>
 
 namespace troupe {
 
@@ -48,6 +51,17 @@ std::string host_identity() {
     identity += "/" + id;
   }
   return identity;
+}
+
+// Without this actor the process would look alive to others and answer nobody, so it ends, and they notice at once.
+void end_with(const caf::actor& a, std::string_view name) {
+  caf::actor_cast<caf::abstract_actor*>(a)->attach_functor([name](const caf::error& why) {
+    if (!why || why == caf::exit_reason::user_shutdown || why == caf::exit_reason::normal || why == caf::exit_reason::unreachable) return;
+    fmt::memory_buffer line;
+    fmt::format_to(std::back_inserter(line), "troupe: the {} actor of this process (pid {}) has ended: {}; the process ends\n", name, ::getpid(), caf::to_string(why));
+    [[maybe_unused]] const auto put = ::write(STDERR_FILENO, line.data(), line.size());
+    ::_exit(1);
+  });
 }
 
 class loop_events final : public event_source {
@@ -98,8 +112,23 @@ struct process::parts {
 process::process(std::unique_ptr<parts> p) : parts_(std::move(p)) {}
 
 result<std::unique_ptr<process>> process::start(const process_options& options) {
+  try {
+    return begin(options);
+  } catch (const std::system_error& e) {  // descriptors, threads
+    return error(error_code::failed, fmt::format("this process cannot start: {} (ulimit -a shows what it may use)", e.what()));
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, "this process cannot start: no memory is left (ulimit -a shows what it may use)");
+  }
+}
+
+result<std::unique_ptr<process>> process::begin(const process_options& options) {
   auto p = std::make_unique<parts>();
   p->streams = std::max<std::uint32_t>(1, options.streams);
+  if (options.kind == member_kind::node && options.listen.empty())
+    for (const auto& j : options.join)
+      if (const auto seed = parse_address(j); seed && !is_loopback(*seed))
+        return error(error_code::usage, fmt::format("--join {} is another machine, whose nodes could not reach this one on loopback: "
+                                                    "give --listen HOST:PORT, an address of this machine, too", j));
   const auto at = parse_address(options.listen.empty() ? "127.0.0.1:0" : options.listen);
   if (!at) return at.error();
   for (const auto& j : options.join)
@@ -145,7 +174,9 @@ result<std::unique_ptr<process>> process::start(const process_options& options) 
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   node.service = workers.service();
   p->node = spawn_node(*p->system, std::move(node));
+  end_with(p->node, "node");
   p->member_actor = spawn_member(*p->system, workers.io(), p->member, p->node);
+  end_with(p->member_actor, "member");
   tell(nullptr, p->node, set_member{p->member_actor});
   return std::unique_ptr<process>(new process(std::move(p)));
 }

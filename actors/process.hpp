@@ -47,6 +47,7 @@ class process {
  private:
   struct parts;
   explicit process(std::unique_ptr<parts> p);
+  static result<std::unique_ptr<process>> begin(const process_options& options);
   std::unique_ptr<parts> parts_;
 };
 

@@ -43,6 +43,10 @@ class pinned_scheduler::worker final : public caf::execution_unit {
   worker(pinned_scheduler& parent, event_source* events, std::function<void()> on_start)
       : execution_unit(&parent.system()), parent_(parent), events_(events), on_start_(std::move(on_start)) {}
 
+  ~worker() override {
+    if (thread_.joinable()) stop_and_join();  // another one could not be started
+  }
+
   void start() {
     thread_ = std::thread([this] {
       self_.store(std::this_thread::get_id(), std::memory_order_relaxed);

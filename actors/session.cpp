@@ -32,13 +32,12 @@ class job_client {
   caf::actor mailbox() { return caf::actor_cast<caf::actor>(self_); }
 
   void stop(const std::string& reason) {
-    if (!is_over_ && raw(job_) != 0) tell(nullptr, process_.node(), stop_own_job{job_, reason});
+    if (!is_over_) tell(nullptr, process_.node(), stop_own_job{mailbox(), reason});
   }
 
  protected:
   process& process_;
   caf::scoped_actor self_;
-  job_id job_{};
   std::shared_ptr<const part_handles> handles_;
   bool is_over_ = false;
 };
@@ -57,21 +56,14 @@ class training_impl final : public training, private job_client {
     }
   }
 
-  void stop(const std::string& reason) override {
-    if (raw(job_) == 0) stop_later_ = reason;
-    job_client::stop(reason);
-  }
+  void stop(const std::string& reason) override { job_client::stop(reason); }
 
   std::optional<training_event> next(std::chrono::milliseconds timeout) override {
     using kind = training_event::kind;
     if (is_over_) return std::nullopt;
     training_event e;
     self_->receive(
-        [&](job_started& m) {
-          job_ = m.job;
-          e.type = kind::started;
-          if (!stop_later_.empty()) job_client::stop(stop_later_);
-        },
+        [&](job_started&) { e.type = kind::started; },
         [&](const job_progress& m) {
           e.type = kind::loss;
           e.step = m.step;
@@ -102,9 +94,6 @@ class training_impl final : public training, private job_client {
     after_message();
     return e;
   }
-
- private:
-  std::string stop_later_;
 };
 
 class stepper_impl final : public stepper, private job_client {
@@ -112,7 +101,7 @@ class stepper_impl final : public stepper, private job_client {
   stepper_impl(process& p, std::shared_ptr<const job_request> request) : job_client(p), request_(std::move(request)) {
     const auto& actors = request_->job_plan.actors;
     for (std::uint32_t i = 0; i < actors.size(); ++i) {
-      if (actors[i].kind == actor_kind::feed) feeds_.emplace(actors[i].name, feed_state{i, feed_room});
+      if (actors[i].kind == actor_kind::feed) feeds_.emplace(actors[i].name, feed_state{i, feed_room, 0});
       if (actors[i].kind == actor_kind::fetch) fetch_ = i;
     }
     tell(nullptr, process_.node(), run_job{request_, mailbox()});
@@ -134,16 +123,26 @@ class stepper_impl final : public stepper, private job_client {
     const auto& spec = request_->job_plan.actors[at->second.actor].output_specs.at(0);
     if (value.type() != spec.type || !spec.shape.admits(value.shape()))
       return error(error_code::usage, fmt::format("input '{}' takes {}, and was given {}", name, to_string(spec), to_string(value.spec())));
-    while (at->second.room == 0 && !is_over_) receive();
+    while (at->second.room == 0 && !is_over_) {
+      // This thread is the only one that could fetch.
+      if (receive(ready_.empty() ? std::chrono::hours(24) : full_wait)) continue;
+      return error(error_code::timed_out, fmt::format("input '{}' has had no room for {} s, and the values of {} steps wait to be fetched: fetch first",
+                                                      name, full_wait.count(), ready_.size()));
+    }
     if (is_over_) return failure();
     --at->second.room;
+    ++at->second.fed;
     tell(nullptr, handles_->actors[at->second.actor], tensor_ready{0, {}, std::move(value)});
     return {};
   }
 
   result<std::vector<tensor>> fetch() override {
+    for (const auto& [name, f] : feeds_)
+      if (f.fed <= fetched_ && !is_over_)
+        return error(error_code::usage, fmt::format("step {} is fetched, and input '{}' was fed for {} steps: feed it first", fetched_, name, f.fed));
     while (ready_.empty() && !is_over_) receive();
     if (ready_.empty()) return failure();
+    ++fetched_;
     auto values = std::move(ready_.front());
     ready_.erase(ready_.begin());
     tell(nullptr, handles_->actors[fetch_], credit{0, 1});
@@ -152,18 +151,19 @@ class stepper_impl final : public stepper, private job_client {
 
  private:
   static constexpr std::uint32_t feed_room = 4;  // as many as a feed actor holds
+  static constexpr std::chrono::seconds full_wait{10};  // longer than any op should take
 
   struct feed_state {
     std::uint32_t actor = 0;
     std::uint32_t room = 0;
+    std::uint64_t fed = 0;
   };
 
-  void receive() {
+  // False: no message came within the time.
+  bool receive(std::chrono::milliseconds timeout = std::chrono::hours(24)) {
+    bool has_come = true;
     self_->receive(
-        [&](job_started& m) {
-          job_ = m.job;
-          handles_ = std::move(m.handles);
-        },
+        [&](job_started& m) { handles_ = std::move(m.handles); },
         [&](fetched& m) { ready_.push_back(std::move(m.values)); },
         [&](const feed_ready& m) {
           for (auto& [name, f] : feeds_)
@@ -176,13 +176,16 @@ class stepper_impl final : public stepper, private job_client {
         [&](job_failed& m) {
           is_over_ = true;
           failure_ = std::move(m.line);
-        });
+        },
+        caf::after(timeout) >> [&] { has_come = false; });
     after_message();
+    return has_come;
   }
 
   std::shared_ptr<const job_request> request_;
   std::map<std::string, feed_state, std::less<>> feeds_;
   std::uint32_t fetch_ = 0;
+  std::uint64_t fetched_ = 0;  // steps
   std::vector<std::vector<tensor>> ready_;
   std::string failure_;
 };
@@ -216,6 +219,9 @@ class session_impl final : public session {
     spec.client_task = placed->client_task;
     auto compiled = compile_training(g, loss, spec, o.compile);
     if (!compiled) return compiled.error();
+    for (const auto& a : compiled->actors)
+      if (a.kind == actor_kind::feed)
+        return error(error_code::usage, fmt::format("the loss depends on input '{}', which nobody feeds in training: read samples with idx_batch", a.name));
     auto request = std::make_shared<job_request>(job_request{std::move(*compiled), placed->nodes, false});
     return std::unique_ptr<training>(std::make_unique<training_impl>(*process_, std::move(request)));
   }
@@ -233,7 +239,7 @@ class session_impl final : public session {
   std::string denied() { return look().denied; }
 
   // Waits until every node that the cluster knows is linked to this process; at the end one is enough.
-  bool wait_for_nodes(std::chrono::milliseconds timeout) {
+  bool wait_for_nodes(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled) {
     const auto end = std::chrono::steady_clock::now() + timeout;
     caf::scoped_actor pause{process_->system()};
     for (;;) {
@@ -241,6 +247,7 @@ class session_impl final : public session {
       const auto linked = usable(view).size();
       if (linked > 0 && linked == nodes_in_order(view.members).size()) return true;
       if (std::chrono::steady_clock::now() > end) return linked > 0;
+      if (is_cancelled && is_cancelled()) return false;
       pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
     }
   }
@@ -283,7 +290,8 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   auto started = process::start(p);
   if (!started) return started.error();
   auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());
-  if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout)) {
+  if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout, o.is_cancelled)) {
+    if (o.is_cancelled && o.is_cancelled()) return error(error_code::failed, "interrupted while it looked for the cluster");
     if (const auto why = s->denied(); !why.empty())
       return error(error_code::denied, fmt::format("no node of cluster '{}' lets this program in: {}", o.cluster, why));
     return error(error_code::unreachable, fmt::format("no node of cluster '{}' was found within {} ms: start one with "

@@ -1,10 +1,12 @@
 #pragma once
 // What a program uses: open a session (alone, or as a client of a cluster), train a graph, or step one.
 //
-//   auto session = troupe::session::open({});                     // everything in this process
-//   troupe::graph g(session->ops());
+//   auto opened = troupe::session::open({});                      // everything in this process
+//   if (!opened) return fail(opened.error());
+//   auto& s = **opened;
+//   troupe::graph g(s.ops());
 //   ... build ...
-//   auto run = session->train(g, loss, {.workers = 2, .steps = 1000});
+//   auto run = s.train(g, loss, {.workers = 2, .steps = 1000});
 //   while (auto event = (*run)->next()) ...                       // losses, variables, the end
 //
 // Threading: one session and what it gives out belong to one thread of the program; calls block that thread only.
@@ -20,6 +22,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +39,7 @@ struct session_options {
   std::string token_file{};
   std::uint32_t threads = 1;        // host streams of this process
   std::chrono::milliseconds timeout{5000};  // to find the cluster
+  std::function<bool()> is_cancelled{};     // asked while open() looks for the cluster; true: it gives up
 };
 
 struct training_options {
@@ -91,9 +95,10 @@ class training {
 class stepper {
  public:
   virtual ~stepper() = default;
-  // One tensor for input (or variable) `name`; waits while the graph has no room for it.
+  // One tensor for input (or variable) `name`; waits while the graph has no room for it. timed_out: no room for 10 s while
+  // values wait to be fetched; nothing was fed.
   virtual result<void> feed(std::string_view name, tensor value) = 0;
-  // The values of the next step, in the order of the fetches; waits for them.
+  // The values of the next step, in the order of the fetches; waits for them. usage: an input was not fed for that step.
   virtual result<std::vector<tensor>> fetch() = 0;
   // feed() for each pair, then fetch().
   result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds);

@@ -46,11 +46,20 @@ std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared>
 }
 
 tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted)
-    : shared_(std::move(shared)), fd_(std::move(fd)), peer_(peer_of(fd_.get())), is_stranger_(is_accepted) {
+    : shared_(std::move(shared)), fd_(std::move(fd)), peer_(peer_of(fd_.get())), is_stranger_(is_accepted),
+      number_(++shared_->last_connection) {
   if (is_stranger_) ++shared_->counters.strangers;
 }
 
 tcp_connection::~tcp_connection() { end(); }
+
+void tcp_connection::turn_away_oldest(tcp_shared& shared) {
+  std::shared_ptr<tcp_connection> oldest;
+  for (const auto& [at, weak] : shared.connections)
+    if (at->is_stranger_ && (oldest == nullptr || at->number_ < oldest->number_))
+      if (auto c = weak.lock()) oldest = std::move(c);
+  if (oldest != nullptr) oldest->lost(error(error_code::denied, "it has not proven itself, and too many others wait to"), frame_fault::none);
+}
 
 void tcp_connection::start(channel_handler& handler) {
   handler_ = &handler;

@@ -28,6 +28,7 @@ struct tcp_shared {
   tcp_counters counters;
   fault_counters faults;
   std::unordered_map<tcp_connection*, std::weak_ptr<tcp_connection>> connections;
+  std::uint64_t last_connection = 0;
 };
 
 class tcp_connection final : public io_loop::fd_handler, public std::enable_shared_from_this<tcp_connection> {
@@ -35,6 +36,8 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
   // `is_accepted`: it counts as a stranger until trust_peer().
   static std::shared_ptr<tcp_connection> make(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted);
   ~tcp_connection() override;
+  // Closes the stranger that has been here longest.
+  static void turn_away_oldest(tcp_shared& shared);
 
   void start(channel_handler& handler);
   void send(outgoing_frame frame);
@@ -87,6 +90,7 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
   timer_id linger_{};
   state state_ = state::open;
   bool is_stranger_ = false;
+  std::uint64_t number_ = 0;  // in the order in which connections were made
   bool flush_is_coming_ = false;
   bool sending_is_over_ = false;
   bool watches_read_ = false;

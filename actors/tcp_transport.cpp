@@ -40,8 +40,9 @@ class listener final : public io_loop::fd_handler, public std::enable_shared_fro
         return;
       }
       if (shared_->counters.strangers >= shared_->options.strangers_max) {
+        // The oldest is the one least likely to prove itself yet: silent connections keep nobody out.
         ++shared_->counters.turned_away;
-        continue;
+        tcp_connection::turn_away_oldest(*shared_);
       }
       ++shared_->counters.accepted;
       set_stream_options(fd.get());

@@ -16,16 +16,13 @@ static value classifier(value images) {
 }
 
 // Trains on all nodes of the session; the variables at the end are in the report.
-static result<void> train(session& s, const classifier_options& o, classifier_report& report) {
-  auto data = open_idx(o.data, /*test=*/false);
-  if (!data) return data.error();
-
+static result<void> train(session& s, const idx_info& images, const classifier_options& o, classifier_report& report) {
   graph g(s.ops());
   const idx_batch_options reading{.batch = o.batch, .seed = o.seed, .parts = o.workers};
-  auto batch = idx_batch(g, *data, reading);
+  auto batch = idx_batch(g, images, reading);
   auto loss = softmax_cross_entropy(classifier(batch.images), batch.labels, batch.scale);
 
-  const auto steps = steps_per_epoch(*data, reading);
+  const auto steps = steps_per_epoch(images, reading);
   auto run = s.train(g, loss, {.workers = o.workers,
                                .shards = o.shards,
                                .update = o.update,
@@ -34,7 +31,7 @@ static result<void> train(session& s, const classifier_options& o, classifier_re
                                .steps = o.epochs * steps,
                                .compile = {.name = o.name, .fuse = o.fuse, .credits = o.credits}});
   if (!run) return run.error();
-  report.begin(o, data->samples, steps);
+  report.begin(images.samples, steps);
   while (auto event = (*run)->next(report.refresh())) {
     if (report.is_interrupted()) (*run)->stop("interrupted");
     report.show(*event);
@@ -43,32 +40,37 @@ static result<void> train(session& s, const classifier_options& o, classifier_re
 }
 
 // Counts right answers on the test images, in this process, with the variables that training gave.
-static result<double> test(session& s, const classifier_options& o, const classifier_report& report) {
-  auto data = open_idx(o.data, /*test=*/true);
-  if (!data) return data.error();
-
+static result<double> test(session& s, const idx_info& images, classifier_report& report) {
   graph g(s.ops());
-  auto batch = idx_batch(g, *data, {.batch = 1000, .shuffle = false});
+  auto batch = idx_batch(g, images, {.batch = 1000, .shuffle = false});
   const value correct = count_correct(classifier(batch.images), batch.labels);
   auto run = s.compile(g, {&correct, 1});
   if (!run) return run.error();
 
   std::int64_t right = 0;
-  for (std::int64_t done = 0; done < data->samples; done += 1000) {
+  for (std::int64_t done = 0; done < images.samples; done += 1000) {
+    if (report.is_interrupted()) return error(error_code::failed, "interrupted while testing");
     auto values = (*run)->step(report.variables());
     if (!values) return values.error();
     right += *values->front().data<std::int64_t>();
   }
-  return double(right) / double(data->samples);
+  return double(right) / double(images.samples);
 }
 
 int main(int argc, char** argv) {
   const auto o = classifier_options::parse(argc, argv);
   classifier_report report(o);
-  auto s = session::open({.cluster = o.cluster, .join = o.join, .token_file = o.token_file, .threads = o.threads, .timeout = o.timeout});
+  auto images = open_idx(o.data, /*test=*/false), test_images = open_idx(o.data, /*test=*/true);
+  if (!images) return report.fail(images.error());
+  if (!test_images) return report.fail(test_images.error());
+  if (auto ready = report.prepare(*images, *test_images); !ready) return report.fail(ready.error());
+
+  auto s = session::open({.cluster = o.cluster, .join = o.join, .token_file = o.token_file, .threads = o.threads, .timeout = o.timeout,
+                          .is_cancelled = [&] { return report.is_interrupted(); }});
   if (!s) return report.fail(s.error());
-  if (auto trained = train(**s, o, report); !trained) return report.fail(trained.error());
-  auto accuracy = test(**s, o, report);
+  if (auto trained = train(**s, *images, o, report); !trained) return report.fail(trained.error());
+  if (auto saved = report.save(); !saved) return report.fail(saved.error());
+  auto accuracy = test(**s, *test_images, report);
   if (!accuracy) return report.fail(accuracy.error());
   return report.finish(*accuracy);
 }

@@ -45,7 +45,7 @@ std::string clusters_differ(std::span<const std::byte> caller, std::span<const s
 std::string_view to_string(refusal r) noexcept {
   constexpr std::string_view names[refusal_count] = {"none",        "malformed", "wrong version", "wrong cluster",
                                                      "wrong token", "itself",    "timed out",     "lost",
-                                                     "by owner",    "by peer"};
+                                                     "crossing",    "forgotten"};
   return names[static_cast<std::size_t>(r)];
 }
 
@@ -151,9 +151,11 @@ void handshake::on_identity(std::span<const std::byte> header) {
 }
 
 void handshake::on_refuse(std::span<const std::byte> header) {
-  end(refusal::by_peer, error_code::denied,
-      fmt::format("refused by the peer: {}", printable(header.first(std::min(header.size(), reason_bytes_max)))),
-      false);
+  const auto code = header.empty() ? 0U : std::to_integer<unsigned>(header[0]);
+  const auto text = header.subspan(std::min<std::size_t>(header.size(), 1));
+  is_by_peer_ = true;
+  end(code == 0 || code >= refusal_count ? refusal::malformed : static_cast<refusal>(code), error_code::denied,
+      fmt::format("refused by the peer: {}", printable(text.first(std::min(text.size(), reason_bytes_max)))), false);
 }
 
 handshake::status handshake::on_time(std::int64_t now_ns) {
@@ -183,9 +185,10 @@ void handshake::accept(std::uint64_t received) {
   status_ = status::established;
 }
 
-void handshake::refuse(std::string reason) {
+void handshake::refuse(refusal why) {
   if (status_ == status::running || status_ == status::decide)
-    end(refusal::by_owner, error_code::denied, std::move(reason), true);
+    end(why, error_code::denied,
+        why == refusal::crossing ? "this lane is being dialled from here, or stands" : "the link that this connection is for was given up here", true);
 }
 
 std::vector<handshake_frame> handshake::take_outgoing() { return std::exchange(outgoing_, {}); }
@@ -200,7 +203,9 @@ void handshake::send(frame_kind kind, std::vector<std::byte> header) { outgoing_
 void handshake::end(refusal why, error_code code, std::string text, bool tells_peer) {
   if (tells_peer) {
     const auto reason = as_bytes(text).first(std::min(text.size(), reason_bytes_max));
-    send(frame_kind::refuse, {reason.begin(), reason.end()});
+    std::vector<std::byte> header{static_cast<std::byte>(why)};
+    header.insert(header.end(), reason.begin(), reason.end());
+    send(frame_kind::refuse, std::move(header));
   }
   status_ = status::refused;
   refusal_ = why;

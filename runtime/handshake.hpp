@@ -11,7 +11,7 @@
 //
 //   hello     version u16, lane u8 (acceptor: 255), length of the name u8, 4 bytes 0, nonce[32], name of the cluster
 //   proof     HMAC-SHA256(token, label of the prover's role, initiator's hello, acceptor's hello): 32 bytes
-//   refuse    a reason for people; the connection ends after it
+//   refuse    refusal u8, a reason for people; the connection ends after it
 //   identity  Cap'n Proto (schema/wire.capnp)
 //
 // Nothing of variable format is parsed before the proof. The acceptor proves second, so that a stranger who only
@@ -77,8 +77,8 @@ enum class refusal : std::uint8_t {
   itself,
   timed_out,
   lost,
-  by_owner,
-  by_peer
+  crossing,   // by its owner: the lane is being dialled from there, or stands
+  forgotten,  // by its owner: the link that the connection is for was given up there
 };
 inline constexpr std::size_t refusal_count = 10;
 std::string_view to_string(refusal r) noexcept;
@@ -102,7 +102,7 @@ class handshake {
 
   // Acceptor, in `decide`: the peer may come in; `received`: every sequence of its lane that has arrived here on that link.
   void accept(std::uint64_t received);
-  void refuse(std::string reason);
+  void refuse(refusal why);
 
   // Frames to send now, in order. Ask after the constructor and after every call.
   std::vector<handshake_frame> take_outgoing();
@@ -120,8 +120,9 @@ class handshake {
   bool begins() const noexcept { return is_acceptor() ? peer_->begins : options_.begins; }
   // Acceptor: the peer means to reach another life than this one; it shall learn who answers here.
   bool expects_another() const noexcept { return raw(peer_->expected) != 0 && peer_->expected != options_.self.id; }
-  // When refused.
+  // When refused: why, and whether it was the peer that refused.
   refusal why() const noexcept { return refusal_; }
+  bool is_by_peer() const noexcept { return is_by_peer_; }
   const error& reason() const noexcept { return *reason_; }
 
  private:
@@ -147,6 +148,7 @@ class handshake {
   std::optional<identity> peer_;
   std::optional<error> reason_;
   refusal refusal_ = refusal::none;
+  bool is_by_peer_ = false;
   step step_ = step::hello;
   status status_ = status::running;
 };

@@ -15,6 +15,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t names_in_cycle_max = 12;
+constexpr std::size_t name_bytes_max = 1024;
 
 error blame(const planned_actor& a, std::string_view rule, std::string_view what) {
   error e(error_code::usage, fmt::format("{} '{}': {} ({})", to_string(a.kind), a.name, what, rule));
@@ -110,6 +111,8 @@ result<void> check_kind(const planned_actor& a, const plan& p) {
 
 result<void> check_actor(const planned_actor& a, const plan& p) {
   if (a.name.empty()) return blame(a, "PL-1", "an actor has no name");
+  if (a.name.size() > name_bytes_max)
+    return error(error_code::usage, fmt::format("a name of {} bytes, at most {} are allowed: {}... (PL-1)", a.name.size(), name_bytes_max, a.name.substr(0, 60)));
   if (a.task >= p.tasks.size()) return blame(a, "PL-1", fmt::format("it is on task {} of {}", a.task, p.tasks.size()));
   if (a.output_specs.size() != a.outputs.size())
     return blame(a, "PL-1", fmt::format("{} specs for {} outputs", a.output_specs.size(), a.outputs.size()));

@@ -34,9 +34,9 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   std::string update = "sync", fuse = "on", on_failure = "stop", timeout = "5s";
   CLI::App app{"Trains a 784-256-128-10 classifier on images in IDX files, here or over the nodes of a cluster.", "train_classifier"};
   app.footer("Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no such file.");
-  app.add_option("--data", o.data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings. Without it: a small set "
-                                   "that the program makes itself, which is no benchmark");
-  app.add_option("--cluster", o.cluster, "Train over the nodes of this cluster; without it, in this process");
+  app.add_option("--data", o.data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings, under the same path on every "
+                                   "worker's node. Without it: a small set that the program makes itself, which is no benchmark");
+  app.add_option("--cluster", o.cluster, "Train over the nodes of this cluster; without it, in this process (with --join: default)");
   app.add_option("--join", o.join, "HOST:PORT of a member of the cluster");
   app.add_option("--token-file", o.token_file, "File with the cluster's token");
   app.add_option("--timeout", timeout, "How long to look for the cluster (20s, 500ms)")->capture_default_str();
@@ -66,6 +66,8 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   }
   o.update = update == "sync" ? update_kind::sync : update_kind::async;
   o.fuse = fuse == "on";
+  if (app.count("--cluster") > 0 && o.cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
+  if (o.cluster.empty() && (!o.join.empty() || !o.token_file.empty())) o.cluster = "default";
   const auto wait = parse_duration(timeout);
   if (!wait) usage_error("--timeout: " + wait.error().text());
   o.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(*wait));

@@ -1,12 +1,15 @@
 #include "apps/support/classifier_report.hpp"
 
+#include "apps/support/output.hpp"
 #include "devices/host/safetensors.hpp"
 #include "runtime/duration.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 
 namespace troupe {
 
@@ -14,7 +17,6 @@ namespace {
 
 // The only thing that a signal handler may touch.
 volatile std::sig_atomic_t interruptions = 0;
-std::sig_atomic_t interruptions_seen = 0;
 
 void on_signal(int signal) {
   interruptions = interruptions + 1;
@@ -32,23 +34,28 @@ classifier_report::~classifier_report() {
   if (losses_ != nullptr) std::fclose(losses_);
 }
 
-void classifier_report::begin(const classifier_options& o, std::int64_t samples, std::uint64_t steps_per_epoch) {
-  samples_ = samples;
-  steps_per_epoch_ = steps_per_epoch;
-  steps_ = o.epochs * steps_per_epoch * (o.update == update_kind::async ? o.workers : 1);
-  bar_ = std::make_unique<progress_bar>(steps_, false);
-  began_ = ended_ = std::chrono::steady_clock::now();
-  if (!o.losses.empty()) {
-    losses_ = std::fopen(o.losses.c_str(), "w");
-    if (losses_ == nullptr) bar_->say(fmt::format("train_classifier: {} cannot be written; losses are not kept", o.losses));
-  }
+result<void> classifier_report::prepare(const idx_info& images, const idx_info& test_images) {
+  if (test_images.samples == 0) return error(error_code::usage, fmt::format("there are no test images in {}", options_.data));
+  if (test_images.rows != images.rows || test_images.columns != images.columns)
+    return error(error_code::usage, fmt::format("the test images in {} have {}x{} pixels, the others {}x{}", options_.data, test_images.rows,
+                                                test_images.columns, images.rows, images.columns));
+  if (!options_.save.empty())
+    if (auto ok = can_save_safetensors(options_.save); !ok) return error(ok.error()).while_doing("--save");
+  if (options_.losses.empty()) return {};
+  losses_ = std::fopen(options_.losses.c_str(), "w");
+  if (losses_ == nullptr)
+    return error(errno == ENOENT ? error_code::not_found : error_code::usage, fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno)));
+  return {};
 }
 
-bool classifier_report::is_interrupted() {
-  if (interruptions == interruptions_seen) return false;
-  interruptions_seen = interruptions;
-  return true;
+void classifier_report::begin(std::int64_t samples, std::uint64_t steps_per_epoch) {
+  samples_ = samples;
+  steps_ = options_.epochs * steps_per_epoch * (options_.update == update_kind::async ? options_.workers : 1);
+  bar_ = std::make_unique<progress_bar>(steps_, false);
+  began_ = ended_ = std::chrono::steady_clock::now();
 }
+
+bool classifier_report::is_interrupted() { return interruptions > 0; }
 
 double classifier_report::seconds() const { return std::chrono::duration<double>(ended_ - began_).count(); }
 
@@ -81,7 +88,10 @@ void classifier_report::show_loss(const training_event& e) {
   ++done_;
   ended_ = std::chrono::steady_clock::now();
   mean_loss_ = done_ == 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
-  if (losses_ != nullptr) fmt::print(losses_, "{},{:.9g}\n", e.step, e.loss);
+  if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) && losses_failure_.empty()) {
+    losses_failure_ = fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
+    bar_->say("train_classifier: " + losses_failure_ + "; training goes on");
+  }
   const auto rate = seconds() > 0 ? images() / seconds() : 0;
   const auto left = rate > 0 ? (double(samples_) * double(options_.epochs) - images()) / rate : 0;
   const auto epoch = std::min<std::uint64_t>(options_.epochs, 1 + done_ * options_.epochs / steps_);
@@ -92,7 +102,7 @@ void classifier_report::show_totals(const training_totals& t) {
   if (options_.update != update_kind::async) return;
   for (std::size_t w = 0; w < t.workers.size(); ++w) {
     const auto& x = t.workers[w];
-    fmt::print(stderr, "worker {}: fed {} = applied {} + dropped {} + in flight at death {}\n", w, x.fed, x.applied, x.dropped, x.in_flight);
+    say_error(fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight at death {}", w, x.fed, x.applied, x.dropped, x.in_flight));
   }
 }
 
@@ -104,25 +114,36 @@ result<void> classifier_report::outcome() const {
 
 int classifier_report::fail(const error& e) {
   bar_.reset();
-  fmt::print(stderr, "train_classifier: {}\n", e.text());
+  say_error("train_classifier: " + e.text());
   return static_cast<int>(e.code());
 }
 
-int classifier_report::finish(double accuracy) {
+result<void> classifier_report::save() {
+  if (losses_ != nullptr && std::fclose(std::exchange(losses_, nullptr)) != 0 && losses_failure_.empty())
+    losses_failure_ = fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
+  if (options_.save.empty()) return {};
   std::vector<named_tensor> tensors;
   for (const auto& [name, value] : variables_) tensors.push_back({name, value});
-  if (!options_.save.empty())
-    if (auto saved = save_safetensors(options_.save, tensors); !saved) return fail(saved.error());
+  return save_safetensors(options_.save, tensors);
+}
+
+int classifier_report::finish(double accuracy) {
   std::uint64_t applied = 0, dropped = 0;
   for (const auto& w : totals_.workers) {
     applied += w.applied;
     dropped += w.dropped;
   }
   const auto rate = seconds() > 0 ? images() / seconds() : 0;
-  if (!options_.json) {
-    fmt::print("test accuracy {:.4f}, {:.0f} images/s, {} steps in {}\n", accuracy, rate, done_, format_seconds(seconds()));
-    return 0;
-  }
+  const auto text = options_.json ? json(accuracy, rate, applied, dropped)
+                                  : fmt::format("test accuracy {:.4f}, {:.0f} images/s, {} steps in {}", accuracy, rate, done_, format_seconds(seconds()));
+  if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
+    return fail(error(error_code::failed, fmt::format("the result cannot be written: {}", std::strerror(errno))));
+  return losses_failure_.empty() ? 0 : fail(error(error_code::failed, losses_failure_));
+}
+
+std::string classifier_report::json(double accuracy, double rate, std::uint64_t applied, std::uint64_t dropped) const {
+  std::vector<named_tensor> tensors;
+  for (const auto& [name, value] : variables_) tensors.push_back({name, value});
   nlohmann::ordered_json j;
   j["test_accuracy"] = accuracy;
   j["images_per_second"] = rate;
@@ -136,8 +157,7 @@ int classifier_report::finish(double accuracy) {
   j["actors"] = totals_.actors;
   j["data_messages"] = totals_.data_messages;
   j["weights_hash"] = weights_hash(tensors);
-  fmt::print("{}\n", j.dump());
-  return 0;
+  return j.dump();
 }
 
 }  // namespace troupe

@@ -20,9 +20,11 @@ class classifier_report {
   explicit classifier_report(const classifier_options& options);  // from now on Ctrl-C is an interruption, not the end
   ~classifier_report();
 
-  void begin(const classifier_options& o, std::int64_t samples, std::uint64_t steps_per_epoch);
+  // Before anything long begins: the test images fit the others, and the files that are asked for can be written.
+  result<void> prepare(const idx_info& images, const idx_info& test_images);
+  void begin(std::int64_t samples, std::uint64_t steps_per_epoch);
   std::chrono::milliseconds refresh() const { return std::chrono::milliseconds(100); }
-  bool is_interrupted();  // once per interruption
+  bool is_interrupted();  // and will stay so
   void show(const training_event& e);
   result<void> outcome() const;  // of the training
 
@@ -30,11 +32,13 @@ class classifier_report {
   std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
 
   int fail(const error& e);        // prints the line; the exit code
-  int finish(double accuracy);     // prints the result, writes the files; the exit code
+  result<void> save();             // the variables, if asked for
+  int finish(double accuracy);     // prints the result; the exit code
 
  private:
   void show_loss(const training_event& e);
   void show_totals(const training_totals& t);
+  std::string json(double accuracy, double rate, std::uint64_t applied, std::uint64_t dropped) const;
   double images() const;
   double seconds() const;
 
@@ -42,13 +46,13 @@ class classifier_report {
   std::unique_ptr<progress_bar> bar_;
   std::FILE* losses_ = nullptr;
   std::int64_t samples_ = 0;
-  std::uint64_t steps_per_epoch_ = 1, steps_ = 1, done_ = 0;
+  std::uint64_t steps_ = 1, done_ = 0;
   float mean_loss_ = 0;
   std::chrono::steady_clock::time_point began_{}, ended_{};
   std::vector<std::pair<std::string, tensor>> variables_;
   std::vector<std::pair<std::string_view, tensor>> feeds_;
   training_totals totals_;
-  std::string failure_;
+  std::string failure_, losses_failure_;
   std::uint32_t lost_workers_ = 0;
 };
 

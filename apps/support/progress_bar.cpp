@@ -1,5 +1,7 @@
 #include "apps/support/progress_bar.hpp"
 
+#include "apps/support/output.hpp"
+
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -21,7 +23,7 @@ progress_bar::progress_bar(std::uint64_t total, bool is_quiet)
     : total_(std::max<std::uint64_t>(1, total)), is_quiet_(is_quiet), is_terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 progress_bar::~progress_bar() {
-  if (is_drawn_ && is_terminal_) fmt::print(stderr, "\n");
+  if (is_drawn_ && is_terminal_) say_error("");
 }
 
 void progress_bar::show(std::uint64_t done, const std::string& text) {
@@ -35,14 +37,14 @@ void progress_bar::show(std::uint64_t done, const std::string& text) {
 }
 
 void progress_bar::say(const std::string& line) {
-  if (is_drawn_ && is_terminal_) fmt::print(stderr, "\r\033[K");
-  fmt::print(stderr, "{}\n", line);
+  if (is_drawn_ && is_terminal_) (void)write_text(stderr, "\r\033[K");
+  say_error(line);
 }
 
 void progress_bar::draw(std::uint64_t done, const std::string& text) {
   const auto percent = 100 * std::min(done, total_) / total_;
   if (!is_terminal_) {
-    fmt::print(stderr, "{:3}%  {}\n", percent, text);
+    say_error(fmt::format("{:3}%  {}", percent, text));
     return;
   }
   const auto columns = terminal_columns();
@@ -51,7 +53,7 @@ void progress_bar::draw(std::uint64_t done, const std::string& text) {
   const auto full = width * std::min(done, total_) / total_;
   std::string bar;
   for (std::size_t i = 0; i < width; ++i) bar += i < full ? "█" : "░";
-  fmt::print(stderr, "\r{} {:3}%  {}\033[K", bar, percent, text.substr(0, columns > 8 ? columns - 8 : 0));
+  (void)write_text(stderr, fmt::format("\r{} {:3}%  {}\033[K", bar, percent, text.substr(0, columns > 8 ? columns - 8 : 0)));
   std::fflush(stderr);
 }
 

@@ -233,7 +233,10 @@ result<idx_info> open_idx(const std::string& folder, bool test, std::int64_t cla
   const auto labels = open_file(folder, labels_name(test), 1);
   if (!labels) return labels.error();
   const auto& s = *images;
-  const idx_info info{.path = folder, .test = test, .samples = s[0], .rows = s[1], .columns = s[2], .classes = classes};
+  // Absolute: whoever reads it may run in another folder.
+  std::error_code failed;
+  const auto absolute = std::filesystem::absolute(folder, failed);
+  const idx_info info{.path = failed ? folder : absolute.lexically_normal().string(), .test = test, .samples = s[0], .rows = s[1], .columns = s[2], .classes = classes};
   if (auto ok = check_counts(s[0], (*labels)[0], info); !ok) return std::move(ok.error());
   return info;
 }

@@ -82,6 +82,12 @@ result<entry> parse_entry(const std::string& tensor_name, const nlohmann::json& 
 
 }  // namespace
 
+result<void> can_save_safetensors(const std::string& path) {
+  const auto place = host::replaceable(path);
+  if (!place) return place.error();
+  return {};
+}
+
 result<void> save_safetensors(const std::string& path, std::span<const named_tensor> tensors) {
   const auto sorted = in_order_of_names(tensors);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();

@@ -23,6 +23,8 @@ struct named_tensor {
 };
 
 // In order of their names, whatever the order given. Equal names are an error.
+// Whether save_safetensors() would find a place there; asked before long work.
+result<void> can_save_safetensors(const std::string& path);
 result<void> save_safetensors(const std::string& path, std::span<const named_tensor> tensors);
 result<std::vector<named_tensor>> load_safetensors(const std::string& path);
 // The pure half of loading; `name` is for errors. Tensors come in the order of their bytes.

@@ -36,6 +36,15 @@ error os_error(std::string_view doing, const std::string& path) {
           fmt::format("{} {}: {}", doing, path, std::strerror(number))};
 }
 
+// Opens a regular file. Without O_NONBLOCK, opening a pipe would wait for somebody to write.
+result<int> open_regular(const std::string& path, const std::string& what, struct stat& info) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return os_error("cannot open " + what, path);
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
+  ::close(fd);
+  return error(error_code::usage, fmt::format("{} {} is not a regular file", what, path));
+}
+
 result<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max, const std::string& path) {
   std::vector<std::byte> bytes(bytes_max);
   std::size_t have = 0;
@@ -63,18 +72,18 @@ result<void> write_all(int fd, std::span<const std::byte> bytes, const std::stri
 }  // namespace
 
 result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max, const std::string& what) {
-  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return os_error("cannot open " + what, path);
+  struct stat info {};
+  const auto opened = open_regular(path, what, info);
+  if (!opened) return opened.error();
+  const descriptor file(*opened);
   return read_some(file.get(), bytes_max, path);
 }
 
 result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max, const std::string& what) {
-  // Without O_NONBLOCK, opening a pipe would wait for somebody to write.
-  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return os_error("cannot open " + what, path);
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return os_error("cannot look at", path);
-  if (!S_ISREG(info.st_mode)) return error(error_code::usage, fmt::format("{} {} is not a regular file", what, path));
+  const auto opened = open_regular(path, what, info);
+  if (!opened) return opened.error();
+  const descriptor file(*opened);
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size > bytes_max)
     return error(error_code::usage,
@@ -82,7 +91,23 @@ result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t 
   return read_some(file.get(), size, path);
 }
 
-result<void> replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+result<std::string> replaceable(const std::string& path) {
+  std::error_code failed;
+  namespace fs = std::filesystem;
+  // What a link leads to is replaced, not the link.
+  const auto target = fs::is_symlink(path, failed) ? fs::weakly_canonical(path, failed).string() : path;
+  const auto status = fs::status(target, failed);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    return error(error_code::usage, fmt::format("cannot write {}: it is {}, not a file", path, fs::is_directory(status) ? "a folder" : "a device or a pipe"));
+  const auto folder = fs::path(target).parent_path();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) return os_error("cannot write", path);
+  return target;
+}
+
+result<void> replace_file(const std::string& given, std::span<const std::span<const std::byte>> pieces) {
+  const auto target = replaceable(given);
+  if (!target) return target.error();
+  const auto& path = *target;
   // The process and a number: whoever dies here leaves a file that nobody else trips over.
   std::string temporary;
   int fd = -1;

@@ -16,6 +16,9 @@ result<std::vector<std::byte>> read_beginning(const std::string& path, std::size
 // All of it; more than `bytes_max` is an error.
 result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max, const std::string& what);
 
+// Where replace_file() would write: `path`, or what it links to. An error where that is no regular file or its folder cannot
+// be written.
+result<std::string> replaceable(const std::string& path);
 // The pieces one after the other: into a temporary file in the same folder, fsync, rename over `path`, fsync of the folder.
 // On an error the temporary file is removed and `path` is as it was.
 result<void> replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);

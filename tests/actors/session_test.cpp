@@ -117,6 +117,49 @@ BOOST_FIXTURE_TEST_CASE(stopping_a_training_ends_it_with_the_reason, image_folde
   BOOST_TEST(failure.find("enough") != std::string::npos);
 }
 
+BOOST_FIXTURE_TEST_CASE(a_training_may_be_stopped_before_it_has_started, image_folder) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  auto data = open_idx(path, false);
+  graph g((*s)->ops());
+  auto b = idx_batch(g, *data, {.batch = 16});
+  auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), {.steps = 1'000'000});
+  BOOST_REQUIRE(run);
+  (*run)->stop("enough");
+  std::string failure;
+  while (auto e = (*run)->next())
+    if (e->type == training_event::kind::failed) failure = e->text;
+  BOOST_TEST(failure.find("enough") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_training_that_needs_a_feed_is_refused) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  auto run = (*s)->train(g, reduce_sum(mul(input(g, {dtype::f32, {3}}, "x"), variable(g, {dtype::f32, {3}}, {}, "w"))), {});
+  BOOST_REQUIRE(!run);
+  BOOST_TEST(run.error().text().find("input") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(fetching_what_was_not_fed_is_an_error_and_harms_nothing) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const auto x = input(g, {dtype::f32, {2}}, "x"), y = input(g, {dtype::f32, {2}}, "y");
+  const value sum = reduce_sum(add(x, y));
+  auto run = (*s)->compile(g, {&sum, 1});
+  BOOST_REQUIRE(run);
+  BOOST_TEST(bool((*run)->feed("x", tensor::of({1, 2}, {2}))));
+  auto none = (*run)->fetch();
+  BOOST_REQUIRE(!none);
+  BOOST_TEST((none.error().code() == error_code::usage));
+  BOOST_TEST(none.error().text().find("'y'") != std::string::npos);
+  BOOST_TEST(bool((*run)->feed("y", tensor::of({3, 4}, {2}))));
+  auto out = (*run)->fetch();
+  BOOST_REQUIRE(out);
+  BOOST_TEST(*std::as_const((*out)[0]).data<float>() == 10.0f);
+}
+
 BOOST_AUTO_TEST_CASE(a_graph_is_stepped_with_feeds_and_fetches) {
   auto s = troupe::session::open({});
   BOOST_REQUIRE(s);

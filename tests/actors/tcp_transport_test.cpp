@@ -323,17 +323,22 @@ BOOST_AUTO_TEST_CASE(TR_5_strangers_are_limited_and_a_proven_peer_is_none) {
     f.run_until([] { return false; }, 30 * ms);
   };
   for (int i = 0; i < 5; ++i) call();
-  BOOST_TEST(f.accepted.size() == 3);
+  // The oldest went, so that silent ones keep nobody out.
+  BOOST_TEST(f.accepted.size() == 5);
   BOOST_TEST(f.net.counters().turned_away == 2);
-  BOOST_TEST(callers[4]->closed.has_value());
-  f.accepted[0]->ch->trust_peer();
+  BOOST_TEST(f.net.counters().strangers == 3);
+  BOOST_TEST(callers[0]->closed.has_value());
+  BOOST_TEST(callers[1]->closed.has_value());
+  BOOST_TEST(!callers[4]->closed.has_value());
+  f.accepted[2]->ch->trust_peer();
   call();
-  BOOST_TEST(f.accepted.size() == 4);
-  f.accepted[1].reset();
+  BOOST_TEST(f.accepted.size() == 6);
+  BOOST_TEST(f.net.counters().turned_away == 2);
+  f.accepted[3].reset();
   BOOST_TEST(f.net.counters().strangers == 2);
-  callers[2]->ch.reset();
-  f.accepted[2]->ch->start(*f.accepted[2]);
-  BOOST_TEST(f.run_until([&] { return f.accepted[2]->closed.has_value(); }));
+  callers[4]->ch.reset();
+  f.accepted[4]->ch->start(*f.accepted[4]);
+  BOOST_TEST(f.run_until([&] { return f.accepted[4]->closed.has_value(); }));
   BOOST_TEST(f.net.counters().strangers == 1);
 }
 

@@ -4,8 +4,10 @@
 import gzip
 import os
 import random
+import signal
 import socket
 import struct
+import time
 
 import harness
 
@@ -65,6 +67,51 @@ class bad_input(harness.cluster_test):
             with self.subTest(label):
                 folder = self.spoiled("train-images-idx3-ubyte", change)
                 self.classifier_refuses((FAILED, USAGE), ["--data", folder], "train-images-idx3-ubyte")
+
+    def test_a_pipe_is_no_data_file(self):
+        folder = self.make_data(300, 100)
+        os.remove(os.path.join(folder, "train-images-idx3-ubyte"))
+        os.mkfifo(os.path.join(folder, "train-images-idx3-ubyte"))
+        self.classifier_refuses(USAGE, ["--data", folder], "not a regular file")
+
+    def test_what_would_end_a_training_late_ends_it_before_it_begins(self):
+        folder = self.make_data(300, 100)
+        long = ["--epochs", 1_000_000]
+        os.mkfifo(self.path("pipe"))
+        self.classifier_refuses(NOT_FOUND, ["--data", folder, "--save", self.path("nowhere/x"), *long], "--save", "nowhere")
+        self.classifier_refuses(USAGE, ["--data", folder, "--save", folder, *long], "--save", "a folder")
+        self.classifier_refuses(USAGE, ["--data", folder, "--save", self.path("pipe"), *long], "--save", "a device or a pipe")
+        self.classifier_refuses(NOT_FOUND, ["--data", folder, "--losses", self.path("nowhere/x"), *long], "--losses", "nowhere")
+        os.remove(os.path.join(folder, "t10k-images-idx3-ubyte"))
+        self.classifier_refuses(NOT_FOUND, ["--data", folder, *long], "t10k-images-idx3-ubyte")
+
+    def test_output_that_cannot_be_written_ends_no_training(self):
+        folder, saved = self.make_data(300, 100), self.path("saved")
+        arguments = ["--data", folder, "--epochs", 400, "--save", saved]
+        for redirection, more, code in (("2>/dev/full", [], 0), ("2>&-", [], 0), ("0<&- 1>&- 2>&-", [], 0), (">/dev/full", ["--json"], FAILED),
+                                        ("", ["--losses", "/dev/full"], FAILED)):
+            with self.subTest(redirection, more=more):
+                command = " ".join(map(str, [os.path.join(harness.BIN, "train_classifier"), *arguments, *more]))
+                p = harness.program(["bash", "-c", f"{command} {redirection}"], self.environment)
+                self.programs.append(p)
+                self.assertEqual(p.wait(), code, p.tail())
+                self.assertTrue(os.path.exists(saved), p.tail())
+                os.remove(saved)
+
+    def test_a_process_that_may_not_have_what_it_needs_says_so(self):
+        for limit, program in (("ulimit -n 4", "troupe-node"), ("ulimit -n 4", "train_classifier")):
+            with self.subTest(limit, program=program):
+                p = harness.program(["bash", "-c", f"{limit}; exec {os.path.join(harness.BIN, program)} --cluster {self.cluster}"], self.environment)
+                self.programs.append(p)
+                self.assertEqual(p.wait(), FAILED, p.tail())
+                self.assertEqual(len(p.lines["err"]), 1, p.tail())
+
+    def test_a_program_that_looks_for_a_cluster_can_be_interrupted(self):
+        p = self.start("train_classifier", "--cluster", self.cluster, "--timeout", "1h", "--data", self.make_data(300, 100))
+        time.sleep(0.5)
+        p.send(signal.SIGINT)
+        self.assertEqual(p.wait(), FAILED, p.tail())
+        self.assertIn("interrupted", p.err)
 
     def test_labels_that_do_not_fit(self):
         for label, change in {"truncated": lambda d: d[:-1], "fewer": lambda d: d[:4] + struct.pack(">I", 299) + d[8:-1],

@@ -212,7 +212,7 @@ void sim_cluster::run_job(std::shared_ptr<const job_request> request) {
   tell(nullptr, processes_.back()->node, troupe::run_job{std::move(request), program_actor_});
 }
 
-void sim_cluster::stop_job(const std::string& reason) { tell(nullptr, processes_.back()->node, stop_own_job{program_.job, reason}); }
+void sim_cluster::stop_job(const std::string& reason) { tell(nullptr, processes_.back()->node, stop_own_job{program_actor_, reason}); }
 
 void sim_cluster::kill(std::uint32_t process) {
   processes_[process]->is_killed = true;

@@ -48,7 +48,6 @@ struct driver_state {
   caf::event_based_actor* self = nullptr;
   caf::actor node, owner;
   std::shared_ptr<const part_handles> handles;
-  job_id job{};
   std::vector<feed> feeds;
   std::uint32_t fetch = 0;
   run_steps task;
@@ -114,15 +113,14 @@ caf::behavior driver(caf::stateful_actor<driver_state>* self, caf::actor node, c
   s.say(s.node, run_job{std::move(request), caf::actor_cast<caf::actor>(self)});
   return {
       [&s](job_started& m) {
-        s.job = m.job;
         s.handles = std::move(m.handles);
         s.say(s.owner, driver_ready{});
       },
       [&s](const fetched& m) { s.on_fetched(m); },
       [&s](const feed_ready& m) { s.on_room(m); },
       [&s](run_steps& m) { s.start(m); },
-      [&s](const stop_job& m) {
-        s.say(s.node, stop_own_job{s.job, m.reason});
+      [self, &s](const stop_job& m) {
+        s.say(s.node, stop_own_job{caf::actor_cast<caf::actor>(self), m.reason});
       },
       [&s](const job_finished&) { s.over("the job has ended"); },
       [&s](job_failed& m) { s.over(std::move(m.line)); },

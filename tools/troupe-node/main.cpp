@@ -48,6 +48,10 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "troupe-node: --memory: {}\n", bytes.error().text());
       return 2;
     }
+    if (*bytes == 0) {
+      fmt::print(stderr, "troupe-node: --memory: 0 bytes would leave no room for any job; leave it out for no limit\n");
+      return 2;
+    }
     options.memory_bytes = *bytes;
   }
 
