@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """What the README shows is true: its commands run, in its order, and its C++ trains: readme.py BIN_FOLDER
 
-Of a command nothing is changed but the folder of the programs and the id of an actor, which nobody can know before.
+Of a command nothing is changed but the folder of the programs, the id of an actor, which nobody can know before, and the network:
+what stands there for several machines runs on several addresses of this one.
 """
 
 import os
 import re
 import shlex
+import socket
+import subprocess
 
 import harness
 
@@ -18,13 +21,19 @@ def commands():
     """The lines of the README that are indented as code."""
     with open(README) as f:
         lines = f.read().splitlines()
-    return [line.strip().split(" #")[0].strip() for line in lines if re.match(r"    (build/bin|tools)/", line)]
+    return [line.strip().split(" #")[0].strip() for line in lines if re.match(r"    (build/bin|tools)/|    \(", line)]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.4", 0))
+        return s.getsockname()[1]
 
 
 class readme(harness.cluster_test):
     def test_every_command_runs(self):
         os.rename(self.make_data(), self.path("fashion-mnist"))
-        ran = 0
+        self.port, self.lab, ran = free_port(), 0, 0
         for command in commands():
             if command in SHOWN_ELSEWHERE:
                 continue
@@ -34,6 +43,9 @@ class readme(harness.cluster_test):
         self.assertGreater(ran, 8)
 
     def run_command(self, command):
+        if command.startswith("("):
+            return subprocess.run(["bash", "-c", command], cwd=self.folder.name, check=True)
+        command = command.replace("10.0.0.", "127.0.0.").replace(":7000", f":{self.port}").replace("--token-file token", f"--token-file {self.path('token')}")
         command, _, file = command.partition(" > ")
         in_background = command.endswith("&")
         program, *arguments = shlex.split(command.rstrip("& "))
@@ -43,10 +55,16 @@ class readme(harness.cluster_test):
             arguments[2] = next(a["id"] for a in self.list("actors") if a["kind"] == "node")
         p = self.start(os.path.basename(program), *[self.path(a) if a == "fashion-mnist" else a for a in arguments])
         if in_background:
-            self.nodes.append(p)
             self.address(p)
-            self.cluster = "default"  # of this test's own runtime folder
-            self.wait_nodes(len(self.nodes))
+            if "--cluster" in arguments:
+                self.lab += 1
+                waited = self.run_program("troupe", "--cluster", "lab", "--join", f"127.0.0.4:{self.port}", "--token-file", self.path("token"),
+                                          "wait", f"nodes={self.lab}", "--timeout", "60s")
+                self.assertEqual(waited.code, 0, waited.tail())
+            else:
+                self.nodes.append(p)
+                self.cluster = "default"  # of this test's own runtime folder
+                self.wait_nodes(len(self.nodes))
             return
         self.assertEqual(p.wait(), 0, p.tail())
         if file.endswith(".svg"):
