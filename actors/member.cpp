@@ -209,13 +209,17 @@ void member_core::advance(greeter& g) {
         const bool is_late = is_same   ? !known->can_connect(g.shake.lane(), g.shake.peer_received())
                              : known != nullptr && known->state(g.shake.lane()) == lane_state::up;
         if (crosses || is_late) {
-          g.shake.refuse(refusal::crossing);
+          g.shake.refuse(refusal::crossing, "this lane is being dialled from here, or stands");
           continue;
         }
         if (!is_same) {  // ME-4
           give_up_link(g.shake.peer().id, "the peer has given it up");
           if (!g.shake.begins()) {
-            g.shake.refuse(refusal::forgotten);
+            const auto* gone = membership_->find(g.shake.peer().id);
+            if (gone != nullptr && !is_living(*gone))
+              g.shake.refuse(refusal::held_dead, fmt::format("{} holds {} {}: {}", env_.self.name, gone->name, to_string(gone->state), gone->reason));
+            else
+              g.shake.refuse(refusal::forgotten, "the link that this connection is for was given up here");
             continue;
           }
         }
@@ -246,7 +250,7 @@ void member_core::refused(greeter& g) {
     refusals_.push_back(fmt::format("{}: {}", g.dialled, text));
     const auto why = g.shake.why();
     // These pass by themselves.
-    const bool is_verdict = why != refusal::lost && why != refusal::crossing && why != refusal::forgotten;
+    const bool is_verdict = why != refusal::lost && why != refusal::crossing && why != refusal::forgotten && why != refusal::held_dead;
     const auto dialled = g.dialled;
     const auto expected = g.expected;
     const auto which = g.which;
@@ -262,6 +266,11 @@ void member_core::refused(greeter& g) {
     }
     const auto number = g.shake.link();
     drop(g);
+    if (const auto* m = membership_->find(expected); why == refusal::held_dead && m != nullptr && is_living(*m)) {
+      // As if it had fenced us on a link; of two that hold each other dead the weights decide, on a link that begins.
+      membership_->on_fenced(expected, fenced{text, 0, 0, 0, {}}, now());
+      return run_actions();
+    }
     const auto at = links_.find(expected);
     if (why == refusal::forgotten && at != links_.end() && at->second.number == number)
       give_up_link(expected, "the peer has given it up");

@@ -45,7 +45,7 @@ std::string clusters_differ(std::span<const std::byte> caller, std::span<const s
 std::string_view to_string(refusal r) noexcept {
   constexpr std::string_view names[refusal_count] = {"none",        "malformed", "wrong version", "wrong cluster",
                                                      "wrong token", "itself",    "timed out",     "lost",
-                                                     "crossing",    "forgotten"};
+                                                     "crossing",    "forgotten", "held dead"};
   return names[static_cast<std::size_t>(r)];
 }
 
@@ -185,10 +185,8 @@ void handshake::accept(std::uint64_t received) {
   status_ = status::established;
 }
 
-void handshake::refuse(refusal why) {
-  if (status_ == status::running || status_ == status::decide)
-    end(why, error_code::denied,
-        why == refusal::crossing ? "this lane is being dialled from here, or stands" : "the link that this connection is for was given up here", true);
+void handshake::refuse(refusal why, std::string text) {
+  if (status_ == status::running || status_ == status::decide) end(why, error_code::denied, std::move(text), true);
 }
 
 std::vector<handshake_frame> handshake::take_outgoing() { return std::exchange(outgoing_, {}); }

@@ -79,8 +79,9 @@ enum class refusal : std::uint8_t {
   lost,
   crossing,   // by its owner: the lane is being dialled from there, or stands
   forgotten,  // by its owner: the link that the connection is for was given up there
+  held_dead,  // by its owner: and the peer was, too
 };
-inline constexpr std::size_t refusal_count = 10;
+inline constexpr std::size_t refusal_count = 11;
 std::string_view to_string(refusal r) noexcept;
 
 class handshake {
@@ -102,7 +103,7 @@ class handshake {
 
   // Acceptor, in `decide`: the peer may come in; `received`: every sequence of its lane that has arrived here on that link.
   void accept(std::uint64_t received);
-  void refuse(refusal why);
+  void refuse(refusal why, std::string text);
 
   // Frames to send now, in order. Ask after the constructor and after every call.
   std::vector<handshake_frame> take_outgoing();

@@ -282,11 +282,11 @@ BOOST_AUTO_TEST_CASE(an_owner_may_refuse_a_proven_peer) {
   p.run();
   BOOST_REQUIRE((p.acceptor.state() == status::decide));
   BOOST_TEST(p.acceptor.peer().name == "n11");
-  p.acceptor.refuse(refusal::forgotten);
+  p.acceptor.refuse(refusal::forgotten, "the link was given up here");
   p.run();
   BOOST_TEST(to_string(p.initiator.why()) == "forgotten");
   BOOST_TEST(p.initiator.is_by_peer());
-  BOOST_TEST(has(p.initiator, "was given up here"));
+  BOOST_TEST(has(p.initiator, "the link was given up here"));
 }
 
 BOOST_AUTO_TEST_CASE(a_node_that_calls_itself_is_told_so) {
