@@ -75,6 +75,7 @@ struct node_actor_state {
   std::vector<std::unique_ptr<stream_meter>> meters;
   std::vector<std::shared_ptr<actor_record>> stream_records;
   std::shared_ptr<actor_record> record;
+  std::uint64_t samples = 0;  // ticks so far
   std::deque<std::pair<std::uint64_t, std::string>> events;
   std::uint32_t last_part = 0;
   std::uint64_t stray_messages = 0;  // NO-4
@@ -403,14 +404,15 @@ struct node_actor_state {
   // --- looking at it -----------------------------------------------------------------------------------------------------------
 
   void tick() {
+    ++samples;
     for (std::size_t i = 0; i < meters.size(); ++i) {
       const auto current = meters[i]->current.load(std::memory_order_relaxed);
-      stream_records[i]->sample(current != 0);
       stream_records[i]->enter(current != 0 ? actor_state::running : actor_state::idle);
       if (current == 0) continue;
+      stream_records[i]->busy.add_busy(samples);
       for (auto& [id, part] : parts)
         if (part.context->part == current >> 32 && (current & 0xffffffff) <= part.context->records.size())
-          if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->sample(true);
+          if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->busy.add_busy(samples);
     }
     place_waiting();
     const auto now = env.wall_clock_ns();
@@ -435,8 +437,8 @@ struct node_actor_state {
     return n;
   }
 
-  // `planned`: what the plan says of an actor of `part`; both null for actors of the node itself.
-  actor_snapshot describe(const actor_record& r, const std::string& index, const part_entry* part, const planned_actor* planned) const {
+  // `part` is null for actors of the node itself.
+  actor_snapshot describe(const actor_record& r, const std::string& index, const part_entry* part) const {
     actor_snapshot a;
     a.id = env.self.name + "." + index;
     a.kind = std::string(to_string(r.kind));
@@ -451,12 +453,8 @@ struct node_actor_state {
     a.bytes_out = r.bytes_out.load(std::memory_order_relaxed);
     a.queue = r.queue.load(std::memory_order_relaxed);
     a.steps = r.steps.load(std::memory_order_relaxed);
-    std::uint64_t samples = r.samples.load(std::memory_order_relaxed);
-    if (part != nullptr) {
-      a.job_id = fmt::format("{:016x}", raw(part->context->job));
-      samples = stream_records[planned->stream % stream_records.size()]->samples.load(std::memory_order_relaxed);
-    }
-    a.busy_ratio = samples == 0 ? 0 : std::min(1.0, double(r.busy_samples.load(std::memory_order_relaxed)) / double(samples));
+    if (part != nullptr) a.job_id = fmt::format("{:016x}", raw(part->context->job));
+    a.busy_ratio = r.busy.ratio(samples);
     const bool waits = a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
     for (std::size_t i = 0; i < r.ports.size(); ++i) {
       const auto& p = *r.ports[i];
@@ -530,17 +528,17 @@ struct node_actor_state {
   }
 
   void list_actors(node_answer& out) const {
-    out.actors.push_back(describe(*record, "node", nullptr, nullptr));
-    for (std::size_t i = 0; i < stream_records.size(); ++i) out.actors.push_back(describe(*stream_records[i], fmt::format("cpu{}", i), nullptr, nullptr));
+    out.actors.push_back(describe(*record, "node", nullptr));
+    for (std::size_t i = 0; i < stream_records.size(); ++i) out.actors.push_back(describe(*stream_records[i], fmt::format("cpu{}", i), nullptr));
     for (const auto& [id, p] : peers)
-      if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr, nullptr));
+      if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr));
     for (const auto& [id, r] : job_records) {
-      auto a = describe(*r, fmt::format("job{}", out.actors.size()), nullptr, nullptr);
+      auto a = describe(*r, fmt::format("job{}", out.actors.size()), nullptr);
       a.job_id = fmt::format("{:016x}", raw(id));
       out.actors.push_back(std::move(a));
     }
     for (const auto& [id, part] : parts)
-      for (auto i : part.actors) out.actors.push_back(describe(*part.context->records[i], fmt::format("{}.{}", part.context->part, i), &part, &part.context->job_plan->actors[i]));
+      for (auto i : part.actors) out.actors.push_back(describe(*part.context->records[i], fmt::format("{}.{}", part.context->part, i), &part));
   }
 
   // --- the end -------------------------------------------------------------------------------------------------------------------

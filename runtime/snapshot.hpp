@@ -78,7 +78,7 @@ struct actor_snapshot {
   double since_seconds = 0;  // age of the state
   std::uint64_t messages_in = 0, messages_out = 0;
   std::uint64_t bytes_in = 0, bytes_out = 0;
-  double busy_ratio = 0;  // of its node's recent time, 0..1
+  double busy_ratio = 0;  // of the last second or two of its node, 0..1
   std::uint64_t queue = 0;
   std::uint64_t steps = 0;
   std::vector<port_snapshot> ports;

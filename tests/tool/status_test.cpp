@@ -29,6 +29,14 @@ BOOST_AUTO_TEST_CASE(short_lists_say_how_many_more_there_are) {
   BOOST_TEST(has_text(draw_status(c, 0, 0), "and 8 more: troupe list actors\n"));   // of 13 waits
 }
 
+BOOST_AUTO_TEST_CASE(who_has_ended_is_not_among_the_busiest) {
+  auto c = sample_cluster();
+  c.actors[2].state = actor_state::ended;
+  const auto page = draw_status(c, 0, 0);
+  BOOST_TEST(!has_text(page, "75%"), page);
+  BOOST_TEST(has_text(page, "BUSIEST"));
+}
+
 BOOST_AUTO_TEST_CASE(the_page_fits_the_height_of_a_terminal) {
   for (const std::size_t height : {12u, 20u, 24u, 50u}) {
     const auto page = draw_status(sample_cluster(), 80, height);

@@ -106,7 +106,7 @@ std::string more(std::size_t shown, std::size_t all) {
 std::string draw_busiest(const cluster_snapshot& c, std::size_t width, std::size_t most) {
   actor_list busy;
   for (const auto& a : c.actors)
-    if (a.busy_ratio > 0) busy.push_back(&a);
+    if (a.busy_ratio > 0 && a.state != actor_state::ended) busy.push_back(&a);
   std::stable_sort(busy.begin(), busy.end(), [](auto* a, auto* b) { return a->busy_ratio > b->busy_ratio; });
   table t({{"BUSIEST", false, 16},
            {"ID"},
