@@ -37,6 +37,15 @@ BOOST_AUTO_TEST_CASE(who_has_ended_is_not_among_the_busiest) {
   BOOST_TEST(has_text(page, "BUSIEST"));
 }
 
+BOOST_AUTO_TEST_CASE(a_node_is_as_busy_as_its_streams) {
+  auto c = sample_cluster();
+  auto stream = sample_actor("n1.cpu0", "stream", "cpu:0", actor_state::running);
+  stream.busy_ratio = 0.72;
+  c.actors.push_back(stream);
+  const auto page = draw_status(c, 0, 0);
+  BOOST_TEST(has_text(page, "72%  -\n"), page);
+}
+
 BOOST_AUTO_TEST_CASE(the_page_fits_the_height_of_a_terminal) {
   for (const std::size_t height : {12u, 20u, 24u, 50u}) {
     const auto page = draw_status(sample_cluster(), 80, height);

@@ -45,7 +45,7 @@ std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
     if (a.state == actor_state::ended) continue;
     auto& l = loads[a.node];
     ++l.actors;
-    l.busy += a.busy_ratio;
+    if (a.kind == "stream") l.busy += a.busy_ratio;  // the others run on streams
   }
   table t({{"NODE"},
            {"STATE"},
