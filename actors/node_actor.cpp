@@ -5,6 +5,7 @@
 #include "actors/tell.hpp"
 #include "runtime/byte_size.hpp"
 #include "runtime/memory_budget.hpp"
+#include "runtime/sparse_edges.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
@@ -263,10 +264,11 @@ struct node_actor_state {
     context->records.resize(job_plan->actors.size());
     context->ledgers.resize(job_plan->actors.size());
     part_entry entry{context, {}, p.nodes, from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, env.wall_clock_ns()};
+    const auto sparse = sparse_edges(*job_plan);
     for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
       if (job_plan->actors[i].task != own) continue;
       entry.actors.push_back(i);
-      context->records[i] = make_record(*context, *job_plan, i);
+      context->records[i] = make_record(*context, *job_plan, i, sparse);
       if (job_plan->actors[i].kind == actor_kind::shard)
         context->ledgers[i] = std::make_shared<shard_counters>(job_plan->actors[i].inputs.size());
     }
@@ -279,7 +281,7 @@ struct node_actor_state {
     tell_jobs();
   }
 
-  std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i) {
+  std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse) {
     const auto& a = p.actors[i];
     auto r = std::make_shared<actor_record>(a.kind, a.name, p.name, *env.clock);
     auto add = [&](bool is_input, std::uint32_t index, const port_ref* peer, const planned_edge* e, const edge_credit* credit) {
@@ -290,6 +292,7 @@ struct node_actor_state {
       port->peer_task = peer != nullptr ? p.tasks[p.actors[peer->actor].task].name : "";
       port->credit = credit;
       port->credits_max = e != nullptr ? e->credits : 0;
+      port->is_sparse = e != nullptr && sparse[static_cast<std::size_t>(e - p.edges.data())];
       r->ports.push_back(std::move(port));
     };
     if (a.kind == actor_kind::feed) add(true, 0, nullptr, nullptr, nullptr);
@@ -467,6 +470,7 @@ struct node_actor_state {
       s.queued = p.queued.load(std::memory_order_relaxed);
       s.is_waiting = waits && r.waiting_port() == i;
       s.since_seconds = s.is_waiting ? a.since_seconds : 0;
+      s.is_sparse = p.is_sparse;
       a.ports.push_back(std::move(s));
     }
     return a;

@@ -42,6 +42,7 @@ struct port_record {
   std::string peer_task;           // where the peer runs, for people
   const edge_credit* credit = nullptr;  // of the edge, where both ends are in this process
   std::uint32_t credits_max = 0;
+  bool is_sparse = false;  // a wait here lasts by design: runtime/sparse_edges.hpp
   std::atomic<std::uint32_t> queued{0};       // items that wait at this input port
   std::atomic<std::int32_t> credits_left{0};  // where `credit` is null: what the actor itself counts (remote edges, the program)
 };

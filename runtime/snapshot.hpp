@@ -62,6 +62,7 @@ struct port_snapshot {
   std::uint64_t queued = 0;  // items that are here and not yet used
   bool is_waiting = false;   // the actor waits for this port: an input for an item, an output for a credit
   double since_seconds = 0;  // age of that wait
+  bool is_sparse = false;    // items come only at the end of the job or many steps apart: a wait lasts by design
 
   bool is_input() const noexcept { return name.starts_with("in"); }
   friend bool operator==(const port_snapshot&, const port_snapshot&) = default;
@@ -83,6 +84,10 @@ struct actor_snapshot {
   std::uint64_t steps = 0;
   std::vector<port_snapshot> ports;
 
+  // Whether it waits at a port, and that tells something: not by design.
+  bool waits_at(const port_snapshot& p) const noexcept {
+    return p.is_waiting && !p.is_sparse && state != actor_state::ended;
+  }
   friend bool operator==(const actor_snapshot&, const actor_snapshot&) = default;
 };
 

@@ -31,7 +31,7 @@ template <class V, is<port_snapshot> T>
 void fields(V& v, T& p) {
   v("name", p.name), v("peer", p.peer), v("peer_node", p.peer_node), v("credits", p.credits);
   v("credits_max", p.credits_max), v("queued", p.queued), v("is_waiting", p.is_waiting);
-  v("since_seconds", p.since_seconds);
+  v("since_seconds", p.since_seconds), v("is_sparse", p.is_sparse);
 }
 
 template <class V, is<actor_snapshot> T>

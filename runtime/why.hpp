@@ -1,7 +1,8 @@
 #pragma once
 // "Why is my step stuck?": a walk along the waits that every actor lists.
 //
-// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of the job) and goes from each
+// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of the job), but for waits that
+// last by design (port_snapshot::is_sparse), which count only once all else is done, and goes from each
 // waiting input to its producer and from each output without credit to its consumer, across nodes. Where a
 // walk cannot go on is a root. Of several roots the true one is, in this order: a node that is lost, an actor that ended
 // or is missing, a cycle; then the oldest of the others. An ended actor or a cycle is believed only once it is older than

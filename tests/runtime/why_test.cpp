@@ -306,6 +306,37 @@ BOOST_AUTO_TEST_CASE(without_fetches_every_waiting_actor_is_a_start) {
   BOOST_TEST(has(a.root, "loss/receive is expected there"));
 }
 
+BOOST_AUTO_TEST_CASE(waits_that_last_by_design_are_not_walked_while_anything_else_waits) {
+  scene s;
+  auto at_end = in("shard/send", "n2", 95.0);
+  at_end.is_sparse = true;
+  s.waits("variables", "c1", {at_end}, "fetch");
+  s.waits("shard/send", "n2", {at_end}, "send");
+  s.waits("loss", "c1", {in("w0/send", "n1", 3.0)}, "fetch");
+  s.waits("w0/send", "n1", {in("w0/loss", "n1", 3.0)}, "send");
+  s.add("w0/loss", "n1", running, 3.0);
+  s.node("n1").state = node_state::unreachable;
+  BOOST_TEST((s.explain().kind == root_kind::node_lost));
+  BOOST_TEST(path(s.explain()) == "loss > w0/send");
+  // Also where the program's own fetch does not wait just now.
+  s.c.actors[2].state = actor_state::idle;
+  s.node("n1").state = node_state::alive;
+  BOOST_TEST(path(s.explain()) == "w0/send > w0/loss");
+}
+
+BOOST_AUTO_TEST_CASE(at_the_end_of_a_job_the_waits_by_design_are_the_ones_that_count) {
+  scene s;
+  auto at_end = in("shard/send", "n2", 95.0);
+  at_end.is_sparse = true;
+  s.waits("variables", "c1", {at_end}, "fetch");
+  s.add("loss", "c1", actor_state::ended, 3.0, "fetch");
+  s.add("w0/loss", "n1", actor_state::ended, 3.0);
+  s.waits("shard/send", "n2", {at_end}, "send");
+  s.node("n2").state = node_state::dead;
+  BOOST_TEST((s.explain().kind == root_kind::node_lost));
+  BOOST_TEST(path(s.explain()) == "variables > shard/send");
+}
+
 BOOST_AUTO_TEST_CASE(a_job_without_actors_ends_at_its_lost_participant) {
   scene s;
   BOOST_TEST(has(s.explain().root, "no node lists an actor of it"));

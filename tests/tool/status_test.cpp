@@ -46,6 +46,16 @@ BOOST_AUTO_TEST_CASE(a_node_is_as_busy_as_its_streams) {
   BOOST_TEST(has_text(page, "72%  -\n"), page);
 }
 
+BOOST_AUTO_TEST_CASE(waits_that_last_by_design_are_not_listed) {
+  auto c = sample_cluster();
+  c.actors.push_back(sample_actor("c1.1", "fetch", "variables", actor_state::waiting_for_input));
+  c.actors.back().ports = {{"in0", "shard/0/w", "n2", 0, 2, 0, true, 95.0, true}};
+  const auto page = draw_status(c, 0, 0);
+  const auto waits = page.substr(page.find("WAITS"));
+  BOOST_TEST(!has_text(waits, "variables"), page);
+  BOOST_TEST(has_text(waits, "worker/0/gradient/receive"), page);
+}
+
 BOOST_AUTO_TEST_CASE(the_page_fits_the_height_of_a_terminal) {
   for (const std::size_t height : {12u, 20u, 24u, 50u}) {
     const auto page = draw_status(sample_cluster(), 80, height);

@@ -129,7 +129,7 @@ std::string draw_waits(const cluster_snapshot& c, std::size_t width, std::size_t
   std::vector<wait> waits;
   for (const auto& a : c.actors)
     for (const auto& p : a.ports)
-      if (p.is_waiting && a.state != actor_state::ended) waits.push_back({&a, &p});
+      if (a.waits_at(p)) waits.push_back({&a, &p});
   std::stable_sort(waits.begin(), waits.end(),
                    [](auto& a, auto& b) { return a.port->since_seconds > b.port->since_seconds; });
   table t({{"WAITS", false, 16}, {"ID"}, {"FOR"}, {"FROM", false, 16}, {"ON", false, 0, 1}, {"SINCE", true}});
