@@ -114,6 +114,19 @@ judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, 
   return {std::move(answer), 4};
 }
 
+// The age of the oldest thing that an actor of the job waits for (but by design) or does: in a job that goes on a step
+// renews it.
+double oldest_doing(const cluster_snapshot& c, const job_snapshot& j) {
+  double oldest = 0;
+  for (const auto& a : c.actors) {
+    if (!belongs(a, j)) continue;
+    if (a.state == actor_state::running) oldest = std::max(oldest, a.since_seconds);
+    for (const auto& p : a.ports)
+      if (a.waits_at(p)) oldest = std::max(oldest, p.since_seconds);
+  }
+  return oldest;
+}
+
 judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   const node_index nodes(c);
   const wait_walk walk(c, j, nodes);
@@ -121,11 +134,15 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   answer.job = j.name;
   if (walk.roots().empty()) return explain_without_actors(c, j, nodes, std::move(answer));
   const auto& r = walk.roots().front();
-  if (!r.is_settled) {
+  const bool is_young = r.kind != root_kind::node_lost && r.since_seconds < skew_seconds;
+  if (!r.is_settled || (is_young && oldest_doing(c, j) < skew_seconds)) {
     answer.kind = root_kind::moving;
     answer.since_seconds = r.since_seconds;
     answer.root = fmt::format("{}: it goes on, and no wait is older than {}", heading(j), format_seconds(skew_seconds));
-    return {std::move(answer), severity(r)};
+    for (const auto& name : j.participants)
+      if (const auto loss = nodes.lost(name); loss && answer.also.size() < also_max)
+        answer.also.push_back(lost_sentence(*loss, loss->since_seconds));
+    return {std::move(answer), 4};
   }
   answer.kind = r.kind;
   answer.actor = r.actor;
@@ -228,7 +245,7 @@ std::string why_answer::text() const {
       const bool is_long = chain.size() > links_shown_max;
       if (is_long && i == last_of_head) {
         const auto skipped = chain.size() - links_shown_max;
-        out += fmt::format("; {} more links, which --json lists", skipped);
+        out += fmt::format("; {} more link{}, which --json lists", skipped, skipped == 1 ? "" : "s");
         i += skipped;
       }
       out += (i > 0 ? "; " : "") + describe(chain[i]);
