@@ -140,7 +140,18 @@ BOOST_AUTO_TEST_CASE(a_name_of_several_actors_asks_for_an_id) {
   c.actors[1].name = c.actors[2].name;
   const auto o = run("show actor worker/0/matmul", c);
   BOOST_TEST(o.exit_code == 6);
-  BOOST_TEST(has_text(o.err, "2 actors are named 'worker/0/matmul': n1.0, n1.1; name one by its id"));
+  BOOST_TEST(has_text(o.err,
+                      "2 actors are named 'worker/0/matmul': n1.0 (job mnist, waiting for credit), n1.1 (job mnist, "
+                      "running); name one by its id"));
+}
+
+BOOST_AUTO_TEST_CASE(of_several_actors_of_a_name_the_only_living_one_is_meant) {
+  auto c = sample_cluster();
+  c.actors[1].name = c.actors[2].name;
+  c.actors[1].state = actor_state::ended;
+  BOOST_TEST(has_text(run("show actor worker/0/matmul", c).out, "n1.1"));
+  c.actors[2].state = actor_state::ended;
+  BOOST_TEST(has_text(run("show actor worker/0/matmul", c).err, "n1.1 (job mnist, ended); name one by its id"));
 }
 
 BOOST_AUTO_TEST_CASE(silent_nodes_make_an_answer_partial_and_are_named_on_stderr) {

@@ -135,9 +135,14 @@ result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_
   }
   if (named.size() == 1) return named[0];
   if (named.size() > 1) {
+    const auto lives = [](const auto* a) { return a->state != actor_state::ended; };
+    if (std::count_if(named.begin(), named.end(), lives) == 1)
+      return *std::find_if(named.begin(), named.end(), lives);
     constexpr std::size_t shown_max = 8;
     std::string ids;
-    for (std::size_t i = 0; i < std::min(named.size(), shown_max); ++i) ids += (i > 0 ? ", " : "") + named[i]->id;
+    for (std::size_t i = 0; i < std::min(named.size(), shown_max); ++i)
+      ids += fmt::format("{}{} ({}{}{})", i > 0 ? ", " : "", named[i]->id, named[i]->job.empty() ? "" : "job ",
+                         named[i]->job.empty() ? "" : named[i]->job + ", ", to_string(named[i]->state));
     if (named.size() > shown_max) ids += fmt::format(" and {} more", named.size() - shown_max);
     return error(error_code::not_found,
                  fmt::format("{} actors are named '{}': {}; name one by its id", named.size(), id, ids));
