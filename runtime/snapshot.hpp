@@ -106,6 +106,8 @@ struct job_snapshot {
 
   // Mean over its running time; 0 before the first step.
   double steps_per_second() const noexcept;
+  // The cause as it is told under a heading that names the job: without "job mnist failed: ".
+  std::string_view bare_cause() const noexcept;
   friend bool operator==(const job_snapshot&, const job_snapshot&) = default;
 };
 

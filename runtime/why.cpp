@@ -168,13 +168,6 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   return {std::move(answer), severity(r)};
 }
 
-// What is told under a heading that names the job.
-std::string cause_of(const job_snapshot& j) {
-  const auto known = fmt::format("job {} failed: ", j.name);
-  if (j.cause.empty()) return "the cause is not known";
-  return j.cause.starts_with(known) ? j.cause.substr(known.size()) : j.cause;
-}
-
 judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
   if (j.state == job_state::running) return explain_running(c, j);
   why_answer answer;
@@ -183,7 +176,8 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
   answer.kind = j.state == job_state::done ? root_kind::job_done : root_kind::job_failed;
   answer.root = j.state == job_state::done
                     ? fmt::format("{}: done, {} ago", heading(j), format_seconds(j.ended_seconds))
-                    : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds), cause_of(j));
+                    : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds),
+                                  j.cause.empty() ? "the cause is not known" : j.bare_cause());
   return {std::move(answer), 5};
 }
 

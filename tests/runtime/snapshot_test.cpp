@@ -109,6 +109,16 @@ BOOST_AUTO_TEST_CASE(JSON_is_one_line_with_units_and_lists_are_arrays) {
   BOOST_TEST(!has(to_json(std::span<const actor_snapshot>(list)), "ports"));
 }
 
+BOOST_AUTO_TEST_CASE(a_cause_is_told_without_the_name_of_its_job) {
+  auto j = job("1f", "c1");
+  j.cause = "job mnist failed: n2 died";
+  BOOST_TEST(j.bare_cause() == "n2 died");
+  for (const char* other : {"", "n2 died", "job other failed: n2 died", "job mnist failed", "job "}) {
+    j.cause = other;
+    BOOST_TEST(j.bare_cause() == other);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(SN_1_missing_keys_keep_defaults_and_unknown_ones_are_skipped) {
   const auto a = parse_node_answer(R"({"self":{"name":"n1","colour":"red"},"more":[1,2]})");
   BOOST_TEST_REQUIRE(bool(a), message(a));

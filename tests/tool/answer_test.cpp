@@ -183,6 +183,15 @@ BOOST_AUTO_TEST_CASE(why_ends_with_1_for_a_failed_job_even_when_the_answer_is_pa
   BOOST_TEST(has_text(run("why", c).out, "node n2 died at step 511"));
 }
 
+BOOST_AUTO_TEST_CASE(the_cause_of_a_job_does_not_name_the_job_again) {
+  auto c = sample_cluster();
+  c.jobs[0].state = job_state::failed;
+  c.jobs[0].cause = "job mnist failed: node n2 died at step 511";
+  BOOST_TEST(has_text(run("list jobs", c).out, "  node n2 died at step 511\n"));
+  BOOST_TEST(has_text(run("why", c).out, ": node n2 died at step 511.\n"));
+  BOOST_TEST(has_text(run("list jobs --json", c).out, "\"cause\":\"job mnist failed: node n2"));
+}
+
 BOOST_AUTO_TEST_CASE(errors_end_with_their_code) {
   BOOST_TEST(answer_error({error_code::unreachable, "no cluster default"}).exit_code == 3);
   BOOST_TEST(answer_error({error_code::denied, "wrong token"}).exit_code == 5);

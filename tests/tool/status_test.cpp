@@ -69,12 +69,12 @@ BOOST_AUTO_TEST_CASE(lost_nodes_and_failed_jobs_are_told) {
   c.nodes[2].state = node_state::dead;
   c.nodes[2].reason = "killed";
   c.jobs[0].state = job_state::failed;
-  c.jobs[0].cause = "node n2 died at step 511";
+  c.jobs[0].cause = "job mnist failed: node n2 died at step 511";
   const auto page = draw_status(c, 0, 0);
   BOOST_TEST(has_text(page, "1 node, 1 client, 1 not alive, 0 jobs running"));
   BOOST_TEST(has_text(page, "dead"));
   BOOST_TEST(has_text(page, "killed"));
-  BOOST_TEST(has_text(page, "mnist failed: node n2 died at step 511"));
+  BOOST_TEST(has_text(page, "\nmnist failed: node n2 died at step 511\n"));
 }
 
 BOOST_AUTO_TEST_CASE(an_empty_cluster_is_a_page_too) {

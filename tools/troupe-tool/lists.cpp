@@ -100,7 +100,7 @@ drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
   for (const auto& j : c.jobs)
     t.add({j.name, std::string(to_string(j.state)), progress(j), fmt::format("{:.1f}", j.steps_per_second()),
            std::to_string(j.workers), std::to_string(j.shards), or_dash(j.update),
-           format_seconds(j.started_seconds) + " ago", or_dash(j.client), j.id, or_dash(j.cause)});
+           format_seconds(j.started_seconds) + " ago", or_dash(j.client), j.id, or_dash(j.bare_cause())});
   return t.draw(width);
 }
 

@@ -92,7 +92,7 @@ std::string draw_jobs(const cluster_snapshot& c, std::size_t width) {
   for (const auto& j : c.jobs) {
     t.add({j.name, std::string(to_string(j.state)), progress(j), bar(j), fmt::format("{:.1f}", j.steps_per_second()),
            time_left(j), std::to_string(j.workers), std::to_string(j.shards), j.update.empty() ? "-" : j.update});
-    if (!j.cause.empty()) causes += fmt::format("{} failed: {}\n", j.name, j.cause);
+    if (!j.cause.empty()) causes += fmt::format("{} failed: {}\n", j.name, j.bare_cause());
   }
   return t.is_empty() ? "\nno jobs\n" : "\n" + t.draw(width).text + causes;
 }
