@@ -67,6 +67,7 @@ struct node_actor_state {
   node_environment env;
   std::map<node_id, peer_entry> peers;
   std::vector<member_info> members;
+  std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;  // of members; first seen in it
   std::string denied;
   std::map<job_id, part_entry> parts;
   std::vector<waiting_place> waiting;
@@ -116,7 +117,8 @@ struct node_actor_state {
   }
 
   void on_down(const member_down& m) {
-    note(fmt::format("{} is {}: {}", m.member.name, to_string(m.member.state), m.member.reason));
+    note(fmt::format("{} {} {}: {}", m.member.name, m.member.state == member_state::left ? "has" : "is",
+                     to_string(m.member.state), m.member.reason));
     if (m.member.state == member_state::unreachable) return;
     peers.erase(m.member.id);
     std::erase_if(waiting, [&](const auto& w) { return w.from == m.member.id; });
@@ -424,6 +426,17 @@ struct node_actor_state {
     std::erase_if(job_records, [&](const auto& r) { return !jobs.contains(r.first); });
   }
 
+  void on_view(view_changed& m) {
+    env.self = std::move(m.self), members = std::move(m.members), denied = std::move(m.denied);
+    const auto now = env.wall_clock_ns();
+    const auto before = std::exchange(state_since, {});
+    for (const auto& member : members) {
+      const auto at = before.find(member.id);
+      const bool is_known = at != before.end() && at->second.first == member.state;
+      state_since.emplace(member.id, std::pair(member.state, is_known ? at->second.second : now));
+    }
+  }
+
   static double age(std::uint64_t now, std::uint64_t then) { return then == 0 || now < then ? 0 : double(now - then) * 1e-9; }
 
   node_snapshot describe(const member_info& m) const {
@@ -437,6 +450,8 @@ struct node_actor_state {
     n.incarnation = m.incarnation;
     n.state = static_cast<node_state>(m.state);
     n.reason = m.reason;
+    if (auto at = state_since.find(m.id); at != state_since.end() && m.state != member_state::alive)
+      n.unreachable_seconds = age(env.wall_clock_ns(), at->second.second);
     return n;
   }
 
@@ -577,7 +592,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
   return {
       [&s](member_up& m) { s.on_up(m); },
       [&s](const member_down& m) { s.on_down(m); },
-      [&s](view_changed& m) { s.env.self = std::move(m.self), s.members = std::move(m.members), s.denied = std::move(m.denied); },
+      [&s](view_changed& m) { s.on_view(m); },
       [&s](peer_message& m) { s.on_message(m); },
       [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
       [&s](part_event& m) { s.on_part(m); },

@@ -121,6 +121,19 @@ BOOST_AUTO_TEST_CASE(a_node_is_shown_by_name_or_id_with_its_actors) {
       BOOST_TEST(has_text(run(line).out, part), part << "\n" << run(line).out);
 }
 
+BOOST_AUTO_TEST_CASE(who_left_stays_listed_for_a_minute_and_in_JSON_longer) {
+  auto c = sample_cluster();
+  c.nodes[0].state = node_state::left;
+  c.nodes[0].unreachable_seconds = 59;
+  BOOST_TEST(has_text(run("list nodes", c).out, "c1    left for 59.0 s"));
+  c.nodes[0].unreachable_seconds = 61;
+  BOOST_TEST(!has_text(run("list nodes", c).out, "c1 "));
+  BOOST_TEST(has_text(run("list nodes --json", c).out, "\"c1\""));
+  c.nodes[1].state = node_state::dead;
+  c.nodes[1].unreachable_seconds = 600;
+  BOOST_TEST(has_text(run("list nodes", c).out, "n1    dead for"));
+}
+
 BOOST_AUTO_TEST_CASE(an_unknown_object_ends_with_6_and_near_names) {
   const auto node = run("show node n3");
   BOOST_TEST(node.exit_code == 6);

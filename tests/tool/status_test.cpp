@@ -77,6 +77,20 @@ BOOST_AUTO_TEST_CASE(lost_nodes_and_failed_jobs_are_told) {
   BOOST_TEST(has_text(page, "\nmnist failed: node n2 died at step 511\n"));
 }
 
+BOOST_AUTO_TEST_CASE(who_left_as_it_should_is_no_damage) {
+  auto c = sample_cluster();
+  auto gone = sample_node("c7", "client", 4107);
+  gone.state = node_state::left;
+  gone.reason = "the process ends";
+  c.nodes.push_back(gone);
+  c.nodes[0].state = node_state::left;
+  const auto page = draw_status(c, 0, 0);
+  BOOST_TEST(page.starts_with("cluster default: 2 nodes, 1 job running"), page);
+  BOOST_TEST(!has_text(page, "the process ends"), page);
+  c.nodes[1].state = node_state::unreachable;
+  BOOST_TEST(draw_status(c, 0, 0).starts_with("cluster default: 1 node, 1 not alive, "));
+}
+
 BOOST_AUTO_TEST_CASE(an_empty_cluster_is_a_page_too) {
   BOOST_TEST(draw_status({}, 0, 0) == "cluster : 0 nodes, 0 jobs running, 0 actors\n\nno jobs\n");
 }

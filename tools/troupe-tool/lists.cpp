@@ -41,6 +41,10 @@ error unknown(std::string_view what, std::string_view id, const std::vector<std:
 
 }  // namespace
 
+bool is_recent(const node_snapshot& n) noexcept {
+  return n.state != node_state::left || n.unreachable_seconds <= left_seconds_max;
+}
+
 std::string progress(const job_snapshot& j) {
   if (j.steps == 0) return j.step == 0 ? "-" : fmt::format("{}", j.step);
   return fmt::format("{}/{} ({:.0f}%)", j.step, j.steps,
@@ -57,8 +61,9 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"INCARNATION", true, 0, 5},
            {"ID", false, 0, 4}});
   for (const auto& n : c.nodes)
-    t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address),
-           std::to_string(n.incarnation), n.id});
+    if (is_recent(n))
+      t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address),
+             std::to_string(n.incarnation), n.id});
   return t.draw(width);
 }
 

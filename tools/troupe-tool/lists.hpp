@@ -11,6 +11,11 @@
 
 namespace troupe {
 
+inline constexpr double left_seconds_max = 60;  // who left as it should stays listed for so long, like ended actors
+
+// Not a node that left long ago.
+bool is_recent(const node_snapshot& n) noexcept;
+
 drawn_table list_nodes(const cluster_snapshot& c, std::size_t width);
 drawn_table list_actors(const cluster_snapshot& c, std::size_t width);
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width);

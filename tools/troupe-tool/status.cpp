@@ -22,10 +22,8 @@ std::string plural(std::size_t n, std::string_view what) { return fmt::format("{
 std::string headline(const cluster_snapshot& c) {
   std::size_t nodes = 0, clients = 0, lost = 0, running = 0;
   for (const auto& n : c.nodes) {
-    if (n.state != node_state::alive)
-      ++lost;
-    else
-      ++(n.kind == "client" ? clients : nodes);
+    if (n.state == node_state::alive) ++(n.kind == "client" ? clients : nodes);
+    lost += n.state == node_state::dead || n.state == node_state::unreachable;
   }
   for (const auto& j : c.jobs) running += j.state == job_state::running;
   auto line = fmt::format("cluster {}: {}", c.cluster, plural(nodes, "node"));
@@ -57,6 +55,7 @@ std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
            {"BUSY", true},
            {"REASON", false, 10, 4}});
   for (const auto& n : c.nodes) {
+    if (n.state == node_state::left && (n.kind == "client" || !is_recent(n))) continue;
     const auto& l = loads[n.name];
     t.add({n.name, std::string(to_string(n.state)), n.kind, n.job.empty() ? "-" : n.job, std::to_string(n.pid),
            n.address, std::to_string(l.actors), fmt::format("{:.0f}%", l.busy * 100),
