@@ -134,6 +134,15 @@ BOOST_AUTO_TEST_CASE(who_left_stays_listed_for_a_minute_and_in_JSON_longer) {
   BOOST_TEST(has_text(run("list nodes", c).out, "n1    dead for"));
 }
 
+BOOST_AUTO_TEST_CASE(living_actors_are_listed_before_those_that_have_ended) {
+  auto c = sample_cluster();
+  c.actors[0].state = c.actors[1].state = actor_state::ended;
+  const auto out = run("list actors", c).out;
+  BOOST_TEST(out.find("\nn1.1") < out.find("\nn2.1"));
+  BOOST_TEST(out.find("\nn2.1") < out.find("\nc1.0"));
+  BOOST_TEST(out.find("\nc1.0") < out.find("\nn1.0"));
+}
+
 BOOST_AUTO_TEST_CASE(an_unknown_object_ends_with_6_and_near_names) {
   const auto node = run("show node n3");
   BOOST_TEST(node.exit_code == 6);

@@ -91,6 +91,12 @@ BOOST_AUTO_TEST_CASE(who_left_as_it_should_is_no_damage) {
   BOOST_TEST(draw_status(c, 0, 0).starts_with("cluster default: 1 node, 1 not alive, "));
 }
 
+BOOST_AUTO_TEST_CASE(actors_that_have_ended_are_counted_apart) {
+  auto c = sample_cluster();
+  c.actors[3].state = c.actors[4].state = actor_state::ended;
+  BOOST_TEST(draw_status(c, 0, 0).starts_with("cluster default: 2 nodes, 1 client, 1 job running, 4 actors and 2 ended\n"));
+}
+
 BOOST_AUTO_TEST_CASE(an_empty_cluster_is_a_page_too) {
   BOOST_TEST(draw_status({}, 0, 0) == "cluster : 0 nodes, 0 jobs running, 0 actors\n\nno jobs\n");
 }

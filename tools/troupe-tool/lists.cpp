@@ -82,11 +82,14 @@ drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
            {"QUEUE", true, 0, 3},
            {"STEPS", true, 0, 4},
            {"JOB", false, 4, 10}});
-  for (const auto& a : c.actors)
-    t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
-           std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
-           format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
-           or_dash(a.job)});
+  // Those of a job that has ended come last.
+  for (const bool ended : {false, true})
+    for (const auto& a : c.actors)
+      if ((a.state == actor_state::ended) == ended)
+        t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
+               std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
+               format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
+               or_dash(a.job)});
   return t.draw(width);
 }
 

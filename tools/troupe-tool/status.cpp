@@ -29,8 +29,11 @@ std::string headline(const cluster_snapshot& c) {
   auto line = fmt::format("cluster {}: {}", c.cluster, plural(nodes, "node"));
   if (clients > 0) line += ", " + plural(clients, "client");
   if (lost > 0) line += fmt::format(", {} not alive", lost);
-  line += fmt::format(", {} running, {}\n", plural(running, "job"), plural(c.actors.size(), "actor"));
-  return line;
+  const auto ended = static_cast<std::size_t>(std::count_if(
+      c.actors.begin(), c.actors.end(), [](const auto& a) { return a.state == actor_state::ended; }));
+  line += fmt::format(", {} running, {}", plural(running, "job"), plural(c.actors.size() - ended, "actor"));
+  if (ended > 0) line += fmt::format(" and {} ended", ended);
+  return line + "\n";
 }
 
 std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
