@@ -103,6 +103,16 @@ BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {
   BOOST_TEST(has_text(run("list actors").out, "BYTES OUT"));
 }
 
+BOOST_AUTO_TEST_CASE(names_of_actors_stay_readable_on_80_columns) {
+  auto c = sample_cluster();
+  const std::string name = "worker/0/dense_1/matmul+add/receive/1";
+  c.actors[3].id = "n5hfce.1.117", c.actors[3].name = name, c.actors[3].state = actor_state::waiting_for_credit;
+  const auto o = run("list actors", c, {80, 24});
+  BOOST_TEST(has_text(o.out, name.substr(0, 17)), o.out);
+  BOOST_TEST(has_text(o.out, name.substr(name.size() - 17)), o.out);
+  BOOST_TEST(has_text(o.out, "waiting for credit"), o.out);
+}
+
 BOOST_AUTO_TEST_CASE(an_actor_is_shown_by_id_or_name_with_each_port) {
   for (const char* line : {"show actor n1.1", "show actor worker/0/matmul"}) {
     const auto o = run(line);

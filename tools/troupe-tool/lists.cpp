@@ -69,19 +69,19 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
 
 drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
   table t({{"ID"},
-           {"NAME", false, 16},
-           {"KIND"},
-           {"NODE", false, 0, 9},
+           {"NAME", false, 16, 0, 36},
+           {"KIND", false, 0, 2},
+           {"NODE", false, 0, 10},
            {"STATE"},
            {"SINCE", true, 0, 1},
-           {"MSG IN", true, 0, 5},
-           {"MSG OUT", true, 0, 6},
-           {"BYTES IN", true, 0, 7},
-           {"BYTES OUT", true, 0, 8},
-           {"BUSY", true, 0, 2},
-           {"QUEUE", true, 0, 3},
-           {"STEPS", true, 0, 4},
-           {"JOB", false, 4, 10}});
+           {"MSG IN", true, 0, 6},
+           {"MSG OUT", true, 0, 7},
+           {"BYTES IN", true, 0, 8},
+           {"BYTES OUT", true, 0, 9},
+           {"BUSY", true, 0, 3},
+           {"QUEUE", true, 0, 4},
+           {"STEPS", true, 0, 5},
+           {"JOB", false, 4, 11}});
   // Those of a job that has ended come last.
   for (const bool ended : {false, true})
     for (const auto& a : c.actors)
