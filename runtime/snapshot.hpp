@@ -8,7 +8,8 @@
 // SN-1  Parsing takes any bytes and allocates in proportion to answer_bytes_max: the result is a snapshot or an error that
 //       names the place. Unknown keys are skipped, missing keys keep their defaults, a key of the wrong type is an error, ratios
 //       and ages are finite and >= 0, and control characters in texts become spaces (they end up on terminals).
-// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and whose numbers are finite.
+// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and whose numbers are finite, with
+//       at most three decimals.
 // SN-3  After merge() every node id, actor id and job id is listed once, sorted by name with numbers in them as numbers.
 // SN-4  to_json(node_answer) leaves actors out, and counts them, rather than exceed what parsing takes.
 
@@ -164,12 +165,15 @@ bool natural_less(std::string_view a, std::string_view b) noexcept;
 
 // --- JSON: one line, keys with units -----------------------------------------------------------------------------------
 
+// What is written of a number: ages to the millisecond, ratios to a tenth of a per cent.
+double three_decimals(double x) noexcept;
+
 std::string to_json(const node_answer& a);
 std::string to_json(const cluster_snapshot& c);
 std::string to_json(const node_snapshot& n);
 std::string to_json(const actor_snapshot& a);  // with its ports
 std::string to_json(const job_snapshot& j);
-// Lists are arrays; actors without their ports.
+// Lists are arrays.
 std::string to_json(std::span<const node_snapshot> nodes);
 std::string to_json(std::span<const actor_snapshot> actors);
 std::string to_json(std::span<const job_snapshot> jobs);

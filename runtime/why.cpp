@@ -260,9 +260,9 @@ std::string why_answer::json() const {
                      {"waits_for", l.is_credit ? "credit" : "input"},
                      {"peer", l.peer},
                      {"peer_node", l.peer_node},
-                     {"since_seconds", l.since_seconds}});
+                     {"since_seconds", three_decimals(l.since_seconds)}});
   const nlohmann::ordered_json out{{"kind", to_string(kind)},        {"job", job},   {"actor", actor}, {"node", node},
-                                   {"since_seconds", since_seconds}, {"root", root}, {"chain", links}, {"also", also}};
+                                   {"since_seconds", three_decimals(since_seconds)}, {"root", root}, {"chain", links}, {"also", also}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
