@@ -107,15 +107,17 @@ std::string draw_edge(const graph_view& view, const layout& l, const graph_edge&
   const double x1 = from.x + box_width, y1 = from.y + box_height / 2, x2 = to.x, y2 = to.y + box_height / 2;
   // Forward edges leave to the right and bend half way; back edges make a loop around both ends.
   const double bend = e.is_back ? column_gap : std::max((x2 - x1) / 2, 20.0);
-  const auto title = fmt::format("{} to {}: {} credits free, {} queued{}", view.vertices[e.from].name,
-                                 view.vertices[e.to].name, e.output != nullptr ? credits_text(e) : "unknown",
-                                 e.input != nullptr ? e.input->queued : 0, e.is_waiting() ? ", waited for" : "");
+  const auto ports = ports_text(e), credits = credits_text(e);
+  const auto title = fmt::format("{} to {}{}: {}{} queued{}", view.vertices[e.from].name, view.vertices[e.to].name,
+                                 ports.empty() ? "" : " (" + ports + ")",
+                                 credits.empty() ? "" : credits + " credits free, ",
+                                 e.input != nullptr ? e.input->queued : 0, e.is_overdue() ? ", waited for" : "");
   auto out = fmt::format(
       R"(<path class="{}{}" d="M{:.0f},{:.0f} C{:.0f},{:.0f} {:.0f},{:.0f} {:.0f},{:.0f}"><title>{}</title></path>)",
-      e.is_waiting() ? "e w" : "e", e.is_back ? " b" : "", x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2,
+      e.is_overdue() ? "e w" : "e", e.is_back ? " b" : "", x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2,
       escaped(title));
-  if (e.is_waiting() && e.output != nullptr)
-    out += fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text>)", x1 + 4, y1 - 4, credits_text(e));
+  if (e.is_overdue() && !credits.empty())
+    out += fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text>)", x1 + 4, y1 - 4, credits);
   return out + "\n";
 }
 
