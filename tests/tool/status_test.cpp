@@ -34,6 +34,8 @@ BOOST_AUTO_TEST_CASE(who_has_ended_is_not_among_the_busiest) {
   c.actors[2].state = actor_state::ended;
   const auto page = draw_status(c, 0, 0);
   BOOST_TEST(!has_text(page, "75%"), page);
+  c.actors[1].busy_ratio = 0.004;
+  BOOST_TEST(!has_text(draw_status(c, 0, 0), "0%  511"), draw_status(c, 0, 0));
   BOOST_TEST(has_text(page, "BUSIEST"));
 }
 

@@ -57,7 +57,7 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"KIND", false, 0, 2},
            {"JOB", false, 0, 1},
            {"PID", true},
-           {"ADDRESS", false, 9, 3},
+           {"ADDRESS", false, 9, 3, 21},
            {"INCARNATION", true, 0, 5},
            {"ID", false, 0, 4}});
   for (const auto& n : c.nodes)
@@ -69,7 +69,7 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
 
 drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
   table t({{"ID"},
-           {"NAME", false, 16, 0, 36},
+           {"NAME", false, 16, 0, 48},
            {"KIND", false, 0, 2},
            {"NODE", false, 0, 10},
            {"STATE"},
@@ -94,7 +94,7 @@ drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
 }
 
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
-  table t({{"NAME", false, 8},
+  table t({{"NAME", false, 8, 0, 16},
            {"STATE"},
            {"STEP", true},
            {"STEPS/S", true},
@@ -199,7 +199,7 @@ std::string show_actor(const actor_snapshot& a, std::size_t width) {
   table t({{"PORT"}, {"PEER", false, 16}, {"PEER NODE"}, {"CREDITS", true}, {"QUEUED", true}, {"WAITS", false}});
   for (const auto& p : a.ports)
     t.add({p.name, or_dash(p.peer), or_dash(p.peer_node),
-           p.is_input() ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
+           p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
            p.is_waiting ? fmt::format("for {}, since {} ago", p.is_input() ? "input" : "a credit",
                                       format_seconds(p.since_seconds))
                         : "-"});

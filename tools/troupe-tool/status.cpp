@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t list_max = 5;  // actors in each of the two short lists
 constexpr std::size_t bar_width = 20;
+constexpr double busy_least = 0.005;  // below, it is printed as 0 %
 
 std::string plural(std::size_t n, std::string_view what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
@@ -53,7 +54,7 @@ std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
            {"KIND", false, 0, 2},
            {"JOB", false, 0, 1},
            {"PID", true},
-           {"ADDRESS", false, 9, 3},
+           {"ADDRESS", false, 9, 3, 21},
            {"ACTORS", true},
            {"BUSY", true},
            {"REASON", false, 10, 4}});
@@ -81,7 +82,7 @@ std::string time_left(const job_snapshot& j) {
 }
 
 std::string draw_jobs(const cluster_snapshot& c, std::size_t width) {
-  table t({{"JOB", false, 8},
+  table t({{"JOB", false, 8, 0, 16},
            {"STATE"},
            {"STEP", true},
            {"PROGRESS", false, 0, 5},
@@ -108,9 +109,9 @@ std::string more(std::size_t shown, std::size_t all) {
 std::string draw_busiest(const cluster_snapshot& c, std::size_t width, std::size_t most) {
   actor_list busy;
   for (const auto& a : c.actors)
-    if (a.busy_ratio > 0 && a.state != actor_state::ended) busy.push_back(&a);
+    if (a.busy_ratio >= busy_least && a.state != actor_state::ended) busy.push_back(&a);
   std::stable_sort(busy.begin(), busy.end(), [](auto* a, auto* b) { return a->busy_ratio > b->busy_ratio; });
-  table t({{"BUSIEST", false, 16},
+  table t({{"BUSIEST", false, 16, 0, 48},
            {"ID"},
            {"KIND", false, 0, 1},
            {"BUSY", true},
@@ -134,7 +135,12 @@ std::string draw_waits(const cluster_snapshot& c, std::size_t width, std::size_t
       if (a.waits_at(p)) waits.push_back({&a, &p});
   std::stable_sort(waits.begin(), waits.end(),
                    [](auto& a, auto& b) { return a.port->since_seconds > b.port->since_seconds; });
-  table t({{"WAITS", false, 16}, {"ID"}, {"FOR"}, {"FROM", false, 16}, {"ON", false, 0, 1}, {"SINCE", true}});
+  table t({{"WAITS", false, 16, 0, 28},
+           {"ID", false, 0, 1},
+           {"FOR"},
+           {"FROM", false, 16, 0, 28},
+           {"ON", false, 0, 2},
+           {"SINCE", true}});
   for (std::size_t i = 0; i < std::min(most, waits.size()); ++i) {
     const auto& [a, p] = waits[i];
     t.add({a->name, a->id, (p->is_input() ? "input " : "credit ") + p->name, p->peer,
