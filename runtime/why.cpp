@@ -119,7 +119,7 @@ judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, 
 double oldest_doing(const cluster_snapshot& c, const job_snapshot& j) {
   double oldest = 0;
   for (const auto& a : c.actors) {
-    if (!belongs(a, j)) continue;
+    if (!belongs(a, j) || a.kind == "job") continue;  // that one runs as long as its job
     if (a.state == actor_state::running) oldest = std::max(oldest, a.since_seconds);
     for (const auto& p : a.ports)
       if (a.waits_at(p)) oldest = std::max(oldest, p.since_seconds);

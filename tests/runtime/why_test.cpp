@@ -259,6 +259,7 @@ BOOST_AUTO_TEST_CASE(a_job_in_which_all_is_young_goes_on_whatever_waits_by_desig
   s.waits("loss", "c1", {in("op", "n1", 0.2)}, "fetch");
   s.waits("op", "n1", {in("other", "n2", 0.1)});
   s.add("other", "n2", running, 0.02);
+  s.add("job/mnist", "c1", running, 60, "job");
   BOOST_TEST((s.explain().kind == root_kind::moving));
   BOOST_TEST(s.explain().text() == "Job mnist, step 12 of 400: it goes on, and no wait is older than 1.0 s.");
   s.c.actors[3].since_seconds = 1.5;  // a long kernel is the root
