@@ -5,6 +5,7 @@
 #include "actors/tell.hpp"
 #include "runtime/byte_size.hpp"
 #include "runtime/memory_budget.hpp"
+#include "runtime/sparse_edges.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
@@ -68,6 +69,7 @@ struct node_actor_state {
   node_environment env;
   std::map<node_id, peer_entry> peers;
   std::vector<member_info> members;
+  std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;  // of members; first seen in it
   std::string denied;
   std::map<job_id, part_entry> parts;
   std::vector<waiting_place> waiting;
@@ -77,6 +79,7 @@ struct node_actor_state {
   std::vector<std::unique_ptr<stream_meter>> meters;
   std::vector<std::shared_ptr<actor_record>> stream_records;
   std::shared_ptr<actor_record> record;
+  std::uint64_t samples = 0;  // ticks so far
   std::deque<std::pair<std::uint64_t, std::string>> events;
   std::uint32_t last_part = 0;
   std::uint64_t stray_messages = 0;  // NO-4
@@ -116,7 +119,8 @@ struct node_actor_state {
   }
 
   void on_down(const member_down& m) {
-    note(fmt::format("{} is {}: {}", m.member.name, to_string(m.member.state), m.member.reason));
+    note(fmt::format("{} {} {}: {}", m.member.name, m.member.state == member_state::left ? "has" : "is",
+                     to_string(m.member.state), m.member.reason));
     if (m.member.state == member_state::unreachable) return;
     peers.erase(m.member.id);
     std::erase_if(waiting, [&](const auto& w) { return w.from == m.member.id; });
@@ -292,10 +296,11 @@ struct node_actor_state {
     context->records.resize(job_plan->actors.size());
     context->ledgers.resize(job_plan->actors.size());
     part_entry entry{context, {}, p.nodes, from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, env.wall_clock_ns()};
+    const auto sparse = sparse_edges(*job_plan);
     for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
       if (job_plan->actors[i].task != own) continue;
       entry.actors.push_back(i);
-      context->records[i] = make_record(*context, *job_plan, i);
+      context->records[i] = make_record(*context, *job_plan, i, sparse);
       if (job_plan->actors[i].kind == actor_kind::shard)
         context->ledgers[i] = std::make_shared<shard_counters>(job_plan->actors[i].inputs.size());
     }
@@ -308,7 +313,7 @@ struct node_actor_state {
     tell_jobs();
   }
 
-  std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i) {
+  std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse) {
     const auto& a = p.actors[i];
     auto r = std::make_shared<actor_record>(a.kind, a.name, p.name, *env.clock);
     auto add = [&](bool is_input, std::uint32_t index, const port_ref* peer, const planned_edge* e, const edge_credit* credit) {
@@ -319,6 +324,7 @@ struct node_actor_state {
       port->peer_task = peer != nullptr ? p.tasks[p.actors[peer->actor].task].name : "";
       port->credit = credit;
       port->credits_max = e != nullptr ? e->credits : 0;
+      port->is_sparse = e != nullptr && sparse[static_cast<std::size_t>(e - p.edges.data())];
       r->ports.push_back(std::move(port));
     };
     if (a.kind == actor_kind::feed) add(true, 0, nullptr, nullptr, nullptr);
@@ -433,14 +439,15 @@ struct node_actor_state {
   // --- looking at it -----------------------------------------------------------------------------------------------------------
 
   void tick() {
+    ++samples;
     for (std::size_t i = 0; i < meters.size(); ++i) {
       const auto current = meters[i]->current.load(std::memory_order_relaxed);
-      stream_records[i]->sample(current != 0);
       stream_records[i]->enter(current != 0 ? actor_state::running : actor_state::idle);
       if (current == 0) continue;
+      stream_records[i]->busy.add_busy(samples);
       for (auto& [id, part] : parts)
         if (part.context->part == current >> 32 && (current & 0xffffffff) <= part.context->records.size())
-          if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->sample(true);
+          if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->busy.add_busy(samples);
     }
     place_waiting();
     const auto now = env.wall_clock_ns();
@@ -448,6 +455,17 @@ struct node_actor_state {
     std::erase_if(parts, [&](const auto& p) { return p.second.ended_ns != 0 && now - p.second.ended_ns > linger_ns; });
     std::erase_if(jobs, [&](const auto& j) { return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns; });
     std::erase_if(job_records, [&](const auto& r) { return !jobs.contains(r.first); });
+  }
+
+  void on_view(view_changed& m) {
+    env.self = std::move(m.self), members = std::move(m.members), denied = std::move(m.denied);
+    const auto now = env.wall_clock_ns();
+    const auto before = std::exchange(state_since, {});
+    for (const auto& member : members) {
+      const auto at = before.find(member.id);
+      const bool is_known = at != before.end() && at->second.first == member.state;
+      state_since.emplace(member.id, std::pair(member.state, is_known ? at->second.second : now));
+    }
   }
 
   static double age(std::uint64_t now, std::uint64_t then) { return then == 0 || now < then ? 0 : double(now - then) * 1e-9; }
@@ -463,11 +481,13 @@ struct node_actor_state {
     n.incarnation = m.incarnation;
     n.state = static_cast<node_state>(m.state);
     n.reason = m.reason;
+    if (auto at = state_since.find(m.id); at != state_since.end() && m.state != member_state::alive)
+      n.unreachable_seconds = age(env.wall_clock_ns(), at->second.second);
     return n;
   }
 
-  // `planned`: what the plan says of an actor of `part`; both null for actors of the node itself.
-  actor_snapshot describe(const actor_record& r, const std::string& index, const part_entry* part, const planned_actor* planned) const {
+  // `part` is null for actors of the node itself.
+  actor_snapshot describe(const actor_record& r, const std::string& index, const part_entry* part) const {
     actor_snapshot a;
     a.id = env.self.name + "." + index;
     a.kind = std::string(to_string(r.kind));
@@ -482,12 +502,8 @@ struct node_actor_state {
     a.bytes_out = r.bytes_out.load(std::memory_order_relaxed);
     a.queue = r.queue.load(std::memory_order_relaxed);
     a.steps = r.steps.load(std::memory_order_relaxed);
-    std::uint64_t samples = r.samples.load(std::memory_order_relaxed);
-    if (part != nullptr) {
-      a.job_id = fmt::format("{:016x}", raw(part->context->job));
-      samples = stream_records[planned->stream % stream_records.size()]->samples.load(std::memory_order_relaxed);
-    }
-    a.busy_ratio = samples == 0 ? 0 : std::min(1.0, double(r.busy_samples.load(std::memory_order_relaxed)) / double(samples));
+    if (part != nullptr) a.job_id = fmt::format("{:016x}", raw(part->context->job));
+    a.busy_ratio = r.busy.ratio(samples);
     const bool waits = a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
     for (std::size_t i = 0; i < r.ports.size(); ++i) {
       const auto& p = *r.ports[i];
@@ -500,6 +516,7 @@ struct node_actor_state {
       s.queued = p.queued.load(std::memory_order_relaxed);
       s.is_waiting = waits && r.waiting_port() == i;
       s.since_seconds = s.is_waiting ? a.since_seconds : 0;
+      s.is_sparse = p.is_sparse;
       a.ports.push_back(std::move(s));
     }
     return a;
@@ -561,17 +578,17 @@ struct node_actor_state {
   }
 
   void list_actors(node_answer& out) const {
-    out.actors.push_back(describe(*record, "node", nullptr, nullptr));
-    for (std::size_t i = 0; i < stream_records.size(); ++i) out.actors.push_back(describe(*stream_records[i], fmt::format("cpu{}", i), nullptr, nullptr));
+    out.actors.push_back(describe(*record, "node", nullptr));
+    for (std::size_t i = 0; i < stream_records.size(); ++i) out.actors.push_back(describe(*stream_records[i], fmt::format("cpu{}", i), nullptr));
     for (const auto& [id, p] : peers)
-      if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr, nullptr));
+      if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr));
     for (const auto& [id, r] : job_records) {
-      auto a = describe(*r, fmt::format("job{}", out.actors.size()), nullptr, nullptr);
+      auto a = describe(*r, fmt::format("job{}", out.actors.size()), nullptr);
       a.job_id = fmt::format("{:016x}", raw(id));
       out.actors.push_back(std::move(a));
     }
     for (const auto& [id, part] : parts)
-      for (auto i : part.actors) out.actors.push_back(describe(*part.context->records[i], fmt::format("{}.{}", part.context->part, i), &part, &part.context->job_plan->actors[i]));
+      for (auto i : part.actors) out.actors.push_back(describe(*part.context->records[i], fmt::format("{}.{}", part.context->part, i), &part));
   }
 
   // --- the end -------------------------------------------------------------------------------------------------------------------
@@ -606,7 +623,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
   return {
       [&s](member_up& m) { s.on_up(m); },
       [&s](const member_down& m) { s.on_down(m); },
-      [&s](view_changed& m) { s.env.self = std::move(m.self), s.members = std::move(m.members), s.denied = std::move(m.denied); },
+      [&s](view_changed& m) { s.on_view(m); },
       [&s](peer_message& m) { s.on_message(m); },
       [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
       [&s](part_event& m) { s.on_part(m); },

@@ -8,6 +8,7 @@
 // AR-1  Every counter has one writer, the thread that runs the actor.
 // AR-2  A wait names its port; the port names the actor at the other end. So "why" is a walk over records.
 
+#include "runtime/busy_mean.hpp"
 #include "runtime/credit.hpp"
 #include "runtime/plan.hpp"
 #include "runtime/snapshot.hpp"
@@ -41,6 +42,7 @@ struct port_record {
   std::string peer_task;           // where the peer runs, for people
   const edge_credit* credit = nullptr;  // of the edge, where both ends are in this process
   std::uint32_t credits_max = 0;
+  bool is_sparse = false;  // a wait here lasts by design: runtime/sparse_edges.hpp
   std::atomic<std::uint32_t> queued{0};       // items that wait at this input port
   std::atomic<std::int32_t> credits_left{0};  // where `credit` is null: what the actor itself counts (remote edges, the program)
 };
@@ -69,8 +71,6 @@ class actor_record {
     state_.store(word, std::memory_order_relaxed);
     since_.store(clock_.now(), std::memory_order_relaxed);
   }
-  // Written by the node's sampler.
-  void sample(bool is_busy) noexcept { add(samples, 1), add(busy_samples, is_busy ? 1 : 0); }
 
   actor_state state() const noexcept { return static_cast<actor_state>(state_.load(std::memory_order_relaxed) >> 24); }
   std::uint32_t waiting_port() const noexcept { return state_.load(std::memory_order_relaxed) & 0xffffff; }  // index into ports
@@ -80,8 +80,8 @@ class actor_record {
   }
 
   std::atomic<std::uint64_t> messages_in{0}, messages_out{0}, bytes_in{0}, bytes_out{0}, steps{0};
-  std::atomic<std::uint64_t> samples{0}, busy_samples{0};
   std::atomic<std::uint32_t> queue{0};
+  busy_mean busy;  // of the node's sampler, which alone writes and reads it
 
  private:
   static std::uint32_t pack(actor_state s, std::uint32_t port) noexcept {

@@ -145,6 +145,16 @@ double job_snapshot::steps_per_second() const noexcept {
   return step > 0 && seconds > 0 ? static_cast<double>(step) / seconds : 0;
 }
 
+std::string_view job_snapshot::bare_cause() const noexcept {
+  constexpr std::string_view before = "job ", after = " failed: ";
+  std::string_view rest = cause;
+  for (const auto part : {before, std::string_view(name), after}) {
+    if (!rest.starts_with(part)) return cause;
+    rest.remove_prefix(part.size());
+  }
+  return rest;
+}
+
 bool belongs(const actor_snapshot& a, const job_snapshot& j) noexcept {
   return a.job_id.empty() || j.id.empty() ? a.job == j.name && !a.job.empty() : a.job_id == j.id;
 }

@@ -8,7 +8,8 @@
 // SN-1  Parsing takes any bytes and allocates in proportion to answer_bytes_max: the result is a snapshot or an error that
 //       names the place. Unknown keys are skipped, missing keys keep their defaults, a key of the wrong type is an error, ratios
 //       and ages are finite and >= 0, and control characters in texts become spaces (they end up on terminals).
-// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and whose numbers are finite.
+// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and whose numbers are finite, with
+//       at most three decimals.
 // SN-3  After merge() every node id, actor id and job id is listed once, sorted by name with numbers in them as numbers.
 // SN-4  to_json(node_answer) leaves actors out, and counts them, rather than exceed what parsing takes.
 
@@ -62,6 +63,7 @@ struct port_snapshot {
   std::uint64_t queued = 0;  // items that are here and not yet used
   bool is_waiting = false;   // the actor waits for this port: an input for an item, an output for a credit
   double since_seconds = 0;  // age of that wait
+  bool is_sparse = false;    // items come only at the end of the job or many steps apart: a wait lasts by design
 
   bool is_input() const noexcept { return name.starts_with("in"); }
   friend bool operator==(const port_snapshot&, const port_snapshot&) = default;
@@ -78,11 +80,15 @@ struct actor_snapshot {
   double since_seconds = 0;  // age of the state
   std::uint64_t messages_in = 0, messages_out = 0;
   std::uint64_t bytes_in = 0, bytes_out = 0;
-  double busy_ratio = 0;  // of its node's recent time, 0..1
+  double busy_ratio = 0;  // of the last second or two of its node, 0..1
   std::uint64_t queue = 0;
   std::uint64_t steps = 0;
   std::vector<port_snapshot> ports;
 
+  // Whether it waits at a port, and that tells something: not by design.
+  bool waits_at(const port_snapshot& p) const noexcept {
+    return p.is_waiting && !p.is_sparse && state != actor_state::ended;
+  }
   friend bool operator==(const actor_snapshot&, const actor_snapshot&) = default;
 };
 
@@ -101,6 +107,8 @@ struct job_snapshot {
 
   // Mean over its running time; 0 before the first step.
   double steps_per_second() const noexcept;
+  // The cause as it is told under a heading that names the job: without "job mnist failed: ".
+  std::string_view bare_cause() const noexcept;
   friend bool operator==(const job_snapshot&, const job_snapshot&) = default;
 };
 
@@ -157,12 +165,15 @@ bool natural_less(std::string_view a, std::string_view b) noexcept;
 
 // --- JSON: one line, keys with units -----------------------------------------------------------------------------------
 
+// What is written of a number: ages to the millisecond, ratios to a tenth of a per cent.
+double three_decimals(double x) noexcept;
+
 std::string to_json(const node_answer& a);
 std::string to_json(const cluster_snapshot& c);
 std::string to_json(const node_snapshot& n);
 std::string to_json(const actor_snapshot& a);  // with its ports
 std::string to_json(const job_snapshot& j);
-// Lists are arrays; actors without their ports.
+// Lists are arrays.
 std::string to_json(std::span<const node_snapshot> nodes);
 std::string to_json(std::span<const actor_snapshot> actors);
 std::string to_json(std::span<const job_snapshot> jobs);

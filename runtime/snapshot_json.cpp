@@ -31,7 +31,7 @@ template <class V, is<port_snapshot> T>
 void fields(V& v, T& p) {
   v("name", p.name), v("peer", p.peer), v("peer_node", p.peer_node), v("credits", p.credits);
   v("credits_max", p.credits_max), v("queued", p.queued), v("is_waiting", p.is_waiting);
-  v("since_seconds", p.since_seconds);
+  v("since_seconds", p.since_seconds), v("is_sparse", p.is_sparse);
 }
 
 template <class V, is<actor_snapshot> T>
@@ -41,7 +41,7 @@ void fields(V& v, T& a) {
   v("messages_in", a.messages_in), v("messages_out", a.messages_out);
   v("bytes_in", a.bytes_in), v("bytes_out", a.bytes_out);
   v("busy_ratio", a.busy_ratio), v("queue", a.queue), v("steps", a.steps);
-  if (v.with_ports) v("ports", a.ports);
+  v("ports", a.ports);
 }
 
 template <class V, is<job_snapshot> T>
@@ -76,7 +76,6 @@ void fields(V& v, T& c) {
 // --- writing -------------------------------------------------------------------------------------------------------------
 
 struct writer {
-  bool with_ports = true;
   json out = json::object();
 
   void operator()(const char* key, const auto& value) { out[key] = write(value); }
@@ -84,14 +83,14 @@ struct writer {
   json write(const std::string& s) const { return s; }
   json write(bool b) const { return b; }
   json write(std::uint64_t n) const { return n; }
-  json write(double d) const { return std::isfinite(d) ? d : 0.0; }
+  json write(double d) const { return three_decimals(std::isfinite(d) ? d : 0.0); }
   template <class E>
   requires std::is_enum_v<E> json write(E e)
   const { return std::string(to_string(e)); }
   template <class T>
   requires std::is_class_v<T> json write(const T& value)
   const {
-    writer inner{.with_ports = with_ports};
+    writer inner;
     fields(inner, value);
     return std::move(inner.out);
   }
@@ -110,9 +109,7 @@ struct writer {
 // Bytes that are no UTF-8 become U+FFFD instead of an exception.
 std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-std::string write_text(const auto& value, bool with_ports = true) {
-  return dump(writer{.with_ports = with_ports}.write(value));
-}
+std::string write_text(const auto& value) { return dump(writer().write(value)); }
 
 // --- reading -------------------------------------------------------------------------------------------------------------
 
@@ -130,7 +127,6 @@ struct reader {
   const json& in;
   std::string path;
   std::optional<error>& failure;
-  bool with_ports = true;
 
   template <class T>
   void operator()(const char* key, T& value) {
@@ -227,6 +223,11 @@ result<T> parse(std::string_view text) {
 
 }  // namespace
 
+double three_decimals(double x) noexcept {
+  constexpr double has_no_more = 1e12;  // beyond, the decimals are noise
+  return std::abs(x) < has_no_more ? std::round(x * 1000) / 1000 : x;
+}
+
 // SN-4: the parts other than actors are few; a sixteenth of the limits is theirs.
 std::string to_json(const node_answer& a) {
   constexpr std::size_t bytes_max = answer_bytes_max / 16 * 15, values_max = answer_values_max / 16 * 15;
@@ -253,7 +254,7 @@ std::string to_json(const node_snapshot& n) { return write_text(n); }
 std::string to_json(const actor_snapshot& a) { return write_text(a); }
 std::string to_json(const job_snapshot& j) { return write_text(j); }
 std::string to_json(std::span<const node_snapshot> nodes) { return write_text(nodes); }
-std::string to_json(std::span<const actor_snapshot> actors) { return write_text(actors, false); }
+std::string to_json(std::span<const actor_snapshot> actors) { return write_text(actors); }
 std::string to_json(std::span<const job_snapshot> jobs) { return write_text(jobs); }
 std::string to_json(std::span<const event> events) { return write_text(events); }
 

@@ -11,6 +11,13 @@ bool is_waiting(const actor_snapshot& a) {
   return a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
 }
 
+// At all of the ports that it names.
+bool waits_by_design(const actor_snapshot& a) {
+  const auto waits = [](const auto& p) { return p.is_waiting; };
+  return std::any_of(a.ports.begin(), a.ports.end(), waits) &&
+         std::none_of(a.ports.begin(), a.ports.end(), [&](const auto& p) { return waits(p) && !p.is_sparse; });
+}
+
 std::string_view loss_of(node_state s) {
   switch (s) {
     case node_state::alive: return "does not answer";
@@ -74,16 +81,20 @@ void wait_walk::index_actors(const cluster_snapshot& c, const job_snapshot& job)
 }
 
 // Fetches that wait for input come first, so that a chain begins at what the program waits for; then those that the
-// program does not empty. Where no fetch says anything, every waiting actor is a start; then whatever runs.
+// program does not empty. Where no fetch says anything, every waiting actor is a start; then whatever runs. Waits that last by
+// design are a start only where all else is done.
 void wait_walk::start() {
   const auto visit_where = [&](auto&& wanted) {
     for (std::size_t i = 0; i < actors_.size(); ++i)
       if (marks_[i] == mark::unseen && wanted(*actors_[i])) visit(i);
   };
-  visit_where([](const auto& a) { return a.kind == "fetch" && a.state == actor_state::waiting_for_input; });
-  visit_where([](const auto& a) { return a.kind == "fetch" && is_waiting(a); });
-  if (roots_.empty()) visit_where([](const auto& a) { return is_waiting(a); });
+  const auto tells = [&](const auto& a) { return is_waiting(a) && !waits_by_design(a); };
+  visit_where([&](const auto& a) { return a.kind == "fetch" && a.state == actor_state::waiting_for_input && tells(a); });
+  visit_where([&](const auto& a) { return a.kind == "fetch" && tells(a); });
+  if (roots_.empty()) visit_where(tells);
   if (roots_.empty()) visit_where([](const auto& a) { return a.state == actor_state::running; });
+  if (roots_.empty()) visit_where([](const auto& a) { return a.kind == "fetch" && is_waiting(a); });
+  if (roots_.empty()) visit_where([](const auto& a) { return is_waiting(a); });
   if (roots_.empty()) visit_where([](const auto&) { return true; });
 }
 

@@ -114,6 +114,19 @@ judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, 
   return {std::move(answer), 4};
 }
 
+// The age of the oldest thing that an actor of the job waits for (but by design) or does: in a job that goes on a step
+// renews it.
+double oldest_doing(const cluster_snapshot& c, const job_snapshot& j) {
+  double oldest = 0;
+  for (const auto& a : c.actors) {
+    if (!belongs(a, j) || a.kind == "job") continue;  // that one runs as long as its job
+    if (a.state == actor_state::running) oldest = std::max(oldest, a.since_seconds);
+    for (const auto& p : a.ports)
+      if (a.waits_at(p)) oldest = std::max(oldest, p.since_seconds);
+  }
+  return oldest;
+}
+
 judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   const node_index nodes(c);
   const wait_walk walk(c, j, nodes);
@@ -121,11 +134,15 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   answer.job = j.name;
   if (walk.roots().empty()) return explain_without_actors(c, j, nodes, std::move(answer));
   const auto& r = walk.roots().front();
-  if (!r.is_settled) {
+  const bool is_young = r.kind != root_kind::node_lost && r.since_seconds < skew_seconds;
+  if (!r.is_settled || (is_young && oldest_doing(c, j) < skew_seconds)) {
     answer.kind = root_kind::moving;
     answer.since_seconds = r.since_seconds;
     answer.root = fmt::format("{}: it goes on, and no wait is older than {}", heading(j), format_seconds(skew_seconds));
-    return {std::move(answer), severity(r)};
+    for (const auto& name : j.participants)
+      if (const auto loss = nodes.lost(name); loss && answer.also.size() < also_max)
+        answer.also.push_back(lost_sentence(*loss, loss->since_seconds));
+    return {std::move(answer), 4};
   }
   answer.kind = r.kind;
   answer.actor = r.actor;
@@ -151,13 +168,6 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   return {std::move(answer), severity(r)};
 }
 
-// What is told under a heading that names the job.
-std::string cause_of(const job_snapshot& j) {
-  const auto known = fmt::format("job {} failed: ", j.name);
-  if (j.cause.empty()) return "the cause is not known";
-  return j.cause.starts_with(known) ? j.cause.substr(known.size()) : j.cause;
-}
-
 judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
   if (j.state == job_state::running) return explain_running(c, j);
   why_answer answer;
@@ -166,7 +176,8 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
   answer.kind = j.state == job_state::done ? root_kind::job_done : root_kind::job_failed;
   answer.root = j.state == job_state::done
                     ? fmt::format("{}: done, {} ago", heading(j), format_seconds(j.ended_seconds))
-                    : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds), cause_of(j));
+                    : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds),
+                                  j.cause.empty() ? "the cause is not known" : j.bare_cause());
   return {std::move(answer), 5};
 }
 
@@ -228,7 +239,7 @@ std::string why_answer::text() const {
       const bool is_long = chain.size() > links_shown_max;
       if (is_long && i == last_of_head) {
         const auto skipped = chain.size() - links_shown_max;
-        out += fmt::format("; {} more links, which --json lists", skipped);
+        out += fmt::format("; {} more link{}, which --json lists", skipped, skipped == 1 ? "" : "s");
         i += skipped;
       }
       out += (i > 0 ? "; " : "") + describe(chain[i]);
@@ -249,9 +260,9 @@ std::string why_answer::json() const {
                      {"waits_for", l.is_credit ? "credit" : "input"},
                      {"peer", l.peer},
                      {"peer_node", l.peer_node},
-                     {"since_seconds", l.since_seconds}});
+                     {"since_seconds", three_decimals(l.since_seconds)}});
   const nlohmann::ordered_json out{{"kind", to_string(kind)},        {"job", job},   {"actor", actor}, {"node", node},
-                                   {"since_seconds", since_seconds}, {"root", root}, {"chain", links}, {"also", also}};
+                                   {"since_seconds", three_decimals(since_seconds)}, {"root", root}, {"chain", links}, {"also", also}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

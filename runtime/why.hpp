@@ -1,12 +1,13 @@
 #pragma once
 // "Why is my step stuck?": a walk along the waits that every actor lists.
 //
-// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of the job) and goes from each
+// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of the job), but for waits that
+// last by design (port_snapshot::is_sparse), which count only once all else is done, and goes from each
 // waiting input to its producer and from each output without credit to its consumer, across nodes. Where a
 // walk cannot go on is a root. Of several roots the true one is, in this order: a node that is lost, an actor that ended
 // or is missing, a cycle; then the oldest of the others. An ended actor or a cycle is believed only once it is older than
 // skew_seconds: the answers of nodes are not taken at one moment, so younger ones come and go in a healthy job. Where there is
-// nothing else, the job is said to go on.
+// nothing else, or nothing of the job has waited or run for that long, the job is said to go on.
 //
 // WH-1  Each actor is visited once: the cost is linear in actors and ports.
 // WH-2  The answer depends on the snapshot only, not on the order of its lists.
@@ -25,7 +26,7 @@ enum class root_kind : std::uint8_t {
   no_job,  // nothing runs
   job_done,
   job_failed,
-  moving,  // it goes on: what looks like a root is too young to be one
+  moving,  // it goes on: all that waits or runs is too young to be a root
   node_lost,      // the node does not answer, is unreachable, dead or left
   actor_ended,    // somebody waits for an actor that ended
   actor_missing,  // its node answers and does not know the actor

@@ -38,7 +38,7 @@ actor_snapshot actor(const std::string& id, const std::string& name) {
   a.busy_ratio = 0.125;
   a.queue = 1;
   a.steps = 9;
-  a.ports = {{"in0", "reader", "n1", 0, 2, 1, false, 0}, {"out0", "loss", "n2", 0, 2, 0, true, 1.5}};
+  a.ports = {{"in0", "reader", "n1", 0, 2, 1, false, 0}, {"out0", "loss", "n2", 0, 2, 0, true, 1.5, true}};
   return a;
 }
 
@@ -106,7 +106,35 @@ BOOST_AUTO_TEST_CASE(JSON_is_one_line_with_units_and_lists_are_arrays) {
   BOOST_TEST(to_json(std::span<const actor_snapshot>{}) == "[]");
   BOOST_TEST(to_json(std::span<const job_snapshot>{}) == "[]");
   const std::vector list{a};
-  BOOST_TEST(!has(to_json(std::span<const actor_snapshot>(list)), "ports"));
+  BOOST_TEST(has(to_json(std::span<const actor_snapshot>(list)), "\"ports\":[{\"name\":\"in0\""));
+}
+
+BOOST_AUTO_TEST_CASE(a_cause_is_told_without_the_name_of_its_job) {
+  auto j = job("1f", "c1");
+  j.cause = "job mnist failed: n2 died";
+  BOOST_TEST(j.bare_cause() == "n2 died");
+  for (const char* other : {"", "n2 died", "job other failed: n2 died", "job mnist failed", "job "}) {
+    j.cause = other;
+    BOOST_TEST(j.bare_cause() == other);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(numbers_are_written_with_three_decimals) {
+  auto a = actor("n1.1", "x");
+  a.since_seconds = 0.123456789, a.busy_ratio = 1.0 / 3;
+  BOOST_TEST(has(to_json(a), "\"since_seconds\":0.123,"));
+  BOOST_TEST(has(to_json(a), "\"busy_ratio\":0.333,"));
+  for (const double x : {0.0, 0.001, 1.5, 86'400.001, 1e11 + 0.123, 1e300}) BOOST_TEST(three_decimals(x) == x);
+}
+
+BOOST_AUTO_TEST_CASE(SN_2_ages_of_whole_milliseconds_come_back_equal) {
+  auto a = answer("n1");
+  for (int ms = 0; ms < 20'000; ms += 7) {
+    a.self.unreachable_seconds = ms / 1000.0;
+    const auto back = parse_node_answer(to_json(a));
+    BOOST_TEST_REQUIRE(bool(back), message(back));
+    BOOST_TEST_REQUIRE(back->self.unreachable_seconds == a.self.unreachable_seconds);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(SN_1_missing_keys_keep_defaults_and_unknown_ones_are_skipped) {

@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(a_lost_participant_is_mentioned_though_no_chain_leads_there
   s.add("w0/send", "n1", running, 0.1, "send");
   s.c.silent = {{"n2", "no answer within 2 s"}};
   const auto a = s.explain();
-  BOOST_TEST((a.kind == root_kind::actor_running));
+  BOOST_TEST((a.kind == root_kind::moving));
   BOOST_TEST_REQUIRE(a.also.size() == 1u);
   BOOST_TEST(a.also[0] == "node n2 (pid 4002) does not answer (no answer within 2 s)");
   BOOST_TEST(has(a.text(), " Also, node n2 (pid 4002) does not answer"));
@@ -247,8 +247,29 @@ BOOST_AUTO_TEST_CASE(a_young_circle_is_only_the_difference_between_two_answers) 
   s.waits("loss", "c1", {in("a", "n1", 0.004, 0), in("op", "n1", 0.003, 1)}, "fetch");
   s.waits("a", "n1", {in("b", "n2", 0.002)});
   s.waits("b", "n2", {in("a", "n1", 0.002)});
-  s.add("op", "n1", running, 0.001);
+  s.add("op", "n1", running, 1.5);
   BOOST_TEST((s.explain().kind == root_kind::actor_running));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_in_which_all_is_young_goes_on_whatever_waits_by_design) {
+  scene s;
+  auto at_end = in("op", "n1", 95.0);
+  at_end.is_sparse = true;
+  s.waits("variables", "c1", {at_end}, "fetch");
+  s.waits("loss", "c1", {in("op", "n1", 0.2)}, "fetch");
+  s.waits("op", "n1", {in("other", "n2", 0.1)});
+  s.add("other", "n2", running, 0.02);
+  s.add("job/mnist", "c1", running, 60, "job");
+  BOOST_TEST((s.explain().kind == root_kind::moving));
+  BOOST_TEST(s.explain().text() == "Job mnist, step 12 of 400: it goes on, and no wait is older than 1.0 s.");
+  s.c.actors[3].since_seconds = 1.5;  // a long kernel is the root
+  BOOST_TEST((s.explain().kind == root_kind::actor_running));
+  s.c.actors[3].since_seconds = 0.02;
+  s.c.actors[1].ports[0].since_seconds = 1.5;  // so is whatever a long step is at
+  BOOST_TEST((s.explain().kind == root_kind::actor_running));
+  s.c.actors[1].ports[0].since_seconds = 0.2;
+  s.node("n2").state = node_state::unreachable;
+  BOOST_TEST((s.explain().kind == root_kind::node_lost));
 }
 
 BOOST_AUTO_TEST_CASE(an_actor_that_ended_is_the_root_once_it_ended_long_ago) {
@@ -304,6 +325,37 @@ BOOST_AUTO_TEST_CASE(without_fetches_every_waiting_actor_is_a_start) {
   BOOST_TEST((a.kind == root_kind::node_lost));
   BOOST_TEST(a.node == "c1");
   BOOST_TEST(has(a.root, "loss/receive is expected there"));
+}
+
+BOOST_AUTO_TEST_CASE(waits_that_last_by_design_are_not_walked_while_anything_else_waits) {
+  scene s;
+  auto at_end = in("shard/send", "n2", 95.0);
+  at_end.is_sparse = true;
+  s.waits("variables", "c1", {at_end}, "fetch");
+  s.waits("shard/send", "n2", {at_end}, "send");
+  s.waits("loss", "c1", {in("w0/send", "n1", 3.0)}, "fetch");
+  s.waits("w0/send", "n1", {in("w0/loss", "n1", 3.0)}, "send");
+  s.add("w0/loss", "n1", running, 3.0);
+  s.node("n1").state = node_state::unreachable;
+  BOOST_TEST((s.explain().kind == root_kind::node_lost));
+  BOOST_TEST(path(s.explain()) == "loss > w0/send");
+  // Also where the program's own fetch does not wait just now.
+  s.c.actors[2].state = actor_state::idle;
+  s.node("n1").state = node_state::alive;
+  BOOST_TEST(path(s.explain()) == "w0/send > w0/loss");
+}
+
+BOOST_AUTO_TEST_CASE(at_the_end_of_a_job_the_waits_by_design_are_the_ones_that_count) {
+  scene s;
+  auto at_end = in("shard/send", "n2", 95.0);
+  at_end.is_sparse = true;
+  s.waits("variables", "c1", {at_end}, "fetch");
+  s.add("loss", "c1", actor_state::ended, 3.0, "fetch");
+  s.add("w0/loss", "n1", actor_state::ended, 3.0);
+  s.waits("shard/send", "n2", {at_end}, "send");
+  s.node("n2").state = node_state::dead;
+  BOOST_TEST((s.explain().kind == root_kind::node_lost));
+  BOOST_TEST(path(s.explain()) == "variables > shard/send");
 }
 
 BOOST_AUTO_TEST_CASE(a_job_without_actors_ends_at_its_lost_participant) {
@@ -374,6 +426,16 @@ BOOST_AUTO_TEST_CASE(WH_1_a_long_chain_costs_linear_time_and_is_shortened_in_the
   BOOST_TEST(a.chain.size() == 100'001u);
   BOOST_TEST(a.text().size() < 2000u);
   BOOST_TEST(has(a.text(), "99989 more links, which --json lists"));
+}
+
+BOOST_AUTO_TEST_CASE(one_link_that_is_left_out_is_one_link) {
+  scene s;
+  s.waits("loss", "c1", {in("op0", "n1", 5.0)}, "fetch");
+  for (int i = 0; i < 12; ++i)
+    s.waits("op" + std::to_string(i), "n1", {in("op" + std::to_string(i + 1), "n1", 5.0)});
+  s.add("op12", "n1", running, 5.0);
+  BOOST_TEST(s.explain().chain.size() == 13u);
+  BOOST_TEST(has(s.explain().text(), "; 1 more link, which --json lists; op"));
 }
 
 BOOST_AUTO_TEST_CASE(WH_2_the_order_of_the_lists_changes_nothing) {

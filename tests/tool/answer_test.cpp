@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
   BOOST_TEST(keys("list nodes --json") == "id name pid kind job address incarnation state reason unreachable_seconds ");
   BOOST_TEST(keys("list actors --json") ==
              "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
-             "queue steps ");
+             "queue steps ports ");
   BOOST_TEST(keys("list jobs --json") ==
              "id name state workers shards update step steps started_seconds ended_seconds client participants cause ");
   BOOST_TEST(nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") == "loss");
@@ -103,6 +103,16 @@ BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {
   BOOST_TEST(has_text(run("list actors").out, "BYTES OUT"));
 }
 
+BOOST_AUTO_TEST_CASE(names_of_actors_stay_readable_on_80_columns) {
+  auto c = sample_cluster();
+  const std::string name = "worker/0/dense_1/matmul+add/receive/1";
+  c.actors[3].id = "n5hfce.1.117", c.actors[3].name = name, c.actors[3].state = actor_state::waiting_for_credit;
+  const auto o = run("list actors", c, {80, 24});
+  BOOST_TEST(has_text(o.out, name.substr(0, 17)), o.out);
+  BOOST_TEST(has_text(o.out, name.substr(name.size() - 17)), o.out);
+  BOOST_TEST(has_text(o.out, "waiting for credit"), o.out);
+}
+
 BOOST_AUTO_TEST_CASE(an_actor_is_shown_by_id_or_name_with_each_port) {
   for (const char* line : {"show actor n1.1", "show actor worker/0/matmul"}) {
     const auto o = run(line);
@@ -112,6 +122,11 @@ BOOST_AUTO_TEST_CASE(an_actor_is_shown_by_id_or_name_with_each_port) {
   }
   BOOST_TEST(has_text(run("show actor loss").out, "for input, since 200 ms ago"));
   BOOST_TEST(has_text(run("show actor n1.0").out, "for a credit, since 100 ms ago"));
+  auto c = sample_cluster();
+  c.actors[0].ports[1].credits_max = 0;  // the program gives none
+  c.actors[0].ports[0].is_sparse = true;
+  BOOST_TEST(!has_text(run("show actor loss", c).out, "4/0"));
+  BOOST_TEST(has_text(run("show actor loss", c).out, "for input, since 200 ms ago, by design"));
 }
 
 BOOST_AUTO_TEST_CASE(a_node_is_shown_by_name_or_id_with_its_actors) {
@@ -119,6 +134,28 @@ BOOST_AUTO_TEST_CASE(a_node_is_shown_by_name_or_id_with_its_actors) {
     for (const char* part :
          {"4101", "127.0.0.1:40001", "worker", "1 idle, 1 running, 1 waiting for credit", "mnist (running)"})
       BOOST_TEST(has_text(run(line).out, part), part << "\n" << run(line).out);
+}
+
+BOOST_AUTO_TEST_CASE(who_left_stays_listed_for_a_minute_and_in_JSON_longer) {
+  auto c = sample_cluster();
+  c.nodes[0].state = node_state::left;
+  c.nodes[0].unreachable_seconds = 59;
+  BOOST_TEST(has_text(run("list nodes", c).out, "c1    left for 59.0 s"));
+  c.nodes[0].unreachable_seconds = 61;
+  BOOST_TEST(!has_text(run("list nodes", c).out, "c1 "));
+  BOOST_TEST(has_text(run("list nodes --json", c).out, "\"c1\""));
+  c.nodes[1].state = node_state::dead;
+  c.nodes[1].unreachable_seconds = 600;
+  BOOST_TEST(has_text(run("list nodes", c).out, "n1    dead for"));
+}
+
+BOOST_AUTO_TEST_CASE(living_actors_are_listed_before_those_that_have_ended) {
+  auto c = sample_cluster();
+  c.actors[0].state = c.actors[1].state = actor_state::ended;
+  const auto out = run("list actors", c).out;
+  BOOST_TEST(out.find("\nn1.1") < out.find("\nn2.1"));
+  BOOST_TEST(out.find("\nn2.1") < out.find("\nc1.0"));
+  BOOST_TEST(out.find("\nc1.0") < out.find("\nn1.0"));
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_object_ends_with_6_and_near_names) {
@@ -140,7 +177,18 @@ BOOST_AUTO_TEST_CASE(a_name_of_several_actors_asks_for_an_id) {
   c.actors[1].name = c.actors[2].name;
   const auto o = run("show actor worker/0/matmul", c);
   BOOST_TEST(o.exit_code == 6);
-  BOOST_TEST(has_text(o.err, "2 actors are named 'worker/0/matmul': n1.0, n1.1; name one by its id"));
+  BOOST_TEST(has_text(o.err,
+                      "2 actors are named 'worker/0/matmul': n1.0 (job mnist, waiting for credit), n1.1 (job mnist, "
+                      "running); name one by its id"));
+}
+
+BOOST_AUTO_TEST_CASE(of_several_actors_of_a_name_the_only_living_one_is_meant) {
+  auto c = sample_cluster();
+  c.actors[1].name = c.actors[2].name;
+  c.actors[1].state = actor_state::ended;
+  BOOST_TEST(has_text(run("show actor worker/0/matmul", c).out, "n1.1"));
+  c.actors[2].state = actor_state::ended;
+  BOOST_TEST(has_text(run("show actor worker/0/matmul", c).err, "n1.1 (job mnist, ended); name one by its id"));
 }
 
 BOOST_AUTO_TEST_CASE(silent_nodes_make_an_answer_partial_and_are_named_on_stderr) {
@@ -170,6 +218,15 @@ BOOST_AUTO_TEST_CASE(why_ends_with_1_for_a_failed_job_even_when_the_answer_is_pa
   c.jobs[0].cause = "node n2 died at step 511";
   BOOST_TEST(run("why", c).exit_code == 1);
   BOOST_TEST(has_text(run("why", c).out, "node n2 died at step 511"));
+}
+
+BOOST_AUTO_TEST_CASE(the_cause_of_a_job_does_not_name_the_job_again) {
+  auto c = sample_cluster();
+  c.jobs[0].state = job_state::failed;
+  c.jobs[0].cause = "job mnist failed: node n2 died at step 511";
+  BOOST_TEST(has_text(run("list jobs", c).out, "  node n2 died at step 511\n"));
+  BOOST_TEST(has_text(run("why", c).out, ": node n2 died at step 511.\n"));
+  BOOST_TEST(has_text(run("list jobs --json", c).out, "\"cause\":\"job mnist failed: node n2"));
 }
 
 BOOST_AUTO_TEST_CASE(errors_end_with_their_code) {

@@ -46,6 +46,11 @@ BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
   BOOST_TEST((good("show node n1").kind == object_kind::node));
   BOOST_TEST(good("show actor n1.17").id == "n1.17");
   BOOST_TEST((good("show actor n1.17").action == verb::show));
+  BOOST_TEST((good("list node").kind == object_kind::node));
+  BOOST_TEST((good("list actor").ask.parts == ask_part::actors));
+  BOOST_TEST((good("list job").kind == object_kind::job));
+  BOOST_TEST((good("show nodes n1").kind == object_kind::node));
+  BOOST_TEST((good("show actors n1.17").kind == object_kind::actor));
   BOOST_TEST((good("graph").format == graph_format::text));
   BOOST_TEST((good("graph --dot").format == graph_format::dot));
   BOOST_TEST((good("graph --svg").format == graph_format::svg));
@@ -88,10 +93,12 @@ BOOST_AUTO_TEST_CASE(only_what_a_verb_needs_is_asked_for) {
 BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expected) {
   check_usage("lst nodes", "'lst' is no verb; did you mean list?");
   check_usage("xyzzy", "'xyzzy' is no verb; there are status, list");
-  check_usage("list", "KIND");
-  check_usage("list node", "'node' is no kind of object; there are nodes, actors and jobs");
-  check_usage("show nodes n1", "'nodes' is no kind of object; there are node and actor");
-  check_usage("show node", "ID");
+  check_usage("list", "list: of what kind? There are nodes, actors and jobs");
+  check_usage("list shards", "'shards' is no kind of object; there are nodes, actors and jobs");
+  check_usage("show", "show: of what kind? There are node and actor");
+  check_usage("show n1.17", "'n1.17' is no kind of object; there are node and actor");
+  check_usage("show job mnist", "'job' is no kind of object that can be shown; there are node and actor");
+  check_usage("show node", "show node: which one? Its ID is missing; troupe list nodes shows all");
   check_usage("show node n1 n2", "n2");
   check_usage("status --colour", "--colour");
   check_usage("status --timeout 20", "--timeout: '20' is not a duration: the unit is missing");
@@ -113,7 +120,11 @@ BOOST_AUTO_TEST_CASE(help_is_data_and_lists_verbs_flags_and_exit_codes) {
   BOOST_TEST(p.err.empty());
   for (const char* part : {"status", "why", "--cluster", "--timeout", "Exit codes"})
     BOOST_TEST(p.out.find(part) != std::string::npos, part);
+  BOOST_TEST(p.out.find("on a terminal as a live page (q ends it), in a pipe once") != std::string::npos);
   BOOST_TEST(parse("show --help").out.find("ID") != std::string::npos);
+  for (const char* verb : {"status", "list", "show", "graph", "why", "events", "wait", "version"})
+    for (const char* part : {"--cluster", "--json", "--timeout", "Exit codes"})
+      BOOST_TEST(parse(std::string(verb) + " --help").out.find(part) != std::string::npos, verb << " " << part);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -40,6 +40,15 @@ BOOST_AUTO_TEST_CASE(TB_2_dropped_columns_are_named_highest_order_first) {
   BOOST_TEST(t.draw(3).text == "NAME\nwor..mul\n");  // never below the least width
 }
 
+BOOST_AUTO_TEST_CASE(columns_are_dropped_before_a_text_is_shorter_than_wanted) {
+  troupe::table t({{"NAME", false, 8, 0, 20}, {"STEPS", true, 0, 1}});
+  t.add({"worker/0/dense_1/matmul", "12345"});
+  BOOST_TEST(t.draw(27).dropped.empty());
+  BOOST_TEST((t.draw(26).dropped == std::vector<std::string>{"STEPS"}));
+  BOOST_TEST(t.draw(26).text == "NAME\nworker/0/dense_1/matmul\n");
+  BOOST_TEST(t.draw(10).text == "NAME\nwork..tmul\n");
+}
+
 BOOST_AUTO_TEST_CASE(TB_1_no_line_is_wider_than_asked_for) {
   troupe::table t({{"NAME", false, 6}, {"STATE", false, 5, 3}, {"N", true, 0, 1}, {"M", true, 0, 2}});
   for (int i = 0; i < 20; ++i)

@@ -23,6 +23,10 @@ constexpr std::string_view footer =
     "did\n"
     "not answer, 5 denied, 6 no such object. Start a cluster with: troupe-node &";
 
+constexpr std::string_view global_flags =
+    "Every verb takes --cluster NAME, --join HOST:PORT, --token-file FILE, --json and --timeout DURATION too:\n"
+    "troupe --help explains them.\n";
+
 struct texts {
   std::string timeout, kind, condition;
   bool dot = false, svg = false;
@@ -43,16 +47,16 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   const auto add = [&](const char* name, const char* what, verb v, ask_part parts) {
     auto* sub = app.add_subcommand(name, what);
     sub->callback([&c, v, parts] { c.action = v, c.ask.parts = parts; });
+    sub->footer(fmt::format("{}{}", global_flags, footer));
     return sub;
   };
   add("status", "The cluster on a page", verb::status, ask_part::all);
   add("list", "All nodes, actors or jobs", verb::list, ask_part::nodes)
-      ->add_option("KIND", t.kind, "nodes, actors or jobs")
-      ->required();
+      ->add_option("KIND", t.kind, "nodes, actors or jobs");
   auto* show =
       add("show", "One node or actor, with its ports and waits", verb::show, ask_part::actors | ask_part::jobs);
-  show->add_option("KIND", t.kind, "node or actor")->required();
-  show->add_option("ID", c.id, "As listed: n1, or n1.17, or an actor's name")->required();
+  show->add_option("KIND", t.kind, "node or actor");
+  show->add_option("ID", c.id, "As listed: n1, or n1.17, or an actor's name");
   auto* graph =
       add("graph", "The actors of the running jobs and their edges", verb::graph, ask_part::actors | ask_part::jobs);
   auto* dot = graph->add_flag("--dot", t.dot, "For Graphviz");
@@ -66,18 +70,29 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   add("version", "The version of this program", verb::version, ask_part::nodes);
 }
 
+// Singular and plural mean the same.
+object_kind kind_of(std::string_view text) {
+  if (text == "node" || text == "nodes") return object_kind::node;
+  if (text == "actor" || text == "actors") return object_kind::actor;
+  if (text == "job" || text == "jobs") return object_kind::job;
+  return object_kind::none;
+}
+
 std::optional<std::string> set_kind(command& c, const std::string& kind) {
-  if (c.action == verb::list) {
-    if (kind == "nodes") return c.kind = object_kind::node, std::nullopt;
-    if (kind == "actors") return c.kind = object_kind::actor, c.ask.parts = ask_part::actors, std::nullopt;
-    if (kind == "jobs") return c.kind = object_kind::job, c.ask.parts = ask_part::jobs, std::nullopt;
-    return fmt::format("list: '{}' is no kind of object; there are nodes, actors and jobs", kind);
-  }
-  if (c.action == verb::show) {
-    if (kind == "node") return c.kind = object_kind::node, std::nullopt;
-    if (kind == "actor") return c.kind = object_kind::actor, std::nullopt;
-    return fmt::format("show: '{}' is no kind of object; there are node and actor", kind);
-  }
+  const bool is_list = c.action == verb::list, is_show = c.action == verb::show;
+  if (!is_list && !is_show) return std::nullopt;
+  const auto kinds = is_list ? "nodes, actors and jobs" : "node and actor";
+  const auto name = is_list ? "list" : "show";
+  if (kind.empty()) return fmt::format("{}: of what kind? There are {}", name, kinds);
+  c.kind = kind_of(kind);
+  if (c.kind == object_kind::none || (is_show && c.kind == object_kind::job))
+    return fmt::format("{}: '{}' is no kind of object{}; there are {}", name, kind,
+                       is_show && c.kind == object_kind::job ? " that can be shown" : "", kinds);
+  if (is_show && c.id.empty())
+    return fmt::format("show {}: which one? Its ID is missing; troupe list {}s shows all", kind,
+                       c.kind == object_kind::node ? "node" : "actor");
+  if (is_list && c.kind == object_kind::actor) c.ask.parts = ask_part::actors;
+  if (is_list && c.kind == object_kind::job) c.ask.parts = ask_part::jobs;
   return std::nullopt;
 }
 
@@ -124,7 +139,10 @@ std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& e, s
 parsed_command parse_command(std::span<const std::string> arguments) {
   command c;
   texts t;
-  CLI::App app("Looks inside a Troupe cluster: its nodes, actors, jobs and what waits for what.", "troupe");
+  CLI::App app(
+      "Looks inside a Troupe cluster: its nodes, actors, jobs and what waits for what.\n"
+      "Without a verb it shows status: on a terminal as a live page (q ends it), in a pipe once.",
+      "troupe");
   app.footer(std::string(footer));
   app.fallthrough();
   app.require_subcommand(0, 1);

@@ -3,6 +3,8 @@
 //
 //   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
 //          | wait nodes=N | version
+//
+// Kinds are taken in singular and plural.
 
 #include "actors/inspect.hpp"
 

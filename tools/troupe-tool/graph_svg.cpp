@@ -1,6 +1,7 @@
 // The graph of a job as a picture: a band per node, layers from left to right, within a band and layer one actor below
 // the other, ordered by where their producers stand (the barycentre heuristic of Sugiyama, Tagawa and Toda, 1981, one sweep).
 
+#include "runtime/duration.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/table.hpp"
@@ -17,9 +18,9 @@ namespace troupe {
 
 namespace {
 
-constexpr double box_width = 190, box_height = 34, column_gap = 70, row_gap = 12;
+constexpr double box_width = 190, line_height = 13, box_height = 8 + 3 * line_height, column_gap = 60, row_gap = 12;
 constexpr double margin = 20, band_head = 24, band_gap = 16, title_height = 60;
-constexpr std::size_t label_max = 28;  // characters of 11 px that fit into a box; the rest is in the tooltip
+constexpr std::size_t label_max = 30;  // characters of 11 px that fit into a line; what two lines cannot hold is in the tooltip
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -107,27 +108,42 @@ std::string draw_edge(const graph_view& view, const layout& l, const graph_edge&
   const double x1 = from.x + box_width, y1 = from.y + box_height / 2, x2 = to.x, y2 = to.y + box_height / 2;
   // Forward edges leave to the right and bend half way; back edges make a loop around both ends.
   const double bend = e.is_back ? column_gap : std::max((x2 - x1) / 2, 20.0);
-  const auto title = fmt::format("{} to {}: {} credits free, {} queued{}", view.vertices[e.from].name,
-                                 view.vertices[e.to].name, e.output != nullptr ? credits_text(e) : "unknown",
-                                 e.input != nullptr ? e.input->queued : 0, e.is_waiting() ? ", waited for" : "");
+  const auto ports = ports_text(e), credits = credits_text(e);
+  const auto title = fmt::format("{} to {}{}: {}{} queued{}", view.vertices[e.from].name, view.vertices[e.to].name,
+                                 ports.empty() ? "" : " (" + ports + ")",
+                                 credits.empty() ? "" : credits + " credits free, ",
+                                 e.input != nullptr ? e.input->queued : 0, e.is_overdue() ? ", waited for" : "");
   auto out = fmt::format(
       R"(<path class="{}{}" d="M{:.0f},{:.0f} C{:.0f},{:.0f} {:.0f},{:.0f} {:.0f},{:.0f}"><title>{}</title></path>)",
-      e.is_waiting() ? "e w" : "e", e.is_back ? " b" : "", x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2,
+      e.is_overdue() ? "e w" : "e", e.is_back ? " b" : "", x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2,
       escaped(title));
-  if (e.is_waiting() && e.output != nullptr)
-    out += fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text>)", x1 + 4, y1 - 4, credits_text(e));
+  if (e.is_overdue() && !credits.empty())
+    out += fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text>)", x1 + 4, y1 - 4, credits);
   return out + "\n";
+}
+
+// A name on up to two lines, broken behind the '/' that makes them most equal.
+std::vector<std::string> label_of(std::string_view name) {
+  if (characters(name) <= label_max) return {std::string(name)};
+  std::size_t split = 0;
+  const auto longer = [&](std::size_t at) { return std::max(at, name.size() - at); };
+  for (auto at = name.find('/'); at != std::string_view::npos; at = name.find('/', at + 1))
+    if (longer(at + 1) < longer(split)) split = at + 1;
+  if (split == 0) return {shorten(name, label_max)};
+  return {shorten(name.substr(0, split), label_max), shorten(name.substr(split), label_max)};
 }
 
 std::string draw_box(const graph_vertex& v, point at) {
   const auto what = describe(v);
-  return fmt::format(
-      R"(<g><title>{}{}{}</title><rect class="v" x="{:.0f}" y="{:.0f}" width="{}" height="{}" rx="5" fill="{}"/>)"
-      R"(<text x="{:.0f}" y="{:.0f}">{}</text><text class="s" x="{:.0f}" y="{:.0f}">{}</text></g>)"
-      "\n",
-      escaped(v.name), what.empty() ? "" : ": ", escaped(what), at.x, at.y, box_width, box_height, colour_of(v),
-      at.x + 6, at.y + 14, escaped(shorten(v.name, label_max)), at.x + 6, at.y + 27,
-      escaped(shorten(what, label_max + 2)));
+  auto out = fmt::format(
+      R"(<g><title>{}{}{}</title><rect class="v" x="{:.0f}" y="{:.0f}" width="{}" height="{}" rx="5" fill="{}"/>)",
+      escaped(v.name), what.empty() ? "" : ": ", escaped(what), at.x, at.y, box_width, box_height, colour_of(v));
+  double y = at.y;
+  for (const auto& line : label_of(v.name))
+    out += fmt::format(R"(<text x="{:.0f}" y="{:.0f}">{}</text>)", at.x + 6, y += line_height, escaped(line));
+  return out + fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text></g>)"
+                           "\n",
+                           at.x + 6, at.y + box_height - 7, escaped(shorten(what, label_max + 5)));
 }
 
 std::string draw_view(const graph_view& view, const layout& l, double top) {
@@ -136,9 +152,9 @@ std::string draw_view(const graph_view& view, const layout& l, double top) {
                          margin, top + 24, escaped(view.job->name), escaped(progress(*view.job)));
   out += fmt::format(
       R"(<text class="s" x="{}" y="{:.0f}">green: runs, blue: waits for input, orange: waits for credit, grey: idle or )"
-      R"(ended; red edges are waited for, dashed ones lead back</text>)"
+      R"(ended; red edges have been waited for, for {} or more, dashed ones lead back</text>)"
       "\n",
-      margin, top + 44);
+      margin, top + 44, format_seconds(skew_seconds));
   for (const auto& b : l.bands) {
     out += fmt::format(R"(<rect class="n" x="{}" y="{:.0f}" width="{:.0f}" height="{:.0f}" rx="8"/>)", margin, b.top,
                        l.width - 2 * margin, b.height);

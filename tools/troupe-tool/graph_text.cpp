@@ -1,5 +1,6 @@
 // The graph of a job as a layered list and for Graphviz.
 
+#include "runtime/duration.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
 
@@ -29,14 +30,17 @@ std::map<std::string, std::vector<std::size_t>, natural_order> groups_of(const g
   return groups;
 }
 
-// " -> a 1/2, b 0/2 !": a mark behind an edge that somebody waits for.
+// " -> a 1/2, b (out1 to in2) 0/2 !": a mark behind an edge that somebody has waited for long; ports where two edges lead
+// to b.
 std::string consumers(const graph_view& view, const std::vector<std::vector<std::size_t>>& outgoing, std::size_t v) {
   std::string out;
   for (const auto e : outgoing[v]) {
     const auto& edge = view.edges[e];
-    const auto credits = credits_text(edge);
-    out += fmt::format("{}{}{}{}{}", out.empty() ? " -> " : ", ", view.vertices[edge.to].name,
-                       credits.empty() ? "" : " ", credits, edge.is_waiting() ? " !" : "");
+    const auto ports = ports_text(edge), credits = credits_text(edge);
+    out += (out.empty() ? " -> " : ", ") + view.vertices[edge.to].name;
+    if (!ports.empty()) out += fmt::format(" ({})", ports);
+    if (!credits.empty()) out += " " + credits;
+    if (edge.is_overdue()) out += " !";
   }
   return out;
 }
@@ -59,8 +63,8 @@ std::string draw_graph_text(const std::vector<graph_view>& views) {
   for (const auto& view : views) {
     std::vector<std::vector<std::size_t>> outgoing(view.vertices.size());
     for (std::size_t e = 0; e < view.edges.size(); ++e) outgoing[view.edges[e].from].push_back(e);
-    out += fmt::format("{}job {}, step {}: [layer] actor (kind, state) -> consumer free/all credits, ! = waited for\n",
-                       out.empty() ? "" : "\n", view.job->name, progress(*view.job));
+    out += fmt::format("{}job {}, step {}: [layer] actor (kind, state) -> consumer free/all credits, ! = waited for, {} or more\n",
+                       out.empty() ? "" : "\n", view.job->name, progress(*view.job), format_seconds(skew_seconds));
     for (const auto& [name, vertices] : groups_of(view)) {
       out += fmt::format("\n{}\n", name);
       for (const auto v : vertices) {
@@ -92,7 +96,7 @@ std::string draw_graph_dot(const std::vector<graph_view>& views) {
     }
     for (const auto& e : view.edges)
       out += fmt::format("  v{} -> v{} [label={}{}{}];\n", base + e.from, base + e.to, dot_text(credits_text(e)),
-                         e.is_back ? ", constraint=false, style=dashed" : "", e.is_waiting() ? ", color=red" : "");
+                         e.is_back ? ", constraint=false, style=dashed" : "", e.is_overdue() ? ", color=red" : "");
     base += view.vertices.size();
   }
   return out + "}\n";
@@ -118,7 +122,9 @@ std::string graph_json(const std::vector<graph_view>& views) {
                        {"credits", e.output != nullptr ? e.output->credits : 0},
                        {"credits_max", e.output != nullptr ? e.output->credits_max : 0},
                        {"queued", e.input != nullptr ? e.input->queued : 0},
-                       {"is_waiting", e.is_waiting()}});
+                       {"is_waiting", e.is_waiting()},
+                       {"is_back", e.is_back},
+                       {"is_sparse", e.is_sparse()}});
     jobs.push_back({{"job", view.job->name}, {"id", view.job->id}, {"actors", actors}, {"edges", edges}});
   }
   return jobs.dump(-1, ' ', false, json::error_handler_t::replace);

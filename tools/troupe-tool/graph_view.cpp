@@ -65,24 +65,30 @@ class builder {
       auto& [outputs, inputs] = both;
       std::sort(outputs.begin(), outputs.end(), by_port);
       std::sort(inputs.begin(), inputs.end(), by_port);
-      for (std::size_t k = 0; k < std::max(outputs.size(), inputs.size()); ++k)
-        view_.edges.push_back({key.first, key.second, k < outputs.size() ? outputs[k] : nullptr,
-                               k < inputs.size() ? inputs[k] : nullptr});
+      const auto count = std::max(outputs.size(), inputs.size());
+      for (std::size_t k = 0; k < count; ++k)
+        view_.edges.push_back({.from = key.first,
+                               .to = key.second,
+                               .output = k < outputs.size() ? outputs[k] : nullptr,
+                               .input = k < inputs.size() ? inputs[k] : nullptr,
+                               .has_twin = count > 1});
     }
   }
 
-  // Depth first; an edge to a vertex on the current path closes a cycle. Shards come first, so that the edges that
-  // lead back to them are the ones marked, and a training step reads from weights to gradients.
+  bool is_shard(std::size_t v) const {
+    return view_.vertices[v].actor != nullptr && view_.vertices[v].actor->kind == "shard";
+  }
+
+  // Cycles are cut at every shard: cut at the first one only, a job with eight shards would be drawn as its eight
+  // shards in a row. Then depth first; an edge to a vertex on the current path closes a cycle.
   void mark_back_edges() {
     outgoing_.assign(view_.vertices.size(), {});
-    for (std::size_t e = 0; e < view_.edges.size(); ++e) outgoing_[view_.edges[e].from].push_back(e);
+    for (std::size_t e = 0; e < view_.edges.size(); ++e) {
+      view_.edges[e].is_back = is_shard(view_.edges[e].to);
+      if (!view_.edges[e].is_back) outgoing_[view_.edges[e].from].push_back(e);
+    }
     std::vector<int> state(view_.vertices.size(), 0);  // 1: on the path, 2: finished
-    std::vector<std::size_t> starts(view_.vertices.size());
-    std::iota(starts.begin(), starts.end(), std::size_t{0});
-    std::stable_partition(starts.begin(), starts.end(), [&](auto v) {
-      return view_.vertices[v].actor != nullptr && view_.vertices[v].actor->kind == "shard";
-    });
-    for (const auto start : starts) {
+    for (std::size_t start = 0; start < view_.vertices.size(); ++start) {
       if (state[start] != 0) continue;
       std::vector<std::pair<std::size_t, std::size_t>> path{{start, 0}};
       state[start] = 1;
@@ -131,7 +137,7 @@ class builder {
 
   graph_view view_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
-  std::vector<std::vector<std::size_t>> outgoing_;  // edges
+  std::vector<std::vector<std::size_t>> outgoing_;  // edges that do not lead into a shard
   std::vector<std::size_t> finished_;
 };
 
@@ -162,7 +168,14 @@ std::string describe(const graph_vertex& v) {
 }
 
 std::string credits_text(const graph_edge& e) {
-  return e.output == nullptr ? std::string() : fmt::format("{}/{}", e.output->credits, e.output->credits_max);
+  if (e.output == nullptr || e.output->credits_max == 0) return {};
+  return fmt::format("{}/{}", e.output->credits, e.output->credits_max);
+}
+
+std::string ports_text(const graph_edge& e) {
+  if (!e.has_twin) return {};
+  const auto name = [](const port_snapshot* p) { return p != nullptr ? std::string_view(p->name) : "?"; };
+  return fmt::format("{} to {}", name(e.output), name(e.input));
 }
 
 }  // namespace troupe

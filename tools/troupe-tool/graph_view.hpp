@@ -3,8 +3,9 @@
 //
 // GV-1  Every edge between two listed actors appears once, whichever of its ends tells of it; a peer that is not listed (the
 //       program, an actor on a silent node) is a vertex of its own.
-// GV-2  An edge goes from a lower layer to a higher one, except those marked is_back, which close a cycle (through
-//       a shard). Layers are longest paths, so layer 0 has no inputs but back edges.
+// GV-2  An edge goes from a lower layer to a higher one, except those marked is_back: all that lead into a shard, since a
+//       step reads its weights first and updates them last, and what closes a cycle otherwise. Layers are longest paths, so
+//       layer 0 has no inputs but back edges.
 // GV-3  The view depends on the snapshot only, not on the order of its lists; its cost is linear but for sorting.
 
 #include "runtime/snapshot.hpp"
@@ -28,9 +29,20 @@ struct graph_edge {
   const port_snapshot* output = nullptr;  // either may be null
   const port_snapshot* input = nullptr;
   bool is_back = false;
+  bool has_twin = false;  // another edge joins the same two actors
 
   bool is_waiting() const noexcept {
     return (output != nullptr && output->is_waiting) || (input != nullptr && input->is_waiting);
+  }
+  // Somebody waits here for longer than answers differ by, and not by design.
+  bool is_overdue() const noexcept {
+    const auto is_late = [](const port_snapshot* p) {
+      return p != nullptr && p->is_waiting && !p->is_sparse && p->since_seconds >= skew_seconds;
+    };
+    return is_late(output) || is_late(input);
+  }
+  bool is_sparse() const noexcept {
+    return (output != nullptr && output->is_sparse) || (input != nullptr && input->is_sparse);
   }
 };
 
@@ -56,7 +68,9 @@ struct natural_order {
 };
 // "op, running for 3.2 s"
 std::string describe(const graph_vertex& v);
-// "1/2": credits free, of all; "" where the producer is not listed.
+// "1/2": credits free, of all; "" where the producer is not listed or has none (to the program).
 std::string credits_text(const graph_edge& e);
+// "out0 to in1", for an edge with a twin, else "".
+std::string ports_text(const graph_edge& e);
 
 }  // namespace troupe

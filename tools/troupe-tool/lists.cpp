@@ -41,6 +41,10 @@ error unknown(std::string_view what, std::string_view id, const std::vector<std:
 
 }  // namespace
 
+bool is_recent(const node_snapshot& n) noexcept {
+  return n.state != node_state::left || n.unreachable_seconds <= left_seconds_max;
+}
+
 std::string progress(const job_snapshot& j) {
   if (j.steps == 0) return j.step == 0 ? "-" : fmt::format("{}", j.step);
   return fmt::format("{}/{} ({:.0f}%)", j.step, j.steps,
@@ -53,40 +57,44 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"KIND", false, 0, 2},
            {"JOB", false, 0, 1},
            {"PID", true},
-           {"ADDRESS", false, 9, 3},
+           {"ADDRESS", false, 9, 3, 21},
            {"INCARNATION", true, 0, 5},
            {"ID", false, 0, 4}});
   for (const auto& n : c.nodes)
-    t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address),
-           std::to_string(n.incarnation), n.id});
+    if (is_recent(n))
+      t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address),
+             std::to_string(n.incarnation), n.id});
   return t.draw(width);
 }
 
 drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
   table t({{"ID"},
-           {"NAME", false, 16},
-           {"KIND"},
-           {"NODE", false, 0, 9},
+           {"NAME", false, 16, 0, 48},
+           {"KIND", false, 0, 2},
+           {"NODE", false, 0, 10},
            {"STATE"},
            {"SINCE", true, 0, 1},
-           {"MSG IN", true, 0, 5},
-           {"MSG OUT", true, 0, 6},
-           {"BYTES IN", true, 0, 7},
-           {"BYTES OUT", true, 0, 8},
-           {"BUSY", true, 0, 2},
-           {"QUEUE", true, 0, 3},
-           {"STEPS", true, 0, 4},
-           {"JOB", false, 4, 10}});
-  for (const auto& a : c.actors)
-    t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
-           std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
-           format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
-           or_dash(a.job)});
+           {"MSG IN", true, 0, 6},
+           {"MSG OUT", true, 0, 7},
+           {"BYTES IN", true, 0, 8},
+           {"BYTES OUT", true, 0, 9},
+           {"BUSY", true, 0, 3},
+           {"QUEUE", true, 0, 4},
+           {"STEPS", true, 0, 5},
+           {"JOB", false, 4, 11}});
+  // Those of a job that has ended come last.
+  for (const bool ended : {false, true})
+    for (const auto& a : c.actors)
+      if ((a.state == actor_state::ended) == ended)
+        t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
+               std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
+               format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
+               or_dash(a.job)});
   return t.draw(width);
 }
 
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
-  table t({{"NAME", false, 8},
+  table t({{"NAME", false, 8, 0, 16},
            {"STATE"},
            {"STEP", true},
            {"STEPS/S", true},
@@ -100,7 +108,7 @@ drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
   for (const auto& j : c.jobs)
     t.add({j.name, std::string(to_string(j.state)), progress(j), fmt::format("{:.1f}", j.steps_per_second()),
            std::to_string(j.workers), std::to_string(j.shards), or_dash(j.update),
-           format_seconds(j.started_seconds) + " ago", or_dash(j.client), j.id, or_dash(j.cause)});
+           format_seconds(j.started_seconds) + " ago", or_dash(j.client), j.id, or_dash(j.bare_cause())});
   return t.draw(width);
 }
 
@@ -135,9 +143,14 @@ result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_
   }
   if (named.size() == 1) return named[0];
   if (named.size() > 1) {
+    const auto lives = [](const auto* a) { return a->state != actor_state::ended; };
+    if (std::count_if(named.begin(), named.end(), lives) == 1)
+      return *std::find_if(named.begin(), named.end(), lives);
     constexpr std::size_t shown_max = 8;
     std::string ids;
-    for (std::size_t i = 0; i < std::min(named.size(), shown_max); ++i) ids += (i > 0 ? ", " : "") + named[i]->id;
+    for (std::size_t i = 0; i < std::min(named.size(), shown_max); ++i)
+      ids += fmt::format("{}{} ({}{}{})", i > 0 ? ", " : "", named[i]->id, named[i]->job.empty() ? "" : "job ",
+                         named[i]->job.empty() ? "" : named[i]->job + ", ", to_string(named[i]->state));
     if (named.size() > shown_max) ids += fmt::format(" and {} more", named.size() - shown_max);
     return error(error_code::not_found,
                  fmt::format("{} actors are named '{}': {}; name one by its id", named.size(), id, ids));
@@ -186,9 +199,9 @@ std::string show_actor(const actor_snapshot& a, std::size_t width) {
   table t({{"PORT"}, {"PEER", false, 16}, {"PEER NODE"}, {"CREDITS", true}, {"QUEUED", true}, {"WAITS", false}});
   for (const auto& p : a.ports)
     t.add({p.name, or_dash(p.peer), or_dash(p.peer_node),
-           p.is_input() ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
-           p.is_waiting ? fmt::format("for {}, since {} ago", p.is_input() ? "input" : "a credit",
-                                      format_seconds(p.since_seconds))
+           p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
+           p.is_waiting ? fmt::format("for {}, since {} ago{}", p.is_input() ? "input" : "a credit",
+                                      format_seconds(p.since_seconds), p.is_sparse ? ", by design" : "")
                         : "-"});
   return out + "\n" + t.draw(width).text;
 }

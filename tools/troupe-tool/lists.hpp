@@ -11,13 +11,18 @@
 
 namespace troupe {
 
+inline constexpr double left_seconds_max = 60;  // who left as it should stays listed for so long, like ended actors
+
+// Not a node that left long ago.
+bool is_recent(const node_snapshot& n) noexcept;
+
 drawn_table list_nodes(const cluster_snapshot& c, std::size_t width);
 drawn_table list_actors(const cluster_snapshot& c, std::size_t width);
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width);
 std::string list_events(const cluster_snapshot& c);
 
 // By name, else by id. An unknown one is a not_found error with near names; a name that several
-// actors have is one with their ids.
+// actors have means the only one that has not ended, else is one with their ids.
 result<const node_snapshot*> find_node(const cluster_snapshot& c, std::string_view id);
 result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_view id);
 

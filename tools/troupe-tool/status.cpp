@@ -16,23 +16,25 @@ namespace {
 
 constexpr std::size_t list_max = 5;  // actors in each of the two short lists
 constexpr std::size_t bar_width = 20;
+constexpr double busy_least = 0.005;  // below, it is printed as 0 %
 
 std::string plural(std::size_t n, std::string_view what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
 std::string headline(const cluster_snapshot& c) {
   std::size_t nodes = 0, clients = 0, lost = 0, running = 0;
   for (const auto& n : c.nodes) {
-    if (n.state != node_state::alive)
-      ++lost;
-    else
-      ++(n.kind == "client" ? clients : nodes);
+    if (n.state == node_state::alive) ++(n.kind == "client" ? clients : nodes);
+    lost += n.state == node_state::dead || n.state == node_state::unreachable;
   }
   for (const auto& j : c.jobs) running += j.state == job_state::running;
   auto line = fmt::format("cluster {}: {}", c.cluster, plural(nodes, "node"));
   if (clients > 0) line += ", " + plural(clients, "client");
   if (lost > 0) line += fmt::format(", {} not alive", lost);
-  line += fmt::format(", {} running, {}\n", plural(running, "job"), plural(c.actors.size(), "actor"));
-  return line;
+  const auto ended = static_cast<std::size_t>(std::count_if(
+      c.actors.begin(), c.actors.end(), [](const auto& a) { return a.state == actor_state::ended; }));
+  line += fmt::format(", {} running, {}", plural(running, "job"), plural(c.actors.size() - ended, "actor"));
+  if (ended > 0) line += fmt::format(" and {} ended", ended);
+  return line + "\n";
 }
 
 std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
@@ -45,18 +47,19 @@ std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
     if (a.state == actor_state::ended) continue;
     auto& l = loads[a.node];
     ++l.actors;
-    l.busy += a.busy_ratio;
+    if (a.kind == "stream") l.busy += a.busy_ratio;  // the others run on streams
   }
   table t({{"NODE"},
            {"STATE"},
            {"KIND", false, 0, 2},
            {"JOB", false, 0, 1},
            {"PID", true},
-           {"ADDRESS", false, 9, 3},
+           {"ADDRESS", false, 9, 3, 21},
            {"ACTORS", true},
            {"BUSY", true},
            {"REASON", false, 10, 4}});
   for (const auto& n : c.nodes) {
+    if (n.state == node_state::left && (n.kind == "client" || !is_recent(n))) continue;
     const auto& l = loads[n.name];
     t.add({n.name, std::string(to_string(n.state)), n.kind, n.job.empty() ? "-" : n.job, std::to_string(n.pid),
            n.address, std::to_string(l.actors), fmt::format("{:.0f}%", l.busy * 100),
@@ -79,7 +82,7 @@ std::string time_left(const job_snapshot& j) {
 }
 
 std::string draw_jobs(const cluster_snapshot& c, std::size_t width) {
-  table t({{"JOB", false, 8},
+  table t({{"JOB", false, 8, 0, 16},
            {"STATE"},
            {"STEP", true},
            {"PROGRESS", false, 0, 5},
@@ -92,7 +95,7 @@ std::string draw_jobs(const cluster_snapshot& c, std::size_t width) {
   for (const auto& j : c.jobs) {
     t.add({j.name, std::string(to_string(j.state)), progress(j), bar(j), fmt::format("{:.1f}", j.steps_per_second()),
            time_left(j), std::to_string(j.workers), std::to_string(j.shards), j.update.empty() ? "-" : j.update});
-    if (!j.cause.empty()) causes += fmt::format("{} failed: {}\n", j.name, j.cause);
+    if (!j.cause.empty()) causes += fmt::format("{} failed: {}\n", j.name, j.bare_cause());
   }
   return t.is_empty() ? "\nno jobs\n" : "\n" + t.draw(width).text + causes;
 }
@@ -106,9 +109,9 @@ std::string more(std::size_t shown, std::size_t all) {
 std::string draw_busiest(const cluster_snapshot& c, std::size_t width, std::size_t most) {
   actor_list busy;
   for (const auto& a : c.actors)
-    if (a.busy_ratio > 0) busy.push_back(&a);
+    if (a.busy_ratio >= busy_least && a.state != actor_state::ended) busy.push_back(&a);
   std::stable_sort(busy.begin(), busy.end(), [](auto* a, auto* b) { return a->busy_ratio > b->busy_ratio; });
-  table t({{"BUSIEST", false, 16},
+  table t({{"BUSIEST", false, 16, 0, 48},
            {"ID"},
            {"KIND", false, 0, 1},
            {"BUSY", true},
@@ -129,10 +132,15 @@ std::string draw_waits(const cluster_snapshot& c, std::size_t width, std::size_t
   std::vector<wait> waits;
   for (const auto& a : c.actors)
     for (const auto& p : a.ports)
-      if (p.is_waiting && a.state != actor_state::ended) waits.push_back({&a, &p});
+      if (a.waits_at(p)) waits.push_back({&a, &p});
   std::stable_sort(waits.begin(), waits.end(),
                    [](auto& a, auto& b) { return a.port->since_seconds > b.port->since_seconds; });
-  table t({{"WAITS", false, 16}, {"ID"}, {"FOR"}, {"FROM", false, 16}, {"ON", false, 0, 1}, {"SINCE", true}});
+  table t({{"WAITS", false, 16, 0, 28},
+           {"ID", false, 0, 1},
+           {"FOR"},
+           {"FROM", false, 16, 0, 28},
+           {"ON", false, 0, 2},
+           {"SINCE", true}});
   for (std::size_t i = 0; i < std::min(most, waits.size()); ++i) {
     const auto& [a, p] = waits[i];
     t.add({a->name, a->id, (p->is_input() ? "input " : "credit ") + p->name, p->peer,

@@ -1,5 +1,6 @@
 #pragma once
-// The cluster on a page: nodes, jobs with progress and rate, the busiest actors, the oldest waits.
+// The cluster on a page: nodes, jobs with progress and rate, the busiest actors, the oldest waits
+// but for those that last by design (port_snapshot::is_sparse).
 
 #include "runtime/snapshot.hpp"
 

@@ -33,11 +33,12 @@ std::size_t least_width(const column& c, std::size_t width) {
   return c.least == 0 ? width : std::min(width, std::max(c.least, characters(c.title)));
 }
 
-// Columns that stay: the rest, at their least widths, would not fit.
+// Columns that stay: the rest, at the widths that are wanted at least, would not fit.
 std::vector<bool> choose_columns(const std::vector<column>& columns, const std::vector<std::size_t>& widths,
                                  std::size_t width) {
   std::vector<std::size_t> least;
-  for (std::size_t i = 0; i < columns.size(); ++i) least.push_back(least_width(columns[i], widths[i]));
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    least.push_back(std::max(least_width(columns[i], widths[i]), std::min(columns[i].wanted, widths[i])));
   std::vector<bool> shown(columns.size(), true);
   while (width > 0 && total(least, shown) > width) {
     std::optional<std::size_t> next;
@@ -87,7 +88,7 @@ drawn_table table::draw(std::size_t width) const {
     widths.push_back(characters(columns_[i].title));
     for (const auto& row : rows_) widths[i] = std::max(widths[i], characters(row[i]));
   }
-  // Shortening comes before dropping, dropping before breaking a line.
+  // Shortening to what is wanted comes before dropping, dropping before shortening further and breaking a line.
   const auto shown = choose_columns(columns_, widths, width);
   shorten_columns(columns_, shown, widths, width);
 

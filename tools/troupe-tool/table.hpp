@@ -18,6 +18,7 @@ struct column {
   bool is_number = false;   // right-aligned, never shortened
   std::size_t least = 0;    // a text may be shortened down to this many characters (0: not at all)
   unsigned drop_order = 0;  // the highest goes first where the width does not suffice (0: stays)
+  std::size_t wanted = 0;   // others are dropped before a text is shortened below this (0: below `least`)
 };
 
 struct drawn_table {
