@@ -19,7 +19,9 @@ constexpr std::int64_t look_often_ns = 100'000'000;    // while young: others st
 constexpr std::int64_t look_seldom_ns = 1'000'000'000;
 constexpr std::int64_t young_ns = 3'000'000'000;
 constexpr std::int64_t goodbye_ns = 100'000'000;       // for the last frames to leave
+constexpr std::int64_t stood_still_blames_ns = 3'000'000'000;
 constexpr std::size_t refusals_max = 16;
+constexpr std::int64_t stood_still_ns = 500'000'000;   // longer than any tick takes; others begin to doubt us
 constexpr std::int64_t half_open_max_ns = 5'000'000'000;  // of a link that begins
 
 }  // namespace
@@ -102,6 +104,8 @@ void member_core::leave(const std::string& reason, std::function<void()> then) {
 }
 
 void member_core::tick() {
+  if (const auto gap = now() - ticked_ns_; ticked_ns_ != 0 && gap > stood_still_ns) stood_still_ = {gap, now()};
+  ticked_ns_ = now();
   env_.clock->set(static_cast<std::uint64_t>(now()));
   tell(worker_, node_, node_tick{});
   timer_ = env_.net->after(tick_ns, [this, alive = is_alive_] {
@@ -357,9 +361,16 @@ void member_core::close_link(node_id peer) {
   env_.net->after(0, [core = std::move(gone.core)] {});  // a callback of it may be running
 }
 
-void member_core::give_up_link(node_id peer, const std::string& why) {
+// A process that was stopped sees others let it go, and shall not blame them.
+std::string member_core::cause_of_end(const std::string& why) const {
+  const auto gap = std::max(now() - ticked_ns_, now() - stood_still_.until_ns < stood_still_blames_ns ? stood_still_.ns : 0);
+  return gap < stood_still_ns ? why : fmt::format("this process stood still for {:.1f} s, and meanwhile {}", double(gap) * 1e-9, why);
+}
+
+void member_core::give_up_link(node_id peer, const std::string& given) {
   const auto at = links_.find(peer);
   if (at == links_.end()) return;
+  const auto why = cause_of_end(given);
   const bool was_announced = at->second.is_announced;
   say(fmt::format("the link to {} is given up: {}", member_name(peer), why));
   if (const auto* known = membership_->find(peer); was_announced && known != nullptr) {

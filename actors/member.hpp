@@ -133,6 +133,7 @@ class member_core {
   void rejoin(const std::string& why);
   void say(std::string text);
   void say_once(std::string text);
+  std::string cause_of_end(const std::string& why) const;
   void publish_view();
 
   member_environment env_;
@@ -146,6 +147,10 @@ class member_core {
   std::set<std::pair<std::string, lane>> dialing_;  // until linked or failed
   std::int64_t look_at_ns_ = 0;
   std::int64_t started_ns_ = 0;
+  std::int64_t ticked_ns_ = 0;
+  struct {
+    std::int64_t ns = 0, until_ns = -1'000'000'000'000;
+  } stood_still_;
   std::vector<std::string> refusals_;
   std::string said_;
   std::string denied_;  // the last refusal for a reason that does not pass: token, cluster, version

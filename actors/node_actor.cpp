@@ -426,7 +426,7 @@ struct node_actor_state {
     at->second.ended_ns = env.wall_clock_ns();
     at->second.actor = nullptr;
     program_of.erase(m.job);
-    note(fmt::format("job {} is over: {}", at->second.board->name, at->second.board->cause.empty() ? "done" : at->second.board->cause));
+    note(fmt::format("job {} is over: {}", at->second.board->name, at->second.board->cause.empty() ? "done" : at->second.board->bare_cause()));
     end_if_empty();
   }
 
