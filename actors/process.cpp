@@ -158,7 +158,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
 
   p->config.streams = p->streams;
   p->config.io = &p->events;
-  p->config.on_stream_thread = [](std::uint32_t) { use_one_kernel_thread(); };
+  p->config.on_stream_thread = [](std::uint32_t) { set_up_kernel_thread(); };
   p->config.pinned();
   p->system = std::make_unique<caf::actor_system>(p->config);
   auto& workers = static_cast<pinned_scheduler&>(p->system->scheduler());

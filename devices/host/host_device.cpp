@@ -4,6 +4,11 @@
 
 #include <fmt/format.h>
 #include <omp.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+#include <cstdint>
 
 namespace troupe {
 
@@ -19,7 +24,18 @@ result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::strin
   return loaded;
 }
 
-void use_one_kernel_thread() noexcept { omp_set_num_threads(1); }
+void set_up_kernel_thread() noexcept {
+  omp_set_num_threads(1);
+#if defined(__SSE2__)
+  constexpr unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040;
+  _mm_setcsr(_mm_getcsr() | flush_to_zero | denormals_are_zero);
+#elif defined(__aarch64__)
+  constexpr std::uint64_t flush_to_zero = std::uint64_t{1} << 24;
+  std::uint64_t control;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  asm volatile("msr fpcr, %0" : : "r"(control | flush_to_zero));
+#endif
+}
 
 kernel_table make_host_kernels() {
   kernel_table table;

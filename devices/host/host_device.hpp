@@ -31,9 +31,11 @@ class host_device {
   std::unordered_map<std::string, std::weak_ptr<const idx_dataset>> datasets_;
 };
 
-// oneDNN is built with OpenMP, whose number of threads belongs to the calling thread. Kernels always compute on one
-// thread (equal bits for any number of threads); those that call oneDNN do this themselves, at the cost of a store.
-void use_one_kernel_thread() noexcept;
+// What every thread that runs kernels does first; those that call oneDNN do it themselves, too, at the cost of a few cycles.
+// One thread for OpenMP, on which oneDNN is built: kernels always compute on one (equal bits for any number of threads).
+// Numbers below 1.2e-38 are zero: the momentum of a unit that has died decays until its floats are denormal, and stays so
+// for ever, at a hundred times the price of an addition.
+void set_up_kernel_thread() noexcept;
 
 // Every op that the host can run, by name. f32, where nothing else is said; element-wise ops take f64 as well.
 //

@@ -36,7 +36,7 @@ class matmul final : public kernel {
       std::fill(c, c + m_ * n_, 0.0F);
       return {};
     }
-    use_one_kernel_thread();
+    set_up_kernel_thread();
     const auto status =
         dnnl_sgemm(transpose_a_ ? 'T' : 'N', transpose_b_ ? 'T' : 'N', m_, n_, k_, 1.0F, inputs[0].data<float>(),
                    transpose_a_ ? m_ : k_, inputs[1].data<float>(), transpose_b_ ? k_ : n_, 0.0F, c, n_);

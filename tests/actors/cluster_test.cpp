@@ -22,7 +22,9 @@ namespace {
 constexpr std::int64_t ms = sim_cluster::ms;
 constexpr std::int64_t s = 1000 * ms;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t seeds_default = 40;  // all of it is one thread
+#elif defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t seeds_default = 100;
 #else
 constexpr std::uint64_t seeds_default = 1000;

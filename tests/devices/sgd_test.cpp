@@ -1,5 +1,7 @@
 #include "devices/host/sgd.hpp"
 
+#include "devices/host/host_device.hpp"
+
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
@@ -50,6 +52,15 @@ BOOST_AUTO_TEST_CASE(a_step_in_place_gives_the_same_bits) {
   sgd_momentum(in_place.data(), in_place.data(), velocity_too.data(), gradients, w.size(), 0.05F, 0.9F);
   BOOST_TEST(in_place == out);
   BOOST_TEST(velocity == velocity_too);
+}
+
+BOOST_AUTO_TEST_CASE(the_momentum_of_a_dead_unit_becomes_zero) {
+  set_up_kernel_thread();
+  const std::size_t n = 37;  // vector body and tail
+  std::vector<float> w(n, 1.0F), v(n, 1e-37F), g(n, 0.0F), out(n);
+  const std::vector<const float*> pointers{g.data()};
+  for (int step = 0; step < 40; ++step) sgd_momentum(w.data(), out.data(), v.data(), pointers, n, 0.05F, 0.9F);
+  for (const auto x : v) BOOST_REQUIRE_EQUAL(std::signbit(x) ? 1.0F : x, 0.0F);
 }
 
 BOOST_AUTO_TEST_CASE(K_2_a_part_of_a_variable_is_updated_as_in_the_whole) {

@@ -1,4 +1,5 @@
 #include "runtime/plan.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include "runtime/compile.hpp"
 #include "runtime/op_table.hpp"
@@ -220,7 +221,7 @@ BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_eve
   const auto good = encode(rich_plan());
   std::mt19937_64 random(2024);
   std::size_t errors = 0, survivors = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (std::uint64_t i = 0; i < repetitions(20'000); ++i) {
     auto bytes = good;
     const auto changes = 1 + random() % 8;
     for (std::uint64_t k = 0; k < changes; ++k) {
@@ -251,8 +252,8 @@ BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_eve
     }
   }
   BOOST_TEST_MESSAGE(errors << " errors, " << survivors << " valid plans");
-  BOOST_TEST(errors > 5'000U);
-  BOOST_TEST(survivors > 100U);  // names and numbers may change without breaking anything
+  BOOST_TEST(errors > repetitions(5'000));
+  BOOST_TEST(survivors > repetitions(100));  // names and numbers may change without breaking anything
 }
 
 BOOST_AUTO_TEST_CASE(a_list_that_claims_more_than_its_bytes_hold_is_refused_before_memory_is_taken) {
@@ -271,7 +272,7 @@ BOOST_AUTO_TEST_CASE(a_list_that_claims_more_than_its_bytes_hold_is_refused_befo
 
 BOOST_AUTO_TEST_CASE(random_bytes_are_errors) {
   std::mt19937_64 random(7);
-  for (int i = 0; i < 20'000; ++i) {
+  for (std::uint64_t i = 0; i < repetitions(20'000); ++i) {
     std::vector<std::byte> bytes(8 * (random() % 64));
     for (auto& b : bytes) b = static_cast<std::byte>(random() % 3 == 0 ? random() : 0);
     BOOST_TEST_REQUIRE(!bool(decode_plan(bytes)));

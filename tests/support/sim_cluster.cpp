@@ -81,6 +81,7 @@ sim_cluster::sim_cluster(sim_tables& tables, const sim_cluster_options& options)
     : tables_(tables), options_(options), random_(options.seed * 0x9e3779b97f4a7c15U + 1), network_(random_(), draw_options(random_)) {
   const std::uint32_t eagerness[] = {2, 4, 16, 64};
   network_one_in_ = eagerness[random_() % 4];
+  set_up_kernel_thread();  // streams run on this one
   config_.seeded();
   system_ = std::make_unique<caf::actor_system>(config_);
   scheduler_ = &static_cast<seeded_scheduler&>(system_->scheduler());

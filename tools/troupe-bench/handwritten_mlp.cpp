@@ -77,7 +77,7 @@ std::span<float> handwritten_mlp::biases(std::size_t layer) noexcept {
 
 float handwritten_mlp::step(const float* images, const std::int32_t* labels, std::int64_t batch) noexcept {
   expects(batch > 0 && batch <= batch_max_, "a batch fits the buffers");
-  use_one_kernel_thread();
+  set_up_kernel_thread();
   forward(images, batch);
   const float loss = loss_gradient(labels, batch);
   backward(images, batch);
@@ -88,7 +88,7 @@ float handwritten_mlp::step(const float* images, const std::int32_t* labels, std
 std::int64_t handwritten_mlp::count_correct(const float* images, const std::int32_t* labels,
                                             std::int64_t batch) noexcept {
   expects(batch > 0 && batch <= batch_max_, "a batch fits the buffers");
-  use_one_kernel_thread();
+  set_up_kernel_thread();
   forward(images, batch);
   std::int64_t correct = 0;
   for (std::int64_t r = 0; r < batch; ++r) {
