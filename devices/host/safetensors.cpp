@@ -20,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 constexpr std::uint64_t header_bytes_max = 100'000'000;  // as the reference implementation
 constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 40;
+constexpr std::string_view metadata_key = "__metadata__";  // of the format, beside the names of tensors
 constexpr std::pair<dtype, std::string_view> dtype_names[] = {
     {dtype::f32, "F32"}, {dtype::f64, "F64"}, {dtype::i32, "I32"}, {dtype::i64, "I64"}, {dtype::u8, "U8"}};
 
@@ -42,18 +43,16 @@ std::vector<const named_tensor*> in_order_of_names(std::span<const named_tensor>
   return sorted;
 }
 
+// `what` may hold names of the file, which may hold anything: one line, whatever they do.
 error bad(std::string_view name, std::string what) {
+  for (auto& c : what)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   return {error_code::usage, fmt::format("{}: not a safetensors file that can be read: {}", name, what)};
 }
 
-struct entry {
-  std::string name;
-  tensor_spec spec;
-  std::uint64_t begin = 0, end = 0;
-};
-
-// One tensor of the header. Everything in it may be of any type and size.
-result<entry> parse_entry(const std::string& tensor_name, const nlohmann::json& row, std::string_view file) {
+// One tensor of the header; offsets as they stand there. Everything in it may be of any type and size.
+result<safetensors_entry> parse_entry(const std::string& tensor_name, const nlohmann::json& row,
+                                      std::string_view file) {
   const auto wrong = [&](std::string_view what) {
     return bad(file, fmt::format("tensor \"{}\": {}", tensor_name, what));
   };
@@ -73,7 +72,7 @@ result<entry> parse_entry(const std::string& tensor_name, const nlohmann::json& 
   const auto s = shape::from(dims);
   if (!s) return wrong("a rank or size that no tensor can have");
   if (!offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) return wrong("offsets are whole numbers");
-  entry e{.name = tensor_name, .spec = {*known, *s}, .begin = offsets[0], .end = offsets[1]};
+  safetensors_entry e{.name = tensor_name, .spec = {*known, *s}, .begin = offsets[0], .end = offsets[1]};
   const auto elements = static_cast<std::uint64_t>(s->elements());
   if (e.end < e.begin || (e.end - e.begin) / size_of(*known) != elements || (e.end - e.begin) % size_of(*known) != 0)
     return wrong(fmt::format("{} bytes do not hold {}", e.end < e.begin ? 0 : e.end - e.begin, to_string(e.spec)));
@@ -88,7 +87,7 @@ result<void> can_save_safetensors(const std::string& path) {
   return {};
 }
 
-result<void> save_safetensors(const std::string& path, std::span<const named_tensor> tensors) {
+result<safetensors_layout> lay_out_safetensors(std::string_view path, std::span<const named_tensor> tensors) {
   const auto sorted = in_order_of_names(tensors);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   std::uint64_t offset = 0;
@@ -96,6 +95,8 @@ result<void> save_safetensors(const std::string& path, std::span<const named_ten
     const auto& t = *sorted[i];
     if (i > 0 && sorted[i - 1]->name == t.name)
       return error(error_code::usage, fmt::format("cannot save {}: two tensors are named \"{}\"", path, t.name));
+    if (t.name == metadata_key)
+      return error(error_code::usage, fmt::format("cannot save {}: no tensor may be named \"{}\"", path, t.name));
     const auto sizes = t.values.shape().sizes();
     const auto end = offset + t.values.size_bytes();
     header[t.name] = {{"dtype", name_of(t.values.type())},
@@ -106,12 +107,21 @@ result<void> save_safetensors(const std::string& path, std::span<const named_ten
   auto text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + 8 + 63) / 64 * 64 - 8, ' ');
   const std::uint64_t length = text.size();
-  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(&length, 1)), std::as_bytes(std::span(text))};
-  for (const auto* t : sorted) pieces.push_back(t->values.bytes());
+  std::string head(sizeof length, '\0');
+  std::memcpy(head.data(), &length, sizeof length);
+  return safetensors_layout{head + text, sorted};
+}
+
+result<void> save_safetensors(const std::string& path, std::span<const named_tensor> tensors) {
+  const auto layout = lay_out_safetensors(path, tensors);
+  if (!layout) return layout.error();
+  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(layout->head))};
+  for (const auto* t : layout->order) pieces.push_back(t->values.bytes());
   return host::replace_file(path, pieces);
 }
 
-result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> bytes, std::string_view name) {
+result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> bytes,
+                                                                 std::string_view name) {
   std::uint64_t length = 0;
   if (bytes.size() < sizeof length) return bad(name, fmt::format("it has {} bytes", bytes.size()));
   std::memcpy(&length, bytes.data(), sizeof length);
@@ -122,28 +132,35 @@ result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> b
   const auto header = nlohmann::json::parse(text, nullptr, false);
   if (!header.is_object()) return bad(name, "its header is no JSON object of tensors");
   const auto data = bytes.subspan(length);
-  std::vector<entry> entries;
+  std::vector<safetensors_entry> entries;
   for (const auto& [tensor_name, row] : header.items()) {
-    if (tensor_name == "__metadata__") continue;
+    if (tensor_name == metadata_key) continue;
     auto e = parse_entry(tensor_name, row, name);
     if (!e) return std::move(e.error());
     entries.push_back(std::move(*e));
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   std::uint64_t offset = 0;
-  for (const auto& e : entries) {
+  for (auto& e : entries) {
     if (e.begin != offset || e.end > data.size())
       return bad(name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
     offset = e.end;
+    e.begin += sizeof length + length;
+    e.end += sizeof length + length;
   }
   if (offset != data.size())
     return bad(name, fmt::format("{} bytes of tensors are declared, {} are there", offset, data.size()));
+  return entries;
+}
+
+result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> bytes, std::string_view name) {
+  auto entries = parse_safetensors_entries(bytes, name);
+  if (!entries) return std::move(entries.error());
   std::vector<named_tensor> tensors;
-  for (auto& e : entries) {
+  for (auto& e : *entries) {
     auto t = tensor::make(e.spec);
-    if (e.end > e.begin) std::memcpy(t.bytes().data(), data.data() + e.begin, e.end - e.begin);
+    if (e.end > e.begin) std::memcpy(t.bytes().data(), bytes.data() + e.begin, e.end - e.begin);
     tensors.push_back({std::move(e.name), std::move(t)});
   }
   return tensors;

@@ -10,6 +10,7 @@
 #include "schema/error.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +28,25 @@ struct named_tensor {
 result<void> can_save_safetensors(const std::string& path);
 result<void> save_safetensors(const std::string& path, std::span<const named_tensor> tensors);
 result<std::vector<named_tensor>> load_safetensors(const std::string& path);
-// The pure half of loading; `name` is for errors. Tensors come in the order of their bytes.
+// The pure halves of both. `path` and `name` are for errors.
+//
+// What stands in front of the tensors' bytes, and the tensors in the order of their bytes (pointers into `tensors`).
+struct safetensors_layout {
+  std::string head;
+  std::vector<const named_tensor*> order;
+};
+result<safetensors_layout> lay_out_safetensors(std::string_view path, std::span<const named_tensor> tensors);
+
+// Where a tensor lies in the bytes of a file: from `begin` up to `end`.
+struct safetensors_entry {
+  std::string name;
+  tensor_spec spec;
+  std::uint64_t begin = 0, end = 0;
+};
+// In the order of their bytes, all checked (ST-2).
+result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> bytes,
+                                                                 std::string_view name);
+// Tensors come in the order of their bytes.
 result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> bytes, std::string_view name);
 
 // XXH3-128 over the bytes of the variables in order of their names, 32 hex digits. Equal weights, equal text.

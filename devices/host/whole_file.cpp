@@ -14,22 +14,6 @@
 namespace troupe::host {
 namespace {
 
-class descriptor {
- public:
-  explicit descriptor(int fd) : fd_(fd) {}
-  descriptor(const descriptor&) = delete;
-  descriptor& operator=(const descriptor&) = delete;
-  ~descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const noexcept { return fd_; }
-  // Closing may report a write that failed late.
-  int close() noexcept { return ::close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
-
 error os_error(std::string_view doing, const std::string& path) {
   const int number = errno;
   return {number == ENOENT ? error_code::not_found : error_code::usage,
@@ -45,13 +29,23 @@ result<int> open_regular(const std::string& path, const std::string& what, struc
   return error(error_code::usage, fmt::format("{} {} is not a regular file", what, path));
 }
 
-result<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max, const std::string& path) {
+result<std::vector<std::byte>> read_opened(int fd, std::size_t bytes_max, const std::string& path) {
+  auto bytes = read_some(fd, bytes_max);
+  if (!bytes) return os_error("cannot read", path);
+  return std::move(*bytes);
+}
+
+}  // namespace
+
+int descriptor::close() noexcept { return ::close(std::exchange(fd_, -1)); }
+
+std::optional<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max) {
   std::vector<std::byte> bytes(bytes_max);
   std::size_t have = 0;
   while (have < bytes_max) {
     const auto got = ::read(fd, bytes.data() + have, bytes_max - have);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return os_error("cannot read", path);
+    if (got < 0) return std::nullopt;
     if (got == 0) break;
     have += static_cast<std::size_t>(got);
   }
@@ -59,24 +53,22 @@ result<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max, const st
   return bytes;
 }
 
-result<void> write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+bool write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto put = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return os_error("cannot write", path);
+    if (put < 0) return false;
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
-  return {};
+  return true;
 }
-
-}  // namespace
 
 result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max, const std::string& what) {
   struct stat info {};
   const auto opened = open_regular(path, what, info);
   if (!opened) return opened.error();
   const descriptor file(*opened);
-  return read_some(file.get(), bytes_max, path);
+  return read_opened(file.get(), bytes_max, path);
 }
 
 result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max, const std::string& what) {
@@ -88,7 +80,7 @@ result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t 
   if (size > bytes_max)
     return error(error_code::usage,
                  fmt::format("{} {} has {} bytes, expected at most {}", what, path, size, bytes_max));
-  return read_some(file.get(), size, path);
+  return read_opened(file.get(), size, path);
 }
 
 result<std::string> replaceable(const std::string& path) {
@@ -123,7 +115,7 @@ result<void> replace_file(const std::string& given, std::span<const std::span<co
     return e;
   };
   for (const auto& piece : pieces)
-    if (auto ok = write_all(file.get(), piece, path); !ok) return give_up(std::move(ok.error()));
+    if (!write_all(file.get(), piece)) return give_up(os_error("cannot write", path));
   if (::fsync(file.get()) != 0 || file.close() != 0) return give_up(os_error("cannot write", path));
   if (::rename(temporary.c_str(), path.c_str()) != 0) return give_up(os_error("cannot write", path));
   const auto folder = std::filesystem::path(path).parent_path();

@@ -5,11 +5,35 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe::host {
+
+// An open file of the system, closed with its owner; negative: none.
+class descriptor {
+ public:
+  explicit descriptor(int fd) noexcept : fd_(fd) {}
+  descriptor(descriptor&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
+  descriptor& operator=(descriptor&&) = delete;
+  ~descriptor() {
+    if (fd_ >= 0) close();
+  }
+  int get() const noexcept { return fd_; }
+  // Closing may report a write that failed late: negative, and errno.
+  int close() noexcept;
+
+ private:
+  int fd_;
+};
+
+// Up to `bytes_max` bytes, fewer at the end of the file. nullopt: errno says why.
+std::optional<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max);
+// All of them, however many calls that takes. False: errno says why.
+bool write_all(int fd, std::span<const std::byte> bytes);
 
 // The first `bytes_max` bytes, or fewer where the file is shorter. `what` is for errors ("training images").
 result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max, const std::string& what);

@@ -33,6 +33,10 @@ caf::behavior program_actor(caf::event_based_actor*, sim_program* p) {
       },
       [p](const job_progress& m) { p->losses.push_back(m); },
       [p](job_variables& m) { p->variables.push_back(std::move(m)); },
+      [p](job_recovering& m) {
+        (m.has_resumed ? p->resumed : p->recovering).push_back(std::move(m.text));
+      },
+      [p](job_note& m) { p->notes.push_back(std::move(m.text)); },
       [p](worker_lost& m) {
         p->workers_lost.push_back(std::move(m.text));
         p->worker_lost_ns = p->now_ns();
@@ -128,6 +132,7 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
   n.cluster = "simulated";
   n.clock = p->clock;
   n.wall_clock_ns = wall_clock;
+  n.now_ns = [this] { return now_ns(); };
   n.ops = &tables_.ops;
   n.kernels = &tables_.kernels;
   n.device = &tables_.device;

@@ -44,7 +44,7 @@ struct sim_program {
   bool has_started = false;
   std::vector<job_progress> losses;
   std::vector<job_variables> variables;
-  std::vector<std::string> workers_lost;
+  std::vector<std::string> workers_lost, recovering, resumed, notes;
   std::optional<job_totals> finished;
   std::optional<job_failed> failed;
   std::vector<node_answer> answers;
