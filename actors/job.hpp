@@ -1,24 +1,31 @@
 #pragma once
-// A job actor coordinates one run of a plan: it places the parts, starts them, watches nodes and failures, and tells the program.
-// It lives in the program that started the job; the program only observes.
+// A job actor coordinates one job: it carries out what runtime/job_coordinator.hpp decides, and tells the program. It lives in the
+// program that started the job; the program only observes.
 //
 //   job_actor
 //   message        from        effect                                                     to the program
-//   peer_message   node        part_placed, part_ended of a participant                   job_started | job_failed
-//   member_down    node        tolerated (async worker) or fatal                          worker_lost | job_failed
+//   peer_message   node        placed, ended, halted, saved of a participant              job_started | job_failed
+//   local_part     node        the part in this process, with its handles                 -
+//   member_up      node        a node that may take work                                  -
+//   member_down    node        tolerated (async worker), recovered from, or fatal         worker_lost | job_recovering | job_failed
 //   fetched        fetch       losses become progress, variables become observations      job_progress, job_variables
+//   epoch_claimed  archive     the next epoch may be placed                               -
+//   cut_written    archive     a checkpoint is there                                      job_note
+//   want_cut       node        make a checkpoint now                                      -
 //   stop_job       program     end all parts                                              job_failed
-//   placing_overdue node       fatal while a participant has not placed its part          job_failed
+//   job_tick       node        deadlines, pauses, checkpoints by time                     -
 //
 // JB-1  The program gets exactly one job_finished or job_failed, as the last message.
 // JB-2  After that no actor of the job runs on any node that can be reached: every one was told to stop.
-// JB-3  fed = applied + dropped + in flight, per worker, in the last message (runtime/supervision.hpp).
+// JB-3  fed = applied + dropped + in flight, per worker, in the last message (runtime/job_coordinator.hpp).
+// Supervision: temporary; a job actor that ends by a bug takes its job with it.
 // Ends: with its last message.
 
 #include "actors/node.hpp"
 
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,29 +47,40 @@ struct job_variables {  // an observation: values in order of the variables' nam
 struct worker_lost {
   std::string text;
 };
-struct worker_account {
-  std::uint64_t fed = 0, applied = 0, dropped = 0, in_flight = 0;
+struct job_recovering {  // a failure that the job goes on after; or (resumed) it goes on now, from `step`
+  bool has_resumed = false;
+  std::uint64_t step = 0;
+  std::string text;
 };
-struct job_totals {
-  std::vector<worker_account> workers;
-  std::uint64_t actors = 0;         // of the job, on all nodes
-  std::uint64_t op_actors = 0;
-  std::uint64_t data_messages = 0;  // items on edges, credits not counted
+struct job_note { std::string text; };
+struct local_part {  // node -> job
+  std::uint32_t epoch = 0;
+  std::shared_ptr<const part_handles> handles;
 };
+struct want_cut {};
+struct job_tick {};
 struct job_finished { job_totals totals; };
 struct job_failed {
   std::string line;
   job_totals totals;
 };
 struct stop_job { std::string reason; };
-struct placing_overdue {};  // node: by now every participant should have answered
 
 // What a plan says of its job: name, workers, shards, kind of update, steps.
 void describe(const plan& p, job_snapshot& out);
 
-caf::actor spawn_job(caf::actor_system& sys, caf::execution_unit* worker, job_id id, std::shared_ptr<const job_request> request,
-                     caf::actor node, caf::actor program, std::map<node_id, member_info> members, std::shared_ptr<actor_record> record,
-                     std::shared_ptr<job_snapshot> board);
+struct job_arguments {
+  job_id id{};
+  std::shared_ptr<const job_request> request;
+  caf::actor node, archive, program;
+  std::vector<member_info> members;         // who has a link to this process, and itself
+  member_info self;
+  std::function<std::int64_t()> now_ns;     // monotonic
+  std::function<std::uint64_t()> wall_clock_ns;
+  std::shared_ptr<actor_record> record;
+  std::shared_ptr<job_snapshot> board;      // what the job shows; read by the node, on the same worker
+};
+caf::actor spawn_job(caf::actor_system& sys, caf::execution_unit* worker, job_arguments arguments);
 
 }  // namespace troupe
 
@@ -73,4 +91,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::worker_lost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_finished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_job)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::placing_overdue)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_recovering)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_note)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local_part)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::want_cut)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_tick)

@@ -332,7 +332,7 @@ member_core::link_entry& member_core::link_to(const member_info& peer, std::uint
     membership_->link_lost(id, now());
     run_actions();
   };
-  hooks.no_memory = [this](job_id job, std::string text) { tell(worker_, node_, part_event{job, part_event_kind::failed, std::move(text), "receive", 0, {}}); };
+  hooks.no_memory = [this](job_id job, std::string text) { tell(worker_, node_, part_event{job, 0, part_event_kind::failed, std::move(text), "receive", 0, {}}); };
   hooks.broken = [this](node_id id, const error& e) { give_up_link(id, e.message()); };
   auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs);
   auto actor = spawn_link(*system_, worker_, core);

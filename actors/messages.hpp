@@ -40,10 +40,13 @@ struct peer_lost {  // nothing more comes to `port` (a shard: from that worker);
   std::uint32_t port = 0;
   std::string reason;
 };
+struct mark_cut { std::uint32_t mark = 0; };  // supervisor, to those who mark cuts: what you make next is not in cut `mark` any more
+struct cut_saved { std::uint64_t step = 0; }; // archive, to a shard: the cut that you gave out is saved, or given up
 struct end_actor {};  // supervisor: drop everything and end
 
 using port_actor = caf::typed_actor<caf::reacts_to<wire_ports>, caf::reacts_to<start_firing>, caf::reacts_to<tensor_ready>,
-                                    caf::reacts_to<credit>, caf::reacts_to<peer_lost>, caf::reacts_to<end_actor>>;
+                                    caf::reacts_to<credit>, caf::reacts_to<peer_lost>, caf::reacts_to<mark_cut>,
+                                    caf::reacts_to<cut_saved>, caf::reacts_to<end_actor>>;
 
 // All actors of a job's part in this process; kept by each of them until it ends.
 struct part_handles {
@@ -63,6 +66,19 @@ struct send_tensor {  // send actor: `value` for edge `edge`; the link keeps it 
 struct return_credit {  // receive actor: one item of `edge` has been passed on
   job_id job{};
   std::uint32_t edge = 0;
+};
+
+// --- to the archive ---------------------------------------------------------------------------------------------------------
+
+struct save_shard {  // shard: part of a cut; the tensors stay as they are while they are held
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::uint64_t step = 0;
+  std::uint32_t actor = 0;
+  std::string variable;
+  std::vector<std::uint64_t> applied;  // by worker
+  tensor values, velocity;
+  caf::actor from;                     // is told cut_saved
 };
 
 // --- to supervisors ---------------------------------------------------------------------------------------------------------
@@ -92,6 +108,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::start_firing)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::tensor_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::credit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::peer_lost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::mark_cut)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cut_saved)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::save_shard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_actor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_tensor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::return_credit)

@@ -1,31 +1,30 @@
 #pragma once
-// A node: the process as a member of a cluster. It holds the table of parts, spawns its part of every job, answers questions, and
-// routes control messages between jobs, parts and peers.
+// A node: the process as a member of a cluster. It holds the table of parts (part_table.hpp), answers questions, and routes
+// control messages between jobs, parts and peers.
 //
 //   node_actor
 //   message       from               effect                                                  answer
-//   member_up     member             a link to that peer works                               -
+//   member_up     member             a link to that peer works; jobs here learn of it        -
 //   member_down   member             its parts and jobs learn of it                          -
 //   view_changed  member             what `nodes` answers                                    -
-//   peer_message  link, itself       route: place, start, stop, query ... see wire.capnp     by to_node
+//   peer_message  link, itself       route: place, start, halt, stop ... see wire.capnp      by to_node
 //   to_node       jobs, supervisors  pass on through the peer's link (or to itself)          -
 //   part_event    supervisors        tell the coordinator                                    -
 //   job_bound     links              the part is placed once all links know its edges        -
+//   part_on_disk  archive            tell the coordinator                                    -
+//   shards_loaded archive            go on placing the part that waits for them              -
 //   run_job       program            spawn a job actor that coordinates it                   job_started, ... to the program
 //   get_view      program            -                                                       view_changed
 //   stop_own_job  program            pass on to that job                                     -
 //   job_over      job                forget it (stays listed for a minute)                   -
 //   ask           link, program      collect a node_answer                                   answered
-//   member_event  member             remember it among the events                            -
+//   member_event  member, job        remember it among the events                            -
 //   rejoined      member             we were fenced: stop all parts and jobs, be who we are  jobs_changed
 //   set_member    process            whom to tell how many parts run here                    -
-//   node_tick     timer              sample streams, forget what ended a minute ago          -
+//   node_tick     timer              sample streams, drive jobs, forget what ended a minute ago -
 //   end_node      program            stop all parts and jobs, then end                       node_ended to the program
 //
-// NO-1  A node runs at most one part per (job, epoch); a repeated `place` is answered and otherwise ignored.
-// NO-2  A part whose coordinator is dead or gone is stopped at once.
-// NO-3  A part is `placed` only when every link knows its edges: nothing can arrive for it before.
-// NO-4  A message for a part or job that is not here is dropped and counted.
+// NO-4  A message for a part or job that is not here is dropped and counted. (The others are in part_table.hpp.)
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
@@ -33,13 +32,16 @@
 #include "actors/planted_bugs.hpp"
 #include "actors/port_actor.hpp"
 #include "runtime/actor_record.hpp"
+#include "runtime/checkpoint.hpp"
 #include "runtime/control_message.hpp"
+#include "runtime/job_coordinator.hpp"
 #include "runtime/snapshot.hpp"
 
 #include <caf/event_based_actor.hpp>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -82,6 +84,7 @@ struct unbind_job { job_id job{}; };
 enum class part_event_kind : std::uint8_t { placed, failed, done, stopped };
 struct part_event {
   job_id job{};
+  std::uint32_t part = 0;                       // its number in this process
   part_event_kind kind = part_event_kind::placed;
   std::string text, actor;  // of a failure
   std::uint64_t step = 0;
@@ -94,9 +97,21 @@ struct task_lost {                                // node -> supervisor: the nod
 };
 
 struct job_request {
-  plan job_plan;
-  std::vector<node_id> nodes;  // by task
+  // A plan that is placed once ...
+  plan job_plan{};
+  std::vector<node_id> nodes{};     // by task
   bool fetches_to_program = false;  // fetched values go to the program directly, not by way of the job
+  // ... or a training, which may be placed again.
+  std::optional<training_program> program{};
+  role_map roles{};
+  failure_policy on_failure = failure_policy::stop;
+  restart_limits limits{};
+  checkpoint_policy checkpoints{};
+  checkpoint_schedule schedule{};           // stands in every manifest
+  std::uint32_t keep = 3;                   // checkpoints
+  std::shared_ptr<const void> keeps_lock{}; // on the job's folder, while the job lives
+
+  const std::string& name() const { return program ? program->name() : job_plan.name; }
 };
 struct run_job {
   std::shared_ptr<const job_request> request;
@@ -124,12 +139,14 @@ struct node_environment {
   std::string cluster;
   std::shared_ptr<coarse_clock> clock;
   std::function<std::uint64_t()> wall_clock_ns;   // for ids and ages of jobs
+  std::function<std::int64_t()> now_ns;           // monotonic, for deadlines
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
   std::uint64_t memory_bytes = 0;                 // for all parts together; 0: no limit
   std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
   caf::execution_unit* service = nullptr;
+  caf::actor archive;                             // null: this node neither writes nor reads checkpoints
   const planted_bugs* bugs = nullptr;             // tests only
 };
 
@@ -137,7 +154,10 @@ caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
 
 // The supervisor of one part: spawns its actors, wires them, ends them; reports part_events to the node.
 //   actor_ready, actor_done, actor_failed   port actors
-//   start_firing, stop_part_actors, task_lost   node
+//   start_firing, mark_cut, stop_part_actors, task_lost   node
+// Its policy, in OTP's words: one for all, and no restart of its own. What its actors have sent each other is gone with any one of
+// them, so that a failure of one ends them all, by way of the job, which begins a new epoch.
+//
 // SU-1  A part fails once: with the first failure that is not derived from a lost peer.
 // Ends: on stop_part_actors, after all its actors have ended.
 struct part_request {

@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace troupe {
 
 namespace {
@@ -52,6 +55,8 @@ class op_logic final : public port_logic {
     return {};
   }
 
+  void on_mark(const mark_cut& m) override { mark_ = m.mark; }
+
   void advance() override {
     for (std::uint32_t n = 0; is_started_ && !is_done() && !has_failed_ && !must_wait(); ++n) {
       if (n == firings_a_turn) return come_back();  // nothing may hold back the end
@@ -66,8 +71,10 @@ class op_logic final : public port_logic {
       auto& head = ports_.in[i].queue.front();
       if (i == 0) t = head.t;
       expects(head.t == t, "PO-2: all inputs of a firing have one tag");
+      t.mark = std::max(t.mark, head.t.mark);
       inputs_[i] = std::move(head.value);
     }
+    if (mark_ != 0) t.mark = std::exchange(mark_, 0);
     if (auto ran = run(t); !ran) return fail(std::move(ran.error()).while_doing(fmt::format("{} in step {}", record_.name, t.step)));
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
       emit(port, t, std::move(outputs_[port]));
@@ -86,7 +93,7 @@ class op_logic final : public port_logic {
       outputs_[0] = inputs_[0];
       return {};
     }
-    bool is_new = is_source_ || fired_ == 0;
+    bool is_new = is_source_ || !is_prepared_;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       if (is_new || inputs_[i].spec() != input_specs_[i]) {
         input_specs_[i] = inputs_[i].spec();
@@ -109,8 +116,9 @@ class op_logic final : public port_logic {
       if (!shapes) return at_line(shapes.error(), op);
       results.push_back(std::move(*shapes));
     }
-    if (is_source_ && fired_ > 0 && results.back() == output_specs_) return {};
+    if (is_source_ && is_prepared_ && results.back() == output_specs_) return {};
     output_specs_ = std::move(results.back());
+    is_prepared_ = true;
     return kernel_->prepare(input_specs_, output_specs_);
   }
 
@@ -127,6 +135,8 @@ class op_logic final : public port_logic {
   std::unique_ptr<kernel> kernel_;
   bool is_forwarding_ = false;
   bool is_source_ = false;
+  bool is_prepared_ = false;
+  std::uint32_t mark_ = 0;  // for the next firing
   std::vector<tensor> inputs_, outputs_;
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;

@@ -57,6 +57,8 @@ port_shell::behavior_type port_shell::make_behavior() {
       [this](wire_ports& m) { guarded([&](port_logic& l) { l.wire(*m.handles); }); },
       [this](start_firing) { guarded([](port_logic& l) { l.start(); }); },
       [this](const peer_lost& m) { guarded([&](port_logic& l) { l.on_peer_lost(m); }); },
+      [this](const mark_cut& m) { guarded([&](port_logic& l) { l.on_mark(m); }); },
+      [this](const cut_saved& m) { guarded([&](port_logic& l) { l.on_saved(m); }); },
       [this](end_actor) { quit(); },
   };
 }
@@ -70,6 +72,7 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
       pool_(*part_->pools[plan_.stream % part_->pools.size()]),
       meter_(*part_->meters[plan_.stream % part_->meters.size()]) {
   const auto& plan = *part_->job_plan;
+  fired_ = plan_.start;
   for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
 }
 

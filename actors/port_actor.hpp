@@ -8,6 +8,8 @@
 //   tensor_ready  producer, link, program  keep the item; fire while possible               -
 //   credit        consumer, link, program  the outlet holds a credit again; fire            -
 //   peer_lost     supervisor, producer     the port is lost; pass it on                     -
+//   mark_cut      supervisor               what is made next carries the mark               -
+//   cut_saved     archive                  a shard may give out the next cut                -
 //   end_actor     supervisor               drop everything and end                          -
 //
 // PA-1  A credit taken is given back exactly once per item (runtime/credit.hpp).
@@ -23,6 +25,7 @@
 #include "actors/planted_bugs.hpp"
 #include "devices/kernel.hpp"
 #include "runtime/actor_record.hpp"
+#include "runtime/kept_shard.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/ports.hpp"
 
@@ -39,18 +42,20 @@ struct stream_meter {
 
 // The ledger of a shard, by worker, as its actor writes it and a part's last report reads it.
 struct shard_counters {
-  explicit shard_counters(std::size_t workers) : received(workers), applied(workers), dropped(workers) {}
-  std::vector<std::atomic<std::uint64_t>> received, applied, dropped;
+  explicit shard_counters(std::size_t workers) : received(workers), applied(workers), dropped(workers), duplicates(workers) {}
+  std::vector<std::atomic<std::uint64_t>> received, applied, dropped, duplicates;
 };
 
 // What all actors of a part share. Constant after the part is made, but for the credits, which are atomics.
 struct part_context {
   job_id job{};
+  std::uint32_t epoch = 0;
   std::uint32_t part = 0;  // number of the part in its process, for the meter
   std::shared_ptr<const plan> job_plan;
   std::deque<edge_credit> credits;                     // by edge; of edges inside this process
   std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it
   std::vector<std::shared_ptr<shard_counters>> ledgers;  // by actor; null for all but the shards here
+  std::vector<std::shared_ptr<kept_shard>> kept;         // by actor; null for all but the shards here
   std::vector<stream_meter*> meters;                   // by stream
   std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // by stream
   const op_table* ops = nullptr;
@@ -58,6 +63,7 @@ struct part_context {
   host_device* device = nullptr;
   const planted_bugs* bugs = nullptr;  // tests only
   caf::actor supervisor;
+  caf::actor archive;  // who saves cuts
   caf::actor program;  // who takes fetched values; null where the program runs elsewhere
 };
 
@@ -89,11 +95,15 @@ class port_logic {
   void start() {
     is_started_ = true;
     is_coming_back_ = false;
-    if (!has_failed_) advance();
+    if (has_failed_) return;
+    if (is_done()) report_done();  // in an earlier epoch
+    advance();
   }
   virtual void on_tensor(tensor_ready& m);
   virtual void on_credit(const credit& m);
   virtual void on_peer_lost(const peer_lost& m);
+  virtual void on_mark(const mark_cut&) {}
+  virtual void on_saved(const cut_saved&) {}
   void fail(const error& e);
 
  protected:
@@ -124,6 +134,8 @@ class port_logic {
     stream_meter& meter_;
   };
   void update_queue();
+
+  caf::actor_system& system() const { return self_.system(); }
 
   port_shell& self_;
   std::shared_ptr<const part_context> part_;

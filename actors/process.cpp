@@ -1,5 +1,6 @@
 #include "actors/process.hpp"
 
+#include "actors/archive.hpp"
 #include "actors/io_loop.hpp"
 #include "actors/local_discovery.hpp"
 #include "actors/member.hpp"
@@ -7,6 +8,7 @@
 #include "actors/tcp_transport.hpp"
 #include "actors/tell.hpp"
 #include "devices/host/host_device.hpp"
+#include "devices/host/host_disk.hpp"
 #include "runtime/address.hpp"
 #include "runtime/op_table.hpp"
 
@@ -36,6 +38,10 @@ void random_bytes(std::span<std::byte> out) {
 std::uint64_t wall_clock_ns() {
   return static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+std::int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // Equal in two processes only where each may ask the kernel whether the other's pid lives: containers of one host, or
@@ -100,11 +106,12 @@ struct process::parts {
   op_table ops = make_op_table();
   kernel_table kernels = make_host_kernels();
   host_device device;
+  std::unique_ptr<disk> files = make_host_disk();
   std::unique_ptr<local_discovery> discovery;
   std::shared_ptr<member_core> member;
   scheduler_config config;
   std::unique_ptr<caf::actor_system> system;
-  caf::actor node, member_actor;
+  caf::actor node, member_actor, archive;
   std::uint32_t streams = 1;
   bool has_left = false;
 };
@@ -167,12 +174,14 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.cluster = options.cluster;
   node.clock = p->clock;
   node.wall_clock_ns = wall_clock_ns;
+  node.now_ns = monotonic_ns;
   node.ops = &p->ops;
   node.kernels = &p->kernels;
   node.device = &p->device;
   node.memory_bytes = options.memory_bytes;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   node.service = workers.service();
+  node.archive = p->archive = spawn_archive(*p->system, workers.disk(), *p->files);
   p->node = spawn_node(*p->system, std::move(node));
   end_with(p->node, "node");
   p->member_actor = spawn_member(*p->system, workers.io(), p->member, p->node);
@@ -187,6 +196,7 @@ caf::actor_system& process::system() { return *parts_->system; }
 const caf::actor& process::node() const { return parts_->node; }
 const std::string& process::address() const { return parts_->member->self().address; }
 const op_table& process::ops() const { return parts_->ops; }
+disk& process::files() const { return *parts_->files; }
 std::uint32_t process::streams() const { return parts_->streams; }
 
 void process::leave(const std::string& reason) {
@@ -201,6 +211,7 @@ void process::leave(const std::string& reason) {
   }
   p.node = nullptr;
   p.member_actor = nullptr;
+  p.archive = nullptr;
   p.system.reset();
 }
 

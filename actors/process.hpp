@@ -2,10 +2,11 @@
 // A process of Troupe: one node in one actor system, with its threads, its clock and its network. troupe-node is one of these,
 // and so is every program that runs jobs, alone or as a client of a cluster.
 //
-// Threads: `streams` host streams, one service worker, one I/O worker. start() and leave() from the program's thread.
+// Threads: `streams` host streams, one service worker, one for the disk, one I/O worker. start() and leave() from the program's thread.
 // Ownership: everything of the process lives here; two of them live side by side in one program.
 
 #include "actors/node.hpp"
+#include "devices/disk.hpp"
 #include "runtime/control_message.hpp"
 #include "schema/error.hpp"
 
@@ -40,6 +41,7 @@ class process {
   const caf::actor& node() const;
   const std::string& address() const;  // HOST:PORT that others reach this process at
   const op_table& ops() const;
+  disk& files() const;
   std::uint32_t streams() const;
   // Ends jobs and parts, says goodbye to the cluster, ends all actors and threads.
   void leave(const std::string& reason);

@@ -3,7 +3,8 @@
 // feed:  takes tensors from the program, in order, and gives each the next tag. It tells the program when one has been taken, so
 //        a program that feeds faster than the graph runs is held back like any producer.
 // fetch: one item per port makes a firing, which goes to the program; the program gives a credit back when it is done
-//        with it, so a program that does not take its values holds the graph back like any consumer.
+//        with it, so a program that does not take its values holds the graph back like any consumer. One that awaits receipt
+//        hands on at once what is complete: whoever made it counts on that.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
@@ -54,7 +55,10 @@ class fetch_logic final : public port_logic {
 
  private:
   result<void> open() override {
-    taken_.resize(ports_.in.size());
+    for (auto edge : self_plan().inputs) {
+      const auto& p = *part_->job_plan;
+      taken_.push_back(p.actors[p.edges[edge].from.actor].start);
+    }
     return {};
   }
 
@@ -76,7 +80,7 @@ class fetch_logic final : public port_logic {
       const auto port = next_port();
       if (port < 0 && has_all_there_will_be()) return report_done();
       if (port < 0) return record_.enter(actor_state::waiting_for_input, missing_);
-      if (credits_ == 0) return record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
+      if (credits_ == 0 && !self_plan().awaits_receipt) return record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
       fire(static_cast<std::uint32_t>(port));
     }
   }
@@ -120,7 +124,7 @@ class fetch_logic final : public port_logic {
       give_back(i);
     }
     turn_ = (port + 1) % n;
-    --credits_;
+    if (credits_ > 0) --credits_;
     std::uint64_t bytes = 0;
     for (const auto& v : out.values) bytes += v.size_bytes();
     record_.count_out(bytes);

@@ -169,16 +169,17 @@ caf::actor_system::module* pinned_scheduler::make(caf::actor_system& sys, caf::d
 }
 
 caf::execution_unit* pinned_scheduler::stream(std::uint32_t i) noexcept { return workers_[i % streams()].get(); }
-caf::execution_unit* pinned_scheduler::service() noexcept { return workers_[workers_.size() - 2].get(); }
+caf::execution_unit* pinned_scheduler::service() noexcept { return workers_[streams()].get(); }
+caf::execution_unit* pinned_scheduler::disk() noexcept { return workers_[streams() + 1].get(); }
 caf::execution_unit* pinned_scheduler::io() noexcept { return workers_.back().get(); }
-std::uint32_t pinned_scheduler::streams() const noexcept { return static_cast<std::uint32_t>(workers_.size() - 2); }
+std::uint32_t pinned_scheduler::streams() const noexcept { return static_cast<std::uint32_t>(workers_.size() - 3); }
 
 void pinned_scheduler::dispatch(caf::resumable* job, worker* from) {
   const auto* home = home_of(job);
   if (from != nullptr && home == from) return from->push_local(job);
   const auto at = std::find_if(workers_.begin(), workers_.end(), [&](const auto& w) { return w.get() == home; });
   // CAF's own actors are spawned without a worker, and find theirs here.
-  (at != workers_.end() ? *at : workers_[workers_.size() - 2])->push_inbox(job);
+  (at != workers_.end() ? *at : workers_[streams()])->push_inbox(job);
 }
 
 void pinned_scheduler::enqueue(caf::resumable* what) {
@@ -193,6 +194,7 @@ void pinned_scheduler::start() {
     workers_.push_back(std::make_unique<worker>(*this, nullptr, [f = cfg.on_stream_thread, i] {
       if (f) f(i);
     }));
+  workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr));
   workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr));
   workers_.push_back(std::make_unique<worker>(*this, cfg.io, nullptr));
   for (auto& w : workers_) w->start();

@@ -52,9 +52,10 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
   ~pinned_scheduler() override;
   static caf::actor_system::module* make(caf::actor_system& sys, caf::detail::type_list<>);
 
-  // Workers to spawn on. The service worker runs everything that is neither op nor I/O.
+  // Workers to spawn on. The service worker runs everything that is neither op nor I/O; the disk's may block.
   caf::execution_unit* stream(std::uint32_t i) noexcept;
   caf::execution_unit* service() noexcept;
+  caf::execution_unit* disk() noexcept;
   caf::execution_unit* io() noexcept;
   std::uint32_t streams() const noexcept;
 
@@ -69,7 +70,7 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
   class worker;
   void dispatch(caf::resumable* job, worker* from);
 
-  std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, then I/O
+  std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, disk, I/O
   std::unique_ptr<caf::actor_clock> clock_;
 };
 

@@ -3,12 +3,18 @@
 #include "actors/job.hpp"
 #include "actors/process.hpp"
 #include "actors/tell.hpp"
+#include "devices/host/idx_sampler.hpp"
+#include "runtime/checkpoint_store.hpp"
 #include "runtime/placement.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
 #include <map>
 
 namespace troupe {
@@ -21,6 +27,9 @@ training_totals to_public(const job_totals& t) {
   out.actors = t.actors;
   out.op_actors = t.op_actors;
   out.data_messages = t.data_messages;
+  out.recoveries = t.recoveries;
+  out.redone = t.redone;
+  out.checkpoints = t.checkpoints;
   return out;
 }
 
@@ -44,7 +53,7 @@ class job_client {
 
 class training_impl final : public training, private job_client {
  public:
-  training_impl(process& p, std::shared_ptr<const job_request> request) : job_client(p) {
+  training_impl(process& p, std::shared_ptr<const job_request> request, std::vector<std::string> notes) : job_client(p), notes_(std::move(notes)) {
     tell(nullptr, process_.node(), run_job{std::move(request), mailbox()});
   }
   ~training_impl() override {
@@ -62,6 +71,12 @@ class training_impl final : public training, private job_client {
     using kind = training_event::kind;
     if (is_over_) return std::nullopt;
     training_event e;
+    if (!notes_.empty()) {
+      e.type = kind::note;
+      e.text = std::move(notes_.front());
+      notes_.erase(notes_.begin());
+      return e;
+    }
     self_->receive(
         [&](job_started&) { e.type = kind::started; },
         [&](const job_progress& m) {
@@ -79,6 +94,15 @@ class training_impl final : public training, private job_client {
           e.type = kind::worker_lost;
           e.text = std::move(m.text);
         },
+        [&](job_recovering& m) {
+          e.type = m.has_resumed ? kind::resumed : kind::recovering;
+          e.step = m.step;
+          e.text = std::move(m.text);
+        },
+        [&](job_note& m) {
+          e.type = kind::note;
+          e.text = std::move(m.text);
+        },
         [&](const job_finished& m) {
           e.type = kind::finished;
           e.totals = to_public(m.totals);
@@ -94,6 +118,9 @@ class training_impl final : public training, private job_client {
     after_message();
     return e;
   }
+
+ private:
+  std::vector<std::string> notes_;  // from before it started
 };
 
 class stepper_impl final : public stepper, private job_client {
@@ -202,28 +229,20 @@ class session_impl final : public session {
     const auto view = look();
     const auto nodes = usable(view);
     if (!is_alone_ && nodes.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
-    auto placed = place_training(nodes, view.self.id, o.workers, o.shards);
-    if (!placed) return placed.error();
-    training_spec spec;
-    spec.workers = o.workers;
-    spec.shards = o.shards;
-    spec.update = o.update;
-    spec.optimizer = o.optimizer;
-    spec.seed = o.seed;
-    spec.steps = o.steps;
-    spec.observe_every = o.observe_every;
-    spec.tasks = static_cast<std::uint32_t>(placed->nodes.size());
-    spec.task_names = placed->task_names;
-    spec.worker_task = placed->worker_task;
-    spec.shard_task = placed->shard_task;
-    spec.client_task = placed->client_task;
-    auto compiled = compile_training(g, loss, spec, o.compile);
-    if (!compiled) return compiled.error();
-    for (const auto& a : compiled->actors)
-      if (a.kind == actor_kind::feed)
-        return error(error_code::usage, fmt::format("the loss depends on input '{}', which nobody feeds in training: read samples with idx_batch", a.name));
-    auto request = std::make_shared<job_request>(job_request{std::move(*compiled), placed->nodes, false});
-    return std::unique_ptr<training>(std::make_unique<training_impl>(*process_, std::move(request)));
+    const bool may_share = o.on_failure != failure_policy::stop;
+    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share);
+    if (!roles) return roles.error();
+    auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
+    if (!program) return program.error();
+    if (auto fed = check_unfed(*program, place_roles(*roles, view.self.id)); !fed) return fed.error();
+    auto request = std::make_shared<job_request>();
+    request->program = std::move(*program);
+    request->roles = std::move(*roles);
+    request->on_failure = o.on_failure;
+    request->limits = o.limits;
+    std::vector<std::string> notes;
+    if (auto ready = open_checkpoints(o.checkpoints, view.self, *request, notes); !ready) return ready.error();
+    return std::unique_ptr<training>(std::make_unique<training_impl>(*process_, std::move(request), std::move(notes)));
   }
 
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches, const compile_options& o) override {
@@ -253,6 +272,115 @@ class session_impl final : public session {
   }
 
  private:
+  static training_spec make_spec(const training_options& o, const task_map& where) {
+    training_spec spec;
+    spec.workers = o.workers;
+    spec.shards = o.shards;
+    spec.update = o.update;
+    spec.optimizer = o.optimizer;
+    spec.seed = o.seed;
+    spec.steps = o.steps;
+    spec.observe_every = o.observe_every;
+    spec.is_recoverable = o.on_failure != failure_policy::stop;
+    spec.has_cuts = !o.checkpoints.folder.empty();
+    spec.cut_every = o.checkpoints.every_steps;
+    spec.tasks = static_cast<std::uint32_t>(where.task_names.size());
+    spec.task_names = where.task_names;
+    spec.worker_task = where.worker_task;
+    spec.shard_task = where.shard_task;
+    spec.client_task = where.client_task;
+    return spec;
+  }
+
+  static result<void> check_unfed(const training_program& program, const task_map& where) {
+    const auto placed = program.place(where, {});
+    if (!placed) return placed.error();
+    for (const auto& a : placed->actors)
+      if (a.kind == actor_kind::feed)
+        return error(error_code::usage, fmt::format("the loss depends on input '{}', which nobody feeds in training: read samples with idx_batch", a.name));
+    return {};
+  }
+
+  // The job's folder is ours from here to the job's end: locked, and its next epoch claimed.
+  result<void> open_checkpoints(const checkpoint_options& o, const member_info& self, job_request& request, std::vector<std::string>& notes) {
+    if (o.folder.empty()) return {};
+    checkpoint_store store(process_->files(), o.folder, request.name());
+    auto lock = store.lock_job();
+    if (!lock) return error(lock.error()).while_doing("--checkpoint");
+    request.keeps_lock = std::shared_ptr<const void>(std::move(*lock));
+    request.checkpoints = {o.folder, o.every_steps, o.every.count(), {}, 1};
+    request.schedule = request.program->schedule();
+    request.keep = std::max<std::uint32_t>(1, o.keep);
+    auto begun = begin_at(store, o, *request.program, notes);
+    if (!begun) return begun.error();
+    request.checkpoints.resume_from = std::move(*begun);
+    auto epoch = store.claim_epoch({self.name, self.host, self.pid, static_cast<std::uint64_t>(std::time(nullptr))});
+    if (!epoch) return epoch.error();
+    request.checkpoints.epoch = *epoch;
+    return {};
+  }
+
+  static result<std::optional<known_checkpoint>> begin_at(checkpoint_store& store, const checkpoint_options& o, const training_program& program,
+                                                          std::vector<std::string>& notes) {
+    using none = std::optional<known_checkpoint>;
+    auto latest = store.latest_whole();
+    if (!latest) return latest.error();
+    for (const auto& line : latest->passed_over) notes.push_back("passed over: " + line);
+    if (!latest->manifest) {
+      if (o.resume) notes.push_back(fmt::format("there is no checkpoint in {}: begins at step 0", store.folder()));
+      return none();
+    }
+    const auto& m = *latest->manifest;
+    if (!o.resume)
+      return error(error_code::usage, fmt::format("{} has checkpoints of this job up to step {}: --resume goes on with them; another --name or "
+                                                  "another folder begins anew", store.folder(), m.step));
+    if (auto fits = check_fit(m, o, program); !fits) return fits.error();
+    known_checkpoint k{m.epoch, m.step, m.worker_steps};
+    if (o.rebatch && !compare_schedule(m, program.schedule()).empty()) {
+      auto first = first_of_epoch(m, program);
+      if (!first) return first.error();
+      k.worker_steps.assign(program.spec().workers, *first);
+    }
+    for (auto s : k.worker_steps)
+      if (s > program.spec().steps)
+        return error(error_code::usage, fmt::format("the checkpoint is of step {}, and this run has {} steps", s, program.spec().steps));
+    notes.push_back(fmt::format("goes on with the checkpoint of step {} in {}", m.step, store.folder_of({m.epoch, m.step})));
+    return none(std::move(k));
+  }
+
+  // The same variables always; the same numbers unless they may change.
+  static result<void> check_fit(const checkpoint_manifest& m, const checkpoint_options& o, const training_program& program) {
+    const auto wanted = program.variables();
+    for (const auto& [name, spec] : wanted) {
+      const auto at = std::find_if(m.variables.begin(), m.variables.end(), [&](const auto& v) { return v.name == name; });
+      if (at == m.variables.end()) return error(error_code::usage, fmt::format("the checkpoint is of another graph: it has no variable '{}'", name));
+      if (at->spec != spec)
+        return error(error_code::usage, fmt::format("the checkpoint is of another graph: variable '{}' is {} there, and {} here", name, to_string(at->spec), to_string(spec)));
+    }
+    if (m.variables.size() != wanted.size())
+      return error(error_code::usage, fmt::format("the checkpoint is of another graph: it has {} variables, this one {}", m.variables.size(), wanted.size()));
+    const auto differences = compare_schedule(m, program.schedule());
+    if (!differences.empty() && !o.rebatch)
+      return error(error_code::usage, fmt::format("the checkpoint was made by another schedule: {}; --rebatch goes on with its variables, from the "
+                                                  "beginning of its data epoch", fmt::join(differences, "; ")));
+    return {};
+  }
+
+  static std::uint64_t number_in(const checkpoint_manifest& m, std::string_view key) {
+    for (const auto& [name, text] : m.schedule)
+      if (name == key) return std::strtoull(text.c_str(), nullptr, 10);
+    return 0;
+  }
+
+  // The first step, by the new schedule, of the data epoch that the checkpoint is in.
+  static result<std::uint64_t> first_of_epoch(const checkpoint_manifest& m, const training_program& program) {
+    const auto samples = number_in(m, "samples"), batch = number_in(m, "batch"), workers = number_in(m, "workers");
+    if (samples == 0 || batch == 0 || workers == 0 || m.worker_steps.empty()) return error(error_code::usage, "the checkpoint does not say how its data were batched");
+    const auto old = idx_schedule{samples, batch, workers, 0}.steps_per_epoch();
+    const auto done = *std::min_element(m.worker_steps.begin(), m.worker_steps.end());
+    return done / old * program.steps_per_epoch();
+  }
+
   view_changed look() {
     caf::scoped_actor self{process_->system()};
     view_changed view;

@@ -18,6 +18,7 @@
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/graph.hpp"
+#include "runtime/supervision.hpp"
 #include "schema/error.hpp"
 
 #include <chrono>
@@ -42,6 +43,16 @@ struct session_options {
   std::function<bool()> is_cancelled{};     // asked while open() looks for the cluster; true: it gives up
 };
 
+// Where a training is saved so that it can go on: after the loss of variables, and in another program (`resume`).
+struct checkpoint_options {
+  std::string folder{};                  // that every node reaches under this path; empty: no checkpoints
+  std::uint64_t every_steps = 0;         // async: of each worker, in the mean
+  std::chrono::nanoseconds every{};      // 0: not by time; neither: at the end only
+  std::uint32_t keep = 3;                // the newest ones stay
+  bool resume = false;                   // go on with the newest whole one of a job of this name, if there is one
+  bool rebatch = false;                  // with other numbers than it was made with: its data epoch begins anew
+};
+
 struct training_options {
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
@@ -50,6 +61,11 @@ struct training_options {
   std::uint64_t seed = 1;
   std::uint64_t steps = 1;          // of each worker
   std::uint64_t observe_every = 0;  // sync: versions between two observations of the variables; 0: at the end only
+  // What happens after the loss of a node or a failing actor. Unless it is `stop`, workers may share nodes, and nodes that join
+  // take part of the work.
+  failure_policy on_failure = failure_policy::stop;
+  restart_limits limits{};
+  checkpoint_options checkpoints{};
   compile_options compile{};        // name, fuse, credits
 };
 
@@ -60,6 +76,7 @@ struct worker_totals {
 struct training_totals {
   std::vector<worker_totals> workers;
   std::uint64_t actors = 0, op_actors = 0, data_messages = 0;
+  std::uint64_t recoveries = 0, redone = 0, checkpoints = 0;  // redone: steps made again, all workers together
 };
 
 struct training_event {
@@ -68,6 +85,9 @@ struct training_event {
     loss,         // step, worker (async), loss
     variables,    // values, in order of the variables' names; item: 0, 1, ...
     worker_lost,  // text; asynchronous training goes on
+    recovering,   // text: what failed; the job goes on after it
+    resumed,      // text, step: it goes on now
+    note,         // text: something that people want to know
     finished,     // totals; the last event
     failed,       // text (one line), totals; the last event
     none,         // nothing within the time

@@ -1,13 +1,19 @@
 // A parameter shard: owner of a variable. Gradients come in at one port per logical worker, versions go out at one port per
-// reader. What happens when is decided by runtime/shard_state.hpp; here are the tensors.
+// reader. What happens when is decided by runtime/shard_state.hpp; here are the tensors, which stay with the node when the actor
+// ends (runtime/kept_shard.hpp).
 
 #include "actors/port_actor.hpp"
+#include "actors/tell.hpp"
 #include "devices/host/sgd.hpp"
 #include "runtime/shard_state.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
+#include <utility>
 
 namespace troupe {
 
@@ -18,30 +24,67 @@ class shard_logic final : public port_logic {
   shard_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
       : port_logic(self, std::move(part), actor),
         spec_(self_plan().shard),
-        state_(spec_, shard_state::slots_wanted(spec_)),
+        kept_(*part_->kept[actor]),
         ledger_(*part_->ledgers[actor]) {}
 
  private:
   result<void> open() override {
     if (spec_.spec.type != dtype::f32)
       return error(error_code::usage, "variable '" + spec_.variable + "' is " + to_string(spec_.spec) + ": shards hold f32 only");
-    const auto n = static_cast<std::size_t>(spec_.spec.shape.elements());
-    slots_.resize(state_.slots());
-    slots_[0] = tensor::make(spec_.spec);
-    if (spec_.initializer.type == initializer_spec::kind::uniform)
-      uniform_init({slots_[0].data<float>(), n}, spec_.seed, spec_.variable, spec_.initializer.limit);
-    else
-      zeros_init({slots_[0].data<float>(), n});
-    velocity_ = tensor::make(spec_.spec);
-    zeros_init({velocity_.data<float>(), n});
+    if (auto begun = spec_.restore == restore_kind::kept ? restore() : initialize(); !begun) return begun;
     is_claimed_.resize(outlets_of_.size());
     arrivals_.resize(ports_.in.size());
+    publish();
     return {};
+  }
+
+  result<void> initialize() {
+    const auto n = static_cast<std::size_t>(spec_.spec.shape.elements());
+    kept_version first{0, tensor::make(spec_.spec), tensor::make(spec_.spec)};
+    if (spec_.initializer.type == initializer_spec::kind::uniform)
+      uniform_init({first.values.data<float>(), n}, spec_.seed, spec_.variable, spec_.initializer.limit);
+    else
+      zeros_init({first.values.data<float>(), n});
+    zeros_init({first.velocity.data<float>(), n});
+    begin_with(std::move(first), {});
+    return {};
+  }
+
+  // Of what is kept, the version that all shards of the job go back to; async: the newest.
+  result<void> restore() {
+    const bool is_sync = spec_.update == update_kind::sync;
+    auto at = std::max_element(kept_.slots.begin(), kept_.slots.end(), [](const auto& a, const auto& b) { return a.version < b.version; });
+    if (is_sync) at = std::find_if(kept_.slots.begin(), kept_.slots.end(), [&](const auto& s) { return s.version == spec_.version; });
+    if (kept_.is_torn || at == kept_.slots.end() || !at->version || !at->values || !at->velocity)
+      return error(error_code::failed, fmt::format("variable '{}' at version {} is not kept on this node", spec_.variable, spec_.version));
+    if (at->values.spec() != spec_.spec || at->velocity.spec() != spec_.spec)
+      return error(error_code::failed, fmt::format("variable '{}' is kept as {}, and is {}", spec_.variable, to_string(at->values.spec()), to_string(spec_.spec)));
+    shard_origin origin{*at->version, is_sync ? std::vector<std::uint64_t>(ports_.in.size(), *at->version) : kept_.applied};
+    if (origin.applied.size() != ports_.in.size()) return error(error_code::failed, fmt::format("variable '{}' is kept for other workers", spec_.variable));
+    for (std::size_t w = 0; w < ports_.in.size(); ++w)
+      if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) || origin.applied[w] > spec_.steps[w])
+        return error(error_code::failed, fmt::format("variable '{}' is kept with {} steps of worker {}, which does not fit the plan", spec_.variable, origin.applied[w], w));
+    begin_with(std::move(*at), std::move(origin));
+    return {};
+  }
+
+  void begin_with(kept_version first, shard_origin origin) {
+    state_.emplace(spec_, shard_state::slots_wanted(spec_), origin);
+    kept_.applied = origin.applied.empty() ? std::vector<std::uint64_t>(ports_.in.size()) : std::move(origin.applied);
+    kept_.slots.clear();
+    kept_.slots.resize(state_->slots());
+    kept_.slots[0] = std::move(first);
+    kept_.is_torn = false;
+  }
+
+  void on_saved(const cut_saved&) override {
+    state_->on_saved();
+    advance();
   }
 
   void on_tensor(tensor_ready& m) override {
     record_.count_in(m.value.size_bytes());
-    auto arrived = state_.on_gradient(m.port, m.t.step);
+    auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
     if (!arrived) return fail(arrived.error());
     if (part_->bugs != nullptr) arrivals_[m.port].push_back(++arrived_);
     if (*arrived == shard_state::arrival::queued)
@@ -55,7 +98,7 @@ class shard_logic final : public port_logic {
   void on_credit(const credit& m) override {
     ports_.grant(m.outlet);
     const auto reader = ports_.out[m.outlet].output;
-    if (is_claimed_[reader] && claim(reader)) state_.on_credit(reader);
+    if (is_claimed_[reader] && claim(reader)) state_->on_credit(reader);
     advance();
   }
 
@@ -64,17 +107,18 @@ class shard_logic final : public port_logic {
     ports_.in[m.port].is_lost = true;
     // A synchronous job ends as soon as its coordinator learns of the loss, which is the root cause; this would only follow.
     if (spec_.update == update_kind::sync) return;
-    if (auto lost = state_.worker_lost(m.port); !lost) return fail(std::move(lost.error()).while_doing(m.reason));
+    if (auto lost = state_->worker_lost(m.port); !lost) return fail(std::move(lost.error()).while_doing(m.reason));
     advance();
   }
 
   void advance() override {
     if (!is_started_ || has_failed_) return;
-    while (auto action = state_.next()) std::visit([this](const auto& a) { carry_out(a); }, *action);
+    while (auto action = state_->next()) std::visit([this](const auto& a) { carry_out(a); }, *action);
     publish();
-    if (state_.is_finished()) return report_done();
-    const auto w = state_.waiting();
+    if (state_->is_finished()) return report_done();
+    const auto w = state_->waiting();
     if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, w.index);
+    if (w.type == shard_wait::kind::cut) record_.enter(actor_state::running);
     if (w.type == shard_wait::kind::credit)
       record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
   }
@@ -91,21 +135,9 @@ class shard_logic final : public port_logic {
       gradients_.push_back(std::as_const(head.value).data<float>());
     }
     if (part_->bugs != nullptr && part_->bugs->sums_as_they_come) sort_as_they_came(first, last);
-    auto from = slots_[a.from];
-    auto to = a.from == a.to ? std::move(slots_[a.to]) : take_spare();
-    if (a.from == a.to) {
-      from = tensor();  // a second handle would make it look shared
-      if (!to.is_unique()) {
-        from = std::move(to);
-        to = take_spare();
-      }
-    }
-    const float* source = from ? std::as_const(from).data<float>() : to.data<float>();
-    apply(source, to.data<float>());
-    if (part_->bugs != nullptr && part_->bugs->applies_twice && a.step % 4 == 3) apply(to.data<float>(), to.data<float>());
-    if (a.from == a.to && from) spares_.push_back(std::move(from));
-    if (a.from != a.to && slots_[a.to]) spares_.push_back(std::move(slots_[a.to]));
-    slots_[a.to] = std::move(to);
+    write(a);
+    for (auto i = first; i < last; ++i) ++kept_.applied[i];
+    kept_.is_torn = false;
     for (auto i = first; i < last; ++i) {
       ports_.in[i].queue.pop();
       give_back(static_cast<std::uint32_t>(i));
@@ -115,9 +147,38 @@ class shard_logic final : public port_logic {
     record_.count_step();
   }
 
-  void apply(const float* from, float* to) {
-    sgd_momentum(from, to, velocity_.data<float>(), gradients_, static_cast<std::size_t>(spec_.spec.shape.elements()),
-                 static_cast<float>(spec_.optimizer.learning_rate), static_cast<float>(spec_.optimizer.momentum));
+  // The next version, in its slot; in the place of the one before where nobody has that.
+  void write(const shard_apply& a) {
+    auto& from = kept_.slots[a.from];
+    auto& to = kept_.slots[a.to];
+    auto values = out_of(to.values, a.from == a.to), velocity = out_of(to.velocity, a.from == a.to);
+    kept_.is_torn = a.from == a.to && (!values || !velocity);
+    to.version.reset();
+    apply(from.values, values ? values : from.values, from.velocity, velocity ? velocity : from.velocity);
+    if (part_->bugs != nullptr && part_->bugs->applies_twice && a.step % 4 == 3)
+      apply(values ? values : from.values, values ? values : from.values, velocity ? velocity : from.velocity, velocity ? velocity : from.velocity);
+    if (values) keep_spare(std::exchange(to.values, std::move(values)));
+    if (velocity) keep_spare(std::exchange(to.velocity, std::move(velocity)));
+    to.version = a.version;
+    for (std::uint32_t i = 0; i < state_->slots(); ++i)
+      if (!state_->kept_in(i)) kept_.slots[i].version.reset();
+  }
+
+  // Where to write what goes into `slot`; nothing: right there, in place.
+  tensor out_of(tensor& slot, bool is_in_place) {
+    if (is_in_place && slot.is_unique()) return {};
+    if (!is_in_place && slot && slot.is_unique()) return std::exchange(slot, tensor());
+    return take_spare();
+  }
+
+  void keep_spare(tensor t) {
+    if (t) spares_.push_back(std::move(t));
+  }
+
+  void apply(const tensor& w_in, tensor& w_out, const tensor& v_in, tensor& v_out) {
+    sgd_momentum(w_in.data<float>(), w_out.data<float>(), v_in.data<float>(), v_out.data<float>(), gradients_,
+                 static_cast<std::size_t>(spec_.spec.shape.elements()), static_cast<float>(spec_.optimizer.learning_rate),
+                 static_cast<float>(spec_.optimizer.momentum));
   }
 
   // Of a planted bug.
@@ -133,10 +194,16 @@ class shard_logic final : public port_logic {
 
   void carry_out(const shard_claim& a) {
     is_claimed_[a.reader] = true;
-    if (claim(a.reader)) state_.on_credit(a.reader);
+    if (claim(a.reader)) state_->on_credit(a.reader);
   }
 
-  void carry_out(const shard_send& a) { emit(a.reader, tag{.step = a.item}, slots_[a.slot]); }
+  void carry_out(const shard_send& a) { emit(a.reader, tag{.step = a.item}, kept_.slots[a.slot].values); }
+
+  void carry_out(const shard_cut& a) {
+    const auto& s = kept_.slots[a.slot];
+    tell(self_.context(), part_->archive, save_shard{part_->job, part_->epoch, a.step, actor_, spec_.variable, kept_.applied, s.values,
+                                                     s.velocity, caf::actor_cast<caf::actor>(&self_)});
+  }
 
   // True once every edge of the reader's port has a credit in our hand.
   bool claim(std::uint32_t reader) {
@@ -155,19 +222,20 @@ class shard_logic final : public port_logic {
   }
 
   void publish() {
-    for (std::size_t i = 0; i < state_.ledger().size(); ++i) {
-      const auto& l = state_.ledger()[i];
+    for (std::size_t i = 0; i < state_->ledger().size(); ++i) {
+      const auto& l = state_->ledger()[i];
       ledger_.received[i].store(l.received, std::memory_order_relaxed);
       ledger_.applied[i].store(l.applied, std::memory_order_relaxed);
       ledger_.dropped[i].store(l.dropped, std::memory_order_relaxed);
+      ledger_.duplicates[i].store(l.duplicates, std::memory_order_relaxed);
     }
   }
 
   const shard_spec& spec_;
-  shard_state state_;
+  kept_shard& kept_;
+  std::optional<shard_state> state_;  // from open() on
   shard_counters& ledger_;
-  std::vector<tensor> slots_, spares_;
-  tensor velocity_;
+  std::vector<tensor> spares_;  // of the variable's spec
   std::vector<const float*> gradients_;
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
   std::uint64_t arrived_ = 0;

@@ -35,24 +35,24 @@ struct supervisor_state {
       ++alive;
     }
     for (auto i : request.actors) tell(self->context(), handles->actors[i], wire_ports{handles});
-    if (request.actors.empty()) report({request.context->job, part_event_kind::placed, {}, {}, 0, handles});
-    if (request.actors.empty()) report({request.context->job, part_event_kind::done, {}, {}, 0, {}});
+    if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, handles});
+    if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
   }
 
   void report(part_event e) { tell(self->context(), request.node, std::move(e)); }
 
   void on_ready() {
-    if (++ready == request.actors.size()) report({request.context->job, part_event_kind::placed, {}, {}, 0, handles});
+    if (++ready == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, handles});
   }
 
   void on_done() {
-    if (++done == request.actors.size()) report({request.context->job, part_event_kind::done, {}, {}, 0, {}});
+    if (++done == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
   }
 
   void on_failed(const actor_failed& m) {
     if (std::exchange(has_failed, true)) return;
     const auto& actor = request.context->job_plan->actors[m.actor];
-    report({request.context->job, part_event_kind::failed, m.text, actor.name, m.step, {}});
+    report({request.context->job, request.context->part, part_event_kind::failed, m.text, actor.name, m.step, {}});
   }
 
   void on_down(const caf::down_msg& m) {
@@ -66,6 +66,11 @@ struct supervisor_state {
 
   void start() {
     for (auto i : request.actors) tell(self->context(), handles->actors[i], start_firing{});
+  }
+
+  void mark(const mark_cut& m) {
+    for (auto i : request.actors)
+      if (request.context->job_plan->actors[i].marks_cuts) tell(self->context(), handles->actors[i], mark_cut{m});
   }
 
   void on_task_lost(const task_lost& m) {
@@ -86,7 +91,7 @@ struct supervisor_state {
 
   void end_if_empty() {
     if (alive > 0) return;
-    report({request.context->job, part_event_kind::stopped, {}, {}, 0, {}});
+    report({request.context->job, request.context->part, part_event_kind::stopped, {}, {}, 0, {}});
     for (auto i : request.actors) request.context->records[i]->enter(actor_state::ended);
     self->quit();
   }
@@ -101,6 +106,7 @@ caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_reque
       [&s](const actor_done&) { s.on_done(); },
       [&s](const actor_failed& m) { s.on_failed(m); },
       [&s](start_firing) { s.start(); },
+      [&s](const mark_cut& m) { s.mark(m); },
       [&s](const stop_part_actors&) { s.stop(); },
       [&s](const task_lost& m) { s.on_task_lost(m); },
   };

@@ -5,10 +5,16 @@
 // receive: takes items from the link, passes them on when its consumers have a credit, and then returns the remote one.
 //
 // TR-1  At most `credits` items of an edge are between the two halves.
+//
+// On an edge that awaits receipt (one credit) the producer gets its credit back only when the item has been taken by the
+// receive's consumer: until then it can't make the next one.
+//
 // TR-2  A send whose receiver is dead swallows what it is given, and counts it, so that the producer's other consumers go on.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
+
+#include <utility>
 
 namespace troupe {
 
@@ -31,6 +37,7 @@ class send_logic final : public port_logic {
   void on_credit(const credit& m) override {
     credits_ += m.count;
     expects(credits_ <= remote().credits, "TR-1: no more credits come back than were taken");
+    if (self_plan().awaits_receipt && std::exchange(owes_, false)) give_back(0);
     advance();
   }
 
@@ -47,9 +54,12 @@ class send_logic final : public port_logic {
       if (!is_receiver_lost_) {
         --credits_;
         record_.count_out(i.value.size_bytes());
-        tell(self_.context(), link_, send_tensor{part_->job, self_plan().outputs[0][0], fired_, i.t, std::move(i.value)});
+        tell(self_.context(), link_, send_tensor{part_->job, self_plan().outputs[0][0], fired_ - self_plan().start, i.t, std::move(i.value)});
       }
-      give_back(0);
+      if (self_plan().awaits_receipt && !is_receiver_lost_)
+        owes_ = true;
+      else
+        give_back(0);
       count_firing();
     }
     update_queue();
@@ -63,6 +73,7 @@ class send_logic final : public port_logic {
 
   caf::actor link_;
   std::uint32_t credits_ = 0;
+  bool owes_ = false;  // the producer's credit
   bool is_receiver_lost_ = false;
 };
 
@@ -82,10 +93,14 @@ class receive_logic final : public port_logic {
   }
 
   void advance() override {
+    if (owes_ && takes_back()) acknowledge();
     while (!is_done() && !must_wait()) {
       auto i = ports_.in[0].queue.pop();
       emit(0, i.t, std::move(i.value));
-      tell(self_.context(), link_, return_credit{part_->job, self_plan().inputs[0]});
+      if (!self_plan().awaits_receipt || takes_back())
+        acknowledge();
+      else
+        owes_ = true;
       update_queue();
       count_firing();
     }
@@ -93,7 +108,20 @@ class receive_logic final : public port_logic {
     if (ports_.in[0].is_lost && ports_.in[0].queue.is_empty()) report_done();
   }
 
+  // Every consumer has given its credit back.
+  bool takes_back() {
+    for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
+      if (!ports_.acquire(i)) return false;
+    return true;
+  }
+
+  void acknowledge() {
+    owes_ = false;
+    tell(self_.context(), link_, return_credit{part_->job, self_plan().inputs[0]});
+  }
+
   caf::actor link_;
+  bool owes_ = false;  // the sender's credit
 };
 
 }  // namespace

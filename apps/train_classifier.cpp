@@ -29,6 +29,8 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
                                .optimizer = {.learning_rate = 0.05, .momentum = 0.9},
                                .seed = o.seed,
                                .steps = o.epochs * steps,
+                               .on_failure = o.on_failure,
+                               .checkpoints = o.checkpoints,
                                .compile = {.name = o.name, .fuse = o.fuse, .credits = o.credits}});
   if (!run) return run.error();
   report.begin(images.samples, steps);

@@ -1,11 +1,15 @@
 #include "runtime/compile.hpp"
 
 #include "runtime/device_name.hpp"
+#include "devices/host/idx_sampler.hpp"
 #include "runtime/passes/passes.hpp"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace troupe {
 namespace {
@@ -31,6 +35,8 @@ result<void> check_numbers(const training_spec& s) {
     return usage(fmt::format("{} workers: use 1..{}", s.workers, workers_max));
   if (s.shards < 1 || s.shards > workers_max) return usage(fmt::format("{} shards: use 1..{}", s.shards, workers_max));
   if (s.steps < 1 || s.steps > (std::uint64_t{1} << 48U)) return usage(fmt::format("{} steps: use 1..2^48", s.steps));
+  if (s.is_recoverable && s.observe_every > 0)
+    return usage("a job that is to be resumed after failures is observed at its end only: leave observe_every at 0");
   if (s.update == update_kind::sync && s.observe_every > 0 && s.steps % s.observe_every != 0)
     return usage(fmt::format("observing every {} of {} steps would miss the last version: use a divisor of the steps",
                              s.observe_every, s.steps));
@@ -44,7 +50,7 @@ result<void> check_numbers(const training_spec& s) {
 
 // Fills in what an embedded program may leave out: everything is in its only task.
 result<passes::places> places_of(const training_spec& s) {
-  passes::places p{s.task_names, s.worker_task, s.shard_task, s.client_task};
+  passes::places p{s.task_names, {}, s.worker_task, s.shard_task, s.client_task};
   if (s.tasks == 1 && p.task_names.empty()) p.task_names = {std::string(only_task)};
   if (s.tasks == 1 && p.worker_task.empty()) p.worker_task.assign(s.workers, 0);
   if (s.tasks == 1 && p.shard_task.empty()) p.shard_task.assign(s.shards, 0);
@@ -62,6 +68,7 @@ result<passes::places> places_of(const training_spec& s) {
   for (const auto t : p.shard_task)
     if (!is_task(t)) return usage(fmt::format("a shard is placed on task {} of {}", t, s.tasks));
   if (!is_task(p.client_task)) return usage(fmt::format("the client is task {} of {}", p.client_task, s.tasks));
+  for (std::uint32_t i = 0; i < p.task_names.size(); ++i) p.roles.emplace_back(p.task_names[i], i);
   return p;
 }
 
@@ -99,20 +106,118 @@ result<void> check_all_trained(const passes::flow& f) {
 // --- the end of both ways
 // --------------------------------------------------------------------------------------------------
 
-result<plan> finish(passes::draft d, const graph& g, const passes::places& where, const compile_options& options) {
-  if (options.fuse) d = passes::fuse(std::move(d), g.ops());
+result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start, const compile_options& options) {
   auto placed = passes::place(std::move(d), where);
   if (!placed) return std::move(placed.error());
-  auto p = passes::connect(passes::partition(std::move(*placed)), options.credits);
+  auto p = passes::connect(passes::partition(passes::begin(std::move(*placed), start)), options.credits);
   p.name = options.name;
   for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
     p.tasks.push_back({.name = where.task_names[i], .is_client = i == where.client_task});
   return p;
 }
 
+// --- fingerprint
+// ----------------------------------------------------------------------------------------------------------
+
+void describe(std::string& out, const planned_op& op) {
+  out += fmt::format("{} {}(", op.type, op.name);
+  for (const auto o : op.operands) out += fmt::format("{} ", o);
+  for (const auto& [name, value] : op.attrs.entries()) {
+    // How data are batched and where they lie is told apart, by the job's schedule.
+    if (op.type == "idx_batch" && (name == "path" || name == "part" || name == "parts" || name == "batch" || name == "global_scale")) continue;
+    out += name + "=";
+    std::visit([&](const auto& v) { out += fmt::format("{};", v); }, value);
+  }
+  out += ")";
+}
+
+// One worker's copy stands for all.
+std::string fingerprint_of(const passes::draft& d) {
+  std::string out;
+  for (const auto& a : d.actors) {
+    if (a.owner == passes::owner_kind::worker && a.index != 0) continue;
+    if (a.owner == passes::owner_kind::client) continue;
+    for (const auto& op : a.planned.ops) describe(out, op);
+    if (const auto& s = a.planned.shard; a.planned.kind == actor_kind::shard)
+      out += fmt::format("variable {} {} {}:{}", s.variable, to_string(s.spec), static_cast<int>(s.initializer.type), s.initializer.limit);
+    out += "\n";
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> schedule_of(const passes::draft& d, const training_spec& spec, const std::string& print) {
+  std::vector<std::pair<std::string, std::string>> out{
+      {"graph", fmt::format("{:016x}", XXH3_64bits(print.data(), print.size()))},
+      {"update", spec.update == update_kind::sync ? "sync" : "async"},
+      {"workers", fmt::format("{}", spec.workers)},
+      {"seed", fmt::format("{}", spec.seed)},
+      {"optimizer", spec.optimizer.type},
+      {"learning rate", fmt::format("{}", spec.optimizer.learning_rate)},
+      {"momentum", fmt::format("{}", spec.optimizer.momentum)}};
+  for (const auto& a : d.actors)
+    for (const auto& op : a.planned.ops)
+      if (op.type == "idx_batch" && a.index == 0) {
+        out.emplace_back("batch", fmt::format("{}", op.attrs.integer("batch")));
+        out.emplace_back("samples", fmt::format("{}", op.attrs.integer("samples")));
+      }
+  return out;
+}
+
+// Of the first reader.
+std::uint64_t steps_per_epoch_of(const passes::draft& d, std::uint32_t workers) {
+  for (const auto& a : d.actors)
+    for (const auto& op : a.planned.ops)
+      if (op.type == "idx_batch")
+        return idx_schedule{static_cast<std::uint64_t>(op.attrs.integer("samples")), static_cast<std::uint64_t>(op.attrs.integer("batch", 1)), workers, 0}
+            .steps_per_epoch();
+  return 0;
+}
+
 }  // namespace
 
-result<plan> compile_training(graph& g, value loss, const training_spec& spec, const compile_options& options) {
+struct training_program::parts {
+  training_spec spec;
+  compile_options options;
+  passes::draft draft;  // fused, not placed
+  std::string fingerprint;
+  std::vector<std::pair<std::string, std::string>> schedule;
+  std::uint64_t steps_per_epoch = 0;
+};
+
+const training_spec& training_program::spec() const noexcept { return parts_->spec; }
+const std::string& training_program::name() const noexcept { return parts_->options.name; }
+const std::string& training_program::fingerprint() const noexcept { return parts_->fingerprint; }
+const std::vector<std::pair<std::string, std::string>>& training_program::schedule() const noexcept { return parts_->schedule; }
+std::uint64_t training_program::steps_per_epoch() const noexcept { return parts_->steps_per_epoch; }
+
+std::vector<std::pair<std::string, tensor_spec>> training_program::variables() const {
+  std::vector<std::pair<std::string, tensor_spec>> out;
+  for (const auto& a : parts_->draft.actors)
+    if (a.planned.kind == actor_kind::shard) out.emplace_back(a.planned.shard.variable, a.planned.shard.spec);
+  return out;
+}
+
+std::vector<std::uint32_t> training_program::shard_of_variables() const {
+  std::vector<std::uint32_t> out;
+  for (const auto& a : parts_->draft.actors)
+    if (a.planned.kind == actor_kind::shard) out.push_back(a.planned.shard.shard);
+  return out;
+}
+
+result<plan> training_program::place(const task_map& where, const epoch_start& start) const {
+  const auto& spec = parts_->spec;
+  expects(where.worker_task.size() == spec.workers && where.shard_task.size() == spec.shards, "every worker and shard has a place");
+  auto p = finish(parts_->draft, where, start, parts_->options);
+  if (!p) return p;
+  p->seed = spec.seed;
+  p->update = spec.update;
+  p->workers = spec.workers;
+  p->shards = spec.shards;
+  if (auto ok = check(*p); !ok) return std::move(ok.error());
+  return p;
+}
+
+result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options) {
   if (g.first_error()) return *g.first_error();
   if (auto ok = check_options(options); !ok) return std::move(ok.error());
   if (auto ok = check_numbers(spec); !ok) return std::move(ok.error());
@@ -124,14 +229,18 @@ result<plan> compile_training(graph& g, value loss, const training_spec& spec, c
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
   auto d = passes::replicate(f, spec, *where);
   if (!d) return std::move(d.error());
-  auto p = finish(std::move(*d), g, *where, options);
-  if (!p) return p;
-  p->seed = spec.seed;
-  p->update = spec.update;
-  p->workers = spec.workers;
-  p->shards = spec.shards;
-  if (auto ok = check(*p); !ok) return std::move(ok.error());
-  return p;
+  auto print = fingerprint_of(*d);
+  auto schedule = schedule_of(*d, spec, print);
+  const auto epoch = steps_per_epoch_of(*d, spec.workers);
+  if (options.fuse) *d = passes::fuse(std::move(*d), g.ops());
+  return training_program(std::make_shared<const training_program::parts>(
+      training_program::parts{spec, options, std::move(*d), std::move(print), std::move(schedule), epoch}));
+}
+
+result<plan> compile_training(graph& g, value loss, const training_spec& spec, const compile_options& options) {
+  auto program = compile_program(g, loss, spec, options);
+  if (!program) return std::move(program.error());
+  return program->place(*places_of(spec), {});
 }
 
 result<plan> compile_steps(graph& g, std::span<const value> fetches, const compile_options& options) {
@@ -140,8 +249,10 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   for (const auto& v : fetches)
     if (!v.is_valid() || v.owner != &g) return usage("a fetched value is not of this graph");
-  const auto f = passes::simplify(passes::prune(g, fetches));
-  auto p = finish(passes::lower(f), g, passes::places{{std::string(only_task)}, {0}, {0}, 0}, options);
+  auto d = passes::lower(passes::simplify(passes::prune(g, fetches)));
+  if (options.fuse) d = passes::fuse(std::move(d), g.ops());
+  const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
+  auto p = finish(std::move(d), here, {}, options);
   if (!p) return p;
   if (auto ok = check(*p); !ok) return std::move(ok.error());
   return p;

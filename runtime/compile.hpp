@@ -1,16 +1,19 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> gradients -> shapes -> simplify -> replicate -> fuse -> place -> partition (send, receive) -> credits -> check
+//   prune -> gradients -> shapes -> simplify -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> check
 //
-// Everything here is a pure function of its arguments.
+// What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
+// workers and shards run elsewhere. Everything here is a pure function of its arguments.
 
 #include "runtime/graph.hpp"
 #include "runtime/plan.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -32,6 +35,12 @@ struct training_spec {
   std::uint64_t seed = 1;
   std::uint64_t steps = 1;           // of each worker
   std::uint64_t observe_every = 0;   // versions between two observations of all variables (0: only at the end)
+  // A step is whole or did not happen: shards differ by at most one version, sync ones keep the older one, and the program has
+  // the loss of every step but the last.
+  bool is_recoverable = false;
+  // Cuts for checkpoints: where the program asks for one, at the end, and (sync) at every version that cut_every divides.
+  bool has_cuts = false;
+  std::uint64_t cut_every = 0;
   // Which task runs worker i and shard k: indices below `tasks`. Embedded: one task for all, which is the client's too.
   std::uint32_t tasks = 1;
   std::vector<std::string> task_names;      // "/job:worker/task:0", ...
@@ -39,6 +48,48 @@ struct training_spec {
   std::vector<std::uint32_t> shard_task;
   std::uint32_t client_task = 0;
 };
+
+// Who runs what in one epoch: part of training_spec, for later epochs.
+struct task_map {
+  std::vector<std::string> task_names;   // by task: its first role
+  std::vector<std::pair<std::string, std::uint32_t>> roles;  // every name that a device wish may use, and its task
+  std::vector<std::uint32_t> worker_task, shard_task;
+  std::uint32_t client_task = 0;
+};
+
+// Where an epoch begins. The first one: as it is.
+struct epoch_start {
+  restore_kind restore = restore_kind::initial;
+  std::uint64_t version = 0;                 // sync: of all variables
+  std::vector<std::uint64_t> worker_steps;   // the first step that each worker makes; empty: 0
+};
+
+// A training that is compiled but for the places.
+class training_program {
+ public:
+  struct parts;
+  explicit training_program(std::shared_ptr<const parts> p) : parts_(std::move(p)) {}
+
+  const training_spec& spec() const noexcept;
+  const std::string& name() const noexcept;
+  // Name and spec of every variable, in the order of their names.
+  std::vector<std::pair<std::string, tensor_spec>> variables() const;
+  // k of --shards that holds each variable, in the same order.
+  std::vector<std::uint32_t> shard_of_variables() const;
+  // A text that is equal for equal computations: every op, its attributes and operands, and how variables begin; not where things
+  // run, how data are batched, or which line wrote them.
+  const std::string& fingerprint() const noexcept;
+  // What another run must share to go on where this one stops, bit for bit: name and value of every number that counts.
+  const std::vector<std::pair<std::string, std::string>>& schedule() const noexcept;
+  // Of its readers: steps that one data epoch takes.
+  std::uint64_t steps_per_epoch() const noexcept;
+  result<plan> place(const task_map& where, const epoch_start& start) const;
+
+ private:
+  std::shared_ptr<const parts> parts_;
+};
+
+result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options);
 
 // The plan that trains `loss` of `g` (which holds one worker's graph; idx_batch ops get part i of `workers`).
 // The client's part: fetch "loss" (port i: losses of worker i) and fetch "variables" (port i: variable i in order of names).

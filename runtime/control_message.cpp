@@ -67,6 +67,24 @@ std::vector<std::uint64_t> read_list(List from) {
   return out;
 }
 
+void write_reports(capnp::List<wire::ShardReport>::Builder to, const std::vector<shard_report>& from) {
+  for (unsigned i = 0; i < to.size(); ++i) {
+    const auto& s = from[i];
+    to[i].setActor(s.actor);
+    write_list(to[i].initReceived(static_cast<unsigned>(s.received.size())), s.received);
+    write_list(to[i].initApplied(static_cast<unsigned>(s.applied.size())), s.applied);
+    write_list(to[i].initDropped(static_cast<unsigned>(s.dropped.size())), s.dropped);
+    write_list(to[i].initDuplicates(static_cast<unsigned>(s.duplicates.size())), s.duplicates);
+  }
+}
+
+std::vector<shard_report> read_reports(capnp::List<wire::ShardReport>::Reader from) {
+  std::vector<shard_report> out;
+  for (auto s : from)
+    out.push_back({s.getActor(), read_list(s.getReceived()), read_list(s.getApplied()), read_list(s.getDropped()), read_list(s.getDuplicates())});
+  return out;
+}
+
 struct writer {
   wire::Control::Builder to;
 
@@ -92,10 +110,13 @@ struct writer {
     std::ranges::copy(m.plan, reinterpret_cast<std::byte*>(p.initPlan(static_cast<unsigned>(m.plan.size())).begin()));
     auto nodes = p.initNodes(static_cast<unsigned>(m.nodes.size()));
     for (unsigned i = 0; i < nodes.size(); ++i) nodes.set(i, raw(m.nodes[i]));
+    p.setCheckpoints(m.checkpoints);
+    p.setRestoreFrom(m.restore_from);
   }
   void operator()(const part_placed& m) {
     auto p = to.initPlaced();
     p.setJob(raw(m.job));
+    p.setEpoch(m.epoch);
     p.setError(m.error.c_str());
   }
   void operator()(const start_part& m) { to.setStart(raw(m.job)); }
@@ -107,18 +128,50 @@ struct writer {
   void operator()(const part_ended& m) {
     auto p = to.initPartEnded();
     p.setJob(raw(m.job));
+    p.setEpoch(m.epoch);
     p.setError(m.error.c_str());
     p.setActor(m.actor.c_str());
     p.setStep(m.step);
     p.setDataMessages(m.data_messages);
-    auto shards = p.initShards(static_cast<unsigned>(m.shards.size()));
-    for (unsigned i = 0; i < shards.size(); ++i) {
-      const auto& s = m.shards[i];
-      shards[i].setActor(s.actor);
-      write_list(shards[i].initReceived(static_cast<unsigned>(s.received.size())), s.received);
-      write_list(shards[i].initApplied(static_cast<unsigned>(s.applied.size())), s.applied);
-      write_list(shards[i].initDropped(static_cast<unsigned>(s.dropped.size())), s.dropped);
+    write_reports(p.initShards(static_cast<unsigned>(m.shards.size())), m.shards);
+  }
+  void operator()(const halt_part& m) {
+    auto h = to.initHalt();
+    h.setJob(raw(m.job));
+    h.setEpoch(m.epoch);
+    h.setReason(m.reason);
+  }
+  void operator()(const part_halted& m) {
+    auto h = to.initHalted();
+    h.setJob(raw(m.job));
+    h.setEpoch(m.epoch);
+    auto kept = h.initKept(static_cast<unsigned>(m.kept.size()));
+    for (unsigned i = 0; i < kept.size(); ++i) {
+      kept[i].setVariable(m.kept[i].variable);
+      write_list(kept[i].initVersions(static_cast<unsigned>(m.kept[i].versions.size())), m.kept[i].versions);
+      write_list(kept[i].initApplied(static_cast<unsigned>(m.kept[i].applied.size())), m.kept[i].applied);
     }
+    write_reports(h.initShards(static_cast<unsigned>(m.shards.size())), m.shards);
+    h.setDataMessages(m.data_messages);
+  }
+  void operator()(const begin_cut& m) {
+    auto c = to.initBeginCut();
+    c.setJob(raw(m.job));
+    c.setEpoch(m.epoch);
+    c.setMark(m.mark);
+  }
+  void operator()(const part_saved& m) {
+    auto s = to.initSaved();
+    s.setJob(raw(m.job));
+    s.setEpoch(m.epoch);
+    s.setStep(m.step);
+    s.setError(m.error);
+    write_list(s.initWorkerSteps(static_cast<unsigned>(m.worker_steps.size())), m.worker_steps);
+    s.setFile(m.file);
+    s.setHash(m.hash);
+    s.setBytes(m.bytes);
+    auto variables = s.initVariables(static_cast<unsigned>(m.variables.size()));
+    for (unsigned i = 0; i < variables.size(); ++i) variables.set(i, m.variables[i]);
   }
   void operator()(const query& m) {
     auto q = to.initQuery();
@@ -170,20 +223,39 @@ result<control_message> read_control(wire::Control::Reader from) {
     }
     case wire::Control::PLACE: {
       auto p = from.getPlace();
-      place_part out{job_id{p.getJob()}, p.getEpoch(), bytes_of(p.getPlan()), {}};
+      place_part out{job_id{p.getJob()}, p.getEpoch(), bytes_of(p.getPlan()), {}, text_of(p.getCheckpoints()), text_of(p.getRestoreFrom())};
       for (auto n : p.getNodes()) out.nodes.push_back(node_id{n});
       return control_message(std::move(out));
     }
     case wire::Control::PLACED:
-      return control_message(part_placed{job_id{from.getPlaced().getJob()}, text_of(from.getPlaced().getError())});
+      return control_message(part_placed{job_id{from.getPlaced().getJob()}, from.getPlaced().getEpoch(), text_of(from.getPlaced().getError())});
     case wire::Control::START: return control_message(start_part{job_id{from.getStart()}});
     case wire::Control::STOP:
       return control_message(stop_part{job_id{from.getStop().getJob()}, text_of(from.getStop().getReason())});
     case wire::Control::PART_ENDED: {
       auto p = from.getPartEnded();
-      part_ended out{job_id{p.getJob()}, text_of(p.getError()), text_of(p.getActor()), p.getStep(), {}, p.getDataMessages()};
-      for (auto s : p.getShards())
-        out.shards.push_back({s.getActor(), read_list(s.getReceived()), read_list(s.getApplied()), read_list(s.getDropped())});
+      return control_message(part_ended{job_id{p.getJob()}, p.getEpoch(), text_of(p.getError()), text_of(p.getActor()), p.getStep(),
+                                        read_reports(p.getShards()), p.getDataMessages()});
+    }
+    case wire::Control::HALT: {
+      auto h = from.getHalt();
+      return control_message(halt_part{job_id{h.getJob()}, h.getEpoch(), text_of(h.getReason())});
+    }
+    case wire::Control::HALTED: {
+      auto h = from.getHalted();
+      part_halted out{job_id{h.getJob()}, h.getEpoch(), {}, read_reports(h.getShards()), h.getDataMessages()};
+      for (auto k : h.getKept()) out.kept.push_back({text_of(k.getVariable()), read_list(k.getVersions()), read_list(k.getApplied())});
+      return control_message(std::move(out));
+    }
+    case wire::Control::BEGIN_CUT: {
+      auto c = from.getBeginCut();
+      return control_message(begin_cut{job_id{c.getJob()}, c.getEpoch(), c.getMark()});
+    }
+    case wire::Control::SAVED: {
+      auto s = from.getSaved();
+      part_saved out{job_id{s.getJob()}, s.getEpoch(), s.getStep(), text_of(s.getError()), read_list(s.getWorkerSteps()),
+                     text_of(s.getFile()), text_of(s.getHash()), s.getBytes(), {}};
+      for (auto v : s.getVariables()) out.variables.push_back(text_of(v));
       return control_message(std::move(out));
     }
     case wire::Control::QUERY: return control_message(query{from.getQuery().getId(), text_of(from.getQuery().getRequest())});
@@ -279,6 +351,7 @@ std::vector<std::byte> encode(const chunk_header& h) {
   t.setMicroBatch(h.t.micro_batch);
   t.setFrame(h.t.frame);
   t.setIteration(h.t.iteration);
+  t.setMark(h.t.mark);
   c.setSequence(h.sequence);
   c.setDtype(static_cast<std::uint8_t>(h.spec.type));
   auto dims = c.initDims(static_cast<unsigned>(h.spec.shape.rank()));
@@ -302,7 +375,7 @@ result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
       return error(error_code::usage, "a chunk's dimensions and its total length do not fit");
     const auto t = c.getTag();
     return chunk_header{job_id{c.getJob()}, c.getEpoch(), c.getEdge(), node_id{c.getSender()}, node_id{c.getReceiver()},
-                        tag{t.getStep(), t.getRun(), t.getMicroBatch(), t.getFrame(), t.getIteration()}, c.getSequence(),
+                        tag{t.getStep(), t.getRun(), t.getMicroBatch(), t.getFrame(), t.getIteration(), t.getMark()}, c.getSequence(),
                         tensor_spec{static_cast<dtype>(c.getDtype()), *s}, c.getOffset()};
   });
 }

@@ -4,6 +4,7 @@
 // Decoding takes any bytes from a proven peer: limits are checked, enumerations and counts validated, and what does not
 // fit is an error that names the field. Encoding cannot fail.
 
+#include "runtime/kept_shard.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
 #include "schema/tensor_spec.hpp"
@@ -50,11 +51,20 @@ struct place_part {
   job_id job{};
   std::uint32_t epoch = 0;
   std::vector<std::byte> plan;
-  std::vector<node_id> nodes;  // by task
+  std::vector<node_id> nodes;   // by task
+  std::string checkpoints;      // folder of checkpoints, with one of the job in it; empty: it writes none
+  std::string restore_from;     // name of the checkpoint that the shards begin with; empty: what the node keeps, or nothing
 };
 struct part_placed {
   job_id job{};
+  std::uint32_t epoch = 0;
   std::string error;  // empty: placed
+};
+// To everybody who takes part in an epoch that does not go on: end its actors, keep the variables. Answer: part_halted.
+struct halt_part {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::string reason;
 };
 struct start_part { job_id job{}; };
 struct stop_part {
@@ -64,10 +74,34 @@ struct stop_part {
 inline constexpr std::string_view job_done_reason = "done";
 struct shard_report {
   std::uint32_t actor = 0;
-  std::vector<std::uint64_t> received, applied, dropped;  // by worker
+  std::vector<std::uint64_t> received, applied, dropped, duplicates;  // by worker
+};
+struct part_halted {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::vector<kept_report> kept;
+  std::vector<shard_report> shards;
+  std::uint64_t data_messages = 0;
+};
+// Coordinator: what your workers make next is not in cut `mark` any more.
+struct begin_cut {
+  job_id job{};
+  std::uint32_t epoch = 0, mark = 0;
+};
+// A node's part of a cut is on disk, or not.
+struct part_saved {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::uint64_t step = 0;
+  std::string error;                        // empty: saved
+  std::vector<std::uint64_t> worker_steps;  // whose gradients are in it
+  std::string file, hash;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> variables;
 };
 struct part_ended {
   job_id job{};
+  std::uint32_t epoch = 0;
   std::string error, actor;  // empty: all actors have done their steps
   std::uint64_t step = 0;
   std::vector<shard_report> shards;
@@ -97,7 +131,7 @@ struct fenced {
 };
 
 using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
-                                     part_ended, query, answer, lost_peer, fenced>;
+                                     part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);

@@ -4,8 +4,75 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 namespace troupe {
+
+namespace {
+
+constexpr std::uint32_t worker_load = 2, shard_load = 1;
+
+struct candidates {
+  std::vector<node_id> working, serving;
+
+  explicit candidates(std::span<const member_info> nodes) {
+    for (const auto& n : nodes) (n.job == "ps" ? serving : working).push_back(n.id);
+    if (working.empty()) working = serving;
+    if (serving.empty()) serving.assign(working.rbegin(), working.rend());
+  }
+};
+
+class balancer {
+ public:
+  balancer(role_map roles, std::span<const member_info> nodes) : roles_(std::move(roles)), nodes_(nodes) {
+    for (const auto& n : nodes) load_[n.id] = 0;
+    settle(roles_.workers, worker_load);
+    settle(roles_.shards, shard_load);
+    house(roles_.workers, nodes_.working, worker_load);
+    house(roles_.shards, nodes_.serving, shard_load);
+  }
+
+  role_map run(rebalancing what) {
+    while (what != rebalancing::none && (move_one(roles_.workers, nodes_.working, worker_load) ||
+                                         (what == rebalancing::all && move_one(roles_.shards, nodes_.serving, shard_load)))) {
+    }
+    return std::move(roles_);
+  }
+
+ private:
+  void settle(std::vector<node_id>& roles, std::uint32_t load) {
+    for (auto& n : roles) {
+      if (auto at = load_.find(n); at != load_.end())
+        at->second += load;
+      else
+        n = {};
+    }
+  }
+  void house(std::vector<node_id>& roles, const std::vector<node_id>& where, std::uint32_t load) {
+    for (auto& n : roles)
+      if (raw(n) == 0) n = least(where), load_[n] += load;
+  }
+  node_id least(const std::vector<node_id>& where) const {
+    return *std::min_element(where.begin(), where.end(), [&](auto a, auto b) { return load_.at(a) < load_.at(b); });
+  }
+  bool move_one(std::vector<node_id>& roles, const std::vector<node_id>& where, std::uint32_t load) {
+    const auto to = least(where);
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < roles.size(); ++i)
+      if (load_.at(to) + load < load_.at(roles[i]) && (!best || load_.at(roles[i]) > load_.at(roles[*best]))) best = i;
+    if (!best) return false;
+    load_.at(roles[*best]) -= load;
+    load_.at(to) += load;
+    roles[*best] = to;
+    return true;
+  }
+
+  role_map roles_;
+  candidates nodes_;
+  std::map<node_id, std::uint32_t> load_;
+};
+
+}  // namespace
 
 std::vector<member_info> nodes_in_order(std::span<const member_info> members) {
   std::vector<member_info> out;
@@ -17,37 +84,50 @@ std::vector<member_info> nodes_in_order(std::span<const member_info> members) {
   return out;
 }
 
-result<training_placement> place_training(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards) {
+result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
+                             bool may_share) {
   if (workers == 0 || shards == 0) return error(error_code::usage, "a training job has at least one worker and one shard");
-  training_placement out;
-  if (nodes.empty()) {
-    out.nodes = {client};
-    out.task_names = {"/job:worker/task:0"};
-    out.worker_task.assign(workers, 0);
-    out.shard_task.assign(shards, 0);
-    return out;
-  }
-  std::vector<node_id> working, serving;
-  for (const auto& n : nodes) (n.job == "ps" ? serving : working).push_back(n.id);
-  if (workers > working.size())
+  if (nodes.empty()) return role_map{std::vector<node_id>(workers, client), std::vector<node_id>(shards, client)};
+  const candidates c(nodes);
+  const auto working = static_cast<std::size_t>(std::count_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.job != "ps"; }));
+  if (workers > working && !may_share)
     return error(error_code::usage, fmt::format("{} workers need as many nodes, and the cluster has {} that take workers: start more "
-                                                "troupe-node processes, or use fewer workers", workers, working.size()));
-  if (serving.empty()) serving.assign(working.rbegin(), working.rend());
+                                                "troupe-node processes, or use fewer workers", workers, working));
+  role_map out;
+  for (std::uint32_t w = 0; w < workers; ++w) out.workers.push_back(c.working[w % c.working.size()]);
+  for (std::uint32_t k = 0; k < shards; ++k) out.shards.push_back(c.serving[k % c.serving.size()]);
+  return out;
+}
 
+role_map next_roles(const role_map& before, std::span<const member_info> nodes, rebalancing what) {
+  expects(!nodes.empty(), "roles need a node");
+  return balancer(before, nodes).run(what);
+}
+
+training_placement place_roles(const role_map& roles, node_id client) {
+  training_placement out;
   std::map<node_id, std::uint32_t> task_of;
-  auto task = [&](node_id n, const std::string& name) {
-    auto [at, is_new] = task_of.emplace(n, static_cast<std::uint32_t>(out.nodes.size()));
+  const auto task = [&](node_id n, const std::string& name) {
+    const auto [at, is_new] = task_of.emplace(n, static_cast<std::uint32_t>(out.nodes.size()));
     if (is_new) {
       out.nodes.push_back(n);
       out.task_names.push_back(name);
     }
+    out.roles.emplace_back(name, at->second);
     return at->second;
   };
-  for (std::uint32_t w = 0; w < workers; ++w) out.worker_task.push_back(task(working[w], fmt::format("/job:worker/task:{}", w)));
-  for (std::uint32_t k = 0; k < shards; ++k)
-    out.shard_task.push_back(task(serving[k % serving.size()], fmt::format("/job:ps/task:{}", k)));
+  for (std::uint32_t w = 0; w < roles.workers.size(); ++w)
+    out.worker_task.push_back(task(roles.workers[w], fmt::format("/job:worker/task:{}", w)));
+  for (std::uint32_t k = 0; k < roles.shards.size(); ++k)
+    out.shard_task.push_back(task(roles.shards[k], fmt::format("/job:ps/task:{}", k)));
   out.client_task = task(client, "/job:client/task:0");
   return out;
+}
+
+result<training_placement> place_training(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards) {
+  auto roles = first_roles(nodes, client, workers, shards, false);
+  if (!roles) return std::move(roles.error());
+  return place_roles(*roles, client);
 }
 
 }  // namespace troupe

@@ -1,5 +1,10 @@
 #pragma once
-// Which node runs which logical worker and shard.
+// Which node runs which logical worker and shard: at first, and after nodes have gone or come.
+//
+// Pure functions of their arguments: the same history places alike.
+//
+// PM-1  Who has a living node keeps it, but for what rebalancing moves.
+// PM-2  Shards are on `ps` nodes while there is one, workers never are while there is another node.
 
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
@@ -10,17 +15,33 @@
 
 namespace troupe {
 
-struct training_placement {
+// Who runs each logical worker and each shard.
+struct role_map {
+  std::vector<node_id> workers, shards;
+  friend bool operator==(const role_map&, const role_map&) = default;
+};
+
+struct training_placement : task_map {
   std::vector<node_id> nodes;  // by task; the last one is the client's
-  // As in training_spec.
-  std::vector<std::string> task_names;
-  std::vector<std::uint32_t> worker_task;
-  std::vector<std::uint32_t> shard_task;
-  std::uint32_t client_task = 0;
 };
 
 // Worker i on the i-th node that is no `ps`; shard k on the `ps` nodes in turn, or, where there are none, on the nodes counted
-// from the last. Without nodes everything runs at the client. More workers than nodes: a usage error with both numbers.
+// from the last. Without nodes everything runs at the client. More workers than nodes: they share where `may_share` says so,
+// else a usage error with both numbers.
+result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
+                             bool may_share);
+
+enum class rebalancing : std::uint8_t { none, workers, all };
+
+// The same workers and shards on `nodes` (not empty), which need not be those of `before`. Who has lost its node goes to the
+// one that has least to do; then `what` may move from the node that has most, as long as that makes the busiest one less
+// busy. A worker counts as two shards.
+role_map next_roles(const role_map& before, std::span<const member_info> nodes, rebalancing what);
+
+// One task for each node that has a role, named by its first one, and one for the client.
+training_placement place_roles(const role_map& roles, node_id client);
+
+// place_roles(first_roles()), without sharing.
 result<training_placement> place_training(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards);
 
 // Living members of kind node in the order of their start times.

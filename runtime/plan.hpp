@@ -10,6 +10,7 @@
 // PL-3  An edge joins actors of one task, except from a `send` to its `receive`.
 // PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step).
 // PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
+// PL-6  Nobody starts behind its last step, and a shard starts at one version, or at one step of each worker.
 
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
@@ -83,6 +84,12 @@ struct shard_reader {
   friend bool operator==(const shard_reader&, const shard_reader&) = default;
 };
 
+// Where a shard's first values come from.
+enum class restore_kind : std::uint8_t {
+  initial = 0,  // the initializer
+  kept = 1,     // what the node keeps of the variable: from the epoch before, or read from a checkpoint
+};
+
 // A parameter shard: owner of one part of one variable. Input port i takes the gradients of logical worker i.
 struct shard_spec {
   std::string variable;
@@ -94,6 +101,15 @@ struct shard_spec {
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> steps;   // gradients that each worker sends in all
   std::vector<shard_reader> readers;  // one per output port
+  // Of an epoch that goes on where another one ended:
+  restore_kind restore = restore_kind::initial;
+  std::uint64_t version = 0;          // sync: to begin with
+  std::vector<std::uint64_t> start{}; // by worker: the first step whose gradient it sends; empty: 0
+  // Of a job that can be recovered: how many versions older than the current one stay with their optimizer state.
+  std::uint32_t keeps = 0;
+  // Of a job that writes checkpoints:
+  std::uint64_t cut_every = 0;        // sync: a cut at every version that this divides; 0: only where a gradient is marked
+  bool cuts_at_end = false;           // a last one when all gradients are applied
   friend bool operator==(const shard_spec&, const shard_spec&) = default;
 };
 
@@ -121,7 +137,10 @@ struct planned_actor {
   std::vector<std::uint32_t> inputs;               // edge per input port
   std::vector<std::vector<std::uint32_t>> outputs; // edges per output port
   std::vector<tensor_spec> output_specs;           // per output port, bounds
-  std::uint64_t steps = 0;      // fires this often, then ends
+  std::uint64_t start = 0;      // firings that were done in earlier epochs
+  std::uint64_t steps = 0;      // fires this often, those included, then ends
+  bool marks_cuts = false;      // op: what it makes next carries the mark of a cut that was asked for
+  bool awaits_receipt = false;  // send: its producer gets the credit back only when the consumer's process has the item
   bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
   source_line source;           // the user's line that it comes from; empty where there is none
   friend bool operator==(const planned_actor&, const planned_actor&) = default;

@@ -62,6 +62,24 @@ result<void> check_readers(const planned_actor& a) {
   return {};
 }
 
+constexpr std::uint32_t keeps_max = 8;
+
+// PL-6.
+result<void> check_start(const planned_actor& a) {
+  if (a.steps != 0 && a.start > a.steps)
+    return blame(a, "PL-6", fmt::format("it starts at step {} of {}", a.start, a.steps));
+  if (a.kind != actor_kind::shard) return {};
+  const auto& s = a.shard;
+  if (s.keeps > keeps_max) return blame(a, "PL-6", fmt::format("it keeps {} versions, at most {} are allowed", s.keeps, keeps_max));
+  if (!s.start.empty() && s.start.size() != s.steps.size())
+    return blame(a, "PL-6", fmt::format("{} first steps for {} workers", s.start.size(), s.steps.size()));
+  for (std::size_t w = 0; w < s.start.size(); ++w)
+    if (s.start[w] > s.steps[w] || (s.update == update_kind::sync && s.start[w] != s.version))
+      return blame(a, "PL-6", fmt::format("worker {} starts at step {} of {}, and the variable at version {}", w, s.start[w], s.steps[w], s.version));
+  if (s.start.empty() && s.version != 0) return blame(a, "PL-6", fmt::format("it starts at version {}, and its workers at step 0", s.version));
+  return {};
+}
+
 result<void> check_shard(const planned_actor& a, const plan& p) {
   const auto& s = a.shard;
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
@@ -121,7 +139,8 @@ result<void> check_actor(const planned_actor& a, const plan& p) {
   for (std::size_t port = 0; port < a.outputs.size(); ++port)
     if (a.outputs[port].empty() && a.kind != actor_kind::op)
       return blame(a, "PL-2", fmt::format("nobody takes output {}", port));
-  return check_kind(a, p);
+  if (auto ok = check_kind(a, p); !ok) return ok;
+  return check_start(a);
 }
 
 result<void> check_names(const plan& p) {

@@ -121,6 +121,13 @@ class encoder {
       b.setStride(r.stride);
       b.setAtEnd(r.at_end);
     });
+    to.setRestore(static_cast<std::uint8_t>(s.restore));
+    to.setVersion(s.version);
+    auto start = to.initStart(size(s.start));
+    for (unsigned i = 0; i < start.size(); ++i) start.set(i, s.start[i]);
+    to.setKeeps(s.keeps);
+    to.setCutEvery(s.cut_every);
+    to.setCutsAtEnd(s.cuts_at_end);
   }
   void put(wire::PlannedActor::Builder to, const planned_actor& a) const {
     to.setKind(static_cast<std::uint8_t>(a.kind));
@@ -133,6 +140,9 @@ class encoder {
     fill(to.initOutputs(size(a.output_specs)), a.output_specs, [](auto b, const tensor_spec& s) { put(b, s); });
     to.setSteps(a.steps);
     to.setFiresOnAny(a.fires_on_any);
+    to.setStart(a.start);
+    to.setMarksCuts(a.marks_cuts);
+    to.setAwaitsReceipt(a.awaits_receipt);
     put(to.initSource(), a.source);
   }
 
@@ -270,6 +280,16 @@ class decoder {
     const auto readers = r.getReaders();
     spend(readers.size(), small_words);
     for (const auto x : readers) s.readers.push_back({x.getWorker(), x.getFirst(), x.getStride(), x.getAtEnd()});
+    const auto restore = r.getRestore();
+    if (restore > 1) throw bad_plan{fmt::format("there is no way {} to restore a shard", restore)};
+    s.restore = static_cast<restore_kind>(restore);
+    s.version = r.getVersion();
+    const auto start = r.getStart();
+    spend(start.size(), 1);
+    for (const auto n : start) s.start.push_back(n);
+    s.keeps = r.getKeeps();
+    s.cut_every = r.getCutEvery();
+    s.cuts_at_end = r.getCutsAtEnd();
     return s;
   }
   planned_actor actor(wire::PlannedActor::Reader r) {
@@ -296,6 +316,9 @@ class decoder {
     a.outputs.resize(a.output_specs.size());
     a.steps = r.getSteps();
     a.fires_on_any = r.getFiresOnAny();
+    a.start = r.getStart();
+    a.marks_cuts = r.getMarksCuts();
+    a.awaits_receipt = r.getAwaitsReceipt();
     a.source = line(r.getSource());
     return a;
   }

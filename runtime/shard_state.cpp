@@ -18,30 +18,51 @@ std::uint64_t items_of(const shard_spec& spec, const shard_reader& r) noexcept {
   return last < r.first ? 0 : (last - r.first) / r.stride + 1;
 }
 
+std::uint64_t first_step(const shard_spec& spec, std::size_t worker) noexcept {
+  return spec.start.empty() ? 0 : spec.start[worker];
+}
+
+// What earlier epochs have sent and need not send again.
+std::uint64_t items_before(const shard_spec& spec, const shard_reader& r) noexcept {
+  return r.worker < 0 ? 0 : first_step(spec, static_cast<std::size_t>(r.worker));
+}
+
 }  // namespace
 
-shard_state::shard_state(const shard_spec& spec, std::uint32_t slots)
-    : spec_(spec), ledger_(spec.steps.size()), lost_(spec.steps.size()), slots_(slots, no_version) {
+shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin)
+    : spec_(spec),
+      ledger_(spec.steps.size()),
+      lost_(spec.steps.size()),
+      slots_(slots, no_version),
+      marks_(spec.steps.size()),
+      version_(origin.version),
+      origin_(origin.version) {
   expects(slots >= 1 && !spec.steps.empty(), "a shard has a slot and a worker");
-  slots_[0] = 0;
+  slots_[0] = version_;
+  for (std::size_t w = 0; w < ledger_.size(); ++w) {
+    const auto applied = origin.applied.empty() ? 0 : origin.applied.at(w);
+    expects(applied >= first_step(spec, w) && applied <= spec.steps[w], "a shard begins where its workers do, or later");
+    expects(spec.update == update_kind::async || applied == version_, "a synchronous version is a number of steps");
+    ledger_[w].received = ledger_[w].applied = applied;
+  }
   readers_.reserve(spec.readers.size());
   for (const auto& r : spec_.readers) {
     expects(r.worker < static_cast<std::int32_t>(spec.steps.size()), "a reader's worker exists");
     expects(r.at_end || r.worker >= 0 || (spec.update == update_kind::sync && r.stride >= 1),
             "an observer of versions belongs to a synchronous shard");
-    readers_.push_back(reader_state{.items = items_of(spec_, r)});
+    readers_.push_back(reader_state{.items = items_of(spec_, r), .sent = items_before(spec_, r)});
   }
 }
 
 std::uint32_t shard_state::slots_wanted(const shard_spec& spec) noexcept {
   const auto observers = std::count_if(spec.readers.begin(), spec.readers.end(),
                                        [](const shard_reader& r) { return r.worker < 0 && !r.at_end; });
-  return 1 + static_cast<std::uint32_t>(observers);
+  return 1 + spec.keeps + static_cast<std::uint32_t>(observers);
 }
 
 // --- reports ---------------------------------------------------------------------------------------------------------
 
-result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std::uint64_t step) {
+result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t mark) {
   expects(worker < ledger_.size(), "a gradient's worker exists");
   const auto complain = [&](std::string_view what) {
     return error(error_code::failed,
@@ -49,18 +70,24 @@ result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std:
   };
   if (has_failed_) return complain("the shard has failed before");
   auto& l = ledger_[worker];
-  // FIFO per worker: steps 0, 1, ... are accepted in order, so their number is the next step expected.
-  const auto expected = l.received - l.dropped;
+  // FIFO per worker: steps are accepted in order, so their number is the next step expected.
+  const auto expected = l.received - l.dropped - l.duplicates;
   if (step < expected || lost_[worker] != 0) {
     ++l.received;
-    ++l.dropped;
+    ++(lost_[worker] != 0 ? l.dropped : l.duplicates);
     return arrival::dropped;
   }
   if (step >= spec_.steps[worker]) return complain(fmt::format("the worker has {} steps only", spec_.steps[worker]));
   if (step > expected) return complain(fmt::format("step {} is missing", expected));
   ++l.received;
+  if (mark != 0) marks_[worker] = 1 + step;
   if (spec_.update == update_kind::async) arrivals_.push_back(worker);
   return arrival::queued;
+}
+
+void shard_state::on_saved() {
+  expects(is_saving_, "SS-9: what is saved was a cut");
+  is_saving_ = false;
 }
 
 void shard_state::on_credit(std::uint32_t reader) {
@@ -74,7 +101,7 @@ void shard_state::on_credit(std::uint32_t reader) {
 result<void> shard_state::worker_lost(std::uint32_t worker) {
   expects(worker < lost_.size(), "a lost worker exists");
   if (lost_[worker] != 0) return {};
-  const auto received = ledger_[worker].received - ledger_[worker].dropped;
+  const auto received = ledger_[worker].received - ledger_[worker].dropped - ledger_[worker].duplicates;
   lost_[worker] = 1;
   if (spec_.update == update_kind::sync && received < spec_.steps[worker]) {
     has_failed_ = true;
@@ -90,7 +117,7 @@ result<void> shard_state::worker_lost(std::uint32_t worker) {
 
 std::uint64_t shard_state::queued(std::size_t worker) const noexcept {
   const auto& l = ledger_[worker];
-  return l.received - l.dropped - l.applied;
+  return l.received - l.dropped - l.duplicates - l.applied;
 }
 
 bool shard_state::is_ended(std::size_t worker) const noexcept {
@@ -140,27 +167,74 @@ std::uint32_t shard_state::slot_of(std::uint64_t version) const noexcept {
   return current_;
 }
 
-// Where the next version goes: in place unless the current one is still to be sent. Versions older than the current one
-// that nobody awaits leave their slot free.
+// SS-8, of the versions that will be older than the next one.
+bool shard_state::is_kept(std::uint64_t version) const noexcept { return version + spec_.keeps > version_; }
+
+std::optional<std::uint64_t> shard_state::kept_in(std::uint32_t slot) const noexcept {
+  const auto v = slots_[slot];
+  if (slot == current_) return version_;
+  if (v == no_version || v + spec_.keeps < version_) return std::nullopt;
+  return v;
+}
+
+// Where the next version goes: in place unless the current one is still to be sent or kept. Versions older than the current
+// one that nobody awaits leave their slot free.
 std::optional<std::uint32_t> shard_state::target_slot() const noexcept {
-  if (!is_awaited(version_)) return current_;
+  if (spec_.keeps == 0 && !is_awaited(version_)) return current_;
   for (std::uint32_t i = 0; i < slots_.size(); ++i)
-    if (i != current_ && (slots_[i] == no_version || !is_awaited(slots_[i]))) return i;
+    if (i != current_ && (slots_[i] == no_version || (!is_awaited(slots_[i]) && !is_kept(slots_[i])))) return i;
   return std::nullopt;
 }
 
+// --- cuts ------------------------------------------------------------------------------------------------------------
+
+// async: everything of the worker that belongs to the cut is applied, or never comes.
+bool shard_state::is_marked(std::size_t worker) const noexcept {
+  return is_ended(worker) || (marks_[worker] != 0 && ledger_[worker].applied + 1 == marks_[worker]);
+}
+
+std::optional<std::uint64_t> shard_state::cut_due() const noexcept {
+  if (cut_ == version_ || (version_ == origin_ && version_ != 0)) return std::nullopt;  // saved before
+  const bool is_last = spec_.cuts_at_end && all_applied();
+  if (is_last && version_ != 0) return version_;
+  if (spec_.update == update_kind::sync) {
+    const bool is_regular = spec_.cut_every != 0 && version_ != 0 && version_ % spec_.cut_every == 0;
+    return is_regular || marks_[0] == version_ + 1 ? std::optional(version_) : std::nullopt;
+  }
+  bool is_any_marked = false;
+  for (std::size_t w = 0; w < marks_.size(); ++w) {
+    if (!is_marked(w)) return std::nullopt;
+    is_any_marked = is_any_marked || (marks_[w] != 0 && !is_ended(w));
+  }
+  return is_any_marked ? std::optional(version_) : std::nullopt;
+}
+
+// The oldest one that a cut does not hold back. A cut without a lost worker's last gradients is none, and is refused as a whole.
+std::vector<std::uint32_t>::const_iterator shard_state::next_arrival() const noexcept {
+  return std::find_if(arrivals_.begin(), arrivals_.end(), [this](auto w) {
+    return marks_[w] == 0 || ledger_[w].applied + 1 != marks_[w] || lost_[w] != 0;
+  });
+}
+
 bool shard_state::has_gradients() const noexcept {
-  if (spec_.update == update_kind::async) return !arrivals_.empty();
+  if (spec_.update == update_kind::async) return next_arrival() != arrivals_.end();
   for (std::size_t w = 0; w < ledger_.size(); ++w)
     if (queued(w) == 0) return false;
   return true;
 }
 
-// Sends come before applies: they need the versions that applies write over.
+// Cuts and sends come before applies: they need the versions that applies write over.
 std::optional<shard_action> shard_state::next() {
   if (has_failed_) return std::nullopt;
+  const auto cut = cut_due();
+  if (cut && !is_saving_) {
+    is_saving_ = true;
+    cut_ = *cut;
+    if (spec_.update == update_kind::async) std::fill(marks_.begin(), marks_.end(), 0);
+    return shard_cut{*cut, current_};
+  }
   if (auto item = next_item()) return item;
-  return next_apply();
+  return cut ? std::nullopt : next_apply();
 }
 
 std::optional<shard_action> shard_state::next_item() {
@@ -185,8 +259,9 @@ std::optional<shard_action> shard_state::next_apply() {
   if (!to) return std::nullopt;
   shard_apply action{.from = current_, .to = *to, .version = version_ + 1};
   if (spec_.update == update_kind::async) {
-    action.worker = static_cast<std::int32_t>(arrivals_.front());
-    arrivals_.erase(arrivals_.begin());  // a handful at most: each worker's edge has few credits
+    const auto next = next_arrival();
+    action.worker = static_cast<std::int32_t>(*next);
+    arrivals_.erase(next);  // a handful at most: each worker's edge has few credits
     action.step = ledger_[static_cast<std::size_t>(action.worker)].applied++;
   } else {
     action.step = version_;
@@ -200,7 +275,7 @@ std::optional<shard_action> shard_state::next_apply() {
 // --- inspection ------------------------------------------------------------------------------------------------------
 
 bool shard_state::is_finished() const noexcept {
-  return !has_failed_ && all_applied() &&
+  return !has_failed_ && all_applied() && !is_saving_ && !cut_due() &&
          std::all_of(readers_.begin(), readers_.end(), [](const reader_state& r) { return r.sent == r.items; });
 }
 
@@ -226,6 +301,7 @@ shard_wait shard_state::wait_for_gradient() const noexcept {
 
 shard_wait shard_state::waiting() const noexcept {
   if (has_failed_) return {};
+  if (is_saving_ && (cut_due() || all_applied())) return {shard_wait::kind::cut, 0, *cut_};
   if (has_gradients() || all_applied()) return wait_for_reader();
   return wait_for_gradient();
 }

@@ -9,6 +9,13 @@
 //   sync    step t is applied when every worker's gradient of step t is here, in worker order: version t -> t + 1.
 //   async   each gradient is applied as it comes: version + 1.
 //
+// An epoch that goes on where another ended begins with what the shard had then (shard_origin). Where the spec says so, the
+// versions before the current one stay in their slots, so that all shards of a job can go back to one that each of them has.
+//
+// A cut is a version that is saved for a checkpoint. sync: where spec.cut_every divides the version, or where a worker's gradient
+// with a mark says "the version that I am computed from". async: after a worker's marked gradient came, its later ones wait until
+// those of all other workers have come that belong to the cut (Chandy, Lamport 1985, with the channels empty at the cut).
+//
 // Who pins a version? What was sent is pinned by its consumers: the credit of the edge bounds how many there are, and the
 // tensor knows them (tensor::is_unique). What is still to be sent is pinned here: it stays in its slot, and
 // when all slots are taken the shard waits for the slow reader. So an apply goes in place (`from` == `to`) as far as this
@@ -17,8 +24,9 @@
 //
 // Threading: one owner.
 //
-// SS-1  A gradient is (worker, step). It is applied at most once; a repeated or old one is dropped and counted.
-// SS-2  received = applied + dropped + queued, for every worker, always.
+// SS-1  A gradient is (worker, step). It is applied at most once; one that was there before is a duplicate, counted and
+//       forgotten, also after any number of recoveries.
+// SS-2  received = applied + dropped + duplicates + queued, for every worker, always (from where the epoch began).
 // SS-3  Item n of a worker's reader goes out after that worker's gradients of steps < n were applied; in sync it is
 //       exactly version n. Items of a reader go out in order, each once.
 // SS-4  A slot is never written while a reader will still be sent the version in it.
@@ -26,6 +34,10 @@
 // SS-6  (async) A lost worker's queued gradients are applied, later ones dropped, its reader ends; the others go on. An
 //       at_end reader gets its item when every worker has sent all its gradients or is lost, and all are applied.
 // SS-7  (sync) After worker_lost() returned an error nothing is applied or sent any more.
+// SS-8  The last spec.keeps versions before the current one, as far as this epoch made or began with them, are in slots that nobody
+//       writes.
+// SS-9  The values of a cut hold exactly the gradients of steps < step_w of each worker w, the same on all shards. A cut is saved
+//       before the next one is given out; meanwhile applies wait only for a next one that is due.
 
 #include "runtime/plan.hpp"
 #include "schema/error.hpp"
@@ -61,13 +73,20 @@ struct shard_send {
   std::uint64_t version = 0;
 };
 
-using shard_action = std::variant<shard_apply, shard_claim, shard_send>;
+// Save what is in `slot`, with the optimizer's state, for a checkpoint; then report on_saved().
+struct shard_cut {
+  std::uint64_t step = 0;  // sync: the version; async: gradients applied, all workers together
+  std::uint32_t slot = 0;
+};
+
+using shard_action = std::variant<shard_apply, shard_claim, shard_send, shard_cut>;
 
 // fed = applied + dropped + in flight; what is in flight is queued here, or was not received.
 struct shard_ledger {
   std::uint64_t received = 0;
   std::uint64_t applied = 0;
-  std::uint64_t dropped = 0;
+  std::uint64_t dropped = 0;     // of a worker that is lost
+  std::uint64_t duplicates = 0;  // applied or queued before
   friend bool operator==(const shard_ledger&, const shard_ledger&) = default;
 };
 
@@ -76,6 +95,7 @@ struct shard_wait {
   enum class kind : std::uint8_t {
     gradient,  // index: the worker (input port), step: of its gradient
     credit,    // index: the reader (output port), step: the item that is due and has no credit
+    cut,       // step: of the cut that is being saved while the next one is due
     nothing,   // finished, or failed
   } type = kind::nothing;
   std::uint32_t index = 0;
@@ -83,12 +103,18 @@ struct shard_wait {
   friend bool operator==(const shard_wait&, const shard_wait&) = default;
 };
 
+// What is in the values that a shard begins with.
+struct shard_origin {
+  std::uint64_t version = 0;           // sync; async: gradients applied, all workers together
+  std::vector<std::uint64_t> applied;  // by worker: all its gradients of steps below; empty: none
+};
+
 class shard_state {
  public:
-  // The spec comes from a checked plan. slots >= 1.
-  shard_state(const shard_spec& spec, std::uint32_t slots);
+  // The spec comes from a checked plan. slots >= 1. The origin's numbers are not below spec.start.
+  shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin = {});
 
-  // One for the current version, and one for each observer that may be late.
+  // One for the current version, one for each older one that is kept, and one for each observer that may be late.
   static std::uint32_t slots_wanted(const shard_spec& spec) noexcept;
 
   enum class arrival : std::uint8_t {
@@ -96,9 +122,12 @@ class shard_state {
     dropped,  // forget it and give its credit back now
   };
   // A gradient arrived. Error: a gap in the worker's steps, a step beyond its last, a failed shard.
-  result<arrival> on_gradient(std::uint32_t worker, std::uint64_t step);
+  // `mark`: the tag's.
+  result<arrival> on_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t mark = 0);
   // The claim of `reader` is fulfilled. Of a lost worker: ignored.
   void on_credit(std::uint32_t reader);
+  // The last cut is saved, or given up.
+  void on_saved();
   // A worker died. async: its inputs and its reader end. sync: an error that names variable, worker and step, unless all
   // gradients of the worker are here already.
   result<void> worker_lost(std::uint32_t worker);
@@ -106,12 +135,14 @@ class shard_state {
   // The next thing to do, already counted as done; nothing: wait for a report.
   std::optional<shard_action> next();
 
-  // Every gradient applied (or its worker lost) and every item sent.
+  // Every gradient applied (or its worker lost), every item sent, every cut saved.
   bool is_finished() const noexcept;
   shard_wait waiting() const noexcept;
   std::uint64_t version() const noexcept { return version_; }
   std::uint32_t current_slot() const noexcept { return current_; }
   std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(slots_.size()); }
+  // The version in a slot; nullopt: nothing that anybody may go back to.
+  std::optional<std::uint64_t> kept_in(std::uint32_t slot) const noexcept;
   const std::vector<shard_ledger>& ledger() const noexcept { return ledger_; }
 
  private:
@@ -130,7 +161,11 @@ class shard_state {
   bool is_awaited(std::uint64_t version) const noexcept;
   std::uint32_t slot_of(std::uint64_t version) const noexcept;
   std::optional<std::uint32_t> target_slot() const noexcept;
+  bool is_kept(std::uint64_t version) const noexcept;
   bool has_gradients() const noexcept;
+  bool is_marked(std::size_t worker) const noexcept;
+  std::vector<std::uint32_t>::const_iterator next_arrival() const noexcept;
+  std::optional<std::uint64_t> cut_due() const noexcept;
   std::optional<shard_action> next_item();
   std::optional<shard_action> next_apply();
   shard_wait wait_for_gradient() const noexcept;
@@ -142,8 +177,12 @@ class shard_state {
   std::vector<reader_state> readers_;
   std::vector<std::uint64_t> slots_;     // the version in each
   std::vector<std::uint32_t> arrivals_;  // async: workers of the queued gradients, oldest first
+  std::vector<std::uint64_t> marks_;     // by worker: 1 + the step whose gradient carried the last mark; 0: none
   std::uint64_t version_ = 0;
   std::uint32_t current_ = 0;
+  std::uint64_t origin_ = 0;             // the version of the beginning
+  std::optional<std::uint64_t> cut_;     // the last one given out
+  bool is_saving_ = false;
   bool has_failed_ = false;
 };
 

@@ -72,7 +72,7 @@ std::vector<node_snapshot> merge_nodes(std::span<const node_answer> answers, std
 
 // Whose word on a job counts most: its client's, then who saw an end, then who saw most steps.
 auto authority(const job_snapshot& j, const std::string& who) {
-  return std::tuple(j.client == who, j.state != job_state::running, j.step, j.name, who);
+  return std::tuple(j.client == who, is_over(j.state), j.step, j.name, who);
 }
 
 std::vector<job_snapshot> merge_jobs(std::span<const node_answer> answers) {
@@ -136,6 +136,7 @@ std::string_view to_string(job_state s) noexcept {
     case job_state::running: return "running";
     case job_state::done: return "done";
     case job_state::failed: return "failed";
+    case job_state::recovering: return "recovering";
   }
   return {};
 }

@@ -32,10 +32,12 @@ inline constexpr double skew_seconds = 1.0;  // answers this close count as simu
 
 enum class node_state : std::uint8_t { alive, unreachable, dead, left };
 enum class actor_state : std::uint8_t { idle, running, waiting_for_input, waiting_for_credit, ended };
-enum class job_state : std::uint8_t { running, done, failed };
+enum class job_state : std::uint8_t { running, done, failed, recovering };
 std::string_view to_string(node_state s) noexcept;   // "alive", ...
 std::string_view to_string(actor_state s) noexcept;  // "waiting for input", ...
 std::string_view to_string(job_state s) noexcept;    // "running", ...
+// Done or failed.
+constexpr bool is_over(job_state s) noexcept { return s == job_state::done || s == job_state::failed; }
 
 // One life of one process.
 struct node_snapshot {
@@ -104,6 +106,8 @@ struct job_snapshot {
   std::string client;                     // name of the node that started it
   std::vector<std::string> participants;  // names of nodes
   std::string cause;                      // one line, of a failed job
+  std::uint64_t epoch = 1;                // counts its placings
+  std::uint64_t recoveries = 0;           // of them, those after a failure
 
   // Mean over its running time; 0 before the first step.
   double steps_per_second() const noexcept;

@@ -49,6 +49,7 @@ void fields(V& v, T& j) {
   v("id", j.id), v("name", j.name), v("state", j.state), v("workers", j.workers), v("shards", j.shards);
   v("update", j.update), v("step", j.step), v("steps", j.steps), v("started_seconds", j.started_seconds);
   v("ended_seconds", j.ended_seconds), v("client", j.client), v("participants", j.participants), v("cause", j.cause);
+  v("epoch", j.epoch), v("recoveries", j.recoveries);
 }
 
 template <class V, is<event> T>

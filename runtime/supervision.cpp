@@ -35,6 +35,32 @@ const planned_actor& maker(const plan& p, std::uint32_t edge) {
 
 }  // namespace
 
+std::string_view to_string(failure_policy p) noexcept {
+  static constexpr std::string_view names[] = {"stop", "restart", "resume"};
+  return names[static_cast<std::size_t>(p)];
+}
+
+// --- restarts --------------------------------------------------------------------------------------------------------
+
+std::optional<std::int64_t> restart_limiter::on_failure(std::int64_t now_ns, std::uint64_t progress) {
+  if (!has_failed_ || progress > progress_) in_vain_ = 0;
+  has_failed_ = true;
+  progress_ = std::max(progress_, progress);
+  ++in_vain_;
+  failures_.push_back(now_ns);
+  while (now_ns - failures_.front() > limits_.window_ns) failures_.pop_front();
+  if (in_vain_ > limits_.in_vain_max) {
+    why_ = fmt::format("{} attempts in a row without a step forward", in_vain_ - 1);
+    return std::nullopt;
+  }
+  if (failures_.size() > limits_.failures_max) {
+    why_ = fmt::format("{} failures within {} s", failures_.size(), limits_.window_ns / 1'000'000'000);
+    return std::nullopt;
+  }
+  if (in_vain_ == 1) return 0;
+  return std::min(limits_.delay_max_ns, limits_.delay_ns << std::min<std::uint32_t>(in_vain_ - 2, 20));
+}
+
 // --- root cause first ------------------------------------------------------------------------------------------------
 
 std::string failure::where_and_why() const {
@@ -97,6 +123,8 @@ participants::participants(const plan& p, std::span<const node_id> nodes)
     if (a.kind == actor_kind::shard) r.shards.insert(a.shard.shard);
     if (a.kind == actor_kind::feed || a.kind == actor_kind::fetch) r.has_program_side = true;
   }
+  for (const auto& e : p.edges)
+    if (const auto from = nodes[p.actors[e.from.actor].task], to = nodes[p.actors[e.to.actor].task]; from != to) roles_.at(from).takers.insert(to);
   const auto tasks = worker_tasks(p);
   for (std::uint32_t w = 0; w < tasks.size(); ++w)
     if (tasks[w] >= 0) roles_.at(nodes[static_cast<std::size_t>(tasks[w])]).workers.insert(w);
@@ -107,8 +135,11 @@ void participants::ended(node_id n) { running_.erase(n); }
 loss_verdict participants::lose(node_id n) {
   const auto at = roles_.find(n);
   const bool was_running = running_.erase(n) > 0;
-  if (at == roles_.end() || !lost_.insert(n).second || !was_running) return loss_verdict::irrelevant;
+  if (at == roles_.end() || !lost_.insert(n).second) return loss_verdict::irrelevant;
   const auto& r = at->second;
+  // What it has made may still be on its way, and then it is lost.
+  const bool is_awaited = std::any_of(r.takers.begin(), r.takers.end(), [&](node_id t) { return running_.contains(t); });
+  if (!was_running && (!is_awaited || (is_async_ && r.shards.empty()))) return loss_verdict::irrelevant;
   if (!is_async_ || r.is_client || r.has_program_side || !r.shards.empty() || r.workers.empty())
     return loss_verdict::fatal;
   const bool others_work = std::any_of(roles_.begin(), roles_.end(), [&](const auto& e) {
@@ -136,6 +167,10 @@ std::string participants::describe(node_id n) const {
 
 // --- the ledger ------------------------------------------------------------------------------------------------------
 
+ledger::ledger(std::uint32_t workers, std::vector<std::uint64_t> start) : start_(std::move(start)), losses_(workers) {
+  start_.resize(workers);
+}
+
 void ledger::on_loss(std::uint32_t worker) {
   if (worker < losses_.size()) ++losses_[worker];
 }
@@ -150,6 +185,7 @@ void ledger::on_shard(const shard_report& r) {
   take(known.received, r.received);
   take(known.applied, r.applied);
   take(known.dropped, r.dropped);
+  take(known.duplicates, r.duplicates);
 }
 
 // Not negative: with t the shard that dropped most, applied + dropped <= applied(t) + dropped(t) <= fed.
@@ -157,11 +193,13 @@ worker_ledger ledger::of(std::uint32_t worker) const {
   expects(worker < losses_.size(), "the ledger knows the job's workers");
   worker_ledger out;
   out.fed = losses_[worker];
+  const auto new_ones = [&](std::uint64_t n) { return n - std::min(n, start_[worker]); };
   bool is_first = true;
   for (const auto& [actor, s] : shards_) {
-    out.applied = is_first ? s.applied[worker] : std::min(out.applied, s.applied[worker]);
+    const auto applied = new_ones(s.applied[worker]);
+    out.applied = is_first ? applied : std::min(out.applied, applied);
     out.dropped = std::max(out.dropped, s.dropped[worker]);
-    out.fed = std::max({out.fed, s.received[worker], s.applied[worker] + s.dropped[worker]});
+    out.fed = std::max({out.fed, new_ones(s.received[worker] - std::min(s.received[worker], s.duplicates[worker])), applied + s.dropped[worker]});
     is_first = false;
   }
   out.in_flight = out.fed - out.applied - out.dropped;

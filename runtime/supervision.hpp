@@ -8,8 +8,10 @@
 //       on different nodes.
 // SV-2  The user reads one line, whatever the texts contain.
 // SV-3  Asynchronous training goes on without a node that held nothing but workers, while another worker is left. Any
-//       other loss is fatal, but of a node whose part has ended.
+//       other loss is fatal, but of a node whose part has ended and that nobody who has not ended takes something from.
 // SV-4  fed = applied + dropped + in flight, for every worker, at any moment, whatever reports came or did not come.
+// SV-5  A job that fails again and again without a step forward is given up, after delays that grow; each step forward forgives
+//       all failures before it, but for the limit of failures in a window of time.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -18,6 +20,7 @@
 #include "schema/ids.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,8 +31,40 @@
 
 namespace troupe {
 
-// What a job does about a fatal failure. Resuming from a checkpoint and restarting on other nodes come behind this.
-enum class failure_policy : std::uint8_t { stop };
+// What a job does about a fatal failure.
+enum class failure_policy : std::uint8_t {
+  stop,     // it ends
+  restart,  // it begins again, from step 0
+  resume,   // it goes on: with what the nodes keep, else from the newest checkpoint, else from step 0
+};
+std::string_view to_string(failure_policy p) noexcept;
+
+// --- restarts: as OTP's supervisors limit them (Armstrong 2003), by intensity and period, and by progress ---------------
+
+struct restart_limits {
+  std::uint32_t failures_max = 60;                    // in window_ns
+  std::int64_t window_ns = 60'000'000'000;
+  std::uint32_t in_vain_max = 6;                      // in a row, without a step forward
+  std::int64_t delay_ns = 100'000'000;                // before the second one in a row; it doubles
+  std::int64_t delay_max_ns = 5'000'000'000;
+};
+
+class restart_limiter {
+ public:
+  explicit restart_limiter(const restart_limits& limits = {}) : limits_(limits) {}
+
+  // A failure, when `progress` steps were done in all. How long to wait before the restart; nullopt: give up (why() says why).
+  std::optional<std::int64_t> on_failure(std::int64_t now_ns, std::uint64_t progress);
+  const std::string& why() const noexcept { return why_; }
+
+ private:
+  restart_limits limits_;
+  std::deque<std::int64_t> failures_;  // times within the window
+  std::uint64_t progress_ = 0;
+  std::uint32_t in_vain_ = 0;
+  bool has_failed_ = false;
+  std::string why_;
+};
 
 // --- root cause first ------------------------------------------------------------------------------------------------
 
@@ -109,6 +144,7 @@ class participants {
     std::set<std::uint32_t> workers, shards;
     bool is_client = false;
     bool has_program_side = false;  // a feed or a fetch: the program is here
+    std::set<node_id> takers;       // who takes something from it
   };
   std::map<node_id, role> roles_;
   std::set<node_id> running_, lost_;
@@ -132,7 +168,8 @@ struct worker_ledger {
 
 class ledger {
  public:
-  explicit ledger(std::uint32_t workers) : losses_(workers) {}
+  // Of one epoch, in which worker w's first step is start[w] (empty: 0). What was applied before is not counted.
+  explicit ledger(std::uint32_t workers, std::vector<std::uint64_t> start = {});
 
   // The loss of one more step of `worker` was seen.
   void on_loss(std::uint32_t worker);
@@ -145,7 +182,7 @@ class ledger {
   worker_ledger total() const;
 
  private:
-  std::vector<std::uint64_t> losses_;
+  std::vector<std::uint64_t> start_, losses_;
   std::map<std::uint32_t, shard_report> shards_;  // by actor
 };
 

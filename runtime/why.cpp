@@ -173,6 +173,12 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
   why_answer answer;
   answer.job = j.name;
   answer.since_seconds = j.ended_seconds;
+  if (j.state == job_state::recovering) {
+    answer.kind = root_kind::recovering;
+    answer.since_seconds = 0;
+    answer.root = fmt::format("{}: recovers (epoch {}){}", heading(j), j.epoch, j.cause.empty() ? "" : fmt::format(" after: {}", j.bare_cause()));
+    return {std::move(answer), 2};
+  }
   answer.kind = j.state == job_state::done ? root_kind::job_done : root_kind::job_failed;
   answer.root = j.state == job_state::done
                     ? fmt::format("{}: done, {} ago", heading(j), format_seconds(j.ended_seconds))
@@ -184,7 +190,7 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
 // Running ones first, worst and oldest wait first; then the latest that ended.
 bool is_more_urgent(const judged& a, const judged& b, const job_snapshot& ja, const job_snapshot& jb) {
   const auto order = [](const judged& x, const job_snapshot& j) {
-    const bool is_running = j.state == job_state::running;
+    const bool is_running = !is_over(j.state);
     return std::tuple(!is_running, x.severity, is_running ? -x.answer.since_seconds : j.ended_seconds, j.name, j.id);
   };
   return order(a, ja) < order(b, jb);
@@ -197,6 +203,7 @@ std::string_view to_string(root_kind k) noexcept {
     case root_kind::no_job: return "no job";
     case root_kind::job_done: return "job done";
     case root_kind::job_failed: return "job failed";
+    case root_kind::recovering: return "recovering";
     case root_kind::moving: return "moving";
     case root_kind::node_lost: return "node lost";
     case root_kind::actor_ended: return "actor ended";

@@ -26,6 +26,7 @@ enum class root_kind : std::uint8_t {
   no_job,  // nothing runs
   job_done,
   job_failed,
+  recovering,  // between two epochs
   moving,  // it goes on: all that waits or runs is too young to be a root
   node_lost,      // the node does not answer, is unreachable, dead or left
   actor_ended,    // somebody waits for an actor that ended

@@ -30,8 +30,18 @@ struct tag {
   std::uint32_t micro_batch = 0;
   std::uint32_t frame = 0;
   std::uint32_t iteration = 0;
+  // Marks the first step that is not in cut `mark` any more (0: no mark). It travels with whatever is computed from the marked
+  // item and is not part of the tag's identity.
+  std::uint32_t mark = 0;
 
-  friend constexpr auto operator<=>(const tag&, const tag&) = default;
+  friend constexpr std::strong_ordering operator<=>(const tag& a, const tag& b) noexcept {
+    if (const auto c = a.step <=> b.step; c != 0) return c;
+    if (const auto c = a.run <=> b.run; c != 0) return c;
+    if (const auto c = a.micro_batch <=> b.micro_batch; c != 0) return c;
+    if (const auto c = a.frame <=> b.frame; c != 0) return c;
+    return a.iteration <=> b.iteration;
+  }
+  friend constexpr bool operator==(const tag& a, const tag& b) noexcept { return (a <=> b) == 0; }
 };
 
 }  // namespace troupe

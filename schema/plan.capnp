@@ -1,6 +1,6 @@
 @0xa6c3f0b1d4e95721;
 # A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
-# PL-1..PL-5, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+# PL-1..PL-6, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
 #
 # Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
 # decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
@@ -68,6 +68,12 @@ struct Shard {
   seed @9 :UInt64;
   steps @10 :List(UInt64);    # per logical worker
   readers @11 :List(ShardReader);  # per output port
+  restore @12 :UInt8;         # 0 the initializer, 1 what the node keeps
+  version @13 :UInt64;
+  start @14 :List(UInt64);    # per logical worker; empty: 0
+  keeps @15 :UInt32;
+  cutEvery @16 :UInt64;
+  cutsAtEnd @17 :Bool;
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order
@@ -84,6 +90,9 @@ struct PlannedActor {
   steps @8 :UInt64;
   firesOnAny @9 :Bool;
   source @10 :Line;
+  start @11 :UInt64;
+  marksCuts @12 :Bool;
+  awaitsReceipt @13 :Bool;
 }
 
 # The spec of an edge is that of the output port it leaves.

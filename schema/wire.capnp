@@ -30,7 +30,14 @@ struct Member {
   revision @13 :UInt32;     # counts the member's own changes of its record: the higher one is newer
 }
 
-struct Tag { step @0 :UInt64; run @1 :UInt32; microBatch @2 :UInt32; frame @3 :UInt32; iteration @4 :UInt32; }
+struct Tag {
+  step @0 :UInt64;
+  run @1 :UInt32;
+  microBatch @2 :UInt32;
+  frame @3 :UInt32;
+  iteration @4 :UInt32;
+  mark @5 :UInt32;          # of a checkpoint's cut: the first step that is not in it; 0: none
+}
 
 # The last of the first frames (runtime/handshake.hpp): who the peer is, and where its lane goes on.
 struct Identity {
@@ -60,7 +67,16 @@ struct Chunk {
 struct CreditReturn { edge @0 :UInt32; count @1 :UInt32; job @2 :UInt64; epoch @3 :UInt32; }
 
 # Counters of one actor of a job, in its last report.
-struct ShardReport { actor @0 :UInt32; received @1 :List(UInt64); applied @2 :List(UInt64); dropped @3 :List(UInt64); }
+struct ShardReport {
+  actor @0 :UInt32;
+  received @1 :List(UInt64);
+  applied @2 :List(UInt64);
+  dropped @3 :List(UInt64);
+  duplicates @4 :List(UInt64);
+}
+
+# What a node keeps of a variable when an epoch has ended: the versions that it has, and the steps of each worker in the newest.
+struct Kept { variable @0 :Text; versions @1 :List(UInt64); applied @2 :List(UInt64); }
 
 struct Control {
   union {
@@ -68,15 +84,18 @@ struct Control {
     view @1 :List(Member);              # members that the sender knows; idempotent
     leave @2 :Text;                     # graceful: the sender ends after this, reason for people
     credits @3 :List(CreditReturn);     # batched: what consumers gave back since the last one
-    place :group { job @4 :UInt64; epoch @5 :UInt32; plan @6 :Data; nodes @7 :List(UInt64); }
-                                        # take part in a job: nodes[i] runs tasks[i] of the plan
-    placed :group { job @8 :UInt64; error @9 :Text; }
+    place :group { job @4 :UInt64; epoch @5 :UInt32; plan @6 :Data; nodes @7 :List(UInt64);
+                   checkpoints @31 :Text;      # the job's folder; empty: it writes none
+                   restoreFrom @32 :Text; }    # the checkpoint that shards begin with; empty: what the node keeps
+                                        # take part in an epoch of a job: nodes[i] runs tasks[i] of the plan
+    placed :group { job @8 :UInt64; error @9 :Text; epoch @33 :UInt32; }
                                         # answer; an empty error: all actors of the part are there
     start @10 :UInt64;                  # job: sources may fire
     stop :group { job @11 :UInt64; reason @12 :Text; }
                                         # job: end all its actors here
     partEnded :group { job @13 :UInt64; error @14 :Text; actor @15 :Text; step @16 :UInt64; shards @17 :List(ShardReport);
-                      dataMessages @30 :UInt64; }   # items that its actors received
+                      dataMessages @30 :UInt64;     # items that its actors received
+                      epoch @34 :UInt32; }
                                         # a node's part is done (empty error), or failed (root cause)
     query :group { id @18 :UInt64; request @19 :Text; }
                                         # the debug tool asks: "nodes", "actors", "jobs", "events"
@@ -87,5 +106,14 @@ struct Control {
                                         # "you are dead to us, come back as another": with the living nodes, the jobs
                                         # and the founder of the sender's side, by which two halves of a cluster
                                         # agree which of them gives way (runtime/membership.hpp)
+    halt :group { job @35 :UInt64; epoch @36 :UInt32; reason @37 :Text; }
+                                        # the epoch does not go on: end its actors, keep the variables, say what you have
+    halted :group { job @38 :UInt64; epoch @39 :UInt32; kept @40 :List(Kept); shards @41 :List(ShardReport);
+                    dataMessages @42 :UInt64; }   # answer, also where no part of the job is known
+    beginCut :group { job @43 :UInt64; epoch @44 :UInt32; mark @45 :UInt32; }
+                                        # a checkpoint: mark what workers make next (Tag.mark)
+    saved :group { job @46 :UInt64; epoch @47 :UInt32; step @48 :UInt64; error @49 :Text; workerSteps @50 :List(UInt64);
+                   file @51 :Text; hash @52 :Text; bytes @53 :UInt64; variables @54 :List(Text); }
+                                        # a node's part of a cut is on disk (empty error), or will not be
   }
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 namespace troupe {
 
@@ -17,6 +18,24 @@ namespace {
 [[noreturn]] void usage_error(const std::string& text) {
   fmt::print(stderr, "train_classifier: {}\n", text);
   std::exit(2);
+}
+
+// "500": steps; "20s": time.
+void set_checkpoints(checkpoint_options& c, const std::string& every) {
+  if (c.folder.empty() && (!every.empty() || c.resume || c.rebatch)) usage_error("--checkpoint-every, --resume and --rebatch need --checkpoint DIR");
+  if (c.rebatch && !c.resume) usage_error("--rebatch goes with --resume");
+  if (!c.folder.empty()) c.folder = std::filesystem::absolute(c.folder).lexically_normal().string();
+  if (every.empty()) return;
+  const bool is_steps = every.find_first_not_of("0123456789") == std::string::npos;
+  if (is_steps) {
+    c.every_steps = every.size() > 15 ? 0 : std::strtoull(every.c_str(), nullptr, 10);
+    if (c.every_steps == 0) usage_error("--checkpoint-every " + every + ": give a number of steps from 1, or a time (20s)");
+    return;
+  }
+  const auto time = parse_duration(every);
+  if (!time) usage_error("--checkpoint-every: " + time.error().text());
+  if (*time <= 0) usage_error("--checkpoint-every " + every + ": give a time above 0");
+  c.every = std::chrono::nanoseconds(*time);
 }
 
 void make_data(classifier_options& o) {
@@ -31,7 +50,7 @@ void make_data(classifier_options& o) {
 
 classifier_options classifier_options::parse(int argc, char** argv) {
   classifier_options o;
-  std::string update = "sync", fuse = "on", on_failure = "stop", timeout = "5s";
+  std::string update = "sync", fuse = "on", on_failure = "stop", timeout = "5s", every;
   CLI::App app{"Trains a 784-256-128-10 classifier on images in IDX files, here or over the nodes of a cluster.", "train_classifier"};
   app.footer("Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no such file.");
   app.add_option("--data", o.data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings, under the same path on every "
@@ -51,7 +70,14 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   app.add_option("--credits", o.credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--losses", o.losses, "Write step,loss lines to this file");
   app.add_option("--save", o.save, "Write the trained variables to this safetensors file");
-  app.add_option("--on-failure", on_failure, "What to do when a node or an actor fails")->check(CLI::IsMember({"stop"}))->capture_default_str();
+  app.add_option("--on-failure", on_failure, "What to do when a node or an actor fails. stop: end; restart: begin again; resume: go on, with what the "
+                                             "other nodes hold, else from the newest checkpoint. Then workers may share nodes, and nodes that join get work")
+      ->check(CLI::IsMember({"stop", "restart", "resume"}))->capture_default_str();
+  app.add_option("--checkpoint", o.checkpoints.folder, "Save checkpoints in this folder, which every node reaches under the same path");
+  app.add_option("--checkpoint-every", every, "How often: steps (500), or time (20s). Without it, at the end only");
+  app.add_option("--checkpoint-keep", o.checkpoints.keep, "How many of them stay, the newest ones")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_flag("--resume", o.checkpoints.resume, "Go on with the newest checkpoint of a job of this name in that folder, if there is one");
+  app.add_flag("--rebatch", o.checkpoints.rebatch, "Do so although --workers, --batch or other numbers have changed: its data epoch begins anew");
   app.add_option("--name", o.name, "Name of the job")->capture_default_str();
   app.add_option("--fuse", fuse, "on: element-wise ops run with their producer; off: one actor per op")
       ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
@@ -66,6 +92,8 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   }
   o.update = update == "sync" ? update_kind::sync : update_kind::async;
   o.fuse = fuse == "on";
+  o.on_failure = on_failure == "stop" ? failure_policy::stop : on_failure == "restart" ? failure_policy::restart : failure_policy::resume;
+  set_checkpoints(o.checkpoints, every);
   if (app.count("--cluster") > 0 && o.cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
   if (o.cluster.empty() && (!o.join.empty() || !o.token_file.empty())) o.cluster = "default";
   const auto wait = parse_duration(timeout);

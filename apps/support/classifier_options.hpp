@@ -1,7 +1,7 @@
 #pragma once
 // The flags of train_classifier.
 
-#include "runtime/plan.hpp"
+#include "actors/session.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -24,6 +24,8 @@ struct classifier_options {
   std::uint64_t epochs = 10, seed = 1;
   std::int64_t batch = 128;
   std::string losses, save, name = "classifier";
+  failure_policy on_failure = failure_policy::stop;
+  checkpoint_options checkpoints;
   bool fuse = true, json = false;
   std::shared_ptr<scratch_folder> made_data;
 

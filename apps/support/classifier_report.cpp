@@ -59,7 +59,7 @@ bool classifier_report::is_interrupted() { return interruptions > 0; }
 
 double classifier_report::seconds() const { return std::chrono::duration<double>(ended_ - began_).count(); }
 
-double classifier_report::images() const { return double(samples_) * double(options_.epochs) * double(done_) / double(steps_); }
+double classifier_report::images() const { return double(samples_) * double(options_.epochs) * double(done_ - skipped_) / double(steps_); }
 
 void classifier_report::show(const training_event& e) {
   using kind = training_event::kind;
@@ -74,6 +74,9 @@ void classifier_report::show(const training_event& e) {
     case kind::worker_lost:
       ++lost_workers_;
       return bar_->say("train_classifier: " + e.text + "; training goes on with the others");
+    case kind::recovering:
+    case kind::resumed:
+    case kind::note: return say(e.text);
     case kind::finished: totals_ = e.totals; break;
     case kind::failed:
       totals_ = e.totals;
@@ -84,16 +87,25 @@ void classifier_report::show(const training_event& e) {
   show_totals(totals_);
 }
 
+void classifier_report::say(const std::string& text) {
+  if (bar_)
+    bar_->say("train_classifier: " + text);
+  else
+    say_error("train_classifier: " + text);
+}
+
 void classifier_report::show_loss(const training_event& e) {
+  const bool is_sync = options_.update == update_kind::sync;
+  if (done_ == skipped_ && is_sync) done_ = skipped_ = e.step;  // a resumed run begins there
   ++done_;
   ended_ = std::chrono::steady_clock::now();
-  mean_loss_ = done_ == 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
+  mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
   if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) && losses_failure_.empty()) {
     losses_failure_ = fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
     bar_->say("train_classifier: " + losses_failure_ + "; training goes on");
   }
   const auto rate = seconds() > 0 ? images() / seconds() : 0;
-  const auto left = rate > 0 ? (double(samples_) * double(options_.epochs) - images()) / rate : 0;
+  const auto left = rate > 0 ? double(samples_) * double(options_.epochs) * double(steps_ - done_) / double(steps_) / rate : 0;
   const auto epoch = std::min<std::uint64_t>(options_.epochs, 1 + done_ * options_.epochs / steps_);
   bar_->show(done_, fmt::format("epoch {}/{}  loss {:.4f}  {:.0f} images/s  {} left", epoch, options_.epochs, mean_loss_, rate, format_seconds(left)));
 }
@@ -135,7 +147,7 @@ int classifier_report::finish(double accuracy) {
   }
   const auto rate = seconds() > 0 ? images() / seconds() : 0;
   const auto text = options_.json ? json(accuracy, rate, applied, dropped)
-                                  : fmt::format("test accuracy {:.4f}, {:.0f} images/s, {} steps in {}", accuracy, rate, done_, format_seconds(seconds()));
+                                  : fmt::format("test accuracy {:.4f}, {:.0f} images/s, {} steps in {}", accuracy, rate, done_ - skipped_, format_seconds(seconds()));
   if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
     return fail(error(error_code::failed, fmt::format("the result cannot be written: {}", std::strerror(errno))));
   return losses_failure_.empty() ? 0 : fail(error(error_code::failed, losses_failure_));
@@ -147,7 +159,7 @@ std::string classifier_report::json(double accuracy, double rate, std::uint64_t 
   nlohmann::ordered_json j;
   j["test_accuracy"] = accuracy;
   j["images_per_second"] = rate;
-  j["steps"] = done_;
+  j["steps"] = done_ - skipped_;
   j["seconds"] = seconds();
   j["workers"] = options_.workers;
   j["shards"] = options_.shards;
@@ -156,6 +168,9 @@ std::string classifier_report::json(double accuracy, double rate, std::uint64_t 
   j["dropped"] = dropped;
   j["actors"] = totals_.actors;
   j["data_messages"] = totals_.data_messages;
+  j["recoveries"] = totals_.recoveries;
+  j["redone_steps"] = totals_.redone;
+  j["checkpoints"] = totals_.checkpoints;
   j["weights_hash"] = weights_hash(tensors);
   return j.dump();
 }

@@ -36,6 +36,7 @@ class classifier_report {
   int finish(double accuracy);     // prints the result; the exit code
 
  private:
+  void say(const std::string& text);
   void show_loss(const training_event& e);
   void show_totals(const training_totals& t);
   std::string json(double accuracy, double rate, std::uint64_t applied, std::uint64_t dropped) const;
@@ -46,7 +47,7 @@ class classifier_report {
   std::unique_ptr<progress_bar> bar_;
   std::FILE* losses_ = nullptr;
   std::int64_t samples_ = 0;
-  std::uint64_t steps_ = 1, done_ = 0;
+  std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;  // skipped: done by an earlier run
   float mean_loss_ = 0;
   std::chrono::steady_clock::time_point began_{}, ended_{};
   std::vector<std::pair<std::string, tensor>> variables_;

@@ -123,6 +123,8 @@ void add_elementwise(op_table& t) {
   row("maximum_grad", 3, maximum_gradient_shapes, {});
   // What a worker sees of a variable: the version that its shard sent, for everybody who uses it in that step.
   t.add("read", {.inputs = 1, .shapes = unary_shapes, .gradient = {}, .is_forwarding = true});
+  // Operand 0, once all others are there: the compiler adds those that must have come before (runtime/passes/replicate.cpp).
+  t.add("after", {.inputs = 1, .shapes = unary_shapes, .gradient = {}, .is_forwarding = true});
 }
 
 }  // namespace ops

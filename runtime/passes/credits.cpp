@@ -4,6 +4,7 @@ namespace troupe::passes {
 
 // Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so
 // that one credit is enough to never deadlock; each further one lets a producer run one step ahead.
+// Where an item has to be received before the next one is made, there is one.
 plan connect(draft d, std::uint32_t credits) {
   plan p;
   p.actors.reserve(d.actors.size());
@@ -21,7 +22,8 @@ plan connect(draft d, std::uint32_t credits) {
       auto& producer = p.actors[from[port].actor];
       producer.outputs[from[port].port].push_back(edge);
       p.actors[c].inputs.push_back(edge);
-      p.edges.push_back({from[port], {c, port}, producer.output_specs[from[port].port], credits});
+      const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt;
+      p.edges.push_back({from[port], {c, port}, producer.output_specs[from[port].port], is_single ? 1 : credits});
     }
   }
   return p;

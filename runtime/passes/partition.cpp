@@ -21,6 +21,7 @@ draft_actor make_transfer(actor_kind kind, const draft_actor& producer, port_ref
   a.planned.name = fmt::format("{}{}/{}/{}", p.name, from.port == 0 ? "" : fmt::format(":{}", from.port),
                                to_string(kind), other_task);
   a.planned.output_specs = {p.output_specs[from.port]};
+  a.planned.start = items_before(p, from.port);
   a.planned.steps = items_of(p, from.port);
   a.planned.source = p.source;
   return a;
@@ -34,6 +35,12 @@ std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
   if (r.at_end) return 1;
   if (r.worker >= 0) return a.shard.steps[static_cast<std::size_t>(r.worker)];
   return (a.shard.steps[0] - r.first) / r.stride + 1;
+}
+
+std::uint64_t items_before(const planned_actor& a, std::uint32_t port) {
+  if (a.kind != actor_kind::shard) return a.start;
+  const auto& r = a.shard.readers[port];
+  return r.worker < 0 || a.shard.start.empty() ? 0 : a.shard.start[static_cast<std::size_t>(r.worker)];
 }
 
 draft partition(draft d) {
@@ -56,6 +63,7 @@ draft partition(draft d) {
         receive.planned.task = task;
         receive.planned.stream = d.actors[c].planned.stream;
         receive.from = {{next, 0}};
+        send.planned.awaits_receipt = receive.planned.awaits_receipt = d.actors[c].planned.awaits_receipt;
         d.actors.push_back(std::move(send));
         d.actors.push_back(std::move(receive));
       }

@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --simplify--> flow --replicate--> draft --fuse--> --place--> --partition--> draft
+//   graph --prune--> flow --simplify--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
 //   --credits--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe::passes {
@@ -59,6 +60,9 @@ flow simplify(flow f);
 
 enum class owner_kind : std::uint8_t { worker, shard, client };
 
+// The client's fetches in a training.
+inline constexpr std::string_view loss_fetch = "loss", variables_fetch = "variables";
+
 struct draft_actor {
   planned_actor planned;       // all but inputs, outputs, task and stream
   std::vector<port_ref> from;  // per input port: the producer
@@ -71,15 +75,12 @@ struct draft {
   std::vector<draft_actor> actors;
 };
 
-// Where actors may go: the part of training_spec that passes after replicate need.
-struct places {
-  std::vector<std::string> task_names;
-  std::vector<std::uint32_t> worker_task, shard_task;
-  std::uint32_t client_task = 0;
-};
+// Where actors may go.
+using places = task_map;
 
-// Firings of `a` that put something on output `port`.
+// Firings of `a` that put something on output `port`, and those of them that belong to earlier epochs.
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port);
+std::uint64_t items_before(const planned_actor& a, std::uint32_t port);
 // The task that a wish names, `own` if it fits or there is only one; nullopt: there is none.
 result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
                                 const source_line& source);
@@ -94,6 +95,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
 draft fuse(draft d, const op_table& ops);
 // Task and stream of every actor.
 result<draft> place(draft d, const places& where);
+// Where every actor begins.
+draft begin(draft d, const epoch_start& start);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them.
 draft partition(draft d);
 // Numbers the edges and gives each its credits.

@@ -62,14 +62,15 @@ result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const 
   // In a plan of one task, the program itself, every job is here: so a graph with placement also runs embedded.
   if (where.task_names.size() == 1 || (!d.job && !d.task)) return own;
   std::optional<std::uint32_t> first;
-  for (std::uint32_t i = 0; i < where.task_names.size(); ++i) {
-    if (!d.admits(parsed(where.task_names[i]))) continue;
-    if (i == own) return own;
-    if (!first) first = i;
+  for (const auto& [role, task] : where.roles) {
+    if (!d.admits(parsed(role))) continue;
+    if (task == own) return own;
+    if (!first) first = task;
   }
   if (first) return *first;
-  return error(error_code::usage,
-               fmt::format("there is no task for device '{}'; tasks are {}", wish, fmt::join(where.task_names, ", ")))
+  std::vector<std::string_view> names;
+  for (const auto& [role, task] : where.roles) names.push_back(role);
+  return error(error_code::usage, fmt::format("there is no task for device '{}'; tasks are {}", wish, fmt::join(names, ", ")))
       .at(source.file, source.line);
 }
 

@@ -1,4 +1,8 @@
 // Between-graph replication: every worker gets its own copy of the flow, all share the shards of its variables.
+//
+// In a job that can be recovered, or makes cuts, every gradient that a worker sends depends on the versions of *all* variables
+// that it read for that step: by the flow itself, or else through an op `after` that is put in. So a shard that has applied
+// step t knows that every shard had version t, and the mark of a cut, put on one variable's version, is on every gradient.
 
 #include "runtime/passes/passes.hpp"
 
@@ -79,7 +83,10 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
                                .initializer = op.initializer.value_or(initializer_spec{}),
                                .seed = spec.seed,
                                .steps = std::vector<std::uint64_t>(spec.workers, spec.steps),
-                               .readers = readers_of(spec)};
+                               .readers = readers_of(spec),
+                               .keeps = spec.is_recoverable && spec.update == update_kind::sync ? 1U : 0U,
+                               .cut_every = spec.has_cuts ? spec.cut_every : 0,
+                               .cuts_at_end = spec.has_cuts};
   a.planned.output_specs.assign(a.planned.shard.readers.size(), op.outputs[0]);
   a.from.resize(spec.workers);
   return a;
@@ -135,6 +142,47 @@ draft_actor make_fetch(std::string name, std::uint64_t steps) {
   return a;
 }
 
+// --- gradients depend on every variable ---
+
+bool is_tracked(const training_spec& spec) { return spec.is_recoverable || spec.has_cuts; }
+
+// For each op of the flow the variables that it depends on, as bits in the order of `variables`.
+class ancestors {
+ public:
+  ancestors(const flow& f, const std::vector<trained_variable>& variables)
+      : words_((variables.size() + 63) / 64), bits_(f.ops.size() * words_) {
+    for (std::size_t v = 0; v < variables.size(); ++v) word(variables[v].op, v / 64) |= std::uint64_t{1} << (v % 64);
+    for (std::uint32_t i = 0; i < f.ops.size(); ++i)
+      for (const auto& in : f.ops[i].inputs)
+        for (std::size_t k = 0; k < words_; ++k) word(i, k) |= word(in.op, k);
+  }
+  bool depends(std::uint32_t op, std::size_t variable) const {
+    return (bits_[op * words_ + variable / 64] >> (variable % 64) & 1U) != 0;
+  }
+
+ private:
+  std::uint64_t& word(std::size_t op, std::size_t k) { return bits_[op * words_ + k]; }
+  std::size_t words_;
+  std::vector<std::uint64_t> bits_;
+};
+
+// Passes `gradient` on when `others` are there.
+draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uint32_t worker, const training_spec& spec,
+                      std::size_t others) {
+  auto a = make_op(gradient, worker, spec);
+  a.device.clear();
+  a.planned.name = fmt::format("worker/{}/{}/after", worker, variable.name);
+  a.planned.source = variable.source;
+  a.planned.output_specs = variable.outputs;
+  auto& op = a.planned.ops.front();
+  op.type = "after";
+  op.name = variable.name + "/after";
+  op.attrs = {};
+  op.operands.resize(1 + others);
+  std::iota(op.operands.begin(), op.operands.end(), 0);
+  return a;
+}
+
 result<void> check_reader(const flow_op& op, const training_spec& spec) {
   const auto parts = op.attrs.integer("parts", 1);
   if (op.type != "idx_batch" || parts == 1 || parts == std::int64_t{spec.workers}) return {};
@@ -159,8 +207,10 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     shard_of[v.op] = static_cast<std::int64_t>(d.actors.size());
     d.actors.push_back(make_shard(f.ops[v.op], v.shard, spec));
   }
-  auto losses = make_fetch("loss", spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
+  auto losses = make_fetch(std::string(loss_fetch), spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
   losses.planned.fires_on_any = spec.update == update_kind::async;
+  losses.planned.awaits_receipt = spec.is_recoverable && spec.update == update_kind::sync;
+  const ancestors reads(f, variables);
   for (std::uint32_t w = 0; w < spec.workers; ++w) {
     std::vector<std::uint32_t> actor_of(f.ops.size());
     const auto producer = [&](op_ref r) { return port_ref{actor_of[r.op], r.output}; };
@@ -172,13 +222,29 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
                                     : make_op(op, w, spec);
       for (const auto& in : op.inputs) a.from.push_back(producer(in));
       if (shard_of[i] >= 0) a.from.push_back({static_cast<std::uint32_t>(shard_of[i]), w});
+      // Versions come at one pace: one variable's carry the marks of cuts. Synchronous shards need one worker's only.
+      a.planned.marks_cuts = spec.has_cuts && i == variables.front().op && (w == 0 || spec.update == update_kind::async);
       d.actors.push_back(std::move(a));
     }
-    for (std::size_t v = 0; v < variables.size(); ++v) d.actors[v].from[w] = producer(variables[v].gradient);
+    for (std::size_t v = 0; v < variables.size(); ++v) {
+      const auto gradient = variables[v].gradient;
+      auto from = producer(gradient);
+      std::vector<port_ref> missing;
+      for (std::size_t other = 0; other < variables.size() && is_tracked(spec); ++other)
+        if (!reads.depends(gradient.op, other)) missing.push_back(producer({variables[other].op, 0}));
+      if (!missing.empty()) {
+        auto gate = make_gate(f.ops[variables[v].op], f.ops[gradient.op], w, spec, missing.size());
+        gate.from = {from};
+        gate.from.insert(gate.from.end(), missing.begin(), missing.end());
+        from = {static_cast<std::uint32_t>(d.actors.size()), 0};
+        d.actors.push_back(std::move(gate));
+      }
+      d.actors[v].from[w] = from;
+    }
     losses.from.push_back(producer(f.roots[0]));
   }
   const bool observes = spec.update == update_kind::sync && spec.observe_every > 0;
-  auto values = make_fetch("variables", observes ? spec.steps / spec.observe_every : 1);
+  auto values = make_fetch(std::string(variables_fetch), observes ? spec.steps / spec.observe_every : 1);
   for (std::uint32_t v = 0; v < variables.size(); ++v) values.from.push_back({v, spec.workers});
   d.actors.push_back(std::move(losses));
   d.actors.push_back(std::move(values));

@@ -34,9 +34,11 @@ std::vector<control_message> samples() {
   m.name = "n7";
   m.address = "127.0.0.1:7000";
   return {heartbeat{3}, view_update{{m, m}}, leave{"was asked to"}, credit_batch{{{job_id{1}, 1, 2, 3}}},
-          place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}}, part_placed{job_id{1}, "no"},
-          start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, "why", "actor", 9, {{1, {2}, {3}, {4}}}, 5},
-          query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone"}};
+          place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}, "/checkpoints", "step-1"}, part_placed{job_id{1}, 3, "no"},
+          start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
+          query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone"},
+          halt_part{job_id{1}, 2, "a node died"}, part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
+          begin_cut{job_id{1}, 2, 3}, part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}}};
 }
 
 }  // namespace
@@ -44,28 +46,50 @@ std::vector<control_message> samples() {
 BOOST_AUTO_TEST_SUITE(control_message)
 
 BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
-  const auto part = round_trip(part_ended{job_id{5}, "text", "worker/0/x", 12, {{3, {4, 5}, {6, 7}, {0, 1}}}, 99});
+  const auto part = round_trip(part_ended{job_id{5}, 2, "text", "worker/0/x", 12, {{3, {4, 5}, {6, 7}, {0, 1}, {2, 3}}}, 99});
   BOOST_TEST(part.error == "text");
   BOOST_TEST(part.step == 12u);
   BOOST_TEST(part.data_messages == 99u);
+  BOOST_TEST(part.epoch == 2u);
   BOOST_TEST_REQUIRE(part.shards.size() == 1u);
   BOOST_TEST(part.shards[0].applied == (std::vector<std::uint64_t>{6, 7}), boost::test_tools::per_element());
-  const auto place = round_trip(place_part{job_id{5}, 2, {std::byte{1}, std::byte{2}, std::byte{3}}, {node_id{9}}});
+  BOOST_TEST(part.shards[0].duplicates == (std::vector<std::uint64_t>{2, 3}), boost::test_tools::per_element());
+  const auto place = round_trip(place_part{job_id{5}, 2, {std::byte{1}, std::byte{2}, std::byte{3}}, {node_id{9}}, "/c", "step-1.epoch-2"});
   BOOST_TEST(place.epoch == 2u);
+  BOOST_TEST(place.checkpoints == "/c");
+  BOOST_TEST(place.restore_from == "step-1.epoch-2");
   BOOST_TEST((place.plan == std::vector<std::byte>{std::byte{1}, std::byte{2}, std::byte{3}}));
   BOOST_TEST((place.nodes == std::vector<node_id>{node_id{9}}));
-  BOOST_TEST(round_trip(place_part{job_id{5}, 2, {}, {}}).plan.empty());
+  BOOST_TEST(round_trip(place_part{job_id{5}, 2, {}, {}, {}, {}}).plan.empty());
   const auto credits = round_trip(credit_batch{{{job_id{1}, 1, 7, 2}, {job_id{1}, 1, 8, 1}}});
   BOOST_TEST(credits.credits.size() == 2u);
   BOOST_TEST(credits.credits[0].edge == 7u);
 }
 
+BOOST_AUTO_TEST_CASE(what_a_recovery_needs_comes_back_as_it_was) {
+  const auto halted = round_trip(part_halted{job_id{5}, 3, {{"dense/kernel", {7, 8}, {8, 8}}, {"b", {}, {}}}, {{1, {2}, {3}, {4}, {5}}}, 77});
+  BOOST_TEST(halted.epoch == 3u);
+  BOOST_TEST(halted.data_messages == 77u);
+  BOOST_TEST_REQUIRE(halted.kept.size() == 2u);
+  BOOST_TEST((halted.kept[0] == kept_report{"dense/kernel", {7, 8}, {8, 8}}));
+  BOOST_TEST((halted.kept[1] == kept_report{"b", {}, {}}));
+  const auto saved = round_trip(part_saved{job_id{5}, 3, 120, "disk full", {60, 60}, "part-1.safetensors", "00ff", 4096, {"b", "w"}});
+  BOOST_TEST(saved.step == 120u);
+  BOOST_TEST(saved.error == "disk full");
+  BOOST_TEST(saved.worker_steps == (std::vector<std::uint64_t>{60, 60}), boost::test_tools::per_element());
+  BOOST_TEST(saved.bytes == 4096u);
+  BOOST_TEST(saved.variables == (std::vector<std::string>{"b", "w"}), boost::test_tools::per_element());
+  BOOST_TEST(round_trip(begin_cut{job_id{5}, 3, 9}).mark == 9u);
+  BOOST_TEST(round_trip(halt_part{job_id{5}, 3, "why"}).reason == "why");
+}
+
 BOOST_AUTO_TEST_CASE(a_chunk_says_whose_bytes_follow) {
-  const chunk_header h{job_id{1}, 2, 3, node_id{4}, node_id{5}, tag{.step = 6}, 7, {dtype::f32, {8, 9}}, 64};
+  const chunk_header h{job_id{1}, 2, 3, node_id{4}, node_id{5}, tag{.step = 6, .mark = 2}, 7, {dtype::f32, {8, 9}}, 64};
   aligned_bytes bytes(encode(h));
   const auto back = decode_chunk(bytes.span());
   BOOST_REQUIRE(back);
   BOOST_TEST((back->t == h.t));
+  BOOST_TEST(back->t.mark == 2u);  // not part of a tag's identity
   BOOST_TEST((back->spec == h.spec));
   BOOST_TEST(back->offset == 64u);
   BOOST_TEST((back->sender == h.sender));

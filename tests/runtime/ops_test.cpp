@@ -68,6 +68,7 @@ const std::vector<misfit>& misfits() {
       {{i32({2})}, {}, "tanh", {"tanh"}},
       {{i32({2})}, {}, "neg", {"neg"}},
       {{i32({2})}, {}, "read", {"read"}},
+      {{i32({2})}, {}, "after", {"after"}},
       {{f32({2}), f32({3})}, {}, "relu_grad", {"relu_grad", "dy f32[2], y f32[3]", "one shape"}},
       {{f32({2}), f32({3})}, {}, "sigmoid_grad", {"sigmoid_grad"}},
       {{f32({2}), f32({3})}, {}, "tanh_grad", {"tanh_grad"}},

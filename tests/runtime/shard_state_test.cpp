@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(SS_1_a_repeated_gradient_is_dropped_and_counted) {
   BOOST_TEST((*s.on_gradient(0, 0) == arrival::dropped));
   drain(s, {0});
   BOOST_TEST((*s.on_gradient(0, 0) == arrival::dropped));
-  BOOST_TEST((s.ledger()[0] == shard_ledger{.received = 3, .applied = 1, .dropped = 2}));
+  BOOST_TEST((s.ledger()[0] == shard_ledger{.received = 3, .applied = 1, .duplicates = 2}));
 }
 
 BOOST_AUTO_TEST_CASE(a_gap_and_a_step_too_many_are_errors_that_name_worker_and_step) {
@@ -178,12 +178,15 @@ struct model {
   troupe::shard_state state;
   std::mt19937_64 random;
   std::vector<std::uint64_t> sent, applied, items;  // by worker: gradients; by reader: items
-  std::vector<std::uint64_t> received, dropped;
+  std::vector<std::uint64_t> received, dropped, duplicates;
   std::vector<bool> lost;
   std::vector<std::optional<std::uint64_t>> slots;
   std::vector<std::uint32_t> claims;
   std::set<std::pair<std::uint32_t, std::uint64_t>> history;
   std::uint64_t version = 0;
+  bool is_saving = false;
+  std::vector<std::vector<std::uint64_t>> cuts;  // applied, by worker
+  std::vector<std::uint32_t> marks;              // by worker: for its next gradient
 
   model(const shard_spec& s, std::uint32_t n, std::uint64_t seed)
       : spec(s),
@@ -194,8 +197,10 @@ struct model {
         items(s.readers.size()),
         received(s.steps.size()),
         dropped(s.steps.size()),
+        duplicates(s.steps.size()),
         lost(s.steps.size()),
-        slots(n) {
+        slots(n),
+        marks(s.steps.size()) {
     slots[0] = 0;
   }
 
@@ -220,6 +225,13 @@ struct model {
     slots[a.to] = version;
   }
   void on(const shard_claim& c) { claims.push_back(c.reader); }
+  void on(const shard_cut& c) {
+    BOOST_REQUIRE(!is_saving);  // SS-9
+    BOOST_REQUIRE_EQUAL(c.step, version);
+    BOOST_REQUIRE(slots[c.slot] == version);
+    is_saving = true;
+    cuts.push_back(applied);
+  }
   void on(const shard_send& s) {
     const auto& r = spec.readers[s.reader];
     BOOST_REQUIRE_EQUAL(s.item, items[s.reader]++);  // SS-3: in order, each once
@@ -241,6 +253,7 @@ struct model {
       BOOST_REQUIRE(state.ledger()[w].received == received[w]);
       BOOST_REQUIRE(state.ledger()[w].applied == applied[w]);
       BOOST_REQUIRE(state.ledger()[w].dropped == dropped[w]);
+      BOOST_REQUIRE(state.ledger()[w].duplicates == duplicates[w]);
     }
   }
 
@@ -248,10 +261,10 @@ struct model {
     const auto w = static_cast<std::uint32_t>(below(sent.size()));
     if (sent[w] != 0 && below(4) == 0) {  // again
       BOOST_REQUIRE((*state.on_gradient(w, below(sent[w])) == arrival::dropped));
-      ++received[w], ++dropped[w];
+      ++received[w], ++(lost[w] ? dropped[w] : duplicates[w]);
     } else if (!lost[w] && sent[w] < items[w] &&
                sent[w] < spec.steps[w]) {  // a worker answers the items that it was sent
-      BOOST_REQUIRE((*state.on_gradient(w, sent[w]++) == arrival::queued));
+      BOOST_REQUIRE((*state.on_gradient(w, sent[w]++, std::exchange(marks[w], 0)) == arrival::queued));
       ++received[w];
     }
   }
@@ -260,6 +273,9 @@ struct model {
     const auto i = below(claims.size());
     state.on_credit(claims[i]);
     claims.erase(claims.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  void save() {
+    if (std::exchange(is_saving, false)) state.on_saved();
   }
   void lose() {
     const auto w = static_cast<std::uint32_t>(below(lost.size()));
@@ -285,6 +301,8 @@ BOOST_AUTO_TEST_CASE(random_runs_keep_all_invariants_and_end) {
       auto spec = make_spec(is_sync ? update_kind::sync : update_kind::async, 1 + choose() % 4, 1 + choose() % 12);
       if (is_sync && choose() % 2 == 0) spec = with_observer(std::move(spec), 1 + choose() % 3);
       if (!is_sync || choose() % 2 == 0) spec = with_end(std::move(spec));
+      if (is_sync) spec.keeps = static_cast<std::uint32_t>(choose() % 3), spec.cut_every = choose() % 4;
+      spec.cuts_at_end = choose() % 2 == 0;
       model m(spec, troupe::shard_state::slots_wanted(spec) + static_cast<std::uint32_t>(choose() % 2), seed);
       const bool may_lose = !is_sync && choose() % 2 == 0;
       int patience = 20'000;
@@ -294,18 +312,109 @@ BOOST_AUTO_TEST_CASE(random_runs_keep_all_invariants_and_end) {
         else
           m.send_gradient();
         if (may_lose && m.below(40) == 0) m.lose();
+        if (m.below(4) == 0) m.save();
+        if (!is_sync && m.below(60) == 0) m.marks.assign(m.marks.size(), 1);
         if (m.below(3) != 0) m.drain();
       }
       m.drain();
-      BOOST_REQUIRE_GT(patience, 0);
+      BOOST_REQUIRE_MESSAGE(patience > 0, "waits for " << static_cast<int>(m.state.waiting().type) << " " << m.state.waiting().index << " " << m.state.waiting().step << ", version " << m.version);
       for (std::size_t r = 0; r < spec.readers.size(); ++r) {
         const auto w = spec.readers[r].worker;
         if (w < 0 || !m.lost[static_cast<std::size_t>(w)]) BOOST_REQUIRE_EQUAL(m.items[r], items_expected(m, r));
       }
       for (std::size_t w = 0; w < spec.steps.size(); ++w)
         if (!m.lost[w]) BOOST_REQUIRE_EQUAL(m.applied[w], spec.steps[w]);
+      if (spec.cuts_at_end && m.version > 0) BOOST_REQUIRE((m.cuts.back() == m.applied));
+      if (is_sync && spec.cut_every > 0) BOOST_REQUIRE_GE(m.cuts.size(), spec.steps[0] / spec.cut_every);
     }
   }
+}
+
+// Two shards get the same gradients in different orders; a cut is the same on both.
+BOOST_AUTO_TEST_CASE(SS_9_a_marked_cut_holds_the_same_steps_on_all_shards) {
+  std::size_t cuts = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      std::mt19937_64 random(seed);
+      const auto below = [&](std::uint64_t n) { return random() % n; };
+      const auto workers = static_cast<std::uint32_t>(1 + below(4));
+      const auto steps = 4 + below(20);
+      const auto spec = with_end(make_spec(update_kind::async, workers, steps));
+      std::vector<std::vector<std::uint64_t>> marked(workers, std::vector<std::uint64_t>(steps));  // by worker and step
+      const auto wanted = 1 + below(steps - 2);
+      for (std::size_t w = 0; w < workers; ++w) marked[w][wanted + below(std::min<std::uint64_t>(2, steps - wanted))] = 1;
+      std::vector<std::vector<std::uint64_t>> seen;
+      for (int shard = 0; shard < 2; ++shard) {
+        troupe::shard_state s(spec, troupe::shard_state::slots_wanted(spec));
+        std::vector<std::uint64_t> sent(workers), applied(workers);
+        for (int patience = 0; patience < 10'000 && !s.is_finished(); ++patience) {
+          const auto w = static_cast<std::uint32_t>(below(workers));
+          if (sent[w] < steps && sent[w] <= applied[w]) {
+            BOOST_REQUIRE((*s.on_gradient(w, sent[w], static_cast<std::uint32_t>(marked[w][sent[w]])) == arrival::queued));
+            ++sent[w];
+          }
+          while (auto a = s.next()) {
+            if (auto* apply = std::get_if<shard_apply>(&*a)) ++applied[static_cast<std::size_t>(apply->worker)];
+            if (auto* claim = std::get_if<shard_claim>(&*a)) s.on_credit(claim->reader);
+            if (std::get_if<shard_cut>(&*a) == nullptr) continue;
+            seen.push_back(applied);
+            s.on_saved();
+          }
+        }
+        BOOST_REQUIRE(s.is_finished());
+      }
+      BOOST_REQUIRE_EQUAL(seen.size(), 2u);
+      BOOST_REQUIRE((seen[0] == seen[1]));
+      for (std::size_t w = 0; w < workers; ++w) BOOST_REQUIRE_EQUAL(marked[w][seen[0][w]], 1u);
+      cuts += seen.size();
+    }
+  }
+  BOOST_TEST(cuts == 2000u);
+}
+
+BOOST_AUTO_TEST_CASE(an_epoch_goes_on_with_what_another_left) {
+  auto spec = with_end(make_spec(update_kind::sync, 2, 10));
+  spec.keeps = 1;
+  spec.version = 4;
+  spec.start = {4, 4};
+  troupe::shard_state s(spec, troupe::shard_state::slots_wanted(spec), {4, {4, 4}});
+  BOOST_TEST(s.version() == 4u);
+  BOOST_TEST((*s.on_gradient(0, 3) == arrival::dropped));  // SS-1: applied in the epoch before
+  BOOST_TEST(s.ledger()[0].duplicates == 1u);
+  BOOST_TEST(!s.on_gradient(0, 5));                        // a gap
+  BOOST_TEST((*s.on_gradient(0, 4) == arrival::queued));
+  BOOST_TEST((*s.on_gradient(1, 4) == arrival::queued));
+  std::optional<shard_apply> applied;
+  std::optional<shard_send> sent;
+  while (auto a = s.next()) {
+    if (auto* c = std::get_if<shard_claim>(&*a)) s.on_credit(c->reader);
+    if (auto* x = std::get_if<shard_apply>(&*a)) applied = *x;
+    if (auto* x = std::get_if<shard_send>(&*a); x != nullptr && !sent) sent = *x;
+  }
+  BOOST_REQUIRE(applied && sent);
+  BOOST_TEST(sent->item == 4u);
+  BOOST_TEST(sent->version == 4u);
+  BOOST_TEST(applied->version == 5u);
+  BOOST_TEST(applied->from != applied->to);  // SS-8
+  BOOST_TEST((s.kept_in(applied->from) == std::optional<std::uint64_t>(4)));
+  BOOST_TEST((s.kept_in(applied->to) == std::optional<std::uint64_t>(5)));
+}
+
+BOOST_AUTO_TEST_CASE(async_variables_may_be_ahead_of_the_cut_that_they_go_on_from) {
+  auto spec = with_end(make_spec(update_kind::async, 2, 10));
+  spec.start = {3, 5};
+  troupe::shard_state s(spec, 1, {9, {4, 5}});
+  BOOST_TEST((*s.on_gradient(0, 3) == arrival::dropped));  // made again, applied before
+  BOOST_TEST((*s.on_gradient(0, 4) == arrival::queued));
+  BOOST_TEST((*s.on_gradient(1, 5) == arrival::queued));
+  std::uint64_t applied = 0;
+  while (auto a = s.next()) {
+    if (auto* c = std::get_if<shard_claim>(&*a)) s.on_credit(c->reader);
+    applied += std::holds_alternative<shard_apply>(*a);
+  }
+  BOOST_TEST(applied == 2u);
+  BOOST_TEST(s.version() == 11u);
+  BOOST_TEST((s.ledger()[0] == shard_ledger{6, 5, 0, 1}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

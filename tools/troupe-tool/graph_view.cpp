@@ -147,7 +147,7 @@ std::vector<graph_view> make_graph_views(const cluster_snapshot& c) {
   std::vector<graph_view> views;
   const job_snapshot* last = nullptr;
   for (const auto& j : c.jobs) {
-    if (j.state == job_state::running)
+    if (!is_over(j.state))
       views.push_back(builder(c, j).build());
     else if (last == nullptr || std::tie(j.ended_seconds, j.id) < std::tie(last->ended_seconds, last->id))
       last = &j;

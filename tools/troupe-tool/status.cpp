@@ -26,7 +26,7 @@ std::string headline(const cluster_snapshot& c) {
     if (n.state == node_state::alive) ++(n.kind == "client" ? clients : nodes);
     lost += n.state == node_state::dead || n.state == node_state::unreachable;
   }
-  for (const auto& j : c.jobs) running += j.state == job_state::running;
+  for (const auto& j : c.jobs) running += !is_over(j.state);
   auto line = fmt::format("cluster {}: {}", c.cluster, plural(nodes, "node"));
   if (clients > 0) line += ", " + plural(clients, "client");
   if (lost > 0) line += fmt::format(", {} not alive", lost);

@@ -1,0 +1,383 @@
+#include "actors/part_table.hpp"
+
+#include "actors/job.hpp"
+#include "actors/scheduler.hpp"
+#include "actors/tell.hpp"
+#include "runtime/byte_size.hpp"
+#include "runtime/sparse_edges.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t link_wait_ns = 1'000'000'000;  // for a link between two nodes that the coordinator reaches already
+constexpr std::size_t waiting_places_max = 64;
+
+}  // namespace
+
+// --- placing ---------------------------------------------------------------------------------------------------------------------
+
+void part_table::place(node_id from, place_part p) {
+  waiting_.push_back({from, std::move(p), node_.environment().now_ns()});
+  place_waiting();
+}
+
+void part_table::place_waiting() {
+  for (auto& w : std::exchange(waiting_, {})) {
+    const auto from = w.from;
+    const auto about = place_part{w.place.job, w.place.epoch, {}, {}, {}, {}};
+    try {
+      try_to_place(std::move(w));
+    } catch (const std::bad_alloc&) {
+      refuse(from, about, fmt::format("{} has no memory left for it", node_.environment().self.name));
+    }
+  }
+}
+
+void part_table::refuse(node_id from, const place_part& p, const std::string& why) { node_.send(from, part_placed{p.job, p.epoch, why}); }
+
+void part_table::try_to_place(waiting_place w) {
+  const auto& env = node_.environment();
+  const auto& p = w.place;
+  const auto job = p.job;
+  if (const auto at = parts_.find(job); at != parts_.end()) {
+    if (at->second.epoch >= p.epoch) return;  // NO-1
+    if (at->second.ended_ns == 0) {
+      if (!at->second.is_halted) halt(at->second.coordinator, halt_part{job, at->second.epoch, "a newer epoch has begun"});
+      return waiting_.push_back(std::move(w));
+    }
+  }
+  if (w.is_loading) return waiting_.push_back(std::move(w));
+  const bool is_late = env.now_ns() - w.since_ns > link_wait_ns || waiting_.size() >= waiting_places_max;
+  // Who is no peer yet could die without our noticing, and the part would stay.
+  if (w.from != env.self.id && !node_.peers().contains(w.from)) {
+    if (!is_late) waiting_.push_back(std::move(w));
+    return;
+  }
+  auto decoded = decode_plan(p.plan);
+  if (!decoded) return refuse(w.from, p, decoded.error().text());
+  if (decoded->tasks.size() != p.nodes.size()) return refuse(w.from, p, "the plan's tasks and the nodes given for them differ in number");
+  std::vector<caf::actor> links(p.nodes.size());
+  std::int64_t own = -1;
+  for (std::size_t i = 0; i < p.nodes.size(); ++i) {
+    if (p.nodes[i] == env.self.id) {
+      if (own >= 0) return refuse(w.from, p, "two tasks of the plan are placed on this node");
+      own = static_cast<std::int64_t>(i);
+      continue;
+    }
+    if (auto at = node_.peers().find(p.nodes[i]); at != node_.peers().end()) links[i] = at->second.link;
+  }
+  if (own < 0) return refuse(w.from, p, "no task of the plan is placed on this node");
+  const auto task = static_cast<std::uint32_t>(own);
+  if (auto missing = missing_link(*decoded, p.nodes, task); !missing.empty()) {
+    if (is_late) return refuse(w.from, p, missing);
+    return waiting_.push_back(std::move(w));
+  }
+  const auto need = memory_of_part(*decoded, task);
+  if (auto too_big = exceeds_memory(need, job); !too_big.empty()) return refuse(w.from, p, too_big);
+  if (!p.restore_from.empty() && !w.is_loaded) return load(std::move(w), *decoded, task);
+  spawn(w, std::make_shared<plan>(std::move(*decoded)), task, std::move(links));
+}
+
+void part_table::load(waiting_place w, const plan& p, std::uint32_t own) {
+  load_shards ask{w.place.job, w.place.epoch, w.place.checkpoints, p.name, w.place.restore_from, {}, node_.handle()};
+  for (const auto& a : p.actors)
+    if (a.kind == actor_kind::shard && a.task == own) ask.variables.push_back(a.shard.variable);
+  kept_.erase(w.place.job);
+  w.is_loaded = ask.variables.empty();
+  w.is_loading = !w.is_loaded;
+  if (w.is_loaded) return try_to_place(std::move(w));
+  if (!node_.environment().archive) return refuse(w.from, w.place, "this node reads no checkpoints");
+  tell(node_.context(), node_.environment().archive, std::move(ask));
+  waiting_.push_back(std::move(w));
+}
+
+void part_table::on_loaded(shards_loaded& m) {
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& w) {
+    return w.is_loading && w.place.job == m.job && w.place.epoch == m.epoch;
+  });
+  if (at == waiting_.end()) return;
+  auto w = std::move(*at);
+  waiting_.erase(at);
+  if (!m.error.empty()) return refuse(w.from, w.place, m.error);
+  kept_[m.job] = std::move(m.shards);
+  w.is_loading = false;
+  w.is_loaded = true;
+  waiting_.push_back(std::move(w));
+  place_waiting();
+}
+
+// Empty: it fits. The part takes the room of its own job's older epoch.
+std::string part_table::exceeds_memory(const memory_need& need, job_id but) const {
+  const auto& env = node_.environment();
+  std::uint64_t used = 0;
+  for (const auto& [id, part] : parts_)
+    if (part.ended_ns == 0 && id != but) used += part.memory_bytes;
+  if (env.memory_bytes == 0 || (used <= env.memory_bytes && need.bytes <= env.memory_bytes - used)) return {};
+  return fmt::format("{} has {} for jobs, {} of it in use, and the part needs {}, most of it for {} ({})", env.self.name,
+                     format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes), need.largest, format_bytes(need.largest_bytes));
+}
+
+// A node that an edge of our part leads to and that no link reaches; empty: none.
+std::string part_table::missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const {
+  for (const auto& e : p.edges) {
+    const auto from = p.actors[e.from.actor].task, to = p.actors[e.to.actor].task;
+    const auto other = from == own ? to : to == own ? from : own;
+    if (other != own && !node_.peers().contains(nodes[other]))
+      return fmt::format("{} has no link to the node of {} yet", node_.environment().self.name, p.tasks[other].name);
+  }
+  return {};
+}
+
+std::shared_ptr<part_context> part_table::make_context(const place_part& p, const plan& job_plan) {
+  const auto& env = node_.environment();
+  auto context = std::make_shared<part_context>();
+  context->job = p.job;
+  context->epoch = p.epoch;
+  context->part = ++last_part_;
+  context->ops = env.ops;
+  context->kernels = env.kernels;
+  context->device = env.device;
+  context->bugs = env.bugs;
+  context->archive = env.archive;
+  for (const auto& m : node_.meters()) {
+    context->meters.push_back(m.get());
+    context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
+  }
+  for (const auto& e : job_plan.edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
+  context->records.resize(job_plan.actors.size());
+  context->ledgers.resize(job_plan.actors.size());
+  context->kept.resize(job_plan.actors.size());
+  context->program = node_.fetches_to(p.job);
+  return context;
+}
+
+void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, std::uint32_t own, std::vector<caf::actor> links) {
+  const auto& env = node_.environment();
+  const auto& p = w.place;
+  for (std::size_t i = 0; i < p.nodes.size(); ++i) job_plan->tasks[i].node = p.nodes[i];
+  auto context = make_context(p, *job_plan);
+  part_entry entry{context, {}, p.nodes, w.from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, env.wall_clock_ns()};
+  const auto before = std::exchange(kept_[p.job], {});
+  const auto sparse = sparse_edges(*job_plan);
+  std::size_t shards = 0;
+  for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
+    const auto& a = job_plan->actors[i];
+    if (a.task != own) continue;
+    entry.actors.push_back(i);
+    context->records[i] = make_record(*context, *job_plan, i, sparse);
+    if (a.kind != actor_kind::shard) continue;
+    ++shards;
+    context->ledgers[i] = std::make_shared<shard_counters>(a.inputs.size());
+    const auto at = a.shard.restore == restore_kind::kept ? before.find(a.shard.variable) : before.end();
+    context->kept[i] = at != before.end() ? at->second : std::make_shared<kept_shard>();
+    if (w.is_loaded && !context->kept[i]->slots.empty()) {  // another schedule may count the same values otherwise
+      context->kept[i]->slots[0].version = a.shard.version;
+      context->kept[i]->applied = a.shard.start;
+    }
+    kept_[p.job].emplace(a.shard.variable, context->kept[i]);
+  }
+  if (!p.checkpoints.empty() && shards > 0 && env.archive)
+    tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle()});
+  context->job_plan = std::move(job_plan);
+  entry.supervisor = spawn_supervisor(system_, env.service, part_request{context, entry.actors, std::move(links), env.streams, node_.handle()});
+  parts_.insert_or_assign(p.job, std::move(entry));
+  node_.parts_changed();
+}
+
+std::shared_ptr<actor_record> part_table::make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse) {
+  const auto& a = p.actors[i];
+  auto r = std::make_shared<actor_record>(a.kind, a.name, p.name, *node_.environment().clock);
+  r->steps.store(a.kind == actor_kind::shard ? a.shard.version : a.start, std::memory_order_relaxed);
+  auto add = [&](bool is_input, std::uint32_t index, const port_ref* peer, const planned_edge* e, const edge_credit* credit) {
+    auto port = std::make_unique<port_record>();
+    port->is_input = is_input;
+    port->index = index;
+    port->peer = peer != nullptr ? p.actors[peer->actor].name : "program";
+    port->peer_task = peer != nullptr ? p.tasks[p.actors[peer->actor].task].name : "";
+    port->credit = credit;
+    port->credits_max = e != nullptr ? e->credits : 0;
+    port->is_sparse = e != nullptr && sparse[static_cast<std::size_t>(e - p.edges.data())];
+    r->ports.push_back(std::move(port));
+  };
+  if (a.kind == actor_kind::feed) add(true, 0, nullptr, nullptr, nullptr);
+  for (std::uint32_t port = 0; port < a.inputs.size(); ++port) {
+    const auto& e = p.edges[a.inputs[port]];
+    add(true, port, &e.from, &e, nullptr);
+  }
+  for (std::uint32_t port = 0; port < a.outputs.size(); ++port)
+    for (auto e : a.outputs[port])
+      add(false, port, &p.edges[e].to, &p.edges[e], a.kind == actor_kind::send ? nullptr : &context.credits[e]);
+  if (a.kind == actor_kind::fetch) add(false, 0, nullptr, nullptr, nullptr);
+  return r;
+}
+
+void part_table::give_handles(job_id job, part_entry& part, const std::shared_ptr<const part_handles>& handles) {
+  for (std::size_t task = 0; task < part.nodes.size(); ++task) {
+    auto at = node_.peers().find(part.nodes[task]);
+    if (at == node_.peers().end() || !at->second.link) continue;
+    ++part.unbound;
+    tell(node_.context(), at->second.link, bind_job{job, part.epoch, part.context->job_plan, handles, node_.handle()});
+  }
+  if (auto actor = node_.job_actor(job)) tell(node_.context(), actor, local_part{part.epoch, handles});
+  if (part.unbound == 0) node_.send(part.coordinator, part_placed{job, part.epoch, ""});
+}
+
+void part_table::on_bound(job_id job) {
+  auto at = parts_.find(job);
+  if (at != parts_.end() && at->second.unbound > 0 && --at->second.unbound == 0)
+    node_.send(at->second.coordinator, part_placed{job, at->second.epoch, ""});
+}
+
+void part_table::start(const start_part& s) {
+  if (auto* part = find_running(s.job)) tell(node_.context(), part->supervisor, start_firing{});
+}
+
+void part_table::cut(const begin_cut& c) {
+  auto* part = find_running(c.job);
+  if (part != nullptr && part->epoch == c.epoch) tell(node_.context(), part->supervisor, mark_cut{c.mark});
+}
+
+// --- ending ----------------------------------------------------------------------------------------------------------------------
+
+part_entry* part_table::find_running(job_id job) {
+  auto at = parts_.find(job);
+  if (at != parts_.end() && at->second.ended_ns == 0) return &at->second;
+  ++stray_messages_;
+  return nullptr;
+}
+
+// The first reason stands.
+void part_table::end_actors(part_entry& part, const std::string& reason) {
+  if (part.reason.empty()) part.reason = reason;
+  tell(node_.context(), part.supervisor, stop_part_actors{reason});
+}
+
+void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
+  kept_.erase(job);
+  if (std::exchange(part.is_halted, false) || part.reason.empty()) part.reason = reason;
+  if (part.ended_ns == 0)
+    end_actors(part, reason);
+  else
+    node_.parts_changed();
+  if (node_.environment().archive) tell(node_.context(), node_.environment().archive, close_cuts{job});
+}
+
+void part_table::stop(const stop_part& s) {
+  std::erase_if(waiting_, [&](const auto& w) { return w.place.job == s.job; });
+  const auto at = parts_.find(s.job);
+  if (at == parts_.end()) {
+    kept_.erase(s.job);
+    ++stray_messages_;
+    return;
+  }
+  stop(s.job, at->second, s.reason);
+}
+
+void part_table::halt(node_id from, const halt_part& h) {
+  std::erase_if(waiting_, [&](const auto& w) { return w.place.job == h.job && w.place.epoch <= h.epoch; });
+  const auto at = parts_.find(h.job);
+  if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
+  auto& part = at->second;
+  part.is_halted = true;
+  if (node_.environment().archive) tell(node_.context(), node_.environment().archive, close_cuts{h.job});
+  end_actors(part, h.reason);
+}
+
+void part_table::answer_halt(job_id job, node_id to, std::uint32_t epoch) {
+  part_halted out{job, epoch, {}, {}, 0};
+  if (const auto at = parts_.find(job); at != parts_.end() && at->second.epoch == epoch) {
+    out.shards = reports(at->second);
+    out.data_messages = data_messages(at->second);
+  }
+  for (const auto& [variable, kept] : kept_[job]) out.kept.push_back(report_of(variable, *kept));
+  node_.send(to, std::move(out));
+}
+
+void part_table::on_event(part_event& e) {
+  auto at = parts_.find(e.job);
+  if (at == parts_.end() || (e.part != 0 && at->second.context->part != e.part)) return;  // 0: whichever
+  auto& part = at->second;
+  switch (e.kind) {
+    case part_event_kind::placed: return give_handles(e.job, part, e.handles);
+    case part_event_kind::failed:
+      node_.note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
+      return node_.send(part.coordinator, part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part), data_messages(part)});
+    case part_event_kind::done:
+      return node_.send(part.coordinator, part_ended{e.job, part.epoch, "", "", 0, reports(part), data_messages(part)});
+    case part_event_kind::stopped: break;
+  }
+  part.ended_ns = node_.environment().wall_clock_ns();
+  part.supervisor = nullptr;
+  for (const auto& [id, peer] : node_.peers())
+    if (peer.link) tell(node_.context(), peer.link, unbind_job{e.job});
+  if (part.is_halted) answer_halt(e.job, part.coordinator, part.epoch);
+  node_.parts_changed();
+  place_waiting();
+}
+
+void part_table::on_lost(const member_info& m) {
+  std::erase_if(waiting_, [&](const auto& w) { return w.from == m.id; });
+  for (auto& [id, part] : parts_) {
+    if (part.ended_ns != 0 && !part.is_halted) continue;
+    if (part.coordinator == m.id)  // NO-2
+      stop(id, part, fmt::format("{}, which started the job, is {}", m.name, to_string(m.state)));
+    if (part.ended_ns != 0) continue;
+    for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
+      if (part.nodes[task] == m.id) {
+        tell(node_.context(), part.supervisor, task_lost{task, m.name + ": " + m.reason});
+        node_.send(part.coordinator, lost_peer{id, m.id, m.reason});
+      }
+  }
+}
+
+void part_table::stop_all(const std::string& reason) {
+  waiting_.clear();
+  for (auto& [id, part] : parts_)
+    if (part.ended_ns == 0 || part.is_halted) stop(id, part, reason);
+}
+
+void part_table::forget_old(std::uint64_t before_ns) {
+  std::erase_if(parts_, [&](const auto& p) { return p.second.ended_ns != 0 && !p.second.is_halted && p.second.ended_ns < before_ns; });
+}
+
+// --- looking ---------------------------------------------------------------------------------------------------------------------
+
+std::uint32_t part_table::running() const noexcept {
+  return static_cast<std::uint32_t>(std::count_if(parts_.begin(), parts_.end(), [](const auto& p) { return p.second.ended_ns == 0 || p.second.is_halted; }));
+}
+
+bool part_table::is_idle() const noexcept {
+  return std::all_of(parts_.begin(), parts_.end(), [](const auto& p) { return p.second.ended_ns != 0; });
+}
+
+std::uint64_t part_table::data_messages(const part_entry& part) {
+  std::uint64_t n = 0;
+  for (auto i : part.actors) n += part.context->records[i]->messages_in.load(std::memory_order_relaxed);
+  return n;
+}
+
+std::vector<shard_report> part_table::reports(const part_entry& part) {
+  std::vector<shard_report> out;
+  for (auto i : part.actors) {
+    const auto& l = part.context->ledgers[i];
+    if (l == nullptr) continue;
+    shard_report r{i, {}, {}, {}, {}};
+    for (std::size_t w = 0; w < l->received.size(); ++w) {
+      r.received.push_back(l->received[w].load(std::memory_order_relaxed));
+      r.applied.push_back(l->applied[w].load(std::memory_order_relaxed));
+      r.dropped.push_back(l->dropped[w].load(std::memory_order_relaxed));
+      r.duplicates.push_back(l->duplicates[w].load(std::memory_order_relaxed));
+    }
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+}  // namespace troupe

@@ -1,0 +1,484 @@
+#include "runtime/job_coordinator.hpp"
+
+#include "runtime/byte_size.hpp"
+#include "runtime/checkpoint.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+std::uint64_t sum(const std::vector<std::uint64_t>& v) { return std::accumulate(v.begin(), v.end(), std::uint64_t{0}); }
+
+}  // namespace
+
+std::string_view to_string(job_phase p) noexcept {
+  static constexpr std::string_view names[] = {"placing", "running", "halting", "pausing", "waiting", "claiming", "over"};
+  return names[static_cast<std::size_t>(p)];
+}
+
+job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> members, std::size_t message_bytes_max)
+    : setup_(std::move(setup)),
+      message_bytes_max_(message_bytes_max),
+      roles_(setup_.roles),
+      failures_(setup_.name),
+      limiter_(setup_.limits) {
+  for (const auto& m : members) members_.emplace(m.id, m);
+  const auto workers = setup_.program ? setup_.program->spec().workers : setup_.fixed.workers;
+  first_steps_.assign(workers, 0);
+  closed_.resize(workers);
+  newest_ = setup_.checkpoints.resume_from;
+  if (newest_) first_steps_ = newest_->worker_steps;
+  next_loss_ = first_steps_;
+  cut_steps_ = sum(first_steps_);
+}
+
+std::vector<job_step> job_coordinator::take_actions() { return std::exchange(actions_, {}); }
+
+// --- placing ---------------------------------------------------------------------------------------------------------
+
+void job_coordinator::begin(std::int64_t now_ns) {
+  now_ = cut_ns_ = now_ns;
+  epoch_ = setup_.checkpoints.epoch;
+  if (newest_) start_ = start_of(*newest_);
+  place();
+}
+
+void job_coordinator::place() {
+  phase_ = job_phase::placing;
+  since_ = now_;
+  if (setup_.program) {
+    const auto where = place_roles(roles_, setup_.client);
+    auto placed = setup_.program->place(where, start_);
+    if (!placed) return fail(at_node({}, placed.error().text()));
+    plan_ = std::make_shared<const plan>(std::move(*placed));
+    nodes_ = where.nodes;
+  } else {
+    plan_ = std::make_shared<const plan>(setup_.fixed);
+    nodes_ = setup_.nodes;
+  }
+  parties_.emplace(*plan_, nodes_);
+  accounts_.emplace(plan_->workers, start_.worker_steps);
+  awaited_ = parties_->running();
+  has_local_part_ = awaited_.contains(setup_.client);
+  is_local_part_there_ = false;
+  savers_.clear();
+  for (const auto& a : plan_->actors)
+    if (a.kind == actor_kind::shard) savers_.insert(nodes_[a.task]);
+  const auto bytes = encode(*plan_);
+  if (bytes.size() > message_bytes_max_ && !(awaited_.size() == 1 && has_local_part_))
+    return fail(at_node({}, fmt::format("its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
+                                        plan_->actors.size(), format_bytes(bytes.size()), format_bytes(message_bytes_max_))));
+  for (auto n : awaited_)
+    if (!is_alive(n)) return trouble(at_node(n, "is not known here"));
+  for (auto n : awaited_) send(n, place_part{setup_.id, epoch_, bytes, nodes_, setup_.checkpoints.folder, restore_from_});
+}
+
+void job_coordinator::on_placed(node_id from, const part_placed& p) {
+  if (phase_ != job_phase::placing || p.epoch != epoch_) return;
+  if (!p.error.empty()) return trouble(at_node(from, "refused its part: " + p.error));
+  awaited_.erase(from);
+  start_if_placed();
+}
+
+void job_coordinator::on_local_part(std::uint32_t epoch) {
+  if (epoch != epoch_) return;
+  is_local_part_there_ = true;
+  start_if_placed();
+}
+
+void job_coordinator::start_if_placed() {
+  if (phase_ != job_phase::placing || !awaited_.empty() || (has_local_part_ && !is_local_part_there_)) return;
+  phase_ = job_phase::running;
+  since_ = now_;
+  for (auto n : parties_->running()) send(n, start_part{setup_.id});
+  if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
+  tell({job_event_kind::resumed, sum(start_.worker_steps), 0, 0, fmt::format("goes on from step {} (epoch {})", step(), epoch_)});
+}
+
+// --- running ---------------------------------------------------------------------------------------------------------
+
+std::uint64_t job_coordinator::step() const noexcept {
+  const bool is_sync = plan_ == nullptr || plan_->update == update_kind::sync;
+  if (next_loss_.empty()) return 0;
+  return is_sync ? next_loss_.front() : sum(next_loss_);
+}
+
+void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float loss) {
+  if (phase_ == job_phase::over) return;
+  const bool is_sync = plan_->update == update_kind::sync;
+  for (std::uint32_t w = 0; w < accounts_->workers(); ++w)
+    if (is_sync || w == worker) accounts_->on_loss(w);
+  if (step < next_loss_[worker]) return;  // JC-4: made again
+  for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
+    if (is_sync || w == worker) next_loss_[w] = step + 1;
+  if (!is_sync) return tell({job_event_kind::loss, this->step() - 1, worker, loss, {}});
+  if (is_recoverable())
+    commit(step, loss);
+  else
+    tell({job_event_kind::loss, step, 0, loss, {}});
+}
+
+// The loss of step t + 1 was computed from version t + 1 of every variable, so that step t is committed.
+void job_coordinator::commit(std::uint64_t step, float loss) {
+  flush_losses();
+  held_losses_.emplace_back(step, loss);
+}
+
+void job_coordinator::flush_losses() {
+  for (const auto& [step, loss] : std::exchange(held_losses_, {})) tell({job_event_kind::loss, step, 0, loss, {}});
+}
+
+void job_coordinator::on_ended(node_id from, const part_ended& p) {
+  if (phase_ == job_phase::over || p.epoch != epoch_) return;
+  for (const auto& r : p.shards) accounts_->on_shard(r);
+  if (phase_ == job_phase::halting) return;  // its report comes with its answer
+  data_messages_ += p.data_messages;
+  if (!p.error.empty()) {
+    auto f = at_node(from, p.error);
+    f.actor = p.actor;
+    f.step = p.step;
+    return trouble(std::move(f));
+  }
+  parties_->ended(from);
+  finish_if_ended();
+}
+
+void job_coordinator::finish_if_ended() {
+  if (phase_ != job_phase::running || !parties_->all_over() || !manifests_open_.empty()) return;
+  flush_losses();
+  end(std::string(job_done_reason));
+  tell({.kind = job_event_kind::finished});
+}
+
+// --- failures --------------------------------------------------------------------------------------------------------
+
+failure job_coordinator::at_node(node_id n, std::string text) const {
+  failure f;
+  f.time_ns = now_;
+  f.text = std::move(text);
+  if (raw(n) == 0) return f;
+  auto at = members_.find(n);
+  f.node = at == members_.end() ? fmt::format("{:x}", raw(n)) : at->second.name;
+  if (at != members_.end()) f.pid = at->second.pid;
+  return f;
+}
+
+std::string job_coordinator::first_actor_on(node_id n) const {
+  for (const auto& a : plan_->actors)
+    if (nodes_[a.task] == n && (a.kind == actor_kind::op || a.kind == actor_kind::shard)) return a.name;
+  return {};
+}
+
+void job_coordinator::send(node_id to, control_message body) { actions_.emplace_back(job_action::send{to, std::move(body)}); }
+
+void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_left) {
+  if (phase_ == job_phase::over) return;
+  auto f = at_node(n, {});
+  if (is_alive(n) && n != setup_.client) excluded_.insert(n);
+  if (phase_ == job_phase::halting) {
+    send(n, stop_part{setup_.id, "another participant holds this node dead"});
+    members_.erase(n);
+    if (awaited_.erase(n) > 0) go_on_if_halted();
+    return;
+  }
+  if (phase_ != job_phase::placing && phase_ != job_phase::running) {
+    members_.erase(n);
+    return;
+  }
+  if (parties_->is_lost(n)) return;
+  const auto verdict = parties_->lose(n);
+  f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
+  f.step = step();
+  f.actor = first_actor_on(n);
+  send(n, stop_part{setup_.id, "another participant holds this node dead"});
+  members_.erase(n);
+  if (verdict == loss_verdict::irrelevant) return finish_if_ended();
+  if (is_recoverable() || phase_ == job_phase::placing || verdict == loss_verdict::fatal) return trouble(std::move(f));
+  tell({job_event_kind::worker_lost, 0, 0, 0, f.where_and_why()});
+  finish_if_ended();
+}
+
+void job_coordinator::trouble(failure f) {
+  if (phase_ == job_phase::over) return;
+  f.step = f.step ? f.step : step();
+  if (!is_recoverable()) return fail(std::move(f));
+  failures_ = failure_log(setup_.name);
+  failures_.add(f);
+  incident_ = f.where_and_why();
+  trouble_ns_ = now_;
+  tell({job_event_kind::recovering, step(), 0, 0, incident_});
+  halt(incident_);
+}
+
+// Everybody who takes part and lives ends the epoch.
+void job_coordinator::halt(const std::string& why) {
+  phase_ = job_phase::halting;
+  since_ = now_;
+  kept_.clear();
+  cuts_.clear();
+  is_cutting_ = false;
+  awaited_.clear();
+  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
+    if (is_alive(n)) awaited_.insert(n);
+  for (auto n : awaited_) send(n, halt_part{setup_.id, epoch_, why});
+  go_on_if_halted();
+}
+
+void job_coordinator::on_halted(node_id from, part_halted p) {
+  if (phase_ != job_phase::halting || p.epoch != epoch_) return;
+  for (const auto& r : p.shards) accounts_->on_shard(r);
+  data_messages_ += p.data_messages;
+  for (auto& k : p.kept) kept_.insert_or_assign(k.variable, std::move(k));
+  if (awaited_.erase(from) > 0) go_on_if_halted();
+}
+
+void job_coordinator::go_on_if_halted() {
+  if (phase_ != job_phase::halting || !awaited_.empty()) return;
+  start_ = choose_start();
+  close_epoch();
+  std::int64_t delay = 0;
+  if (!incident_.empty()) {
+    const auto wait = limiter_.on_failure(now_, sum(next_loss_));
+    if (!wait) {
+      auto f = *failures_.root();
+      f.text = fmt::format("{} (given up after {})", f.text, limiter_.why());
+      return fail(std::move(f));
+    }
+    ++recoveries_;
+    delay = *wait;
+  }
+  if (delay == 0) return place_next();
+  phase_ = job_phase::pausing;
+  until_ = now_ + delay;
+}
+
+// What was fed and not applied for good is in flight: it is made again, or never.
+void job_coordinator::close_epoch() {
+  for (std::uint32_t w = 0; w < accounts_->workers(); ++w) {
+    const auto l = accounts_->of(w);
+    closed_[w].fed += l.fed;
+    closed_[w].dropped += l.dropped;
+  }
+  accounts_.emplace(accounts_->workers(), start_.worker_steps);
+}
+
+epoch_start job_coordinator::start_of(const known_checkpoint& k) {
+  restore_from_ = checkpoint_folder_name({k.epoch, k.step});
+  const bool is_sync = setup_.program->spec().update == update_kind::sync;
+  return {restore_kind::kept, is_sync ? k.worker_steps.front() : sum(k.worker_steps), k.worker_steps};
+}
+
+epoch_start job_coordinator::choose_start() {
+  restore_from_.clear();
+  const auto zeros = std::vector<std::uint64_t>(next_loss_.size());
+  if (setup_.on_failure == failure_policy::resume) {
+    if (auto cut = common_cut(*setup_.program, kept_, next_loss_)) return *cut;
+    if (newest_) {
+      note(fmt::format("variables are lost with their node: back to the checkpoint of step {}", newest_->step));
+      return start_of(*newest_);
+    }
+    note("variables are lost with their node, and there is no checkpoint: back to step 0");
+  }
+  return {restore_kind::initial, 0, zeros};
+}
+
+std::vector<member_info> job_coordinator::living_nodes() const {
+  std::vector<member_info> all;
+  for (const auto& [id, m] : members_)
+    if (!excluded_.contains(id)) all.push_back(m);
+  return nodes_in_order(all);
+}
+
+void job_coordinator::place_next() {
+  const bool is_embedded = std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; });
+  const auto nodes = living_nodes();
+  if (nodes.empty() && !is_embedded) {
+    phase_ = job_phase::waiting;
+    since_ = now_;
+    return note("waits for a node that takes work: there is none");
+  }
+  // Variables that are in a node's memory stay there.
+  const bool is_kept = start_.restore == restore_kind::kept && restore_from_.empty();
+  const auto before = roles_;
+  if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all);
+  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
+    if (is_alive(n) && n != setup_.client && !std::count(roles_.workers.begin(), roles_.workers.end(), n) &&
+        !std::count(roles_.shards.begin(), roles_.shards.end(), n))
+      send(n, stop_part{setup_.id, "its work has moved to other nodes"});
+  if (!setup_.checkpoints.folder.empty()) {
+    phase_ = job_phase::claiming;
+    since_ = now_;
+    actions_.emplace_back(job_action::claim_epoch{});
+    return;
+  }
+  ++epoch_;
+  place();
+}
+
+void job_coordinator::on_epoch(const result<std::uint32_t>& epoch) {
+  if (phase_ != job_phase::claiming) return;
+  if (!epoch) return fail(at_node({}, epoch.error().text()));
+  epoch_ = *epoch;
+  place();
+}
+
+void job_coordinator::on_member(const member_info& m) {
+  members_.insert_or_assign(m.id, m);
+  if (phase_ == job_phase::waiting) return place_next();
+  if (phase_ != job_phase::running || !is_recoverable() || m.kind != member_kind::node) return;
+  const auto better = better_roles();
+  if (!better) return;
+  incident_.clear();
+  note(fmt::format("{} has joined: the work is spread anew", m.name));
+  halt(m.name + " has joined");
+}
+
+// Variables stay where they are, so that workers only move.
+std::optional<role_map> job_coordinator::better_roles() const {
+  const auto nodes = living_nodes();
+  if (nodes.empty() || std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; })) return std::nullopt;
+  auto next = next_roles(roles_, nodes, rebalancing::workers);
+  return next == roles_ ? std::nullopt : std::optional(std::move(next));
+}
+
+void job_coordinator::on_stop(const std::string& reason) {
+  if (phase_ == job_phase::over) return;
+  auto f = at_node({}, reason);
+  f.step = step();
+  fail(std::move(f));
+}
+
+void job_coordinator::fail(failure f) {
+  if (phase_ == job_phase::over) return;
+  if (!f.step && has_started_) f.step = step();
+  failures_ = failure_log(setup_.name);
+  failures_.add(std::move(f));
+  cause_ = failures_.line();
+  flush_losses();
+  end(cause_);
+  tell({job_event_kind::failed, 0, 0, 0, cause_});
+}
+
+void job_coordinator::end(const std::string& reason) {
+  phase_ = job_phase::over;
+  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end())) send(n, stop_part{setup_.id, reason});
+}
+
+job_totals job_coordinator::totals() const {
+  job_totals t;
+  t.data_messages = data_messages_;
+  t.recoveries = recoveries_;
+  t.checkpoints = checkpoints_;
+  if (plan_ == nullptr) return t;
+  t.actors = plan_->actors.size();
+  t.op_actors = static_cast<std::uint64_t>(
+      std::count_if(plan_->actors.begin(), plan_->actors.end(), [](const auto& a) { return a.kind == actor_kind::op; }));
+  for (std::uint32_t w = 0; w < accounts_->workers(); ++w) {
+    const auto now = accounts_->of(w);
+    worker_account a = closed_[w];
+    a.fed += now.fed;
+    a.dropped += now.dropped;
+    a.applied = now.applied;
+    if (!start_.worker_steps.empty()) a.applied += start_.worker_steps[w] - std::min(start_.worker_steps[w], first_steps_[w]);
+    a.in_flight = a.fed - std::min(a.fed, a.applied + a.dropped);
+    t.redone += a.in_flight;
+    t.workers.push_back(a);
+  }
+  return t;
+}
+
+// --- time ------------------------------------------------------------------------------------------------------------
+
+void job_coordinator::tick(std::int64_t now_ns) {
+  now_ = now_ns;
+  const auto mute = [&] { return now_ - since_ > answer_max_ns && !awaited_.empty(); };
+  switch (phase_) {
+    case job_phase::placing:
+      if (!mute()) return;
+      if (is_recoverable()) excluded_.insert(*awaited_.begin());
+      return trouble(at_node(*awaited_.begin(), fmt::format("has not answered to its part of the plan for {} s", answer_max_ns / 1'000'000'000)));
+    case job_phase::halting:
+      while (mute() && phase_ == job_phase::halting) on_lost(*awaited_.begin(), fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000), false);
+      return;
+    case job_phase::pausing:
+      if (now_ >= until_) place_next();
+      return;
+    case job_phase::waiting:
+      if (now_ - since_ > waiting_max_ns) fail(at_node({}, fmt::format("no node has come for {} s; before: {}", waiting_max_ns / 1'000'000'000, incident_)));
+      return;
+    case job_phase::running: return cut_if_due();
+    default: return;
+  }
+}
+
+// --- cuts ------------------------------------------------------------------------------------------------------------
+
+void job_coordinator::want_checkpoint() {
+  is_cut_wanted_ = true;
+  cut_if_due();
+}
+
+// By time, or (async) by steps: whoever sets the marks is told. One cut at a time.
+void job_coordinator::cut_if_due() {
+  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || is_cutting_ || !manifests_open_.empty()) return;
+  const auto& c = setup_.checkpoints;
+  const bool is_late = c.every_ns > 0 && now_ - cut_ns_ >= c.every_ns;
+  const bool is_far = plan_->update == update_kind::async && c.every_steps > 0 && sum(next_loss_) >= cut_steps_ + c.every_steps * next_loss_.size();
+  if (!is_late && !is_far && !is_cut_wanted_) return;
+  is_cut_wanted_ = false;
+  is_cutting_ = true;
+  cut_ns_ = now_;
+  cut_steps_ = sum(next_loss_);
+  ++mark_;
+  for (auto n : parties_->running()) send(n, begin_cut{setup_.id, epoch_, mark_});
+}
+
+void job_coordinator::on_saved(node_id from, const part_saved& p) {
+  if (phase_ == job_phase::over || p.epoch != epoch_ || phase_ == job_phase::halting) return;
+  auto& cut = cuts_[p.step];
+  cut.parts.insert_or_assign(from, p);
+  if (!p.error.empty() && cut.error.empty()) cut.error = at_node(from, p.error).where_and_why();
+  finish_cut(p.step);
+}
+
+void job_coordinator::finish_cut(std::uint64_t step) {
+  auto& cut = cuts_.at(step);
+  if (cut.parts.size() < savers_.size()) return;
+  const auto& first = cut.parts.begin()->second;
+  for (const auto& [node, part] : cut.parts)
+    if (part.worker_steps != first.worker_steps && cut.error.empty()) cut.error = "its parts hold different steps, since a worker was lost";
+  is_cutting_ = false;
+  if (cut.error.empty()) {
+    job_action::write_manifest m{step, first.worker_steps, {}, epoch_};
+    for (auto& [node, part] : cut.parts) m.parts.push_back(part);
+    manifests_open_.push_back({epoch_, step, first.worker_steps});
+    actions_.emplace_back(std::move(m));
+  } else {
+    note(fmt::format("the checkpoint of step {} is not there: {}", step, cut.error));
+  }
+  cuts_.erase(step);
+}
+
+void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written) {
+  const auto at = std::find_if(manifests_open_.begin(), manifests_open_.end(), [&](const auto& k) { return k.step == step && k.epoch == epoch; });
+  if (at == manifests_open_.end()) return;
+  auto checkpoint = std::move(*at);
+  manifests_open_.erase(at);
+  if (phase_ == job_phase::over) return;
+  if (written) {
+    ++checkpoints_;
+    if (!newest_ || std::pair(newest_->epoch, newest_->step) < std::pair(epoch, step)) newest_ = std::move(checkpoint);
+  } else if (written.error().code() == error_code::denied) {
+    return fail(at_node({}, written.error().text()));  // another program has the job
+  } else {
+    note(fmt::format("the checkpoint of step {} is not there: {}", step, written.error().text()));
+  }
+  finish_if_ended();
+}
+
+}  // namespace troupe

@@ -1,0 +1,234 @@
+#pragma once
+// A job as the one who coordinates it sees it: who takes part, how far it is, what to do about a failure.
+//
+// A job runs in epochs. In one epoch every actor is where it is and starts once. When a node is lost, an actor fails or a node is
+// to be taken in, the epoch ends on all nodes (halt), each tells what it keeps of the variables, and the next one begins with the
+// newest cut that they have in common, else with a checkpoint, else from the start, on the nodes that are there then.
+//
+// The owner reports what happens, then carries out take_actions().
+//
+//   report                         phase                 what follows
+//   begin()                        -                     send place to everybody -> placing
+//   on_placed, on_local_part       placing               when all have: send start -> running
+//   on_loss, on_saved              running               tell the program; write a manifest
+//   on_ended                       running               when all have: -> over
+//   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
+//   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
+//   on_member                      waiting; running      there is a node again; the work is spread anew if that helps
+//   on_epoch                       claiming              send place to everybody -> placing
+//   on_stop, or give-up            any                   send stop to all -> over
+//
+// JC-1  finished or failed is told once, and is the last thing told.
+// JC-2  In each epoch every logical worker and every shard has one place, and a node gets `place` for an epoch only when all that
+//       took part in earlier ones have halted, or are lost, which they learn no later than their next sign of life (they are
+//       told stop).
+// JC-3  Reports of another epoch than the current one change nothing but the ledger.
+// JC-4  The program gets each step's loss once, in order (sync), and of a job that is resumed only when the step is committed:
+//       when every shard has applied it.
+// JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts what was made again.
+// JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not answer for answer_max_ns.
+//
+// Threading: one owner. Time is passed in, monotonic, in nanoseconds.
+
+#include "runtime/control_message.hpp"
+#include "runtime/placement.hpp"
+#include "runtime/plan.hpp"
+#include "runtime/recovery.hpp"
+#include "runtime/supervision.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe {
+
+// A checkpoint that is whole.
+struct known_checkpoint {
+  std::uint32_t epoch = 0;
+  std::uint64_t step = 0;  // its name; sync: version; async: gradients applied, all workers together
+  std::vector<std::uint64_t> worker_steps;  // where the workers go on
+};
+
+struct checkpoint_policy {
+  std::string folder;               // with a folder for each job; empty: none are written
+  std::uint64_t every_steps = 0;    // sync: versions, see training_spec::cut_every; async: steps of a worker, in the mean
+  std::int64_t every_ns = 0;        // 0: not by time
+  std::optional<known_checkpoint> resume_from;  // the first epoch begins with it
+  std::uint32_t epoch = 1;          // claimed for the first epoch
+};
+
+struct job_setup {
+  job_id id{};
+  std::string name;
+  node_id client{};
+  // A training that may be placed again and again ...
+  std::optional<training_program> program;
+  role_map roles;
+  failure_policy on_failure = failure_policy::stop;
+  restart_limits limits;
+  checkpoint_policy checkpoints;
+  // ... or a plan that is placed once.
+  plan fixed;
+  std::vector<node_id> nodes;  // by task
+};
+
+struct worker_account {
+  std::uint64_t fed = 0, applied = 0, dropped = 0, in_flight = 0;
+};
+struct job_totals {
+  std::vector<worker_account> workers;
+  std::uint64_t actors = 0;         // of the job, on all nodes, in its last epoch
+  std::uint64_t op_actors = 0;
+  std::uint64_t data_messages = 0;  // items on edges, credits not counted
+  std::uint64_t recoveries = 0;     // epochs begun after a failure
+  std::uint64_t redone = 0;         // steps made again, all workers together
+  std::uint64_t checkpoints = 0;    // written
+};
+
+enum class job_event_kind : std::uint8_t { started, loss, worker_lost, recovering, resumed, note, finished, failed };
+
+struct job_event {
+  job_event_kind kind{};
+  std::uint64_t step = 0;
+  std::uint32_t worker = 0;
+  float loss = 0;
+  std::string text{};
+};
+
+struct job_action {
+  struct send { node_id to{}; control_message body; };
+  struct claim_epoch {};             // then on_epoch()
+  struct write_manifest {            // then on_manifest()
+    std::uint64_t step = 0;
+    std::vector<std::uint64_t> worker_steps;
+    std::vector<part_saved> parts;
+    std::uint32_t epoch = 0;
+  };
+};
+using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest, job_event>;
+
+enum class job_phase : std::uint8_t { placing, running, halting, pausing, waiting, claiming, over };
+std::string_view to_string(job_phase p) noexcept;
+
+class job_coordinator {
+ public:
+  static constexpr std::int64_t answer_max_ns = 30'000'000'000;
+  static constexpr std::int64_t waiting_max_ns = 600'000'000'000;
+  static constexpr std::size_t place_bytes_max_room = 256 * 1024;
+
+  // `members`: who has a link to the coordinator, and itself.
+  job_coordinator(job_setup setup, std::span<const member_info> members, std::size_t message_bytes_max);
+
+  void begin(std::int64_t now_ns);
+
+  // --- reports -------------------------------------------------------------------------------------------------------
+  void on_member(const member_info& m);
+  void on_lost(node_id n, const std::string& reason, bool has_left);
+  void on_placed(node_id from, const part_placed& p);
+  void on_local_part(std::uint32_t epoch);
+  void on_ended(node_id from, const part_ended& p);
+  void on_halted(node_id from, part_halted p);
+  void on_saved(node_id from, const part_saved& p);
+  void on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written);
+  void on_epoch(const result<std::uint32_t>& epoch);
+  // One more loss: of all workers together (sync; worker 0), or of one.
+  void on_loss(std::uint32_t worker, std::uint64_t step, float loss);
+  void on_stop(const std::string& reason);
+  void want_checkpoint();
+  void tick(std::int64_t now_ns);
+
+  std::vector<job_step> take_actions();
+
+  // --- what it is ----------------------------------------------------------------------------------------------------
+  job_phase phase() const noexcept { return phase_; }
+  std::uint32_t epoch() const noexcept { return epoch_; }
+  const plan& current_plan() const noexcept { return *plan_; }
+  const std::vector<node_id>& nodes() const noexcept { return nodes_; }  // by task
+  const role_map& roles() const noexcept { return roles_; }
+  std::uint64_t step() const noexcept;
+  job_totals totals() const;
+  const std::string& cause() const noexcept { return cause_; }
+
+ private:
+  struct open_cut {
+    std::map<node_id, part_saved> parts;
+    std::string error;
+  };
+
+  bool is_recoverable() const noexcept { return setup_.program.has_value() && setup_.on_failure != failure_policy::stop; }
+  bool is_alive(node_id n) const { return members_.contains(n); }
+  failure at_node(node_id n, std::string text) const;
+  std::string first_actor_on(node_id n) const;
+  void send(node_id to, control_message body);
+  void tell(job_event e) { actions_.emplace_back(std::move(e)); }
+  void note(std::string text) { tell({job_event_kind::note, 0, 0, 0, std::move(text)}); }
+
+  void place();
+  void start_if_placed();
+  void finish_if_ended();
+  void trouble(failure f);
+  void halt(const std::string& why);
+  void go_on_if_halted();
+  void close_epoch();
+  epoch_start start_of(const known_checkpoint& k);
+  epoch_start choose_start();
+  void place_next();
+  void fail(failure f);
+  void end(const std::string& reason);
+  std::vector<member_info> living_nodes() const;
+  std::optional<role_map> better_roles() const;
+  void commit(std::uint64_t step, float loss);
+  void flush_losses();
+  void finish_cut(std::uint64_t step);
+  void cut_if_due();
+
+  job_setup setup_;
+  std::map<node_id, member_info> members_;
+  std::set<node_id> excluded_;  // alive for us, and dead for another participant, or mute
+  std::size_t message_bytes_max_;
+  std::int64_t now_ = 0;
+  std::vector<job_step> actions_;
+
+  job_phase phase_ = job_phase::placing;
+  std::int64_t since_ = 0;        // of the phase
+  std::int64_t until_ = 0;        // of a pause
+  std::uint32_t epoch_ = 0;
+  role_map roles_;
+  epoch_start start_;
+  std::string restore_from_;      // folder of a checkpoint, within that of the job
+  std::shared_ptr<const plan> plan_;
+  std::vector<node_id> nodes_;    // by task
+  std::set<node_id> awaited_;     // who has not answered to place or halt
+  bool has_local_part_ = false, is_local_part_there_ = false;
+  bool has_started_ = false;
+  std::optional<participants> parties_;
+  std::optional<ledger> accounts_;           // of this epoch
+  std::vector<worker_account> closed_;       // of the epochs before: fed and dropped
+  std::vector<std::uint64_t> first_steps_;   // of the first epoch
+  std::map<std::string, kept_report> kept_;  // by variable, in answers to halt
+  std::uint64_t data_messages_ = 0, recoveries_ = 0;
+  failure_log failures_;
+  restart_limiter limiter_;
+  std::string incident_;                     // why there is a recovery; empty: it was planned
+  std::int64_t trouble_ns_ = 0;
+  std::vector<std::uint64_t> next_loss_;     // by worker: first step whose loss the program has not got
+  std::vector<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
+  std::string cause_;
+
+  std::map<std::uint64_t, open_cut> cuts_;   // by step
+  std::optional<known_checkpoint> newest_;
+  std::set<node_id> savers_;                 // nodes with shards
+  std::uint32_t mark_ = 0;
+  bool is_cut_wanted_ = false, is_cutting_ = false;
+  std::int64_t cut_ns_ = 0;                  // when the last one was asked for
+  std::uint64_t cut_steps_ = 0, checkpoints_ = 0;
+  std::vector<known_checkpoint> manifests_open_;  // being written; without folder
+};
+
+}  // namespace troupe
