@@ -135,7 +135,19 @@ struct archive_state {
 
   void claim(const claim_next& m) {
     checkpoint_store store(*where, m.folder, m.name);
-    tell(self->context(), m.to, epoch_claimed{std::make_shared<const result<std::uint32_t>>(store.claim_epoch(m.who))});
+    auto epoch = store.claim_epoch(m.who);
+    epoch_claimed out;
+    if (epoch && m.wants_checkpoint) {
+      auto latest = store.latest_whole();
+      if (latest) {
+        out.newest = std::move(latest->manifest);
+        out.notes = std::move(latest->passed_over);
+      } else {
+        epoch = std::move(latest.error());
+      }
+    }
+    out.epoch = std::make_shared<const result<std::uint32_t>>(std::move(epoch));
+    tell(self->context(), m.to, std::move(out));
   }
 
   void write(const write_cut& m) {

@@ -8,7 +8,7 @@
 //   save_shard     shards        collect; the last one of a part and a cut: write the part     cut_saved to the shards,
 //                                                                                              part_on_disk to the node
 //   load_shards    node          read variables of a checkpoint, verified                      shards_loaded
-//   claim_next     job           claim the next epoch of a job in its folder                   epoch_claimed
+//   claim_next     job           claim the next epoch of a job; find its newest checkpoint     epoch_claimed
 //   write_cut      job           write the manifest, then remove what is older than is kept    cut_written
 //
 // AC-1  A part is reported as saved when it is on disk under its name, synced, and so is its folder.
@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,9 +64,14 @@ struct shards_loaded {
 struct claim_next {
   std::string folder, name;
   checkpoint_claimant who;
+  bool wants_checkpoint = false;  // the newest whole one
   caf::actor to;
 };
-struct epoch_claimed { std::shared_ptr<const result<std::uint32_t>> epoch; };
+struct epoch_claimed {
+  std::shared_ptr<const result<std::uint32_t>> epoch;
+  std::optional<checkpoint_manifest> newest;  // whole; where it was asked for
+  std::vector<std::string> notes;
+};
 struct write_cut {
   std::string folder;
   checkpoint_manifest manifest;

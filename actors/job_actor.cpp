@@ -65,12 +65,26 @@ struct job_actor_state {
 
   void act(job_action::send& s) { tell(self->context(), about.node, to_node{s.to, std::move(s.body)}); }
 
-  void act(const job_action::claim_epoch&) {
+  void act(const job_action::claim_epoch& c) {
     const auto& r = *about.request;
-    if (!about.archive) return job->on_epoch(error(error_code::failed, "this process writes no checkpoints"));
+    if (!about.archive) return job->on_epoch(error(error_code::denied, "this process writes no checkpoints"), {});
     tell(self->context(), about.archive,
          claim_next{r.checkpoints.folder, r.name(), {about.self.name, about.self.host, about.self.pid, about.wall_clock_ns() / 1'000'000'000},
-                    caf::actor_cast<caf::actor>(self)});
+                    c.wants_checkpoint, caf::actor_cast<caf::actor>(self)});
+  }
+
+  // What this run can go on with: its own checkpoints, and the one that it began with, by its own count of steps.
+  std::optional<known_checkpoint> known(const std::optional<checkpoint_manifest>& m) const {
+    const auto& r = *about.request;
+    if (!m) return std::nullopt;
+    if (const auto& from = r.checkpoints.resume_from; from && from->epoch == m->epoch && from->step == m->step) return from;
+    if (m->schedule != r.schedule) return std::nullopt;
+    return known_checkpoint{m->epoch, m->step, m->worker_steps};
+  }
+
+  void on_claimed(const epoch_claimed& m) {
+    for (const auto& n : m.notes) say(job_note{"passed over: " + n}, "passed over: " + n);
+    report([&](job_coordinator& j) { j.on_epoch(*m.epoch, known(m.newest)); });
   }
 
   void act(job_action::write_manifest& w) {
@@ -217,7 +231,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       },
       [&s](fetched& m) { s.on_fetched(m); },
       [](const feed_ready&) {},
-      [&s](const epoch_claimed& m) { s.report([&](job_coordinator& j) { j.on_epoch(*m.epoch); }); },
+      [&s](const epoch_claimed& m) { s.on_claimed(m); },
       [&s](const cut_written& m) { s.report([&](job_coordinator& j) { j.on_manifest(m.step, m.epoch, *m.written); }); },
       [&s](want_cut) { s.report([](job_coordinator& j) { j.want_checkpoint(); }); },
       [&s](const stop_job& m) { s.report([&](job_coordinator& j) { j.on_stop(m.reason); }); },
@@ -226,6 +240,14 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
 }
 
 }  // namespace
+
+void take_over(opened_folder folder, const checkpoint_options& o, job_request& request, std::vector<std::string>& notes) {
+  request.keeps_lock = std::shared_ptr<const void>(std::move(folder.lock));
+  request.checkpoints = {o.folder, o.every_steps, o.every_ns, std::move(folder.resume_from), folder.epoch};
+  request.schedule = request.program->schedule();
+  request.keep = std::max<std::uint32_t>(1, o.keep);
+  notes.insert(notes.end(), folder.notes.begin(), folder.notes.end());
+}
 
 void describe(const plan& p, job_snapshot& out) {
   out.name = p.name;

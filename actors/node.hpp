@@ -35,6 +35,7 @@
 #include "runtime/checkpoint.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/job_coordinator.hpp"
+#include "runtime/resume.hpp"
 #include "runtime/snapshot.hpp"
 
 #include <caf/event_based_actor.hpp>
@@ -113,6 +114,9 @@ struct job_request {
 
   const std::string& name() const { return program ? program->name() : job_plan.name; }
 };
+// What the request has of a folder of checkpoints; its notes go to `notes`.
+void take_over(opened_folder folder, const checkpoint_options& o, job_request& request, std::vector<std::string>& notes);
+
 struct run_job {
   std::shared_ptr<const job_request> request;
   caf::actor program;

@@ -229,13 +229,20 @@ seeded_scheduler::next_step seeded_scheduler::look(std::size_t i) const {
   auto* actor = static_cast<caf::scheduled_actor*>(job);
   const auto* next = actor->mailbox().peek();
   const bool has_type = next != nullptr && !next->content().empty() && next->content().type(0).second != nullptr;
-  return {actor->name(), actor->id(), has_type ? next->content().type(0).second->name() : ""};
+  return {actor->name(), actor->id(), has_type ? next->content().type(0).second->name() : "", home_of(job)};
+}
+
+caf::execution_unit* seeded_scheduler::make_unit() {
+  units_.push_back(std::make_unique<unit>(*this));
+  return units_.back().get();
 }
 
 void seeded_scheduler::run(std::size_t i) {
   auto* job = jobs_[i];
   jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
-  if (job->resume(unit_.get(), 1) == caf::resumable::resume_later)
+  auto* home = home_of(job);
+  if (std::none_of(units_.begin(), units_.end(), [&](const auto& u) { return u.get() == home; })) home = unit_.get();
+  if (job->resume(home, 1) == caf::resumable::resume_later)
     jobs_.push_back(job);
   else
     caf::intrusive_ptr_release(job);

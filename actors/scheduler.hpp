@@ -6,7 +6,8 @@
 // condition variable. A message to an actor of the current worker takes no lock; one to another worker takes that
 // worker's inbox lock and wakes it only if it sleeps.
 //
-// Seeded: every runnable actor waits in one list, and the caller chooses who is next. Same seed, same order.
+// Seeded: every runnable actor waits in one list, and the caller chooses who is next. Same seed, same order. Actors may be
+// spawned on units, one for each simulated process, so that the caller knows whose they are.
 //
 // Threading: spawn_on() from any thread. start/stop by CAF.
 // The mutex and condition variable of a worker's inbox are the only ones in actors/ (a worker must be able to sleep).
@@ -85,7 +86,11 @@ class seeded_scheduler final : public caf::scheduler::abstract_coordinator {
     const char* actor = "";    // its kind, as CAF names it
     caf::actor_id id = 0;      // counts from 1 in each system
     const char* message = "";  // mangled type
+    const caf::execution_unit* home = nullptr;  // the unit that it was spawned on
   };
+
+  // Lives as long as the scheduler.
+  caf::execution_unit* make_unit();
 
   std::size_t runnable() const noexcept { return jobs_.size(); }
   next_step look(std::size_t i) const;
@@ -103,7 +108,8 @@ class seeded_scheduler final : public caf::scheduler::abstract_coordinator {
  private:
   class unit;
   std::vector<caf::resumable*> jobs_;
-  std::unique_ptr<unit> unit_;
+  std::unique_ptr<unit> unit_;                // of actors that were spawned on none
+  std::vector<std::unique_ptr<unit>> units_;
   std::unique_ptr<caf::actor_clock> clock_;
 };
 

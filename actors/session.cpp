@@ -3,17 +3,12 @@
 #include "actors/job.hpp"
 #include "actors/process.hpp"
 #include "actors/tell.hpp"
-#include "devices/host/idx_sampler.hpp"
-#include "runtime/checkpoint_store.hpp"
 #include "runtime/placement.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <map>
 
@@ -304,81 +299,11 @@ class session_impl final : public session {
   // The job's folder is ours from here to the job's end: locked, and its next epoch claimed.
   result<void> open_checkpoints(const checkpoint_options& o, const member_info& self, job_request& request, std::vector<std::string>& notes) {
     if (o.folder.empty()) return {};
-    checkpoint_store store(process_->files(), o.folder, request.name());
-    auto lock = store.lock_job();
-    if (!lock) return error(lock.error()).while_doing("--checkpoint");
-    request.keeps_lock = std::shared_ptr<const void>(std::move(*lock));
-    request.checkpoints = {o.folder, o.every_steps, o.every.count(), {}, 1};
-    request.schedule = request.program->schedule();
-    request.keep = std::max<std::uint32_t>(1, o.keep);
-    auto begun = begin_at(store, o, *request.program, notes);
-    if (!begun) return begun.error();
-    request.checkpoints.resume_from = std::move(*begun);
-    auto epoch = store.claim_epoch({self.name, self.host, self.pid, static_cast<std::uint64_t>(std::time(nullptr))});
-    if (!epoch) return epoch.error();
-    request.checkpoints.epoch = *epoch;
+    auto opened = open_job_folder(process_->files(), o, *request.program,
+                                  {self.name, self.host, self.pid, static_cast<std::uint64_t>(std::time(nullptr))});
+    if (!opened) return opened.error();
+    take_over(std::move(*opened), o, request, notes);
     return {};
-  }
-
-  static result<std::optional<known_checkpoint>> begin_at(checkpoint_store& store, const checkpoint_options& o, const training_program& program,
-                                                          std::vector<std::string>& notes) {
-    using none = std::optional<known_checkpoint>;
-    auto latest = store.latest_whole();
-    if (!latest) return latest.error();
-    for (const auto& line : latest->passed_over) notes.push_back("passed over: " + line);
-    if (!latest->manifest) {
-      if (o.resume) notes.push_back(fmt::format("there is no checkpoint in {}: begins at step 0", store.folder()));
-      return none();
-    }
-    const auto& m = *latest->manifest;
-    if (!o.resume)
-      return error(error_code::usage, fmt::format("{} has checkpoints of this job up to step {}: --resume goes on with them; another --name or "
-                                                  "another folder begins anew", store.folder(), m.step));
-    if (auto fits = check_fit(m, o, program); !fits) return fits.error();
-    known_checkpoint k{m.epoch, m.step, m.worker_steps};
-    if (o.rebatch && !compare_schedule(m, program.schedule()).empty()) {
-      auto first = first_of_epoch(m, program);
-      if (!first) return first.error();
-      k.worker_steps.assign(program.spec().workers, *first);
-    }
-    for (auto s : k.worker_steps)
-      if (s > program.spec().steps)
-        return error(error_code::usage, fmt::format("the checkpoint is of step {}, and this run has {} steps", s, program.spec().steps));
-    notes.push_back(fmt::format("goes on with the checkpoint of step {} in {}", m.step, store.folder_of({m.epoch, m.step})));
-    return none(std::move(k));
-  }
-
-  // The same variables always; the same numbers unless they may change.
-  static result<void> check_fit(const checkpoint_manifest& m, const checkpoint_options& o, const training_program& program) {
-    const auto wanted = program.variables();
-    for (const auto& [name, spec] : wanted) {
-      const auto at = std::find_if(m.variables.begin(), m.variables.end(), [&](const auto& v) { return v.name == name; });
-      if (at == m.variables.end()) return error(error_code::usage, fmt::format("the checkpoint is of another graph: it has no variable '{}'", name));
-      if (at->spec != spec)
-        return error(error_code::usage, fmt::format("the checkpoint is of another graph: variable '{}' is {} there, and {} here", name, to_string(at->spec), to_string(spec)));
-    }
-    if (m.variables.size() != wanted.size())
-      return error(error_code::usage, fmt::format("the checkpoint is of another graph: it has {} variables, this one {}", m.variables.size(), wanted.size()));
-    const auto differences = compare_schedule(m, program.schedule());
-    if (!differences.empty() && !o.rebatch)
-      return error(error_code::usage, fmt::format("the checkpoint was made by another schedule: {}; --rebatch goes on with its variables, from the "
-                                                  "beginning of its data epoch", fmt::join(differences, "; ")));
-    return {};
-  }
-
-  static std::uint64_t number_in(const checkpoint_manifest& m, std::string_view key) {
-    for (const auto& [name, text] : m.schedule)
-      if (name == key) return std::strtoull(text.c_str(), nullptr, 10);
-    return 0;
-  }
-
-  // The first step, by the new schedule, of the data epoch that the checkpoint is in.
-  static result<std::uint64_t> first_of_epoch(const checkpoint_manifest& m, const training_program& program) {
-    const auto samples = number_in(m, "samples"), batch = number_in(m, "batch"), workers = number_in(m, "workers");
-    if (samples == 0 || batch == 0 || workers == 0 || m.worker_steps.empty()) return error(error_code::usage, "the checkpoint does not say how its data were batched");
-    const auto old = idx_schedule{samples, batch, workers, 0}.steps_per_epoch();
-    const auto done = *std::min_element(m.worker_steps.begin(), m.worker_steps.end());
-    return done / old * program.steps_per_epoch();
   }
 
   view_changed look() {

@@ -18,6 +18,7 @@
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/graph.hpp"
+#include "runtime/resume.hpp"
 #include "runtime/supervision.hpp"
 #include "schema/error.hpp"
 
@@ -41,16 +42,6 @@ struct session_options {
   std::uint32_t threads = 1;        // host streams of this process
   std::chrono::milliseconds timeout{5000};  // to find the cluster
   std::function<bool()> is_cancelled{};     // asked while open() looks for the cluster; true: it gives up
-};
-
-// Where a training is saved so that it can go on: after the loss of variables, and in another program (`resume`).
-struct checkpoint_options {
-  std::string folder{};                  // that every node reaches under this path; empty: no checkpoints
-  std::uint64_t every_steps = 0;         // async: of each worker, in the mean
-  std::chrono::nanoseconds every{};      // 0: not by time; neither: at the end only
-  std::uint32_t keep = 3;                // the newest ones stay
-  bool resume = false;                   // go on with the newest whole one of a job of this name, if there is one
-  bool rebatch = false;                  // with other numbers than it was made with: its data epoch begins anew
 };
 
 struct training_options {

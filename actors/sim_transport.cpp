@@ -61,9 +61,29 @@ class sim_channel final : public channel {
  private:
   // Order is kept by delivering no earlier than what went before.
   void travel(outgoing_frame frame) {
-    peer_->last_ = std::max(peer_->last_ + 1, net_.now_ + net_.draw_delay());
-    peer_->schedule_delivery(peer_->last_, std::make_shared<outgoing_frame>(std::move(frame)));
+    const auto& c = net_.condition(host_, peer_->host_);
+    if (c.is_blocked) {
+      held_.push_back(std::move(frame));
+      return;
+    }
+    if (net_.draw(c.lost_one_in)) return;
+    const auto extra = c.slow_ns > 0 ? static_cast<std::int64_t>(net_.random_() % static_cast<std::uint64_t>(c.slow_ns)) : 0;
+    const auto when = std::max(peer_->last_ + 1, net_.now_ + net_.draw_delay() + extra);
+    auto shared = std::make_shared<outgoing_frame>(std::move(frame));
+    if (net_.draw(c.doubled_one_in)) peer_->schedule_delivery(when, std::make_shared<outgoing_frame>(*shared));
+    // One that is overtaken comes after what is sent next.
+    if (net_.draw(c.reordered_one_in)) return peer_->schedule_delivery(when + 2 * net_.options_.delay_max_ns, std::move(shared));
+    peer_->last_ = when;
+    peer_->schedule_delivery(when, std::move(shared));
   }
+
+ public:
+  void go_on() {
+    for (auto& f : std::exchange(held_, {}))
+      if (peer_ != nullptr && !is_ended_) travel(std::move(f));
+  }
+
+ private:
 
   void schedule_delivery(std::int64_t when, std::shared_ptr<outgoing_frame> f) {
     net_.at(when, host_, [this, alive = std::weak_ptr<bool>(alive_), f] {
@@ -121,6 +141,7 @@ class sim_channel final : public channel {
   sim_channel* peer_ = nullptr;
   channel_handler* handler_ = nullptr;
   std::vector<std::shared_ptr<outgoing_frame>> early_;
+  std::vector<outgoing_frame> held_;  // by a condition
   std::string early_end_;  // it ended before anybody listened
   std::int64_t last_ = 0;  // when the latest frame for this end arrives
   std::int64_t breaks_at_ = -1;  // what arrives later is lost; -1: the connection is whole
@@ -141,6 +162,20 @@ sim_network::~sim_network() {
 std::int64_t sim_network::draw_delay() {
   const auto range = static_cast<std::uint64_t>(options_.delay_max_ns - options_.delay_min_ns + 1);
   return options_.delay_min_ns + static_cast<std::int64_t>(random_() % range);
+}
+
+const sim_condition& sim_network::condition(const std::string& from, const std::string& to) const {
+  static const sim_condition none;
+  const auto at = conditions_.find({from, to});
+  return at == conditions_.end() ? none : at->second;
+}
+
+void sim_network::set_condition(const std::string& from, const std::string& to, const sim_condition& c) {
+  conditions_.insert_or_assign({from, to}, c);
+  if (c.is_blocked) return;
+  const auto all = channels_;
+  for (auto [number, channel] : all)
+    if (channels_.contains(number) && channel->host() == from && channel->peer() != nullptr && channel->peer()->host() == to) channel->go_on();
 }
 
 std::uint64_t sim_network::at(std::int64_t when, const std::string& host, std::function<void()> run) {
@@ -207,7 +242,7 @@ void sim_transport::connect(const address& to, std::int64_t timeout_ns, connect_
     auto at = net.listeners_.find(to.port);
     if (at == net.listeners_.end())
       return on_connected(error(error_code::unreachable, "connection to " + to_string(to) + " was refused"));
-    if (net.frozen_.contains(at->second.host)) {
+    if (net.frozen_.contains(at->second.host) || net.condition(host, at->second.host).is_blocked || net.condition(at->second.host, host).is_blocked) {
       net.at(net.now_ + timeout_ns, host, [on_connected] { on_connected(error(error_code::timed_out, "no answer in time")); });
       return;
     }

@@ -9,6 +9,8 @@
 // SI-1  A callback never comes from within a call, as actors/transport.hpp asks.
 // SI-2  A connection that is cut or whose peer is killed may lose what was on its way, from some frame on, and half of
 //       that frame may have arrived.
+// SI-4  A condition between two hosts may hold frames back until it ends (what a network does to TCP), or lose, double and
+//       reorder them, which breaks TR-1 on purpose: links have to bear that, too.
 // SI-3  Time stands still while a callback runs and goes on to the next event's time in run_one().
 
 #include "actors/transport.hpp"
@@ -26,6 +28,15 @@ namespace troupe {
 struct sim_options {
   std::int64_t delay_min_ns = 10'000;
   std::int64_t delay_max_ns = 400'000;
+};
+
+// What the network does to frames from one host to another.
+struct sim_condition {
+  bool is_blocked = false;          // nothing arrives, nor can a connection be made, until it ends
+  std::int64_t slow_ns = 0;         // more delay, up to this much
+  std::uint32_t lost_one_in = 0;    // 0: none
+  std::uint32_t doubled_one_in = 0;
+  std::uint32_t reordered_one_in = 0;
 };
 
 class sim_network {
@@ -51,6 +62,8 @@ class sim_network {
   void thaw(const std::string& host) { frozen_.erase(host); }
   // Breaks every connection between two hosts; new ones may be made.
   void cut(const std::string& a, const std::string& b);
+  // From `from` to `to`, in that direction only; the default condition ends it, and what was held back goes on.
+  void set_condition(const std::string& from, const std::string& to, const sim_condition& c);
   // Sees every frame before it travels; false: it never arrives (and TR-1 is broken on purpose).
   void set_filter(filter f) { filter_ = std::move(f); }
   // Sees every frame before it travels; what it returns travels before it.
@@ -71,6 +84,8 @@ class sim_network {
   };
 
   std::int64_t draw_delay();
+  bool draw(std::uint32_t one_in) { return one_in != 0 && random_() % one_in == 0; }
+  const sim_condition& condition(const std::string& from, const std::string& to) const;
   std::uint64_t at(std::int64_t when, const std::string& host, std::function<void()> run);
 
   std::mt19937_64 random_;
@@ -82,6 +97,7 @@ class sim_network {
   std::map<std::uint16_t, listener> listeners_;  // by port
   std::uint16_t last_port_ = 1000;
   std::set<std::string> frozen_, dead_;
+  std::map<std::pair<std::string, std::string>, sim_condition> conditions_;
   std::map<std::uint64_t, class sim_channel*> channels_;  // by number: the order must not hang on addresses
   std::uint64_t last_channel_ = 0;
   bool is_over_ = false;

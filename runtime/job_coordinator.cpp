@@ -12,6 +12,8 @@
 namespace troupe {
 namespace {
 
+constexpr std::int64_t claim_again_ns = 1'000'000'000;
+
 std::uint64_t sum(const std::vector<std::uint64_t>& v) { return std::accumulate(v.begin(), v.end(), std::uint64_t{0}); }
 
 }  // namespace
@@ -31,8 +33,7 @@ job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> m
   const auto workers = setup_.program ? setup_.program->spec().workers : setup_.fixed.workers;
   first_steps_.assign(workers, 0);
   closed_.resize(workers);
-  newest_ = setup_.checkpoints.resume_from;
-  if (newest_) first_steps_ = newest_->worker_steps;
+  if (const auto& from = setup_.checkpoints.resume_from) first_steps_ = from->worker_steps;
   next_loss_ = first_steps_;
   cut_steps_ = sum(first_steps_);
 }
@@ -44,7 +45,7 @@ std::vector<job_step> job_coordinator::take_actions() { return std::exchange(act
 void job_coordinator::begin(std::int64_t now_ns) {
   now_ = cut_ns_ = now_ns;
   epoch_ = setup_.checkpoints.epoch;
-  if (newest_) start_ = start_of(*newest_);
+  if (const auto& from = setup_.checkpoints.resume_from) start_ = start_of(*from);
   place();
 }
 
@@ -97,7 +98,8 @@ void job_coordinator::start_if_placed() {
   since_ = now_;
   for (auto n : parties_->running()) send(n, start_part{setup_.id});
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
-  tell({job_event_kind::resumed, sum(start_.worker_steps), 0, 0, fmt::format("goes on from step {} (epoch {})", step(), epoch_)});
+  const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
+  tell({job_event_kind::resumed, from, 0, 0, fmt::format("goes on from step {} (epoch {})", from, epoch_)});
 }
 
 // --- running ---------------------------------------------------------------------------------------------------------
@@ -182,6 +184,8 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
   if (is_alive(n) && n != setup_.client) excluded_.insert(n);
   if (phase_ == job_phase::halting) {
     send(n, stop_part{setup_.id, "another participant holds this node dead"});
+    f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
+    if (parties_->lose(n) != loss_verdict::irrelevant || awaited_.contains(n)) blame(std::move(f));
     members_.erase(n);
     if (awaited_.erase(n) > 0) go_on_if_halted();
     return;
@@ -207,12 +211,19 @@ void job_coordinator::trouble(failure f) {
   if (phase_ == job_phase::over) return;
   f.step = f.step ? f.step : step();
   if (!is_recoverable()) return fail(std::move(f));
+  incident_.clear();
+  blame(std::move(f));
+  halt(incident_);
+}
+
+// The first failure of an epoch is why it ends; what follows from it, or happens meanwhile, is noted.
+void job_coordinator::blame(failure f) {
+  f.step = f.step ? f.step : step();
+  if (!incident_.empty()) return note(f.where_and_why());
   failures_ = failure_log(setup_.name);
   failures_.add(f);
   incident_ = f.where_and_why();
-  trouble_ns_ = now_;
   tell({job_event_kind::recovering, step(), 0, 0, incident_});
-  halt(incident_);
 }
 
 // Everybody who takes part and lives ends the epoch.
@@ -239,7 +250,7 @@ void job_coordinator::on_halted(node_id from, part_halted p) {
 
 void job_coordinator::go_on_if_halted() {
   if (phase_ != job_phase::halting || !awaited_.empty()) return;
-  start_ = choose_start();
+  choose_start();
   close_epoch();
   std::int64_t delay = 0;
   if (!incident_.empty()) {
@@ -273,18 +284,18 @@ epoch_start job_coordinator::start_of(const known_checkpoint& k) {
   return {restore_kind::kept, is_sync ? k.worker_steps.front() : sum(k.worker_steps), k.worker_steps};
 }
 
-epoch_start job_coordinator::choose_start() {
+void job_coordinator::choose_start() {
   restore_from_.clear();
-  const auto zeros = std::vector<std::uint64_t>(next_loss_.size());
-  if (setup_.on_failure == failure_policy::resume) {
-    if (auto cut = common_cut(*setup_.program, kept_, next_loss_)) return *cut;
-    if (newest_) {
-      note(fmt::format("variables are lost with their node: back to the checkpoint of step {}", newest_->step));
-      return start_of(*newest_);
-    }
-    note("variables are lost with their node, and there is no checkpoint: back to step 0");
+  needs_checkpoint_ = false;
+  start_ = {restore_kind::initial, 0, std::vector<std::uint64_t>(next_loss_.size())};
+  if (setup_.on_failure != failure_policy::resume) return;
+  if (auto cut = common_cut(*setup_.program, kept_, next_loss_)) {
+    start_ = std::move(*cut);
+  } else if (setup_.checkpoints.folder.empty()) {
+    note("variables are lost with their node, and there are no checkpoints: back to step 0");
+  } else {
+    needs_checkpoint_ = true;
   }
-  return {restore_kind::initial, 0, zeros};
 }
 
 std::vector<member_info> job_coordinator::living_nodes() const {
@@ -303,27 +314,42 @@ void job_coordinator::place_next() {
     return note("waits for a node that takes work: there is none");
   }
   // Variables that are in a node's memory stay there.
-  const bool is_kept = start_.restore == restore_kind::kept && restore_from_.empty();
-  const auto before = roles_;
+  const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_;
   if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all);
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
     if (is_alive(n) && n != setup_.client && !std::count(roles_.workers.begin(), roles_.workers.end(), n) &&
         !std::count(roles_.shards.begin(), roles_.shards.end(), n))
       send(n, stop_part{setup_.id, "its work has moved to other nodes"});
-  if (!setup_.checkpoints.folder.empty()) {
-    phase_ = job_phase::claiming;
-    since_ = now_;
-    actions_.emplace_back(job_action::claim_epoch{});
-    return;
-  }
+  if (!setup_.checkpoints.folder.empty()) return claim();
   ++epoch_;
   place();
 }
 
-void job_coordinator::on_epoch(const result<std::uint32_t>& epoch) {
+void job_coordinator::claim() {
+  phase_ = job_phase::claiming;
+  since_ = now_;
+  is_claim_due_ = false;
+  actions_.emplace_back(job_action::claim_epoch{needs_checkpoint_});
+}
+
+void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::optional<known_checkpoint>& newest) {
   if (phase_ != job_phase::claiming) return;
-  if (!epoch) return fail(at_node({}, epoch.error().text()));
+  if (!epoch && epoch.error().code() == error_code::denied) return fail(at_node({}, epoch.error().text()));
+  if (!epoch) {  // the disk may come back
+    note(fmt::format("waits for the folder of its checkpoints: {}", epoch.error().text()));
+    phase_ = job_phase::pausing;
+    until_ = now_ + claim_again_ns;
+    is_claim_due_ = true;
+    return;
+  }
   epoch_ = *epoch;
+  if (needs_checkpoint_ && newest) {
+    start_ = start_of(*newest);
+    note(fmt::format("variables are lost with their node: back to the checkpoint of step {}", newest->step));
+  } else if (needs_checkpoint_) {
+    note("variables are lost with their node, and there is no checkpoint yet: back to step 0");
+  }
+  accounts_.emplace(accounts_->workers(), start_.worker_steps);
   place();
 }
 
@@ -406,7 +432,7 @@ void job_coordinator::tick(std::int64_t now_ns) {
       while (mute() && phase_ == job_phase::halting) on_lost(*awaited_.begin(), fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000), false);
       return;
     case job_phase::pausing:
-      if (now_ >= until_) place_next();
+      if (now_ >= until_) is_claim_due_ ? claim() : place_next();
       return;
     case job_phase::waiting:
       if (now_ - since_ > waiting_max_ns) fail(at_node({}, fmt::format("no node has come for {} s; before: {}", waiting_max_ns / 1'000'000'000, incident_)));
@@ -467,12 +493,10 @@ void job_coordinator::finish_cut(std::uint64_t step) {
 void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written) {
   const auto at = std::find_if(manifests_open_.begin(), manifests_open_.end(), [&](const auto& k) { return k.step == step && k.epoch == epoch; });
   if (at == manifests_open_.end()) return;
-  auto checkpoint = std::move(*at);
   manifests_open_.erase(at);
   if (phase_ == job_phase::over) return;
   if (written) {
     ++checkpoints_;
-    if (!newest_ || std::pair(newest_->epoch, newest_->step) < std::pair(epoch, step)) newest_ = std::move(checkpoint);
   } else if (written.error().code() == error_code::denied) {
     return fail(at_node({}, written.error().text()));  // another program has the job
   } else {

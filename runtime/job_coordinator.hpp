@@ -103,7 +103,9 @@ struct job_event {
 
 struct job_action {
   struct send { node_id to{}; control_message body; };
-  struct claim_epoch {};             // then on_epoch()
+  struct claim_epoch {               // then on_epoch()
+    bool wants_checkpoint = false;   // and the newest whole one
+  };
   struct write_manifest {            // then on_manifest()
     std::uint64_t step = 0;
     std::vector<std::uint64_t> worker_steps;
@@ -136,7 +138,8 @@ class job_coordinator {
   void on_halted(node_id from, part_halted p);
   void on_saved(node_id from, const part_saved& p);
   void on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written);
-  void on_epoch(const result<std::uint32_t>& epoch);
+  // `newest`: the checkpoint that was asked for; nothing: there is none that fits.
+  void on_epoch(const result<std::uint32_t>& epoch, const std::optional<known_checkpoint>& newest);
   // One more loss: of all workers together (sync; worker 0), or of one.
   void on_loss(std::uint32_t worker, std::uint64_t step, float loss);
   void on_stop(const std::string& reason);
@@ -173,11 +176,13 @@ class job_coordinator {
   void start_if_placed();
   void finish_if_ended();
   void trouble(failure f);
+  void blame(failure f);
   void halt(const std::string& why);
   void go_on_if_halted();
   void close_epoch();
   epoch_start start_of(const known_checkpoint& k);
-  epoch_start choose_start();
+  void choose_start();
+  void claim();
   void place_next();
   void fail(failure f);
   void end(const std::string& reason);
@@ -201,6 +206,8 @@ class job_coordinator {
   std::uint32_t epoch_ = 0;
   role_map roles_;
   epoch_start start_;
+  bool needs_checkpoint_ = false; // to know where to begin
+  bool is_claim_due_ = false;     // after the pause
   std::string restore_from_;      // folder of a checkpoint, within that of the job
   std::shared_ptr<const plan> plan_;
   std::vector<node_id> nodes_;    // by task
@@ -216,13 +223,11 @@ class job_coordinator {
   failure_log failures_;
   restart_limiter limiter_;
   std::string incident_;                     // why there is a recovery; empty: it was planned
-  std::int64_t trouble_ns_ = 0;
   std::vector<std::uint64_t> next_loss_;     // by worker: first step whose loss the program has not got
   std::vector<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
   std::string cause_;
 
   std::map<std::uint64_t, open_cut> cuts_;   // by step
-  std::optional<known_checkpoint> newest_;
   std::set<node_id> savers_;                 // nodes with shards
   std::uint32_t mark_ = 0;
   bool is_cut_wanted_ = false, is_cutting_ = false;

@@ -18,7 +18,7 @@ TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_runtime": 2, "troupe
 
 # A library's headers, and the folders that may include them.
 FENCES = [
-    (r"caf/", ["actors/", "tests/", "tools/troupe-bench/"], "CAF"),
+    (r"caf/", ["actors/", "tests/", "tools/troupe-bench/", "tools/troupe-sim/"], "CAF"),
     (r"(oneapi/)?dnnl|omp\.h|c?blas|mkl|Eigen/", ["devices/", "tests/devices/", "tools/troupe-bench/"], "kernel libraries"),
     (r"cuda|cublas|cudnn|cub/|nccl", ["devices/", "tests/devices/", "tools/troupe-bench/"], "CUDA and NCCL"),
     (r"boost/test/", ["tests/"], "the test library"),

@@ -1,6 +1,6 @@
 #include "apps/support/classifier_options.hpp"
 
-#include "apps/support/scratch_folder.hpp"
+#include "devices/host/scratch_folder.hpp"
 #include "devices/host/synthetic_images.hpp"
 #include "runtime/duration.hpp"
 #include "schema/version.hpp"
@@ -35,7 +35,7 @@ void set_checkpoints(checkpoint_options& c, const std::string& every) {
   const auto time = parse_duration(every);
   if (!time) usage_error("--checkpoint-every: " + time.error().text());
   if (*time <= 0) usage_error("--checkpoint-every " + every + ": give a time above 0");
-  c.every = std::chrono::nanoseconds(*time);
+  c.every_ns = *time;
 }
 
 void make_data(classifier_options& o) {

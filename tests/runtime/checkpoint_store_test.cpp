@@ -3,7 +3,7 @@
 #include "devices/host/host_disk.hpp"
 #include "tests/devices/temporary_folder.hpp"
 #include "tests/support/repetitions.hpp"
-#include "tests/support/sim_disk.hpp"
+#include "tools/troupe-sim/sim_disk.hpp"
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@
 #include <set>
 
 using namespace troupe;
-using troupe::test::sim_disk;
+using troupe::sim_disk;
 
 namespace {
 

@@ -1,5 +1,6 @@
-#include "tests/support/sim_cluster.hpp"
+#include "tools/troupe-sim/sim_cluster.hpp"
 
+#include "actors/archive.hpp"
 #include "actors/tell.hpp"
 
 #include <caf/event_based_actor.hpp>
@@ -81,6 +82,76 @@ class sim_cluster::meeting_place final : public rendezvous {
   std::uint32_t self_;
 };
 
+// The disk as one process has it: the files are shared, and outlive it.
+class sim_cluster::process_disk final : public troupe::disk {
+ public:
+  explicit process_disk(sim_disk& files) : files_(files) {}
+
+  void end() {
+    is_gone_ = true;
+    locks_.clear();
+  }
+
+  result<std::unique_ptr<disk_file>> create(const std::string& path, create_mode mode) override {
+    if (is_gone_) return gone();
+    return files_.create(path, mode);
+  }
+  result<std::vector<std::byte>> read(const std::string& path, std::uint64_t bytes_max) override {
+    if (is_gone_) return gone();
+    return files_.read(path, bytes_max);
+  }
+  result<std::uint64_t> size(const std::string& path) override {
+    if (is_gone_) return gone();
+    return files_.size(path);
+  }
+  result<void> rename(const std::string& from, const std::string& to) override {
+    if (is_gone_) return gone();
+    return files_.rename(from, to);
+  }
+  result<void> remove(const std::string& path) override {
+    if (is_gone_) return gone();
+    return files_.remove(path);
+  }
+  result<std::vector<std::string>> list(const std::string& folder) override {
+    if (is_gone_) return gone();
+    return files_.list(folder);
+  }
+  result<void> make_folder(const std::string& path) override {
+    if (is_gone_) return gone();
+    return files_.make_folder(path);
+  }
+  result<void> sync_folder(const std::string& path) override {
+    if (is_gone_) return gone();
+    return files_.sync_folder(path);
+  }
+  // The system takes a lock back when its process ends, whatever objects stay behind here.
+  result<std::unique_ptr<disk_lock>> lock(const std::string& path) override {
+    if (is_gone_) return gone();
+    auto taken = files_.lock(path);
+    if (!taken) return taken;
+    auto shared = std::make_shared<std::unique_ptr<disk_lock>>(std::move(*taken));
+    locks_.push_back(shared);
+    return std::unique_ptr<disk_lock>(std::make_unique<held>(shared));
+  }
+
+ private:
+  class held final : public disk_lock {
+   public:
+    explicit held(std::shared_ptr<std::unique_ptr<disk_lock>> lock) : lock_(std::move(lock)) {}
+    ~held() override {
+      if (auto lock = lock_.lock()) lock->reset();
+    }
+
+   private:
+    std::weak_ptr<std::unique_ptr<disk_lock>> lock_;
+  };
+  static error gone() { return {error_code::failed, "the process is gone"}; }
+
+  sim_disk& files_;
+  bool is_gone_ = false;
+  std::vector<std::shared_ptr<std::unique_ptr<disk_lock>>> locks_;
+};
+
 sim_cluster::sim_cluster(sim_tables& tables, const sim_cluster_options& options)
     : tables_(tables), options_(options), random_(options.seed * 0x9e3779b97f4a7c15U + 1), network_(random_(), draw_options(random_)) {
   const std::uint32_t eagerness[] = {2, 4, 16, 64};
@@ -92,7 +163,8 @@ sim_cluster::sim_cluster(sim_tables& tables, const sim_cluster_options& options)
   program_.now_ns = [this] { return now_ns(); };
   program_actor_ = spawn_on(*system_, nullptr, &program_actor, &program_);
   table_.resize(options_.nodes + 1);
-  for (std::uint32_t i = 0; i <= options_.nodes; ++i) start_process(i, i < options_.nodes ? member_kind::node : member_kind::client);
+  for (std::uint32_t i = 0; i <= options_.nodes; ++i)
+    processes_.push_back(make_process(i, i < options_.nodes ? member_kind::node : member_kind::client));
 }
 
 sim_cluster::~sim_cluster() {
@@ -100,8 +172,12 @@ sim_cluster::~sim_cluster() {
   if (system_ != nullptr) finish();
 }
 
-void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
-  auto p = std::make_unique<process>(network_, fmt::format("host{}", number));
+std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t number, member_kind kind) {
+  auto p = std::make_unique<process>(network_, fmt::format("host{}.{}", number, lives_));
+  p->pid = 100 + lives_++;
+  p->unit = scheduler_->make_unit();
+  p->files = std::make_unique<process_disk>(disk_);
+  if (table_.size() <= number) table_.resize(number + 1);
   p->random.seed(random_());
   p->places = std::make_unique<meeting_place>(table_, number);
   const auto wall_clock = [this] { return wall_clock_start_ns + static_cast<std::uint64_t>(now_ns()); };
@@ -110,9 +186,9 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
   m.self.start_time_ns = wall_clock() + number;
   m.self.name = member_name(m.self.id);
   m.self.host = options_.is_one_machine ? "machine" : p->host;
-  m.self.pid = 100 + number;
+  m.self.pid = p->pid;
   m.self.kind = kind;
-  if (kind == member_kind::node && number + options_.ps_nodes >= options_.nodes) m.self.job = "ps";
+  if (kind == member_kind::node && number < options_.nodes && number + options_.ps_nodes >= options_.nodes) m.self.job = "ps";
   m.cluster = "simulated";
   m.token = "token";
   m.net = &p->transport;
@@ -123,7 +199,7 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
   };
   m.wall_clock_ns = wall_clock;
   m.bugs = options_.bugs;
-  m.process_exists = [this](std::uint32_t pid) { return !processes_[pid - 100]->is_killed; };
+  m.process_exists = [this](std::uint32_t pid) { return has_process(pid); };
   p->member = std::make_shared<member_core>(std::move(m));
   const bool listens = bool(p->member->listen(address{p->host, 0}));
   expects(listens, "a simulated process can listen");
@@ -136,17 +212,25 @@ void sim_cluster::start_process(std::uint32_t number, member_kind kind) {
   n.ops = &tables_.ops;
   n.kernels = &tables_.kernels;
   n.device = &tables_.device;
-  n.streams.push_back(nullptr);
+  n.streams.push_back(p->unit);
+  n.service = p->unit;
+  n.archive = p->archive = spawn_archive(*system_, p->unit, *p->files);
+  n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
   p->node = spawn_node(*system_, std::move(n));
-  p->member_actor = spawn_member(*system_, nullptr, p->member, p->node);
+  p->member_actor = spawn_member(*system_, p->unit, p->member, p->node);
   tell(nullptr, p->node, set_member{p->member_actor});
-  processes_.push_back(std::move(p));
+  return p;
+}
+
+bool sim_cluster::has_process(std::uint32_t pid) const {
+  return std::any_of(processes_.begin(), processes_.end(), [&](const auto& p) { return p->pid == pid && !p->is_killed; });
 }
 
 std::vector<member_info> sim_cluster::nodes() const {
   std::vector<member_info> out;
-  for (std::uint32_t i = 0; i < client(); ++i) out.push_back(info(i));
+  for (std::uint32_t i = 0; i < processes(); ++i)
+    if (i != client() && is_alive(i)) out.push_back(info(i));
   return out;
 }
 
@@ -161,6 +245,7 @@ std::optional<std::size_t> sim_cluster::choose() {
     const auto i = (first + k) % n;
     const auto next = scheduler_->look(i);
     if (!held_.empty() && std::string_view(next.message).ends_with(held_ + "E")) continue;
+    if (!may_run(next.home)) continue;
     if (!chosen) chosen = i;
     // Some actors are slow while others can run, and which ones is the seed's choice.
     if (mixed(options_.seed, next.id) % 8 == 0 && !draw(8)) continue;
@@ -174,6 +259,9 @@ std::optional<std::size_t> sim_cluster::choose() {
   return chosen;
 }
 
+// SC-4.
+bool sim_cluster::may_run(const caf::execution_unit* home) const { return is_finishing_ || !stopped_.contains(home); }
+
 bool sim_cluster::step() {
   const bool is_near = network_.has_events() && network_.next_event_ns() <= network_.now_ns() + near_ns;
   if (!is_near || !draw(network_one_in_)) {
@@ -183,7 +271,7 @@ bool sim_cluster::step() {
       return true;
     }
   }
-  if (!network_.has_events()) return scheduler_->runnable() > 0;
+  if (!network_.has_events()) return choose().has_value();
   orders_ = mixed(orders_, 1);
   network_.run_one();
   return true;
@@ -200,10 +288,12 @@ bool sim_cluster::run_until(const std::function<bool()>& done, std::int64_t limi
 
 bool sim_cluster::form() {
   const auto is_formed = [this] {
-    for (std::uint32_t i = 0; i <= client(); ++i) {
+    const auto living = std::count_if(processes_.begin(), processes_.end(), [](const auto& p) { return !p->is_killed; });
+    for (std::uint32_t i = 0; i < processes(); ++i) {
+      if (!is_alive(i)) continue;
       const auto answer = ask(i);
       const auto links = std::count_if(answer.actors.begin(), answer.actors.end(), [](const auto& a) { return a.kind == "link"; });
-      if (links < static_cast<std::ptrdiff_t>(client())) return false;
+      if (links < living - 1) return false;
     }
     return true;
   };
@@ -215,14 +305,42 @@ bool sim_cluster::form() {
 }
 
 void sim_cluster::run_job(std::shared_ptr<const job_request> request) {
-  tell(nullptr, processes_.back()->node, troupe::run_job{std::move(request), program_actor_});
+  tell(nullptr, processes_[client()]->node, troupe::run_job{std::move(request), program_actor_});
 }
 
-void sim_cluster::stop_job(const std::string& reason) { tell(nullptr, processes_.back()->node, stop_own_job{program_actor_, reason}); }
+void sim_cluster::stop_job(const std::string& reason) { tell(nullptr, processes_[client()]->node, stop_own_job{program_actor_, reason}); }
 
 void sim_cluster::kill(std::uint32_t process) {
-  processes_[process]->is_killed = true;
-  network_.kill(processes_[process]->host);
+  auto& p = *processes_[process];
+  p.is_killed = true;
+  stopped_.insert(p.unit);
+  static_cast<process_disk&>(*p.files).end();
+  network_.kill(p.host);
+}
+
+void sim_cluster::restart(std::uint32_t process) {
+  expects(processes_[process]->is_killed, "who restarts was killed");
+  dead_.push_back(std::move(processes_[process]));
+  processes_[process] = make_process(process, process == client() ? member_kind::client : member_kind::node);
+}
+
+std::uint32_t sim_cluster::add_node() {
+  processes_.push_back(make_process(processes(), member_kind::node));
+  return processes() - 1;
+}
+
+void sim_cluster::freeze(std::uint32_t process) {
+  auto& p = *processes_[process];
+  p.is_frozen = true;
+  stopped_.insert(p.unit);
+  network_.freeze(p.host);
+}
+
+void sim_cluster::thaw(std::uint32_t process) {
+  auto& p = *processes_[process];
+  p.is_frozen = false;
+  if (!p.is_killed) stopped_.erase(p.unit);
+  network_.thaw(p.host);
 }
 
 // --- looking ---------------------------------------------------------------------------------------------------------------------
@@ -258,6 +376,9 @@ std::size_t sim_cluster::job_actors(std::uint32_t process) {
 
 bool sim_cluster::finish() {
   hold("");
+  is_finishing_ = true;
+  for (auto& p : dead_) processes_.push_back(std::move(p));
+  dead_.clear();
   network_.set_filter({});
   network_.set_forger({});
   program_.goodbyes = 0;
@@ -279,6 +400,7 @@ bool sim_cluster::finish() {
   is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms) && is_clean;
   for (auto& p : processes_) {
     p->node = nullptr;
+    p->archive = nullptr;
     p->member_actor = nullptr;
     p->member.reset();
   }

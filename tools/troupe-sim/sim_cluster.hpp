@@ -1,6 +1,6 @@
 #pragma once
-// A whole cluster in one actor system and one thread: the nodes, links, members, jobs and ops of production over a network
-// in memory.
+// A whole cluster in one actor system and one thread: the nodes, links, members, jobs, archives and ops of production over a
+// network and a disk in memory.
 //
 // A seed chooses which runnable actor handles its next message, and whether the network's next event comes first. Time is
 // virtual: messages inside a process take none, events of the network do.
@@ -8,6 +8,7 @@
 // SC-1  The same seed and the same calls give the same history; orders() tells histories apart.
 // SC-2  An event due within near_ns may overtake any message, a later one only comes when no actor is runnable.
 // SC-3  finish() ends everything and tells whether an actor was left over.
+// SC-4  A process that is killed does nothing more from that message on; one that is frozen does nothing until it is thawed.
 //
 // Threading: one thread.
 
@@ -15,6 +16,7 @@
 #include "actors/member.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/sim_transport.hpp"
+#include "tools/troupe-sim/sim_disk.hpp"
 #include "devices/host/host_device.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/snapshot.hpp"
@@ -52,6 +54,13 @@ struct sim_program {
   std::function<std::int64_t()> now_ns;
   std::int64_t over_ns = 0, worker_lost_ns = 0;
 
+  // What it has heard of its job, for the next one.
+  void forget_job() {
+    has_started = false;
+    losses.clear(), variables.clear(), workers_lost.clear(), recovering.clear(), resumed.clear(), notes.clear();
+    finished.reset(), failed.reset();
+  }
+
   bool is_over() const { return finished || failed; }
 };
 
@@ -61,6 +70,7 @@ struct sim_cluster_options {
   std::uint32_t ps_nodes = 0;      // how many of them, the last ones, take shards only
   bool is_one_machine = false;     // a killed process can be looked up
   const planted_bugs* bugs = nullptr;
+  std::uint64_t memory_bytes = 0;  // of a node, for jobs; 0: no limit
 };
 
 class sim_cluster {
@@ -73,8 +83,9 @@ class sim_cluster {
   sim_cluster(const sim_cluster&) = delete;
   sim_cluster& operator=(const sim_cluster&) = delete;
 
-  // Process 0..nodes-1 are nodes, the last one is the client.
-  std::uint32_t client() const noexcept { return static_cast<std::uint32_t>(processes_.size() - 1); }
+  // Processes 0..nodes-1 are nodes, the next one is the client; then come nodes that were added.
+  std::uint32_t client() const noexcept { return options_.nodes; }
+  std::uint32_t processes() const noexcept { return static_cast<std::uint32_t>(processes_.size()); }
   const member_info& info(std::uint32_t process) const { return processes_[process]->member->self(); }
   std::vector<member_info> nodes() const;
   sim_program& program() noexcept { return program_; }
@@ -97,8 +108,19 @@ class sim_cluster {
   void hold(std::string message) { held_ = std::move(message); }
 
   void kill(std::uint32_t process);
-  void freeze(std::uint32_t process) { network_.freeze(processes_[process]->host); }
-  void thaw(std::uint32_t process) { network_.thaw(processes_[process]->host); }
+  // A new life in the place of a killed one.
+  void restart(std::uint32_t process);
+  // One more node; its number is behind that of the client.
+  std::uint32_t add_node();
+  void freeze(std::uint32_t process);
+  void thaw(std::uint32_t process);
+  bool is_frozen(std::uint32_t process) const { return processes_[process]->is_frozen; }
+  void set_condition(std::uint32_t from, std::uint32_t to, const sim_condition& c) {
+    network_.set_condition(processes_[from]->host, processes_[to]->host, c);
+  }
+  sim_disk& disk() noexcept { return disk_; }
+  // As a program on that process sees it: what it does fails once the process is killed.
+  troupe::disk& disk_of(std::uint32_t process) { return *processes_[process]->files; }
   void cut(std::uint32_t a, std::uint32_t b) { network_.cut(processes_[a]->host, processes_[b]->host); }
   void give_up_link(std::uint32_t at, std::uint32_t to) { processes_[at]->member->give_up_link(info(to).id, "the test says so"); }
   bool is_alive(std::uint32_t process) const { return !processes_[process]->is_killed; }
@@ -120,8 +142,14 @@ class sim_cluster {
 
  private:
   class meeting_place;
+  class process_disk;
   struct process {
     process(sim_network& net, std::string name) : host(std::move(name)), transport(net, host) {}
+    std::unique_ptr<troupe::disk> files;
+    caf::execution_unit* unit = nullptr;
+    caf::actor archive;
+    std::uint32_t pid = 0;
+    bool is_frozen = false;
     std::string host;
     sim_transport transport;
     std::shared_ptr<coarse_clock> clock = std::make_shared<coarse_clock>();
@@ -132,7 +160,9 @@ class sim_cluster {
     bool is_killed = false;
   };
 
-  void start_process(std::uint32_t number, member_kind kind);
+  std::unique_ptr<process> make_process(std::uint32_t number, member_kind kind);
+  bool has_process(std::uint32_t pid) const;
+  bool may_run(const caf::execution_unit* home) const;
   std::optional<std::size_t> choose();
   bool draw(std::uint32_t one_in) { return random_() % one_in == 0; }
 
@@ -141,7 +171,11 @@ class sim_cluster {
   std::mt19937_64 random_;
   sim_network network_;
   std::vector<rendezvous::place> table_;  // where processes say that they are
-  std::vector<std::unique_ptr<process>> processes_;
+  std::vector<std::unique_ptr<process>> processes_, dead_;
+  sim_disk disk_;
+  std::set<const caf::execution_unit*> stopped_;  // of processes that are killed or frozen
+  std::uint32_t lives_ = 0;
+  bool is_finishing_ = false;
   scheduler_config config_;
   std::unique_ptr<caf::actor_system> system_;
   seeded_scheduler* scheduler_ = nullptr;

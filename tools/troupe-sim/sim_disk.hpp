@@ -22,7 +22,7 @@
 #include <set>
 #include <utility>
 
-namespace troupe::test {
+namespace troupe {
 
 class sim_disk final : public disk {
  public:
@@ -58,6 +58,11 @@ class sim_disk final : public disk {
     const auto n = find(path);
     if (n == nullptr || n->is_folder) return std::nullopt;
     return n->bytes;
+  }
+  // A file with nothing that a crash could take.
+  bool is_durable(const std::string& path) const {
+    const auto n = find(path);
+    return n != nullptr && !n->is_folder && n->pending.empty();
   }
   void flip(const std::string& path, std::size_t bit) {
     const auto n = find(path);
@@ -375,4 +380,4 @@ class sim_disk final : public disk {
   unsigned odds_ = 0;
 };
 
-}  // namespace troupe::test
+}  // namespace troupe

@@ -1,0 +1,180 @@
+// troupe-sim: whole clusters in one thread, with faults, by seed.
+
+#include "runtime/duration.hpp"
+#include "schema/version.hpp"
+#include "tools/troupe-sim/scenario.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <string>
+
+using namespace troupe;
+
+namespace {
+
+struct arguments {
+  std::uint64_t first = 1, last = 100, steps = 0;
+  std::uint32_t nodes = 0;
+  std::string faults = "all", trace;
+  bool is_single = false, json = false;
+};
+
+int fail(const error& e) {
+  fmt::print(stderr, "troupe-sim: {}\n", e.text());
+  return static_cast<int>(e.code());
+}
+
+// "A..B".
+result<std::pair<std::uint64_t, std::uint64_t>> parse_seeds(const std::string& text) {
+  const auto dots = text.find("..");
+  const auto is_number = [](const std::string& t) { return !t.empty() && t.size() < 19 && t.find_first_not_of("0123456789") == std::string::npos; };
+  if (dots == std::string::npos || !is_number(text.substr(0, dots)) || !is_number(text.substr(dots + 2)))
+    return error(error_code::usage, fmt::format("--seeds {}: give a range like 1..100", text));
+  const std::pair<std::uint64_t, std::uint64_t> range(std::stoull(text.substr(0, dots)), std::stoull(text.substr(dots + 2)));
+  if (range.first > range.second) return error(error_code::usage, fmt::format("--seeds {}: the range is empty", text));
+  return range;
+}
+
+struct totals {
+  std::uint64_t runs = 0, messages = 0, recoveries = 0, resumed = 0, checkpoints = 0, faults = 0, violations = 0;
+  std::int64_t virtual_ns = 0;
+  std::uint64_t hash = 0;
+  std::set<std::uint64_t> traces;
+
+  void add(const sim_verdict& v) {
+    ++runs;
+    messages += v.messages;
+    recoveries += v.recoveries;
+    resumed += v.resumed_from_disk;
+    checkpoints += v.checkpoints;
+    faults += v.faults;
+    virtual_ns += v.virtual_ns;
+    violations += !v.violation.empty();
+    hash = hash * 0x9e3779b97f4a7c15U ^ v.trace_hash;
+    traces.insert(v.trace_hash);
+  }
+};
+
+void describe(std::FILE* to, const sim_scenario& sc) {
+  fmt::print(to, "  {} nodes{}, {} workers, {} shards, {}, {} steps, --on-failure {}{}\n", sc.nodes, sc.ps_nodes > 0 ? " (one ps)" : "", sc.shape.workers,
+             sc.shape.shards, sc.shape.update == update_kind::sync ? "sync" : "async", sc.shape.steps, to_string(sc.shape.on_failure),
+             sc.shape.checkpoints.folder.empty() ? "" : fmt::format(", a checkpoint every {} steps", sc.shape.checkpoints.every_steps));
+  for (const auto& f : sc.faults) fmt::print(to, "  {}\n", to_string(f));
+}
+
+// The failing seed with the shortest schedule that still fails.
+void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v) {
+  fmt::print("seed {}: {}\n", sc.seed, v.violation);
+  const auto shortest = sim.shrink(sc);
+  const auto again = sim.run(shortest);
+  fmt::print("  the shortest schedule found, of {} faults (of {}), ends with: {}\n", shortest.faults.size(), sc.faults.size(), again.violation);
+  describe(stdout, shortest);
+  for (const auto& line : again.story) fmt::print("    {}\n", line);
+  fmt::print("  again: troupe-sim --seed {}\n", sc.seed);
+  std::fflush(stdout);
+}
+
+int run(const arguments& o) {
+  auto kinds = parse_faults(o.faults);
+  if (!kinds) return fail(kinds.error());
+  auto made = simulator::make();
+  if (!made) return fail(made.error());
+  auto& sim = **made;
+  const sim_limits limits{o.nodes, o.steps, *kinds};
+  std::ofstream trace;
+  if (!o.trace.empty()) {
+    trace.open(o.trace);
+    if (!trace) return fail(error(error_code::usage, "--trace: cannot write " + o.trace));
+  }
+  totals all;
+  const auto began = std::chrono::steady_clock::now();
+  auto shown = began;
+  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
+  for (auto seed = o.first; seed <= o.last; ++seed) {
+    const auto sc = draw_scenario(seed, limits);
+    const auto v = sim.run(sc);
+    all.add(v);
+    if (trace.is_open()) {
+      trace << fmt::format("seed {} hash {:016x} messages {} virtual_seconds {:.3f} recoveries {}{}\n", seed, v.trace_hash, v.messages,
+                           double(v.virtual_ns) * 1e-9, v.recoveries, v.violation.empty() ? "" : " violation: " + v.violation);
+      if (o.is_single)
+        for (const auto& line : v.story) trace << "  " << line << "\n";
+    }
+    if (o.is_single && !o.json) {
+      describe(stdout, sc);
+      for (const auto& line : v.story) fmt::print("    {}\n", line);
+    }
+    if (!v.violation.empty() && !o.json) explain(sim, sc, v);
+    const auto now = std::chrono::steady_clock::now();
+    if (seed < o.last && now - shown < (is_terminal ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) continue;
+    shown = now;
+    const std::chrono::duration<double> took = now - began;
+    fmt::print(stderr, "{}seed {} of {}..{}: {} violations, {:.1f} virtual hours, {}{}", is_terminal ? "\r" : "", seed, o.first, o.last, all.violations,
+               double(all.virtual_ns) / 3.6e12, format_seconds(took.count()), is_terminal ? "\033[K" : "\n");
+  }
+  if (is_terminal) fmt::print(stderr, "\n");
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  if (o.json) {
+    nlohmann::ordered_json j;
+    j["seeds"] = all.runs;
+    j["violations"] = all.violations;
+    j["distinct_traces"] = all.traces.size();
+    j["hash"] = fmt::format("{:016x}", all.hash);
+    j["messages"] = all.messages;
+    j["faults"] = all.faults;
+    j["recoveries"] = all.recoveries;
+    j["resumed_programs"] = all.resumed;
+    j["checkpoints"] = all.checkpoints;
+    j["virtual_seconds"] = double(all.virtual_ns) * 1e-9;
+    j["seconds"] = took.count();
+    fmt::print("{}\n", j.dump());
+  } else {
+    fmt::print("{} seeds, {} violations, {} distinct traces (hash {:016x}): {} faults, {} recoveries, {} programs resumed, {} checkpoints, {} messages, "
+               "{:.2f} virtual hours in {}\n", all.runs, all.violations, all.traces.size(), all.hash, all.faults, all.recoveries, all.resumed, all.checkpoints,
+               all.messages, double(all.virtual_ns) / 3.6e12, format_seconds(took.count()));
+  }
+  return all.violations == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  arguments o;
+  std::string seeds;
+  std::uint64_t seed = 0;
+  CLI::App app{"Runs whole clusters in one thread, with faults drawn from a seed, and checks what must hold.", "troupe-sim"};
+  app.footer("Same seed, same history: a seed that fails is printed with the shortest schedule of faults that still fails, and fails again.\n"
+             "Exit codes: 0 all held, 1 something did not, 2 usage.");
+  auto* one = app.add_option("--seed", seed, "Run this seed alone and tell its story");
+  app.add_option("--seeds", seeds, "Run these, as A..B (without it, 1..100)")->excludes(one);
+  app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")->check(CLI::Range(1, 64));
+  app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")->capture_default_str();
+  app.add_option("--steps", o.steps, "Steps of the job (without it, 4 to 15, drawn)")->check(CLI::Range(1, 100000));
+  app.add_option("--trace", o.trace, "Write the hash of every history to this file");
+  app.add_flag("--json", o.json, "End with one line of JSON on standard output");
+  app.set_version_flag("--version", fmt::format("troupe-sim {}", version()));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return fail(error(error_code::usage, fmt::format("{} (see --help)", e.what())));
+  }
+  if (one->count() > 0) {
+    o.first = o.last = seed;
+    o.is_single = true;
+  }
+  if (!seeds.empty()) {
+    const auto range = parse_seeds(seeds);
+    if (!range) return fail(range.error());
+    o.first = range->first, o.last = range->second;
+  }
+  return run(o);
+}

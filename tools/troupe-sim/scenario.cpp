@@ -1,0 +1,455 @@
+#include "tools/troupe-sim/scenario.hpp"
+
+#include "runtime/checkpoint_store.hpp"
+#include "runtime/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t ms = 1'000'000;
+constexpr std::int64_t s = 1000 * ms;
+constexpr std::string_view fault_names[sim_fault_kinds] = {"kill", "kill-client", "freeze", "cut", "partition", "slow", "lose",
+                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip"};
+constexpr const char* checkpoint_folder = "/checkpoints";
+constexpr std::size_t faults_max = 6;
+constexpr std::uint32_t joins_max = 2;
+
+bool touches_disk(sim_fault_kind k) {
+  return k == sim_fault_kind::disk_full || k == sim_fault_kind::disk_error || k == sim_fault_kind::bit_flip;
+}
+
+// Ends a fault that lasts.
+struct ending {
+  std::int64_t at_ns = 0;
+  std::function<void()> run;
+};
+
+// One run of a scenario.
+class history {
+ public:
+  history(const sim_scenario& sc, sim_tables& tables, const sim_data& data, sim_reference& reference, const planted_bugs* bugs)
+      : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs)), random_(sc.seed ^ 0x51f7) {}
+
+  sim_verdict run() {
+    verdict_.violation = live();
+    auto& p = cluster_.program();
+    for (const auto* list : {&p.recovering, &p.resumed, &p.notes}) verdict_.story.insert(verdict_.story.end(), list->begin(), list->end());
+    verdict_.recoveries += p.resumed.size();
+    verdict_.virtual_ns = cluster_.now_ns();
+    verdict_.messages = cluster_.messages();
+    verdict_.trace_hash = cluster_.orders();
+    thaw_all();
+    if (!cluster_.finish() && verdict_.violation.empty()) verdict_.violation = "an actor outlives its process (IN-9)";
+    return verdict_;
+  }
+
+ private:
+  static sim_cluster_options options(const sim_scenario& sc, const planted_bugs* bugs) {
+    return {.seed = sc.seed, .nodes = sc.nodes, .ps_nodes = sc.ps_nodes, .is_one_machine = sc.is_one_machine, .bugs = bugs};
+  }
+
+  // "": all that must hold held.
+  std::string live() {
+    if (!cluster_.form()) return "the processes did not find each other";
+    if (auto begun = begin(); !begun.empty()) return begun;
+    const auto first = cluster_.messages();
+    std::size_t next = 0;
+    std::int64_t deadline = cluster_.now_ns() + simulator::patience_ns;
+    while (true) {
+      const bool is_over = cluster_.run_until(
+          [&] {
+            watch();
+            return !violation_.empty() || is_done() || (next < sc_.faults.size() && cluster_.messages() - first >= sc_.faults[next].at) ||
+                   (!endings_.empty() && cluster_.now_ns() >= endings_.front().at_ns);
+          },
+          std::max<std::int64_t>(ms, deadline - cluster_.now_ns()));
+      if (!violation_.empty()) return violation_;
+      if (is_done()) break;
+      if (!is_over && cluster_.now_ns() >= deadline)
+        return fmt::format("no progress for {} s after the last fault: {} losses, {} (IN-5)", simulator::patience_ns / s, losses(), told_last());
+      end_faults();
+      if (next < sc_.faults.size() && cluster_.messages() - first >= sc_.faults[next].at) {
+        strike(sc_.faults[next++]);
+        ++verdict_.faults;
+        deadline = cluster_.now_ns() + simulator::patience_ns;
+      }
+      if (!endings_.empty()) deadline = std::max(deadline, endings_.back().at_ns + simulator::patience_ns);
+    }
+    return judge();
+  }
+
+  bool is_done() { return cluster_.is_alive(cluster_.client()) && cluster_.program().is_over(); }
+
+  // --- the job -------------------------------------------------------------------------------------------------------------------
+
+  std::string begin() {
+    const auto self = cluster_.info(cluster_.client());
+    std::vector<member_info> nodes = nodes_in_order(cluster_.nodes());
+    auto request = make_sim_request(tables_, data_, sc_.shape, nodes, self.id);
+    if (!request) return "the job does not compile: " + request.error().text();
+    (*request)->limits = {.failures_max = 1000, .in_vain_max = 30};
+    if (!sc_.shape.checkpoints.folder.empty()) {
+      auto o = sc_.shape.checkpoints;
+      o.resume = true;
+      auto opened = open_job_folder(cluster_.disk_of(cluster_.client()), o, *(*request)->program, {self.name, self.host, self.pid, 1});
+      if (!opened) return opened.error().code() == error_code::failed ? retry_later() : "the folder cannot be opened: " + opened.error().text();
+      if (opened->resume_from) ++verdict_.resumed_from_disk;
+      std::vector<std::string> notes;
+      first_ = opened->resume_from ? opened->resume_from->worker_steps : std::vector<std::uint64_t>{};
+      take_over(std::move(*opened), o, **request, notes);
+      verdict_.story.insert(verdict_.story.end(), notes.begin(), notes.end());
+    }
+    cluster_.run_job(*request);
+    return {};
+  }
+
+  // A full or broken disk: a person would start the program again.
+  std::string retry_later() {
+    if (!sc_.shape.checkpoints.folder.empty() && sc_.faults.empty()) return "the disk fails by itself";
+    endings_.push_back({cluster_.now_ns() + 500 * ms, [this] { note_wrong(begin()); }});
+    sort_endings();
+    return {};
+  }
+
+  void note_wrong(const std::string& wrong) {
+    if (violation_.empty()) violation_ = wrong;
+  }
+
+  // --- faults --------------------------------------------------------------------------------------------------------------------
+
+  void sort_endings() {
+    std::stable_sort(endings_.begin(), endings_.end(), [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+  }
+  void after(std::int64_t ns, std::function<void()> f) {
+    endings_.push_back({cluster_.now_ns() + ns, std::move(f)});
+    sort_endings();
+  }
+  void end_faults() {
+    while (!endings_.empty() && cluster_.now_ns() >= endings_.front().at_ns) {
+      auto f = std::move(endings_.front().run);
+      endings_.erase(endings_.begin());
+      f();
+    }
+  }
+
+  // A node that lives, by number; nullopt: nobody does.
+  std::optional<std::uint32_t> node(std::uint32_t n) const {
+    std::vector<std::uint32_t> living;
+    for (std::uint32_t i = 0; i < cluster_.processes(); ++i)
+      if (i != cluster_.client() && cluster_.is_alive(i)) living.push_back(i);
+    if (living.empty()) return std::nullopt;
+    return living[n % living.size()];
+  }
+  std::optional<std::uint32_t> process(std::uint32_t n) const {
+    const auto i = n % cluster_.processes();
+    return cluster_.is_alive(i) ? std::optional(i) : node(n);
+  }
+
+  void strike(const sim_fault& f) {
+    verdict_.story.push_back(fmt::format("{:.3f} s: {}", double(cluster_.now_ns()) * 1e-9, to_string(f)));
+    switch (f.kind) {
+      case sim_fault_kind::kill: return kill(f);
+      case sim_fault_kind::kill_client: return kill_client(f);
+      case sim_fault_kind::freeze:
+        if (const auto n = node(f.a); n && !cluster_.is_frozen(*n)) {
+          cluster_.freeze(*n);
+          after(f.ns, [this, n = *n] { cluster_.thaw(n); });
+        }
+        return;
+      case sim_fault_kind::cut:
+        if (const auto a = process(f.a), b = process(f.b); a && b && *a != *b) cluster_.cut(*a, *b);
+        return;
+      case sim_fault_kind::partition: return condition(f, {.is_blocked = true});
+      case sim_fault_kind::slow: return condition(f, {.slow_ns = 30 * ms});
+      case sim_fault_kind::lose: return condition(f, {.lost_one_in = 20});
+      case sim_fault_kind::twice: return condition(f, {.doubled_one_in = 5});
+      case sim_fault_kind::reorder: return condition(f, {.reordered_one_in = 10});
+      case sim_fault_kind::join: (void)cluster_.add_node(); return;
+      case sim_fault_kind::disk_full:
+        cluster_.disk().set_capacity(cluster_.disk().used_bytes() + f.a % 2000);
+        return after(f.ns, [this] { cluster_.disk().set_capacity(~std::uint64_t{0}); });
+      case sim_fault_kind::disk_error: return cluster_.disk().fail(cluster_.disk().operations() + f.a % 20, sim_disk::fault::broken, 1 + f.b % 5);
+      case sim_fault_kind::bit_flip: return flip(f);
+    }
+  }
+
+  void kill(const sim_fault& f) {
+    const auto n = node(f.a);
+    if (!n) return;
+    cluster_.kill(*n);
+    after(f.ns, [this, n = *n] { cluster_.restart(n); });
+  }
+
+  void kill_client(const sim_fault& f) {
+    if (!cluster_.is_alive(cluster_.client())) return;
+    keep_what_was_told();
+    cluster_.kill(cluster_.client());
+    after(f.ns, [this] {
+      cluster_.program().forget_job();
+      cluster_.restart(cluster_.client());
+      after(700 * ms, [this] { begin_again(); });
+    });
+  }
+
+  // It finds the cluster first, as every program does.
+  void begin_again() {
+    if (nodes_in_order(cluster_.nodes()).empty()) return after(500 * ms, [this] { begin_again(); });
+    note_wrong(begin());
+  }
+
+  void condition(const sim_fault& f, const sim_condition& c) {
+    const auto a = process(f.a), b = process(f.b);
+    if (!a || !b || *a == *b) return;
+    cluster_.set_condition(*a, *b, c);
+    if (!f.is_one_way) cluster_.set_condition(*b, *a, c);
+    after(f.ns, [this, a = *a, b = *b] {
+      cluster_.set_condition(a, b, {});
+      cluster_.set_condition(b, a, {});
+    });
+  }
+
+  void flip(const sim_fault& f) {
+    const std::string folder = std::string(checkpoint_folder) + "/training";
+    auto names = cluster_.disk().list(folder);
+    if (!names || names->empty()) return;
+    const auto& name = (*names)[f.a % names->size()];
+    if (!name.starts_with("step-")) return;
+    auto files = cluster_.disk().list(folder + "/" + name);
+    if (!files || files->empty()) return;
+    const auto path = folder + "/" + name + "/" + (*files)[f.b % files->size()];
+    if (path.ends_with(".tmp")) return;
+    const auto bytes = cluster_.disk().contents(path);
+    if (bytes && !bytes->empty() && cluster_.disk().is_durable(path)) cluster_.disk().flip(path, (f.a ^ f.b) % (8 * bytes->size()));
+  }
+
+  void thaw_all() {
+    for (std::uint32_t i = 0; i < cluster_.processes(); ++i)
+      if (cluster_.is_frozen(i)) cluster_.thaw(i);
+  }
+
+  // --- what must hold ------------------------------------------------------------------------------------------------------------
+
+  std::size_t losses() { return told_.size() + cluster_.program().losses.size(); }
+
+  std::string told_last() {
+    const auto& p = cluster_.program();
+    if (!p.notes.empty()) return p.notes.back();
+    if (!p.recovering.empty()) return p.recovering.back();
+    return "nothing was told";
+  }
+
+  // After every message: cheap.
+  void watch() {
+    auto& p = cluster_.program();
+    for (; seen_ < p.recovering.size(); ++seen_)
+      if (const auto& text = p.recovering[seen_]; text.find(" died: ") == std::string::npos && text.find("left the cluster") == std::string::npos &&
+                                                   text.find("refused its part") == std::string::npos && text.find("is not known here") == std::string::npos)
+        note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
+    if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
+  }
+
+  void keep_what_was_told() {
+    auto& p = cluster_.program();
+    told_.insert(told_.end(), p.losses.begin(), p.losses.end());
+    verdict_.recoveries += p.resumed.size();
+  }
+
+  std::string judge() {
+    auto& p = cluster_.program();
+    if (p.failed) return "the job failed: " + p.failed->line;
+    verdict_.checkpoints += p.finished->checkpoints;
+    if (auto wrong = check_ledger(*p.finished, sc_.shape, false); !wrong.empty()) return wrong + " (IN-3)";
+    if (auto wrong = sc_.shape.update == update_kind::sync ? judge_sync() : judge_async(); !wrong.empty()) return wrong;
+    if (auto wrong = judge_disk(); !wrong.empty()) return wrong;
+    heal();
+    std::string wrong;
+    for (int tries = 0; tries < 40; ++tries) {
+      cluster_.run_for(100 * ms);
+      wrong = left_over(cluster_);
+      if (wrong.empty()) return {};
+    }
+    return wrong + " (IN-9)";
+  }
+
+  // What still stands still or is cut off goes on, and learns that the job is over.
+  void heal() {
+    thaw_all();
+    for (std::uint32_t a = 0; a < cluster_.processes(); ++a)
+      for (std::uint32_t b = 0; b < cluster_.processes(); ++b)
+        if (a != b) cluster_.set_condition(a, b, {});
+    cluster_.run_for(2 * s);
+  }
+
+  std::string judge_sync() {
+    auto& p = cluster_.program();
+    const auto& wanted = reference_.of(sc_.shape);
+    // Each program tells every step once, in order; one that resumes begins where its checkpoint does.
+    std::uint64_t expected = first_.empty() ? 0 : first_.front();
+    for (const auto& l : p.losses) {
+      if (l.step != expected++) return fmt::format("the loss of step {} was told where that of step {} was due (IN-1)", l.step, expected - 1);
+      if (!same_bits({l.loss}, {wanted.losses[l.step]})) return fmt::format("the loss of step {} differs from that of one process (IN-1)", l.step);
+    }
+    if (expected != sc_.shape.steps) return fmt::format("{} of {} steps were told (IN-1)", expected, sc_.shape.steps);
+    for (const auto& l : told_)
+      if (!same_bits({l.loss}, {wanted.losses[l.step]})) return fmt::format("the loss of step {}, told before the program was killed, differs (IN-1)", l.step);
+    auto got = collect(p);
+    got.losses = wanted.losses;
+    auto wrong = difference(got, wanted);
+    return wrong.empty() ? "" : wrong + " (IN-1)";
+  }
+
+  std::string judge_async() {
+    const auto wanted = double(sc_.shape.steps * sc_.shape.workers);
+    const auto counted = applied_by_counter(cluster_.program());
+    return counted == wanted ? "" : fmt::format("{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)", wanted, counted);
+  }
+
+  std::string judge_disk() {
+    if (sc_.shape.checkpoints.folder.empty()) return {};
+    cluster_.disk().run_all();
+    cluster_.disk().set_capacity(~std::uint64_t{0});
+    const bool is_damaged = std::any_of(sc_.faults.begin(), sc_.faults.end(), [](const auto& f) { return f.kind == sim_fault_kind::bit_flip; });
+    checkpoint_store store(cluster_.disk(), checkpoint_folder, "training");
+    auto all = store.list();
+    if (!all) return "the checkpoints cannot be listed: " + all.error().text() + " (IN-8)";
+    for (const auto& c : all->checkpoints) {
+      if (is_damaged) continue;
+      if (!c.manifest) return c.problem + " (IN-8)";
+      if (const auto wrong = store.verify(*c.manifest); !wrong.empty()) return wrong.front() + " (IN-8)";
+    }
+    return {};
+  }
+
+  const sim_scenario& sc_;
+  sim_tables& tables_;
+  const sim_data& data_;
+  sim_reference& reference_;
+  sim_cluster cluster_;
+  std::mt19937_64 random_;
+  std::vector<ending> endings_;
+  std::vector<job_progress> told_;         // by programs that were killed
+  std::vector<std::uint64_t> first_;       // the steps that the last program began with
+  std::size_t seen_ = 0;                   // of the failures that were told
+  std::string violation_;
+  sim_verdict verdict_;
+};
+
+sim_fault draw_fault(std::mt19937_64& random, const std::vector<sim_fault_kind>& kinds, std::uint64_t span) {
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  sim_fault f;
+  f.at = below(span);
+  f.kind = kinds[below(kinds.size())];
+  f.a = static_cast<std::uint32_t>(below(1 << 20));
+  f.b = static_cast<std::uint32_t>(below(1 << 20));
+  f.is_one_way = below(2) == 0;
+  const std::int64_t lengths[] = {50 * ms, 300 * ms, 900 * ms, 1500 * ms, 4000 * ms};
+  f.ns = lengths[below(5)] + static_cast<std::int64_t>(below(100 * ms));
+  return f;
+}
+
+}  // namespace
+
+std::string_view to_string(sim_fault_kind k) noexcept { return fault_names[static_cast<std::size_t>(k)]; }
+
+std::string to_string(const sim_fault& f) {
+  return fmt::format("{} at message {} (a {}, b {}{}, {} ms)", to_string(f.kind), f.at, f.a, f.b, f.is_one_way ? ", one way" : "", f.ns / ms);
+}
+
+result<std::vector<sim_fault_kind>> parse_faults(std::string_view list) {
+  std::vector<sim_fault_kind> out;
+  if (list == "none") return out;
+  for (std::size_t at = 0; at <= list.size();) {
+    const auto end = std::min(list.find(',', at), list.size());
+    const auto name = list.substr(at, end - at);
+    at = end + 1;
+    const auto found = std::find(std::begin(fault_names), std::end(fault_names), name);
+    if (name == "all")
+      for (std::size_t k = 0; k < sim_fault_kinds; ++k) out.push_back(static_cast<sim_fault_kind>(k));
+    else if (found != std::end(fault_names))
+      out.push_back(static_cast<sim_fault_kind>(found - std::begin(fault_names)));
+    else
+      return error(error_code::usage, fmt::format("there is no fault '{}'; there are: all, none, {}", name, [] {
+                     std::string names;
+                     for (auto n : fault_names) names += std::string(names.empty() ? "" : ", ") + std::string(n);
+                     return names;
+                   }()));
+  }
+  return out;
+}
+
+sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
+  std::mt19937_64 random(seed * 0x9e3779b97f4a7c15U + 77);
+  const auto below = [&](std::uint64_t n) { return random() % n; };
+  sim_scenario sc;
+  sc.seed = seed;
+  sc.nodes = limits.nodes != 0 ? limits.nodes : static_cast<std::uint32_t>(3 + below(5));
+  sc.ps_nodes = below(4) == 0 ? 1 : 0;
+  sc.is_one_machine = below(2) == 0;
+  sc.shape.workers = static_cast<std::uint32_t>(1 + below(std::min<std::uint64_t>(3, sc.nodes - sc.ps_nodes)));
+  sc.shape.shards = static_cast<std::uint32_t>(1 + below(3));
+  sc.shape.update = below(3) == 0 ? update_kind::async : update_kind::sync;
+  sc.shape.steps = limits.steps != 0 ? limits.steps : 4 + below(12);
+  sc.shape.observe_every = 0;
+  const std::uint64_t policy = below(8);
+  sc.shape.on_failure = policy == 0 ? failure_policy::restart : failure_policy::resume;
+  if (below(3) != 0) {
+    sc.shape.checkpoints.folder = checkpoint_folder;
+    sc.shape.checkpoints.every_steps = 1 + below(4);
+    sc.shape.checkpoints.keep = static_cast<std::uint32_t>(1 + below(3));
+  }
+  std::vector<sim_fault_kind> kinds;
+  for (auto k : limits.faults)
+    if (!touches_disk(k) || !sc.shape.checkpoints.folder.empty()) kinds.push_back(k);
+  const auto span = 300 + 300 * sc.shape.steps * sc.shape.workers;
+  const auto n = kinds.empty() ? 0 : below(faults_max + 1);
+  std::uint32_t joins = 0;
+  for (std::uint64_t i = 0; i < n; ++i) {
+    auto f = draw_fault(random, kinds, span);
+    if (f.kind == sim_fault_kind::join && ++joins > joins_max) continue;
+    sc.faults.push_back(f);
+  }
+  std::stable_sort(sc.faults.begin(), sc.faults.end(), [](const auto& a, const auto& b) { return a.at < b.at; });
+  return sc;
+}
+
+result<std::unique_ptr<simulator>> simulator::make() {
+  auto data = sim_data::make();
+  if (!data) return data.error();
+  return std::unique_ptr<simulator>(new simulator(std::move(*data)));
+}
+
+sim_verdict simulator::run(const sim_scenario& sc, const planted_bugs* bugs) {
+  (void)reference_.of(sc.shape);  // not within the history
+  try {
+    return history(sc, tables_, data_, reference_, bugs).run();
+  } catch (const broken_invariant& e) {
+    sim_verdict v;
+    v.violation = fmt::format("a broken invariant left its actor: {}", e.what());
+    return v;
+  }
+}
+
+sim_scenario simulator::shrink(sim_scenario sc, const planted_bugs* bugs, std::size_t runs_max) {
+  for (bool has_shrunk = true; has_shrunk && runs_max > 0;) {
+    has_shrunk = false;
+    for (std::size_t i = 0; i < sc.faults.size() && runs_max > 0; ++i, --runs_max) {
+      auto fewer = sc;
+      fewer.faults.erase(fewer.faults.begin() + static_cast<std::ptrdiff_t>(i));
+      if (run(fewer, bugs).violation.empty()) continue;
+      sc = std::move(fewer);
+      has_shrunk = true;
+      break;
+    }
+  }
+  return sc;
+}
+
+}  // namespace troupe

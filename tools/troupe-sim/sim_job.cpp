@@ -1,0 +1,175 @@
+#include "tools/troupe-sim/sim_job.hpp"
+
+#include "runtime/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <tuple>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t ms = sim_cluster::ms;
+
+void write_idx(const std::string& path, std::vector<std::uint8_t> sizes, std::size_t bytes, std::uint32_t below) {
+  std::string out{'\0', '\0', '\x08', static_cast<char>(sizes.size())};
+  for (auto n : sizes) out += std::string{'\0', '\0', '\0', static_cast<char>(n)};
+  std::mt19937 random(static_cast<std::uint32_t>(bytes));
+  for (std::size_t i = 0; i < bytes; ++i) out += static_cast<char>(random() % below);
+  std::ofstream(path, std::ios::binary) << out;
+}
+
+training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
+  training_spec t;
+  t.workers = shape.workers;
+  t.shards = shape.shards;
+  t.update = shape.update;
+  t.optimizer.learning_rate = sim_counter_rate;
+  t.optimizer.momentum = shape.update == update_kind::sync ? 0.9 : 0;
+  t.steps = shape.steps;
+  t.observe_every = shape.observe_every;
+  t.is_recoverable = shape.on_failure != failure_policy::stop;
+  t.has_cuts = !shape.checkpoints.folder.empty();
+  t.cut_every = shape.checkpoints.every_steps;
+  t.tasks = static_cast<std::uint32_t>(where.task_names.size());
+  t.task_names = where.task_names;
+  t.worker_task = where.worker_task;
+  t.shard_task = where.shard_task;
+  t.client_task = where.client_task;
+  return t;
+}
+
+result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes, node_id client) {
+  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop);
+}
+
+}  // namespace
+
+result<sim_data> sim_data::make() {
+  auto made = scratch_folder::make("troupe-sim");
+  if (!made) return made.error();
+  sim_data d{std::move(*made), {}};
+  write_idx(d.folder->path() + "/train-images-idx3-ubyte", {10, 2, 3}, 60, 256);
+  write_idx(d.folder->path() + "/train-labels-idx1-ubyte", {10}, 10, 3);
+  auto opened = open_idx(d.folder->path(), false, 3);
+  if (!opened) return opened.error();
+  d.info = *opened;
+  return d;
+}
+
+result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
+                                          const std::vector<member_info>& nodes, node_id client) {
+  graph g(tables.ops);
+  const auto batch = idx_batch(g, data.info, {.batch = 4});
+  const auto x = dense(relu(dense(batch.images, 5, "hidden")), 3, "logits");
+  const auto counter = variable(g, {dtype::f32, {3}}, {}, "counter");
+  const auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
+  auto roles = roles_of(shape, nodes, client);
+  if (!roles) return roles.error();
+  return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), {.name = "training"});
+}
+
+result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
+                                                      const std::vector<member_info>& nodes, node_id client) {
+  auto program = make_sim_program(tables, data, shape, nodes, client);
+  if (!program) return program.error();
+  auto request = std::make_shared<job_request>();
+  request->program = std::move(*program);
+  request->roles = *roles_of(shape, nodes, client);
+  request->on_failure = shape.on_failure;
+  return request;
+}
+
+std::vector<float> floats(const tensor& t) {
+  const auto* from = std::as_const(t).data<float>();
+  return {from, from + t.elements()};
+}
+
+sim_outcome collect(const sim_program& p) {
+  sim_outcome out;
+  for (const auto& l : p.losses) out.losses.push_back(l.loss);
+  for (const auto& item : p.variables)
+    for (const auto& [name, value] : item.values) out.variables.emplace_back(name, floats(value));
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::string difference(const sim_outcome& got, const sim_outcome& wanted) {
+  if (got.losses.size() != wanted.losses.size()) return fmt::format("{} losses instead of {}", got.losses.size(), wanted.losses.size());
+  if (!same_bits(got.losses, wanted.losses)) return "the losses differ from those of one process";
+  if (got.variables.size() != wanted.variables.size()) return "another number of variables was observed";
+  for (std::size_t i = 0; i < got.variables.size(); ++i)
+    if (got.variables[i].first != wanted.variables[i].first || !same_bits(got.variables[i].second, wanted.variables[i].second))
+      return fmt::format("observation {} of variable {} differs from that of one process", i, wanted.variables[i].first);
+  return {};
+}
+
+double applied_by_counter(const sim_program& p) {
+  if (p.variables.empty()) return -1;
+  for (const auto& [name, value] : p.variables.back().values)
+    if (name == "counter") return -double(floats(value).at(0)) / sim_counter_rate;
+  return -1;
+}
+
+std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, bool is_complete) {
+  if (totals.workers.size() != shape.workers) return "the ledger lacks a worker";
+  for (const auto& w : totals.workers) {
+    if (w.fed != w.applied + w.dropped + w.in_flight)
+      return fmt::format("fed {} is not applied {} + dropped {} + in flight {}", w.fed, w.applied, w.dropped, w.in_flight);
+    if (is_complete && (w.fed != shape.steps || w.applied != shape.steps))
+      return fmt::format("of {} steps {} were fed and {} applied", shape.steps, w.fed, w.applied);
+  }
+  return {};
+}
+
+std::string check_credits(sim_cluster& c) {
+  for (std::uint32_t i = 0; i < c.processes(); ++i) {
+    if (!c.is_alive(i)) continue;
+    for (const auto& a : c.ask(i).actors) {
+      if (a.job_id.empty() || a.kind == "job") continue;
+      for (const auto& port : a.ports) {
+        if (port.queued != 0) return fmt::format("{} items wait at port {} of {}", port.queued, port.name, a.name);
+        if (!port.is_input() && port.peer != "program" && port.credits != port.credits_max)
+          return fmt::format("port {} of {} has {} of {} credits after the job", port.name, a.name, port.credits, port.credits_max);
+      }
+    }
+  }
+  return {};
+}
+
+std::string left_over(sim_cluster& c) {
+  for (std::uint32_t i = 0; i < c.processes(); ++i)
+    if (c.is_alive(i) && !c.is_frozen(i))
+      if (const auto n = c.job_actors(i); n > 0) return fmt::format("{} actors of the job are left on process {}", n, i);
+  return {};
+}
+
+const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
+  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every);
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  auto undisturbed = shape;
+  undisturbed.on_failure = failure_policy::stop;
+  undisturbed.checkpoints = {};
+  undisturbed.update = update_kind::sync;
+  sim_cluster alone(tables_, {.seed = 1, .nodes = 0});
+  expects(alone.form(), "a process by itself is a cluster");
+  auto request = make_sim_request(tables_, data_, undisturbed, {}, alone.info(0).id);
+  expects(bool(request), "the job compiles");
+  alone.run_job(*request);
+  alone.run_until([&] { return alone.program().is_over(); }, 100'000 * ms);
+  expects(alone.program().finished.has_value(), "the job of one process, which nothing disturbs, finishes");
+  auto out = collect(alone.program());
+  expects(alone.finish(), "no actor outlives its process");
+  return known_.emplace(key, std::move(out)).first->second;
+}
+
+}  // namespace troupe
