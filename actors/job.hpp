@@ -8,6 +8,7 @@
 //   local_part     node        the part in this process, with its handles                 -
 //   member_up      node        a node that may take work                                  -
 //   member_down    node        tolerated (async worker), recovered from, or fatal         worker_lost | job_recovering | job_failed
+//   rejoined       node        the cluster held this process dead: as if all others were  job_recovering | job_failed
 //   fetched        fetch       losses become progress, variables become observations      job_progress, job_variables
 //   epoch_claimed  archive     the next epoch may be placed                               -
 //   cut_written    archive     a checkpoint is there                                      job_note

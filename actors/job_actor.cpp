@@ -40,6 +40,7 @@ struct job_actor_state {
   std::optional<job_coordinator> job;
   std::shared_ptr<const part_handles> handles;
   std::uint64_t items = 0;  // observations that the program has got
+  std::optional<job_variables> at_end;
 
   void open(job_arguments a) {
     about = std::move(a);
@@ -118,6 +119,7 @@ struct job_actor_state {
       case job_event_kind::note: return say(job_note{e.text}, e.text);
       case job_event_kind::finished:
         about.board->state = job_state::done;
+        if (at_end) to_program(std::move(*at_end));
         to_program(job_finished{job->totals()});
         return leave();
       case job_event_kind::failed:
@@ -191,6 +193,12 @@ struct job_actor_state {
     report([&](job_coordinator& j) { j.on_member(m.member); });
   }
 
+  void on_rejoined(const rejoined& m) {
+    about.self = m.self;
+    about.members = {m.self};
+    report([&](job_coordinator& j) { j.on_rejoined(m.self); });
+  }
+
   void on_fetched(fetched& m) {
     about.record->count_in(0);
     if (job->phase() == job_phase::over) return;
@@ -214,7 +222,10 @@ struct job_actor_state {
     job_variables out{m.t.step, {}};
     for (std::size_t i = 0; i < m.values.size(); ++i)
       out.values.emplace_back(variable_behind(job->current_plan(), fetch.inputs[i]), std::move(m.values[i]));
-    to_program(std::move(out));
+    // What is observed at the end counts when the job has ended: another epoch may come to other values.
+    if (about.request->on_failure == failure_policy::stop) return to_program(std::move(out));
+    items = 0;
+    at_end = std::move(out);
   }
 };
 
@@ -229,6 +240,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       [&s](const member_down& m) {
         s.report([&](job_coordinator& j) { j.on_lost(m.member.id, m.member.reason, m.member.state == member_state::left); });
       },
+      [&s](const rejoined& m) { s.on_rejoined(m); },
       [&s](fetched& m) { s.on_fetched(m); },
       [](const feed_ready&) {},
       [&s](const epoch_claimed& m) { s.on_claimed(m); },

@@ -32,6 +32,7 @@ link_core::~link_core() { close(); }
 void link_core::attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received) {
   auto& io = lanes_[static_cast<std::size_t>(l)];
   io.connection = std::move(connection);
+  io.progress_ns = 0;
   io.connection->start(io);
   if (auto connected = session_.connected(l, peer_received); !connected) return hooks_.broken(peer_.id, connected.error());
   pump(l);
@@ -107,7 +108,17 @@ void link_core::on_tick() {
   for (auto l : {lane::control, lane::data}) {
     auto& io = lanes_[static_cast<std::size_t>(l)];
     if (io.connection && session_.ack_due(l, now)) send_ack(l);
+    if (io.connection && is_stalled(l, now)) on_lane_closed(l);
   }
+}
+
+// LK-6.
+bool link_core::is_stalled(lane l, std::int64_t now) {
+  auto& io = lanes_[static_cast<std::size_t>(l)];
+  const auto has = session_.acknowledged_frames(l);
+  if (session_.unacknowledged_frames(l) == 0 || has != io.acknowledged || io.progress_ns == 0) io.progress_ns = now;
+  io.acknowledged = has;
+  return now - io.progress_ns > stall_ns;
 }
 
 // An empty frame that carries the ack only.

@@ -20,6 +20,8 @@
 // LK-4  Frames of one round of the I/O worker leave together: a credit never costs a system call of its own.
 // LK-5  When credits go out, so does the acknowledgement of what they are for: a sender's tensors are free as early as its
 //       credits are.
+// LK-6  A connection on which nothing is acknowledged for stall_ns, while the peer is heard, is replaced: something between the two
+//       may swallow one connection and leave the other.
 // Ends: when membership says that the peer is dead or has left.
 // Threading: the I/O worker.
 
@@ -46,6 +48,8 @@ struct link_hooks {
 
 class link_core {
  public:
+  static constexpr std::int64_t stall_ns = 10'000'000'000;
+
   link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
             std::shared_ptr<actor_record> record, const planted_bugs* bugs = nullptr);
   ~link_core();
@@ -64,7 +68,7 @@ class link_core {
   void give_back(const return_credit& m);
   void bind(bind_job m);
   void unbind(job_id job);
-  void on_tick();  // acknowledgements that are due
+  void on_tick();  // acknowledgements that are due, connections that stall
   void close();
 
  private:
@@ -76,6 +80,8 @@ class link_core {
     link_core* owner = nullptr;
     lane which = lane::control;
     std::unique_ptr<channel> connection;
+    std::uint64_t acknowledged = 0;   // what the peer had at the last tick
+    std::int64_t progress_ns = 0;     // when it had more, or everything
   };
   // An edge whose consumer is here: the tensor that is being read.
   struct incoming_edge {
@@ -108,6 +114,7 @@ class link_core {
   void send_ack(lane l);
   void pump(lane l);
   void on_lane_closed(lane l);
+  bool is_stalled(lane l, std::int64_t now);
 
   transport& net_;
   caf::actor_system& system_;

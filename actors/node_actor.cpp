@@ -108,7 +108,7 @@ struct node_actor_state : part_services {
 
   void on_rejoined(rejoined& m) {
     for (auto& [id, job] : view.jobs)
-      if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{"this process was held dead by the cluster and has joined it anew"});
+      if (job.ended_ns == 0) tell(self->context(), job.actor, rejoined{m});
     parts->stop_all("the cluster held this node dead");
     view.peers.clear();
     view.env.self = std::move(m.self);

@@ -75,9 +75,11 @@ void part_table::try_to_place(waiting_place w) {
   }
   if (own < 0) return refuse(w.from, p, "no task of the plan is placed on this node");
   const auto task = static_cast<std::uint32_t>(own);
-  if (auto missing = missing_link(*decoded, p.nodes, task); !missing.empty()) {
-    if (is_late) return refuse(w.from, p, missing);
-    return waiting_.push_back(std::move(w));
+  if (const auto missing = missing_link(*decoded, p.nodes, task); missing >= 0) {
+    const auto other = static_cast<std::size_t>(missing);
+    if (!is_late) return waiting_.push_back(std::move(w));
+    return node_.send(w.from, part_placed{p.job, p.epoch, fmt::format("{} has no link to the node of {} yet", env.self.name, decoded->tasks[other].name),
+                                          p.nodes[other]});
   }
   const auto need = memory_of_part(*decoded, task);
   if (auto too_big = exceeds_memory(need, job); !too_big.empty()) return refuse(w.from, p, too_big);
@@ -124,15 +126,14 @@ std::string part_table::exceeds_memory(const memory_need& need, job_id but) cons
                      format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes), need.largest, format_bytes(need.largest_bytes));
 }
 
-// A node that an edge of our part leads to and that no link reaches; empty: none.
-std::string part_table::missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const {
+// The task of a node that an edge of our part leads to and that no link reaches; -1: none.
+std::int64_t part_table::missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const {
   for (const auto& e : p.edges) {
     const auto from = p.actors[e.from.actor].task, to = p.actors[e.to.actor].task;
     const auto other = from == own ? to : to == own ? from : own;
-    if (other != own && !node_.peers().contains(nodes[other]))
-      return fmt::format("{} has no link to the node of {} yet", node_.environment().self.name, p.tasks[other].name);
+    if (other != own && !node_.peers().contains(nodes[other])) return other;
   }
-  return {};
+  return -1;
 }
 
 std::shared_ptr<part_context> part_table::make_context(const place_part& p, const plan& job_plan) {

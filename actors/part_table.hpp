@@ -105,7 +105,7 @@ class part_table {
   void refuse(node_id from, const place_part& p, const std::string& why);
   void load(waiting_place w, const plan& p, std::uint32_t own);
   std::string exceeds_memory(const memory_need& need, job_id but) const;
-  std::string missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const;
+  std::int64_t missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const;
   void spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, std::uint32_t own, std::vector<caf::actor> links);
   std::shared_ptr<part_context> make_context(const place_part& p, const plan& job_plan);
   std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse);

@@ -106,7 +106,7 @@ class shard_logic final : public port_logic {
     if (m.port >= ports_.in.size() || ports_.in[m.port].is_lost) return;
     ports_.in[m.port].is_lost = true;
     // A synchronous job ends as soon as its coordinator learns of the loss, which is the root cause; this would only follow.
-    if (spec_.update == update_kind::sync) return;
+    if (spec_.update == update_kind::sync || spec_.is_recoverable) return;
     if (auto lost = state_->worker_lost(m.port); !lost) return fail(std::move(lost.error()).while_doing(m.reason));
     advance();
   }

@@ -61,7 +61,8 @@ struct task_map {
 struct epoch_start {
   restore_kind restore = restore_kind::initial;
   std::uint64_t version = 0;                 // sync: of all variables
-  std::vector<std::uint64_t> worker_steps;   // the first step that each worker makes; empty: 0
+  std::vector<std::uint64_t> worker_steps{}; // the first step that each worker makes; empty: 0
+  bool is_saved = false;                     // it is that of a checkpoint
 };
 
 // A training that is compiled but for the places.

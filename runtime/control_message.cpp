@@ -118,6 +118,7 @@ struct writer {
     p.setJob(raw(m.job));
     p.setEpoch(m.epoch);
     p.setError(m.error.c_str());
+    p.setUnlinked(raw(m.unlinked));
   }
   void operator()(const start_part& m) { to.setStart(raw(m.job)); }
   void operator()(const stop_part& m) {
@@ -228,7 +229,8 @@ result<control_message> read_control(wire::Control::Reader from) {
       return control_message(std::move(out));
     }
     case wire::Control::PLACED:
-      return control_message(part_placed{job_id{from.getPlaced().getJob()}, from.getPlaced().getEpoch(), text_of(from.getPlaced().getError())});
+      return control_message(part_placed{job_id{from.getPlaced().getJob()}, from.getPlaced().getEpoch(), text_of(from.getPlaced().getError()),
+                                         node_id{from.getPlaced().getUnlinked()}});
     case wire::Control::START: return control_message(start_part{job_id{from.getStart()}});
     case wire::Control::STOP:
       return control_message(stop_part{job_id{from.getStop().getJob()}, text_of(from.getStop().getReason())});

@@ -58,7 +58,8 @@ struct place_part {
 struct part_placed {
   job_id job{};
   std::uint32_t epoch = 0;
-  std::string error;  // empty: placed
+  std::string error{};   // empty: placed
+  node_id unlinked{};    // the node that no link leads to, where that is the error
 };
 // To everybody who takes part in an epoch that does not go on: end its actors, keep the variables. Answer: part_halted.
 struct halt_part {

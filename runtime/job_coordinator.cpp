@@ -81,6 +81,8 @@ void job_coordinator::place() {
 
 void job_coordinator::on_placed(node_id from, const part_placed& p) {
   if (phase_ != job_phase::placing || p.epoch != epoch_) return;
+  // Two nodes that do not reach each other cannot share a job; a client counts on either.
+  if (raw(p.unlinked) != 0) exclude(p.unlinked != setup_.client ? p.unlinked : from);
   if (!p.error.empty()) return trouble(at_node(from, "refused its part: " + p.error));
   awaited_.erase(from);
   start_if_placed();
@@ -118,6 +120,7 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
     if (is_sync || w == worker) next_loss_[w] = step + 1;
+  if (!manifests_due_.empty()) write_manifests();
   if (!is_sync) return tell({job_event_kind::loss, this->step() - 1, worker, loss, {}});
   if (is_recoverable())
     commit(step, loss);
@@ -151,7 +154,7 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
 }
 
 void job_coordinator::finish_if_ended() {
-  if (phase_ != job_phase::running || !parties_->all_over() || !manifests_open_.empty()) return;
+  if (phase_ != job_phase::running || !parties_->all_over() || !manifests_open_.empty() || !manifests_due_.empty()) return;
   flush_losses();
   end(std::string(job_done_reason));
   tell({.kind = job_event_kind::finished});
@@ -181,7 +184,7 @@ void job_coordinator::send(node_id to, control_message body) { actions_.emplace_
 void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_left) {
   if (phase_ == job_phase::over) return;
   auto f = at_node(n, {});
-  if (is_alive(n) && n != setup_.client) excluded_.insert(n);
+  exclude(n);
   if (phase_ == job_phase::halting) {
     send(n, stop_part{setup_.id, "another participant holds this node dead"});
     f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
@@ -191,8 +194,8 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
     return;
   }
   if (phase_ != job_phase::placing && phase_ != job_phase::running) {
-    members_.erase(n);
-    return;
+    if (kept_.contains(n)) note(fmt::format("{} died: {}", f.where_and_why(), reason));
+    return forget(n);
   }
   if (parties_->is_lost(n)) return;
   const auto verdict = parties_->lose(n);
@@ -205,6 +208,22 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
   if (is_recoverable() || phase_ == job_phase::placing || verdict == loss_verdict::fatal) return trouble(std::move(f));
   tell({job_event_kind::worker_lost, 0, 0, 0, f.where_and_why()});
   finish_if_ended();
+}
+
+void job_coordinator::on_rejoined(const member_info& self) {
+  if (phase_ == job_phase::over) return;
+  auto f = at_node({}, "this process was held dead by the cluster and has joined it anew");
+  if (!is_recoverable()) return fail(std::move(f));
+  setup_.client = self.id;
+  members_.clear();
+  members_.emplace(self.id, self);
+  excluded_.clear();
+  if (phase_ == job_phase::waiting || phase_ == job_phase::pausing || phase_ == job_phase::claiming) return note(f.text);
+  trouble(std::move(f));
+}
+
+void job_coordinator::exclude(node_id n) {
+  if (is_alive(n) && n != setup_.client) excluded_[n] = now_ + excluded_ns;
 }
 
 void job_coordinator::trouble(failure f) {
@@ -232,6 +251,7 @@ void job_coordinator::halt(const std::string& why) {
   since_ = now_;
   kept_.clear();
   cuts_.clear();
+  manifests_due_.clear();
   is_cutting_ = false;
   awaited_.clear();
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
@@ -244,13 +264,12 @@ void job_coordinator::on_halted(node_id from, part_halted p) {
   if (phase_ != job_phase::halting || p.epoch != epoch_) return;
   for (const auto& r : p.shards) accounts_->on_shard(r);
   data_messages_ += p.data_messages;
-  for (auto& k : p.kept) kept_.insert_or_assign(k.variable, std::move(k));
+  kept_.insert_or_assign(from, std::move(p.kept));
   if (awaited_.erase(from) > 0) go_on_if_halted();
 }
 
 void job_coordinator::go_on_if_halted() {
   if (phase_ != job_phase::halting || !awaited_.empty()) return;
-  choose_start();
   close_epoch();
   std::int64_t delay = 0;
   if (!incident_.empty()) {
@@ -278,18 +297,30 @@ void job_coordinator::close_epoch() {
   accounts_.emplace(accounts_->workers(), start_.worker_steps);
 }
 
+// What was kept there is gone, and so the choice of where to begin.
+void job_coordinator::forget(node_id n) {
+  members_.erase(n);
+  kept_.erase(n);
+}
+
 epoch_start job_coordinator::start_of(const known_checkpoint& k) {
   restore_from_ = checkpoint_folder_name({k.epoch, k.step});
   const bool is_sync = setup_.program->spec().update == update_kind::sync;
-  return {restore_kind::kept, is_sync ? k.worker_steps.front() : sum(k.worker_steps), k.worker_steps};
+  return {restore_kind::kept, is_sync ? k.worker_steps.front() : sum(k.worker_steps), k.worker_steps, true};
 }
 
 void job_coordinator::choose_start() {
   restore_from_.clear();
   needs_checkpoint_ = false;
-  start_ = {restore_kind::initial, 0, std::vector<std::uint64_t>(next_loss_.size())};
+  start_ = {restore_kind::initial, 0, std::vector<std::uint64_t>(next_loss_.size()), false};
   if (setup_.on_failure != failure_policy::resume) return;
-  if (auto cut = common_cut(*setup_.program, kept_, next_loss_)) {
+  std::map<std::string, kept_report> kept;
+  const auto nodes = living_nodes();
+  const auto may_keep = [&](node_id n) { return n == setup_.client || std::any_of(nodes.begin(), nodes.end(), [&](const auto& m) { return m.id == n; }); };
+  for (const auto& [node, reports] : kept_)
+    for (const auto& k : reports)
+      if (may_keep(node)) kept.insert_or_assign(k.variable, k);
+  if (auto cut = common_cut(*setup_.program, kept, next_loss_)) {
     start_ = std::move(*cut);
   } else if (setup_.checkpoints.folder.empty()) {
     note("variables are lost with their node, and there are no checkpoints: back to step 0");
@@ -301,11 +332,12 @@ void job_coordinator::choose_start() {
 std::vector<member_info> job_coordinator::living_nodes() const {
   std::vector<member_info> all;
   for (const auto& [id, m] : members_)
-    if (!excluded_.contains(id)) all.push_back(m);
+    if (const auto at = excluded_.find(id); at == excluded_.end() || at->second <= now_) all.push_back(m);
   return nodes_in_order(all);
 }
 
 void job_coordinator::place_next() {
+  choose_start();
   const bool is_embedded = std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; });
   const auto nodes = living_nodes();
   if (nodes.empty() && !is_embedded) {
@@ -343,13 +375,15 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
     return;
   }
   epoch_ = *epoch;
+  const auto is_there = [&](node_id n) { return is_alive(n); };
+  if (!std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there))
+    return place_next();  // somebody has died meanwhile
   if (needs_checkpoint_ && newest) {
     start_ = start_of(*newest);
     note(fmt::format("variables are lost with their node: back to the checkpoint of step {}", newest->step));
   } else if (needs_checkpoint_) {
     note("variables are lost with their node, and there is no checkpoint yet: back to step 0");
   }
-  accounts_.emplace(accounts_->workers(), start_.worker_steps);
   place();
 }
 
@@ -426,7 +460,7 @@ void job_coordinator::tick(std::int64_t now_ns) {
   switch (phase_) {
     case job_phase::placing:
       if (!mute()) return;
-      if (is_recoverable()) excluded_.insert(*awaited_.begin());
+      exclude(*awaited_.begin());
       return trouble(at_node(*awaited_.begin(), fmt::format("has not answered to its part of the plan for {} s", answer_max_ns / 1'000'000'000)));
     case job_phase::halting:
       while (mute() && phase_ == job_phase::halting) on_lost(*awaited_.begin(), fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000), false);
@@ -451,7 +485,7 @@ void job_coordinator::want_checkpoint() {
 
 // By time, or (async) by steps: whoever sets the marks is told. One cut at a time.
 void job_coordinator::cut_if_due() {
-  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || is_cutting_ || !manifests_open_.empty()) return;
+  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || is_cutting_ || !manifests_open_.empty() || !manifests_due_.empty()) return;
   const auto& c = setup_.checkpoints;
   const bool is_late = c.every_ns > 0 && now_ - cut_ns_ >= c.every_ns;
   const bool is_far = plan_->update == update_kind::async && c.every_steps > 0 && sum(next_loss_) >= cut_steps_ + c.every_steps * next_loss_.size();
@@ -482,12 +516,26 @@ void job_coordinator::finish_cut(std::uint64_t step) {
   if (cut.error.empty()) {
     job_action::write_manifest m{step, first.worker_steps, {}, epoch_};
     for (auto& [node, part] : cut.parts) m.parts.push_back(part);
-    manifests_open_.push_back({epoch_, step, first.worker_steps});
-    actions_.emplace_back(std::move(m));
+    manifests_due_.push_back(std::move(m));
   } else {
     note(fmt::format("the checkpoint of step {} is not there: {}", step, cut.error));
   }
   cuts_.erase(step);
+  write_manifests();
+}
+
+// RC-2, for whoever begins with this checkpoint.
+void job_coordinator::write_manifests() {
+  for (auto& m : std::exchange(manifests_due_, {})) {
+    bool has_losses = true;
+    for (std::size_t w = 0; w < next_loss_.size(); ++w) has_losses = has_losses && next_loss_[w] >= m.worker_steps[w];
+    if (!has_losses) {
+      manifests_due_.push_back(std::move(m));
+      continue;
+    }
+    manifests_open_.push_back({m.epoch, m.step, m.worker_steps});
+    actions_.emplace_back(std::move(m));
+  }
 }
 
 void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written) {

@@ -14,6 +14,7 @@
 //   on_ended                       running               when all have: -> over
 //   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
 //   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
+//   on_rejoined                    any                   as if everybody else were lost
 //   on_member                      waiting; running      there is a node again; the work is spread anew if that helps
 //   on_epoch                       claiming              send place to everybody -> placing
 //   on_stop, or give-up            any                   send stop to all -> over
@@ -25,6 +26,7 @@
 // JC-3  Reports of another epoch than the current one change nothing but the ledger.
 // JC-4  The program gets each step's loss once, in order (sync), and of a job that is resumed only when the step is committed:
 //       when every shard has applied it.
+//       A checkpoint becomes visible when the program has got the losses of all steps that are in it.
 // JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts what was made again.
 // JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not answer for answer_max_ns.
 //
@@ -121,6 +123,7 @@ std::string_view to_string(job_phase p) noexcept;
 class job_coordinator {
  public:
   static constexpr std::int64_t answer_max_ns = 30'000'000'000;
+  static constexpr std::int64_t excluded_ns = 30'000'000'000;
   static constexpr std::int64_t waiting_max_ns = 600'000'000'000;
   static constexpr std::size_t place_bytes_max_room = 256 * 1024;
 
@@ -132,6 +135,8 @@ class job_coordinator {
   // --- reports -------------------------------------------------------------------------------------------------------
   void on_member(const member_info& m);
   void on_lost(node_id n, const std::string& reason, bool has_left);
+  // The cluster held this process dead; it is `self` now, and nobody of the others takes part any more.
+  void on_rejoined(const member_info& self);
   void on_placed(node_id from, const part_placed& p);
   void on_local_part(std::uint32_t epoch);
   void on_ended(node_id from, const part_ended& p);
@@ -183,6 +188,7 @@ class job_coordinator {
   epoch_start start_of(const known_checkpoint& k);
   void choose_start();
   void claim();
+  void forget(node_id n);
   void place_next();
   void fail(failure f);
   void end(const std::string& reason);
@@ -190,12 +196,14 @@ class job_coordinator {
   std::optional<role_map> better_roles() const;
   void commit(std::uint64_t step, float loss);
   void flush_losses();
+  void exclude(node_id n);
   void finish_cut(std::uint64_t step);
+  void write_manifests();
   void cut_if_due();
 
   job_setup setup_;
   std::map<node_id, member_info> members_;
-  std::set<node_id> excluded_;  // alive for us, and dead for another participant, or mute
+  std::map<node_id, std::int64_t> excluded_;  // alive for us, and dead for another participant, or mute; until when
   std::size_t message_bytes_max_;
   std::int64_t now_ = 0;
   std::vector<job_step> actions_;
@@ -218,7 +226,7 @@ class job_coordinator {
   std::optional<ledger> accounts_;           // of this epoch
   std::vector<worker_account> closed_;       // of the epochs before: fed and dropped
   std::vector<std::uint64_t> first_steps_;   // of the first epoch
-  std::map<std::string, kept_report> kept_;  // by variable, in answers to halt
+  std::map<node_id, std::vector<kept_report>> kept_;  // in answers to halt
   std::uint64_t data_messages_ = 0, recoveries_ = 0;
   failure_log failures_;
   restart_limiter limiter_;
@@ -233,7 +241,8 @@ class job_coordinator {
   bool is_cut_wanted_ = false, is_cutting_ = false;
   std::int64_t cut_ns_ = 0;                  // when the last one was asked for
   std::uint64_t cut_steps_ = 0, checkpoints_ = 0;
-  std::vector<known_checkpoint> manifests_open_;  // being written; without folder
+  std::vector<job_action::write_manifest> manifests_due_;  // complete; the program has not got all of their losses
+  std::vector<known_checkpoint> manifests_open_;           // being written
 };
 
 }  // namespace troupe

@@ -148,6 +148,7 @@ class link_session {
   bool has_to_write(lane l) const noexcept;
   // The peer has everything up to `sequence`. Old news is fine. Error: LS-4.
   result<void> acknowledged(lane l, std::uint64_t sequence);
+  std::uint64_t acknowledged_frames(lane l) const noexcept { return at(l).acked; }
   std::size_t unacknowledged_frames(lane l) const noexcept { return at(l).kept.size(); }
   std::size_t unacknowledged_bytes(lane l) const noexcept { return at(l).kept_bytes; }
 

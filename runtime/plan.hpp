@@ -103,8 +103,10 @@ struct shard_spec {
   std::vector<shard_reader> readers;  // one per output port
   // Of an epoch that goes on where another one ended:
   restore_kind restore = restore_kind::initial;
+  bool is_saved = false;              // that is a checkpoint
   std::uint64_t version = 0;          // sync: to begin with
   std::vector<std::uint64_t> start{}; // by worker: the first step whose gradient it sends; empty: 0
+  bool is_recoverable = false;        // a worker that is lost comes back, in a later epoch
   // Of a job that can be recovered: how many versions older than the current one stay with their optimizer state.
   std::uint32_t keeps = 0;
   // Of a job that writes checkpoints:

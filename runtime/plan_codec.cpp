@@ -125,6 +125,8 @@ class encoder {
     to.setVersion(s.version);
     auto start = to.initStart(size(s.start));
     for (unsigned i = 0; i < start.size(); ++i) start.set(i, s.start[i]);
+    to.setIsRecoverable(s.is_recoverable);
+    to.setIsSaved(s.is_saved);
     to.setKeeps(s.keeps);
     to.setCutEvery(s.cut_every);
     to.setCutsAtEnd(s.cuts_at_end);
@@ -287,6 +289,8 @@ class decoder {
     const auto start = r.getStart();
     spend(start.size(), 1);
     for (const auto n : start) s.start.push_back(n);
+    s.is_recoverable = r.getIsRecoverable();
+    s.is_saved = r.getIsSaved();
     s.keeps = r.getKeeps();
     s.cut_every = r.getCutEvery();
     s.cuts_at_end = r.getCutsAtEnd();

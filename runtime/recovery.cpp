@@ -15,7 +15,7 @@ std::optional<epoch_start> common_cut(const training_program& program, const std
                                       std::span<const std::uint64_t> losses) {
   const auto& spec = program.spec();
   expects(losses.size() == spec.workers, "losses are counted by worker");
-  epoch_start start{restore_kind::kept, 0, {losses.begin(), losses.end()}};
+  epoch_start start{restore_kind::kept, 0, {losses.begin(), losses.end()}, false};
   const auto variables = program.variables();
   for (const auto& [name, tensor] : variables) {
     const auto at = kept.find(name);

@@ -194,7 +194,7 @@ bool shard_state::is_marked(std::size_t worker) const noexcept {
 }
 
 std::optional<std::uint64_t> shard_state::cut_due() const noexcept {
-  if (cut_ == version_ || (version_ == origin_ && version_ != 0)) return std::nullopt;  // saved before
+  if (cut_ == version_ || (spec_.is_saved && version_ == origin_)) return std::nullopt;  // saved before
   const bool is_last = spec_.cuts_at_end && all_applied();
   if (is_last && version_ != 0) return version_;
   if (spec_.update == update_kind::sync) {

@@ -74,6 +74,8 @@ struct Shard {
   keeps @15 :UInt32;
   cutEvery @16 :UInt64;
   cutsAtEnd @17 :Bool;
+  isRecoverable @18 :Bool;
+  isSaved @19 :Bool;
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

@@ -88,7 +88,7 @@ struct Control {
                    checkpoints @31 :Text;      # the job's folder; empty: it writes none
                    restoreFrom @32 :Text; }    # the checkpoint that shards begin with; empty: what the node keeps
                                         # take part in an epoch of a job: nodes[i] runs tasks[i] of the plan
-    placed :group { job @8 :UInt64; error @9 :Text; epoch @33 :UInt32; }
+    placed :group { job @8 :UInt64; error @9 :Text; epoch @33 :UInt32; unlinked @55 :UInt64; }
                                         # answer; an empty error: all actors of the part are there
     start @10 :UInt64;                  # job: sources may fire
     stop :group { job @11 :UInt64; reason @12 :Text; }

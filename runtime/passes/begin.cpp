@@ -23,6 +23,7 @@ draft begin(draft d, const epoch_start& start) {
     switch (p.kind) {
       case actor_kind::shard:
         p.shard.restore = start.restore;
+        p.shard.is_saved = start.is_saved;
         p.shard.version = start.version;
         p.shard.start = start.worker_steps;
         break;

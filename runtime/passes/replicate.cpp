@@ -84,6 +84,7 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
                                .seed = spec.seed,
                                .steps = std::vector<std::uint64_t>(spec.workers, spec.steps),
                                .readers = readers_of(spec),
+                               .is_recoverable = spec.is_recoverable,
                                .keeps = spec.is_recoverable && spec.update == update_kind::sync ? 1U : 0U,
                                .cut_every = spec.has_cuts ? spec.cut_every : 0,
                                .cuts_at_end = spec.has_cuts};

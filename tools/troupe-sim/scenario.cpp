@@ -114,8 +114,7 @@ class history {
   // A full or broken disk: a person would start the program again.
   std::string retry_later() {
     if (!sc_.shape.checkpoints.folder.empty() && sc_.faults.empty()) return "the disk fails by itself";
-    endings_.push_back({cluster_.now_ns() + 500 * ms, [this] { note_wrong(begin()); }});
-    sort_endings();
+    begin_again(client_life_);
     return {};
   }
 
@@ -192,17 +191,21 @@ class history {
     if (!cluster_.is_alive(cluster_.client())) return;
     keep_what_was_told();
     cluster_.kill(cluster_.client());
+    ++client_life_;
     after(f.ns, [this] {
       cluster_.program().forget_job();
       cluster_.restart(cluster_.client());
-      after(700 * ms, [this] { begin_again(); });
+      begin_again(client_life_);
     });
   }
 
   // It finds the cluster first, as every program does.
-  void begin_again() {
-    if (nodes_in_order(cluster_.nodes()).empty()) return after(500 * ms, [this] { begin_again(); });
-    note_wrong(begin());
+  void begin_again(std::uint32_t life) {
+    after(700 * ms, [this, life] {
+      if (life != client_life_ || !cluster_.is_alive(cluster_.client())) return;  // killed again
+      if (nodes_in_order(cluster_.nodes()).empty()) return begin_again(life);
+      note_wrong(begin());
+    });
   }
 
   void condition(const sim_fault& f, const sim_condition& c) {
@@ -251,7 +254,8 @@ class history {
     auto& p = cluster_.program();
     for (; seen_ < p.recovering.size(); ++seen_)
       if (const auto& text = p.recovering[seen_]; text.find(" died: ") == std::string::npos && text.find("left the cluster") == std::string::npos &&
-                                                   text.find("refused its part") == std::string::npos && text.find("is not known here") == std::string::npos)
+                                                   text.find("refused its part") == std::string::npos && text.find("is not known here") == std::string::npos &&
+                                                   text.find("was held dead") == std::string::npos)
         note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
   }
@@ -337,6 +341,7 @@ class history {
   std::vector<ending> endings_;
   std::vector<job_progress> told_;         // by programs that were killed
   std::vector<std::uint64_t> first_;       // the steps that the last program began with
+  std::uint32_t client_life_ = 0;
   std::size_t seen_ = 0;                   // of the failures that were told
   std::string violation_;
   sim_verdict verdict_;

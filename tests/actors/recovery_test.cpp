@@ -1,0 +1,116 @@
+// Whole clusters with faults, by seed: the same histories as troupe-sim's, fewer of them.
+
+#include "tools/troupe-sim/scenario.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+
+using namespace troupe;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t seeds_default = 30;  // all of it is one thread
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t seeds_default = 100;
+#else
+constexpr std::uint64_t seeds_default = 500;
+#endif
+
+std::uint64_t seeds() {
+  const char* text = std::getenv("TROUPE_SEEDS");
+  return text == nullptr ? seeds_default : std::strtoull(text, nullptr, 10);
+}
+
+struct fixture {
+  std::unique_ptr<simulator> sim = [] {
+    auto made = simulator::make();
+    BOOST_TEST_REQUIRE(bool(made));
+    return std::move(*made);
+  }();
+
+  // Totals over seeds first, first + 1, ..., with no violation.
+  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults) {
+    const auto kinds = parse_faults(faults);
+    BOOST_TEST_REQUIRE(bool(kinds));
+    sim_verdict all;
+    const auto began = std::chrono::steady_clock::now();
+    for (auto seed = first; seed < first + n; ++seed) {
+      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds}));
+      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}: {}", seed, faults, v.violation));
+      all.recoveries += v.recoveries;
+      all.resumed_from_disk += v.resumed_from_disk;
+      all.checkpoints += v.checkpoints;
+      all.faults += v.faults;
+    }
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+    BOOST_TEST_MESSAGE(fmt::format("{}: {} seeds, {:.1f} ms each", boost::unit_test::framework::current_test_case().p_name.get(), n, took.count() / double(n)));
+    return all;
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(recovery)
+
+BOOST_FIXTURE_TEST_CASE(all_that_must_hold_holds_whatever_goes_wrong, fixture) {
+  const auto all = hold(1, seeds(), "all");
+  BOOST_TEST(all.faults > seeds() / 2);
+  BOOST_TEST(all.recoveries > 0U);
+  BOOST_TEST(all.checkpoints > 0U);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_job_goes_on_after_the_death_of_any_node, fixture) {
+  const auto all = hold(20'000, seeds() / 4, "kill");
+  BOOST_TEST(all.recoveries > seeds() / 16);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
+  const auto all = hold(30'000, seeds() / 4, "kill-client");
+  BOOST_TEST(all.resumed_from_disk > 0U);
+}
+
+BOOST_FIXTURE_TEST_CASE(SC_1_the_same_seed_gives_the_same_history, fixture) {
+  const auto kinds = parse_faults("all");
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const auto sc = draw_scenario(seed, {0, 0, *kinds});
+    const auto first = sim->run(sc), again = sim->run(sc);
+    BOOST_TEST(first.trace_hash == again.trace_hash);
+    BOOST_TEST(first.messages == again.messages);
+    BOOST_TEST(first.virtual_ns == again.virtual_ns);
+    BOOST_TEST(first.story == again.story, boost::test_tools::per_element());
+  }
+}
+
+// Without faults two runs of one seed and different schedules differ, so that the hash says something.
+BOOST_FIXTURE_TEST_CASE(different_seeds_give_different_histories, fixture) {
+  std::set<std::uint64_t> hashes;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) hashes.insert(sim->run(draw_scenario(seed, {3, 6, {}})).trace_hash);
+  BOOST_TEST(hashes.size() == 20U);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_failing_schedule_is_shrunk_to_the_faults_that_matter, fixture) {
+  const planted_bugs bugs{.applies_twice = true};
+  auto sc = draw_scenario(3, {3, 8, {sim_fault_kind::slow, sim_fault_kind::cut, sim_fault_kind::twice}});
+  for (std::uint32_t i = 0; i < 5; ++i) sc.faults.push_back({100 + 100 * i, sim_fault_kind::cut, i, i + 1, false, 0});
+  BOOST_TEST_REQUIRE(!sim->run(sc, &bugs).violation.empty());
+  const auto shortest = sim->shrink(sc, &bugs);
+  BOOST_TEST(shortest.faults.empty());  // this bug needs none
+  BOOST_TEST(!sim->run(shortest, &bugs).violation.empty());
+  BOOST_TEST(sim->run(sc).violation == "");
+}
+
+BOOST_AUTO_TEST_CASE(faults_are_named) {
+  BOOST_TEST(parse_faults("all")->size() == sim_fault_kinds);
+  BOOST_TEST(parse_faults("none")->empty());
+  BOOST_TEST(parse_faults("kill,disk-full")->size() == 2U);
+  const auto wrong = parse_faults("kill,flood");
+  BOOST_TEST_REQUIRE(!wrong);
+  BOOST_TEST(wrong.error().message().find("'flood'") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,349 @@
+#include "runtime/job_coordinator.hpp"
+#include "runtime/op_table.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+
+using namespace troupe;
+
+namespace {
+
+constexpr node_id client{99}, n1{1}, n2{2}, n3{3};
+constexpr std::int64_t s = 1'000'000'000;
+
+member_info member(node_id id, member_kind kind = member_kind::node) {
+  member_info m;
+  m.id = id;
+  m.name = fmt::format("n{}", raw(id));
+  m.pid = static_cast<std::uint32_t>(raw(id));
+  m.start_time_ns = raw(id);
+  m.kind = kind;
+  return m;
+}
+
+training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false) {
+  static const op_table ops = make_op_table();
+  graph g(ops);
+  const auto w = variable(g, {dtype::f32, {2}}, {}, "w");
+  const auto b = variable(g, {dtype::f32, {2}}, {}, "b");
+  training_spec t;
+  t.workers = workers;
+  t.shards = 2;
+  t.update = update;
+  t.steps = 10;
+  t.is_recoverable = is_recoverable;
+  t.has_cuts = has_cuts;
+  auto made = compile_program(g, reduce_sum(mul(w, b)), t, {.name = "training"});
+  BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
+  return *made;
+}
+
+// A coordinator with the world around it played by the test.
+struct world {
+  std::optional<job_coordinator> job;
+  std::vector<job_action::send> sent;
+  std::vector<job_event> told;
+  std::size_t claims = 0, manifests = 0;
+
+  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "") {
+    job_setup setup;
+    setup.id = job_id{7};
+    setup.name = "training";
+    setup.client = client;
+    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty());
+    setup.roles = {{n1, n2}, {n3, n3}};
+    setup.on_failure = policy;
+    setup.checkpoints.folder = std::move(folder);
+    const std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2), member(n3)};
+    job.emplace(std::move(setup), members, 1 << 20);
+    job->begin(0);
+    take();
+  }
+
+  void take() {
+    for (auto& a : job->take_actions()) {
+      if (auto* x = std::get_if<job_action::send>(&a)) sent.push_back(std::move(*x));
+      if (auto* x = std::get_if<job_event>(&a)) told.push_back(std::move(*x));
+      claims += std::holds_alternative<job_action::claim_epoch>(a);
+      manifests += std::holds_alternative<job_action::write_manifest>(a);
+    }
+  }
+
+  template <class Body>
+  std::vector<node_id> sent_to() {
+    std::vector<node_id> out;
+    for (const auto& m : sent)
+      if (std::holds_alternative<Body>(m.body)) out.push_back(m.to);
+    return out;
+  }
+  const place_part* last_place() const {
+    const place_part* last = nullptr;
+    for (const auto& m : sent)
+      if (auto* p = std::get_if<place_part>(&m.body)) last = p;
+    return last;
+  }
+  std::string last(job_event_kind k) const {
+    std::string text = "not told";
+    for (const auto& e : told)
+      if (e.kind == k) text = e.text;
+    return text;
+  }
+
+  void all_placed(std::initializer_list<node_id> nodes) {
+    for (auto n : nodes) job->on_placed(n, {job_id{7}, job->epoch(), "", {}});
+    job->on_local_part(job->epoch());
+    take();
+    BOOST_TEST_REQUIRE((job->phase() == job_phase::running));
+  }
+  void losses(std::uint64_t first, std::uint64_t end) {
+    for (auto t = first; t < end; ++t) job->on_loss(0, t, float(t));
+    take();
+  }
+  void halted(node_id from, std::vector<kept_report> kept = {}) {
+    job->on_halted(from, {job_id{7}, job->epoch(), std::move(kept), {}, 0});
+    take();
+  }
+};
+
+std::vector<kept_report> both(std::vector<std::uint64_t> versions) {
+  const auto newest = versions.back();
+  return {{"b", versions, {newest, newest}}, {"w", versions, {newest, newest}}};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(job_coordinator)
+
+BOOST_AUTO_TEST_CASE(everybody_is_placed_then_started) {
+  world w(failure_policy::stop);
+  BOOST_TEST(w.sent_to<place_part>().size() == 4U);
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  w.all_placed({n1, n2, n3, client});
+  BOOST_TEST(w.sent_to<start_part>().size() == 4U);
+  BOOST_TEST((w.told.back().kind == job_event_kind::started));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_stops_on_failure_names_the_node_and_ends_everywhere) {
+  world w(failure_policy::stop);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "no sign of life", false);
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+  BOOST_TEST(w.told.back().text.find("node n2 (pid 2)") != std::string::npos);
+  BOOST_TEST(w.sent_to<stop_part>().size() >= 3U);
+  w.job->on_lost(n1, "too", false);  // JC-1
+  w.take();
+  BOOST_TEST((w.told.back().text.find("n2") != std::string::npos));
+}
+
+BOOST_AUTO_TEST_CASE(JC_2_a_worker_that_is_lost_is_placed_elsewhere_once_all_others_have_halted) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 5);
+  w.sent.clear();
+  w.job->on_lost(n2, "no sign of life", false);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.sent_to<halt_part>().size() == 3U);
+  BOOST_TEST(w.sent_to<place_part>().empty());
+  w.halted(n1);
+  w.halted(client);
+  BOOST_TEST(w.sent_to<place_part>().empty());
+  w.halted(n3, both({4, 5}));
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST(w.job->epoch() == 2U);
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));  // variables stay where they are
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));  // a worker counts as two shards
+  auto p = decode_plan(w.last_place()->plan);
+  BOOST_TEST_REQUIRE(bool(p));
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) {
+      BOOST_TEST(a.shard.version == 5U);
+      BOOST_TEST((a.shard.restore == restore_kind::kept));
+    }
+  w.all_placed({n1, n3, client});
+  BOOST_TEST(w.last(job_event_kind::resumed) == "goes on from step 5 (epoch 2)");
+}
+
+BOOST_AUTO_TEST_CASE(RC_2_no_cut_is_behind_a_loss_that_the_program_has_not_got) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({4, 5}));
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 4U);
+}
+
+BOOST_AUTO_TEST_CASE(JC_3_reports_of_another_epoch_change_nothing) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  w.job->on_placed(n1, {job_id{7}, 1, "", {}});
+  w.job->on_placed(n3, {job_id{7}, 1, "", {}});
+  w.job->on_placed(client, {job_id{7}, 1, "", {}});
+  w.job->on_local_part(1);
+  w.job->on_ended(n1, {job_id{7}, 1, "late news", "x", 0, {}, 0});
+  w.job->on_halted(n1, {job_id{7}, 1, {}, {}, 0});
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+}
+
+BOOST_AUTO_TEST_CASE(JC_4_a_loss_is_told_once_and_when_its_step_is_committed) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  const auto told = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::loss; }); };
+  w.losses(0, 1);
+  BOOST_TEST(told() == 0);
+  w.losses(1, 3);
+  BOOST_TEST(told() == 2);
+  w.losses(1, 3);  // made again
+  BOOST_TEST(told() == 2);
+  w.losses(3, 4);
+  BOOST_TEST(told() == 3);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_node_the_job_waits_and_goes_on_with_the_next_one) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  for (auto n : {n1, n2, n3}) w.job->on_lost(n, "gone", false);
+  w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::waiting));
+  w.job->tick(100 * s);
+  BOOST_TEST((w.job->phase() == job_phase::waiting));
+  w.job->on_member(member(node_id{4}));
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{node_id{4}, node_id{4}}));
+  w.all_placed({node_id{4}, client});
+}
+
+BOOST_AUTO_TEST_CASE(JC_6_a_job_without_a_node_is_given_up_in_the_end) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  for (auto n : {n1, n2, n3}) w.job->on_lost(n, "gone", false);
+  w.halted(client);
+  w.job->tick(troupe::job_coordinator::waiting_max_ns + s);
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+}
+
+BOOST_AUTO_TEST_CASE(SV_5_an_actor_that_fails_again_and_again_at_one_step_is_given_up_with_its_own_words) {
+  world w(failure_policy::resume);
+  std::int64_t now = 0;
+  int recoveries = 0;
+  for (; recoveries < 50 && w.job->phase() != job_phase::over; ++recoveries) {
+    for (int i = 0; i < 1000 && w.job->phase() == job_phase::pausing; ++i) w.job->tick(now += s / 10);
+    w.take();
+    w.all_placed({n1, n2, n3, client});
+    w.job->on_ended(n1, {job_id{7}, w.job->epoch(), "matmul got no memory", "worker/0/matmul", 0, {}, 0});
+    w.take();
+    for (auto n : {n1, n2, client}) w.halted(n);
+    if (w.job->phase() == job_phase::halting) w.halted(n3, both({0}));
+  }
+  BOOST_TEST(recoveries == 7);
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+  BOOST_TEST(w.told.back().text.find("worker/0/matmul") != std::string::npos);
+  BOOST_TEST(w.told.back().text.find("given up after 6 attempts in a row without a step forward") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_does_not_end_is_left_behind) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n3, both({0}));
+  w.job->tick(troupe::job_coordinator::answer_max_ns + s);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_joins_is_given_work_if_that_makes_somebody_less_busy) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_member(member(node_id{4}));
+  BOOST_TEST((w.job->phase() == job_phase::running));  // nobody has two workers
+  w.job->on_lost(n2, "gone", false);
+  w.job->on_lost(n1, "gone", false);
+  w.halted(client), w.halted(n3, both({0})), w.halted(node_id{4});
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{node_id{4}, n3}));
+  w.all_placed({n3, node_id{4}, client});
+  w.job->on_member(member(node_id{5}));
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(client), w.halted(n3, both({0})), w.halted(node_id{4});
+  w.all_placed({n3, node_id{4}, node_id{5}, client});
+  BOOST_TEST(w.job->totals().recoveries == 1U);  // that was none
+}
+
+BOOST_AUTO_TEST_CASE(lost_variables_come_from_a_checkpoint_under_a_claimed_epoch) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 8);
+  w.job->on_lost(n3, "gone", false);
+  w.halted(n1), w.halted(n2), w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  BOOST_TEST(w.claims == 1U);
+  w.job->on_epoch(error(error_code::failed, "no space left"), {});  // the disk may come back
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::pausing));
+  w.job->tick(10 * s);
+  w.take();
+  BOOST_TEST(w.claims == 2U);
+  w.job->on_epoch(5U, known_checkpoint{1, 6, {6, 6}});
+  w.take();
+  BOOST_TEST(w.job->epoch() == 5U);
+  BOOST_TEST(w.last_place()->restore_from == "step-000000000006.epoch-1");
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 6U);
+}
+
+BOOST_AUTO_TEST_CASE(another_program_that_has_the_job_ends_this_one) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n1, "gone", false);
+  w.halted(n2), w.halted(n3, both({0})), w.halted(client);
+  w.job->on_epoch(error(error_code::denied, "epoch 4 was claimed by client c2"), {});
+  w.take();
+  BOOST_TEST(w.last(job_event_kind::failed).find("claimed by client c2") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_is_written_when_all_parts_are_saved_and_all_their_losses_told) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 3);
+  part_saved saved{job_id{7}, 1, 4, "", {4, 4}, "part-0.safetensors", "00", 10, {"b", "w"}};
+  w.job->on_saved(n3, saved);
+  w.take();
+  BOOST_TEST(w.manifests == 0U);
+  w.losses(3, 4);
+  BOOST_TEST(w.manifests == 1U);
+  w.job->on_manifest(4, 1, {});
+  BOOST_TEST(w.job->totals().checkpoints == 1U);
+  saved.step = 5, saved.error = "no space left";
+  w.job->on_saved(n3, saved);
+  w.take();
+  BOOST_TEST(w.manifests == 1U);
+  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 is not there") != std::string::npos);
+  BOOST_TEST((w.job->phase() == job_phase::running));  // training goes on
+}
+
+BOOST_AUTO_TEST_CASE(JC_5_what_is_made_again_is_in_the_ledger) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 6);
+  w.job->on_lost(n3, "gone", false);  // with all variables: back to step 0
+  w.halted(n1), w.halted(n2), w.halted(client);
+  w.all_placed({n1, n2, client});
+  const auto t = w.job->totals();
+  for (const auto& a : t.workers) {
+    BOOST_TEST(a.fed == 6U);
+    BOOST_TEST(a.applied == 0U);
+    BOOST_TEST(a.in_flight == 6U);
+  }
+  BOOST_TEST(t.redone == 12U);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
