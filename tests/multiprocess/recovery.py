@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Nodes and programs are killed in mid-training, and the work goes on with the same bits: recovery.py BIN_FOLDER"""
+
+import os
+import signal
+
+import harness
+
+EPOCHS = 60  # of 16 steps
+
+
+class recovery(harness.cluster_test):
+    def setUp(self):
+        super().setUp()
+        self.data = self.make_data()
+        self.training_flags = ["--workers", 2, "--shards", 2, "--epochs", EPOCHS, "--data", self.data, "--json"]
+
+    def undisturbed(self, *more):
+        return self.json_of(self.train_alone(*self.training_flags, *more))["weights_hash"]
+
+    def begin(self, *arguments, step=40):
+        training = self.start_training(*self.training_flags, "--on-failure", "resume", "--name", "job", *arguments)
+        self.until_step(training, "job", step)
+        return training
+
+    def finish(self, training, wanted):
+        self.assertEqual(training.wait(), 0, training.tail())
+        result = self.json_of(training)
+        self.assertEqual(result["weights_hash"], wanted, training.tail())
+        return result
+
+    def kill(self, node):
+        node.send(signal.SIGKILL)
+        node.wait()
+
+    def checkpoints(self):
+        folder = self.path("checkpoints/job")
+        return sorted(n for n in os.listdir(folder) if n.startswith("step-") and os.path.exists(os.path.join(folder, n, "manifest.json")))
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def test_a_killed_worker_changes_no_bit_and_survivors_live_on(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.begin()
+        victim = self.node_of("job", "worker/0/")
+        self.kill(victim)
+        self.start_node()
+        result = self.finish(training, wanted)
+        self.assertGreaterEqual(result["recoveries"], 1)
+        self.assertIn(f"pid {victim.pid}", training.err)
+        for node in self.nodes:
+            self.assertEqual(node.is_running(), node is not victim)
+
+    def test_killed_shards_come_back_from_a_checkpoint(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.begin("--checkpoint", self.path("checkpoints"), "--checkpoint-every", 10)
+        self.until("there is a checkpoint", self.checkpoints)
+        self.kill(self.node_of("job", "shard/0/dense_1/weights"))
+        result = self.finish(training, wanted)
+        self.assertGreaterEqual(result["recoveries"], 1)
+        self.assertIn("back to the checkpoint of step", training.err)
+
+    def test_without_checkpoints_killed_shards_begin_again(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.begin()
+        self.kill(self.node_of("job", "shard/0/dense_1/weights"))
+        result = self.finish(training, wanted)
+        self.assertGreater(result["redone_steps"], 0)
+
+    def test_with_restart_every_failure_begins_again(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.start_training(*self.training_flags, "--on-failure", "restart", "--name", "job")
+        self.until_step(training, "job", 40)
+        self.kill(self.node_of("job", "worker/1/"))
+        self.finish(training, wanted)
+        self.assertIn("goes on from step 0", training.err)
+
+    def test_one_node_then_three_then_two(self):
+        wanted = self.undisturbed()
+        first = self.start_nodes(1)[0]
+        training = self.begin()
+        self.start_nodes(2)
+        training.line("has joined: the work is spread anew", "err")
+        self.until("the work is spread", lambda: (self.job("job") or {}).get("epoch", 1) >= 2)
+        self.kill(next(n for n in self.nodes if n is not first))
+        self.finish(training, wanted)
+
+    def test_asynchronous_training_applies_every_gradient_once(self):
+        self.start_nodes(3)
+        training = self.start_training(*self.training_flags, "--update", "async", "--on-failure", "resume", "--name", "job")
+        self.until_step(training, "job", 60)
+        self.kill(self.node_of("job", "worker/0/"))
+        self.assertEqual(training.wait(), 0, training.tail())
+        self.assertEqual(self.json_of(training)["applied"], 2 * EPOCHS * 8)
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def test_a_program_that_is_killed_and_started_again_goes_on(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        saved = ["--checkpoint", self.path("checkpoints"), "--checkpoint-every", 10]
+        training = self.begin(*saved)
+        self.until("there is a checkpoint", self.checkpoints)
+        training.send(signal.SIGKILL)
+        training.wait()
+        again = self.start_training(*self.training_flags, "--on-failure", "resume", "--name", "job", *saved, "--resume")
+        self.finish(again, wanted)
+        self.assertIn("goes on with the checkpoint of step", again.err)
+
+    def test_embedded_training_resumes_with_the_same_bits(self):
+        wanted = self.undisturbed()
+        saved = ["--checkpoint", self.path("checkpoints"), "--name", "job"]
+        half = [*self.training_flags]
+        half[half.index("--epochs") + 1] = EPOCHS // 2
+        self.train_alone(*half, *saved)
+        whole = self.train_alone(*self.training_flags, *saved, "--resume")
+        self.assertEqual(self.json_of(whole)["weights_hash"], wanted)
+        self.assertEqual(self.json_of(whole)["steps"], EPOCHS // 2 * 8)
+
+    def test_two_programs_cannot_have_one_job(self):
+        self.start_nodes(3)
+        saved = ["--checkpoint", self.path("checkpoints"), "--checkpoint-every", "1s", "--resume"]
+        first = self.begin(*saved)
+        second = self.train(*self.training_flags, "--name", "job", *saved, code=5)
+        self.assertIn(f"pid {first.pid}", second.err)
+        self.assertEqual(len(second.err.splitlines()), 1, second.tail())
+        first.send(signal.SIGINT)
+        first.wait()
+
+    # --- bad input ----------------------------------------------------------------------------------------------------
+
+    def one_line(self, *arguments, code, says):
+        done = self.train_alone(*arguments, code=code)
+        lines = [l for l in done.err.splitlines() if "%" not in l]
+        self.assertEqual(len(lines), 1, done.tail())
+        self.assertIn(says, lines[0])
+
+    def test_checkpoints_that_do_not_fit_are_refused_with_one_line(self):
+        saved = ["--checkpoint", self.path("checkpoints"), "--name", "job"]
+        few = ["--data", self.data, "--epochs", 2, "--json"]
+        self.train_alone(*few, *saved)
+        self.one_line(*few, *saved, code=2, says="--resume goes on with them")
+        self.one_line(*few, *saved, "--resume", "--batch", 64, code=2, says="batch: the checkpoint was made with 128, this run has 64")
+        self.one_line(*few, *saved, "--resume", "--workers", 2, code=2, says="--rebatch")
+        self.one_line("--data", self.data, "--epochs", 1, *saved, "--resume", code=2, says="this run has 16 steps")
+        more = self.train_alone("--data", self.data, "--epochs", 4, "--json", *saved, "--resume", "--rebatch", "--batch", 64)
+        self.assertEqual(self.json_of(more)["steps"], 2 * 32)
+        self.one_line(*few, "--resume", code=2, says="need --checkpoint DIR")
+        self.one_line(*few, *saved, "--checkpoint-every", "0", code=2, says="--checkpoint-every")
+        self.one_line(*few, *saved, "--checkpoint-every", "soon", code=2, says="--checkpoint-every")
+        self.one_line(*few, "--checkpoint", os.path.join(self.data, "train-images-idx3-ubyte"), code=2, says="--checkpoint")
+
+    def test_a_damaged_checkpoint_is_passed_over_for_the_last_whole_one(self):
+        saved = ["--checkpoint", self.path("checkpoints"), "--name", "job", "--checkpoint-every", 16]
+        few = ["--data", self.data, "--epochs", 2, "--json"]
+        wanted = self.json_of(self.train_alone(*few))["weights_hash"]
+        self.train_alone(*few, *saved)
+        newest = self.checkpoints()[-1]
+        path = self.path(f"checkpoints/job/{newest}/part-0.safetensors")
+        with open(path, "r+b") as f:
+            f.seek(1000)
+            byte = f.read(1)
+            f.seek(1000)
+            f.write(bytes([byte[0] ^ 1]))
+        again = self.train_alone(*few, *saved, "--resume")
+        self.assertIn("passed over", again.err)
+        self.assertEqual(self.json_of(again)["weights_hash"], wanted)
+        self.assertEqual(self.json_of(again)["steps"], 16)
+
+
+if __name__ == "__main__":
+    harness.main()
