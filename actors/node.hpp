@@ -22,6 +22,7 @@
 //   rejoined      member             we were fenced: stop all parts and jobs, be who we are  jobs_changed
 //   set_member    process            whom to tell how many parts run here                    -
 //   node_tick     timer              sample streams, drive jobs, forget what ended a minute ago -
+//   drain_node    program            ask coordinators to move the parts elsewhere            node_drained, when they have
 //   end_node      program            stop all parts and jobs, then end                       node_ended to the program
 //
 // NO-4  A message for a part or job that is not here is dropped and counted. (The others are in part_table.hpp.)
@@ -136,6 +137,8 @@ struct end_node {
   caf::actor to;  // gets node_ended
 };
 struct node_ended {};
+struct drain_node { caf::actor to; };  // gets node_drained
+struct node_drained {};
 
 // What a node is given (no globals): who it is, its clock, its tables, its workers.
 struct node_environment {
@@ -197,3 +200,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_member)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_node)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::drain_node)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_drained)

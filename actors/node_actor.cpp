@@ -35,6 +35,7 @@ struct node_actor_state : part_services {
   std::vector<std::unique_ptr<stream_meter>> stream_meters;
   std::uint64_t stray_messages = 0;  // NO-4
   caf::actor member;
+  caf::actor draining;               // who is told when what can move has moved
   caf::actor ending;                 // who is told when all parts have ended
   bool is_ending = false;
 
@@ -71,6 +72,7 @@ struct node_actor_state : part_services {
 
   void parts_changed() override {
     if (member) tell(self->context(), member, jobs_changed{parts->running()});
+    tell_if_drained();
     end_if_empty();
   }
 
@@ -128,6 +130,7 @@ struct node_actor_state : part_services {
     if (auto* p = std::get_if<part_halted>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_saved>(&m.body)) return to_job(p->job, m);
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
+    if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
     ++stray_messages;
   }
 
@@ -225,6 +228,16 @@ struct node_actor_state : part_services {
 
   // --- the end -------------------------------------------------------------------------------------------------------------------
 
+  void drain(const drain_node& m) {
+    draining = m.to;
+    for (const auto& [job, coordinator] : parts->movable()) send(coordinator, leaving_node{job});
+    tell_if_drained();
+  }
+
+  void tell_if_drained() {
+    if (draining && parts->movable().empty()) tell(self->context(), std::exchange(draining, nullptr), node_drained{});
+  }
+
   void end(const end_node& m) {
     ending = m.to;
     is_ending = true;
@@ -270,6 +283,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](rejoined& m) { s.on_rejoined(m); },
       [&s](set_member& m) { s.member = std::move(m.member); },
       [&s](node_tick) { s.tick(); },
+      [&s](const drain_node& m) { s.drain(m); },
       [&s](const end_node& m) { s.end(m); },
   };
 }

@@ -21,6 +21,7 @@ class op_logic final : public port_logic {
 
  private:
   result<void> open() override {
+    if (self_plan().ops.front().type == hand_over_op) return open_hand_over();
     is_forwarding_ = self_plan().ops.size() == 1 && is_forwarding(self_plan().ops.front());
     inputs_.resize(ports_.in.size());
     if (is_forwarding_) {
@@ -53,6 +54,26 @@ class op_logic final : public port_logic {
     input_specs_.resize(ports_.in.size());
     outputs_.resize(pools_.size());
     return {};
+  }
+
+  // What this node keeps of a variable, once.
+  result<void> open_hand_over() {
+    const auto variable = self_plan().ops.front().attrs.text("variable");
+    const auto at = part_->handed.find(variable);
+    const auto* best = at == part_->handed.end() ? nullptr : newest(*at->second, part_->handed_version(variable));
+    if (best == nullptr || self_plan().outputs.size() != 2)
+      return error(error_code::failed, fmt::format("variable '{}' is to be handed over, and this node does not keep it", variable));
+    handed_ = {best->values, best->velocity};
+    outputs_.resize(2);
+    return {};
+  }
+
+  // Of version `wanted`, or (none) the newest one.
+  static const kept_version* newest(const kept_shard& k, std::optional<std::uint64_t> wanted) {
+    const kept_version* best = nullptr;
+    for (const auto& s : k.slots)
+      if (!k.is_torn && s.version && s.values && s.velocity && (wanted ? s.version == wanted : best == nullptr || *best->version < *s.version)) best = &s;
+    return best;
   }
 
   void on_mark(const mark_cut& m) override { mark_ = m.mark; }
@@ -91,6 +112,10 @@ class op_logic final : public port_logic {
   result<void> run(const tag& t) {
     if (is_forwarding_) {
       outputs_[0] = inputs_[0];
+      return {};
+    }
+    if (!handed_.empty()) {
+      outputs_ = std::exchange(handed_, {});
       return {};
     }
     bool is_new = is_source_ || !is_prepared_;
@@ -138,6 +163,7 @@ class op_logic final : public port_logic {
   bool is_prepared_ = false;
   std::uint32_t mark_ = 0;  // for the next firing
   std::vector<tensor> inputs_, outputs_;
+  std::vector<tensor> handed_;  // values and velocity, until they are sent
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;
 };

@@ -173,16 +173,21 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     if (a.task != own) continue;
     entry.actors.push_back(i);
     context->records[i] = make_record(*context, *job_plan, i, sparse);
+    if (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == hand_over_op)
+      if (const auto at = before.find(a.ops.front().attrs.text("variable")); at != before.end()) {
+        context->handed.insert(*at);
+        kept_[p.job].insert(*at);  // until the epoch is known to go on
+      }
     if (a.kind != actor_kind::shard) continue;
     ++shards;
-    context->ledgers[i] = std::make_shared<shard_counters>(a.inputs.size());
+    context->ledgers[i] = std::make_shared<shard_counters>(a.shard.steps.size());
     const auto at = a.shard.restore == restore_kind::kept ? before.find(a.shard.variable) : before.end();
     context->kept[i] = at != before.end() ? at->second : std::make_shared<kept_shard>();
     if (w.is_loaded && !context->kept[i]->slots.empty()) {  // another schedule may count the same values otherwise
       context->kept[i]->slots[0].version = a.shard.version;
       context->kept[i]->applied = a.shard.start;
     }
-    kept_[p.job].emplace(a.shard.variable, context->kept[i]);
+    kept_[p.job].insert_or_assign(a.shard.variable, context->kept[i]);
   }
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
     tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle()});
@@ -352,6 +357,16 @@ void part_table::forget_old(std::uint64_t before_ns) {
 
 std::uint32_t part_table::running() const noexcept {
   return static_cast<std::uint32_t>(std::count_if(parts_.begin(), parts_.end(), [](const auto& p) { return p.second.ended_ns == 0 || p.second.is_halted; }));
+}
+
+std::vector<std::pair<job_id, node_id>> part_table::movable() const {
+  std::vector<std::pair<job_id, node_id>> out;
+  for (const auto& [id, part] : parts_) {
+    const auto& actors = part.context->job_plan->actors;
+    const bool is_recoverable = std::any_of(actors.begin(), actors.end(), [](const auto& a) { return a.kind == actor_kind::shard && a.shard.is_recoverable; });
+    if ((part.ended_ns == 0 || part.is_halted) && is_recoverable) out.emplace_back(id, part.coordinator);
+  }
+  return out;
 }
 
 bool part_table::is_idle() const noexcept {

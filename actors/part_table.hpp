@@ -88,6 +88,8 @@ class part_table {
   // --- looking -------------------------------------------------------------------------------------------------------
   const std::map<job_id, part_entry>& all() const noexcept { return parts_; }
   std::uint32_t running() const noexcept;  // parts whose job is not over
+  // Those of them that their coordinators can place elsewhere.
+  std::vector<std::pair<job_id, node_id>> movable() const;
   bool is_idle() const noexcept;           // no actor of a part is left
   std::uint64_t stray_messages() const noexcept { return stray_messages_; }
 

@@ -22,6 +22,12 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
 
 }  // namespace
 
+std::optional<std::uint64_t> part_context::handed_version(const std::string& variable) const {
+  for (const auto& a : job_plan->actors)
+    if (a.kind == actor_kind::shard && a.shard.variable == variable && a.shard.update == update_kind::sync) return a.shard.version;
+  return std::nullopt;
+}
+
 port_shell::port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part, std::uint32_t actor)
     : port_actor::base(cfg),
       pool_(part->pools[part->job_plan->actors[actor].stream % part->pools.size()]),

@@ -31,7 +31,10 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 
 namespace troupe {
 
@@ -56,6 +59,9 @@ struct part_context {
   std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it
   std::vector<std::shared_ptr<shard_counters>> ledgers;  // by actor; null for all but the shards here
   std::vector<std::shared_ptr<kept_shard>> kept;         // by actor; null for all but the shards here
+  std::map<std::string, std::shared_ptr<kept_shard>> handed;  // by variable: what is kept here and handed over
+  // The version of a variable that goes on; nullopt: the newest.
+  std::optional<std::uint64_t> handed_version(const std::string& variable) const;
   std::vector<stream_meter*> meters;                   // by stream
   std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // by stream
   const op_table* ops = nullptr;

@@ -199,6 +199,16 @@ const op_table& process::ops() const { return parts_->ops; }
 disk& process::files() const { return *parts_->files; }
 std::uint32_t process::streams() const { return parts_->streams; }
 
+bool process::drain(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled) {
+  caf::scoped_actor self{*parts_->system};
+  tell(nullptr, parts_->node, drain_node{caf::actor_cast<caf::actor>(self)});
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  bool is_drained = false;
+  while (!is_drained && std::chrono::steady_clock::now() < end && !is_cancelled())
+    self->receive([&](node_drained) { is_drained = true; }, caf::after(std::chrono::milliseconds(50)) >> [] {});
+  return is_drained;
+}
+
 void process::leave(const std::string& reason) {
   auto& p = *parts_;
   if (std::exchange(p.has_left, true)) return;

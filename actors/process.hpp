@@ -10,6 +10,7 @@
 #include "runtime/control_message.hpp"
 #include "schema/error.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,6 +44,8 @@ class process {
   const op_table& ops() const;
   disk& files() const;
   std::uint32_t streams() const;
+  // Lets jobs move their work to other nodes, for at most that long. False: some of it is still here.
+  bool drain(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
   // Ends jobs and parts, says goodbye to the cluster, ends all actors and threads.
   void leave(const std::string& reason);
 

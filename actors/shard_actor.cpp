@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -31,9 +32,11 @@ class shard_logic final : public port_logic {
   result<void> open() override {
     if (spec_.spec.type != dtype::f32)
       return error(error_code::usage, "variable '" + spec_.variable + "' is " + to_string(spec_.spec) + ": shards hold f32 only");
-    if (auto begun = spec_.restore == restore_kind::kept ? restore() : initialize(); !begun) return begun;
+    workers_ = spec_.steps.size();
     is_claimed_.resize(outlets_of_.size());
-    arrivals_.resize(ports_.in.size());
+    arrivals_.resize(workers_);
+    if (spec_.restore == restore_kind::handed) return {};
+    if (auto begun = spec_.restore == restore_kind::kept ? restore() : initialize(); !begun) return begun;
     publish();
     return {};
   }
@@ -59,9 +62,9 @@ class shard_logic final : public port_logic {
       return error(error_code::failed, fmt::format("variable '{}' at version {} is not kept on this node", spec_.variable, spec_.version));
     if (at->values.spec() != spec_.spec || at->velocity.spec() != spec_.spec)
       return error(error_code::failed, fmt::format("variable '{}' is kept as {}, and is {}", spec_.variable, to_string(at->values.spec()), to_string(spec_.spec)));
-    shard_origin origin{*at->version, is_sync ? std::vector<std::uint64_t>(ports_.in.size(), *at->version) : kept_.applied};
-    if (origin.applied.size() != ports_.in.size()) return error(error_code::failed, fmt::format("variable '{}' is kept for other workers", spec_.variable));
-    for (std::size_t w = 0; w < ports_.in.size(); ++w)
+    shard_origin origin{*at->version, is_sync ? std::vector<std::uint64_t>(workers_, *at->version) : kept_.applied};
+    if (origin.applied.size() != workers_) return error(error_code::failed, fmt::format("variable '{}' is kept for other workers", spec_.variable));
+    for (std::size_t w = 0; w < workers_; ++w)
       if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) || origin.applied[w] > spec_.steps[w])
         return error(error_code::failed, fmt::format("variable '{}' is kept with {} steps of worker {}, which does not fit the plan", spec_.variable, origin.applied[w], w));
     begin_with(std::move(*at), std::move(origin));
@@ -70,7 +73,7 @@ class shard_logic final : public port_logic {
 
   void begin_with(kept_version first, shard_origin origin) {
     state_.emplace(spec_, shard_state::slots_wanted(spec_), origin);
-    kept_.applied = origin.applied.empty() ? std::vector<std::uint64_t>(ports_.in.size()) : std::move(origin.applied);
+    kept_.applied = origin.applied.empty() ? std::vector<std::uint64_t>(workers_) : std::move(origin.applied);
     kept_.slots.clear();
     kept_.slots.resize(state_->slots());
     kept_.slots[0] = std::move(first);
@@ -82,8 +85,25 @@ class shard_logic final : public port_logic {
     advance();
   }
 
+  // Another node's, once: values, then velocity, in any order.
+  void on_handed(tensor_ready& m) {
+    auto& to = m.port == workers_ ? handed_.values : handed_.velocity;
+    expects(m.value.spec() == spec_.spec, "what is handed over has its variable's shape");
+    to = std::move(m.value);
+    give_back(m.port);
+    if (!handed_.values || !handed_.velocity) return;
+    const bool is_sync = spec_.update == update_kind::sync;
+    shard_origin origin{spec_.version, is_sync ? std::vector<std::uint64_t>(workers_, spec_.version) : spec_.handed};
+    if (!is_sync) origin.version = std::accumulate(origin.applied.begin(), origin.applied.end(), std::uint64_t{0});
+    handed_.version = origin.version;
+    begin_with(std::exchange(handed_, {}), std::move(origin));
+    publish();
+    advance();
+  }
+
   void on_tensor(tensor_ready& m) override {
     record_.count_in(m.value.size_bytes());
+    if (m.port >= workers_) return on_handed(m);
     auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
     if (!arrived) return fail(arrived.error());
     if (part_->bugs != nullptr) arrivals_[m.port].push_back(++arrived_);
@@ -103,7 +123,7 @@ class shard_logic final : public port_logic {
   }
 
   void on_peer_lost(const peer_lost& m) override {
-    if (m.port >= ports_.in.size() || ports_.in[m.port].is_lost) return;
+    if (m.port >= workers_ || ports_.in[m.port].is_lost) return;
     ports_.in[m.port].is_lost = true;
     // A synchronous job ends as soon as its coordinator learns of the loss, which is the root cause; this would only follow.
     if (spec_.update == update_kind::sync || spec_.is_recoverable) return;
@@ -113,6 +133,7 @@ class shard_logic final : public port_logic {
 
   void advance() override {
     if (!is_started_ || has_failed_) return;
+    if (!state_) return record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(workers_));
     while (auto action = state_->next()) std::visit([this](const auto& a) { carry_out(a); }, *action);
     publish();
     if (state_->is_finished()) return report_done();
@@ -125,7 +146,7 @@ class shard_logic final : public port_logic {
 
   void carry_out(const shard_apply& a) {
     busy_mark busy(*this);
-    const auto workers = ports_.in.size();
+    const auto workers = workers_;
     const auto first = a.worker < 0 ? 0 : static_cast<std::size_t>(a.worker);
     const auto last = a.worker < 0 ? workers : first + 1;
     gradients_.clear();
@@ -235,6 +256,8 @@ class shard_logic final : public port_logic {
   kept_shard& kept_;
   std::optional<shard_state> state_;  // from open() on
   shard_counters& ledger_;
+  std::size_t workers_ = 0;
+  kept_version handed_;         // as far as it has come
   std::vector<tensor> spares_;  // of the variable's spec
   std::vector<const float*> gradients_;
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only

@@ -54,6 +54,8 @@ class sim_network {
   std::int64_t next_event_ns() const { return events_.begin()->first.first; }
   // The earliest event; time goes on to it.
   void run_one();
+  // Time will stop there, even if nothing happens.
+  void stop_at(std::int64_t when) { at(when, "", [] {}); }
 
   // The process at `host` is gone: its connections break, its timers and listeners with them.
   void kill(const std::string& host);

@@ -57,12 +57,20 @@ struct task_map {
   std::uint32_t client_task = 0;
 };
 
+// A variable whose shard moves to another node, and the task of the node that keeps it.
+struct handed_variable {
+  std::string variable;
+  std::uint32_t task = 0;
+  std::vector<std::uint64_t> applied;  // async: by worker, the gradients in it
+};
+
 // Where an epoch begins. The first one: as it is.
 struct epoch_start {
   restore_kind restore = restore_kind::initial;
   std::uint64_t version = 0;                 // sync: of all variables
   std::vector<std::uint64_t> worker_steps{}; // the first step that each worker makes; empty: 0
   bool is_saved = false;                     // it is that of a checkpoint
+  std::vector<handed_variable> handed{};
 };
 
 // A training that is compiled but for the places.

@@ -161,6 +161,7 @@ struct writer {
     c.setEpoch(m.epoch);
     c.setMark(m.mark);
   }
+  void operator()(const leaving_node& m) { to.setLeaving(raw(m.job)); }
   void operator()(const part_saved& m) {
     auto s = to.initSaved();
     s.setJob(raw(m.job));
@@ -253,6 +254,7 @@ result<control_message> read_control(wire::Control::Reader from) {
       auto c = from.getBeginCut();
       return control_message(begin_cut{job_id{c.getJob()}, c.getEpoch(), c.getMark()});
     }
+    case wire::Control::LEAVING: return control_message(leaving_node{job_id{from.getLeaving()}});
     case wire::Control::SAVED: {
       auto s = from.getSaved();
       part_saved out{job_id{s.getJob()}, s.getEpoch(), s.getStep(), text_of(s.getError()), read_list(s.getWorkerSteps()),

@@ -89,6 +89,8 @@ struct begin_cut {
   job_id job{};
   std::uint32_t epoch = 0, mark = 0;
 };
+// To coordinators: the node wants to leave; its work is to go elsewhere first.
+struct leaving_node { job_id job{}; };
 // A node's part of a cut is on disk, or not.
 struct part_saved {
   job_id job{};
@@ -132,7 +134,7 @@ struct fenced {
 };
 
 using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
-                                     part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved>;
+                                     part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved, leaving_node>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);

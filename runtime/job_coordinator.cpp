@@ -13,6 +13,7 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t claim_again_ns = 1'000'000'000;
+constexpr std::string_view moved_reason = "its work has moved to other nodes";
 
 std::uint64_t sum(const std::vector<std::uint64_t>& v) { return std::accumulate(v.begin(), v.end(), std::uint64_t{0}); }
 
@@ -53,7 +54,14 @@ void job_coordinator::place() {
   phase_ = job_phase::placing;
   since_ = now_;
   if (setup_.program) {
-    const auto where = place_roles(roles_, setup_.client);
+    std::vector<node_id> others;
+    for (const auto& [variable, n] : handed_) others.push_back(n);
+    const auto where = place_roles(roles_, setup_.client, others);
+    start_.handed.clear();
+    for (const auto& [variable, n] : handed_) {
+      const auto task = std::find(where.nodes.begin(), where.nodes.end(), n) - where.nodes.begin();
+      start_.handed.push_back({variable, static_cast<std::uint32_t>(task), holders_.at(variable).second.applied});
+    }
     auto placed = setup_.program->place(where, start_);
     if (!placed) return fail(at_node({}, placed.error().text()));
     plan_ = std::make_shared<const plan>(std::move(*placed));
@@ -117,6 +125,7 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
   const bool is_sync = plan_->update == update_kind::sync;
   for (std::uint32_t w = 0; w < accounts_->workers(); ++w)
     if (is_sync || w == worker) accounts_->on_loss(w);
+  if (!releases_.empty()) release_handed();
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
     if (is_sync || w == worker) next_loss_[w] = step + 1;
@@ -197,7 +206,10 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
     if (kept_.contains(n)) note(fmt::format("{} died: {}", f.where_and_why(), reason));
     return forget(n);
   }
-  if (parties_->is_lost(n)) return;
+  if (parties_->is_lost(n)) {
+    members_.erase(n);
+    return;
+  }
   const auto verdict = parties_->lose(n);
   f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
   f.step = step();
@@ -218,6 +230,8 @@ void job_coordinator::on_rejoined(const member_info& self) {
   members_.clear();
   members_.emplace(self.id, self);
   excluded_.clear();
+  leaving_.clear();
+  kept_.clear();
   if (phase_ == job_phase::waiting || phase_ == job_phase::pausing || phase_ == job_phase::claiming) return note(f.text);
   trouble(std::move(f));
 }
@@ -299,6 +313,7 @@ void job_coordinator::close_epoch() {
 
 // What was kept there is gone, and so the choice of where to begin.
 void job_coordinator::forget(node_id n) {
+  leaving_.erase(n);
   members_.erase(n);
   kept_.erase(n);
 }
@@ -314,12 +329,16 @@ void job_coordinator::choose_start() {
   needs_checkpoint_ = false;
   start_ = {restore_kind::initial, 0, std::vector<std::uint64_t>(next_loss_.size()), false};
   if (setup_.on_failure != failure_policy::resume) return;
-  std::map<std::string, kept_report> kept;
-  const auto nodes = living_nodes();
-  const auto may_keep = [&](node_id n) { return n == setup_.client || std::any_of(nodes.begin(), nodes.end(), [&](const auto& m) { return m.id == n; }); };
+  // Of a variable that was being handed over two nodes may have something: the newer counts.
+  holders_.clear();
   for (const auto& [node, reports] : kept_)
-    for (const auto& k : reports)
-      if (may_keep(node)) kept.insert_or_assign(k.variable, k);
+    for (const auto& k : reports) {
+      if (k.versions.empty() || !is_alive(node) || (node != setup_.client && excluded_.contains(node) && excluded_.at(node) > now_)) continue;
+      const auto [at, is_new] = holders_.try_emplace(k.variable, node, k);
+      if (!is_new && at->second.second.versions.back() < k.versions.back()) at->second = {node, k};
+    }
+  std::map<std::string, kept_report> kept;
+  for (const auto& [variable, holder] : holders_) kept.emplace(variable, holder.second);
   if (auto cut = common_cut(*setup_.program, kept, next_loss_)) {
     start_ = std::move(*cut);
   } else if (setup_.checkpoints.folder.empty()) {
@@ -329,11 +348,16 @@ void job_coordinator::choose_start() {
   }
 }
 
+// Those that may be given work; who wants to leave only where there is nobody else.
 std::vector<member_info> job_coordinator::living_nodes() const {
-  std::vector<member_info> all;
-  for (const auto& [id, m] : members_)
-    if (const auto at = excluded_.find(id); at == excluded_.end() || at->second <= now_) all.push_back(m);
-  return nodes_in_order(all);
+  std::vector<member_info> all, staying;
+  for (const auto& [id, m] : members_) {
+    if (const auto at = excluded_.find(id); at != excluded_.end() && at->second > now_) continue;
+    all.push_back(m);
+    if (!leaving_.contains(id)) staying.push_back(m);
+  }
+  auto nodes = nodes_in_order(staying);
+  return nodes.empty() ? nodes_in_order(all) : nodes;
 }
 
 void job_coordinator::place_next() {
@@ -345,16 +369,54 @@ void job_coordinator::place_next() {
     since_ = now_;
     return note("waits for a node that takes work: there is none");
   }
-  // Variables that are in a node's memory stay there.
-  const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_;
+  // Variables that are in a node's memory stay there after a failure: it is quicker.
+  const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
   if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all);
-  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
-    if (is_alive(n) && n != setup_.client && !std::count(roles_.workers.begin(), roles_.workers.end(), n) &&
-        !std::count(roles_.shards.begin(), roles_.shards.end(), n))
-      send(n, stop_part{setup_.id, "its work has moved to other nodes"});
+  choose_handed();
+  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end())) {
+    if (!is_alive(n) || n == setup_.client || std::count(roles_.workers.begin(), roles_.workers.end(), n) || std::count(roles_.shards.begin(), roles_.shards.end(), n))
+      continue;
+    const bool hands_over = std::any_of(handed_.begin(), handed_.end(), [&](const auto& h) { return h.second == n; });
+    if (hands_over)
+      releases_.insert(n);
+    else
+      send(n, stop_part{setup_.id, std::string(moved_reason)});
+  }
   if (!setup_.checkpoints.folder.empty()) return claim();
   ++epoch_;
   place();
+}
+
+// Variables whose shard is not where they are kept.
+void job_coordinator::choose_handed() {
+  handed_.clear();
+  releases_.clear();
+  if (start_.restore != restore_kind::kept || needs_checkpoint_ || !restore_from_.empty()) return;
+  const auto variables = setup_.program->variables();
+  const auto shards = setup_.program->shard_of_variables();
+  for (std::size_t v = 0; v < variables.size(); ++v)
+    if (const auto& [node, kept] = holders_.at(variables[v].first); node != roles_.shards[shards[v]]) handed_.emplace(variables[v].first, node);
+}
+
+// A loss of the epoch proves that every shard has begun.
+void job_coordinator::release_handed() {
+  for (auto n : std::exchange(releases_, {})) {
+    parties_->release(n);
+    send(n, stop_part{setup_.id, std::string(moved_reason)});
+  }
+}
+
+void job_coordinator::on_leaving(node_id n) {
+  if (!is_recoverable() || phase_ == job_phase::over || !leaving_.insert(n).second) return;
+  const bool takes_part = std::find(nodes_.begin(), nodes_.end(), n) != nodes_.end();
+  if (!takes_part) return send(n, stop_part{setup_.id, std::string(moved_reason)});
+  const auto others = living_nodes();
+  if (std::any_of(others.begin(), others.end(), [&](const auto& m) { return leaving_.contains(m.id); }))
+    return note(fmt::format("{} wants to leave, and there is no other node: its work stays until one comes", at_node(n, {}).node));
+  if (phase_ != job_phase::running && phase_ != job_phase::placing) return;  // its work moves with the next epoch
+  incident_.clear();
+  note(fmt::format("{} leaves: its work moves to other nodes", at_node(n, {}).node));
+  halt("a node leaves");
 }
 
 void job_coordinator::claim() {
@@ -376,7 +438,8 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
   }
   epoch_ = *epoch;
   const auto is_there = [&](node_id n) { return is_alive(n); };
-  if (!std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there))
+  const bool has_givers = std::all_of(handed_.begin(), handed_.end(), [&](const auto& h) { return is_there(h.second); });
+  if (!has_givers || !std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there))
     return place_next();  // somebody has died meanwhile
   if (needs_checkpoint_ && newest) {
     start_ = start_of(*newest);
@@ -398,11 +461,10 @@ void job_coordinator::on_member(const member_info& m) {
   halt(m.name + " has joined");
 }
 
-// Variables stay where they are, so that workers only move.
 std::optional<role_map> job_coordinator::better_roles() const {
   const auto nodes = living_nodes();
   if (nodes.empty() || std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; })) return std::nullopt;
-  auto next = next_roles(roles_, nodes, rebalancing::workers);
+  auto next = next_roles(roles_, nodes, rebalancing::all);
   return next == roles_ ? std::nullopt : std::optional(std::move(next));
 }
 

@@ -15,6 +15,7 @@
 //   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
 //   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
 //   on_rejoined                    any                   as if everybody else were lost
+//   on_leaving                     running               the work of that node moves
 //   on_member                      waiting; running      there is a node again; the work is spread anew if that helps
 //   on_epoch                       claiming              send place to everybody -> placing
 //   on_stop, or give-up            any                   send stop to all -> over
@@ -137,6 +138,8 @@ class job_coordinator {
   void on_lost(node_id n, const std::string& reason, bool has_left);
   // The cluster held this process dead; it is `self` now, and nobody of the others takes part any more.
   void on_rejoined(const member_info& self);
+  // The node wants to leave: its work moves, then it is told stop.
+  void on_leaving(node_id n);
   void on_placed(node_id from, const part_placed& p);
   void on_local_part(std::uint32_t epoch);
   void on_ended(node_id from, const part_ended& p);
@@ -189,6 +192,8 @@ class job_coordinator {
   void choose_start();
   void claim();
   void forget(node_id n);
+  void choose_handed();
+  void release_handed();
   void place_next();
   void fail(failure f);
   void end(const std::string& reason);
@@ -227,6 +232,10 @@ class job_coordinator {
   std::vector<worker_account> closed_;       // of the epochs before: fed and dropped
   std::vector<std::uint64_t> first_steps_;   // of the first epoch
   std::map<node_id, std::vector<kept_report>> kept_;  // in answers to halt
+  std::map<std::string, std::pair<node_id, kept_report>> holders_;  // of the variables that the next epoch begins with
+  std::map<std::string, node_id> handed_;    // variables that move, and the node that keeps them
+  std::set<node_id> releases_;               // nodes that have nothing to do any more once the epoch goes on
+  std::set<node_id> leaving_;
   std::uint64_t data_messages_ = 0, recoveries_ = 0;
   failure_log failures_;
   restart_limiter limiter_;

@@ -104,7 +104,7 @@ role_map next_roles(const role_map& before, std::span<const member_info> nodes, 
   return balancer(before, nodes).run(what);
 }
 
-training_placement place_roles(const role_map& roles, node_id client) {
+training_placement place_roles(const role_map& roles, node_id client, std::span<const node_id> others) {
   training_placement out;
   std::map<node_id, std::uint32_t> task_of;
   const auto task = [&](node_id n, const std::string& name) {
@@ -121,6 +121,8 @@ training_placement place_roles(const role_map& roles, node_id client) {
   for (std::uint32_t k = 0; k < roles.shards.size(); ++k)
     out.shard_task.push_back(task(roles.shards[k], fmt::format("/job:ps/task:{}", k)));
   out.client_task = task(client, "/job:client/task:0");
+  for (std::size_t i = 0; i < others.size(); ++i)
+    if (!task_of.contains(others[i])) task(others[i], fmt::format("/job:leaving/task:{}", i));
   return out;
 }
 

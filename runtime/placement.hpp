@@ -38,8 +38,9 @@ enum class rebalancing : std::uint8_t { none, workers, all };
 // busy. A worker counts as two shards.
 role_map next_roles(const role_map& before, std::span<const member_info> nodes, rebalancing what);
 
-// One task for each node that has a role, named by its first one, and one for the client.
-training_placement place_roles(const role_map& roles, node_id client);
+// One task for each node that has a role, named by its first one, one for the client, and one for each of `others`, which only hand
+// something over.
+training_placement place_roles(const role_map& roles, node_id client, std::span<const node_id> others = {});
 
 // place_roles(first_roles()), without sharing.
 result<training_placement> place_training(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards);

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -55,6 +56,9 @@ struct planned_op {
   friend bool operator==(const planned_op&, const planned_op&) = default;
 };
 
+// The type of an op that hands over what its node keeps of variable `variable` (an attribute): values, then velocity.
+inline constexpr std::string_view hand_over_op = "hand_over";
+
 enum class update_kind : std::uint8_t { sync = 0, async = 1 };
 
 // Plain SGD: v = momentum * v + g; w -= learning_rate * v.
@@ -88,6 +92,7 @@ struct shard_reader {
 enum class restore_kind : std::uint8_t {
   initial = 0,  // the initializer
   kept = 1,     // what the node keeps of the variable: from the epoch before, or read from a checkpoint
+  handed = 2,   // what another node keeps of it: values and velocity come in at two more input ports, once
 };
 
 // A parameter shard: owner of one part of one variable. Input port i takes the gradients of logical worker i.
@@ -105,6 +110,7 @@ struct shard_spec {
   restore_kind restore = restore_kind::initial;
   bool is_saved = false;              // that is a checkpoint
   std::uint64_t version = 0;          // sync: to begin with
+  std::vector<std::uint64_t> handed{}; // async, of what is handed over: by worker, the gradients in it
   std::vector<std::uint64_t> start{}; // by worker: the first step whose gradient it sends; empty: 0
   bool is_recoverable = false;        // a worker that is lost comes back, in a later epoch
   // Of a job that can be recovered: how many versions older than the current one stay with their optimizer state.

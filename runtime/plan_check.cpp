@@ -76,6 +76,8 @@ result<void> check_start(const planned_actor& a) {
   for (std::size_t w = 0; w < s.start.size(); ++w)
     if (s.start[w] > s.steps[w] || (s.update == update_kind::sync && s.start[w] != s.version))
       return blame(a, "PL-6", fmt::format("worker {} starts at step {} of {}, and the variable at version {}", w, s.start[w], s.steps[w], s.version));
+  if (s.restore == restore_kind::handed && s.update == update_kind::async && s.handed.size() != s.steps.size())
+    return blame(a, "PL-6", fmt::format("what is handed over says of {} workers what is in it, of {}", s.handed.size(), s.steps.size()));
   if (s.start.empty() && s.version != 0) return blame(a, "PL-6", fmt::format("it starts at version {}, and its workers at step 0", s.version));
   return {};
 }
@@ -84,7 +86,7 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   const auto& s = a.shard;
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
     return blame(a, "PL-1", "its variable is not one");
-  if (s.steps.empty() || s.steps.size() != p.workers || a.inputs.size() != s.steps.size())
+  if (s.steps.empty() || s.steps.size() != p.workers || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? 2 : 0))
     return blame(
         a, "PL-1",
         fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));

@@ -127,6 +127,8 @@ class encoder {
     for (unsigned i = 0; i < start.size(); ++i) start.set(i, s.start[i]);
     to.setIsRecoverable(s.is_recoverable);
     to.setIsSaved(s.is_saved);
+    auto handed = to.initHanded(size(s.handed));
+    for (unsigned i = 0; i < handed.size(); ++i) handed.set(i, s.handed[i]);
     to.setKeeps(s.keeps);
     to.setCutEvery(s.cut_every);
     to.setCutsAtEnd(s.cuts_at_end);
@@ -283,7 +285,7 @@ class decoder {
     spend(readers.size(), small_words);
     for (const auto x : readers) s.readers.push_back({x.getWorker(), x.getFirst(), x.getStride(), x.getAtEnd()});
     const auto restore = r.getRestore();
-    if (restore > 1) throw bad_plan{fmt::format("there is no way {} to restore a shard", restore)};
+    if (restore > 2) throw bad_plan{fmt::format("there is no way {} to restore a shard", restore)};
     s.restore = static_cast<restore_kind>(restore);
     s.version = r.getVersion();
     const auto start = r.getStart();
@@ -291,6 +293,9 @@ class decoder {
     for (const auto n : start) s.start.push_back(n);
     s.is_recoverable = r.getIsRecoverable();
     s.is_saved = r.getIsSaved();
+    const auto handed = r.getHanded();
+    spend(handed.size(), 1);
+    for (const auto n : handed) s.handed.push_back(n);
     s.keeps = r.getKeeps();
     s.cut_every = r.getCutEvery();
     s.cuts_at_end = r.getCutsAtEnd();

@@ -132,6 +132,11 @@ participants::participants(const plan& p, std::span<const node_id> nodes)
 
 void participants::ended(node_id n) { running_.erase(n); }
 
+void participants::release(node_id n) {
+  running_.erase(n);
+  lost_.insert(n);
+}
+
 loss_verdict participants::lose(node_id n) {
   const auto at = roles_.find(n);
   const bool was_running = running_.erase(n) > 0;

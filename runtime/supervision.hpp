@@ -127,6 +127,8 @@ class participants {
 
   // The node's part has done all its steps.
   void ended(node_id n);
+  // Whatever becomes of the node from now on, nothing hangs on it.
+  void release(node_id n);
   // The node is dead or has left: decides, and counts it as gone.
   loss_verdict lose(node_id n);
   bool is_lost(node_id n) const noexcept { return lost_.contains(n); }

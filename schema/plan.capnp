@@ -68,7 +68,7 @@ struct Shard {
   seed @9 :UInt64;
   steps @10 :List(UInt64);    # per logical worker
   readers @11 :List(ShardReader);  # per output port
-  restore @12 :UInt8;         # 0 the initializer, 1 what the node keeps
+  restore @12 :UInt8;         # 0 the initializer, 1 what the node keeps, 2 what another node hands over
   version @13 :UInt64;
   start @14 :List(UInt64);    # per logical worker; empty: 0
   keeps @15 :UInt32;
@@ -76,6 +76,7 @@ struct Shard {
   cutsAtEnd @17 :Bool;
   isRecoverable @18 :Bool;
   isSaved @19 :Bool;
+  handed @20 :List(UInt64);   # per logical worker
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

@@ -263,18 +263,64 @@ BOOST_AUTO_TEST_CASE(a_part_that_does_not_end_is_left_behind) {
 BOOST_AUTO_TEST_CASE(a_node_that_joins_is_given_work_if_that_makes_somebody_less_busy) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});
-  w.job->on_member(member(node_id{4}));
-  BOOST_TEST((w.job->phase() == job_phase::running));  // nobody has two workers
   w.job->on_lost(n2, "gone", false);
-  w.job->on_lost(n1, "gone", false);
-  w.halted(client), w.halted(n3, both({0})), w.halted(node_id{4});
-  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{node_id{4}, n3}));
-  w.all_placed({n3, node_id{4}, client});
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  w.all_placed({n1, n3, client});
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
   w.job->on_member(member(node_id{5}));
   BOOST_TEST((w.job->phase() == job_phase::halting));
-  w.halted(client), w.halted(n3, both({0})), w.halted(node_id{4});
-  w.all_placed({n3, node_id{4}, node_id{5}, client});
+  w.halted(client), w.halted(n3, both({0})), w.halted(n1);
+  BOOST_TEST(w.job->roles().workers.size() == 2U);
+  BOOST_TEST((w.job->roles().workers[0] != w.job->roles().workers[1]));
+  w.all_placed({n1, n3, node_id{5}, client});
   BOOST_TEST(w.job->totals().recoveries == 1U);  // that was none
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_leaves_hands_its_variables_over_and_is_released_when_they_are_used) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_leaving(n3);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(n1), w.halted(n2), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  for (auto n : w.job->roles().shards) BOOST_TEST((n == n1 || n == n2));
+  const auto p = decode_plan(w.last_place()->plan);
+  BOOST_TEST_REQUIRE(bool(p));
+  std::size_t handed = 0;
+  for (const auto& a : p->actors) {
+    if (a.kind == actor_kind::shard) BOOST_TEST((a.shard.restore == restore_kind::handed && a.shard.version == 4));
+    if (a.kind != actor_kind::op || a.ops.front().type != hand_over_op) continue;
+    ++handed;
+    BOOST_TEST((w.job->nodes()[a.task] == n3));
+  }
+  BOOST_TEST(handed == 2U);
+  w.all_placed({n1, n2, n3, client});
+  BOOST_TEST(w.sent_to<stop_part>().empty());
+  w.losses(4, 5);  // every shard has begun
+  BOOST_TEST((w.sent_to<stop_part>() == std::vector<node_id>{n3}));
+  w.job->on_lost(n3, "was asked to leave", true);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));  // nobody notices
+  BOOST_TEST(w.job->totals().recoveries == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_wants_to_leave_stays_while_there_is_no_other) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n1, "gone", false);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n3, both({0}));
+  w.all_placed({n3, client});
+  w.job->on_leaving(n3);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  BOOST_TEST(w.last(job_event_kind::note).find("no other node") != std::string::npos);
+  w.job->on_member(member(node_id{6}));
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(client), w.halted(n3, both({0}));
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{node_id{6}, node_id{6}}));
 }
 
 BOOST_AUTO_TEST_CASE(lost_variables_come_from_a_checkpoint_under_a_claimed_epoch) {

@@ -9,6 +9,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <optional>
@@ -19,7 +20,8 @@ int main(int argc, char** argv) {
   std::string memory;
   CLI::App app{"A node of a Troupe cluster. Without arguments it listens on loopback and finds the other nodes of this user on this machine.",
                "troupe-node"};
-  app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully.\n"
+  app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully: work that can\n"
+             "move (--on-failure resume) does so first, for up to 30 s; a second one ends that.\n"
              "A member named with --join that is not there yet is tried again.\n"
              "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join).");
   app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
@@ -84,6 +86,12 @@ int main(int argc, char** argv) {
     (*process)->leave("was denied");
     return static_cast<int>(denied->code());
   }
+  // Work that can move does so first; a second signal ends the wait.
+  if (signal == SIGTERM)
+    (void)(*process)->drain(std::chrono::seconds(30), [&] {
+      sigset_t waiting;
+      return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+    });
   (*process)->leave(signal == SIGTERM ? "was asked to leave" : "was interrupted");
   return 0;
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t s = 1000 * ms;
 constexpr std::string_view fault_names[sim_fault_kinds] = {"kill", "kill-client", "freeze", "cut", "partition", "slow", "lose",
-                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip"};
+                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip", "leave"};
 constexpr const char* checkpoint_folder = "/checkpoints";
 constexpr std::size_t faults_max = 6;
 constexpr std::uint32_t joins_max = 2;
@@ -29,6 +29,7 @@ bool touches_disk(sim_fault_kind k) {
 // Ends a fault that lasts.
 struct ending {
   std::int64_t at_ns = 0;
+  bool is_fault = true;  // until it ends nobody expects progress
   std::function<void()> run;
 };
 
@@ -64,6 +65,7 @@ class history {
     std::size_t next = 0;
     std::int64_t deadline = cluster_.now_ns() + simulator::patience_ns;
     while (true) {
+      const auto time = cluster_.now_ns();
       const bool is_over = cluster_.run_until(
           [&] {
             watch();
@@ -73,6 +75,8 @@ class history {
           std::max<std::int64_t>(ms, deadline - cluster_.now_ns()));
       if (!violation_.empty()) return violation_;
       if (is_done()) break;
+      if (!is_over && cluster_.now_ns() == time)
+        return fmt::format("time stands still: actors tell each other messages without end; {} (IN-5)", told_last());
       if (!is_over && cluster_.now_ns() >= deadline)
         return fmt::format("no progress for {} s after the last fault: {} losses, {} (IN-5)", simulator::patience_ns / s, losses(), told_last());
       end_faults();
@@ -81,7 +85,8 @@ class history {
         ++verdict_.faults;
         deadline = cluster_.now_ns() + simulator::patience_ns;
       }
-      if (!endings_.empty()) deadline = std::max(deadline, endings_.back().at_ns + simulator::patience_ns);
+      for (const auto& e : endings_)
+        if (e.is_fault) deadline = std::max(deadline, e.at_ns + simulator::patience_ns);
     }
     return judge();
   }
@@ -127,8 +132,9 @@ class history {
   void sort_endings() {
     std::stable_sort(endings_.begin(), endings_.end(), [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
   }
-  void after(std::int64_t ns, std::function<void()> f) {
-    endings_.push_back({cluster_.now_ns() + ns, std::move(f)});
+  void after(std::int64_t ns, std::function<void()> f, bool is_fault = true) {
+    endings_.push_back({cluster_.now_ns() + ns, is_fault, std::move(f)});
+    cluster_.network().stop_at(cluster_.now_ns() + ns);
     sort_endings();
   }
   void end_faults() {
@@ -177,6 +183,12 @@ class history {
         return after(f.ns, [this] { cluster_.disk().set_capacity(~std::uint64_t{0}); });
       case sim_fault_kind::disk_error: return cluster_.disk().fail(cluster_.disk().operations() + f.a % 20, sim_disk::fault::broken, 1 + f.b % 5);
       case sim_fault_kind::bit_flip: return flip(f);
+      case sim_fault_kind::leave:
+        if (const auto n = node(f.a); n && !cluster_.is_frozen(*n)) {
+          cluster_.leave(*n);
+          replace(*n, f.ns);
+        }
+        return;
     }
   }
 
@@ -184,7 +196,14 @@ class history {
     const auto n = node(f.a);
     if (!n) return;
     cluster_.kill(*n);
-    after(f.ns, [this, n = *n] { cluster_.restart(n); });
+    after(f.ns, [this, n = *n] {
+      if (!cluster_.is_alive(n)) cluster_.restart(n);
+    });
+  }
+
+  // A new node in the place of one that leaves, when it has left.
+  void replace(std::uint32_t n, std::int64_t ns) {
+    after(ns, [this, n, ns] { cluster_.is_alive(n) ? replace(n, ns) : cluster_.restart(n); }, false);
   }
 
   void kill_client(const sim_fault& f) {

@@ -14,7 +14,7 @@ namespace troupe {
 namespace {
 
 constexpr std::uint64_t wall_clock_start_ns = 1'700'000'000'000'000'000;
-constexpr std::uint64_t steps_max = 20'000'000;  // messages and events of one run_until()
+constexpr std::uint64_t steps_max = 1'000'000;  // messages and events of one run_until()
 
 sim_options draw_options(std::mt19937_64& random) {
   constexpr std::int64_t us = 1000;
@@ -57,6 +57,18 @@ caf::behavior program_actor(caf::event_based_actor*, sim_program* p) {
       },
       [p](node_ended) { ++p->goodbyes; },
       [p](left_cluster) { ++p->goodbyes; },
+  };
+}
+
+// What a process does that was asked to leave.
+caf::behavior leaver(caf::event_based_actor* self, caf::actor node, caf::actor member, std::shared_ptr<bool> has_left) {
+  return {
+      [self, node](node_drained) { tell(self->context(), node, end_node{"was asked to leave", caf::actor_cast<caf::actor>(self)}); },
+      [self, member](node_ended) { tell(self->context(), member, leave_cluster{"was asked to leave", caf::actor_cast<caf::actor>(self)}); },
+      [self, has_left](left_cluster) {
+        *has_left = true;
+        self->quit();
+      },
   };
 }
 
@@ -262,7 +274,14 @@ std::optional<std::size_t> sim_cluster::choose() {
 // SC-4.
 bool sim_cluster::may_run(const caf::execution_unit* home) const { return is_finishing_ || !stopped_.contains(home); }
 
+// Who has left is gone.
+void sim_cluster::reap() {
+  for (std::uint32_t i = 0; i < processes(); ++i)
+    if (*processes_[i]->has_left && !processes_[i]->is_killed) kill(i);
+}
+
 bool sim_cluster::step() {
+  if (has_leavers_) reap();
   const bool is_near = network_.has_events() && network_.next_event_ns() <= network_.now_ns() + near_ns;
   if (!is_near || !draw(network_one_in_)) {
     if (const auto i = choose()) {
@@ -329,6 +348,14 @@ std::uint32_t sim_cluster::add_node() {
   return processes() - 1;
 }
 
+void sim_cluster::leave(std::uint32_t process) {
+  auto& p = *processes_[process];
+  if (std::exchange(p.is_leaving, true)) return;
+  has_leavers_ = true;
+  p.leaver = spawn_on(*system_, p.unit, &leaver, p.node, p.member_actor, p.has_left);
+  tell(nullptr, p.node, drain_node{p.leaver});
+}
+
 void sim_cluster::freeze(std::uint32_t process) {
   auto& p = *processes_[process];
   p.is_frozen = true;
@@ -385,11 +412,13 @@ bool sim_cluster::finish() {
   std::uint32_t expected = 0;
   for (auto& p : processes_) {
     network_.thaw(p->host);
+    if (*p->has_left) continue;
     tell(nullptr, p->node, end_node{"the test ends", program_actor_});
     ++expected;
   }
   bool is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms);
   for (auto& p : processes_) {
+    if (*p->has_left) continue;
     if (p->is_killed) {
       tell(nullptr, p->member_actor, end_actor{});
       continue;
@@ -399,6 +428,7 @@ bool sim_cluster::finish() {
   }
   is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms) && is_clean;
   for (auto& p : processes_) {
+    if (p->leaver) tell(nullptr, std::exchange(p->leaver, nullptr), left_cluster{});  // it was killed before
     p->node = nullptr;
     p->archive = nullptr;
     p->member_actor = nullptr;

@@ -112,6 +112,8 @@ class sim_cluster {
   void restart(std::uint32_t process);
   // One more node; its number is behind that of the client.
   std::uint32_t add_node();
+  // Drains, leaves the cluster and ends, as troupe-node does on SIGTERM.
+  void leave(std::uint32_t process);
   void freeze(std::uint32_t process);
   void thaw(std::uint32_t process);
   bool is_frozen(std::uint32_t process) const { return processes_[process]->is_frozen; }
@@ -149,18 +151,20 @@ class sim_cluster {
     caf::execution_unit* unit = nullptr;
     caf::actor archive;
     std::uint32_t pid = 0;
-    bool is_frozen = false;
+    bool is_frozen = false, is_leaving = false;
+    std::shared_ptr<bool> has_left = std::make_shared<bool>(false);
     std::string host;
     sim_transport transport;
     std::shared_ptr<coarse_clock> clock = std::make_shared<coarse_clock>();
     std::mt19937_64 random;
     std::unique_ptr<rendezvous> places;
     std::shared_ptr<member_core> member;
-    caf::actor node, member_actor;
+    caf::actor node, member_actor, leaver;
     bool is_killed = false;
   };
 
   std::unique_ptr<process> make_process(std::uint32_t number, member_kind kind);
+  void reap();
   bool has_process(std::uint32_t pid) const;
   bool may_run(const caf::execution_unit* home) const;
   std::optional<std::size_t> choose();
@@ -175,7 +179,7 @@ class sim_cluster {
   sim_disk disk_;
   std::set<const caf::execution_unit*> stopped_;  // of processes that are killed or frozen
   std::uint32_t lives_ = 0;
-  bool is_finishing_ = false;
+  bool is_finishing_ = false, has_leavers_ = false;
   scheduler_config config_;
   std::unique_ptr<caf::actor_system> system_;
   seeded_scheduler* scheduler_ = nullptr;
