@@ -54,14 +54,25 @@ struct archive_state {
   void collect(save_shard& m) {
     const auto at = parts.find(m.job);
     if (at == parts.end() || at->second.about.epoch != m.epoch) return tell(self->context(), m.from, cut_saved{m.step});
-    auto& cut = at->second.cuts[m.step];
     const auto step = m.step;
+    if (!give_up_others(at->second, step)) return tell(self->context(), m.from, cut_saved{step});
+    auto& cut = at->second.cuts[step];
     cut.push_back(std::move(m));
     if (cut.size() < at->second.about.shards) return;
     const auto shards = std::move(cut);
     at->second.cuts.erase(step);
     tell(self->context(), at->second.about.node, part_on_disk{save(at->second.about, shards)});  // before the shards: SS-9
     release(shards);
+  }
+
+  // The cuts of a shard ascend: what another one has passed can't become whole. False: that goes for cut `step` itself.
+  bool give_up_others(open_part& part, std::uint64_t step) {
+    for (auto at = part.cuts.begin(); at != part.cuts.end() && at->first < step; at = part.cuts.erase(at)) {
+      part_saved report{part.about.job, part.about.epoch, at->first, "not all variables stopped at it", {}, {}, {}, 0, {}};
+      tell(self->context(), part.about.node, part_on_disk{std::move(report)});
+      release(at->second);
+    }
+    return part.cuts.empty() || part.cuts.begin()->first == step;
   }
 
   part_saved save(const open_cuts& about, const std::vector<save_shard>& shards) {

@@ -70,6 +70,12 @@ void job_coordinator::place() {
     plan_ = std::make_shared<const plan>(setup_.fixed);
     nodes_ = setup_.nodes;
   }
+  made_ = start_.worker_steps;
+  made_.resize(next_loss_.size());
+  ahead_ = made_;
+  if (start_.restore == restore_kind::kept && restore_from_.empty())
+    for (const auto& [variable, holder] : holders_)
+      for (std::size_t w = 0; w < ahead_.size() && w < holder.second.applied.size(); ++w) ahead_[w] = std::max(ahead_[w], holder.second.applied[w]);
   parties_.emplace(*plan_, nodes_);
   accounts_.emplace(plan_->workers, start_.worker_steps);
   awaited_ = parties_->running();
@@ -125,6 +131,8 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
   const bool is_sync = plan_->update == update_kind::sync;
   for (std::uint32_t w = 0; w < accounts_->workers(); ++w)
     if (is_sync || w == worker) accounts_->on_loss(w);
+  for (std::uint32_t w = 0; w < made_.size(); ++w)
+    if (is_sync || w == worker) made_[w] = std::max(made_[w], step + 1);
   if (!releases_.empty()) release_handed();
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
@@ -547,7 +555,11 @@ void job_coordinator::want_checkpoint() {
 
 // By time, or (async) by steps: whoever sets the marks is told. One cut at a time.
 void job_coordinator::cut_if_due() {
-  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || is_cutting_ || !manifests_open_.empty() || !manifests_due_.empty()) return;
+  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || !manifests_open_.empty() || !manifests_due_.empty()) return;
+  if (is_cutting_ && now_ - cut_ns_ < cutting_max_ns) return;
+  // A mark on a gradient that some variable has already would be lost there.
+  for (std::size_t w = 0; w < made_.size(); ++w)
+    if (plan_->update == update_kind::async && made_[w] < ahead_[w]) return;
   const auto& c = setup_.checkpoints;
   const bool is_late = c.every_ns > 0 && now_ - cut_ns_ >= c.every_ns;
   const bool is_far = plan_->update == update_kind::async && c.every_steps > 0 && sum(next_loss_) >= cut_steps_ + c.every_steps * next_loss_.size();

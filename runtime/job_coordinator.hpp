@@ -124,6 +124,7 @@ std::string_view to_string(job_phase p) noexcept;
 class job_coordinator {
  public:
   static constexpr std::int64_t answer_max_ns = 30'000'000'000;
+  static constexpr std::int64_t cutting_max_ns = 60'000'000'000;
   static constexpr std::int64_t excluded_ns = 30'000'000'000;
   static constexpr std::int64_t waiting_max_ns = 600'000'000'000;
   static constexpr std::size_t place_bytes_max_room = 256 * 1024;
@@ -242,6 +243,8 @@ class job_coordinator {
   std::string incident_;                     // why there is a recovery; empty: it was planned
   std::vector<std::uint64_t> next_loss_;     // by worker: first step whose loss the program has not got
   std::vector<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
+  std::vector<std::uint64_t> made_;          // by worker: first step whose loss did not come in this epoch
+  std::vector<std::uint64_t> ahead_;         // async, by worker: steps that some variable has from the epoch before
   std::string cause_;
 
   std::map<std::uint64_t, open_cut> cuts_;   // by step

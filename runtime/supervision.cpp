@@ -121,6 +121,7 @@ participants::participants(const plan& p, std::span<const node_id> nodes)
   for (const auto& a : p.actors) {
     auto& r = roles_.at(nodes[a.task]);
     if (a.kind == actor_kind::shard) r.shards.insert(a.shard.shard);
+    r.hands_over = r.hands_over || (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == hand_over_op);
     if (a.kind == actor_kind::feed || a.kind == actor_kind::fetch) r.has_program_side = true;
   }
   for (const auto& e : p.edges)
@@ -144,7 +145,7 @@ loss_verdict participants::lose(node_id n) {
   const auto& r = at->second;
   // What it has made may still be on its way, and then it is lost.
   const bool is_awaited = std::any_of(r.takers.begin(), r.takers.end(), [&](node_id t) { return running_.contains(t); });
-  if (!was_running && (!is_awaited || (is_async_ && r.shards.empty()))) return loss_verdict::irrelevant;
+  if (!was_running && (!is_awaited || (is_async_ && r.shards.empty() && !r.hands_over))) return loss_verdict::irrelevant;
   if (!is_async_ || r.is_client || r.has_program_side || !r.shards.empty() || r.workers.empty())
     return loss_verdict::fatal;
   const bool others_work = std::any_of(roles_.begin(), roles_.end(), [&](const auto& e) {

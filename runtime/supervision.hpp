@@ -146,6 +146,7 @@ class participants {
     std::set<std::uint32_t> workers, shards;
     bool is_client = false;
     bool has_program_side = false;  // a feed or a fetch: the program is here
+    bool hands_over = false;        // a variable, to another node
     std::set<node_id> takers;       // who takes something from it
   };
   std::map<node_id, role> roles_;

@@ -89,6 +89,19 @@ class recovery(harness.cluster_test):
         self.kill(next(n for n in self.nodes if n is not first))
         self.finish(training, wanted)
 
+    def test_nodes_that_are_asked_to_leave_hand_their_work_over(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.begin()
+        for actor in ("shard/0/dense_1/weights", "worker/0/"):
+            node = self.node_of("job", actor)
+            epoch = self.job("job")["epoch"]
+            node.send(signal.SIGTERM)
+            self.assertEqual(node.wait(), 0, node.tail())
+            self.assertGreater(self.job("job")["epoch"], epoch)
+        result = self.finish(training, wanted)
+        self.assertEqual(result["recoveries"], 0, training.tail())
+
     def test_asynchronous_training_applies_every_gradient_once(self):
         self.start_nodes(3)
         training = self.start_training(*self.training_flags, "--update", "async", "--on-failure", "resume", "--name", "job")

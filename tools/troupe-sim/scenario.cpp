@@ -77,6 +77,7 @@ class history {
       if (is_done()) break;
       if (!is_over && cluster_.now_ns() == time)
         return fmt::format("time stands still: actors tell each other messages without end; {} (IN-5)", told_last());
+      if (!is_over && cluster_.now_ns() >= deadline) tell_waits();
       if (!is_over && cluster_.now_ns() >= deadline)
         return fmt::format("no progress for {} s after the last fault: {} losses, {} (IN-5)", simulator::patience_ns / s, losses(), told_last());
       end_faults();
@@ -266,6 +267,19 @@ class history {
     if (!p.notes.empty()) return p.notes.back();
     if (!p.recovering.empty()) return p.recovering.back();
     return "nothing was told";
+  }
+
+  // Of a history without progress: who waits for what.
+  void tell_waits() {
+    for (std::uint32_t i = 0; i < cluster_.processes(); ++i) {
+      if (!cluster_.is_alive(i) || cluster_.is_frozen(i)) continue;
+      for (const auto& a : cluster_.ask(i).actors) {
+        if (a.job.empty() || a.state == actor_state::ended) continue;
+        std::string ports;
+        for (const auto& port : a.ports) ports += fmt::format(" {}{}={}", port.is_waiting ? "*" : "", port.name, port.is_input() ? port.queued : port.credits);
+        verdict_.story.push_back(fmt::format("{}: {} {} is {} after {} steps:{}", a.node, a.kind, a.name, to_string(a.state), a.steps, ports));
+      }
+    }
   }
 
   // After every message: cheap.

@@ -413,13 +413,17 @@ bool sim_cluster::finish() {
   for (auto& p : processes_) {
     network_.thaw(p->host);
     if (*p->has_left) continue;
+    if (p->is_leaving) {  // it was killed, or is about to leave: whom it tells is not us
+      tell(nullptr, p->node, end_node{"the test ends", {}});
+      continue;
+    }
     tell(nullptr, p->node, end_node{"the test ends", program_actor_});
     ++expected;
   }
   bool is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms);
   for (auto& p : processes_) {
     if (*p->has_left) continue;
-    if (p->is_killed) {
+    if (p->is_killed || p->is_leaving) {
       tell(nullptr, p->member_actor, end_actor{});
       continue;
     }
