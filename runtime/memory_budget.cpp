@@ -35,6 +35,8 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
       return times(2 * std::uint64_t{p.edges[a.inputs[0]].credits} + 1, p.edges[a.inputs[0]].spec.size_bytes());
     case actor_kind::shard: {
       std::uint64_t buffers = std::uint64_t{shard_state::slots_wanted(a.shard)} + 1;
+      buffers += a.shard.keeps;                       // the optimizer state of each older version
+      if (a.shard.cuts_at_end) buffers += 2;          // a cut that is being written
       for (const auto& edges : a.outputs) buffers += credits_of(p, edges);
       return times(buffers, a.shard.spec.size_bytes());
     }

@@ -37,7 +37,7 @@ struct ending {
 class history {
  public:
   history(const sim_scenario& sc, sim_tables& tables, const sim_data& data, sim_reference& reference, const planted_bugs* bugs)
-      : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs)), random_(sc.seed ^ 0x51f7) {}
+      : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs)) {}
 
   sim_verdict run() {
     verdict_.violation = live();
@@ -48,7 +48,7 @@ class history {
     verdict_.messages = cluster_.messages();
     verdict_.trace_hash = cluster_.orders();
     thaw_all();
-    if (!cluster_.finish() && verdict_.violation.empty()) verdict_.violation = "an actor outlives its process (IN-9)";
+    if (!cluster_.finish() && verdict_.violation.empty()) verdict_.violation = "an actor outlives its process (IN-7)";
     return verdict_;
   }
 
@@ -313,7 +313,7 @@ class history {
       wrong = left_over(cluster_);
       if (wrong.empty()) return {};
     }
-    return wrong + " (IN-9)";
+    return wrong + " (IN-7)";
   }
 
   // What still stands still or is cut off goes on, and learns that the job is over.
@@ -356,11 +356,11 @@ class history {
     const bool is_damaged = std::any_of(sc_.faults.begin(), sc_.faults.end(), [](const auto& f) { return f.kind == sim_fault_kind::bit_flip; });
     checkpoint_store store(cluster_.disk(), checkpoint_folder, "training");
     auto all = store.list();
-    if (!all) return "the checkpoints cannot be listed: " + all.error().text() + " (IN-8)";
+    if (!all) return "the checkpoints cannot be listed: " + all.error().text() + " (IN-6)";
     for (const auto& c : all->checkpoints) {
       if (is_damaged) continue;
-      if (!c.manifest) return c.problem + " (IN-8)";
-      if (const auto wrong = store.verify(*c.manifest); !wrong.empty()) return wrong.front() + " (IN-8)";
+      if (!c.manifest) return c.problem + " (IN-6)";
+      if (const auto wrong = store.verify(*c.manifest); !wrong.empty()) return wrong.front() + " (IN-6)";
     }
     return {};
   }
@@ -370,7 +370,6 @@ class history {
   const sim_data& data_;
   sim_reference& reference_;
   sim_cluster cluster_;
-  std::mt19937_64 random_;
   std::vector<ending> endings_;
   std::vector<job_progress> told_;         // by programs that were killed
   std::vector<std::uint64_t> first_;       // the steps that the last program began with
