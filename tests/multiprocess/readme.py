@@ -15,6 +15,7 @@ import harness
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
 SHOWN_ELSEWHERE = ("tools/quickstart", "tools/test")  # the quickstart has a test of its own, and this is the other
+OWN_FOLDERS = ("fashion-mnist", "checkpoints")
 
 
 def commands():
@@ -53,7 +54,7 @@ class readme(harness.cluster_test):
         if arguments[:2] == ["show", "actor"]:
             self.assertRegex(arguments[2], r"^\w+[.]")
             arguments[2] = next(a["id"] for a in self.list("actors") if a["kind"] == "node")
-        p = self.start(os.path.basename(program), *[self.path(a) if a == "fashion-mnist" else a for a in arguments])
+        p = self.start(os.path.basename(program), *[self.path(a) if a in OWN_FOLDERS else a for a in arguments])
         if in_background:
             self.address(p)
             if "--cluster" in arguments:
