@@ -64,6 +64,7 @@ class op_logic final : public port_logic {
     if (best == nullptr || self_plan().outputs.size() != 2)
       return error(error_code::failed, fmt::format("variable '{}' is to be handed over, and this node does not keep it", variable));
     handed_ = {best->values, best->velocity};
+    at->second->slots.clear();  // nobody else looks at this copy
     outputs_.resize(2);
     return {};
   }

@@ -90,7 +90,7 @@ void part_table::try_to_place(waiting_place w) {
 void part_table::load(waiting_place w, const plan& p, std::uint32_t own) {
   load_shards ask{w.place.job, w.place.epoch, w.place.checkpoints, p.name, w.place.restore_from, {}, node_.handle()};
   for (const auto& a : p.actors)
-    if (a.kind == actor_kind::shard && a.task == own) ask.variables.push_back(a.shard.variable);
+    if (a.kind == actor_kind::shard && a.task == own && !a.shard.follows) ask.variables.push_back(a.shard.variable);
   kept_.erase(w.place.job);
   w.is_loaded = ask.variables.empty();
   w.is_loading = !w.is_loaded;
@@ -173,21 +173,25 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     if (a.task != own) continue;
     entry.actors.push_back(i);
     context->records[i] = make_record(*context, *job_plan, i, sparse);
-    if (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == hand_over_op)
-      if (const auto at = before.find(a.ops.front().attrs.text("variable")); at != before.end()) {
-        context->handed.insert(*at);
-        kept_[p.job].insert(*at);  // until the epoch is known to go on
-      }
     if (a.kind != actor_kind::shard) continue;
-    ++shards;
+    shards += a.shard.follows ? 0 : 1;
     context->ledgers[i] = std::make_shared<shard_counters>(a.shard.steps.size());
     const auto at = a.shard.restore == restore_kind::kept ? before.find(a.shard.variable) : before.end();
     context->kept[i] = at != before.end() ? at->second : std::make_shared<kept_shard>();
-    if (w.is_loaded && !context->kept[i]->slots.empty()) {  // another schedule may count the same values otherwise
+    if (w.is_loaded && !a.shard.follows && !context->kept[i]->slots.empty()) {  // another schedule may count the same values otherwise
       context->kept[i]->slots[0].version = a.shard.version;
       context->kept[i]->applied = a.shard.start;
     }
     kept_[p.job].insert_or_assign(a.shard.variable, context->kept[i]);
+  }
+  for (const auto i : entry.actors) {
+    const auto& a = job_plan->actors[i];
+    if (a.kind != actor_kind::op || a.ops.empty() || a.ops.front().type != hand_over_op) continue;
+    const auto at = before.find(a.ops.front().attrs.text("variable"));
+    if (at == before.end()) continue;
+    // A copy, which shares the tensors: a shard that is here goes on with its own.
+    context->handed.emplace(at->first, std::make_shared<kept_shard>(*at->second));
+    kept_[p.job].insert(*at);  // until the epoch is known to go on
   }
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
     tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle()});
@@ -383,7 +387,7 @@ std::vector<shard_report> part_table::reports(const part_entry& part) {
   std::vector<shard_report> out;
   for (auto i : part.actors) {
     const auto& l = part.context->ledgers[i];
-    if (l == nullptr) continue;
+    if (l == nullptr || part.context->job_plan->actors[i].shard.follows) continue;  // a replica's are its shard's
     shard_report r{i, {}, {}, {}, {}};
     for (std::size_t w = 0; w < l->received.size(); ++w) {
       r.received.push_back(l->received[w].load(std::memory_order_relaxed));

@@ -225,7 +225,10 @@ class session_impl final : public session {
     const auto nodes = usable(view);
     if (!is_alone_ && nodes.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
     const bool may_share = o.on_failure != failure_policy::stop;
-    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share);
+    if (o.replicas > 1) return error(error_code::usage, fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
+    if (o.replicas > 0 && (is_alone_ || o.on_failure != failure_policy::resume))
+      return error(error_code::usage, "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
+    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0);
     if (!roles) return roles.error();
     auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
     if (!program) return program.error();
@@ -277,6 +280,7 @@ class session_impl final : public session {
     spec.steps = o.steps;
     spec.observe_every = o.observe_every;
     spec.is_recoverable = o.on_failure != failure_policy::stop;
+    spec.has_replicas = o.replicas > 0;
     spec.has_cuts = !o.checkpoints.folder.empty();
     spec.cut_every = o.checkpoints.every_steps;
     spec.tasks = static_cast<std::uint32_t>(where.task_names.size());

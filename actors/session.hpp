@@ -56,6 +56,10 @@ struct training_options {
   // take part of the work.
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
+  // With failure_policy::resume, over a cluster: copies of each variable on other nodes, 0 or 1. A loss is told, and (async) a worker's
+  // push returns, when the copy has the update; the loss of one node takes no such update away. Where there is no other node, there is
+  // no copy until one comes.
+  std::uint32_t replicas = 0;
   checkpoint_options checkpoints{};
   compile_options compile{};        // name, fuse, credits
 };

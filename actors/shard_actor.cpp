@@ -33,6 +33,7 @@ class shard_logic final : public port_logic {
     if (spec_.spec.type != dtype::f32)
       return error(error_code::usage, "variable '" + spec_.variable + "' is " + to_string(spec_.spec) + ": shards hold f32 only");
     workers_ = spec_.steps.size();
+    owes_.resize(forward_ports(spec_));
     is_claimed_.resize(outlets_of_.size());
     arrivals_.resize(workers_);
     if (spec_.restore == restore_kind::handed) return {};
@@ -63,6 +64,7 @@ class shard_logic final : public port_logic {
     if (at->values.spec() != spec_.spec || at->velocity.spec() != spec_.spec)
       return error(error_code::failed, fmt::format("variable '{}' is kept as {}, and is {}", spec_.variable, to_string(at->values.spec()), to_string(spec_.spec)));
     shard_origin origin{*at->version, is_sync ? std::vector<std::uint64_t>(workers_, *at->version) : kept_.applied};
+    expects(is_sync || !spec_.forwards || spec_.handed.empty() || spec_.handed == origin.applied, "a replica begins with what its shard begins with");
     if (origin.applied.size() != workers_) return error(error_code::failed, fmt::format("variable '{}' is kept for other workers", spec_.variable));
     for (std::size_t w = 0; w < workers_; ++w)
       if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) || origin.applied[w] > spec_.steps[w])
@@ -73,7 +75,9 @@ class shard_logic final : public port_logic {
 
   void begin_with(kept_version first, shard_origin origin) {
     state_.emplace(spec_, shard_state::slots_wanted(spec_), origin);
-    kept_.applied = origin.applied.empty() ? std::vector<std::uint64_t>(workers_) : std::move(origin.applied);
+    kept_.applied = spec_.update == update_kind::async && !origin.applied.empty()
+                        ? std::move(origin.applied)
+                        : std::vector<std::uint64_t>(part_->job_plan->workers, spec_.update == update_kind::sync ? origin.version : 0);
     kept_.slots.clear();
     kept_.slots.resize(state_->slots());
     kept_.slots[0] = std::move(first);
@@ -98,12 +102,19 @@ class shard_logic final : public port_logic {
     handed_.version = origin.version;
     begin_with(std::exchange(handed_, {}), std::move(origin));
     publish();
+    for (auto& early : std::exchange(early_, {})) take(early);
     advance();
   }
 
   void on_tensor(tensor_ready& m) override {
     record_.count_in(m.value.size_bytes());
     if (m.port >= workers_) return on_handed(m);
+    if (!state_) return early_.push_back(std::move(m));  // a replica's, whose shard has begun before
+    take(m);
+    advance();
+  }
+
+  void take(tensor_ready& m) {
     auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
     if (!arrived) return fail(arrived.error());
     if (part_->bugs != nullptr) arrivals_[m.port].push_back(++arrived_);
@@ -112,13 +123,12 @@ class shard_logic final : public port_logic {
     else
       give_back(m.port);
     publish();
-    advance();
   }
 
   void on_credit(const credit& m) override {
     ports_.grant(m.outlet);
     const auto reader = ports_.out[m.outlet].output;
-    if (is_claimed_[reader] && claim(reader)) state_->on_credit(reader);
+    if (is_claimed_[reader] && claim(reader)) granted(reader);
     advance();
   }
 
@@ -156,16 +166,34 @@ class shard_logic final : public port_logic {
       gradients_.push_back(std::as_const(head.value).data<float>());
     }
     if (part_->bugs != nullptr && part_->bugs->sums_as_they_come) sort_as_they_came(first, last);
+    if (spec_.forwards) forward(a, first);
     write(a);
-    for (auto i = first; i < last; ++i) ++kept_.applied[i];
+    if (spec_.update == update_kind::sync)
+      std::fill(kept_.applied.begin(), kept_.applied.end(), a.version);
+    else
+      ++kept_.applied[first];
     kept_.is_torn = false;
     for (auto i = first; i < last; ++i) {
       ports_.in[i].queue.pop();
-      give_back(static_cast<std::uint32_t>(i));
+      if (spec_.forwards && spec_.update == update_kind::async)
+        owes_[i] = 1;  // the worker's push returns when it is committed
+      else
+        give_back(static_cast<std::uint32_t>(i));
     }
     update_queue();
     ++fired_;
     record_.count_step();
+  }
+
+  // To the replica: what is about to be applied.
+  void forward(const shard_apply& a, std::size_t first) {
+    const auto port = static_cast<std::uint32_t>(spec_.readers.size() + (a.worker < 0 ? 0 : first));
+    if (gradients_.size() == 1) return emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
+    auto sum = take_spare();
+    sum_gradients(sum.data<float>(), gradients_, static_cast<std::size_t>(spec_.spec.shape.elements()));
+    gradients_.assign(1, std::as_const(sum).data<float>());
+    emit(port, tag{.step = a.step}, sum);
+    keep_spare(std::move(sum));
   }
 
   // The next version, in its slot; in the place of the one before where nobody has that.
@@ -215,7 +243,7 @@ class shard_logic final : public port_logic {
 
   void carry_out(const shard_claim& a) {
     is_claimed_[a.reader] = true;
-    if (claim(a.reader)) state_->on_credit(a.reader);
+    if (claim(a.reader)) granted(a.reader);
   }
 
   void carry_out(const shard_send& a) { emit(a.reader, tag{.step = a.item}, kept_.slots[a.slot].values); }
@@ -232,6 +260,13 @@ class shard_logic final : public port_logic {
       if (!ports_.acquire(i)) return false;
     is_claimed_[reader] = false;
     return true;
+  }
+
+  void granted(std::uint32_t reader) {
+    state_->on_credit(reader);
+    if (reader < spec_.readers.size()) return;
+    const auto worker = reader - static_cast<std::uint32_t>(spec_.readers.size());
+    if (std::exchange(owes_[worker], 0) != 0) give_back(worker);
   }
 
   tensor take_spare() {
@@ -258,10 +293,12 @@ class shard_logic final : public port_logic {
   shard_counters& ledger_;
   std::size_t workers_ = 0;
   kept_version handed_;         // as far as it has come
+  std::vector<tensor_ready> early_;  // gradients that came before; a credit each
   std::vector<tensor> spares_;  // of the variable's spec
   std::vector<const float*> gradients_;
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
   std::uint64_t arrived_ = 0;
+  std::vector<std::uint8_t> owes_;        // async, by worker: a credit that it gets when its last gradient is committed
   std::vector<std::uint8_t> is_claimed_;  // by reader: the state waits for this credit
 };
 

@@ -30,6 +30,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
                                .seed = o.seed,
                                .steps = o.epochs * steps,
                                .on_failure = o.on_failure,
+                               .replicas = o.replicas,
                                .checkpoints = o.checkpoints,
                                .compile = {.name = o.name, .fuse = o.fuse, .credits = o.credits}});
   if (!run) return run.error();

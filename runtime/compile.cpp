@@ -109,7 +109,7 @@ result<void> check_all_trained(const passes::flow& f) {
 result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start, const compile_options& options) {
   auto placed = passes::place(std::move(d), where);
   if (!placed) return std::move(placed.error());
-  auto p = passes::connect(passes::partition(passes::begin(std::move(*placed), start)), options.credits);
+  auto p = passes::connect(passes::partition(passes::begin(std::move(*placed), start, where)), options.credits);
   p.name = options.name;
   for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
     p.tasks.push_back({.name = where.task_names[i], .is_client = i == where.client_task});

@@ -39,6 +39,8 @@ struct training_spec {
   // the loss of every step but the last.
   bool is_recoverable = false;
   // Cuts for checkpoints: where the program asks for one, at the end, and (sync) at every version that cut_every divides.
+  // Every variable has a replica, on the nodes that the placement gives (task_map::replica_task): what is committed survives a node.
+  bool has_replicas = false;
   bool has_cuts = false;
   std::uint64_t cut_every = 0;
   // Which task runs worker i and shard k: indices below `tasks`. Embedded: one task for all, which is the client's too.
@@ -55,13 +57,16 @@ struct task_map {
   std::vector<std::pair<std::string, std::uint32_t>> roles;  // every name that a device wish may use, and its task
   std::vector<std::uint32_t> worker_task, shard_task;
   std::uint32_t client_task = 0;
+  std::vector<std::uint32_t> replica_task{};  // by shard; none, or no_task: without a replica
 };
+inline constexpr std::uint32_t no_task = 0xFFFF'FFFF;
 
-// A variable whose shard moves to another node, and the task of the node that keeps it.
+// A variable that a node keeps and others need, because its shard or replica is placed there: the task of the node that keeps it.
 struct handed_variable {
   std::string variable;
   std::uint32_t task = 0;
-  std::vector<std::uint64_t> applied;  // async: by worker, the gradients in it
+  std::vector<std::uint64_t> applied{};  // async: by worker, the gradients in it
+  bool to_shard = true, to_replica = false;
 };
 
 // Where an epoch begins. The first one: as it is.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -13,7 +14,13 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t claim_again_ns = 1'000'000'000;
+constexpr auto all_steps = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view moved_reason = "its work has moved to other nodes";
+
+bool has_role(const role_map& roles, node_id n) {
+  return std::count(roles.workers.begin(), roles.workers.end(), n) > 0 || std::count(roles.shards.begin(), roles.shards.end(), n) > 0 ||
+         std::count(roles.replicas.begin(), roles.replicas.end(), n) > 0;
+}
 
 std::uint64_t sum(const std::vector<std::uint64_t>& v) { return std::accumulate(v.begin(), v.end(), std::uint64_t{0}); }
 
@@ -54,14 +61,16 @@ void job_coordinator::place() {
   phase_ = job_phase::placing;
   since_ = now_;
   if (setup_.program) {
+    choose_handed();
     std::vector<node_id> others;
-    for (const auto& [variable, n] : handed_) others.push_back(n);
+    for (const auto& [variable, h] : handed_) others.push_back(h.from);
     const auto where = place_roles(roles_, setup_.client, others);
     start_.handed.clear();
-    for (const auto& [variable, n] : handed_) {
-      const auto task = std::find(where.nodes.begin(), where.nodes.end(), n) - where.nodes.begin();
-      start_.handed.push_back({variable, static_cast<std::uint32_t>(task), holders_.at(variable).second.applied});
+    for (const auto& [variable, h] : handed_) {
+      const auto task = std::find(where.nodes.begin(), where.nodes.end(), h.from) - where.nodes.begin();
+      start_.handed.push_back({variable, static_cast<std::uint32_t>(task), h.applied, h.to_shard, h.to_replica});
     }
+    lag_ = std::any_of(roles_.replicas.begin(), roles_.replicas.end(), [](auto n) { return raw(n) != 0; }) ? 2 : 1;
     auto placed = setup_.program->place(where, start_);
     if (!placed) return fail(at_node({}, placed.error().text()));
     plan_ = std::make_shared<const plan>(std::move(*placed));
@@ -83,7 +92,7 @@ void job_coordinator::place() {
   is_local_part_there_ = false;
   savers_.clear();
   for (const auto& a : plan_->actors)
-    if (a.kind == actor_kind::shard) savers_.insert(nodes_[a.task]);
+    if (a.kind == actor_kind::shard && !a.shard.follows) savers_.insert(nodes_[a.task]);
   const auto bytes = encode(*plan_);
   if (bytes.size() > message_bytes_max_ && !(awaited_.size() == 1 && has_local_part_))
     return fail(at_node({}, fmt::format("its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
@@ -113,6 +122,7 @@ void job_coordinator::start_if_placed() {
   phase_ = job_phase::running;
   since_ = now_;
   for (auto n : parties_->running()) send(n, start_part{setup_.id});
+  if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0) note("variables have no replica until another node comes");
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
   tell({job_event_kind::resumed, from, 0, 0, fmt::format("goes on from step {} (epoch {})", from, epoch_)});
@@ -145,14 +155,19 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
     tell({job_event_kind::loss, step, 0, loss, {}});
 }
 
-// The loss of step t + 1 was computed from version t + 1 of every variable, so that step t is committed.
+// The loss of step t + 1 was computed from version t + 1 of every variable. Where they have replicas, these have version t then: a shard
+// takes a step up when its replica has the one before.
 void job_coordinator::commit(std::uint64_t step, float loss) {
-  flush_losses();
   held_losses_.emplace_back(step, loss);
+  flush_losses(step + 1 - std::min(step + 1, lag_));
 }
 
-void job_coordinator::flush_losses() {
-  for (const auto& [step, loss] : std::exchange(held_losses_, {})) tell({job_event_kind::loss, step, 0, loss, {}});
+// Of steps below, and of all of them with the greatest number.
+void job_coordinator::flush_losses(std::uint64_t below) {
+  while (!held_losses_.empty() && held_losses_.front().first < below) {
+    tell({job_event_kind::loss, held_losses_.front().first, 0, held_losses_.front().second, {}});
+    held_losses_.pop_front();
+  }
 }
 
 void job_coordinator::on_ended(node_id from, const part_ended& p) {
@@ -172,7 +187,7 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
 
 void job_coordinator::finish_if_ended() {
   if (phase_ != job_phase::running || !parties_->all_over() || !manifests_open_.empty() || !manifests_due_.empty()) return;
-  flush_losses();
+  flush_losses(all_steps);
   end(std::string(job_done_reason));
   tell({.kind = job_event_kind::finished});
 }
@@ -381,10 +396,10 @@ void job_coordinator::place_next() {
   const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
   if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all);
   choose_handed();
+  releases_.clear();
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end())) {
-    if (!is_alive(n) || n == setup_.client || std::count(roles_.workers.begin(), roles_.workers.end(), n) || std::count(roles_.shards.begin(), roles_.shards.end(), n))
-      continue;
-    const bool hands_over = std::any_of(handed_.begin(), handed_.end(), [&](const auto& h) { return h.second == n; });
+    if (!is_alive(n) || n == setup_.client || has_role(roles_, n)) continue;
+    const bool hands_over = std::any_of(handed_.begin(), handed_.end(), [&](const auto& h) { return h.second.from == n; });
     if (hands_over)
       releases_.insert(n);
     else
@@ -395,15 +410,33 @@ void job_coordinator::place_next() {
   place();
 }
 
-// Variables whose shard is not where they are kept.
+// Whether that node can begin with what it keeps itself. Asynchronous versions of a shard and its replica differ, since gradients are
+// added up in another order: both begin with one of them.
+bool job_coordinator::keeps(node_id n, const std::string& variable) const {
+  if (holders_.at(variable).first == n) return true;
+  const auto at = kept_.find(n);
+  if (at == kept_.end() || setup_.program->spec().update == update_kind::async) return false;
+  return std::any_of(at->second.begin(), at->second.end(), [&](const kept_report& k) {
+    return k.variable == variable && std::binary_search(k.versions.begin(), k.versions.end(), start_.version);
+  });
+}
+
+// Variables whose shard or replica is not where they are kept. What comes from a checkpoint is read by the shard's node.
 void job_coordinator::choose_handed() {
   handed_.clear();
-  releases_.clear();
-  if (start_.restore != restore_kind::kept || needs_checkpoint_ || !restore_from_.empty()) return;
+  if (start_.restore != restore_kind::kept || needs_checkpoint_) return;
   const auto variables = setup_.program->variables();
   const auto shards = setup_.program->shard_of_variables();
-  for (std::size_t v = 0; v < variables.size(); ++v)
-    if (const auto& [node, kept] = holders_.at(variables[v].first); node != roles_.shards[shards[v]]) handed_.emplace(variables[v].first, node);
+  for (std::size_t v = 0; v < variables.size(); ++v) {
+    const auto& name = variables[v].first;
+    const auto shard = roles_.shards[shards[v]];
+    const auto replica = shards[v] < roles_.replicas.size() ? roles_.replicas[shards[v]] : node_id{};
+    const auto is_read = !restore_from_.empty();
+    handover h{is_read ? shard : holders_.at(name).first, is_read ? start_.worker_steps : holders_.at(name).second.applied};
+    h.to_shard = !is_read && !keeps(shard, name);
+    h.to_replica = raw(replica) != 0 && (is_read || !keeps(replica, name));
+    if (h.to_shard || h.to_replica) handed_.emplace(name, std::move(h));
+  }
 }
 
 // A loss of the epoch proves that every shard has begun.
@@ -446,8 +479,9 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
   }
   epoch_ = *epoch;
   const auto is_there = [&](node_id n) { return is_alive(n); };
-  const bool has_givers = std::all_of(handed_.begin(), handed_.end(), [&](const auto& h) { return is_there(h.second); });
-  if (!has_givers || !std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there))
+  const bool has_givers = std::all_of(handed_.begin(), handed_.end(), [&](const auto& h) { return is_there(h.second.from); });
+  if (!has_givers || !std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there) ||
+      !std::all_of(roles_.replicas.begin(), roles_.replicas.end(), [&](auto n) { return raw(n) == 0 || is_there(n); }))
     return place_next();  // somebody has died meanwhile
   if (needs_checkpoint_ && newest) {
     start_ = start_of(*newest);
@@ -455,6 +489,7 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
   } else if (needs_checkpoint_) {
     note("variables are lost with their node, and there is no checkpoint yet: back to step 0");
   }
+  needs_checkpoint_ = false;
   place();
 }
 
@@ -489,7 +524,7 @@ void job_coordinator::fail(failure f) {
   failures_ = failure_log(setup_.name);
   failures_.add(std::move(f));
   cause_ = failures_.line();
-  flush_losses();
+  flush_losses(all_steps);
   end(cause_);
   tell({job_event_kind::failed, 0, 0, 0, cause_});
 }

@@ -26,7 +26,7 @@
 //       told stop).
 // JC-3  Reports of another epoch than the current one change nothing but the ledger.
 // JC-4  The program gets each step's loss once, in order (sync), and of a job that is resumed only when the step is committed:
-//       when every shard has applied it.
+//       when every shard has applied it, and every replica.
 //       A checkpoint becomes visible when the program has got the losses of all steps that are in it.
 // JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts what was made again.
 // JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not answer for answer_max_ns.
@@ -40,6 +40,7 @@
 #include "runtime/supervision.hpp"
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -168,6 +169,11 @@ class job_coordinator {
   const std::string& cause() const noexcept { return cause_; }
 
  private:
+  struct handover {
+    node_id from{};
+    std::vector<std::uint64_t> applied{};
+    bool to_shard = false, to_replica = false;
+  };
   struct open_cut {
     std::map<node_id, part_saved> parts;
     std::string error;
@@ -193,6 +199,7 @@ class job_coordinator {
   void choose_start();
   void claim();
   void forget(node_id n);
+  bool keeps(node_id n, const std::string& variable) const;
   void choose_handed();
   void release_handed();
   void place_next();
@@ -201,7 +208,7 @@ class job_coordinator {
   std::vector<member_info> living_nodes() const;
   std::optional<role_map> better_roles() const;
   void commit(std::uint64_t step, float loss);
-  void flush_losses();
+  void flush_losses(std::uint64_t below);
   void exclude(node_id n);
   void finish_cut(std::uint64_t step);
   void write_manifests();
@@ -234,7 +241,8 @@ class job_coordinator {
   std::vector<std::uint64_t> first_steps_;   // of the first epoch
   std::map<node_id, std::vector<kept_report>> kept_;  // in answers to halt
   std::map<std::string, std::pair<node_id, kept_report>> holders_;  // of the variables that the next epoch begins with
-  std::map<std::string, node_id> handed_;    // variables that move, and the node that keeps them
+  std::map<std::string, handover> handed_;   // what moves, by variable
+  std::uint64_t lag_ = 1;                    // the loss of step t + lag_ shows that step t is committed
   std::set<node_id> releases_;               // nodes that have nothing to do any more once the epoch goes on
   std::set<node_id> leaving_;
   std::uint64_t data_messages_ = 0, recoveries_ = 0;
@@ -242,7 +250,7 @@ class job_coordinator {
   restart_limiter limiter_;
   std::string incident_;                     // why there is a recovery; empty: it was planned
   std::vector<std::uint64_t> next_loss_;     // by worker: first step whose loss the program has not got
-  std::vector<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
+  std::deque<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
   std::vector<std::uint64_t> made_;          // by worker: first step whose loss did not come in this epoch
   std::vector<std::uint64_t> ahead_;         // async, by worker: steps that some variable has from the epoch before
   std::string cause_;

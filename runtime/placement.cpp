@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace troupe {
 
@@ -26,20 +27,40 @@ class balancer {
  public:
   balancer(role_map roles, std::span<const member_info> nodes) : roles_(std::move(roles)), nodes_(nodes) {
     for (const auto& n : nodes) load_[n.id] = 0;
+    for (std::size_t k = 0; k < roles_.replicas.size(); ++k)
+      if (!load_.contains(roles_.shards[k]) && load_.contains(roles_.replicas[k])) roles_.shards[k] = std::exchange(roles_.replicas[k], {});
     settle(roles_.workers, worker_load);
     settle(roles_.shards, shard_load);
+    settle(roles_.replicas, shard_load);
     house(roles_.workers, nodes_.working, worker_load);
     house(roles_.shards, nodes_.serving, shard_load);
+    house_replicas();
   }
 
   role_map run(rebalancing what) {
     while (what != rebalancing::none && (move_one(roles_.workers, nodes_.working, worker_load) ||
                                          (what == rebalancing::all && move_one(roles_.shards, nodes_.serving, shard_load)))) {
     }
+    house_replicas();
     return std::move(roles_);
   }
 
  private:
+  // Those that have no place, or that their shard has come to.
+  void house_replicas() {
+    for (std::size_t k = 0; k < roles_.replicas.size(); ++k) {
+      auto& n = roles_.replicas[k];
+      if (n == roles_.shards[k]) load_.at(n) -= shard_load, n = {};
+      if (raw(n) != 0) continue;
+      auto where = nodes_.serving;
+      std::erase(where, roles_.shards[k]);
+      if (where.empty()) where = nodes_.working;
+      std::erase(where, roles_.shards[k]);
+      if (where.empty()) continue;
+      n = least(where);
+      load_.at(n) += shard_load;
+    }
+  }
   void settle(std::vector<node_id>& roles, std::uint32_t load) {
     for (auto& n : roles) {
       if (auto at = load_.find(n); at != load_.end())
@@ -85,7 +106,7 @@ std::vector<member_info> nodes_in_order(std::span<const member_info> members) {
 }
 
 result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
-                             bool may_share) {
+                             bool may_share, bool has_replicas) {
   if (workers == 0 || shards == 0) return error(error_code::usage, "a training job has at least one worker and one shard");
   if (nodes.empty()) return role_map{std::vector<node_id>(workers, client), std::vector<node_id>(shards, client)};
   const candidates c(nodes);
@@ -96,7 +117,9 @@ result<role_map> first_roles(std::span<const member_info> nodes, node_id client,
   role_map out;
   for (std::uint32_t w = 0; w < workers; ++w) out.workers.push_back(c.working[w % c.working.size()]);
   for (std::uint32_t k = 0; k < shards; ++k) out.shards.push_back(c.serving[k % c.serving.size()]);
-  return out;
+  if (!has_replicas) return out;
+  out.replicas.resize(shards);
+  return balancer(std::move(out), nodes).run(rebalancing::none);
 }
 
 role_map next_roles(const role_map& before, std::span<const member_info> nodes, rebalancing what) {
@@ -120,6 +143,8 @@ training_placement place_roles(const role_map& roles, node_id client, std::span<
     out.worker_task.push_back(task(roles.workers[w], fmt::format("/job:worker/task:{}", w)));
   for (std::uint32_t k = 0; k < roles.shards.size(); ++k)
     out.shard_task.push_back(task(roles.shards[k], fmt::format("/job:ps/task:{}", k)));
+  for (std::uint32_t k = 0; k < roles.replicas.size(); ++k)
+    out.replica_task.push_back(raw(roles.replicas[k]) == 0 ? no_task : task(roles.replicas[k], fmt::format("/job:replica/task:{}", k)));
   out.client_task = task(client, "/job:client/task:0");
   for (std::size_t i = 0; i < others.size(); ++i)
     if (!task_of.contains(others[i])) task(others[i], fmt::format("/job:leaving/task:{}", i));

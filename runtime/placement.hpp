@@ -5,6 +5,7 @@
 //
 // PM-1  Who has a living node keeps it, but for what rebalancing moves.
 // PM-2  Shards are on `ps` nodes while there is one, workers never are while there is another node.
+// PM-3  A replica is never on its shard's node. Where a shard's node is gone and its replica's is not, the replica becomes the shard.
 
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
@@ -18,6 +19,7 @@ namespace troupe {
 // Who runs each logical worker and each shard.
 struct role_map {
   std::vector<node_id> workers, shards;
+  std::vector<node_id> replicas{};  // by shard; 0: there is no node for it; empty: none are wanted
   friend bool operator==(const role_map&, const role_map&) = default;
 };
 
@@ -29,13 +31,13 @@ struct training_placement : task_map {
 // from the last. Without nodes everything runs at the client. More workers than nodes: they share where `may_share` says so,
 // else a usage error with both numbers.
 result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
-                             bool may_share);
+                             bool may_share, bool has_replicas = false);
 
 enum class rebalancing : std::uint8_t { none, workers, all };
 
 // The same workers and shards on `nodes` (not empty), which need not be those of `before`. Who has lost its node goes to the
 // one that has least to do; then `what` may move from the node that has most, as long as that makes the busiest one less
-// busy. A worker counts as two shards.
+// busy. A worker counts as two shards or replicas.
 role_map next_roles(const role_map& before, std::span<const member_info> nodes, rebalancing what);
 
 // One task for each node that has a role, named by its first one, one for the client, and one for each of `others`, which only hand

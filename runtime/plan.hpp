@@ -118,8 +118,15 @@ struct shard_spec {
   // Of a job that writes checkpoints:
   std::uint64_t cut_every = 0;        // sync: a cut at every version that this divides; 0: only where a gradient is marked
   bool cuts_at_end = false;           // a last one when all gradients are applied
+  // Of a job with replicas: what is applied goes on to the variable's replica, a shard on another node that has no readers, at one more
+  // output port (sync: the gradients' sum) or one per logical worker (async: each gradient); see forward_ports().
+  bool forwards = false;
+  bool follows = false;               // it is the replica; sync: its only input port takes the sums
   friend bool operator==(const shard_spec&, const shard_spec&) = default;
 };
+
+// Output ports of a shard that lead to its replica; they come behind those of its readers.
+std::size_t forward_ports(const shard_spec& s) noexcept;
 
 struct port_ref {
   std::uint32_t actor = 0;

@@ -78,6 +78,11 @@ result<void> check_start(const planned_actor& a) {
       return blame(a, "PL-6", fmt::format("worker {} starts at step {} of {}, and the variable at version {}", w, s.start[w], s.steps[w], s.version));
   if (s.restore == restore_kind::handed && s.update == update_kind::async && s.handed.size() != s.steps.size())
     return blame(a, "PL-6", fmt::format("what is handed over says of {} workers what is in it, of {}", s.handed.size(), s.steps.size()));
+  if (s.forwards && s.update == update_kind::async && !s.handed.empty() && s.handed.size() != s.steps.size())
+    return blame(a, "PL-6", fmt::format("its replica begins with {} counts of gradients for {} workers", s.handed.size(), s.steps.size()));
+  for (std::size_t w = 0; w < std::min(s.handed.size(), s.steps.size()); ++w)
+    if (s.handed[w] > s.steps[w] || s.handed[w] < (s.start.empty() ? 0 : s.start[w]))
+      return blame(a, "PL-6", fmt::format("it begins with {} gradients of worker {}, which are {}", s.handed[w], w, s.steps[w]));
   if (s.start.empty() && s.version != 0) return blame(a, "PL-6", fmt::format("it starts at version {}, and its workers at step 0", s.version));
   return {};
 }
@@ -86,12 +91,14 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   const auto& s = a.shard;
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
     return blame(a, "PL-1", "its variable is not one");
-  if (s.steps.empty() || s.steps.size() != p.workers || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? 2 : 0))
+  const auto sources = s.follows && s.update == update_kind::sync ? 1 : p.workers;
+  if (s.follows && (s.forwards || !s.readers.empty())) return blame(a, "PL-1", "a replica has readers, or a replica");
+  if (s.steps.empty() || s.steps.size() != sources || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? 2 : 0))
     return blame(
         a, "PL-1",
         fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));
-  if (a.outputs.size() != s.readers.size())
-    return blame(a, "PL-1", fmt::format("{} outputs for {} readers", a.outputs.size(), s.readers.size()));
+  if (a.outputs.size() != s.readers.size() + forward_ports(s))
+    return blame(a, "PL-1", fmt::format("{} outputs for {} readers and a replica with {} inputs", a.outputs.size(), s.readers.size(), forward_ports(s)));
   if (s.update == update_kind::sync &&
       std::adjacent_find(s.steps.begin(), s.steps.end(), std::not_equal_to<>()) != s.steps.end())
     return blame(a, "PL-1", "synchronous workers have different numbers of steps");

@@ -130,6 +130,8 @@ class encoder {
     auto handed = to.initHanded(size(s.handed));
     for (unsigned i = 0; i < handed.size(); ++i) handed.set(i, s.handed[i]);
     to.setKeeps(s.keeps);
+    to.setForwards(s.forwards);
+    to.setFollows(s.follows);
     to.setCutEvery(s.cut_every);
     to.setCutsAtEnd(s.cuts_at_end);
   }
@@ -297,6 +299,8 @@ class decoder {
     spend(handed.size(), 1);
     for (const auto n : handed) s.handed.push_back(n);
     s.keeps = r.getKeeps();
+    s.forwards = r.getForwards();
+    s.follows = r.getFollows();
     s.cut_every = r.getCutEvery();
     s.cuts_at_end = r.getCutsAtEnd();
     return s;

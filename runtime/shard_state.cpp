@@ -45,6 +45,7 @@ shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shar
     expects(spec.update == update_kind::async || applied == version_, "a synchronous version is a number of steps");
     ledger_[w].received = ledger_[w].applied = applied;
   }
+  forwards_.resize(forward_ports(spec));
   readers_.reserve(spec.readers.size());
   for (const auto& r : spec_.readers) {
     expects(r.worker < static_cast<std::int32_t>(spec.steps.size()), "a reader's worker exists");
@@ -91,8 +92,8 @@ void shard_state::on_saved() {
 }
 
 void shard_state::on_credit(std::uint32_t reader) {
-  expects(reader < readers_.size(), "a reader exists");
-  auto& r = readers_[reader];
+  expects(reader < readers_.size() + forwards_.size(), "a reader exists");
+  auto& r = reader < readers_.size() ? readers_[reader] : forwards_[reader - readers_.size()];
   expects(r.is_claimed && !r.has_credit, "SS-5: a credit answers a claim");
   r.is_claimed = false;
   r.has_credit = true;
@@ -226,6 +227,7 @@ bool shard_state::has_gradients() const noexcept {
 // Cuts and sends come before applies: they need the versions that applies write over.
 std::optional<shard_action> shard_state::next() {
   if (has_failed_) return std::nullopt;
+  if (auto claim = next_claim()) return claim;
   const auto cut = cut_due();
   if (cut && !is_saving_) {
     is_saving_ = true;
@@ -235,6 +237,13 @@ std::optional<shard_action> shard_state::next() {
   }
   if (auto item = next_item()) return item;
   return cut ? std::nullopt : next_apply();
+}
+
+std::optional<shard_action> shard_state::next_claim() {
+  const auto at = std::find_if(forwards_.begin(), forwards_.end(), [](const auto& f) { return !f.is_claimed && !f.has_credit; });
+  if (at == forwards_.end()) return std::nullopt;
+  at->is_claimed = true;
+  return shard_claim{static_cast<std::uint32_t>(readers_.size() + static_cast<std::size_t>(at - forwards_.begin()))};
 }
 
 std::optional<shard_action> shard_state::next_item() {
@@ -253,8 +262,13 @@ std::optional<shard_action> shard_state::next_item() {
   return std::nullopt;
 }
 
+// Whose gradient is applied next; sync: all.
+std::int32_t shard_state::next_worker() const noexcept {
+  return spec_.update == update_kind::async ? static_cast<std::int32_t>(*next_arrival()) : -1;
+}
+
 std::optional<shard_action> shard_state::next_apply() {
-  if (!has_gradients()) return std::nullopt;
+  if (!has_gradients() || !may_forward(next_worker())) return std::nullopt;
   const auto to = target_slot();
   if (!to) return std::nullopt;
   shard_apply action{.from = current_, .to = *to, .version = version_ + 1};
@@ -267,6 +281,7 @@ std::optional<shard_action> shard_state::next_apply() {
     action.step = version_;
     for (auto& l : ledger_) ++l.applied;
   }
+  if (!forwards_.empty()) forwards_[forward_of(action.worker)].has_credit = false;
   current_ = *to;
   slots_[current_] = ++version_;
   return action;
@@ -302,6 +317,8 @@ shard_wait shard_state::wait_for_gradient() const noexcept {
 shard_wait shard_state::waiting() const noexcept {
   if (has_failed_) return {};
   if (is_saving_ && (cut_due() || all_applied())) return {shard_wait::kind::cut, 0, *cut_};
+  if (has_gradients() && !may_forward(next_worker()))
+    return {shard_wait::kind::credit, static_cast<std::uint32_t>(readers_.size() + forward_of(next_worker())), version_};
   if (has_gradients() || all_applied()) return wait_for_reader();
   return wait_for_gradient();
 }

@@ -12,6 +12,9 @@
 // An epoch that goes on where another ended begins with what the shard had then (shard_origin). Where the spec says so, the
 // versions before the current one stay in their slots, so that all shards of a job can go back to one that each of them has.
 //
+// A shard that forwards sends each apply on to its replica as well, which is a shard without readers: the sum of the step's gradients
+// (sync) or the gradient (async). A port to a replica has one credit, which comes back when the replica has applied the item.
+//
 // A cut is a version that is saved for a checkpoint. sync: where spec.cut_every divides the version, or where a worker's gradient
 // with a mark says "the version that I am computed from". async: after a worker's marked gradient came, its later ones wait until
 // those of all other workers have come that belong to the cut (Chandy, Lamport 1985, with the channels empty at the cut).
@@ -38,6 +41,9 @@
 //       writes.
 // SS-9  The values of a cut hold exactly the gradients of steps < step_w of each worker w, the same on all shards. A cut is saved
 //       before the next one is given out; meanwhile applies wait only for a next one that is due.
+// SS-10 An apply takes the credit of its port to the replica; so the replica has all that went before on that port. Claims for these
+//       ports are made as soon as there is none (their readers are numbered behind the spec's), so that on_credit() tells of each
+//       item that it is committed.
 
 #include "runtime/plan.hpp"
 #include "schema/error.hpp"
@@ -166,6 +172,10 @@ class shard_state {
   bool is_marked(std::size_t worker) const noexcept;
   std::vector<std::uint32_t>::const_iterator next_arrival() const noexcept;
   std::optional<std::uint64_t> cut_due() const noexcept;
+  std::size_t forward_of(std::int32_t worker) const noexcept { return worker < 0 ? 0 : static_cast<std::size_t>(worker); }
+  bool may_forward(std::int32_t worker) const noexcept { return forwards_.empty() || forwards_[forward_of(worker)].has_credit; }
+  std::int32_t next_worker() const noexcept;
+  std::optional<shard_action> next_claim();
   std::optional<shard_action> next_item();
   std::optional<shard_action> next_apply();
   shard_wait wait_for_gradient() const noexcept;
@@ -175,6 +185,7 @@ class shard_state {
   std::vector<shard_ledger> ledger_;
   std::vector<std::uint8_t> lost_;       // by worker
   std::vector<reader_state> readers_;
+  std::vector<reader_state> forwards_;   // claims and credits of the ports to the replica
   std::vector<std::uint64_t> slots_;     // the version in each
   std::vector<std::uint32_t> arrivals_;  // async: workers of the queued gradients, oldest first
   std::vector<std::uint64_t> marks_;     // by worker: 1 + the step whose gradient carried the last mark; 0: none

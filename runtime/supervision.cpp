@@ -103,7 +103,7 @@ std::string failure_log::line() const {
 std::vector<std::int32_t> worker_tasks(const plan& p) {
   std::vector<std::int32_t> out(p.workers, -1);
   for (const auto& a : p.actors) {
-    if (a.kind != actor_kind::shard) continue;
+    if (a.kind != actor_kind::shard || a.shard.follows) continue;
     for (std::size_t w = 0; w < std::min<std::size_t>(out.size(), a.inputs.size()); ++w)
       out[w] = static_cast<std::int32_t>(maker(p, a.inputs[w]).task);
   }
@@ -120,7 +120,7 @@ participants::participants(const plan& p, std::span<const node_id> nodes)
   }
   for (const auto& a : p.actors) {
     auto& r = roles_.at(nodes[a.task]);
-    if (a.kind == actor_kind::shard) r.shards.insert(a.shard.shard);
+    if (a.kind == actor_kind::shard) (a.shard.follows ? r.replicas : r.shards).insert(a.shard.shard);
     r.hands_over = r.hands_over || (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == hand_over_op);
     if (a.kind == actor_kind::feed || a.kind == actor_kind::fetch) r.has_program_side = true;
   }
@@ -145,8 +145,8 @@ loss_verdict participants::lose(node_id n) {
   const auto& r = at->second;
   // What it has made may still be on its way, and then it is lost.
   const bool is_awaited = std::any_of(r.takers.begin(), r.takers.end(), [&](node_id t) { return running_.contains(t); });
-  if (!was_running && (!is_awaited || (is_async_ && r.shards.empty() && !r.hands_over))) return loss_verdict::irrelevant;
-  if (!is_async_ || r.is_client || r.has_program_side || !r.shards.empty() || r.workers.empty())
+  if (!was_running && (!is_awaited || (is_async_ && r.shards.empty() && r.replicas.empty() && !r.hands_over))) return loss_verdict::irrelevant;
+  if (!is_async_ || r.is_client || r.has_program_side || !r.shards.empty() || !r.replicas.empty() || r.workers.empty())
     return loss_verdict::fatal;
   const bool others_work = std::any_of(roles_.begin(), roles_.end(), [&](const auto& e) {
     return !e.second.workers.empty() && !lost_.contains(e.first);
@@ -167,6 +167,7 @@ std::string participants::describe(node_id n) const {
   for (const auto& t : at->second.tasks) append(tasks, t);
   for (auto w : at->second.workers) append(what, fmt::format("worker {}", w));
   for (auto s : at->second.shards) append(what, fmt::format("shard {}", s));
+  for (auto s : at->second.replicas) append(what, fmt::format("replica {}", s));
   if (at->second.is_client || at->second.has_program_side) append(what, "the program's side");
   return what.empty() ? tasks : fmt::format("{} ({})", tasks, what);
 }

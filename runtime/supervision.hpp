@@ -143,7 +143,7 @@ class participants {
  private:
   struct role {
     std::vector<std::string> tasks;
-    std::set<std::uint32_t> workers, shards;
+    std::set<std::uint32_t> workers, shards, replicas;
     bool is_client = false;
     bool has_program_side = false;  // a feed or a fetch: the program is here
     bool hands_over = false;        // a variable, to another node

@@ -77,6 +77,8 @@ struct Shard {
   isRecoverable @18 :Bool;
   isSaved @19 :Bool;
   handed @20 :List(UInt64);   # per logical worker
+  forwards @21 :Bool;         # to a replica
+  follows @22 :Bool;          # it is one
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

@@ -73,6 +73,8 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   app.add_option("--on-failure", on_failure, "What to do when a node or an actor fails. stop: end; restart: begin again; resume: go on, with what the "
                                              "other nodes hold, else from the newest checkpoint. Then workers may share nodes, and nodes that join get work")
       ->check(CLI::IsMember({"stop", "restart", "resume"}))->capture_default_str();
+  app.add_option("--replicas", o.replicas, "With --on-failure resume and --cluster: copies of each variable on other nodes, so that the loss of "
+                                           "a node takes no committed step away")->check(CLI::Range(0, 1))->capture_default_str();
   app.add_option("--checkpoint", o.checkpoints.folder, "Save checkpoints in this folder, which every node reaches under the same path");
   app.add_option("--checkpoint-every", every, "How often: steps (500), or time (20s). Without it, at the end only");
   app.add_option("--checkpoint-keep", o.checkpoints.keep, "How many of them stay, the newest ones")->check(CLI::Range(1, 1000))->capture_default_str();
@@ -93,6 +95,8 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   o.update = update == "sync" ? update_kind::sync : update_kind::async;
   o.fuse = fuse == "on";
   o.on_failure = on_failure == "stop" ? failure_policy::stop : on_failure == "restart" ? failure_policy::restart : failure_policy::resume;
+  if (o.replicas > 0 && (o.on_failure != failure_policy::resume || (o.cluster.empty() && o.join.empty())))
+    usage_error("--replicas needs --on-failure resume and --cluster: they are for jobs that go on after the loss of a node");
   set_checkpoints(o.checkpoints, every);
   if (app.count("--cluster") > 0 && o.cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
   if (o.cluster.empty() && (!o.join.empty() || !o.token_file.empty())) o.cluster = "default";

@@ -25,6 +25,7 @@ struct classifier_options {
   std::int64_t batch = 128;
   std::string losses, save, name = "classifier";
   failure_policy on_failure = failure_policy::stop;
+  std::uint32_t replicas = 0;
   checkpoint_options checkpoints;
   bool fuse = true, json = false;
   std::shared_ptr<scratch_folder> made_data;

@@ -61,6 +61,17 @@ void sgd_momentum(const float* w_in, float* w_out, const float* v_in, float* v_o
   }
 }
 
+void sum_gradients(float* out, std::span<const float* const> gradients, std::size_t n) noexcept {
+  if (gradients.empty()) return zeros_init({out, n});
+  if (gradients.size() == 1) return static_cast<void>(std::copy_n(gradients[0], n, out));
+  const float *a = gradients[0], *b = gradients[1];
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+  for (const auto* more : gradients.subspan(2))
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < n; ++i) out[i] += more[i];
+}
+
 void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit,
                   std::uint64_t first) noexcept {
   const std::uint64_t key = XXH3_64bits_withSeed(variable.data(), variable.size(), seed);

@@ -21,6 +21,9 @@ inline void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::
   sgd_momentum(w_in, w_out, velocity, velocity, gradients, n, learning_rate, momentum);
 }
 
+// out = gradients[0] + gradients[1] + ... (in this order): sgd_momentum() of the sum alone has the bits of that of all of them.
+void sum_gradients(float* out, std::span<const float* const> gradients, std::size_t n) noexcept;
+
 // Uniform in [-limit, limit): element i of `out` is a pure function of (seed, variable, first + i), so that any part
 // of a variable can be made anywhere. The generator is splitmix64 (Steele, Lea, Flood: Fast Splittable
 // Pseudorandom Number Generators, 2014) as a counter: mix(key + (index + 1) * 0x9E3779B97F4A7C15), with

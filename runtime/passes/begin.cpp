@@ -38,9 +38,45 @@ draft_actor make_hand_over(const draft_actor& shard, const handed_variable& h) {
   return a;
 }
 
+// Follows shard `from`, which comes to forward to it. A step is taken up only when the one before is in the replica (awaits_receipt).
+draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task) {
+  auto& s = shard.planned.shard;
+  s.forwards = true;
+  draft_actor a;
+  a.owner = owner_kind::shard;
+  a.index = shard.index;
+  a.planned = shard.planned;
+  a.planned.name = "replica/0/" + s.variable;
+  a.planned.task = task;
+  a.planned.awaits_receipt = true;
+  a.planned.output_specs.clear();
+  auto& r = a.planned.shard;
+  r.forwards = false;
+  r.follows = true;
+  r.readers.clear();
+  r.cut_every = 0;
+  r.cuts_at_end = false;
+  if (r.update == update_kind::sync) {
+    r.steps.resize(1);
+    if (!r.start.empty()) r.start.resize(1);
+  }
+  for (std::uint32_t port = 0; port < forward_ports(s); ++port) {
+    a.from.push_back({from, static_cast<std::uint32_t>(s.readers.size()) + port});
+    shard.planned.output_specs.push_back(s.spec);
+  }
+  return a;
+}
+
+void hand_to(draft_actor& shard, const handed_variable& h, std::uint32_t from) {
+  shard.planned.shard.restore = restore_kind::handed;
+  shard.planned.shard.handed = h.applied;
+  shard.from.push_back({from, 0});
+  shard.from.push_back({from, 1});
+}
+
 }  // namespace
 
-draft begin(draft d, const epoch_start& start) {
+draft begin(draft d, const epoch_start& start, const places& where) {
   const auto count = d.actors.size();
   for (std::size_t i = 0; i < count; ++i) {
     auto& p = d.actors[i].planned;
@@ -55,14 +91,19 @@ draft begin(draft d, const epoch_start& start) {
     }
     begin_shard(p.shard, start);
     const auto h = std::find_if(start.handed.begin(), start.handed.end(), [&](const auto& x) { return x.variable == p.shard.variable; });
-    if (h == start.handed.end()) continue;
-    p.shard.restore = restore_kind::handed;
-    p.shard.handed = h->applied;
-    const auto from = static_cast<std::uint32_t>(d.actors.size());
-    auto source = make_hand_over(d.actors[i], *h);
-    d.actors[i].from.push_back({from, 0});
-    d.actors[i].from.push_back({from, 1});
-    d.actors.push_back(std::move(source));
+    const auto is_handed = h != start.handed.end();
+    if (is_handed) p.shard.handed = h->applied;  // what the replica has not to be sent
+    const auto k = d.actors[i].index;
+    const auto replica_task = k < where.replica_task.size() ? where.replica_task[k] : no_task;
+    std::optional<draft_actor> replica;
+    if (replica_task != no_task && replica_task != p.task) replica = make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task);
+    if (is_handed) {
+      const auto from = static_cast<std::uint32_t>(d.actors.size());
+      d.actors.push_back(make_hand_over(d.actors[i], *h));
+      if (h->to_shard) hand_to(d.actors[i], *h, from);
+      if (replica && h->to_replica) hand_to(*replica, *h, from);
+    }
+    if (replica) d.actors.push_back(std::move(*replica));
   }
   return d;
 }

@@ -31,6 +31,7 @@ draft_actor make_transfer(actor_kind kind, const draft_actor& producer, port_ref
 
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
   if (a.kind != actor_kind::shard) return a.steps;
+  if (port >= a.shard.readers.size()) return a.shard.steps[port - a.shard.readers.size()];
   const auto& r = a.shard.readers[port];
   if (r.at_end) return 1;
   if (r.worker >= 0) return a.shard.steps[static_cast<std::size_t>(r.worker)];
@@ -39,6 +40,10 @@ std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
 
 std::uint64_t items_before(const planned_actor& a, std::uint32_t port) {
   if (a.kind != actor_kind::shard) return a.start;
+  if (port >= a.shard.readers.size()) {
+    const auto& begun = a.shard.update == update_kind::async && !a.shard.handed.empty() ? a.shard.handed : a.shard.start;
+    return begun.empty() ? 0 : begun[port - a.shard.readers.size()];
+  }
   const auto& r = a.shard.readers[port];
   return r.worker < 0 || a.shard.start.empty() ? 0 : a.shard.start[static_cast<std::size_t>(r.worker)];
 }

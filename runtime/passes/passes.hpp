@@ -95,8 +95,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
 draft fuse(draft d, const op_table& ops);
 // Task and stream of every actor.
 result<draft> place(draft d, const places& where);
-// Where every actor begins.
-draft begin(draft d, const epoch_start& start);
+// Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
+draft begin(draft d, const epoch_start& start, const places& where);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them.
 draft partition(draft d);
 // Numbers the edges and gives each its credits.

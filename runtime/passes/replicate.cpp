@@ -66,6 +66,12 @@ std::vector<shard_reader> readers_of(const training_spec& spec) {
   return readers;
 }
 
+// Shards differ by at most one version; a replica may be one more behind.
+std::uint32_t keeps_of(const training_spec& spec) {
+  if (!spec.is_recoverable || spec.update != update_kind::sync) return 0;
+  return spec.has_replicas ? 2 : 1;
+}
+
 draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_spec& spec) {
   draft_actor a;
   a.owner = owner_kind::shard;
@@ -85,7 +91,7 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
                                .steps = std::vector<std::uint64_t>(spec.workers, spec.steps),
                                .readers = readers_of(spec),
                                .is_recoverable = spec.is_recoverable,
-                               .keeps = spec.is_recoverable && spec.update == update_kind::sync ? 1U : 0U,
+                               .keeps = keeps_of(spec),
                                .cut_every = spec.has_cuts ? spec.cut_every : 0,
                                .cuts_at_end = spec.has_cuts};
   a.planned.output_specs.assign(a.planned.shard.readers.size(), op.outputs[0]);

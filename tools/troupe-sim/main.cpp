@@ -63,8 +63,8 @@ struct totals {
 };
 
 void describe(std::FILE* to, const sim_scenario& sc) {
-  fmt::print(to, "  {} nodes{}, {} workers, {} shards, {}, {} steps, --on-failure {}{}\n", sc.nodes, sc.ps_nodes > 0 ? " (one ps)" : "", sc.shape.workers,
-             sc.shape.shards, sc.shape.update == update_kind::sync ? "sync" : "async", sc.shape.steps, to_string(sc.shape.on_failure),
+  fmt::print(to, "  {} nodes{}, {} workers, {} shards, {}, {} steps, --on-failure {}{}{}\n", sc.nodes, sc.ps_nodes > 0 ? " (one ps)" : "", sc.shape.workers,
+             sc.shape.shards, sc.shape.update == update_kind::sync ? "sync" : "async", sc.shape.steps, to_string(sc.shape.on_failure), sc.shape.has_replicas ? ", replicas" : "",
              sc.shape.checkpoints.folder.empty() ? "" : fmt::format(", a checkpoint every {} steps", sc.shape.checkpoints.every_steps));
   for (const auto& f : sc.faults) fmt::print(to, "  {}\n", to_string(f));
 }

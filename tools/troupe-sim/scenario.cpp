@@ -437,6 +437,7 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
   sc.shape.observe_every = 0;
   const std::uint64_t policy = below(8);
   sc.shape.on_failure = policy == 0 ? failure_policy::restart : failure_policy::resume;
+  sc.shape.has_replicas = policy > 0 && below(2) == 0;
   if (below(3) != 0) {
     sc.shape.checkpoints.folder = checkpoint_folder;
     sc.shape.checkpoints.every_steps = 1 + below(4);

@@ -34,6 +34,7 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
   t.steps = shape.steps;
   t.observe_every = shape.observe_every;
   t.is_recoverable = shape.on_failure != failure_policy::stop;
+  t.has_replicas = shape.has_replicas;
   t.has_cuts = !shape.checkpoints.folder.empty();
   t.cut_every = shape.checkpoints.every_steps;
   t.tasks = static_cast<std::uint32_t>(where.task_names.size());
@@ -45,7 +46,7 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
 }
 
 result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes, node_id client) {
-  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop);
+  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop, shape.has_replicas);
 }
 
 }  // namespace

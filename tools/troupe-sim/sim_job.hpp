@@ -27,6 +27,7 @@ struct sim_job_shape {
   update_kind update = update_kind::sync;
   std::uint64_t steps = 6, observe_every = 2;
   failure_policy on_failure = failure_policy::stop;
+  bool has_replicas = false;
   checkpoint_options checkpoints{};
 };
 
