@@ -30,6 +30,7 @@
 // Threading: on the service worker; never blocks.
 
 #include "actors/messages.hpp"
+#include "actors/apply_probe.hpp"
 #include "actors/planted_bugs.hpp"
 #include "actors/port_actor.hpp"
 #include "runtime/actor_record.hpp"
@@ -155,6 +156,7 @@ struct node_environment {
   caf::execution_unit* service = nullptr;
   caf::actor archive;                             // null: this node neither writes nor reads checkpoints
   const planted_bugs* bugs = nullptr;             // tests only
+  apply_probe* probe = nullptr;                   // the simulator's
 };
 
 caf::actor spawn_node(caf::actor_system& sys, node_environment environment);

@@ -146,6 +146,8 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   context->kernels = env.kernels;
   context->device = env.device;
   context->bugs = env.bugs;
+  context->probe = env.probe;
+  context->node = env.self.id;
   context->archive = env.archive;
   for (const auto& m : node_.meters()) {
     context->meters.push_back(m.get());

@@ -20,6 +20,7 @@
 //       messages, and items from a link or the program, take CAF's way.
 // Threading: pinned to one worker; kernels run inside the handlers of that worker, which is a device stream's thread.
 
+#include "actors/apply_probe.hpp"
 #include "actors/message_pool.hpp"
 #include "actors/messages.hpp"
 #include "actors/planted_bugs.hpp"
@@ -68,6 +69,8 @@ struct part_context {
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
   const planted_bugs* bugs = nullptr;  // tests only
+  apply_probe* probe = nullptr;        // the simulator's
+  node_id node{};                      // this one
   caf::actor supervisor;
   caf::actor archive;  // who saves cuts
   caf::actor program;  // who takes fetched values; null where the program runs elsewhere

@@ -173,6 +173,7 @@ class shard_logic final : public port_logic {
     else
       ++kept_.applied[first];
     kept_.is_torn = false;
+    if (part_->probe != nullptr) part_->probe->on_apply({part_->job, part_->epoch, part_->node, spec_.variable, spec_.follows, a.version});
     for (auto i = first; i < last; ++i) {
       ports_.in[i].queue.pop();
       if (spec_.forwards && spec_.update == update_kind::async)

@@ -34,10 +34,10 @@ struct ending {
 };
 
 // One run of a scenario.
-class history {
+class history final : private apply_probe {
  public:
   history(const sim_scenario& sc, sim_tables& tables, const sim_data& data, sim_reference& reference, const planted_bugs* bugs)
-      : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs)) {}
+      : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs, this)) {}
 
   sim_verdict run() {
     verdict_.violation = live();
@@ -53,8 +53,20 @@ class history {
   }
 
  private:
-  static sim_cluster_options options(const sim_scenario& sc, const planted_bugs* bugs) {
-    return {.seed = sc.seed, .nodes = sc.nodes, .ps_nodes = sc.ps_nodes, .is_one_machine = sc.is_one_machine, .bugs = bugs};
+  static sim_cluster_options options(const sim_scenario& sc, const planted_bugs* bugs, apply_probe* probe) {
+    return {.seed = sc.seed, .nodes = sc.nodes, .ps_nodes = sc.ps_nodes, .is_one_machine = sc.is_one_machine, .bugs = bugs, .probe = probe};
+  }
+
+  // IN-8.
+  void on_apply(const apply_seen& a) override {
+    const auto [at, is_new] = written_.try_emplace({raw(a.job), a.epoch, a.variable, a.is_replica}, a.node, a.version);
+    if (is_new) return;
+    auto& [node, version] = at->second;
+    if (node != a.node)
+      note_wrong(fmt::format("two nodes write {} '{}' in epoch {} (IN-8)", a.is_replica ? "the replica of" : "variable", a.variable, a.epoch));
+    else if (a.version != version + 1)
+      note_wrong(fmt::format("{} '{}' goes from version {} to {} in epoch {} (IN-8)", a.is_replica ? "the replica of" : "variable", a.variable, version, a.version, a.epoch));
+    version = a.version;
   }
 
   // "": all that must hold held.
@@ -101,6 +113,7 @@ class history {
     std::vector<member_info> nodes = nodes_in_order(cluster_.nodes());
     auto request = make_sim_request(tables_, data_, sc_.shape, nodes, self.id);
     if (!request) return "the job does not compile: " + request.error().text();
+    kept_bytes_max_ = 4 * edge_bytes(*(*request)->program, sc_.shape);
     (*request)->limits = {.failures_max = 1000, .in_vain_max = 30};
     if (!sc_.shape.checkpoints.folder.empty()) {
       auto o = sc_.shape.checkpoints;
@@ -291,6 +304,9 @@ class history {
                                                    text.find("was held dead") == std::string::npos)
         note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
+    if (++watched_ % 64 == 0)
+      if (const auto kept = cluster_.kept_bytes(); kept > kept_bytes_max_)
+        note_wrong(fmt::format("links keep {} bytes, and the credits of all edges allow {} (IN-9)", kept, kept_bytes_max_));
   }
 
   void keep_what_was_told() {
@@ -306,6 +322,7 @@ class history {
     if (auto wrong = check_ledger(*p.finished, sc_.shape, false); !wrong.empty()) return wrong + " (IN-3)";
     if (auto wrong = sc_.shape.update == update_kind::sync ? judge_sync() : judge_async(); !wrong.empty()) return wrong;
     if (auto wrong = judge_disk(); !wrong.empty()) return wrong;
+    if (auto wrong = judge_replicas(); !wrong.empty()) return wrong;
     heal();
     std::string wrong;
     for (int tries = 0; tries < 40; ++tries) {
@@ -349,6 +366,18 @@ class history {
     return counted == wanted ? "" : fmt::format("{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)", wanted, counted);
   }
 
+  std::string judge_replicas() {
+    const auto takes_nodes = [](sim_fault_kind k) {
+      return k == sim_fault_kind::kill || k == sim_fault_kind::kill_client || k == sim_fault_kind::freeze || k == sim_fault_kind::partition ||
+             k == sim_fault_kind::lose || k == sim_fault_kind::leave;
+    };
+    const auto taken = std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return takes_nodes(f.kind); });
+    if (!sc_.shape.has_replicas || taken > 1 || client_life_ > 0) return {};
+    for (const auto& note : cluster_.program().notes)
+      if (note.starts_with("variables are lost")) return note + ", in spite of replicas (IN-10)";
+    return {};
+  }
+
   std::string judge_disk() {
     if (sc_.shape.checkpoints.folder.empty()) return {};
     cluster_.disk().run_all();
@@ -374,6 +403,9 @@ class history {
   std::vector<job_progress> told_;         // by programs that were killed
   std::vector<std::uint64_t> first_;       // the steps that the last program began with
   std::uint32_t client_life_ = 0;
+  std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, bool>, std::pair<node_id, std::uint64_t>> written_;  // by job, epoch, variable
+  std::size_t kept_bytes_max_ = 0;
+  std::uint64_t watched_ = 0;
   std::size_t seen_ = 0;                   // of the failures that were told
   std::string violation_;
   sim_verdict verdict_;
@@ -420,6 +452,25 @@ result<std::vector<sim_fault_kind>> parse_faults(std::string_view list) {
                    }()));
   }
   return out;
+}
+
+std::size_t edge_bytes(const training_program& program, const sim_job_shape& shape) {
+  task_map apart;  // everything on a task of its own
+  const auto task = [&](std::string name) {
+    apart.roles.emplace_back(name, static_cast<std::uint32_t>(apart.task_names.size()));
+    apart.task_names.push_back(std::move(name));
+    return static_cast<std::uint32_t>(apart.task_names.size() - 1);
+  };
+  for (std::uint32_t w = 0; w < shape.workers; ++w) apart.worker_task.push_back(task(fmt::format("/job:worker/task:{}", w)));
+  for (std::uint32_t k = 0; k < shape.shards; ++k) apart.shard_task.push_back(task(fmt::format("/job:ps/task:{}", k)));
+  for (std::uint32_t k = 0; k < shape.shards && shape.has_replicas; ++k) apart.replica_task.push_back(task(fmt::format("/job:replica/task:{}", k)));
+  apart.client_task = task("/job:client/task:0");
+  const auto p = program.place(apart, {});
+  expects(bool(p), "a job that compiles can be placed");
+  std::size_t bytes = 0;
+  for (const auto& e : p->edges)
+    if (p->actors[e.from.actor].kind == actor_kind::send) bytes += e.credits * e.spec.size_bytes();
+  return bytes;
 }
 
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {

@@ -12,8 +12,12 @@
 //   IN-6  A checkpoint that is visible is whole (unless the scenario damages the disk), and the newest whole one can be gone on from.
 //   IN-7  Nobody waits for the dead: after the job no actor of it is left on any process that lives, and none when all have ended.
 //
-// Not looked at here yet: that links keep no more than the edges' credits allow, that every credit is back after the job, and that in
-// one epoch one process alone writes a variable (but for what IN-1 to IN-4 see of it).
+//   IN-8  One writer: in one epoch one node alone makes the versions of a variable, one after the other, and one alone those of its replica.
+//   IN-9  Memory is bounded: links keep no more than twice what the credits of all edges of two epochs allow (an item's credit may come
+//         back before its acknowledgement).
+//   IN-10 With replicas the loss of one node takes no variable away: looked at where no other fault could.
+//
+// Credits are conserved: actors check it at every item (PA-1, TR-1), and fail else (IN-4).
 //
 // Threading: one thread.
 
@@ -63,6 +67,9 @@ struct sim_scenario {
   sim_job_shape shape;
   std::vector<sim_fault> faults;  // by time
 };
+
+// Bytes that all edges of that job together can carry, if each crosses processes.
+std::size_t edge_bytes(const training_program& program, const sim_job_shape& shape);
 
 struct sim_limits {
   std::uint32_t nodes = 0;  // 0: drawn, 3 to 7

@@ -229,6 +229,7 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   n.archive = p->archive = spawn_archive(*system_, p->unit, *p->files);
   n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
+  n.probe = options_.probe;
   p->node = spawn_node(*system_, std::move(n));
   p->member_actor = spawn_member(*system_, p->unit, p->member, p->node);
   tell(nullptr, p->node, set_member{p->member_actor});

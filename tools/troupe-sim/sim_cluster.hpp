@@ -70,6 +70,7 @@ struct sim_cluster_options {
   std::uint32_t ps_nodes = 0;      // how many of them, the last ones, take shards only
   bool is_one_machine = false;     // a killed process can be looked up
   const planted_bugs* bugs = nullptr;
+  apply_probe* probe = nullptr;    // is told of every version that a shard makes
   std::uint64_t memory_bytes = 0;  // of a node, for jobs; 0: no limit
 };
 
