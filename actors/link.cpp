@@ -18,7 +18,7 @@ link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit
       peer_(std::move(peer)),
       hooks_(std::move(hooks)),
       record_(std::move(record)),
-      session_(self, peer_.id),
+      session_(self, peer_.id, {}, bugs),
       bugs_(bugs),
       is_alive_(std::make_shared<bool>(true)) {
   for (std::size_t i = 0; i < lane_count; ++i) {

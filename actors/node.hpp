@@ -30,7 +30,7 @@
 // Threading: on the service worker; never blocks.
 
 #include "actors/messages.hpp"
-#include "actors/planted_bugs.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "actors/port_actor.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/checkpoint.hpp"

@@ -22,7 +22,7 @@
 
 #include "actors/message_pool.hpp"
 #include "actors/messages.hpp"
-#include "actors/planted_bugs.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "devices/kernel.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/kept_shard.hpp"

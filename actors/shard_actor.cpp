@@ -67,12 +67,14 @@ class shard_logic final : public port_logic {
     for (std::size_t w = 0; w < workers_; ++w)
       if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) || origin.applied[w] > spec_.steps[w])
         return error(error_code::failed, fmt::format("variable '{}' is kept with {} steps of worker {}, which does not fit the plan", spec_.variable, origin.applied[w], w));
+    if (part_->bugs != nullptr && part_->bugs->forgets_velocity && spec_.is_saved)
+      zeros_init({at->velocity.data<float>(), static_cast<std::size_t>(spec_.spec.shape.elements())});
     begin_with(std::move(*at), std::move(origin));
     return {};
   }
 
   void begin_with(kept_version first, shard_origin origin) {
-    state_.emplace(spec_, shard_state::slots_wanted(spec_), origin);
+    state_.emplace(spec_, shard_state::slots_wanted(spec_), origin, part_->bugs);
     kept_.applied = origin.applied.empty() ? std::vector<std::uint64_t>(workers_) : std::move(origin.applied);
     kept_.slots.clear();
     kept_.slots.resize(state_->slots());

@@ -29,7 +29,7 @@ std::uint64_t items_before(const shard_spec& spec, const shard_reader& r) noexce
 
 }  // namespace
 
-shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin)
+shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin, const planted_bugs* bugs)
     : spec_(spec),
       ledger_(spec.steps.size()),
       lost_(spec.steps.size()),
@@ -43,7 +43,7 @@ shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shar
     const auto applied = origin.applied.empty() ? 0 : origin.applied.at(w);
     expects(applied >= first_step(spec, w) && applied <= spec.steps[w], "a shard begins where its workers do, or later");
     expects(spec.update == update_kind::async || applied == version_, "a synchronous version is a number of steps");
-    ledger_[w].received = ledger_[w].applied = applied;
+    ledger_[w].received = ledger_[w].applied = bugs != nullptr && bugs->counts_from_the_start ? first_step(spec, w) : applied;
   }
   readers_.reserve(spec.readers.size());
   for (const auto& r : spec_.readers) {

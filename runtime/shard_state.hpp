@@ -40,6 +40,7 @@
 //       before the next one is given out; meanwhile applies wait only for a next one that is due.
 
 #include "runtime/plan.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "schema/error.hpp"
 
 #include <cstdint>
@@ -112,7 +113,7 @@ struct shard_origin {
 class shard_state {
  public:
   // The spec comes from a checked plan. slots >= 1. The origin's numbers are not below spec.start.
-  shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin = {});
+  shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin = {}, const planted_bugs* bugs = nullptr);
 
   // One for the current version, one for each older one that is kept, and one for each observer that may be late.
   static std::uint32_t slots_wanted(const shard_spec& spec) noexcept;
