@@ -86,7 +86,7 @@ struct archive_state {
     }
     std::sort(report.variables.begin(), report.variables.end());
     if (!report.error.empty()) return report;
-    auto written = checkpoint_store(*where, about.folder, about.name).write_part({about.epoch, report.step}, about.part, tensors);
+    auto written = checkpoint_store(*where, about.folder, about.name, about.bugs).write_part({about.epoch, report.step}, about.part, tensors);
     if (!written) {
       report.error = written.error().text();
       return report;

@@ -23,6 +23,7 @@
 #include "runtime/checkpoint.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/kept_shard.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "schema/error.hpp"
 
 #include <caf/actor.hpp>
@@ -44,6 +45,7 @@ struct open_cuts {
   std::uint32_t part = 0;    // number of the part's file
   std::size_t shards = 0;    // that save in each cut
   caf::actor node;
+  const planted_bugs* bugs = nullptr;  // tests only
 };
 struct close_cuts { job_id job{}; };
 struct part_on_disk { part_saved report; };

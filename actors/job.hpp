@@ -80,6 +80,7 @@ struct job_arguments {
   std::function<std::uint64_t()> wall_clock_ns;
   std::shared_ptr<actor_record> record;
   std::shared_ptr<job_snapshot> board;      // what the job shows; read by the node, on the same worker
+  const planted_bugs* bugs = nullptr;       // tests only
 };
 caf::actor spawn_job(caf::actor_system& sys, caf::execution_unit* worker, job_arguments arguments);
 

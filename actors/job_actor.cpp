@@ -29,7 +29,7 @@ std::string variable_behind(const plan& p, std::uint32_t edge) {
 
 job_setup make_setup(const job_arguments& a) {
   const auto& r = *a.request;
-  return {a.id, r.name(), a.self.id, r.program, r.roles, r.on_failure, r.limits, r.checkpoints, r.job_plan, r.nodes};
+  return {a.id, r.name(), a.self.id, r.program, r.roles, r.on_failure, r.limits, r.checkpoints, r.job_plan, r.nodes, a.bugs};
 }
 
 struct job_actor_state {

@@ -70,7 +70,7 @@ void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf
   node_ = std::move(node);
   started_ns_ = now();
   env_.options.tick_ns = tick_ns;
-  membership_ = std::make_unique<membership>(env_.self, env_.options, now());
+  membership_ = std::make_unique<membership>(env_.self, env_.options, now(), env_.bugs);
   env_.self = membership_->self();
   for (const auto& s : env_.seeds) membership_->add_seed(s, true, now());
   announce();

@@ -29,14 +29,14 @@
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
-#include "actors/messages.hpp"
 #include "actors/apply_probe.hpp"
-#include "actors/planted_bugs.hpp"
+#include "actors/messages.hpp"
 #include "actors/port_actor.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/checkpoint.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/job_coordinator.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "runtime/resume.hpp"
 #include "runtime/snapshot.hpp"
 

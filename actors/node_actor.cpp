@@ -111,7 +111,7 @@ struct node_actor_state : part_services {
   void on_rejoined(rejoined& m) {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, rejoined{m});
-    parts->stop_all("the cluster held this node dead");
+    if (view.env.bugs == nullptr || !view.env.bugs->keeps_parts_when_fenced) parts->stop_all("the cluster held this node dead");
     view.peers.clear();
     view.env.self = std::move(m.self);
   }
@@ -166,7 +166,7 @@ struct node_actor_state : part_services {
     entry = job_entry{{}, m.request, board, env.wall_clock_ns(), 0};
     entry.actor = spawn_job(self->system(), env.service,
                             job_arguments{id, m.request, handle(), env.archive, m.program, std::move(known), env.self, env.now_ns,
-                                          env.wall_clock_ns, job_record, board});
+                                          env.wall_clock_ns, job_record, board, env.bugs});
     view.job_records[id] = std::move(job_record);
     note(fmt::format("job {} starts", job_name));
   }

@@ -196,7 +196,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     kept_[p.job].insert(*at);  // until the epoch is known to go on
   }
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
-    tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle()});
+    tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle(), env.bugs});
   context->job_plan = std::move(job_plan);
   entry.supervisor = spawn_supervisor(system_, env.service, part_request{context, entry.actors, std::move(links), env.streams, node_.handle()});
   parts_.insert_or_assign(p.job, std::move(entry));
@@ -366,11 +366,13 @@ std::uint32_t part_table::running() const noexcept {
 }
 
 std::vector<std::pair<job_id, node_id>> part_table::movable() const {
+  const auto* bugs = node_.environment().bugs;
   std::vector<std::pair<job_id, node_id>> out;
   for (const auto& [id, part] : parts_) {
     const auto& actors = part.context->job_plan->actors;
     const bool is_recoverable = std::any_of(actors.begin(), actors.end(), [](const auto& a) { return a.kind == actor_kind::shard && a.shard.is_recoverable; });
-    if ((part.ended_ns == 0 || part.is_halted) && is_recoverable) out.emplace_back(id, part.coordinator);
+    const bool counts_halted = bugs == nullptr || !bugs->leaves_when_halted;
+    if ((part.ended_ns == 0 || (part.is_halted && counts_halted)) && is_recoverable) out.emplace_back(id, part.coordinator);
   }
   return out;
 }

@@ -23,11 +23,11 @@
 #include "actors/apply_probe.hpp"
 #include "actors/message_pool.hpp"
 #include "actors/messages.hpp"
-#include "actors/planted_bugs.hpp"
 #include "devices/kernel.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/kept_shard.hpp"
 #include "runtime/op_table.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "runtime/ports.hpp"
 
 #include <deque>

@@ -69,12 +69,14 @@ class shard_logic final : public port_logic {
     for (std::size_t w = 0; w < workers_; ++w)
       if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) || origin.applied[w] > spec_.steps[w])
         return error(error_code::failed, fmt::format("variable '{}' is kept with {} steps of worker {}, which does not fit the plan", spec_.variable, origin.applied[w], w));
+    if (part_->bugs != nullptr && part_->bugs->forgets_velocity && spec_.is_saved)
+      zeros_init({at->velocity.data<float>(), static_cast<std::size_t>(spec_.spec.shape.elements())});
     begin_with(std::move(*at), std::move(origin));
     return {};
   }
 
   void begin_with(kept_version first, shard_origin origin) {
-    state_.emplace(spec_, shard_state::slots_wanted(spec_), origin);
+    state_.emplace(spec_, shard_state::slots_wanted(spec_), origin, part_->bugs);
     kept_.applied = spec_.update == update_kind::async && !origin.applied.empty()
                         ? std::move(origin.applied)
                         : std::vector<std::uint64_t>(part_->job_plan->workers, spec_.update == update_kind::sync ? origin.version : 0);
@@ -250,7 +252,8 @@ class shard_logic final : public port_logic {
   void carry_out(const shard_send& a) { emit(a.reader, tag{.step = a.item}, kept_.slots[a.slot].values); }
 
   void carry_out(const shard_cut& a) {
-    const auto& s = kept_.slots[a.slot];
+    const bool is_off = part_->bugs != nullptr && part_->bugs->saves_other_slot;
+    const auto& s = kept_.slots[is_off ? (a.slot + 1) % kept_.slots.size() : a.slot];
     tell(self_.context(), part_->archive, save_shard{part_->job, part_->epoch, a.step, actor_, spec_.variable, kept_.applied, s.values,
                                                      s.velocity, caf::actor_cast<caf::actor>(&self_)});
   }
@@ -263,6 +266,7 @@ class shard_logic final : public port_logic {
     return true;
   }
 
+  // Of a port to the replica: what it was sent last is committed.
   void granted(std::uint32_t reader) {
     state_->on_credit(reader);
     if (reader < spec_.readers.size()) return;

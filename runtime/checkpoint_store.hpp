@@ -22,6 +22,7 @@
 #include "devices/disk.hpp"
 #include "devices/host/safetensors.hpp"
 #include "runtime/checkpoint.hpp"
+#include "runtime/planted_bugs.hpp"
 
 namespace troupe {
 
@@ -50,7 +51,7 @@ struct latest_checkpoint {
 class checkpoint_store {
  public:
   // Of the job `job` in the user's folder `folder`; makes nothing yet. `d` outlives it.
-  checkpoint_store(disk& d, const std::string& folder, std::string job);
+  checkpoint_store(disk& d, const std::string& folder, std::string job, const planted_bugs* bugs = nullptr);
 
   const std::string& job() const noexcept { return job_; }
   const std::string& folder() const noexcept { return folder_; }  // of the job
@@ -96,6 +97,7 @@ class checkpoint_store {
   disk& disk_;
   std::string job_;
   std::string folder_;
+  const planted_bugs* bugs_;  // tests only
 };
 
 }  // namespace troupe

@@ -36,6 +36,7 @@
 #include "runtime/control_message.hpp"
 #include "runtime/placement.hpp"
 #include "runtime/plan.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "runtime/recovery.hpp"
 #include "runtime/supervision.hpp"
 
@@ -80,6 +81,7 @@ struct job_setup {
   // ... or a plan that is placed once.
   plan fixed;
   std::vector<node_id> nodes;  // by task
+  const planted_bugs* bugs = nullptr;  // tests only
 };
 
 struct worker_account {

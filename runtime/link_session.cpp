@@ -17,8 +17,8 @@ std::string_view to_string(drop_reason r) noexcept {
   return names[static_cast<std::size_t>(r)];
 }
 
-link_session::link_session(node_id self, node_id peer, const link_options& options)
-    : self_(self), peer_(peer), options_(options) {
+link_session::link_session(node_id self, node_id peer, const link_options& options, const planted_bugs* bugs)
+    : self_(self), peer_(peer), options_(options), bugs_(bugs) {
   expects(self != peer, "a link joins two lives");
 }
 
@@ -39,7 +39,7 @@ result<void> link_session::connected(lane l, std::uint64_t peer_received) {
                     raw(peer_), to_string(l), peer_received, d.acked, d.written_max));
   }
   release(d, peer_received);
-  d.written = peer_received;
+  d.written = bugs_ != nullptr && bugs_->resends_nothing ? std::max(d.written, peer_received) : peer_received;
   d.state = lane_state::up;
   // The peer learned received(l) while connecting.
   d.unacked_frames = 0;

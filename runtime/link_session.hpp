@@ -31,6 +31,7 @@
 #include "devices/tensor.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/frame.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
 
@@ -105,7 +106,7 @@ struct link_options {
 
 class link_session {
  public:
-  link_session(node_id self, node_id peer, const link_options& options = {});
+  link_session(node_id self, node_id peer, const link_options& options = {}, const planted_bugs* bugs = nullptr);
 
   node_id self() const noexcept { return self_; }
   node_id peer() const noexcept { return peer_; }
@@ -208,6 +209,7 @@ class link_session {
   node_id self_;
   node_id peer_;
   link_options options_;
+  const planted_bugs* bugs_;  // tests only
   std::array<lane_data, lane_count> lanes_;
   std::vector<credit_return> credits_;
   std::size_t merge_credits_at_ = 256;

@@ -41,8 +41,8 @@ weight weigh(const fenced& theirs, node_id speaker, const fenced& ours, node_id 
 
 }  // namespace
 
-membership::membership(member_info self, const membership_options& options, std::int64_t now_ns)
-    : self_(std::move(self)), options_(options), ticked_ns_(now_ns), beat_ns_(now_ns), gossip_ns_(now_ns) {
+membership::membership(member_info self, const membership_options& options, std::int64_t now_ns, const planted_bugs* bugs)
+    : self_(std::move(self)), options_(options), bugs_(bugs), ticked_ns_(now_ns), beat_ns_(now_ns), gossip_ns_(now_ns) {
   expects(raw(self_.id) != 0, "a member has an id");
   self_.state = member_state::alive;
   self_.reason.clear();
@@ -344,7 +344,7 @@ void membership::fence(peer_entry& p, std::int64_t now_ns) {
 void membership::on_fenced(node_id from, const fenced& claim, std::int64_t now_ns) {
   const auto at = peers_.find(from);
   if (has_ended_ || at == peers_.end()) return;
-  if (!is_final(from)) return give_way(claim.reason);
+  if (!is_final(from) || (bugs_ != nullptr && bugs_->gives_way_to_anybody)) return give_way(claim.reason);
   switch (weigh(claim, from, claim_of({}), self_.id)) {
     case weight::heavier:
       return give_way(claim.reason);
@@ -451,7 +451,7 @@ membership membership::reborn(node_id id, std::uint64_t start_time_ns, std::int6
   self.jobs = 0;
   self.revision = 0;
   ++self.incarnation;
-  membership out(std::move(self), options_, now_ns);
+  membership out(std::move(self), options_, now_ns, bugs_);
   for (const auto& s : seeds_) out.add_seed(s.address, s.is_lasting, now_ns);
   for (const auto& [peer, p] : peers_)
     if (p.is_member && is_living(p.info)) out.add_seed(p.info.address, false, now_ns);

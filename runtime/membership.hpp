@@ -42,6 +42,7 @@
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds; member_info has wall-clock start times.
 
 #include "runtime/control_message.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "schema/ids.hpp"
 
 #include <cstdint>
@@ -120,7 +121,7 @@ enum class dial_failure : std::uint8_t {
 class membership {
  public:
   // Alone at first, and so its own founder. `self.name` is filled in from its id if it is empty.
-  membership(member_info self, const membership_options& options, std::int64_t now_ns);
+  membership(member_info self, const membership_options& options, std::int64_t now_ns, const planted_bugs* bugs = nullptr);
 
   // --- reports -------------------------------------------------------------------------------------------------------
   // An address where a member may be. `id` as far as discovery knows it. `is_lasting`: keep trying after a refusal
@@ -207,6 +208,7 @@ class membership {
 
   member_info self_;
   membership_options options_;
+  const planted_bugs* bugs_;  // tests only
   std::map<node_id, peer_entry> peers_;  // ordered: the same history gives the same actions
   std::vector<seed> seeds_;
   std::deque<node_id> dead_order_;       // of the kept records of dead ones

@@ -9,6 +9,7 @@
 
 #include "runtime/compile.hpp"
 #include "runtime/kept_shard.hpp"
+#include "runtime/planted_bugs.hpp"
 
 #include <cstdint>
 #include <map>
@@ -22,6 +23,6 @@ namespace troupe {
 // The newest cut that all variables of the job can begin with, when `kept` says what became of them (by variable, from the node
 // that had it; variables that are missing are lost). `losses`: by worker, how many the program has. nullopt: there is none.
 std::optional<epoch_start> common_cut(const training_program& program, const std::map<std::string, kept_report>& kept,
-                                      std::span<const std::uint64_t> losses);
+                                      std::span<const std::uint64_t> losses, const planted_bugs* bugs = nullptr);
 
 }  // namespace troupe

@@ -29,21 +29,22 @@ std::uint64_t items_before(const shard_spec& spec, const shard_reader& r) noexce
 
 }  // namespace
 
-shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin)
+shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin, const planted_bugs* bugs)
     : spec_(spec),
       ledger_(spec.steps.size()),
       lost_(spec.steps.size()),
       slots_(slots, no_version),
       marks_(spec.steps.size()),
       version_(origin.version),
-      origin_(origin.version) {
+      origin_(origin.version),
+      bugs_(bugs) {
   expects(slots >= 1 && !spec.steps.empty(), "a shard has a slot and a worker");
   slots_[0] = version_;
   for (std::size_t w = 0; w < ledger_.size(); ++w) {
     const auto applied = origin.applied.empty() ? 0 : origin.applied.at(w);
     expects(applied >= first_step(spec, w) && applied <= spec.steps[w], "a shard begins where its workers do, or later");
     expects(spec.update == update_kind::async || applied == version_, "a synchronous version is a number of steps");
-    ledger_[w].received = ledger_[w].applied = applied;
+    ledger_[w].received = ledger_[w].applied = bugs != nullptr && bugs->counts_from_the_start ? first_step(spec, w) : applied;
   }
   forwards_.resize(forward_ports(spec));
   readers_.reserve(spec.readers.size());
@@ -169,7 +170,10 @@ std::uint32_t shard_state::slot_of(std::uint64_t version) const noexcept {
 }
 
 // SS-8, of the versions that will be older than the next one.
-bool shard_state::is_kept(std::uint64_t version) const noexcept { return version + spec_.keeps > version_; }
+bool shard_state::is_kept(std::uint64_t version) const noexcept {
+  const auto keeps = bugs_ != nullptr && bugs_->keeps_too_few && spec_.keeps > 0 ? spec_.keeps - 1 : spec_.keeps;
+  return version + keeps > version_;
+}
 
 std::optional<std::uint64_t> shard_state::kept_in(std::uint32_t slot) const noexcept {
   const auto v = slots_[slot];

@@ -46,6 +46,7 @@
 //       item that it is committed.
 
 #include "runtime/plan.hpp"
+#include "runtime/planted_bugs.hpp"
 #include "schema/error.hpp"
 
 #include <cstdint>
@@ -118,7 +119,7 @@ struct shard_origin {
 class shard_state {
  public:
   // The spec comes from a checked plan. slots >= 1. The origin's numbers are not below spec.start.
-  shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin = {});
+  shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin = {}, const planted_bugs* bugs = nullptr);
 
   // One for the current version, one for each older one that is kept, and one for each observer that may be late.
   static std::uint32_t slots_wanted(const shard_spec& spec) noexcept;
@@ -195,6 +196,7 @@ class shard_state {
   std::optional<std::uint64_t> cut_;     // the last one given out
   bool is_saving_ = false;
   bool has_failed_ = false;
+  const planted_bugs* bugs_;  // tests only
 };
 
 }  // namespace troupe

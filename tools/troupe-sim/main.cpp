@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -22,7 +23,7 @@ namespace {
 struct arguments {
   std::uint64_t first = 1, last = 100, steps = 0;
   std::uint32_t nodes = 0;
-  std::string faults = "all", trace;
+  std::string faults = "all", trace, plant;
   bool is_single = false, json = false;
 };
 
@@ -81,6 +82,27 @@ void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v) {
   std::fflush(stdout);
 }
 
+// Which seed finds each planted bug, and by what. True: every one was found.
+bool hunt(simulator& sim, const arguments& o, const sim_limits& limits, nlohmann::ordered_json& out) {
+  bool is_every_one_found = true;
+  for (const auto& bug : planted_bug_table) {
+    if (o.plant != "all" && o.plant != bug.name) continue;
+    planted_bugs bugs;
+    bugs.*bug.flag = true;
+    sim_verdict found;
+    auto seed = o.first;
+    for (; seed <= o.last; ++seed)
+      if (found = sim.run(draw_scenario(seed, limits), &bugs); !found.violation.empty()) break;
+    const bool is_found = !found.violation.empty();
+    is_every_one_found = is_every_one_found && is_found;
+    out.push_back({{"bug", bug.name}, {"seed", is_found ? nlohmann::ordered_json(seed) : nullptr}, {"violation", found.violation}});
+    if (o.json) continue;
+    fmt::print("{:24} {:>8}  {}\n{:33}  {}\n", bug.name, is_found ? fmt::format("{}", seed) : "not found", bug.what, "", is_found ? found.violation : "");
+    std::fflush(stdout);
+  }
+  return is_every_one_found;
+}
+
 int run(const arguments& o) {
   auto kinds = parse_faults(o.faults);
   if (!kinds) return fail(kinds.error());
@@ -88,6 +110,12 @@ int run(const arguments& o) {
   if (!made) return fail(made.error());
   auto& sim = **made;
   const sim_limits limits{o.nodes, o.steps, *kinds};
+  if (!o.plant.empty()) {
+    auto found = nlohmann::ordered_json::array();
+    const bool is_every_one_found = hunt(sim, o, limits, found);
+    if (o.json) fmt::print("{}\n", found.dump());
+    return is_every_one_found ? 0 : 1;
+  }
   std::ofstream trace;
   if (!o.trace.empty()) {
     trace.open(o.trace);
@@ -151,13 +179,20 @@ int main(int argc, char** argv) {
   std::uint64_t seed = 0;
   CLI::App app{"Runs whole clusters in one thread, with faults drawn from a seed, and checks what must hold.", "troupe-sim"};
   app.footer("Same seed, same history: a seed that fails is printed with the shortest schedule of faults that still fails, and fails again.\n"
-             "Exit codes: 0 all held, 1 something did not, 2 usage.");
+             "Exit codes: 0 all held (--plant: was found), 1 something did not, 2 usage.");
   auto* one = app.add_option("--seed", seed, "Run this seed alone and tell its story");
   app.add_option("--seeds", seeds, "Run these, as A..B (without it, 1..100)")->excludes(one);
   app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")->check(CLI::Range(1, 64));
   app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")->capture_default_str();
   app.add_option("--steps", o.steps, "Steps of the job (without it, 4 to 15, drawn)")->check(CLI::Range(1, 100000));
   app.add_option("--trace", o.trace, "Write the hash of every history to this file");
+  app.add_option("--plant", o.plant, "Plant this bug (all: one after the other) and tell which seed finds it first")
+      ->check([](const std::string& name) {
+        std::string names = "all";
+        for (const auto& b : planted_bug_table) names += ", " + std::string(b.name);
+        const bool is_known = name == "all" || std::any_of(planted_bug_table.begin(), planted_bug_table.end(), [&](const auto& b) { return b.name == name; });
+        return is_known ? std::string() : fmt::format("there is no bug '{}'; there are: {}", name, names);
+      });
   app.add_flag("--json", o.json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("troupe-sim {}", version()));
   try {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t s = 1000 * ms;
 constexpr std::string_view fault_names[sim_fault_kinds] = {"kill", "kill-client", "freeze", "cut", "partition", "slow", "lose",
-                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip", "leave"};
+                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip", "leave", "power"};
 constexpr const char* checkpoint_folder = "/checkpoints";
 constexpr std::size_t faults_max = 6;
 constexpr std::uint32_t joins_max = 2;
@@ -138,7 +138,7 @@ class history final : private apply_probe {
   }
 
   void note_wrong(const std::string& wrong) {
-    if (violation_.empty()) violation_ = wrong;
+    if (violation_.empty() && !wrong.empty()) violation_ = wrong;
   }
 
   // --- faults --------------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,22 @@ class history final : private apply_probe {
           replace(*n, f.ns);
         }
         return;
+      case sim_fault_kind::power: return power(f);
     }
+  }
+
+  // Afterwards the disk has what was promised.
+  void power(const sim_fault& f) {
+    for (std::uint32_t i = 0; i < cluster_.processes(); ++i)
+      if (i != cluster_.client() && cluster_.is_alive(i)) {
+        cluster_.kill(i);
+        after(f.ns, [this, i] {
+          if (!cluster_.is_alive(i)) cluster_.restart(i);
+        });
+      }
+    kill_client(f);
+    cluster_.disk().crash(f.a);
+    note_wrong(judge_disk());
   }
 
   void kill(const sim_fault& f) {
@@ -369,7 +384,7 @@ class history final : private apply_probe {
   std::string judge_replicas() {
     const auto takes_nodes = [](sim_fault_kind k) {
       return k == sim_fault_kind::kill || k == sim_fault_kind::kill_client || k == sim_fault_kind::freeze || k == sim_fault_kind::partition ||
-             k == sim_fault_kind::lose || k == sim_fault_kind::leave;
+             k == sim_fault_kind::lose || k == sim_fault_kind::leave || k == sim_fault_kind::power;
     };
     const auto taken = std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return takes_nodes(f.kind); });
     if (!sc_.shape.has_replicas || taken > 1 || client_life_ > 0) return {};

@@ -45,8 +45,9 @@ enum class sim_fault_kind : std::uint8_t {
   disk_error,    // the next operations fail
   bit_flip,      // in a file of a checkpoint
   leave,         // a node, in good order; a new one comes after `ns`
+  power,         // fails for all: every process ends, and the disk loses what was not synced; all come again after `ns`
 };
-inline constexpr std::size_t sim_fault_kinds = 14;
+inline constexpr std::size_t sim_fault_kinds = 15;
 std::string_view to_string(sim_fault_kind k) noexcept;  // "kill", "kill-client", ...
 // A list of names with commas, "all" or "none"; usage error: an unknown one.
 result<std::vector<sim_fault_kind>> parse_faults(std::string_view list);
