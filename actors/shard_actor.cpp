@@ -253,7 +253,8 @@ class shard_logic final : public port_logic {
 
   void carry_out(const shard_cut& a) {
     const bool is_off = part_->bugs != nullptr && part_->bugs->saves_other_slot;
-    const auto& s = kept_.slots[is_off ? (a.slot + 1) % kept_.slots.size() : a.slot];
+    const auto other = (a.slot + 1) % kept_.slots.size();
+    const auto& s = kept_.slots[is_off && kept_.slots[other].velocity ? other : a.slot];
     tell(self_.context(), part_->archive, save_shard{part_->job, part_->epoch, a.step, actor_, spec_.variable, kept_.applied, s.values,
                                                      s.velocity, caf::actor_cast<caf::actor>(&self_)});
   }

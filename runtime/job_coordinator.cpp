@@ -144,7 +144,7 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
     if (is_sync || w == worker) accounts_->on_loss(w);
   for (std::uint32_t w = 0; w < made_.size(); ++w)
     if (is_sync || w == worker) made_[w] = std::max(made_[w], step + 1);
-  if (!releases_.empty()) release_handed();
+  if (!releases_.empty() && step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) release_handed();
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
     if (is_sync || w == worker) next_loss_[w] = step + 1;
@@ -440,7 +440,7 @@ void job_coordinator::choose_handed() {
   }
 }
 
-// A loss of the epoch proves that every shard has begun.
+// A loss of the epoch proves that every shard has begun; one of two steps later, that every replica has.
 void job_coordinator::release_handed() {
   for (auto n : std::exchange(releases_, {})) {
     parties_->release(n);

@@ -113,7 +113,7 @@ class history final : private apply_probe {
     std::vector<member_info> nodes = nodes_in_order(cluster_.nodes());
     auto request = make_sim_request(tables_, data_, sc_.shape, nodes, self.id);
     if (!request) return "the job does not compile: " + request.error().text();
-    kept_bytes_max_ = 4 * edge_bytes(*(*request)->program, sc_.shape);
+    kept_bytes_max_ += 4 * edge_bytes(*(*request)->program, sc_.shape);  // and those of the program before
     (*request)->limits = {.failures_max = 1000, .in_vain_max = 30};
     if (!sc_.shape.checkpoints.folder.empty()) {
       auto o = sc_.shape.checkpoints;
@@ -382,12 +382,12 @@ class history final : private apply_probe {
   }
 
   std::string judge_replicas() {
-    const auto takes_nodes = [](sim_fault_kind k) {
-      return k == sim_fault_kind::kill || k == sim_fault_kind::kill_client || k == sim_fault_kind::freeze || k == sim_fault_kind::partition ||
-             k == sim_fault_kind::lose || k == sim_fault_kind::leave || k == sim_fault_kind::power;
+    using enum sim_fault_kind;
+    const auto count = [&](std::initializer_list<sim_fault_kind> kinds) {
+      return std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return std::find(kinds.begin(), kinds.end(), f.kind) != kinds.end(); });
     };
-    const auto taken = std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return takes_nodes(f.kind); });
-    if (!sc_.shape.has_replicas || taken > 1 || client_life_ > 0) return {};
+    // Where nodes do not reach each other, more than one of them is lost to the job.
+    if (!sc_.shape.has_replicas || count({kill, freeze, leave}) > 1 || count({kill_client, power, partition, lose}) > 0) return {};
     for (const auto& note : cluster_.program().notes)
       if (note.starts_with("variables are lost")) return note + ", in spite of replicas (IN-10)";
     return {};
@@ -485,6 +485,8 @@ std::size_t edge_bytes(const training_program& program, const sim_job_shape& sha
   std::size_t bytes = 0;
   for (const auto& e : p->edges)
     if (p->actors[e.from.actor].kind == actor_kind::send) bytes += e.credits * e.spec.size_bytes();
+  // Values and velocity that are handed over, to a shard and its replica.
+  for (const auto& [name, spec] : program.variables()) bytes += 2 * 2 * 2 * spec.size_bytes();
   return bytes;
 }
 
