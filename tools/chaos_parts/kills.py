@@ -14,6 +14,7 @@ from training import JOB, WORKERS
 TURNS = ["worker", "shard", "recovery", "worker", "shard"]  # again and again: 2 in 5 hit a worker, 2 a shard, 1 a recovery
 STILL = 0.025  # seconds that the others have to come to a rest once the victim stands still
 SETTLED = 2.0  # seconds after which a node that listens should have got work
+SLOW = 2.0     # seconds without a step that are told in full
 TRIES = 12     # stops of a victim until it is caught in the state that is aimed at
 EPOCHS_PER_KILL = 1.5
 AIMS = {"worker": ["pull", "push", "commit", "checkpoint"], "shard": ["pull", "push", "apply", "checkpoint"],
@@ -223,9 +224,15 @@ def one_run(options, data, refs, rng, hits, say, kills, done, total):
         if options.keep:
             with open(s.path("deaths"), "w") as f:
                 f.writelines(f"{d.at:.6f} {d.pid} {d.role} {sorted(d.states)} {d.steps}\n" for d in k.deaths)
-    slow = [slow_line(d, said) for d in k.deaths if d.runs is not None and d.seconds("runs") > 2]
+    slow = [slow_line(d, said) for d in k.deaths if d.runs is not None and d.seconds("runs") > SLOW]
+    moves = [(t, seconds) for t, seconds in timeline.moves(said) if not any(t < d.at < t + seconds for d in k.deaths)]
+    for t, seconds in moves:
+        if seconds > SLOW:
+            near = sorted([(at - t, line) for at, line in said if t - 3 <= at <= t + seconds + 0.1] +
+                          [(d.at - t, f"KILL pid {d.pid} ({d.role})") for d in k.deaths if t - 3 <= d.at <= t + seconds])
+            slow.append(f"a planned halt took {seconds:.2f} s\n" + "\n".join(f"  {at * 1e3:+8.0f} ms  {line}" for at, line in near))
     return {"deaths": k.deaths, "result": result, "seconds": time.monotonic() - began, "step": timeline.quantile(timeline.gaps(s.commits.times), 0.5),
-            "slow": slow, "looks": k.looks, "idle_looks": k.idle_looks, "moves": [seconds for _, seconds in timeline.moves(said)]}
+            "slow": slow, "looks": k.looks, "idle_looks": k.idle_looks, "moves": [seconds for _, seconds in moves]}
 
 
 def slow_line(d, said):
