@@ -3,6 +3,7 @@
 #include "actors/job.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
+#include "devices/host/host_device.hpp"
 #include "runtime/byte_size.hpp"
 #include "runtime/sparse_edges.hpp"
 
@@ -273,6 +274,7 @@ void part_table::end_actors(part_entry& part, const std::string& reason) {
 
 void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
   kept_.erase(job);
+  data_.erase(job);
   if (std::exchange(part.is_halted, false) || part.reason.empty()) part.reason = reason;
   if (part.ended_ns == 0)
     end_actors(part, reason);
@@ -298,6 +300,7 @@ void part_table::halt(node_id from, const halt_part& h) {
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
   part.is_halted = true;
+  data_[h.job] = node_.environment().device->datasets_in_use();
   if (node_.environment().archive) tell(node_.context(), node_.environment().archive, close_cuts{h.job});
   end_actors(part, h.reason);
 }

@@ -123,6 +123,7 @@ class part_table {
   caf::actor_system& system_;
   std::map<job_id, part_entry> parts_;
   std::map<job_id, kept_shards> kept_;
+  std::map<job_id, std::vector<std::shared_ptr<const idx_dataset>>> data_;  // of halted jobs, so that the next epoch need not read them again
   std::vector<waiting_place> waiting_;
   std::uint32_t last_part_ = 0;
   std::uint64_t stray_messages_ = 0;  // NO-4

@@ -127,6 +127,7 @@ void job_coordinator::start_if_placed() {
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
   tell({job_event_kind::resumed, from, 0, 0, fmt::format("goes on from step {} (epoch {})", from, epoch_)});
+  spread_if_better();  // who has come meanwhile
 }
 
 // --- running ---------------------------------------------------------------------------------------------------------
@@ -497,12 +498,16 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
 void job_coordinator::on_member(const member_info& m) {
   members_.insert_or_assign(m.id, m);
   if (phase_ == job_phase::waiting) return place_next();
-  if (phase_ != job_phase::running || !is_recoverable() || m.kind != member_kind::node) return;
-  const auto better = better_roles();
-  if (!better) return;
+  if (m.kind == member_kind::node && m.state == member_state::alive) newest_ = m.name;
+  spread_if_better();
+}
+
+void job_coordinator::spread_if_better() {
+  if (phase_ != job_phase::running || newest_.empty() || !is_recoverable() || !better_roles()) return;
+  const auto name = std::exchange(newest_, {});
   incident_.clear();
-  note(fmt::format("{} has joined: the work is spread anew", m.name));
-  halt(m.name + " has joined");
+  note(fmt::format("{} has joined: the work is spread anew", name));
+  halt(name + " has joined");
 }
 
 std::optional<role_map> job_coordinator::better_roles() const {
@@ -609,7 +614,9 @@ void job_coordinator::cut_if_due() {
 }
 
 void job_coordinator::on_saved(node_id from, const part_saved& p) {
-  if (phase_ == job_phase::over || p.epoch != epoch_ || phase_ == job_phase::halting) return;
+  // Of an epoch that has ended nothing becomes visible any more: the next one may be claimed already.
+  const bool is_late = phase_ != job_phase::running && (setup_.bugs == nullptr || !setup_.bugs->takes_late_parts || phase_ == job_phase::over || phase_ == job_phase::halting);
+  if (is_late || p.epoch != epoch_) return;
   auto& cut = cuts_[p.step];
   cut.parts.insert_or_assign(from, p);
   if (!p.error.empty() && cut.error.empty()) cut.error = at_node(from, p.error).where_and_why();

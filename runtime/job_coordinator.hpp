@@ -209,6 +209,7 @@ class job_coordinator {
   void end(const std::string& reason);
   std::vector<member_info> living_nodes() const;
   std::optional<role_map> better_roles() const;
+  void spread_if_better();
   void commit(std::uint64_t step, float loss);
   void flush_losses(std::uint64_t below);
   void exclude(node_id n);
@@ -247,6 +248,7 @@ class job_coordinator {
   std::uint64_t lag_ = 1;                    // the loss of step t + lag_ shows that step t is committed
   std::set<node_id> releases_;               // nodes that have nothing to do any more once the epoch goes on
   std::set<node_id> leaving_;
+  std::string newest_;                       // of the nodes that have come and got no work yet
   std::uint64_t data_messages_ = 0, recoveries_ = 0;
   failure_log failures_;
   restart_limiter limiter_;

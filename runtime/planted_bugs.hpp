@@ -39,7 +39,8 @@ struct planted_bugs {
   bool admits_other_epochs = false;      // a link takes chunks whatever epoch of the job they are of
   bool saves_other_slot = false;         // a cut is saved from the slot behind the right one
   bool writes_manifests_early = false;   // a checkpoint becomes visible when the first of its parts is there
-  bool keeps_too_few = false;            // a shard writes over the oldest version that it should keep
+  bool takes_late_parts = false;         // parts of a checkpoint are taken when their epoch has been halted
+  bool keeps_too_few = false;            // a shard writes over a version that it should keep
 };
 
 // One of them, for who names it: on a command line, or in a report.
@@ -67,7 +68,8 @@ inline constexpr std::array planted_bug_table{
     planted_bug{"admits-other-epochs", &planted_bugs::admits_other_epochs, "a link takes chunks whatever epoch of the job they are of"},
     planted_bug{"saves-other-slot", &planted_bugs::saves_other_slot, "a cut is saved from the slot behind the right one"},
     planted_bug{"writes-manifests-early", &planted_bugs::writes_manifests_early, "a checkpoint becomes visible when the first of its parts is there"},
-    planted_bug{"keeps-too-few", &planted_bugs::keeps_too_few, "a shard writes over the oldest version that it should keep"},
+    planted_bug{"takes-late-parts", &planted_bugs::takes_late_parts, "parts of a checkpoint are taken when their epoch has been halted"},
+    planted_bug{"keeps-too-few", &planted_bugs::keeps_too_few, "a shard writes over a version that it should keep"},
 };
 static_assert(sizeof(planted_bugs) == planted_bug_table.size(), "every planted bug has a name");
 

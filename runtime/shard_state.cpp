@@ -170,10 +170,7 @@ std::uint32_t shard_state::slot_of(std::uint64_t version) const noexcept {
 }
 
 // SS-8, of the versions that will be older than the next one.
-bool shard_state::is_kept(std::uint64_t version) const noexcept {
-  const auto keeps = bugs_ != nullptr && bugs_->keeps_too_few && spec_.keeps > 0 ? spec_.keeps - 1 : spec_.keeps;
-  return version + keeps > version_;
-}
+bool shard_state::is_kept(std::uint64_t version) const noexcept { return version + spec_.keeps > version_; }
 
 std::optional<std::uint64_t> shard_state::kept_in(std::uint32_t slot) const noexcept {
   const auto v = slots_[slot];
@@ -185,7 +182,8 @@ std::optional<std::uint64_t> shard_state::kept_in(std::uint32_t slot) const noex
 // Where the next version goes: in place unless the current one is still to be sent or kept. Versions older than the current
 // one that nobody awaits leave their slot free.
 std::optional<std::uint32_t> shard_state::target_slot() const noexcept {
-  if (spec_.keeps == 0 && !is_awaited(version_)) return current_;
+  const bool keeps_none = spec_.keeps == 0 || (bugs_ != nullptr && bugs_->keeps_too_few);
+  if (keeps_none && !is_awaited(version_)) return current_;
   for (std::uint32_t i = 0; i < slots_.size(); ++i)
     if (i != current_ && (slots_[i] == no_version || (!is_awaited(slots_[i]) && !is_kept(slots_[i])))) return i;
   return std::nullopt;

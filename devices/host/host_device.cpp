@@ -24,6 +24,14 @@ result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::strin
   return loaded;
 }
 
+std::vector<std::shared_ptr<const idx_dataset>> host_device::datasets_in_use() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const idx_dataset>> out;
+  for (const auto& [key, dataset] : datasets_)
+    if (auto held = dataset.lock()) out.push_back(std::move(held));
+  return out;
+}
+
 void set_up_kernel_thread() noexcept {
   omp_set_num_threads(1);
 #if defined(__SSE2__)

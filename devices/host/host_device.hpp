@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace troupe {
 
@@ -25,6 +26,8 @@ class host_device {
 
   // The images and labels in `folder`, loaded unless somebody still holds them. Labels are below `classes`.
   result<std::shared_ptr<const idx_dataset>> dataset(const std::string& folder, bool test, std::int64_t classes = 10);
+  // Those that somebody holds, for whoever wants them to stay a while longer.
+  std::vector<std::shared_ptr<const idx_dataset>> datasets_in_use();
 
  private:
   std::mutex mutex_;

@@ -337,7 +337,7 @@ class history final : private apply_probe {
     if (auto wrong = check_ledger(*p.finished, sc_.shape, false); !wrong.empty()) return wrong + " (IN-3)";
     if (auto wrong = sc_.shape.update == update_kind::sync ? judge_sync() : judge_async(); !wrong.empty()) return wrong;
     if (auto wrong = judge_disk(); !wrong.empty()) return wrong;
-    if (auto wrong = judge_replicas(); !wrong.empty()) return wrong;
+    if (auto wrong = judge_losses(); !wrong.empty()) return wrong;
     heal();
     std::string wrong;
     for (int tries = 0; tries < 40; ++tries) {
@@ -381,15 +381,22 @@ class history final : private apply_probe {
     return counted == wanted ? "" : fmt::format("{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)", wanted, counted);
   }
 
-  std::string judge_replicas() {
+  // Where nodes do not reach each other, more than one of them is lost to the job: nothing is said of such histories.
+  std::string judge_losses() {
     using enum sim_fault_kind;
     const auto count = [&](std::initializer_list<sim_fault_kind> kinds) {
       return std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return std::find(kinds.begin(), kinds.end(), f.kind) != kinds.end(); });
     };
-    // Where nodes do not reach each other, more than one of them is lost to the job.
-    if (!sc_.shape.has_replicas || count({kill, freeze, leave}) > 1 || count({kill_client, power, partition, lose}) > 0) return {};
-    for (const auto& note : cluster_.program().notes)
-      if (note.starts_with("variables are lost")) return note + ", in spite of replicas (IN-10)";
+    const auto& p = cluster_.program();
+    const auto deaths = count({sim_fault_kind::kill, freeze}), leaves = count({leave});
+    if (sc_.shape.on_failure != failure_policy::resume || count({kill_client, sim_fault_kind::power, partition, lose}) > 0) return {};
+    const auto lost = std::find_if(p.notes.begin(), p.notes.end(), [](const auto& note) { return note.starts_with("variables are lost"); });
+    if (deaths == 0 && !p.recovering.empty()) return "who leaves in good order was missed: " + p.recovering.front() + " (IN-11)";
+    if (lost == p.notes.end()) return {};
+    if (deaths == 0) return *lost + ", and nobody died (IN-11)";
+    const bool had_shards = p.recovering.empty() || p.recovering.front().find("shard") != std::string::npos;
+    if (deaths + leaves == 1 && sc_.shape.has_replicas) return *lost + ", in spite of replicas (IN-10)";
+    if (deaths + leaves == 1 && !had_shards) return *lost + ", and the only node that died had none (IN-10)";
     return {};
   }
 

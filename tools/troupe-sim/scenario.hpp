@@ -15,7 +15,8 @@
 //   IN-8  One writer: in one epoch one node alone makes the versions of a variable, one after the other, and one alone those of its replica.
 //   IN-9  Memory is bounded: links keep no more than twice what the credits of all edges of two epochs allow (an item's credit may come
 //         back before its acknowledgement).
-//   IN-10 With replicas the loss of one node takes no variable away: looked at where no other fault could.
+//   IN-10 The loss of one node takes no variable away that was not there alone; with replicas, none: looked at where no other fault could.
+//   IN-11 Nodes that leave in good order are not missed: no recovery, nothing lost.
 //
 // Credits are conserved: actors check it at every item (PA-1, TR-1), and fail else (IN-4).
 //
