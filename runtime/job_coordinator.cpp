@@ -242,6 +242,11 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
   send(n, stop_part{setup_.id, "another participant holds this node dead"});
   members_.erase(n);
   if (verdict == loss_verdict::irrelevant) return finish_if_ended();
+  if (has_left && phase_ == job_phase::placing && is_recoverable()) {  // it had none of our work yet when it went
+    incident_.clear();
+    note(fmt::format("{} has left: its work moves to other nodes", f.node));
+    return halt("a node has left");
+  }
   if (is_recoverable() || phase_ == job_phase::placing || verdict == loss_verdict::fatal) return trouble(std::move(f));
   tell({job_event_kind::worker_lost, 0, 0, 0, f.where_and_why()});
   finish_if_ended();

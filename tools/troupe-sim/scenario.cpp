@@ -392,6 +392,8 @@ class history final : private apply_probe {
     if (sc_.shape.on_failure != failure_policy::resume || count({kill_client, sim_fault_kind::power, partition, lose}) > 0) return {};
     const auto lost = std::find_if(p.notes.begin(), p.notes.end(), [](const auto& note) { return note.starts_with("variables are lost"); });
     if (deaths == 0 && !p.recovering.empty()) return "who leaves in good order was missed: " + p.recovering.front() + " (IN-11)";
+    const bool is_calm = deaths == 0 && count({disk_full, disk_error}) == 0;
+    if (is_calm && !sc_.shape.checkpoints.folder.empty() && p.finished->checkpoints == 0) return "no checkpoint was written (IN-12)";
     if (lost == p.notes.end()) return {};
     if (deaths == 0) return *lost + ", and nobody died (IN-11)";
     const bool had_shards = p.recovering.empty() || p.recovering.front().find("shard") != std::string::npos;
