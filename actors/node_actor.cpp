@@ -124,6 +124,7 @@ struct node_actor_state : part_services {
     if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(*s);
     if (auto* h = std::get_if<halt_part>(&m.body)) return parts->halt(m.from, *h);
     if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(*c);
+    if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(*b);
     if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(*s);
     if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);

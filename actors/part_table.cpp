@@ -169,6 +169,10 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
   auto context = make_context(p, *job_plan);
   part_entry entry{context, {}, p.nodes, w.from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, env.wall_clock_ns()};
   const auto before = std::exchange(kept_[p.job], {});
+  const bool goes_on = p.restore_from.empty() && std::any_of(job_plan->actors.begin(), job_plan->actors.end(), [](const auto& a) {
+    return a.kind == actor_kind::shard && a.shard.restore != restore_kind::initial;
+  });
+  if (goes_on) kept_[p.job] = before;  // until the epoch has begun everywhere
   const auto sparse = sparse_edges(*job_plan);
   std::size_t shards = 0;
   for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
@@ -179,7 +183,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     if (a.kind != actor_kind::shard) continue;
     shards += a.shard.follows ? 0 : 1;
     context->ledgers[i] = std::make_shared<shard_counters>(a.shard.steps.size());
-    const auto at = a.shard.restore == restore_kind::kept ? before.find(a.shard.variable) : before.end();
+    const auto at = goes_on || w.is_loaded ? before.find(a.shard.variable) : before.end();
     context->kept[i] = at != before.end() ? at->second : std::make_shared<kept_shard>();
     if (w.is_loaded && !a.shard.follows && !context->kept[i]->slots.empty()) {  // another schedule may count the same values otherwise
       context->kept[i]->slots[0].version = a.shard.version;
@@ -194,7 +198,6 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     if (at == before.end()) continue;
     // A copy, which shares the tensors: a shard that is here goes on with its own.
     context->handed.emplace(at->first, std::make_shared<kept_shard>(*at->second));
-    kept_[p.job].insert(*at);  // until the epoch is known to go on
   }
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
     tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle(), env.bugs});
@@ -255,6 +258,17 @@ void part_table::start(const start_part& s) {
 void part_table::cut(const begin_cut& c) {
   auto* part = find_running(c.job);
   if (part != nullptr && part->epoch == c.epoch) tell(node_.context(), part->supervisor, mark_cut{c.mark});
+}
+
+void part_table::begun(const epoch_begun& b) {
+  auto* part = find_running(b.job);
+  if (part == nullptr || part->epoch != b.epoch) return;
+  const auto& plan = *part->context->job_plan;
+  std::erase_if(kept_[b.job], [&](const auto& entry) {
+    return std::none_of(part->actors.begin(), part->actors.end(), [&](auto i) {
+      return plan.actors[i].kind == actor_kind::shard && plan.actors[i].shard.variable == entry.first;
+    });
+  });
 }
 
 // --- ending ----------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 //   place_part        wait for the links it needs, load its variables, spawn it, bind it to the links  -> part_placed
 //   start_part        let its sources fire
 //   halt_part         end its actors, keep its variables                                              -> part_halted
+//   epoch_begun       forget what is kept of variables whose shard or replica is elsewhere
 //   begin_cut         mark what its workers make next
 //   stop_part         end its actors, forget its variables
 //
@@ -75,6 +76,7 @@ class part_table {
   void halt(node_id from, const halt_part& h);
   void stop(const stop_part& s);
   void cut(const begin_cut& c);
+  void begun(const epoch_begun& b);
 
   // --- what happens here ---------------------------------------------------------------------------------------------
   void on_event(part_event& e);

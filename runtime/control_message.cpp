@@ -161,6 +161,11 @@ struct writer {
     c.setEpoch(m.epoch);
     c.setMark(m.mark);
   }
+  void operator()(const epoch_begun& m) {
+    auto b = to.initBegun();
+    b.setJob(raw(m.job));
+    b.setEpoch(m.epoch);
+  }
   void operator()(const leaving_node& m) { to.setLeaving(raw(m.job)); }
   void operator()(const part_saved& m) {
     auto s = to.initSaved();
@@ -254,6 +259,7 @@ result<control_message> read_control(wire::Control::Reader from) {
       auto c = from.getBeginCut();
       return control_message(begin_cut{job_id{c.getJob()}, c.getEpoch(), c.getMark()});
     }
+    case wire::Control::BEGUN: return control_message(epoch_begun{job_id{from.getBegun().getJob()}, from.getBegun().getEpoch()});
     case wire::Control::LEAVING: return control_message(leaving_node{job_id{from.getLeaving()}});
     case wire::Control::SAVED: {
       auto s = from.getSaved();

@@ -89,6 +89,11 @@ struct begin_cut {
   job_id job{};
   std::uint32_t epoch = 0, mark = 0;
 };
+// Coordinator: every variable and replica of the epoch has begun; what nodes keep of them beside those may go.
+struct epoch_begun {
+  job_id job{};
+  std::uint32_t epoch = 0;
+};
 // To coordinators: the node wants to leave; its work is to go elsewhere first.
 struct leaving_node { job_id job{}; };
 // A node's part of a cut is on disk, or not.
@@ -134,7 +139,8 @@ struct fenced {
 };
 
 using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
-                                     part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved, leaving_node>;
+                                     part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved, leaving_node,
+                                     epoch_begun>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);

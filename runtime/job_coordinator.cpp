@@ -79,6 +79,7 @@ void job_coordinator::place() {
     plan_ = std::make_shared<const plan>(setup_.fixed);
     nodes_ = setup_.nodes;
   }
+  has_begun_ = false;
   made_ = start_.worker_steps;
   made_.resize(next_loss_.size());
   ahead_ = made_;
@@ -123,7 +124,7 @@ void job_coordinator::start_if_placed() {
   since_ = now_;
   for (auto n : parties_->running()) send(n, start_part{setup_.id});
   if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0) note("variables have no replica until another node comes");
-  if (setup_.bugs != nullptr && setup_.bugs->releases_givers_early) release_handed();
+  if (setup_.bugs != nullptr && setup_.bugs->releases_givers_early) release_keepers();
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
   tell({job_event_kind::resumed, from, 0, 0, fmt::format("goes on from step {} (epoch {})", from, epoch_)});
@@ -145,7 +146,7 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
     if (is_sync || w == worker) accounts_->on_loss(w);
   for (std::uint32_t w = 0; w < made_.size(); ++w)
     if (is_sync || w == worker) made_[w] = std::max(made_[w], step + 1);
-  if (!releases_.empty() && step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) release_handed();
+  if (!has_begun_ && phase_ == job_phase::running && step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) release_keepers();
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
     if (is_sync || w == worker) next_loss_[w] = step + 1;
@@ -300,6 +301,8 @@ void job_coordinator::halt(const std::string& why) {
   awaited_.clear();
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
     if (is_alive(n)) awaited_.insert(n);
+  for (auto n : releases_)
+    if (is_alive(n)) awaited_.insert(n);
   for (auto n : awaited_) send(n, halt_part{setup_.id, epoch_, why});
   go_on_if_halted();
 }
@@ -365,12 +368,16 @@ void job_coordinator::choose_start() {
     for (const auto& k : reports) {
       if (k.versions.empty() || !is_alive(node) || (node != setup_.client && excluded_.contains(node) && excluded_.at(node) > now_)) continue;
       const auto [at, is_new] = holders_.try_emplace(k.variable, node, k);
-      if (!is_new && at->second.second.versions.back() < k.versions.back()) at->second = {node, k};
+      const auto newest = at->second.second.versions.back();
+      const bool is_shard = std::find(roles_.shards.begin(), roles_.shards.end(), node) != roles_.shards.end();
+      if (!is_new && (newest < k.versions.back() || (newest == k.versions.back() && is_shard))) at->second = {node, k};
     }
   std::map<std::string, kept_report> kept;
   for (const auto& [variable, holder] : holders_) kept.emplace(variable, holder.second);
   if (auto cut = common_cut(*setup_.program, kept, next_loss_, setup_.bugs)) {
     start_ = std::move(*cut);
+  } else if (sum(next_loss_) == 0) {
+    return;  // no step is lost
   } else if (setup_.checkpoints.folder.empty()) {
     note("variables are lost with their node, and there are no checkpoints: back to step 0");
   } else {
@@ -403,18 +410,24 @@ void job_coordinator::place_next() {
   const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
   if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all);
   choose_handed();
-  releases_.clear();
-  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end())) {
+  choose_keepers();
+  if (!setup_.checkpoints.folder.empty()) return claim();
+  ++epoch_;
+  place();
+}
+
+// Nodes without work that keep variables stay until the epoch has begun everywhere: who gets them may die before.
+void job_coordinator::choose_keepers() {
+  auto all = std::set<node_id>(nodes_.begin(), nodes_.end());
+  all.merge(std::exchange(releases_, {}));
+  const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_;
+  for (auto n : all) {
     if (!is_alive(n) || n == setup_.client || has_role(roles_, n)) continue;
-    const bool hands_over = std::any_of(handed_.begin(), handed_.end(), [&](const auto& h) { return h.second.from == n; });
-    if (hands_over)
+    if (is_kept && kept_.contains(n) && !kept_.at(n).empty())
       releases_.insert(n);
     else
       send(n, stop_part{setup_.id, std::string(moved_reason)});
   }
-  if (!setup_.checkpoints.folder.empty()) return claim();
-  ++epoch_;
-  place();
 }
 
 // Whether that node can begin with what it keeps itself. Asynchronous versions of a shard and its replica differ, since gradients are
@@ -447,7 +460,10 @@ void job_coordinator::choose_handed() {
 }
 
 // A loss of the epoch proves that every shard has begun; one of two steps later, that every replica has.
-void job_coordinator::release_handed() {
+void job_coordinator::release_keepers() {
+  has_begun_ = true;
+  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
+    if (start_.restore == restore_kind::kept && is_alive(n) && !releases_.contains(n)) send(n, epoch_begun{setup_.id, epoch_});
   for (auto n : std::exchange(releases_, {})) {
     parties_->release(n);
     send(n, stop_part{setup_.id, std::string(moved_reason)});
@@ -542,7 +558,9 @@ void job_coordinator::fail(failure f) {
 
 void job_coordinator::end(const std::string& reason) {
   phase_ = job_phase::over;
-  for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end())) send(n, stop_part{setup_.id, reason});
+  auto all = std::set<node_id>(nodes_.begin(), nodes_.end());
+  all.merge(releases_);
+  for (auto n : all) send(n, stop_part{setup_.id, reason});
 }
 
 job_totals job_coordinator::totals() const {

@@ -203,7 +203,8 @@ class job_coordinator {
   void forget(node_id n);
   bool keeps(node_id n, const std::string& variable) const;
   void choose_handed();
-  void release_handed();
+  void choose_keepers();
+  void release_keepers();
   void place_next();
   void fail(failure f);
   void end(const std::string& reason);
@@ -246,7 +247,8 @@ class job_coordinator {
   std::map<std::string, std::pair<node_id, kept_report>> holders_;  // of the variables that the next epoch begins with
   std::map<std::string, handover> handed_;   // what moves, by variable
   std::uint64_t lag_ = 1;                    // the loss of step t + lag_ shows that step t is committed
-  std::set<node_id> releases_;               // nodes that have nothing to do any more once the epoch goes on
+  std::set<node_id> releases_;               // nodes that have nothing to do any more once the epoch has begun everywhere
+  bool has_begun_ = false;
   std::set<node_id> leaving_;
   std::string newest_;                       // of the nodes that have come and got no work yet
   std::uint64_t data_messages_ = 0, recoveries_ = 0;

@@ -115,6 +115,8 @@ struct Control {
     saved :group { job @46 :UInt64; epoch @47 :UInt32; step @48 :UInt64; error @49 :Text; workerSteps @50 :List(UInt64);
                    file @51 :Text; hash @52 :Text; bytes @53 :UInt64; variables @54 :List(Text); }
                                         # a node's part of a cut is on disk (empty error), or will not be
+    begun :group { job @57 :UInt64; epoch @58 :UInt32; }
+                                        # every variable of the epoch is where it belongs: copies of earlier ones may go
     leaving @56 :UInt64;                # job, to its coordinator: the sender wants to leave, its work is to go elsewhere first
   }
 }

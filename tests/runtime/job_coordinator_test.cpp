@@ -22,7 +22,7 @@ member_info member(node_id id, member_kind kind = member_kind::node) {
   return m;
 }
 
-training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false) {
+training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false, bool has_replicas = false) {
   static const op_table ops = make_op_table();
   graph g(ops);
   const auto w = variable(g, {dtype::f32, {2}}, {}, "w");
@@ -34,6 +34,7 @@ training_program make_program(update_kind update, std::uint32_t workers, bool is
   t.steps = 10;
   t.is_recoverable = is_recoverable;
   t.has_cuts = has_cuts;
+  t.has_replicas = has_replicas;
   auto made = compile_program(g, reduce_sum(mul(w, b)), t, {.name = "training"});
   BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
   return *made;
@@ -46,13 +47,13 @@ struct world {
   std::vector<job_event> told;
   std::size_t claims = 0, manifests = 0;
 
-  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "") {
+  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "", std::vector<node_id> replicas = {}) {
     job_setup setup;
     setup.id = job_id{7};
     setup.name = "training";
     setup.client = client;
-    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty());
-    setup.roles = {{n1, n2}, {n3, n3}};
+    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(), !replicas.empty());
+    setup.roles = {{n1, n2}, {n3, n3}, std::move(replicas)};
     setup.on_failure = policy;
     setup.checkpoints.folder = std::move(folder);
     const std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2), member(n3)};
@@ -276,6 +277,106 @@ BOOST_AUTO_TEST_CASE(a_node_that_joins_is_given_work_if_that_makes_somebody_less
   BOOST_TEST(w.job->totals().recoveries == 1U);  // that was none
 }
 
+BOOST_AUTO_TEST_CASE(a_node_that_comes_while_the_job_is_placed_gets_work_when_it_runs) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_member(member(node_id{5}));
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  for (auto n : {n1, n3, client}) w.job->on_placed(n, {job_id{7}, w.job->epoch(), "", {}});
+  w.job->on_local_part(w.job->epoch());
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.last(job_event_kind::note).find("n5 has joined") != std::string::npos);
+}
+
+// --- replicas ---
+
+struct replicated : world {
+  explicit replicated(update_kind update = update_kind::sync) : world(failure_policy::resume, update, "", {n1, n1}) { all_placed({n1, n2, n3, client}); }
+
+  std::vector<const planned_actor*> actors(actor_kind kind) {
+    placed = *decode_plan(last_place()->plan);
+    std::vector<const planned_actor*> out;
+    for (const auto& a : placed.actors)
+      if (a.kind == kind) out.push_back(&a);
+    return out;
+  }
+  plan placed;
+};
+
+BOOST_AUTO_TEST_CASE(every_shard_forwards_to_its_replica_on_another_node) {
+  replicated w;
+  std::size_t shards = 0, replicas = 0;
+  for (const auto* a : w.actors(actor_kind::shard)) {
+    const auto node = w.job->nodes()[a->task];
+    BOOST_TEST((a->shard.follows ? node == n1 : node == n3));
+    BOOST_TEST(a->shard.forwards == !a->shard.follows);
+    BOOST_TEST(a->shard.keeps == 2U);
+    ++(a->shard.follows ? replicas : shards);
+  }
+  BOOST_TEST(shards == 2U);
+  BOOST_TEST(replicas == 2U);
+}
+
+BOOST_AUTO_TEST_CASE(JC_4_with_replicas_a_loss_is_told_two_steps_later) {
+  replicated w;
+  const auto told = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::loss; }); };
+  w.losses(0, 2);
+  BOOST_TEST(told() == 0);
+  w.losses(2, 3);
+  BOOST_TEST(told() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(PM_3_the_replica_of_a_lost_shard_becomes_the_shard_and_nothing_is_lost) {
+  replicated w;
+  w.losses(0, 6);
+  w.job->on_lost(n3, "gone", false);
+  w.take();
+  w.halted(n2), w.halted(client), w.halted(n1, both({3, 4, 5}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n1, n1}));
+  BOOST_TEST((w.job->roles().replicas == std::vector<node_id>{n2, n2}));
+  for (const auto* a : w.actors(actor_kind::shard)) {
+    BOOST_TEST(a->shard.version == 5U);
+    BOOST_TEST((a->shard.restore == (a->shard.follows ? restore_kind::handed : restore_kind::kept)));
+  }
+  w.all_placed({n1, n2, client});
+  BOOST_TEST(w.last(job_event_kind::resumed).find("goes on from step 5") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(without_another_node_there_is_no_replica_until_one_comes) {
+  replicated w;
+  w.losses(0, 6);
+  w.job->on_lost(n3, "gone", false), w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n1, both({4, 5, 6}));
+  BOOST_TEST((w.job->roles().replicas == std::vector<node_id>{node_id{}, node_id{}}));
+  w.all_placed({n1, client});
+  BOOST_TEST(w.last(job_event_kind::note).find("no replica") != std::string::npos);
+  w.job->on_member(member(node_id{5}));
+  w.halted(client), w.halted(n1, both({4, 5, 6}));
+  BOOST_TEST((w.job->roles().replicas != std::vector<node_id>{node_id{}, node_id{}}));
+}
+
+// The new shards are on a node that dies before it has them.
+BOOST_AUTO_TEST_CASE(who_keeps_variables_is_released_only_when_the_epoch_has_begun_everywhere) {
+  replicated w;
+  w.losses(0, 6);
+  w.job->on_leaving(n3);
+  w.take();
+  w.halted(n1, both({4, 5, 6})), w.halted(n2), w.halted(client), w.halted(n3, both({4, 5, 6}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.all_placed({n1, n2, n3, client});
+  w.losses(6, 8);
+  BOOST_TEST(w.sent_to<stop_part>().empty());  // a replica may still be waiting
+  w.losses(8, 9);
+  BOOST_TEST((w.sent_to<stop_part>() == std::vector<node_id>{n3}));
+  BOOST_TEST(w.sent_to<epoch_begun>().size() >= 2U);
+}
+
 BOOST_AUTO_TEST_CASE(a_node_that_leaves_hands_its_variables_over_and_is_released_when_they_are_used) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});
@@ -374,6 +475,19 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_written_when_all_parts_are_saved_and_all_th
   BOOST_TEST(w.manifests == 1U);
   BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 is not there") != std::string::npos);
   BOOST_TEST((w.job->phase() == job_phase::running));  // training goes on
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_is_saved_when_its_epoch_has_ended_makes_no_checkpoint) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 6);
+  w.job->on_member(member(node_id{5}));  // the work is spread anew
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(client), w.halted(n3, both({5, 6}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  w.job->on_saved(n3, {job_id{7}, 1, 4, "", {4, 4}, "part-0.safetensors", "00", 10, {"b", "w"}});
+  w.take();
+  BOOST_TEST(w.manifests == 0U);
 }
 
 BOOST_AUTO_TEST_CASE(JC_5_what_is_made_again_is_in_the_ledger) {

@@ -124,6 +124,38 @@ BOOST_AUTO_TEST_CASE(SS_5_a_credit_that_nobody_claimed_is_a_broken_invariant) {
   BOOST_CHECK_THROW(s.on_credit(0), broken_invariant);
 }
 
+BOOST_AUTO_TEST_CASE(SS_10_a_step_is_applied_when_the_replica_has_the_one_before) {
+  auto spec = make_spec(update_kind::sync, 2, 3);
+  spec.forwards = true;
+  troupe::shard_state s(spec, 1);
+  BOOST_TEST(drain(s, {0, 1}) == (texts{"claim 2", "send 0:0=v0", "send 1:0=v0"}), boost::test_tools::per_element());
+  BOOST_TEST(bool(s.on_gradient(0, 0)));
+  BOOST_TEST(bool(s.on_gradient(1, 0)));
+  BOOST_TEST(drain(s, {0, 1}).empty());
+  BOOST_TEST((s.waiting() == shard_wait{shard_wait::kind::credit, 2, 0}));
+  s.on_credit(2);
+  // The next claim is made at once: its credit says that step 0 is committed.
+  BOOST_TEST(drain(s, {0, 1}) == (texts{"apply -1:0", "claim 2", "send 0:1=v1", "send 1:1=v1"}), boost::test_tools::per_element());
+  BOOST_TEST(bool(s.on_gradient(0, 1)));
+  BOOST_TEST(bool(s.on_gradient(1, 1)));
+  BOOST_TEST(drain(s, {0, 1}).empty());
+  s.on_credit(2);
+  BOOST_TEST(drain(s, {0, 1}).front() == "apply -1:1");
+}
+
+BOOST_AUTO_TEST_CASE(SS_10_async_every_worker_has_its_own_way_to_the_replica) {
+  auto spec = make_spec(update_kind::async, 2, 3);
+  spec.forwards = true;
+  troupe::shard_state s(spec, 1);
+  BOOST_TEST(drain(s, {0, 1, 2}) == (texts{"claim 3", "send 0:0=v0", "send 1:0=v0"}), boost::test_tools::per_element());
+  BOOST_TEST(bool(s.on_gradient(0, 0)));
+  BOOST_TEST(drain(s, {0, 1, 2}) == (texts{"apply 0:0", "send 0:1=v1"}), boost::test_tools::per_element());
+  BOOST_TEST(bool(s.on_gradient(1, 0)));
+  BOOST_TEST(drain(s, {0, 1, 2}).empty());
+  s.on_credit(3);
+  BOOST_TEST(drain(s, {0, 1, 2}).front() == "apply 1:0");
+}
+
 BOOST_AUTO_TEST_CASE(SS_6_async_goes_on_without_a_lost_worker_and_ends) {
   troupe::shard_state s(with_end(make_spec(update_kind::async, 2, 2)), 1);
   drain(s, {0, 1, 2});
@@ -182,6 +214,7 @@ struct model {
   std::vector<bool> lost;
   std::vector<std::optional<std::uint64_t>> slots;
   std::vector<std::uint32_t> claims;
+  std::set<std::uint32_t> granted;  // of ports to the replica
   std::set<std::pair<std::uint32_t, std::uint64_t>> history;
   std::uint64_t version = 0;
   bool is_saving = false;
@@ -214,6 +247,8 @@ struct model {
 
   void on(const shard_apply& a) {
     BOOST_REQUIRE(slots[a.from] == version);
+    const auto port = static_cast<std::uint32_t>(spec.readers.size() + static_cast<std::size_t>(std::max(a.worker, 0)));
+    if (spec.forwards) BOOST_REQUIRE_EQUAL(granted.erase(port), 1U);  // SS-10
     if (spec.update == update_kind::sync) {
       BOOST_REQUIRE_EQUAL(a.worker, -1);
       BOOST_REQUIRE_EQUAL(a.step, version);
@@ -272,6 +307,7 @@ struct model {
     if (claims.empty()) return;
     const auto i = below(claims.size());
     state.on_credit(claims[i]);
+    if (claims[i] >= spec.readers.size()) BOOST_REQUIRE(granted.insert(claims[i]).second);
     claims.erase(claims.begin() + static_cast<std::ptrdiff_t>(i));
   }
   void save() {
@@ -303,6 +339,7 @@ BOOST_AUTO_TEST_CASE(random_runs_keep_all_invariants_and_end) {
       if (!is_sync || choose() % 2 == 0) spec = with_end(std::move(spec));
       if (is_sync) spec.keeps = static_cast<std::uint32_t>(choose() % 3), spec.cut_every = choose() % 4;
       spec.cuts_at_end = choose() % 2 == 0;
+      spec.forwards = choose() % 3 == 0;
       model m(spec, troupe::shard_state::slots_wanted(spec) + static_cast<std::uint32_t>(choose() % 2), seed);
       const bool may_lose = !is_sync && choose() % 2 == 0;
       int patience = 20'000;
