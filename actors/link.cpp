@@ -135,6 +135,7 @@ void link_core::close() {
       io.connection->close();
       io.connection.reset();
     }
+  chunk_ = {};  // its edge goes
   jobs_.clear();
 }
 

@@ -300,7 +300,7 @@ void job_coordinator::halt(const std::string& why) {
   is_cutting_ = false;
   awaited_.clear();
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
-    if (is_alive(n)) awaited_.insert(n);
+    if (is_alive(n) && !parties_->is_lost(n)) awaited_.insert(n);
   for (auto n : releases_)
     if (is_alive(n)) awaited_.insert(n);
   for (auto n : awaited_) send(n, halt_part{setup_.id, epoch_, why});

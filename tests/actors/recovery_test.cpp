@@ -69,6 +69,11 @@ BOOST_FIXTURE_TEST_CASE(a_job_goes_on_after_the_death_of_any_node, fixture) {
   BOOST_TEST(all.recoveries > seeds() / 16);
 }
 
+BOOST_FIXTURE_TEST_CASE(nodes_come_leave_and_die_while_the_work_moves, fixture) {
+  const auto all = hold(40'000, seeds() / 2, "join,kill,leave");
+  BOOST_TEST(all.recoveries > seeds() / 16);
+}
+
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
   const auto all = hold(30'000, seeds() / 4, "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);

@@ -40,9 +40,9 @@ class history final : private apply_probe {
       : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs, this)) {}
 
   sim_verdict run() {
+    cluster_.program().hear = [this](const std::string& text) { tell(text); };
     verdict_.violation = live();
     auto& p = cluster_.program();
-    for (const auto* list : {&p.recovering, &p.resumed, &p.notes}) verdict_.story.insert(verdict_.story.end(), list->begin(), list->end());
     verdict_.recoveries += p.resumed.size();
     verdict_.virtual_ns = cluster_.now_ns();
     verdict_.messages = cluster_.messages();
@@ -173,7 +173,7 @@ class history final : private apply_probe {
   }
 
   void strike(const sim_fault& f) {
-    verdict_.story.push_back(fmt::format("{:.3f} s: {}", double(cluster_.now_ns()) * 1e-9, to_string(f)));
+    tell(to_string(f));
     switch (f.kind) {
       case sim_fault_kind::kill: return kill(f);
       case sim_fault_kind::kill_client: return kill_client(f);
@@ -309,6 +309,8 @@ class history final : private apply_probe {
       }
     }
   }
+
+  void tell(const std::string& text) { verdict_.story.push_back(fmt::format("{:.3f} s: {}", double(cluster_.now_ns()) * 1e-9, text)); }
 
   // After every message: cheap.
   void watch() {

@@ -35,18 +35,25 @@ caf::behavior program_actor(caf::event_based_actor*, sim_program* p) {
       [p](const job_progress& m) { p->losses.push_back(m); },
       [p](job_variables& m) { p->variables.push_back(std::move(m)); },
       [p](job_recovering& m) {
+        p->hear(m.text);
         (m.has_resumed ? p->resumed : p->recovering).push_back(std::move(m.text));
       },
-      [p](job_note& m) { p->notes.push_back(std::move(m.text)); },
+      [p](job_note& m) {
+        p->hear(m.text);
+        p->notes.push_back(std::move(m.text));
+      },
       [p](worker_lost& m) {
+        p->hear(m.text);
         p->workers_lost.push_back(std::move(m.text));
         p->worker_lost_ns = p->now_ns();
       },
       [p](job_finished& m) {
+        p->hear(fmt::format("finished after {} losses", p->losses.size()));
         p->finished = std::move(m.totals);
         p->over_ns = p->now_ns();
       },
       [p](job_failed& m) {
+        p->hear(m.line);
         p->failed = std::move(m);
         p->over_ns = p->now_ns();
       },

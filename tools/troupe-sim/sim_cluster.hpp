@@ -46,6 +46,7 @@ struct sim_program {
   bool has_started = false;
   std::vector<job_progress> losses;
   std::vector<job_variables> variables;
+  std::function<void(const std::string&)> hear = [](const std::string&) {};  // of each of the texts, as it comes
   std::vector<std::string> workers_lost, recovering, resumed, notes;
   std::optional<job_totals> finished;
   std::optional<job_failed> failed;
