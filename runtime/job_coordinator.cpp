@@ -223,7 +223,11 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
   if (phase_ == job_phase::halting) {
     send(n, stop_part{setup_.id, "another participant holds this node dead"});
     f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
-    if (parties_->lose(n) != loss_verdict::irrelevant || awaited_.contains(n)) blame(std::move(f));
+    const bool is_missed = parties_->lose(n) != loss_verdict::irrelevant || awaited_.contains(n);
+    if (is_missed && has_left && incident_.empty())
+      note(fmt::format("{} has left", f.node));
+    else if (is_missed)
+      blame(std::move(f));
     members_.erase(n);
     if (awaited_.erase(n) > 0) go_on_if_halted();
     return;
