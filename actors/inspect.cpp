@@ -145,7 +145,7 @@ class asker {
     if (questions_.contains(address_text)) return {};
     auto at = parse_address(address_text);
     if (!at) return at.error();
-    auto& q = questions_.emplace(address_text, std::make_unique<question>(net_, shake_, words_of(options_.parts))).first->second;
+    auto& q = questions_.emplace(address_text, std::make_unique<question>(net_, shake_, options_.request.empty() ? words_of(options_.parts) : options_.request)).first->second;
     q->ask(*at, std::max<std::int64_t>(1, end_ns_ - loop_.now_ns()));
     return {};
   }

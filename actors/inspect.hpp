@@ -25,6 +25,7 @@ struct ask_options {
   std::string token_file;         // empty: no token
   std::int64_t timeout_ns = 2'000'000'000;  // for the whole call
   ask_part parts = ask_part::all;
+  std::string request;  // "leave NODE", "checkpoint JOB": what a node says to it is in snapshot.said; parts are not asked for then
 };
 
 // Finds one node, takes its view of the cluster, asks every living member and merges the answers. Nodes that do not answer

@@ -153,6 +153,7 @@ struct job_actor_state {
     b.epoch = job->epoch();
     b.step = job->step();
     b.recoveries = job->totals().recoveries;
+    b.checkpoints = job->totals().checkpoints;
     if (b.state == job_state::running || b.state == job_state::recovering)
       b.state = job->phase() == job_phase::running || (job->phase() == job_phase::placing && b.recoveries == 0) ? job_state::running : job_state::recovering;
   }

@@ -156,6 +156,7 @@ struct node_environment {
   caf::execution_unit* service = nullptr;
   caf::actor archive;                             // null: this node neither writes nor reads checkpoints
   const planted_bugs* bugs = nullptr;             // tests only
+  std::function<void()> on_leave_asked;           // a tool asks this process to leave; null: it does not do that
   apply_probe* probe = nullptr;                   // the simulator's
 };
 

@@ -227,6 +227,42 @@ struct node_actor_state : part_services {
     }
   }
 
+  // --- requests of tools -----------------------------------------------------------------------------------------------------
+
+  // "leave NODE", "checkpoint JOB", by name or id; what is said to it. Anything else: nothing.
+  std::string obey(const std::string& request) {
+    const auto space = request.find(' ');
+    const auto what = request.substr(0, space), whom = space == std::string::npos ? std::string() : request.substr(space + 1);
+    if (what == "leave") return leave_if_named(whom);
+    if (what == "checkpoint") return save_if_ours(whom);
+    return {};
+  }
+
+  std::string leave_if_named(const std::string& name) {
+    const auto& env = view.env;
+    if (name != env.self.name && name != fmt::format("{:016x}", raw(env.self.id))) return {};
+    if (!env.on_leave_asked) return "refused: it is a program that runs a job, and leaves when that ends";
+    note("was asked to leave by a tool");
+    env.on_leave_asked();
+    return "leaves";
+  }
+
+  std::string save_if_ours(const std::string& name) {
+    std::string said;
+    for (auto& [id, job] : view.jobs) {
+      if (name != job.board->name && name != job.board->id) continue;
+      if (job.ended_ns != 0) {
+        if (said.empty()) said = "refused: the job is over";
+      } else if (job.request->checkpoints.folder.empty()) {
+        said = "refused: the job writes no checkpoints (--checkpoint DIR)";
+      } else {
+        tell(self->context(), job.actor, want_cut{});
+        said = fmt::format("saves {}", job.board->checkpoints);
+      }
+    }
+    return said;
+  }
+
   // --- the end -------------------------------------------------------------------------------------------------------------------
 
   void drain(const drain_node& m) {
@@ -274,7 +310,12 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](shards_loaded& m) { s.parts->on_loaded(m); },
       [&s](run_job& m) { s.run(m); },
       [&s](const job_over& m) { s.on_job_over(m); },
-      [&s](const ask& m) { tell(s.self->context(), m.to, answered{m.id, to_json(answer(s.view, *s.parts, m.request))}); },
+      [&s](const ask& m) {
+        auto said = s.obey(m.request);  // before the answer shows what came of it
+        auto all = answer(s.view, *s.parts, m.request);
+        all.said = std::move(said);
+        tell(s.self->context(), m.to, answered{m.id, to_json(all)});
+      },
       [&s](const get_view& m) { tell(s.self->context(), m.to, s.tell_view()); },
       [&s](const stop_own_job& m) {
         for (const auto& [job, program] : s.program_of)

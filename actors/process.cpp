@@ -179,6 +179,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.kernels = &p->kernels;
   node.device = &p->device;
   node.memory_bytes = options.memory_bytes;
+  node.on_leave_asked = options.on_leave_asked;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   node.service = workers.service();
   node.archive = p->archive = spawn_archive(*p->system, workers.disk(), *p->files);

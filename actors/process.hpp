@@ -28,6 +28,8 @@ struct process_options {
   std::string token_file;           // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;   // 0: no limit
+  // A tool asks the process to leave. On an actor's thread.
+  std::function<void()> on_leave_asked;
   // A member of `join` will never have us (token, cluster, version) and nobody else is known. On the I/O thread.
   std::function<void(const error&)> on_denied;
 };

@@ -97,6 +97,12 @@ void compare_tensors(std::map<std::string, tensor_spec> expected, std::span<cons
 checkpoint_store::checkpoint_store(disk& d, const std::string& folder, std::string job, const planted_bugs* bugs)
     : disk_(d), job_(std::move(job)), folder_(join(folder, job_folder_name(job_))), bugs_(bugs) {}
 
+checkpoint_store checkpoint_store::at_folder(disk& d, std::string job_folder) {
+  checkpoint_store store(d, {}, {});
+  store.folder_ = std::move(job_folder);
+  return store;
+}
+
 std::string checkpoint_store::folder_of(checkpoint_id id) const { return join(folder_, checkpoint_folder_name(id)); }
 
 std::string checkpoint_store::path_of(checkpoint_id id, std::string_view file) const {
@@ -231,7 +237,7 @@ result<checkpoint_manifest> checkpoint_store::read_manifest(checkpoint_id id) {
   const auto bytes = disk_.read(path, manifest_bytes_max);
   if (!bytes) return bytes.error();
   auto m = parse_manifest(*bytes, path);
-  if (m && (m->job != job_ || checkpoint_id{m->epoch, m->step} != id))
+  if (m && ((m->job != job_ && !job_.empty()) || checkpoint_id{m->epoch, m->step} != id))
     return error(error_code::usage,
                  fmt::format("{}: says that it is {} of job {}: its folder was renamed or copied", path,
                              checkpoint_folder_name({m->epoch, m->step}), job_folder_name(m->job)));

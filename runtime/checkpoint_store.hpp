@@ -53,6 +53,9 @@ class checkpoint_store {
   // Of the job `job` in the user's folder `folder`; makes nothing yet. `d` outlives it.
   checkpoint_store(disk& d, const std::string& folder, std::string job, const planted_bugs* bugs = nullptr);
 
+  // Of a job's folder, whatever job it is of: for looking only.
+  static checkpoint_store at_folder(disk& d, std::string job_folder);
+
   const std::string& job() const noexcept { return job_; }
   const std::string& folder() const noexcept { return folder_; }  // of the job
   std::string folder_of(checkpoint_id id) const;

@@ -188,6 +188,7 @@ cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_
       if (seen.insert(actor.id).second) c.actors.push_back(actor);
     c.events.insert(c.events.end(), a.events.begin(), a.events.end());
     c.actors_left_out += a.actors_left_out;
+    if (!a.said.empty()) c.said.push_back({a.self.name, a.said});
   }
   sort_by_name(c.nodes);
   sort_by_name(c.jobs);

@@ -108,6 +108,7 @@ struct job_snapshot {
   std::string cause;                      // one line, of a failed job
   std::uint64_t epoch = 1;                // counts its placings
   std::uint64_t recoveries = 0;           // of them, those after a failure
+  std::uint64_t checkpoints = 0;          // written
 
   // Mean over its running time; 0 before the first step.
   double steps_per_second() const noexcept;
@@ -133,6 +134,7 @@ struct node_answer {
   std::vector<job_snapshot> jobs;
   std::vector<event> events;
   std::uint64_t actors_left_out = 0;  // what did not fit into the answer
+  std::string said;                   // to a request that asks for more than an answer; empty: it does not concern this node
 
   friend bool operator==(const node_answer&, const node_answer&) = default;
 };
@@ -145,6 +147,12 @@ struct silent_node {
   friend bool operator==(const silent_node&, const silent_node&) = default;
 };
 
+// What a node says to a request to do something.
+struct node_word {
+  std::string node, text;
+  friend bool operator==(const node_word&, const node_word&) = default;
+};
+
 struct cluster_snapshot {
   std::string cluster;
   std::vector<node_snapshot> nodes;
@@ -152,6 +160,7 @@ struct cluster_snapshot {
   std::vector<job_snapshot> jobs;
   std::vector<event> events;  // oldest first
   std::vector<silent_node> silent;
+  std::vector<node_word> said;  // not in its JSON
   std::uint64_t actors_left_out = 0;
 
   friend bool operator==(const cluster_snapshot&, const cluster_snapshot&) = default;

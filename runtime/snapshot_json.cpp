@@ -49,7 +49,7 @@ void fields(V& v, T& j) {
   v("id", j.id), v("name", j.name), v("state", j.state), v("workers", j.workers), v("shards", j.shards);
   v("update", j.update), v("step", j.step), v("steps", j.steps), v("started_seconds", j.started_seconds);
   v("ended_seconds", j.ended_seconds), v("client", j.client), v("participants", j.participants), v("cause", j.cause);
-  v("epoch", j.epoch), v("recoveries", j.recoveries);
+  v("epoch", j.epoch), v("recoveries", j.recoveries), v("checkpoints", j.checkpoints);
 }
 
 template <class V, is<event> T>
@@ -65,7 +65,7 @@ void fields(V& v, T& s) {
 template <class V, is<node_answer> T>
 void fields(V& v, T& a) {
   v("cluster", a.cluster), v("self", a.self), v("peers", a.peers), v("actors", a.actors), v("jobs", a.jobs);
-  v("events", a.events), v("actors_left_out", a.actors_left_out);
+  v("events", a.events), v("actors_left_out", a.actors_left_out), v("said", a.said);
 }
 
 template <class V, is<cluster_snapshot> T>
@@ -242,7 +242,7 @@ std::string to_json(const node_answer& a) {
     actors += text;
   }
   auto rest =
-      node_answer{a.cluster, a.self, a.peers, {}, a.jobs, a.events, a.actors_left_out + a.actors.size() - count};
+      node_answer{a.cluster, a.self, a.peers, {}, a.jobs, a.events, a.actors_left_out + a.actors.size() - count, a.said};
   auto text = write_text(rest);
   constexpr std::string_view empty_list = "\"actors\":[]";
   // The last one: before it stand texts, whose quotation marks are escaped, and after it no other list of actors.

@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
     denied = why;
     ::kill(::getpid(), SIGUSR1);
   };
+  options.on_leave_asked = [] { ::kill(::getpid(), SIGTERM); };
   auto process = troupe::process::start(options);
   if (!process) {
     fmt::print(stderr, "troupe-node: {}\n", process.error().text());

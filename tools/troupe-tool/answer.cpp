@@ -126,6 +126,57 @@ outcome answer_version(const command& c) {
   return o;
 }
 
+std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& s) {
+  constexpr std::string_view refused = "refused: ";
+  std::string why;
+  for (const auto& [node, text] : s.said) {
+    if (!text.starts_with(refused)) return std::nullopt;
+    why = fmt::format("{}: {}", c.id, text.substr(refused.size()));
+  }
+  if (!why.empty()) return answer_error(error(error_code::failed, why));
+  std::vector<std::string> names;
+  const bool is_node = c.action == verb::leave_cluster;
+  for (const auto& n : s.nodes)
+    if (is_node && n.state == node_state::alive) names.push_back(n.name);
+  for (const auto& j : s.jobs)
+    if (!is_node) names.push_back(j.name);
+  return answer_error(error(error_code::not_found, fmt::format("there is no {} '{}' here{}", is_node ? "living node" : "job", c.id, did_you_mean(c.id, names))));
+}
+
+namespace {
+
+// The word with the count of checkpoints before the one that was asked for.
+std::uint64_t checkpoints_before(const cluster_snapshot& s) {
+  for (const auto& [node, text] : s.said)
+    if (text.starts_with("saves ")) return std::stoull(text.substr(6));
+  return 0;
+}
+
+}  // namespace
+
+std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before, const cluster_snapshot& now) {
+  if (c.action == verb::leave_cluster) {
+    for (const auto& n : now.nodes)
+      if ((n.name == c.id || n.id == c.id) && (n.state == node_state::alive || n.state == node_state::unreachable)) return std::nullopt;
+    return outcome{0, c.json ? fmt::format("{{\"left\":{}}}\n", nlohmann::json(c.id).dump()) : fmt::format("{} has left\n", c.id), {}};
+  }
+  for (const auto& j : now.jobs) {
+    if (j.name != c.id && j.id != c.id) continue;
+    if (j.state == job_state::failed) return answer_error(error(error_code::failed, j.cause));
+    if (j.checkpoints > checkpoints_before(before))
+      return outcome{0, c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(), j.checkpoints)
+                               : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n", c.id, j.step, j.checkpoints), {}};
+    return std::nullopt;
+  }
+  return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
+}
+
+outcome answer_not_changed(const command& c) {
+  const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
+  return answer_error(error(error_code::timed_out, c.action == verb::leave_cluster ? fmt::format("after {} {} has not left yet", seconds, c.id)
+                                                                                    : fmt::format("after {} {} has no new checkpoint: troupe events tells why", seconds, c.id)));
+}
+
 std::size_t nodes_alive(const cluster_snapshot& snapshot) {
   std::size_t count = 0;
   for (const auto& n : snapshot.nodes) count += n.state == node_state::alive && n.kind != "client";

@@ -6,6 +6,7 @@
 #include "tools/troupe-tool/command.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 namespace troupe {
@@ -24,6 +25,12 @@ struct screen {
 outcome answer(const command& c, const cluster_snapshot& snapshot, screen s);
 outcome answer_error(const error& e);
 outcome answer_version(const command& c);
+
+// What nodes said to a request that asks for more than an answer. Nothing: go on waiting for what it asks for.
+std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& snapshot);
+// Whether it is done, `before` being the first answer.
+std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before, const cluster_snapshot& now);
+outcome answer_not_changed(const command& c);
 
 // wait: an outcome once the condition holds; nothing while it does not.
 std::size_t nodes_alive(const cluster_snapshot& snapshot);

@@ -17,6 +17,7 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t wait_timeout_ns = 20'000'000'000;
+constexpr std::int64_t change_timeout_ns = 60'000'000'000;  // a node has 30 s to hand its work over
 
 constexpr std::string_view footer =
     "Exit codes: 0 fine, 1 the answer is bad (a failed job), 2 usage, 3 no cluster found, 4 timed out or some nodes "
@@ -28,7 +29,7 @@ constexpr std::string_view global_flags =
     "troupe --help explains them.\n";
 
 struct texts {
-  std::string timeout, kind, condition;
+  std::string timeout, kind, condition, doing;
   bool dot = false, svg = false;
 };
 
@@ -67,6 +68,12 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   add("wait", "Wait for a condition", verb::wait, ask_part::nodes)
       ->add_option("CONDITION", t.condition, "nodes=N: at least N living nodes")
       ->required();
+  auto* checkpoint = add("checkpoint", "Checkpoints: list or verify those in a folder, or make one of a running job", verb::list_checkpoints, ask_part::jobs);
+  checkpoint->add_option("ACTION", t.doing, "list, verify or make");
+  checkpoint->add_option("WHAT", c.id, "list, verify: the folder of --checkpoint, or of one job in it; make: a job's name or id");
+  auto* cluster = add("cluster", "leave NODE: the node hands its work over and ends", verb::leave_cluster, ask_part::nodes);
+  cluster->add_option("ACTION", t.doing, "leave");
+  cluster->add_option("NODE", c.id, "As listed");
   add("version", "The version of this program", verb::version, ask_part::nodes);
 }
 
@@ -107,15 +114,32 @@ std::optional<std::string> set_condition(command& c, std::string_view condition)
   return fmt::format("wait: '{}' is no condition; write nodes=N with a whole number N", condition);
 }
 
+std::optional<std::string> set_doing(command& c, const std::string& doing) {
+  if (c.action == verb::leave_cluster) {
+    if (doing != "leave") return fmt::format("cluster: '{}' is nothing that can be done; write cluster leave NODE", doing);
+    if (c.id.empty()) return "cluster leave: which node? troupe list nodes shows all";
+    c.ask.request = "leave " + c.id;
+  }
+  if (c.action != verb::list_checkpoints) return std::nullopt;
+  if (doing == "verify") c.action = verb::verify_checkpoints;
+  else if (doing == "make") c.action = verb::make_checkpoint;
+  else if (doing != "list") return fmt::format("checkpoint: '{}' is nothing that can be done; there are list, verify and make", doing);
+  if (c.id.empty()) return fmt::format("checkpoint {}: {}", doing, c.action == verb::make_checkpoint ? "of which job? troupe list jobs shows all" : "in which folder?");
+  if (c.action == verb::make_checkpoint) c.ask.request = "checkpoint " + c.id;
+  return std::nullopt;
+}
+
 // What CLI11 has read as text, as values. The first mistake is returned.
 std::optional<std::string> finish(command& c, const texts& t) {
   if (auto mistake = set_kind(c, t.kind)) return mistake;
+  if (auto mistake = set_doing(c, t.doing)) return mistake;
   if (auto mistake = set_condition(c, t.condition)) return mistake;
   if (c.action == verb::none) c.ask.parts = ask_part::all;
   if (c.ask.cluster.empty()) return "--cluster: the name is empty";
   c.format = t.dot ? graph_format::dot : t.svg ? graph_format::svg : graph_format::text;
   if (c.json && c.format != graph_format::text) return "graph: --json does not go with --dot or --svg";
   if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
+  if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) c.ask.timeout_ns = change_timeout_ns;
   if (t.timeout.empty()) return std::nullopt;
   const auto timeout = parse_duration(t.timeout);
   if (!timeout) return fmt::format("--timeout: {}", timeout.error().message());

@@ -2,7 +2,7 @@
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
 //   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
-//          | wait nodes=N | version
+//          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE | version
 //
 // Kinds are taken in singular and plural.
 
@@ -15,7 +15,7 @@
 
 namespace troupe {
 
-enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, version };
+enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, list_checkpoints, verify_checkpoints, make_checkpoint, leave_cluster, version };
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
 
@@ -26,7 +26,7 @@ struct command {
   graph_format format = graph_format::text;
   std::uint64_t nodes_wanted = 0;  // of wait
   bool json = false;
-  ask_options ask;  // its timeout is the whole one, for wait too; its parts are what the verb needs
+  ask_options ask;  // its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs
 };
 
 // What a program does next: run a command, or print and exit.

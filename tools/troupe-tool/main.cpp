@@ -3,7 +3,9 @@
 // The grammar is in command.hpp, what is printed in answer.hpp; here is only what asks and waits.
 
 #include "actors/inspect.hpp"
+#include "devices/host/host_disk.hpp"
 #include "tools/troupe-tool/answer.hpp"
+#include "tools/troupe-tool/checkpoints.hpp"
 #include "tools/troupe-tool/command.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 
@@ -54,6 +56,26 @@ int wait_for_nodes(const command& c) {
   }
 }
 
+// Asks for it once, then looks until it is so.
+int change(const command& c) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.ask.timeout_ns);
+  auto ask = c.ask;
+  ask.timeout_ns = std::min(ask.timeout_ns, 2 * question_ns);
+  const auto first = ask_cluster(ask);
+  if (!first) return print(answer_error(first.error()));
+  if (const auto refused = answer_refused(c, *first)) return print(*refused);
+  ask.request.clear();
+  do {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(poll_ns));
+    const auto now = ask_cluster(ask);
+    if (now)
+      if (const auto done = answer_changed(c, *first, *now)) return print(*done);
+    if (!now && c.action == verb::leave_cluster && now.error().code() == error_code::unreachable)  // it was the last one
+      return print(answer_changed(c, *first, {}).value());
+  } while (std::chrono::steady_clock::now() < end);
+  return print(answer_not_changed(c));
+}
+
 // Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the page.
 int redraw_status(const command& c) {
   auto page = terminal::open();
@@ -75,6 +97,9 @@ int main(int count, char** values) {
   const auto& c = *parsed.to_run;
   if (c.action == verb::version) return print(answer_version(c));
   if (c.action == verb::wait) return wait_for_nodes(c);
+  if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) return change(c);
+  if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
+    return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
   const bool is_interactive = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   if (c.action == verb::none && is_interactive && !c.json) return redraw_status(c);
   return ask_once(c);
