@@ -1,22 +1,20 @@
 #include "actors/archive.hpp"
 
+#include "actors/disk_actor.hpp"
+#include "actors/failing.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
-#include "runtime/checkpoint_store.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
+#include <deque>
 #include <utility>
 
 namespace troupe {
 
 namespace {
-
-constexpr std::string_view velocity_slot = "velocity";
 
 struct archive_state {
   static inline const char* name = "archive";
@@ -28,8 +26,10 @@ struct archive_state {
   };
 
   caf::stateful_actor<archive_state>* self = nullptr;
-  disk* where = nullptr;
   std::map<job_id, open_part> parts;
+  caf::actor disk;                                       // null: it is being started again
+  std::deque<std::shared_ptr<const disk_request>> waiting;  // as many as clients wait for answers: each of them has its own limit
+  std::shared_ptr<const disk_request> at_hand;           // AC-5
 
   // --- cuts of a part ----------------------------------------------------------------------------------------------------------
 
@@ -59,10 +59,9 @@ struct archive_state {
     auto& cut = at->second.cuts[step];
     cut.push_back(std::move(m));
     if (cut.size() < at->second.about.shards) return;
-    const auto shards = std::move(cut);
+    auto shards = std::move(cut);
     at->second.cuts.erase(step);
-    tell(self->context(), at->second.about.node, part_on_disk{save(at->second.about, shards)});  // before the shards: SS-9
-    release(shards);
+    ask(write_part{at->second.about, std::move(shards)});
   }
 
   // The cuts of a shard ascend: what another one has passed can't become whole. False: that goes for cut `step` itself.
@@ -75,127 +74,68 @@ struct archive_state {
     return part.cuts.empty() || part.cuts.begin()->first == step;
   }
 
-  part_saved save(const open_cuts& about, const std::vector<save_shard>& shards) {
-    part_saved report{about.job, about.epoch, shards.front().step, {}, shards.front().applied, {}, {}, 0, {}};
-    std::vector<named_tensor> tensors;
-    for (const auto& s : shards) {
-      if (s.applied != report.worker_steps) report.error = fmt::format("variables {} and {} hold different steps", shards.front().variable, s.variable);
-      report.variables.push_back(s.variable);
-      tensors.push_back({s.variable, s.values});
-      tensors.push_back({slot_tensor_name(s.variable, velocity_slot), s.velocity});
-    }
-    std::sort(report.variables.begin(), report.variables.end());
-    if (!report.error.empty()) return report;
-    auto written = checkpoint_store(*where, about.folder, about.name, about.bugs).write_part({about.epoch, report.step}, about.part, tensors);
-    if (!written) {
-      report.error = written.error().text();
-      return report;
-    }
-    report.file = written->file;
-    report.hash = written->hash;
-    report.bytes = written->bytes;
-    return report;
+  // --- the disk ----------------------------------------------------------------------------------------------------------------
+
+  template <class Request>
+  void ask(Request&& request) {
+    waiting.push_back(std::make_shared<const disk_request>(std::forward<Request>(request)));
+    feed();
   }
 
-  // --- reading -----------------------------------------------------------------------------------------------------------------
-
-  void load(const load_shards& m) {
-    shards_loaded out{m.job, m.epoch, {}, {}};
-    if (auto loaded = read(m, out.shards); !loaded) out.error = loaded.error().text();
-    tell(self->context(), m.to, std::move(out));
+  void feed() {
+    if (!disk || at_hand != nullptr || waiting.empty()) return;
+    at_hand = std::move(waiting.front());
+    waiting.pop_front();
+    tell(self->context(), disk, disk_work{at_hand, caf::actor_cast<caf::actor>(self)});
   }
 
-  result<void> read(const load_shards& m, std::map<std::string, std::shared_ptr<kept_shard>>& out) {
-    checkpoint_store store(*where, m.folder, m.name);
-    const auto manifest = find(store, m);
-    if (!manifest) return manifest.error();
-    const checkpoint_id id{manifest->epoch, manifest->step};
-    const std::set<std::string> wanted(m.variables.begin(), m.variables.end());
-    for (const auto& part : manifest->parts) {
-      if (std::none_of(part.variables.begin(), part.variables.end(), [&](const auto& v) { return wanted.contains(v); })) continue;
-      auto tensors = store.load_part(id, part);
-      if (!tensors) return tensors.error();
-      for (auto& [name, value] : *tensors) {
-        const auto [variable, slot] = split_tensor_name(name);
-        if (!wanted.contains(std::string(variable))) continue;
-        auto& kept = out[std::string(variable)];
-        if (kept == nullptr) kept = std::make_shared<kept_shard>(kept_shard{{{manifest->step, {}, {}}}, manifest->worker_steps, false});
-        (slot.empty() ? kept->slots[0].values : kept->slots[0].velocity) = std::move(value);
-      }
-    }
-    for (const auto& v : wanted)
-      if (const auto at = out.find(v); at == out.end() || !at->second->slots[0].values || !at->second->slots[0].velocity)
-        return error(error_code::failed, fmt::format("{} lacks variable '{}'", store.folder_of(id), v));
-    return {};
+  void use(use_disk& m) {
+    disk = std::move(m.disk);
+    feed();
   }
 
-  result<checkpoint_manifest> find(checkpoint_store& store, const load_shards& m) {
-    const auto id = parse_checkpoint_folder_name(m.checkpoint);
-    if (!id) return error(error_code::usage, fmt::format("'{}' is no name of a checkpoint", m.checkpoint));
-    auto all = store.list();
-    if (!all) return all.error();
-    for (auto& c : all->checkpoints)
-      if (c.id == *id) {
-        if (c.manifest) return std::move(*c.manifest);
-        return error(error_code::failed, c.problem);
-      }
-    return error(error_code::not_found, fmt::format("{} is not there: every node needs the same folder", store.folder_of(*id)));
+  void on_failed(const disk_failed& m) {
+    disk = nullptr;
+    if (at_hand == nullptr) return;
+    auto refused = refusal_of(*at_hand, fmt::format("the disk actor failed: {}", m.text));
+    on_done(refused);
   }
 
-  // --- the whole job -----------------------------------------------------------------------------------------------------------
-
-  void claim(const claim_next& m) {
-    checkpoint_store store(*where, m.folder, m.name);
-    auto epoch = store.claim_epoch(m.who);
-    epoch_claimed out;
-    if (epoch && m.wants_checkpoint) {
-      auto latest = store.latest_whole();
-      if (latest) {
-        out.newest = std::move(latest->manifest);
-        out.notes = std::move(latest->passed_over);
-      } else {
-        epoch = std::move(latest.error());
-      }
-    }
-    out.epoch = std::make_shared<const result<std::uint32_t>>(std::move(epoch));
-    tell(self->context(), m.to, std::move(out));
+  void on_done(disk_answer& answer) {
+    const auto request = std::exchange(at_hand, nullptr);
+    if (request == nullptr) return;
+    std::visit([this, &answer](const auto& r) { pass_on(r, answer); }, *request);
+    feed();
   }
 
-  void write(const write_cut& m) {
-    checkpoint_store store(*where, m.folder, m.manifest.job);
-    tell(self->context(), m.to, cut_written{m.manifest.step, m.manifest.epoch, std::make_shared<const result<void>>(publish(store, m))});
+  void pass_on(const write_part& r, disk_answer& answer) {
+    tell(self->context(), r.about.node, part_on_disk{std::move(std::get<part_saved>(answer))});  // before the shards: SS-9
+    release(r.shards);
   }
-
-  result<void> publish(checkpoint_store& store, const write_cut& m) {
-    const auto newest = store.newest_epoch();
-    if (!newest) return newest.error();
-    if (*newest > m.manifest.epoch)  // AC-3
-      return error(error_code::denied, fmt::format("epoch {} of this job was claimed in {}: another program has resumed it", *newest, store.folder()));
-    if (auto written = store.write_manifest(m.manifest); !written) return written;
-    // What cannot be removed now is removed the next time.
-    (void)store.prune(m.keep, checkpoint_check::sizes);
-    return {};
-  }
+  void pass_on(const load_shards& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<shards_loaded>(answer))); }
+  void pass_on(const claim_next& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<epoch_claimed>(answer))); }
+  void pass_on(const write_cut& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<cut_written>(answer))); }
 };
 
-caf::behavior archive(caf::stateful_actor<archive_state>* self, disk* where) {
+caf::behavior archive(caf::stateful_actor<archive_state>* self) {
   auto& s = self->state;
   s.self = self;
-  s.where = where;
+  self->set_exception_handler(&reason_of);
   return {
       [&s](open_cuts& m) { s.open(m); },
       [&s](const close_cuts& m) { s.close(m.job); },
       [&s](save_shard& m) { s.collect(m); },
-      [&s](const load_shards& m) { s.load(m); },
-      [&s](const claim_next& m) { s.claim(m); },
-      [&s](const write_cut& m) { s.write(m); },
+      [&s](load_shards& m) { s.ask(std::move(m)); },
+      [&s](claim_next& m) { s.ask(std::move(m)); },
+      [&s](write_cut& m) { s.ask(std::move(m)); },
+      [&s](disk_done& m) { s.on_done(*m.answer); },
+      [&s](use_disk& m) { s.use(m); },
+      [&s](const disk_failed& m) { s.on_failed(m); },
   };
 }
 
 }  // namespace
 
-caf::actor spawn_archive(caf::actor_system& sys, caf::execution_unit* worker, disk& where) {
-  return spawn_on(sys, worker, &archive, &where);
-}
+caf::actor spawn_archive(caf::actor_system& sys, caf::execution_unit* worker) { return spawn_on(sys, worker, &archive); }
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #pragma once
-// The archive of a process: what writes and reads checkpoints, on a thread of its own, since a disk may take its time.
+// The archive of a process: keeps account of who wants which checkpoint written or read, and gives the disk's actor one request at a
+// time (actors/disk_actor.hpp), since a disk may take its time, and since what breaks there shall cost one request only.
 //
 //   archive_actor
 //   message        from          effect                                                        answer
@@ -10,13 +11,18 @@
 //   load_shards    node          read variables of a checkpoint, verified                      shards_loaded
 //   claim_next     job           claim the next epoch of a job; find its newest checkpoint     epoch_claimed
 //   write_cut      job           write the manifest, then remove what is older than is kept    cut_written
+//   disk_done      disk          pass the answer on; the next request                          -
+//   use_disk       supervisor    a disk's actor that runs                                      -
+//   disk_failed    supervisor    the request at hand is answered with an error, others wait    -
 //
 // AC-1  A part is reported as saved when it is on disk under its name, synced, and so is its folder.
 // AC-2  A shard is told cut_saved once for each save_shard, whatever became of it.
 // AC-3  A manifest is written only while no later epoch of the job is claimed by anybody: two programs cannot both write.
 // AC-4  A failure of the disk is an answer; it ends nothing.
+// AC-5  Every request is answered once, also when the disk's actor fails: what it had at hand with that failure.
+// Supervision: archive_policy. Who collects knows what nobody else does, so without it the process ends.
 // Ends: with the process.
-// Threading: the disk's worker; blocks there, and only there.
+// Threading: the service worker; never blocks.
 
 #include "actors/messages.hpp"
 #include "devices/disk.hpp"
@@ -24,6 +30,7 @@
 #include "runtime/control_message.hpp"
 #include "runtime/kept_shard.hpp"
 #include "runtime/planted_bugs.hpp"
+#include "runtime/supervision_tree.hpp"
 #include "schema/error.hpp"
 
 #include <caf/actor.hpp>
@@ -86,8 +93,12 @@ struct cut_written {
   std::shared_ptr<const result<void>> written;
 };
 
-// `where` outlives the actor.
-caf::actor spawn_archive(caf::actor_system& sys, caf::execution_unit* worker, disk& where);
+struct use_disk { caf::actor disk; };
+struct disk_failed { std::string text; };
+
+inline constexpr supervision_policy archive_policy{.restart = restart_kind::transient, .limits = no_restarts};
+
+caf::actor spawn_archive(caf::actor_system& sys, caf::execution_unit* worker);
 
 }  // namespace troupe
 
@@ -100,3 +111,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::claim_next)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::epoch_claimed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::write_cut)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cut_written)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::use_disk)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::disk_failed)

@@ -19,7 +19,8 @@
 // JB-1  The program gets exactly one job_finished or job_failed, as the last message.
 // JB-2  After that no actor of the job runs on any node that can be reached: every one was told to stop.
 // JB-3  fed = applied + dropped + in flight, per worker, in the last message (runtime/job_coordinator.hpp).
-// Supervision: temporary; a job actor that ends by a bug takes its job with it.
+// Supervision: job_policy. Its account of the job is gone with it, so the job fails: its node tells the program, and all parts end.
+// Restarts of the job itself, from what nodes keep or from its checkpoint, are up to its coordinator (runtime/job_coordinator.hpp).
 // Ends: with its last message.
 
 #include "actors/node.hpp"
@@ -69,6 +70,8 @@ struct stop_job { std::string reason; };
 
 // What a plan says of its job: name, workers, shards, kind of update, steps.
 void describe(const plan& p, job_snapshot& out);
+
+inline constexpr supervision_policy job_policy{.restart = restart_kind::temporary, .limits = no_restarts};
 
 struct job_arguments {
   job_id id{};

@@ -1,4 +1,5 @@
 #include "actors/archive.hpp"
+#include "actors/failing.hpp"
 #include "actors/job.hpp"
 #include "actors/member.hpp"
 #include "actors/scheduler.hpp"
@@ -234,6 +235,7 @@ struct job_actor_state {
 caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_arguments a) {
   auto& s = self->state;
   s.self = self;
+  self->set_exception_handler(&reason_of);
   s.open(std::move(a));
   return {
       [&s](const peer_message& m) { s.on_message(m); },

@@ -1,5 +1,6 @@
 #include "actors/link.hpp"
 
+#include "actors/failing.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
 #include "runtime/byte_size.hpp"
@@ -297,6 +298,7 @@ struct link_actor_state {
 
 caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::shared_ptr<link_core> core) {
   self->state.core = std::move(core);
+  self->set_exception_handler(&reason_of);
   auto& s = self->state;
   return {
       [&s](send_tensor& m) { s.core->send(std::move(m)); },

@@ -22,6 +22,7 @@
 //       credits are.
 // LK-6  A connection on which nothing is acknowledged for stall_ns, while the peer is heard, is replaced: something between the two
 //       may swallow one connection and leave the other.
+// Supervision: link_policy. A link that fails is given up at both ends; the member makes a new one, after its back-off.
 // Ends: when membership says that the peer is dead or has left.
 // Threading: the I/O worker.
 
@@ -30,6 +31,7 @@
 #include "devices/buffer_pool.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/link_session.hpp"
+#include "runtime/supervision_tree.hpp"
 
 #include <array>
 #include <functional>
@@ -37,6 +39,12 @@
 #include <memory>
 
 namespace troupe {
+
+// Of all links of a process together: more than that is no accident of one of them, and the member fails.
+inline constexpr supervision_policy link_policy{
+    .restart = restart_kind::permanent,
+    .strategy = restart_strategy::one_for_one,
+    .limits = {.failures_max = 10, .window_ns = 60'000'000'000, .in_vain_max = 20, .delay_ns = 100'000'000, .delay_max_ns = 5'000'000'000}};
 
 struct link_hooks {
   std::function<void(node_id)> heard;                          // any frame came

@@ -1,5 +1,6 @@
 #include "actors/member.hpp"
 
+#include "actors/failing.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
 
@@ -64,7 +65,9 @@ result<address> member_core::listen(const address& at) {
   return actual;
 }
 
-void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor node) {
+void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor_addr self, caf::actor node) {
+  actor_ = std::move(self);
+  supervision_.start(now());
   system_ = &sys;
   worker_ = worker;
   node_ = std::move(node);
@@ -111,6 +114,7 @@ void member_core::tick() {
   timer_ = env_.net->after(tick_ns, [this, alive = is_alive_] {
     if (*alive && !has_left_) tick();
   });
+  tick_links();
   look_around();
   std::vector<std::uint64_t> waiting;
   for (auto& [n, g] : greeters_) waiting.push_back(n);
@@ -299,8 +303,9 @@ void member_core::established(greeter& g) {
   const auto received = g.shake.peer_received();
   // Meanwhile the peer's own dial may have begun another link, or this one may have been given up.
   const auto known = links_.find(peer.id);
-  const bool fits = known == links_.end() ? g.shake.begins()
-                                          : known->second.number == g.shake.link() && known->second.core->session().can_connect(which, received);
+  const bool fits = failed_links_.contains(peer.id) ? false
+                    : known == links_.end()         ? g.shake.begins()
+                                                    : known->second.number == g.shake.link() && known->second.core->session().can_connect(which, received);
   if (!fits) {
     drop(g);
     return dial_failed(dialled, peer.id, which, dial_failure::other);
@@ -336,7 +341,13 @@ member_core::link_entry& member_core::link_to(const member_info& peer, std::uint
   hooks.broken = [this](node_id id, const error& e) { give_up_link(id, e.message()); };
   auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs);
   auto actor = spawn_link(*system_, worker_, core);
-  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), number, now(), false, peer.kind == member_kind::tool}).first->second;
+  on_failure(actor, [member = actor_, id = peer.id, number](const std::string& text) {
+    if (const auto to = caf::actor_cast<caf::actor>(member)) tell(nullptr, to, link_failed{id, number, text});
+  });
+  const auto supervised = supervision_.add_child(top_supervisor, core->record()->name, link_policy.restart);
+  tick_links();
+  supervision_.on_started(supervised, now());
+  return links_.emplace(peer.id, link_entry{std::move(core), std::move(actor), supervised, number, now(), false, peer.kind == member_kind::tool}).first->second;
 }
 
 std::uint64_t member_core::drops(drop_reason r) const {
@@ -356,6 +367,7 @@ void member_core::close_link(node_id peer) {
   if (at == links_.end()) return;
   auto gone = std::move(at->second);
   links_.erase(at);
+  if (!failed_links_.contains(peer)) supervision_.remove(gone.supervised, now());
   gone.core->close();
   tell(worker_, gone.actor, end_actor{});
   env_.net->after(0, [core = std::move(gone.core)] {});  // a callback of it may be running
@@ -383,6 +395,29 @@ void member_core::give_up_link(node_id peer, const std::string& given) {
   close_link(peer);
   membership_->link_given_up(peer, now());
   run_actions();
+}
+
+// ME-5.
+void member_core::on_link_failed(const link_failed& m) {
+  const auto at = links_.find(m.peer);
+  if (at == links_.end() || at->second.number != m.number) return;
+  failed_links_[m.peer] = at->second.supervised;
+  supervision_.on_ended(at->second.supervised, m.text, now());
+  give_up_link(m.peer, "its actor failed: " + m.text);
+  tick_links();
+  if (supervision_.verdict() != nullptr) throw std::runtime_error(supervision_.verdict()->where_and_why());
+}
+
+// A link begins with a connection, so to start one is to let connections come.
+void member_core::tick_links() {
+  supervision_.tick(now());
+  for (const auto& a : supervision_.take_actions()) {
+    if (a.kind != supervision_action_kind::start) continue;
+    const auto failed = std::ranges::find_if(failed_links_, [&](const auto& f) { return f.second == a.who; });
+    if (failed == failed_links_.end()) continue;
+    failed_links_.erase(failed);
+    supervision_.remove(a.who, now());
+  }
 }
 
 void member_core::on_control(node_id from, control_message body) {
@@ -496,7 +531,8 @@ struct member_actor_state {
 caf::behavior member_actor(caf::stateful_actor<member_actor_state>* self, std::shared_ptr<member_core> core, caf::actor node) {
   self->state.core = std::move(core);
   auto& s = self->state;
-  s.core->start(self->system(), self->context(), std::move(node));
+  self->set_exception_handler(&reason_of);
+  s.core->start(self->system(), self->context(), self->address(), std::move(node));
   return {
       [&s](const jobs_changed& m) { s.core->set_jobs(m.jobs); },
       [self, &s](const leave_cluster& m) {
@@ -506,6 +542,7 @@ caf::behavior member_actor(caf::stateful_actor<member_actor_state>* self, std::s
           tell(nullptr, to, left_cluster{});
         });
       },
+      [&s](const link_failed& m) { s.core->on_link_failed(m); },
       [self](end_actor) { self->quit(); },
   };
 }

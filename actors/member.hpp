@@ -5,6 +5,7 @@
 //   message        from      effect                                                    answer
 //   jobs_changed   node      goes out with the next views                              -
 //   leave_cluster  process   say goodbye, end all links                                left_cluster
+//   link_failed    a link    give it up; a new one may come after its back-off         -
 //   end_actor      itself    end                                                       -
 //
 // To the node: member_up, member_down, view_changed, peer_message, ask (from tools), member_event, rejoined.
@@ -18,6 +19,9 @@
 // ME-4  A link lives at both ends or at none. Each has a number; a connection for a link that this end gave up is refused as
 //       forgotten, and one that begins a link ends the former. For jobs a link given up is a death of the peer, which may come
 //       up again.
+// ME-5  The actor of a link that fails takes its link with it (ME-4), and is supervised by link_policy: nobody sends to an actor that is
+//       not there, and a link that fails again and again makes the member fail.
+// Supervision: member_policy. Without it the process ends: it would look alive and know nobody.
 // Threading: the I/O worker; construct and listen before its thread runs.
 
 #include "actors/link.hpp"
@@ -42,6 +46,12 @@ struct leave_cluster {
   caf::actor to;
 };
 struct left_cluster {};
+struct link_failed {
+  node_id peer{};
+  std::uint64_t number = 0;
+  std::string text;
+};
+inline constexpr supervision_policy member_policy{.restart = restart_kind::transient, .limits = no_restarts};
 struct member_event { std::string text; };   // for the node's list of events
 struct rejoined { member_info self; };       // we were fenced: all parts end, this is who we are now
 
@@ -88,7 +98,7 @@ class member_core {
   const member_info& self() const noexcept { return env_.self; }
 
   // From the actor, on the I/O worker: everything begins.
-  void start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor node);
+  void start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor_addr self, caf::actor node);
   void set_jobs(std::uint32_t jobs);
   void leave(const std::string& reason, std::function<void()> then);
   // The refusals of our own dials, newest last: why a --join did not succeed.
@@ -100,12 +110,15 @@ class member_core {
   std::size_t kept_bytes() const;
   // Closes a link that cannot go on, with all that it keeps; a new one follows as long as membership holds the peer alive.
   void give_up_link(node_id peer, const std::string& why);
+  // Throws when that has happened too often.
+  void on_link_failed(const link_failed& m);
 
  private:
   struct greeter;
   struct link_entry {
     std::shared_ptr<link_core> core;
     caf::actor actor;
+    supervised_id supervised{};
     std::uint64_t number = 0;  // both ends know the link by it
     std::int64_t since_ns = 0;
     bool is_announced = false;
@@ -126,6 +139,7 @@ class member_core {
   void drop(greeter& g);
   link_entry& link_to(const member_info& peer, std::uint64_t number);
   void close_link(node_id peer);
+  void tick_links();
   void on_control(node_id from, control_message body);
   void announce_if_up(node_id peer);
   void run_actions();
@@ -139,9 +153,12 @@ class member_core {
   member_environment env_;
   caf::actor_system* system_ = nullptr;
   caf::execution_unit* worker_ = nullptr;
+  caf::actor_addr actor_;
   caf::actor node_;
   std::unique_ptr<membership> membership_;
   std::map<node_id, link_entry> links_;
+  supervision_tree supervision_{"links", link_policy.strategy, link_policy.limits};
+  std::map<node_id, supervised_id> failed_links_;  // until their back-off has ended
   std::map<std::uint64_t, std::unique_ptr<greeter>> greeters_;
   std::uint64_t last_greeter_ = 0;
   std::set<std::pair<std::string, lane>> dialing_;  // until linked or failed
@@ -168,5 +185,6 @@ caf::actor spawn_member(caf::actor_system& sys, caf::execution_unit* worker, std
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::jobs_changed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::leave_cluster)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::left_cluster)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::link_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::member_event)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::rejoined)

@@ -11,6 +11,8 @@
 //   to_node       jobs, supervisors  pass on through the peer's link (or to itself)          -
 //   part_event    supervisors        tell the coordinator                                    -
 //   job_bound     links              the part is placed once all links know its edges        -
+//   part_orphaned a part's supervisor, failing   tell the coordinator; what is left of the part ends    -
+//   job_orphaned  a job actor, failing   its parts end everywhere                            job_failed to the program
 //   part_on_disk  archive            tell the coordinator                                    -
 //   shards_loaded archive            go on placing the part that waits for them              -
 //   run_job       program            spawn a job actor that coordinates it                   job_started, ... to the program
@@ -25,6 +27,7 @@
 //   drain_node    program            ask coordinators to move the parts elsewhere            node_drained, when they have
 //   end_node      program            stop all parts and jobs, then end                       node_ended to the program
 //
+// Supervision: node_policy. Without it the process ends: nobody else knows its parts.
 // NO-4  A message for a part or job that is not here is dropped and counted. (The others are in part_table.hpp.)
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
@@ -39,6 +42,7 @@
 #include "runtime/planted_bugs.hpp"
 #include "runtime/resume.hpp"
 #include "runtime/snapshot.hpp"
+#include "runtime/supervision_tree.hpp"
 
 #include <caf/event_based_actor.hpp>
 
@@ -92,6 +96,15 @@ struct part_event {
   std::string text, actor;  // of a failure
   std::uint64_t step = 0;
   std::shared_ptr<const part_handles> handles;  // of a placed part
+};
+struct part_orphaned {  // its supervisor has failed
+  job_id job{};
+  std::uint32_t part = 0;
+  std::string text;
+};
+struct job_orphaned {  // its actor has failed
+  job_id job{};
+  std::string text;
 };
 struct stop_part_actors { std::string reason; };  // node -> supervisor
 struct task_lost {                                // node -> supervisor: the node of that task is dead
@@ -154,21 +167,25 @@ struct node_environment {
   std::uint64_t memory_bytes = 0;                 // for all parts together; 0: no limit
   std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
   caf::execution_unit* service = nullptr;
+  caf::actor supervisor;                          // of the process: is told that time passes; null: none
   caf::actor archive;                             // null: this node neither writes nor reads checkpoints
   const planted_bugs* bugs = nullptr;             // tests only
   std::function<void()> on_leave_asked;           // a tool asks this process to leave; null: it does not do that
   apply_probe* probe = nullptr;                   // the simulator's
 };
 
+inline constexpr supervision_policy node_policy{.restart = restart_kind::transient, .limits = no_restarts};
+
 caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
 
 // The supervisor of one part: spawns its actors, wires them, ends them; reports part_events to the node.
 //   actor_ready, actor_done, actor_failed   port actors
 //   start_firing, mark_cut, stop_part_actors, task_lost   node
-// Its policy, in OTP's words: one for all, and no restart of its own. What its actors have sent each other is gone with any one of
-// them, so that a failure of one ends them all, by way of the job, which begins a new epoch.
+// Supervision: port_policy for its actors. What they have sent each other is gone with any one of them, so that a failure of one ends
+// them all, by way of the job, which begins a new epoch. part_policy for itself: it is not restarted either; the job is told, and another
+// supervisor ends what is left.
 //
-// SU-1  A part fails once: with the first failure that is not derived from a lost peer.
+// PS-1  A part fails once: with the first failure that is not derived from a lost peer.
 // Ends: on stop_part_actors, after all its actors have ended.
 struct part_request {
   std::shared_ptr<part_context> context;  // supervisor and program are filled in by the supervisor and the node
@@ -176,7 +193,11 @@ struct part_request {
   std::vector<caf::actor> links;          // by task
   std::vector<caf::execution_unit*> streams;
   caf::actor node;
+  std::shared_ptr<part_handles> handles;  // filled in by the supervisor
+  bool is_left_over = false;              // another supervisor has failed: end the actors in `handles`
 };
+inline constexpr supervision_policy part_policy{.restart = restart_kind::temporary, .limits = no_restarts};
+
 caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker, part_request request);
 
 }  // namespace troupe
@@ -191,6 +212,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::bind_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_bound)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::unbind_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::part_event)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::part_orphaned)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_orphaned)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_part_actors)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::task_lost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_job)

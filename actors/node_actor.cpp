@@ -1,9 +1,11 @@
 #include "actors/archive.hpp"
+#include "actors/failing.hpp"
 #include "actors/job.hpp"
 #include "actors/member.hpp"
 #include "actors/node.hpp"
 #include "actors/node_answer.hpp"
 #include "actors/part_table.hpp"
+#include "actors/process_supervisor.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
 
@@ -32,7 +34,7 @@ struct node_actor_state : part_services {
   std::optional<part_table> parts;
   std::map<job_id, caf::actor> program_of;
   std::string denied;
-  std::vector<std::unique_ptr<stream_meter>> stream_meters;
+  std::vector<std::shared_ptr<stream_meter>> stream_meters;
   std::uint64_t stray_messages = 0;  // NO-4
   caf::actor member;
   caf::actor draining;               // who is told when what can move has moved
@@ -44,7 +46,7 @@ struct node_actor_state : part_services {
     view.env = std::move(e);
     view.record = std::make_shared<actor_record>(actor_kind::node, "node", "", *view.env.clock);
     for (std::size_t i = 0; i < view.env.streams.size(); ++i) {
-      stream_meters.push_back(std::make_unique<stream_meter>());
+      stream_meters.push_back(std::make_shared<stream_meter>());
       view.stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, fmt::format("cpu:{}", i), "", *view.env.clock));
     }
     parts.emplace(*this, self->system());
@@ -56,7 +58,7 @@ struct node_actor_state : part_services {
   const std::map<node_id, peer_entry>& peers() const override { return view.peers; }
   caf::actor handle() override { return caf::actor_cast<caf::actor>(self); }
   caf::execution_unit* context() override { return self->context(); }
-  const std::vector<std::unique_ptr<stream_meter>>& meters() const override { return stream_meters; }
+  const std::vector<std::shared_ptr<stream_meter>>& meters() const override { return stream_meters; }
 
   void note(std::string text) override {
     view.events.emplace_back(view.env.wall_clock_ns(), std::move(text));
@@ -168,6 +170,9 @@ struct node_actor_state : part_services {
     entry.actor = spawn_job(self->system(), env.service,
                             job_arguments{id, m.request, handle(), env.archive, m.program, std::move(known), env.self, env.now_ns,
                                           env.wall_clock_ns, job_record, board, env.bugs});
+    on_failure(entry.actor, [node = self->address(), id](const std::string& text) {
+      if (const auto to = caf::actor_cast<caf::actor>(node)) tell(nullptr, to, job_orphaned{id, text});
+    });
     view.job_records[id] = std::move(job_record);
     note(fmt::format("job {} starts", job_name));
   }
@@ -183,6 +188,22 @@ struct node_actor_state : part_services {
     end_if_empty();
   }
 
+  // Nobody else speaks for the job: JB-1 and JB-2 are kept from here.
+  void on_job_orphaned(const job_orphaned& m) {
+    const auto at = view.jobs.find(m.job);
+    if (at == view.jobs.end() || at->second.ended_ns != 0) return;
+    auto& board = *at->second.board;
+    failure_log log(board.name);
+    log.add({view.env.self.name, view.env.self.pid, "job", {}, m.text, false, 0});
+    board.state = job_state::failed;
+    board.cause = log.line();
+    tell(self->context(), program_of.at(m.job), job_failed{log.line(), {}});
+    const stop_part end{m.job, "the job's actor failed"};
+    for (const auto& [peer, entry] : view.peers) send(peer, end);
+    send(view.env.self.id, end);
+    on_job_over({m.job});
+  }
+
   view_changed tell_view() const {
     view_changed v{view.env.self, view.members, denied, {}};
     for (const auto& [id, peer] : view.peers) v.linked.insert(id);
@@ -192,6 +213,7 @@ struct node_actor_state : part_services {
   // --- time ------------------------------------------------------------------------------------------------------------------------
 
   void tick() {
+    if (view.env.supervisor) tell(self->context(), view.env.supervisor, supervision_tick{});
     sample();
     parts->place_waiting();
     for (auto& [id, job] : view.jobs)
@@ -297,6 +319,7 @@ struct node_actor_state : part_services {
 
 caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_environment env) {
   auto& s = self->state;
+  self->set_exception_handler(&reason_of);
   s.open(self, std::move(env));
   return {
       [&s](member_up& m) { s.on_up(m); },
@@ -305,6 +328,8 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](peer_message& m) { s.on_message(m); },
       [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
       [&s](part_event& m) { s.parts->on_event(m); },
+      [&s](const part_orphaned& m) { s.parts->on_orphaned(m); },
+      [&s](const job_orphaned& m) { s.on_job_orphaned(m); },
       [&s](const job_bound& m) { s.parts->on_bound(m.job); },
       [&s](part_on_disk& m) { s.on_disk(m); },
       [&s](shards_loaded& m) { s.parts->on_loaded(m); },

@@ -1,5 +1,6 @@
 #include "actors/part_table.hpp"
 
+#include "actors/failing.hpp"
 #include "actors/job.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
@@ -151,7 +152,7 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   context->node = env.self.id;
   context->archive = env.archive;
   for (const auto& m : node_.meters()) {
-    context->meters.push_back(m.get());
+    context->meters.push_back(m);
     context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
   }
   for (const auto& e : job_plan.edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
@@ -167,7 +168,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
   const auto& p = w.place;
   for (std::size_t i = 0; i < p.nodes.size(); ++i) job_plan->tasks[i].node = p.nodes[i];
   auto context = make_context(p, *job_plan);
-  part_entry entry{context, {}, p.nodes, w.from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, env.wall_clock_ns()};
+  part_entry entry{context, {}, p.nodes, w.from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, std::make_shared<part_handles>(), env.wall_clock_ns()};
   const auto before = std::exchange(kept_[p.job], {});
   const bool goes_on = p.restore_from.empty() && std::any_of(job_plan->actors.begin(), job_plan->actors.end(), [](const auto& a) {
     return a.kind == actor_kind::shard && a.shard.restore != restore_kind::initial;
@@ -202,9 +203,29 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
     tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle(), env.bugs});
   context->job_plan = std::move(job_plan);
-  entry.supervisor = spawn_supervisor(system_, env.service, part_request{context, entry.actors, std::move(links), env.streams, node_.handle()});
+  entry.supervisor = supervise(p.job, part_request{context, entry.actors, std::move(links), env.streams, node_.handle(), entry.handles, false});
   parts_.insert_or_assign(p.job, std::move(entry));
   node_.parts_changed();
+}
+
+caf::actor part_table::supervise(job_id job, part_request request) {
+  const auto part = request.context->part;
+  auto supervisor = spawn_supervisor(system_, node_.environment().service, std::move(request));
+  on_failure(supervisor, [node = node_.handle().address(), job, part](const std::string& text) {
+    if (const auto to = caf::actor_cast<caf::actor>(node)) tell(nullptr, to, part_orphaned{job, part, text});
+  });
+  return supervisor;
+}
+
+// NO-6. What it knew is gone; what its actors have is not, so another one ends them.
+void part_table::on_orphaned(const part_orphaned& m) {
+  const auto at = parts_.find(m.job);
+  if (at == parts_.end() || at->second.context->part != m.part || at->second.ended_ns != 0) return;
+  auto& part = at->second;
+  const auto text = "the supervisor of the part failed: " + m.text;
+  node_.note(text);
+  node_.send(part.coordinator, part_ended{m.job, part.epoch, text, "supervisor", 0, reports(part), data_messages(part)});
+  part.supervisor = supervise(m.job, part_request{part.context, part.actors, {}, {}, node_.handle(), part.handles, true});
 }
 
 std::shared_ptr<actor_record> part_table::make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse) {
@@ -344,6 +365,7 @@ void part_table::on_event(part_event& e) {
   }
   part.ended_ns = node_.environment().wall_clock_ns();
   part.supervisor = nullptr;
+  part.handles = nullptr;
   for (const auto& [id, peer] : node_.peers())
     if (peer.link) tell(node_.context(), peer.link, unbind_job{e.job});
   if (part.is_halted) answer_halt(e.job, part.coordinator, part.epoch);

@@ -13,6 +13,7 @@
 // NO-2  A part whose coordinator is dead or gone is stopped at once.
 // NO-3  A part is `placed` only when every link knows its edges: nothing can arrive for it before.
 // NO-5  Variables are kept from a part to the next one of the same job, and no longer than the job.
+// NO-6  A part whose supervisor fails has failed; its actors have ended before the next epoch's begin.
 //
 // Threading: the node's.
 
@@ -42,6 +43,7 @@ struct part_entry {
   std::uint32_t epoch = 0;
   std::uint64_t memory_bytes = 0;
   caf::actor supervisor;
+  std::shared_ptr<part_handles> handles;  // until its actors have ended
   std::uint64_t started_ns = 0;
   std::uint64_t ended_ns = 0;  // 0: runs
   std::string reason{};        // why it was stopped; job_done_reason: its job is done
@@ -63,7 +65,7 @@ class part_services {
   // Of a job that is coordinated here: its actor, and who takes what it fetches; null where it is not.
   virtual caf::actor job_actor(job_id job) const = 0;
   virtual caf::actor fetches_to(job_id job) const = 0;
-  virtual const std::vector<std::unique_ptr<stream_meter>>& meters() const = 0;
+  virtual const std::vector<std::shared_ptr<stream_meter>>& meters() const = 0;
 };
 
 class part_table {
@@ -80,6 +82,7 @@ class part_table {
 
   // --- what happens here ---------------------------------------------------------------------------------------------
   void on_event(part_event& e);
+  void on_orphaned(const part_orphaned& m);
   void on_bound(job_id job);
   void on_loaded(shards_loaded& m);
   void on_lost(const member_info& m);  // dead, or has left
@@ -110,6 +113,7 @@ class part_table {
   void load(waiting_place w, const plan& p, std::uint32_t own);
   std::string exceeds_memory(const memory_need& need, job_id but) const;
   std::int64_t missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const;
+  caf::actor supervise(job_id job, part_request request);
   void spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, std::uint32_t own, std::vector<caf::actor> links);
   std::shared_ptr<part_context> make_context(const place_part& p, const plan& job_plan);
   std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse);

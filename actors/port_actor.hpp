@@ -29,6 +29,7 @@
 #include "runtime/op_table.hpp"
 #include "runtime/planted_bugs.hpp"
 #include "runtime/ports.hpp"
+#include "runtime/supervision_tree.hpp"
 
 #include <deque>
 #include <functional>
@@ -63,7 +64,7 @@ struct part_context {
   std::map<std::string, std::shared_ptr<kept_shard>> handed;  // by variable: what is kept here and handed over
   // The version of a variable that goes on; nullopt: the newest.
   std::optional<std::uint64_t> handed_version(const std::string& variable) const;
-  std::vector<stream_meter*> meters;                   // by stream
+  std::vector<std::shared_ptr<stream_meter>> meters;   // by stream; actors may outlive a node that fails
   std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // by stream
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
@@ -75,6 +76,9 @@ struct part_context {
   caf::actor archive;  // who saves cuts
   caf::actor program;  // who takes fetched values; null where the program runs elsewhere
 };
+
+// Op, shard, transfer, feed and fetch.
+inline constexpr supervision_policy port_policy{.restart = restart_kind::temporary, .strategy = restart_strategy::one_for_all, .limits = no_restarts};
 
 class port_logic;
 

@@ -1,9 +1,11 @@
 #include "actors/process.hpp"
 
 #include "actors/archive.hpp"
+#include "actors/failing.hpp"
 #include "actors/io_loop.hpp"
 #include "actors/local_discovery.hpp"
 #include "actors/member.hpp"
+#include "actors/process_supervisor.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tcp_transport.hpp"
 #include "actors/tell.hpp"
@@ -13,7 +15,6 @@
 #include "runtime/op_table.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/exit_reason.hpp>
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 #include <openssl/rand.h>
@@ -59,21 +60,29 @@ std::string host_identity() {
   return identity;
 }
 
-// Without this actor the process would look alive to others and answer nobody, so it ends, and they notice at once.
-void end_with(const caf::actor& a, std::string_view name) {
-  caf::actor_cast<caf::abstract_actor*>(a)->attach_functor([name](const caf::error& why) {
-    if (!why || why == caf::exit_reason::user_shutdown || why == caf::exit_reason::normal || why == caf::exit_reason::unreachable) return;
-    fmt::memory_buffer line;
-    fmt::format_to(std::back_inserter(line), "troupe: the {} actor of this process (pid {}) has ended: {}; the process ends\n", name, ::getpid(), caf::to_string(why));
-    [[maybe_unused]] const auto put = ::write(STDERR_FILENO, line.data(), line.size());
-    ::_exit(1);
-  });
+// One line, by one write: other threads may print too.
+void say(const std::string& text) {
+  const auto line = fmt::format("troupe: process {}: {}\n", ::getpid(), text);
+  [[maybe_unused]] const auto put = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+// Without what has failed the process would look alive to others and answer nobody, so it ends, and they notice at once.
+void give_up(const std::string& why) {
+  say("ends after a failure: " + why);
+  ::_exit(1);
 }
 
 class loop_events final : public event_source {
  public:
   explicit loop_events(io_loop& loop) : loop_(loop) {}
-  void poll(int timeout_ms) override { loop_.poll(timeout_ms); }
+  // What breaks in a callback of the transport leaves the member or a link half done, and no actor's handler is there to end.
+  void poll(int timeout_ms) override {
+    try {
+      loop_.poll(timeout_ms);
+    } catch (const std::exception& e) {
+      give_up(fmt::format("network: {}", e.what()));
+    }
+  }
   void wake() override { loop_.wake(); }
 
  private:
@@ -111,7 +120,7 @@ struct process::parts {
   std::shared_ptr<member_core> member;
   scheduler_config config;
   std::unique_ptr<caf::actor_system> system;
-  caf::actor node, member_actor, archive;
+  caf::actor node, member_actor, archive, supervisor;
   std::uint32_t streams = 1;
   bool has_left = false;
 };
@@ -182,11 +191,15 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.on_leave_asked = options.on_leave_asked;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   node.service = workers.service();
-  node.archive = p->archive = spawn_archive(*p->system, workers.disk(), *p->files);
+  node.archive = p->archive = spawn_archive(*p->system, workers.service());
+  node.supervisor = p->supervisor =
+      spawn_process_supervisor(*p->system, workers.service(), {monotonic_ns, p->archive, p->files.get(), workers.disk(), give_up, say});
+  on_failure(p->supervisor, [](const std::string& text) { give_up("actor process_supervisor: " + text); });
   p->node = spawn_node(*p->system, std::move(node));
-  end_with(p->node, "node");
   p->member_actor = spawn_member(*p->system, workers.io(), p->member, p->node);
-  end_with(p->member_actor, "member");
+  tell(nullptr, p->supervisor, watch{"archive", archive_policy, p->archive});
+  tell(nullptr, p->supervisor, watch{"node", node_policy, p->node});
+  tell(nullptr, p->supervisor, watch{"member", member_policy, p->member_actor});
   tell(nullptr, p->node, set_member{p->member_actor});
   return std::unique_ptr<process>(new process(std::move(p)));
 }
@@ -220,9 +233,11 @@ void process::leave(const std::string& reason) {
     tell(nullptr, p.member_actor, leave_cluster{reason, caf::actor_cast<caf::actor>(self)});
     self->receive([](left_cluster) {});
   }
+  tell(nullptr, p.supervisor, end_actor{});
   p.node = nullptr;
   p.member_actor = nullptr;
   p.archive = nullptr;
+  p.supervisor = nullptr;
   p.system.reset();
 }
 

@@ -1,5 +1,7 @@
 #include "actors/scheduler.hpp"
 
+#include "actors/failing.hpp"
+
 #include <caf/detail/test_actor_clock.hpp>
 #include <caf/scheduled_actor.hpp>
 
@@ -246,6 +248,11 @@ void seeded_scheduler::run(std::size_t i) {
     jobs_.push_back(job);
   else
     caf::intrusive_ptr_release(job);
+}
+
+void seeded_scheduler::fail(std::size_t i, const std::string& text) {
+  auto* actor = static_cast<caf::scheduled_actor*>(jobs_[i]);
+  actor->enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, caf::exit_msg{actor->address(), failure_reason(text)}), nullptr);
 }
 
 void seeded_scheduler::enqueue(caf::resumable* what) { jobs_.push_back(what); }

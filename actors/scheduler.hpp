@@ -96,6 +96,8 @@ class seeded_scheduler final : public caf::scheduler::abstract_coordinator {
   next_step look(std::size_t i) const;
   // Resumes runnable actor number `i`, for one message.
   void run(std::size_t i);
+  // Lets runnable actor number `i` fail, as an exception in a handler would.
+  void fail(std::size_t i, const std::string& text);
 
   void enqueue(caf::resumable* what) override;
   caf::actor_clock& clock() noexcept override;

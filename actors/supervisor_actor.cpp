@@ -1,3 +1,4 @@
+#include "actors/failing.hpp"
 #include "actors/node.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
@@ -15,7 +16,6 @@ struct supervisor_state {
 
   caf::stateful_actor<supervisor_state>* self = nullptr;
   part_request request;
-  std::shared_ptr<part_handles> handles;
   std::size_t ready = 0, done = 0, alive = 0;
   bool is_stopping = false;
   bool has_failed = false;
@@ -23,8 +23,9 @@ struct supervisor_state {
   void open(caf::stateful_actor<supervisor_state>* s, part_request r) {
     self = s;
     request = std::move(r);
+    if (request.is_left_over) return end_left_over();
     request.context->supervisor = caf::actor_cast<caf::actor>(self);
-    handles = std::make_shared<part_handles>();
+    auto& handles = request.handles;
     handles->actors.resize(request.context->job_plan->actors.size());
     handles->links = request.links;
     for (auto i : request.actors) {
@@ -35,14 +36,23 @@ struct supervisor_state {
       ++alive;
     }
     for (auto i : request.actors) tell(self->context(), handles->actors[i], wire_ports{handles});
-    if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, handles});
+    if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, request.handles});
     if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
+  }
+
+  void end_left_over() {
+    for (auto& a : request.handles->actors) {
+      if (!a) continue;
+      self->monitor(a);  // of one that has ended too: that is told at once
+      ++alive;
+    }
+    stop();
   }
 
   void report(part_event e) { tell(self->context(), request.node, std::move(e)); }
 
   void on_ready() {
-    if (++ready == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, handles});
+    if (++ready == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, request.handles});
   }
 
   void on_done() {
@@ -59,18 +69,18 @@ struct supervisor_state {
     --alive;
     if (is_stopping) return end_if_empty();
     for (auto i : request.actors)
-      if (handles->actors[i] && handles->actors[i].address() == m.source)
+      if (request.handles->actors[i] && request.handles->actors[i].address() == m.source)
         on_failed({i, request.context->records[i]->steps.load(std::memory_order_relaxed),
                    "the actor ended: " + self->system().render(m.reason)});
   }
 
   void start() {
-    for (auto i : request.actors) tell(self->context(), handles->actors[i], start_firing{});
+    for (auto i : request.actors) tell(self->context(), request.handles->actors[i], start_firing{});
   }
 
   void mark(const mark_cut& m) {
     for (auto i : request.actors)
-      if (request.context->job_plan->actors[i].marks_cuts) tell(self->context(), handles->actors[i], mark_cut{m});
+      if (request.context->job_plan->actors[i].marks_cuts) tell(self->context(), request.handles->actors[i], mark_cut{m});
   }
 
   void on_task_lost(const task_lost& m) {
@@ -79,13 +89,14 @@ struct supervisor_state {
       const auto& a = p.actors[i];
       const bool receives = a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].task == m.task;
       const bool sends = a.kind == actor_kind::send && p.actors[p.edges[a.outputs[0][0]].to.actor].task == m.task;
-      if (receives || sends) tell(self->context(), handles->actors[i], peer_lost{0, m.reason});
+      if (receives || sends) tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
     }
   }
 
   void stop() {
     if (std::exchange(is_stopping, true)) return;
-    for (auto i : request.actors) tell(self->context(), handles->actors[i], end_actor{});
+    for (const auto& a : request.handles->actors)
+      if (a) tell(self->context(), a, end_actor{});
     end_if_empty();
   }
 
@@ -99,6 +110,7 @@ struct supervisor_state {
 
 caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_request request) {
   auto& s = self->state;
+  self->set_exception_handler(&reason_of);
   self->set_down_handler([&s](const caf::down_msg& m) { s.on_down(m); });
   s.open(self, std::move(request));
   return {

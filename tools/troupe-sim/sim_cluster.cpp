@@ -1,6 +1,7 @@
 #include "tools/troupe-sim/sim_cluster.hpp"
 
 #include "actors/archive.hpp"
+#include "actors/process_supervisor.hpp"
 #include "actors/tell.hpp"
 
 #include <caf/event_based_actor.hpp>
@@ -233,12 +234,22 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   n.device = &tables_.device;
   n.streams.push_back(p->unit);
   n.service = p->unit;
-  n.archive = p->archive = spawn_archive(*system_, p->unit, *p->files);
+  n.archive = p->archive = spawn_archive(*system_, p->unit);
+  n.supervisor = p->supervisor = spawn_process_supervisor(*system_, p->unit,
+                                                          {n.now_ns, p->archive, p->files.get(), p->unit,
+                                                           [this, raw = p.get()](const std::string& why) {
+                                                             raw->crash = why;
+                                                             has_leavers_ = true;
+                                                           },
+                                                           [raw = p.get()](const std::string& what) { raw->restarts.push_back(what); }});
   n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
   n.probe = options_.probe;
   p->node = spawn_node(*system_, std::move(n));
   p->member_actor = spawn_member(*system_, p->unit, p->member, p->node);
+  tell(nullptr, p->supervisor, watch{"archive", archive_policy, p->archive});
+  tell(nullptr, p->supervisor, watch{"node", node_policy, p->node});
+  tell(nullptr, p->supervisor, watch{"member", member_policy, p->member_actor});
   tell(nullptr, p->node, set_member{p->member_actor});
   return p;
 }
@@ -282,10 +293,10 @@ std::optional<std::size_t> sim_cluster::choose() {
 // SC-4.
 bool sim_cluster::may_run(const caf::execution_unit* home) const { return is_finishing_ || !stopped_.contains(home); }
 
-// Who has left is gone.
+// Who has left is gone, and so is who could not go on.
 void sim_cluster::reap() {
   for (std::uint32_t i = 0; i < processes(); ++i)
-    if (*processes_[i]->has_left && !processes_[i]->is_killed) kill(i);
+    if ((*processes_[i]->has_left || !processes_[i]->crash.empty()) && !processes_[i]->is_killed) kill(i);
 }
 
 bool sim_cluster::step() {
@@ -364,6 +375,20 @@ void sim_cluster::leave(std::uint32_t process) {
   tell(nullptr, p.node, drain_node{p.leaver});
 }
 
+bool sim_cluster::fail_actor(std::uint32_t process, std::string_view kind, const std::string& text, std::int64_t limit_ns) {
+  return run_until(
+      [&] {
+        for (std::size_t i = 0; i < scheduler_->runnable(); ++i) {
+          const auto next = scheduler_->look(i);
+          if (next.home != processes_[process]->unit || next.actor != kind) continue;
+          scheduler_->fail(i, text);
+          return true;
+        }
+        return false;
+      },
+      limit_ns);
+}
+
 void sim_cluster::freeze(std::uint32_t process) {
   auto& p = *processes_[process];
   p.is_frozen = true;
@@ -421,7 +446,7 @@ bool sim_cluster::finish() {
   for (auto& p : processes_) {
     network_.thaw(p->host);
     if (*p->has_left) continue;
-    if (p->is_leaving) {  // it was killed, or is about to leave: whom it tells is not us
+    if (p->is_leaving || !p->crash.empty()) {  // it was killed, or is about to leave: whom it tells is not us
       tell(nullptr, p->node, end_node{"the test ends", {}});
       continue;
     }
@@ -441,6 +466,8 @@ bool sim_cluster::finish() {
   is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms) && is_clean;
   for (auto& p : processes_) {
     if (p->leaver) tell(nullptr, std::exchange(p->leaver, nullptr), left_cluster{});  // it was killed before
+    tell(nullptr, p->supervisor, end_actor{});
+    p->supervisor = nullptr;
     p->node = nullptr;
     p->archive = nullptr;
     p->member_actor = nullptr;

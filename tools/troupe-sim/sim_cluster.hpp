@@ -127,6 +127,12 @@ class sim_cluster {
   troupe::disk& disk_of(std::uint32_t process) { return *processes_[process]->files; }
   void cut(std::uint32_t a, std::uint32_t b) { network_.cut(processes_[a]->host, processes_[b]->host); }
   void give_up_link(std::uint32_t at, std::uint32_t to) { processes_[at]->member->give_up_link(info(to).id, "the test says so"); }
+  // An actor of this kind, as CAF names it, fails there. False: none had anything to do for that long.
+  bool fail_actor(std::uint32_t process, std::string_view kind, const std::string& text, std::int64_t limit_ns = 20'000 * ms);
+  // Why the process ended, by itself; "": it did not.
+  const std::string& crash(std::uint32_t process) const { return processes_[process]->crash; }
+  // What its supervisor has started again.
+  const std::vector<std::string>& restarts(std::uint32_t process) const { return processes_[process]->restarts; }
   bool is_alive(std::uint32_t process) const { return !processes_[process]->is_killed; }
 
   // What a node says of itself, its actors, jobs and events.
@@ -151,7 +157,9 @@ class sim_cluster {
     process(sim_network& net, std::string name) : host(std::move(name)), transport(net, host) {}
     std::unique_ptr<troupe::disk> files;
     caf::execution_unit* unit = nullptr;
-    caf::actor archive;
+    caf::actor archive, supervisor;
+    std::string crash;
+    std::vector<std::string> restarts;
     std::uint32_t pid = 0;
     bool is_frozen = false, is_leaving = false;
     std::shared_ptr<bool> has_left = std::make_shared<bool>(false);
