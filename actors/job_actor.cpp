@@ -40,6 +40,7 @@ struct job_actor_state {
   job_arguments about;
   std::optional<job_coordinator> job;
   std::shared_ptr<const part_handles> handles;
+  std::uint32_t described = 0;  // the epoch whose plan is on the board
   std::uint64_t items = 0;  // observations that the program has got
   std::optional<job_variables> at_end;
 
@@ -146,7 +147,8 @@ struct job_actor_state {
 
   void show() {
     auto& b = *about.board;
-    if (b.epoch != job->epoch() && job->phase() == job_phase::running) {
+    if (described != job->epoch() && job->phase() == job_phase::running) {
+      described = job->epoch();
       describe(job->current_plan(), b);
       b.participants.clear();
       for (auto n : std::set<node_id>(job->nodes().begin(), job->nodes().end())) b.participants.push_back(name_of(n));
@@ -182,7 +184,7 @@ struct job_actor_state {
       if (auto* p = std::get_if<part_halted>(&m.body)) return j.on_halted(m.from, *p);
       if (auto* p = std::get_if<part_saved>(&m.body)) return j.on_saved(m.from, *p);
       if (std::holds_alternative<leaving_node>(m.body)) return j.on_leaving(m.from);
-      if (auto* l = std::get_if<lost_peer>(&m.body)) return j.on_lost(l->node, l->reason, false);
+      if (auto* l = std::get_if<lost_peer>(&m.body)) return j.on_lost(l->node, l->reason, l->has_left);
     });
   }
 

@@ -383,7 +383,7 @@ void part_table::on_lost(const member_info& m) {
     for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
       if (part.nodes[task] == m.id) {
         tell(node_.context(), part.supervisor, task_lost{task, m.name + ": " + m.reason});
-        node_.send(part.coordinator, lost_peer{id, m.id, m.reason});
+        node_.send(part.coordinator, lost_peer{id, m.id, m.reason, m.state == member_state::left});
       }
   }
 }

@@ -195,6 +195,7 @@ struct writer {
     l.setJob(raw(m.job));
     l.setNode(raw(m.node));
     l.setReason(m.reason.c_str());
+    l.setHasLeft(m.has_left);
   }
   void operator()(const fenced& m) {
     auto f = to.initFenced();
@@ -272,7 +273,7 @@ result<control_message> read_control(wire::Control::Reader from) {
     case wire::Control::ANSWER: return control_message(answer{from.getAnswer().getId(), text_of(from.getAnswer().getJson())});
     case wire::Control::LOST_PEER: {
       auto l = from.getLostPeer();
-      return control_message(lost_peer{job_id{l.getJob()}, node_id{l.getNode()}, text_of(l.getReason())});
+      return control_message(lost_peer{job_id{l.getJob()}, node_id{l.getNode()}, text_of(l.getReason()), l.getHasLeft()});
     }
     case wire::Control::FENCED: {
       auto f = from.getFenced();

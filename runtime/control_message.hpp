@@ -127,6 +127,7 @@ struct lost_peer {
   job_id job{};
   node_id node{};
   std::string reason;
+  bool has_left = false;  // in good order
 };
 // "You are dead to us": what the sender's side of the cluster weighs (runtime/membership.hpp).
 struct fenced {

@@ -100,7 +100,7 @@ struct Control {
     query :group { id @18 :UInt64; request @19 :Text; }
                                         # the debug tool asks: "nodes", "actors", "jobs", "events"
     answer :group { id @20 :UInt64; json @21 :Text; }
-    lostPeer :group { job @22 :UInt64; node @23 :UInt64; reason @24 :Text; }
+    lostPeer :group { job @22 :UInt64; node @23 :UInt64; reason @24 :Text; hasLeft @59 :Bool; }
                                         # to a job's coordinator: a participant sees a peer dead
     fenced :group { reason @25 :Text; nodes @26 :UInt32; jobs @27 :UInt32; startTimeNs @28 :UInt64; id @29 :UInt64; }
                                         # "you are dead to us, come back as another": with the living nodes, the jobs

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Nodes and programs are killed in mid-training, and the work goes on with the same bits: recovery.py BIN_FOLDER"""
 
+import json
 import os
 import signal
 
@@ -109,6 +110,59 @@ class recovery(harness.cluster_test):
         self.kill(self.node_of("job", "worker/0/"))
         self.assertEqual(training.wait(), 0, training.tail())
         self.assertEqual(self.json_of(training)["applied"], 2 * EPOCHS * 8)
+
+    def test_with_replicas_killed_shards_lose_no_committed_step(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.begin("--replicas", 1)
+        job = self.job("job")
+        self.assertEqual((job["workers"], job["shards"], job["update"]), (2, 2, "sync"))
+        for shard in ("shard/0/dense_1/weights", "replica/0/dense_1/weights"):
+            step = self.job("job")["step"]
+            self.kill(self.node_of("job", shard))
+            self.start_node()
+            self.until("it goes on", lambda: self.job("job")["state"] == "running" and self.job("job")["step"] > step + 20)
+        result = self.finish(training, wanted)
+        self.assertEqual(result["recoveries"], 2)
+        self.assertNotIn("variables are lost", training.err)
+
+    # --- tools ---
+
+    def test_tools_make_list_and_verify_checkpoints(self):
+        self.start_nodes(2)
+        folder = self.path("checkpoints")
+        training = self.begin("--checkpoint", folder)
+        self.assertIn("new checkpoint", self.tool("checkpoint", "make", "job"))
+        found = json.loads(self.tool("checkpoint", "list", folder, "--json"))
+        self.assertEqual([c["state"] for c in found], ["whole"])
+        self.assertEqual(found[0]["job"], "job")
+        self.assertIn("whole", self.tool("checkpoint", "verify", os.path.join(folder, "job")))
+        part = next(os.path.join(found[0]["folder"], n) for n in os.listdir(found[0]["folder"]) if n.startswith("part-"))
+        with open(part, "r+b") as f:
+            f.seek(-1, os.SEEK_END)
+            last = f.read(1)
+            f.seek(-1, os.SEEK_END)
+            f.write(bytes([last[0] ^ 1]))
+        self.assertIn("damaged", self.tool("checkpoint", "verify", folder, codes=(1,)))
+        self.tool("checkpoint", "list", self.path("nowhere"), codes=(6,))
+        self.tool("checkpoint", "make", "nobody", codes=(6,))
+        self.tool("checkpoint", "forget", folder, codes=(2,))
+        training.send(signal.SIGINT)
+        training.wait()
+
+    def test_a_node_leaves_when_the_tool_asks_it_to(self):
+        wanted = self.undisturbed()
+        self.start_nodes(3)
+        training = self.begin()
+        node = self.node_of("job", "shard/0/dense_1/weights")
+        name = self.name_of(node)
+        self.assertIn("has left", self.tool("cluster", "leave", name))
+        self.assertEqual(node.wait(), 0, node.tail())
+        self.tool("cluster", "leave", name, codes=(6,))
+        client = next(n["name"] for n in self.list("nodes") if n["kind"] == "client")
+        self.tool("cluster", "leave", client, codes=(1,))
+        result = self.finish(training, wanted)
+        self.assertEqual(result["recoveries"], 0)
 
     # --- programs -----------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ std::vector<control_message> samples() {
   return {heartbeat{3}, view_update{{m, m}}, leave{"was asked to"}, credit_batch{{{job_id{1}, 1, 2, 3}}},
           place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}, "/checkpoints", "step-1"}, part_placed{job_id{1}, 3, "no"},
           start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
-          query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone"},
+          query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone", true},
           halt_part{job_id{1}, 2, "a node died"}, part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
           begin_cut{job_id{1}, 2, 3}, epoch_begun{job_id{1}, 2}, part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}},
           leaving_node{job_id{1}}};

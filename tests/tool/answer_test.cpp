@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
              "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
              "queue steps ports ");
   BOOST_TEST(keys("list jobs --json") ==
-             "id name state workers shards update step steps started_seconds ended_seconds client participants cause epoch recoveries ");
+             "id name state workers shards update step steps started_seconds ended_seconds client participants cause epoch recoveries checkpoints ");
   BOOST_TEST(nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") == "loss");
 }
 
