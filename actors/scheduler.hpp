@@ -123,10 +123,14 @@ auto spawn_on(caf::actor_system& sys, caf::execution_unit* worker, Ts&&... xs) {
 }
 
 // The same for a function-based actor.
-template <class... Args, class... Ts>
-auto spawn_on(caf::actor_system& sys, caf::execution_unit* worker, caf::behavior (*fun)(Args...), Ts&&... xs) {
-  caf::actor_config cfg{worker != nullptr ? worker : sys.dummy_execution_unit()};
-  return sys.spawn_functor<caf::no_spawn_options>(std::true_type{}, cfg, fun, std::forward<Ts>(xs)...);
+template <class Self, class... Args, class... Ts>
+auto spawn_on(caf::actor_system& sys, caf::execution_unit* worker, caf::behavior (*fun)(Self*, Args...), Ts&&... xs) {
+  if constexpr (sizeof...(Ts) == 0) {  // for which CAF 0.17 would dereference a null pointer to no arguments
+    return spawn_on(sys, worker, +[](Self* self, caf::behavior (*f)(Self*)) { return f(self); }, fun);
+  } else {
+    caf::actor_config cfg{worker != nullptr ? worker : sys.dummy_execution_unit()};
+    return sys.spawn_functor<caf::no_spawn_options>(std::true_type{}, cfg, fun, std::forward<Ts>(xs)...);
+  }
 }
 
 }  // namespace troupe

@@ -107,7 +107,8 @@ class program:
         return f"stdout: {self.out[-2000:]}\nstderr: {self.err[-4000:]}"
 
     def __str__(self):
-        return f"{os.path.basename(self.arguments[0])} (pid {self.pid})"
+        code = self.process.poll()
+        return f"{os.path.basename(self.arguments[0])} (pid {self.pid}" + (")" if code is None else f", ended with {code})")
 
 
 class cluster_test(unittest.TestCase):

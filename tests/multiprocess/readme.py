@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 """What the README shows is true: its commands run, in its order, and its C++ trains: readme.py BIN_FOLDER
 
-Of a command nothing is changed but the folder of the programs, the id of an actor, which nobody can know before, and the network:
-what stands there for several machines runs on several addresses of this one.
+Of a command nothing is changed but the folder of the programs, the ids of an actor and a node, which nobody can know before, and the
+network: what stands there for several machines runs on several addresses of this one. For what is asked of a training that runs, one runs.
 """
 
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 
 import harness
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
-SHOWN_ELSEWHERE = ("tools/quickstart", "tools/test")  # the quickstart has a test of its own, and this is the other
+SHOWN_ELSEWHERE = ("tools/quickstart", "tools/test", "tools/chaos")  # two have tests of their own, and this is the other
 OWN_FOLDERS = ("fashion-mnist", "checkpoints")
 
 
@@ -36,7 +37,7 @@ class readme(harness.cluster_test):
         os.rename(self.make_data(), self.path("fashion-mnist"))
         self.port, self.lab, ran = free_port(), 0, 0
         for command in commands():
-            if command in SHOWN_ELSEWHERE:
+            if command.startswith(SHOWN_ELSEWHERE):
                 continue
             with self.subTest(command):
                 self.run_command(command)
@@ -54,6 +55,13 @@ class readme(harness.cluster_test):
         if arguments[:2] == ["show", "actor"]:
             self.assertRegex(arguments[2], r"^\w+[.]")
             arguments[2] = next(a["id"] for a in self.list("actors") if a["kind"] == "node")
+        if arguments[:2] == ["cluster", "leave"]:
+            arguments[2] = self.name_of(self.nodes.pop())
+        training = None
+        if arguments[:2] == ["checkpoint", "make"]:
+            training = self.start_training("--on-failure", "resume", "--checkpoint", self.path("others"), "--epochs", 1_000_000,
+                                           "--data", self.path("fashion-mnist"), "--name", arguments[2])
+            self.until("it trains", lambda: self.is_training(training))  # others of that name are over
         p = self.start(os.path.basename(program), *[self.path(a) if a in OWN_FOLDERS else a for a in arguments])
         if in_background:
             self.address(p)
@@ -71,6 +79,13 @@ class readme(harness.cluster_test):
         if file.endswith(".svg"):
             self.assertTrue(p.out.startswith("<svg"), p.out[:100])
         self.assertTrue(p.out, command)
+        if training:
+            training.send(signal.SIGINT)
+            training.wait()
+
+    def is_training(self, training):
+        self.assertTrue(training.is_running(), training.tail())
+        return any(j["state"] == "running" and j["step"] > 0 for j in self.list("jobs"))
 
     def test_its_program_trains(self):
         p = self.run_program("readme_example", self.make_data())
