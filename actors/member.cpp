@@ -125,20 +125,27 @@ void member_core::tick() {
   for (const auto& [id, l] : links_)
     if (!l.is_tool && !l.core->session().is_up() && now() - l.since_ns > half_open_max_ns && membership_->find(id) == nullptr) half_open.push_back(id);
   for (auto id : half_open) close_link(id);
-  std::vector<std::pair<node_id, lane>> due;
-  for (auto& [id, l] : links_) {
-    l.core->on_tick();
-    for (auto which : {lane::control, lane::data})
-      if (l.core->session().dial_due(which, now())) due.emplace_back(id, which);
-  }
-  for (auto [id, which] : due) {
-    auto at = links_.find(id);
-    if (at == links_.end() || at->second.is_tool) continue;
-    at->second.core->session().dialing(which);
-    dial(at->second.core->peer().address, id, which);
-  }
+  std::vector<node_id> linked;
+  for (const auto& [id, l] : links_) linked.push_back(id);
+  for (auto id : linked) tick_link(id);
   membership_->tick(now());
   run_actions();
+}
+
+// What it does may end this link and others.
+void member_core::tick_link(node_id id) {
+  if (auto at = links_.find(id); at != links_.end()) {
+    const auto core = at->second.core;
+    core->on_tick();
+  }
+  for (auto which : {lane::control, lane::data}) {
+    const auto at = links_.find(id);
+    if (at == links_.end()) return;
+    auto& session = at->second.core->session();
+    if (at->second.is_tool || !session.dial_due(which, now())) continue;
+    session.dialing(which);
+    dial(at->second.core->peer().address, id, which);
+  }
 }
 
 void member_core::look_around() {

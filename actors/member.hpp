@@ -128,6 +128,7 @@ class member_core {
   std::int64_t now() const { return env_.net->now_ns(); }
   void announce();
   void tick();
+  void tick_link(node_id id);
   void look_around();
   void dial(const std::string& to, node_id expected, lane l);
   void dial_failed(const std::string& to, node_id expected, lane l, dial_failure why);

@@ -191,14 +191,17 @@ void sim_network::run_one() {
   auto first = events_.begin();
   auto [key, e] = std::move(*first);
   events_.erase(first);
-  times_.erase(key.second);
-  now_ = key.first;
-  if (dead_.contains(e.host)) return;
-  if (frozen_.contains(e.host)) {  // looked at again later, as the kernel would keep it
-    at(now_ + 10'000'000, e.host, std::move(e.run));
+  now_ = std::max(now_, key.first);
+  if (const auto kept = frozen_.find(e.host); kept != frozen_.end() && !dead_.contains(e.host)) {
+    kept->second.emplace(key, std::move(e));
     return;
   }
-  e.run();
+  times_.erase(key.second);
+  if (!dead_.contains(e.host)) e.run();
+}
+
+void sim_network::thaw(const std::string& host) {
+  if (const auto kept = frozen_.extract(host)) events_.merge(kept.mapped());
 }
 
 void sim_network::kill(const std::string& host) {
@@ -242,7 +245,7 @@ void sim_transport::connect(const address& to, std::int64_t timeout_ns, connect_
     auto at = net.listeners_.find(to.port);
     if (at == net.listeners_.end())
       return on_connected(error(error_code::unreachable, "connection to " + to_string(to) + " was refused"));
-    if (net.frozen_.contains(at->second.host) || net.condition(host, at->second.host).is_blocked || net.condition(at->second.host, host).is_blocked) {
+    if (net.condition(host, at->second.host).is_blocked || net.condition(at->second.host, host).is_blocked) {
       net.at(net.now_ + timeout_ns, host, [on_connected] { on_connected(error(error_code::timed_out, "no answer in time")); });
       return;
     }
@@ -266,7 +269,9 @@ timer_id sim_transport::after(std::int64_t delay_ns, std::function<void()> fn) {
 void sim_transport::cancel(timer_id id) {
   auto at = net_.times_.find(static_cast<std::uint64_t>(id));
   if (at == net_.times_.end()) return;
-  net_.events_.erase({at->second, at->first});
+  const sim_network::event_key key{at->second, at->first};
+  net_.events_.erase(key);
+  if (const auto kept = net_.frozen_.find(host_); kept != net_.frozen_.end()) kept->second.erase(key);
   net_.times_.erase(at);
 }
 

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -51,7 +52,7 @@ class sim_network {
 
   std::int64_t now_ns() const noexcept { return now_; }
   bool has_events() const noexcept { return !events_.empty(); }
-  std::int64_t next_event_ns() const { return events_.begin()->first.first; }
+  std::int64_t next_event_ns() const { return std::max(now_, events_.begin()->first.first); }
   // The earliest event; time goes on to it.
   void run_one();
   // Time will stop there, even if nothing happens.
@@ -59,9 +60,10 @@ class sim_network {
 
   // The process at `host` is gone: its connections break, its timers and listeners with them.
   void kill(const std::string& host);
-  // The process at `host` stands still: nothing reaches it and its timers do not fire until thaw().
-  void freeze(const std::string& host) { frozen_.insert(host); }
-  void thaw(const std::string& host) { frozen_.erase(host); }
+  // The process at `host` stands still: nothing reaches it and its timers do not fire until thaw(), when all that has come due
+  // happens at once, in order.
+  void freeze(const std::string& host) { frozen_.try_emplace(host); }
+  void thaw(const std::string& host);
   // Breaks every connection between two hosts; new ones may be made.
   void cut(const std::string& a, const std::string& b);
   // From `from` to `to`, in that direction only; the default condition ends it, and what was held back goes on.
@@ -98,7 +100,8 @@ class sim_network {
   std::map<std::uint64_t, std::int64_t> times_;  // event -> time, to cancel
   std::map<std::uint16_t, listener> listeners_;  // by port
   std::uint16_t last_port_ = 1000;
-  std::set<std::string> frozen_, dead_;
+  std::map<std::string, std::map<event_key, event>> frozen_;  // with what has come due meanwhile
+  std::set<std::string> dead_;
   std::map<std::pair<std::string, std::string>, sim_condition> conditions_;
   std::map<std::uint64_t, class sim_channel*> channels_;  // by number: the order must not hang on addresses
   std::uint64_t last_channel_ = 0;

@@ -79,6 +79,11 @@ BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixt
   BOOST_TEST(all.resumed_from_disk > 0U);
 }
 
+// It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.
+BOOST_FIXTURE_TEST_CASE(nodes_stand_still_for_long_while_others_die, fixture) {
+  hold(800, 1 + seeds() / 4, "freeze,kill-client,kill");
+}
+
 BOOST_FIXTURE_TEST_CASE(SC_1_the_same_seed_gives_the_same_history, fixture) {
   const auto kinds = parse_faults("all");
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {

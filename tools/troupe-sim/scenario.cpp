@@ -281,6 +281,12 @@ class history final : private apply_probe {
     if (bytes && !bytes->empty() && cluster_.disk().is_durable(path)) cluster_.disk().flip(path, (f.a ^ f.b) % (8 * bytes->size()));
   }
 
+  bool is_any_frozen() {
+    for (std::uint32_t i = 0; i < cluster_.processes(); ++i)
+      if (cluster_.is_frozen(i)) return true;
+    return false;
+  }
+
   void thaw_all() {
     for (std::uint32_t i = 0; i < cluster_.processes(); ++i)
       if (cluster_.is_frozen(i)) cluster_.thaw(i);
@@ -352,6 +358,7 @@ class history final : private apply_probe {
 
   // What still stands still or is cut off goes on, and learns that the job is over.
   void heal() {
+    if (sc_.seed % 4 == 0 && is_any_frozen()) cluster_.run_for(11 * s);  // longer than any patience: LK-6
     thaw_all();
     for (std::uint32_t a = 0; a < cluster_.processes(); ++a)
       for (std::uint32_t b = 0; b < cluster_.processes(); ++b)
@@ -447,6 +454,7 @@ sim_fault draw_fault(std::mt19937_64& random, const std::vector<sim_fault_kind>&
   f.is_one_way = below(2) == 0;
   const std::int64_t lengths[] = {50 * ms, 300 * ms, 900 * ms, 1500 * ms, 4000 * ms};
   f.ns = lengths[below(5)] + static_cast<std::int64_t>(below(100 * ms));
+  if (f.kind == sim_fault_kind::freeze && below(4) == 0) f.ns += 11'000 * ms;  // longer than any patience: LK-6
   return f;
 }
 
