@@ -23,6 +23,11 @@ constexpr std::size_t waiting_places_max = 64;
 
 }  // namespace
 
+part_table::~part_table() {
+  for (const auto& [id, part] : parts_)
+    if (part.supervisor) tell(nullptr, part.supervisor, stop_part_actors{"the node's actor failed"});
+}
+
 // --- placing ---------------------------------------------------------------------------------------------------------------------
 
 void part_table::place(node_id from, place_part p) {

@@ -71,6 +71,9 @@ class part_services {
 class part_table {
  public:
   part_table(part_services& node, caf::actor_system& sys) : node_(node), system_(sys) {}
+  ~part_table();  // of a node that failed: its parts end too
+  part_table(const part_table&) = delete;
+  part_table& operator=(const part_table&) = delete;
 
   // --- messages of coordinators --------------------------------------------------------------------------------------
   void place(node_id from, place_part p);
