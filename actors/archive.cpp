@@ -114,6 +114,7 @@ struct archive_state {
   }
   void pass_on(const load_shards& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<shards_loaded>(answer))); }
   void pass_on(const claim_next& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<epoch_claimed>(answer))); }
+  void pass_on(const drop_cut&, disk_answer&) {}
   void pass_on(const write_cut& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<cut_written>(answer))); }
 };
 
@@ -128,6 +129,7 @@ caf::behavior archive(caf::stateful_actor<archive_state>* self) {
       [&s](load_shards& m) { s.ask(std::move(m)); },
       [&s](claim_next& m) { s.ask(std::move(m)); },
       [&s](write_cut& m) { s.ask(std::move(m)); },
+      [&s](drop_cut& m) { s.ask(std::move(m)); },
       [&s](disk_done& m) { s.on_done(*m.answer); },
       [&s](use_disk& m) { s.use(m); },
       [&s](const disk_failed& m) { s.on_failed(m); },

@@ -11,6 +11,7 @@
 //   load_shards    node          read variables of a checkpoint, verified                      shards_loaded
 //   claim_next     job           claim the next epoch of a job; find its newest checkpoint     epoch_claimed
 //   write_cut      job           write the manifest, then remove what is older than is kept    cut_written
+//   drop_cut       job           remove what there is of a checkpoint that will not be whole   -
 //   disk_done      disk          pass the answer on; the next request                          -
 //   use_disk       supervisor    a disk's actor that runs                                      -
 //   disk_failed    supervisor    the request at hand is answered with an error, others wait    -
@@ -92,6 +93,10 @@ struct cut_written {
   std::uint32_t epoch = 0;
   std::shared_ptr<const result<void>> written;
 };
+struct drop_cut {
+  std::string folder, name;
+  checkpoint_id id;
+};
 
 struct use_disk { caf::actor disk; };
 struct disk_failed { std::string text; };
@@ -111,5 +116,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::claim_next)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::epoch_claimed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::write_cut)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cut_written)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::drop_cut)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::use_disk)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::disk_failed)

@@ -115,7 +115,15 @@ struct disk_state {
 
   disk_answer act(const write_cut& m) {
     checkpoint_store store(*where, m.folder, m.manifest.job);
-    return cut_written{m.manifest.step, m.manifest.epoch, std::make_shared<const result<void>>(publish(store, m))};
+    auto published = publish(store, m);
+    if (!published) (void)store.remove_unfinished({m.manifest.epoch, m.manifest.step});
+    return cut_written{m.manifest.step, m.manifest.epoch, std::make_shared<const result<void>>(std::move(published))};
+  }
+
+  // What cannot be removed now is removed with the next one.
+  disk_answer act(const drop_cut& m) {
+    (void)checkpoint_store(*where, m.folder, m.name).remove_unfinished(m.id);
+    return cut_dropped{};
   }
 
   result<void> publish(checkpoint_store& store, const write_cut& m) {
@@ -156,6 +164,7 @@ struct refuse {
   disk_answer operator()(const write_cut& m) const {
     return cut_written{m.manifest.step, m.manifest.epoch, std::make_shared<const result<void>>(error(error_code::failed, why))};
   }
+  disk_answer operator()(const drop_cut&) const { return cut_dropped{}; }
 };
 
 }  // namespace

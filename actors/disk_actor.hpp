@@ -30,8 +30,9 @@ struct write_part {  // of a cut
   open_cuts about;
   std::vector<save_shard> shards;  // all of the part's
 };
-using disk_request = std::variant<write_part, load_shards, claim_next, write_cut>;
-using disk_answer = std::variant<part_saved, shards_loaded, epoch_claimed, cut_written>;  // in the same order
+struct cut_dropped {};
+using disk_request = std::variant<write_part, load_shards, claim_next, write_cut, drop_cut>;
+using disk_answer = std::variant<part_saved, shards_loaded, epoch_claimed, cut_written, cut_dropped>;  // in the same order
 
 struct disk_work {
   std::shared_ptr<const disk_request> request;

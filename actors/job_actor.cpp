@@ -90,6 +90,10 @@ struct job_actor_state {
     report([&](job_coordinator& j) { j.on_epoch(*m.epoch, known(m.newest)); });
   }
 
+  void act(job_action::drop_cut& d) {
+    tell(self->context(), about.archive, troupe::drop_cut{about.request->checkpoints.folder, about.request->name(), {d.epoch, d.step}});
+  }
+
   void act(job_action::write_manifest& w) {
     const auto& r = *about.request;
     checkpoint_manifest m;

@@ -175,7 +175,7 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
 void port_logic::count_firing() {
   ++fired_;
   record_.count_step();
-  if (is_done()) report_done();
+  if (is_done() && is_settled()) report_done();
 }
 
 void port_logic::report_done() {

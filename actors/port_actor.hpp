@@ -125,6 +125,7 @@ class port_logic {
 
   const planned_actor& self_plan() const noexcept { return plan_; }
   bool is_done() const noexcept { return self_plan().steps != 0 && fired_ >= self_plan().steps; }
+  virtual bool is_settled() const { return true; }  // nobody will miss this actor: once done, it may end
   // Enters the wait that the firing rule reports. False: nothing is missing.
   bool must_wait();
   // The item's credit goes back to the producer of input `port`.

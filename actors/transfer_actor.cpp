@@ -10,6 +10,7 @@
 // receive's consumer: until then it can't make the next one.
 //
 // TR-2  A send whose receiver is dead swallows what it is given, and counts it, so that the producer's other consumers go on.
+// TR-3  A send has ended once its receiver has passed on every item: a node whose part has ended may die, and nothing is missed.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
@@ -39,7 +40,10 @@ class send_logic final : public port_logic {
     expects(credits_ <= remote().credits, "TR-1: no more credits come back than were taken");
     if (self_plan().awaits_receipt && std::exchange(owes_, false)) give_back(0);
     advance();
+    if (is_done() && is_settled()) report_done();
   }
+
+  bool is_settled() const override { return credits_ == remote().credits; }
 
   void on_peer_lost(const peer_lost&) override {
     is_receiver_lost_ = true;
@@ -65,7 +69,7 @@ class send_logic final : public port_logic {
     update_queue();
     record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
     if (is_reported_done_) return;
-    if (in.queue.is_empty())
+    if (in.queue.is_empty() && !is_done())
       record_.enter(actor_state::waiting_for_input, 0);
     else
       record_.enter(actor_state::waiting_for_credit, 1);

@@ -350,6 +350,15 @@ result<bool> checkpoint_store::remove_checkpoint(checkpoint_id id) {
   return true;
 }
 
+result<void> checkpoint_store::remove_unfinished(checkpoint_id given_up) {
+  const auto all = list();
+  if (!all) return all.error();
+  for (const auto id : all->incomplete)
+    if (id == given_up || id.epoch < given_up.epoch)
+      if (auto done = remove_checkpoint(id); !done) return std::move(done.error());
+  return {};
+}
+
 result<std::vector<checkpoint_id>> checkpoint_store::prune(std::size_t keep, checkpoint_check check) {
   if (keep == 0) return error(error_code::usage, fmt::format("{}: at least one checkpoint is kept", folder_));
   const auto all = list();

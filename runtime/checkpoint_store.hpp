@@ -81,6 +81,10 @@ class checkpoint_store {
   // In the order of their bytes. Memory: twice the part.
   result<std::vector<named_tensor>> load_part(checkpoint_id id, const checkpoint_part& part);
 
+  // Removes a checkpoint that nobody will finish, and those without a manifest of earlier epochs: on a full disk they would keep the room
+  // that the next one needs. One with a manifest stays.
+  result<void> remove_unfinished(checkpoint_id given_up);
+
   // Removes what is older than the `keep` newest whole ones (keep >= 1), and folders without a manifest that are older than
   // the newest whole one. What it removed. An error leaves the rest for the next time.
   result<std::vector<checkpoint_id>> prune(std::size_t keep, checkpoint_check check = checkpoint_check::contents);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -663,7 +664,8 @@ void job_coordinator::finish_cut(std::uint64_t step) {
     for (auto& [node, part] : cut.parts) m.parts.push_back(part);
     manifests_due_.push_back(std::move(m));
   } else {
-    note(fmt::format("the checkpoint of step {} is not there: {}", step, cut.error));
+    note_lost_cut(step, cut.error);
+    actions_.emplace_back(job_action::drop_cut{step, epoch_});
   }
   cuts_.erase(step);
   write_manifests();
@@ -690,12 +692,22 @@ void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch, const
   if (phase_ == job_phase::over) return;
   if (written) {
     ++checkpoints_;
+    if (lost_cuts_ > 1) note(fmt::format("the checkpoint of step {} is there again; {} before it are not", step, lost_cuts_));
+    lost_cuts_ = 0;
   } else if (written.error().code() == error_code::denied) {
     return fail(at_node({}, written.error().text()));  // another program has the job
   } else {
-    note(fmt::format("the checkpoint of step {} is not there: {}", step, written.error().text()));
+    note_lost_cut(step, written.error().text());
   }
   finish_if_ended();
+}
+
+// What ails a disk ails it each time: told of the 1st, 2nd, 4th, ... in a row.
+void job_coordinator::note_lost_cut(std::uint64_t step, const std::string& why) {
+  ++lost_cuts_;
+  if (!std::has_single_bit(lost_cuts_)) return;
+  const auto row = lost_cuts_ == 1 ? "" : lost_cuts_ == 2 ? ", nor is the one before it" : fmt::format(", nor are the {} before it", lost_cuts_ - 1);
+  note(fmt::format("the checkpoint of step {} is not there{}: {}", step, row, why));
 }
 
 }  // namespace troupe

@@ -118,8 +118,12 @@ struct job_action {
     std::vector<part_saved> parts;
     std::uint32_t epoch = 0;
   };
+  struct drop_cut {                  // nobody writes to it any more, and it will not be whole
+    std::uint64_t step = 0;
+    std::uint32_t epoch = 0;
+  };
 };
-using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest, job_event>;
+using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest, job_action::drop_cut, job_event>;
 
 enum class job_phase : std::uint8_t { placing, running, halting, pausing, waiting, claiming, over };
 std::string_view to_string(job_phase p) noexcept;
@@ -216,6 +220,7 @@ class job_coordinator {
   void exclude(node_id n);
   void finish_cut(std::uint64_t step);
   void write_manifests();
+  void note_lost_cut(std::uint64_t step, const std::string& why);
   void cut_if_due();
 
   job_setup setup_;
@@ -262,6 +267,7 @@ class job_coordinator {
   std::string cause_;
 
   std::map<std::uint64_t, open_cut> cuts_;   // by step
+  std::uint64_t lost_cuts_ = 0;              // since the last one that is there
   std::set<node_id> savers_;                 // nodes with shards
   std::uint32_t mark_ = 0;
   bool is_cut_wanted_ = false, is_cutting_ = false;

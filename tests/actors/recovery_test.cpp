@@ -14,7 +14,7 @@ using namespace troupe;
 namespace {
 
 #if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t seeds_default = 30;  // all of it is one thread
+constexpr std::uint64_t seeds_default = 8;  // all of it is one thread
 #elif defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t seeds_default = 100;
 #else
@@ -75,7 +75,7 @@ BOOST_FIXTURE_TEST_CASE(nodes_come_leave_and_die_while_the_work_moves, fixture) 
 }
 
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
-  const auto all = hold(30'000, seeds() / 4, "kill-client");
+  const auto all = hold(30'000, 10 + seeds() / 4, "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);
 }
 

@@ -590,6 +590,22 @@ BOOST_AUTO_TEST_CASE(CS_3_a_crash_or_an_error_while_pruning_leaves_no_half_check
     }
 }
 
+BOOST_AUTO_TEST_CASE(what_will_not_be_finished_gives_its_room_back) {
+  sim_disk d;
+  auto store = store_of(d);
+  const checkpoint_id whole{1, 10}, old_one{1, 12}, given_up{2, 20}, open{2, 30}, later{3, 40};
+  require(save(store, whole));
+  for (const auto id : {old_one, given_up, open, later}) require(write_parts(store, id));
+  require(store.remove_unfinished(given_up));
+  const auto left = store.list();
+  require(left);
+  BOOST_TEST_REQUIRE(left->checkpoints.size() == 1U);
+  BOOST_TEST((left->checkpoints[0].id == whole));
+  BOOST_TEST((left->incomplete == std::vector{later, open}));
+  require(store.remove_unfinished(whole));  // it is finished
+  BOOST_TEST(store.list()->checkpoints.size() == 1U);
+}
+
 BOOST_AUTO_TEST_CASE(CS_4_epochs_are_claimed_one_after_the_other) {
   sim_disk d;
   auto store = store_of(d);

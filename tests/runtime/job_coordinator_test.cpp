@@ -45,7 +45,7 @@ struct world {
   std::optional<job_coordinator> job;
   std::vector<job_action::send> sent;
   std::vector<job_event> told;
-  std::size_t claims = 0, manifests = 0;
+  std::size_t claims = 0, manifests = 0, drops = 0;
 
   world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "", std::vector<node_id> replicas = {}) {
     job_setup setup;
@@ -68,6 +68,7 @@ struct world {
       if (auto* x = std::get_if<job_event>(&a)) told.push_back(std::move(*x));
       claims += std::holds_alternative<job_action::claim_epoch>(a);
       manifests += std::holds_alternative<job_action::write_manifest>(a);
+      drops += std::holds_alternative<job_action::drop_cut>(a);
     }
   }
 
@@ -475,6 +476,29 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_written_when_all_parts_are_saved_and_all_th
   BOOST_TEST(w.manifests == 1U);
   BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 is not there") != std::string::npos);
   BOOST_TEST((w.job->phase() == job_phase::running));  // training goes on
+}
+
+BOOST_AUTO_TEST_CASE(checkpoints_that_fail_in_a_row_are_dropped_and_told_of_less_and_less) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  const auto notes = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::note; }); };
+  const auto before = notes();
+  part_saved saved{job_id{7}, 1, 0, "no space left", {}, "part-0.safetensors", "00", 10, {"b", "w"}};
+  for (saved.step = 1; saved.step <= 9; ++saved.step) {
+    w.job->on_saved(n3, saved);
+    w.take();
+  }
+  BOOST_TEST(w.drops == 9U);
+  BOOST_TEST(w.manifests == 0U);
+  BOOST_TEST(notes() - before == 4);  // 1, 2, 4, 8
+  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 8 is not there, nor are the 7 before it: node ") != std::string::npos);
+  saved.error.clear(), saved.worker_steps = {10, 10};
+  w.losses(0, 10);
+  w.job->on_saved(n3, saved);
+  w.take();
+  w.job->on_manifest(10, 1, {});
+  w.take();
+  BOOST_TEST(w.last(job_event_kind::note) == "the checkpoint of step 10 is there again; 9 before it are not");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_is_saved_when_its_epoch_has_ended_makes_no_checkpoint) {
