@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::uint64_t linger_ns = 60'000'000'000;  // ended actors and jobs stay listed for a minute
 constexpr std::size_t events_max = 256;
+constexpr std::int64_t move_max_ns = 5'000'000'000;  // for work that came while we were about to leave
 
 struct node_actor_state : part_services {
   static inline const char* name = "node";
@@ -37,7 +38,10 @@ struct node_actor_state : part_services {
   std::vector<std::shared_ptr<stream_meter>> stream_meters;
   std::uint64_t stray_messages = 0;  // NO-4
   caf::actor member;
+  bool is_draining = false;          // for good
   caf::actor draining;               // who is told when what can move has moved
+  std::optional<end_node> end_when_drained;
+  std::int64_t end_asked_ns = 0;
   caf::actor ending;                 // who is told when all parts have ended
   bool is_ending = false;
 
@@ -63,6 +67,14 @@ struct node_actor_state : part_services {
   void note(std::string text) override {
     view.events.emplace_back(view.env.wall_clock_ns(), std::move(text));
     if (view.events.size() > events_max) view.events.pop_front();
+  }
+
+  // NO-7.
+  void on_place(node_id from, place_part& p) {
+    if (is_ending) return;
+    const auto job = p.job;
+    parts->place(from, std::move(p));
+    if (is_draining) send(from, leaving_node{job});
   }
 
   void send(node_id to, control_message body) override {
@@ -122,7 +134,7 @@ struct node_actor_state : part_services {
 
   void on_message(peer_message& m) {
     view.record->count_in(0);
-    if (auto* p = std::get_if<place_part>(&m.body)) return parts->place(m.from, std::move(*p));
+    if (auto* p = std::get_if<place_part>(&m.body)) return on_place(m.from, *p);
     if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(*s);
     if (auto* h = std::get_if<halt_part>(&m.body)) return parts->halt(m.from, *h);
     if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(*c);
@@ -213,6 +225,7 @@ struct node_actor_state : part_services {
   // --- time ------------------------------------------------------------------------------------------------------------------------
 
   void tick() {
+    if (end_when_drained && view.env.now_ns() - end_asked_ns > move_max_ns) end(*std::exchange(end_when_drained, std::nullopt));
     if (view.env.supervisor) tell(self->context(), view.env.supervisor, supervision_tick{});
     sample();
     parts->place_waiting();
@@ -288,16 +301,25 @@ struct node_actor_state : part_services {
   // --- the end -------------------------------------------------------------------------------------------------------------------
 
   void drain(const drain_node& m) {
+    is_draining = true;
     draining = m.to;
     for (const auto& [job, coordinator] : parts->movable()) send(coordinator, leaving_node{job});
     tell_if_drained();
   }
 
   void tell_if_drained() {
-    if (draining && parts->movable().empty()) tell(self->context(), std::exchange(draining, nullptr), node_drained{});
+    if (!is_draining || !parts->movable().empty()) return;
+    if (draining) tell(self->context(), std::exchange(draining, nullptr), node_drained{});
+    if (end_when_drained) end(*std::exchange(end_when_drained, std::nullopt));
   }
 
   void end(const end_node& m) {
+    // It was drained, and something was placed here before the coordinator knew that.
+    if (is_draining && !draining && end_asked_ns == 0 && !parts->movable().empty()) {
+      end_asked_ns = view.env.now_ns();
+      end_when_drained = m;
+      return;
+    }
     ending = m.to;
     is_ending = true;
     for (auto& [id, job] : view.jobs)

@@ -2,7 +2,9 @@
 //
 // In a job that can be recovered, or makes cuts, every gradient that a worker sends depends on the versions of *all* variables
 // that it read for that step: by the flow itself, or else through an op `after` that is put in. So a shard that has applied
-// step t knows that every shard had version t, and the mark of a cut, put on one variable's version, is on every gradient.
+// step t knows that every shard had version t, and the mark of a cut, put on one variable's version, is on every gradient. In a
+// synchronous one they depend on the loss of that step too, and the loss waits until the program has the one before: so whoever has a
+// version t + 1 knows that the program has the losses of all steps before t (RC-2).
 
 #include "runtime/passes/passes.hpp"
 
@@ -153,19 +155,16 @@ draft_actor make_fetch(std::string name, std::uint64_t steps) {
 
 bool is_tracked(const training_spec& spec) { return spec.is_recoverable || spec.has_cuts; }
 
-// For each op of the flow the variables that it depends on, as bits in the order of `variables`.
+// For each op of the flow which of `others` it depends on, as bits in their order.
 class ancestors {
  public:
-  ancestors(const flow& f, const std::vector<trained_variable>& variables)
-      : words_((variables.size() + 63) / 64), bits_(f.ops.size() * words_) {
-    for (std::size_t v = 0; v < variables.size(); ++v) word(variables[v].op, v / 64) |= std::uint64_t{1} << (v % 64);
+  ancestors(const flow& f, const std::vector<op_ref>& others) : words_((others.size() + 63) / 64), bits_(f.ops.size() * words_) {
+    for (std::size_t k = 0; k < others.size(); ++k) word(others[k].op, k / 64) |= std::uint64_t{1} << (k % 64);
     for (std::uint32_t i = 0; i < f.ops.size(); ++i)
       for (const auto& in : f.ops[i].inputs)
         for (std::size_t k = 0; k < words_; ++k) word(i, k) |= word(in.op, k);
   }
-  bool depends(std::uint32_t op, std::size_t variable) const {
-    return (bits_[op * words_ + variable / 64] >> (variable % 64) & 1U) != 0;
-  }
+  bool depends(std::uint32_t op, std::size_t other) const { return (bits_[op * words_ + other / 64] >> (other % 64) & 1U) != 0; }
 
  private:
   std::uint64_t& word(std::size_t op, std::size_t k) { return bits_[op * words_ + k]; }
@@ -217,7 +216,11 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
   auto losses = make_fetch(std::string(loss_fetch), spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
   losses.planned.fires_on_any = spec.update == update_kind::async;
   losses.planned.awaits_receipt = spec.is_recoverable && spec.update == update_kind::sync;
-  const ancestors reads(f, variables);
+  std::vector<op_ref> needed;  // by every gradient
+  if (is_tracked(spec))
+    for (const auto& v : variables) needed.push_back({v.op, 0});
+  if (losses.planned.awaits_receipt) needed.push_back(f.roots[0]);
+  const ancestors reads(f, needed);
   for (std::uint32_t w = 0; w < spec.workers; ++w) {
     std::vector<std::uint32_t> actor_of(f.ops.size());
     const auto producer = [&](op_ref r) { return port_ref{actor_of[r.op], r.output}; };
@@ -237,8 +240,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
       const auto gradient = variables[v].gradient;
       auto from = producer(gradient);
       std::vector<port_ref> missing;
-      for (std::size_t other = 0; other < variables.size() && is_tracked(spec); ++other)
-        if (!reads.depends(gradient.op, other)) missing.push_back(producer({variables[other].op, 0}));
+      for (std::size_t k = 0; k < needed.size(); ++k)
+        if (!reads.depends(gradient.op, k)) missing.push_back(producer(needed[k]));
       if (!missing.empty()) {
         auto gate = make_gate(f.ops[variables[v].op], f.ops[gradient.op], w, spec, missing.size());
         gate.from = {from};

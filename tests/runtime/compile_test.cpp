@@ -441,6 +441,45 @@ BOOST_AUTO_TEST_CASE(variables_go_largest_first_to_the_shard_with_the_least_byte
   BOOST_TEST(bytes[1] == 4U * (256 + 256 * 128 + 128 + 1280 + 10));
 }
 
+// RC-2. The loss is a leaf here: nobody but the program reads the sum.
+BOOST_AUTO_TEST_CASE(every_gradient_of_a_recoverable_training_comes_after_the_loss) {
+  for (const bool fuses : {true, false}) {
+    compiled c;
+    const auto counter = variable(c.g, {dtype::f32, {4}}, {}, "counter");
+    const auto loss = add(classifier(c.g), reduce_sum(counter));
+    auto spec = spread(2, 1);
+    spec.observe_every = 0;
+    spec.is_recoverable = true;
+    const auto made = compile_training(c.g, loss, spec, {.name = "training", .fuse = fuses});
+    BOOST_TEST_REQUIRE(bool(made), error_of(made));
+    const auto& p = *made;
+    // What an actor's items wait for, send and receive included.
+    const auto comes_after = [&](const planned_actor& from, std::uint32_t what) {
+      std::vector<bool> seen(p.actors.size());
+      std::vector<std::uint32_t> next(1, static_cast<std::uint32_t>(&from - p.actors.data()));
+      while (!next.empty()) {
+        const auto a = next.back();
+        next.pop_back();
+        if (a == what) return true;
+        if (seen[a] || p.actors[a].kind == actor_kind::shard) continue;
+        seen[a] = true;
+        for (auto e : p.actors[a].inputs) next.push_back(p.edges[e].from.actor);
+      }
+      return false;
+    };
+    const auto& losses = get(p, "loss");
+    std::size_t looked = 0;
+    for (const auto& shard : p.actors)
+      for (std::uint32_t w = 0; w < 2 && shard.kind == actor_kind::shard; ++w) {
+        auto source = p.edges[losses.inputs.at(w)].from.actor;
+        while (p.actors[source].kind == actor_kind::send || p.actors[source].kind == actor_kind::receive) source = p.edges[p.actors[source].inputs.at(0)].from.actor;
+        BOOST_TEST(comes_after(producer(p, shard, w), source), shard.name << ", worker " << w);
+        ++looked;
+      }
+    BOOST_TEST(looked == 14U);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(async_training_observes_at_the_end_and_takes_losses_as_they_come) {
   compiled c;
   const auto p = compile_training(c.g, classifier(c.g), spread(3, 1, update_kind::async), {});

@@ -18,6 +18,7 @@
 //   IN-10 The loss of one node takes no variable away that was not there alone; with replicas, none: looked at where no other fault could.
 //   IN-11 Nodes that leave in good order are not missed: no recovery, nothing lost.
 //   IN-12 Where nobody dies and disks work, a job that is to write checkpoints does.
+//   IN-13 Once faults have stopped, all processes hold each other alive.
 //
 // Credits are conserved: actors check it at every item (PA-1, TR-1), and fail else (IN-4).
 //
