@@ -28,8 +28,8 @@
 //   end_node      program            stop all parts and jobs, then end                       node_ended to the program
 //
 // Supervision: node_policy. Without it the process ends: nobody else knows its parts.
-// NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once it ends nothing is placed.
 // NO-4  A message for a part or job that is not here is dropped and counted. (The others are in part_table.hpp.)
+// NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once it ends nothing is placed.
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
