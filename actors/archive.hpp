@@ -28,6 +28,7 @@
 #include "actors/messages.hpp"
 #include "devices/disk.hpp"
 #include "runtime/checkpoint.hpp"
+#include "runtime/checkpoint_store.hpp"
 #include "runtime/control_message.hpp"
 #include "runtime/kept_shard.hpp"
 #include "runtime/planted_bugs.hpp"
@@ -74,7 +75,8 @@ struct shards_loaded {
 struct claim_next {
   std::string folder, name;
   checkpoint_claimant who;
-  bool wants_checkpoint = false;  // the newest whole one
+  bool wants_checkpoint = false;  // the newest whole one of `run`
+  checkpoint_lineage run;
   caf::actor to;
 };
 struct epoch_claimed {
@@ -86,6 +88,7 @@ struct write_cut {
   std::string folder;
   checkpoint_manifest manifest;
   std::uint32_t keep = 3;
+  checkpoint_lineage run;
   caf::actor to;
 };
 struct cut_written {

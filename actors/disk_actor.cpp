@@ -101,7 +101,7 @@ struct disk_state {
     auto epoch = store.claim_epoch(m.who);
     epoch_claimed out;
     if (epoch && m.wants_checkpoint) {
-      auto latest = store.latest_whole();
+      auto latest = store.latest_whole(m.run);
       if (latest) {
         out.newest = std::move(latest->manifest);
         out.notes = std::move(latest->passed_over);
@@ -133,7 +133,7 @@ struct disk_state {
       return error(error_code::denied, fmt::format("epoch {} of this job was claimed in {}: another program has resumed it", *newest, store.folder()));
     if (auto written = store.write_manifest(m.manifest); !written) return written;
     // What cannot be removed now is removed the next time.
-    (void)store.prune(m.keep, checkpoint_check::sizes);
+    (void)store.prune(m.keep, checkpoint_check::sizes, m.run);
     return {};
   }
 };

@@ -73,7 +73,12 @@ struct job_actor_state {
     if (!about.archive) return job->on_epoch(error(error_code::denied, "this process writes no checkpoints"), {});
     tell(self->context(), about.archive,
          claim_next{r.checkpoints.folder, r.name(), {about.self.name, about.self.host, about.self.pid, about.wall_clock_ns() / 1'000'000'000},
-                    c.wants_checkpoint, caf::actor_cast<caf::actor>(self)});
+                    c.wants_checkpoint, lineage(), caf::actor_cast<caf::actor>(self)});
+  }
+
+  checkpoint_lineage lineage() const {
+    const auto& c = about.request->checkpoints;
+    return {c.epoch, c.resume_from ? c.resume_from->step : 0};
   }
 
   // What this run can go on with: its own checkpoints, and the one that it began with, by its own count of steps.
@@ -106,7 +111,7 @@ struct job_actor_state {
     for (auto& p : w.parts) m.parts.push_back({std::move(p.file), p.bytes, std::move(p.hash), std::move(p.variables)});
     std::sort(m.parts.begin(), m.parts.end(), [](const auto& a, const auto& b) { return a.file < b.file; });
     for (auto& [name, spec] : r.program->variables()) m.variables.push_back({name, spec, {"velocity"}});
-    tell(self->context(), about.archive, write_cut{r.checkpoints.folder, std::move(m), r.keep, caf::actor_cast<caf::actor>(self)});
+    tell(self->context(), about.archive, write_cut{r.checkpoints.folder, std::move(m), r.keep, lineage(), caf::actor_cast<caf::actor>(self)});
   }
 
   void act(job_event& e) {

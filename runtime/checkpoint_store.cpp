@@ -293,14 +293,15 @@ std::vector<std::string> checkpoint_store::verify(const checkpoint_manifest& m, 
   return problems;
 }
 
-result<latest_checkpoint> checkpoint_store::latest_whole(checkpoint_check check) {
+result<latest_checkpoint> checkpoint_store::latest_whole(checkpoint_lineage run) {
   auto all = list();
   if (!all) return std::move(all.error());
   latest_checkpoint latest;
   std::optional<checkpoint_id> found;
   std::vector<std::pair<checkpoint_id, std::string>> passed_over;
   for (auto& c : all->checkpoints) {
-    const auto problems = c.manifest ? verify(*c.manifest, check) : std::vector{c.problem};
+    if (!run.has(c.id)) continue;
+    const auto problems = c.manifest ? verify(*c.manifest) : std::vector{c.problem};
     if (problems.empty()) {
       found = c.id;
       latest.manifest = std::move(c.manifest);
@@ -310,7 +311,7 @@ result<latest_checkpoint> checkpoint_store::latest_whole(checkpoint_check check)
     passed_over.emplace_back(c.id, problems.front() + more);
   }
   for (const auto id : all->incomplete)
-    if (!found || id > *found)
+    if (run.has(id) && (!found || id > *found))
       passed_over.emplace_back(id, fmt::format("{}: has no manifest: it was not finished", folder_of(id)));
   std::sort(passed_over.rbegin(), passed_over.rend());
   for (auto& [id, line] : passed_over) latest.passed_over.push_back(std::move(line));
@@ -359,13 +360,13 @@ result<void> checkpoint_store::remove_unfinished(checkpoint_id given_up) {
   return {};
 }
 
-result<std::vector<checkpoint_id>> checkpoint_store::prune(std::size_t keep, checkpoint_check check) {
+result<std::vector<checkpoint_id>> checkpoint_store::prune(std::size_t keep, checkpoint_check check, checkpoint_lineage run) {
   if (keep == 0) return error(error_code::usage, fmt::format("{}: at least one checkpoint is kept", folder_));
   const auto all = list();
   if (!all) return all.error();
   std::vector<checkpoint_id> whole;
   for (const auto& c : all->checkpoints)
-    if (whole.size() < keep && c.manifest && verify(*c.manifest, check).empty()) whole.push_back(c.id);
+    if (whole.size() < keep && run.has(c.id) && c.manifest && verify(*c.manifest, check).empty()) whole.push_back(c.id);
   std::vector<checkpoint_id> old;
   for (const auto& c : all->checkpoints)
     if (whole.size() == keep && c.id < whole.back()) old.push_back(c.id);

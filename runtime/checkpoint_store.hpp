@@ -18,6 +18,8 @@
 // CS-4  An epoch is claimed once: of several that try, one gets it, the others learn who has it.
 // CS-5  load_part() gives tensors only from bytes whose hash is right.
 // CS-6  Nothing outside of the job's folder is read or written, whatever names it is given.
+// CS-7  Of a run that went on from an older checkpoint than the newest (which could not be read then), those that it passed over are no
+//       past: it does not go back to them, and they don't count among the `keep`.
 
 #include "devices/disk.hpp"
 #include "devices/host/safetensors.hpp"
@@ -46,6 +48,13 @@ struct checkpoint_list {
 struct latest_checkpoint {
   std::optional<checkpoint_manifest> manifest;  // none: there is no whole checkpoint
   std::vector<std::string> passed_over;         // newer ones and what is wrong with each, a line each
+};
+
+// The checkpoints that a run descends from or made: it began in `epoch` with the one of `step`. Without saying so: all.
+struct checkpoint_lineage {
+  std::uint32_t epoch = 0;
+  std::uint64_t step = 0;
+  bool has(checkpoint_id id) const noexcept { return id.epoch >= epoch || id.step <= step; }
 };
 
 class checkpoint_store {
@@ -77,7 +86,8 @@ class checkpoint_store {
   result<checkpoint_list> list();
   // Everything that is wrong with it, a line each. Memory: the largest part.
   std::vector<std::string> verify(const checkpoint_manifest& m, checkpoint_check check = checkpoint_check::contents);
-  result<latest_checkpoint> latest_whole(checkpoint_check check = checkpoint_check::contents);
+  // Of those of `run`.
+  result<latest_checkpoint> latest_whole(checkpoint_lineage run = {});
   // In the order of their bytes. Memory: twice the part.
   result<std::vector<named_tensor>> load_part(checkpoint_id id, const checkpoint_part& part);
 
@@ -85,9 +95,9 @@ class checkpoint_store {
   // that the next one needs. One with a manifest stays.
   result<void> remove_unfinished(checkpoint_id given_up);
 
-  // Removes what is older than the `keep` newest whole ones (keep >= 1), and folders without a manifest that are older than
-  // the newest whole one. What it removed. An error leaves the rest for the next time.
-  result<std::vector<checkpoint_id>> prune(std::size_t keep, checkpoint_check check = checkpoint_check::contents);
+  // Removes what is older than the `keep` newest whole ones of `run` (keep >= 1), and folders without a manifest that are older than
+  // the newest whole one of it. What it removed. An error leaves the rest for the next time.
+  result<std::vector<checkpoint_id>> prune(std::size_t keep, checkpoint_check check = checkpoint_check::contents, checkpoint_lineage run = {});
 
  private:
   std::string path_of(checkpoint_id id, std::string_view file) const;

@@ -102,14 +102,15 @@ void membership::link_lost(node_id peer, std::int64_t now_ns) {
   if (has_ended_ || at == peers_.end() || !at->second.is_linked) return;
   auto& p = at->second;
   p.is_linked = false;
-  if (!p.is_member || !is_living(p.info)) {
-    // A stranger, or one that we fenced: nothing is left to wait for.
+  if (!is_living(p.info)) {  // one that we fenced: nothing is left to wait for
     const bool keeps_record = p.is_member;
     p.close_at_ns = 0;
     emit(membership_action_kind::close, peer);
     if (!keeps_record) peers_.erase(at);
     return;
   }
+  // We may be a member there already, with work on the link. It redials, and then brings the view that was on its way.
+  if (!p.is_member) return;
   p.dial_at_ns = now_ns + options_.redial_ns;  // the link itself redials first
   if (p.info.host == self_.host && p.info.pid != 0) {
     emit(membership_action_kind::check_process, peer);
@@ -121,6 +122,10 @@ void membership::link_given_up(node_id peer, std::int64_t now_ns) {
   link_lost(peer, now_ns);
   const auto at = peers_.find(peer);
   if (has_ended_ || at == peers_.end()) return;
+  if (!at->second.is_member) {
+    peers_.erase(at);
+    return;
+  }
   at->second.redials = false;
   at->second.dial_at_ns = raw(self_.id) < raw(peer) ? now_ns : now_ns + options_.dial_grace_ns;
 }

@@ -22,7 +22,7 @@ FENCES = [
     (r"(oneapi/)?dnnl|omp\.h|c?blas|mkl|Eigen/", ["devices/", "tests/devices/", "tools/troupe-bench/"], "kernel libraries"),
     (r"cuda|cublas|cudnn|cub/|nccl", ["devices/", "tests/devices/", "tools/troupe-bench/"], "CUDA and NCCL"),
     (r"boost/test/", ["tests/"], "the test library"),
-    (r"CLI/", ["apps/", "tools/"], "the command line parser"),
+    (r"CLI/", ["apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
     (r"(sys/(socket|epoll|eventfd|un|uio|ioctl)|netinet/.*|netdb)\.h|boost/asio",
      ["actors/", "apps/", "tools/", "tests/"], "sockets"),
     (r"(thread|mutex|shared_mutex|condition_variable|chrono|random|ctime|time\.h|pthread\.h|semaphore|latch|barrier|future)$",

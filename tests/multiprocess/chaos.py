@@ -95,6 +95,13 @@ class chaos(harness.cluster_test):
         self.assertEqual(len([line for line in done.lines["err"] if line.startswith("chaos: kill ")]), 3)
         self.assertEqual([name for name in os.listdir(self.folder.name) if name != "images"], [])
 
+    def test_samples_are_used_once_while_nodes_come_and_go(self):
+        done = self.chaos("elastic", "--bin", harness.BIN, "--data", self.make_data(), "--json", code=0)
+        result = json.loads(done.out)
+        self.assertEqual(result["broken"], [], done.tail())
+        ledger = result["run"][0]["ledger"]
+        self.assertEqual((ledger["samples"], ledger["epochs"], ledger["used_otherwise"], ledger["steps"]), (4096, 1, 0, 2048), done.tail())
+
     def test_usage(self):
         self.chaos("floods", code=2)
         self.chaos("kills", "--bin", self.folder.name, code=2)

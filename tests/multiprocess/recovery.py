@@ -126,6 +126,37 @@ class recovery(harness.cluster_test):
         self.assertEqual(result["recoveries"], 2)
         self.assertNotIn("variables are lost", training.err)
 
+    # --- clocks ---
+
+    def start_with_clock(self, seconds, start, *arguments):
+        environment = self.environment
+        self.environment = dict(environment, LD_PRELOAD=os.path.join(harness.BIN, "clock_jump.so"), CLOCK_JUMP_FILE=self.path("jump"),
+                                CLOCK_JUMP_SECONDS=str(seconds))
+        p = start(*arguments)
+        self.environment = environment
+        return p
+
+    def test_wall_clocks_that_jump_an_hour_change_nothing(self):
+        self.training_flags[self.training_flags.index("--epochs") + 1] = 4 * EPOCHS
+        wanted = self.undisturbed()
+        nodes = [self.start_with_clock(seconds, self.start_node) for seconds in (3600, -3600, 3600)]
+        for node in nodes:
+            self.address(node)
+        self.wait_nodes(3)
+        training = self.start_with_clock(3600, self.begin, "--replicas", 1, "--checkpoint", self.path("checkpoints"), "--checkpoint-every", "100ms")
+        started = self.job("job")["started_seconds"]
+        with open(self.path("jump"), "w"):
+            pass
+        self.until("the program's clock has jumped", lambda: abs(self.job("job")["started_seconds"] - started) > 3000)
+        epoch = self.job("job")["epoch"]
+        step = self.job("job")["step"]
+        self.until("it goes on", lambda: self.job("job")["step"] > step + 20)
+        self.assertEqual(self.job("job")["epoch"], epoch)  # nobody was held dead
+        self.kill(self.node_of("job", "shard/0/dense_1/weights"))
+        self.assertEqual(self.finish(training, wanted)["recoveries"], 1)
+        self.assertEqual(len([n for n in nodes if n.is_running()]), 2)
+        self.assertEqual([n["incarnation"] for n in self.list("nodes") if n["kind"] == "node" and n["state"] == "alive"], [1, 1])
+
     # --- tools ---
 
     def test_tools_make_list_and_verify_checkpoints(self):

@@ -530,6 +530,26 @@ BOOST_AUTO_TEST_CASE(CS_3_prune_keeps_the_newest_whole_ones_and_what_is_in_the_m
   check_error(store.prune(0), error_code::usage, {"at least one"});
 }
 
+BOOST_AUTO_TEST_CASE(CS_7_a_run_does_not_go_back_to_what_it_passed_over) {
+  sim_disk d;
+  auto store = store_of(d);
+  for (const auto id : {checkpoint_id{1, 10}, {1, 20}, {1, 30}, {1, 40}}) require(save(store, id));
+  const checkpoint_lineage run{2, 20};  // 30 and 40 could not be read when it began, and can be now
+  const auto newest = [&] {
+    const auto latest = store.latest_whole(run);
+    require(latest);
+    BOOST_TEST(latest->passed_over.empty());
+    return checkpoint_id{latest->manifest->epoch, latest->manifest->step};
+  };
+  BOOST_TEST((newest() == checkpoint_id{1, 20}));
+  require(save(store, {2, 25}));
+  BOOST_TEST((newest() == checkpoint_id{2, 25}));
+  BOOST_TEST((*store.prune(2, checkpoint_check::sizes, run) == std::vector<checkpoint_id>{{1, 10}}));  // the second is 20
+  BOOST_TEST(bool(store.latest_whole({2, 0})->manifest));
+  BOOST_TEST((*store.prune(1, checkpoint_check::sizes, run) == std::vector<checkpoint_id>{{1, 20}, {1, 30}, {1, 40}}));
+  BOOST_TEST(!store.latest_whole({3, 0})->manifest);
+}
+
 BOOST_AUTO_TEST_CASE(CS_3_prune_removes_nothing_where_nothing_is_whole) {
   sim_disk d;
   auto store = store_of(d);

@@ -362,6 +362,29 @@ BOOST_AUTO_TEST_CASE(a_stranger_that_sends_no_view_is_closed) {
   BOOST_TEST(count(tick_until(m, 5050, 9000), kind::send_heartbeat) == 0u);
 }
 
+// It may hold us for a member, and use the link, before its first view is here.
+BOOST_AUTO_TEST_CASE(a_stranger_whose_connection_broke_keeps_its_link_until_it_is_silent_for_long) {
+  troupe::membership m(member_at(raw(me)), {}, 0);
+  m.linked(node_id{20}, member_kind::node, 0);
+  m.take_actions();
+  m.link_lost(node_id{20}, ms);
+  BOOST_TEST(count(tick_until(m, 50, 1000), kind::close) == 0u);
+  m.linked(node_id{20}, member_kind::node, 1000 * ms);
+  const std::vector view{member_at(20)};
+  m.on_view(node_id{20}, view, 1000 * ms);
+  BOOST_REQUIRE(m.find(node_id{20}) != nullptr);
+  BOOST_TEST(m.find(node_id{20})->state == member_state::alive);
+
+  m.linked(node_id{30}, member_kind::node, 2000 * ms);
+  m.link_lost(node_id{30}, 2000 * ms);
+  m.take_actions();
+  BOOST_TEST(count(tick_until(m, 2050, 8000, {node_id{20}}), kind::close, node_id{30}) == 1u);
+  m.linked(node_id{40}, member_kind::node, 8000 * ms);
+  m.link_given_up(node_id{40}, 8000 * ms);
+  m.take_actions();
+  BOOST_TEST(count(tick_until(m, 8050, 14'000, {node_id{20}}), kind::close, node_id{40}) == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(MB_8_members_and_the_dead_are_limited) {
   membership_options o;
   o.members_max = 10;

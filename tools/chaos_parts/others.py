@@ -1,13 +1,14 @@
 """The scenarios beside kills: a death every minute, a frozen node, nodes that come and go, the program itself, leaving in good order."""
 
 import math
+import os
 import signal
 import time
 
 import timeline
 import training
 from kills import look
-from stage import HANG, broken, stage
+from stage import HANG, broken, harness, stage
 from training import JOB
 
 
@@ -137,7 +138,7 @@ def dropped(s):
 # --- elastic ----------------------------------------------------------------------------------------------------------
 
 def elastic(options, data, refs, rng, say):
-    """1 -> 3 -> 2 nodes within one epoch of the data; the same bits as on one node."""
+    """1 -> 3 -> 2 nodes within one epoch of the data; the same bits as on one node, and each sample used once."""
     batch = 16
     per_epoch = training.samples_of(data) // batch // training.WORKERS
     epochs = options.epochs or max(3, math.ceil(4000 / per_epoch))
@@ -149,40 +150,70 @@ def elastic(options, data, refs, rng, say):
         training.check_losses(s.commits, reference)
         say(f"on one node: {first.commits.count()} steps, {alone['weights_hash']}")
         s.begin_training(*training.flags(options, data, epochs, batch=batch))
-        changes = []
-        s.wait_commits(int(per_epoch * rng.uniform(0.1, 0.2)))
-        changes.append(("2 nodes join", time.monotonic(), s.commits.count()))
-        joined = [s.start_node(), s.start_node()]
-        s.wait_living(3)
-        problem = {}
-        try:
-            s.wait_for("the work is on three nodes", lambda: len(look(s).roles) == 3 or not s.training.is_running(), 3)
-        except broken as e:
-            problem = {"broken": f"a node that has joined gets no work: {e}"}
-            say(f"BROKEN: {problem['broken']}")
-        s.wait_commits(s.commits.count() + int(per_epoch * 0.1))
-        node = rng.choice([n for n in joined if look(s).role_of(n) != "none"])
-        changes.append((f"pid {node.pid} leaves", time.monotonic(), s.commits.count()))
-        s.asked_to_leave.add(node.pid)
-        node.send(signal.SIGTERM)
-        code = node.wait()
-        if code != 0:
-            raise broken(f"the node that was asked to leave ended with {code}: {node.tail()}")
-        left_after = time.monotonic() - changes[-1][1]
+        seen = grow_and_shrink(s, per_epoch, rng, say)
         result = training.finish(s, reference)
         training.check_losses(s.commits, reference)
         s.check_survivors()
         times = s.commits.times
-        pause = timeline.longest_gap(times)
-        marks = [c[1] for c in changes] + [math.inf]
-        parts = []
-        for (what, begin, step), end in zip(changes, marks[1:]):
-            near = [(b - a) for a, b in zip(times, times[1:]) if b >= begin and a < end]
-            parts.append({"what": what, "step": step, "epoch": 1 + step // per_epoch, "longest_pause_seconds": max(near, default=0.0)})
-        return problem | {
-                "weights_hash": result["weights_hash"], "on_one_node": alone["weights_hash"], "longest_pause_seconds": pause, "changes": parts,
-                "left_after_seconds": left_after, "recoveries": result["recoveries"], "redone_steps": result["redone_steps"],
-                "committed_steps_lost": timeline.lost_by_moves(s.said(), times), "median_step_ms": timeline.quantile(timeline.gaps(times), 0.5) * 1e3}
+        return seen | pauses(seen["changes"], times, per_epoch) | {
+                "weights_hash": result["weights_hash"], "on_one_node": alone["weights_hash"], "recoveries": result["recoveries"],
+                "redone_steps": result["redone_steps"], "committed_steps_lost": timeline.lost_by_moves(s.said(), times),
+                "median_step_ms": timeline.quantile(timeline.gaps(times), 0.5) * 1e3, "ledger": ledger(options, rng, say)}
+
+
+def ledger(options, rng, say):
+    """The same within the only epoch of a training that counts the uses of each sample; None where its program was not built."""
+    if not os.access(os.path.join(harness.BIN, "sample_ledger"), os.X_OK):
+        return None
+    with stage(options) as s:
+        s.start_nodes(1)
+        flags = ["--name", training.JOB, "--data", training.make_ledger_data(s), "--workers", training.WORKERS, "--shards", training.SHARDS, "--columns", 64]
+        s.begin_training(*flags, *(["--replicas", options.replicas] if options.replicas else []), program="sample_ledger")
+        seen = grow_and_shrink(s, 64 * 64 // training.WORKERS, rng, say)
+        s.wait_for("the ledger's training ends", lambda: not s.training.is_running())
+        code = s.training.wait()
+        if code != 0:
+            raise broken(f"samples were not used once each: {s.training.tail()}")
+        counted = s.json_of(s.training)
+        say(f"each of {counted['samples']} samples was used once")
+        s.check_survivors()
+        return counted | {"changes": [(what, step) for what, _, step in seen["changes"]], "steps": s.commits.count()}
+
+
+def grow_and_shrink(s, per_epoch, rng, say):
+    """While a training goes on over one node: two nodes join, and one of them is asked to leave when it has got work."""
+    changes = []
+    s.wait_commits(int(per_epoch * rng.uniform(0.1, 0.2)))
+    changes.append(("2 nodes join", time.monotonic(), s.commits.count()))
+    joined = [s.start_node(), s.start_node()]
+    s.wait_living(3)
+    problem = {}
+    try:
+        s.wait_for("the work is on three nodes", lambda: len(look(s).roles) == 3 or not s.training.is_running(), 3)
+    except broken as e:
+        problem = {"broken": f"a node that has joined gets no work: {e}"}
+        say(f"BROKEN: {problem['broken']}")
+    s.wait_commits(s.commits.count() + int(per_epoch * 0.1))
+    if not s.training.is_running():
+        raise broken(f"the training ended too early: {s.training.tail()}")
+    node = rng.choice([n for n in joined if look(s).role_of(n) != "none"])
+    changes.append((f"pid {node.pid} leaves", time.monotonic(), s.commits.count()))
+    s.asked_to_leave.add(node.pid)
+    node.send(signal.SIGTERM)
+    code = node.wait()
+    if code != 0:
+        raise broken(f"the node that was asked to leave ended with {code}: {node.tail()}")
+    return problem | {"changes": changes, "left_after_seconds": time.monotonic() - changes[-1][1]}
+
+
+def pauses(changes, times, per_epoch):
+    """The longest pause between committed steps: of all, and from each change until the next."""
+    marks = [c[1] for c in changes] + [math.inf]
+    parts = []
+    for (what, begin, step), end in zip(changes, marks[1:]):
+        near = [(b - a) for a, b in zip(times, times[1:]) if b >= begin and a < end]
+        parts.append({"what": what, "step": step, "epoch": 1 + step // per_epoch, "longest_pause_seconds": max(near, default=0.0)})
+    return {"longest_pause_seconds": timeline.longest_gap(times), "changes": parts}
 
 
 # --- program ----------------------------------------------------------------------------------------------------------

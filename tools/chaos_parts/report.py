@@ -93,6 +93,8 @@ def flat(value, indent=0):
         if isinstance(x, list) and x and isinstance(x[0], dict):
             for item in x:
                 lines += [" " * indent + f"{key}:", *flat(item, indent + 2)]
+        elif isinstance(x, dict):
+            lines += [" " * indent + f"{key}:", *flat(x, indent + 2)]
         elif isinstance(x, list):
             lines += [" " * indent + f"{key}:", *(" " * (indent + 2) + str(item) for item in x)]
         else:

@@ -203,10 +203,10 @@ class stage(harness.cluster_test):
 
     # --- training -----------------------------------------------------------------------------------------------------
 
-    def begin_training(self, *arguments):
+    def begin_training(self, *arguments, program="train_classifier"):
         log = commit_log()
         self.logs.append(log)
-        training = self.start_training(*arguments, "--losses", log.path)
+        training = self.start(program, "--cluster", self.cluster, *arguments, "--losses", log.path)
         training.commits = log
         self.training, self.commits = training, log
         return training

@@ -55,6 +55,19 @@ def flags(options, data, epochs, folder=None, every=None, batch=128):
     return out
 
 
+def make_ledger_data(s, rows=64, columns=64):
+    """Images for sample_ledger: as many as pixels, number i is 1 at pixel i."""
+    folder, count = s.path("ledger"), rows * columns
+    os.makedirs(folder)
+    with open(os.path.join(folder, "train-images-idx3-ubyte"), "wb") as f:
+        f.write(b"\x00\x00\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (count, rows, columns)))
+        for i in range(count):
+            f.write(bytes(i) + b"\xff" + bytes(count - 1 - i))
+    with open(os.path.join(folder, "train-labels-idx1-ubyte"), "wb") as f:
+        f.write(b"\x00\x00\x08\x01" + count.to_bytes(4, "big") + bytes(count))
+    return folder
+
+
 def check_losses(commits, reference, first=0):
     """Every step told once, in order, from `first` on, with the bits of the undisturbed run."""
     for i, (step, loss) in enumerate(zip(commits.steps, commits.losses)):
