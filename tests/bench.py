@@ -25,6 +25,8 @@ def expected():
     for batch in (128, 16, 1):
         for fuse in ("", ", --fuse off"):
             yield "training_step", f"batch {batch}{fuse}", "us", "hand-written loop"
+    for what, unit, beside in ((", one while it trains", "steps/s", "the same without"), (", written", "GB/s", "write, fsync")):
+        yield "checkpoint", "0.0013 GB of variables" + what, unit, beside
     for what in ("transport to transport", "link to link", "op to op"):
         yield "roundtrip", f"64 B, {what}", "us", "bare blocking TCP"
     for size in SIZES:
