@@ -129,7 +129,6 @@ void job_coordinator::start_if_placed() {
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
   tell({job_event_kind::resumed, from, 0, 0, fmt::format("goes on from step {} (epoch {})", from, epoch_)});
-  spread_if_better();  // who has come meanwhile
 }
 
 // --- running ---------------------------------------------------------------------------------------------------------
@@ -147,7 +146,10 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
     if (is_sync || w == worker) accounts_->on_loss(w);
   for (std::uint32_t w = 0; w < made_.size(); ++w)
     if (is_sync || w == worker) made_[w] = std::max(made_[w], step + 1);
-  if (!has_begun_ && phase_ == job_phase::running && step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) release_keepers();
+  if (!has_begun_ && phase_ == job_phase::running && step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) {
+    release_keepers();
+    spread_if_better();  // who has come meanwhile
+  }
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
     if (is_sync || w == worker) next_loss_[w] = step + 1;
@@ -529,7 +531,7 @@ void job_coordinator::on_member(const member_info& m) {
 }
 
 void job_coordinator::spread_if_better() {
-  if (phase_ != job_phase::running || newest_.empty() || !is_recoverable() || !better_roles()) return;
+  if (phase_ != job_phase::running || !has_begun_ || newest_.empty() || !is_recoverable() || !better_roles()) return;
   const auto name = std::exchange(newest_, {});
   incident_.clear();
   note(fmt::format("{} has joined: the work is spread anew", name));

@@ -16,7 +16,7 @@
 //   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
 //   on_rejoined                    any                   as if everybody else were lost
 //   on_leaving                     running               the work of that node moves
-//   on_member                      waiting; running      there is a node again; the work is spread anew if that helps
+//   on_member                      waiting; running      there is a node again; the work is spread anew if that helps (JC-7)
 //   on_epoch                       claiming              send place to everybody -> placing
 //   on_stop, or give-up            any                   send stop to all -> over
 //
@@ -30,6 +30,8 @@
 //       A checkpoint becomes visible when the program has got the losses of all steps that are in it.
 // JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts what was made again.
 // JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not answer for answer_max_ns.
+// JC-7  Work is spread anew only when the epoch has begun everywhere, replicas included: a planned halt before would leave variables that
+//       had just one holder with that one alone for as long as it lasts.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 

@@ -74,6 +74,13 @@ class what_a_death_cost(unittest.TestCase):
         self.assertTrue(timeline.is_in_move(2.1, self.SAID))
         self.assertFalse(timeline.is_in_move(1.1, self.SAID))
 
+    def test_where_the_copies_were(self):
+        said = [(1.0, "node n1 (pid 7), actor x, step 31: died: gone"), (1.3, timeline.NO_REPLICA), (1.3, "goes on from step 20 (epoch 2)"),
+                (2.0, "n4 has joined: the work is spread anew"), (2.2, "goes on from step 40 (epoch 3)")]
+        first = timeline.death(0.9, 7, "shard", 30)
+        timeline.follow([first], said, [])
+        self.assertEqual([timeline.copies_at(at, [first], said) for at in (0.5, 1.2, 1.5, 2.1, 2.3)], [2, 1, 1, 1, 2])
+
     def test_figures(self):
         self.assertEqual(timeline.spread([4, None, 1, 2]), {"n": 3, "p50": 2, "p99": 4, "max": 4})
         self.assertEqual(timeline.spread([]), {"n": 0, "p50": None, "p99": None, "max": None})

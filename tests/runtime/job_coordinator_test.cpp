@@ -269,6 +269,7 @@ BOOST_AUTO_TEST_CASE(a_node_that_joins_is_given_work_if_that_makes_somebody_less
   w.halted(n1), w.halted(client), w.halted(n3, both({0}));
   w.all_placed({n1, n3, client});
   BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.losses(0, 1);
   w.job->on_member(member(node_id{5}));
   BOOST_TEST((w.job->phase() == job_phase::halting));
   w.halted(client), w.halted(n3, both({0})), w.halted(n1);
@@ -290,6 +291,8 @@ BOOST_AUTO_TEST_CASE(a_node_that_comes_while_the_job_is_placed_gets_work_when_it
   for (auto n : {n1, n3, client}) w.job->on_placed(n, {job_id{7}, w.job->epoch(), "", {}});
   w.job->on_local_part(w.job->epoch());
   w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));  // JC-7
+  w.losses(0, 1);
   BOOST_TEST((w.job->phase() == job_phase::halting));
   BOOST_TEST(w.last(job_event_kind::note).find("n5 has joined") != std::string::npos);
 }
@@ -358,8 +361,19 @@ BOOST_AUTO_TEST_CASE(without_another_node_there_is_no_replica_until_one_comes) {
   w.all_placed({n1, client});
   BOOST_TEST(w.last(job_event_kind::note).find("no replica") != std::string::npos);
   w.job->on_member(member(node_id{5}));
-  w.halted(client), w.halted(n1, both({4, 5, 6}));
+  w.losses(6, 7);
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::halting));
+  w.halted(client), w.halted(n1, both({5, 6, 7}));
   BOOST_TEST((w.job->roles().replicas != std::vector<node_id>{node_id{}, node_id{}}));
+}
+
+BOOST_AUTO_TEST_CASE(JC_7_a_copy_is_there_before_the_work_is_spread_anew) {
+  replicated w;
+  w.job->on_member(member(node_id{5}));
+  w.losses(0, 2);  // the shards have begun
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  w.losses(2, 3);  // and their replicas
+  BOOST_TEST((w.job->phase() == job_phase::halting));
 }
 
 // The new shards are on a node that dies before it has them.
@@ -419,6 +433,7 @@ BOOST_AUTO_TEST_CASE(a_node_that_wants_to_leave_stays_while_there_is_no_other) {
   w.take();
   BOOST_TEST((w.job->phase() == job_phase::running));
   BOOST_TEST(w.last(job_event_kind::note).find("no other node") != std::string::npos);
+  w.losses(0, 1);
   w.job->on_member(member(node_id{6}));
   BOOST_TEST((w.job->phase() == job_phase::halting));
   w.halted(client), w.halted(n3, both({0}));

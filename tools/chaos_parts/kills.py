@@ -192,7 +192,8 @@ class killing:
 
 def tell(say, d, number, total):
     ms = {name: f"{d.seconds(name) * 1e3:.0f}" if d.seconds(name) is not None else "-" for name in ("noticed", "runs", "new_step")}
-    say(f"kill {number}/{total}: {d.role} pid {d.pid} in {'/'.join(sorted(d.states))}: noticed {ms['noticed']}, runs {ms['runs']}, "
+    copies = "" if d.copies is None else f", copies on {d.copies} node{'s' * (d.copies > 1)}"
+    say(f"kill {number}/{total}: {d.role} pid {d.pid} in {'/'.join(sorted(d.states))}{copies}: noticed {ms['noticed']}, runs {ms['runs']}, "
         f"new step {ms['new_step']} ms; lost {d.lost_steps if d.lost_steps is not None else '-'} steps", number / total)
 
 
@@ -218,9 +219,15 @@ def one_run(options, data, refs, rng, hits, say, kills, done, total):
                 elif timeline.is_in_move(d.at, said):
                     d.states = (d.states - {"any moment"}) | {"move"}
                     hits["move"] = hits.get("move", 0) + 1
+                if options.replicas == "1":
+                    d.copies = timeline.copies_at(d.at, k.deaths[:i], said)
                 tell(say, d, done + i + 1, total)
         training.check_losses(s.commits, reference)
         s.check_survivors()
+        for d in k.deaths:
+            if d.copies == 2 and d.lost_steps and not any(d.at < other.at < d.runs for other in k.deaths):
+                raise broken(f"{d.lost_steps} steps were lost with pid {d.pid} ({d.role}, {'/'.join(sorted(d.states))}), although every variable had a "
+                             f"copy:\n{slow_line(d, said, 2)}")
         if options.keep:
             with open(s.path("deaths"), "w") as f:
                 f.writelines(f"{d.at:.6f} {d.pid} {d.role} {sorted(d.states)} {d.steps}\n" for d in k.deaths)
@@ -235,6 +242,6 @@ def one_run(options, data, refs, rng, hits, say, kills, done, total):
             "slow": slow, "looks": k.looks, "idle_looks": k.idle_looks, "moves": [seconds for _, seconds in moves]}
 
 
-def slow_line(d, said):
-    lines = [f"  {(at - d.at) * 1e3:+8.0f} ms  {line}" for at, line in said if d.at - 0.1 <= at <= d.runs + 0.1]
+def slow_line(d, said, before=0.1):
+    lines = [f"  {(at - d.at) * 1e3:+8.0f} ms  {line}" for at, line in said if d.at - before <= at <= d.runs + 0.1]
     return f"pid {d.pid} ({d.role}, {'/'.join(sorted(d.states))}): runs again after {d.seconds('runs'):.2f} s\n" + "\n".join(lines)

@@ -54,6 +54,9 @@ def of_kills(runs):
         roles[d.role] = roles.get(d.role, 0) + 1
     groups = {"all": deaths, "worker": [d for d in deaths if d.role == "worker"], "shard": [d for d in deaths if d.role in ("shard", "both")],
               "after a death": [d for d in deaths if d.role == "after a death"]}
+    for copies in (1, 2):
+        if any(d.copies == copies for d in deaths):
+            groups[f"copies on {copies}"] = [d for d in deaths if d.copies == copies]
     states = {s: sum(s in d.states for d in deaths) for s in [*protocol_state.STATES, "any moment", "unknown"]}
     return {"kills": len(deaths), "roles": roles, "states": states,
             "figures": {name: figures(group) for name, group in groups.items()},

@@ -19,6 +19,7 @@ class death:
         self.at, self.pid, self.role = at, pid, role
         self.steps = steps  # committed at the death
         self.states = set()
+        self.copies = None  # how many nodes could have every variable, with --replicas 1
         self.noticed = self.runs = self.new_step = self.from_step = None
 
     def seconds(self, name):
@@ -31,6 +32,7 @@ class death:
 
 
 GOES_ON = re.compile(r"goes on from step (\d+) \(epoch (\d+)\)")
+NO_REPLICA = "variables have no replica until another node comes"
 MOVES = re.compile(r"the work is spread anew|its work moves to other nodes")
 
 
@@ -74,6 +76,20 @@ def is_in_recovery(at, deaths, said):
             if at < runs:
                 return True
     return False
+
+
+def copies_at(at, deaths, said):
+    """On how many nodes each variable was at that time, with --replicas 1: 1 where the job was not over another death, or had no other node."""
+    if any(d.at < at and (d.runs is None or d.runs > at) for d in deaths if d.noticed is not None):
+        return 1
+    alone = told = False
+    for t, line in said:
+        if t > at:
+            break
+        told = told or NO_REPLICA in line
+        if GOES_ON.search(line):
+            alone, told = told, False
+    return 1 if alone else 2
 
 
 def is_in_move(at, said):
