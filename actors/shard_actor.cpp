@@ -75,7 +75,10 @@ class shard_logic final : public port_logic {
     return {};
   }
 
+  // Older versions that are kept here stay until newer ones take their slots: what others keep may be as old (RC-3).
   void begin_with(kept_version first, shard_origin origin) {
+    auto older = take_older(origin.version);
+    for (const auto& o : older) origin.older.push_back(*o.version);
     state_.emplace(spec_, shard_state::slots_wanted(spec_), origin, part_->bugs);
     kept_.applied = spec_.update == update_kind::async && !origin.applied.empty()
                         ? std::move(origin.applied)
@@ -83,7 +86,17 @@ class shard_logic final : public port_logic {
     kept_.slots.clear();
     kept_.slots.resize(state_->slots());
     kept_.slots[0] = std::move(first);
+    std::move(older.begin(), older.end(), kept_.slots.begin() + 1);
     kept_.is_torn = false;
+  }
+
+  std::vector<kept_version> take_older(std::uint64_t version) {
+    std::vector<kept_version> older;
+    if (spec_.update == update_kind::async || kept_.is_torn) return older;
+    for (auto& s : kept_.slots)
+      if (s.version && *s.version < version && *s.version + spec_.keeps >= version && s.values && s.velocity && s.values.spec() == spec_.spec)
+        older.push_back(std::move(s));
+    return older;
   }
 
   void on_saved(const cut_saved&) override {

@@ -6,6 +6,8 @@
 // RC-1  A cut holds, of every worker, the gradients of exactly its first steps, the same in every variable (sync: one version of all).
 //       async: variables may hold more of a worker than the cut; those gradients are made again and found to be duplicates.
 // RC-2  No cut is behind a loss that the program has not got.
+// RC-3  What a node had of a variable when an epoch began, older versions included, it has until the epoch has begun everywhere: replicas
+//       may be a version behind shards, and who hands the newer one over may die.
 
 #include "runtime/compile.hpp"
 #include "runtime/kept_shard.hpp"

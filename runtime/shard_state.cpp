@@ -40,6 +40,8 @@ shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shar
       bugs_(bugs) {
   expects(slots >= 1 && !spec.steps.empty(), "a shard has a slot and a worker");
   slots_[0] = version_;
+  expects(origin.older.size() < slots_.size(), "there is a slot for each older version");
+  std::copy(origin.older.begin(), origin.older.end(), slots_.begin() + 1);
   for (std::size_t w = 0; w < ledger_.size(); ++w) {
     const auto applied = origin.applied.empty() ? 0 : origin.applied.at(w);
     expects(applied >= first_step(spec, w) && applied <= spec.steps[w], "a shard begins where its workers do, or later");

@@ -114,6 +114,7 @@ struct shard_wait {
 struct shard_origin {
   std::uint64_t version = 0;           // sync; async: gradients applied, all workers together
   std::vector<std::uint64_t> applied;  // by worker: all its gradients of steps below; empty: none
+  std::vector<std::uint64_t> older{};  // sync: versions that are in slots 1, 2, ...: a recovery may go back to them
 };
 
 class shard_state {

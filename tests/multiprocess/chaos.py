@@ -79,7 +79,11 @@ class what_a_death_cost(unittest.TestCase):
                 (2.0, "n4 has joined: the work is spread anew"), (2.2, "goes on from step 40 (epoch 3)")]
         first = timeline.death(0.9, 7, "shard", 30)
         timeline.follow([first], said, [])
-        self.assertEqual([timeline.copies_at(at, [first], said) for at in (0.5, 1.2, 1.5, 2.1, 2.3)], [2, 1, 1, 1, 2])
+        times = [0.5, 1.5, 2.4]
+        self.assertEqual([timeline.copies_at(at, [first], said, times) for at in (0.6, 0.95, 1.2, 1.6, 2.1, 2.3, 2.5)], [2, 1, 1, 1, 1, 1, 2])
+        said.append((3.0, "n5 leaves: its work moves to other nodes"))
+        said.append((3.2, "goes on from step 50 (epoch 4)"))
+        self.assertEqual([timeline.copies_at(at, [first], said, times) for at in (3.1, 3.3)], [2, 2])
 
     def test_figures(self):
         self.assertEqual(timeline.spread([4, None, 1, 2]), {"n": 3, "p50": 2, "p99": 4, "max": 4})

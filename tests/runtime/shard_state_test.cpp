@@ -437,6 +437,27 @@ BOOST_AUTO_TEST_CASE(an_epoch_goes_on_with_what_another_left) {
   BOOST_TEST((s.kept_in(applied->to) == std::optional<std::uint64_t>(5)));
 }
 
+BOOST_AUTO_TEST_CASE(RC_3_older_versions_stay_until_newer_ones_take_their_slots) {
+  auto spec = with_end(make_spec(update_kind::sync, 2, 10));
+  spec.keeps = 2;
+  spec.version = 4;
+  spec.start = {4, 4};
+  troupe::shard_state s(spec, troupe::shard_state::slots_wanted(spec), {4, {4, 4}, {3, 2}});
+  const auto kept = [&] {
+    std::set<std::uint64_t> versions;
+    for (std::uint32_t i = 0; i < troupe::shard_state::slots_wanted(spec); ++i)
+      if (const auto v = s.kept_in(i)) versions.insert(*v);
+    return versions;
+  };
+  BOOST_TEST((kept() == std::set<std::uint64_t>{2, 3, 4}));
+  for (std::uint64_t step = 4; step < 6; ++step) {
+    for (std::uint32_t w = 0; w < 2; ++w) BOOST_TEST((*s.on_gradient(w, step) == arrival::queued));
+    while (auto a = s.next())
+      if (auto* c = std::get_if<shard_claim>(&*a)) s.on_credit(c->reader);
+    BOOST_TEST((kept() == std::set<std::uint64_t>{step - 1, step, step + 1}));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(async_variables_may_be_ahead_of_the_cut_that_they_go_on_from) {
   auto spec = with_end(make_spec(update_kind::async, 2, 10));
   spec.start = {3, 5};

@@ -220,7 +220,7 @@ def one_run(options, data, refs, rng, hits, say, kills, done, total):
                     d.states = (d.states - {"any moment"}) | {"move"}
                     hits["move"] = hits.get("move", 0) + 1
                 if options.replicas == "1":
-                    d.copies = timeline.copies_at(d.at, k.deaths[:i], said)
+                    d.copies = timeline.copies_at(d.at, k.deaths[:i], said, s.commits.times)
                 tell(say, d, done + i + 1, total)
         training.check_losses(s.commits, reference)
         s.check_survivors()

@@ -78,18 +78,25 @@ def is_in_recovery(at, deaths, said):
     return False
 
 
-def copies_at(at, deaths, said):
-    """On how many nodes each variable was at that time, with --replicas 1: 1 where the job was not over another death, or had no other node."""
-    if any(d.at < at and (d.runs is None or d.runs > at) for d in deaths if d.noticed is not None):
+def copies_at(at, deaths, said, times):
+    """On how many nodes each variable was at that time, with --replicas 1.
+
+    After a death it is on one, until a step was committed that needed the new copies; a planned halt takes none away.
+    """
+    if any(d.at < at and (d.noticed or math.inf) > at for d in deaths):
         return 1
-    alone = told = False
-    for t, line in said:
-        if t > at:
-            break
-        told = told or NO_REPLICA in line
-        if GOES_ON.search(line):
-            alone, told = told, False
-    return 1 if alone else 2
+    copies, is_failed, is_alone, is_told = 2, False, False, False
+    for t, line in sorted([x for x in said if x[0] <= at] + [(t, None) for t in times if t <= at], key=lambda x: x[0]):
+        if line is None:
+            copies = 2 if not is_failed and not is_alone else copies
+        elif ": died: " in line:
+            copies, is_failed = 1, True
+        elif NO_REPLICA in line:
+            is_told = True
+        elif GOES_ON.search(line):
+            is_failed, is_alone, is_told = False, is_told, False
+            copies = 1 if is_alone else copies
+    return copies
 
 
 def is_in_move(at, said):
