@@ -226,7 +226,7 @@ void membership::add_member(member_info m, node_id from, std::int64_t now_ns) {
     return;
   auto [at, is_new] = peers_.try_emplace(m.id);
   auto& p = at->second;
-  if (is_new) p.heard_ns = now_ns;
+  if (is_new || !p.is_linked) p.heard_ns = now_ns;
   p.is_member = true;
   p.info = std::move(m);
   if (p.info.state == member_state::left) {
