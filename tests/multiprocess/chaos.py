@@ -81,6 +81,8 @@ class what_a_death_cost(unittest.TestCase):
         timeline.follow([first], said, [])
         times = [0.5, 1.5, 2.4]
         self.assertEqual([timeline.copies_at(at, [first], said, times) for at in (0.6, 0.95, 1.2, 1.6, 2.1, 2.3, 2.5)], [2, 1, 1, 1, 1, 1, 2])
+        idle = timeline.death(2.35, 8, "none", 40)
+        self.assertEqual(timeline.copies_at(2.5, [first, idle], said, times), 2)
         said.append((3.0, "n5 leaves: its work moves to other nodes"))
         said.append((3.2, "goes on from step 50 (epoch 4)"))
         self.assertEqual([timeline.copies_at(at, [first], said, times) for at in (3.1, 3.3)], [2, 2])

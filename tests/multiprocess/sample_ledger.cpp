@@ -56,6 +56,7 @@ int run(const ledger_options& o) {
   const auto pixels = images->rows * images->columns;
   if (pixels != images->samples) return fail({error_code::usage, fmt::format("{} images of {} pixels: expected as many as pixels", images->samples, pixels)});
   std::FILE* losses = o.losses.empty() ? nullptr : std::fopen(o.losses.c_str(), "w");
+  if (losses == nullptr && !o.losses.empty()) return fail({error_code::usage, "--losses: cannot write " + o.losses});
 
   auto s = session::open({.cluster = o.cluster});
   if (!s) return fail(s.error());

@@ -170,7 +170,7 @@ def ledger(options, rng, say):
         flags = ["--name", training.JOB, "--data", training.make_ledger_data(s), "--workers", training.WORKERS, "--shards", training.SHARDS, "--columns", 64]
         s.begin_training(*flags, *(["--replicas", options.replicas] if options.replicas else []), program="sample_ledger")
         seen = grow_and_shrink(s, 64 * 64 // training.WORKERS, rng, say)
-        s.wait_for("the ledger's training ends", lambda: not s.training.is_running())
+        s.wait_for("the ledger's training ends", lambda: not s.training.is_running(), 600)
         code = s.training.wait()
         if code != 0:
             raise broken(f"samples were not used once each: {s.training.tail()}")

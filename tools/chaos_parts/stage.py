@@ -25,7 +25,7 @@ import tty
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/multiprocess"))
 import harness  # noqa: E402
 
-HANG = 120.0  # seconds: no step of a run takes as long
+HANG = 60.0  # seconds: no step of a run takes as long
 
 
 class broken(Exception):

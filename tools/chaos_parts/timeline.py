@@ -83,7 +83,7 @@ def copies_at(at, deaths, said, times):
 
     After a death it is on one, until a step was committed that needed the new copies; a planned halt takes none away.
     """
-    if any(d.at < at and (d.noticed or math.inf) > at for d in deaths):
+    if any(d.at < at < d.noticed for d in deaths if d.noticed is not None):  # who held nothing is not spoken of
         return 1
     copies, is_failed, is_alone, is_told = 2, False, False, False
     for t, line in sorted([x for x in said if x[0] <= at] + [(t, None) for t in times if t <= at], key=lambda x: x[0]):
