@@ -5,7 +5,8 @@
     layers.py --self-test plants one violation of each rule in a tree of its own and expects each to be found
 
 Rules: includes go downward (apps, tools -> actors -> runtime -> devices -> schema) and start at the root; a library stands only
-inside its fence; runtime/ and actors/ do not block, except where EXCEPTIONS says why; CMake targets link downward; no TODO(now).
+inside its fence; runtime/ and actors/ do not block, except where EXCEPTIONS says why; CMake targets link downward; no TODO(now); the suites of a
+file of tests are named as the file, since ctest asks for them by that name.
 """
 
 import os
@@ -108,6 +109,16 @@ def check_source(path, raw, root, used):
     for m in re.finditer(r"\bTODO\b(\((\w+)\))?", raw):
         if m.group(2) not in ("soon", "someday", "perf"):
             yield line_of(raw, m.start()), f"{m.group(0)}: only TODO(soon|someday|perf) may be committed"
+    if path.startswith("tests/") and path.endswith("_test.cpp"):
+        yield from check_suites(os.path.basename(path)[:-len("_test.cpp")], text)
+
+
+def check_suites(expected, text):
+    depth = 0
+    for m in re.finditer(r"\bBOOST_(?:AUTO|FIXTURE)_TEST_SUITE(?:_END|\s*\(\s*(\w+))", text):
+        if m.group(1) and depth == 0 and m.group(1) != expected:
+            yield line_of(text, m.start()), f"suite '{m.group(1)}': ctest runs '{expected}', as the file is called, and would leave it out"
+        depth += 1 if m.group(1) else -1
 
 
 def check_cmake(path, text):
@@ -159,6 +170,7 @@ PLANTED = [
     ("actors/a.cpp", "void f() { ::sleep(1); }\n", "blocks"),
     ("runtime/a.cpp", "// TODO(now) finish\n", "may be committed"),
     ("runtime/a.cpp", "// TODO finish\n", "may be committed"),
+    ("tests/a/b_test.cpp", "BOOST_AUTO_TEST_SUITE(b)\nBOOST_AUTO_TEST_SUITE_END()\nBOOST_AUTO_TEST_SUITE(c)\n", "would leave it out"),
     ("runtime/CMakeLists.txt", "target_link_libraries(troupe_runtime PUBLIC troupe_actors)\n", "linked upward"),
     ("runtime/CMakeLists.txt", "target_link_libraries(troupe_runtime PRIVATE troupe_caf)\n", "outside of actors/"),
 ]
@@ -167,6 +179,7 @@ HARMLESS = [
     ("actors/a.cpp", "#include <caf/actor.hpp>\n#include <thread>\nvoid worker::sleep() { sleep(); }\n"),
     ("tests/devices/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n#include <mutex>\n"),
     ("runtime/a.cpp", "// TODO(perf) a table\n"),
+    ("tests/a/b_test.cpp", "BOOST_FIXTURE_TEST_SUITE(b, c)\nBOOST_AUTO_TEST_SUITE(d)\n"),
     ("apps/CMakeLists.txt", "target_link_libraries(x PRIVATE troupe) # troupe_caf\n"),
 ]
 
