@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -25,6 +24,13 @@ bool has_role(const role_map& roles, node_id n) {
 
 std::uint64_t sum(const std::vector<std::uint64_t>& v) { return std::accumulate(v.begin(), v.end(), std::uint64_t{0}); }
 
+// Of all workers together; 0: not by steps, or (sync) up to the shards.
+std::uint64_t steps_between_cuts(const job_setup& s) {
+  const bool is_async = s.program ? s.program->spec().update == update_kind::async : s.fixed.update == update_kind::async;
+  const auto workers = s.program ? s.program->spec().workers : s.fixed.workers;
+  return is_async ? s.checkpoints.every_steps * workers : 0;
+}
+
 }  // namespace
 
 std::string_view to_string(job_phase p) noexcept {
@@ -37,14 +43,15 @@ job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> m
       message_bytes_max_(message_bytes_max),
       roles_(setup_.roles),
       failures_(setup_.name),
-      limiter_(setup_.limits) {
+      limiter_(setup_.limits),
+      cuts_(steps_between_cuts(setup_), setup_.checkpoints.every_ns,
+            setup_.checkpoints.resume_from ? sum(setup_.checkpoints.resume_from->worker_steps) : 0, setup_.bugs) {
   for (const auto& m : members) members_.emplace(m.id, m);
   const auto workers = setup_.program ? setup_.program->spec().workers : setup_.fixed.workers;
   first_steps_.assign(workers, 0);
   closed_.resize(workers);
   if (const auto& from = setup_.checkpoints.resume_from) first_steps_ = from->worker_steps;
   next_loss_ = first_steps_;
-  cut_steps_ = sum(first_steps_);
 }
 
 std::vector<job_step> job_coordinator::take_actions() { return std::exchange(actions_, {}); }
@@ -52,7 +59,8 @@ std::vector<job_step> job_coordinator::take_actions() { return std::exchange(act
 // --- placing ---------------------------------------------------------------------------------------------------------
 
 void job_coordinator::begin(std::int64_t now_ns) {
-  now_ = cut_ns_ = now_ns;
+  now_ = now_ns;
+  cuts_.begin(now_ns);
   epoch_ = setup_.checkpoints.epoch;
   if (const auto& from = setup_.checkpoints.resume_from) start_ = start_of(*from);
   place();
@@ -92,9 +100,10 @@ void job_coordinator::place() {
   awaited_ = parties_->running();
   has_local_part_ = awaited_.contains(setup_.client);
   is_local_part_there_ = false;
-  savers_.clear();
+  std::set<node_id> savers;
   for (const auto& a : plan_->actors)
-    if (a.kind == actor_kind::shard && !a.shard.follows) savers_.insert(nodes_[a.task]);
+    if (a.kind == actor_kind::shard && !a.shard.follows) savers.insert(nodes_[a.task]);
+  cuts_.begin_epoch(std::move(savers));
   const auto bytes = encode(*plan_);
   if (bytes.size() > message_bytes_max_ && !(awaited_.size() == 1 && has_local_part_))
     return fail(at_node({}, fmt::format("its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
@@ -153,7 +162,7 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
   if (step < next_loss_[worker]) return;  // JC-4: made again
   for (std::uint32_t w = 0; w < next_loss_.size(); ++w)
     if (is_sync || w == worker) next_loss_[w] = step + 1;
-  if (!manifests_due_.empty()) write_manifests();
+  write_manifests();
   if (!is_sync) return tell({job_event_kind::loss, this->step() - 1, worker, loss, {}});
   if (is_recoverable())
     commit(step, loss);
@@ -192,7 +201,7 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
 }
 
 void job_coordinator::finish_if_ended() {
-  if (phase_ != job_phase::running || !parties_->all_over() || !manifests_open_.empty() || !manifests_due_.empty()) return;
+  if (phase_ != job_phase::running || !parties_->all_over() || !cuts_.is_idle()) return;
   flush_losses(all_steps);
   end(std::string(job_done_reason));
   tell({.kind = job_event_kind::finished});
@@ -302,9 +311,7 @@ void job_coordinator::halt(const std::string& why) {
   phase_ = job_phase::halting;
   since_ = now_;
   kept_.clear();
-  cuts_.clear();
-  manifests_due_.clear();
-  is_cutting_ = false;
+  cuts_.end_epoch();
   awaited_.clear();
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
     if (is_alive(n) && !parties_->is_lost(n)) awaited_.insert(n);
@@ -574,7 +581,8 @@ job_totals job_coordinator::totals() const {
   job_totals t;
   t.data_messages = data_messages_;
   t.recoveries = recoveries_;
-  t.checkpoints = checkpoints_;
+  t.checkpoints = cuts_.count();
+  t.checkpoints_missing = cuts_.lost_since();
   if (plan_ == nullptr) return t;
   t.actors = plan_->actors.size();
   t.op_actors = static_cast<std::uint64_t>(
@@ -620,96 +628,49 @@ void job_coordinator::tick(std::int64_t now_ns) {
 // --- cuts ------------------------------------------------------------------------------------------------------------
 
 void job_coordinator::want_checkpoint() {
-  is_cut_wanted_ = true;
+  cuts_.want();
   cut_if_due();
 }
 
-// By time, or (async) by steps: whoever sets the marks is told. One cut at a time.
+// By time, or (async) by steps: whoever sets the marks is told.
 void job_coordinator::cut_if_due() {
-  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || !manifests_open_.empty() || !manifests_due_.empty()) return;
-  if (is_cutting_ && now_ - cut_ns_ < cutting_max_ns) return;
+  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || !cuts_.is_due(now_, sum(next_loss_))) return;
   // A mark on a gradient that some variable has already would be lost there.
   for (std::size_t w = 0; w < made_.size(); ++w)
     if (plan_->update == update_kind::async && made_[w] < ahead_[w]) return;
-  const auto& c = setup_.checkpoints;
-  const bool is_late = c.every_ns > 0 && now_ - cut_ns_ >= c.every_ns;
-  const bool is_far = plan_->update == update_kind::async && c.every_steps > 0 && sum(next_loss_) >= cut_steps_ + c.every_steps * next_loss_.size();
-  if (!is_late && !is_far && !is_cut_wanted_) return;
-  is_cut_wanted_ = false;
-  is_cutting_ = true;
-  cut_ns_ = now_;
-  cut_steps_ = sum(next_loss_);
-  ++mark_;
-  for (auto n : parties_->running()) send(n, begin_cut{setup_.id, epoch_, mark_});
+  const auto mark = cuts_.ask(now_, sum(next_loss_));
+  for (auto n : parties_->running()) send(n, begin_cut{setup_.id, epoch_, mark});
 }
 
 void job_coordinator::on_saved(node_id from, const part_saved& p) {
   // Of an epoch that has ended nothing becomes visible any more: the next one may be claimed already.
   const bool is_late = phase_ != job_phase::running && (setup_.bugs == nullptr || !setup_.bugs->takes_late_parts || phase_ == job_phase::over || phase_ == job_phase::halting);
   if (is_late || p.epoch != epoch_) return;
-  auto& cut = cuts_[p.step];
-  cut.parts.insert_or_assign(from, p);
-  if (!p.error.empty() && cut.error.empty()) cut.error = at_node(from, p.error).where_and_why();
-  finish_cut(p.step);
-}
-
-void job_coordinator::finish_cut(std::uint64_t step) {
-  auto& cut = cuts_.at(step);
-  const bool is_hasty = setup_.bugs != nullptr && setup_.bugs->writes_manifests_early;
-  if (cut.parts.size() < savers_.size() && !is_hasty) return;
-  const auto& first = cut.parts.begin()->second;
-  for (const auto& [node, part] : cut.parts)
-    if (part.worker_steps != first.worker_steps && cut.error.empty()) cut.error = "its parts hold different steps, since a worker was lost";
-  is_cutting_ = false;
-  if (cut.error.empty()) {
-    job_action::write_manifest m{step, first.worker_steps, {}, epoch_};
-    for (auto& [node, part] : cut.parts) m.parts.push_back(part);
-    manifests_due_.push_back(std::move(m));
-  } else {
-    note_lost_cut(step, cut.error);
-    actions_.emplace_back(job_action::drop_cut{step, epoch_});
+  std::string error;
+  if (!p.error.empty())
+    error = at_node(from, p.error).where_and_why();
+  else if (p.worker_steps.size() != next_loss_.size())
+    error = at_node(from, fmt::format("it saved steps of {} workers, and the job has {}", p.worker_steps.size(), next_loss_.size())).where_and_why();
+  if (!cuts_.on_saved(from, p, error)) {
+    note_if(cuts_.lost(p.step, cuts_.why_lost()));
+    actions_.emplace_back(job_action::drop_cut{p.step, epoch_});
   }
-  cuts_.erase(step);
   write_manifests();
 }
 
-// RC-2, for whoever begins with this checkpoint.
 void job_coordinator::write_manifests() {
-  for (auto& m : std::exchange(manifests_due_, {})) {
-    bool has_losses = true;
-    for (std::size_t w = 0; w < next_loss_.size(); ++w) has_losses = has_losses && next_loss_[w] >= m.worker_steps[w];
-    if (!has_losses) {
-      manifests_due_.push_back(std::move(m));
-      continue;
-    }
-    manifests_open_.push_back({m.epoch, m.step, m.worker_steps});
-    actions_.emplace_back(std::move(m));
-  }
+  for (auto& m : cuts_.take_manifests(next_loss_)) actions_.emplace_back(std::move(m));
 }
 
 void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written) {
-  const auto at = std::find_if(manifests_open_.begin(), manifests_open_.end(), [&](const auto& k) { return k.step == step && k.epoch == epoch; });
-  if (at == manifests_open_.end()) return;
-  manifests_open_.erase(at);
-  if (phase_ == job_phase::over) return;
-  if (written) {
-    ++checkpoints_;
-    if (lost_cuts_ > 1) note(fmt::format("the checkpoint of step {} is there again; {} before it are not", step, lost_cuts_));
-    lost_cuts_ = 0;
-  } else if (written.error().code() == error_code::denied) {
+  if (!cuts_.on_manifest(step, epoch) || phase_ == job_phase::over) return;
+  if (written)
+    note_if(cuts_.written(step));
+  else if (written.error().code() == error_code::denied)
     return fail(at_node({}, written.error().text()));  // another program has the job
-  } else {
-    note_lost_cut(step, written.error().text());
-  }
+  else
+    note_if(cuts_.lost(step, written.error().text()));
   finish_if_ended();
-}
-
-// What ails a disk ails it each time: told of the 1st, 2nd, 4th, ... in a row.
-void job_coordinator::note_lost_cut(std::uint64_t step, const std::string& why) {
-  ++lost_cuts_;
-  if (!std::has_single_bit(lost_cuts_)) return;
-  const auto row = lost_cuts_ == 1 ? "" : lost_cuts_ == 2 ? ", nor is the one before it" : fmt::format(", nor are the {} before it", lost_cuts_ - 1);
-  note(fmt::format("the checkpoint of step {} is not there{}: {}", step, row, why));
 }
 
 }  // namespace troupe

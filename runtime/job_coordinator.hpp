@@ -36,6 +36,7 @@
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
 #include "runtime/control_message.hpp"
+#include "runtime/job_cuts.hpp"
 #include "runtime/placement.hpp"
 #include "runtime/plan.hpp"
 #include "runtime/planted_bugs.hpp"
@@ -97,6 +98,7 @@ struct job_totals {
   std::uint64_t recoveries = 0;     // epochs begun after a failure
   std::uint64_t redone = 0;         // steps made again, all workers together
   std::uint64_t checkpoints = 0;    // written
+  std::uint64_t checkpoints_missing = 0;  // lost, since the last one that is there
 };
 
 enum class job_event_kind : std::uint8_t { started, loss, worker_lost, recovering, resumed, note, finished, failed };
@@ -114,12 +116,7 @@ struct job_action {
   struct claim_epoch {               // then on_epoch()
     bool wants_checkpoint = false;   // and the newest whole one
   };
-  struct write_manifest {            // then on_manifest()
-    std::uint64_t step = 0;
-    std::vector<std::uint64_t> worker_steps;
-    std::vector<part_saved> parts;
-    std::uint32_t epoch = 0;
-  };
+  using write_manifest = cut_manifest;  // then on_manifest()
   struct drop_cut {                  // nobody writes to it any more, and it will not be whole
     std::uint64_t step = 0;
     std::uint32_t epoch = 0;
@@ -133,7 +130,6 @@ std::string_view to_string(job_phase p) noexcept;
 class job_coordinator {
  public:
   static constexpr std::int64_t answer_max_ns = 30'000'000'000;
-  static constexpr std::int64_t cutting_max_ns = 60'000'000'000;
   static constexpr std::int64_t excluded_ns = 30'000'000'000;
   static constexpr std::int64_t waiting_max_ns = 600'000'000'000;
   static constexpr std::size_t place_bytes_max_room = 256 * 1024;
@@ -182,10 +178,6 @@ class job_coordinator {
     std::vector<std::uint64_t> applied{};
     bool to_shard = false, to_replica = false;
   };
-  struct open_cut {
-    std::map<node_id, part_saved> parts;
-    std::string error;
-  };
 
   bool is_recoverable() const noexcept { return setup_.program.has_value() && setup_.on_failure != failure_policy::stop; }
   bool is_alive(node_id n) const { return members_.contains(n); }
@@ -194,6 +186,9 @@ class job_coordinator {
   void send(node_id to, control_message body);
   void tell(job_event e) { actions_.emplace_back(std::move(e)); }
   void note(std::string text) { tell({job_event_kind::note, 0, 0, 0, std::move(text)}); }
+  void note_if(std::optional<std::string> text) {
+    if (text) note(std::move(*text));
+  }
 
   void place();
   void start_if_placed();
@@ -220,9 +215,7 @@ class job_coordinator {
   void commit(std::uint64_t step, float loss);
   void flush_losses(std::uint64_t below);
   void exclude(node_id n);
-  void finish_cut(std::uint64_t step);
   void write_manifests();
-  void note_lost_cut(std::uint64_t step, const std::string& why);
   void cut_if_due();
 
   job_setup setup_;
@@ -267,16 +260,7 @@ class job_coordinator {
   std::vector<std::uint64_t> made_;          // by worker: first step whose loss did not come in this epoch
   std::vector<std::uint64_t> ahead_;         // async, by worker: steps that some variable has from the epoch before
   std::string cause_;
-
-  std::map<std::uint64_t, open_cut> cuts_;   // by step
-  std::uint64_t lost_cuts_ = 0;              // since the last one that is there
-  std::set<node_id> savers_;                 // nodes with shards
-  std::uint32_t mark_ = 0;
-  bool is_cut_wanted_ = false, is_cutting_ = false;
-  std::int64_t cut_ns_ = 0;                  // when the last one was asked for
-  std::uint64_t cut_steps_ = 0, checkpoints_ = 0;
-  std::vector<job_action::write_manifest> manifests_due_;  // complete; the program has not got all of their losses
-  std::vector<known_checkpoint> manifests_open_;           // being written
+  job_cuts cuts_;
 };
 
 }  // namespace troupe

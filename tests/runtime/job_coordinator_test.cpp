@@ -326,6 +326,28 @@ BOOST_AUTO_TEST_CASE(every_shard_forwards_to_its_replica_on_another_node) {
   BOOST_TEST(replicas == 2U);
 }
 
+// Replicas are on n1, as worker 0 is: what they are sent brings it the versions too.
+BOOST_AUTO_TEST_CASE(a_worker_reads_at_the_replica_that_is_on_its_node) {
+  for (const auto update : {update_kind::sync, update_kind::async}) {
+    replicated w(update);
+    std::size_t reads = 0;
+    for (const auto* a : w.actors(actor_kind::op)) {
+      if (a->ops.front().type != "read") continue;
+      const auto& from = w.placed.actors[w.placed.edges[a->inputs.front()].from.actor];
+      const bool is_there = w.job->nodes()[a->task] == n1;
+      BOOST_TEST((from.kind == (is_there ? actor_kind::shard : actor_kind::receive)), a->name);
+      BOOST_TEST(from.shard.follows == is_there, a->name);
+      ++reads;
+    }
+    BOOST_TEST(reads == 4U);
+    for (const auto* a : w.actors(actor_kind::shard)) {
+      BOOST_TEST_REQUIRE(!a->shard.readers.empty());
+      BOOST_TEST(a->shard.readers.size() == (a->shard.follows ? 1U : 2U));  // worker 0; worker 1 and the program
+      BOOST_TEST(a->shard.readers.front().worker == (a->shard.follows ? 0 : 1));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(JC_4_with_replicas_a_loss_is_told_two_steps_later) {
   replicated w;
   const auto told = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::loss; }); };
