@@ -8,6 +8,10 @@ std::string_view to_string(actor_kind k) noexcept {
   return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
 }
 
+std::size_t source_of(const shard_spec& s, const shard_reader& r) noexcept {
+  return s.update == update_kind::sync ? 0 : static_cast<std::size_t>(r.worker);
+}
+
 std::size_t forward_ports(const shard_spec& s) noexcept {
   if (!s.forwards) return 0;
   return s.update == update_kind::sync ? 1 : s.steps.size();

@@ -105,7 +105,7 @@ struct shard_spec {
   initializer_spec initializer;
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> steps;   // gradients that each worker sends in all
-  std::vector<shard_reader> readers;  // one per output port
+  std::vector<shard_reader> readers;  // one per output port; of a replica: workers on its node
   // Of an epoch that goes on where another one ended:
   restore_kind restore = restore_kind::initial;
   bool is_saved = false;              // that is a checkpoint
@@ -118,8 +118,8 @@ struct shard_spec {
   // Of a job that writes checkpoints:
   std::uint64_t cut_every = 0;        // sync: a cut at every version that this divides; 0: only where a gradient is marked
   bool cuts_at_end = false;           // a last one when all gradients are applied
-  // Of a job with replicas: what is applied goes on to the variable's replica, a shard on another node that has no readers, at one more
-  // output port (sync: the gradients' sum) or one per logical worker (async: each gradient); see forward_ports().
+  // Of a job with replicas: what is applied goes on to the variable's replica, a shard on another node, at one more output port (sync:
+  // the gradients' sum) or one per logical worker (async: each gradient); see forward_ports(). Workers on the replica's node read there.
   bool forwards = false;
   bool follows = false;               // it is the replica; sync: its only input port takes the sums
   friend bool operator==(const shard_spec&, const shard_spec&) = default;
@@ -127,6 +127,8 @@ struct shard_spec {
 
 // Output ports of a shard that lead to its replica; they come behind those of its readers.
 std::size_t forward_ports(const shard_spec& s) noexcept;
+// Index in `steps` and `start` of what a worker's reader gets: all synchronous workers have the same, and a replica knows their sums only.
+std::size_t source_of(const shard_spec& s, const shard_reader& r) noexcept;
 
 struct port_ref {
   std::uint32_t actor = 0;

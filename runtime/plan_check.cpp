@@ -47,12 +47,13 @@ result<void> check_ops(const planned_actor& a) {
   return {};
 }
 
-result<void> check_readers(const planned_actor& a) {
+result<void> check_readers(const planned_actor& a, const plan& p) {
   const auto& s = a.shard;
   const auto longest = *std::max_element(s.steps.begin(), s.steps.end());
   for (const auto& r : s.readers) {
-    if (r.worker < -1 || r.worker >= static_cast<std::int64_t>(s.steps.size()))
-      return blame(a, "PL-1", fmt::format("a reader is for worker {} of {}", r.worker, s.steps.size()));
+    if (r.worker < -1 || r.worker >= static_cast<std::int64_t>(p.workers))
+      return blame(a, "PL-1", fmt::format("a reader is for worker {} of {}", r.worker, p.workers));
+    if (r.worker < 0 && s.follows) return blame(a, "PL-1", "somebody reads a replica who is no worker");
     if (r.at_end && r.worker >= 0) return blame(a, "PL-1", "a worker's reader reads every version");
     const bool observes = r.worker < 0 && !r.at_end;
     if (observes && (s.update != update_kind::sync || r.stride < 1 || r.first > longest))
@@ -92,7 +93,7 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
     return blame(a, "PL-1", "its variable is not one");
   const auto sources = s.follows && s.update == update_kind::sync ? 1 : p.workers;
-  if (s.follows && (s.forwards || !s.readers.empty())) return blame(a, "PL-1", "a replica has readers, or a replica");
+  if (s.follows && s.forwards) return blame(a, "PL-1", "a replica has a replica");
   if (s.steps.empty() || s.steps.size() != sources || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? 2 : 0))
     return blame(
         a, "PL-1",
@@ -110,7 +111,7 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
     return blame(a, "PL-1",
                  fmt::format("optimizer '{}' with learning rate {}, momentum {}, initial limit {} is none", o.type,
                              o.learning_rate, o.momentum, s.initializer.limit));
-  return check_readers(a);
+  return check_readers(a, p);
 }
 
 // How many ports a kind has.

@@ -52,7 +52,7 @@ result<std::optional<known_checkpoint>> begin_at(checkpoint_store& store, const 
   if (!latest) return latest.error();
   for (const auto& line : latest->passed_over) notes.push_back("passed over: " + line);
   if (!latest->manifest) {
-    if (o.resume) notes.push_back(fmt::format("there is no checkpoint in {}: begins at step 0", store.folder()));
+    if (o.resume) notes.push_back(fmt::format("there is no {}checkpoint in {}: begins at step 0", latest->passed_over.empty() ? "" : "whole ", store.folder()));
     return none();
   }
   const auto& m = *latest->manifest;

@@ -12,7 +12,7 @@ constexpr auto no_version = std::numeric_limits<std::uint64_t>::max();  // of a 
 
 std::uint64_t items_of(const shard_spec& spec, const shard_reader& r) noexcept {
   if (r.at_end) return 1;
-  if (r.worker >= 0) return spec.steps[static_cast<std::size_t>(r.worker)];
+  if (r.worker >= 0) return spec.steps[source_of(spec, r)];
   // An observer of synchronous versions: first, first + stride, ... up to the last one.
   const auto last = *std::max_element(spec.steps.begin(), spec.steps.end());
   return last < r.first ? 0 : (last - r.first) / r.stride + 1;
@@ -24,7 +24,7 @@ std::uint64_t first_step(const shard_spec& spec, std::size_t worker) noexcept {
 
 // What earlier epochs have sent and need not send again.
 std::uint64_t items_before(const shard_spec& spec, const shard_reader& r) noexcept {
-  return r.worker < 0 ? 0 : first_step(spec, static_cast<std::size_t>(r.worker));
+  return r.worker < 0 ? 0 : first_step(spec, source_of(spec, r));
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shar
   forwards_.resize(forward_ports(spec));
   readers_.reserve(spec.readers.size());
   for (const auto& r : spec_.readers) {
-    expects(r.worker < static_cast<std::int32_t>(spec.steps.size()), "a reader's worker exists");
+    expects(r.worker < static_cast<std::int32_t>(spec.steps.size()) || (spec.follows && spec.update == update_kind::sync), "a reader's worker exists");
     expects(r.at_end || r.worker >= 0 || (spec.update == update_kind::sync && r.stride >= 1),
             "an observer of versions belongs to a synchronous shard");
     readers_.push_back(reader_state{.items = items_of(spec_, r), .sent = items_before(spec_, r)});
@@ -305,12 +305,12 @@ shard_wait shard_state::wait_for_reader() const noexcept {
 }
 
 // The first worker, in order, whose gradient the next apply lacks. A worker that has not been sent its item cannot
-// answer, so then its reader is what we wait for.
+// answer, so then its reader is what we wait for; of a sum, that of any worker.
 shard_wait shard_state::wait_for_gradient() const noexcept {
   for (std::uint32_t w = 0; w < ledger_.size(); ++w) {
     if (is_ended(w) || queued(w) != 0) continue;
     for (std::uint32_t i = 0; i < readers_.size(); ++i)
-      if (spec_.readers[i].worker == static_cast<std::int32_t>(w) && is_due(i) &&
+      if ((spec_.readers[i].worker == static_cast<std::int32_t>(w) || ledger_.size() == 1) && spec_.readers[i].worker >= 0 && is_due(i) &&
           readers_[i].sent == ledger_[w].applied)
         return {shard_wait::kind::credit, i, readers_[i].sent};
     return {shard_wait::kind::gradient, w, ledger_[w].applied};

@@ -12,7 +12,7 @@
 // An epoch that goes on where another ended begins with what the shard had then (shard_origin). Where the spec says so, the
 // versions before the current one stay in their slots, so that all shards of a job can go back to one that each of them has.
 //
-// A shard that forwards sends each apply on to its replica as well, which is a shard without readers: the sum of the step's gradients
+// A shard that forwards sends each apply on to its replica as well, which is a shard as well: the sum of the step's gradients
 // (sync) or the gradient (async). A port to a replica has one credit, which comes back when the replica has applied the item.
 //
 // A cut is a version that is saved for a checkpoint. sync: where spec.cut_every divides the version, or where a worker's gradient

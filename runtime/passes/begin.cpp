@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 namespace troupe::passes {
@@ -38,8 +39,41 @@ draft_actor make_hand_over(const draft_actor& shard, const handed_variable& h) {
   return a;
 }
 
+// By shard: the input ports that its versions go to.
+std::vector<std::vector<port_ref>> consumers_of_shards(const draft& d) {
+  std::vector<std::vector<port_ref>> consumers(d.actors.size());
+  for (std::uint32_t c = 0; c < d.actors.size(); ++c)
+    for (std::uint32_t port = 0; port < d.actors[c].from.size(); ++port)
+      if (const auto from = d.actors[c].from[port].actor; d.actors[from].planned.kind == actor_kind::shard) consumers[from].push_back({c, port});
+  return consumers;
+}
+
+// Workers on the task of a shard's replica read there, so that versions do not cross for them: what the replica is sent, they need not be.
+// Their ports, with what reads at them, go from the shard to actor `replica`, which is still to be made.
+std::vector<shard_reader> move_readers(draft& d, std::uint32_t shard, std::uint32_t replica, std::uint32_t task, const std::vector<port_ref>& consumers) {
+  auto& s = d.actors[shard].planned.shard;
+  std::vector<std::uint8_t> is_there(s.readers.size());
+  for (std::size_t i = 0; i < s.readers.size(); ++i) is_there[i] = s.readers[i].worker >= 0;
+  for (const auto& c : consumers)
+    if (d.actors[c.actor].planned.task != task) is_there[d.actors[c.actor].from[c.port].port] = 0;
+  std::vector<shard_reader> here, there;
+  std::vector<port_ref> now(s.readers.size());
+  for (std::size_t i = 0; i < s.readers.size(); ++i) {
+    auto& to = is_there[i] != 0 ? there : here;
+    now[i] = {is_there[i] != 0 ? replica : shard, static_cast<std::uint32_t>(to.size())};
+    to.push_back(s.readers[i]);
+  }
+  for (const auto& c : consumers) {
+    auto& from = d.actors[c.actor].from[c.port];
+    from = now[from.port];
+  }
+  d.actors[shard].planned.output_specs.resize(here.size());
+  s.readers = std::move(here);
+  return there;
+}
+
 // Follows shard `from`, which comes to forward to it. A step is taken up only when the one before is in the replica (awaits_receipt).
-draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task) {
+draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task, std::vector<shard_reader> readers) {
   auto& s = shard.planned.shard;
   s.forwards = true;
   draft_actor a;
@@ -49,11 +83,11 @@ draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t t
   a.planned.name = "replica/0/" + s.variable;
   a.planned.task = task;
   a.planned.awaits_receipt = true;
-  a.planned.output_specs.clear();
   auto& r = a.planned.shard;
   r.forwards = false;
   r.follows = true;
-  r.readers.clear();
+  r.readers = std::move(readers);
+  a.planned.output_specs.assign(r.readers.size(), r.spec);
   r.cut_every = 0;
   r.cuts_at_end = false;
   if (r.update == update_kind::sync) {
@@ -78,6 +112,7 @@ void hand_to(draft_actor& shard, const handed_variable& h, std::uint32_t from) {
 
 draft begin(draft d, const epoch_start& start, const places& where) {
   const auto count = d.actors.size();
+  const auto consumers = where.replica_task.empty() ? std::vector<std::vector<port_ref>>() : consumers_of_shards(d);
   for (std::size_t i = 0; i < count; ++i) {
     auto& p = d.actors[i].planned;
     if (p.kind == actor_kind::fetch) {
@@ -95,15 +130,17 @@ draft begin(draft d, const epoch_start& start, const places& where) {
     if (is_handed) p.shard.handed = h->applied;  // what the replica has not to be sent
     const auto k = d.actors[i].index;
     const auto replica_task = k < where.replica_task.size() ? where.replica_task[k] : no_task;
-    std::optional<draft_actor> replica;
-    if (replica_task != no_task && replica_task != p.task) replica = make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task);
-    if (is_handed) {
-      const auto from = static_cast<std::uint32_t>(d.actors.size());
-      d.actors.push_back(make_hand_over(d.actors[i], *h));
-      if (h->to_shard) hand_to(d.actors[i], *h, from);
-      if (replica && h->to_replica) hand_to(*replica, *h, from);
+    const bool has_replica = replica_task != no_task && replica_task != p.task;
+    const auto hand_over = static_cast<std::uint32_t>(d.actors.size()), replica = hand_over + (is_handed ? 1 : 0);
+    std::vector<draft_actor> more;
+    if (is_handed) more.push_back(make_hand_over(d.actors[i], *h));
+    if (has_replica) {
+      auto readers = move_readers(d, static_cast<std::uint32_t>(i), replica, replica_task, consumers[i]);
+      more.push_back(make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task, std::move(readers)));
     }
-    if (replica) d.actors.push_back(std::move(*replica));
+    if (is_handed && h->to_shard) hand_to(d.actors[i], *h, hand_over);
+    if (is_handed && h->to_replica && has_replica) hand_to(more.back(), *h, hand_over);
+    std::move(more.begin(), more.end(), std::back_inserter(d.actors));
   }
   return d;
 }

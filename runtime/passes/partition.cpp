@@ -34,7 +34,7 @@ std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
   if (port >= a.shard.readers.size()) return a.shard.steps[port - a.shard.readers.size()];
   const auto& r = a.shard.readers[port];
   if (r.at_end) return 1;
-  if (r.worker >= 0) return a.shard.steps[static_cast<std::size_t>(r.worker)];
+  if (r.worker >= 0) return a.shard.steps[source_of(a.shard, r)];
   return (a.shard.steps[0] - r.first) / r.stride + 1;
 }
 
@@ -45,7 +45,7 @@ std::uint64_t items_before(const planned_actor& a, std::uint32_t port) {
     return begun.empty() ? 0 : begun[port - a.shard.readers.size()];
   }
   const auto& r = a.shard.readers[port];
-  return r.worker < 0 || a.shard.start.empty() ? 0 : a.shard.start[static_cast<std::size_t>(r.worker)];
+  return r.worker < 0 || a.shard.start.empty() ? 0 : a.shard.start[source_of(a.shard, r)];
 }
 
 draft partition(draft d) {

@@ -10,7 +10,7 @@
 // Threading: pure functions.
 //
 // PS-1  Operands of a flow's op come before it.
-// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards.
+// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards and the versions that come from replicas.
 
 #include "runtime/compile.hpp"
 #include "runtime/op_table.hpp"

@@ -156,6 +156,25 @@ BOOST_AUTO_TEST_CASE(SS_10_async_every_worker_has_its_own_way_to_the_replica) {
   BOOST_TEST(drain(s, {0, 1, 2}).front() == "apply 1:0");
 }
 
+BOOST_AUTO_TEST_CASE(a_synchronous_replica_takes_sums_and_sends_versions_to_whichever_workers_read_it) {
+  auto spec = make_spec(update_kind::sync, 1, 3);
+  spec.follows = true;
+  spec.readers = {{.worker = 2}, {.worker = 4}};
+  spec.version = 1;
+  spec.start = {1};
+  troupe::shard_state s(spec, 1, {.version = 1, .applied = {1}});
+  BOOST_TEST(drain(s, {0}) == (texts{"send 0:1=v1", "claim 1"}), boost::test_tools::per_element());
+  BOOST_TEST((s.waiting() == shard_wait{shard_wait::kind::credit, 1, 1}));  // without the version there is no gradient
+  s.on_credit(1);
+  BOOST_TEST(drain(s, {0, 1}) == (texts{"send 1:1=v1"}), boost::test_tools::per_element());
+  BOOST_TEST((s.waiting() == shard_wait{shard_wait::kind::gradient, 0, 1}));
+  BOOST_TEST((*s.on_gradient(0, 1) == arrival::queued));
+  BOOST_TEST(drain(s, {0, 1}) == (texts{"apply -1:1", "send 0:2=v2", "send 1:2=v2"}), boost::test_tools::per_element());
+  BOOST_TEST((*s.on_gradient(0, 2) == arrival::queued));
+  BOOST_TEST(drain(s, {0, 1}) == (texts{"apply -1:2"}), boost::test_tools::per_element());
+  BOOST_TEST(s.is_finished());
+}
+
 BOOST_AUTO_TEST_CASE(SS_6_async_goes_on_without_a_lost_worker_and_ends) {
   troupe::shard_state s(with_end(make_spec(update_kind::async, 2, 2)), 1);
   drain(s, {0, 1, 2});
