@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -168,6 +169,7 @@ int run(const arguments& o) {
                "{:.2f} virtual hours in {}\n", all.runs, all.violations, all.traces.size(), all.hash, all.faults, all.recoveries, all.resumed, all.checkpoints,
                all.messages, double(all.virtual_ns) / 3.6e12, format_seconds(took.count()));
   }
+  if (trace.is_open() && (trace.close(), !trace)) return fail(error(error_code::failed, "--trace: cannot write all of " + o.trace));
   return all.violations == 0 ? 0 : 1;
 }
 
@@ -180,7 +182,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Runs whole clusters in one thread, with faults drawn from a seed, and checks what must hold.", "troupe-sim"};
   app.footer("Same seed, same history: a seed that fails is printed with the shortest schedule of faults that still fails, and fails again.\n"
              "Exit codes: 0 all held (--plant: was found), 1 something did not, 2 usage.");
-  auto* one = app.add_option("--seed", seed, "Run this seed alone and tell its story");
+  auto* one = app.add_option("--seed", seed, "Run this seed alone and tell its story")
+                  ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max() - 1));
   app.add_option("--seeds", seeds, "Run these, as A..B (without it, 1..100)")->excludes(one);
   app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")->check(CLI::Range(1, 64));
   app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")->capture_default_str();

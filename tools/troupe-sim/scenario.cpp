@@ -17,8 +17,9 @@ namespace {
 constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t s = 1000 * ms;
 constexpr std::string_view fault_names[sim_fault_kinds] = {"kill", "kill-client", "freeze", "cut", "partition", "slow", "lose",
-                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip", "leave", "power"};
+                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip", "leave", "fail", "power"};
 constexpr const char* checkpoint_folder = "/checkpoints";
+constexpr std::string_view planted_failure = "it was made to fail";
 constexpr std::size_t faults_max = 6;
 constexpr std::uint32_t joins_max = 2;
 
@@ -203,8 +204,21 @@ class history final : private apply_probe {
           replace(*n, f.ns);
         }
         return;
+      case sim_fault_kind::fail: return fail_actor(f);
       case sim_fault_kind::power: return power(f);
     }
+  }
+
+  // The next one of its kind that has something to do. Some take their process along, which then comes again.
+  void fail_actor(const sim_fault& f) {
+    static constexpr std::string_view kinds[] = {"port_actor", "port_actor", "port_actor", "supervisor", "link", "disk", "archive", "member", "node"};
+    const auto n = node(f.a);
+    if (!n || cluster_.is_frozen(*n)) return;
+    const bool has_failed = cluster_.fail_actor(*n, kinds[f.b % std::size(kinds)], std::string(planted_failure), 300 * ms);
+    tell(fmt::format("{} of process {} {}", kinds[f.b % std::size(kinds)], *n, has_failed ? "fails" : "had nothing to do"));
+    after(f.ns + s, [this, n = *n] {
+      if (!cluster_.is_alive(n)) cluster_.restart(n);
+    });
   }
 
   // Afterwards the disk has what was promised.
@@ -324,7 +338,7 @@ class history final : private apply_probe {
     for (; seen_ < p.recovering.size(); ++seen_)
       if (const auto& text = p.recovering[seen_]; text.find(" died: ") == std::string::npos && text.find("left the cluster") == std::string::npos &&
                                                    text.find("refused its part") == std::string::npos && text.find("is not known here") == std::string::npos &&
-                                                   text.find("was held dead") == std::string::npos)
+                                                   text.find("was held dead") == std::string::npos && text.find(planted_failure) == std::string::npos)
         note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
     if (++watched_ % 64 == 0)
@@ -400,7 +414,7 @@ class history final : private apply_probe {
       return std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return std::find(kinds.begin(), kinds.end(), f.kind) != kinds.end(); });
     };
     const auto& p = cluster_.program();
-    const auto deaths = count({sim_fault_kind::kill, freeze}), leaves = count({leave});
+    const auto deaths = count({sim_fault_kind::kill, freeze, fail}), leaves = count({leave});
     if (sc_.shape.on_failure != failure_policy::resume || count({kill_client, sim_fault_kind::power, partition, lose}) > 0) return {};
     const auto lost = std::find_if(p.notes.begin(), p.notes.end(), [](const auto& note) { return note.starts_with("variables are lost"); });
     if (deaths == 0 && !p.recovering.empty()) return "who leaves in good order was missed: " + p.recovering.front() + " (IN-11)";

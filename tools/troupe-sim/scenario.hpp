@@ -6,8 +6,7 @@
 //   IN-1  sync: the losses and the final variables have the bits of an undisturbed run in one process, each step told once, in order.
 //   IN-2  async: every gradient is applied exactly once: the variable that counts them has seen workers x steps.
 //   IN-3  fed = applied + dropped + in flight, for every worker.
-//   IN-4  No actor fails: faults are of nodes, networks and disks, so that a failing actor is a bug (a broken invariant of ports,
-//         credits, shards, links).
+//   IN-4  No actor fails but one that is made to: any other is a bug (a broken invariant of ports, credits, shards, links).
 //   IN-5  Progress: once faults stop, the job is done within patience_ns, unless every program that could do it is gone.
 //   IN-6  A checkpoint that is visible is whole (unless the scenario damages the disk), and the newest whole one can be gone on from.
 //   IN-7  Nobody waits for the dead: after the job no actor of it is left on any process that lives, and none when all have ended.
@@ -48,9 +47,10 @@ enum class sim_fault_kind : std::uint8_t {
   disk_error,    // the next operations fail
   bit_flip,      // in a file of a checkpoint
   leave,         // a node, in good order; a new one comes after `ns`
+  fail,          // an actor of a node throws: of a part of the job, or of the node itself
   power,         // fails for all: every process ends, and the disk loses what was not synced; all come again after `ns`
 };
-inline constexpr std::size_t sim_fault_kinds = 15;
+inline constexpr std::size_t sim_fault_kinds = 16;
 std::string_view to_string(sim_fault_kind k) noexcept;  // "kill", "kill-client", ...
 // A list of names with commas, "all" or "none"; usage error: an unknown one.
 result<std::vector<sim_fault_kind>> parse_faults(std::string_view list);

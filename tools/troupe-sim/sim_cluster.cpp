@@ -382,6 +382,7 @@ bool sim_cluster::fail_actor(std::uint32_t process, std::string_view kind, const
           const auto next = scheduler_->look(i);
           if (next.home != processes_[process]->unit || next.actor != kind) continue;
           scheduler_->fail(i, text);
+          processes_[process]->has_failing = true;
           return true;
         }
         return false;
@@ -446,7 +447,7 @@ bool sim_cluster::finish() {
   for (auto& p : processes_) {
     network_.thaw(p->host);
     if (*p->has_left) continue;
-    if (p->is_leaving || !p->crash.empty()) {  // it was killed, or is about to leave: whom it tells is not us
+    if (p->is_leaving || p->has_failing || !p->crash.empty()) {  // it was killed, or is about to leave, or may be gone: whom it tells is not us
       tell(nullptr, p->node, end_node{"the test ends", {}});
       continue;
     }
@@ -456,7 +457,7 @@ bool sim_cluster::finish() {
   bool is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms);
   for (auto& p : processes_) {
     if (*p->has_left) continue;
-    if (p->is_killed || p->is_leaving) {
+    if (p->is_killed || p->is_leaving || p->has_failing) {
       tell(nullptr, p->member_actor, end_actor{});
       continue;
     }

@@ -162,6 +162,7 @@ class sim_cluster {
     std::vector<std::string> restarts;
     std::uint32_t pid = 0;
     bool is_frozen = false, is_leaving = false;
+    bool has_failing = false;  // an actor was made to fail; nobody may have noticed yet
     std::shared_ptr<bool> has_left = std::make_shared<bool>(false);
     std::string host;
     sim_transport transport;
