@@ -154,7 +154,7 @@ class host_disk final : public disk {
   }
 
   result<std::unique_ptr<disk_lock>> lock(const std::string& path) override {
-    auto file = open_regular(path, O_RDWR | O_CREAT, "lock");
+    auto file = open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW, "lock");
     if (!file) return std::move(file.error());
     int locked = -1;
     do locked = ::flock(file->get(), LOCK_EX | LOCK_NB);

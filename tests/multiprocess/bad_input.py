@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """A user's mistakes and hostile bytes: one clear line, the right exit code, no harm to running jobs: bad_input.py BIN_FOLDER"""
 
+import contextlib
+import glob
 import gzip
+import json
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -98,6 +102,28 @@ class bad_input(harness.cluster_test):
                 self.assertTrue(os.path.exists(saved), p.tail())
                 os.remove(saved)
 
+    def test_a_training_whose_last_checkpoint_is_not_there_has_failed(self):
+        folder = self.path("checkpoints")
+        p = self.start("train_classifier", "--data", self.make_data(300, 100), "--epochs", 400, "--checkpoint", folder, "--checkpoint-every", 20, "--json")
+        self.until("there is a checkpoint", lambda: glob.glob(os.path.join(folder, "classifier", "*", "manifest*")))
+        with open(self.path("in_the_way"), "w") as f:
+            f.write("no folder")
+        while not os.path.isfile(folder):  # the program makes its folder again when it is gone
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(IsADirectoryError):
+                os.rename(self.path("in_the_way"), folder)
+        self.assertEqual(p.wait(), FAILED, p.tail())
+        self.assertGreater(json.loads(p.out)["checkpoints_missing"], 0, p.tail())
+        self.assertIn("its last checkpoint is not there", p.lines["err"][-1])
+
+    def test_the_simulator_says_what_it_cannot_do(self):
+        for arguments, code, part in ((["--seed", "-1"], USAGE, "--seed"), (["--seeds", "5..1"], USAGE, "--seeds"), (["--faults", "rain"], USAGE, "rain"),
+                                      (["--trace", self.path("nowhere/x")], USAGE, "--trace"), (["--trace", "/dev/full", "--seeds", "1..3"], FAILED, "--trace")):
+            with self.subTest(arguments):
+                p = self.run_program("troupe-sim", *arguments)
+                self.assertEqual(p.code, code, p.tail())
+                self.assertIn(part, p.lines["err"][-1], p.tail())
+
     def test_a_process_that_may_not_have_what_it_needs_says_so(self):
         for limit, program in (("ulimit -n 4", "troupe-node"), ("ulimit -n 4", "train_classifier")):
             with self.subTest(limit, program=program):
@@ -153,7 +179,9 @@ class bad_input(harness.cluster_test):
         for arguments, part in ((["--epoch", "3"], "--epoch"), (["--workers", "0"], "--workers"), (["--workers", "two"], "--workers"),
                                 (["--update", "sometimes"], "--update"), (["--batch", "-1"], "--batch"), (["--shards"], "--shards"),
                                 (["--timeout", "soon"], "--timeout"), (["stray"], "stray"), (["--fuse", "maybe"], "--fuse"),
-                                (["--on-failure", "pray"], "--on-failure"), (["--credits", "0"], "--credits")):
+                                (["--on-failure", "pray"], "--on-failure"), (["--credits", "0"], "--credits"),
+                                (["--checkpoint", ""], "--checkpoint"), (["--checkpoint", self.path("c"), "--checkpoint-every", ""], "--checkpoint-every"),
+                                (["--checkpoint-keep", "1"], "--checkpoint"), (["--name", ""], "--name")):
             with self.subTest(arguments):
                 self.classifier_refuses(USAGE, arguments, part)
         for arguments, part in ((["--cluser", "x"], "--cluser"), (["--job", "boss"], "--job"), (["--threads", "0"], "--threads"),

@@ -195,6 +195,18 @@ class recovery(harness.cluster_test):
         result = self.finish(training, wanted)
         self.assertEqual(result["recoveries"], 0)
 
+    def test_who_has_left_is_news_to_those_who_saw_it(self):
+        first, second = self.start_nodes(2)
+        gone = self.name_of(second)
+        self.tool("cluster", "leave", gone)
+        self.assertIn(gone, [n["name"] for n in self.list("nodes")])
+        third = self.start_node()
+        self.wait_nodes(2)
+        name = self.name_of(first)
+        self.kill(first)
+        self.until("the death is seen", lambda: any(n["name"] == name and n["state"] == "dead" for n in self.list("nodes", "--join", self.address(third))))
+        self.assertNotIn(gone, [n["name"] for n in self.list("nodes")])
+
     # --- programs -----------------------------------------------------------------------------------------------------
 
     def test_a_program_that_is_killed_and_started_again_goes_on(self):
