@@ -191,12 +191,12 @@ class asker {
                                                     double(options_.timeout_ns) * 1e-9));
   }
 
-  // Everybody who answered knows that it is dead or has left.
+  // Everybody who answered knows that it is dead or has left. Who never answered is known by its address alone.
   static bool is_gone(const std::string& name, const std::vector<node_answer>& answers) {
     bool is_known = false;
     for (const auto& a : answers)
       for (const auto& p : a.peers)
-        if (p.name == name) {
+        if (p.name == name || p.address == name) {
           is_known = true;
           if (p.state == node_state::alive || p.state == node_state::unreachable) return false;
         }

@@ -258,7 +258,8 @@ struct node_actor_state : part_services {
     for (const auto& one : view.members) {
       const auto at = before.find(one.id);
       const bool is_known = at != before.end() && at->second.first == one.state;
-      view.state_since.emplace(one.id, std::pair(one.state, is_known ? at->second.second : now));
+      const auto since = one.state == member_state::left && at == before.end() ? node_view::long_ago : now;
+      view.state_since.emplace(one.id, std::pair(one.state, is_known ? at->second.second : since));
     }
   }
 

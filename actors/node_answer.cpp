@@ -85,7 +85,8 @@ struct answerer {
     node_answer out;
     out.cluster = view.env.cluster;
     out.self = describe(view.env.self);
-    for (const auto& m : view.members) out.peers.push_back(describe(m));
+    for (const auto& m : view.members)
+      if (const auto since = view.state_since.find(m.id); since == view.state_since.end() || since->second.second != node_view::long_ago) out.peers.push_back(describe(m));
     if (wants_actors) list_actors(out);
     if (wants_jobs)
       for (const auto& [id, j] : view.jobs) {

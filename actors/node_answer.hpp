@@ -28,6 +28,7 @@ struct node_view {
   node_environment env;
   std::map<node_id, peer_entry> peers;
   std::vector<member_info> members;
+  static constexpr std::uint64_t long_ago = 0;  // left before it was heard of, nobody knows when: it is not told of
   std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;  // of members; first seen in it
   std::map<job_id, job_entry> jobs;                                       // coordinated here
   std::map<job_id, std::shared_ptr<actor_record>> job_records;

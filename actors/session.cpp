@@ -25,6 +25,7 @@ training_totals to_public(const job_totals& t) {
   out.recoveries = t.recoveries;
   out.redone = t.redone;
   out.checkpoints = t.checkpoints;
+  out.checkpoints_missing = t.checkpoints_missing;
   return out;
 }
 

@@ -72,6 +72,7 @@ struct training_totals {
   std::vector<worker_totals> workers;
   std::uint64_t actors = 0, op_actors = 0, data_messages = 0;
   std::uint64_t recoveries = 0, redone = 0, checkpoints = 0;  // redone: steps made again, all workers together
+  std::uint64_t checkpoints_missing = 0;  // not written, since the last one that is there
 };
 
 struct training_event {

@@ -97,6 +97,10 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   o.on_failure = on_failure == "stop" ? failure_policy::stop : on_failure == "restart" ? failure_policy::restart : failure_policy::resume;
   if (o.replicas > 0 && (o.on_failure != failure_policy::resume || (o.cluster.empty() && o.join.empty())))
     usage_error("--replicas needs --on-failure resume and --cluster: they are for jobs that go on after the loss of a node");
+  if (app.count("--checkpoint") > 0 && o.checkpoints.folder.empty()) usage_error("--checkpoint: the name of the folder is empty");
+  if (app.count("--checkpoint-every") > 0 && every.empty()) usage_error("--checkpoint-every: give a number of steps from 1, or a time (20s)");
+  if (app.count("--checkpoint-keep") > 0 && o.checkpoints.folder.empty()) usage_error("--checkpoint-keep needs --checkpoint DIR");
+  if (o.name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(o.checkpoints, every);
   if (app.count("--cluster") > 0 && o.cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
   if (o.cluster.empty() && (!o.join.empty() || !o.token_file.empty())) o.cluster = "default";

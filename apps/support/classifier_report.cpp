@@ -119,6 +119,9 @@ void classifier_report::show_totals(const training_totals& t) {
 }
 
 result<void> classifier_report::outcome() const {
+  const auto& folder = options_.checkpoints.folder;
+  if (!failure_.empty() && totals_.checkpoints > 0)
+    return error(error_code::failed, fmt::format("{}; the same command with --resume goes on from the newest checkpoint in {}", failure_, folder));
   if (!failure_.empty()) return error(error_code::failed, failure_);
   if (variables_.empty()) return error(error_code::failed, "the job ended without its variables");
   return {};
@@ -150,7 +153,9 @@ int classifier_report::finish(double accuracy) {
                                   : fmt::format("test accuracy {:.4f}, {:.0f} images/s, {} steps in {}", accuracy, rate, done_ - skipped_, format_seconds(seconds()));
   if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
     return fail(error(error_code::failed, fmt::format("the result cannot be written: {}", std::strerror(errno))));
-  return losses_failure_.empty() ? 0 : fail(error(error_code::failed, losses_failure_));
+  if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
+  if (totals_.checkpoints_missing > 0) return fail(error(error_code::failed, "trained, and its last checkpoint is not there (see above)"));
+  return 0;
 }
 
 std::string classifier_report::json(double accuracy, double rate, std::uint64_t applied, std::uint64_t dropped) const {
@@ -171,6 +176,7 @@ std::string classifier_report::json(double accuracy, double rate, std::uint64_t 
   j["recoveries"] = totals_.recoveries;
   j["redone_steps"] = totals_.redone;
   j["checkpoints"] = totals_.checkpoints;
+  j["checkpoints_missing"] = totals_.checkpoints_missing;
   j["weights_hash"] = weights_hash(tensors);
   return j.dump();
 }

@@ -2,8 +2,6 @@
 
 import signal
 import time
-import signal
-import time
 
 import protocol_state
 import timeline
@@ -15,10 +13,11 @@ TURNS = ["worker", "shard", "recovery", "worker", "shard"]  # again and again: 2
 STILL = 0.025  # seconds that the others have to come to a rest once the victim stands still
 SETTLED = 2.0  # seconds after which a node that listens should have got work
 SLOW = 2.0     # seconds without a step that are told in full
+AGAIN = [0.015, 0.03, 0.12]  # seconds within which a second death follows: within a recovery from copies, or about one from a checkpoint
 TRIES = 12     # stops of a victim until it is caught in the state that is aimed at
 EPOCHS_PER_KILL = 1.5
 AIMS = {"worker": ["pull", "push", "commit", "checkpoint"], "shard": ["pull", "push", "apply", "checkpoint"],
-        "both": ["pull", "push", "checkpoint"]}  # of what can be seen: PS-1
+        "both": ["pull", "push", "commit", "checkpoint"]}  # of what can be seen: PS-1
 
 
 class look:
@@ -127,7 +126,7 @@ class killing:
     def strike_again(self):
         """One more death soon after the last one."""
         s = self.s
-        s.pause(self.rng.uniform(0, 0.12))
+        s.pause(self.rng.uniform(0, self.rng.choice(AGAIN)))
         living = s.living()
         if len(living) < 2 or not s.training.is_running():
             return None

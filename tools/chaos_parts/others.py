@@ -113,26 +113,13 @@ def freeze(options, data, refs, rng, say, kind):
         events = [e["text"] for e in s.look("events") if before["name"] in e["text"] or after["name"] in e["text"] or "fence" in e["text"]]
         return {"kind": kind, "noticed_seconds": d.seconds("noticed"), "runs_seconds": d.seconds("runs"), "new_step_seconds": d.seconds("new_step"),
                 "lost_steps": d.lost_steps, "steps_while_frozen": steps_frozen - d.steps, "back_seconds": back, "before": before["name"],
-                "after": after["name"], "incarnation": after["incarnation"], "dropped": dropped(s), "events": events[-12:]}
+                "after": after["name"], "incarnation": after["incarnation"], "events": events[-12:]}
 
 
 def member(s, node, through=None):
     """The newest life of that process that is listed as alive."""
     found = [n for n in s.look("nodes", through, "500ms") or [] if n["pid"] == node.pid and n["state"] == "alive"]
     return max(found, key=lambda n: n["incarnation"]) if found else None
-
-
-def dropped(s):
-    """Frames that links have dropped, by reason; None where this troupe does not list links."""
-    p = s.start("troupe", "--cluster", s.cluster, "--json", "list", "links")
-    if p.wait(20) not in (0, 4):
-        return None
-    sums = {}
-    for link in training.json.loads(p.out):
-        reasons = link.get("dropped")
-        for reason, count in (reasons.items() if isinstance(reasons, dict) else []):
-            sums[reason] = sums.get(reason, 0) + count
-    return sums
 
 
 # --- elastic ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
@@ -23,6 +24,7 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t layers = 4;
+constexpr int runs_max = 3;  // each takes minutes
 
 struct checkpoint_case {
   idx_info data;
@@ -140,7 +142,7 @@ result<void> bench_checkpoint(const bench_options& o, bench_report& report) {
 
   double bytes = 0;
   std::vector<double> rates;
-  auto figures = take_turns(o.runs, {[&]() -> result<double> {
+  auto figures = take_turns(std::min(o.runs, runs_max), {[&]() -> result<double> {
                                        const auto run = train(**s, c, true);
                                        if (!run) return run.error();
                                        bytes = run->bytes;

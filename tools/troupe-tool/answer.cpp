@@ -166,6 +166,7 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
     if (j.checkpoints > checkpoints_before(before))
       return outcome{0, c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(), j.checkpoints)
                                : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n", c.id, j.step, j.checkpoints), {}};
+    if (j.state == job_state::done) return answer_error(error(error_code::failed, fmt::format("job '{}' has ended", c.id)));
     return std::nullopt;
   }
   return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));

@@ -40,7 +40,7 @@ void add_global_flags(CLI::App& app, command& c, texts& t) {
       ->allow_extra_args(false);
   app.add_option("--token-file", c.ask.token_file, "File with the cluster's token")->type_name("FILE");
   app.add_flag("--json", c.json, "One line of JSON on stdout");
-  app.add_option("--timeout", t.timeout, "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s)")
+  app.add_option("--timeout", t.timeout, "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave: 60s)")
       ->type_name("DURATION");
 }
 
