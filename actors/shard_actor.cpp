@@ -88,6 +88,19 @@ class shard_logic final : public port_logic {
     kept_.slots[0] = std::move(first);
     std::move(older.begin(), older.end(), kept_.slots.begin() + 1);
     kept_.is_torn = false;
+    reserve_for_cuts();
+  }
+
+  // A cut that is being written pins values and velocity, so that applies go elsewhere: to memory that is here and has been touched,
+  // or the step after a cut of 1 GB would wait for seconds until the system has found as much.
+  void reserve_for_cuts() {
+    if (!spec_.cuts_at_end) return;
+    const std::size_t of_sums = spec_.forwards && spec_.update == update_kind::sync && workers_ > 1 ? 1 : 0;
+    while (spares_.size() < 2 + of_sums) {
+      auto spare = tensor::make(spec_.spec);
+      zeros_init({spare.data<float>(), static_cast<std::size_t>(spec_.spec.shape.elements())});
+      keep_spare(std::move(spare));
+    }
   }
 
   std::vector<kept_version> take_older(std::uint64_t version) {
