@@ -249,6 +249,38 @@ BOOST_AUTO_TEST_CASE(wait_counts_living_nodes_but_no_clients) {
   BOOST_TEST(never.err == "troupe: after 20.0 s still: no cluster default\n");
 }
 
+// Ended jobs are remembered for a while, and may have had the same name.
+BOOST_AUTO_TEST_CASE(checkpoint_make_waits_for_the_newest_job_of_that_name) {
+  const auto c = parse("checkpoint make mnist");
+  cluster_snapshot before, now;
+  before.said = {{"n1", "saves 3"}};
+  const auto job = [](double started_seconds, job_state state, std::uint64_t checkpoints) {
+    job_snapshot j;
+    j.id = std::to_string(started_seconds);
+    j.name = "mnist";
+    j.state = state;
+    j.started_seconds = started_seconds;
+    j.checkpoints = checkpoints;
+    j.cause = "its node died";
+    return j;
+  };
+  for (const auto old : {job_state::done, job_state::failed})
+    for (const bool is_first : {true, false}) {
+      const auto jobs_with = [&](const job_snapshot& newest) {
+        now.jobs = {job(50, old, 9), newest};
+        if (!is_first) std::swap(now.jobs[0], now.jobs[1]);
+        return answer_changed(c, before, now);
+      };
+      BOOST_TEST(!jobs_with(job(2, job_state::running, 3)));
+      BOOST_TEST(jobs_with(job(2, job_state::running, 4)).value().exit_code == 0);
+      BOOST_TEST(jobs_with(job(2, job_state::done, 4)).value().exit_code == 0);
+      BOOST_TEST(jobs_with(job(2, job_state::done, 3)).value().err == "troupe: job 'mnist' has ended\n");
+      BOOST_TEST(jobs_with(job(2, job_state::failed, 3)).value().err == "troupe: its node died\n");
+    }
+  now.jobs.clear();
+  BOOST_TEST(answer_changed(c, before, now).value().exit_code == 6);
+}
+
 BOOST_AUTO_TEST_CASE(the_version_needs_no_cluster) {
   BOOST_TEST(answer_version(parse("version")).out.starts_with("troupe 0."));
   BOOST_TEST(nlohmann::json::parse(answer_version(parse("version --json")).out).contains("version"));

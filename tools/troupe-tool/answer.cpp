@@ -152,6 +152,14 @@ std::uint64_t checkpoints_before(const cluster_snapshot& s) {
   return 0;
 }
 
+// The job of that name or id; of several, which ended jobs may be, the one that began last. nullptr: none.
+const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
+  const job_snapshot* newest = nullptr;
+  for (const auto& j : s.jobs)
+    if ((j.name == name_or_id || j.id == name_or_id) && (newest == nullptr || j.started_seconds < newest->started_seconds)) newest = &j;
+  return newest;
+}
+
 }  // namespace
 
 std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before, const cluster_snapshot& now) {
@@ -160,16 +168,14 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
       if ((n.name == c.id || n.id == c.id) && (n.state == node_state::alive || n.state == node_state::unreachable)) return std::nullopt;
     return outcome{0, c.json ? fmt::format("{{\"left\":{}}}\n", nlohmann::json(c.id).dump()) : fmt::format("{} has left\n", c.id), {}};
   }
-  for (const auto& j : now.jobs) {
-    if (j.name != c.id && j.id != c.id) continue;
-    if (j.state == job_state::failed) return answer_error(error(error_code::failed, j.cause));
-    if (j.checkpoints > checkpoints_before(before))
-      return outcome{0, c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(), j.checkpoints)
-                               : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n", c.id, j.step, j.checkpoints), {}};
-    if (j.state == job_state::done) return answer_error(error(error_code::failed, fmt::format("job '{}' has ended", c.id)));
-    return std::nullopt;
-  }
-  return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
+  const auto* job = newest_job(c.id, now);
+  if (job == nullptr) return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
+  if (job->state == job_state::failed) return answer_error(error(error_code::failed, job->cause));
+  if (job->checkpoints > checkpoints_before(before))
+    return outcome{0, c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(), job->checkpoints)
+                             : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n", c.id, job->step, job->checkpoints), {}};
+  if (job->state == job_state::done) return answer_error(error(error_code::failed, fmt::format("job '{}' has ended", c.id)));
+  return std::nullopt;
 }
 
 outcome answer_not_changed(const command& c) {
