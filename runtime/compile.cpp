@@ -126,7 +126,10 @@ void describe(std::string& out, const planned_op& op) {
     // How data are batched and where they lie is told apart, by the job's schedule.
     if (op.type == "idx_batch" && (name == "path" || name == "part" || name == "parts" || name == "batch" || name == "global_scale")) continue;
     out += name + "=";
-    std::visit([&](const auto& v) { out += fmt::format("{};", v); }, value);
+    if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value))
+      out += fmt::format("{};", fmt::join(*list, ","));
+    else
+      std::visit([&](const auto& v) { if constexpr (fmt::is_formattable<std::decay_t<decltype(v)>>::value) out += fmt::format("{};", v); }, value);
   }
   out += ")";
 }

@@ -93,6 +93,10 @@ class encoder {
     if (const auto* integer = std::get_if<std::int64_t>(&e.second)) to.setInteger(*integer);
     if (const auto* real = std::get_if<double>(&e.second)) to.setReal(*real);
     if (const auto* text = std::get_if<std::string>(&e.second)) to.setText(*text);
+    if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&e.second)) {
+      auto list = to.initIntegers(size(*integers));
+      for (unsigned i = 0; i < list.size(); ++i) list.set(i, (*integers)[i]);
+    }
   }
   void put(wire::PlannedOp::Builder to, const planned_op& op) const {
     to.setType(op.type);
@@ -250,6 +254,14 @@ class decoder {
         return {std::move(name), a.getReal()};
       case wire::Attribute::TEXT:
         return {std::move(name), text(a.getText())};
+      case wire::Attribute::INTEGERS: {
+        const auto list = a.getIntegers();
+        spend(list.size(), 1);
+        std::vector<std::int64_t> all;
+        all.reserve(list.size());
+        for (const auto n : list) all.push_back(n);
+        return {std::move(name), std::move(all)};
+      }
     }
     throw bad_plan{fmt::format("attribute '{}' is of an unknown type", name)};
   }

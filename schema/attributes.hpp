@@ -1,5 +1,5 @@
 #pragma once
-// The named constants of an op ("transpose_a" = 1, "path" = "..."), sorted by name, as they stand in a plan.
+// The named constants of an op ("transpose_a" = 1, "axes" = {0, 2}, "path" = "..."), sorted by name, as they stand in a plan.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace troupe {
 
 class attributes {
  public:
-  using value = std::variant<std::int64_t, double, std::string>;
+  using value = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>>;
   using entry = std::pair<std::string, value>;
 
   attributes() = default;
@@ -34,6 +34,9 @@ class attributes {
   std::int64_t integer(std::string_view name, std::int64_t otherwise = 0) const { return get(name, otherwise); }
   double real(std::string_view name, double otherwise = 0) const { return get(name, otherwise); }
   std::string text(std::string_view name, std::string otherwise = {}) const { return get(name, std::move(otherwise)); }
+  std::vector<std::int64_t> integers(std::string_view name, std::vector<std::int64_t> otherwise = {}) const {
+    return get(name, std::move(otherwise));
+  }
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
   const std::vector<entry>& entries() const noexcept { return entries_; }

@@ -22,7 +22,8 @@ constexpr std::uint64_t header_bytes_max = 100'000'000;  // as the reference imp
 constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 40;
 constexpr std::string_view metadata_key = "__metadata__";  // of the format, beside the names of tensors
 constexpr std::pair<dtype, std::string_view> dtype_names[] = {
-    {dtype::f32, "F32"}, {dtype::f64, "F64"}, {dtype::i32, "I32"}, {dtype::i64, "I64"}, {dtype::u8, "U8"}};
+    {dtype::f32, "F32"}, {dtype::f64, "F64"}, {dtype::i32, "I32"}, {dtype::i64, "I64"}, {dtype::u8, "U8"},
+    {dtype::f16, "F16"}, {dtype::bf16, "BF16"}, {dtype::boolean, "BOOL"}};
 
 std::string_view name_of(dtype type) noexcept {
   for (const auto& [t, text] : dtype_names)
@@ -60,7 +61,7 @@ result<safetensors_entry> parse_entry(const std::string& tensor_name, const nloh
     return wrong("expected dtype, shape and data_offsets");
   const auto &type = row["dtype"], &sizes = row["shape"], &offsets = row["data_offsets"];
   const auto known = type.is_string() ? dtype_of(type.get_ref<const std::string&>()) : std::nullopt;
-  if (!known) return wrong("expected a dtype of F32, F64, I32, I64 or U8");
+  if (!known) return wrong("expected a dtype of F32, F64, F16, BF16, I32, I64, U8 or BOOL");
   if (!sizes.is_array() || !offsets.is_array() || offsets.size() != 2)
     return wrong("expected an array of sizes and two data_offsets");
   std::vector<dim> dims;
