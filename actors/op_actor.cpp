@@ -28,6 +28,8 @@ class op_logic final : public port_logic {
       outputs_.resize(1);
       return {};
     }
+    const auto types = result_types();
+    if (!types) return types.error();
     std::vector<fused_step> steps;
     for (const auto& op : self_plan().ops) {
       const auto* kernels = part_->kernels->find(op.type);
@@ -36,7 +38,7 @@ class op_logic final : public port_logic {
         return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here", op.name, op.type)), op);
       auto made = kernels->make(op.attrs, *part_->device);
       if (!made) return at_line(made.error(), op);
-      steps.push_back({std::move(*made), op.operands});
+      steps.push_back({std::move(*made), op.operands, (*types)[steps.size()]});
       is_source_ = is_source_ || row->is_source;
     }
     if (steps.size() == 1) {
@@ -54,6 +56,36 @@ class op_logic final : public port_logic {
     input_specs_.resize(ports_.in.size());
     outputs_.resize(pools_.size());
     return {};
+  }
+
+  // Of output 0 of every op. They are those of every step, while shapes may differ.
+  result<std::vector<dtype>> result_types() const {
+    std::vector<tensor_spec> ports;
+    for (const auto e : self_plan().inputs) {
+      const auto from = part_->job_plan->edges[e].from;
+      ports.push_back(part_->job_plan->actors[from.actor].output_specs[from.port]);
+    }
+    auto results = results_of(ports, nullptr);
+    if (!results) return std::move(results.error());
+    std::vector<dtype> types;
+    for (const auto& r : *results) types.push_back(r.empty() ? dtype::f32 : r.front().type);
+    return types;
+  }
+
+  // All outputs of every op, by the shape rules.
+  result<std::vector<std::vector<tensor_spec>>> results_of(std::span<const tensor_spec> ports, const tag* t) const {
+    std::vector<std::vector<tensor_spec>> results;
+    for (const auto& op : self_plan().ops) {
+      const auto* row = part_->ops->find(op.type);
+      if (row == nullptr) return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here", op.name, op.type)), op);
+      std::vector<tensor_spec> operands;
+      for (auto o : op.operands)
+        operands.push_back(o >= 0 ? ports[static_cast<std::size_t>(o)] : results[static_cast<std::size_t>(-1 - o)].front());
+      auto shapes = row->shapes(op.attrs, operands, t);
+      if (!shapes) return at_line(shapes.error(), op);
+      results.push_back(std::move(*shapes));
+    }
+    return results;
   }
 
   // What this node keeps of a variable, once.
@@ -133,17 +165,10 @@ class op_logic final : public port_logic {
 
   // Exact output shapes for these inputs, by the same rules that gave the bounds at compile time.
   result<void> prepare(const tag& t) {
-    std::vector<std::vector<tensor_spec>> results;
-    for (const auto& op : self_plan().ops) {
-      std::vector<tensor_spec> operands;
-      for (auto o : op.operands)
-        operands.push_back(o >= 0 ? input_specs_[static_cast<std::size_t>(o)] : results[static_cast<std::size_t>(-1 - o)].front());
-      auto shapes = part_->ops->find(op.type)->shapes(op.attrs, operands, &t);
-      if (!shapes) return at_line(shapes.error(), op);
-      results.push_back(std::move(*shapes));
-    }
-    if (is_source_ && is_prepared_ && results.back() == output_specs_) return {};
-    output_specs_ = std::move(results.back());
+    auto results = results_of(input_specs_, &t);
+    if (!results) return std::move(results.error());
+    if (is_source_ && is_prepared_ && results->back() == output_specs_) return {};
+    output_specs_ = std::move(results->back());
     is_prepared_ = true;
     return kernel_->prepare(input_specs_, output_specs_);
   }

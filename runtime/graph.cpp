@@ -50,8 +50,10 @@ std::string graph::unique_name(std::string_view base) {
 }
 
 result<void> graph::check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const {
-  if (inputs.size() != row.inputs)
+  if (row.inputs_max == 0 && inputs.size() != row.inputs)
     return error(error_code::usage, fmt::format("{} takes {} operands, not {}", type, row.inputs, inputs.size()));
+  if (row.inputs_max != 0 && (inputs.size() < row.inputs || inputs.size() > row.inputs_max))
+    return error(error_code::usage, fmt::format("{} takes {} to {} operands, not {}", type, row.inputs, row.inputs_max, inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto& v = inputs[i];
     if (v.owner == nullptr)

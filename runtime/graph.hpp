@@ -8,7 +8,6 @@
 // Every function that makes an op takes the user's line as its last, defaulted argument.
 // Names consist of letters, digits, '_', '-', '.' and '/'.
 
-#include "devices/host/idx_file.hpp"
 #include "runtime/plan.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
@@ -99,54 +98,9 @@ class graph {
   std::unordered_map<std::string, std::uint32_t> names_;  // taken names, with the next suffix to try
 };
 
-// --- ops (implemented in runtime/ops/) -----------------------------------------------------------------------------------
-
-// A tensor that the program feeds, one per step. A symbolic first dimension is written as batch_of(bound).
-value input(graph& g, const tensor_spec& spec, std::string_view name, source_location where = source_location::current());
-value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where = source_location::current());
-value constant(graph& g, float scalar, std::string_view name = "constant", source_location where = source_location::current());
-value matmul(value a, value b, bool transpose_a = false, bool transpose_b = false, source_location where = source_location::current());
-// Element-wise; b has a's shape, or the shape of a's last dimension (a bias), or is a scalar.
-value add(value a, value b, source_location where = source_location::current());
-value sub(value a, value b, source_location where = source_location::current());
-value mul(value a, value b, source_location where = source_location::current());
-value maximum(value a, value b, source_location where = source_location::current());
-value relu(value x, source_location where = source_location::current());
-value sigmoid(value x, source_location where = source_location::current());
-value tanh(value x, source_location where = source_location::current());
-// Sum over the first dimension: [n, m] -> [m].
-value reduce_sum_rows(value x, source_location where = source_location::current());
-// Sum over everything: -> [].
-value reduce_sum(value x, source_location where = source_location::current());
-// Index of the largest element of each row: [n, m] -> i32 [n].
-value argmax(value x, source_location where = source_location::current());
-// Rows whose argmax equals the label: logits [n, c], labels i32 [n] -> i64 [].
-value count_correct(value logits, value labels, source_location where = source_location::current());
-// scale * sum over rows of -log softmax(logits)[label]: logits [n, c], labels i32 [n], scale f32 [] -> f32 [].
-// With scale = 1 / (samples of the whole step), gradients of all workers add up to that of the mean.
-value softmax_cross_entropy(value logits, value labels, value scale, source_location where = source_location::current());
-
-struct idx_batch_options {
-  std::int64_t batch = 128;       // samples per step of one worker
-  std::uint64_t seed = 1;
-  bool shuffle = true;            // order of samples: a pure function of (seed, epoch)
-  std::int64_t part = 0, parts = 1;  // this worker's contiguous part of each global batch of batch * parts samples
-  bool global_scale = true;       // scale = 1 / samples of the global batch, else 1 / samples of this part
-};
-struct idx_batch_values {
-  value images;  // f32 [batch?, rows * columns], in [0, 1]
-  value labels;  // i32 [batch?]
-  value scale;   // f32 []
-};
-// Reads step after step, epoch after epoch; the last batch of an epoch is smaller (possibly empty for a part).
-idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where = source_location::current());
-// Steps of an epoch: ceil(samples / (batch * parts)).
-std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options);
-
-// x [n, in] -> [n, units]: x * W + b, W uniform in +-1/sqrt(in), b too.
-value dense(value x, std::int64_t units, std::string_view name, source_location where = source_location::current());
-
 // The symbolic first dimension of fed batches.
 inline constexpr dim batch_of(std::int64_t bound) { return dim{bound, 1}; }
 
 }  // namespace troupe
+
+#include "runtime/ops.hpp"  // the functions that add ops

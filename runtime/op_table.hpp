@@ -6,6 +6,7 @@
 
 #include "runtime/graph.hpp"
 #include "schema/attributes.hpp"
+#include "schema/dtype_set.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
 #include "schema/tensor_spec.hpp"
@@ -31,9 +32,11 @@ struct op_row {
   std::uint32_t inputs = 0;
   shape_rule shapes;
   gradient_rule gradient;        // empty: not differentiable
-  bool is_elementwise = false;   // output 0 has the shape of input 0 and may be computed in its place: can be fused behind its producer
+  bool is_elementwise = false;   // operands are broadcast to output 0, the only one: can be fused behind its producers
   bool is_source = false;        // fires without inputs
   bool is_forwarding = false;    // output 0 is input 0, the same tensor: nothing is computed or copied
+  dtype_set types{};             // that operand 0 may have; empty: said otherwise
+  std::uint32_t inputs_max = 0;  // of ops that take any number of operands from `inputs` on; 0: exactly `inputs`
 };
 
 class op_table {

@@ -1,54 +1,58 @@
 #pragma once
-// What an element-wise kernel shows to a fused group: a function over a tile. Used in devices/host/ only.
+// Element-wise kernels: what all of them share, and what each shows to a fused group: a function over a tile.
+// Used in devices/host/ only. The operations stand in ops/, a file per family; elementwise_tiles.hpp makes tiles of them.
+//
+// EW-1  Operands are broadcast by NumPy's rules to the shape of the result.
 
+#include "devices/host/broadcast.hpp"
 #include "devices/kernel.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 namespace troupe::host {
 
 inline constexpr std::size_t elementwise_operands_max = 3;
 
-// How an operand's elements meet those of operand 0.
-enum class operand_form : std::uint8_t {
-  full,    // one by one
-  row,     // the operand is as long as the last dimension, and is used for every row
-  scalar,  // one element for all
-};
-
-// out[rows, columns] from operands; a `full` one points to the tile's first element, others to their own first one.
-// out may be any of the full operands. Where all operands are full or scalar, a caller may take any number of
-// elements as one row.
-using tile_function = void (*)(std::byte* out, const std::byte* const* operands, std::int64_t rows,
+// out[rows, columns] from operands. Operand k moves by row_steps[k] elements from row to row; within a row it advances with
+// the result or stays, which the function was chosen for. out may be any operand that advances along rows and columns.
+using tile_function = void (*)(std::byte* out, const std::byte* const* operands, const std::int64_t* row_steps, std::int64_t rows,
                                std::int64_t columns);
+
+// An operation for one combination of element types.
+struct elementwise_overload {
+  std::uint8_t operands = 0;
+  std::array<dtype, elementwise_operands_max> in{};
+  dtype out = dtype::f32;
+  // By the operands that advance along a row, as bits, minus 1: at least one does.
+  std::array<tile_function, (1U << elementwise_operands_max) - 1> tiles{};
+};
 
 class elementwise_kernel : public kernel {
  public:
-  // Valid after prepare().
-  struct tiling {
-    tile_function compute = nullptr;
-    std::array<operand_form, elementwise_operands_max> forms{};
-    std::uint8_t operands = 0;
-  };
-  const tiling& tiles() const noexcept { return tiling_; }
+  // `op` and `overloads` live as long as the program.
+  elementwise_kernel(std::string_view op, std::span<const elementwise_overload> overloads) : op_(op), overloads_(overloads) {}
 
+  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) final;
   result<void> run(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) final;
 
- protected:
-  void set(const tiling& t, const tensor_spec& output) noexcept;
+  // Valid after prepare().
+  std::size_t operands() const noexcept { return overload_->operands; }
+  tile_function compute() const noexcept { return compute_; }
+  const elementwise_overload& overload() const noexcept { return *overload_; }
 
  private:
-  tiling tiling_;
-  std::int64_t rows_ = 0, columns_ = 0;
+  std::string_view op_;
+  std::span<const elementwise_overload> overloads_;
+  const elementwise_overload* overload_ = nullptr;
+  tile_function compute_ = nullptr;
+  broadcast_walk walk_;
 };
 
-// The tensor as rows of its last dimension, or as one row where no operand has to know.
-struct tile_extent {
-  std::int64_t rows = 1;
-  std::int64_t columns = 1;
-};
-tile_extent extent_of(const shape& s, bool by_rows) noexcept;
+// The overload for these element types, nullptr: there is none.
+const elementwise_overload* find_overload(std::span<const elementwise_overload> overloads, std::span<const tensor_spec> inputs, dtype out);
 
 }  // namespace troupe::host

@@ -23,6 +23,7 @@ class fused_kernel final : public kernel {
     head_ = dynamic_cast<elementwise_kernel*>(steps_[0].op.get()) == nullptr ? steps_[0].op.get() : nullptr;
     for (const auto& s : steps_)
       for (const auto o : s.operands) ports_ = std::max(ports_, static_cast<std::size_t>(std::max(o + 1, 0)));
+    find_walked_ports();
     assign_slots();
   }
 
@@ -31,38 +32,42 @@ class fused_kernel final : public kernel {
       return error(error_code::usage,
                    fmt::format("a fused group of {} ops takes {} operands and gives one result, the plan has {} and {}",
                                steps_.size(), ports_, inputs.size(), outputs.size()));
-    if (auto ok = prepare_steps(inputs, outputs); !ok) return ok;
-    const auto& out = outputs[0];
-    const bool by_rows = std::any_of(code_.begin(), code_.end(), [](const auto& c) { return c.has_row; });
-    extent_ = host::extent_of(out.shape, by_rows);
-    element_bytes_ = size_of(out.type);
-    advances_.assign(addresses_.size(), false);
-    for (std::size_t p = 0; p < ports_; ++p) advances_[p] = inputs[p].shape == out.shape;
-    advances_[ports_] = true;
-    tile_ = extent_;
-    if (by_rows)
-      tile_.rows =
-          std::min(extent_.rows, std::max<std::int64_t>(1, tile_elements / std::max<std::int64_t>(1, extent_.columns)));
-    else
-      tile_.columns = std::min(extent_.columns, tile_elements);
-    const auto scratch = static_cast<std::int64_t>(slots_ - 1);
-    const auto stride = (tile_.rows * tile_.columns * static_cast<std::int64_t>(element_bytes_) + 63) / 64 * 64;
-    scratch_ = tensor::make({dtype::u8, {scratch * stride}});
-    for (std::int64_t s = 0; s < scratch; ++s)
-      addresses_[ports_ + 1 + static_cast<std::size_t>(s)] = scratch_.data<std::byte>() + s * stride;
+    if (outputs[0].type != steps_.back().type)
+      return error(error_code::usage, fmt::format("a fused group gives {}, the plan has {}", to_string(steps_.back().type), to_string(outputs[0])));
+    if (auto ok = prepare_steps(inputs, outputs[0].shape); !ok) return ok;
+    std::vector<shape> operands;
+    for (auto& p : walked_) {
+      operands.push_back(inputs[p.port].shape);
+      p.element_bytes = static_cast<std::int64_t>(size_of(inputs[p.port].type));
+    }
+    const auto walk = host::broadcast_walk::over(outputs[0].shape, operands);
+    if (!walk) return error(error_code::usage, fmt::format("an operand of a fused group cannot be broadcast to {}", to_string(outputs[0])));
+    walk_ = *walk;
+    tile_columns_ = std::min(walk_.columns(), tile_elements);
+    tile_rows_ = tile_columns_ < walk_.columns() ? 1 : std::clamp<std::int64_t>(tile_elements / std::max<std::int64_t>(1, tile_columns_), 1, std::max<std::int64_t>(1, walk_.rows()));
+    for (auto& c : code_)
+      for (std::size_t k = 0; k < c.operands.size(); ++k) c.row_steps[k] = row_step(c.operands[k]);
+    reserve_scratch();
     return {};
   }
 
   result<void> run(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) override {
     if (head_ != nullptr)
       if (auto ok = run_head(t, inputs, outputs); !ok) return ok;
-    for (std::size_t p = 0; p < ports_; ++p)
-      addresses_[p] = const_cast<std::byte*>(inputs[p].bytes().data());  // read only
-    addresses_[ports_] = outputs[0].bytes().data();
-    // One of the two is the whole extent.
-    for (std::int64_t r = 0; r < extent_.rows; r += tile_.rows)
-      for (std::int64_t c = 0; c < extent_.columns; c += tile_.columns)
-        run_tile(std::min(tile_.rows, extent_.rows - r), std::min(tile_.columns, extent_.columns - c));
+    if (walk_.rows() == 0 || walk_.columns() == 0) return {};
+    auto* const out = outputs[0].bytes().data();
+    const auto rows = walk_.rows(), columns = walk_.columns();
+    for (std::int64_t b = 0; b < walk_.blocks(); ++b)
+      for (std::int64_t r = 0; r < rows; r += tile_rows_)
+        for (std::int64_t c = 0; c < columns; c += tile_columns_) {
+          for (std::size_t w = 0; w < walked_.size(); ++w) {
+            const auto& p = walked_[w];
+            const auto element = walk_.offset(w, b) + r * walk_.row_step(w) + (walk_.advances(w) ? c : 0);
+            addresses_[p.port] = const_cast<std::byte*>(inputs[p.port].bytes().data()) + element * p.element_bytes;  // read only
+          }
+          addresses_[ports_] = out + ((b * rows + r) * columns + c) * out_bytes_;
+          run_tile(std::min(tile_rows_, rows - r), std::min(tile_columns_, columns - c));
+        }
     return {};
   }
 
@@ -71,12 +76,26 @@ class fused_kernel final : public kernel {
   struct instruction {
     host::tile_function compute = nullptr;
     std::array<std::uint32_t, host::elementwise_operands_max> operands{};
+    std::array<std::int64_t, host::elementwise_operands_max> row_steps{};
     std::uint32_t out = 0;
-    bool has_row = false;
+  };
+  // A port that an element-wise step takes: that many of the walk's operands.
+  struct walked_port {
+    std::size_t port = 0;
+    std::int64_t element_bytes = 0;
   };
 
-  // A result takes a slot that is free, the output's first, and gives it back at its last use, to that very step:
-  // results are computed in place of operands that nobody needs any more.
+  void find_walked_ports() {
+    std::vector<bool> is_walked(ports_);
+    for (const auto& s : steps_)
+      for (const auto o : s.operands)
+        if (o >= 0 && s.op.get() != head_) is_walked[static_cast<std::size_t>(o)] = true;
+    for (std::size_t p = 0; p < ports_; ++p)
+      if (is_walked[p]) walked_.push_back({p, 0});
+  }
+
+  // A result takes a slot of its element size that is free, the output's first, and gives it back at its last use, to that
+  // very step: results are computed in place of operands that nobody needs any more.
   void assign_slots() {
     std::vector<std::size_t> last_use(steps_.size());
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -84,43 +103,67 @@ class fused_kernel final : public kernel {
       for (const auto o : steps_[i].operands)
         if (o < 0) last_use[static_cast<std::size_t>(-1 - o)] = i;
     }
-    std::vector<std::size_t> holder;  // per slot: the last step that needs what is in it
+    slot_bytes_ = {size_of(steps_.back().type)};
+    std::vector<std::size_t> holder{0};  // per slot: the first step that may take it
     slot_.resize(steps_.size());
     for (std::size_t i = 0; i < steps_.size(); ++i) {
-      // The last step's result is the group's: whatever is in the output by then, it is the last to need it.
+      // The last step's result is the group's: whatever is in the output by then, it is the last to need it. So is the first one's
+      // where it writes the whole output.
       std::size_t s = 0;
-      if (i + 1 < steps_.size())
-        while (s < holder.size() && holder[s] > i) ++s;
-      if (s == holder.size()) holder.push_back(0);
+      const bool is_output = i + 1 == steps_.size() || (i == 0 && head_ != nullptr);
+      if (!is_output)
+        while (s < holder.size() && (holder[s] > i || slot_bytes_[s] != size_of(steps_[i].type))) ++s;
+      if (s == holder.size()) {
+        holder.push_back(0);
+        slot_bytes_.push_back(size_of(steps_[i].type));
+      }
       holder[s] = last_use[i];
       slot_[i] = static_cast<std::uint32_t>(s);
     }
-    slots_ = holder.size();
-    addresses_.resize(ports_ + slots_);
+    addresses_.resize(ports_ + slot_bytes_.size());
+    out_bytes_ = static_cast<std::int64_t>(slot_bytes_[0]);
   }
 
-  result<void> prepare_steps(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) {
+  result<void> prepare_steps(std::span<const tensor_spec> inputs, const shape& out) {
     code_.clear();
     std::vector<tensor_spec> specs;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       specs.clear();
       for (const auto o : steps_[i].operands)
-        specs.push_back(o >= 0 ? inputs[static_cast<std::size_t>(o)] : outputs[0]);
-      if (auto ok = steps_[i].op->prepare(specs, outputs); !ok) return ok;
+        specs.push_back(o >= 0 ? inputs[static_cast<std::size_t>(o)] : tensor_spec{steps_[static_cast<std::size_t>(-1 - o)].type, out});
+      const tensor_spec result{steps_[i].type, out};
+      if (auto ok = steps_[i].op->prepare(specs, std::span(&result, 1)); !ok) return ok;
       if (steps_[i].op.get() == head_) continue;
-      const auto& tiles = static_cast<elementwise_kernel&>(*steps_[i].op).tiles();
+      const auto& op = static_cast<elementwise_kernel&>(*steps_[i].op);
       instruction c;
-      c.compute = tiles.compute;
+      c.compute = op.compute();
       c.out = static_cast<std::uint32_t>(ports_) + slot_[i];
-      for (std::size_t k = 0; k < tiles.operands; ++k) {
+      for (std::size_t k = 0; k < op.operands(); ++k) {
         const auto o = steps_[i].operands[k];
         c.operands[k] = o >= 0 ? static_cast<std::uint32_t>(o)
                                : static_cast<std::uint32_t>(ports_) + slot_[static_cast<std::size_t>(-1 - o)];
-        c.has_row = c.has_row || tiles.forms[k] == host::operand_form::row;
       }
       code_.push_back(c);
     }
     return {};
+  }
+
+  // A tile has several rows only where these are whole, so that output and scratch tiles are dense.
+  std::int64_t row_step(std::uint32_t address) const noexcept {
+    for (std::size_t w = 0; w < walked_.size(); ++w)
+      if (walked_[w].port == address) return walk_.row_step(w);
+    return walk_.columns();
+  }
+
+  void reserve_scratch() {
+    std::vector<std::size_t> at;
+    std::size_t bytes = 0;
+    for (std::size_t s = 1; s < slot_bytes_.size(); ++s) {
+      at.push_back(bytes);
+      bytes += (static_cast<std::size_t>(tile_rows_ * tile_columns_) * slot_bytes_[s] + 63) / 64 * 64;
+    }
+    scratch_ = tensor::make({dtype::u8, {static_cast<std::int64_t>(bytes)}});
+    for (std::size_t s = 1; s < slot_bytes_.size(); ++s) addresses_[ports_ + s] = scratch_.data<std::byte>() + at[s - 1];
   }
 
   result<void> run_head(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) {
@@ -140,24 +183,22 @@ class fused_kernel final : public kernel {
     auto* const at = addresses_.data();
     for (const auto& c : code_) {
       const std::byte* const operands[] = {at[c.operands[0]], at[c.operands[1]], at[c.operands[2]]};
-      c.compute(at[c.out], operands, rows, columns);
+      c.compute(at[c.out], operands, c.row_steps.data(), rows, columns);
     }
-    const auto bytes = rows * columns * static_cast<std::int64_t>(element_bytes_);
-    for (std::size_t i = 0; i <= ports_; ++i)
-      if (advances_[i]) at[i] += bytes;
   }
 
   std::vector<fused_step> steps_;
   kernel* head_ = nullptr;  // the first step, where it is not element-wise: it writes the whole output
   std::size_t ports_ = 0;   // input ports in use
-  std::size_t slots_ = 1;   // the output, then scratch tiles
-  std::vector<std::uint32_t> slot_;
+  std::vector<std::size_t> slot_bytes_;  // of an element: the output, then scratch tiles
+  std::vector<std::uint32_t> slot_;      // per step
   std::vector<instruction> code_;
   std::vector<std::byte*> addresses_;
-  std::vector<bool> advances_;
+  std::vector<walked_port> walked_;
   std::vector<tensor> head_inputs_;
-  host::tile_extent extent_, tile_;
-  std::size_t element_bytes_ = 4;
+  host::broadcast_walk walk_;
+  std::int64_t tile_rows_ = 1, tile_columns_ = 1;
+  std::int64_t out_bytes_ = 4;
   tensor scratch_;
 };
 
@@ -167,6 +208,9 @@ result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps)
   constexpr std::size_t operands_max = 1'000'000;  // of a step; also bounds ports, which come from a plan
   if (steps.empty()) return error(error_code::usage, "a fused group has no ops");
   for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (i == 0 && steps[0].op != nullptr && dynamic_cast<elementwise_kernel*>(steps[0].op.get()) == nullptr && steps[0].type != steps.back().type)
+      return error(error_code::usage, fmt::format("the first op of a fused group writes {} into a result of {}", to_string(steps[0].type),
+                                                  to_string(steps.back().type)));
     if (steps[i].op == nullptr) return error(error_code::usage, fmt::format("op {} of a fused group has no kernel", i));
     if (i > 0 && dynamic_cast<elementwise_kernel*>(steps[i].op.get()) == nullptr)
       return error(error_code::usage,

@@ -5,7 +5,7 @@
 // tile by tile, so that intermediate results stay in the cache and never become tensors.
 //
 // FK-1  Bits equal those of the separate kernels.
-// FK-2  The last step's output 0 is the group's only output; all steps' outputs have its shape.
+// FK-2  The last step's output 0 is the group's only output; all steps' outputs have its shape, each its own element type.
 // FK-3  outputs[0] never aliases an input: a fused group does not run in place.
 
 #include "devices/kernel.hpp"
@@ -20,6 +20,7 @@ namespace troupe {
 struct fused_step {
   std::unique_ptr<kernel> op;          // from the host's table
   std::vector<std::int32_t> operands;  // >= 0: input port of the group; < 0: output 0 of step -1 - operand
+  dtype type = dtype::f32;             // of its result
 };
 
 // Errors: no steps, a step behind the first that is not element-wise, an operand that is not earlier.

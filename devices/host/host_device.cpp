@@ -47,9 +47,14 @@ void set_up_kernel_thread() noexcept {
 
 kernel_table make_host_kernels() {
   kernel_table table;
-  host::add_elementwise_kernels(table);
+  host::add_arithmetic_kernels(table);
+  host::add_math_kernels(table);
+  host::add_activation_kernels(table);
+  host::add_comparison_kernels(table);
   host::add_matmul_kernel(table);
   host::add_reduction_kernels(table);
+  host::add_layout_kernels(table);
+  host::add_indexing_kernels(table);
   host::add_loss_kernels(table);
   host::add_source_kernels(table);
   return table;

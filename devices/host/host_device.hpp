@@ -40,19 +40,17 @@ class host_device {
 // for ever, at a hundred times the price of an addition.
 void set_up_kernel_thread() noexcept;
 
-// Every op that the host can run, by name. f32, where nothing else is said; element-wise ops take f64 as well.
+// Every op that the host can run, by name: a file per family in ops/. What they take is said by runtime/ops.hpp and checked by the shape
+// rules; what follows is the order of operations, where it decides about bits.
 //
-//   constant(attr value) -> f32 []                            matmul(a, b; attrs transpose_a, transpose_b)
-//   add sub mul maximum(a, b)        b: a's shape, [last dim of a] or []
-//   neg relu sigmoid tanh(x)         relu_grad sigmoid_grad tanh_grad(dy, y)
-//   maximum_grad(dy, a, b; attr side 0|1: of a or of b; equal elements belong to a; b has a's shape or is broadcast)
-//   reduce_sum_rows [n,m] -> [m]     row after row
-//   reduce_sum -> []                 16 partial sums of every 16th element, then those pairwise: k with k+8, k+4, k+2, k+1
-//   broadcast_like(x, like)          x: a scalar, [last dim] or like's shape
-//   argmax [n,m] -> i32 [n]          first of equals
-//   count_correct(logits, labels i32) -> i64 []
-//   softmax_cross_entropy(logits [n,c], labels i32 [n], scale []) -> loss [], dlogits [n,c]
-//   idx_batch -> images f32 [b, rows*columns], labels i32 [b], scale f32 []
+//   add sub mul ... where cast       each element by itself: equal operands, equal bits, wherever it stands (K-2)
+//   reduce_sum, along rows           per 4096 elements 16 partial sums of every 16th element, then those pairwise: k with k+8, k+4, k+2, k+1
+//   reduce_sum, along columns        per 256 rows row after row
+//                                    both: these in f64 (of f32), one after the other
+//   scatter_add, put_last            in the order of the indices
+//   cumulative_sum                   one after the other
+//   softmax_cross_entropy            rows one after the other, in f64
+//   matmul                           by oneDNN, on one thread
 kernel_table make_host_kernels();
 
 }  // namespace troupe

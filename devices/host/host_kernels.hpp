@@ -11,9 +11,14 @@
 
 namespace troupe::host {
 
-void add_elementwise_kernels(kernel_table& table);
+void add_arithmetic_kernels(kernel_table& table);
+void add_math_kernels(kernel_table& table);
+void add_activation_kernels(kernel_table& table);
+void add_comparison_kernels(kernel_table& table);
 void add_matmul_kernel(kernel_table& table);
 void add_reduction_kernels(kernel_table& table);
+void add_layout_kernels(kernel_table& table);
+void add_indexing_kernels(kernel_table& table);
 void add_loss_kernels(kernel_table& table);
 void add_source_kernels(kernel_table& table);
 

@@ -1,12 +1,13 @@
 #pragma once
-// exp, log, tanh and the logistic function for f32, written so that GCC vectorises a loop over them.
+// exp, log, pow, erf, tanh and the logistic function for f32, written so that GCC vectorises a loop over them.
 //
 // Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a vector body, in a
 // tail and alone, with every instruction set (K-2). GCC needs -fno-trapping-math to vectorise the selects (cmake target
-// troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c).
+// troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c), where nothing else is said.
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 namespace troupe::vector_math {
 
@@ -52,6 +53,120 @@ inline float log(float x) noexcept {
   p = p * m + 3.3333331174e-1F;
   const float y = p * m * z + n * -2.12194440e-4F - 0.5F * z;
   return (m + y) + n * 0.693359375F;
+}
+
+// Within 2 ulp of ln x for every x: -infinity of 0, NaN of negative numbers.
+inline float log_of_any(float x) noexcept {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float y = log(x);
+  const float of_edges = x > 0.0F ? x : (x == 0.0F ? -infinity : std::numeric_limits<float>::quiet_NaN());
+  return x > 0.0F && x < infinity ? y : of_edges;
+}
+
+// Within 4 ulp of erfc x for 1 <= x <= 9.2, 0 beyond: t exp(P(t) - x^2) with t = 1 / (1 + x/2), where P interpolates at Chebyshev's
+// nodes to 4e-9. x^2 is taken apart so that its rounding, which exp would magnify, is not lost.
+inline float erfc_from_1(float x) noexcept {
+  x = x > 10.0F ? 10.0F : x;
+  const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xfffff000U);  // its square is exact
+  const float low = (x - high) * (x + high);
+  const float t = 1.0F / (1.0F + 0.5F * x);
+  float p = -2.4997221423e-1F;
+  p = p * t + 6.7687310295e-1F;
+  p = p * t - 4.9716988222e-1F;
+  p = p * t - 2.8016265581e-2F;
+  p = p * t - 9.1343552798e-2F;
+  p = p * t + 7.7246900986e-2F;
+  p = p * t + 3.7680052591e-1F;
+  p = p * t + 9.9978736270e-1F;
+  p = p * t - 1.2655026171F;
+  return t * exp(-high * high) * exp(p - low);
+}
+
+// Within 2 ulp of erf x for |x| <= 1: an odd polynomial that interpolates at Chebyshev's nodes to 1.3e-9.
+inline float erf_to_1(float x) noexcept {
+  const float z = x * x;
+  float p = 7.8758750627e-5F;
+  p = p * z - 8.0168642872e-4F;
+  p = p * z + 5.1890874234e-3F;
+  p = p * z - 2.6854212011e-2F;
+  p = p * z + 1.1283594715e-1F;
+  p = p * z - 3.7612626667e-1F;
+  p = p * z + 1.2837916580e-1F;  // 2 / sqrt(pi) without its 1
+  return x + x * p;
+}
+
+inline float erf(float x) noexcept {
+  const float size = x < 0.0F ? -x : x;
+  const float far = 1.0F - erfc_from_1(size);
+  const float signed_far = x < 0.0F ? -far : far;
+  const float near = erf_to_1(x);
+  return size < 1.0F || x != x ? near : signed_far;
+}
+
+// The normal distribution function, also where it is small: erfc(-x / sqrt 2) / 2.
+inline float normal_cdf(float x) noexcept {
+  const float z = x * 0.70710678F;
+  const float size = z < 0.0F ? -z : z;
+  const float tail = 0.5F * erfc_from_1(size);
+  const float signed_far = z < 0.0F ? tail : 1.0F - tail;
+  const float near = 0.5F + 0.5F * erf_to_1(z);
+  return size < 1.0F || x != x ? near : signed_far;
+}
+
+// Within 1 ulp of a^b, and its special values as C's pow has them. In f64, since exp magnifies errors of its argument: ln a by
+// the series of atanh, e^y by its own, both to 1e-11.
+inline float pow(float a, float b) noexcept {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double base = a < 0.0F ? -static_cast<double>(a) : static_cast<double>(a);
+  const double exponent = static_cast<double>(b);
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(base);
+  const std::uint64_t shift = ((bits - 0x3fe6a09e667f3bcdU) >> 52U) << 52U;  // of sqrt(1/2): m is in [sqrt(1/2), sqrt(2))
+  const double m = std::bit_cast<double>(bits - shift);
+  // The exponent as a number: its 12 bits, signed, in the mantissa of 1.5 * 2^52.
+  const double n = std::bit_cast<double>(((shift >> 52U) ^ 0x800U) + 0x4338000000000000U - 0x800U) - 0x1.8p52;
+  const double s = (m - 1.0) / (m + 1.0), z = s * s;
+  double l = 1.0 / 15;
+  l = l * z + 1.0 / 13;
+  l = l * z + 1.0 / 11;
+  l = l * z + 1.0 / 9;
+  l = l * z + 1.0 / 7;
+  l = l * z + 1.0 / 5;
+  l = l * z + 1.0 / 3;
+  l = l * z + 1.0;
+  double log_base = n * 0.69314718055994530942 + 2.0 * s * l;
+  log_base = base == 0.0 ? -1e30 : log_base;
+  log_base = base == infinity ? 1e30 : log_base;
+  double y = exponent * log_base;
+  y = y < -110.0 ? -110.0 : y;
+  y = y > 90.0 ? 90.0 : y;
+  const double shifted = y * 1.44269504088896340736 + 0x1.8p52;
+  const double k = shifted - 0x1.8p52;
+  const double r = y - k * 0.69314718055994530942;
+  double e = 1.0 / 39916800;
+  e = e * r + 1.0 / 3628800;
+  e = e * r + 1.0 / 362880;
+  e = e * r + 1.0 / 40320;
+  e = e * r + 1.0 / 5040;
+  e = e * r + 1.0 / 720;
+  e = e * r + 1.0 / 120;
+  e = e * r + 1.0 / 24;
+  e = e * r + 1.0 / 6;
+  e = e * r + 0.5;
+  e = e * r + 1.0;
+  e = e * r + 1.0;
+  const auto power = static_cast<std::uint64_t>(std::bit_cast<std::uint64_t>(shifted) << 52U);
+  const auto result = static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(e) + power));
+  // Whether b is whole, and odd: adding 2^52 rounds to whole numbers; larger ones are even.
+  const double size = exponent < 0.0 ? -exponent : exponent;
+  const double whole = size < 0x1p31 ? (size + 0x1p52) - 0x1p52 : size;
+  const double halved = size < 0x1p31 ? (size * 0.5 + 0x1p52) - 0x1p52 : size * 0.5;
+  const bool is_whole = whole == size, is_odd = is_whole && halved * 2.0 != size && size < 0x1p31;
+  const bool is_negative = std::bit_cast<std::uint32_t>(a) >> 31U != 0;
+  const float with_sign = is_negative && is_odd ? -result : result;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const bool is_real = !(a < 0.0F) || is_whole || base == infinity;
+  const float of_numbers = a != a || b != b || !is_real ? nan : with_sign;
+  return b == 0.0F || a == 1.0F || (a == -1.0F && size == infinity) ? 1.0F : of_numbers;
 }
 
 inline float sigmoid(float x) noexcept { return 1.0F / (1.0F + exp(-x)); }

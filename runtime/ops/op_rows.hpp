@@ -14,18 +14,22 @@
 
 namespace troupe::ops {
 
-void add_sources(op_table& t);  // input, variable, constant
+void add_sources(op_table& t);  // input, variable, constant; read, after, stop_gradient
 void add_idx_batch(op_table& t);
-void add_elementwise(op_table& t);  // add, relu, relu_grad, ...
+void add_arithmetic(op_table& t);   // add, pow, ...
+void add_math(op_table& t);         // exp, sqrt, ...
+void add_activations(op_table& t);  // relu, gelu, relu_grad, ...
+void add_comparisons(op_table& t);  // less, logical_and, where, cast, ...
 void add_matmul(op_table& t);
-void add_reductions(op_table& t);  // reduce_sum, broadcast_like, argmax, ...
-void add_losses(op_table& t);      // softmax_cross_entropy, count_correct
+void add_reductions(op_table& t);   // reduce_sum, argmax, broadcast_like, ...
+void add_layout(op_table& t);       // reshape, transpose, slice, concat, ...
+void add_indexing(op_table& t);     // gather, one_hot, top_k, ...
+void add_losses(op_table& t);       // softmax_cross_entropy, count_correct
 
 using specs = std::vector<tensor_spec>;
 
 // "a f32[128?, 784], b f32[10]: RULE", as an error of the user's.
-inline error misfit(std::span<const tensor_spec> inputs, std::initializer_list<std::string_view> names,
-                    std::string_view rule) {
+inline error misfit(std::span<const tensor_spec> inputs, std::span<const std::string_view> names, std::string_view rule) {
   std::string text;
   auto name = names.begin();
   for (const auto& s : inputs) {
@@ -36,19 +40,24 @@ inline error misfit(std::span<const tensor_spec> inputs, std::initializer_list<s
   return error(error_code::usage, text.empty() ? std::string(rule) : fmt::format("{}: {}", text, rule));
 }
 
+inline error misfit(std::span<const tensor_spec> inputs, std::initializer_list<std::string_view> names, std::string_view rule) {
+  return misfit(inputs, std::span(names.begin(), names.size()), rule);
+}
+
+// Of ops whose result does not change with the operands, or jumps.
+inline std::vector<value> no_gradient(graph&, const graph_node& n, std::span<const value>) { return std::vector<value>(n.inputs.size()); }
+
 // Appends an op to the graph that the operands belong to. Operands that are invalid because of an earlier error give an
 // invalid value; operands that never were of any graph are an error, if any other one is.
-inline value append(std::string_view type, std::initializer_list<value> operands, attributes attrs,
-                    const source_location& where) {
+inline value append(std::string_view type, std::span<const value> operands, attributes attrs, const source_location& where) {
   graph* owner = nullptr;
   for (const auto& v : operands)
     if (v.is_valid()) owner = v.owner;
   if (owner == nullptr) return {};
-  return owner->add(std::string(type), std::span(operands.begin(), operands.size()), std::move(attrs), type, where);
+  return owner->add(std::string(type), operands, std::move(attrs), type, where);
 }
-
-inline bool is_floating(const tensor_spec& s) noexcept {
-  return s.type == dtype::f32 || s.type == dtype::f64;
+inline value append(std::string_view type, std::initializer_list<value> operands, attributes attrs, const source_location& where) {
+  return append(type, std::span(operands.begin(), operands.size()), std::move(attrs), where);
 }
 
 inline tensor_spec scalar(dtype type) {

@@ -8,9 +8,14 @@ op_table make_op_table() {
   op_table t;
   ops::add_sources(t);
   ops::add_idx_batch(t);
-  ops::add_elementwise(t);
+  ops::add_arithmetic(t);
+  ops::add_math(t);
+  ops::add_activations(t);
+  ops::add_comparisons(t);
   ops::add_matmul(t);
   ops::add_reductions(t);
+  ops::add_layout(t);
+  ops::add_indexing(t);
   ops::add_losses(t);
   return t;
 }

@@ -1,71 +1,174 @@
-// Sums, their opposite (broadcast_like), and the index of the largest.
+// Reductions over any axes, what turns them back (broadcast_like, expand_dims), and the index of the largest.
 
-#include "runtime/ops/op_rows.hpp"
+#include "runtime/ops/rules.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace troupe {
 namespace ops {
 namespace {
 
-tensor_spec without_first(const tensor_spec& s) {
-  return {s.type, *shape::from(std::array{s.shape[1]})};
+// Axes from 0 in ascending order, none given: all. An error: an axis that x does not have, or one named twice.
+result<std::vector<std::int64_t>> axes_of(std::vector<std::int64_t> axes, std::size_t rank, bool none_is_all) {
+  const auto n = static_cast<std::int64_t>(rank);
+  if (axes.empty() && none_is_all)
+    for (std::int64_t i = 0; i < n; ++i) axes.push_back(i);
+  for (auto& a : axes) {
+    if (a < -n || a >= n) return error(error_code::usage, fmt::format("there is no axis {} of {} dimensions", a, n));
+    if (a < 0) a += n;
+  }
+  std::sort(axes.begin(), axes.end());
+  if (const auto twice = std::adjacent_find(axes.begin(), axes.end()); twice != axes.end())
+    return error(error_code::usage, fmt::format("axis {} is named twice", *twice));
+  return axes;
 }
 
-result<specs> sum_rows_shapes(const attributes&, std::span<const tensor_spec> in, const tag*) {
-  if (in[0].type != dtype::f32 || in[0].shape.rank() != 2) return misfit(in, {"x"}, "must be an f32 matrix (rank 2)");
-  return specs{without_first(in[0])};
+tensor_spec reduced(const tensor_spec& x, const std::vector<std::int64_t>& axes, bool keep) {
+  std::array<dim, shape::rank_max> dims{};
+  std::size_t rank = 0;
+  for (std::size_t i = 0; i < x.shape.rank(); ++i) {
+    const bool is_reduced = std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i));
+    if (!is_reduced) dims[rank++] = x.shape[i];
+    if (is_reduced && keep) dims[rank++] = {1, 0};
+  }
+  return {x.type, *shape::from(std::span(dims).first(rank))};
 }
 
-result<specs> sum_shapes(const attributes&, std::span<const tensor_spec> in, const tag*) {
-  if (in[0].type != dtype::f32) return misfit(in, {"x"}, "must be f32");
-  return specs{scalar(dtype::f32)};
+shape_rule reduction(dtype_set types) {
+  return [types](const attributes& attrs, std::span<const tensor_spec> in, const tag*) -> result<specs> {
+    if (!types.has(in[0].type)) return misfit(in, {"x"}, fmt::format("the element type must be {}", to_string(types)));
+    const auto axes = axes_of(attrs.integers("axes"), in[0].shape.rank(), true);
+    if (!axes) return misfit(in, {"x"}, axes.error().message());
+    return specs{reduced(in[0], *axes, attrs.integer("keep") != 0)};
+  };
+}
+
+result<specs> count_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
+  if (!numbers.has(in[0].type)) return misfit(in, {"x"}, fmt::format("the element type must be {}", to_string(numbers)));
+  if (const auto axes = axes_of(attrs.integers("axes"), in[0].shape.rank(), true); !axes) return misfit(in, {"x"}, axes.error().message());
+  return specs{scalar(in[0].type)};
+}
+
+result<specs> arg_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag* at) {
+  const auto& x = in[0];
+  if (!numbers.has(x.type)) return misfit(in, {"x"}, fmt::format("the element type must be {}", to_string(numbers)));
+  const auto axes = axes_of({attrs.integer("axis", -1)}, x.shape.rank(), false);
+  if (!axes) return misfit(in, {"x"}, axes.error().message());
+  const auto along = x.shape[static_cast<std::size_t>(axes->front())];
+  if (along.size < 1 && (along.symbol == 0 || at == nullptr)) return misfit(in, {"x"}, "there is no largest or smallest of no elements");
+  if (along.size > 0x7fffffff) return misfit(in, {"x"}, "the axis is longer than i32 can count");
+  auto out = reduced(x, *axes, false);
+  out.type = dtype::i32;
+  return specs{out};
 }
 
 result<specs> broadcast_shapes(const attributes&, std::span<const tensor_spec> in, const tag*) {
-  const auto &x = in[0].shape, &like = in[1].shape;
-  if (in[0].type != dtype::f32 || in[1].type != dtype::f32) return misfit(in, {"x", "like"}, "both must be f32");
-  const bool fits = x == like || x.rank() == 0 || (x.rank() == 1 && like.rank() >= 1 && like[like.rank() - 1] == x[0]);
-  if (!fits)
-    return misfit(in, {"x", "like"}, "x must be a scalar, or have the shape of the other or of its last dimension");
+  if (in[0].type != in[1].type) return misfit(in, {"x", "like"}, "operands must have one element type");
+  const auto both = broadcast(in[0].shape, in[1].shape);
+  if (!both || *both != in[1].shape) return misfit(in, {"x", "like"}, "x cannot be broadcast to the shape of the other");
   return specs{in[1]};
 }
 
-result<specs> argmax_shapes(const attributes&, std::span<const tensor_spec> in, const tag*) {
-  if (in[0].type != dtype::f32 || in[0].shape.rank() != 2) return misfit(in, {"x"}, "must be an f32 matrix (rank 2)");
-  if (in[0].shape.size(1) < 1) return misfit(in, {"x"}, "rows must not be empty");
-  return specs{tensor_spec{dtype::i32, *shape::from(std::array{in[0].shape[0]})}};
+result<specs> expand_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
+  const auto wanted = attrs.integers("axes");
+  const auto rank = in[0].shape.rank() + wanted.size();
+  if (rank > shape::rank_max) return misfit(in, {"x"}, fmt::format("a result of {} dimensions has more than {}", rank, shape::rank_max));
+  const auto axes = axes_of(wanted, rank, false);
+  if (!axes) return misfit(in, {"x"}, axes.error().message());
+  std::array<dim, shape::rank_max> dims{};
+  std::size_t from = 0;
+  for (std::size_t i = 0; i < rank; ++i)
+    dims[i] = std::binary_search(axes->begin(), axes->end(), static_cast<std::int64_t>(i)) ? dim{1, 0} : in[0].shape[from++];
+  return specs{{in[0].type, *shape::from(std::span(dims).first(rank))}};
 }
 
-std::vector<value> sum_gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  return {append("broadcast_like", {dy[0], n.inputs[0]}, {}, n.source)};
+attributes axes_and(std::vector<std::int64_t> axes, bool keep) {
+  attributes attrs{{"keep", std::int64_t{keep}}};
+  if (!axes.empty()) attrs.set("axes", std::move(axes));
+  return attrs;
 }
 
-std::vector<value> broadcast_gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  const auto &x = n.inputs[0].spec().shape, &like = n.inputs[1].spec().shape;
-  if (x == like) return {dy[0], value{}};
-  return {x.rank() == 0 ? reduce_sum(dy[0], n.source) : reduce_sum_rows(dy[0], n.source), value{}};
+// What was reduced, with the reduced dimensions as ones again, so that it can be broadcast to x.
+value with_ones(value reduced, const graph_node& n) {
+  const auto& x = n.inputs[0].spec().shape;
+  if (!reduced.is_valid() || n.attrs.integer("keep") != 0 || reduced.spec().shape.rank() == x.rank() || reduced.spec().shape.rank() == 0) return reduced;
+  return expand_dims(reduced, *axes_of(n.attrs.integers("axes"), x.rank(), true), n.source);
+}
+
+gradients sum_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {broadcast_like(with_ones(dy[0], n), n.inputs[0], n.source)};
+}
+
+// In equal parts to all that are the largest.
+gradients extreme_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
+  const auto& x = n.inputs[0];
+  const auto y = with_ones(value{&g, n.index, 0}, n);
+  const auto is_it = cast(equal(x, y, n.source), x.spec().type, n.source);
+  const auto share = div(with_ones(dy[0], n), reduce_sum(is_it, n.attrs.integers("axes"), true, n.source), n.source);
+  return {mul(is_it, share, n.source)};
+}
+
+gradients broadcast_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {sum_to(dy[0], n.inputs[0], n.source), value{}};
+}
+
+// The ones sum away.
+gradients expand_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {reduce_sum(dy[0], n.attrs.integers("axes"), false, n.source)};
+}
+
+value reduce(std::string_view type, value x, std::vector<std::int64_t> axes, bool keep, const source_location& where) {
+  return append(type, {x}, axes_and(std::move(axes), keep), where);
 }
 
 }  // namespace
 
 void add_reductions(op_table& t) {
-  t.add("reduce_sum_rows", {.inputs = 1, .shapes = sum_rows_shapes, .gradient = sum_gradient});
-  t.add("reduce_sum", {.inputs = 1, .shapes = sum_shapes, .gradient = sum_gradient});
-  t.add("broadcast_like", {.inputs = 2, .shapes = broadcast_shapes, .gradient = broadcast_gradient});
-  t.add("argmax", {.inputs = 1, .shapes = argmax_shapes, .gradient = {}});
+  const auto row = [&](const char* name, dtype_set types, gradient_rule gradient) {
+    t.add(name, {.inputs = 1, .shapes = reduction(types), .gradient = std::move(gradient), .types = types});
+  };
+  row("reduce_sum", numbers, sum_gradient);
+  row("reduce_max", numbers, extreme_gradient);
+  row("reduce_min", numbers, extreme_gradient);
+  row("reduce_any", {dtype::boolean}, no_gradient);
+  row("reduce_all", {dtype::boolean}, no_gradient);
+  t.add("element_count", {.inputs = 1, .shapes = count_shapes, .gradient = no_gradient, .types = numbers});
+  t.add("argmax", {.inputs = 1, .shapes = arg_shapes, .gradient = no_gradient, .types = numbers});
+  t.add("argmin", {.inputs = 1, .shapes = arg_shapes, .gradient = no_gradient, .types = numbers});
+  t.add("broadcast_like", {.inputs = 2, .shapes = broadcast_shapes, .gradient = broadcast_gradient, .is_elementwise = true, .types = all_types});
+  t.add("expand_dims", {.inputs = 1, .shapes = expand_shapes, .gradient = expand_gradient, .types = all_types});
 }
 
 }  // namespace ops
 
-value reduce_sum_rows(value x, source_location where) {
-  return ops::append("reduce_sum_rows", {x}, {}, where);
+value reduce_sum(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_sum", x, std::move(axes), keep, where); }
+value reduce_max(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_max", x, std::move(axes), keep, where); }
+value reduce_min(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_min", x, std::move(axes), keep, where); }
+value reduce_any(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_any", x, std::move(axes), keep, where); }
+value reduce_all(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_all", x, std::move(axes), keep, where); }
+value reduce_mean(value x, std::vector<std::int64_t> axes, bool keep, source_location where) {
+  return div(reduce_sum(x, axes, keep, where), element_count(x, axes, where), where);
 }
-value reduce_sum(value x, source_location where) {
-  return ops::append("reduce_sum", {x}, {}, where);
+value reduce_log_sum_exp(value x, std::vector<std::int64_t> axes, bool keep, source_location where) {
+  // The largest is taken away before, so that nothing overflows; it cancels out of the gradient. Infinite ones are not taken away.
+  const auto largest = stop_gradient(reduce_max(x, axes, true, where), where);
+  const auto zero = ops::number(x, 0, where);
+  const auto shift = troupe::where(equal(sub(largest, largest, where), zero, where), largest, zero, where);
+  const auto y = add(log(reduce_sum(exp(sub(x, shift, where), where), axes, true, where), where), shift, where);
+  if (keep || !y.is_valid()) return y;
+  return reduce_sum(y, axes, false, where);  // over ones
 }
-value argmax(value x, source_location where) {
-  return ops::append("argmax", {x}, {}, where);
+value argmax(value x, std::int64_t axis, source_location where) { return ops::append("argmax", {x}, attributes{{"axis", axis}}, where); }
+value argmin(value x, std::int64_t axis, source_location where) { return ops::append("argmin", {x}, attributes{{"axis", axis}}, where); }
+value element_count(value x, std::vector<std::int64_t> axes, source_location where) {
+  attributes attrs;
+  if (!axes.empty()) attrs.set("axes", std::move(axes));
+  return ops::append("element_count", {x}, std::move(attrs), where);
+}
+value broadcast_like(value x, value like, source_location where) { return ops::append("broadcast_like", {x, like}, {}, where); }
+value expand_dims(value x, std::vector<std::int64_t> axes, source_location where) {
+  return ops::append("expand_dims", {x}, attributes{{"axes", std::move(axes)}}, where);
 }
 
 }  // namespace troupe

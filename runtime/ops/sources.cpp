@@ -33,6 +33,24 @@ result<tensor_spec> spec_of(const attributes& attrs) {
   return tensor_spec{static_cast<dtype>(type), *s};
 }
 
+namespace {
+
+result<specs> constant_spec(dtype type, double value) {
+  const auto fits = [&] {
+    switch (type) {
+      case dtype::i32: return value >= -0x1p31 && value < 0x1p31 && value == std::trunc(value);
+      case dtype::i64: return value >= -0x1p53 && value <= 0x1p53 && value == std::trunc(value);  // f64 has no others
+      case dtype::u8: return value >= 0 && value <= 255 && value == std::trunc(value);
+      case dtype::boolean: return value == 0 || value == 1;
+      default: return true;
+    }
+  }();
+  if (!fits) return error(error_code::usage, fmt::format("a constant of {} cannot be {}", to_string(type), value));
+  return specs{scalar(type)};
+}
+
+}  // namespace
+
 void add_sources(op_table& t) {
   const auto from_attributes = [](const attributes& attrs, std::span<const tensor_spec>, const tag*) -> result<specs> {
     auto spec = spec_of(attrs);
@@ -54,10 +72,24 @@ void add_sources(op_table& t) {
   t.add("constant", {.inputs = 0,
                      .shapes = [](const attributes& attrs, std::span<const tensor_spec>, const tag*) -> result<specs> {
                        if (!attrs.has("value")) return error(error_code::usage, "a constant needs its value");
-                       return specs{scalar(dtype::f32)};
+                       const auto type = attrs.integer("dtype");
+                       if (type < 0 || type >= dtype_count) return error(error_code::usage, fmt::format("a constant has no element type {}", type));
+                       return constant_spec(static_cast<dtype>(type), attrs.real("value"));
                      },
                      .gradient = {},
                      .is_source = true});
+  const auto forward = [&](const char* name, gradient_rule gradient) {
+    t.add(name, {.inputs = 1,
+                 .shapes = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> { return specs{in[0]}; },
+                 .gradient = std::move(gradient),
+                 .is_forwarding = true,
+                 .types = all_types});
+  };
+  // What a worker sees of a variable: the version that its shard sent, for everybody who uses it in that step.
+  forward("read", {});
+  // Operand 0, once all others are there: the compiler adds those that must have come before (runtime/passes/replicate.cpp).
+  forward("after", {});
+  forward("stop_gradient", no_gradient);
 }
 
 }  // namespace ops
@@ -79,8 +111,14 @@ value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::st
   return v;
 }
 
-value constant(graph& g, float scalar, std::string_view name, source_location where) {
-  return g.add("constant", {}, attributes{{"value", static_cast<double>(scalar)}}, name, where);
+value constant(graph& g, double scalar, dtype type, std::string_view name, source_location where) {
+  attributes attrs{{"value", scalar}};
+  if (type != dtype::f32) attrs.set("dtype", std::int64_t{static_cast<std::uint8_t>(type)});
+  return g.add("constant", {}, std::move(attrs), name, where);
 }
+value constant(graph& g, float scalar, std::string_view name, source_location where) {
+  return constant(g, static_cast<double>(scalar), dtype::f32, name, where);
+}
+value stop_gradient(value x, source_location where) { return ops::append("stop_gradient", {x}, {}, where); }
 
 }  // namespace troupe

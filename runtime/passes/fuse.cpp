@@ -37,7 +37,9 @@ class fuser {
   bool can_absorb(std::uint32_t consumer, std::uint32_t producer) const {
     if (!is_op(producer) || uses_[producer] != 1) return false;
     const auto &c = d_.actors[consumer], &p = d_.actors[producer];
-    if (p.planned.output_specs.size() != 1 || p.planned.output_specs[0] != c.planned.output_specs[0]) return false;
+    if (p.planned.output_specs.size() != 1 || p.planned.output_specs[0].shape != c.planned.output_specs[0].shape) return false;
+    // A first op that is not element-wise writes into the result of the group.
+    if (p.planned.output_specs[0].type != c.planned.output_specs[0].type && !is_headless(producer)) return false;
     if (p.device != c.device || p.owner != c.owner || p.index != c.index) return false;
     const auto* row = table_.find(p.planned.ops[0].type);
     return row != nullptr && !row->is_source && !row->is_forwarding;

@@ -24,10 +24,9 @@ std::vector<bool> dependants(const graph& g, std::uint32_t last, std::span<const
 
 result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {
   if (!loss.is_valid() || loss.owner != &g) return error(error_code::usage, "the loss is not a value of this graph");
-  if (loss.spec() != tensor_spec{dtype::f32, shape{}}) {
+  if (!floating.has(loss.spec().type) || loss.spec().shape.rank() != 0) {
     const auto& n = g.node(loss.node);
-    return error(error_code::usage,
-                 fmt::format("loss '{}' is {}, but must be a scalar f32[]", n.name, to_string(loss.spec())))
+    return error(error_code::usage, fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec())))
         .at(n.source);
   }
   for (const auto& v : with_respect_to)
@@ -57,7 +56,7 @@ std::vector<value> gradients(graph& g, value loss, std::span<const value> with_r
   {
     const auto scope = g.name_scope("gradients");
     const auto where = g.node(last).source;
-    accumulate(loss, constant(g, 1, "one", where), where);
+    accumulate(loss, constant(g, 1.0, loss.spec().type, "one", where), where);
   }
   for (auto i = last + 1; i-- > 0;) {
     if (!depends[i] || sums[i].empty() || g.node(i).inputs.empty()) continue;

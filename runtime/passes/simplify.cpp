@@ -10,8 +10,7 @@ bool is_constant(const flow& f, op_ref r, double number) {
   return op.type == "constant" && op.attrs.real("value", number + 1) == number;
 }
 
-// What the only output of `op` equals, if it is that of another op. Constants are scalars, so that a constant first
-// operand can only be left out where the second one is a scalar, too.
+// What the only output of `op` equals, if it is that of another op. Constants are scalars, so that they never make a result larger.
 std::optional<op_ref> equivalent(const flow& f, const flow_op& op) {
   if (op.type == "neg") {
     const auto& inner = f.ops[op.inputs[0].op];

@@ -1,5 +1,6 @@
 #include "tests/devices/kernel_harness.hpp"
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -71,13 +72,122 @@ BOOST_AUTO_TEST_CASE(gradients_follow_from_the_result) {
   BOOST_TEST(values_of(host.one("tanh_grad", {dy, y}, dy.spec())) == (std::vector<float>{3, 3.75F, 0}));
 }
 
-BOOST_AUTO_TEST_CASE(the_gradient_of_maximum_goes_to_a_where_elements_are_equal) {
+// Every op of the family on random shapes that are broadcast to each other, against a plain loop.
+BOOST_AUTO_TEST_CASE(EW_1_operands_are_broadcast_by_the_rules_of_NumPy) {
   kernel_harness host;
-  const auto dy = tensor::of({1, 2, 3, 4}, {2, 2}), a = tensor::of({1, 2, 3, 4}, {2, 2}), b = tensor::of({2, 2}, {2});
-  BOOST_TEST(values_of(host.one("maximum_grad", {dy, a, b}, dy.spec(), {{"side", std::int64_t{0}}})) ==
-             (std::vector<float>{0, 2, 3, 4}));
-  BOOST_TEST(values_of(host.one("maximum_grad", {dy, a, b}, dy.spec(), {{"side", std::int64_t{1}}})) ==
-             (std::vector<float>{1, 0, 0, 0}));
+  std::mt19937 bits(17);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto rank = bits() % 6;
+    std::array<dim, shape::rank_max> out{}, a{}, b{}, c{};
+    for (std::size_t i = 0; i < rank; ++i) {
+      out[i] = {static_cast<std::int64_t>(bits() % 8 == 0 ? bits() % 20 : bits() % 4 + (bits() % 16 == 0 ? 0 : 1)), 0};
+      // At least one has the size of the result.
+      const auto who = bits() % 7 + 1;
+      a[i] = (who & 1U) != 0 ? out[i] : dim{1, 0};
+      b[i] = (who & 2U) != 0 ? out[i] : dim{1, 0};
+      c[i] = (who & 4U) != 0 ? out[i] : dim{1, 0};
+    }
+    // Leading ones may be left out.
+    const auto made = [&](const auto& dims) {
+      std::size_t skip = 0;
+      while (skip < rank && dims[skip].size == 1 && bits() % 2 == 0) ++skip;
+      return *shape::from(std::span(dims).subspan(skip, rank - skip));
+    };
+    const auto result = *shape::from(std::span(out).first(rank));
+    const auto drawn = [&](const shape& s) {
+      auto t = tensor::make({dtype::f32, s});
+      for (std::int64_t i = 0; i < t.elements(); ++i) t.data<float>()[i] = static_cast<float>(bits() % 1000);
+      return t;
+    };
+    const std::vector<tensor> operands{drawn(made(a)), drawn(made(b)), drawn(made(c))};
+    const auto got = host.one("fused_multiply_add", operands, {dtype::f32, result});
+    for (std::int64_t i = 0; i < got.elements(); ++i) {
+      std::array<float, 3> x{};
+      for (std::size_t k = 0; k < 3; ++k) {
+        const auto& s = operands[k].shape();
+        std::int64_t rest = i, at = 0, step = 1;
+        for (std::size_t from_end = 1; from_end <= rank; ++from_end) {
+          const auto size = result.size(rank - from_end), position = rest % size;
+          rest /= size;
+          if (from_end > s.rank()) continue;
+          const auto own = s.size(s.rank() - from_end);
+          at += own == 1 ? 0 : position * step;
+          step *= own;
+        }
+        x[k] = operands[k].data<float>()[at];
+      }
+      BOOST_TEST_REQUIRE(got.data<float>()[i] == std::fma(x[0], x[1], x[2]));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(whole_numbers_wrap_around) {
+  kernel_harness host;
+  constexpr auto most = std::numeric_limits<std::int32_t>::max(), least = std::numeric_limits<std::int32_t>::min();
+  const auto a = tensor_of<std::int32_t>({most, least, -7}, {3}, dtype::i32), b = tensor_of<std::int32_t>({1, -1, 2}, {3}, dtype::i32);
+  using ints = std::vector<std::int32_t>;
+  BOOST_TEST(values_of<std::int32_t>(host.one("add", {a, b}, a.spec())) == (ints{least, most, -5}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("mul", {a, b}, a.spec())) == (ints{most, least, -14}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("neg", {a}, a.spec())) == (ints{-most, least, 7}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("abs", {a}, a.spec())) == (ints{most, least, 7}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("maximum", {a, b}, a.spec())) == (ints{most, -1, 2}));
+}
+
+BOOST_AUTO_TEST_CASE(comparisons_give_truth_values_and_where_chooses_by_them) {
+  kernel_harness host;
+  const auto a = tensor::of({1, 2, 3, nan_value}, {4}), b = tensor::of({2, 2, 2, 2}, {4});
+  const tensor_spec truth{dtype::boolean, {4}};
+  using bytes = std::vector<std::uint8_t>;
+  BOOST_TEST(values_of<std::uint8_t>(host.one("less", {a, b}, truth)) == (bytes{1, 0, 0, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("less_equal", {a, b}, truth)) == (bytes{1, 1, 0, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("greater", {a, b}, truth)) == (bytes{0, 0, 1, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("greater_equal", {a, b}, truth)) == (bytes{0, 1, 1, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("equal", {a, b}, truth)) == (bytes{0, 1, 0, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("not_equal", {a, b}, truth)) == (bytes{1, 0, 1, 1}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("is_nan", {a}, truth)) == (bytes{0, 0, 0, 1}));
+  const auto c = tensor_of<std::uint8_t>({1, 0, 255, 0}, {4}, dtype::boolean);  // what others sent may be any byte
+  BOOST_TEST(values_of<std::uint8_t>(host.one("logical_not", {c}, truth)) == (bytes{0, 1, 0, 1}));
+  BOOST_TEST(values_of(host.one("where", {c, b, tensor::of({9}, {})}, b.spec())) == (std::vector<float>{2, 9, 2, 9}));
+}
+
+BOOST_AUTO_TEST_CASE(conversions_to_whole_numbers_cut_off_and_stop_at_the_ends) {
+  kernel_harness host;
+  const auto x = tensor::of({1.9F, -1.9F, 3e9F, -3e9F, nan_value, INFINITY}, {6});
+  const auto to = [&](dtype t) { return host.one("cast", {x}, {t, {6}}, {{"to", std::int64_t{static_cast<std::uint8_t>(t)}}}); };
+  BOOST_TEST(values_of<std::int32_t>(to(dtype::i32)) == (std::vector<std::int32_t>{1, -1, 0x7fffffff, -0x7fffffff - 1, 0, 0x7fffffff}));
+  BOOST_TEST(values_of<std::uint8_t>(to(dtype::u8)) == (std::vector<std::uint8_t>{1, 0, 255, 0, 0, 255}));
+  BOOST_TEST(values_of<std::uint8_t>(to(dtype::boolean)) == (std::vector<std::uint8_t>{1, 1, 1, 1, 1, 1}));
+  BOOST_TEST(values_of<std::int64_t>(to(dtype::i64)) ==
+             (std::vector<std::int64_t>{1, -1, 3'000'000'000, -3'000'000'000, 0, std::numeric_limits<std::int64_t>::max()}));
+}
+
+BOOST_AUTO_TEST_CASE(every_number_of_16_bits_survives_the_way_to_f32_and_back) {
+  kernel_harness host;
+  for (const auto type : {dtype::f16, dtype::bf16}) {
+    auto all = tensor::make({type, {65536}});
+    for (std::int64_t i = 0; i < 65536; ++i) all.data<std::uint16_t>()[i] = static_cast<std::uint16_t>(i);
+    const auto wide = host.one("cast", {all}, {dtype::f32, {65536}});
+    const auto back = host.one("cast", {wide}, {type, {65536}});
+    for (std::int64_t i = 0; i < 65536; ++i) {
+      const float x = wide.data<float>()[i];
+      const bool is_negative = i >= 0x8000;
+      BOOST_TEST_REQUIRE(std::signbit(x) == is_negative);
+      if (std::isnan(x))
+        BOOST_TEST_REQUIRE(std::isnan(host.one("cast", {back}, {dtype::f32, {65536}}).data<float>()[i]));
+      else
+        BOOST_TEST_REQUIRE(back.data<std::uint16_t>()[i] == static_cast<std::uint16_t>(i));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(conversions_to_16_bits_round_to_nearest_and_ties_to_even) {
+  kernel_harness host;
+  const auto x = tensor::of({1, 1 + 0x1p-11F, 1 + 0x3p-11F, 65519, 65520, 0x1p-25F, 0x1.8p-24F, -2}, {8});
+  BOOST_TEST(values_of<std::uint16_t>(host.one("cast", {x}, {dtype::f16, {8}})) ==
+             (std::vector<std::uint16_t>{0x3c00, 0x3c00, 0x3c02, 0x7bff, 0x7c00, 0, 2, 0xc000}));
+  const auto y = tensor::of({1, 1 + 0x1p-8F, 1 + 0x3p-8F, 3.4e38F, 3.3961776e38F, -2}, {6});
+  BOOST_TEST(values_of<std::uint16_t>(host.one("cast", {y}, {dtype::bf16, {6}})) ==
+             (std::vector<std::uint16_t>{0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x7f80, 0xc000}));
 }
 
 BOOST_AUTO_TEST_CASE(not_a_number_stays_visible) {
@@ -105,7 +215,7 @@ BOOST_AUTO_TEST_CASE(K_1_in_place_gives_the_same_bits) {
   const std::vector<std::pair<const char*, std::vector<tensor>>> cases = {
       {"add", {a, b}},       {"mul", {a, bias}},       {"maximum", {a, b}},   {"sub", {a, a}},
       {"relu", {a}},         {"sigmoid", {a}},         {"tanh", {a}},         {"neg", {a}},
-      {"relu_grad", {a, b}}, {"sigmoid_grad", {a, b}}, {"tanh_grad", {a, b}}, {"maximum_grad", {a, b, bias}}};
+      {"relu_grad", {a, b}}, {"sigmoid_grad", {a, b}}, {"tanh_grad", {a, b}}, {"clip", {a, b, bias}}};
   for (const auto& [op, operands] : cases) {
     const auto expected = host.one(op, operands, a.spec());
     auto k = host.make(op);
@@ -157,10 +267,12 @@ BOOST_AUTO_TEST_CASE(operands_that_do_not_fit_are_an_error_with_their_shapes) {
   BOOST_REQUIRE(!wrong);
   BOOST_TEST(wrong.error().message().find("f32[2, 3], f32[2]") != std::string::npos, wrong.error().message());
   BOOST_TEST(!host.run("add", {a}, {a.spec()}));
-  BOOST_TEST(!host.run("relu_grad", {a, random_tensor({3}, 3)}, {a.spec()}));
+  BOOST_TEST(!host.run("relu_grad", {a, random_tensor({4}, 3)}, {a.spec()}));
   BOOST_TEST(!host.run("add", {a, tensor_of<std::int32_t>({1}, {}, dtype::i32)}, {a.spec()}));
-  const auto whole = tensor_of<std::int32_t>({1}, {1}, dtype::i32);
-  BOOST_TEST(!host.run("neg", {whole}, {whole.spec()}));
+  const auto bytes = tensor_of<std::uint8_t>({1}, {1}, dtype::u8);
+  BOOST_TEST(!host.run("neg", {bytes}, {bytes.spec()}));
+  const auto one = random_tensor({1}, 4);
+  BOOST_TEST(!host.run("add", {one, one}, {f32({3})}));  // larger than all its operands
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -11,11 +11,12 @@ struct described_step {
   const char* op;
   std::vector<std::int32_t> operands;
   attributes attrs = {};
+  dtype type = dtype::f32;
 };
 
 result<std::unique_ptr<kernel>> fuse(kernel_harness& host, const std::vector<described_step>& group) {
   std::vector<fused_step> steps;
-  for (const auto& s : group) steps.push_back({std::move(*host.make(s.op, s.attrs)), s.operands});
+  for (const auto& s : group) steps.push_back({std::move(*host.make(s.op, s.attrs)), s.operands, s.type});
   return make_fused_kernel(std::move(steps));
 }
 
@@ -27,7 +28,7 @@ tensor separately(kernel_harness& host, const std::vector<described_step>& group
     std::vector<tensor> operands;
     for (const auto o : s.operands)
       operands.push_back(o >= 0 ? ports[static_cast<std::size_t>(o)] : results[static_cast<std::size_t>(-1 - o)]);
-    results.push_back(host.one(s.op, operands, spec, s.attrs));
+    results.push_back(host.one(s.op, operands, {s.type, spec.shape}, s.attrs));
   }
   return results.back();
 }
@@ -109,9 +110,35 @@ BOOST_AUTO_TEST_CASE(a_group_follows_when_shapes_change) {
   }
 }
 
+// The columns of a matrix, its rows, both, and blocks around: every way in which ports meet the result.
+BOOST_AUTO_TEST_CASE(FK_1_ports_are_broadcast_in_every_way) {
+  for (const std::int64_t columns : {3L, 20'000L})
+    check_equal({{"add", {0, 1}}, {"mul", {-1, 2}}, {"sub", {-2, 3}}, {"maximum", {4, -3}}},
+                {random_tensor({2, 3, 4, columns}, 1), random_tensor({columns}, 2), random_tensor({4, 1}, 3), random_tensor({2, 1, 1, columns}, 4),
+                 random_tensor({3, 1, 1}, 5)},
+                f32({2, 3, 4, columns}));
+}
+
+BOOST_AUTO_TEST_CASE(FK_1_steps_of_several_element_types_give_the_bits_of_their_ops) {
+  const auto b = dtype::boolean, d = dtype::f64;
+  const attributes to_double{{"to", std::int64_t{1}}}, to_float{{"to", std::int64_t{0}}};
+  for (const std::int64_t n : {5L, 50'000L}) {
+    const auto x = random_tensor({n}, 1), y = random_tensor({n}, 2);
+    // where(x < y, float(double(x) * double(x)), y) - x
+    check_equal({{"less", {0, 1}, {}, b},
+                 {"cast", {0}, to_double, d},
+                 {"mul", {-2, -2}, {}, d},
+                 {"cast", {-3}, to_float},
+                 {"where", {-1, -4, 1}},
+                 {"sub", {-5, 0}}},
+                {x, y}, f32({n}));
+    check_equal({{"mul", {0, 1}}, {"greater", {-1, 0}, {}, b}}, {x, y}, {b, {n}});
+  }
+}
+
 BOOST_AUTO_TEST_CASE(f64_groups_run_too) {
   const auto x = tensor_of<double>({-1, 0.5, 2}, {3}, dtype::f64);
-  check_equal({{"mul", {0, 0}}, {"sub", {-1, 0}}}, {x}, {dtype::f64, {3}});
+  check_equal({{"mul", {0, 0}, {}, dtype::f64}, {"sub", {-1, 0}, {}, dtype::f64}}, {x}, {dtype::f64, {3}});
 }
 
 BOOST_AUTO_TEST_CASE(groups_that_are_none_are_errors) {

@@ -60,7 +60,7 @@ class step_of_kernels {
     std::vector<tensor> gradients(6);
     for (std::size_t i = 3; i-- > 0;) {
       gradients[2 * i] = host_.one("matmul", {x[i], dy}, parameters_[2 * i].spec(), {{"transpose_a", std::int64_t{1}}});
-      gradients[2 * i + 1] = host_.one("reduce_sum_rows", {dy}, parameters_[2 * i + 1].spec());
+      gradients[2 * i + 1] = host_.one("reduce_sum", {dy}, parameters_[2 * i + 1].spec(), {{"axes", std::vector<std::int64_t>{0}}});
       if (i == 0) break;
       const auto dx = host_.one("matmul", {dy, parameters_[2 * i]}, x[i].spec(), {{"transpose_b", std::int64_t{1}}});
       dy = host_.one("relu_grad", {dx, x[i]}, x[i].spec());

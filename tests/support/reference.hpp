@@ -36,9 +36,19 @@ inline std::size_t size(const array& a, std::size_t d) {
   return static_cast<std::size_t>(a.spec.shape.size(d));
 }
 
-// Element of b that goes with element i of a: the same, that of the last dimension, or the only one.
-inline double spread(const array& b, std::size_t i) {
-  return b.at[i % b.at.size()];
+// Element of an operand that goes with element i of the result, by NumPy's rules.
+inline std::size_t spread_index(const shape& operand, const shape& out, std::size_t i) {
+  std::size_t at = 0, step = 1;
+  for (std::size_t from_end = 1; from_end <= out.rank(); ++from_end) {
+    const auto size = static_cast<std::size_t>(out.size(out.rank() - from_end));
+    const auto position = i % size;
+    i /= size;
+    if (from_end > operand.rank()) continue;
+    const auto own = static_cast<std::size_t>(operand.size(operand.rank() - from_end));
+    at += own == 1 ? 0 : position * step;
+    step *= own;
+  }
+  return at;
 }
 
 inline void matmul(const attributes& attrs, std::span<const array> in, array& out) {
@@ -96,26 +106,249 @@ inline void idx_batch(const attributes& attrs, std::uint64_t step, std::vector<a
   out[2].at[0] = n == 0 ? 0 : 1 / static_cast<double>(n);
 }
 
-using element_rule = std::function<double(std::span<const array>, std::size_t)>;
+using element_rule = std::function<double(std::span<const double>)>;
 
 inline const std::map<std::string, element_rule>& element_rules() {
-  using in = std::span<const array>;
+  using in = std::span<const double>;
   static const std::map<std::string, element_rule> rules{
-      {"add", [](in x, std::size_t i) { return x[0].at[i] + spread(x[1], i); }},
-      {"sub", [](in x, std::size_t i) { return x[0].at[i] - spread(x[1], i); }},
-      {"mul", [](in x, std::size_t i) { return x[0].at[i] * spread(x[1], i); }},
-      {"maximum", [](in x, std::size_t i) { return std::max(x[0].at[i], spread(x[1], i)); }},
-      {"neg", [](in x, std::size_t i) { return -x[0].at[i]; }},
-      {"read", [](in x, std::size_t i) { return x[0].at[i]; }},
-      {"relu", [](in x, std::size_t i) { return x[0].at[i] > 0 ? x[0].at[i] : 0.0; }},
-      {"sigmoid", [](in x, std::size_t i) { return 1 / (1 + std::exp(-x[0].at[i])); }},
-      {"tanh", [](in x, std::size_t i) { return std::tanh(x[0].at[i]); }},
-      {"relu_grad", [](in x, std::size_t i) { return x[1].at[i] > 0 ? x[0].at[i] : 0.0; }},
-      {"sigmoid_grad", [](in x, std::size_t i) { return x[0].at[i] * x[1].at[i] * (1 - x[1].at[i]); }},
-      {"tanh_grad", [](in x, std::size_t i) { return x[0].at[i] * (1 - x[1].at[i] * x[1].at[i]); }},
-      {"broadcast_like", [](in x, std::size_t i) { return spread(x[0], i); }},
+      {"add", [](in x) { return x[0] + x[1]; }},
+      {"sub", [](in x) { return x[0] - x[1]; }},
+      {"mul", [](in x) { return x[0] * x[1]; }},
+      {"div", [](in x) { return x[0] / x[1]; }},
+      {"maximum", [](in x) { return std::max(x[0], x[1]); }},
+      {"minimum", [](in x) { return std::min(x[0], x[1]); }},
+      {"pow", [](in x) { return std::pow(x[0], x[1]); }},
+      {"neg", [](in x) { return -x[0]; }},
+      {"abs", [](in x) { return std::abs(x[0]); }},
+      {"sign", [](in x) { return x[0] > 0 ? 1.0 : x[0] < 0 ? -1.0 : x[0]; }},
+      {"square", [](in x) { return x[0] * x[0]; }},
+      {"reciprocal", [](in x) { return 1 / x[0]; }},
+      {"fused_multiply_add", [](in x) { return std::fma(x[0], x[1], x[2]); }},
+      {"exp", [](in x) { return std::exp(x[0]); }},
+      {"log", [](in x) { return std::log(x[0]); }},
+      {"sqrt", [](in x) { return std::sqrt(x[0]); }},
+      {"rsqrt", [](in x) { return 1 / std::sqrt(x[0]); }},
+      {"erf", [](in x) { return std::erf(x[0]); }},
+      {"floor", [](in x) { return std::floor(x[0]); }},
+      {"ceil", [](in x) { return std::ceil(x[0]); }},
+      {"round", [](in x) { return std::nearbyint(x[0]); }},
+      {"read", [](in x) { return x[0]; }},
+      {"after", [](in x) { return x[0]; }},
+      {"stop_gradient", [](in x) { return x[0]; }},
+      {"relu", [](in x) { return x[0] > 0 ? x[0] : 0.0; }},
+      {"leaky_relu", [](in x) { return x[0] < 0 ? x[1] * x[0] : x[0]; }},
+      {"sigmoid", [](in x) { return 1 / (1 + std::exp(-x[0])); }},
+      {"tanh", [](in x) { return std::tanh(x[0]); }},
+      {"gelu", [](in x) { return 0.5 * x[0] * std::erfc(-x[0] / std::sqrt(2.0)); }},
+      {"gelu_tanh", [](in x) { return 0.5 * x[0] * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x[0] + 0.044715 * std::pow(x[0], 3)))); }},
+      {"clip", [](in x) { return std::max(x[1], std::min(x[0], x[2])); }},
+      {"relu_grad", [](in x) { return x[1] > 0 ? x[0] : 0.0; }},
+      {"sigmoid_grad", [](in x) { return x[0] * x[1] * (1 - x[1]); }},
+      {"tanh_grad", [](in x) { return x[0] * (1 - x[1] * x[1]); }},
+      {"equal", [](in x) { return x[0] == x[1] ? 1.0 : 0.0; }},
+      {"not_equal", [](in x) { return x[0] != x[1] ? 1.0 : 0.0; }},
+      {"less", [](in x) { return x[0] < x[1] ? 1.0 : 0.0; }},
+      {"less_equal", [](in x) { return x[0] <= x[1] ? 1.0 : 0.0; }},
+      {"greater", [](in x) { return x[0] > x[1] ? 1.0 : 0.0; }},
+      {"greater_equal", [](in x) { return x[0] >= x[1] ? 1.0 : 0.0; }},
+      {"is_nan", [](in x) { return std::isnan(x[0]) ? 1.0 : 0.0; }},
+      {"logical_and", [](in x) { return x[0] != 0 && x[1] != 0 ? 1.0 : 0.0; }},
+      {"logical_or", [](in x) { return x[0] != 0 || x[1] != 0 ? 1.0 : 0.0; }},
+      {"logical_xor", [](in x) { return (x[0] != 0) != (x[1] != 0) ? 1.0 : 0.0; }},
+      {"logical_not", [](in x) { return x[0] == 0 ? 1.0 : 0.0; }},
+      {"where", [](in x) { return x[0] != 0 ? x[1] : x[2]; }},
+      {"cast", [](in x) { return x[0]; }},  // between floating types
+      {"broadcast_like", [](in x) { return x[0]; }},
   };
   return rules;
+}
+
+using reduction_rule = std::function<double(double, double)>;
+inline const std::map<std::string, std::pair<double, reduction_rule>>& reduction_rules() {
+  static const std::map<std::string, std::pair<double, reduction_rule>> rules{
+      {"reduce_sum", {0, [](double a, double b) { return a + b; }}},
+      {"reduce_max", {-INFINITY, [](double a, double b) { return std::max(a, b); }}},
+      {"reduce_min", {INFINITY, [](double a, double b) { return std::min(a, b); }}},
+      {"reduce_any", {0, [](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; }}},
+      {"reduce_all", {1, [](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; }}},
+  };
+  return rules;
+}
+
+inline std::vector<bool> reduced_axes(const attributes& attrs, std::size_t rank) {
+  const auto axes = attrs.integers("axes");
+  std::vector<bool> is_reduced(rank, axes.empty());
+  for (const auto a : axes) is_reduced[static_cast<std::size_t>(a < 0 ? a + static_cast<std::int64_t>(rank) : a)] = true;
+  return is_reduced;
+}
+
+// The element of the result that element i of x goes to.
+inline std::size_t reduced_index(const shape& x, const std::vector<bool>& is_reduced, std::size_t i) {
+  std::size_t at = 0, step = 1;
+  for (auto d = x.rank(); d-- > 0;) {
+    const auto size = static_cast<std::size_t>(x.size(d));
+    if (!is_reduced[d]) {
+      at += i % size * step;
+      step *= size;
+    }
+    i /= size;
+  }
+  return at;
+}
+
+inline std::size_t count_of(const attributes& attrs, const shape& x) {
+  std::size_t n = 1;
+  const auto is_counted = reduced_axes(attrs, x.rank());
+  for (std::size_t d = 0; d < x.rank(); ++d)
+    if (is_counted[d]) n *= static_cast<std::size_t>(x.size(d));
+  return n;
+}
+
+// First of the largest (smallest) along the axis.
+inline void arg_of(const attributes& attrs, bool largest, const array& x, array& out) {
+  const auto rank = x.spec.shape.rank();
+  const auto axis = attrs.integer("axis", -1);
+  std::vector<bool> is_reduced(rank);
+  is_reduced[static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis)] = true;
+  std::vector<std::optional<double>> best(out.at.size());
+  std::vector<std::size_t> seen(out.at.size());
+  for (std::size_t i = 0; i < x.at.size(); ++i) {
+    const auto o = reduced_index(x.spec.shape, is_reduced, i);
+    if (!best[o] || (largest ? x.at[i] > *best[o] : x.at[i] < *best[o])) {
+      best[o] = x.at[i];
+      out.at[o] = static_cast<double>(seen[o]);
+    }
+    ++seen[o];
+  }
+}
+
+// --- layout and indices: for each element of the result, the element of x, or none ---
+
+inline std::vector<std::size_t> positions(const shape& s, std::size_t i) {
+  std::vector<std::size_t> at(s.rank());
+  for (auto d = s.rank(); d-- > 0;) {
+    at[d] = i % static_cast<std::size_t>(s.size(d));
+    i /= static_cast<std::size_t>(s.size(d));
+  }
+  return at;
+}
+inline std::size_t index_at(const shape& s, const std::vector<std::size_t>& at) {
+  std::size_t i = 0;
+  for (std::size_t d = 0; d < s.rank(); ++d) i = i * static_cast<std::size_t>(s.size(d)) + at[d];
+  return i;
+}
+inline std::size_t axis_of(const attributes& attrs, const shape& s) {
+  const auto axis = attrs.integer("axis");
+  return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(s.rank()) : axis);
+}
+// The place in the whole of an element of a slice.
+inline std::size_t sliced_from(const attributes& attrs, const shape& whole, const shape& part, std::size_t i) {
+  const auto begin = attrs.integers("begin"), step = attrs.integers("step", std::vector<std::int64_t>(whole.rank(), 1));
+  auto at = positions(part, i);
+  for (std::size_t d = 0; d < at.size(); ++d) at[d] = static_cast<std::size_t>(begin[d] + static_cast<std::int64_t>(at[d]) * step[d]);
+  return index_at(whole, at);
+}
+inline std::size_t counted(double index, std::size_t n) { return static_cast<std::size_t>(index < 0 ? index + static_cast<double>(n) : index); }
+// The place in x of an element of gather's result.
+inline std::size_t gathered_from(const attributes& attrs, const shape& x, const array& indices, const shape& out, std::size_t i) {
+  const auto axis = axis_of(attrs, x), wide = indices.spec.shape.rank();
+  const auto at = positions(out, i);
+  const std::vector<std::size_t> chosen(at.begin() + static_cast<std::ptrdiff_t>(axis), at.begin() + static_cast<std::ptrdiff_t>(axis + wide));
+  std::vector<std::size_t> from(at.begin(), at.begin() + static_cast<std::ptrdiff_t>(axis));
+  from.push_back(counted(indices.at[index_at(indices.spec.shape, chosen)], static_cast<std::size_t>(x.size(axis))));
+  from.insert(from.end(), at.begin() + static_cast<std::ptrdiff_t>(axis + wide), at.end());
+  return index_at(x, from);
+}
+inline std::size_t last_of(const shape& s) { return static_cast<std::size_t>(s.size(s.rank() - 1)); }
+
+// False: another op.
+inline bool move_elements(const std::string& type, const attributes& attrs, std::span<const array> in, std::vector<array>& all) {
+  if (in.empty()) return false;
+  auto& out = all[0];
+  const auto &x = in[0], &y = out;
+  const auto &from = x.spec.shape, &to = y.spec.shape;
+  const auto each = [&](const auto& source) {
+    for (std::size_t i = 0; i < out.at.size(); ++i) out.at[i] = source(i);
+  };
+  if (type == "reshape" || type == "expand_dims") {
+    out.at = x.at;
+  } else if (type == "transpose") {
+    auto order = attrs.integers("order");
+    if (order.empty())
+      for (auto d = from.rank(); d-- > 0;) order.push_back(static_cast<std::int64_t>(d));
+    each([&](std::size_t i) {
+      const auto at = positions(to, i);
+      std::vector<std::size_t> there(at.size());
+      for (std::size_t d = 0; d < at.size(); ++d) there[static_cast<std::size_t>(order[d] < 0 ? order[d] + static_cast<std::int64_t>(at.size()) : order[d])] = at[d];
+      return x.at[index_at(from, there)];
+    });
+  } else if (type == "slice") {
+    each([&](std::size_t i) { return x.at[sliced_from(attrs, from, to, i)]; });
+  } else if (type == "put_slice") {
+    for (std::size_t i = 0; i < x.at.size(); ++i) out.at[sliced_from(attrs, to, from, i)] = x.at[i];
+  } else if (type == "pad") {
+    const auto before = attrs.integers("before");
+    each([&](std::size_t i) {
+      auto at = positions(to, i);
+      for (std::size_t d = 0; d < at.size(); ++d) {
+        const auto inner = static_cast<std::int64_t>(at[d]) - before[d];
+        if (inner < 0 || inner >= from.size(d)) return attrs.real("value");
+        at[d] = static_cast<std::size_t>(inner);
+      }
+      return x.at[index_at(from, at)];
+    });
+  } else if (type == "tile") {
+    each([&](std::size_t i) {
+      auto at = positions(to, i);
+      for (std::size_t d = 0; d < at.size(); ++d) at[d] %= static_cast<std::size_t>(from.size(d));
+      return x.at[index_at(from, at)];
+    });
+  } else if (type == "concat") {
+    const auto axis = axis_of(attrs, to);
+    each([&](std::size_t i) {
+      auto at = positions(to, i);
+      std::size_t k = 0;
+      while (at[axis] >= static_cast<std::size_t>(in[k].spec.shape.size(axis))) at[axis] -= static_cast<std::size_t>(in[k++].spec.shape.size(axis));
+      return in[k].at[index_at(in[k].spec.shape, at)];
+    });
+  } else if (type == "gather") {
+    each([&](std::size_t i) { return x.at[gathered_from(attrs, from, in[1], to, i)]; });
+  } else if (type == "scatter_add") {
+    out.at = x.at;
+    for (std::size_t i = 0; i < in[2].at.size(); ++i) out.at[gathered_from(attrs, from, in[1], in[2].spec.shape, i)] += in[2].at[i];
+  } else if (type == "one_hot") {
+    const auto depth = static_cast<std::size_t>(attrs.integer("depth"));
+    each([&](std::size_t i) { return x.at[i / depth] == static_cast<double>(i % depth) ? 1.0 : 0.0; });
+  } else if (type == "take_last") {
+    each([&](std::size_t i) { return x.at[i / last_of(to) * last_of(from) + counted(in[1].at[i], last_of(from))]; });
+  } else if (type == "put_last") {
+    for (std::size_t i = 0; i < x.at.size(); ++i) out.at[i / last_of(from) * last_of(to) + counted(in[1].at[i], last_of(to))] += x.at[i];
+  } else if (type == "top_k") {
+    const auto n = last_of(from), k = last_of(to);
+    for (std::size_t r = 0; k > 0 && r < out.at.size() / k; ++r) {
+      std::vector<std::size_t> order(n);
+      for (std::size_t i = 0; i < n; ++i) order[i] = i;
+      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return x.at[r * n + a] > x.at[r * n + b]; });
+      for (std::size_t i = 0; i < k; ++i) {
+        out.at[r * k + i] = x.at[r * n + order[i]];
+        all[1].at[r * k + i] = static_cast<double>(order[i]);
+      }
+    }
+  } else if (type == "cumulative_sum") {
+    const auto axis = axis_of(attrs, from);
+    const bool is_reverse = attrs.integer("reverse") != 0, is_exclusive = attrs.integer("exclusive") != 0;
+    each([&](std::size_t i) {
+      auto at = positions(from, i);
+      const auto own = at[axis];
+      double sum = 0;
+      for (at[axis] = 0; at[axis] < static_cast<std::size_t>(from.size(axis)); ++at[axis])
+        if (is_reverse ? at[axis] > own : at[axis] < own) sum += x.at[index_at(from, at)];
+      return is_exclusive ? sum : sum + x.at[i];
+    });
+  } else {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace detail
@@ -132,22 +365,28 @@ inline std::vector<array> run_op(const op_table& table, const std::string& type,
   for (const auto& s : *shapes) out.push_back(make(s, [](std::size_t) { return 0.0; }));
   auto& y = out[0];
   if (const auto rule = detail::element_rules().find(type); rule != detail::element_rules().end()) {
-    for (std::size_t i = 0; i < y.at.size(); ++i) y.at[i] = rule->second(in, i);
-  } else if (type == "maximum_grad") {
+    std::vector<double> operands(in.size());
     for (std::size_t i = 0; i < y.at.size(); ++i) {
-      const bool is_a = in[1].at[i] >= detail::spread(in[2], i);
-      y.at[i] = is_a == (attrs.integer("side") == 0) ? in[0].at[i] : 0;
+      for (std::size_t k = 0; k < in.size(); ++k) operands[k] = in[k].at[detail::spread_index(in[k].spec.shape, y.spec.shape, i)];
+      y.at[i] = rule->second(operands);
     }
+  } else if (const auto reduction = detail::reduction_rules().find(type); reduction != detail::reduction_rules().end()) {
+    y.at.assign(y.at.size(), reduction->second.first);
+    const auto is_reduced = detail::reduced_axes(attrs, in[0].spec.shape.rank());
+    for (std::size_t i = 0; i < in[0].at.size(); ++i) {
+      auto& sum = y.at[detail::reduced_index(in[0].spec.shape, is_reduced, i)];
+      sum = reduction->second.second(sum, in[0].at[i]);
+    }
+  } else if (detail::move_elements(type, attrs, in, out)) {
+    return out;
+  } else if (type == "element_count") {
+    y.at[0] = static_cast<double>(detail::count_of(attrs, in[0].spec.shape));
   } else if (type == "constant") {
     y.at[0] = attrs.real("value");
   } else if (type == "matmul") {
     detail::matmul(attrs, in, y);
-  } else if (type == "reduce_sum_rows") {
-    for (std::size_t i = 0; i < in[0].at.size(); ++i) y.at[i % y.at.size()] += in[0].at[i];
-  } else if (type == "reduce_sum") {
-    for (const auto v : in[0].at) y.at[0] += v;
-  } else if (type == "argmax") {
-    for (std::size_t r = 0; r < y.at.size(); ++r) y.at[r] = static_cast<double>(detail::largest_of_row(in[0], r));
+  } else if (type == "argmax" || type == "argmin") {
+    detail::arg_of(attrs, type == "argmax", in[0], y);
   } else if (type == "count_correct") {
     for (std::size_t r = 0; r < in[1].at.size(); ++r)
       y.at[0] += static_cast<double>(detail::largest_of_row(in[0], r)) == in[1].at[r] ? 1 : 0;

@@ -1,3 +1,4 @@
+#include "devices/half.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/idx_sampler.hpp"
@@ -16,21 +17,30 @@ namespace {
 
 class constant final : public kernel {
  public:
-  explicit constant(const attributes& attrs) : value_(static_cast<float>(attrs.real("value"))) {}
+  explicit constant(const attributes& attrs) : value_(attrs.real("value")) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
-    if (auto ok = check_ports("constant", inputs, 0, outputs, 1); !ok) return ok;
-    if (outputs[0].type != dtype::f32) return unfit("constant", "gives f32", outputs);
-    return {};
+    return check_ports("constant", inputs, 0, outputs, 1);
   }
 
   result<void> run(const tag&, std::span<const tensor>, std::span<tensor> outputs) override {
-    std::fill_n(outputs[0].data<float>(), outputs[0].elements(), value_);
+    auto& out = outputs[0];
+    const auto fill = [&](auto x) { std::fill_n(out.data<decltype(x)>(), out.elements(), x); };
+    switch (out.type()) {
+      case dtype::f32: fill(static_cast<float>(value_)); break;
+      case dtype::f64: fill(value_); break;
+      case dtype::i32: fill(static_cast<std::int32_t>(value_)); break;
+      case dtype::i64: fill(static_cast<std::int64_t>(value_)); break;
+      case dtype::u8: fill(static_cast<std::uint8_t>(value_)); break;
+      case dtype::f16: fill(to_f16(static_cast<float>(value_))); break;
+      case dtype::bf16: fill(to_bf16(static_cast<float>(value_))); break;
+      case dtype::boolean: fill(boolean(value_ != 0)); break;
+    }
     return {};
   }
 
  private:
-  float value_;
+  double value_;
 };
 
 // u / 255, correctly rounded for all 256 values, without the division: u * high is exact, since high has 16 bits.

@@ -1,0 +1,193 @@
+#pragma once
+// The functions that add ops to a graph, by family. Included by runtime/graph.hpp.
+//
+// All of them return an invalid value where operands do not fit, and the graph remembers why. Element-wise ops broadcast
+// their operands by NumPy's rules, and take f32 and f64 unless something else is said; no op converts element types by itself.
+// Whole numbers are i32 and i64, and wrap around. Axes count from 0, negative ones from the end.
+
+#include "devices/host/idx_file.hpp"
+#include "runtime/graph.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <source_location>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+// --- sources -----------------------------------------------------------------------------------------------------------
+
+// A tensor that the program feeds, one per step. A symbolic first dimension is written as batch_of(bound).
+value input(graph& g, const tensor_spec& spec, std::string_view name, source_location where = source_location::current());
+value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where = source_location::current());
+value constant(graph& g, float scalar, std::string_view name = "constant", source_location where = source_location::current());
+value constant(graph& g, double scalar, dtype type, std::string_view name = "constant", source_location where = source_location::current());
+// x, through which no gradient flows.
+value stop_gradient(value x, source_location where = source_location::current());
+
+// --- arithmetic --------------------------------------------------------------------------------------------------------
+
+value add(value a, value b, source_location where = source_location::current());                   // whole numbers, too
+value sub(value a, value b, source_location where = source_location::current());                   // whole numbers, too
+value mul(value a, value b, source_location where = source_location::current());                   // whole numbers, too
+value div(value a, value b, source_location where = source_location::current());
+value maximum(value a, value b, source_location where = source_location::current());               // whole numbers, too; NaN wins
+value minimum(value a, value b, source_location where = source_location::current());               // whole numbers, too; NaN wins
+value pow(value a, value b, source_location where = source_location::current());                   // a^b, as C's pow
+value neg(value x, source_location where = source_location::current());                            // whole numbers, too
+value abs(value x, source_location where = source_location::current());                            // whole numbers, too
+value sign(value x, source_location where = source_location::current());                           // whole numbers, too; of NaN: NaN
+value square(value x, source_location where = source_location::current());                         // whole numbers, too
+value reciprocal(value x, source_location where = source_location::current());
+value fused_multiply_add(value a, value b, value c, source_location where = source_location::current());  // a b + c, rounded once
+
+// --- mathematics -------------------------------------------------------------------------------------------------------
+
+value exp(value x, source_location where = source_location::current());
+value log(value x, source_location where = source_location::current());
+value sqrt(value x, source_location where = source_location::current());
+value rsqrt(value x, source_location where = source_location::current());
+value erf(value x, source_location where = source_location::current());
+value floor(value x, source_location where = source_location::current());
+value ceil(value x, source_location where = source_location::current());
+value round(value x, source_location where = source_location::current());  // halves to even
+
+// --- activations -------------------------------------------------------------------------------------------------------
+
+value relu(value x, source_location where = source_location::current());
+value leaky_relu(value x, double slope = 0.01, source_location where = source_location::current());
+value sigmoid(value x, source_location where = source_location::current());
+value tanh(value x, source_location where = source_location::current());
+value gelu(value x, source_location where = source_location::current());       // x Phi(x)
+value gelu_tanh(value x, source_location where = source_location::current());  // its approximation by tanh
+// max(low, min(x, high)); whole numbers, too.
+value clip(value x, double low, double high, source_location where = source_location::current());
+value clip(value x, value low, value high, source_location where = source_location::current());
+
+// --- comparison, logic, choice, conversion -----------------------------------------------------------------------------
+
+// -> bool. Also whole numbers and u8; equal and not_equal also bool.
+value equal(value a, value b, source_location where = source_location::current());
+value not_equal(value a, value b, source_location where = source_location::current());
+value less(value a, value b, source_location where = source_location::current());
+value less_equal(value a, value b, source_location where = source_location::current());
+value greater(value a, value b, source_location where = source_location::current());
+value greater_equal(value a, value b, source_location where = source_location::current());
+value is_nan(value x, source_location where = source_location::current());
+// bool -> bool
+value logical_and(value a, value b, source_location where = source_location::current());
+value logical_or(value a, value b, source_location where = source_location::current());
+value logical_xor(value a, value b, source_location where = source_location::current());
+value logical_not(value x, source_location where = source_location::current());
+// a where the condition (bool) holds, else b: of any one element type.
+value where(value condition, value a, value b, source_location line = source_location::current());
+// Between any two element types. To whole numbers: the fraction is cut off, what does not fit becomes the nearest that does, NaN 0.
+value cast(value x, dtype to, source_location where = source_location::current());
+
+// --- products ----------------------------------------------------------------------------------------------------------
+
+value matmul(value a, value b, bool transpose_a = false, bool transpose_b = false, source_location where = source_location::current());
+
+// --- reductions --------------------------------------------------------------------------------------------------------
+
+// Over the given axes (none: all); what was reduced vanishes, or (keep) stays with size 1. The sum of nothing is 0, the product 1,
+// the maximum -infinity (or the least whole number). Sums and extremes also of whole numbers; any and all of bool.
+value reduce_sum(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+value reduce_mean(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+value reduce_max(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+value reduce_min(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+value reduce_any(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+value reduce_all(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+// log(sum(exp(x))), without overflow.
+value reduce_log_sum_exp(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+// Index of the first largest (smallest) element along an axis, which vanishes: -> i32. A NaN never wins.
+value argmax(value x, std::int64_t axis = -1, source_location where = source_location::current());
+value argmin(value x, std::int64_t axis = -1, source_location where = source_location::current());
+// Elements along the axes (none: all), as a scalar of x's type: the sizes of the step, not their bounds.
+value element_count(value x, std::vector<std::int64_t> axes = {}, source_location where = source_location::current());
+// x, broadcast to the other's shape.
+value broadcast_like(value x, value like, source_location where = source_location::current());
+// The same elements with dimensions of size 1 put in, at these axes of the result.
+value expand_dims(value x, std::vector<std::int64_t> axes, source_location where = source_location::current());
+
+// --- layout ------------------------------------------------------------------------------------------------------------
+
+// Of any element type. A bound (batch_of) stays one where a dimension is taken whole; elsewhere it is an error.
+
+// The same elements in another shape: 0 stands for x's size in that place, -1, once, for what is left.
+value reshape(value x, std::vector<std::int64_t> dims, source_location where = source_location::current());
+// Axis i of the result is axis order[i] of x; without an order: the reverse.
+value transpose(value x, std::vector<std::int64_t> order = {}, source_location where = source_location::current());
+// Elements begin, begin + step, ... up to before end, of each axis given, from the first; ends and begins may be negative, counted
+// from the end of the axis, and are moved into it where they are outside (NumPy's rules). Without an end: as far as there are
+// elements, in the direction of the step. Axes that are not given are taken whole.
+struct range {
+  std::int64_t begin = 0;
+  std::int64_t end = std::numeric_limits<std::int64_t>::max();
+  std::int64_t step = 1;
+};
+value slice(value x, std::vector<range> ranges, source_location where = source_location::current());
+value concat(std::vector<value> parts, std::int64_t axis = 0, source_location where = source_location::current());
+// Parts of these sizes along an axis.
+std::vector<value> split(value x, std::vector<std::int64_t> sizes, std::int64_t axis = 0, source_location where = source_location::current());
+// Tensors of one shape along a new axis.
+value stack(std::vector<value> parts, std::int64_t axis = 0, source_location where = source_location::current());
+// Elements of `with` before and after, by axis.
+value pad(value x, std::vector<std::int64_t> before, std::vector<std::int64_t> after, double with = 0, source_location where = source_location::current());
+// Repeated, by axis.
+value tile(value x, std::vector<std::int64_t> times, source_location where = source_location::current());
+
+// --- indices -----------------------------------------------------------------------------------------------------------
+
+// Indices are i32 or i64; negative ones count from the end; one that is outside fails the step.
+
+// The axis of x is replaced by the dimensions of the indices.
+value gather(value x, value indices, std::int64_t axis = 0, source_location where = source_location::current());
+// x, with updates added where gather would have read them; equal indices add up, in their order.
+value scatter_add(value x, value indices, value updates, std::int64_t axis = 0, source_location where = source_location::current());
+// Rows of a table [n, width].
+value embedding(value table, value ids, source_location where = source_location::current());
+// A last dimension of `depth` with a 1 at each index; zeros only where it is outside.
+value one_hot(value indices, std::int64_t depth, dtype type = dtype::f32, source_location where = source_location::current());
+struct top_k_values {
+  value values, indices;  // indices: i32
+};
+// The k largest along the last axis, in descending order, of equal ones the first; a NaN is the largest.
+top_k_values top_k(value x, std::int64_t k, source_location where = source_location::current());
+// From each row along the last axis the elements at its own indices: x [.., n], indices [.., k] -> [.., k].
+value take_last(value x, value indices, source_location where = source_location::current());
+// Sums of all elements up to each along an axis, without itself (exclusive), from the end (reverse).
+value cumulative_sum(value x, std::int64_t axis = 0, bool exclusive = false, bool reverse = false, source_location where = source_location::current());
+
+// --- losses ------------------------------------------------------------------------------------------------------------
+
+// Rows whose argmax equals the label: logits [n, c], labels i32 [n] -> i64 [].
+value count_correct(value logits, value labels, source_location where = source_location::current());
+// scale * sum over rows of -log softmax(logits)[label]: logits [n, c], labels i32 [n], scale f32 [] -> f32 [].
+// With scale = 1 / (samples of the whole step), gradients of all workers add up to that of the mean.
+value softmax_cross_entropy(value logits, value labels, value scale, source_location where = source_location::current());
+
+// --- readers and layers ------------------------------------------------------------------------------------------------
+
+struct idx_batch_options {
+  std::int64_t batch = 128;       // samples per step of one worker
+  std::uint64_t seed = 1;
+  bool shuffle = true;            // order of samples: a pure function of (seed, epoch)
+  std::int64_t part = 0, parts = 1;  // this worker's contiguous part of each global batch of batch * parts samples
+  bool global_scale = true;       // scale = 1 / samples of the global batch, else 1 / samples of this part
+};
+struct idx_batch_values {
+  value images;  // f32 [batch?, rows * columns], in [0, 1]
+  value labels;  // i32 [batch?]
+  value scale;   // f32 []
+};
+// Reads step after step, epoch after epoch; the last batch of an epoch is smaller (possibly empty for a part).
+idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where = source_location::current());
+// Steps of an epoch: ceil(samples / (batch * parts)).
+std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options);
+
+// x [n, in] -> [n, units]: x * W + b, W uniform in +-1/sqrt(in), b too.
+value dense(value x, std::int64_t units, std::string_view name, source_location where = source_location::current());
+
+}  // namespace troupe

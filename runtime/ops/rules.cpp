@@ -1,0 +1,64 @@
+#include "runtime/ops/rules.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace troupe::ops {
+
+std::optional<shape> broadcast(const shape& a, const shape& b) noexcept {
+  std::array<dim, shape::rank_max> dims{};
+  const auto rank = std::max(a.rank(), b.rank());
+  const dim one{1, 0};
+  for (std::size_t from_end = 1; from_end <= rank; ++from_end) {
+    const auto of = [&](const shape& s) { return from_end <= s.rank() ? s[s.rank() - from_end] : one; };
+    const auto x = of(a), y = of(b);
+    if (x != y && x != one && y != one) return std::nullopt;
+    dims[rank - from_end] = x == one ? y : x;
+  }
+  return shape::from(std::span(dims).first(rank));
+}
+
+shape_rule elementwise(std::initializer_list<std::string_view> names, dtype_set types, std::optional<dtype> out) {
+  return [names = std::vector<std::string_view>(names), types, out](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> {
+    auto spec = in[0];
+    for (const auto& s : in) {
+      if (s.type != spec.type) return misfit(in, names, "operands must have one element type");
+      const auto both = broadcast(spec.shape, s.shape);
+      if (!both) return misfit(in, names, "shapes cannot be broadcast: sizes, from the last dimension on, must be equal or one of them 1");
+      spec.shape = *both;
+    }
+    if (!types.has(spec.type)) return misfit(in, names, fmt::format("the element type must be {}", to_string(types)));
+    if (out) spec.type = *out;
+    return specs{spec};
+  };
+}
+
+void add_elementwise(op_table& t, const char* name, std::initializer_list<std::string_view> operands, dtype_set types, gradient_rule gradient,
+                     std::optional<dtype> out) {
+  t.add(name, {.inputs = static_cast<std::uint32_t>(operands.size()),
+               .shapes = elementwise(operands, types, out),
+               .gradient = std::move(gradient),
+               .is_elementwise = true,
+               .types = types});
+}
+
+value number(const value& like, double n, const source_location& where) {
+  return like.is_valid() ? constant(*like.owner, n, like.spec().type, "constant", where) : value{};
+}
+
+value sum_to(value full, const value& operand, const source_location& where) {
+  if (!full.is_valid()) return {};
+  const auto &from = full.spec().shape, &to = operand.spec().shape;
+  if (from == to) return full;
+  // Leading dimensions vanish, those of one element stay.
+  std::vector<std::int64_t> leading, ones;
+  const auto extra = from.rank() - to.rank();
+  for (std::size_t i = 0; i < extra; ++i) leading.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < to.rank(); ++i)
+    if (to[i] != from[extra + i]) ones.push_back(static_cast<std::int64_t>(i));
+  if (!leading.empty()) full = reduce_sum(full, leading, false, where);
+  if (!ones.empty()) full = reduce_sum(full, ones, true, where);
+  return full;
+}
+
+}  // namespace troupe::ops

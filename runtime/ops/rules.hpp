@@ -1,0 +1,36 @@
+#pragma once
+// What shape rules and gradient rules of several families share. Only runtime/ops/ includes this.
+
+#include "runtime/ops/op_rows.hpp"
+
+#include <optional>
+
+namespace troupe::ops {
+
+// --- shapes ---
+
+// NumPy's rule: aligned at the last dimension, sizes are equal or one of them is exactly 1. nullopt: they are not.
+std::optional<shape> broadcast(const shape& a, const shape& b) noexcept;
+
+// Element-wise: all operands have one element type, which is in `types`, and are broadcast to the result, which is of that type
+// or of `out`. `names` are literals.
+shape_rule elementwise(std::initializer_list<std::string_view> names, dtype_set types, std::optional<dtype> out = std::nullopt);
+
+// A row of the table for such an op.
+void add_elementwise(op_table& t, const char* name, std::initializer_list<std::string_view> operands, dtype_set types, gradient_rule gradient,
+                     std::optional<dtype> out = std::nullopt);
+
+// --- gradients ---
+
+using gradients = std::vector<value>;
+
+// A scalar of the type of `like`.
+value number(const value& like, double n, const source_location& where);
+// The gradient of an operand that was broadcast to `full`: summed back to the operand's shape.
+value sum_to(value full, const value& operand, const source_location& where);
+
+// Element-wise ops, with nothing but the line.
+inline value unary(std::string_view type, value x, const source_location& where) { return append(type, {x}, {}, where); }
+inline value binary(std::string_view type, value a, value b, const source_location& where) { return append(type, {a, b}, {}, where); }
+
+}  // namespace troupe::ops

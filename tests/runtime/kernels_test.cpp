@@ -1,0 +1,356 @@
+// Every op of the table that computes something: its kernel on the host against the plain loops of tests/support/reference.hpp in f64,
+// over random shapes, for every element type that it takes. Shapes come from the op's own rule.
+
+#include "devices/half.hpp"
+#include "devices/host/host_device.hpp"
+#include "runtime/op_table.hpp"
+#include "tests/support/reference.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+using namespace troupe;
+
+namespace {
+
+constexpr int shapes_each = 100;
+
+struct drawn_case {
+  std::vector<reference::array> operands;
+  attributes attrs;
+};
+
+class drawer {
+ public:
+  explicit drawer(std::uint64_t seed) : bits_(seed) {}
+
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits_() % static_cast<std::uint64_t>(n)); }
+  bool coin() { return bits_() % 2 == 0; }
+
+  // Seldom empty, sometimes longer than any vector or tile.
+  std::vector<std::int64_t> sizes(std::size_t least_rank = 0, std::size_t most_rank = 4) {
+    std::vector<std::int64_t> s(least_rank + static_cast<std::size_t>(below(static_cast<std::int64_t>(most_rank - least_rank + 1))));
+    for (auto& n : s) n = below(30) == 0 ? 0 : 1 + below(below(6) == 0 ? 40 : 6);
+    return s;
+  }
+  static shape made(const std::vector<std::int64_t>& sizes) {
+    std::vector<dim> dims;
+    for (const auto n : sizes) dims.push_back({n, 0});
+    return *shape::from(dims);
+  }
+
+  // Numbers that the element type holds exactly.
+  reference::array values(dtype type, const std::vector<std::int64_t>& sizes, double low = -4, double high = 4) {
+    std::uniform_real_distribution<double> real(low, high);
+    return reference::make({type, made(sizes)}, [&](std::size_t) -> double {
+      switch (type) {
+        case dtype::f32: return static_cast<double>(static_cast<float>(real(bits_)));
+        case dtype::f64: return real(bits_);
+        case dtype::f16: return static_cast<double>(to_f32(to_f16(static_cast<float>(real(bits_)))));
+        case dtype::bf16: return static_cast<double>(to_f32(to_bf16(static_cast<float>(real(bits_)))));
+        case dtype::boolean: return coin() ? 1 : 0;
+        case dtype::u8: return static_cast<double>(below(200));
+        default: return static_cast<double>(below(100) - 50);
+      }
+    });
+  }
+  reference::array indices(const std::vector<std::int64_t>& sizes, std::int64_t n) {
+    return reference::make({coin() ? dtype::i32 : dtype::i64, made(sizes)}, [&](std::size_t) { return static_cast<double>(below(2 * n) - n); });
+  }
+  // Some of the dimensions as ones, or left out in front.
+  std::vector<std::int64_t> smaller(std::vector<std::int64_t> s) {
+    for (auto& n : s)
+      if (below(3) == 0) n = 1;
+    while (!s.empty() && s.front() == 1 && coin()) s.erase(s.begin());
+    return s;
+  }
+  std::vector<std::int64_t> some_axes(std::size_t rank) {
+    std::vector<std::int64_t> axes;
+    for (std::size_t i = 0; i < rank; ++i)
+      if (coin()) axes.push_back(static_cast<std::int64_t>(i) - (coin() ? static_cast<std::int64_t>(rank) : 0));
+    return axes;
+  }
+
+ private:
+  std::mt19937_64 bits_;
+};
+
+const std::set<std::string> positive{"log", "sqrt", "rsqrt", "pow", "reciprocal"};
+
+// nullopt: nothing to draw for this op.
+std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row& row, dtype t) {
+  drawn_case c;
+  const auto add = [&](reference::array a) { c.operands.push_back(std::move(a)); };
+  if (type == "cast") {
+    // Between types that hold the numbers drawn.
+    const bool is_real = any_floating.has(t);
+    const auto to = is_real ? std::array{dtype::f32, dtype::f64}[static_cast<std::size_t>(d.below(2))]
+                            : std::array{dtype::f32, dtype::f64, dtype::f16, dtype::bf16, dtype::i32, dtype::i64}[static_cast<std::size_t>(d.below(6))];
+    c.attrs.set("to", std::int64_t{static_cast<std::uint8_t>(to)});
+    add(d.values(t, d.sizes()));
+    if (t == dtype::f64 && to == dtype::f32) c.operands[0] = d.values(dtype::f32, d.sizes()), c.operands[0].spec.type = t;
+  } else if (type == "where") {
+    const auto s = d.sizes();
+    add(d.values(dtype::boolean, d.smaller(s)));
+    add(d.values(dtype::f32, s));
+    add(d.values(dtype::f32, d.smaller(s)));
+  } else if (type == "broadcast_like") {
+    const auto s = d.sizes();
+    add(d.values(t, d.smaller(s)));
+    add(d.values(t, s));
+  } else if (row.is_elementwise) {
+    const auto s = d.sizes();
+    const auto whole_one = d.below(row.inputs);
+    for (std::uint32_t k = 0; k < row.inputs; ++k)
+      add(d.values(t, k == whole_one ? s : d.smaller(s), positive.contains(type) ? 0.1 : -4, 4));
+  } else if (type.starts_with("reduce_") || type == "element_count") {
+    const auto s = d.sizes();
+    add(d.values(t, s));
+    c.attrs = {{"axes", d.some_axes(s.size())}, {"keep", std::int64_t{d.coin()}}};
+  } else if (type == "argmax" || type == "argmin") {
+    auto s = d.sizes(1);
+    for (auto& n : s) n = std::max<std::int64_t>(n, 1);
+    add(d.values(t, s));
+    c.attrs = {{"axis", d.below(static_cast<std::int64_t>(s.size()))}};
+  } else if (type == "expand_dims") {
+    const auto s = d.sizes(0, 3);
+    add(d.values(t, s));
+    c.attrs = {{"axes", std::vector<std::int64_t>{d.below(static_cast<std::int64_t>(s.size()) + 1)}}};
+  } else if (type == "reshape") {
+    const auto s = d.sizes();
+    add(d.values(t, s));
+    std::int64_t all = 1;
+    for (const auto n : s) all *= n;
+    c.attrs = {{"dims", std::vector<std::int64_t>{1, all}}};
+    if (all == 0) return std::nullopt;  // a 0 stands for a size of x
+  } else if (type == "transpose") {
+    const auto s = d.sizes();
+    add(d.values(t, s));
+    std::vector<std::int64_t> order(s.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(d.below(static_cast<std::int64_t>(i)))]);
+    if (!d.coin()) c.attrs = {{"order", order}};
+  } else if (type == "slice" || type == "put_slice") {
+    const auto s = d.sizes();
+    std::vector<std::int64_t> begin, size, step;
+    for (const auto n : s) {
+      step.push_back(d.coin() ? 1 : d.below(5) - 2);
+      if (step.back() == 0) step.back() = 1;
+      begin.push_back(n == 0 ? 0 : d.below(n));
+      const auto room = n == 0 ? 0 : step.back() > 0 ? (n - 1 - begin.back()) / step.back() + 1 : begin.back() / -step.back() + 1;
+      size.push_back(room == 0 ? 0 : d.below(room + 1));
+    }
+    c.attrs = {{"begin", begin}, {"size", size}, {"step", step}};
+    if (type == "put_slice") add(d.values(t, size));
+    add(d.values(t, s));
+  } else if (type == "pad") {
+    const auto s = d.sizes();
+    std::vector<std::int64_t> before, after;
+    for (std::size_t i = 0; i < s.size(); ++i) before.push_back(d.below(3)), after.push_back(d.below(3));
+    add(d.values(t, s));
+    c.attrs = {{"before", before}, {"after", after}, {"value", 1.0}};
+  } else if (type == "tile") {
+    const auto s = d.sizes();
+    std::vector<std::int64_t> times;
+    for (std::size_t i = 0; i < s.size(); ++i) times.push_back(d.below(4));
+    add(d.values(t, s));
+    c.attrs = {{"times", times}};
+  } else if (type == "concat") {
+    auto s = d.sizes(1);
+    const auto axis = d.below(static_cast<std::int64_t>(s.size()));
+    for (auto k = 1 + d.below(4); k-- > 0;) {
+      s[static_cast<std::size_t>(axis)] = d.below(5);
+      add(d.values(t, s));
+    }
+    c.attrs = {{"axis", axis - (d.coin() ? static_cast<std::int64_t>(s.size()) : 0)}};
+  } else if (type == "gather" || type == "scatter_add") {
+    auto s = d.sizes(1, 3);
+    const auto axis = static_cast<std::size_t>(d.below(static_cast<std::int64_t>(s.size())));
+    s[axis] = std::max<std::int64_t>(1, s[axis]);
+    const auto at = d.sizes(0, 2);
+    add(d.values(t, s));
+    add(d.indices(at, s[axis]));
+    if (type == "scatter_add") {
+      auto updates = s;
+      updates.erase(updates.begin() + static_cast<std::ptrdiff_t>(axis));
+      updates.insert(updates.begin() + static_cast<std::ptrdiff_t>(axis), at.begin(), at.end());
+      add(d.values(t, updates));
+    }
+    c.attrs = {{"axis", static_cast<std::int64_t>(axis)}};
+  } else if (type == "one_hot") {
+    add(reference::make({t, drawer::made(d.sizes(0, 3))}, [&](std::size_t) { return static_cast<double>(d.below(7) - 1); }));
+    c.attrs = {{"depth", std::int64_t{5}}, {"type", std::int64_t{d.coin() ? 0 : 3}}};
+  } else if (type == "top_k") {
+    const auto s = d.sizes(1, 3);
+    add(d.values(t, s));
+    c.attrs = {{"k", d.below(s.back() + 1)}};
+  } else if (type == "take_last" || type == "put_last") {
+    auto s = d.sizes(1, 3);
+    s.back() = std::max<std::int64_t>(1, s.back());
+    auto at = s;
+    at.back() = d.below(5);
+    if (type == "put_last") add(d.values(t, at));
+    if (type == "take_last") add(d.values(t, s));
+    add(d.indices(at, s.back()));
+    if (type == "put_last") add(d.values(t, s));
+  } else if (type == "cumulative_sum") {
+    const auto s = d.sizes(1);
+    add(d.values(t, s));
+    c.attrs = {{"axis", d.below(static_cast<std::int64_t>(s.size()))}, {"exclusive", std::int64_t{d.coin()}}, {"reverse", std::int64_t{d.coin()}}};
+  } else {
+    return std::nullopt;
+  }
+  return c;
+}
+
+tensor to_tensor(const reference::array& a) {
+  auto t = tensor::make(a.spec);
+  for (std::size_t i = 0; i < a.at.size(); ++i) {
+    const auto x = a.at[i];
+    switch (a.spec.type) {
+      case dtype::f32: t.data<float>()[i] = static_cast<float>(x); break;
+      case dtype::f64: t.data<double>()[i] = x; break;
+      case dtype::i32: t.data<std::int32_t>()[i] = static_cast<std::int32_t>(x); break;
+      case dtype::i64: t.data<std::int64_t>()[i] = static_cast<std::int64_t>(x); break;
+      case dtype::u8: t.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(x); break;
+      case dtype::f16: t.data<f16>()[i] = to_f16(static_cast<float>(x)); break;
+      case dtype::bf16: t.data<bf16>()[i] = to_bf16(static_cast<float>(x)); break;
+      case dtype::boolean: t.data<boolean>()[i] = boolean(x != 0); break;
+    }
+  }
+  return t;
+}
+
+double element(const tensor& t, std::size_t i) {
+  switch (t.type()) {
+    case dtype::f32: return static_cast<double>(t.data<float>()[i]);
+    case dtype::f64: return t.data<double>()[i];
+    case dtype::i32: return static_cast<double>(t.data<std::int32_t>()[i]);
+    case dtype::i64: return static_cast<double>(t.data<std::int64_t>()[i]);
+    case dtype::u8: return static_cast<double>(t.data<std::uint8_t>()[i]);
+    case dtype::f16: return static_cast<double>(to_f32(t.data<f16>()[i]));
+    case dtype::bf16: return static_cast<double>(to_f32(t.data<bf16>()[i]));
+    case dtype::boolean: return t.data<boolean>()[i] ? 1 : 0;
+  }
+  return 0;
+}
+
+// In units of the last place of an f32 near the exact result, or near `scale`, where that is larger.
+double ulp(double got, double exact, double scale = 0) {
+  const auto near = static_cast<float>(std::max({std::abs(exact), scale, 1e-30}));
+  return std::abs(got - exact) / static_cast<double>(std::nextafter(near, INFINITY) - near);
+}
+
+// Errors of f32 in ulp that are allowed; 0.5: correctly rounded. Where a result is small as the difference of large numbers, near these.
+// gelu: erfc magnifies the rounding of its argument x / sqrt 2 by x^2, which is 16 here.
+double allowed(const std::string& type) {
+  static const std::map<std::string, double> limits{{"exp", 2},     {"log", 2},        {"rsqrt", 1.5},        {"reciprocal", 0.5},   {"pow", 1},         {"erf", 2},
+                                                    {"sigmoid", 4}, {"tanh", 3},       {"gelu", 18},           {"gelu_tanh", 6},      {"sigmoid_grad", 2.5}, {"tanh_grad", 2.5},
+                                                    {"reduce_sum", 2}, {"cumulative_sum", 8}, {"scatter_add", 4}, {"put_last", 4}};
+  const auto at = limits.find(type);
+  return at != limits.end() ? at->second : 0.5;
+}
+
+// Large numbers whose difference a result may be.
+double scale_of(const std::string& type, std::span<const reference::array> operands) {
+  double largest = 0;
+  std::size_t most = 1;
+  for (const auto& a : operands) {
+    most = std::max(most, a.at.size());
+    for (const auto x : a.at) largest = std::max(largest, std::abs(x));
+  }
+  if (type == "reduce_sum" || type == "cumulative_sum" || type == "scatter_add" || type == "put_last") return largest * std::sqrt(static_cast<double>(most));
+  if (type == "gelu_tanh") return 1;
+  if (type.ends_with("_grad")) return largest;
+  return 0;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(kernels)
+
+BOOST_AUTO_TEST_CASE(every_op_agrees_with_a_plain_loop_in_f64_for_every_element_type) {
+  const auto ops = make_op_table();
+  const auto kernels = make_host_kernels();
+  host_device device;
+  // What reads or feeds is tested where that is at hand; matmul and the losses have tests of their own.
+  const std::set<std::string> others{"input", "variable", "constant", "idx_batch", "matmul", "count_correct", "softmax_cross_entropy"};
+  for (const auto& [type, row] : ops.rows()) {
+    if (row.is_forwarding || others.contains(type)) continue;
+    const auto* kernel = kernels.find(type);
+    BOOST_TEST_REQUIRE(kernel != nullptr, type << " has no kernel");
+    BOOST_TEST_REQUIRE(!row.types.is_empty(), type << " does not say its element types");
+    double worst = 0;
+    for (std::uint8_t n = 0; n < dtype_count; ++n) {
+      const dtype t{n};
+      if (!row.types.has(t)) continue;
+      drawer d(n);
+      int tested = 0;
+      for (int i = 0; i < shapes_each; ++i) {
+        auto c = draw(d, type, row, t);
+        if (!c) continue;
+        std::vector<tensor_spec> specs;
+        std::string text;
+        for (const auto& a : c->operands) specs.push_back(a.spec), text += " " + to_string(a.spec);
+        BOOST_TEST_CONTEXT(type << text << ", shapes " << i) {
+          const auto expected = reference::run_op(ops, type, c->attrs, c->operands, 0);
+          const tag at;
+          const auto shapes = row.shapes(c->attrs, specs, &at);
+          BOOST_TEST_REQUIRE(static_cast<bool>(shapes), (shapes ? "" : shapes.error().text()));
+          auto k = kernel->make(c->attrs, device);
+          BOOST_TEST_REQUIRE(static_cast<bool>(k));
+          const auto prepared = (*k)->prepare(specs, *shapes);
+          BOOST_TEST_REQUIRE(static_cast<bool>(prepared), (prepared ? "" : prepared.error().text()));
+          std::vector<tensor> in, out;
+          for (const auto& a : c->operands) in.push_back(to_tensor(a));
+          for (const auto& s : *shapes) out.push_back(tensor::make(s));
+          const auto ran = (*k)->run(at, in, out);
+          BOOST_TEST_REQUIRE(static_cast<bool>(ran), (ran ? "" : ran.error().text()));
+          const auto scale = scale_of(type, c->operands);
+          for (std::size_t o = 0; o < out.size(); ++o)
+            for (std::size_t e = 0; e < expected[o].at.size(); ++e) {
+              const auto got = element(out[o], e), exact = expected[o].at[e];
+              if (got == exact) continue;  // infinite ones, too
+              if (!std::isfinite(exact) && whole.has(out[o].type())) continue;  // the maximum of nothing: the least number there is
+              if (out[o].type() == dtype::f32) {
+                const auto off = ulp(got, exact, scale);
+                worst = std::max(worst, off);
+                BOOST_TEST_REQUIRE(off <= allowed(type), "element " << e << ": " << got << ", and exactly " << exact << ": " << off << " ulp");
+              } else {
+                BOOST_TEST_REQUIRE(std::abs(got - exact) <= 1e-13 * (std::abs(exact) + scale + 1), "element " << e << ": " << got << ", and exactly " << exact);
+              }
+            }
+          ++tested;
+        }
+      }
+      BOOST_TEST(tested > shapes_each / 2, type << " of " << to_string(t) << ": " << tested << " cases");
+    }
+    BOOST_TEST_MESSAGE(fmt::format("{:20} {:.2f} ulp", type, worst));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(indices_that_are_outside_fail_the_step_and_say_which) {
+  const auto kernels = make_host_kernels();
+  host_device device;
+  const auto x = tensor::of({1, 2, 3}, {3});
+  const std::int32_t places[] = {0, 3};
+  const auto at = tensor::of<std::int32_t>(dtype::i32, {2}, places);
+  for (const std::string type : {"gather", "take_last"}) {
+    auto k = kernels.find(type)->make({}, device);
+    const tensor_spec out{dtype::f32, {2}};
+    BOOST_TEST_REQUIRE(static_cast<bool>((*k)->prepare(std::array{x.spec(), at.spec()}, std::array{out})));
+    std::array results{tensor::make(out)};
+    const auto ran = (*k)->run(tag{}, std::array{x, at}, results);
+    BOOST_TEST_REQUIRE(!ran, type);
+    BOOST_TEST(ran.error().message() == type + ": index 1 is 3, expected -3 to 2");
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
