@@ -8,8 +8,10 @@
 #include "devices/host/idx_file.hpp"
 #include "runtime/graph.hpp"
 
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <source_location>
 #include <string_view>
 #include <vector>
@@ -49,6 +51,8 @@ value log(value x, source_location where = source_location::current());
 value sqrt(value x, source_location where = source_location::current());
 value rsqrt(value x, source_location where = source_location::current());
 value erf(value x, source_location where = source_location::current());
+value sin(value x, source_location where = source_location::current());
+value cos(value x, source_location where = source_location::current());
 value floor(value x, source_location where = source_location::current());
 value ceil(value x, source_location where = source_location::current());
 value round(value x, source_location where = source_location::current());  // halves to even
@@ -61,6 +65,9 @@ value sigmoid(value x, source_location where = source_location::current());
 value tanh(value x, source_location where = source_location::current());
 value gelu(value x, source_location where = source_location::current());       // x Phi(x)
 value gelu_tanh(value x, source_location where = source_location::current());  // its approximation by tanh
+value softplus(value x, source_location where = source_location::current());               // log(1 + exp(x))
+value silu(value x, source_location where = source_location::current());                   // x sigmoid(x)
+value elu(value x, double alpha = 1, source_location where = source_location::current());  // alpha (exp(x) - 1) below 0
 // max(low, min(x, high)); whole numbers, too.
 value clip(value x, double low, double high, source_location where = source_location::current());
 value clip(value x, value low, value high, source_location where = source_location::current());
@@ -87,7 +94,70 @@ value cast(value x, dtype to, source_location where = source_location::current()
 
 // --- products ----------------------------------------------------------------------------------------------------------
 
+// a [.., m, k], b [.., k, n] -> [.., m, n]; the dimensions in front are batches, which are broadcast.
 value matmul(value a, value b, bool transpose_a = false, bool transpose_b = false, source_location where = source_location::current());
+
+// Numbers of height and width, in this order. `same` chooses before and after so that the result has ceil(size / stride) rows and columns.
+struct conv2d_options {
+  std::array<std::int64_t, 2> strides{1, 1};
+  std::array<std::int64_t, 2> before{0, 0}, after{0, 0};  // zeros around the image
+  std::array<std::int64_t, 2> dilations{1, 1};
+  std::int64_t groups = 1;
+  bool same = false;
+};
+// x [n, c, h, w], w [o, c / groups, kh, kw] -> [n, o, oh, ow]: the cross-correlation that the field calls a convolution.
+value conv2d(value x, value w, const conv2d_options& options = {}, source_location where = source_location::current());
+// What conv2d with these options does to an image of height x width, transposed: x [n, o, h, w], w [o, c / groups, kh, kw] -> [n, c, height, width].
+value conv2d_transposed(value x, value w, std::int64_t height, std::int64_t width, const conv2d_options& options = {},
+                        source_location where = source_location::current());
+
+// --- pooling -----------------------------------------------------------------------------------------------------------
+
+struct pool2d_options {
+  std::array<std::int64_t, 2> window{2, 2};
+  std::optional<std::array<std::int64_t, 2>> strides{};   // none: the window
+  std::array<std::int64_t, 2> before{0, 0}, after{0, 0};  // smaller than the window
+  std::array<std::int64_t, 2> dilations{1, 1};
+  bool same = false;           // as of conv2d
+  bool round_up = false;       // a last window may reach beyond the padding
+  bool count_padding = false;  // means: the padding counts as zeros
+};
+// x [n, c, h, w] -> [n, c, oh, ow]. Of equal elements the first gets the gradient; a NaN is the largest.
+value max_pool2d(value x, const pool2d_options& options = {}, source_location where = source_location::current());
+value avg_pool2d(value x, const pool2d_options& options = {}, source_location where = source_location::current());
+
+// --- normalisation -----------------------------------------------------------------------------------------------------
+
+struct standardized {
+  value y, mean, scale;  // y = (x - mean) scale, scale = 1 / sqrt(variance + epsilon); mean and scale keep the axes, with size 1
+};
+// Over the given axes (none: all): mean 0 and variance 1, that of the elements themselves.
+standardized standardize(value x, std::vector<std::int64_t> axes = {}, double epsilon = 1e-5, source_location where = source_location::current());
+// Standardized over the last dimensions, which are those of scale and shift (Ba, Kiros, Hinton: Layer Normalization, 2016).
+value layer_norm(value x, value scale, value shift, double epsilon = 1e-5, source_location where = source_location::current());
+struct batch_normalized {
+  value y, mean, variance;  // mean and variance [c], for whoever keeps averages of them
+};
+// x [n, c, ..]: standardized by channel (Ioffe, Szegedy: Batch Normalization, 2015); scale and shift [c].
+batch_normalized batch_norm(value x, value scale, value shift, double epsilon = 1e-5, source_location where = source_location::current());
+// With a mean and a variance that are known.
+value batch_norm(value x, value scale, value shift, value mean, value variance, double epsilon = 1e-5, source_location where = source_location::current());
+
+// Along an axis: exp(x) / sum(exp(x)), and its logarithm.
+value softmax(value x, std::int64_t axis = -1, source_location where = source_location::current());
+value log_softmax(value x, std::int64_t axis = -1, source_location where = source_location::current());
+
+// --- random numbers ----------------------------------------------------------------------------------------------------
+
+// A number is a function of (seed, name of the op, step, position in the whole batch) alone, the same on every device and for
+// every number of workers that a batch is cut for. uniform: in [low, high).
+value random_uniform(graph& g, const tensor_spec& spec, double low = 0, double high = 1, std::uint64_t seed = 1, source_location where = source_location::current());
+value random_normal(graph& g, const tensor_spec& spec, double mean = 0, double deviation = 1, std::uint64_t seed = 1, source_location where = source_location::current());
+// With the shape and type of x, which may have a bound.
+value random_uniform_like(value x, double low = 0, double high = 1, std::uint64_t seed = 1, source_location where = source_location::current());
+value random_normal_like(value x, double mean = 0, double deviation = 1, std::uint64_t seed = 1, source_location where = source_location::current());
+// Elements of x are 0 with probability `rate`, others are divided by 1 - rate. For training: leave it out elsewhere.
+value dropout(value x, double rate, std::uint64_t seed = 1, source_location where = source_location::current());
 
 // --- reductions --------------------------------------------------------------------------------------------------------
 
@@ -95,6 +165,7 @@ value matmul(value a, value b, bool transpose_a = false, bool transpose_b = fals
 // the maximum -infinity (or the least whole number). Sums and extremes also of whole numbers; any and all of bool.
 value reduce_sum(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
 value reduce_mean(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
+value reduce_prod(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
 value reduce_max(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
 value reduce_min(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
 value reduce_any(value x, std::vector<std::int64_t> axes = {}, bool keep = false, source_location where = source_location::current());
@@ -162,9 +233,13 @@ value cumulative_sum(value x, std::int64_t axis = 0, bool exclusive = false, boo
 
 // --- losses ------------------------------------------------------------------------------------------------------------
 
+// -log softmax(logits)[label] of each row: logits [.., c], labels i32 or i64 [..] -> [..].
+value cross_entropy(value logits, value labels, source_location where = source_location::current());
+// -t log(s) - (1 - t) log(1 - s) of each element, with s = sigmoid(logits).
+value sigmoid_cross_entropy(value logits, value targets, source_location where = source_location::current());
 // Rows whose argmax equals the label: logits [n, c], labels i32 [n] -> i64 [].
 value count_correct(value logits, value labels, source_location where = source_location::current());
-// scale * sum over rows of -log softmax(logits)[label]: logits [n, c], labels i32 [n], scale f32 [] -> f32 [].
+// scale * sum over rows of -log softmax(logits)[label]: logits [n, c], labels i32 [n], scale [] -> []; f32 or f64.
 // With scale = 1 / (samples of the whole step), gradients of all workers add up to that of the mean.
 value softmax_cross_entropy(value logits, value labels, value scale, source_location where = source_location::current());
 
@@ -187,7 +262,7 @@ idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_optio
 // Steps of an epoch: ceil(samples / (batch * parts)).
 std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options);
 
-// x [n, in] -> [n, units]: x * W + b, W uniform in +-1/sqrt(in), b too.
+// x [n, .., in] -> [n, .., units]: x * W + b, W uniform in +-1/sqrt(in), b too.
 value dense(value x, std::int64_t units, std::string_view name, source_location where = source_location::current());
 
 }  // namespace troupe

@@ -52,10 +52,15 @@ kernel_table make_host_kernels() {
   host::add_activation_kernels(table);
   host::add_comparison_kernels(table);
   host::add_matmul_kernel(table);
+  host::add_convolution_kernels(table);
+  host::add_pooling_kernels(table);
+  host::add_normalisation_kernels(table);
+  host::add_softmax_kernels(table);
   host::add_reduction_kernels(table);
   host::add_layout_kernels(table);
   host::add_indexing_kernels(table);
   host::add_loss_kernels(table);
+  host::add_random_kernels(table);
   host::add_source_kernels(table);
   return table;
 }

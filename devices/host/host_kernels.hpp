@@ -16,10 +16,15 @@ void add_math_kernels(kernel_table& table);
 void add_activation_kernels(kernel_table& table);
 void add_comparison_kernels(kernel_table& table);
 void add_matmul_kernel(kernel_table& table);
+void add_convolution_kernels(kernel_table& table);
+void add_pooling_kernels(kernel_table& table);
+void add_normalisation_kernels(kernel_table& table);
+void add_softmax_kernels(kernel_table& table);
 void add_reduction_kernels(kernel_table& table);
 void add_layout_kernels(kernel_table& table);
 void add_indexing_kernels(kernel_table& table);
 void add_loss_kernels(kernel_table& table);
+void add_random_kernels(kernel_table& table);
 void add_source_kernels(kernel_table& table);
 
 // "op: what: f32[2, 3], f32[4]": shapes that a kernel cannot take. Whoever compiled the plan should have seen it.

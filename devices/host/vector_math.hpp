@@ -1,5 +1,5 @@
 #pragma once
-// exp, log, pow, erf, tanh and the logistic function for f32, written so that GCC vectorises a loop over them.
+// exp, log, pow, erf, sin, cos, tanh, softplus and the logistic function for f32, written so that GCC vectorises a loop over them.
 //
 // Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a vector body, in a
 // tail and alone, with every instruction set (K-2). GCC needs -fno-trapping-math to vectorise the selects (cmake target
@@ -168,6 +168,38 @@ inline float pow(float a, float b) noexcept {
   const float of_numbers = a != a || b != b || !is_real ? nan : with_sign;
   return b == 0.0F || a == 1.0F || (a == -1.0F && size == infinity) ? 1.0F : of_numbers;
 }
+
+// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): within 4 ulp. ln(1 + u) by the series of atanh(u / (2 + u)), whose argument is at most 1/3.
+inline float softplus(float x) noexcept {
+  const float size = x < 0.0F ? -x : x;
+  const float u = exp(-size);
+  const float s = u / (2.0F + u), z = s * s;
+  float p = 1.0F / 13;
+  p = p * z + 1.0F / 11;
+  p = p * z + 1.0F / 9;
+  p = p * z + 1.0F / 7;
+  p = p * z + 1.0F / 5;
+  p = p * z + 1.0F / 3;
+  const float rest = 2.0F * s + 2.0F * s * z * p;
+  return (x > 0.0F || x != x ? x : 0.0F) + rest;
+}
+
+// Within 2 ulp of sin x and cos x for |x| < 10^6, where the rest is reduced in f64; beyond, errors grow with x. Polynomials on [-pi/4,
+// pi/4]: Cephes (sinf.c, cosf.c).
+inline float sin_of_quarters(float x, std::uint32_t more) noexcept {
+  const double wide = static_cast<double>(x);
+  const double shifted = wide * 0.63661977236758134308 + 0x1.8p52;
+  const double n = shifted - 0x1.8p52;
+  const auto quarter = static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(shifted)) + more;
+  const auto r = static_cast<float>((wide - n * 1.57079632679489655800) - n * 6.12323399573676603587e-17);
+  const float z = r * r;
+  const float sine = ((-1.9515295891e-4F * z + 8.3321608736e-3F) * z - 1.6666654611e-1F) * z * r + r;
+  const float cosine = ((2.443315711809948e-5F * z - 1.388731625493765e-3F) * z + 4.166664568298827e-2F) * z * z - 0.5F * z + 1.0F;
+  const float y = (quarter & 1U) != 0 ? cosine : sine;
+  return (quarter & 2U) != 0 ? -y : y;
+}
+inline float sin(float x) noexcept { return sin_of_quarters(x, 0); }
+inline float cos(float x) noexcept { return sin_of_quarters(x, 1); }
 
 inline float sigmoid(float x) noexcept { return 1.0F / (1.0F + exp(-x)); }
 

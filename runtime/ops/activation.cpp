@@ -46,6 +46,10 @@ gradients leaky_relu_gradient(graph&, const graph_node& n, std::span<const value
           sum_to(append("where", {is_low, binary("mul", dy[0], x, where), zero}, {}, where), slope, where)};
 }
 
+gradients softplus_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {binary("mul", dy[0], unary("sigmoid", n.inputs[0], n.source), n.source)};
+}
+
 // x Phi(x): Phi(x) + x phi(x).
 gradients gelu_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   const auto& where = n.source;
@@ -93,6 +97,7 @@ void add_activations(op_table& t) {
   add_elementwise(t, "leaky_relu", {"x", "slope"}, floating, leaky_relu_gradient);
   add_elementwise(t, "sigmoid", {"x"}, floating, gradient_from_result("sigmoid_grad"));
   add_elementwise(t, "tanh", {"x"}, floating, gradient_from_result("tanh_grad"));
+  add_elementwise(t, "softplus", {"x"}, floating, softplus_gradient);
   add_elementwise(t, "gelu", {"x"}, floating, gelu_gradient);
   add_elementwise(t, "gelu_tanh", {"x"}, floating, gelu_tanh_gradient);
   add_elementwise(t, "clip", {"x", "low", "high"}, numbers, clip_gradient);
@@ -109,6 +114,13 @@ value sigmoid(value x, source_location where) { return ops::unary("sigmoid", x, 
 value tanh(value x, source_location where) { return ops::unary("tanh", x, where); }
 value gelu(value x, source_location where) { return ops::unary("gelu", x, where); }
 value gelu_tanh(value x, source_location where) { return ops::unary("gelu_tanh", x, where); }
+value softplus(value x, source_location where) { return ops::unary("softplus", x, where); }
+value silu(value x, source_location where) { return mul(x, sigmoid(x, where), where); }
+value elu(value x, double alpha, source_location where) {
+  const auto zero = ops::number(x, 0, where);
+  const auto below = mul(sub(exp(minimum(x, zero, where), where), ops::number(x, 1, where), where), ops::number(x, alpha, where), where);
+  return troupe::where(greater(x, zero, where), x, below, where);
+}
 value clip(value x, double low, double high, source_location where) {
   return ops::append("clip", {x, ops::number(x, low, where), ops::number(x, high, where)}, {}, where);
 }

@@ -1,4 +1,4 @@
-// Exponentials, logarithms, roots, rounding.
+// Exponentials, logarithms, roots, sines, rounding.
 
 #include "runtime/ops/rules.hpp"
 
@@ -29,6 +29,13 @@ gradients rsqrt_gradient(graph& g, const graph_node& n, std::span<const value> d
   return {binary("mul", binary("mul", dy[0], number(dy[0], -0.5, n.source), n.source), cube, n.source)};
 }
 
+gradients sin_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {binary("mul", dy[0], unary("cos", n.inputs[0], n.source), n.source)};
+}
+gradients cos_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {unary("neg", binary("mul", dy[0], unary("sin", n.inputs[0], n.source), n.source), n.source)};
+}
+
 // 2 / sqrt(pi) e^(-x^2) dy.
 gradients erf_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   const auto bell = unary("exp", unary("neg", unary("square", n.inputs[0], n.source), n.source), n.source);
@@ -44,6 +51,8 @@ void add_math(op_table& t) {
   add_elementwise(t, "sqrt", {"x"}, floating, sqrt_gradient);
   add_elementwise(t, "rsqrt", {"x"}, floating, rsqrt_gradient);
   add_elementwise(t, "erf", {"x"}, floating, erf_gradient);
+  add_elementwise(t, "sin", {"x"}, floating, sin_gradient);
+  add_elementwise(t, "cos", {"x"}, floating, cos_gradient);
   for (const auto* name : {"floor", "ceil", "round"}) add_elementwise(t, name, {"x"}, floating, no_gradient);
 }
 
@@ -54,6 +63,8 @@ value log(value x, source_location where) { return ops::unary("log", x, where); 
 value sqrt(value x, source_location where) { return ops::unary("sqrt", x, where); }
 value rsqrt(value x, source_location where) { return ops::unary("rsqrt", x, where); }
 value erf(value x, source_location where) { return ops::unary("erf", x, where); }
+value sin(value x, source_location where) { return ops::unary("sin", x, where); }
+value cos(value x, source_location where) { return ops::unary("cos", x, where); }
 value floor(value x, source_location where) { return ops::unary("floor", x, where); }
 value ceil(value x, source_location where) { return ops::unary("ceil", x, where); }
 value round(value x, source_location where) { return ops::unary("round", x, where); }

@@ -1,6 +1,6 @@
 // matmul, and the dense layer made of it.
 
-#include "runtime/ops/op_rows.hpp"
+#include "runtime/ops/rules.hpp"
 
 #include <array>
 #include <cmath>
@@ -9,48 +9,83 @@ namespace troupe {
 namespace ops {
 namespace {
 
-struct transposes {
-  bool a, b;
+struct form {
+  bool a, b;    // transposed
+  bool is_sum;  // of all batches
 };
-transposes transposes_of(const attributes& attrs) {
-  return {attrs.integer("transpose_a") != 0, attrs.integer("transpose_b") != 0};
+form form_of(const attributes& attrs) {
+  return {attrs.integer("transpose_a") != 0, attrs.integer("transpose_b") != 0, attrs.integer("sum_batches") != 0};
+}
+
+shape batches_of(const shape& s) {
+  std::array<dim, shape::rank_max> dims{};
+  const auto rank = s.rank() - 2;
+  for (std::size_t i = 0; i < rank; ++i) dims[i] = s[i];
+  return *shape::from(std::span(dims).first(rank));
 }
 
 result<specs> shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
-  const auto [ta, tb] = transposes_of(attrs);
+  const auto [ta, tb, is_sum] = form_of(attrs);
   const auto& [a, b] = std::pair(in[0], in[1]);
-  if (a.type != dtype::f32 || b.type != dtype::f32) return misfit(in, {"a", "b"}, "both must be f32");
-  if (a.shape.rank() != 2 || b.shape.rank() != 2) return misfit(in, {"a", "b"}, "both must be matrices (rank 2)");
-  const auto rows = a.shape[ta ? 1 : 0], inner_a = a.shape[ta ? 0 : 1];
-  const auto inner_b = b.shape[tb ? 1 : 0], columns = b.shape[tb ? 0 : 1];
+  const auto refuse = [&](std::string_view why) { return misfit(in, {"a", "b"}, why); };
+  if (!floating.has(a.type) || a.type != b.type) return refuse("both must be f32, or both f64");
+  const auto ra = a.shape.rank(), rb = b.shape.rank();
+  if (ra < 2 || rb < 2) return refuse("both must be matrices (rank 2), or batches of them (rank 3 to 8)");
+  const auto rows = a.shape[ta ? ra - 1 : ra - 2], inner_a = a.shape[ta ? ra - 2 : ra - 1];
+  const auto inner_b = b.shape[tb ? rb - 1 : rb - 2], columns = b.shape[tb ? rb - 2 : rb - 1];
   if (inner_a != inner_b)
-    return misfit(in, {"a", "b"},
-                  fmt::format("{} of a ({}{}) must be {} of b ({}{})", ta ? "rows" : "columns", inner_a.size,
-                              inner_a.symbol != 0 ? "?" : "", tb ? "columns" : "rows", inner_b.size,
-                              inner_b.symbol != 0 ? "?" : ""));
-  const auto out = shape::from(std::array<dim, 2>{rows, columns});
-  if (!out) return misfit(in, {"a", "b"}, "the product has too many elements");
-  return specs{tensor_spec{dtype::f32, *out}};
+    return refuse(fmt::format("{} of a ({}{}) must be {} of b ({}{})", ta ? "rows" : "columns", inner_a.size, inner_a.symbol != 0 ? "?" : "",
+                              tb ? "columns" : "rows", inner_b.size, inner_b.symbol != 0 ? "?" : ""));
+  const auto batches = broadcast(batches_of(a.shape), batches_of(b.shape));
+  if (!batches) return refuse("batches, the dimensions in front of the last two, cannot be broadcast");
+  std::array<dim, shape::rank_max> dims{};
+  std::size_t rank = 0;
+  if (!is_sum)
+    for (; rank < batches->rank(); ++rank) dims[rank] = (*batches)[rank];
+  dims[rank++] = rows;
+  dims[rank++] = columns;
+  const auto out = shape::from(std::span(dims).first(rank));
+  if (!out) return refuse("the product has too many elements");
+  return specs{tensor_spec{a.type, *out}};
 }
 
-value product(value a, value b, bool ta, bool tb, const source_location& where) {
-  return append("matmul", {a, b}, attributes{{"transpose_a", std::int64_t{ta}}, {"transpose_b", std::int64_t{tb}}},
-                where);
+value product(value a, value b, bool ta, bool tb, const source_location& where, bool is_sum = false) {
+  attributes attrs{{"transpose_a", std::int64_t{ta}}, {"transpose_b", std::int64_t{tb}}};
+  if (is_sum) attrs.set("sum_batches", std::int64_t{1});
+  return append("matmul", {a, b}, std::move(attrs), where);
+}
+
+// The gradient of an operand: where that is a single matrix for all batches, their sum, which is made as one product; else the product,
+// summed over those dimensions in which the operand was broadcast.
+value for_operand(const value& operand, value a, value b, bool ta, bool tb, const source_location& where) {
+  if (!a.is_valid() || !b.is_valid()) return {};
+  const bool has_batches = a.spec().shape.rank() > 2 || b.spec().shape.rank() > 2;
+  if (operand.spec().shape.rank() == 2) return product(a, b, ta, tb, where, has_batches);
+  auto p = product(a, b, ta, tb, where);
+  if (!p.is_valid()) return p;
+  // A batch of the operand that several share, and (of a sum) one that the product does not know of.
+  const auto rank = operand.spec().shape.rank(), of_p = p.spec().shape.rank();
+  if (of_p > rank) return sum_to(p, operand, where);
+  std::vector<std::int64_t> shared;
+  for (std::size_t i = 0; i + 2 < of_p; ++i)
+    if (operand.spec().shape[rank - of_p + i] == dim{1, 0} && p.spec().shape[i] != dim{1, 0}) shared.push_back(static_cast<std::int64_t>(i));
+  if (!shared.empty()) p = reduce_sum(p, shared, true, where);
+  return p.spec().shape == operand.spec().shape ? p : broadcast_like(p, operand, where);
 }
 
 // C = op(A) op(B). With op(A) = A: dA = dC op(B)^T; with op(A) = A^T: dA = op(B) dC^T; and so for B.
 std::vector<value> gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  const auto [ta, tb] = transposes_of(n.attrs);
+  const auto [ta, tb, is_sum] = form_of(n.attrs);
   const auto &a = n.inputs[0], &b = n.inputs[1], &dc = dy[0];
-  const auto da = ta ? product(b, dc, tb, true, n.source) : product(dc, b, false, !tb, n.source);
-  const auto db = tb ? product(dc, a, true, ta, n.source) : product(a, dc, !ta, false, n.source);
+  const auto da = ta ? for_operand(a, b, dc, tb, true, n.source) : for_operand(a, dc, b, false, !tb, n.source);
+  const auto db = tb ? for_operand(b, dc, a, true, ta, n.source) : for_operand(b, a, dc, !ta, false, n.source);
   return {da, db};
 }
 
 }  // namespace
 
 void add_matmul(op_table& t) {
-  t.add("matmul", {.inputs = 2, .shapes = shapes, .gradient = gradient});
+  t.add("matmul", {.inputs = 2, .shapes = shapes, .gradient = gradient, .types = floating});
 }
 
 }  // namespace ops
@@ -67,12 +102,13 @@ value dense(value x, std::int64_t units, std::string_view name, source_location 
     return value{};
   };
   const auto s = x.spec().shape;
-  if (x.spec().type != dtype::f32 || s.rank() != 2) return refuse("must be an f32 matrix [samples, features]");
-  if (s[1].symbol != 0 || s.size(1) < 1) return refuse("the number of features must be exact and at least 1");
+  if (x.spec().type != dtype::f32 || s.rank() < 2) return refuse("must be f32 of rank 2 or more: [samples, .., features]");
+  const auto features = s[s.rank() - 1];
+  if (features.symbol != 0 || features.size < 1) return refuse("the number of features must be exact and at least 1");
   if (units < 1) return refuse(fmt::format("{} units, but at least 1 is needed", units));
   const auto in_scope = g.name_scope(name, where);
-  const initializer_spec init{initializer_spec::kind::uniform, 1.0 / std::sqrt(static_cast<double>(s.size(1)))};
-  const auto weights_shape = shape::from(std::array<dim, 2>{dim{s.size(1), 0}, dim{units, 0}});
+  const initializer_spec init{initializer_spec::kind::uniform, 1.0 / std::sqrt(static_cast<double>(features.size))};
+  const auto weights_shape = shape::from(std::array<dim, 2>{dim{features.size, 0}, dim{units, 0}});
   if (!weights_shape) return refuse(fmt::format("{} units make too many weights", units));
   const auto weights = variable(g, tensor_spec{dtype::f32, *weights_shape}, init, "weights", where);
   const auto bias = variable(g, tensor_spec{dtype::f32, {units}}, init, "bias", where);

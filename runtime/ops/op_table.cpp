@@ -13,10 +13,15 @@ op_table make_op_table() {
   ops::add_activations(t);
   ops::add_comparisons(t);
   ops::add_matmul(t);
+  ops::add_convolution(t);
+  ops::add_pooling(t);
+  ops::add_normalisation(t);
+  ops::add_softmax(t);
   ops::add_reductions(t);
   ops::add_layout(t);
   ops::add_indexing(t);
   ops::add_losses(t);
+  ops::add_random(t);
   return t;
 }
 

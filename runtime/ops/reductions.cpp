@@ -9,32 +9,6 @@ namespace troupe {
 namespace ops {
 namespace {
 
-// Axes from 0 in ascending order, none given: all. An error: an axis that x does not have, or one named twice.
-result<std::vector<std::int64_t>> axes_of(std::vector<std::int64_t> axes, std::size_t rank, bool none_is_all) {
-  const auto n = static_cast<std::int64_t>(rank);
-  if (axes.empty() && none_is_all)
-    for (std::int64_t i = 0; i < n; ++i) axes.push_back(i);
-  for (auto& a : axes) {
-    if (a < -n || a >= n) return error(error_code::usage, fmt::format("there is no axis {} of {} dimensions", a, n));
-    if (a < 0) a += n;
-  }
-  std::sort(axes.begin(), axes.end());
-  if (const auto twice = std::adjacent_find(axes.begin(), axes.end()); twice != axes.end())
-    return error(error_code::usage, fmt::format("axis {} is named twice", *twice));
-  return axes;
-}
-
-tensor_spec reduced(const tensor_spec& x, const std::vector<std::int64_t>& axes, bool keep) {
-  std::array<dim, shape::rank_max> dims{};
-  std::size_t rank = 0;
-  for (std::size_t i = 0; i < x.shape.rank(); ++i) {
-    const bool is_reduced = std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i));
-    if (!is_reduced) dims[rank++] = x.shape[i];
-    if (is_reduced && keep) dims[rank++] = {1, 0};
-  }
-  return {x.type, *shape::from(std::span(dims).first(rank))};
-}
-
 shape_rule reduction(dtype_set types) {
   return [types](const attributes& attrs, std::span<const tensor_spec> in, const tag*) -> result<specs> {
     if (!types.has(in[0].type)) return misfit(in, {"x"}, fmt::format("the element type must be {}", to_string(types)));
@@ -113,6 +87,57 @@ gradients broadcast_gradient(graph&, const graph_node& n, std::span<const value>
   return {sum_to(dy[0], n.inputs[0], n.source), value{}};
 }
 
+// The product of all others: of those before and those behind, both by Hillis's and Steele's scan (Data Parallel Algorithms, 1986), so that
+// zeros do no harm and gradients of it are made of the same.
+value products_before(value x, bool is_reverse, const source_location& where) {
+  const auto last = x.spec().shape.rank() - 1;
+  const auto n = x.spec().shape.size(last);
+  // The neighbours `by` places before, and ones where there are none.
+  const auto moved = [&](value v, std::int64_t by) {
+    std::vector<std::int64_t> before(last + 1), after(last + 1);
+    std::vector<range> all(last + 1);
+    const auto most = std::min(by, n);
+    all[last] = is_reverse ? range{.begin = most, .end = n} : range{.begin = 0, .end = n - most};
+    (is_reverse ? after : before)[last] = most;
+    return pad(slice(v, all, where), before, after, 1, where);
+  };
+  auto y = moved(x, 1);
+  for (std::int64_t by = 1; by < n; by *= 2) y = mul(y, moved(y, by), where);
+  return y;
+}
+
+gradients product_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
+  const auto& where = n.source;
+  const auto& x = n.inputs[0];
+  const auto& s = x.spec().shape;
+  const auto axes = *axes_of(n.attrs.integers("axes"), s.rank(), true);
+  if (axes.empty()) return {dy[0]};
+  // The reduced axes go to the end, as one.
+  std::vector<std::int64_t> order, back(s.rank()), merged, split;
+  std::int64_t together = 1;
+  for (std::size_t i = 0; i < s.rank(); ++i)
+    if (!std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i))) {
+      merged.push_back(s[i].symbol != 0 && order.size() == i ? 0 : s.size(i));
+      order.push_back(static_cast<std::int64_t>(i));
+    }
+  split = merged;
+  for (const auto a : axes) {
+    const auto d = s[static_cast<std::size_t>(a)];
+    if (d.symbol != 0) {
+      g.record(error(error_code::usage, fmt::format("reduce_prod '{}' over a bound has no gradient", n.name)).at(where));
+      return {value{}};
+    }
+    order.push_back(a), split.push_back(d.size), together *= d.size;
+  }
+  if (together == 0) return {broadcast_like(with_ones(dy[0], n), x, where)};  // of nothing
+  merged.push_back(together);
+  for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+  const auto rows = reshape(transpose(x, order, where), merged, where);
+  if (!rows.is_valid()) return {value{}};
+  const auto others = mul(products_before(rows, false, where), products_before(rows, true, where), where);
+  return {mul(with_ones(dy[0], n), transpose(reshape(others, split, where), back, where), where)};
+}
+
 // The ones sum away.
 gradients expand_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   return {reduce_sum(dy[0], n.attrs.integers("axes"), false, n.source)};
@@ -129,6 +154,7 @@ void add_reductions(op_table& t) {
     t.add(name, {.inputs = 1, .shapes = reduction(types), .gradient = std::move(gradient), .types = types});
   };
   row("reduce_sum", numbers, sum_gradient);
+  row("reduce_prod", numbers, product_gradient);
   row("reduce_max", numbers, extreme_gradient);
   row("reduce_min", numbers, extreme_gradient);
   row("reduce_any", {dtype::boolean}, no_gradient);
@@ -143,6 +169,7 @@ void add_reductions(op_table& t) {
 }  // namespace ops
 
 value reduce_sum(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_sum", x, std::move(axes), keep, where); }
+value reduce_prod(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_prod", x, std::move(axes), keep, where); }
 value reduce_max(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_max", x, std::move(axes), keep, where); }
 value reduce_min(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_min", x, std::move(axes), keep, where); }
 value reduce_any(value x, std::vector<std::int64_t> axes, bool keep, source_location where) { return ops::reduce("reduce_any", x, std::move(axes), keep, where); }

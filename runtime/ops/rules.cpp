@@ -33,6 +33,31 @@ shape_rule elementwise(std::initializer_list<std::string_view> names, dtype_set 
   };
 }
 
+result<std::vector<std::int64_t>> axes_of(std::vector<std::int64_t> axes, std::size_t rank, bool none_is_all) {
+  const auto n = static_cast<std::int64_t>(rank);
+  if (axes.empty() && none_is_all)
+    for (std::int64_t i = 0; i < n; ++i) axes.push_back(i);
+  for (auto& a : axes) {
+    if (a < -n || a >= n) return error(error_code::usage, fmt::format("there is no axis {} of {} dimensions", a, n));
+    if (a < 0) a += n;
+  }
+  std::sort(axes.begin(), axes.end());
+  if (const auto twice = std::adjacent_find(axes.begin(), axes.end()); twice != axes.end())
+    return error(error_code::usage, fmt::format("axis {} is named twice", *twice));
+  return axes;
+}
+
+tensor_spec reduced(const tensor_spec& x, const std::vector<std::int64_t>& axes, bool keep) {
+  std::array<dim, shape::rank_max> dims{};
+  std::size_t rank = 0;
+  for (std::size_t i = 0; i < x.shape.rank(); ++i) {
+    const bool is_reduced = std::binary_search(axes.begin(), axes.end(), static_cast<std::int64_t>(i));
+    if (!is_reduced) dims[rank++] = x.shape[i];
+    if (is_reduced && keep) dims[rank++] = {1, 0};
+  }
+  return {x.type, *shape::from(std::span(dims).first(rank))};
+}
+
 void add_elementwise(op_table& t, const char* name, std::initializer_list<std::string_view> operands, dtype_set types, gradient_rule gradient,
                      std::optional<dtype> out) {
   t.add(name, {.inputs = static_cast<std::uint32_t>(operands.size()),

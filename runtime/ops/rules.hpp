@@ -20,6 +20,11 @@ shape_rule elementwise(std::initializer_list<std::string_view> names, dtype_set 
 void add_elementwise(op_table& t, const char* name, std::initializer_list<std::string_view> operands, dtype_set types, gradient_rule gradient,
                      std::optional<dtype> out = std::nullopt);
 
+// Axes from 0 in ascending order, none given: all. An error: an axis that x does not have, or one named twice.
+result<std::vector<std::int64_t>> axes_of(std::vector<std::int64_t> axes, std::size_t rank, bool none_is_all);
+// What is left of x when these are reduced, `keep`: with size 1 where they were.
+tensor_spec reduced(const tensor_spec& x, const std::vector<std::int64_t>& axes, bool keep);
+
 // --- gradients ---
 
 using gradients = std::vector<value>;

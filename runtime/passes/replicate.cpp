@@ -112,6 +112,7 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   a.planned.output_specs = op.outputs;
   planned_op p{op.type, op.name, op.attrs, std::vector<std::int32_t>(op.inputs.size()), op.source};
   std::iota(p.operands.begin(), p.operands.end(), 0);
+  if (op.attrs.has("rows")) p.attrs.set("part", std::int64_t{worker});  // of random numbers
   if (op.type == "idx_batch") {
     p.attrs.set("part", std::int64_t{worker});
     p.attrs.set("parts", std::int64_t{spec.workers});

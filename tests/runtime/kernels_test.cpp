@@ -84,6 +84,64 @@ class drawer {
 
 const std::set<std::string> positive{"log", "sqrt", "rsqrt", "pow", "reciprocal"};
 
+std::vector<std::int64_t> sizes_of(const shape& s) { return {s.sizes().begin(), s.sizes().end()}; }
+
+void draw_product(drawer& d, dtype t, drawn_case& c) {
+  const bool ta = d.coin(), tb = d.coin();
+  const auto m = d.below(20), k = d.below(40), n = d.below(20);
+  const auto batches = d.sizes(0, 2);
+  const auto whole_one = d.coin();
+  auto a = whole_one ? batches : d.smaller(batches), b = whole_one ? d.smaller(batches) : batches;
+  a.insert(a.end(), {ta ? k : m, ta ? m : k});
+  b.insert(b.end(), {tb ? n : k, tb ? k : n});
+  c.operands = {d.values(t, a), d.values(t, b)};
+  c.attrs = {{"transpose_a", std::int64_t{ta}}, {"transpose_b", std::int64_t{tb}}};
+  if (d.below(3) == 0) c.attrs.set("sum_batches", std::int64_t{1});
+}
+
+// Two numbers each, for height and width.
+std::vector<std::int64_t> two(drawer& d, std::int64_t least, std::int64_t most) {
+  return {least + d.below(most - least + 1), least + d.below(most - least + 1)};
+}
+
+void draw_convolution(drawer& d, const std::string& type, dtype t, drawn_case& c) {
+  const auto groups = 1 + d.below(3), channels = 1 + d.below(3), outputs = 1 + d.below(3);
+  const std::vector<std::int64_t> x{d.below(4), groups * channels, 3 + d.below(8), 3 + d.below(8)}, w{groups * outputs, channels, 1 + d.below(3), 1 + d.below(3)};
+  c.attrs = {{"groups", groups}, {"strides", two(d, 1, 3)}, {"before", two(d, 0, 2)}, {"after", two(d, 0, 2)}, {"dilations", two(d, 1, 2)}};
+  const auto image = d.values(t, x), kernels = d.values(t, w);
+  const tag at;
+  const std::array both{image.spec, kernels.spec};
+  const auto y = make_op_table().find("conv2d")->shapes(c.attrs, both, &at);
+  if (!y) return draw_convolution(d, type, t, c);  // the kernel, dilated, is larger than the image
+  const auto dy = d.values(t, sizes_of(y->front().shape));
+  if (type == "conv2d") c.operands = {image, kernels};
+  if (type == "conv2d_input_grad") c.operands = {dy, kernels}, c.attrs.set("height", x[2]), c.attrs.set("width", x[3]);
+  if (type == "conv2d_weights_grad") c.operands = {dy, image}, c.attrs.set("kernel_height", w[2]), c.attrs.set("kernel_width", w[3]);
+}
+
+void draw_pooling(drawer& d, const std::string& type, dtype t, drawn_case& c) {
+  const std::vector<std::int64_t> x{d.below(4), d.below(4), 3 + d.below(8), 3 + d.below(8)};
+  c.attrs = {{"window", two(d, 1, 3)}, {"strides", two(d, 1, 3)}, {"dilations", two(d, 1, 2)}, {"round_up", std::int64_t{d.coin()}}, {"count_padding", std::int64_t{d.coin()}}};
+  if (d.below(3) == 0) c.attrs.set("window", std::vector<std::int64_t>{2, 2}), c.attrs.set("strides", std::vector<std::int64_t>{2, 2}), c.attrs.set("dilations", std::vector<std::int64_t>{1, 1});
+  if (d.coin()) c.attrs.set("before", two(d, 0, 1)), c.attrs.set("after", two(d, 0, 1));
+  const auto image = d.values(t, x);
+  const tag at;
+  const std::array one{image.spec};
+  const auto ops = make_op_table();
+  const auto y = ops.find("max_pool2d")->shapes(c.attrs, one, &at);
+  if (!y) return draw_pooling(d, type, t, c);  // no room, or padding as large as the window
+  const auto small = sizes_of(y->front().shape);
+  if (type == "max_pool2d" || type == "avg_pool2d") {
+    c.operands = {image};
+    return;
+  }
+  const auto places = reference::run_op(ops, "max_pool2d", c.attrs, std::array{image}, 0)[1];
+  if (type == "max_pool2d_take") c.operands = {d.values(t, x), places};
+  if (type == "max_pool2d_grad") c.operands = {d.values(t, small), places};
+  if (type == "avg_pool2d_grad") c.operands = {d.values(t, small)};
+  if (type.ends_with("_grad")) c.attrs.set("height", x[2]), c.attrs.set("width", x[3]);
+}
+
 // nullopt: nothing to draw for this op.
 std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row& row, dtype t) {
   drawn_case c;
@@ -112,7 +170,11 @@ std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row&
       add(d.values(t, k == whole_one ? s : d.smaller(s), positive.contains(type) ? 0.1 : -4, 4));
   } else if (type.starts_with("reduce_") || type == "element_count") {
     const auto s = d.sizes();
-    add(d.values(t, s));
+    add(d.values(t, s, type == "reduce_prod" ? 0.8 : -4, type == "reduce_prod" ? 1.2 : 4));
+    if (type == "reduce_prod" && whole.has(t)) {  // of which the product fits
+      std::int64_t twos = 30;
+      for (auto& x : c.operands[0].at) x = d.below(4) == 0 && twos-- > 0 ? 2 : d.coin() ? 1 : -1;
+    }
     c.attrs = {{"axes", d.some_axes(s.size())}, {"keep", std::int64_t{d.coin()}}};
   } else if (type == "argmax" || type == "argmin") {
     auto s = d.sizes(1);
@@ -204,6 +266,28 @@ std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row&
     const auto s = d.sizes(1);
     add(d.values(t, s));
     c.attrs = {{"axis", d.below(static_cast<std::int64_t>(s.size()))}, {"exclusive", std::int64_t{d.coin()}}, {"reverse", std::int64_t{d.coin()}}};
+  } else if (type == "matmul") {
+    draw_product(d, t, c);
+  } else if (type.starts_with("conv2d")) {
+    draw_convolution(d, type, t, c);
+  } else if (type.find("_pool2d") != std::string::npos) {
+    draw_pooling(d, type, t, c);
+  } else if (type.starts_with("standardize")) {
+    const auto s = d.sizes();
+    c.attrs = {{"axes", d.some_axes(s.size())}, {"epsilon", 1e-3}};
+    add(d.values(t, s));
+    if (type == "standardize_grad") {
+      add(d.values(t, s));
+      const tag at;
+      const std::array like{c.operands[0].spec};
+      add(d.values(t, sizes_of((*make_op_table().find("standardize")->shapes(c.attrs, like, &at))[2].shape), 0.5, 2));
+    }
+  } else if (type.find("softmax") != std::string::npos) {
+    const auto s = d.sizes(1);
+    c.attrs = {{"axis", d.below(static_cast<std::int64_t>(s.size()))}};
+    add(d.values(t, s));
+    if (type == "softmax_grad") add(d.values(t, s, 0, 1));
+    if (type == "log_softmax_grad") add(d.values(t, s, -4, 0));
   } else {
     return std::nullopt;
   }
@@ -253,7 +337,10 @@ double ulp(double got, double exact, double scale = 0) {
 double allowed(const std::string& type) {
   static const std::map<std::string, double> limits{{"exp", 2},     {"log", 2},        {"rsqrt", 1.5},        {"reciprocal", 0.5},   {"pow", 1},         {"erf", 2},
                                                     {"sigmoid", 4}, {"tanh", 3},       {"gelu", 18},           {"gelu_tanh", 6},      {"sigmoid_grad", 2.5}, {"tanh_grad", 2.5},
-                                                    {"reduce_sum", 2}, {"cumulative_sum", 8}, {"scatter_add", 4}, {"put_last", 4}};
+                                                    {"reduce_sum", 2}, {"cumulative_sum", 8}, {"scatter_add", 4}, {"put_last", 4},
+                                                    {"sin", 1.5},    {"cos", 1.5},      {"softplus", 3},        {"matmul", 64},        {"conv2d", 8},         {"conv2d_input_grad", 8}, {"conv2d_weights_grad", 16},
+                                                    {"avg_pool2d", 4}, {"avg_pool2d_grad", 4}, {"max_pool2d_grad", 4}, {"standardize", 2}, {"standardize_grad", 4}, {"softmax", 8}, {"log_softmax", 6},
+                                                    {"softmax_grad", 4}, {"log_softmax_grad", 8}, {"reduce_prod", 40}};
   const auto at = limits.find(type);
   return at != limits.end() ? at->second : 0.5;
 }
@@ -267,6 +354,8 @@ double scale_of(const std::string& type, std::span<const reference::array> opera
     for (const auto x : a.at) largest = std::max(largest, std::abs(x));
   }
   if (type == "reduce_sum" || type == "cumulative_sum" || type == "scatter_add" || type == "put_last") return largest * std::sqrt(static_cast<double>(most));
+  if (type == "matmul" || type.starts_with("conv2d")) return 8 * largest * largest;  // of sums of some hundred products
+  if (type.starts_with("standardize") || type == "sin" || type == "cos" || type == "log_softmax" || type.find("_pool2d") != std::string::npos) return largest;
   if (type == "gelu_tanh") return 1;
   if (type.ends_with("_grad")) return largest;
   return 0;
@@ -280,10 +369,10 @@ BOOST_AUTO_TEST_CASE(every_op_agrees_with_a_plain_loop_in_f64_for_every_element_
   const auto ops = make_op_table();
   const auto kernels = make_host_kernels();
   host_device device;
-  // What reads or feeds is tested where that is at hand; matmul and the losses have tests of their own.
-  const std::set<std::string> others{"input", "variable", "constant", "idx_batch", "matmul", "count_correct", "softmax_cross_entropy"};
+  // What reads or feeds is tested where that is at hand; random numbers and the losses have tests of their own.
+  const std::set<std::string> others{"input", "variable", "constant", "idx_batch", "count_correct", "softmax_cross_entropy"};
   for (const auto& [type, row] : ops.rows()) {
-    if (row.is_forwarding || others.contains(type)) continue;
+    if (row.is_forwarding || others.contains(type) || type.starts_with("random_") || type == "dropout_mask") continue;
     const auto* kernel = kernels.find(type);
     BOOST_TEST_REQUIRE(kernel != nullptr, type << " has no kernel");
     BOOST_TEST_REQUIRE(!row.types.is_empty(), type << " does not say its element types");

@@ -6,6 +6,8 @@
 #include "runtime/graph.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/plan.hpp"
+#include "tests/support/reference_array.hpp"
+#include "tests/support/reference_dense.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -17,18 +19,6 @@
 #include <vector>
 
 namespace troupe::reference {
-
-struct array {
-  tensor_spec spec;
-  std::vector<double> at;
-  friend bool operator==(const array&, const array&) = default;
-};
-
-inline array make(const tensor_spec& spec, const std::function<double(std::size_t)>& element) {
-  array a{spec, std::vector<double>(static_cast<std::size_t>(spec.shape.elements()))};
-  for (std::size_t i = 0; i < a.at.size(); ++i) a.at[i] = element(i);
-  return a;
-}
 
 namespace detail {
 
@@ -49,19 +39,6 @@ inline std::size_t spread_index(const shape& operand, const shape& out, std::siz
     step *= own;
   }
   return at;
-}
-
-inline void matmul(const attributes& attrs, std::span<const array> in, array& out) {
-  const bool ta = attrs.integer("transpose_a") != 0, tb = attrs.integer("transpose_b") != 0;
-  const auto &a = in[0], &b = in[1];
-  const auto inner = size(a, ta ? 0 : 1);
-  for (std::size_t r = 0; r < size(out, 0); ++r)
-    for (std::size_t c = 0; c < size(out, 1); ++c) {
-      double sum = 0;
-      for (std::size_t k = 0; k < inner; ++k)
-        sum += a.at[ta ? k * size(a, 1) + r : r * size(a, 1) + k] * b.at[tb ? c * size(b, 1) + k : k * size(b, 1) + c];
-      out.at[r * size(out, 1) + c] = sum;
-    }
 }
 
 inline void cross_entropy(std::span<const array> in, std::vector<array>& out) {
@@ -129,6 +106,9 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"sqrt", [](in x) { return std::sqrt(x[0]); }},
       {"rsqrt", [](in x) { return 1 / std::sqrt(x[0]); }},
       {"erf", [](in x) { return std::erf(x[0]); }},
+      {"sin", [](in x) { return std::sin(x[0]); }},
+      {"cos", [](in x) { return std::cos(x[0]); }},
+      {"softplus", [](in x) { return std::max(x[0], 0.0) + std::log1p(std::exp(-std::abs(x[0]))); }},
       {"floor", [](in x) { return std::floor(x[0]); }},
       {"ceil", [](in x) { return std::ceil(x[0]); }},
       {"round", [](in x) { return std::nearbyint(x[0]); }},
@@ -167,6 +147,7 @@ using reduction_rule = std::function<double(double, double)>;
 inline const std::map<std::string, std::pair<double, reduction_rule>>& reduction_rules() {
   static const std::map<std::string, std::pair<double, reduction_rule>> rules{
       {"reduce_sum", {0, [](double a, double b) { return a + b; }}},
+      {"reduce_prod", {1, [](double a, double b) { return a * b; }}},
       {"reduce_max", {-INFINITY, [](double a, double b) { return std::max(a, b); }}},
       {"reduce_min", {INFINITY, [](double a, double b) { return std::min(a, b); }}},
       {"reduce_any", {0, [](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; }}},
@@ -224,19 +205,6 @@ inline void arg_of(const attributes& attrs, bool largest, const array& x, array&
 
 // --- layout and indices: for each element of the result, the element of x, or none ---
 
-inline std::vector<std::size_t> positions(const shape& s, std::size_t i) {
-  std::vector<std::size_t> at(s.rank());
-  for (auto d = s.rank(); d-- > 0;) {
-    at[d] = i % static_cast<std::size_t>(s.size(d));
-    i /= static_cast<std::size_t>(s.size(d));
-  }
-  return at;
-}
-inline std::size_t index_at(const shape& s, const std::vector<std::size_t>& at) {
-  std::size_t i = 0;
-  for (std::size_t d = 0; d < s.rank(); ++d) i = i * static_cast<std::size_t>(s.size(d)) + at[d];
-  return i;
-}
 inline std::size_t axis_of(const attributes& attrs, const shape& s) {
   const auto axis = attrs.integer("axis");
   return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(s.rank()) : axis);
@@ -383,8 +351,8 @@ inline std::vector<array> run_op(const op_table& table, const std::string& type,
     y.at[0] = static_cast<double>(detail::count_of(attrs, in[0].spec.shape));
   } else if (type == "constant") {
     y.at[0] = attrs.real("value");
-  } else if (type == "matmul") {
-    detail::matmul(attrs, in, y);
+  } else if (dense(type, attrs, in, out)) {
+    return out;
   } else if (type == "argmax" || type == "argmin") {
     detail::arg_of(attrs, type == "argmax", in[0], y);
   } else if (type == "count_correct") {

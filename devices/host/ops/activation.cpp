@@ -22,6 +22,10 @@ struct tanh_op {
   static float apply(float x) { return vector_math::tanh(x); }
   static double apply(double x) { return std::tanh(x); }
 };
+struct softplus_op {
+  static float apply(float x) { return vector_math::softplus(x); }
+  static double apply(double x) { return (x > 0 || x != x ? x : 0) + std::log1p(std::exp(-std::abs(x))); }
+};
 struct gelu_op {  // x Phi(x)
   static float apply(float x) { return x * vector_math::normal_cdf(x); }
   static double apply(double x) { return 0.5 * x * std::erfc(-x * 0.70710678118654752440); }
@@ -53,6 +57,7 @@ void add_activation_kernels(kernel_table& table) {
   add_elementwise_row<leaky_relu_op, 2, float, double>(table, "leaky_relu");
   add_elementwise_row<sigmoid_op, 1, float, double>(table, "sigmoid");
   add_elementwise_row<tanh_op, 1, float, double>(table, "tanh");
+  add_elementwise_row<softplus_op, 1, float, double>(table, "softplus");
   add_elementwise_row<gelu_op, 1, float, double>(table, "gelu");
   add_elementwise_row<gelu_tanh_op, 1, float, double>(table, "gelu_tanh");
   add_elementwise_row<clip_op, 3, float, double, std::int32_t, std::int64_t>(table, "clip");

@@ -1,4 +1,4 @@
-// Exponentials, logarithms, roots, rounding. Those of f64 that need a library call are not vectorised.
+// Exponentials, logarithms, roots, sines, rounding. Those of f64 that need a library call are not vectorised.
 
 #include "devices/host/elementwise_tiles.hpp"
 #include "devices/host/vector_math.hpp"
@@ -27,6 +27,14 @@ struct erf_op {
   static float apply(float x) { return vector_math::erf(x); }
   static double apply(double x) { return std::erf(x); }
 };
+struct sin_op {
+  static float apply(float x) { return vector_math::sin(x); }
+  static double apply(double x) { return std::sin(x); }
+};
+struct cos_op {
+  static float apply(float x) { return vector_math::cos(x); }
+  static double apply(double x) { return std::cos(x); }
+};
 struct floor_op {
   static auto apply(auto x) { return std::floor(x); }
 };
@@ -45,6 +53,8 @@ void add_math_kernels(kernel_table& table) {
   add_elementwise_row<sqrt_op, 1, float, double>(table, "sqrt");
   add_elementwise_row<rsqrt_op, 1, float, double>(table, "rsqrt");
   add_elementwise_row<erf_op, 1, float, double>(table, "erf");
+  add_elementwise_row<sin_op, 1, float, double>(table, "sin");
+  add_elementwise_row<cos_op, 1, float, double>(table, "cos");
   add_elementwise_row<floor_op, 1, float, double>(table, "floor");
   add_elementwise_row<ceil_op, 1, float, double>(table, "ceil");
   add_elementwise_row<round_op, 1, float, double>(table, "round");

@@ -1,8 +1,8 @@
-// Reductions over any axes. What their walks share: dimensions of one element vanish, neighbours that are both reduced or both kept
-// become one, so that what is left are kept and reduced loops in turns.
+// Reductions over any axes, and the index of the largest along one.
 
 #include "devices/half.hpp"
 #include "devices/host/host_kernels.hpp"
+#include "devices/host/reduction_walk.hpp"
 
 #include <fmt/format.h>
 
@@ -16,71 +16,6 @@
 namespace troupe::host {
 namespace {
 
-std::vector<bool> marked(const attributes& attrs, std::size_t rank) {
-  const auto axes = attrs.integers("axes");
-  std::vector<bool> is_reduced(rank, axes.empty());
-  for (const auto a : axes) {
-    const auto i = a < 0 ? a + static_cast<std::int64_t>(rank) : a;
-    if (i >= 0 && i < static_cast<std::int64_t>(rank)) is_reduced[static_cast<std::size_t>(i)] = true;
-  }
-  return is_reduced;
-}
-
-// Loops in turns. The innermost is `row` (reduced; 1: none) inside of `columns` ... see reduce().
-struct reduction_walk {
-  struct loop {
-    std::int64_t size;
-    std::int64_t out_step;  // of the result, 0: reduced
-  };
-  std::vector<loop> around;       // outermost first
-  std::int64_t rows = 1;          // reduced
-  std::int64_t columns = 1;       // kept, and innermost; or 1
-  std::int64_t blocks = 1;        // of rows x columns, through all loops around
-  std::int64_t results = 1;
-
-  static reduction_walk over(const shape& x, const std::vector<bool>& is_reduced) {
-    struct piece {
-      std::int64_t size;
-      bool is_reduced;
-    };
-    std::vector<piece> pieces;  // outermost first
-    for (std::size_t i = 0; i < x.rank(); ++i) {
-      if (x.size(i) == 1) continue;
-      if (!pieces.empty() && pieces.back().is_reduced == is_reduced[i])
-        pieces.back().size *= x.size(i);
-      else
-        pieces.push_back({x.size(i), is_reduced[i]});
-    }
-    reduction_walk w;
-    if (!pieces.empty() && !pieces.back().is_reduced) {
-      w.columns = pieces.back().size;
-      pieces.pop_back();
-    }
-    if (!pieces.empty() && pieces.back().is_reduced) {
-      w.rows = pieces.back().size;
-      pieces.pop_back();
-    }
-    w.results = w.columns;
-    w.around.resize(pieces.size());
-    for (auto i = pieces.size(); i-- > 0;) {
-      w.around[i] = {pieces[i].size, pieces[i].is_reduced ? 0 : w.results};
-      if (!pieces[i].is_reduced) w.results *= pieces[i].size;
-      w.blocks *= pieces[i].size;
-    }
-    return w;
-  }
-
-  // Where the results of a block begin.
-  std::int64_t out_of(std::int64_t block) const noexcept {
-    std::int64_t at = 0;
-    for (auto i = around.size(); i-- > 0;) {
-      at += block % around[i].size * around[i].out_step;
-      block /= around[i].size;
-    }
-    return at;
-  }
-};
-
 // What is reduced to what. Partial results are joined as elements are.
 struct sum_of {
   template <class T>
@@ -91,6 +26,17 @@ struct sum_of {
       return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
     else
       return a + b;
+  }
+};
+struct product_of {
+  template <class T>
+  static constexpr T none() { return T{1}; }
+  template <class T>
+  static T join(T a, T b) {
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) * static_cast<std::make_unsigned_t<T>>(b));
+    else
+      return a * b;
   }
 };
 struct max_of {  // a NaN stays
@@ -196,7 +142,7 @@ class reduction final : public kernel {
     const auto at = std::find_if(overloads_.begin(), overloads_.end(), [&](const auto& o) { return o.type == inputs[0].type; });
     if (at == overloads_.end() || outputs[0].type != inputs[0].type) return unfit(op_, "there is no kernel for these element types", inputs);
     run_ = at->run;
-    walk_ = reduction_walk::over(inputs[0].shape, marked(attrs_, inputs[0].shape.rank()));
+    walk_ = reduction_walk::over(inputs[0].shape, reduction_walk::marked(attrs_, inputs[0].shape.rank()));
     if (walk_.results != outputs[0].shape.elements()) return unfit(op_, "the result has another size than what is kept", inputs);
     return {};
   }
@@ -275,19 +221,25 @@ class count_correct final : public kernel {
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("count_correct", inputs, 2, outputs, 1); !ok) return ok;
     const auto& x = inputs[0];
-    if (x.type != dtype::f32 || x.shape.rank() != 2 || x.shape.size(1) == 0 ||
+    if ((x.type != dtype::f32 && x.type != dtype::f64) || x.shape.rank() != 2 || x.shape.size(1) == 0 ||
         inputs[1] != tensor_spec{dtype::i32, {x.shape.size(0)}} || outputs[0] != tensor_spec{dtype::i64, {}})
-      return unfit("count_correct", "takes f32 logits of rank 2 and one i32 label per row", inputs);
+      return unfit("count_correct", "takes f32 or f64 logits of rank 2 and one i32 label per row", inputs);
     return {};
   }
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
+    outputs[0].data<std::int64_t>()[0] = inputs[0].type() == dtype::f32 ? count<float>(inputs) : count<double>(inputs);
+    return {};
+  }
+
+ private:
+  template <class T>
+  static std::int64_t count(std::span<const tensor> inputs) {
     const auto& s = inputs[0].shape();
     std::int64_t correct = 0;
     for (std::int64_t r = 0; r < s.size(0); ++r)
-      correct += index_of<float, true>(inputs[0].data<float>() + r * s.size(1), s.size(1), 1) == inputs[1].data<std::int32_t>()[r] ? 1 : 0;
-    outputs[0].data<std::int64_t>()[0] = correct;
-    return {};
+      correct += index_of<T, true>(inputs[0].data<T>() + r * s.size(1), s.size(1), 1) == inputs[1].data<std::int32_t>()[r] ? 1 : 0;
+    return correct;
   }
 };
 
@@ -298,7 +250,7 @@ class element_count final : public kernel {
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("element_count", inputs, 1, outputs, 1); !ok) return ok;
     if (outputs[0] != tensor_spec{inputs[0].type, {}}) return unfit("element_count", "gives a scalar of its operand's type", inputs);
-    const auto is_counted = marked(attrs_, inputs[0].shape.rank());
+    const auto is_counted = reduction_walk::marked(attrs_, inputs[0].shape.rank());
     count_ = 1;
     for (std::size_t i = 0; i < is_counted.size(); ++i)
       if (is_counted[i]) count_ *= inputs[0].shape.size(i);
@@ -332,6 +284,7 @@ void add_reduction(kernel_table& table, std::string_view op) {
 
 void add_reduction_kernels(kernel_table& table) {
   add_reduction<sum_of, float, double, std::int32_t, std::int64_t>(table, "reduce_sum");
+  add_reduction<product_of, float, double, std::int32_t, std::int64_t>(table, "reduce_prod");
   add_reduction<max_of, float, double, std::int32_t, std::int64_t>(table, "reduce_max");
   add_reduction<min_of, float, double, std::int32_t, std::int64_t>(table, "reduce_min");
   add_reduction<any_of, boolean>(table, "reduce_any");

@@ -1,0 +1,101 @@
+// Random numbers, and dropout. Nothing flows back through numbers that are drawn.
+
+#include "runtime/ops/rules.hpp"
+
+#include <cmath>
+
+namespace troupe {
+namespace ops {
+namespace {
+
+// What the numbers of an op follow from, besides the step and where they stand: its seed, and its name, so that two ops differ.
+constexpr std::string_view stream = "stream";
+
+std::optional<std::string> why_no_law(const attributes& attrs, std::string_view law) {
+  const auto finite = [&](std::string_view name, double otherwise = 0) { return std::isfinite(attrs.real(name, otherwise)); };
+  if (law == "uniform" && !(finite("low") && finite("high", 1) && attrs.real("low") <= attrs.real("high", 1)))
+    return fmt::format("low and high are {} and {}, and must be finite and in this order", attrs.real("low"), attrs.real("high", 1));
+  if (law == "normal" && !(finite("mean") && finite("deviation", 1) && attrs.real("deviation", 1) >= 0))
+    return fmt::format("mean and deviation are {} and {}, and must be finite and not negative", attrs.real("mean"), attrs.real("deviation", 1));
+  if (law == "mask" && !(attrs.real("rate") >= 0 && attrs.real("rate") < 1)) return fmt::format("the rate is {}, and must be from 0 to less than 1", attrs.real("rate"));
+  if (attrs.integer("part") < 0 || attrs.integer("rows") < 0) return "part and rows cannot be negative";
+  return std::nullopt;
+}
+
+shape_rule drawn(std::string_view law) {
+  return [law](const attributes& attrs, std::span<const tensor_spec> in, const tag*) -> result<specs> {
+    tensor_spec out;
+    if (in.empty()) {
+      auto spec = spec_of(attrs);
+      if (!spec) return std::move(spec.error());
+      if (spec->shape.is_symbolic()) return misfit(std::array{*spec}, {}, "numbers for a bound are drawn like a tensor that has it");
+      out = *spec;
+    } else {
+      out = in[0];
+    }
+    const auto complain = [&](std::string_view why) { return misfit(in, {"like"}, why); };
+    if (!floating.has(out.type)) return complain("the element type must be f32 or f64");
+    if (const auto why = why_no_law(attrs, law)) return complain(*why);
+    return specs{out};
+  };
+}
+
+// FNV-1a.
+std::int64_t hash_of(std::string_view name) {
+  std::uint64_t h = 0xcbf29ce484222325U;
+  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return static_cast<std::int64_t>(h);
+}
+
+value draw(value v) {
+  if (!v.is_valid()) return v;
+  auto& n = v.owner->node(v.node);
+  n.attrs.set(std::string(stream), hash_of(n.name));
+  // Like a part of a batch: those before it have as many rows (runtime/passes/replicate.cpp says which part it is), so that the numbers are
+  // those of the whole batch.
+  const auto& s = n.outputs[0].shape;
+  if (!n.inputs.empty() && s.rank() > 0) n.attrs.set("rows", s.size(0));
+  return v;
+}
+
+}  // namespace
+
+void add_random(op_table& t) {
+  const auto row = [&](const char* name, std::string_view law, bool is_like) {
+    t.add(name, {.inputs = is_like ? 1U : 0U,
+                 .shapes = drawn(law),
+                 .gradient = no_gradient,
+                 .is_source = !is_like,
+                 .types = is_like ? floating : dtype_set{}});
+  };
+  row("random_uniform", "uniform", false);
+  row("random_normal", "normal", false);
+  row("random_uniform_like", "uniform", true);
+  row("random_normal_like", "normal", true);
+  row("dropout_mask", "mask", true);
+}
+
+}  // namespace ops
+
+value random_uniform(graph& g, const tensor_spec& spec, double low, double high, std::uint64_t seed, source_location where) {
+  auto attrs = ops::attributes_of(spec);
+  attrs.set("low", low), attrs.set("high", high), attrs.set("seed", static_cast<std::int64_t>(seed));
+  return ops::draw(g.add("random_uniform", {}, std::move(attrs), "random_uniform", where));
+}
+value random_normal(graph& g, const tensor_spec& spec, double mean, double deviation, std::uint64_t seed, source_location where) {
+  auto attrs = ops::attributes_of(spec);
+  attrs.set("mean", mean), attrs.set("deviation", deviation), attrs.set("seed", static_cast<std::int64_t>(seed));
+  return ops::draw(g.add("random_normal", {}, std::move(attrs), "random_normal", where));
+}
+value random_uniform_like(value x, double low, double high, std::uint64_t seed, source_location where) {
+  return ops::draw(ops::append("random_uniform_like", {x}, attributes{{"low", low}, {"high", high}, {"seed", static_cast<std::int64_t>(seed)}}, where));
+}
+value random_normal_like(value x, double mean, double deviation, std::uint64_t seed, source_location where) {
+  return ops::draw(ops::append("random_normal_like", {x}, attributes{{"mean", mean}, {"deviation", deviation}, {"seed", static_cast<std::int64_t>(seed)}}, where));
+}
+value dropout(value x, double rate, std::uint64_t seed, source_location where) {
+  if (rate == 0) return x;
+  return mul(x, ops::draw(ops::append("dropout_mask", {x}, attributes{{"rate", rate}, {"seed", static_cast<std::int64_t>(seed)}}, where)), where);
+}
+
+}  // namespace troupe
