@@ -210,6 +210,8 @@ caf::actor_system& process::system() { return *parts_->system; }
 const caf::actor& process::node() const { return parts_->node; }
 const std::string& process::address() const { return parts_->member->self().address; }
 const op_table& process::ops() const { return parts_->ops; }
+const kernel_table& process::kernels() const { return parts_->kernels; }
+host_device& process::device() const { return parts_->device; }
 disk& process::files() const { return *parts_->files; }
 std::uint32_t process::streams() const { return parts_->streams; }
 

@@ -19,6 +19,9 @@
 
 namespace troupe {
 
+class host_device;
+class kernel_table;
+
 struct process_options {
   std::string cluster;  // empty: alone, reachable by nobody
   member_kind kind = member_kind::node;
@@ -44,6 +47,8 @@ class process {
   const caf::actor& node() const;
   const std::string& address() const;  // HOST:PORT that others reach this process at
   const op_table& ops() const;
+  const kernel_table& kernels() const;
+  host_device& device() const;
   disk& files() const;
   std::uint32_t streams() const;
   // Lets jobs move their work to other nodes, for at most that long. False: some of it is still here.

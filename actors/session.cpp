@@ -218,6 +218,9 @@ class session_impl final : public session {
   explicit session_impl(std::unique_ptr<process> p, bool is_alone) : process_(std::move(p)), is_alone_(is_alone) {}
 
   const op_table& ops() const override { return process_->ops(); }
+  std::unique_ptr<troupe::eager> eager(std::uint64_t seed) override {
+    return std::make_unique<troupe::eager>(process_->ops(), process_->kernels(), process_->device(), seed);
+  }
 
   std::vector<member_info> nodes() override { return usable(look()); }
 

@@ -17,6 +17,7 @@
 #include "devices/tensor.hpp"
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
+#include "runtime/eager.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/resume.hpp"
 #include "runtime/supervision.hpp"
@@ -126,6 +127,8 @@ class session {
   virtual ~session() = default;
 
   virtual const op_table& ops() const = 0;
+  // Computes at once what is called, in the program's thread; the session outlives it.
+  virtual std::unique_ptr<troupe::eager> eager(std::uint64_t seed = 1) = 0;
   // Nodes that can take work, in the order in which they were started; alone: none.
   virtual std::vector<member_info> nodes() = 0;
   // The loss is a scalar of `g`, which is one worker's graph. Workers are placed on the nodes from the first, shards on the

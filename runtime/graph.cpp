@@ -37,6 +37,14 @@ void graph::record(error e) {
   if (!error_) error_ = std::move(e);
 }
 
+std::string graph::name_for(std::string_view base) const {
+  auto full = name_scope_.empty() ? std::string(base) : fmt::format("{}/{}", name_scope_, base);
+  const auto taken = names_.find(full);
+  if (taken == names_.end()) return full;
+  for (auto suffix = taken->second;; ++suffix)
+    if (auto candidate = fmt::format("{}_{}", full, suffix); !names_.contains(candidate)) return candidate;
+}
+
 std::string graph::unique_name(std::string_view base) {
   auto full = name_scope_.empty() ? std::string(base) : fmt::format("{}/{}", name_scope_, base);
   const auto [at, is_new] = names_.try_emplace(full, 1);
@@ -67,7 +75,7 @@ result<void> graph::check_operands(std::string_view type, std::span<const value>
 }
 
 value graph::add(std::string type, std::span<const value> inputs, attributes attrs, std::string_view name,
-                 const source_location& where) {
+                 const source_location& where, std::optional<initializer_spec> initializer) {
   const auto refuse = [&](error e) {
     record(std::move(e.at(where)));
     return value{};
@@ -82,7 +90,7 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
   std::vector<tensor_spec> specs;
   specs.reserve(inputs.size());
   for (const auto& v : inputs) specs.push_back(v.spec());
-  auto outputs = row->shapes(attrs, specs, nullptr);
+  auto outputs = row->shapes(attrs, specs, now());
   if (!outputs) {
     const auto full = name_scope_.empty() ? std::string(name) : fmt::format("{}/{}", name_scope_, name);
     return refuse(std::move(outputs.error().while_doing(full == type ? type : fmt::format("{} '{}'", type, full))));
@@ -96,8 +104,18 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
                               .outputs = std::move(*outputs),
                               .device = device_scope_,
                               .source = where,
-                              .initializer = std::nullopt});
+                              .initializer = std::move(initializer)});
+  if (auto ok = on_added(nodes_.back()); !ok) {
+    auto e = std::move(ok.error().while_doing(fmt::format("{} '{}'", nodes_.back().type, nodes_.back().name)));
+    cut_back(index);
+    return refuse(std::move(e));
+  }
   return value{this, index, 0};
+}
+
+void graph::cut_back(std::size_t nodes) {
+  for (auto i = nodes; i < nodes_.size(); ++i) names_.erase(nodes_[i].name);
+  nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(nodes), nodes_.end());
 }
 
 graph::scope::~scope() {

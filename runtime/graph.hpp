@@ -5,12 +5,15 @@
 // first such error with the user's line, and whoever compiles the graph gets it. So a model reads as a page of plain
 // calls. A graph belongs to one thread while it is built.
 //
+// A graph may compute its values as they are added (runtime/eager.hpp): then shapes are those of the moment, without bounds.
+//
 // Every function that makes an op takes the user's line as its last, defaulted argument.
 // Names consist of letters, digits, '_', '-', '.' and '/'.
 
 #include "runtime/plan.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
+#include "schema/ids.hpp"
 #include "schema/tensor_spec.hpp"
 
 #include <cstdint>
@@ -55,13 +58,15 @@ struct graph_node {
 class graph {
  public:
   explicit graph(const op_table& ops);
+  virtual ~graph() = default;
   graph(const graph&) = delete;
   graph& operator=(const graph&) = delete;
 
   // Appends an op: runs its shape rule, records an error with the user's line where the operands do not fit.
   // Returns output 0 (invalid on error); output(i) of the same node by value{g, node, i}.
+  // `initializer`: of a variable.
   value add(std::string type, std::span<const value> inputs, attributes attrs, std::string_view name,
-            const source_location& where);
+            const source_location& where, std::optional<initializer_spec> initializer = std::nullopt);
 
   // Scopes: names and devices of ops added until the scope ends. A device is checked at once (unknown device: an error).
   class scope {
@@ -79,6 +84,9 @@ class graph {
   scope name_scope(std::string_view name, const source_location& where = source_location::current());
   scope device_scope(std::string_view device, const source_location& where = source_location::current());
 
+  // The name that an op added now with this one would get.
+  std::string name_for(std::string_view base) const;
+
   void record(error e);  // keeps the first
   const std::optional<error>& first_error() const noexcept { return error_; }
   const op_table& ops() const noexcept { return ops_; }
@@ -86,6 +94,15 @@ class graph {
   const graph_node& node(std::uint32_t i) const { return nodes_[i]; }
   graph_node& node(std::uint32_t i) { return nodes_[i]; }
   std::vector<value> variables();
+
+ protected:
+  // Of a graph that computes: the step that it is in.
+  virtual const tag* now() const noexcept { return nullptr; }
+  // An op was added, as the last one; where that is an error, it is taken away again.
+  virtual result<void> on_added(const graph_node&) { return {}; }
+  // Takes away the ops from `nodes` on. Values of them must not be used any more.
+  void cut_back(std::size_t nodes);
+  void forget_error() noexcept { error_.reset(); }
 
  private:
   std::string unique_name(std::string_view base);
@@ -104,3 +121,4 @@ inline constexpr dim batch_of(std::int64_t bound) { return dim{bound, 1}; }
 }  // namespace troupe
 
 #include "runtime/ops.hpp"  // the functions that add ops
+#include "runtime/operators.hpp"

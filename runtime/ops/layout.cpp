@@ -235,6 +235,7 @@ gradients tile_gradient(graph&, const graph_node& n, std::span<const value> dy) 
   const auto times = n.attrs.integers("times");
   const auto& x = n.inputs[0].spec().shape;
   auto sum = dy[0];
+  if (sum.spec().shape.elements() == 0) return {broadcast_like(number(n.inputs[0], 0, n.source), n.inputs[0], n.source)};
   for (std::size_t i = 0; i < times.size() && sum.is_valid(); ++i) {
     if (times[i] == 1) continue;
     const auto& now = sum.spec().shape;

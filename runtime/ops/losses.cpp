@@ -52,8 +52,8 @@ std::vector<value> cross_entropy_gradient(graph& g, const graph_node& n, std::sp
 }  // namespace
 
 void add_losses(op_table& t) {
-  t.add("softmax_cross_entropy", {.inputs = 3, .shapes = cross_entropy_shapes, .gradient = cross_entropy_gradient});
-  t.add("count_correct", {.inputs = 2, .shapes = count_correct_shapes, .gradient = {}});
+  t.add("softmax_cross_entropy", {.inputs = 3, .shapes = cross_entropy_shapes, .gradient = cross_entropy_gradient, .types = floating});
+  t.add("count_correct", {.inputs = 2, .shapes = count_correct_shapes, .gradient = no_gradient, .types = floating});
 }
 
 }  // namespace ops

@@ -47,15 +47,15 @@ std::int64_t hash_of(std::string_view name) {
   return static_cast<std::int64_t>(h);
 }
 
-value draw(value v) {
-  if (!v.is_valid()) return v;
-  auto& n = v.owner->node(v.node);
-  n.attrs.set(std::string(stream), hash_of(n.name));
+value draw(std::string_view type, graph& g, std::span<const value> like, attributes attrs, const source_location& where) {
+  attrs.set(std::string(stream), hash_of(g.name_for(type)));
   // Like a part of a batch: those before it have as many rows (runtime/passes/replicate.cpp says which part it is), so that the numbers are
   // those of the whole batch.
-  const auto& s = n.outputs[0].shape;
-  if (!n.inputs.empty() && s.rank() > 0) n.attrs.set("rows", s.size(0));
-  return v;
+  if (!like.empty() && like[0].is_valid() && like[0].spec().shape.rank() > 0) attrs.set("rows", like[0].spec().shape.size(0));
+  return g.add(std::string(type), like, std::move(attrs), type, where);
+}
+value draw_like(std::string_view type, value x, attributes attrs, const source_location& where) {
+  return x.is_valid() ? draw(type, *x.owner, std::span(&x, 1), std::move(attrs), where) : value{};
 }
 
 }  // namespace
@@ -80,22 +80,22 @@ void add_random(op_table& t) {
 value random_uniform(graph& g, const tensor_spec& spec, double low, double high, std::uint64_t seed, source_location where) {
   auto attrs = ops::attributes_of(spec);
   attrs.set("low", low), attrs.set("high", high), attrs.set("seed", static_cast<std::int64_t>(seed));
-  return ops::draw(g.add("random_uniform", {}, std::move(attrs), "random_uniform", where));
+  return ops::draw("random_uniform", g, {}, std::move(attrs), where);
 }
 value random_normal(graph& g, const tensor_spec& spec, double mean, double deviation, std::uint64_t seed, source_location where) {
   auto attrs = ops::attributes_of(spec);
   attrs.set("mean", mean), attrs.set("deviation", deviation), attrs.set("seed", static_cast<std::int64_t>(seed));
-  return ops::draw(g.add("random_normal", {}, std::move(attrs), "random_normal", where));
+  return ops::draw("random_normal", g, {}, std::move(attrs), where);
 }
 value random_uniform_like(value x, double low, double high, std::uint64_t seed, source_location where) {
-  return ops::draw(ops::append("random_uniform_like", {x}, attributes{{"low", low}, {"high", high}, {"seed", static_cast<std::int64_t>(seed)}}, where));
+  return ops::draw_like("random_uniform_like", x, {{"low", low}, {"high", high}, {"seed", static_cast<std::int64_t>(seed)}}, where);
 }
 value random_normal_like(value x, double mean, double deviation, std::uint64_t seed, source_location where) {
-  return ops::draw(ops::append("random_normal_like", {x}, attributes{{"mean", mean}, {"deviation", deviation}, {"seed", static_cast<std::int64_t>(seed)}}, where));
+  return ops::draw_like("random_normal_like", x, {{"mean", mean}, {"deviation", deviation}, {"seed", static_cast<std::int64_t>(seed)}}, where);
 }
 value dropout(value x, double rate, std::uint64_t seed, source_location where) {
   if (rate == 0) return x;
-  return mul(x, ops::draw(ops::append("dropout_mask", {x}, attributes{{"rate", rate}, {"seed", static_cast<std::int64_t>(seed)}}, where)), where);
+  return mul(x, ops::draw_like("dropout_mask", x, {{"rate", rate}, {"seed", static_cast<std::int64_t>(seed)}}, where), where);
 }
 
 }  // namespace troupe

@@ -106,9 +106,7 @@ value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::st
                  .at(where));
     return {};
   }
-  const auto v = g.add("variable", {}, ops::attributes_of(spec), name, where);
-  if (v.is_valid()) g.node(v.node).initializer = init;
-  return v;
+  return g.add("variable", {}, ops::attributes_of(spec), name, where, init);
 }
 
 value constant(graph& g, double scalar, dtype type, std::string_view name, source_location where) {

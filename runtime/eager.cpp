@@ -1,0 +1,94 @@
+#include "runtime/eager.hpp"
+
+#include "devices/host/sgd.hpp"
+#include "runtime/op_table.hpp"
+
+#include <fmt/format.h>
+
+#include <new>
+#include <utility>
+
+namespace troupe {
+
+eager::eager(const op_table& ops, const kernel_table& kernels, host_device& device, std::uint64_t seed)
+    : graph(ops), kernels_(kernels), device_(device), seed_(seed) {}
+
+value eager::value_of(tensor t, std::string_view name, source_location where) {
+  if (!t) {
+    record(error(error_code::usage, fmt::format("'{}': there is no tensor", name)).at(where));
+    return {};
+  }
+  const auto spec = t.spec();
+  given_ = std::move(t);
+  const auto v = input(*this, spec, name, where);
+  given_ = {};
+  return v;
+}
+
+result<tensor> eager::read(value v) const {
+  if (!v.is_valid()) return first_error() ? *first_error() : error(error_code::usage, "there is no such value");
+  if (v.owner != this || v.node >= tensors_.size() || v.output >= tensors_[v.node].size())
+    return error(error_code::usage, "the value is not one of this eager, or its tape has ended");
+  return tensors_[v.node][v.output];
+}
+
+std::optional<error> eager::take_error() {
+  auto e = first_error();
+  forget_error();
+  return e;
+}
+
+void eager::end_tape(std::size_t begin) {
+  if (begin >= tensors_.size()) return;
+  tensors_.erase(tensors_.begin() + static_cast<std::ptrdiff_t>(begin), tensors_.end());
+  cut_back(begin);
+}
+
+result<void> eager::on_added(const graph_node& n) {
+  std::vector<tensor> outputs;
+  const auto* row = ops().find(n.type);
+  if (n.type == "input") {
+    if (!given_) return error(error_code::usage, "an input has no value here: use value_of()");
+    outputs.push_back(given_);
+  } else if (n.type == "variable") {
+    outputs.push_back(initial(n));
+  } else if (row->is_forwarding) {
+    outputs.push_back(tensors_[n.inputs[0].node][n.inputs[0].output]);
+  } else if (auto ok = compute(n, outputs); !ok) {
+    return ok;
+  }
+  tensors_.push_back(std::move(outputs));
+  return {};
+}
+
+result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
+  const auto* kernels = kernels_.find(n.type);
+  if (kernels == nullptr) return error(error_code::usage, "there is no kernel for this op");
+  auto made = kernels->make(n.attrs, device_);
+  if (!made) return std::move(made.error());
+  std::vector<tensor> inputs;
+  std::vector<tensor_spec> specs;
+  for (const auto& in : n.inputs) {
+    inputs.push_back(tensors_[in.node][in.output]);
+    specs.push_back(inputs.back().spec());
+  }
+  if (auto ok = (*made)->prepare(specs, n.outputs); !ok) return ok;
+  try {
+    for (const auto& s : n.outputs) outputs.push_back(tensor::make(s));
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, fmt::format("there is no memory for {}", to_string(n.outputs[outputs.size()])));
+  }
+  return (*made)->run(tag_, inputs, outputs);
+}
+
+tensor eager::initial(const graph_node& n) const {
+  auto t = tensor::make(n.outputs[0]);
+  const std::span<float> all{t.data<float>(), static_cast<std::size_t>(t.elements())};
+  if (n.initializer && n.initializer->type == initializer_spec::kind::uniform)
+    uniform_init(all, seed_, n.name, n.initializer->limit);
+  else
+    zeros_init(all);
+  return t;
+}
+
+}  // namespace troupe

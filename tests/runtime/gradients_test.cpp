@@ -1,0 +1,238 @@
+// The gradient of every op, and the gradient of that, against central differences in f64, over random shapes; and the table of ops in the
+// documentation, which is made here.
+
+#include "devices/host/host_device.hpp"
+#include "runtime/compile.hpp"
+#include "runtime/eager.hpp"
+#include "runtime/op_table.hpp"
+#include "tests/support/op_cases.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+using namespace troupe;
+using namespace troupe::op_cases;
+
+namespace {
+
+constexpr int cases_each = 30;
+constexpr std::int64_t elements_each = 6;  // of an operand, whose derivatives are compared
+
+// An op with operands, as a function of its floating operands: the weighed sum of its results (order 0), or that of its gradients
+// (order 1), whose own gradients are then those of second order.
+class op_function {
+ public:
+  op_function(const op_table& ops, const kernel_table& kernels, std::string type, drawn_case drawn, std::uint64_t seed)
+      : e_(ops, kernels, device_), type_(std::move(type)), attrs_(std::move(drawn.attrs)), seed_(seed) {
+    for (const auto& a : drawn.operands) operands_.push_back(to_tensor(a));
+  }
+
+  std::vector<tensor>& operands() { return operands_; }
+
+  struct outcome {
+    double value = 0;
+    std::vector<tensor> gradients;  // by operand; none: it does not flow
+    std::string error;
+    bool has_result = true;  // that is a number
+  };
+  outcome at(int order, bool wants_gradients) {
+    const eager::tape tape(e_);
+    outcome o;
+    std::vector<value> x;
+    for (const auto& t : operands_) x.push_back(e_.value_of(t));
+    auto sum = weighed(results(x), 1);
+    if (sum.is_valid() && order == 1) {
+      const auto once = gradients(e_, sum, x);
+      sum = weighed(once, 2);
+    }
+    if (const auto error = e_.take_error()) {
+      o.error = error->text();
+      return o;
+    }
+    o.has_result = sum.is_valid();
+    if (!o.has_result) return o;
+    o.value = e_.read(sum)->data<double>()[0];
+    if (!wants_gradients) return o;
+    for (const auto& g : gradients(e_, sum, x)) {
+      if (g.is_valid() && g.spec() != x[o.gradients.size()].spec())
+        o.error = fmt::format("operand {} is {}, its gradient {}", o.gradients.size(), to_string(x[o.gradients.size()].spec()), to_string(g.spec()));
+      o.gradients.push_back(g.is_valid() ? *e_.read(g) : tensor());
+    }
+    if (const auto error = e_.take_error()) o.error = error->text();
+    return o;
+  }
+
+ private:
+  std::vector<value> results(std::span<const value> x) {
+    const auto y = e_.add(type_, x, attrs_, "op", source_location::current());
+    std::vector<value> all;
+    if (!y.is_valid()) return all;
+    for (std::uint32_t k = 0; k < e_.node(y.node).outputs.size(); ++k) all.push_back({&e_, y.node, k});
+    return all;
+  }
+  // Of those that are f64, every element with a weight of its own; invalid: there are none.
+  value weighed(std::span<const value> all, std::uint64_t stream) {
+    drawer weights(seed_ + stream * 1000);
+    value sum;
+    for (const auto& v : all) {
+      if (!v.is_valid() || v.spec().type != dtype::f64) continue;
+      const auto w = e_.value_of(to_tensor(weights.values(dtype::f64, sizes_of(v.spec().shape), 0.5, 1.5)));
+      const auto part = reduce_sum(mul(v, w));
+      sum = sum.is_valid() ? add(sum, part) : part;
+    }
+    return sum;
+  }
+
+  host_device device_;
+  eager e_;
+  std::string type_;
+  attributes attrs_;
+  std::uint64_t seed_;
+  std::vector<tensor> operands_;
+};
+
+struct checks {
+  std::size_t derivatives = 0;  // that were compared
+  bool flows = false;           // through some operand
+};
+
+// Central differences of order 4: errors are about h^4 and 1e-16 / h.
+double difference(op_function& f, int order, double& x) {
+  const double h = 1e-4, from = x;
+  const auto value_at = [&](double by) {
+    x = from + by * h;
+    return f.at(order, false).value;
+  };
+  const double slope = (8 * (value_at(1) - value_at(-1)) - (value_at(2) - value_at(-2))) / (12 * h);
+  x = from;
+  return slope;
+}
+
+checks check(op_function& f, int order, drawer& d) {
+  checks done;
+  const auto exact = f.at(order, true);
+  BOOST_TEST_REQUIRE(exact.error.empty(), exact.error);
+  if (!exact.has_result) return done;
+  for (std::size_t k = 0; k < f.operands().size(); ++k) {
+    auto& t = f.operands()[k];
+    if (t.type() != dtype::f64) continue;
+    done.flows = done.flows || exact.gradients[k];
+    for (std::int64_t n = 0; n < std::min(elements_each, t.elements()); ++n) {
+      const auto i = t.elements() <= elements_each ? n : d.below(t.elements());
+      const double slope = difference(f, order, t.data<double>()[i]);
+      const double got = exact.gradients[k] ? exact.gradients[k].data<double>()[i] : 0;
+      BOOST_TEST_REQUIRE(std::abs(got - slope) <= 1e-6 * (1 + std::abs(slope) + std::abs(exact.value) * 1e-3),
+                         "operand " << k << ", element " << i << ": " << got << ", and by differences " << slope);
+      ++done.derivatives;
+    }
+  }
+  return done;
+}
+
+// What has no derivative where it jumps, and is constant elsewhere, or is made of integers, has nothing to check.
+struct row_of_table {
+  std::size_t first = 0, second = 0;  // derivatives that were compared
+  bool flows = false;
+};
+
+const std::map<std::string, row_of_table>& results() {
+  static const auto all = [] {
+    std::map<std::string, row_of_table> rows;
+    const auto ops = make_op_table();
+    const auto kernels = make_host_kernels();
+    for (const auto& [type, row] : ops.rows()) {
+      if (!row.gradient || row.is_forwarding || !(row.types.has(dtype::f64) || type == "where")) continue;
+      if (type == "argmax" || type == "argmin" || type.starts_with("random_")) continue;
+      auto& sums = rows[type];
+      drawer d(7);
+      for (int i = 0; i < cases_each; ++i) {
+        auto c = draw(d, type, row, dtype::f64);
+        if (!c) continue;
+        if (type == "cast") c->attrs.set("to", std::int64_t{static_cast<std::uint8_t>(dtype::f64)});
+        if (type == "where")
+          for (auto& a : c->operands)
+            if (a.spec.type == dtype::f32) a.spec.type = dtype::f64;
+        std::string specs;
+        for (const auto& a : c->operands) specs += " " + to_string(a.spec);
+        BOOST_TEST_CONTEXT(type << specs << ", case " << i) {
+          op_function f(ops, kernels, type, std::move(*c), static_cast<std::uint64_t>(i));
+          const auto first = check(f, 0, d);
+          sums.flows = sums.flows || first.flows;
+          sums.first += first.derivatives;
+          if (first.flows) sums.second += check(f, 1, d).derivatives;
+        }
+      }
+    }
+    return rows;
+  }();
+  return all;
+}
+
+std::string types_of(const op_row& row) {
+  if (row.types.is_empty()) return row.inputs == 0 ? "as asked for" : "any";
+  if (row.types == all_types) return "all";
+  return to_string(row.types);
+}
+
+std::string gradient_of(const std::string& type, const op_row& row) {
+  if (row.inputs == 0) return "";
+  if (row.is_forwarding) return type == "stop_gradient" ? "none" : "";
+  const auto at = results().find(type);
+  return at != results().end() && at->second.flows ? "yes, twice" : "none";
+}
+
+std::string table() {
+  std::string text =
+      "# Ops\n\n"
+      "Every op that plans may have, made by `tests/runtime/gradients_test.cpp` (run it with `TROUPE_WRITE_DOCS=1` to make this page anew). The functions\n"
+      "that add them to a graph, with shapes and rules, stand in [ops.hpp](../ops.hpp); some of those are made of several ops.\n\n"
+      "- **types**: of the first operand.\n"
+      "- **gradient**: through at least one operand; *twice*: the gradient has one, too. Ops without one jump, are constant, or give whole numbers.\n"
+      "- **derivatives**: how many were compared with central differences in f64, of first and of second order, over random shapes with broadcasting.\n"
+      "- **error**: of f32 results in units of the last place, at most, over 100 random shapes against plain loops in f64; sums and products: near their\n"
+      "  largest terms. 0.5 is correctly rounded; moving elements, comparing and counting are exact.\n\n"
+      "| op | operands | types | gradient | derivatives | error |\n|---|---|---|---|---|---|\n";
+  std::size_t first = 0, second = 0;
+  const auto ops = make_op_table();
+  for (const auto& [type, row] : ops.rows()) {
+    const auto at = results().find(type);
+    const bool is_checked = at != results().end() && at->second.flows;
+    if (is_checked) first += at->second.first, second += at->second.second;
+    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", type, row.inputs_max != 0 ? fmt::format("{} to {}", row.inputs, row.inputs_max) : fmt::format("{}", row.inputs),
+                        types_of(row), gradient_of(type, row), is_checked ? fmt::format("{} + {}", at->second.first, at->second.second) : "",
+                        row.types.has(dtype::f32) && !row.is_forwarding && !type.starts_with("random_") && type != "dropout_mask" ? fmt::format("{}", allowed(type)) : "");
+  }
+  return text + fmt::format("\n{} ops; {} derivatives of first order and {} of second.\n", ops.rows().size(), first, second);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gradients)
+
+BOOST_AUTO_TEST_CASE(the_table_of_ops_in_the_documentation_is_that_of_the_tests) {
+  const std::string path = TROUPE_SOURCE_DIR "/runtime/ops/README.md";
+  if (std::getenv("TROUPE_WRITE_DOCS") != nullptr) std::ofstream(path) << table();
+  std::stringstream written;
+  written << std::ifstream(path).rdbuf();
+  BOOST_TEST((written.str() == table()), path << " is not what the tests find: run this test with TROUPE_WRITE_DOCS=1");
+}
+
+
+BOOST_AUTO_TEST_CASE(gradients_of_every_op_and_their_gradients_agree_with_differences) {
+  std::size_t first = 0, second = 0;
+  for (const auto& [type, r] : results()) {
+    BOOST_TEST_MESSAGE(fmt::format("{:20} {:5} derivatives, {:5} of second order{}", type, r.first, r.second, r.flows ? "" : ", constant"));
+    if (r.flows) BOOST_TEST(r.first > 20u, type << ": " << r.first << " derivatives");
+    first += r.first, second += r.second;
+  }
+  BOOST_TEST_MESSAGE(fmt::format("{} derivatives of {} ops, {} of second order", first, results().size(), second));
+  BOOST_TEST(results().size() > 70u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
