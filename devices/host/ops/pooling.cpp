@@ -74,6 +74,17 @@ class pooling : public kernel {
   std::int64_t row(std::int64_t y, std::int64_t k) const noexcept { return y * window_.strides[0] - window_.before[0] + k * window_.dilations[0]; }
   std::int64_t column(std::int64_t x, std::int64_t k) const noexcept { return x * window_.strides[1] - window_.before[1] + k * window_.dilations[1]; }
 
+  // Those of a plane.
+  result<void> check_places(const std::int32_t* place) const {
+    std::int32_t least = 0, most = -1;
+    for (std::int64_t i = 0; i < oh_ * ow_; ++i) {
+      least = std::min(least, place[i]);
+      most = std::max(most, place[i]);
+    }
+    if (least >= -1 && most < h_ * w_) return {};
+    return error(error_code::failed, fmt::format("{}: a place is {}, expected -1 to {}", op_, least < -1 ? least : most, h_ * w_ - 1));
+  }
+
   // Elements of a window along an axis that are not behind the padding.
   std::int64_t padded(std::size_t axis, std::int64_t out, std::int64_t length) const noexcept {
     const auto begin = out * window_.strides[axis] - window_.before[axis];
@@ -175,14 +186,13 @@ class max_pool_grad final : public pooling {
     const auto* dy = inputs[0].data<T>();
     const auto* place = inputs[1].data<std::int32_t>();
     auto* dx = out.data<T>();
-    std::fill_n(dx, out.elements(), T{});
     const auto elements = oh_ * ow_;
-    for (std::int64_t p = 0; p < planes_; ++p, dx += h_ * w_, dy += elements, place += elements)
-      for (std::int64_t i = 0; i < elements; ++i) {
-        if (place[i] < -1 || place[i] >= h_ * w_)
-          return error(error_code::failed, fmt::format("max_pool2d_grad: place {} of {} is {}, expected -1 to {}", i, elements, place[i], h_ * w_ - 1));
+    for (std::int64_t p = 0; p < planes_; ++p, dx += h_ * w_, dy += elements, place += elements) {
+      if (auto ok = check_places(place); !ok) return ok;
+      std::fill_n(dx, h_ * w_, T{});
+      for (std::int64_t i = 0; i < elements; ++i)
         if (place[i] >= 0) dx[place[i]] += dy[i];
-      }
+    }
     return {};
   }
 };
@@ -208,12 +218,10 @@ class max_pool_take final : public pooling {
     const auto* place = inputs[1].data<std::int32_t>();
     auto* y = out.data<T>();
     const auto elements = oh_ * ow_;
-    for (std::int64_t p = 0; p < planes_; ++p, x += h_ * w_, y += elements, place += elements)
-      for (std::int64_t i = 0; i < elements; ++i) {
-        if (place[i] < -1 || place[i] >= h_ * w_)
-          return error(error_code::failed, fmt::format("max_pool2d_take: place {} of {} is {}, expected -1 to {}", i, elements, place[i], h_ * w_ - 1));
-        y[i] = place[i] >= 0 ? x[place[i]] : T{};
-      }
+    for (std::int64_t p = 0; p < planes_; ++p, x += h_ * w_, y += elements, place += elements) {
+      if (auto ok = check_places(place); !ok) return ok;
+      for (std::int64_t i = 0; i < elements; ++i) y[i] = place[i] >= 0 ? x[place[i]] : T{};
+    }
     return {};
   }
 };
