@@ -63,7 +63,7 @@ struct load_shards {
   std::uint32_t epoch = 0;
   std::string folder, name;  // user's folder, name of the job
   std::string checkpoint;    // name of its folder
-  std::vector<std::string> variables;
+  std::map<std::string, std::vector<std::string>> variables;  // with the slots that each must have, in this order
   caf::actor to;
 };
 struct shards_loaded {

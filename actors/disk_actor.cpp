@@ -10,14 +10,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <functional>
+#include <map>
 #include <utility>
 
 namespace troupe {
 
 namespace {
-
-constexpr std::string_view velocity_slot = "velocity";
 
 struct disk_state {
   static inline const char* name = "disk";
@@ -34,7 +33,7 @@ struct disk_state {
       if (s.applied != report.worker_steps) report.error = fmt::format("variables {} and {} hold different steps", shards.front().variable, s.variable);
       report.variables.push_back(s.variable);
       tensors.push_back({s.variable, s.values});
-      tensors.push_back({slot_tensor_name(s.variable, velocity_slot), s.velocity});
+      for (const auto& [slot, value] : s.state) tensors.push_back({slot_tensor_name(s.variable, slot), value});
     }
     std::sort(report.variables.begin(), report.variables.end());
     if (!report.error.empty()) return report;
@@ -62,22 +61,28 @@ struct disk_state {
     const auto manifest = find(store, m);
     if (!manifest) return manifest.error();
     const checkpoint_id id{manifest->epoch, manifest->step};
-    const std::set<std::string> wanted(m.variables.begin(), m.variables.end());
+    const auto& wanted = m.variables;
+    std::map<std::string, std::map<std::string, tensor, std::less<>>> found;  // by variable and slot
     for (const auto& part : manifest->parts) {
       if (std::none_of(part.variables.begin(), part.variables.end(), [&](const auto& v) { return wanted.contains(v); })) continue;
       auto tensors = store.load_part(id, part);
       if (!tensors) return tensors.error();
       for (auto& [name, value] : *tensors) {
         const auto [variable, slot] = split_tensor_name(name);
-        if (!wanted.contains(std::string(variable))) continue;
-        auto& kept = out[std::string(variable)];
-        if (kept == nullptr) kept = std::make_shared<kept_shard>(kept_shard{{{manifest->step, {}, {}}}, manifest->worker_steps, false});
-        (slot.empty() ? kept->slots[0].values : kept->slots[0].velocity) = std::move(value);
+        if (wanted.contains(std::string(variable))) found[std::string(variable)].emplace(slot, std::move(value));
       }
     }
-    for (const auto& v : wanted)
-      if (const auto at = out.find(v); at == out.end() || !at->second->slots[0].values || !at->second->slots[0].velocity)
-        return error(error_code::failed, fmt::format("{} lacks variable '{}'", store.folder_of(id), v));
+    for (const auto& [variable, slots] : wanted) {
+      auto& tensors = found[variable];
+      const auto values = tensors.extract("");
+      if (values.empty()) return error(error_code::failed, fmt::format("{} lacks variable '{}'", store.folder_of(id), variable));
+      kept_version saved{manifest->step, values.mapped(), {}};
+      std::vector<std::string> there;
+      for (const auto& [slot, value] : tensors) there.push_back(slot);
+      if (auto ok = compare_slots(variable, there, slots); !ok) return std::move(ok.error().while_doing(store.folder_of(id)));
+      for (const auto& slot : slots) saved.state.push_back(std::move(tensors.find(slot)->second));
+      out[variable] = std::make_shared<kept_shard>(kept_shard{{std::move(saved)}, manifest->worker_steps, false});
+    }
     return {};
   }
 

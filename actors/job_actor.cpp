@@ -110,7 +110,8 @@ struct job_actor_state {
     m.made_unix_ns = about.wall_clock_ns();
     for (auto& p : w.parts) m.parts.push_back({std::move(p.file), p.bytes, std::move(p.hash), std::move(p.variables)});
     std::sort(m.parts.begin(), m.parts.end(), [](const auto& a, const auto& b) { return a.file < b.file; });
-    for (auto& [name, spec] : r.program->variables()) m.variables.push_back({name, spec, {"velocity"}});
+    const auto slots = slot_names(r.program->spec().optimizer);
+    for (auto& [name, spec] : r.program->variables()) m.variables.push_back({name, spec, slots});
     tell(self->context(), about.archive, write_cut{r.checkpoints.folder, std::move(m), r.keep, lineage(), caf::actor_cast<caf::actor>(self)});
   }
 

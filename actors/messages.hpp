@@ -77,7 +77,8 @@ struct save_shard {  // shard: part of a cut; the tensors stay as they are while
   std::uint32_t actor = 0;
   std::string variable;
   std::vector<std::uint64_t> applied;  // by worker
-  tensor values, velocity;
+  tensor values;
+  std::vector<std::pair<std::string, tensor>> state;  // by name of the optimizer's slot
   caf::actor from;                     // is told cut_saved
 };
 

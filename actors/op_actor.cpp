@@ -92,20 +92,22 @@ class op_logic final : public port_logic {
   result<void> open_hand_over() {
     const auto variable = self_plan().ops.front().attrs.text("variable");
     const auto at = part_->handed.find(variable);
-    const auto* best = at == part_->handed.end() ? nullptr : newest(*at->second, part_->handed_version(variable));
-    if (best == nullptr || self_plan().outputs.size() != 2)
+    const auto ports = self_plan().outputs.size();  // values, then slots
+    const auto* best = at == part_->handed.end() || ports == 0 ? nullptr : newest(*at->second, ports - 1, part_->handed_version(variable));
+    if (best == nullptr)
       return error(error_code::failed, fmt::format("variable '{}' is to be handed over, and this node does not keep it", variable));
-    handed_ = {best->values, best->velocity};
+    handed_ = {best->values};
+    handed_.insert(handed_.end(), best->state.begin(), best->state.end());
     at->second->slots.clear();  // nobody else looks at this copy
-    outputs_.resize(2);
+    outputs_.resize(ports);
     return {};
   }
 
-  // Of version `wanted`, or (none) the newest one.
-  static const kept_version* newest(const kept_shard& k, std::optional<std::uint64_t> wanted) {
+  // Of version `wanted`, or (none) the newest one, with this many slots of its optimizer.
+  static const kept_version* newest(const kept_shard& k, std::size_t slots, std::optional<std::uint64_t> wanted) {
     const kept_version* best = nullptr;
     for (const auto& s : k.slots)
-      if (!k.is_torn && s.version && s.values && s.velocity && (wanted ? s.version == wanted : best == nullptr || *best->version < *s.version)) best = &s;
+      if (!k.is_torn && s.version && s.is_whole(slots) && (wanted ? s.version == wanted : best == nullptr || *best->version < *s.version)) best = &s;
     return best;
   }
 
@@ -189,7 +191,7 @@ class op_logic final : public port_logic {
   bool is_prepared_ = false;
   std::uint32_t mark_ = 0;  // for the next firing
   std::vector<tensor> inputs_, outputs_;
-  std::vector<tensor> handed_;  // values and velocity, until they are sent
+  std::vector<tensor> handed_;  // values and slots, until they are sent
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;
 };

@@ -97,7 +97,7 @@ void part_table::try_to_place(waiting_place w) {
 void part_table::load(waiting_place w, const plan& p, std::uint32_t own) {
   load_shards ask{w.place.job, w.place.epoch, w.place.checkpoints, p.name, w.place.restore_from, {}, node_.handle()};
   for (const auto& a : p.actors)
-    if (a.kind == actor_kind::shard && a.task == own && !a.shard.follows) ask.variables.push_back(a.shard.variable);
+    if (a.kind == actor_kind::shard && a.task == own && !a.shard.follows) ask.variables.emplace(a.shard.variable, slot_names(a.shard.optimizer));
   kept_.erase(w.place.job);
   w.is_loaded = ask.variables.empty();
   w.is_loading = !w.is_loaded;

@@ -280,6 +280,8 @@ class session_impl final : public session {
     spec.shards = o.shards;
     spec.update = o.update;
     spec.optimizer = o.optimizer;
+    spec.schedule = o.schedule;
+    spec.clip_global_norm = o.clip_global_norm;
     spec.seed = o.seed;
     spec.steps = o.steps;
     spec.observe_every = o.observe_every;

@@ -49,7 +49,12 @@ struct training_options {
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;
-  optimizer_spec optimizer{};
+  optimizer_spec optimizer{};       // runtime/optimizer.hpp: adam({.learning_rate = 1e-3}), ...
+  learning_rate_schedule schedule{};  // cosine({.steps = 10'000, .warmup = 500}), ...
+  // Each worker scales its own gradients, before it pushes them, so that their common norm is at most this; 0: not. With several workers
+  // it is each one's part that is clipped: the sum of all (sync) may be as much larger as there are workers. Norms of the sum, variable by
+  // variable: the optimizer's clip_norm.
+  double clip_global_norm = 0;
   std::uint64_t seed = 1;
   std::uint64_t steps = 1;          // of each worker
   std::uint64_t observe_every = 0;  // sync: versions between two observations of the variables; 0: at the end only

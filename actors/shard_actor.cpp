@@ -6,6 +6,7 @@
 #include "actors/tell.hpp"
 #include "devices/host/sgd.hpp"
 #include "runtime/shard_state.hpp"
+#include "runtime/shard_update.hpp"
 
 #include <fmt/format.h>
 
@@ -25,6 +26,7 @@ class shard_logic final : public port_logic {
   shard_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
       : port_logic(self, std::move(part), actor),
         spec_(self_plan().shard),
+        slots_(slots_of(spec_.optimizer)),
         kept_(*part_->kept[actor]),
         ledger_(*part_->ledgers[actor]) {}
 
@@ -43,13 +45,13 @@ class shard_logic final : public port_logic {
   }
 
   result<void> initialize() {
-    const auto n = static_cast<std::size_t>(spec_.spec.shape.elements());
-    kept_version first{0, tensor::make(spec_.spec), tensor::make(spec_.spec)};
+    const auto n = elements();
+    kept_version first{0, tensor::make(spec_.spec), {}};
     if (spec_.initializer.type == initializer_spec::kind::uniform)
       uniform_init({first.values.data<float>(), n}, spec_.seed, spec_.variable, spec_.initializer.limit);
     else
       zeros_init({first.values.data<float>(), n});
-    zeros_init({first.velocity.data<float>(), n});
+    for (const auto& slot : slots_) first.state.push_back(filled(slot.initial));
     begin_with(std::move(first), {});
     return {};
   }
@@ -59,9 +61,9 @@ class shard_logic final : public port_logic {
     const bool is_sync = spec_.update == update_kind::sync;
     auto at = std::max_element(kept_.slots.begin(), kept_.slots.end(), [](const auto& a, const auto& b) { return a.version < b.version; });
     if (is_sync) at = std::find_if(kept_.slots.begin(), kept_.slots.end(), [&](const auto& s) { return s.version == spec_.version; });
-    if (kept_.is_torn || at == kept_.slots.end() || !at->version || !at->values || !at->velocity)
+    if (kept_.is_torn || at == kept_.slots.end() || !at->version || !at->is_whole(slots_.size()))
       return error(error_code::failed, fmt::format("variable '{}' at version {} is not kept on this node", spec_.variable, spec_.version));
-    if (at->values.spec() != spec_.spec || at->velocity.spec() != spec_.spec)
+    if (!has_shape(*at))
       return error(error_code::failed, fmt::format("variable '{}' is kept as {}, and is {}", spec_.variable, to_string(at->values.spec()), to_string(spec_.spec)));
     shard_origin origin{*at->version, is_sync ? std::vector<std::uint64_t>(workers_, *at->version) : kept_.applied};
     expects(is_sync || !spec_.forwards || spec_.handed.empty() || spec_.handed == origin.applied, "a replica begins with what its shard begins with");
@@ -70,7 +72,7 @@ class shard_logic final : public port_logic {
       if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) || origin.applied[w] > spec_.steps[w])
         return error(error_code::failed, fmt::format("variable '{}' is kept with {} steps of worker {}, which does not fit the plan", spec_.variable, origin.applied[w], w));
     if (part_->bugs != nullptr && part_->bugs->forgets_velocity && spec_.is_saved)
-      zeros_init({at->velocity.data<float>(), static_cast<std::size_t>(spec_.spec.shape.elements())});
+      for (std::size_t i = 0; i < slots_.size(); ++i) at->state[i] = filled(slots_[i].initial);
     begin_with(std::move(*at), std::move(origin));
     return {};
   }
@@ -91,23 +93,31 @@ class shard_logic final : public port_logic {
     reserve_for_cuts();
   }
 
-  // A cut that is being written pins values and velocity, so that applies go elsewhere: to memory that is here and has been touched,
+  // A cut that is being written pins values and slots, so that applies go elsewhere: to memory that is here and has been touched,
   // or the step after a cut of 1 GB would wait for seconds until the system has found as much.
   void reserve_for_cuts() {
     if (!spec_.cuts_at_end) return;
     const std::size_t of_sums = spec_.forwards && spec_.update == update_kind::sync && workers_ > 1 ? 1 : 0;
-    while (spares_.size() < 2 + of_sums) {
-      auto spare = tensor::make(spec_.spec);
-      zeros_init({spare.data<float>(), static_cast<std::size_t>(spec_.spec.shape.elements())});
-      keep_spare(std::move(spare));
-    }
+    while (spares_.size() < 1 + slots_.size() + of_sums) keep_spare(filled(0));
+  }
+
+  std::size_t elements() const { return static_cast<std::size_t>(spec_.spec.shape.elements()); }
+
+  tensor filled(float with) const {
+    auto t = tensor::make(spec_.spec);
+    std::fill_n(t.data<float>(), elements(), with);
+    return t;
+  }
+
+  bool has_shape(const kept_version& v) const {
+    return v.values.spec() == spec_.spec && std::all_of(v.state.begin(), v.state.end(), [&](const tensor& t) { return t.spec() == spec_.spec; });
   }
 
   std::vector<kept_version> take_older(std::uint64_t version) {
     std::vector<kept_version> older;
     if (spec_.update == update_kind::async || kept_.is_torn) return older;
     for (auto& s : kept_.slots)
-      if (s.version && *s.version < version && *s.version + spec_.keeps >= version && s.values && s.velocity && s.values.spec() == spec_.spec)
+      if (s.version && *s.version < version && *s.version + spec_.keeps >= version && s.is_whole(slots_.size()) && has_shape(s))
         older.push_back(std::move(s));
     return older;
   }
@@ -117,13 +127,14 @@ class shard_logic final : public port_logic {
     advance();
   }
 
-  // Another node's, once: values, then velocity, in any order.
+  // Another node's, once: values and slots, in any order.
   void on_handed(tensor_ready& m) {
-    auto& to = m.port == workers_ ? handed_.values : handed_.velocity;
+    handed_.state.resize(slots_.size());
+    auto& to = m.port == workers_ ? handed_.values : handed_.state[m.port - workers_ - 1];
     expects(m.value.spec() == spec_.spec, "what is handed over has its variable's shape");
     to = std::move(m.value);
     give_back(m.port);
-    if (!handed_.values || !handed_.velocity) return;
+    if (!handed_.is_whole(slots_.size())) return;
     const bool is_sync = spec_.update == update_kind::sync;
     shard_origin origin{spec_.version, is_sync ? std::vector<std::uint64_t>(workers_, spec_.version) : spec_.handed};
     if (!is_sync) origin.version = std::accumulate(origin.applied.begin(), origin.applied.end(), std::uint64_t{0});
@@ -219,7 +230,7 @@ class shard_logic final : public port_logic {
     const auto port = static_cast<std::uint32_t>(spec_.readers.size() + (a.worker < 0 ? 0 : first));
     if (gradients_.size() == 1) return emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
     auto sum = take_spare();
-    sum_gradients(sum.data<float>(), gradients_, static_cast<std::size_t>(spec_.spec.shape.elements()));
+    sum_gradients(sum.data<float>(), gradients_, elements());
     gradients_.assign(1, std::as_const(sum).data<float>());
     emit(port, tag{.step = a.step}, sum);
     keep_spare(std::move(sum));
@@ -229,14 +240,27 @@ class shard_logic final : public port_logic {
   void write(const shard_apply& a) {
     auto& from = kept_.slots[a.from];
     auto& to = kept_.slots[a.to];
-    auto values = out_of(to.values, a.from == a.to), velocity = out_of(to.velocity, a.from == a.to);
-    kept_.is_torn = a.from == a.to && (!values || !velocity);
+    const bool is_in_place = a.from == a.to;
+    to.state.resize(slots_.size());
+    auto values = out_of(to.values, is_in_place);
+    kept_.is_torn = is_in_place && !values;
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      made_[i] = out_of(to.state[i], is_in_place);
+      kept_.is_torn = kept_.is_torn || (is_in_place && !made_[i]);
+    }
     to.version.reset();
-    apply(from.values, values ? values : from.values, from.velocity, velocity ? velocity : from.velocity);
-    if (part_->bugs != nullptr && part_->bugs->applies_twice && a.step % 4 == 3)
-      apply(values ? values : from.values, values ? values : from.values, velocity ? velocity : from.velocity, velocity ? velocity : from.velocity);
+    const auto count = count_of(spec_, spec_.update == update_kind::sync ? a.version : 1 + std::accumulate(kept_.applied.begin(), kept_.applied.end(), std::uint64_t{0}));
+    stepped w = step_of(from.values, values);
+    for (std::size_t i = 0; i < slots_.size(); ++i) steps_[i] = step_of(from.state[i], made_[i]);
+    update_shard(spec_.optimizer, spec_.schedule, count, w, steps_, gradients_, elements());
+    if (part_->bugs != nullptr && part_->bugs->applies_twice && a.step % 4 == 3) {
+      w.in = w.out;
+      for (auto& s : steps_) s.in = s.out;
+      update_shard(spec_.optimizer, spec_.schedule, count, w, steps_, gradients_, elements());
+    }
     if (values) keep_spare(std::exchange(to.values, std::move(values)));
-    if (velocity) keep_spare(std::exchange(to.velocity, std::move(velocity)));
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+      if (made_[i]) keep_spare(std::exchange(to.state[i], std::move(made_[i])));
     to.version = a.version;
     for (std::uint32_t i = 0; i < state_->slots(); ++i)
       if (!state_->kept_in(i)) kept_.slots[i].version.reset();
@@ -253,11 +277,8 @@ class shard_logic final : public port_logic {
     if (t) spares_.push_back(std::move(t));
   }
 
-  void apply(const tensor& w_in, tensor& w_out, const tensor& v_in, tensor& v_out) {
-    sgd_momentum(w_in.data<float>(), w_out.data<float>(), v_in.data<float>(), v_out.data<float>(), gradients_,
-                 static_cast<std::size_t>(spec_.spec.shape.elements()), static_cast<float>(spec_.optimizer.learning_rate),
-                 static_cast<float>(spec_.optimizer.momentum));
-  }
+  // No `out`: in place.
+  static stepped step_of(tensor& in, tensor& out) { return {std::as_const(in).data<float>(), (out ? out : in).data<float>()}; }
 
   // Of a planted bug.
   void sort_as_they_came(std::size_t first, std::size_t last) {
@@ -280,9 +301,11 @@ class shard_logic final : public port_logic {
   void carry_out(const shard_cut& a) {
     const bool is_off = part_->bugs != nullptr && part_->bugs->saves_other_slot;
     const auto other = (a.slot + 1) % kept_.slots.size();
-    const auto& s = kept_.slots[is_off && kept_.slots[other].velocity ? other : a.slot];
+    const auto& s = kept_.slots[is_off && kept_.slots[other].is_whole(slots_.size()) ? other : a.slot];
+    std::vector<std::pair<std::string, tensor>> state;
+    for (std::size_t i = 0; i < slots_.size(); ++i) state.emplace_back(slots_[i].name, s.state[i]);
     tell(self_.context(), part_->archive, save_shard{part_->job, part_->epoch, a.step, actor_, spec_.variable, kept_.applied, s.values,
-                                                     s.velocity, caf::actor_cast<caf::actor>(&self_)});
+                                                     std::move(state), caf::actor_cast<caf::actor>(&self_)});
   }
 
   // True once every edge of the reader's port has a credit in our hand.
@@ -320,14 +343,17 @@ class shard_logic final : public port_logic {
   }
 
   const shard_spec& spec_;
+  const std::vector<optimizer_slot> slots_;
   kept_shard& kept_;
   std::optional<shard_state> state_;  // from open() on
   shard_counters& ledger_;
   std::size_t workers_ = 0;
   kept_version handed_;         // as far as it has come
   std::vector<tensor_ready> early_;  // gradients that came before; a credit each
-  std::vector<tensor> spares_;  // of the variable's spec
+  std::vector<tensor> spares_;       // of the variable's spec
   std::vector<const float*> gradients_;
+  std::vector<tensor> made_ = std::vector<tensor>(slots_.size());    // by slot: where an apply writes it; none: in place
+  std::vector<stepped> steps_ = std::vector<stepped>(slots_.size());
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
   std::uint64_t arrived_ = 0;
   std::vector<std::uint8_t> owes_;        // async, by worker: a credit that it gets when its last gradient is committed

@@ -424,6 +424,13 @@ std::string describe(const checkpoint_claimant& c) {
   return fmt::format("client {} (pid {} on host {})", in_quotes(c.client), c.pid, in_quotes(c.host));
 }
 
+result<void> compare_slots(std::string_view variable, std::span<const std::string> has, std::span<const std::string> wanted) {
+  if (std::is_permutation(has.begin(), has.end(), wanted.begin(), wanted.end())) return {};
+  const auto text = [](std::span<const std::string> slots) { return slots.empty() ? std::string("no slots") : fmt::format("{}", fmt::join(slots, ", ")); };
+  return error(error_code::usage, fmt::format("the checkpoint is of another optimizer: it has {} of variable '{}', and this one's slots are {}", text(has), variable,
+                                              text(wanted)));
+}
+
 std::vector<std::string> compare_schedule(const checkpoint_manifest& m, const checkpoint_schedule& wanted) {
   const std::map<std::string_view, std::string_view> made(m.schedule.begin(), m.schedule.end());
   const std::map<std::string_view, std::string_view> now(wanted.begin(), wanted.end());

@@ -135,6 +135,9 @@ result<checkpoint_claimant> parse_claimant(std::span<const std::byte> bytes, std
 // client "c1" (pid 12 on host "h")
 std::string describe(const checkpoint_claimant& c);
 
+// The optimizer's slots of a variable, as a checkpoint has them and as a job wants them, in any order. Error: names variable and both.
+result<void> compare_slots(std::string_view variable, std::span<const std::string> has, std::span<const std::string> wanted);
+
 // What differs, as people read it: "batch: the checkpoint was made with 128, this run has 64". Empty: the run can go on.
 std::vector<std::string> compare_schedule(const checkpoint_manifest& m, const checkpoint_schedule& wanted);
 

@@ -1,5 +1,6 @@
 #include "runtime/compile.hpp"
 
+#include "runtime/clipping.hpp"
 #include "runtime/device_name.hpp"
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/passes/passes.hpp"
@@ -40,12 +41,10 @@ result<void> check_numbers(const training_spec& s) {
   if (s.update == update_kind::sync && s.observe_every > 0 && s.steps % s.observe_every != 0)
     return usage(fmt::format("observing every {} of {} steps would miss the last version: use a divisor of the steps",
                              s.observe_every, s.steps));
-  const auto& o = s.optimizer;
-  if (o.type != "sgd") return usage(fmt::format("there is no optimizer '{}' (there is: sgd)", o.type));
-  if (!std::isfinite(o.learning_rate))
-    return usage(fmt::format("learning rate {} is not a finite number", o.learning_rate));
-  if (!(o.momentum >= 0 && o.momentum < 1)) return usage(fmt::format("momentum {} is not in [0, 1)", o.momentum));
-  return {};
+  if (!(s.clip_global_norm >= 0) || !std::isfinite(s.clip_global_norm))
+    return usage(fmt::format("clip global norm {} is not a finite number from 0", s.clip_global_norm));
+  if (auto ok = check(s.optimizer); !ok) return ok;
+  return check(s.schedule);
 }
 
 // Fills in what an embedded program may leave out: everything is in its only task.
@@ -73,7 +72,7 @@ result<passes::places> places_of(const training_spec& s) {
 }
 
 // The loss, the gradient of every variable that it depends on, and these variables.
-result<std::vector<value>> training_roots(graph& g, value loss) {
+result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm) {
   const auto all = g.variables();
   const auto derivatives = gradients(g, loss, all);
   if (g.first_error()) return *g.first_error();
@@ -86,6 +85,11 @@ result<std::vector<value>> training_roots(graph& g, value loss) {
   if (used.empty()) {
     const auto& n = g.node(loss.node);
     return usage(fmt::format("loss '{}' depends on no variable, so there is nothing to train", n.name)).at(n.source);
+  }
+  if (clip_global_norm > 0) {
+    const auto clipped = clip_by_global_norm(std::span(roots).subspan(1), clip_global_norm, g.node(loss.node).source);
+    if (g.first_error()) return *g.first_error();
+    std::copy(clipped.begin(), clipped.end(), roots.begin() + 1);
   }
   roots.insert(roots.end(), used.begin(), used.end());
   return roots;
@@ -153,10 +157,8 @@ std::vector<std::pair<std::string, std::string>> schedule_of(const passes::draft
       {"graph", fmt::format("{:016x}", XXH3_64bits(print.data(), print.size()))},
       {"update", spec.update == update_kind::sync ? "sync" : "async"},
       {"workers", fmt::format("{}", spec.workers)},
-      {"seed", fmt::format("{}", spec.seed)},
-      {"optimizer", spec.optimizer.type},
-      {"learning rate", fmt::format("{}", spec.optimizer.learning_rate)},
-      {"momentum", fmt::format("{}", spec.optimizer.momentum)}};
+      {"seed", fmt::format("{}", spec.seed)}};
+  for (auto& number : numbers_of(spec.optimizer, spec.schedule)) out.push_back(std::move(number));
   for (const auto& a : d.actors)
     for (const auto& op : a.planned.ops)
       if (op.type == "idx_batch" && a.index == 0) {
@@ -226,7 +228,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (auto ok = check_numbers(spec); !ok) return std::move(ok.error());
   const auto where = places_of(spec);
   if (!where) return where.error();
-  const auto roots = training_roots(g, loss);
+  const auto roots = training_roots(g, loss, spec.clip_global_norm);
   if (!roots) return roots.error();
   const auto f = passes::simplify(passes::prune(g, *roots));
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());

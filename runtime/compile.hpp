@@ -32,6 +32,8 @@ struct training_spec {
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;
   optimizer_spec optimizer;
+  learning_rate_schedule schedule{};
+  double clip_global_norm = 0;       // of each worker's gradients, before they are pushed; 0: not
   std::uint64_t seed = 1;
   std::uint64_t steps = 1;           // of each worker
   std::uint64_t observe_every = 0;   // versions between two observations of all variables (0: only at the end)
@@ -86,7 +88,7 @@ class training_program {
 
   const training_spec& spec() const noexcept;
   const std::string& name() const noexcept;
-  // Name and spec of every variable, in the order of their names.
+  // Name and spec of every variable, in the order of their names; every one has the slots of spec().optimizer.
   std::vector<std::pair<std::string, tensor_spec>> variables() const;
   // k of --shards that holds each variable, in the same order.
   std::vector<std::uint32_t> shard_of_variables() const;

@@ -20,7 +20,11 @@ namespace troupe {
 
 struct kept_version {
   std::optional<std::uint64_t> version;  // nullopt: the slot holds nothing that anybody may go back to
-  tensor values, velocity;
+  tensor values;
+  std::vector<tensor> state;             // the optimizer's slots, in its order
+
+  // Whether all of it is there, for an optimizer with this many slots.
+  bool is_whole(std::size_t slots) const noexcept;
 };
 
 struct kept_shard {

@@ -34,9 +34,10 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
     case actor_kind::receive:
       return times(2 * std::uint64_t{p.edges[a.inputs[0]].credits} + 1, p.edges[a.inputs[0]].spec.size_bytes());
     case actor_kind::shard: {
-      std::uint64_t buffers = std::uint64_t{shard_state::slots_wanted(a.shard)} + 1;
-      buffers += a.shard.keeps;                       // the optimizer state of each older version
-      if (a.shard.cuts_at_end) buffers += 2;          // a cut that is being written
+      const std::uint64_t state = slot_count(a.shard.optimizer);
+      std::uint64_t buffers = std::uint64_t{shard_state::slots_wanted(a.shard)} + state;
+      buffers += a.shard.keeps * state;               // the optimizer state of each older version
+      if (a.shard.cuts_at_end) buffers += 1 + state;  // a cut that is being written
       for (const auto& edges : a.outputs) buffers += credits_of(p, edges);
       return times(buffers, a.shard.spec.size_bytes());
     }

@@ -12,6 +12,7 @@
 // PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
 // PL-6  Nobody starts behind its last step, and a shard starts at one version, or at one step of each worker.
 
+#include "runtime/optimizer.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
@@ -56,18 +57,10 @@ struct planned_op {
   friend bool operator==(const planned_op&, const planned_op&) = default;
 };
 
-// The type of an op that hands over what its node keeps of variable `variable` (an attribute): values, then velocity.
+// The type of an op that hands over what its node keeps of variable `variable` (an attribute): values, then each slot of its optimizer.
 inline constexpr std::string_view hand_over_op = "hand_over";
 
 enum class update_kind : std::uint8_t { sync = 0, async = 1 };
-
-// Plain SGD: v = momentum * v + g; w -= learning_rate * v.
-struct optimizer_spec {
-  std::string type = "sgd";
-  double learning_rate = 0.05;
-  double momentum = 0.9;
-  friend bool operator==(const optimizer_spec&, const optimizer_spec&) = default;
-};
 
 // How the first value of a variable is made: a pure function of (seed, variable name, element).
 struct initializer_spec {
@@ -92,7 +85,7 @@ struct shard_reader {
 enum class restore_kind : std::uint8_t {
   initial = 0,  // the initializer
   kept = 1,     // what the node keeps of the variable: from the epoch before, or read from a checkpoint
-  handed = 2,   // what another node keeps of it: values and velocity come in at two more input ports, once
+  handed = 2,   // what another node keeps of it: values and slots come in, once, each at one more input port
 };
 
 // A parameter shard: owner of one part of one variable. Input port i takes the gradients of logical worker i.
@@ -102,6 +95,7 @@ struct shard_spec {
   std::uint32_t shard = 0;  // k of --shards
   update_kind update = update_kind::sync;
   optimizer_spec optimizer;
+  learning_rate_schedule schedule{};
   initializer_spec initializer;
   std::uint64_t seed = 0;
   std::vector<std::uint64_t> steps;   // gradients that each worker sends in all
@@ -125,6 +119,8 @@ struct shard_spec {
   friend bool operator==(const shard_spec&, const shard_spec&) = default;
 };
 
+// Values and every slot: ports and tensors of a variable that is handed over.
+std::size_t hand_over_ports(const shard_spec& s) noexcept;
 // Output ports of a shard that lead to its replica; they come behind those of its readers.
 std::size_t forward_ports(const shard_spec& s) noexcept;
 // Index in `steps` and `start` of what a worker's reader gets: all synchronous workers have the same, and a replica knows their sums only.

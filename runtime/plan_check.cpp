@@ -90,11 +90,12 @@ result<void> check_start(const planned_actor& a) {
 
 result<void> check_shard(const planned_actor& a, const plan& p) {
   const auto& s = a.shard;
+  if (auto ok = check(s.optimizer); !ok) return blame(a, "PL-1", ok.error().message());  // the number of ports depends on it
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
     return blame(a, "PL-1", "its variable is not one");
   const auto sources = s.follows && s.update == update_kind::sync ? 1 : p.workers;
   if (s.follows && s.forwards) return blame(a, "PL-1", "a replica has a replica");
-  if (s.steps.empty() || s.steps.size() != sources || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? 2 : 0))
+  if (s.steps.empty() || s.steps.size() != sources || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? hand_over_ports(s) : 0))
     return blame(
         a, "PL-1",
         fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));
@@ -105,12 +106,8 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
     return blame(a, "PL-1", "synchronous workers have different numbers of steps");
   for (const auto& spec : a.output_specs)
     if (spec != s.spec) return blame(a, "PL-5", "a reader gets something else than the variable");
-  const auto& o = s.optimizer;
-  if (o.type != "sgd" || !std::isfinite(o.learning_rate) || !std::isfinite(o.momentum) ||
-      !std::isfinite(s.initializer.limit))
-    return blame(a, "PL-1",
-                 fmt::format("optimizer '{}' with learning rate {}, momentum {}, initial limit {} is none", o.type,
-                             o.learning_rate, o.momentum, s.initializer.limit));
+  if (!std::isfinite(s.initializer.limit)) return blame(a, "PL-1", fmt::format("initial limit {} is none", s.initializer.limit));
+  if (auto ok = check(s.schedule); !ok) return blame(a, "PL-1", ok.error().message());
   return check_readers(a, p);
 }
 

@@ -106,6 +106,28 @@ class encoder {
     for (unsigned i = 0; i < operands.size(); ++i) operands.set(i, op.operands[i]);
     put(to.initSource(), op.source);
   }
+  static void put(wire::OptimizerNumbers::Builder to, const optimizer_spec& o) {
+    to.setNesterov(o.nesterov);
+    to.setWeightDecay(o.weight_decay);
+    to.setBeta1(o.beta1);
+    to.setBeta2(o.beta2);
+    to.setAlpha(o.alpha);
+    to.setCentered(o.centered);
+    to.setEpsilon(o.epsilon);
+    to.setLearningRateDecay(o.learning_rate_decay);
+    to.setInitialAccumulator(o.initial_accumulator);
+    to.setClipValue(o.clip_value);
+    to.setClipNorm(o.clip_norm);
+  }
+  static void put(wire::Schedule::Builder to, const learning_rate_schedule& s) {
+    to.setKind(static_cast<std::uint8_t>(s.type));
+    to.setWarmup(s.warmup);
+    to.setEvery(s.every);
+    to.setDecay(s.decay);
+    to.setSteps(s.steps);
+    to.setMinimum(s.minimum);
+    to.setTimescale(s.timescale);
+  }
   static void put(wire::Shard::Builder to, const shard_spec& s) {
     to.setVariable(s.variable);
     put(to.initSpec(), s.spec);
@@ -114,6 +136,8 @@ class encoder {
     to.setOptimizer(s.optimizer.type);
     to.setLearningRate(s.optimizer.learning_rate);
     to.setMomentum(s.optimizer.momentum);
+    put(to.initOptimizerNumbers(), s.optimizer);
+    put(to.initSchedule(), s.schedule);
     to.setInitializer(static_cast<std::uint8_t>(s.initializer.type));
     to.setLimit(s.initializer.limit);
     to.setSeed(s.seed);
@@ -281,13 +305,46 @@ class decoder {
     op.source = line(r.getSource());
     return op;
   }
+  optimizer_spec optimizer(wire::Shard::Reader r) {
+    const auto n = r.getOptimizerNumbers();
+    optimizer_spec o;
+    o.type = text(r.getOptimizer());
+    o.learning_rate = r.getLearningRate();
+    o.momentum = r.getMomentum();
+    o.nesterov = n.getNesterov();
+    o.weight_decay = n.getWeightDecay();
+    o.beta1 = n.getBeta1();
+    o.beta2 = n.getBeta2();
+    o.alpha = n.getAlpha();
+    o.centered = n.getCentered();
+    o.epsilon = n.getEpsilon();
+    o.learning_rate_decay = n.getLearningRateDecay();
+    o.initial_accumulator = n.getInitialAccumulator();
+    o.clip_value = n.getClipValue();
+    o.clip_norm = n.getClipNorm();
+    return o;
+  }
+  static learning_rate_schedule schedule(wire::Schedule::Reader r) {
+    if (r.getKind() > static_cast<std::uint8_t>(learning_rate_schedule::kind::inverse_square_root))
+      throw bad_plan{fmt::format("there is no schedule {}", r.getKind())};
+    learning_rate_schedule s;
+    s.type = static_cast<learning_rate_schedule::kind>(r.getKind());
+    s.warmup = r.getWarmup();
+    s.every = r.getEvery();
+    s.decay = r.getDecay();
+    s.steps = r.getSteps();
+    s.minimum = r.getMinimum();
+    s.timescale = r.getTimescale();
+    return s;
+  }
   shard_spec shard(wire::Shard::Reader r) {
     shard_spec s;
     s.variable = text(r.getVariable());
     s.spec = spec(r.getSpec());
     s.shard = r.getShard();
     s.update = update(r.getUpdate());
-    s.optimizer = {text(r.getOptimizer()), r.getLearningRate(), r.getMomentum()};
+    s.optimizer = optimizer(r);
+    s.schedule = schedule(r.getSchedule());
     const auto initializer = r.getInitializer();
     if (initializer > 1) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
     s.initializer = {static_cast<initializer_spec::kind>(initializer), r.getLimit()};

@@ -23,6 +23,9 @@ result<void> check_fit(const checkpoint_manifest& m, const checkpoint_options& o
   }
   if (m.variables.size() != wanted.size())
     return error(error_code::usage, fmt::format("the checkpoint is of another graph: it has {} variables, this one {}", m.variables.size(), wanted.size()));
+  const auto slots = slot_names(program.spec().optimizer);
+  for (const auto& v : m.variables)
+    if (auto fits = compare_slots(v.name, v.slots, slots); !fits) return fits;
   const auto differences = compare_schedule(m, program.schedule());
   if (!differences.empty() && !o.rebatch)
     return error(error_code::usage, fmt::format("the checkpoint was made by another schedule: {}; --rebatch goes on with its variables, from the "

@@ -55,6 +55,32 @@ struct PlannedOp {
 # An output port of a shard and the versions that it sends.
 struct ShardReader { worker @0 :Int32; first @1 :UInt64; stride @2 :UInt64; atEnd @3 :Bool; }
 
+# What an optimizer has beside its name, learning rate and momentum; by default what plans meant that did not have it.
+struct OptimizerNumbers {
+  nesterov @0 :Bool;
+  weightDecay @1 :Float64;
+  beta1 @2 :Float64 = 0.9;
+  beta2 @3 :Float64 = 0.999;
+  alpha @4 :Float64 = 0.99;
+  centered @5 :Bool;
+  epsilon @6 :Float64 = 1e-8;
+  learningRateDecay @7 :Float64;
+  initialAccumulator @8 :Float64;
+  clipValue @9 :Float64;      # 0: not
+  clipNorm @10 :Float64;      # 0: not
+}
+
+# Of the learning rate.
+struct Schedule {
+  kind @0 :UInt8;             # 0 constant, 1 step decay, 2 exponential, 3 cosine, 4 linear, 5 inverse square root
+  warmup @1 :UInt64;
+  every @2 :UInt64 = 1;
+  decay @3 :Float64 = 1;
+  steps @4 :UInt64;
+  minimum @5 :Float64;
+  timescale @6 :UInt64;
+}
+
 struct Shard {
   variable @0 :Text;
   spec @1 :TensorSpec;
@@ -79,6 +105,8 @@ struct Shard {
   handed @20 :List(UInt64);   # per logical worker
   forwards @21 :Bool;         # to a replica
   follows @22 :Bool;          # it is one
+  optimizerNumbers @23 :OptimizerNumbers;
+  schedule @24 :Schedule;
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

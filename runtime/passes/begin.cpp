@@ -34,7 +34,7 @@ draft_actor make_hand_over(const draft_actor& shard, const handed_variable& h) {
   a.planned.source = shard.planned.source;
   a.planned.task = h.task;
   a.planned.steps = 1;
-  a.planned.output_specs = {shard.planned.shard.spec, shard.planned.shard.spec};
+  a.planned.output_specs.assign(hand_over_ports(shard.planned.shard), shard.planned.shard.spec);
   a.planned.ops.push_back({std::string(hand_over_op), a.planned.name, {{"variable", h.variable}}, {}, shard.planned.source});
   return a;
 }
@@ -104,8 +104,7 @@ draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t t
 void hand_to(draft_actor& shard, const handed_variable& h, std::uint32_t from) {
   shard.planned.shard.restore = restore_kind::handed;
   shard.planned.shard.handed = h.applied;
-  shard.from.push_back({from, 0});
-  shard.from.push_back({from, 1});
+  for (std::uint32_t port = 0; port < hand_over_ports(shard.planned.shard); ++port) shard.from.push_back({from, port});
 }
 
 }  // namespace

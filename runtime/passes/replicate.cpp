@@ -88,6 +88,7 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
                                .shard = shard,
                                .update = spec.update,
                                .optimizer = spec.optimizer,
+                               .schedule = spec.schedule,
                                .initializer = op.initializer.value_or(initializer_spec{}),
                                .seed = spec.seed,
                                .steps = std::vector<std::uint64_t>(spec.workers, spec.steps),

@@ -29,10 +29,10 @@ if(TROUPE_SANITIZE)
   endif()
 endif()
 
-# For targets with loops over numbers. Nobody reads the flags of floating-point exceptions, and without them GCC turns selects
-# into vector blends; values are the same.
+# For targets with loops over numbers. Nobody reads the flags of floating-point exceptions, or errno after a square root, and without
+# them GCC turns selects into vector blends and takes roots of whole vectors; values are the same.
 add_library(troupe_loops INTERFACE)
-target_compile_options(troupe_loops INTERFACE -fno-trapping-math)
+target_compile_options(troupe_loops INTERFACE -fno-trapping-math -fno-math-errno)
 
 find_program(TROUPE_MOLD mold)
 if(TROUPE_MOLD)

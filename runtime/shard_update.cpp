@@ -1,0 +1,67 @@
+#include "runtime/shard_update.hpp"
+
+#include "devices/host/sgd.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe {
+namespace {
+
+gradient_sum clipped(const optimizer_spec& o, std::span<const float* const> gradients, std::size_t n) {
+  gradient_sum g{gradients};
+  if (o.clip_value > 0) g.limit = static_cast<float>(o.clip_value);
+  if (o.clip_norm <= 0) return g;
+  const auto norm = norm_of(g, n);
+  if (norm > o.clip_norm) g.scale = static_cast<float>(o.clip_norm / norm);
+  return g;
+}
+
+void adam(const optimizer_spec& o, double learning_rate, std::uint64_t t, stepped w, std::span<const stepped> state, const gradient_sum& g, std::size_t n) {
+  const bool is_decoupled = o.type == "adamw";
+  adam_numbers k;
+  k.step_size = static_cast<float>(learning_rate / (1 - power_of(o.beta1, t)));
+  k.root_correction = static_cast<float>(std::sqrt(1 - power_of(o.beta2, t)));
+  k.new_first = static_cast<float>(1 - o.beta1);
+  k.beta2 = static_cast<float>(o.beta2);
+  k.new_second = static_cast<float>(1 - o.beta2);
+  k.epsilon = static_cast<float>(o.epsilon);
+  k.weight_decay = is_decoupled ? 0.0F : static_cast<float>(o.weight_decay);
+  k.keep = is_decoupled ? static_cast<float>(1 - learning_rate * o.weight_decay) : 1.0F;
+  adam_step(w, state[0], state[1], g, n, k);
+}
+
+void rmsprop(const optimizer_spec& o, double learning_rate, stepped w, std::span<const stepped> state, const gradient_sum& g, std::size_t n) {
+  const rmsprop_numbers k{static_cast<float>(learning_rate), static_cast<float>(o.momentum), static_cast<float>(o.alpha), static_cast<float>(1 - o.alpha),
+                          static_cast<float>(o.epsilon), static_cast<float>(o.weight_decay)};
+  const bool has_velocity = o.momentum > 0;
+  rmsprop_step(w, state[0], has_velocity ? state[1] : stepped{}, o.centered ? state[has_velocity ? 2 : 1] : stepped{}, g, n, k);
+}
+
+}  // namespace
+
+update_count count_of(const shard_spec& s, std::uint64_t version) noexcept {
+  const auto before = version > 0 ? version - 1 : 0;
+  return {std::max<std::uint64_t>(1, version), s.update == update_kind::sync ? before : before / s.steps.size()};
+}
+
+void update_shard(const optimizer_spec& o, const learning_rate_schedule& s, update_count at, stepped values, std::span<const stepped> state,
+                  std::span<const float* const> gradients, std::size_t elements) {
+  expects(state.size() == slot_count(o), "there is a tensor for every slot of the optimizer");
+  // As f32, so that a factor of 1 leaves the learning rate as it is.
+  const auto learning_rate = o.learning_rate * static_cast<double>(static_cast<float>(learning_rate_factor(s, at.step)));
+  const auto g = clipped(o, gradients, elements);
+  if (o.type == "adam" || o.type == "adamw") return adam(o, learning_rate, at.updates, values, state, g, elements);
+  if (o.type == "rmsprop") return rmsprop(o, learning_rate, values, state, g, elements);
+  if (o.type == "adagrad") {
+    const auto decayed = learning_rate / (1 + static_cast<double>(at.updates - 1) * o.learning_rate_decay);
+    return adagrad_step(values, state[0], g, elements,
+                        {static_cast<float>(decayed), static_cast<float>(o.epsilon), static_cast<float>(o.weight_decay)});
+  }
+  const sgd_numbers k{static_cast<float>(learning_rate), static_cast<float>(o.momentum), static_cast<float>(o.weight_decay), o.nesterov};
+  if (!o.nesterov && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0)
+    return sgd_momentum(values.in, values.out, state[0].in, state[0].out, gradients, elements, k.learning_rate, k.momentum);
+  sgd_step(values, state[0], g, elements, k);
+}
+
+}  // namespace troupe

@@ -1,0 +1,29 @@
+#pragma once
+// One step of an optimizer on a variable: which numbers of its spec count in which step. The arithmetic is the device's.
+//
+// SU-1  The result is a pure function of the spec, the count, values, state and the gradients in their order: no clock, no history.
+// SU-2  A sum of gradients alone gives the bits of all of them (a replica gets the sum).
+//
+// Threading: pure functions.
+
+#include "devices/host/optimizers.hpp"
+#include "runtime/plan.hpp"
+
+#include <cstdint>
+#include <span>
+
+namespace troupe {
+
+// One of these is to be made.
+struct update_count {
+  std::uint64_t updates = 1;  // of the variable, this one included: t of the bias corrections. sync: the version; async: gradients
+  std::uint64_t step = 0;     // of the schedule
+};
+// Of the update that makes version `version` (sync), or that applies the version-th gradient (async).
+update_count count_of(const shard_spec& s, std::uint64_t version) noexcept;
+
+// `state`: the slots, in the order of slots_of(). Every `out` may be its own `in`; gradients overlap with nothing.
+void update_shard(const optimizer_spec& o, const learning_rate_schedule& s, update_count at, stepped values, std::span<const stepped> state,
+                  std::span<const float* const> gradients, std::size_t elements);
+
+}  // namespace troupe
