@@ -10,6 +10,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 namespace troupe {
 
@@ -38,6 +39,46 @@ void set_checkpoints(checkpoint_options& c, const std::string& every) {
   c.every_ns = *time;
 }
 
+constexpr std::pair<std::string_view, learning_rate_schedule::kind> schedule_names[] = {
+    {"constant", learning_rate_schedule::kind::constant}, {"step", learning_rate_schedule::kind::step_decay},
+    {"exponential", learning_rate_schedule::kind::exponential}, {"cosine", learning_rate_schedule::kind::cosine},
+    {"linear", learning_rate_schedule::kind::linear}, {"inverse-square-root", learning_rate_schedule::kind::inverse_square_root}};
+
+// Numbers that no flag gives.
+optimizer_spec default_optimizer(const std::string& name) {
+  if (name == "adam") return adam({});
+  if (name == "adamw") return adamw({});
+  if (name == "rmsprop") return rmsprop({});
+  if (name == "adagrad") return adagrad({});
+  return sgd({.learning_rate = 0.05, .momentum = 0.9});
+}
+
+// Flags of the optimizer and the schedule; a number that was not given is none.
+struct optimizer_flags {
+  std::string optimizer = "sgd", schedule = "constant";
+  std::optional<double> learning_rate, momentum, weight_decay;
+  bool nesterov = false;
+  double clip_norm = 0;
+};
+
+void set_optimizer(classifier_options& o, learning_rate_schedule& schedule, const optimizer_flags& f, bool has_decay, bool has_minimum) {
+  o.optimizer = default_optimizer(f.optimizer);
+  if (f.momentum && f.optimizer != "sgd" && f.optimizer != "rmsprop") usage_error("--momentum goes with --optimizer sgd and rmsprop");
+  if (f.learning_rate) o.optimizer.learning_rate = *f.learning_rate;
+  if (f.momentum) o.optimizer.momentum = *f.momentum;
+  if (f.weight_decay) o.optimizer.weight_decay = *f.weight_decay;
+  o.optimizer.nesterov = f.nesterov;
+  o.optimizer.clip_norm = f.clip_norm;
+  if (auto ok = check(o.optimizer); !ok) usage_error(fmt::format("--optimizer {}: {}", f.optimizer, ok.error().message()));
+  for (const auto& [name, kind] : schedule_names)
+    if (f.schedule == name) schedule.type = kind;
+  using enum learning_rate_schedule::kind;
+  const bool decays = schedule.type == step_decay || schedule.type == exponential;
+  if (has_decay && !decays) usage_error("--decay and --decay-every go with --schedule step and exponential");
+  if (!decays) schedule.decay = 1;  // as if it had never been there: a run that goes on must find the same numbers
+  if (has_minimum && schedule.type != cosine && schedule.type != linear) usage_error("--minimum goes with --schedule cosine and linear");
+}
+
 void make_data(classifier_options& o) {
   auto folder = scratch_folder::make("troupe-images");
   if (!folder) usage_error(folder.error().text());
@@ -51,6 +92,8 @@ void make_data(classifier_options& o) {
 classifier_options classifier_options::parse(int argc, char** argv) {
   classifier_options o;
   std::string update = "sync", fuse = "on", on_failure = "stop", timeout = "5s", every;
+  optimizer_flags f;
+  o.schedule_.decay = 0.9;
   CLI::App app{"Trains a 784-256-128-10 classifier on images in IDX files, here or over the nodes of a cluster.", "train_classifier"};
   app.footer("Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no such file.");
   app.add_option("--data", o.data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings, under the same path on every "
@@ -65,6 +108,21 @@ classifier_options classifier_options::parse(int argc, char** argv) {
       ->check(CLI::IsMember({"sync", "async"}))->capture_default_str();
   app.add_option("--epochs", o.epochs, "Times that every sample is used")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   app.add_option("--batch", o.batch, "Samples per step of one worker")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--optimizer", f.optimizer, "What makes values of gradients: sgd, adam, adamw, rmsprop or adagrad")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "adagrad"}))->capture_default_str();
+  app.add_option("--learning-rate", f.learning_rate, "Without it 0.05 (sgd), 0.001 (adam, adamw) or 0.01 (rmsprop, adagrad)");
+  app.add_option("--momentum", f.momentum, "Of sgd and rmsprop; without it 0.9 (sgd) or 0");
+  app.add_flag("--nesterov", f.nesterov, "Nesterov's momentum, of sgd");
+  app.add_option("--weight-decay", f.weight_decay, "Without it 0.01 (adamw) or 0");
+  app.add_option("--clip-norm", f.clip_norm, "Largest norm of each variable's gradient, that of all workers together (0: any)")->capture_default_str();
+  app.add_option("--clip-global-norm", o.clip_global_norm, "Largest norm of all gradients of one worker together (0: any)")->capture_default_str();
+  app.add_option("--schedule", f.schedule, "Of the learning rate over the steps: constant, step, exponential, cosine, linear (to the end of the training) or "
+                                           "inverse-square-root (of the warm-up)")
+      ->check(CLI::IsMember({"constant", "step", "exponential", "cosine", "linear", "inverse-square-root"}))->capture_default_str();
+  app.add_option("--warmup", o.schedule_.warmup, "Steps in which the learning rate rises to its full value")->capture_default_str();
+  app.add_option("--decay", o.schedule_.decay, "Factor of --schedule step (every --decay-every steps) and exponential (every step)")->capture_default_str();
+  app.add_option("--decay-every", o.schedule_.every, "Steps between two decays of --schedule step")->capture_default_str();
+  app.add_option("--minimum", o.schedule_.minimum, "Factor at the end of --schedule cosine and linear")->capture_default_str();
   app.add_option("--seed", o.seed, "Of initial weights and the order of samples")->capture_default_str();
   app.add_option("--threads", o.threads, "Host streams of this process")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--credits", o.credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
@@ -92,6 +150,8 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     usage_error(fmt::format("{} (see --help)", e.what()));
   }
+  set_optimizer(o, o.schedule_, f, app.count("--decay") + app.count("--decay-every") > 0, app.count("--minimum") > 0);
+  if (auto ok = check(o.schedule_over(schedule_steps_max)); !ok) usage_error("--schedule: " + ok.error().message());
   o.update = update == "sync" ? update_kind::sync : update_kind::async;
   o.fuse = fuse == "on";
   o.on_failure = on_failure == "stop" ? failure_policy::stop : on_failure == "restart" ? failure_policy::restart : failure_policy::resume;
@@ -109,6 +169,12 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   o.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(*wait));
   if (o.data.empty()) make_data(o);
   return o;
+}
+
+learning_rate_schedule classifier_options::schedule_over(std::uint64_t steps) const {
+  auto s = schedule_;
+  if (s.type == learning_rate_schedule::kind::cosine || s.type == learning_rate_schedule::kind::linear) s.steps = steps;
+  return s;
 }
 
 }  // namespace troupe

@@ -27,11 +27,18 @@ struct classifier_options {
   failure_policy on_failure = failure_policy::stop;
   std::uint32_t replicas = 0;
   checkpoint_options checkpoints;
+  optimizer_spec optimizer;
+  double clip_global_norm = 0;
   bool fuse = true, json = false;
   std::shared_ptr<scratch_folder> made_data;
 
   // Prints help or what is wrong with the flags, and exits (0 or 2).
   static classifier_options parse(int argc, char** argv);
+  // Of a training of so many steps, at whose end cosine and linear have come down.
+  learning_rate_schedule schedule_over(std::uint64_t steps) const;
+
+ private:
+  learning_rate_schedule schedule_;
 };
 
 }  // namespace troupe

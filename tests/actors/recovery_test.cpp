@@ -34,14 +34,14 @@ struct fixture {
   }();
 
   // Totals over seeds first, first + 1, ..., with no violation.
-  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults) {
+  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, bool draws_optimizer = false) {
     const auto kinds = parse_faults(faults);
     BOOST_TEST_REQUIRE(bool(kinds));
     sim_verdict all;
     const auto began = std::chrono::steady_clock::now();
     for (auto seed = first; seed < first + n; ++seed) {
-      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds}));
-      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}: {}", seed, faults, v.violation));
+      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds, draws_optimizer}));
+      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}: {}", seed, faults, draws_optimizer ? " --optimizers" : "", v.violation));
       all.recoveries += v.recoveries;
       all.resumed_from_disk += v.resumed_from_disk;
       all.checkpoints += v.checkpoints;
@@ -77,6 +77,15 @@ BOOST_FIXTURE_TEST_CASE(nodes_come_leave_and_die_while_the_work_moves, fixture) 
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
   const auto all = hold(30'000, 10 + seeds() / 4, "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);
+}
+
+// Each optimizer with its slots, by every way that a variable takes: in memory, by hand-over, to replicas, from the disk.
+BOOST_FIXTURE_TEST_CASE(every_optimizer_and_schedule_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
+  const auto all = hold(60'000, seeds() / 2, "all", true);
+  BOOST_TEST(all.recoveries > seeds() / 16);
+  const auto of_disk = hold(70'000, 10 + seeds() / 4, "kill-client,power", true);
+  BOOST_TEST(of_disk.resumed_from_disk > 0U);
+  hold(80'000, seeds() / 4, "join,kill,leave", true);
 }
 
 // It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 using namespace troupe;
 
@@ -80,6 +81,102 @@ BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_
         BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
         BOOST_TEST(got.hash == expected.hash);
       }
+}
+
+std::vector<std::pair<std::string, optimizer_spec>> all_optimizers() {
+  return {{"sgd", troupe::sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3})},
+          {"adam", adam({.learning_rate = 0.01})},
+          {"adamw", adamw({.learning_rate = 0.01, .clip_norm = 1})},
+          {"rmsprop", rmsprop({.learning_rate = 1e-3, .momentum = 0.5, .centered = true})},
+          {"adagrad", adagrad({.learning_rate = 0.05, .clip_value = 0.1})}};
+}
+
+BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads_and_shards, image_folder) {
+  std::set<std::string> hashes;
+  for (const auto& [name, optimizer] : all_optimizers()) {
+    const training_options base{.workers = 2, .optimizer = optimizer, .schedule = cosine({.steps = 40, .minimum = 0.1, .warmup = 3}), .steps = 40};
+    const auto expected = train(path, base, 1, 24);
+    BOOST_TEST(expected.failure == "");
+    BOOST_TEST(expected.losses.back() < expected.losses.front(), name << ": " << expected.losses.front() << " to " << expected.losses.back());
+    hashes.insert(expected.hash);
+    auto o = base;
+    o.shards = 3;
+    o.compile.fuse = false;
+    const auto got = train(path, o, 3, 24);
+    BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
+    BOOST_TEST(got.hash == expected.hash, name);
+    o.update = update_kind::async;
+    const auto async = train(path, o, 2, 24);
+    BOOST_TEST(async.failure == "");
+    for (const auto& w : async.totals.workers) BOOST_TEST(w.applied == 40u);
+  }
+  BOOST_TEST(hashes.size() == 5u);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_schedule_changes_the_learning_rate_step_by_step, image_folder) {
+  const training_options base{.optimizer = adam({}), .steps = 6};
+  auto scheduled = base, late = base;
+  scheduled.schedule = step_decay({.every = 3, .decay = 0.5});
+  late.schedule = step_decay({.every = 6, .decay = 0.5});
+  const auto a = train(path, base, 1, 24), b = train(path, scheduled, 1, 24), c = train(path, late, 1, 24);
+  for (std::size_t i = 0; i < 4; ++i) BOOST_TEST(a.losses[i] == b.losses[i]);  // that of step 3 is made before its update
+  BOOST_TEST(a.losses[4] != b.losses[4]);
+  BOOST_TEST(a.hash == c.hash);
+}
+
+BOOST_FIXTURE_TEST_CASE(gradients_are_clipped_in_the_graph_where_their_common_norm_is_too_large, image_folder) {
+  training_options o{.workers = 2, .steps = 10};
+  const auto plain = train(path, o, 1, 24);
+  o.clip_global_norm = 1e6;
+  BOOST_TEST(train(path, o, 1, 24).hash == plain.hash);
+  o.clip_global_norm = 0.1;
+  const auto clipped = train(path, o, 1, 24), unfused = (o.compile.fuse = false, train(path, o, 2, 24));
+  BOOST_TEST(clipped.failure == "");
+  BOOST_TEST(clipped.hash != plain.hash);
+  BOOST_TEST(clipped.hash == unfused.hash);
+}
+
+BOOST_FIXTURE_TEST_CASE(an_optimizer_that_cannot_be_is_refused_before_anything_starts, image_folder) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  const auto refusal = [&](const training_options& o) {
+    graph g((*s)->ops());
+    const auto w = variable(g, {dtype::f32, {3}}, {}, "w");
+    auto run = (*s)->train(g, reduce_sum(mul(w, w)), o);
+    return run ? std::string("none") : run.error().text();
+  };
+  BOOST_TEST(refusal({.optimizer = adam({.beta1 = 1.5})}).find("beta1 1.5 is not in [0, 1)") != std::string::npos);
+  BOOST_TEST(refusal({.optimizer = rmsprop({.learning_rate = -1})}).find("learning rate -1 is below 0") != std::string::npos);
+  BOOST_TEST(refusal({.schedule = linear({.steps = 0})}).find("schedule linear") != std::string::npos);
+  BOOST_TEST(refusal({.clip_global_norm = -2}).find("clip global norm") != std::string::npos);
+}
+
+// One that was stopped half way goes on to the bits of one that was not; one with another optimizer does not.
+BOOST_FIXTURE_TEST_CASE(every_optimizer_goes_on_from_its_checkpoint_with_the_same_bits, image_folder) {
+  for (const auto& [name, optimizer] : all_optimizers()) {
+    training_options whole{.optimizer = optimizer, .schedule = linear({.steps = 20, .minimum = 0.1}), .steps = 20, .compile = {.name = name}};
+    const auto expected = train(path, whole, 1, 24);
+    auto first = whole, rest = whole;
+    first.steps = 9;
+    first.checkpoints.folder = rest.checkpoints.folder = path + "/checkpoints";
+    rest.checkpoints.resume = true;
+    BOOST_TEST(train(path, first, 1, 24).failure == "");
+    const auto got = train(path, rest, 1, 24);
+    BOOST_TEST(got.failure == "");
+    BOOST_TEST(got.losses.size() == 11u, name);
+    BOOST_TEST(got.hash == expected.hash, name);
+  }
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  auto data = open_idx(path, false);
+  graph g((*s)->ops());
+  auto b = idx_batch(g, *data, {.batch = 24, .seed = 5});
+  auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels, b.scale);
+  const auto run = (*s)->train(g, loss, {.optimizer = adam({}), .steps = 20,
+                                         .checkpoints = {.folder = path + "/checkpoints", .resume = true, .rebatch = true}, .compile = {.name = "sgd"}});
+  BOOST_TEST_REQUIRE(!run);
+  BOOST_TEST(run.error().text().find("it has velocity of variable 'hidden/bias', and this one's slots are first_moment, second_moment") != std::string::npos,
+             run.error().text());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_part_may_be_empty, image_folder) {

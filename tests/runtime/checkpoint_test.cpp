@@ -335,6 +335,16 @@ BOOST_AUTO_TEST_CASE(what_differs_between_runs_is_said_as_people_read_it) {
   BOOST_TEST(said == expected, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(slots_that_do_not_fit_are_an_error_with_the_variable_and_both) {
+  const std::vector<std::string> none, one{"velocity"}, two{"first_moment", "second_moment"}, turned{"second_moment", "first_moment"};
+  BOOST_TEST(bool(compare_slots("w", one, one)));
+  BOOST_TEST(bool(compare_slots("w", two, turned)));
+  BOOST_TEST(compare_slots("a/w", one, two).error().text() ==
+             "the checkpoint is of another optimizer: it has velocity of variable 'a/w', and this one's slots are first_moment, second_moment");
+  BOOST_TEST(compare_slots("w", none, one).error().text().find("it has no slots of variable 'w'") != std::string::npos);
+  BOOST_TEST(!bool(compare_slots("w", two, one)));
+}
+
 BOOST_AUTO_TEST_CASE(a_claim_says_who_made_it_whatever_stands_in_it) {
   const checkpoint_claimant who{"c1", "host-a", 12, 1'760'000'000};
   const auto back = parse_claimant(bytes_of(to_text(who)), "f");

@@ -541,7 +541,11 @@ BOOST_AUTO_TEST_CASE(a_training_that_cannot_be_is_an_error_that_says_why) {
       {[](auto& s) { s.steps = 0; }, "0 steps"},
       {[](auto& s) { s.observe_every = 7; }, "use a divisor of the steps"},
       {[](auto& s) { s.observe_every = 40; }, "use a divisor of the steps"},
-      {[](auto& s) { s.optimizer.type = "adam"; }, "there is no optimizer 'adam'"},
+      {[](auto& s) { s.optimizer.type = "lion"; }, "there is no optimizer 'lion'"},
+      {[](auto& s) { s.optimizer = adam({.beta1 = 1}); }, "beta1 1 is not in [0, 1)"},
+      {[](auto& s) { s.schedule = cosine({.steps = 3, .warmup = 3}); }, "schedule cosine: steps 3 are not more than the 3 of its warmup"},
+      {[](auto& s) { s.clip_global_norm = -1; }, "clip global norm -1 is not"},
+      {[](auto& s) { s.clip_global_norm = std::nan(""); }, "clip global norm nan is not"},
       {[](auto& s) { s.optimizer.learning_rate = std::nan(""); }, "learning rate nan"},
       {[](auto& s) { s.optimizer.momentum = 1; }, "momentum 1 is not in [0, 1)"},
       {[](auto& s) { s.tasks = 3; }, "names of tasks for 3 tasks"},
@@ -558,6 +562,63 @@ BOOST_AUTO_TEST_CASE(a_training_that_cannot_be_is_an_error_that_says_why) {
     spoil(spec);
     const auto p = compile_training(c.g, classifier(c.g), spec, {});
     BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p) << "\n  should say: " << says);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(optimizer_and_schedule_reach_every_shard) {
+  compiled c;
+  auto spec = spread(2, 2);
+  spec.optimizer = adamw({.learning_rate = 0.5});
+  spec.schedule = warm_up(3);
+  const auto p = compile_training(c.g, classifier(c.g), spec, {});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  for (const auto& a : p->actors) {
+    if (a.kind != actor_kind::shard) continue;
+    BOOST_TEST((a.shard.optimizer == spec.optimizer));
+    BOOST_TEST((a.shard.schedule == spec.schedule));
+  }
+}
+
+// Of its own worker alone, and of all its variables together.
+BOOST_AUTO_TEST_CASE(clip_global_norm_puts_one_norm_before_the_pushes_of_each_worker) {
+  compiled c;
+  auto spec = spread(2, 2);
+  spec.clip_global_norm = 1;
+  const auto p = compile_training(c.g, classifier(c.g), spec, {.fuse = false});
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op && a.ops.front().type == "sqrt"; }) == 2U);
+  for (const auto& a : p->actors) {
+    if (a.kind != actor_kind::shard) continue;
+    for (std::size_t w = 0; w < 2; ++w) {
+      const auto* pushed = &producer(*p, a, w);
+      while (pushed->kind == actor_kind::receive || pushed->kind == actor_kind::send) pushed = &producer(*p, *pushed);
+      BOOST_TEST(pushed->ops.front().type == "mul");
+      BOOST_TEST(pushed->name.starts_with(fmt::format("worker/{}/", w)), pushed->name);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(variables_that_are_handed_over_come_with_every_slot) {
+  const std::pair<optimizer_spec, std::size_t> cases[] = {{{}, 2}, {adam({}), 3}, {rmsprop({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 4}};
+  for (const auto& [optimizer, ports] : cases) {
+    compiled c;
+    auto spec = spread(1, 1);
+    spec.observe_every = 0;
+    spec.is_recoverable = true;
+    spec.optimizer = optimizer;
+    const auto program = compile_program(c.g, classifier(c.g), spec, {});
+    BOOST_TEST_REQUIRE(bool(program));
+    const auto variable = program->variables().front().first;
+    task_map where{spec.task_names, {}, spec.worker_task, spec.shard_task, spec.client_task};
+    for (std::uint32_t i = 0; i < where.task_names.size(); ++i) where.roles.emplace_back(where.task_names[i], i);
+    const auto p = program->place(where, {.restore = restore_kind::kept, .version = 4, .worker_steps = {4}, .handed = {{variable, 0}}});
+    BOOST_TEST_REQUIRE(bool(p), error_of(p));
+    BOOST_TEST(get(*p, "hand_over/" + variable).outputs.size() == ports);
+    BOOST_TEST(get(*p, "shard/0/" + variable).inputs.size() == 1 + ports);
+    auto fewer = *p;
+    for (auto& a : fewer.actors)
+      if (a.name == "shard/0/" + variable) a.shard.optimizer = a.shard.optimizer.type == "sgd" ? adam({}) : optimizer_spec{.type = "nobody"};
+    BOOST_TEST(!bool(check(fewer)));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <limits>
 
 using namespace troupe;
@@ -25,6 +26,32 @@ BOOST_AUTO_TEST_CASE(every_credit_is_a_buffer_and_so_is_what_is_being_written) {
     BOOST_TEST(need.largest_bytes == (1u + credits) * 4000u);
     BOOST_TEST(memory_of_part(*p, 1).bytes == 0u);
   }
+}
+
+// Values, slots; with recovery both of the version before; with cuts those that are being written; a spare for each credit.
+BOOST_AUTO_TEST_CASE(a_shard_holds_every_slot_of_its_optimizer_for_each_version) {
+  const auto ops = make_op_table();
+  const std::pair<optimizer_spec, std::uint64_t> optimizers[] = {{{}, 1}, {adam({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 3}};
+  for (const auto& [optimizer, slots] : optimizers)
+    for (const bool is_recoverable : {false, true})
+      for (const bool has_cuts : {false, true}) {
+        graph g(ops);
+        training_spec s;
+        s.optimizer = optimizer;
+        s.is_recoverable = is_recoverable;
+        s.has_cuts = has_cuts;
+        const auto w = variable(g, {dtype::f32, {1000}}, {}, "w");
+        const auto p = compile_training(g, reduce_sum(mul(w, w)), s, {});
+        BOOST_REQUIRE(p);
+        const auto shard = std::find_if(p->actors.begin(), p->actors.end(), [](const auto& a) { return a.kind == actor_kind::shard; });
+        std::uint64_t credits = 0;
+        for (const auto& port : shard->outputs)
+          for (const auto e : port) credits += p->edges[e].credits;
+        const auto versions = 1 + std::uint64_t{is_recoverable} + std::uint64_t{has_cuts};
+        plan alone = *p;
+        alone.actors = {*shard};
+        BOOST_TEST(memory_of_part(alone, 0).bytes == (versions * (1 + slots) + credits) * 4000);
+      }
 }
 
 BOOST_AUTO_TEST_CASE(sizes_beyond_all_memory_saturate) {

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <random>
@@ -100,6 +101,61 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_back_from_bytes_as_it_was) {
   BOOST_TEST((encode(*back) == bytes));
 }
 
+BOOST_AUTO_TEST_CASE(every_optimizer_and_schedule_comes_back_from_bytes_as_it_was) {
+  const optimizer_spec optimizers[] = {sgd({.learning_rate = 0.5, .momentum = 0.25, .nesterov = true, .weight_decay = 0.125, .clip_value = 3, .clip_norm = 4}),
+                                       adam({.beta1 = 0.5, .beta2 = 0.25, .epsilon = 0.125}),
+                                       adamw({.weight_decay = 0.5}),
+                                       rmsprop({.alpha = 0.5, .momentum = 0.25, .centered = true}),
+                                       adagrad({.learning_rate_decay = 0.5, .initial_accumulator = 0.25})};
+  const learning_rate_schedule schedules[] = {warm_up(7), step_decay({.every = 3, .decay = 0.5}), exponential({.decay = 0.5}),
+                                              cosine({.steps = 9, .minimum = 0.5, .warmup = 2}), linear({.steps = 8}), inverse_square_root({.timescale = 5})};
+  for (const auto& o : optimizers)
+    for (const auto& s : schedules) {
+      auto p = rich_plan();
+      p.actors[0].shard.optimizer = o;
+      p.actors[0].shard.schedule = s;
+      const auto back = decode_plan(encode(p));
+      BOOST_TEST_REQUIRE(bool(back), text_of(back));
+      BOOST_TEST((*back == p));
+    }
+}
+
+// A writer that knew neither: SGD at a constant rate.
+BOOST_AUTO_TEST_CASE(what_older_plans_do_not_say_is_what_they_meant) {
+  const auto p = rich_plan();
+  const auto bytes = encode(p);
+  auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
+  std::memcpy(words.begin(), bytes.data(), bytes.size());
+  capnp::FlatArrayMessageReader reader(words);
+  capnp::MallocMessageBuilder older;
+  older.setRoot(reader.getRoot<wire::Plan>());
+  std::size_t shards = 0;
+  for (auto a : older.getRoot<wire::Plan>().getActors())
+    if (a.getKind() == static_cast<std::uint8_t>(actor_kind::shard)) {
+      a.getShard().disownOptimizerNumbers();
+      a.getShard().disownSchedule();
+      ++shards;
+    }
+  BOOST_TEST(shards > 0U);
+  const auto old_words = capnp::messageToFlatArray(older);
+  const auto back = decode_plan(std::as_bytes(std::span(old_words.asBytes().begin(), old_words.asBytes().size())));
+  BOOST_TEST_REQUIRE(bool(back), text_of(back));
+  BOOST_TEST((*back == p));
+}
+
+BOOST_AUTO_TEST_CASE(a_schedule_of_an_unknown_kind_is_refused) {
+  const auto bytes = encode(rich_plan());
+  auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
+  std::memcpy(words.begin(), bytes.data(), bytes.size());
+  capnp::FlatArrayMessageReader reader(words);
+  capnp::MallocMessageBuilder newer;
+  newer.setRoot(reader.getRoot<wire::Plan>());
+  newer.getRoot<wire::Plan>().getActors()[0].getShard().getSchedule().setKind(6);
+  const auto new_words = capnp::messageToFlatArray(newer);
+  const auto back = decode_plan(std::as_bytes(std::span(new_words.asBytes().begin(), new_words.asBytes().size())));
+  BOOST_TEST(text_of(back).find("there is no schedule 6") != std::string::npos, text_of(back));
+}
+
 BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) {
   using spoiler = std::function<void(troupe::plan&)>;
   const auto first = [](troupe::plan& p, actor_kind k) -> planned_actor& { return p.actors[index_of(p, k)]; };
@@ -151,7 +207,21 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { p.actors[0].shard.readers[2].stride = 0; }, "has nothing to see"},
       {[](auto& p) { p.actors[0].shard.readers[2].first = 7; }, "has nothing to see"},
       {[](auto& p) { p.actors[0].shard.update = update_kind::async; }, "has nothing to see"},
-      {[](auto& p) { p.actors[0].shard.optimizer.type = "adam"; }, "optimizer 'adam'"},
+      {[](auto& p) { p.actors[0].shard.optimizer.type = "lion"; }, "optimizer 'lion'"},
+      {[](auto& p) { p.actors[0].shard.optimizer.learning_rate = -1; }, "learning rate -1 is below 0 (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.optimizer.beta2 = 1; }, "beta2 1 is not in [0, 1) (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.optimizer.epsilon = std::numeric_limits<double>::infinity(); }, "epsilon inf is not a finite number (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.optimizer.clip_norm = std::nan(""); }, "clip norm nan is not a finite number (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule.decay = std::nan(""); }, "decay nan is not in (0, 1] (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule.every = 0; }, "every 0 steps is never (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule.type = static_cast<learning_rate_schedule::kind>(9); }, "there is no schedule 9 (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule = cosine({}); }, "steps 0 are not more than the 0 of its warmup (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.initializer.limit = std::nan(""); }, "initial limit nan is none (PL-1)"},
+      {[](auto& p) {
+         p.actors[0].shard.restore = restore_kind::handed;  // without the ports
+         p.actors[0].shard.optimizer = adam({});
+       },
+       "2 inputs and 2 counts of gradients for 2 workers"},
       {[](auto& p) { p.actors[0].shard.optimizer.momentum = std::nan(""); }, "momentum nan"},
       {[](auto& p) { p.actors[0].shard.variable.clear(); }, "its variable is not one"},
   };

@@ -402,6 +402,7 @@ class history final : private apply_probe {
   }
 
   std::string judge_async() {
+    if (sc_.shape.optimizer != 0) return {};  // nothing counts what was applied but the ledger (IN-3)
     const auto wanted = double(sc_.shape.steps * sc_.shape.workers);
     const auto counted = applied_by_counter(cluster_.program());
     return counted == wanted ? "" : fmt::format("{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)", wanted, counted);
@@ -521,8 +522,8 @@ std::size_t edge_bytes(const training_program& program, const sim_job_shape& sha
   std::size_t bytes = 0;
   for (const auto& e : p->edges)
     if (p->actors[e.from.actor].kind == actor_kind::send) bytes += e.credits * e.spec.size_bytes();
-  // Values and velocity that are handed over, to a shard and its replica.
-  for (const auto& [name, spec] : program.variables()) bytes += 2 * 2 * 2 * spec.size_bytes();
+  // Values and slots that are handed over, to a shard and its replica.
+  for (const auto& [name, spec] : program.variables()) bytes += (1 + slot_count(program.spec().optimizer)) * 2 * 2 * spec.size_bytes();
   return bytes;
 }
 
@@ -547,6 +548,8 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
     sc.shape.checkpoints.every_steps = 1 + below(4);
     sc.shape.checkpoints.keep = static_cast<std::uint32_t>(1 + below(3));
   }
+  // Not from `random`: what else a seed draws stays as it is.
+  if (limits.draws_optimizer) sc.shape.optimizer = static_cast<std::uint32_t>(std::mt19937_64(seed + 4711)() % sim_optimizers);
   std::vector<sim_fault_kind> kinds;
   for (auto k : limits.faults)
     if (!touches_disk(k) || !sc.shape.checkpoints.folder.empty()) kinds.push_back(k);

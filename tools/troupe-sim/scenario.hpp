@@ -4,7 +4,7 @@
 // What must hold (and is looked at after every message or at the end):
 //
 //   IN-1  sync: the losses and the final variables have the bits of an undisturbed run in one process, each step told once, in order.
-//   IN-2  async: every gradient is applied exactly once: the variable that counts them has seen workers x steps.
+//   IN-2  async: every gradient is applied exactly once: the variable that counts them has seen workers x steps (with SGD, which can count).
 //   IN-3  fed = applied + dropped + in flight, for every worker.
 //   IN-4  No actor fails but one that is made to: any other is a bug (a broken invariant of ports, credits, shards, links).
 //   IN-5  Progress: once faults stop, the job is done within patience_ns, unless every program that could do it is gone.
@@ -79,6 +79,7 @@ struct sim_limits {
   std::uint32_t nodes = 0;  // 0: drawn, 3 to 7
   std::uint64_t steps = 0;  // 0: drawn
   std::vector<sim_fault_kind> faults;
+  bool draws_optimizer = false;  // with schedule and clipping; else SGD
 };
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits);
 

@@ -29,8 +29,10 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
   t.workers = shape.workers;
   t.shards = shape.shards;
   t.update = shape.update;
-  t.optimizer.learning_rate = sim_counter_rate;
-  t.optimizer.momentum = shape.update == update_kind::sync ? 0.9 : 0;
+  const auto trains_with = sim_optimizer_of(shape.optimizer, shape.update);
+  t.optimizer = trains_with.optimizer;
+  t.schedule = trains_with.schedule;
+  t.clip_global_norm = trains_with.clip_global_norm;
   t.steps = shape.steps;
   t.observe_every = shape.observe_every;
   t.is_recoverable = shape.on_failure != failure_policy::stop;
@@ -50,6 +52,20 @@ result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_i
 }
 
 }  // namespace
+
+sim_optimizer sim_optimizer_of(std::uint32_t number, update_kind update) {
+  switch (number) {
+    case 1: return {sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01}), step_decay({.every = 3, .decay = 0.5})};
+    case 2: return {adam({.learning_rate = 0.01})};
+    case 3: return {adam({.learning_rate = 0.01, .weight_decay = 0.1, .clip_value = 0.2}), cosine({.steps = 10, .minimum = 0.1, .warmup = 2})};
+    case 4: return {adamw({.learning_rate = 0.01, .clip_norm = 0.5}), linear({.steps = 9, .minimum = 0.2})};
+    case 5: return {rmsprop({.alpha = 0.9}), exponential({.decay = 0.9, .warmup = 3})};
+    case 6: return {rmsprop({.alpha = 0.9, .momentum = 0.9, .centered = true}), {}, 0.5};
+    case 7: return {adagrad({.learning_rate = 0.1, .learning_rate_decay = 0.01, .initial_accumulator = 0.1}), inverse_square_root({.warmup = 4})};
+    case 8: return {sgd({.learning_rate = 0.05}), warm_up(5), 1};
+    default: return {sgd({.learning_rate = sim_counter_rate, .momentum = update == update_kind::sync ? 0.9 : 0})};
+  }
+}
 
 result<sim_data> sim_data::make() {
   auto made = scratch_folder::make("troupe-sim");
@@ -154,7 +170,7 @@ std::string left_over(sim_cluster& c) {
 }
 
 const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
-  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every);
+  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer);
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto undisturbed = shape;

@@ -22,12 +22,23 @@ struct sim_data {
   idx_info info;
 };
 
+// What a job trains with. Number 0 is SGD, whose counter says how many gradients were applied; the others have each kind of optimizer, of schedule
+// and of clipping.
+struct sim_optimizer {
+  optimizer_spec optimizer;
+  learning_rate_schedule schedule{};
+  double clip_global_norm = 0;
+};
+inline constexpr std::uint32_t sim_optimizers = 9;
+sim_optimizer sim_optimizer_of(std::uint32_t number, update_kind update);
+
 struct sim_job_shape {
   std::uint32_t workers = 2, shards = 2;
   update_kind update = update_kind::sync;
   std::uint64_t steps = 6, observe_every = 2;
   failure_policy on_failure = failure_policy::stop;
   bool has_replicas = false;
+  std::uint32_t optimizer = 0;  // number of a sim_optimizer
   checkpoint_options checkpoints{};
 };
 
@@ -68,7 +79,7 @@ class sim_reference {
  private:
   sim_tables& tables_;
   const sim_data& data_;
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, sim_outcome> known_;  // by workers, steps, observe_every
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer
 };
 
 }  // namespace troupe
