@@ -88,7 +88,7 @@ std::vector<std::pair<std::string, optimizer_spec>> all_optimizers() {
           {"adam", adam({.learning_rate = 0.01})},
           {"adamw", adamw({.learning_rate = 0.01, .clip_norm = 1})},
           {"rmsprop", rmsprop({.learning_rate = 1e-3, .momentum = 0.5, .centered = true})},
-          {"adagrad", adagrad({.learning_rate = 0.05, .clip_value = 0.1})}};
+          {"adagrad", adagrad({.learning_rate = 0.2, .clip_value = 0.5})}};
 }
 
 BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads_and_shards, image_folder) {
