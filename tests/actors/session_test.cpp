@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
 using namespace troupe;
@@ -88,7 +89,7 @@ std::vector<std::pair<std::string, optimizer_spec>> all_optimizers() {
           {"adam", adam({.learning_rate = 0.01})},
           {"adamw", adamw({.learning_rate = 0.01, .clip_norm = 1})},
           {"rmsprop", rmsprop({.learning_rate = 1e-3, .momentum = 0.5, .centered = true})},
-          {"adagrad", adagrad({.learning_rate = 0.2, .clip_value = 0.5})}};
+          {"adagrad", adagrad({.learning_rate = 0.03, .clip_value = 0.5})}};
 }
 
 BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads_and_shards, image_folder) {
@@ -97,7 +98,10 @@ BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads
     const training_options base{.workers = 2, .optimizer = optimizer, .schedule = cosine({.steps = 40, .minimum = 0.1, .warmup = 3}), .steps = 40};
     const auto expected = train(path, base, 1, 24);
     BOOST_TEST(expected.failure == "");
-    BOOST_TEST(expected.losses.back() < expected.losses.front(), name << ": " << expected.losses.front() << " to " << expected.losses.back());
+    // Five steps are a data epoch.
+    const auto& l = expected.losses;
+    const auto first = std::accumulate(l.begin(), l.begin() + 5, 0.0F), last = std::accumulate(l.end() - 5, l.end(), 0.0F);
+    BOOST_TEST(last < 0.95F * first, name << ": " << first << " to " << last);
     hashes.insert(expected.hash);
     auto o = base;
     o.shards = 3;
