@@ -4,6 +4,7 @@
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
+#include "devices/host/packed_rows.hpp"
 #include "devices/host/sgd.hpp"
 #include "runtime/shard_state.hpp"
 #include "runtime/shard_update.hpp"
@@ -198,13 +199,8 @@ class shard_logic final : public port_logic {
     const auto workers = workers_;
     const auto first = a.worker < 0 ? 0 : static_cast<std::size_t>(a.worker);
     const auto last = a.worker < 0 ? workers : first + 1;
-    gradients_.clear();
-    for (auto i = first; i < last; ++i) {
-      const auto& head = ports_.in[i].queue.front();
-      expects(head.value.spec() == spec_.spec, "a gradient has its variable's shape");
-      gradients_.push_back(std::as_const(head.value).data<float>());
-    }
-    if (part_->bugs != nullptr && part_->bugs->sums_as_they_come) sort_as_they_came(first, last);
+    if (auto ok = spec_.pushes_rows ? take_rows(a, first, last) : take_gradients(first, last); !ok) return fail(std::move(ok.error()));
+    if (part_->bugs != nullptr && part_->bugs->sums_as_they_come && !is_by_rows_) sort_as_they_came(first, last);
     if (spec_.forwards) forward(a, first);
     write(a);
     if (spec_.update == update_kind::sync)
@@ -225,10 +221,47 @@ class shard_logic final : public port_logic {
     record_.count_step();
   }
 
+  result<void> take_gradients(std::size_t first, std::size_t last) {
+    gradients_.clear();
+    for (auto i = first; i < last; ++i) {
+      const auto& head = ports_.in[i].queue.front();
+      expects(head.value.spec() == spec_.spec, "a gradient has its variable's shape");
+      gradients_.push_back(std::as_const(head.value).data<float>());
+    }
+    return {};
+  }
+
+  // Gradients as rows, for an update that touches no others; else each unpacked.
+  result<void> take_rows(const shard_apply& a, std::size_t first, std::size_t last) {
+    const auto n = spec_.spec.shape.size(0);
+    gradients_.clear();
+    rows_.clear();
+    for (auto i = first; i < last; ++i) {
+      const auto& head = ports_.in[i].queue.front().value;
+      expects(are_rows_of(head.spec(), spec_.spec), "a gradient has rows of its variable");
+      const auto width = elements() / static_cast<std::size_t>(n);
+      const packed_rows rows{head.bytes().data(), head.size_bytes() / packed_row_bytes(width), width};
+      // They come from elsewhere.
+      if (!are_within(rows, n))
+        return error(error_code::failed, fmt::format("variable '{}': gradient of worker {}, step {}: it has a row outside of {}", spec_.variable, i, a.step, n));
+      rows_.push_back(rows);
+    }
+    is_by_rows_ = changes_rows_alone(spec_.optimizer) && !(spec_.forwards && spec_.update == update_kind::sync);
+    if (is_by_rows_) return {};
+    while (unpacked_.size() < rows_.size()) unpacked_.push_back(tensor::make(spec_.spec));
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      unpack_rows(unpacked_[i].data<float>(), static_cast<std::size_t>(n), rows_[i]);
+      gradients_.push_back(std::as_const(unpacked_[i]).data<float>());
+    }
+    return {};
+  }
+
   // To the replica: what is about to be applied.
   void forward(const shard_apply& a, std::size_t first) {
     const auto port = static_cast<std::uint32_t>(spec_.readers.size() + (a.worker < 0 ? 0 : first));
-    if (gradients_.size() == 1) return emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
+    // A synchronous replica takes no rows.
+    const bool is_sum = spec_.update == update_kind::sync && (gradients_.size() != 1 || spec_.pushes_rows);
+    if (!is_sum) return emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
     auto sum = take_spare();
     sum_gradients(sum.data<float>(), gradients_, elements());
     gradients_.assign(1, std::as_const(sum).data<float>());
@@ -252,11 +285,11 @@ class shard_logic final : public port_logic {
     const auto count = count_of(spec_, spec_.update == update_kind::sync ? a.version : 1 + std::accumulate(kept_.applied.begin(), kept_.applied.end(), std::uint64_t{0}));
     stepped w = step_of(from.values, values);
     for (std::size_t i = 0; i < slots_.size(); ++i) steps_[i] = step_of(from.state[i], made_[i]);
-    update_shard(spec_.optimizer, spec_.schedule, count, w, steps_, gradients_, elements());
+    update(count, w);
     if (part_->bugs != nullptr && part_->bugs->applies_twice && a.step % 4 == 3) {
       w.in = w.out;
       for (auto& s : steps_) s.in = s.out;
-      update_shard(spec_.optimizer, spec_.schedule, count, w, steps_, gradients_, elements());
+      update(count, w);
     }
     if (values) keep_spare(std::exchange(to.values, std::move(values)));
     for (std::size_t i = 0; i < slots_.size(); ++i)
@@ -275,6 +308,16 @@ class shard_logic final : public port_logic {
 
   void keep_spare(tensor t) {
     if (t) spares_.push_back(std::move(t));
+  }
+
+  void update(update_count count, stepped w) {
+    if (!is_by_rows_) return update_shard(spec_.optimizer, spec_.schedule, count, w, steps_, gradients_, elements());
+    const auto copy = [&](const stepped& t) {
+      if (t.out != t.in) std::copy_n(t.in, elements(), t.out);
+    };
+    copy(w);
+    for (const auto& s : steps_) copy(s);
+    by_rows_.update(w.out, rows_, learning_rate_at(spec_.optimizer, spec_.schedule, count));
   }
 
   // No `out`: in place.
@@ -352,6 +395,10 @@ class shard_logic final : public port_logic {
   std::vector<tensor_ready> early_;  // gradients that came before; a credit each
   std::vector<tensor> spares_;       // of the variable's spec
   std::vector<const float*> gradients_;
+  std::vector<packed_rows> rows_;     // pushed, by worker
+  std::vector<tensor> unpacked_;      // the gradients that they are
+  bool is_by_rows_ = false;           // gradients_ has nothing, and rows_ is applied as it is
+  row_updater by_rows_;
   std::vector<tensor> made_ = std::vector<tensor>(slots_.size());    // by slot: where an apply writes it; none: in place
   std::vector<stepped> steps_ = std::vector<stepped>(slots_.size());
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only

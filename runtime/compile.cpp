@@ -230,7 +230,8 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (!where) return where.error();
   const auto roots = training_roots(g, loss, spec.clip_global_norm);
   if (!roots) return roots.error();
-  const auto f = passes::simplify(passes::prune(g, *roots));
+  auto f = passes::simplify(passes::prune(g, *roots));
+  if (options.sparse_pushes) f = passes::pack_pushes(std::move(f));
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
   auto d = passes::replicate(f, spec, *where);
   if (!d) return std::move(d.error());

@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> gradients -> shapes -> simplify -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> check
+//   prune -> gradients -> shapes -> simplify -> pack pushes -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
@@ -22,6 +22,9 @@ struct compile_options {
   std::string name = "job";
   bool fuse = true;
   std::uint32_t credits = 2;  // per edge
+  // Training: where a variable's gradient is that of embedding() or gather() along axis 0, workers push its rows and their indices, not the
+  // whole of it, if that is fewer bytes. Results have the same bits.
+  bool sparse_pushes = true;
 };
 
 // --- training: between-graph replication with parameter shards ---------------------------------------------------------

@@ -38,6 +38,7 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
       std::uint64_t buffers = std::uint64_t{shard_state::slots_wanted(a.shard)} + state;
       buffers += a.shard.keeps * state;               // the optimizer state of each older version
       if (a.shard.cuts_at_end) buffers += 1 + state;  // a cut that is being written
+      if (a.shard.pushes_rows) buffers += a.shard.steps.size();  // each worker's, unpacked
       for (const auto& edges : a.outputs) buffers += credits_of(p, edges);
       return times(buffers, a.shard.spec.size_bytes());
     }

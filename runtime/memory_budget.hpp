@@ -6,7 +6,7 @@
 //   op, feed    every output port: one buffer being written, and one for each credit of its edges
 //   receive     twice the credits of its edge, and one being read (items that wait here, and items passed on)
 //   shard       version slots, the optimizer's slots once and once more for each older version that is kept, values and slots of a
-//               cut that is being written, and one spare for each credit of its edges
+//               cut that is being written, and one spare for each credit of its edges; where rows are pushed one gradient for each worker
 //   send, fetch nothing: they hold what others made
 // Datasets that readers load are shared by a process and not counted.
 

@@ -1,5 +1,9 @@
 #include "runtime/plan.hpp"
 
+#include "devices/host/packed_rows.hpp"
+
+#include <array>
+
 namespace troupe {
 
 std::string_view to_string(actor_kind k) noexcept {
@@ -10,6 +14,23 @@ std::string_view to_string(actor_kind k) noexcept {
 
 std::size_t source_of(const shard_spec& s, const shard_reader& r) noexcept {
   return s.update == update_kind::sync ? 0 : static_cast<std::size_t>(r.worker);
+}
+
+std::optional<tensor_spec> packed_spec(const shape& indices, std::size_t width) {
+  const auto rank = indices.rank();
+  if (rank == shape::rank_max) return std::nullopt;
+  std::array<dim, shape::rank_max> dims{};
+  for (std::size_t i = 0; i < rank; ++i) dims[i] = indices[i];
+  dims[rank] = {static_cast<std::int64_t>(packed_row_bytes(width)), 0};
+  const auto packed = shape::from(std::span(dims).first(rank + 1));
+  return packed ? std::optional(tensor_spec{dtype::u8, *packed}) : std::nullopt;
+}
+
+bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcept {
+  if (packed.type != dtype::u8 || packed.shape.rank() == 0 || variable.type != dtype::f32 || variable.shape.rank() == 0 || variable.shape.size(0) == 0) return false;
+  const auto width = static_cast<std::size_t>(variable.shape.elements() / variable.shape.size(0));
+  const auto last = packed.shape[packed.shape.rank() - 1];
+  return last.symbol == 0 && static_cast<std::size_t>(last.size) == packed_row_bytes(width);
 }
 
 std::size_t hand_over_ports(const shard_spec& s) noexcept { return 1 + slot_count(s.optimizer); }

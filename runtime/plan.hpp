@@ -19,6 +19,7 @@
 #include "schema/tensor_spec.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,6 +61,13 @@ struct planned_op {
 // The type of an op that hands over what its node keeps of variable `variable` (an attribute): values, then each slot of its optimizer.
 inline constexpr std::string_view hand_over_op = "hand_over";
 
+// The type of an op that packs rows with their indices (devices/host/packed_rows.hpp): pack_rows(indices, rows), "rows": how many the matrix has.
+inline constexpr std::string_view pack_rows_op = "pack_rows";
+// What it makes for indices of this shape; nullopt: too large.
+std::optional<tensor_spec> packed_spec(const shape& indices, std::size_t width);
+// Whether a tensor holds packed rows of a variable.
+bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcept;
+
 enum class update_kind : std::uint8_t { sync = 0, async = 1 };
 
 // How the first value of a variable is made: a pure function of (seed, variable name, element).
@@ -98,6 +106,7 @@ struct shard_spec {
   learning_rate_schedule schedule{};
   initializer_spec initializer;
   std::uint64_t seed = 0;
+  bool pushes_rows = false;           // gradients come as packed rows
   std::vector<std::uint64_t> steps;   // gradients that each worker sends in all
   std::vector<shard_reader> readers;  // one per output port; of a replica: workers on its node
   // Of an epoch that goes on where another one ended:

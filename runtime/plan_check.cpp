@@ -104,8 +104,12 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   if (s.update == update_kind::sync &&
       std::adjacent_find(s.steps.begin(), s.steps.end(), std::not_equal_to<>()) != s.steps.end())
     return blame(a, "PL-1", "synchronous workers have different numbers of steps");
-  for (const auto& spec : a.output_specs)
-    if (spec != s.spec) return blame(a, "PL-5", "a reader gets something else than the variable");
+  for (std::size_t i = 0; i < a.output_specs.size(); ++i) {
+    const bool are_rows = i >= s.readers.size() && s.update == update_kind::async && s.pushes_rows;  // what a replica is to apply
+    if (are_rows ? !are_rows_of(a.output_specs[i], s.spec) : a.output_specs[i] != s.spec)
+      return blame(a, "PL-5", "a reader gets something else than the variable");
+  }
+  if (s.pushes_rows && s.follows && s.update == update_kind::sync) return blame(a, "PL-5", "a synchronous replica takes sums, no rows");
   if (!std::isfinite(s.initializer.limit)) return blame(a, "PL-1", fmt::format("initial limit {} is none", s.initializer.limit));
   if (auto ok = check(s.schedule); !ok) return blame(a, "PL-1", ok.error().message());
   return check_readers(a, p);
@@ -220,6 +224,17 @@ result<void> check_ends(const plan& p) {
   return {};
 }
 
+// Where gradients come as rows, they are rows of the variable.
+result<void> check_pushes(const plan& p) {
+  for (const auto& a : p.actors) {
+    if (a.kind != actor_kind::shard || !a.shard.pushes_rows) continue;
+    for (std::size_t w = 0; w < a.shard.steps.size(); ++w)
+      if (const auto& spec = p.edges[a.inputs[w]].spec; !are_rows_of(spec, a.shard.spec))
+        return blame(a, "PL-5", fmt::format("worker {} pushes {}, which are no rows of {}", w, to_string(spec), to_string(a.shard.spec)));
+  }
+  return {};
+}
+
 // A transfer is one edge: several consumers hang on the receive.
 result<void> check_transfers(const plan& p) {
   for (const auto& a : p.actors)
@@ -304,6 +319,7 @@ result<void> check(const plan& p) {
     if (auto ok = check_edge(p, i); !ok) return ok;
   if (auto ok = check_ends(p); !ok) return ok;
   if (auto ok = check_transfers(p); !ok) return ok;
+  if (auto ok = check_pushes(p); !ok) return ok;
   if (auto ok = check_names(p); !ok) return ok;
   return check_cycles(p);
 }

@@ -138,6 +138,7 @@ class encoder {
     to.setMomentum(s.optimizer.momentum);
     put(to.initOptimizerNumbers(), s.optimizer);
     put(to.initSchedule(), s.schedule);
+    to.setPushesRows(s.pushes_rows);
     to.setInitializer(static_cast<std::uint8_t>(s.initializer.type));
     to.setLimit(s.initializer.limit);
     to.setSeed(s.seed);
@@ -345,6 +346,7 @@ class decoder {
     s.update = update(r.getUpdate());
     s.optimizer = optimizer(r);
     s.schedule = schedule(r.getSchedule());
+    s.pushes_rows = r.getPushesRows();
     const auto initializer = r.getInitializer();
     if (initializer > 1) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
     s.initializer = {static_cast<initializer_spec::kind>(initializer), r.getLimit()};

@@ -17,6 +17,11 @@ gradient_sum clipped(const optimizer_spec& o, std::span<const float* const> grad
   return g;
 }
 
+// By the factor as f32.
+double scheduled_rate(const optimizer_spec& o, const learning_rate_schedule& s, update_count at) noexcept {
+  return o.learning_rate * static_cast<double>(static_cast<float>(learning_rate_factor(s, at.step)));
+}
+
 void adam(const optimizer_spec& o, double learning_rate, std::uint64_t t, stepped w, std::span<const stepped> state, const gradient_sum& g, std::size_t n) {
   const bool is_decoupled = o.type == "adamw";
   adam_numbers k;
@@ -45,11 +50,18 @@ update_count count_of(const shard_spec& s, std::uint64_t version) noexcept {
   return {std::max<std::uint64_t>(1, version), s.update == update_kind::sync ? before : before / s.steps.size()};
 }
 
+bool changes_rows_alone(const optimizer_spec& o) noexcept {
+  return o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0;
+}
+
+float learning_rate_at(const optimizer_spec& o, const learning_rate_schedule& s, update_count at) noexcept {
+  return static_cast<float>(scheduled_rate(o, s, at));
+}
+
 void update_shard(const optimizer_spec& o, const learning_rate_schedule& s, update_count at, stepped values, std::span<const stepped> state,
                   std::span<const float* const> gradients, std::size_t elements) {
   expects(state.size() == slot_count(o), "there is a tensor for every slot of the optimizer");
-  // As f32, so that a factor of 1 leaves the learning rate as it is.
-  const auto learning_rate = o.learning_rate * static_cast<double>(static_cast<float>(learning_rate_factor(s, at.step)));
+  const auto learning_rate = scheduled_rate(o, s, at);
   const auto g = clipped(o, gradients, elements);
   if (o.type == "adam" || o.type == "adamw") return adam(o, learning_rate, at.updates, values, state, g, elements);
   if (o.type == "rmsprop") return rmsprop(o, learning_rate, values, state, g, elements);

@@ -107,6 +107,7 @@ struct Shard {
   follows @22 :Bool;          # it is one
   optimizerNumbers @23 :OptimizerNumbers;
   schedule @24 :Schedule;
+  pushesRows @25 :Bool;
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

@@ -61,6 +61,25 @@ gradients scatter_gradient(graph&, const graph_node& n, std::span<const value> d
   return {d[0], value{}, append("gather", {d[0], n.inputs[1]}, n.attrs, n.source)};
 }
 
+// pack_rows(indices, rows): "rows"
+result<specs> pack_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
+  static constexpr std::array names{std::string_view("indices"), std::string_view("rows")};
+  if (!whole.has(in[0].type)) return misfit(in, names, "indices must be i32 or i64");
+  const auto rank = in[0].shape.rank();
+  if (in[1].type != dtype::f32 || in[1].shape.rank() < rank) return misfit(in, names, "rows must be f32, one for each index");
+  for (std::size_t i = 0; i < rank; ++i)
+    if (in[1].shape[i] != in[0].shape[i]) return misfit(in, names, "rows must be f32, one for each index");
+  std::int64_t width = 1;
+  for (auto i = rank; i < in[1].shape.rank(); ++i) {
+    if (in[1].shape[i].symbol != 0) return misfit(in, names, "a row must have an exact size");
+    width *= in[1].shape.size(i);
+  }
+  if (attrs.integer("rows") < 1) return misfit(in, names, "a matrix has at least one row");
+  const auto packed = packed_spec(in[0].shape, static_cast<std::size_t>(width));
+  if (!packed) return misfit(in, names, "the result has too many dimensions or elements");
+  return specs{*packed};
+}
+
 // one_hot(indices): "depth", "type"
 result<specs> one_hot_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
   if (!whole.has(in[0].type)) return misfit(in, {"indices"}, "indices must be i32 or i64");
@@ -141,6 +160,7 @@ void add_indexing(op_table& t) {
   };
   row("gather", 2, gather_shapes, gather_gradient, all_types);
   row("scatter_add", 3, scatter_shapes, scatter_gradient, numbers);
+  t.add(std::string(pack_rows_op), {.inputs = 2, .shapes = pack_shapes, .gradient = no_gradient, .types = whole});
   row("one_hot", 1, one_hot_shapes, no_gradient, whole);
   row("top_k", 1, top_k_shapes, top_k_gradient, numbers);
   row("take_last", 2, take_shapes, take_gradient, all_types);

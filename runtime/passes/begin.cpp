@@ -73,7 +73,7 @@ std::vector<shard_reader> move_readers(draft& d, std::uint32_t shard, std::uint3
 }
 
 // Follows shard `from`, which comes to forward to it. A step is taken up only when the one before is in the replica (awaits_receipt).
-draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task, std::vector<shard_reader> readers) {
+draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task, std::vector<shard_reader> readers, const tensor_spec& pushed) {
   auto& s = shard.planned.shard;
   s.forwards = true;
   draft_actor a;
@@ -91,12 +91,13 @@ draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t t
   r.cut_every = 0;
   r.cuts_at_end = false;
   if (r.update == update_kind::sync) {
+    r.pushes_rows = false;  // it gets their sum
     r.steps.resize(1);
     if (!r.start.empty()) r.start.resize(1);
   }
   for (std::uint32_t port = 0; port < forward_ports(s); ++port) {
     a.from.push_back({from, static_cast<std::uint32_t>(s.readers.size()) + port});
-    shard.planned.output_specs.push_back(s.spec);
+    shard.planned.output_specs.push_back(r.pushes_rows ? pushed : s.spec);
   }
   return a;
 }
@@ -134,8 +135,10 @@ draft begin(draft d, const epoch_start& start, const places& where) {
     std::vector<draft_actor> more;
     if (is_handed) more.push_back(make_hand_over(d.actors[i], *h));
     if (has_replica) {
+      const auto from = d.actors[i].from.front();
+      const auto pushed = d.actors[from.actor].planned.output_specs[from.port];
       auto readers = move_readers(d, static_cast<std::uint32_t>(i), replica, replica_task, consumers[i]);
-      more.push_back(make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task, std::move(readers)));
+      more.push_back(make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task, std::move(readers), pushed));
     }
     if (is_handed && h->to_shard) hand_to(d.actors[i], *h, hand_over);
     if (is_handed && h->to_replica && has_replica) hand_to(more.back(), *h, hand_over);

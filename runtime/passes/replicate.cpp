@@ -181,7 +181,7 @@ draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uin
   a.device.clear();
   a.planned.name = fmt::format("worker/{}/{}/after", worker, variable.name);
   a.planned.source = variable.source;
-  a.planned.output_specs = variable.outputs;
+  a.planned.output_specs = gradient.type == pack_rows_op ? gradient.outputs : variable.outputs;
   auto& op = a.planned.ops.front();
   op.type = "after";
   op.name = variable.name + "/after";
@@ -214,6 +214,7 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
   for (const auto& v : variables) {
     shard_of[v.op] = static_cast<std::int64_t>(d.actors.size());
     d.actors.push_back(make_shard(f.ops[v.op], v.shard, spec));
+    d.actors.back().planned.shard.pushes_rows = f.ops[v.gradient.op].type == pack_rows_op;
   }
   auto losses = make_fetch(std::string(loss_fetch), spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
   losses.planned.fires_on_any = spec.update == update_kind::async;

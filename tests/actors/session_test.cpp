@@ -117,6 +117,50 @@ BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads
   BOOST_TEST(hashes.size() == 5u);
 }
 
+// Each optimizer, and SGD that changes the pushed rows alone; with several workers, asynchronous ones, and through a checkpoint.
+BOOST_FIXTURE_TEST_CASE(rows_that_are_pushed_give_the_bits_of_whole_gradients, image_folder) {
+  const auto outcome_of = [&](training_options o, bool is_sparse) {
+    auto s = troupe::session::open({.threads = 2});
+    BOOST_REQUIRE(s);
+    auto data = open_idx(path, false);
+    graph g((*s)->ops());
+    auto b = idx_batch(g, *data, {.batch = 24, .seed = 5, .parts = o.workers});
+    const auto table = variable(g, {dtype::f32, {300, 10}}, {initializer_spec::kind::uniform, 0.1}, "table");
+    const auto seen = add(dense(b.images, 10, "out"), embedding(table, add(b.labels, b.labels)));
+    o.compile.sparse_pushes = is_sparse;
+    auto run = (*s)->train(g, softmax_cross_entropy(seen, b.labels, b.scale), o);
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    std::pair<std::vector<float>, std::string> out;
+    while (auto e = (*run)->next()) {
+      if (e->type == training_event::kind::loss) out.first.push_back(e->loss);
+      if (e->type == training_event::kind::failed) BOOST_ERROR(e->text);
+      if (e->type != training_event::kind::variables) continue;
+      std::vector<named_tensor> tensors;
+      for (auto& [name, value] : e->variables) tensors.push_back({name, value});
+      out.second = weights_hash(tensors);
+    }
+    return out;
+  };
+  auto optimizers = all_optimizers();
+  optimizers.emplace_back("plain", troupe::sgd({.learning_rate = 0.5}));
+  for (const auto& [name, optimizer] : optimizers) {
+    training_options sync{.workers = 3, .optimizer = optimizer, .schedule = warm_up(4), .steps = 12, .compile = {.name = name}};
+    auto async = sync, first = sync, rest = sync;
+    async.update = update_kind::async;
+    async.workers = 1;  // alone it is deterministic
+    for (const auto& o : {sync, async}) {
+      const auto whole = outcome_of(o, false), rows = outcome_of(o, true);
+      BOOST_TEST(rows.first == whole.first, boost::test_tools::per_element());
+      BOOST_TEST(rows.second == whole.second, name);
+    }
+    first.steps = 5;
+    first.checkpoints.folder = rest.checkpoints.folder = path + "/rows";
+    rest.checkpoints.resume = true;
+    (void)outcome_of(first, true);
+    BOOST_TEST(outcome_of(rest, true).second == outcome_of(sync, false).second, name);
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(a_schedule_changes_the_learning_rate_step_by_step, image_folder) {
   const training_options base{.optimizer = adam({}), .steps = 6};
   auto scheduled = base, late = base;

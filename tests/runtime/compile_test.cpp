@@ -12,6 +12,7 @@
 #include <cmath>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <random>
 
 using namespace troupe;
@@ -577,6 +578,49 @@ BOOST_AUTO_TEST_CASE(optimizer_and_schedule_reach_every_shard) {
     BOOST_TEST((a.shard.optimizer == spec.optimizer));
     BOOST_TEST((a.shard.schedule == spec.schedule));
   }
+}
+
+// Which variables of a training push rows.
+std::map<std::string, bool> pushes_of(const std::function<value(graph&)>& build, training_spec spec, const compile_options& options = {}) {
+  compiled c;
+  const auto p = compile_training(c.g, build(c.g), spec, options);
+  BOOST_TEST_REQUIRE(bool(p), error_of(p));
+  const auto back = decode_plan(encode(*p));
+  BOOST_TEST_REQUIRE(bool(back), error_of(back));
+  BOOST_TEST((*back == *p));
+  std::map<std::string, bool> out;
+  for (const auto& a : p->actors) {
+    if (a.kind != actor_kind::shard) continue;
+    out[a.shard.variable] = a.shard.pushes_rows;
+    for (std::size_t w = 0; w < a.shard.steps.size(); ++w)
+      BOOST_TEST(are_rows_of(p->edges[a.inputs[w]].spec, a.shard.spec) == a.shard.pushes_rows);
+  }
+  return out;
+}
+
+BOOST_AUTO_TEST_CASE(tables_that_are_read_by_index_push_rows_where_these_are_fewer_bytes) {
+  const auto model = [](std::int64_t words, int uses) {
+    return [=](graph& g) {
+      const auto data = idx_batch(g, images(), {.batch = 8});
+      const auto table = variable(g, {dtype::f32, {words, 10}}, {}, "table");
+      auto x = add(dense(data.images, 10, "d"), embedding(table, data.labels));
+      for (int i = 1; i < uses; ++i) x = add(x, embedding(table, data.labels));
+      return softmax_cross_entropy(x, data.labels, data.scale);
+    };
+  };
+  using pushes = std::map<std::string, bool>;
+  auto recoverable = spread(2, 2);
+  recoverable.observe_every = 0;
+  recoverable.is_recoverable = recoverable.has_cuts = true;
+  for (const auto& spec : {embedded(1, 1), embedded(3, 2), spread(2, 2), recoverable}) {
+    BOOST_TEST((pushes_of(model(1000, 1), spec) == pushes{{"d/bias", false}, {"d/weights", false}, {"table", true}}));
+    BOOST_TEST(!pushes_of(model(1000, 1), spec, {.sparse_pushes = false}).at("table"));
+    BOOST_TEST(!pushes_of(model(9, 1), spec).at("table"));     // 8 rows of 48 bytes are more than 9 of 40
+    BOOST_TEST(!pushes_of(model(1000, 2), spec).at("table"));  // a sum of two
+  }
+  auto clipped = embedded(1, 1);
+  clipped.clip_global_norm = 1;
+  BOOST_TEST(!pushes_of(model(1000, 1), clipped).at("table"));
 }
 
 // Of its own worker alone, and of all its variables together.

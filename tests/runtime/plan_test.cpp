@@ -217,6 +217,7 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { p.actors[0].shard.schedule.type = static_cast<learning_rate_schedule::kind>(9); }, "there is no schedule 9 (PL-1)"},
       {[](auto& p) { p.actors[0].shard.schedule = cosine({}); }, "steps 0 are not more than the 0 of its warmup (PL-1)"},
       {[](auto& p) { p.actors[0].shard.initializer.limit = std::nan(""); }, "initial limit nan is none (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.pushes_rows = true; }, "worker 0 pushes f32[5], which are no rows of f32[5] (PL-5)"},
       {[](auto& p) {
          p.actors[0].shard.restore = restore_kind::handed;  // without the ports
          p.actors[0].shard.optimizer = adam({});

@@ -63,6 +63,7 @@ sim_optimizer sim_optimizer_of(std::uint32_t number, update_kind update) {
     case 6: return {rmsprop({.alpha = 0.9, .momentum = 0.9, .centered = true}), {}, 0.5};
     case 7: return {adagrad({.learning_rate = 0.1, .learning_rate_decay = 0.01, .initial_accumulator = 0.1}), inverse_square_root({.warmup = 4})};
     case 8: return {sgd({.learning_rate = 0.05}), warm_up(5), 1};
+    case 9: return {sgd({.learning_rate = 0.05})};
     default: return {sgd({.learning_rate = sim_counter_rate, .momentum = update == update_kind::sync ? 0.9 : 0})};
   }
 }
@@ -83,7 +84,8 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
                                           const std::vector<member_info>& nodes, node_id client) {
   graph g(tables.ops);
   const auto batch = idx_batch(g, data.info, {.batch = 4});
-  const auto x = dense(relu(dense(batch.images, 5, "hidden")), 3, "logits");
+  auto x = dense(relu(dense(batch.images, 5, "hidden")), 3, "logits");
+  if (shape.optimizer != 0) x = add(x, embedding(variable(g, {dtype::f32, {40, 3}}, {initializer_spec::kind::uniform, 0.1}, "table"), batch.labels));
   const auto counter = variable(g, {dtype::f32, {3}}, {}, "counter");
   const auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
   auto roles = roles_of(shape, nodes, client);

@@ -23,13 +23,13 @@ struct sim_data {
 };
 
 // What a job trains with. Number 0 is SGD, whose counter says how many gradients were applied; the others have each kind of optimizer, of schedule
-// and of clipping.
+// and of clipping, and a table that is read by index, whose gradients are pushed as rows.
 struct sim_optimizer {
   optimizer_spec optimizer;
   learning_rate_schedule schedule{};
   double clip_global_norm = 0;
 };
-inline constexpr std::uint32_t sim_optimizers = 9;
+inline constexpr std::uint32_t sim_optimizers = 10;
 sim_optimizer sim_optimizer_of(std::uint32_t number, update_kind update);
 
 struct sim_job_shape {

@@ -1,6 +1,7 @@
 // Ops that choose by index, and sums along an axis. Who is added to one place is added in the order of the indices.
 
 #include "devices/host/host_kernels.hpp"
+#include "devices/host/packed_rows.hpp"
 
 #include <fmt/format.h>
 
@@ -130,6 +131,40 @@ class scatter_add final : public kernel {
  private:
   std::int64_t axis_;
   around_axis x_;
+  std::vector<std::int64_t> at_;
+};
+
+// packed_rows.hpp
+class pack_rows final : public kernel {
+ public:
+  explicit pack_rows(const attributes& attrs) : rows_(attrs.integer("rows")) {}
+
+  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+    if (auto ok = check_ports("pack_rows", inputs, 2, outputs, 1); !ok) return ok;
+    const auto n = inputs[0].shape.elements();
+    width_ = n > 0 ? static_cast<std::size_t>(inputs[1].shape.elements() / n) : 0;
+    if (!is_index(inputs[0]) || inputs[1].type != dtype::f32 || inputs[1].shape.elements() != n * static_cast<std::int64_t>(width_) || outputs[0].type != dtype::u8 ||
+        (n > 0 && outputs[0].shape.elements() != n * static_cast<std::int64_t>(packed_row_bytes(width_))))
+      return unfit("pack_rows", "indices and rows do not fit", inputs);
+    return {};
+  }
+
+  result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
+    if (auto ok = read_indices("pack_rows", inputs[0], rows_, at_); !ok) return ok;
+    const auto* from = inputs[1].data<float>();
+    auto* to = outputs[0].bytes().data();
+    for (const auto row : at_) {
+      std::memcpy(to, &row, sizeof(row));
+      std::memcpy(to + sizeof(row), from, width_ * sizeof(float));
+      from += width_;
+      to += packed_row_bytes(width_);
+    }
+    return {};
+  }
+
+ private:
+  std::int64_t rows_;
+  std::size_t width_ = 0;
   std::vector<std::int64_t> at_;
 };
 
@@ -310,6 +345,7 @@ class cumulative_sum final : public kernel {
 void add_indexing_kernels(kernel_table& table) {
   table.add("gather", row_of<gather>());
   table.add("scatter_add", row_of<scatter_add>());
+  table.add("pack_rows", row_of<pack_rows>());
   table.add("one_hot", row_of<one_hot>());
   table.add("top_k", row_of<top_k>());
   table.add("take_last", row_of<take_last>());
