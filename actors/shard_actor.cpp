@@ -184,8 +184,13 @@ class shard_logic final : public port_logic {
   void advance() override {
     if (!is_started_ || has_failed_) return;
     if (!state_) return record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(workers_));
-    while (auto action = state_->next()) std::visit([this](const auto& a) { carry_out(a); }, *action);
+    while (!has_failed_) {
+      const auto action = state_->next();
+      if (!action) break;
+      std::visit([this](const auto& a) { carry_out(a); }, *action);
+    }
     publish();
+    if (has_failed_) return;
     if (state_->is_finished()) return report_done();
     const auto w = state_->waiting();
     if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, w.index);
@@ -282,7 +287,8 @@ class shard_logic final : public port_logic {
       kept_.is_torn = kept_.is_torn || (is_in_place && !made_[i]);
     }
     to.version.reset();
-    const auto count = count_of(spec_, spec_.update == update_kind::sync ? a.version : 1 + std::accumulate(kept_.applied.begin(), kept_.applied.end(), std::uint64_t{0}));
+    const auto before = std::accumulate(kept_.applied.begin(), kept_.applied.end(), std::uint64_t{0});
+    const auto count = count_of(spec_, spec_.update == update_kind::sync ? a.version : before + 1);
     stepped w = step_of(from.values, values);
     for (std::size_t i = 0; i < slots_.size(); ++i) steps_[i] = step_of(from.state[i], made_[i]);
     update(count, w);

@@ -175,6 +175,19 @@ class bad_input(harness.cluster_test):
 
     # --- flags --------------------------------------------------------------------------------------------------------
 
+    def test_optimizers_that_cannot_be(self):
+        cases = {("--optimizer", "lion"): "--optimizer", ("--learning-rate", "nan"): "learning rate nan", ("--learning-rate", "-1"): "learning rate -1",
+                 ("--momentum", "1"): "momentum 1 is not in [0, 1)", ("--optimizer", "adam", "--momentum", "0.5"): "--momentum goes with",
+                 ("--optimizer", "adam", "--nesterov"): "nesterov is for sgd", ("--weight-decay", "inf"): "weight decay inf",
+                 ("--clip-norm", "-1"): "clip norm -1", ("--clip-global-norm", "nan"): "clip global norm nan",
+                 ("--schedule", "step", "--decay", "0"): "decay 0 is not in (0, 1]", ("--decay", "0.5"): "--decay and --decay-every go with",
+                 ("--schedule", "step", "--decay-every", "0"): "every 0 steps", ("--minimum", "0.5"): "--minimum goes with",
+                 ("--schedule", "cosine", "--minimum", "2"): "minimum 2 is not in [0, 1]", ("--schedule", "triangle"): "--schedule",
+                 ("--schedule", "linear", "--warmup", "100000"): "100000 of its warmup"}
+        data = self.make_data(300, 100)
+        for flags, says in cases.items():
+            self.classifier_refuses(USAGE, ["--data", data, *flags], says)
+
     def test_flags_that_make_no_sense(self):
         for arguments, part in ((["--epoch", "3"], "--epoch"), (["--workers", "0"], "--workers"), (["--workers", "two"], "--workers"),
                                 (["--update", "sometimes"], "--update"), (["--batch", "-1"], "--batch"), (["--shards"], "--shards"),

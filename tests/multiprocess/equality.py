@@ -45,6 +45,24 @@ class equality(harness.cluster_test):
         clustered = self.run_it("clustered", *common, alone=False)
         self.assertEqual(clustered[:2], embedded[:2])
 
+    def test_every_optimizer_gives_the_same_bits_over_nodes(self):
+        common = ("--workers", "2", "--shards", "2", "--epochs", "1", "--data", self.make_data())
+        cases = (("--optimizer", "sgd", "--nesterov", "--weight-decay", "0.001", "--schedule", "step", "--decay", "0.5", "--decay-every", "3"),
+                 ("--optimizer", "adam", "--schedule", "cosine", "--warmup", "2", "--minimum", "0.1"),
+                 ("--optimizer", "adamw", "--clip-norm", "0.5", "--schedule", "linear"),
+                 ("--optimizer", "rmsprop", "--momentum", "0.5", "--learning-rate", "0.001", "--clip-global-norm", "1"),
+                 ("--optimizer", "adagrad", "--schedule", "inverse-square-root", "--warmup", "3"))
+        self.start_nodes(3)
+        hashes = {self.run_it("default", *common)[0]}
+        for flags in cases:
+            embedded = self.run_it("embedded", *flags, *common)
+            self.assertEqual(self.run_it("clustered", *flags, *common, alone=False)[:2], embedded[:2], flags)
+            hashes.add(embedded[0])
+        self.assertEqual(len(hashes), 1 + len(cases))
+        # The default is spelled out.
+        same = ("--optimizer", "sgd", "--learning-rate", "0.05", "--momentum", "0.9", "--schedule", "constant")
+        self.assertIn(self.run_it("same", *same, *common)[0], hashes)
+
     def test_fusing_changes_no_bit(self):
         common = ("--workers", "2", "--shards", "2", "--epochs", "1", "--data", self.make_data())
         fused = self.run_it("fused", "--fuse", "on", *common)
