@@ -6,6 +6,7 @@
 #include "actors/tell.hpp"
 #include "devices/host/packed_rows.hpp"
 #include "devices/host/sgd.hpp"
+#include "runtime/initializers.hpp"
 #include "runtime/shard_state.hpp"
 #include "runtime/shard_update.hpp"
 
@@ -48,10 +49,7 @@ class shard_logic final : public port_logic {
   result<void> initialize() {
     const auto n = elements();
     kept_version first{0, tensor::make(spec_.spec), {}};
-    if (spec_.initializer.type == initializer_spec::kind::uniform)
-      uniform_init({first.values.data<float>(), n}, spec_.seed, spec_.variable, spec_.initializer.limit);
-    else
-      zeros_init({first.values.data<float>(), n});
+    troupe::initialize({first.values.data<float>(), n}, spec_.initializer, spec_.seed, spec_.variable);
     for (const auto& slot : slots_) first.state.push_back(filled(slot.initial));
     begin_with(std::move(first), {});
     return {};

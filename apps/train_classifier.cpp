@@ -3,24 +3,42 @@
 
 #include "actors/session.hpp"
 #include "apps/support/classifier_options.hpp"
-#include "apps/support/classifier_report.hpp"
-#include "runtime/graph.hpp"
+#include "apps/support/training_report.hpp"
+#include "runtime/layers.hpp"
+
+#include <fmt/format.h>
 
 using namespace troupe;
 
-// 784-256-128-10, as a function from images to logits. Training and testing build the same one.
-static value classifier(value images) {
+// Functions from images to logits. Training and testing build the same ones.
+
+// 784-256-128-10.
+static value perceptron(value images) {
   auto hidden = relu(dense(images, 256, "dense_1"));
   hidden = relu(dense(hidden, 128, "dense_2"));
   return dense(hidden, 10, "dense_3");
 }
 
+// Two convolutions of 5 x 5, each with pooling of 2 x 2, and two dense layers.
+static value cnn(value images, const idx_info& size) {
+  auto x = reshape(images, {0, 1, size.rows, size.columns});
+  x = max_pool2d(relu(conv2d(x, 32, {5, 5}, "conv_1", {.same = true})));
+  x = max_pool2d(relu(conv2d(x, 64, {5, 5}, "conv_2", {.same = true})));
+  const auto features = x.spec().shape.size(1) * x.spec().shape.size(2) * x.spec().shape.size(3);
+  x = relu(dense(reshape(x, {0, features}), 512, "dense_1"));
+  return dense(x, 10, "dense_2");
+}
+
+static value classifier(value images, const idx_info& size, const classifier_options& o) {
+  return o.model == "cnn" ? cnn(images, size) : perceptron(images);
+}
+
 // Trains on all nodes of the session; the variables at the end are in the report.
-static result<void> train(session& s, const idx_info& images, const classifier_options& o, classifier_report& report) {
+static result<void> train(session& s, const idx_info& images, const classifier_options& o, training_report& report) {
   graph g(s.ops());
   const idx_batch_options reading{.batch = o.batch, .seed = o.seed, .parts = o.workers};
   auto batch = idx_batch(g, images, reading);
-  auto loss = softmax_cross_entropy(classifier(batch.images), batch.labels, batch.scale);
+  auto loss = softmax_cross_entropy(classifier(batch.images, images, o), batch.labels, batch.scale);
 
   const auto steps = steps_per_epoch(images, reading);
   auto run = s.train(g, loss, {.workers = o.workers,
@@ -36,7 +54,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
                                .checkpoints = o.checkpoints,
                                .compile = {.name = o.name, .fuse = o.fuse, .credits = o.credits}});
   if (!run) return run.error();
-  report.begin(images.samples, steps);
+  report.begin({.samples = double(images.samples) * double(o.epochs), .steps = o.epochs * steps, .epochs = o.epochs, .unit = "images"});
   while (auto event = (*run)->next(report.refresh())) {
     if (report.is_interrupted()) (*run)->stop("interrupted");
     report.show(*event);
@@ -45,10 +63,10 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
 }
 
 // Counts right answers on the test images, in this process, with the variables that training gave.
-static result<double> test(session& s, const idx_info& images, classifier_report& report) {
+static result<double> test(session& s, const idx_info& images, const classifier_options& o, training_report& report) {
   graph g(s.ops());
   auto batch = idx_batch(g, images, {.batch = 1000, .shuffle = false});
-  const value correct = count_correct(classifier(batch.images), batch.labels);
+  const value correct = count_correct(classifier(batch.images, images, o), batch.labels);
   auto run = s.compile(g, {&correct, 1});
   if (!run) return run.error();
 
@@ -64,18 +82,18 @@ static result<double> test(session& s, const idx_info& images, classifier_report
 
 int main(int argc, char** argv) {
   const auto o = classifier_options::parse(argc, argv);
-  classifier_report report(o);
+  training_report report(o);
   auto images = open_idx(o.data, /*test=*/false), test_images = open_idx(o.data, /*test=*/true);
   if (!images) return report.fail(images.error());
   if (!test_images) return report.fail(test_images.error());
-  if (auto ready = report.prepare(*images, *test_images); !ready) return report.fail(ready.error());
+  if (auto fits = o.check(*images, *test_images); !fits) return report.fail(fits.error());
+  if (auto ready = report.prepare(); !ready) return report.fail(ready.error());
 
-  auto s = session::open({.cluster = o.cluster, .join = o.join, .token_file = o.token_file, .threads = o.threads, .timeout = o.timeout,
-                          .is_cancelled = [&] { return report.is_interrupted(); }});
+  auto s = session::open(o.session([&] { return report.is_interrupted(); }));
   if (!s) return report.fail(s.error());
   if (auto trained = train(**s, *images, o, report); !trained) return report.fail(trained.error());
   if (auto saved = report.save(); !saved) return report.fail(saved.error());
-  auto accuracy = test(**s, *test_images, report);
+  auto accuracy = test(**s, *test_images, o, report);
   if (!accuracy) return report.fail(accuracy.error());
-  return report.finish(*accuracy);
+  return report.finish("test_accuracy", *accuracy, fmt::format("test accuracy {:.4f}", *accuracy));
 }

@@ -128,7 +128,7 @@ void describe(std::string& out, const planned_op& op) {
   for (const auto o : op.operands) out += fmt::format("{} ", o);
   for (const auto& [name, value] : op.attrs.entries()) {
     // How data are batched and where they lie is told apart, by the job's schedule.
-    if (op.type == "idx_batch" && (name == "path" || name == "part" || name == "parts" || name == "batch" || name == "global_scale")) continue;
+    if (is_reader(op.attrs) && (name == "path" || name == "part" || name == "parts" || name == "batch" || name == "global_scale")) continue;
     out += name + "=";
     if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value))
       out += fmt::format("{};", fmt::join(*list, ","));
@@ -161,7 +161,7 @@ std::vector<std::pair<std::string, std::string>> schedule_of(const passes::draft
   for (auto& number : numbers_of(spec.optimizer, spec.schedule)) out.push_back(std::move(number));
   for (const auto& a : d.actors)
     for (const auto& op : a.planned.ops)
-      if (op.type == "idx_batch" && a.index == 0) {
+      if (is_reader(op.attrs) && a.index == 0) {
         out.emplace_back("batch", fmt::format("{}", op.attrs.integer("batch")));
         out.emplace_back("samples", fmt::format("{}", op.attrs.integer("samples")));
       }

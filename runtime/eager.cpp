@@ -1,6 +1,6 @@
 #include "runtime/eager.hpp"
 
-#include "devices/host/sgd.hpp"
+#include "runtime/initializers.hpp"
 #include "runtime/op_table.hpp"
 
 #include <fmt/format.h>
@@ -83,11 +83,7 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
 
 tensor eager::initial(const graph_node& n) const {
   auto t = tensor::make(n.outputs[0]);
-  const std::span<float> all{t.data<float>(), static_cast<std::size_t>(t.elements())};
-  if (n.initializer && n.initializer->type == initializer_spec::kind::uniform)
-    uniform_init(all, seed_, n.name, n.initializer->limit);
-  else
-    zeros_init(all);
+  initialize({t.data<float>(), static_cast<std::size_t>(t.elements())}, n.initializer.value_or(initializer_spec{}), seed_, n.name);
   return t;
 }
 

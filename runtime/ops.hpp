@@ -6,6 +6,7 @@
 // Whole numbers are i32 and i64, and wrap around. Axes count from 0, negative ones from the end.
 
 #include "devices/host/idx_file.hpp"
+#include "devices/host/text_file.hpp"
 #include "runtime/graph.hpp"
 
 #include <array>
@@ -243,7 +244,7 @@ value count_correct(value logits, value labels, source_location where = source_l
 // With scale = 1 / (samples of the whole step), gradients of all workers add up to that of the mean.
 value softmax_cross_entropy(value logits, value labels, value scale, source_location where = source_location::current());
 
-// --- readers and layers ------------------------------------------------------------------------------------------------
+// --- readers ------------------------------------------------------------------------------------------------------------
 
 struct idx_batch_options {
   std::int64_t batch = 128;       // samples per step of one worker
@@ -259,10 +260,21 @@ struct idx_batch_values {
 };
 // Reads step after step, epoch after epoch; the last batch of an epoch is smaller (possibly empty for a part).
 idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where = source_location::current());
+struct text_batch_options {
+  std::int64_t batch = 32;    // pieces of text per step of one worker
+  std::int64_t context = 128; // bytes of each
+  std::uint64_t seed = 1;
+  std::int64_t part = 0, parts = 1;  // this worker's part of each global batch of batch * parts pieces
+};
+struct text_batch_values {
+  value tokens;   // i32 [batch, context]: bytes, 0 to 255
+  value targets;  // i32 [batch, context]: those one further
+  value scale;    // f32 []: 1 / (targets of the global batch); asynchronous workers: of the part
+};
+// Pieces of a file, drawn anew in each step: where a piece begins is a function of (seed, step, its place in the global batch). Every
+// worker's node reads the file under its path.
+text_batch_values text_batch(graph& g, const text_info& text, const text_batch_options& options, source_location where = source_location::current());
 // Steps of an epoch: ceil(samples / (batch * parts)).
 std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options);
-
-// x [n, .., in] -> [n, .., units]: x * W + b, W uniform in +-1/sqrt(in), b too.
-value dense(value x, std::int64_t units, std::string_view name, source_location where = source_location::current());
 
 }  // namespace troupe

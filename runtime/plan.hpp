@@ -58,6 +58,9 @@ struct planned_op {
   friend bool operator==(const planned_op&, const planned_op&) = default;
 };
 
+// A reader reads its part of a batch: the worker's number stands in its attributes.
+inline bool is_reader(const attributes& attrs) { return attrs.has("parts"); }
+
 // The type of an op that hands over what its node keeps of variable `variable` (an attribute): values, then each slot of its optimizer.
 inline constexpr std::string_view hand_over_op = "hand_over";
 
@@ -72,8 +75,8 @@ enum class update_kind : std::uint8_t { sync = 0, async = 1 };
 
 // How the first value of a variable is made: a pure function of (seed, variable name, element).
 struct initializer_spec {
-  enum class kind : std::uint8_t { zeros = 0, uniform = 1 } type = kind::zeros;
-  double limit = 0;  // uniform in [-limit, limit)
+  enum class kind : std::uint8_t { zeros = 0, uniform = 1, normal = 2, constant = 3 } type = kind::zeros;
+  double limit = 0;  // uniform in [-limit, limit); normal: the standard deviation; constant: the number
   friend bool operator==(const initializer_spec&, const initializer_spec&) = default;
 };
 

@@ -348,7 +348,7 @@ class decoder {
     s.schedule = schedule(r.getSchedule());
     s.pushes_rows = r.getPushesRows();
     const auto initializer = r.getInitializer();
-    if (initializer > 1) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
+    if (initializer > 3) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
     s.initializer = {static_cast<initializer_spec::kind>(initializer), r.getLimit()};
     s.seed = r.getSeed();
     const auto steps = r.getSteps();

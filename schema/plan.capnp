@@ -89,7 +89,7 @@ struct Shard {
   optimizer @4 :Text;
   learningRate @5 :Float64;
   momentum @6 :Float64;
-  initializer @7 :UInt8;      # 0 zeros, 1 uniform in [-limit, limit)
+  initializer @7 :UInt8;      # 0 zeros, 1 uniform in [-limit, limit), 2 normal, its deviation, 3 constant, its number: limit
   limit @8 :Float64;
   seed @9 :UInt64;
   steps @10 :List(UInt64);    # per logical worker

@@ -62,6 +62,7 @@ kernel_table make_host_kernels() {
   host::add_loss_kernels(table);
   host::add_random_kernels(table);
   host::add_source_kernels(table);
+  host::add_text_kernels(table);
   return table;
 }
 

@@ -26,6 +26,7 @@ void add_indexing_kernels(kernel_table& table);
 void add_loss_kernels(kernel_table& table);
 void add_random_kernels(kernel_table& table);
 void add_source_kernels(kernel_table& table);
+void add_text_kernels(kernel_table& table);
 
 // "op: what: f32[2, 3], f32[4]": shapes that a kernel cannot take. Whoever compiled the plan should have seen it.
 error unfit(std::string_view op, std::string_view what, std::span<const tensor_spec> specs);

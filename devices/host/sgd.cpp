@@ -1,7 +1,5 @@
 #include "devices/host/sgd.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 
 namespace troupe {
@@ -41,12 +39,6 @@ void update_many(const float* w_in, float* w_out, const float* v_in, float* v_ou
   }
 }
 
-constexpr std::uint64_t mix(std::uint64_t z) noexcept {
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
-  return z ^ (z >> 31U);
-}
-
 }  // namespace
 
 void sgd_momentum(const float* w_in, float* w_out, const float* v_in, float* v_out, std::span<const float* const> gradients,
@@ -62,7 +54,7 @@ void sgd_momentum(const float* w_in, float* w_out, const float* v_in, float* v_o
 }
 
 void sum_gradients(float* out, std::span<const float* const> gradients, std::size_t n) noexcept {
-  if (gradients.empty()) return zeros_init({out, n});
+  if (gradients.empty()) return static_cast<void>(std::fill_n(out, n, 0.0F));
   if (gradients.size() == 1) return static_cast<void>(std::copy_n(gradients[0], n, out));
   const float *a = gradients[0], *b = gradients[1];
 #pragma GCC ivdep
@@ -71,18 +63,5 @@ void sum_gradients(float* out, std::span<const float* const> gradients, std::siz
 #pragma GCC ivdep
     for (std::size_t i = 0; i < n; ++i) out[i] += more[i];
 }
-
-void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit,
-                  std::uint64_t first) noexcept {
-  const std::uint64_t key = XXH3_64bits_withSeed(variable.data(), variable.size(), seed);
-  const auto scale = static_cast<float>(limit);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::uint64_t bits = mix(key + (first + i + 1) * 0x9E3779B97F4A7C15U);
-    // 24 bits as an exact number in [-1, 1), so that the product is rounded once.
-    out[i] = (static_cast<float>(bits >> 40U) * 0x1p-23F - 1.0F) * scale;
-  }
-}
-
-void zeros_init(std::span<float> out) noexcept { std::fill(out.begin(), out.end(), 0.0F); }
 
 }  // namespace troupe

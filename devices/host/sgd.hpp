@@ -1,5 +1,5 @@
 #pragma once
-// What a parameter shard computes: initial values, and one step of SGD with momentum. Plain functions over
+// What a parameter shard computes: one step of SGD with momentum. Plain functions over
 // memory, for f32.
 //
 // Equal arguments give equal bits, whatever the alignment or the position in a vector (K-2).
@@ -23,13 +23,5 @@ inline void sgd_momentum(const float* w_in, float* w_out, float* velocity, std::
 
 // out = gradients[0] + gradients[1] + ... (in this order): sgd_momentum() of the sum alone has the bits of that of all of them.
 void sum_gradients(float* out, std::span<const float* const> gradients, std::size_t n) noexcept;
-
-// Uniform in [-limit, limit): element i of `out` is a pure function of (seed, variable, first + i), so that any part
-// of a variable can be made anywhere. The generator is splitmix64 (Steele, Lea, Flood: Fast Splittable
-// Pseudorandom Number Generators, 2014) as a counter: mix(key + (index + 1) * 0x9E3779B97F4A7C15), with
-// key = XXH3-64(variable, seed); the upper 24 bits are the fraction.
-void uniform_init(std::span<float> out, std::uint64_t seed, std::string_view variable, double limit,
-                  std::uint64_t first = 0) noexcept;
-void zeros_init(std::span<float> out) noexcept;
 
 }  // namespace troupe

@@ -1,9 +1,8 @@
-// matmul, and the dense layer made of it.
+// matmul.
 
 #include "runtime/ops/rules.hpp"
 
 #include <array>
-#include <cmath>
 
 namespace troupe {
 namespace ops {
@@ -92,27 +91,6 @@ void add_matmul(op_table& t) {
 
 value matmul(value a, value b, bool transpose_a, bool transpose_b, source_location where) {
   return ops::product(a, b, transpose_a, transpose_b, where);
-}
-
-value dense(value x, std::int64_t units, std::string_view name, source_location where) {
-  if (!x.is_valid()) return {};
-  auto& g = *x.owner;
-  const auto refuse = [&](std::string_view rule) {
-    g.record(ops::misfit(std::array{x.spec()}, {"x"}, rule).while_doing(fmt::format("dense '{}'", name)).at(where));
-    return value{};
-  };
-  const auto s = x.spec().shape;
-  if (x.spec().type != dtype::f32 || s.rank() < 2) return refuse("must be f32 of rank 2 or more: [samples, .., features]");
-  const auto features = s[s.rank() - 1];
-  if (features.symbol != 0 || features.size < 1) return refuse("the number of features must be exact and at least 1");
-  if (units < 1) return refuse(fmt::format("{} units, but at least 1 is needed", units));
-  const auto in_scope = g.name_scope(name, where);
-  const initializer_spec init{initializer_spec::kind::uniform, 1.0 / std::sqrt(static_cast<double>(features.size))};
-  const auto weights_shape = shape::from(std::array<dim, 2>{dim{features.size, 0}, dim{units, 0}});
-  if (!weights_shape) return refuse(fmt::format("{} units make too many weights", units));
-  const auto weights = variable(g, tensor_spec{dtype::f32, *weights_shape}, init, "weights", where);
-  const auto bias = variable(g, tensor_spec{dtype::f32, {units}}, init, "bias", where);
-  return add(matmul(x, weights, false, false, where), bias, where);
 }
 
 }  // namespace troupe

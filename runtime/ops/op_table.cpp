@@ -8,6 +8,7 @@ op_table make_op_table() {
   op_table t;
   ops::add_sources(t);
   ops::add_idx_batch(t);
+  ops::add_text_batch(t);
   ops::add_arithmetic(t);
   ops::add_math(t);
   ops::add_activations(t);

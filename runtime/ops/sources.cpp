@@ -99,10 +99,10 @@ value input(graph& g, const tensor_spec& spec, std::string_view name, source_loc
 }
 
 value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where) {
-  if (!std::isfinite(init.limit) || init.limit < 0) {
-    g.record(error(error_code::usage,
-                   fmt::format("variable '{}': the limit {} of its initial values is not a finite number >= 0", name,
-                               init.limit))
+  if (!std::isfinite(init.limit) || (init.limit < 0 && init.type != initializer_spec::kind::constant)) {
+    g.record(error(error_code::usage, fmt::format("variable '{}': the {} {} of its initial values is not a finite number{}", name,
+                                                  init.type == initializer_spec::kind::constant ? "number" : init.type == initializer_spec::kind::normal ? "deviation" : "limit",
+                                                  init.limit, init.type == initializer_spec::kind::constant ? "" : " >= 0"))
                  .at(where));
     return {};
   }

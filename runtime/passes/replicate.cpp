@@ -114,7 +114,7 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   planned_op p{op.type, op.name, op.attrs, std::vector<std::int32_t>(op.inputs.size()), op.source};
   std::iota(p.operands.begin(), p.operands.end(), 0);
   if (op.attrs.has("rows")) p.attrs.set("part", std::int64_t{worker});  // of random numbers
-  if (op.type == "idx_batch") {
+  if (is_reader(op.attrs)) {
     p.attrs.set("part", std::int64_t{worker});
     p.attrs.set("parts", std::int64_t{spec.workers});
     // Asynchronous workers each take the mean over their own samples; synchronous gradients are added up.
@@ -193,11 +193,11 @@ draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uin
 
 result<void> check_reader(const flow_op& op, const training_spec& spec) {
   const auto parts = op.attrs.integer("parts", 1);
-  if (op.type != "idx_batch" || parts == 1 || parts == std::int64_t{spec.workers}) return {};
+  if (!is_reader(op.attrs) || parts == 1 || parts == std::int64_t{spec.workers}) return {};
   return error(error_code::usage,
-               fmt::format("idx_batch '{}' reads one of {} parts, but the job has {} workers, each of which "
+               fmt::format("{} '{}' reads one of {} parts, but the job has {} workers, each of which "
                            "reads its own part: leave parts at 1",
-                           op.name, parts, spec.workers))
+                           op.type, op.name, parts, spec.workers))
       .at(op.source.file, op.source.line);
 }
 

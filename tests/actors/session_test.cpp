@@ -4,6 +4,7 @@
 
 #include "devices/host/safetensors.hpp"
 #include "devices/host/synthetic_images.hpp"
+#include "runtime/layers.hpp"
 
 #include <boost/test/unit_test.hpp>
 

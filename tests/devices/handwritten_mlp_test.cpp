@@ -1,3 +1,4 @@
+#include "devices/host/initial_values.hpp"
 #include "tools/troupe-bench/handwritten_mlp.hpp"
 
 #include "devices/host/idx_file.hpp"

@@ -1,3 +1,4 @@
+#include "devices/host/initial_values.hpp"
 #include "devices/host/packed_rows.hpp"
 
 #include "devices/host/host_device.hpp"

@@ -1,3 +1,4 @@
+#include "devices/host/initial_values.hpp"
 #include "devices/host/sgd.hpp"
 
 #include "devices/host/host_device.hpp"

@@ -1,5 +1,6 @@
 #include "runtime/compile.hpp"
 
+#include "runtime/layers.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/passes/passes.hpp"
 #include "tests/support/reference.hpp"

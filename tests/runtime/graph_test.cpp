@@ -1,4 +1,4 @@
-#include "runtime/graph.hpp"
+#include "runtime/layers.hpp"
 
 #include "runtime/op_table.hpp"
 

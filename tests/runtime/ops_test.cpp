@@ -1,5 +1,5 @@
 #include "runtime/compile.hpp"
-#include "runtime/graph.hpp"
+#include "runtime/layers.hpp"
 #include "runtime/op_table.hpp"
 #include "tests/support/reference.hpp"
 
@@ -189,6 +189,7 @@ std::vector<misfit> some_misfits() {
        {{"dtype", std::int64_t{0}}, {"rank", std::int64_t{1}}, {"dim0", std::int64_t{3}}, {"symbol0", std::int64_t{1}}},
        "variable",
        {"exact sizes"}},
+      {{}, {{"context", std::int64_t{8}}, {"batch", std::int64_t{2}}, {"parts", std::int64_t{1}}, {"part", std::int64_t{0}}, {"samples", std::int64_t{8}}}, "text_batch", {"samples is 8, but must be in 9.."}},
       {{}, {}, "idx_batch", {"idx_batch", "samples is -1, but must be in 1..4294967295"}},
       {{f32({2})}, {}, "add", {"add takes 2 operands, not 1"}},
       {{}, {}, "convolution", {"there is no op 'convolution'"}},

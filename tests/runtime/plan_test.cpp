@@ -1,3 +1,4 @@
+#include "runtime/layers.hpp"
 #include "runtime/plan.hpp"
 #include "tests/support/repetitions.hpp"
 

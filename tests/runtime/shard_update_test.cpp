@@ -1,3 +1,4 @@
+#include "devices/host/initial_values.hpp"
 #include "runtime/shard_update.hpp"
 
 #include "devices/host/sgd.hpp"

@@ -1,3 +1,4 @@
+#include "runtime/layers.hpp"
 #include "runtime/sparse_edges.hpp"
 
 #include "runtime/compile.hpp"

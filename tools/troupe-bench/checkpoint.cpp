@@ -1,5 +1,6 @@
 // What a checkpoint costs a training that goes on meanwhile, and how fast it is written, beside a plain write of as many bytes.
 
+#include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/measure.hpp"
 

@@ -4,6 +4,8 @@
 // A step of the job is timed between losses that reach the program: the first steps, which build kernels and buffers,
 // do not count.
 
+#include "devices/host/initial_values.hpp"
+#include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/handwritten_mlp.hpp"
 #include "tools/troupe-bench/measure.hpp"

@@ -1,3 +1,4 @@
+#include "runtime/layers.hpp"
 #include "tools/troupe-sim/sim_job.hpp"
 
 #include "runtime/placement.hpp"

@@ -1,8 +1,8 @@
 #pragma once
-// What train_classifier shows and writes: progress, losses, the trained variables, the last line.
+// What a program shows and writes that trains: progress, losses, the trained variables, the last line.
 
 #include "actors/session.hpp"
-#include "apps/support/classifier_options.hpp"
+#include "apps/support/training_flags.hpp"
 #include "apps/support/progress_bar.hpp"
 #include "schema/error.hpp"
 
@@ -15,14 +15,20 @@
 
 namespace troupe {
 
-class classifier_report {
+class training_report {
  public:
-  explicit classifier_report(const classifier_options& options);  // from now on Ctrl-C is an interruption, not the end
-  ~classifier_report();
+  explicit training_report(const training_flags& options);  // from now on Ctrl-C is an interruption, not the end
+  ~training_report();
 
-  // Before anything long begins: the test images fit the others, and the files that are asked for can be written.
-  result<void> prepare(const idx_info& images, const idx_info& test_images);
-  void begin(std::int64_t samples, std::uint64_t steps_per_epoch);
+  // Before anything long begins: the files that are asked for can be written.
+  result<void> prepare();
+  // What the steps of the training go through: `samples` in all, in `epochs` rounds, called `unit`.
+  struct extent {
+    double samples = 0;
+    std::uint64_t steps = 1, epochs = 1;
+    std::string unit = "samples";
+  };
+  void begin(const extent& e);
   std::chrono::milliseconds refresh() const { return std::chrono::milliseconds(100); }
   bool is_interrupted();  // and will stay so
   void show(const training_event& e);
@@ -33,21 +39,24 @@ class classifier_report {
 
   int fail(const error& e);        // prints the line; the exit code
   result<void> save();             // the variables, if asked for
-  int finish(double accuracy);     // prints the result; the exit code
+  // Prints the result; the exit code. `key`, `text`: what the program found in the end, in JSON and in words.
+  int finish(const std::string& key, double found, const std::string& text);
+  float mean_loss() const noexcept { return mean_loss_; }  // of the last steps
 
  private:
   void say(const std::string& text);
   void show_loss(const training_event& e);
   void show_totals(const training_totals& t);
-  std::string json(double accuracy, double rate, std::uint64_t applied, std::uint64_t dropped) const;
-  double images() const;
+  std::string json(const std::string& key, double found) const;
+  double samples() const;  // so far
+  double rate() const { return seconds() > 0 ? samples() / seconds() : 0; }
   double seconds() const;
 
-  const classifier_options& options_;
+  const training_flags& options_;
   std::unique_ptr<progress_bar> bar_;
   std::FILE* losses_ = nullptr;
-  std::int64_t samples_ = 0;
-  std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;  // skipped: done by an earlier run
+  extent extent_;
+  std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;  // steps of all workers; skipped: done by an earlier run
   float mean_loss_ = 0;
   std::chrono::steady_clock::time_point began_{}, ended_{};
   std::vector<std::pair<std::string, tensor>> variables_;

@@ -1,0 +1,48 @@
+#pragma once
+// The flags that every program takes that trains: where, how, with which optimizer, and what to write.
+
+#include "actors/session.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace troupe {
+
+struct training_flags {
+  std::string program;  // stands in front of what it says
+  std::string cluster;  // empty: in this process
+  std::vector<std::string> join;
+  std::string token_file;
+  std::chrono::milliseconds timeout{5000};
+  std::uint32_t workers = 1, shards = 1, threads = 1, credits = 2;
+  update_kind update = update_kind::sync;
+  std::uint64_t seed = 1;
+  std::string losses, save, name;
+  failure_policy on_failure = failure_policy::stop;
+  std::uint32_t replicas = 0;
+  checkpoint_options checkpoints;
+  optimizer_spec optimizer;
+  double clip_global_norm = 0;
+  bool fuse = true, json = false;
+
+  // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without --optimizer; `own` adds the program's flags.
+  void parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer, const std::function<void(CLI::App&)>& own);
+  [[noreturn]] void usage_error(const std::string& text) const;
+
+  // Of a training of so many steps, at whose end cosine and linear have come down.
+  learning_rate_schedule schedule_over(std::uint64_t steps) const;
+  training_options training(std::uint64_t steps) const;
+  session_options session(std::function<bool()> is_cancelled) const;
+
+ private:
+  learning_rate_schedule schedule_;
+};
+
+}  // namespace troupe
