@@ -40,6 +40,7 @@ class op_logic final : public port_logic {
       if (!made) return at_line(made.error(), op);
       steps.push_back({std::move(*made), op.operands, (*types)[steps.size()]});
       is_source_ = is_source_ || row->is_source;
+      is_constant_ = self_plan().ops.size() == 1 && row->is_constant;
     }
     if (steps.size() == 1) {
       kernel_ = std::move(steps.front().op);
@@ -153,6 +154,10 @@ class op_logic final : public port_logic {
       outputs_ = std::exchange(handed_, {});
       return {};
     }
+    if (is_constant_ && is_prepared_) {
+      std::ranges::copy(constants_, outputs_.begin());
+      return {};
+    }
     bool is_new = is_source_ || !is_prepared_;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       if (is_new || inputs_[i].spec() != input_specs_[i]) {
@@ -162,7 +167,9 @@ class op_logic final : public port_logic {
     if (is_new)
       if (auto prepared = prepare(t); !prepared) return prepared;
     for (std::size_t port = 0; port < outputs_.size(); ++port) outputs_[port] = pools_[port].take(output_specs_[port]);
-    return kernel_->run(t, inputs_, outputs_);
+    auto ran = kernel_->run(t, inputs_, outputs_);
+    if (is_constant_) constants_ = outputs_;
+    return ran;
   }
 
   // Exact output shapes for these inputs, by the same rules that gave the bounds at compile time.
@@ -188,9 +195,11 @@ class op_logic final : public port_logic {
   std::unique_ptr<kernel> kernel_;
   bool is_forwarding_ = false;
   bool is_source_ = false;
+  bool is_constant_ = false;
   bool is_prepared_ = false;
   std::uint32_t mark_ = 0;  // for the next firing
   std::vector<tensor> inputs_, outputs_;
+  std::vector<tensor> constants_;  // of one whose row says so: what its first firing gave
   std::vector<tensor> handed_;  // values and slots, until they are sent
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;

@@ -132,6 +132,8 @@ void describe(std::string& out, const planned_op& op) {
     out += name + "=";
     if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value))
       out += fmt::format("{};", fmt::join(*list, ","));
+    else if (const auto* data = std::get_if<shared_bytes>(&value))
+      out += fmt::format("{:016x};", XXH3_64bits(data->view().data(), data->view().size()));
     else
       std::visit([&](const auto& v) { if constexpr (fmt::is_formattable<std::decay_t<decltype(v)>>::value) out += fmt::format("{};", v); }, value);
   }

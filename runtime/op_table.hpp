@@ -34,6 +34,7 @@ struct op_row {
   gradient_rule gradient;        // empty: not differentiable
   bool is_elementwise = false;   // operands are broadcast to output 0, the only one: can be fused behind its producers
   bool is_source = false;        // fires without inputs
+  bool is_constant = false;      // a source that gives the same in every step: an actor computes it once
   bool is_forwarding = false;    // output 0 is input 0, the same tensor: nothing is computed or copied
   dtype_set types{};             // that operand 0 may have; empty: said otherwise
   std::uint32_t inputs_max = 0;  // of ops that take any number of operands from `inputs` on; 0: exactly `inputs`

@@ -7,6 +7,7 @@
 
 #include "devices/host/idx_file.hpp"
 #include "devices/host/text_file.hpp"
+#include "devices/tensor.hpp"
 #include "runtime/graph.hpp"
 
 #include <array>
@@ -26,6 +27,9 @@ value input(graph& g, const tensor_spec& spec, std::string_view name, source_loc
 value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where = source_location::current());
 value constant(graph& g, float scalar, std::string_view name = "constant", source_location where = source_location::current());
 value constant(graph& g, double scalar, dtype type, std::string_view name = "constant", source_location where = source_location::current());
+// A copy of its elements, of any type, which the plan carries: at most constant_bytes_max.
+value constant(graph& g, const tensor& values, std::string_view name = "constant", source_location where = source_location::current());
+inline constexpr std::size_t constant_bytes_max = (std::size_t{1} << 29) - 1;  // what Cap'n Proto takes as one piece
 // x, through which no gradient flows.
 value stop_gradient(value x, source_location where = source_location::current());
 
@@ -34,7 +38,7 @@ value stop_gradient(value x, source_location where = source_location::current())
 value add(value a, value b, source_location where = source_location::current());                   // whole numbers, too
 value sub(value a, value b, source_location where = source_location::current());                   // whole numbers, too
 value mul(value a, value b, source_location where = source_location::current());                   // whole numbers, too
-value div(value a, value b, source_location where = source_location::current());
+value div(value a, value b, source_location where = source_location::current());                   // whole numbers, too: the fraction is cut off; by 0: 0
 value maximum(value a, value b, source_location where = source_location::current());               // whole numbers, too; NaN wins
 value minimum(value a, value b, source_location where = source_location::current());               // whole numbers, too; NaN wins
 value pow(value a, value b, source_location where = source_location::current());                   // a^b, as C's pow

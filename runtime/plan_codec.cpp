@@ -97,6 +97,11 @@ class encoder {
       auto list = to.initIntegers(size(*integers));
       for (unsigned i = 0; i < list.size(); ++i) list.set(i, (*integers)[i]);
     }
+    if (const auto* data = std::get_if<shared_bytes>(&e.second)) {
+      const auto bytes = data->view();
+      auto to_bytes = to.initData(static_cast<unsigned>(bytes.size()));
+      if (!bytes.empty()) std::memcpy(to_bytes.begin(), bytes.data(), bytes.size());
+    }
   }
   void put(wire::PlannedOp::Builder to, const planned_op& op) const {
     to.setType(op.type);
@@ -286,6 +291,11 @@ class decoder {
         all.reserve(list.size());
         for (const auto n : list) all.push_back(n);
         return {std::move(name), std::move(all)};
+      }
+      case wire::Attribute::DATA: {
+        const auto bytes = std::as_bytes(std::span(a.getData().begin(), a.getData().size()));
+        spend(bytes.size() / sizeof(capnp::word), 1);  // many pointers may show the same bytes
+        return {std::move(name), shared_bytes({bytes.begin(), bytes.end()})};
       }
     }
     throw bad_plan{fmt::format("attribute '{}' is of an unknown type", name)};

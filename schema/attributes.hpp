@@ -2,7 +2,10 @@
 // The named constants of an op ("transpose_a" = 1, "axes" = {0, 2}, "path" = "..."), sorted by name, as they stand in a plan.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,9 +14,23 @@
 
 namespace troupe {
 
+// Bytes that never change and that copies share, so that a plan may carry weights; equal where their contents are.
+class shared_bytes {
+ public:
+  shared_bytes() = default;
+  explicit shared_bytes(std::vector<std::byte> bytes) : bytes_(std::make_shared<const std::vector<std::byte>>(std::move(bytes))) {}
+  std::span<const std::byte> view() const noexcept { return bytes_ != nullptr ? std::span<const std::byte>(*bytes_) : std::span<const std::byte>(); }
+  friend bool operator==(const shared_bytes& a, const shared_bytes& b) noexcept {
+    return a.bytes_ == b.bytes_ || std::ranges::equal(a.view(), b.view());
+  }
+
+ private:
+  std::shared_ptr<const std::vector<std::byte>> bytes_;
+};
+
 class attributes {
  public:
-  using value = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>>;
+  using value = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>, shared_bytes>;
   using entry = std::pair<std::string, value>;
 
   attributes() = default;
@@ -37,6 +54,7 @@ class attributes {
   std::vector<std::int64_t> integers(std::string_view name, std::vector<std::int64_t> otherwise = {}) const {
     return get(name, std::move(otherwise));
   }
+  shared_bytes data(std::string_view name) const { return get(name, shared_bytes()); }
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
   const std::vector<entry>& entries() const noexcept { return entries_; }

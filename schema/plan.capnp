@@ -40,7 +40,7 @@ struct TensorSpec { dtype @0 :UInt8; dims @1 :List(Dim); }
 
 struct Attribute {
   name @0 :Text;
-  union { integer @1 :Int64; real @2 :Float64; text @3 :Text; integers @4 :List(Int64); }
+  union { integer @1 :Int64; real @2 :Float64; text @3 :Text; integers @4 :List(Int64); data @5 :Data; }
 }
 
 # One op of an op actor; a fused group has several.

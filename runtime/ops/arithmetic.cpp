@@ -77,7 +77,7 @@ void add_arithmetic(op_table& t) {
   add_elementwise(t, "add", two, numbers, add_gradient);
   add_elementwise(t, "sub", two, numbers, sub_gradient);
   add_elementwise(t, "mul", two, numbers, mul_gradient);
-  add_elementwise(t, "div", two, floating, div_gradient);
+  add_elementwise(t, "div", two, numbers, div_gradient);
   add_elementwise(t, "maximum", two, numbers, extreme_gradient("less"));
   add_elementwise(t, "minimum", two, numbers, extreme_gradient("greater"));
   add_elementwise(t, "pow", two, floating, pow_gradient);

@@ -49,6 +49,19 @@ result<specs> constant_spec(dtype type, double value) {
   return specs{scalar(type)};
 }
 
+result<specs> constant_tensor_spec(const attributes& attrs, std::span<const tensor_spec>, const tag*) {
+  auto spec = spec_of(attrs);
+  if (!spec) return std::move(spec.error());
+  const std::array one{*spec};
+  if (spec->shape.is_symbolic()) return misfit(one, {}, "a constant has exact sizes");
+  const auto data = attrs.data("data");
+  const auto bytes = data.view();
+  const auto each = size_of(spec->type);
+  if (bytes.size() % each != 0 || bytes.size() / each != static_cast<std::size_t>(spec->shape.elements()))
+    return misfit(one, {}, fmt::format("{} bytes are not its elements", bytes.size()));
+  return specs{*spec};
+}
+
 }  // namespace
 
 void add_sources(op_table& t) {
@@ -77,7 +90,10 @@ void add_sources(op_table& t) {
                        return constant_spec(static_cast<dtype>(type), attrs.real("value"));
                      },
                      .gradient = {},
-                     .is_source = true});
+                     .is_source = true,
+                     .is_constant = true});
+  // A spec as attributes, and "data": its bytes.
+  t.add("constant_tensor", {.inputs = 0, .shapes = constant_tensor_spec, .gradient = {}, .is_source = true, .is_constant = true});
   const auto forward = [&](const char* name, gradient_rule gradient) {
     t.add(name, {.inputs = 1,
                  .shapes = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> { return specs{in[0]}; },
@@ -116,6 +132,18 @@ value constant(graph& g, double scalar, dtype type, std::string_view name, sourc
 }
 value constant(graph& g, float scalar, std::string_view name, source_location where) {
   return constant(g, static_cast<double>(scalar), dtype::f32, name, where);
+}
+value constant(graph& g, const tensor& values, std::string_view name, source_location where) {
+  const auto refuse = [&](std::string text) {
+    g.record(error(error_code::usage, fmt::format("constant '{}': {}", name, text)).at(where));
+    return value{};
+  };
+  if (!values) return refuse("there is no tensor");
+  if (values.size_bytes() > constant_bytes_max) return refuse(fmt::format("{} bytes, at most {} are allowed", values.size_bytes(), constant_bytes_max));
+  auto attrs = ops::attributes_of(values.spec());
+  const auto bytes = values.bytes();
+  attrs.set("data", shared_bytes({bytes.begin(), bytes.end()}));
+  return g.add("constant_tensor", {}, std::move(attrs), name, where);
 }
 value stop_gradient(value x, source_location where) { return ops::append("stop_gradient", {x}, {}, where); }
 

@@ -355,6 +355,31 @@ BOOST_AUTO_TEST_CASE(a_graph_that_does_not_fit_names_the_users_line) {
   BOOST_TEST(run.error().text().find("session_test.cpp") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(a_constant_is_computed_once_and_its_tensor_given_out_in_every_step) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const std::int64_t numbers[] = {1, -2, 3};
+  const auto c = constant(g, tensor::of<std::int64_t>(dtype::i64, {3}, numbers), "numbers");
+  const auto x = input(g, {dtype::i64, {3}}, "x");
+  const value fetches[] = {c, add(c, x)};
+  auto run = (*s)->compile(g, fetches);
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  std::vector<tensor> constants;
+  for (std::int64_t k = 0; k < 5; ++k) {
+    const std::int64_t fed[] = {k, k, k};
+    const std::pair<std::string_view, tensor> feeds[] = {{"x", tensor::of<std::int64_t>(dtype::i64, {3}, fed)}};
+    const auto got = (*run)->step(feeds);
+    BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
+    for (std::size_t i = 0; i < 3; ++i) {
+      BOOST_TEST((*got)[0].data<std::int64_t>()[i] == numbers[i]);
+      BOOST_TEST((*got)[1].data<std::int64_t>()[i] == numbers[i] + k);
+    }
+    constants.push_back((*got)[0]);
+  }
+  for (const auto& t : constants) BOOST_TEST(t.data<std::int64_t>() == constants[0].data<std::int64_t>());
+}
+
 BOOST_AUTO_TEST_CASE(two_sessions_live_side_by_side) {
   auto a = troupe::session::open({}), b = troupe::session::open({.threads = 2});
   BOOST_REQUIRE(a);

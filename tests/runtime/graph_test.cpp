@@ -126,4 +126,16 @@ BOOST_AUTO_TEST_CASE(a_variable_needs_a_finite_limit) {
   BOOST_TEST(f.error_text().find("variable 'w': the limit -1") != std::string::npos, f.error_text());
 }
 
+BOOST_AUTO_TEST_CASE(a_constant_without_a_tensor_or_with_too_many_bytes_is_an_error) {
+  const auto ops = make_op_table();
+  troupe::graph empty(ops);
+  BOOST_TEST(!constant(empty, tensor(), "none").is_valid());
+  BOOST_TEST_REQUIRE(empty.first_error().has_value());
+  BOOST_TEST(empty.first_error()->text().find("constant 'none': there is no tensor") != std::string::npos, empty.first_error()->text());
+  troupe::graph large(ops);
+  BOOST_TEST(!constant(large, tensor::make({dtype::u8, {static_cast<std::int64_t>(constant_bytes_max) + 1}}), "large").is_valid());
+  BOOST_TEST_REQUIRE(large.first_error().has_value());
+  BOOST_TEST(large.first_error()->text().find("constant 'large': 536870912 bytes, at most 536870911 are allowed") != std::string::npos, large.first_error()->text());
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(every_op_agrees_with_a_plain_loop_in_f64_for_every_element_
   const auto kernels = make_host_kernels();
   host_device device;
   // What reads or feeds is tested where that is at hand; random numbers and pack_rows have tests of their own.
-  const std::set<std::string> others{"input", "variable", "constant", "idx_batch", "text_batch", "pack_rows"};
+  const std::set<std::string> others{"input", "variable", "constant", "constant_tensor", "idx_batch", "text_batch", "pack_rows"};
   for (const auto& [type, row] : ops.rows()) {
     if (row.is_forwarding || others.contains(type) || type.starts_with("random_") || type == "dropout_mask") continue;
     const auto* kernel = kernels.find(type);
@@ -108,6 +108,28 @@ BOOST_AUTO_TEST_CASE(every_op_agrees_with_a_plain_loop_in_f64_for_every_element_
     }
     BOOST_TEST_MESSAGE(fmt::format("{:20} {:.2f} ulp", type, worst));
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_constant_of_any_element_type_has_the_bytes_that_it_was_made_of) {
+  const auto ops = make_op_table();
+  const auto kernels = make_host_kernels();
+  host_device device;
+  drawer d(1);
+  for (std::uint8_t n = 0; n < dtype_count; ++n)
+    for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{}, {0}, {3}, {2, 5, 7}}) {
+      graph g(ops);
+      const auto made = to_tensor(d.values(dtype{n}, sizes));
+      const auto c = constant(g, made, "table");
+      BOOST_TEST_REQUIRE(c.is_valid());
+      BOOST_TEST((c.spec() == made.spec()));
+      auto k = kernels.find("constant_tensor")->make(g.node(c.node).attrs, device);
+      BOOST_TEST_REQUIRE(static_cast<bool>(k));
+      BOOST_TEST_REQUIRE(static_cast<bool>((*k)->prepare({}, std::array{c.spec()})));
+      std::array out{tensor::make(c.spec())};
+      BOOST_TEST_REQUIRE(static_cast<bool>((*k)->run(tag{}, {}, out)));
+      BOOST_TEST(std::ranges::equal(out[0].bytes(), made.bytes()));
+      BOOST_TEST(!(*k)->prepare({}, std::array{tensor_spec{dtype{n}, {1000}}}));
+    }
 }
 
 BOOST_AUTO_TEST_CASE(indices_that_are_outside_fail_the_step_and_say_which) {

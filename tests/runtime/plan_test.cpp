@@ -32,7 +32,7 @@ troupe::plan rich_plan() {
   const auto ops = make_op_table();
   graph g(ops);
   const auto data = idx_batch(g, {.path = "p", .samples = 100, .rows = 2, .columns = 2}, {.batch = 8});
-  const auto x = add(data.images, input(g, {dtype::f32, {4}}, "offset"));
+  const auto x = add(add(data.images, input(g, {dtype::f32, {4}}, "offset")), constant(g, tensor::of({1, 2, 3, 4}, {4}), "table"));
   const auto loss = softmax_cross_entropy(dense(relu(dense(x, 5, "a")), 10, "b"), data.labels, data.scale);
   training_spec s;
   s.workers = 2;
@@ -340,6 +340,62 @@ BOOST_AUTO_TEST_CASE(a_list_that_claims_more_than_its_bytes_hold_is_refused_befo
     BOOST_TEST(!bool(p));
     BOOST_TEST(text_of(p).find("not a plan") != std::string::npos, text_of(p));
   }
+}
+
+BOOST_AUTO_TEST_CASE(constants_carry_their_bytes_in_the_plan_and_equal_ones_are_equal_plans) {
+  const auto of = [](std::initializer_list<float> values) {
+    auto p = chain(2, false);
+    const auto t = tensor::of(values, {2});
+    p.actors[0].ops[0].attrs.set("data", shared_bytes({t.bytes().begin(), t.bytes().end()}));
+    return p;
+  };
+  const auto p = of({1, 2});
+  BOOST_TEST((p == of({1, 2})));
+  BOOST_TEST(!(p == of({1, 3})));
+  const auto back = decode_plan(encode(p));
+  BOOST_TEST_REQUIRE(bool(back), text_of(back));
+  const auto data = back->actors[0].ops[0].attrs.data("data");
+  BOOST_TEST_REQUIRE(data.view().size() == 8U);
+  BOOST_TEST(std::ranges::equal(data.view(), tensor::of({1, 2}, {2}).bytes()));
+  BOOST_TEST((*back == p));
+}
+
+BOOST_AUTO_TEST_CASE(pointers_that_share_the_bytes_of_one_constant_are_refused_before_memory_is_taken) {
+  // 200 attributes of 64 KiB each, which all lie at one place: twelve megabytes from a message of 70 KiB.
+  capnp::MallocMessageBuilder m(1U << 15U);  // one segment, so that pointers are plain
+  auto root = m.initRoot<wire::Plan>();
+  auto attrs = root.initActors(1)[0].initOps(1)[0].initAttributes(200);
+  std::vector<kj::byte> bytes(std::size_t{1} << 16U);
+  attrs[0].setData(capnp::Data::Reader(bytes.data(), bytes.size()));
+  auto words = capnp::messageToFlatArray(m);
+  // The attribute's pointer section has the name and the union; the pointer of the first one, moved, serves all.
+  std::vector<std::byte> flat(words.asBytes().size());
+  std::memcpy(flat.data(), words.asBytes().begin(), flat.size());
+  capnp::FlatArrayMessageReader reader(words);
+  const auto list = reader.getRoot<wire::Plan>().getActors()[0].getOps()[0].getAttributes();
+  const auto data = list[0].getData();
+  const auto data_word = static_cast<std::int64_t>((data.begin() - words.asBytes().begin()) / 8);
+  // Find the word that points there: offset (30 bits, signed) from the word behind it, kind 1, elements of one byte, their number.
+  const auto word_at = [&](std::size_t i) {
+    std::uint64_t w = 0;
+    std::memcpy(&w, flat.data() + 8 * i, 8);
+    return w;
+  };
+  std::size_t pointer = 0;
+  for (std::size_t i = 1; i < flat.size() / 8; ++i)
+    if (const auto w = word_at(i); (w & 3U) == 1 && (w >> 32U & 7U) == 2 && (w >> 35U) == bytes.size() && static_cast<std::int64_t>(i) + 1 + (static_cast<std::int32_t>(w) >> 2) == data_word) pointer = i;
+  BOOST_TEST_REQUIRE(pointer != 0U);
+  constexpr std::size_t words_each = 4;  // two of data, two of pointers
+  for (std::size_t k = 1; k < 200; ++k) {
+    const auto at = pointer + k * words_each;
+    const auto offset = static_cast<std::uint32_t>((data_word - static_cast<std::int64_t>(at) - 1) << 2) | 1U;
+    const auto w = (word_at(pointer) & 0xffffffff00000000U) | offset;
+    std::memcpy(flat.data() + 8 * at, &w, 8);
+    std::memcpy(flat.data() + 8 * (pointer - 3 + k * words_each), flat.data() + 8 * (pointer - 3), 16);  // which of the union it is
+  }
+  const auto p = decode_plan(flat);
+  BOOST_TEST_REQUIRE(!p);
+  BOOST_TEST(p.error().text().find("more elements than the bytes can hold") != std::string::npos, p.error().text());
 }
 
 BOOST_AUTO_TEST_CASE(random_bytes_are_errors) {

@@ -8,6 +8,7 @@
 #include "runtime/plan.hpp"
 #include "tests/support/reference_array.hpp"
 #include "tests/support/reference_dense.hpp"
+#include "tests/support/reference_tensor.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -81,6 +82,12 @@ inline void idx_batch(const attributes& attrs, std::uint64_t step, std::vector<a
   }
   const auto n = number("global_scale") != 0 ? range.global_count : range.count;
   out[2].at[0] = n == 0 ? 0 : 1 / static_cast<double>(n);
+}
+
+inline void constant_tensor(const attributes& attrs, array& y) {
+  auto t = tensor::make(y.spec);
+  std::ranges::copy(attrs.data("data").view(), t.bytes().begin());
+  y = to_array(t);
 }
 
 using element_rule = std::function<double(std::span<const double>)>;
@@ -337,6 +344,9 @@ inline std::vector<array> run_op(const op_table& table, const std::string& type,
     for (std::size_t i = 0; i < y.at.size(); ++i) {
       for (std::size_t k = 0; k < in.size(); ++k) operands[k] = in[k].at[detail::spread_index(in[k].spec.shape, y.spec.shape, i)];
       y.at[i] = rule->second(operands);
+      if (type == "cast" && whole.has(y.spec.type)) y.at[i] = std::trunc(y.at[i]);
+      if (type == "cast" && y.spec.type == dtype::boolean) y.at[i] = y.at[i] != 0 ? 1 : 0;
+      if (type == "div" && whole.has(y.spec.type)) y.at[i] = operands[1] == 0 ? 0 : std::trunc(y.at[i]);
     }
   } else if (const auto reduction = detail::reduction_rules().find(type); reduction != detail::reduction_rules().end()) {
     y.at.assign(y.at.size(), reduction->second.first);
@@ -351,6 +361,8 @@ inline std::vector<array> run_op(const op_table& table, const std::string& type,
     y.at[0] = static_cast<double>(detail::count_of(attrs, in[0].spec.shape));
   } else if (type == "constant") {
     y.at[0] = attrs.real("value");
+  } else if (type == "constant_tensor") {
+    detail::constant_tensor(attrs, y);
   } else if (dense(type, attrs, in, out)) {
     return out;
   } else if (type == "argmax" || type == "argmin") {

@@ -30,8 +30,16 @@ struct mul_op {
   template <class T>
   static T apply(T a, T b) { return static_cast<T>(wrapping(a) * wrapping(b)); }
 };
-struct div_op {
-  static auto apply(auto a, auto b) { return a / b; }
+struct div_op {  // of whole numbers: by 0 it is 0, and the least one by -1 wraps around
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) return 0;
+      return b == -1 ? static_cast<T>(0U - wrapping(a)) : static_cast<T>(a / b);
+    } else {
+      return a / b;
+    }
+  }
 };
 struct maximum_op {  // equal elements: a; a NaN on either side: NaN
   static auto apply(auto a, auto b) { return a >= b || a != a ? a : b; }
@@ -82,7 +90,7 @@ void add_arithmetic_kernels(kernel_table& table) {
   add_elementwise_row<add_op, 2, float, double, i32, i64>(table, "add");
   add_elementwise_row<sub_op, 2, float, double, i32, i64>(table, "sub");
   add_elementwise_row<mul_op, 2, float, double, i32, i64>(table, "mul");
-  add_elementwise_row<div_op, 2, float, double>(table, "div");
+  add_elementwise_row<div_op, 2, float, double, std::int32_t, std::int64_t>(table, "div");
   add_elementwise_row<maximum_op, 2, float, double, i32, i64>(table, "maximum");
   add_elementwise_row<minimum_op, 2, float, double, i32, i64>(table, "minimum");
   add_elementwise_row<pow_op, 2, float, double>(table, "pow");

@@ -43,6 +43,25 @@ class constant final : public kernel {
   double value_;
 };
 
+class constant_tensor final : public kernel {
+ public:
+  explicit constant_tensor(const attributes& attrs) : data_(attrs.data("data")) {}
+
+  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+    if (auto ok = check_ports("constant_tensor", inputs, 0, outputs, 1); !ok) return ok;
+    if (outputs[0].size_bytes() != data_.view().size()) return unfit("constant_tensor", fmt::format("has {} bytes", data_.view().size()), outputs);
+    return {};
+  }
+
+  result<void> run(const tag&, std::span<const tensor>, std::span<tensor> outputs) override {
+    std::ranges::copy(data_.view(), outputs[0].bytes().begin());
+    return {};
+  }
+
+ private:
+  shared_bytes data_;
+};
+
 // u / 255, correctly rounded for all 256 values, without the division: u * high is exact, since high has 16 bits.
 inline float unit_of(std::uint8_t u) noexcept {
   constexpr float high = 0x1.0102p-8F;  // 1/255 to 16 bits
@@ -150,6 +169,7 @@ result<std::unique_ptr<kernel>> make_idx_batch(const attributes& attrs, host_dev
 
 void add_source_kernels(kernel_table& table) {
   table.add("constant", row_of<constant>());
+  table.add("constant_tensor", row_of<constant_tensor>());
   table.add("idx_batch", {make_idx_batch, false});
 }
 
