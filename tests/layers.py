@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
-TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_runtime": 2, "troupe_actors": 3, "troupe": 3}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
 
 # A library's headers, and the folders that may include them.
 FENCES = [
@@ -23,6 +23,7 @@ FENCES = [
     (r"(oneapi/)?dnnl|omp\.h|c?blas|mkl|Eigen/", ["devices/", "tests/devices/", "tools/troupe-bench/"], "kernel libraries"),
     (r"cuda|cublas|cudnn|cub/|nccl", ["devices/", "tests/devices/", "tools/troupe-bench/"], "CUDA and NCCL"),
     (r"boost/test/", ["tests/"], "the test library"),
+    (r"google/protobuf/|.*\.pb\.h$", ["runtime/onnx/", "tests/runtime/", "tests/support/", "tests/fuzz/"], "protobuf"),
     (r"CLI/", ["apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
     (r"(sys/(socket|epoll|eventfd|un|uio|ioctl)|netinet/.*|netdb)\.h|boost/asio",
      ["actors/", "apps/", "tools/", "tests/"], "sockets"),
@@ -43,7 +44,7 @@ EXCEPTIONS = {
 }
 
 SOURCE = (".hpp", ".cpp", ".h")
-GENERATED = (".capnp.h", ".inc")  # included from the build folder, at the path of their source
+GENERATED = (".capnp.h", ".pb.h", ".inc")  # included from the build folder, at the path of their source
 
 
 def without_comments(text):
@@ -83,7 +84,8 @@ def check_include(path, name, is_quoted, root):
             return f'include "{name}" goes upward: {layer}/ may not know {target}/'
         if not name.endswith(GENERATED) and not os.path.exists(os.path.join(root, name)):
             return f'include "{name}" does not exist'
-        return None
+        if not name.endswith(".pb.h"):
+            return None
     for pattern, allowed, what in FENCES:
         if re.match(pattern, name) and not any(path.startswith(a) for a in allowed):
             return f"include <{name}>: {what} may stand only in {', '.join(allowed)}"
@@ -162,6 +164,8 @@ PLANTED = [
     ("runtime/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
     ("apps/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
     ("runtime/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n", "kernel libraries may stand only"),
+    ("apps/a.cpp", "#include <google/protobuf/message_lite.h>\n", "protobuf may stand only"),
+    ("apps/a.cpp", '#include "runtime/onnx/onnx_format.pb.h"\n', "protobuf may stand only"),
     ("actors/a.cpp", "#include <cuda_runtime.h>\n", "CUDA and NCCL may stand only"),
     ("runtime/a.cpp", "#include <sys/socket.h>\n", "sockets may stand only"),
     ("runtime/a.cpp", "#include <chrono>\n", "passed in"),

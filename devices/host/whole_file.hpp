@@ -1,5 +1,5 @@
 #pragma once
-// Files as a whole: read up to a limit, or written so that a reader sees the old bytes or the new ones. devices/host/ only.
+// Files as a whole: read up to a limit, or written so that a reader sees the old bytes or the new ones. devices/host/ and runtime/onnx/ only.
 
 #include "schema/error.hpp"
 

@@ -6,6 +6,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(Protobuf REQUIRED)
 
 # CLI11's package file differs between distributions, its header does not.
 find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)

@@ -4,11 +4,11 @@
 include(CMakePackageConfigHelpers)
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
 
-install(TARGETS train_classifier train_language_model train_embedding troupe-node troupe-tool troupe-bench RUNTIME)
+install(TARGETS train_classifier train_language_model train_embedding onnx_run troupe-node troupe-tool troupe-bench RUNTIME)
 install(DIRECTORY tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
 install(DIRECTORY schema devices runtime actors DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe FILES_MATCHING PATTERN "*.hpp")
 
-install(TARGETS troupe troupe_actors troupe_runtime troupe_devices troupe_schema troupe_options
+install(TARGETS troupe troupe_onnx troupe_actors troupe_runtime troupe_devices troupe_schema troupe_options
                 troupe_loops troupe_caf troupe_dnnl troupe_xxhash EXPORT troupe ARCHIVE)
 install(EXPORT troupe NAMESPACE troupe:: FILE troupe-targets.cmake DESTINATION ${package_folder})
 configure_file(tools/cmake/troupe-config.cmake troupe-config.cmake COPYONLY)

@@ -1,0 +1,36 @@
+// Runs a model in the ONNX format once, in this process, on arrays of NumPy's; or checks Troupe against folders of such models with
+// what goes in and must come out. Reading flags, files and cases is in apps/support/.
+
+#include "actors/session.hpp"
+#include "apps/support/onnx_cases.hpp"
+#include "apps/support/onnx_options.hpp"
+#include "apps/support/onnx_report.hpp"
+#include "runtime/onnx/onnx_import.hpp"
+
+using namespace troupe;
+
+static result<int> run(session& s, const onnx_options& o) {
+  const auto model = load_onnx(o.model);
+  if (!model) return model.error();
+  auto inputs = read_inputs(*model, o);
+  if (!inputs) return inputs.error();
+  const auto outputs = run_model(s, *model, *inputs);
+  if (!outputs) return outputs.error();
+  return show_outputs(*outputs, o);
+}
+
+static result<int> check(session& s, const onnx_options& o) {
+  const auto folders = find_cases(o.checked);
+  if (!folders) return folders.error();
+  check_report report(folders->size(), o);
+  for (const auto& folder : *folders) report.add(check_case(s, folder));
+  return report.finish();
+}
+
+int main(int argc, char** argv) {
+  const auto o = onnx_options::parse(argc, argv);
+  const auto s = session::open({});
+  if (!s) return fail(s.error());
+  const auto code = o.checked.empty() ? run(**s, o) : check(**s, o);
+  return code ? *code : fail(code.error());
+}

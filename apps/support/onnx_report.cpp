@@ -1,0 +1,137 @@
+#include "apps/support/onnx_report.hpp"
+
+#include "apps/support/output.hpp"
+#include "devices/half.hpp"
+#include "devices/host/npy_file.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <unistd.h>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t elements_shown = 6;
+
+template <class F>
+auto with_element(const tensor& t, std::int64_t i, F f) {
+  switch (t.type()) {
+    case dtype::f32: return f(t.data<float>()[i]);
+    case dtype::f64: return f(t.data<double>()[i]);
+    case dtype::i32: return f(t.data<std::int32_t>()[i]);
+    case dtype::i64: return f(t.data<std::int64_t>()[i]);
+    case dtype::u8: return f(t.data<std::uint8_t>()[i]);
+    case dtype::boolean: return f(bool(t.data<boolean>()[i]));
+    case dtype::f16: return f(to_f32(t.data<f16>()[i]));
+    case dtype::bf16: return f(to_f32(t.data<bf16>()[i]));
+  }
+  return f(0);
+}
+
+std::string some_elements(const tensor& t) {
+  std::string out;
+  for (std::int64_t i = 0; i < std::min(t.elements(), elements_shown); ++i) out += (i == 0 ? "" : ", ") + with_element(t, i, [](auto x) { return fmt::format("{}", x); });
+  return out + (t.elements() > elements_shown ? ", ..." : "");
+}
+
+nlohmann::ordered_json json_of(const named_tensor& o, const std::string& file) {
+  nlohmann::ordered_json j;
+  j["name"] = o.name;
+  j["dtype"] = to_string(o.values.type());
+  j["shape"] = std::vector<std::int64_t>(o.values.shape().sizes().begin(), o.values.shape().sizes().end());
+  j["values"] = nlohmann::ordered_json::array();
+  for (std::int64_t i = 0; i < std::min(o.values.elements(), elements_shown); ++i) with_element(o.values, i, [&](auto x) { j["values"].push_back(x); return 0; });
+  if (!file.empty()) j["file"] = file;
+  return j;
+}
+
+// A file's name from any name: no folders, nothing hidden, each once.
+std::string file_name(const std::string& name, std::set<std::string>& taken) {
+  std::string base = name.substr(0, 200);
+  for (auto& c : base)
+    if (c == '/' || c == '\0' || static_cast<unsigned char>(c) < 0x20) c = '_';
+  if (base.empty() || base[0] == '.') base = "_" + base;
+  auto out = base;
+  for (int i = 1; !taken.insert(out).second; ++i) out = fmt::format("{}_{}", base, i);
+  return out + ".npy";
+}
+
+result<int> written(const std::string& text) {
+  if (!write_text(stdout, text) || std::fflush(stdout) != 0) return error(error_code::failed, "standard output cannot be written");
+  return 0;
+}
+
+}  // namespace
+
+result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_options& o) {
+  std::string text;
+  auto all = nlohmann::ordered_json::array();
+  std::set<std::string> taken;
+  if (!o.output.empty()) {
+    std::error_code failed;
+    std::filesystem::create_directories(o.output, failed);
+    if (!std::filesystem::is_directory(o.output, failed)) return error(error_code::usage, fmt::format("--output {}: not a folder, and none can be made", o.output));
+  }
+  for (const auto& out : outputs) {
+    std::string file;
+    if (!o.output.empty()) {
+      file = (std::filesystem::path(o.output) / file_name(out.name, taken)).string();
+      if (auto saved = save_npy(file, out.values); !saved) return std::move(saved.error());
+    }
+    text += fmt::format("{} {}: {}\n", out.name, to_string(out.values.spec()), some_elements(out.values));
+    all.push_back(json_of(out, file));
+  }
+  return written(o.json ? nlohmann::ordered_json{{"outputs", all}}.dump() + "\n" : text);
+}
+
+check_report::check_report(std::size_t cases, const onnx_options& o) : options_(o), bar_(cases, ::isatty(STDERR_FILENO) != 1) {}
+
+void check_report::add(case_outcome c) {
+  std::string line;
+  switch (c.type) {
+    case case_outcome::kind::passed: ++passed_, line = fmt::format("pass         {}", c.name); break;
+    case case_outcome::kind::failed: ++failed_, line = fmt::format("fail         {}: {}", c.name, c.why); break;
+    case case_outcome::kind::unsupported: ++unsupported_, ++missing_[c.op], line = fmt::format("unsupported  {}: {}: {}", c.name, c.op, c.why); break;
+  }
+  if (!options_.json) (void)write_text(stdout, line + "\n");
+  done_.push_back(std::move(c));
+  bar_.show(done_.size(), fmt::format("{} passed, {} failed, {} unsupported", passed_, failed_, unsupported_));
+}
+
+int check_report::finish() {
+  std::string text;
+  if (options_.json) {
+    text = json() + "\n";
+  } else {
+    text = fmt::format("{} passed, {} failed, {} unsupported", passed_, failed_, unsupported_);
+    std::string ops;
+    for (const auto& [op, count] : missing_) ops += fmt::format("{}{} {}", ops.empty() ? "" : ", ", op, count);
+    text += ops.empty() ? "\n" : fmt::format(" ({})\n", ops);
+  }
+  if (const auto out = written(text); !out) return fail(out.error());
+  return failed_ > 0 ? static_cast<int>(error_code::failed) : 0;
+}
+
+std::string check_report::json() const {
+  nlohmann::ordered_json j;
+  j["passed"] = passed_, j["failed"] = failed_, j["unsupported"] = unsupported_;
+  j["unsupported_ops"] = nlohmann::ordered_json::object();
+  for (const auto& [op, count] : missing_) j["unsupported_ops"][op] = count;
+  j["cases"] = nlohmann::ordered_json::array();
+  for (const auto& c : done_) {
+    nlohmann::ordered_json one{{"name", c.name}};
+    one["result"] = c.type == case_outcome::kind::passed ? "passed" : c.type == case_outcome::kind::failed ? "failed" : "unsupported";
+    if (!c.op.empty()) one["op"] = c.op;
+    if (!c.why.empty()) one["why"] = c.why;
+    if (c.type != case_outcome::kind::unsupported) one["error"] = c.error;
+    j["cases"].push_back(std::move(one));
+  }
+  return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace troupe

@@ -1,0 +1,37 @@
+#pragma once
+// What onnx_run prints and writes.
+
+#include "apps/support/onnx_cases.hpp"
+#include "apps/support/onnx_options.hpp"
+#include "apps/support/progress_bar.hpp"
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+// Names, types, shapes, a few elements; and the files that are asked for. The exit code.
+result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_options& o);
+
+// Cases as they are done, and their totals.
+class check_report {
+ public:
+  check_report(std::size_t cases, const onnx_options& o);
+  void add(case_outcome c);
+  // The exit code: 1 where a case failed.
+  int finish();
+
+ private:
+  std::string json() const;
+
+  const onnx_options& options_;
+  progress_bar bar_;
+  std::vector<case_outcome> done_;
+  std::map<std::string, std::uint64_t> missing_;  // by op
+  std::uint64_t passed_ = 0, failed_ = 0, unsupported_ = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,74 @@
+#include "runtime/onnx/known_values.hpp"
+
+#include "runtime/op_table.hpp"
+
+#include <algorithm>
+
+namespace troupe::onnx {
+
+std::optional<tensor> known_values::of(value v) {
+  // Operands have smaller numbers: first who is needed and not known yet, then in ascending order.
+  std::set<std::uint32_t> needed;
+  std::vector<std::uint32_t> open{v.node};
+  while (!open.empty()) {
+    const auto n = open.back();
+    open.pop_back();
+    if (results_.contains(n) || !needed.insert(n).second) continue;
+    for (const auto& in : graph_.node(n).inputs) open.push_back(in.node);
+  }
+  for (const auto n : needed)
+    if (!compute(n)) results_[n] = {};
+  // An input counts as used only where what follows from it is known.
+  const auto& found = results_.at(v.node);
+  if (v.output >= found.size()) return std::nullopt;
+  open = {v.node};
+  while (!open.empty()) {
+    const auto n = open.back();
+    open.pop_back();
+    if (!asked_.insert(n).second) continue;
+    if (graph_.node(n).type == "input") used_.insert(n);
+    for (const auto& in : graph_.node(n).inputs) open.push_back(in.node);
+  }
+  return found[v.output];
+}
+
+bool known_values::compute(std::uint32_t number) {
+  const auto& n = graph_.node(number);
+  if (n.type == "input") {
+    const auto given = inputs_.find(number);
+    if (given == inputs_.end()) return false;
+    results_[number] = {given->second};
+    return true;
+  }
+  const auto* row = graph_.ops().find(n.type);
+  std::size_t bytes = 0;
+  for (const auto& o : n.outputs) {
+    if (o.shape.is_symbolic() || o.shape.elements() > static_cast<std::int64_t>(node_bytes_max)) return false;
+    bytes += o.size_bytes();
+  }
+  if (row == nullptr || n.type == "variable" || n.type.starts_with("random_") || n.type == "dropout_mask" || bytes > node_bytes_max || bytes > all_bytes_max - bytes_) return false;
+  std::vector<tensor> in, out;
+  std::vector<tensor_spec> specs;
+  for (const auto& i : n.inputs) {
+    const auto& from = results_.at(i.node);
+    if (i.output >= from.size()) return false;
+    in.push_back(from[i.output]);
+    specs.push_back(in.back().spec());
+  }
+  if (row->is_forwarding) {
+    results_[number] = {in.front()};
+    return true;
+  }
+  if (!kernels_) kernels_ = make_host_kernels(), device_.emplace();
+  const auto* kernel = kernels_->find(n.type);
+  if (kernel == nullptr) return false;
+  auto made = kernel->make(n.attrs, *device_);
+  if (!made || !(*made)->prepare(specs, n.outputs)) return false;
+  for (const auto& o : n.outputs) out.push_back(tensor::make(o));
+  if (!(*made)->run(tag{}, in, out)) return false;  // an index that is outside: the step will say so
+  bytes_ += bytes;
+  results_[number] = std::move(out);
+  return true;
+}
+
+}  // namespace troupe::onnx

@@ -1,0 +1,126 @@
+#pragma once
+// One node of a model while it becomes ops: its operands, its attributes, and what rules for it share. Only runtime/onnx/ includes this.
+//
+// A rule (ops/, a file per family) takes a node and gives the values of its outputs. What it cannot do leaves by refusal, which names
+// the node when it reaches build().
+
+#include "runtime/onnx/known_values.hpp"
+#include "runtime/onnx/onnx_file.hpp"
+#include "schema/dtype_set.hpp"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe::onnx {
+
+struct refusal {
+  std::string what;
+};
+
+// Of a value that an earlier call may have refused: the graph has that error, and nothing more can be said here.
+inline const tensor_spec& spec(value v) {
+  if (!v.is_valid()) throw refusal{"an operand is invalid"};
+  return v.spec();
+}
+
+using integers = std::vector<std::int64_t>;
+using values = std::vector<value>;
+
+class node {
+ public:
+  node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs)
+      : g(g), opset(opset), known_(known), from_(n), inputs_(std::move(inputs)) {}
+
+  graph& g;
+  const std::int64_t opset;
+
+  // --- operands; an invalid value is one that was left out ---
+  std::size_t inputs() const noexcept { return inputs_.size(); }
+  std::size_t outputs() const noexcept { return static_cast<std::size_t>(from_.outputs_size()); }
+  bool wants(std::size_t output) const { return output < outputs() && !from_.outputs(static_cast<int>(output)).empty(); }
+  bool has(std::size_t i) const noexcept { return i < inputs_.size() && inputs_[i].is_valid(); }
+  value in(std::size_t i) const;       // an error where it is left out
+  void replace(std::size_t i, value v) { inputs_[i] = v; }
+  // Values that must be known while the graph is built; an error says that they are not.
+  tensor known(std::size_t i) const;
+  integers known_integers(std::size_t i) const;
+  std::int64_t known_integer(std::size_t i) const;
+  double known_number(std::size_t i) const;
+  std::optional<tensor> if_known(std::size_t i) const { return known_.of(in(i)); }
+
+  // --- attributes; whoever is not asked for is an error in the end ---
+  bool has(std::string_view attribute) const { return find(attribute) != nullptr; }
+  std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
+  std::int64_t integer(std::string_view name) const;
+  double real(std::string_view name, double otherwise) const;
+  std::string text(std::string_view name, std::string otherwise) const;
+  integers list(std::string_view name, integers otherwise = {}) const;
+  std::vector<float> reals(std::string_view name) const;
+  std::optional<tensor> tensor_of(std::string_view name) const;
+  void ignore(std::initializer_list<std::string_view> names) const { asked_.insert(names.begin(), names.end()); }
+  // An attribute that nobody asked for.
+  std::optional<std::string> unknown_attribute() const;
+
+  // --- what rules share ---
+  [[noreturn]] void refuse(std::string what) const { throw refusal{std::move(what)}; }
+  // An axis of x from 0; an error where there is none.
+  std::size_t axis(std::int64_t a, std::size_t rank) const;
+  std::vector<std::int64_t> axes(integers all, std::size_t rank) const;  // sorted, each once
+  // Exact sizes; an error where one is a bound.
+  integers sizes(value x) const;
+  value number(double x, dtype type) const { return constant(g, x, type); }
+  value number_like(value x, double n) const { return constant(g, n, spec(x).type); }
+  // The same elements in these exact sizes.
+  value reshaped(value x, const integers& dims) const;
+  // A tensor made while the graph is built: element i is make(i). An error where it is too large for that.
+  template <class T>
+  tensor made(dtype type, const integers& dims, const std::function<T(std::size_t)>& make) const {
+    auto t = tensor::make(checked(type, dims));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(t.elements()); ++i) t.template data<T>()[i] = make(i);
+    return t;
+  }
+  value filled(dtype type, const integers& dims, double x) const;  // a constant with equal elements
+  value expanded(value x, const integers& dims) const;             // NumPy's broadcast to at least these sizes
+  value moved(value x, std::size_t from, std::size_t to) const;    // an axis to another place
+  // Added to zeros of like's shape, at indices along the last axis: what take_last() took.
+  value put_last(value v, value indices, value like) const;
+  value converted(value x, dtype type) const { return spec(x).type == type ? x : cast(x, type); }
+
+ private:
+  const onnx_format::Attribute* find(std::string_view name) const;
+  [[noreturn]] void wrong_type(std::string_view name) const { refuse(fmt::format("attribute '{}' is of another type", name)); }
+  tensor_spec checked(dtype type, const integers& dims) const;
+
+  known_values& known_;
+  const onnx_format::Node& from_;
+  values inputs_;
+  mutable std::set<std::string, std::less<>> asked_;
+};
+
+using rule = std::function<values(node&)>;
+using rules = std::map<std::string, rule, std::less<>>;
+
+// Halves and bytes are not computed in: operands are widened for the rule (to f32, i32), results made what operand 0 was.
+rule widening(rule r);
+// As widening(), for sums, differences and products, which wrap around.
+rule wrapping(rule r);
+
+void add_elementwise(rules& r);
+void add_logic(rules& r);
+void add_activations(rules& r);
+void add_reductions(rules& r);
+void add_products(rules& r);
+void add_windows(rules& r);
+void add_normalisation(rules& r);
+void add_losses(rules& r);
+void add_layout(rules& r);
+void add_indexing(rules& r);
+void add_sources(rules& r);
+
+}  // namespace troupe::onnx

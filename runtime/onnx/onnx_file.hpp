@@ -1,0 +1,34 @@
+#pragma once
+// A model file, read and checked (OI-1, OI-2), with its tensors taken out of protobuf's hands. Only runtime/onnx/ includes this.
+
+#include "runtime/onnx/onnx_format.pb.h"
+#include "runtime/onnx/onnx_import.hpp"
+
+#include <string>
+#include <unordered_map>
+
+namespace troupe::onnx {
+
+struct file {
+  std::string name;  // for errors
+  std::int64_t opset = 0;
+  onnx_format::Graph graph;  // without its initializers
+  std::unordered_map<std::string, tensor> initializers;
+  std::vector<onnx_port> inputs, outputs;
+};
+
+// ONNX's names and numbers of element types; nullopt: tensors have no such type.
+std::optional<dtype> element_of(std::int64_t type) noexcept;
+std::string name_of_element(std::int64_t type);
+inline constexpr std::int32_t number_of_u16 = 4, number_of_bf16 = 16;
+// Of ONNX itself, not an extension's.
+bool is_own(std::string_view domain) noexcept;
+
+// `bytes` are taken out of the message. `what` names the tensor for errors.
+result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what, const std::string& folder);
+
+bool is_utf8(std::string_view text) noexcept;
+// For error messages, which are one line of UTF-8: what is neither becomes '?', and what is long is cut.
+std::string shown(std::string_view text);
+
+}  // namespace troupe::onnx

@@ -1,0 +1,218 @@
+#include "runtime/onnx/onnx_import.hpp"
+
+#include "runtime/onnx/node.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace troupe {
+namespace onnx {
+namespace {
+
+rules all_rules() {
+  rules r;
+  add_elementwise(r);
+  add_logic(r);
+  add_activations(r);
+  add_reductions(r);
+  add_products(r);
+  add_windows(r);
+  add_normalisation(r);
+  add_losses(r);
+  add_layout(r);
+  add_indexing(r);
+  add_sources(r);
+  return r;
+}
+
+// A name of the graph: what it does not take becomes '_'.
+std::string graph_name(std::string_view name, std::string_view otherwise) {
+  constexpr std::size_t most = 120;
+  std::string out(name.substr(0, most));
+  if (out.empty()) out = otherwise.substr(0, most);
+  for (auto& c : out)
+    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/')) c = '_';
+  return out;
+}
+
+// What stops a build, and the op that it stops at.
+struct stop {
+  std::string what, op;
+};
+
+class builder {
+ public:
+  builder(const file& f, graph& g, const onnx_build_options& o) : file_(f), graph_(g), options_(o), known_(g), rules_(all_rules()), first_(g.nodes().size()) {}
+
+  onnx_graph run() {
+    const auto& nodes = file_.graph.nodes();
+    std::unordered_set<std::string> used;
+    for (const auto& n : nodes) used.insert(n.inputs().begin(), n.inputs().end());
+    for (const auto& o : file_.outputs) used.insert(o.name);
+    for (const auto& p : file_.inputs)
+      if (used.contains(p.name)) add_input(p);
+    for (int i = 0; i < nodes.size(); ++i) {
+      try {
+        add_node(nodes.Get(i));
+      } catch (const refusal& r) {
+        const auto& n = nodes.Get(i);
+        // A call that the graph refused says more than what followed from it.
+        const auto what = graph_.first_error() ? graph_.first_error()->message() : r.what;
+        throw stop{fmt::format("node {}{} ({}): {}", i, n.name().empty() ? "" : fmt::format(" '{}'", shown(n.name())), shown(n.op_type()), what), shown(n.op_type())};
+      }
+    }
+    return result();
+  }
+
+  void set_lines(const source_location& where) {
+    for (auto i = first_; i < graph_.nodes().size(); ++i) graph_.node(static_cast<std::uint32_t>(i)).source = where;
+  }
+
+ private:
+  static constexpr std::size_t nodes_max = 4'000'000;
+
+  template <class T>
+  static const T* given(const std::vector<std::pair<std::string, T>>& all, const std::string& name) {
+    const auto at = std::ranges::find_if(all, [&](const auto& p) { return p.first == name; });
+    return at != all.end() ? &at->second : nullptr;
+  }
+
+  [[noreturn]] void refuse_input(const onnx_port& p, std::string_view what) const {
+    std::string op;
+    for (const auto& n : file_.graph.nodes())
+      if (op.empty() && std::ranges::find(n.inputs(), p.name) != n.inputs().end()) op = shown(n.op_type());
+    throw stop{fmt::format("input '{}': {}", shown(p.name), what), op};
+  }
+
+  tensor_spec spec_of_input(const onnx_port& p) const {
+    if (!p.element) refuse_input(p, fmt::format("element type {} is not supported", p.type));
+    const auto fits = [&](const tensor_spec& s) {
+      if (s.type != *p.element) return false;
+      if (!p.dims) return true;
+      if (p.dims->size() != s.shape.rank()) return false;
+      for (std::size_t i = 0; i < s.shape.rank(); ++i)
+        if ((*p.dims)[i].size && *(*p.dims)[i].size != s.shape.size(i)) return false;
+      return true;
+    };
+    std::optional<tensor_spec> wanted;
+    if (const auto* t = given(options_.values, p.name); t != nullptr && *t) wanted = t->spec();
+    if (const auto* s = given(options_.shapes, p.name)) wanted = *s;
+    std::string said = p.type;
+    if (p.dims) {
+      said += "[";
+      for (const auto& d : *p.dims) said += fmt::format("{}{}", said.back() == '[' ? "" : ", ", d.size ? fmt::format("{}", *d.size) : d.symbol.empty() ? "?" : shown(d.symbol));
+      said += "]";
+    }
+    if (wanted) {
+      if (!fits(*wanted)) refuse_input(p, fmt::format("{} does not fit {}", to_string(*wanted), said));
+      return *wanted;
+    }
+    if (!p.dims) refuse_input(p, "its shape is not in the file: give one");
+    if (p.dims->size() > shape::rank_max) refuse_input(p, fmt::format("{} dimensions, at most {} are supported", p.dims->size(), shape::rank_max));
+    std::vector<dim> dims;
+    for (const auto& d : *p.dims) {
+      if (!d.size) refuse_input(p, fmt::format("{} leaves a size open: give its shape", said));
+      dims.push_back({*d.size, 0});
+    }
+    const auto s = shape::from(dims);
+    if (!s) refuse_input(p, fmt::format("the sizes of {} multiply to too many elements", said));
+    return {*p.element, *s};
+  }
+
+  void check_size(const graph_node& n) const {
+    for (const auto& o : n.outputs)
+      if (o.shape.elements() > static_cast<std::int64_t>(options_.result_bytes_max / size_of(o.type)))
+        throw refusal{fmt::format("a result of {} has more than {} bytes", to_string(o), options_.result_bytes_max)};
+  }
+
+  void add_input(const onnx_port& p) {
+    const auto v = input(graph_, spec_of_input(p), graph_name(p.name, "input"));
+    if (!v.is_valid()) refuse_input(p, graph_.first_error() ? graph_.first_error()->message() : "it does not fit");
+    try {
+      check_size(graph_.node(v.node));
+    } catch (const refusal& r) {
+      refuse_input(p, r.what);
+    }
+    values_[p.name] = v;
+    inputs_.push_back({p.name, v});
+    if (const auto* t = given(options_.values, p.name); t != nullptr && *t) known_.set_input(v.node, *t);
+  }
+
+  // Initializers become constants where they are first used.
+  value value_of(const std::string& name) {
+    if (const auto at = values_.find(name); at != values_.end()) return at->second;
+    const auto initial = file_.initializers.find(name);
+    if (initial == file_.initializers.end()) throw refusal{fmt::format("'{}' was never made", shown(name))};
+    return values_[name] = constant(graph_, initial->second, graph_name(name, "constant"));
+  }
+
+  void add_node(const onnx_format::Node& from) {
+    if (!is_own(from.domain())) throw refusal{fmt::format("ops of '{}' are not supported", shown(from.domain()))};
+    const auto found = rules_.find(from.op_type());
+    if (found == rules_.end()) throw refusal{"this op is not supported"};
+    const auto before = graph_.nodes().size();
+    if (before > nodes_max) throw refusal{"the graph has too many ops"};
+    const auto scope = graph_.name_scope(graph_name(from.name(), from.op_type()));
+    values operands;
+    for (const auto& i : from.inputs()) operands.push_back(i.empty() ? value{} : value_of(i));
+    node n(graph_, known_, from, file_.opset, std::move(operands));
+    const auto results = found->second(n);
+    if (graph_.first_error()) throw refusal{"an operand does not fit"};
+    if (const auto unknown = n.unknown_attribute()) throw refusal{fmt::format("attribute '{}' is not supported", shown(*unknown))};
+    for (auto i = before; i < graph_.nodes().size(); ++i) check_size(graph_.node(static_cast<std::uint32_t>(i)));
+    for (int i = 0; i < from.outputs_size(); ++i) {
+      if (from.outputs(i).empty()) continue;
+      if (static_cast<std::size_t>(i) >= results.size()) throw refusal{fmt::format("output {} is not supported", i)};
+      values_[from.outputs(i)] = results[static_cast<std::size_t>(i)];
+    }
+  }
+
+  onnx_graph result() {
+    onnx_graph out;
+    for (const auto& o : file_.outputs) {
+      try {
+        out.outputs.push_back({o.name, value_of(o.name)});
+      } catch (const refusal& r) {
+        throw stop{fmt::format("output '{}': {}", shown(o.name), r.what), ""};
+      }
+    }
+    std::vector<bool> is_needed(graph_.nodes().size());
+    for (const auto& o : out.outputs) is_needed[o.at.node] = true;
+    for (auto i = is_needed.size(); i-- > 0;)
+      if (is_needed[i])
+        for (const auto& in : graph_.node(static_cast<std::uint32_t>(i)).inputs) is_needed[in.node] = true;
+    for (const auto& i : inputs_) {
+      if (is_needed[i.at.node]) out.inputs.push_back(i);
+      if (known_.used_inputs().contains(i.at.node)) out.fixed.push_back(i.name);
+    }
+    return out;
+  }
+
+  const file& file_;
+  graph& graph_;
+  const onnx_build_options& options_;
+  known_values known_;
+  const rules rules_;
+  const std::size_t first_;
+  std::unordered_map<std::string, value> values_;
+  std::vector<onnx_value> inputs_;
+};
+
+}  // namespace
+}  // namespace onnx
+
+result<onnx_graph> onnx_model::build(graph& g, const onnx_build_options& options, std::string* missing, source_location where) const {
+  if (g.first_error()) return *g.first_error();
+  onnx::builder b(*file_, g, options);
+  try {
+    auto built = b.run();
+    b.set_lines(where);
+    return built;
+  } catch (const onnx::stop& s) {
+    if (missing != nullptr) *missing = s.op;
+    return error(error_code::usage, fmt::format("{}: {}", file_->name, s.what)).at(where);
+  }
+}
+
+}  // namespace troupe

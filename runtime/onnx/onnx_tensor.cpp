@@ -1,0 +1,160 @@
+// Tensors of a model file: in fields, in raw bytes, or in a file beside it.
+
+#include "devices/half.hpp"
+#include "runtime/onnx/onnx_file.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <limits>
+
+namespace troupe::onnx {
+namespace {
+
+namespace fs = std::filesystem;
+
+error bad(const std::string& what, std::string_view rule) { return {error_code::usage, fmt::format("{}: {}", what, rule)}; }
+
+result<tensor_spec> spec_of(const onnx_format::Tensor& from, const std::string& what) {
+  const auto type = element_of(from.type());
+  if (!type) return bad(what, fmt::format("element type {} is not supported", name_of_element(from.type())));
+  if (static_cast<std::size_t>(from.dims_size()) > shape::rank_max) return bad(what, fmt::format("{} dimensions, at most {} are supported", from.dims_size(), shape::rank_max));
+  std::array<dim, shape::rank_max> dims{};
+  for (int i = 0; i < from.dims_size(); ++i) {
+    if (from.dims(i) < 0) return bad(what, fmt::format("dimension {} has size {}", i, from.dims(i)));
+    dims[static_cast<std::size_t>(i)] = {from.dims(i), 0};
+  }
+  const auto sizes = shape::from(std::span(dims).first(static_cast<std::size_t>(from.dims_size())));
+  if (!sizes || sizes->elements() > std::numeric_limits<std::int64_t>::max() / 16) return bad(what, "its sizes multiply to too many elements");
+  return tensor_spec{*type, *sizes};
+}
+
+template <class T, class Field>
+void fill(tensor& t, const Field& from) {
+  auto* to = t.data<T>();
+  for (const auto x : from) *to++ = static_cast<T>(x);
+}
+
+// Elements in the field that their type says; `count` of them were found there.
+result<tensor> from_fields(const onnx_format::Tensor& from, const tensor_spec& spec, const std::string& what) {
+  const auto counted = [&](int count) -> result<tensor> {
+    if (count != spec.shape.elements()) return bad(what, fmt::format("{} has {} elements, and the file {}", to_string(spec), spec.shape.elements(), count));
+    return tensor::make(spec);
+  };
+  const auto of = [&](const auto& field, auto put) -> result<tensor> {
+    auto t = counted(field.size());
+    if (t) put(*t, field);
+    return t;
+  };
+  switch (spec.type) {
+    case dtype::f32: return of(from.reals(), [](tensor& t, const auto& f) { fill<float>(t, f); });
+    case dtype::f64: return of(from.reals64(), [](tensor& t, const auto& f) { fill<double>(t, f); });
+    case dtype::i32: return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::int32_t>(t, f); });
+    case dtype::i64: return of(from.integers64(), [](tensor& t, const auto& f) { fill<std::int64_t>(t, f); });
+    case dtype::u8: return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::uint8_t>(t, f); });
+    case dtype::boolean: return of(from.integers32(), [](tensor& t, const auto& f) { for (int i = 0; i < f.size(); ++i) t.data<boolean>()[i] = boolean(f.Get(i) != 0); });
+    case dtype::f16:
+    case dtype::bf16: return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::uint16_t>(t, f); });
+  }
+  return bad(what, "unknown element type");
+}
+
+result<tensor> from_bytes(std::string_view bytes, const tensor_spec& spec, const std::string& what) {
+  if (bytes.size() != spec.size_bytes()) return bad(what, fmt::format("{} has {} bytes, and the file {}", to_string(spec), spec.size_bytes(), bytes.size()));
+  auto t = tensor::make(spec);
+  if (!bytes.empty()) std::memcpy(t.bytes().data(), bytes.data(), bytes.size());
+  return t;
+}
+
+std::optional<std::uint64_t> whole_number(std::string_view text) {
+  std::uint64_t n = 0;
+  const auto [end, why] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return why == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(n) : std::nullopt;
+}
+
+// The path of a file that a model may name: in its folder, also when links are followed (OI-1).
+result<fs::path> inside(const std::string& folder, const std::string& location, const std::string& what) {
+  if (folder.empty()) return bad(what, "its data are in another file, and there is no folder to look in");
+  if (location.empty() || !is_utf8(location) || location.find('\0') != std::string::npos) return bad(what, "its data are in another file that is not named");
+  const fs::path relative(location);
+  const auto refuse = [&](std::string_view why) { return bad(what, fmt::format("external data '{}': {}", shown(location), why)); };
+  if (relative.is_absolute()) return refuse("the path must be relative to the model");
+  for (const auto& part : relative)
+    if (part == "..") return refuse("the path leaves the folder of the model");
+  std::error_code failed;
+  const auto root = fs::canonical(folder, failed);
+  if (failed) return refuse("the folder of the model cannot be looked at");
+  const auto path = fs::canonical(root / relative, failed);
+  if (failed) return error(error_code::not_found, fmt::format("{}: external data '{}': no such file", what, shown(location)));
+  const auto [at_root, at_path] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
+  if (at_root != root.end()) return refuse("a link leads out of the folder of the model");
+  if (!fs::is_regular_file(path, failed) || failed) return refuse("not a regular file");
+  return path;
+}
+
+result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spec, const std::string& what, const std::string& folder) {
+  std::string location;
+  std::uint64_t offset = 0, length = spec.size_bytes();
+  for (const auto& e : from.external()) {
+    if (e.key() == "location") location = e.text();
+    for (const auto& [key, to] : {std::pair("offset", &offset), std::pair("length", &length)}) {
+      if (e.key() != key) continue;
+      const auto n = whole_number(e.text());
+      if (!n) return bad(what, fmt::format("external data: {} is '{}', which is no number", key, shown(e.text())));
+      *to = *n;
+    }
+  }
+  const auto path = inside(folder, location, what);
+  if (!path) return path.error();
+  std::error_code failed;
+  const auto size = fs::file_size(*path, failed);
+  if (length != spec.size_bytes()) return bad(what, fmt::format("{} has {} bytes, and external data are {}", to_string(spec), spec.size_bytes(), length));
+  if (failed || offset > size || length > size - offset)
+    return bad(what, fmt::format("external data '{}': bytes {} to {} lie behind its end, {}", shown(location), offset, offset + length, size));
+  auto t = tensor::make(spec);
+  std::ifstream in(*path, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(offset));
+  in.read(reinterpret_cast<char*>(t.bytes().data()), static_cast<std::streamsize>(length));
+  if (!in) return bad(what, fmt::format("external data '{}' cannot be read", shown(location)));
+  return t;
+}
+
+}  // namespace
+
+std::optional<dtype> element_of(std::int64_t type) noexcept {
+  switch (type) {
+    case 1: return dtype::f32;
+    case 2: return dtype::u8;
+    case 6: return dtype::i32;
+    case 7: return dtype::i64;
+    case 9: return dtype::boolean;
+    case 10: return dtype::f16;
+    case 11: return dtype::f64;
+    case 16: return dtype::bf16;
+    default: return std::nullopt;
+  }
+}
+
+std::string name_of_element(std::int64_t type) {
+  static constexpr std::array<std::string_view, 17> names{"undefined", "float32", "uint8",   "int8",   "uint16", "int16",     "int32",      "int64",   "string",
+                                                          "bool",      "float16", "float64", "uint32", "uint64", "complex64", "complex128", "bfloat16"};
+  return type >= 0 && type < 17 ? std::string(names[static_cast<std::size_t>(type)]) : fmt::format("{} (unknown)", type);
+}
+
+result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what, const std::string& folder) {
+  const auto spec = spec_of(from, what);
+  if (!spec) return spec.error();
+  if (from.has_segment()) return bad(what, "tensors in segments are not supported");
+  if (from.location() != 0 && from.location() != 1) return bad(what, fmt::format("there is no data location {}", from.location()));
+  if (from.location() == 1) return from_file(from, *spec, what, folder);
+  if (!from.has_raw()) return from_fields(from, *spec, what);
+  const std::unique_ptr<std::string> raw(from.release_raw());  // its memory goes with it
+  return from_bytes(*raw, *spec, what);
+}
+
+}  // namespace troupe::onnx

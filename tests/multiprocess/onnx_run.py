@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""onnx_run as a user meets it: arrays in and out, cases, exit codes: onnx_run.py BIN_FOLDER
+
+Models are written here, field by field; neither the standard's package nor NumPy is needed.
+"""
+
+import json
+import os
+import struct
+
+import harness
+
+FAILED, USAGE, NOT_FOUND = 1, 2, 6
+F32, I64, U32 = 1, 7, 12
+
+
+def varint(n):
+    out = bytearray()
+    n &= (1 << 64) - 1
+    while n >= 128:
+        out.append(n & 127 | 128)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def number(field, n):
+    return varint(field << 3) + varint(n)
+
+
+def piece(field, content):
+    content = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def port(name, dims, element=F32):
+    shape = b"".join(piece(1, number(1, n)) for n in dims)
+    return piece(1, name) + piece(2, piece(1, number(1, element) + piece(2, shape)))
+
+
+def tensor(dims, values, element=F32):
+    code = {F32: "f", I64: "q", U32: "I"}[element]
+    return b"".join(number(1, n) for n in dims) + number(2, element) + piece(9, struct.pack(f"<{len(values)}{code}", *values))
+
+
+def node(op, inputs, outputs):
+    return b"".join(piece(1, i) for i in inputs) + b"".join(piece(2, o) for o in outputs) + piece(3, op.lower()) + piece(4, op)
+
+
+def model(nodes, inputs, outputs, opset=13):
+    graph = b"".join(piece(1, n) for n in nodes) + piece(2, "g") + b"".join(piece(11, i) for i in inputs) + b"".join(piece(12, o) for o in outputs)
+    return number(1, 7) + piece(7, graph) + piece(8, number(2, opset))
+
+
+def array(dims, values, kind="<f4", order="False"):
+    shape = "(" + "".join(f"{n}, " for n in dims) + ")"
+    header = f"{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    code = {"<f4": "f", "<i8": "q"}[kind]
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(values)}{code}", *values)
+
+
+def elements_of(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    begin = 10 + struct.unpack("<H", data[8:10])[0]
+    return data[10:begin].decode(), struct.unpack(f"<{(len(data) - begin) // 4}f", data[begin:])
+
+
+DIFFERENCE = model([node("Sub", ["a", "b"], ["d"]), node("Relu", ["d"], ["y/0"])], [port("a", [2]), port("b", [2])], [port("y/0", [2]), port("d", [2])])
+
+
+class onnx_run(harness.cluster_test):
+    def write(self, name, data):
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+
+    def onnx(self, *arguments, code=0):
+        p = self.run_program("onnx_run", *arguments)
+        self.assertEqual(p.code, code, f"{' '.join(map(str, arguments))}\n{p.tail()}")
+        return p
+
+    def refuses(self, code, arguments, *parts):
+        p = self.onnx(*arguments, code=code)
+        self.assertEqual(len(p.lines["err"]), 1, p.tail())
+        self.assertTrue(p.err.startswith("onnx_run: "), p.tail())
+        for part in parts:
+            self.assertIn(str(part), p.err)
+        self.assertEqual(p.out, "", p.tail())
+
+    def case(self, name, wanted, nodes=None, element=F32):
+        """A folder in the layout of the standard's tests: y = relu(x)."""
+        self.write(f"cases/{name}/model.onnx", model(nodes or [node("Relu", ["x"], ["y"])], [port("x", [2], element)], [port("y", [2], element)]))
+        self.write(f"cases/{name}/test_data_set_0/input_0.pb", tensor([2], [-1, 2] if element == F32 else [1, 2], element))
+        self.write(f"cases/{name}/test_data_set_0/output_0.pb", tensor([2], wanted, element))
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def test_arrays_in_order_and_by_name(self):
+        m = self.write("m.onnx", DIFFERENCE)
+        a, b = self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4]))
+        p = self.onnx(m, "--input", a, "--input", b)
+        self.assertEqual(p.out, "y/0 f32[2]: 3, 0\nd f32[2]: 3, -3")
+        self.assertEqual(self.onnx(m, "--input", a, b).out, p.out)
+        self.assertEqual(self.onnx(m, "--input", f"b={a}", f"a={b}").out, "y/0 f32[2]: 0, 3\nd f32[2]: -3, 3")
+        self.assertEqual(self.onnx(m, "--input", f"b={b}", a).out, p.out)
+
+    def test_outputs_as_files_and_json(self):
+        m = self.write("m.onnx", DIFFERENCE)
+        a, b = self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4]))
+        out = self.path("new/folder")
+        p = self.onnx(m, "--input", a, b, "--output", out, "--json")
+        self.assertEqual(sorted(os.listdir(out)), ["d.npy", "y_0.npy"])
+        header, values = elements_of(os.path.join(out, "d.npy"))
+        self.assertEqual(values, (3.0, -3.0))
+        self.assertIn("'shape': (2,)", header)
+        self.assertEqual(len(p.lines["out"]), 1)
+        first, second = json.loads(p.out)["outputs"]
+        self.assertEqual((first["name"], first["dtype"], first["shape"], first["values"]), ("y/0", "f32", [2], [3, 0]))
+        self.assertEqual(second["file"], os.path.join(out, "d.npy"))
+        # What was written can be read.
+        self.assertEqual(self.onnx(m, "--input", os.path.join(out, "d.npy"), b).lines["out"][1], "d f32[2]: 1, -7")
+
+    def test_mistakes_are_one_line(self):
+        m = self.write("m.onnx", DIFFERENCE)
+        a = self.write("a.npy", array([2], [5, 1]))
+        self.refuses(USAGE, [], "--check")
+        self.refuses(USAGE, [m, "--check", self.path(".")], "--help")
+        self.refuses(USAGE, [m, "--input", a], "input 'b' is missing", "a, b")
+        self.refuses(USAGE, [m, "--input", a, a, a], "one too many")
+        self.refuses(USAGE, [m, "--input", f"a={a}", f"a={a}"], "given twice")
+        self.refuses(NOT_FOUND, [m, "--input", f"c={a}", a], "there is no input 'c'", "a, b")
+        self.refuses(NOT_FOUND, [m, "--input", a, self.path("none.npy")], "none.npy")
+        self.refuses(NOT_FOUND, [self.path("none.onnx")], "none.onnx")
+        self.refuses(NOT_FOUND, ["--check", self.path("none")], "none: no such folder")
+        os.mkdir(self.path("empty"))
+        self.refuses(NOT_FOUND, ["--check", self.path("empty")], "no folder with a model.onnx")
+        self.refuses(USAGE, [m, "--input", a, self.write("f.npy", array([1, 2], [1, 2], order="True"))], "f.npy", "Fortran")
+        self.refuses(USAGE, [m, "--input", a, self.write("l.npy", array([3], [1, 2, 3]))], "input 'b'", "f32[3] does not fit f32[2]")
+        self.refuses(USAGE, [m, "--input", a, self.write("i.npy", array([2], [1, 2], kind="<i8"))], "input 'b'", "i64[2] does not fit f32[2]")
+        self.refuses(USAGE, [m, "--input", a, a, "--output", a], "not a folder")
+        for cut in (0, 1, len(DIFFERENCE) // 2, len(DIFFERENCE) - 1):
+            self.refuses(USAGE, [self.write("cut.onnx", DIFFERENCE[:cut]), "--input", a, a], "cut.onnx")
+        odd = model([node("Det", ["a"], ["y"])], [port("a", [2])], [port("y", [2])])
+        self.refuses(USAGE, [self.write("odd.onnx", odd), "--input", a], "odd.onnx", "node 0 'det' (Det)", "not supported")
+
+    def test_help_and_version(self):
+        self.assertIn("--check", self.onnx("--help").out)
+        self.assertRegex(self.onnx("--version").out, r"^onnx_run \d+\.\d+\.\d+")
+
+    # --- cases --------------------------------------------------------------------------------------------------------
+
+    def test_cases_that_pass_fail_and_are_not_supported(self):
+        self.case("deep/good", [0, 2])
+        self.case("wrong", [0, 3])
+        self.case("near", [0, 2.001])
+        self.case("alien", [0, 2], nodes=[node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["y"])])
+        self.case("unsigned", [1, 2], element=U32)
+        p = self.onnx("--check", self.path("cases"), "--json", code=FAILED)
+        self.assertEqual(len(p.lines["out"]), 1)
+        report = json.loads(p.out)
+        self.assertEqual((report["passed"], report["failed"], report["unsupported"]), (2, 1, 2))
+        self.assertEqual(report["unsupported_ops"], {"NonZero": 1, "Relu": 1})
+        by_name = {c["name"]: c for c in report["cases"]}
+        self.assertEqual({n: c["result"] for n, c in by_name.items()},
+                         {"good": "passed", "near": "passed", "wrong": "failed", "alien": "unsupported", "unsigned": "unsupported"})
+        self.assertEqual(by_name["good"]["error"], 0)
+        self.assertGreater(by_name["wrong"]["error"], 300)
+        self.assertIn("output 'y'", by_name["wrong"]["why"])
+        self.assertIn("uint32", by_name["unsigned"]["why"])
+        text = self.onnx("--check", self.path("cases/deep"), self.path("cases/alien"))
+        self.assertEqual(text.lines["out"][0], "pass         good")
+        self.assertTrue(text.lines["out"][1].startswith("unsupported  alien: NonZero: "), text.out)
+        self.assertEqual(text.lines["out"][2], "1 passed, 0 failed, 1 unsupported (NonZero 1)")
+
+    def test_a_case_whose_files_are_damaged_fails_alone(self):
+        self.case("good", [0, 2])
+        for name, data in (("model", {"model.onnx": b"\xff" * 40}), ("input", {"test_data_set_0/input_0.pb": b"\x0a"}),
+                           ("output", {"test_data_set_0/output_0.pb": tensor([3], [0, 2])})):
+            self.case(name, [0, 2])
+            for path, content in data.items():
+                self.write(f"cases/{name}/{path}", content)
+        self.write("cases/lonely/model.onnx", DIFFERENCE)
+        self.case("nothing wanted", [0, 2])
+        os.remove(self.path("cases/nothing wanted/test_data_set_0/output_0.pb"))
+        report = json.loads(self.onnx("--check", self.path("cases"), "--json", code=FAILED).out)
+        self.assertEqual({c["name"]: c["result"] for c in report["cases"]},
+                         {"good": "passed", "model": "failed", "input": "failed", "output": "failed", "lonely": "failed", "nothing wanted": "failed"})
+
+
+if __name__ == "__main__":
+    harness.main()
