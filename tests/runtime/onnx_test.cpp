@@ -29,24 +29,24 @@ using test::onnx_writer;
 namespace {
 
 using list = std::vector<std::int64_t>;
-using numbers_of = std::vector<double>;
+using elements_in = std::vector<double>;
 
-array of(dtype type, const list& sizes, const numbers_of& x) {
+array of(dtype type, const list& sizes, const elements_in& x) {
   std::vector<dim> dims;
   for (const auto n : sizes) dims.push_back({n, 0});
   array a{{type, *shape::from(dims)}, x};
   BOOST_REQUIRE(static_cast<std::size_t>(a.spec.shape.elements()) == x.size());
   return a;
 }
-array f(const list& sizes, const numbers_of& x) { return of(dtype::f32, sizes, x); }
-array i(const list& sizes, const numbers_of& x) { return of(dtype::i64, sizes, x); }
-array b(const list& sizes, const numbers_of& x) { return of(dtype::boolean, sizes, x); }
+array f(const list& sizes, const elements_in& x) { return of(dtype::f32, sizes, x); }
+array i(const list& sizes, const elements_in& x) { return of(dtype::i64, sizes, x); }
+array b(const list& sizes, const elements_in& x) { return of(dtype::boolean, sizes, x); }
 array whole_numbers(const list& x) { return i({static_cast<std::int64_t>(x.size())}, {x.begin(), x.end()}); }
 // 0, 1, 2, ...
 array counted(const list& sizes, double first = 0) {
   auto n = std::int64_t{1};
   for (const auto s : sizes) n *= s;
-  numbers_of x;
+  elements_in x;
   for (std::int64_t k = 0; k < n; ++k) x.push_back(first + static_cast<double>(k));
   return f(sizes, x);
 }
@@ -407,7 +407,7 @@ BOOST_AUTO_TEST_CASE(the_largest_end_is_behind_all_elements_in_either_direction)
     w.node("Slice", {"x", "begin", "end", "axes", "steps"}, {"y"});
     const auto got = run(w, {{"x", counted({3})}});
     BOOST_TEST_REQUIRE(bool(got), text_of(got));
-    BOOST_TEST(((*got)[0].at == (is_backward ? numbers_of{} : numbers_of{1, 2})));
+    BOOST_TEST(((*got)[0].at == (is_backward ? elements_in{} : elements_in{1, 2})));
   }
 }
 
@@ -674,7 +674,7 @@ BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
   graph g(ops);
   const auto built = m->build(g);
   BOOST_TEST_REQUIRE(bool(built), text_of(built));
-  BOOST_TEST((reference::evaluate(g, built->outputs[1].at, {}).at == numbers_of{1, 2}));
+  BOOST_TEST((reference::evaluate(g, built->outputs[1].at, {}).at == elements_in{1, 2}));
   const auto refused = [&](const std::map<std::string, std::string>& entries, std::string_view why) { expect_error(with(entries).load(folder.string()), {"initializer 't'", why}); };
   refused({{"location", "../secret"}, {"length", "8"}}, "leaves the folder of the model");
   refused({{"location", "parts/../../secret"}, {"length", "8"}}, "leaves the folder of the model");
