@@ -2,6 +2,7 @@
 // CMake cuts the function and the statements out of the README.
 #include "actors/session.hpp"
 #include "devices/host/idx_file.hpp"
+#include "runtime/layers.hpp"
 
 #include <fmt/format.h>
 
