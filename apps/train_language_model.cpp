@@ -16,8 +16,7 @@ struct model_options : text_options {
 };
 
 // tokens [n, context] -> logits [n, context, 256] of the byte that comes next.
-static value language_model(value tokens, const model_options& o) {
-  auto& g = *tokens.owner;
+static value language_model(graph& g, value tokens, const model_options& o) {
   auto x = embedding(tokens, 256, o.width, "bytes") + variable(g, {dtype::f32, {o.context, o.width}}, normal(0.02), "places");
   for (std::int64_t i = 1; i <= o.layers; ++i) {
     const auto block = g.name_scope(fmt::format("block_{}", i));
@@ -31,7 +30,7 @@ static value language_model(value tokens, const model_options& o) {
 static result<void> train(session& s, const text_info& text, const model_options& o, training_report& report) {
   graph g(s.ops());
   auto batch = text_batch(g, text, {.batch = o.batch, .context = o.context, .seed = o.seed});
-  auto loss = reduce_sum(cross_entropy(language_model(batch.tokens, o), batch.targets)) * batch.scale;
+  auto loss = reduce_sum(cross_entropy(language_model(g, batch.tokens, o), batch.targets)) * batch.scale;
 
   auto run = s.train(g, loss, o.training(o.steps));
   if (!run) return run.error();

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The models of apps/ learn, and are the same bit for bit in one process and over nodes: models.py BIN_FOLDER"""
+
+import harness
+
+
+class models(harness.cluster_test):
+    def finish(self, name, *arguments):
+        p = self.run_program(name, *arguments, "--json")
+        self.assertEqual(p.code, 0, f"{name} {' '.join(map(str, arguments))}\n{p.tail()}")
+        return self.json_of(p)
+
+    def losses(self, path):
+        with open(path) as f:
+            return [float(line.split(",")[1]) for line in f]
+
+    def compare(self, name, *arguments):
+        """One process, and two workers over three nodes: the JSON line of the first."""
+        losses = self.path(name + ".csv")
+        common = (*arguments, "--workers", "2", "--shards", "2", "--losses", losses)
+        alone = self.finish(name, *common)
+        of_alone = self.losses(losses)
+        self.assertLess(sum(of_alone[-5:]) / 5, 0.9 * sum(of_alone[:5]) / 5, "it does not learn")
+        over_nodes = self.finish(name, *common, "--cluster", self.cluster)
+        self.assertEqual(self.losses(losses), of_alone)
+        self.assertEqual(over_nodes["weights_hash"], alone["weights_hash"])
+        return alone
+
+    def test_every_model_learns_and_is_the_same_over_nodes(self):
+        self.start_nodes(3)
+        text = self.path("text")
+        with open(text, "w") as f:
+            f.write("the quick brown fox jumps over the lazy dog. " * 50)
+        self.compare("train_classifier", "--model", "cnn", "--data", self.make_data(samples=600), "--batch", "20", "--epochs", "1")
+        model = ("--text", text, "--context", "16", "--width", "16", "--layers", "2", "--heads", "2", "--batch", "4", "--steps", "40",
+                 "--learning-rate", "0.01")
+        still = self.compare("train_language_model", *model)
+        shaken = self.compare("train_language_model", *model, "--dropout", "0.1")
+        self.assertNotEqual(still["weights_hash"], shaken["weights_hash"])
+        rows = self.compare("train_embedding", "--text", text, "--steps", "60")
+        whole = self.finish("train_embedding", "--text", text, "--steps", "60", "--workers", "2", "--shards", "2", "--pushes", "whole")
+        self.assertEqual(whole["weights_hash"], rows["weights_hash"])
+
+    def test_what_they_learn_without_a_text_are_documents(self):
+        done = self.finish("train_embedding", "--steps", "20")
+        self.assertEqual(done["steps"], 20)
+        self.assertGreater(done["tokens_per_second"], 0)
+
+    def test_mistakes_are_told(self):
+        cases = ((("train_language_model", "--text", self.path("none")), 6, "none"),
+                 (("train_language_model", "--heads", "3"), 2, "128 features are no multiple of 3 heads"),
+                 (("train_language_model", "--width", "0"), 2, "--width"),
+                 (("train_embedding", "--context", "1"), 2, "a pair needs 2 bytes"),
+                 (("train_classifier", "--model", "tree"), 2, "--model"))
+        for command, code, says in cases:
+            p = self.run_program(*command)
+            self.assertEqual(p.code, code, f"{command}\n{p.tail()}")
+            self.assertIn(says, p.err)
+        short = self.path("short")
+        with open(short, "w") as f:
+            f.write("too short")
+        p = self.run_program("train_language_model", "--text", short)
+        self.assertEqual(p.code, 2, p.tail())
+        self.assertIn("samples is 9, but must be in 129..", p.err)
+
+
+if __name__ == "__main__":
+    harness.main()
