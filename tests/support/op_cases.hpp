@@ -268,6 +268,8 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
     add(d.values(t, {rows, classes}));
     add(reference::make({dtype::i32, drawer::made({rows})}, [&](std::size_t) { return static_cast<double>(d.below(classes)); }));
     if (type == "softmax_cross_entropy") add(d.values(t, {}, 0.1, 1));
+  } else if (type == "stop_gradient") {
+    add(d.values(t, d.sizes()));
   } else if (type == "dropout_mask" || type == "random_uniform_like" || type == "random_normal_like") {
     add(d.values(t, d.sizes()));
     c.attrs = {{"rate", 0.25}};
