@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -315,6 +316,7 @@ class cumulative_sum final : public kernel {
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
     return for_number("cumulative_sum", inputs[0].type(), [&]<class T>(T*) {
+      if (x_.inner == 1) return add_up_rows(inputs[0].data<T>(), outputs[0].template data<T>());
       sums_.resize(static_cast<std::size_t>(x_.inner) * sizeof(T));
       auto* sums = reinterpret_cast<T*>(sums_.data());
       for (std::int64_t o = 0; o < x_.outer; ++o) {
@@ -334,6 +336,29 @@ class cumulative_sum final : public kernel {
   }
 
  private:
+  // Rows that lie side by side: several at a time, since each addition of a row waits for the one before.
+  template <class T>
+  void add_up_rows(const T* x, T* out) const {
+    const auto n = x_.along;
+    std::int64_t row = 0;
+    for (; row + 8 <= x_.outer; row += 8) add_up_some<8>(x + row * n, out + row * n);
+    for (; row < x_.outer; ++row) add_up_some<1>(x + row * n, out + row * n);
+  }
+  template <std::int64_t Rows, class T>
+  void add_up_some(const T* x, T* out) const {
+    const auto n = x_.along;
+    std::array<T, static_cast<std::size_t>(Rows)> sums{};
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto at = is_reverse_ ? n - 1 - i : i;
+      for (std::int64_t r = 0; r < Rows; ++r) {
+        auto& sum = sums[static_cast<std::size_t>(r)];
+        const auto with = sum_of_two(sum, x[r * n + at]);
+        out[r * n + at] = is_exclusive_ ? sum : with;
+        sum = with;
+      }
+    }
+  }
+
   std::int64_t axis_;
   bool is_exclusive_, is_reverse_;
   around_axis x_;

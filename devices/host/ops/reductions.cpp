@@ -43,14 +43,36 @@ struct max_of {  // a NaN stays
   template <class T>
   static constexpr T none() { return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest(); }
   template <class T>
-  static T join(T a, T b) { return b > a || b != b ? b : a; }
+  static T join(T a, T b) { return (b > a) | (b != b) ? b : a; }  // without a branch
 };
 struct min_of {
   template <class T>
   static constexpr T none() { return std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max(); }
   template <class T>
-  static T join(T a, T b) { return b < a || b != b ? b : a; }
+  static T join(T a, T b) { return (b < a) | (b != b) ? b : a; }
 };
+// The same of numbers, which processors do at once.
+struct max_of_numbers : max_of {
+  template <class T>
+  static T join(T a, T b) { return b > a ? b : a; }
+};
+struct min_of_numbers : min_of {
+  template <class T>
+  static T join(T a, T b) { return b < a ? b : a; }
+};
+template <class Op>
+struct of_numbers {
+  using op = Op;
+};
+template <>
+struct of_numbers<max_of> {
+  using op = max_of_numbers;
+};
+template <>
+struct of_numbers<min_of> {
+  using op = min_of_numbers;
+};
+
 struct any_of {
   template <class T>
   static constexpr T none() { return T(false); }
@@ -72,19 +94,31 @@ using wide = std::conditional_t<std::is_same_v<Op, sum_of> && std::is_same_v<T, 
 
 // 16 partial results of every 16th element, so that it is as fast as memory; then k and k + 8, + 4, + 2, + 1.
 template <class Op, class T>
+T joined_chunk(const T* x, std::int64_t n) {
+  std::array<T, 16> parts;
+  parts.fill(Op::template none<T>());
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (std::size_t k = 0; k < 16; ++k) parts[k] = Op::join(parts[k], x[i + static_cast<std::int64_t>(k)]);
+  for (std::size_t k = 0; i < n; ++i, ++k) parts[k] = Op::join(parts[k], x[i]);
+  for (std::size_t half = 8; half > 0; half /= 2)
+    for (std::size_t k = 0; k < half; ++k) parts[k] = Op::join(parts[k], parts[k + half]);
+  return parts[0];
+}
+
+template <class Op, class T>
 T joined_row(const T* x, std::int64_t n) {
   auto all = Op::template none<wide<Op, T>>();
   for (std::int64_t from = 0; from < n; from += chunk) {
-    const auto end = std::min(n, from + chunk);
-    std::array<T, 16> parts;
-    parts.fill(Op::template none<T>());
-    auto i = from;
-    for (; i + 16 <= end; i += 16)
-      for (std::size_t k = 0; k < 16; ++k) parts[k] = Op::join(parts[k], x[i + static_cast<std::int64_t>(k)]);
-    for (std::size_t k = 0; i < end; ++i, ++k) parts[k] = Op::join(parts[k], x[i]);
-    for (std::size_t half = 8; half > 0; half /= 2)
-      for (std::size_t k = 0; k < half; ++k) parts[k] = Op::join(parts[k], parts[k + half]);
-    all = Op::join(all, static_cast<wide<Op, T>>(parts[0]));
+    const auto length = std::min(chunk, n - from);
+    bool has_nan = true;  // where that makes a difference
+    if constexpr (!std::is_same_v<Op, typename of_numbers<Op>::op> && std::is_floating_point_v<T>) {
+      int nans = 0;
+      for (std::int64_t i = 0; i < length; ++i) nans |= x[from + i] != x[from + i] ? 1 : 0;
+      has_nan = nans != 0;
+    }
+    const T one = has_nan ? joined_chunk<Op>(x + from, length) : joined_chunk<typename of_numbers<Op>::op>(x + from, length);
+    all = Op::join(all, static_cast<wide<Op, T>>(one));
   }
   return static_cast<T>(all);
 }

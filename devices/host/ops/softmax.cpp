@@ -141,16 +141,38 @@ class softmax final : public along_axis {
       numbers_of_block sums;
       std::array<T, width> each;
       if constexpr (Log) {
-        add_up(b, sums, [&](std::int64_t i) { return static_cast<double>(exp_of(y[i])); });
-        for (std::size_t l = 0; l < each.size(); ++l) each[l] = static_cast<T>(std::log(sums[l]));
+        add_up_exponentials(b, y, sums);
+        for (std::size_t l = 0; l < static_cast<std::size_t>(b.lanes); ++l) each[l] = static_cast<T>(std::log(sums[l]));
         for_elements(b, [&](std::int64_t i, std::size_t l) { y[i] -= each[l]; });
       } else {
         exponentiate(b, y);
         add_up(b, sums, [&](std::int64_t i) { return static_cast<double>(y[i]); });
-        for (std::size_t l = 0; l < each.size(); ++l) each[l] = static_cast<T>(1 / sums[l]);
+        for (std::size_t l = 0; l < static_cast<std::size_t>(b.lanes); ++l) each[l] = static_cast<T>(1 / sums[l]);
         for_elements(b, [&](std::int64_t i, std::size_t l) { y[i] *= each[l]; });
       }
     });
+  }
+  // In pieces, so that exponentials go over flat arrays; the sums are those of add_up().
+  template <class T>
+  void add_up_exponentials(const block& b, const T* y, numbers_of_block& sums) const {
+    if (b.next != 1) return add_up(b, sums, [&](std::int64_t i) { return static_cast<double>(exp_of(y[i])); });
+    constexpr std::int64_t piece = 256;
+    std::array<T, piece> some;
+    for (std::int64_t l = 0; l < b.lanes; ++l) {
+      const auto* row = y + b.at + l * b.lane;
+      std::array<double, 8> parts{};
+      for (std::int64_t from = 0; from < n_; from += piece) {
+        const auto length = std::min(piece, n_ - from);
+        for (std::int64_t i = 0; i < length; ++i) some[static_cast<std::size_t>(i)] = exp_of(row[from + i]);
+        std::size_t i = 0;
+        for (; i + 8 <= static_cast<std::size_t>(length); i += 8)
+          for (std::size_t k = 0; k < 8; ++k) parts[k] += static_cast<double>(some[i + k]);
+        for (std::size_t k = 0; i < static_cast<std::size_t>(length); ++i, ++k) parts[k] += static_cast<double>(some[i]);
+      }
+      for (std::size_t half = 4; half > 0; half /= 2)
+        for (std::size_t k = 0; k < half; ++k) parts[k] += parts[k + half];
+      sums[static_cast<std::size_t>(l)] = parts[0];
+    }
   }
   // Rows that lie side by side are one array.
   template <class T>
@@ -181,7 +203,7 @@ class softmax_grad final : public along_axis {
       numbers_of_block sums;
       std::array<T, width> each;
       add_up(b, sums, [&](std::int64_t i) { return Log ? static_cast<double>(dy[i]) : static_cast<double>(dy[i]) * static_cast<double>(y[i]); });
-      for (std::size_t l = 0; l < each.size(); ++l) each[l] = static_cast<T>(sums[l]);
+      for (std::size_t l = 0; l < static_cast<std::size_t>(b.lanes); ++l) each[l] = static_cast<T>(sums[l]);
       for_elements(b, [&](std::int64_t i, std::size_t l) { dx[i] = Log ? dy[i] - exp_of(y[i]) * each[l] : y[i] * (dy[i] - each[l]); });
     });
   }
