@@ -73,10 +73,14 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
     specs.push_back(inputs.back().spec());
   }
   if (auto ok = (*made)->prepare(specs, n.outputs); !ok) return ok;
-  try {
-    for (const auto& s : n.outputs) outputs.push_back(tensor::make(s));
-  } catch (const std::bad_alloc&) {
-    return error(error_code::failed, fmt::format("there is no memory for {}", to_string(n.outputs[outputs.size()])));
+  const auto no_memory = [](const tensor_spec& s) { return error(error_code::failed, fmt::format("there is no memory for {}", to_string(s))); };
+  for (const auto& s : n.outputs) {
+    if (s.size_bytes() > static_cast<std::size_t>(tensor_bytes_max)) return no_memory(s);
+    try {
+      outputs.push_back(tensor::make(s));
+    } catch (const std::bad_alloc&) {
+      return no_memory(s);
+    }
   }
   return (*made)->run(tag_, inputs, outputs);
 }
