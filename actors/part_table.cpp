@@ -6,6 +6,7 @@
 #include "actors/tell.hpp"
 #include "devices/host/host_device.hpp"
 #include "runtime/byte_size.hpp"
+#include "runtime/op_library.hpp"
 #include "runtime/sparse_edges.hpp"
 
 #include <fmt/format.h>
@@ -88,6 +89,7 @@ void part_table::try_to_place(waiting_place w) {
     return node_.send(w.from, part_placed{p.job, p.epoch, fmt::format("{} has no link to the node of {} yet", env.self.name, decoded->tasks[other].name),
                                           p.nodes[other]});
   }
+  if (auto lack = lack_of(*decoded, task, *env.ops, env.self.name); !lack.empty()) return refuse(w.from, p, lack);
   const auto need = memory_of_part(*decoded, task);
   if (auto too_big = exceeds_memory(need, job); !too_big.empty()) return refuse(w.from, p, too_big);
   if (!p.restore_from.empty() && !w.is_loaded) return load(std::move(w), *decoded, task);

@@ -3,6 +3,7 @@
 #include "actors/archive.hpp"
 #include "actors/failing.hpp"
 #include "actors/io_loop.hpp"
+#include "actors/load_library.hpp"
 #include "actors/local_discovery.hpp"
 #include "actors/member.hpp"
 #include "actors/process_supervisor.hpp"
@@ -149,8 +150,13 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   if (!at) return at.error();
   for (const auto& j : options.join)
     if (const auto seed = parse_address(j); !seed) return seed.error();
+  for (const auto* library : options.libraries)
+    if (auto added = add_ops(p->ops, p->kernels, *library); !added) return added.error();
+  for (const auto& file : options.load)
+    if (auto loaded = load_ops(p->ops, p->kernels, file); !loaded) return loaded.error();
   member_environment env;
   env.self = describe_self(options);
+  env.self.libraries = libraries_of(p->ops);
   env.cluster = options.cluster.empty() ? "alone" : options.cluster;
   env.seeds = options.join;
   env.net = &p->net;

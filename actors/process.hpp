@@ -21,6 +21,8 @@ namespace troupe {
 
 class host_device;
 class kernel_table;
+class op_table;
+struct op_library;
 
 struct process_options {
   std::string cluster;  // empty: alone, reachable by nobody
@@ -31,6 +33,8 @@ struct process_options {
   std::string token_file;           // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;   // 0: no limit
+  std::vector<const op_library*> libraries;  // of users' ops, linked into the program; not null
+  std::vector<std::string> load;      // files of such
   // A tool asks the process to leave. On an actor's thread.
   std::function<void()> on_leave_asked;
   // A member of `join` will never have us (token, cluster, version) and nobody else is known. On the I/O thread.
@@ -39,7 +43,7 @@ struct process_options {
 
 class process {
  public:
-  // Errors: usage (bad address, port in use, token file), denied (a token is required beyond loopback).
+  // Errors: usage (bad address, port in use, token file, a library of ops), not_found (such a file), denied (a token is required beyond loopback).
   static result<std::unique_ptr<process>> start(const process_options& options);
   ~process();  // leaves, if leave() was not called
 

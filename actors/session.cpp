@@ -3,6 +3,7 @@
 #include "actors/job.hpp"
 #include "actors/process.hpp"
 #include "actors/tell.hpp"
+#include "runtime/op_library.hpp"
 #include "runtime/placement.hpp"
 
 #include <caf/actor_system.hpp>
@@ -226,13 +227,17 @@ class session_impl final : public session {
 
   result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& o) override {
     const auto view = look();
-    const auto nodes = usable(view);
-    if (!is_alone_ && nodes.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
+    auto there = usable(view);
+    if (!is_alone_ && there.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
+    const auto able = with_libraries(std::move(there), libraries_of(g));
+    const auto& nodes = able.nodes;
+    if (!is_alone_ && nodes.empty()) return error(error_code::usage, fmt::format("no node can take the work: {}", some_of(able.left_out)));
     const bool may_share = o.on_failure != failure_policy::stop;
     if (o.replicas > 1) return error(error_code::usage, fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
     if (o.replicas > 0 && (is_alone_ || o.on_failure != failure_policy::resume))
       return error(error_code::usage, "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
     auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0);
+    if (!roles && !able.left_out.empty()) return error(roles.error().code(), fmt::format("{}; left out: {}", roles.error().text(), some_of(able.left_out)));
     if (!roles) return roles.error();
     auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
     if (!program) return program.error();
@@ -243,6 +248,7 @@ class session_impl final : public session {
     request->on_failure = o.on_failure;
     request->limits = o.limits;
     std::vector<std::string> notes;
+    for (const auto& lack : able.left_out) notes.push_back("gets no work: " + lack);
     if (auto ready = open_checkpoints(o.checkpoints, view.self, *request, notes); !ready) return ready.error();
     return std::unique_ptr<training>(std::make_unique<training_impl>(*process_, std::move(request), std::move(notes)));
   }
@@ -274,6 +280,19 @@ class session_impl final : public session {
   }
 
  private:
+  // Nodes that lack one get no work, but for what gradients alone need, which the nodes themselves look at.
+  static std::vector<planned_library> libraries_of(const graph& g) {
+    std::vector<std::string_view> types;
+    for (const auto& n : g.nodes()) types.push_back(n.type);
+    return troupe::libraries_of(types, g.ops());
+  }
+
+  static std::string some_of(const std::vector<std::string>& lines) {
+    constexpr std::size_t lines_max = 4;
+    const auto shown = std::span(lines).first(std::min(lines.size(), lines_max));
+    return fmt::format("{}{}", fmt::join(shown, "; "), lines.size() > lines_max ? fmt::format("; and {} more", lines.size() - lines_max) : "");
+  }
+
   static training_spec make_spec(const training_options& o, const task_map& where) {
     training_spec spec;
     spec.workers = o.workers;
@@ -350,6 +369,8 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.join = o.join;
   p.token_file = o.token_file;
   p.streams = o.threads;
+  p.libraries = o.libraries;
+  p.load = o.load;
   auto started = process::start(p);
   if (!started) return started.error();
   auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());

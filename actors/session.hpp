@@ -35,6 +35,8 @@
 
 namespace troupe {
 
+struct op_library;
+
 // Members have initializers so that a program may name just those that it sets.
 struct session_options {
   std::string cluster{};            // empty: alone
@@ -42,6 +44,9 @@ struct session_options {
   std::string token_file{};
   std::uint32_t threads = 1;        // host streams of this process
   std::chrono::milliseconds timeout{5000};  // to find the cluster
+  // The user's own ops (runtime/op_library.hpp): linked into this program, or in files; over a cluster nodes need the same ones.
+  std::vector<const op_library*> libraries{};
+  std::vector<std::string> load{};
   std::function<bool()> is_cancelled{};     // asked while open() looks for the cluster; true: it gives up
 };
 

@@ -50,6 +50,7 @@ class kernel_table {
     auto at = rows_.find(op);
     return at != rows_.end() ? &at->second : nullptr;
   }
+  const std::unordered_map<std::string, kernel_row>& rows() const noexcept { return rows_; }
 
  private:
   std::unordered_map<std::string, kernel_row> rows_;

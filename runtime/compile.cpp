@@ -3,6 +3,7 @@
 #include "runtime/clipping.hpp"
 #include "runtime/device_name.hpp"
 #include "devices/host/idx_sampler.hpp"
+#include "runtime/op_library.hpp"
 #include "runtime/passes/passes.hpp"
 
 #include <fmt/format.h>
@@ -120,6 +121,13 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   return p;
 }
 
+std::vector<planned_library> libraries_of(const passes::draft& d, const op_table& ops) {
+  std::vector<std::string_view> types;
+  for (const auto& a : d.actors)
+    for (const auto& op : a.planned.ops) types.push_back(op.type);
+  return troupe::libraries_of(types, ops);
+}
+
 // --- fingerprint
 // ----------------------------------------------------------------------------------------------------------
 
@@ -189,6 +197,7 @@ struct training_program::parts {
   std::string fingerprint;
   std::vector<std::pair<std::string, std::string>> schedule;
   std::uint64_t steps_per_epoch = 0;
+  std::vector<planned_library> libraries;
 };
 
 const training_spec& training_program::spec() const noexcept { return parts_->spec; }
@@ -196,6 +205,7 @@ const std::string& training_program::name() const noexcept { return parts_->opti
 const std::string& training_program::fingerprint() const noexcept { return parts_->fingerprint; }
 const std::vector<std::pair<std::string, std::string>>& training_program::schedule() const noexcept { return parts_->schedule; }
 std::uint64_t training_program::steps_per_epoch() const noexcept { return parts_->steps_per_epoch; }
+const std::vector<planned_library>& training_program::libraries() const noexcept { return parts_->libraries; }
 
 std::vector<std::pair<std::string, tensor_spec>> training_program::variables() const {
   std::vector<std::pair<std::string, tensor_spec>> out;
@@ -220,6 +230,7 @@ result<plan> training_program::place(const task_map& where, const epoch_start& s
   p->update = spec.update;
   p->workers = spec.workers;
   p->shards = spec.shards;
+  p->libraries = parts_->libraries;
   if (auto ok = check(*p); !ok) return std::move(ok.error());
   return p;
 }
@@ -240,9 +251,10 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   auto print = fingerprint_of(*d);
   auto schedule = schedule_of(*d, spec, print);
   const auto epoch = steps_per_epoch_of(*d, spec.workers);
+  auto libraries = libraries_of(*d, g.ops());
   if (options.fuse) *d = passes::fuse(std::move(*d), g.ops());
   return training_program(std::make_shared<const training_program::parts>(
-      training_program::parts{spec, options, std::move(*d), std::move(print), std::move(schedule), epoch}));
+      training_program::parts{spec, options, std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries)}));
 }
 
 result<plan> compile_training(graph& g, value loss, const training_spec& spec, const compile_options& options) {
@@ -258,10 +270,12 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   for (const auto& v : fetches)
     if (!v.is_valid() || v.owner != &g) return usage("a fetched value is not of this graph");
   auto d = passes::lower(passes::simplify(passes::prune(g, fetches)));
+  auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = passes::fuse(std::move(d), g.ops());
   const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
   auto p = finish(std::move(d), here, {}, options);
   if (!p) return p;
+  p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());
   return p;
 }

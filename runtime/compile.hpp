@@ -102,6 +102,8 @@ class training_program {
   const std::vector<std::pair<std::string, std::string>>& schedule() const noexcept;
   // Of its readers: steps that one data epoch takes.
   std::uint64_t steps_per_epoch() const noexcept;
+  // Of users, whose ops stand in it: every node that takes part must have them.
+  const std::vector<planned_library>& libraries() const noexcept;
   result<plan> place(const task_map& where, const epoch_start& start) const;
 
  private:

@@ -44,15 +44,29 @@ void write_member(wire::Member::Builder to, const member_info& m) {
   to.setReason(m.reason.c_str());
   to.setJobs(m.jobs);
   to.setRevision(m.revision);
+  auto libraries = to.initLibraries(static_cast<unsigned>(m.libraries.size()));
+  for (unsigned i = 0; i < libraries.size(); ++i) {
+    libraries[i].setName(m.libraries[i].name);
+    libraries[i].setVersion(m.libraries[i].version);
+    libraries[i].setAbi(m.libraries[i].abi);
+  }
 }
 
 result<member_info> read_member(wire::Member::Reader from) {
   if (from.getKind() > 2 || from.getState() > 3)
     return error(error_code::usage, fmt::format("member {:x}: kind {} or state {} is unknown", from.getId(), from.getKind(), from.getState()));
+  std::vector<library_id> libraries;
+  if (from.getLibraries().size() > libraries_max)
+    return error(error_code::usage, fmt::format("member {:x}: {} libraries are beyond the limit of {}", from.getId(), from.getLibraries().size(), libraries_max));
+  for (auto l : from.getLibraries()) {
+    if (l.getName().size() > library_text_bytes_max || l.getVersion().size() > library_text_bytes_max)
+      return error(error_code::usage, fmt::format("member {:x}: the name or version of a library is beyond the limit of {} bytes", from.getId(), library_text_bytes_max));
+    libraries.push_back({text_of(l.getName()), text_of(l.getVersion()), l.getAbi()});
+  }
   return member_info{node_id{from.getId()}, from.getStartTimeNs(), text_of(from.getName()), text_of(from.getAddress()),
                      text_of(from.getHost()), from.getPid(), static_cast<member_kind>(from.getKind()), text_of(from.getJob()),
                      from.getStreams(), from.getIncarnation(), static_cast<member_state>(from.getState()), text_of(from.getReason()),
-                     from.getJobs(), from.getRevision()};
+                     from.getJobs(), from.getRevision(), std::move(libraries)};
 }
 
 template <class List>

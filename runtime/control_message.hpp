@@ -7,6 +7,7 @@
 #include "runtime/kept_shard.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
+#include "schema/library_id.hpp"
 #include "schema/tensor_spec.hpp"
 
 #include <cstdint>
@@ -35,6 +36,7 @@ struct member_info {
   std::string reason;
   std::uint32_t jobs = 0;      // parts of jobs that it runs
   std::uint32_t revision = 0;  // of its own record
+  std::vector<library_id> libraries{};  // of users' ops, loaded there
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };

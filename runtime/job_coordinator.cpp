@@ -2,6 +2,7 @@
 
 #include "runtime/byte_size.hpp"
 #include "runtime/checkpoint.hpp"
+#include "runtime/op_library.hpp"
 
 #include <fmt/format.h>
 
@@ -400,10 +401,16 @@ void job_coordinator::choose_start() {
 }
 
 // Those that may be given work; who wants to leave only where there is nobody else.
+// Of a library that the job's ops are in; empty: of none.
+std::string job_coordinator::lack_at(const member_info& m) const {
+  return setup_.program ? lack_of(setup_.program->libraries(), m.libraries, m.name) : std::string();
+}
+
 std::vector<member_info> job_coordinator::living_nodes() const {
   std::vector<member_info> all, staying;
   for (const auto& [id, m] : members_) {
     if (const auto at = excluded_.find(id); at != excluded_.end() && at->second > now_) continue;
+    if (!lack_at(m).empty()) continue;
     all.push_back(m);
     if (!leaving_.contains(id)) staying.push_back(m);
   }
@@ -532,8 +539,10 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
 
 void job_coordinator::on_member(const member_info& m) {
   members_.insert_or_assign(m.id, m);
+  const bool is_node = m.kind == member_kind::node && m.state == member_state::alive;
+  if (const auto lack = is_node && is_recoverable() ? lack_at(m) : std::string(); !lack.empty()) return note("gets no work: " + lack);
   if (phase_ == job_phase::waiting) return place_next();
-  if (m.kind == member_kind::node && m.state == member_state::alive) newest_ = m.name;
+  if (is_node) newest_ = m.name;
   spread_if_better();
 }
 

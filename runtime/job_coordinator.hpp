@@ -209,6 +209,7 @@ class job_coordinator {
   void place_next();
   void fail(failure f);
   void end(const std::string& reason);
+  std::string lack_at(const member_info& m) const;
   std::vector<member_info> living_nodes() const;
   std::optional<role_map> better_roles() const;
   void spread_if_better();

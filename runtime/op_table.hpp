@@ -9,10 +9,12 @@
 #include "schema/dtype_set.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
+#include "schema/library_id.hpp"
 #include "schema/tensor_spec.hpp"
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +40,7 @@ struct op_row {
   bool is_forwarding = false;    // output 0 is input 0, the same tensor: nothing is computed or copied
   dtype_set types{};             // that operand 0 may have; empty: said otherwise
   std::uint32_t inputs_max = 0;  // of ops that take any number of operands from `inputs` on; 0: exactly `inputs`
+  std::shared_ptr<const library_id> library{};  // that it comes from, filled in by add_ops(); null: it ships with Troupe
 };
 
 class op_table {

@@ -1,5 +1,7 @@
 #include "runtime/placement.hpp"
 
+#include "runtime/op_library.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -94,6 +96,18 @@ class balancer {
 };
 
 }  // namespace
+
+able_nodes with_libraries(std::vector<member_info> nodes, std::span<const planned_library> needed) {
+  able_nodes out;
+  for (auto& n : nodes) {
+    auto lack = lack_of(needed, n.libraries, n.name);
+    if (lack.empty())
+      out.nodes.push_back(std::move(n));
+    else
+      out.left_out.push_back(std::move(lack));
+  }
+  return out;
+}
 
 std::vector<member_info> nodes_in_order(std::span<const member_info> members) {
   std::vector<member_info> out;

@@ -6,6 +6,7 @@
 // PM-1  Who has a living node keeps it, but for what rebalancing moves.
 // PM-2  Shards are on `ps` nodes while there is one, workers never are while there is another node.
 // PM-3  A replica is never on its shard's node. Where a shard's node is gone and its replica's is not, the replica becomes the shard.
+// PM-4  Who lacks a library of ops that the job uses is no node for it: with_libraries() before all else.
 
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
@@ -46,6 +47,13 @@ training_placement place_roles(const role_map& roles, node_id client, std::span<
 
 // place_roles(first_roles()), without sharing.
 result<training_placement> place_training(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards);
+
+// Those of `nodes` that have every library, and what the others lack, a line each.
+struct able_nodes {
+  std::vector<member_info> nodes;
+  std::vector<std::string> left_out;
+};
+able_nodes with_libraries(std::vector<member_info> nodes, std::span<const planned_library> needed);
 
 // Living members of kind node in the order of their start times.
 std::vector<member_info> nodes_in_order(std::span<const member_info> members);

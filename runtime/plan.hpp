@@ -11,11 +11,13 @@
 // PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step).
 // PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
 // PL-6  Nobody starts behind its last step, and a shard starts at one version, or at one step of each worker.
+// PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
 #include "runtime/optimizer.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
+#include "schema/library_id.hpp"
 #include "schema/tensor_spec.hpp"
 
 #include <cstdint>
@@ -31,6 +33,7 @@ inline constexpr std::uint32_t credits_max = 4096;
 inline constexpr std::size_t plan_actors_max = 1'000'000;
 inline constexpr std::size_t plan_edges_max = 8'000'000;
 inline constexpr std::size_t plan_tasks_max = 65'536;
+inline constexpr std::size_t plan_library_ops_max = 4096;  // of one library
 inline constexpr std::size_t plan_bytes_max = std::size_t{1} << 30;
 inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 40;
 
@@ -178,6 +181,13 @@ struct planned_task {
   friend bool operator==(const planned_task&, const planned_task&) = default;
 };
 
+// A library that the nodes must have, the same build of it, and the ops of the plan that are its.
+struct planned_library {
+  library_id library;
+  std::vector<std::string> ops;
+  friend bool operator==(const planned_library&, const planned_library&) = default;
+};
+
 struct plan {
   std::string name;  // of the job
   std::uint64_t seed = 0;
@@ -187,10 +197,11 @@ struct plan {
   std::vector<planned_task> tasks;
   std::vector<planned_actor> actors;
   std::vector<planned_edge> edges;
+  std::vector<planned_library> libraries{};  // whose ops stand in it; all other ops ship with Troupe
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-// Checks PL-1..PL-5 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
+// Checks PL-1..PL-7 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
 // that has not passed.
 result<void> check(const plan& p);
 

@@ -309,10 +309,30 @@ result<void> check_sizes(const plan& p) {
   return {};
 }
 
+// PL-7.
+result<void> check_libraries(const plan& p) {
+  const auto refuse = [](std::string what) { return error(error_code::usage, what + " (PL-7)"); };
+  if (p.libraries.size() > libraries_max) return refuse(fmt::format("a plan needs at most {} libraries, this one has {}", libraries_max, p.libraries.size()));
+  std::unordered_set<std::string_view> names, ops;
+  for (const auto& [library, types] : p.libraries) {
+    const auto is_text = [](const std::string& s) { return !s.empty() && s.size() <= library_text_bytes_max; };
+    if (!is_text(library.name) || !is_text(library.version))
+      return refuse(fmt::format("the name and the version of a library have 1..{} bytes", library_text_bytes_max));
+    if (!names.insert(library.name).second) return refuse(fmt::format("library '{}' stands twice", library.name));
+    if (types.empty() || types.size() > plan_library_ops_max)
+      return refuse(fmt::format("library '{}' has {} ops, and needs 1..{}", library.name, types.size(), plan_library_ops_max));
+    for (const auto& type : types)
+      if (type.empty() || type.size() > name_bytes_max || !ops.insert(type).second)
+        return refuse(fmt::format("library '{}' names an op twice, or one that another library names, or has no or a long name", library.name));
+  }
+  return {};
+}
+
 }  // namespace
 
 result<void> check(const plan& p) {
   if (auto ok = check_sizes(p); !ok) return ok;
+  if (auto ok = check_libraries(p); !ok) return ok;
   for (const auto& a : p.actors)
     if (auto ok = check_actor(a, p); !ok) return ok;
   for (std::uint32_t i = 0; i < p.edges.size(); ++i)

@@ -52,6 +52,13 @@ class encoder {
       to.setToPort(e.to.port);
       to.setCredits(e.credits);
     });
+    fill(root.initLibraries(size(p_.libraries)), p_.libraries, [&](auto to, const planned_library& l) {
+      to.setName(l.library.name);
+      to.setVersion(l.library.version);
+      to.setAbi(l.library.abi);
+      auto ops = to.initOps(size(l.ops));
+      for (unsigned i = 0; i < ops.size(); ++i) ops.set(i, l.ops[i]);
+    });
     auto files = root.initFiles(size(files_));
     for (const auto& [name, number] : files_) files.set(number - 1, name);
     const auto words = capnp::messageToFlatArray(message);
@@ -196,7 +203,7 @@ class encoder {
 constexpr auto no_edge = std::numeric_limits<std::uint32_t>::max();
 
 // Words that an element of each list takes in the message, at least.
-constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, small_words = 1;
+constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, library_words = 4, small_words = 1;
 
 // Every op has a copy of its file's name, and attributes are inserted in order.
 constexpr std::size_t file_name_max = 1024, attributes_max = 256;
@@ -236,6 +243,9 @@ class decoder {
     for (const auto a : actors) p.actors.push_back(actor(a));
     p.edges.reserve(edges.size());
     for (const auto e : edges) join(p, e);
+    const auto libraries = root.getLibraries();
+    limit("libraries", libraries.size(), libraries_max, library_words);
+    for (const auto l : libraries) p.libraries.push_back(library(l));
     return p;
   }
 
@@ -334,6 +344,13 @@ class decoder {
     o.clip_value = n.getClipValue();
     o.clip_norm = n.getClipNorm();
     return o;
+  }
+  planned_library library(wire::Library::Reader r) {
+    planned_library l{{text(r.getName()), text(r.getVersion()), r.getAbi()}, {}};
+    const auto ops = r.getOps();
+    limit("ops of a library", ops.size(), plan_library_ops_max, small_words);
+    for (const auto op : ops) l.ops.push_back(text(op));
+    return l;
   }
   static learning_rate_schedule schedule(wire::Schedule::Reader r) {
     if (r.getKind() > static_cast<std::uint8_t>(learning_rate_schedule::kind::inverse_square_root))

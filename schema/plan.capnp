@@ -1,6 +1,6 @@
 @0xa6c3f0b1d4e95721;
 # A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
-# PL-1..PL-6, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+# PL-1..PL-7, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
 #
 # Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
 # decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
@@ -25,6 +25,15 @@ struct Plan {
   actors @6 :List(PlannedActor);
   edges @7 :List(PlannedEdge);
   files @8 :List(Text);       # source files that lines refer to
+  libraries @9 :List(Library);  # of users, whose ops stand in the plan
+}
+
+# A node that has not this very build refuses the plan.
+struct Library {
+  name @0 :Text;
+  version @1 :Text;
+  abi @2 :UInt64;
+  ops @3 :List(Text);         # types of ops of the plan that are this library's
 }
 
 struct Task {

@@ -28,7 +28,10 @@ struct Member {
   reason @11 :Text;         # why dead
   jobs @12 :UInt32;         # parts of jobs that it runs now; two clusters that both have some do not merge
   revision @13 :UInt32;     # counts the member's own changes of its record: the higher one is newer
+  libraries @14 :List(MemberLibrary);  # of users' ops, that it has loaded: who lacks one gets no work that needs it
 }
+
+struct MemberLibrary { name @0 :Text; version @1 :Text; abi @2 :UInt64; }
 
 struct Tag {
   step @0 :UInt64;

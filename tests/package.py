@@ -2,12 +2,13 @@
 """Another project finds Troupe as the README says, installed or as a folder: package.py SOURCE BUILD
 
 Installed, its program is the README's own (readme_example.cpp), which must build without one line of CMake beside those of the
-README. As a folder of the project it is only configured, since that would build Troupe anew: none of its warnings may reach the project.
+README, and so must the library of ops in apps/own_op/ by the CMake lines of its page. As a folder of the project it is only configured, since that would build Troupe anew: none of its warnings may reach the project.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,8 @@ import unittest
 SOURCE, BUILD = (os.path.abspath(a) for a in sys.argv[1:3])
 
 
-def lines_of_readme():
-    with open(os.path.join(SOURCE, "README.md")) as f:
+def lines_of_readme(*folder):
+    with open(os.path.join(SOURCE, *folder, "README.md")) as f:
         return re.search(r"```cmake\n(.*?)```", f.read(), re.S).group(1)
 
 
@@ -44,7 +45,8 @@ class package(unittest.TestCase):
 
     def test_installed(self):
         self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
-        self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["onnx_run", "train_classifier", "train_embedding", "train_language_model", "troupe", "troupe-bench", "troupe-node"])
+        self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["onnx_run", "train_classifier", "train_embedding", "train_language_model", "troupe",
+                                                                       "troupe-bench", "troupe-node"])
         self.assertTrue(lines_of_readme().startswith("find_package(troupe"))
         self.write_project(lines_of_readme())
         self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
@@ -52,6 +54,31 @@ class package(unittest.TestCase):
         used = self.run_command("ninja", "-C", self.path("build"), "-t", "deps")
         self.assertIn(self.path("prefix", "include", "troupe", "actors", "session.hpp"), used)
         self.assertNotIn(os.path.join(SOURCE, "actors"), used)
+
+    def test_a_library_of_ops_outside_of_the_tree(self):
+        self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
+        os.makedirs(self.path("ops"))
+        with open(self.path("ops", "CMakeLists.txt"), "w") as f:
+            f.write(lines_of_readme("apps", "own_op"))
+        shutil.copy(os.path.join(SOURCE, "apps", "own_op", "own_ops.cpp"), self.path("ops"))
+        self.run_command("cmake", "-G", "Ninja", "-S", self.path("ops"), "-B", self.path("build"), "-DCMAKE_BUILD_TYPE=Release",
+                         f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
+        self.run_command("cmake", "--build", self.path("build"))
+        library = self.path("build", "libown_ops.so")
+        symbols = self.run_command("nm", "-D", "--defined-only", library)
+        self.assertEqual([s.split()[-1] for s in symbols.splitlines()], ["troupe_op_library"])  # nothing else can meet a node's own
+        program = [os.path.join(BUILD, "bin", "train_own_op"), "--steps", "20", "--batch", "2", "--width", "8", "--json"]
+        hashes = [json.loads(self.run_command(*program, *more).splitlines()[-1])["weights_hash"] for more in ([], ["--load", library])]
+        self.assertEqual(hashes[0], hashes[1])
+        # A node of the installed programs takes it, too.
+        node = subprocess.Popen([self.path("prefix", "bin", "troupe-node"), "--cluster", "package", "--load", library], stdout=subprocess.PIPE,
+                                text=True, env=dict(os.environ, XDG_RUNTIME_DIR=self.folder.name, TMPDIR=self.folder.name))
+        try:
+            self.assertTrue(node.stdout.readline().startswith("listening "))
+        finally:
+            node.terminate()
+            self.assertEqual(node.wait(60), 0)
+            node.stdout.close()
 
     def test_a_folder_of_the_project(self):
         self.write_project(lines_of_readme().replace("find_package(troupe REQUIRED)", f"add_subdirectory({SOURCE} troupe)"))

@@ -33,6 +33,7 @@ std::vector<control_message> samples() {
   m.id = node_id{7};
   m.name = "n7";
   m.address = "127.0.0.1:7000";
+  m.libraries = {{"own_ops", "1.0", 5}};
   return {heartbeat{3}, view_update{{m, m}}, leave{"was asked to"}, credit_batch{{{job_id{1}, 1, 2, 3}}},
           place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}, "/checkpoints", "step-1"}, part_placed{job_id{1}, 3, "no"},
           start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
@@ -65,6 +66,24 @@ BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
   const auto credits = round_trip(credit_batch{{{job_id{1}, 1, 7, 2}, {job_id{1}, 1, 8, 1}}});
   BOOST_TEST(credits.credits.size() == 2u);
   BOOST_TEST(credits.credits[0].edge == 7u);
+}
+
+BOOST_AUTO_TEST_CASE(a_members_libraries_come_back_as_they_were_and_have_limits) {
+  member_info m;
+  m.id = node_id{7};
+  m.libraries = {{"own_ops", "1.0", 0x123456789abcdef0U}, {"others", "0.1-rc2", 1}};
+  BOOST_TEST((round_trip(view_update{{m}}).members.at(0) == m));
+  const auto text = [](const member_info& of) {
+    aligned_bytes bytes(encode(troupe::control_message(view_update{{of}})));
+    const auto decoded = decode_control(bytes.span());
+    return decoded ? std::string("no error") : decoded.error().text();
+  };
+  auto many = m, long_name = m, long_version = m;
+  many.libraries.resize(17, m.libraries[0]);
+  long_name.libraries[0].name.assign(65, 'x');
+  long_version.libraries[1].version.assign(65, '1');
+  BOOST_TEST(text(many).find("17 libraries are beyond the limit of 16") != std::string::npos, text(many));
+  for (const auto& bad : {long_name, long_version}) BOOST_TEST(text(bad).find("beyond the limit of 64 bytes") != std::string::npos, text(bad));
 }
 
 BOOST_AUTO_TEST_CASE(what_a_recovery_needs_comes_back_as_it_was) {

@@ -22,8 +22,11 @@ member_info member(node_id id, member_kind kind = member_kind::node) {
   return m;
 }
 
-training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false, bool has_replicas = false) {
-  static const op_table ops = make_op_table();
+training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false, bool has_replicas = false, const std::string& library = "") {
+  auto ops = make_op_table();
+  auto row = *ops.find("square");
+  if (!library.empty()) row.library = std::make_shared<const library_id>(library, "1.0", 5);
+  ops.add("own", row);
   graph g(ops);
   const auto w = variable(g, {dtype::f32, {2}}, {}, "w");
   const auto b = variable(g, {dtype::f32, {2}}, {}, "b");
@@ -35,7 +38,9 @@ training_program make_program(update_kind update, std::uint32_t workers, bool is
   t.is_recoverable = is_recoverable;
   t.has_cuts = has_cuts;
   t.has_replicas = has_replicas;
-  auto made = compile_program(g, reduce_sum(mul(w, b)), t, {.name = "training"});
+  const value product[] = {mul(w, b)};
+  const auto loss = reduce_sum(library.empty() ? product[0] : g.add("own", product, {}, "own", source_location::current()));
+  auto made = compile_program(g, loss, t, {.name = "training"});
   BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
   return *made;
 }
@@ -47,16 +52,19 @@ struct world {
   std::vector<job_event> told;
   std::size_t claims = 0, manifests = 0, drops = 0;
 
-  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "", std::vector<node_id> replicas = {}) {
+  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "", std::vector<node_id> replicas = {},
+        const std::string& library = "") {
     job_setup setup;
     setup.id = job_id{7};
     setup.name = "training";
     setup.client = client;
-    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(), !replicas.empty());
+    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(), !replicas.empty(), library);
     setup.roles = {{n1, n2}, {n3, n3}, std::move(replicas)};
     setup.on_failure = policy;
     setup.checkpoints.folder = std::move(folder);
-    const std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2), member(n3)};
+    std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2), member(n3)};
+    for (auto& m : members)
+      if (!library.empty()) m.libraries = {{library, "1.0", 5}};
     job.emplace(std::move(setup), members, 1 << 20);
     job->begin(0);
     take();
@@ -295,6 +303,27 @@ BOOST_AUTO_TEST_CASE(a_node_that_comes_while_the_job_is_placed_gets_work_when_it
   w.losses(0, 1);
   BOOST_TEST((w.job->phase() == job_phase::halting));
   BOOST_TEST(w.last(job_event_kind::note).find("n5 has joined") != std::string::npos);
+}
+
+// --- libraries of ops ---
+
+BOOST_AUTO_TEST_CASE(PM_4_a_node_that_lacks_a_library_of_the_job_gets_no_work_and_is_named) {
+  world w(failure_policy::resume, update_kind::sync, "", {}, "own_ops");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 1);
+  w.job->on_member(member(node_id{5}));  // without it
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  BOOST_TEST(w.last(job_event_kind::note) == "gets no work: op 'own' needs library own_ops 1.0, and n5 has no library of that name: start it with troupe-node --load");
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  for (const auto n : w.job->nodes()) BOOST_TEST((n != node_id{5}));
+  w.all_placed({n1, n3, client});
+  w.losses(1, 2);
+  auto able = member(node_id{6});
+  able.libraries = {{"own_ops", "1.0", 5}};
+  w.job->on_member(able);
+  BOOST_TEST((w.job->phase() == job_phase::halting));
 }
 
 // --- replicas ---

@@ -47,6 +47,7 @@ troupe::plan rich_plan() {
   s.client_task = 3;
   auto p = compile_training(g, loss, s, {.name = "rich"});
   BOOST_TEST_REQUIRE(bool(p), (p ? "" : p.error().text()));
+  p->libraries = {{{"own_ops", "1.0", 0x123456789abcdef0U}, {"relu", "add"}}, {{"others", "0.1-rc2", 1}, {"dense"}}};
   return *p;
 }
 
@@ -123,13 +124,14 @@ BOOST_AUTO_TEST_CASE(every_optimizer_and_schedule_comes_back_from_bytes_as_it_wa
 
 // A writer that knew neither: SGD at a constant rate.
 BOOST_AUTO_TEST_CASE(what_older_plans_do_not_say_is_what_they_meant) {
-  const auto p = rich_plan();
+  auto p = rich_plan();
   const auto bytes = encode(p);
   auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
   std::memcpy(words.begin(), bytes.data(), bytes.size());
   capnp::FlatArrayMessageReader reader(words);
   capnp::MallocMessageBuilder older;
   older.setRoot(reader.getRoot<wire::Plan>());
+  older.getRoot<wire::Plan>().disownLibraries();
   std::size_t shards = 0;
   for (auto a : older.getRoot<wire::Plan>().getActors())
     if (a.getKind() == static_cast<std::uint8_t>(actor_kind::shard)) {
@@ -141,6 +143,7 @@ BOOST_AUTO_TEST_CASE(what_older_plans_do_not_say_is_what_they_meant) {
   const auto old_words = capnp::messageToFlatArray(older);
   const auto back = decode_plan(std::as_bytes(std::span(old_words.asBytes().begin(), old_words.asBytes().size())));
   BOOST_TEST_REQUIRE(bool(back), text_of(back));
+  p.libraries.clear();
   BOOST_TEST((*back == p));
 }
 
@@ -226,6 +229,15 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
        "2 inputs and 2 counts of gradients for 2 workers"},
       {[](auto& p) { p.actors[0].shard.optimizer.momentum = std::nan(""); }, "momentum nan"},
       {[](auto& p) { p.actors[0].shard.variable.clear(); }, "its variable is not one"},
+      {[](auto& p) { p.libraries[0].library.name.clear(); }, "have 1..64 bytes (PL-7)"},
+      {[](auto& p) { p.libraries[0].library.version.clear(); }, "have 1..64 bytes (PL-7)"},
+      {[](auto& p) { p.libraries[0].library.version.assign(65, '1'); }, "have 1..64 bytes (PL-7)"},
+      {[](auto& p) { p.libraries[1].library.name = "own_ops"; }, "library 'own_ops' stands twice (PL-7)"},
+      {[](auto& p) { p.libraries[0].ops.clear(); }, "library 'own_ops' has 0 ops, and needs 1..4096 (PL-7)"},
+      {[](auto& p) { p.libraries[0].ops.assign(4097, "x"); }, "library 'own_ops' has 4097 ops"},
+      {[](auto& p) { p.libraries[1].ops = {"relu"}; }, "library 'others' names an op twice, or one that another library names"},
+      {[](auto& p) { p.libraries[0].ops = {""}; }, "library 'own_ops' names an op twice"},
+      {[](auto& p) { p.libraries.resize(17); }, "a plan needs at most 16 libraries, this one has 17 (PL-7)"},
   };
   const auto good = rich_plan();
   BOOST_TEST(text_of(check(good)) == "no error");
@@ -329,8 +341,8 @@ BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_eve
 }
 
 BOOST_AUTO_TEST_CASE(a_list_that_claims_more_than_its_bytes_hold_is_refused_before_memory_is_taken) {
-  // A list of elements of no size costs nothing to claim: here 2^28 tasks, actors, edges or files in a few words.
-  for (const unsigned pointer : {1U, 2U, 3U, 4U}) {
+  // A list of elements of no size costs nothing to claim: here 2^28 tasks, actors, edges, files or libraries in a few words.
+  for (const unsigned pointer : {1U, 2U, 3U, 4U, 5U}) {
     capnp::MallocMessageBuilder message;
     message.initRoot<wire::Plan>().setName("job");
     message.getRoot<capnp::AnyStruct>().getPointerSection()[pointer].initAs<capnp::List<capnp::Void>>(1U << 28U);

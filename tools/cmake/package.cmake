@@ -9,7 +9,7 @@ install(DIRECTORY tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATC
 install(DIRECTORY schema devices runtime actors DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe FILES_MATCHING PATTERN "*.hpp")
 
 install(TARGETS troupe troupe_onnx troupe_actors troupe_runtime troupe_devices troupe_schema troupe_options
-                troupe_loops troupe_caf troupe_dnnl troupe_xxhash EXPORT troupe ARCHIVE)
+                troupe_ops troupe_loops troupe_caf troupe_dnnl troupe_xxhash EXPORT troupe ARCHIVE)
 install(EXPORT troupe NAMESPACE troupe:: FILE troupe-targets.cmake DESTINATION ${package_folder})
 configure_file(tools/cmake/troupe-config.cmake troupe-config.cmake COPYONLY)
 write_basic_package_version_file(troupe-config-version.cmake COMPATIBILITY SameMinorVersion)

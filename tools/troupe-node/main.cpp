@@ -23,13 +23,15 @@ int main(int argc, char** argv) {
   app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully: work that can\n"
              "move (--on-failure resume) does so first, for up to 30 s; a second one ends that.\n"
              "A member named with --join that is not there yet is tried again.\n"
-             "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join).");
+             "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join),\n"
+             "6 no such file (--load).");
   app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
   app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
   app.add_option("--job", options.job, "What this node is for: worker, or ps (parameter shards only)")->check(CLI::IsMember({"worker", "ps"}));
   app.add_option("--threads", options.streams, "Host streams")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--memory", memory, "Bytes that jobs may use here (2GiB); a job that needs more is refused");
+  app.add_option("--load", options.load, "Shared library of ops of your own, which jobs may use here; may be repeated");
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {
