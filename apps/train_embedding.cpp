@@ -32,11 +32,7 @@ static result<void> train(session& s, const text_info& text, const table_options
   auto run = s.train(g, loss, how);
   if (!run) return run.error();
   report.begin({.samples = o.tokens_per_step() * double(o.steps), .steps = o.steps, .unit = "tokens"});
-  while (auto event = (*run)->next(report.refresh())) {
-    if (report.is_interrupted()) (*run)->stop("interrupted");
-    report.show(*event);
-  }
-  return report.outcome();
+  return report.follow(**run);
 }
 
 int main(int argc, char** argv) {

@@ -35,11 +35,7 @@ static result<void> train(session& s, const text_info& text, const model_options
   auto run = s.train(g, loss, o.training(o.steps));
   if (!run) return run.error();
   report.begin({.samples = o.tokens_per_step() * double(o.steps), .steps = o.steps, .unit = "tokens"});
-  while (auto event = (*run)->next(report.refresh())) {
-    if (report.is_interrupted()) (*run)->stop("interrupted");
-    report.show(*event);
-  }
-  return report.outcome();
+  return report.follow(**run);
 }
 
 int main(int argc, char** argv) {

@@ -123,6 +123,14 @@ result<void> training_report::outcome() const {
   return {};
 }
 
+result<void> training_report::follow(training& run) {
+  while (auto event = run.next(refresh())) {
+    if (is_interrupted()) run.stop("interrupted");
+    show(*event);
+  }
+  return outcome();
+}
+
 int training_report::fail(const error& e) {
   bar_.reset();
   say_error(options_.program + ": " + e.text());

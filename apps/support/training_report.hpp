@@ -33,6 +33,8 @@ class training_report {
   bool is_interrupted();  // and will stay so
   void show(const training_event& e);
   result<void> outcome() const;  // of the training
+  // Shows what happens until the training ends, which Ctrl-C brings about; its outcome.
+  result<void> follow(training& run);
 
   // Name and value of every variable, for feeding.
   std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
