@@ -50,7 +50,9 @@ void set_up_kernel_thread() noexcept;
 //   scatter_add, put_last            in the order of the indices
 //   cumulative_sum                   one after the other
 //   softmax_cross_entropy            rows one after the other, in f64
-//   matmul                           by oneDNN, on one thread
+//   standardize, softmax, ...        sums in f64: along rows 8 partial sums of every 8th element, then those pairwise; else one after the other
+//   max_pool2d_grad, avg_pool2d_grad in the order of the windows
+//   matmul, conv2d                   f32 by oneDNN, on one thread; f64 by loops, along K one after the other
 kernel_table make_host_kernels();
 
 }  // namespace troupe
