@@ -249,7 +249,7 @@ class shard_logic final : public port_logic {
         return error(error_code::failed, fmt::format("variable '{}': gradient of worker {}, step {}: it has a row outside of {}", spec_.variable, i, a.step, n));
       rows_.push_back(rows);
     }
-    is_by_rows_ = changes_rows_alone(spec_.optimizer) && !(spec_.forwards && spec_.update == update_kind::sync);
+    is_by_rows_ = changes_rows_alone(spec_) && !(spec_.forwards && spec_.update == update_kind::sync);
     if (is_by_rows_) return {};
     while (unpacked_.size() < rows_.size()) unpacked_.push_back(tensor::make(spec_.spec));
     for (std::size_t i = 0; i < rows_.size(); ++i) {
@@ -315,7 +315,7 @@ class shard_logic final : public port_logic {
   }
 
   void update(update_count count, stepped w) {
-    if (!is_by_rows_) return update_shard(spec_.optimizer, spec_.schedule, count, w, steps_, gradients_, elements());
+    if (!is_by_rows_) return apply_to_shard(spec_, count, w, steps_, gradients_, elements());
     const auto copy = [&](const stepped& t) {
       if (t.out != t.in) std::copy_n(t.in, elements(), t.out);
     };

@@ -72,9 +72,20 @@ result<passes::places> places_of(const training_spec& s) {
   return p;
 }
 
-// The loss, the gradient of every variable that it depends on, and these variables.
+// Which ops up to the loss it depends on.
+std::vector<bool> needed_by(const graph& g, value loss) {
+  std::vector<bool> is_needed(std::size_t{loss.node} + 1);
+  is_needed[loss.node] = true;
+  for (auto i = is_needed.size(); i-- > 0;)
+    if (is_needed[i])
+      for (const auto& in : g.node(static_cast<std::uint32_t>(i)).inputs) is_needed[in.node] = true;
+  return is_needed;
+}
+
+// The loss, the gradient of every variable that it depends on, the samples of moving averages that its steps move, and all these variables.
 result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm) {
-  const auto all = g.variables();
+  auto all = g.variables();
+  std::erase_if(all, [&](const value& v) { return g.node(v.node).average_rate.has_value(); });
   const auto derivatives = gradients(g, loss, all);
   if (g.first_error()) return *g.first_error();
   std::vector<value> roots{loss}, used;
@@ -91,6 +102,13 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
     const auto clipped = clip_by_global_norm(std::span(roots).subspan(1), clip_global_norm, g.node(loss.node).source);
     if (g.first_error()) return *g.first_error();
     std::copy(clipped.begin(), clipped.end(), roots.begin() + 1);
+  }
+  const auto is_needed = needed_by(g, loss);
+  for (const auto& a : g.averages()) {
+    const auto has = [&](const value& v) { return v.node < is_needed.size() && is_needed[v.node]; };
+    if (!has(a.beside) && !has(a.variable)) continue;
+    roots.push_back(a.sample);
+    used.push_back(a.variable);
   }
   roots.insert(roots.end(), used.begin(), used.end());
   return roots;
@@ -157,6 +175,7 @@ std::string fingerprint_of(const passes::draft& d) {
     for (const auto& op : a.planned.ops) describe(out, op);
     if (const auto& s = a.planned.shard; a.planned.kind == actor_kind::shard)
       out += fmt::format("variable {} {} {}:{}", s.variable, to_string(s.spec), static_cast<int>(s.initializer.type), s.initializer.limit);
+    if (const auto& s = a.planned.shard; s.average) out += fmt::format(" average {}", s.average->rate);
     out += "\n";
   }
   return out;

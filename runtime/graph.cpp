@@ -116,6 +116,7 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
 void graph::cut_back(std::size_t nodes) {
   for (auto i = nodes; i < nodes_.size(); ++i) names_.erase(nodes_[i].name);
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(nodes), nodes_.end());
+  std::erase_if(averages_, [&](const average& a) { return std::max({a.variable.node, a.sample.node, a.beside.node}) >= nodes; });
 }
 
 graph::scope::~scope() {
@@ -149,6 +150,11 @@ std::vector<value> graph::variables() {
   for (const auto& n : nodes_)
     if (n.type == "variable") all.push_back(value{this, n.index, 0});
   return all;
+}
+
+void graph::add_average(const average& a, double rate) {
+  nodes_[a.variable.node].average_rate = rate;
+  averages_.push_back(a);
 }
 
 }  // namespace troupe

@@ -53,6 +53,13 @@ struct graph_node {
   std::string device;  // placement wish, possibly partial: "/job:worker/task:0/cpu:0", "/cpu:1", ""
   source_location source;
   std::optional<initializer_spec> initializer;  // of a "variable"
+  std::optional<double> average_rate{};         // of one that is a moving average
+};
+
+// See moving_average() in runtime/ops.hpp.
+struct average {
+  value variable, sample;
+  value beside;  // the steps that compute it move the average
 };
 
 class graph {
@@ -94,6 +101,9 @@ class graph {
   const graph_node& node(std::uint32_t i) const { return nodes_[i]; }
   graph_node& node(std::uint32_t i) { return nodes_[i]; }
   std::vector<value> variables();
+  // `variable` is one of this graph, and no average yet; the others belong to this graph.
+  void add_average(const average& a, double rate);
+  std::span<const average> averages() const noexcept { return averages_; }
 
  protected:
   // Of a graph that computes: the step that it is in.
@@ -110,6 +120,7 @@ class graph {
 
   const op_table& ops_;
   std::vector<graph_node> nodes_;
+  std::vector<average> averages_;
   std::optional<error> error_;
   std::string name_scope_, device_scope_;
   std::unordered_map<std::string, std::uint32_t> names_;  // taken names, with the next suffix to try

@@ -83,7 +83,7 @@ value layer_norm(value x, std::string_view name, double epsilon, source_location
   return layer_norm(x, scale, shift, epsilon, where);
 }
 
-value batch_norm(value x, std::string_view name, double epsilon, source_location where) {
+value batch_norm(value x, std::string_view name, const batch_norm_options& options, source_location where) {
   if (!x.is_valid()) return {};
   if (x.spec().shape.rank() < 2) return refuse(x, "batch_norm", name, "must have channels as its second dimension", where);
   const auto channels = exact(x, 1, "channels");
@@ -92,7 +92,21 @@ value batch_norm(value x, std::string_view name, double epsilon, source_location
   const auto in_scope = g.name_scope(name, where);
   const auto scale = variable_of(g, {*channels}, filled_with(1), "scale", where);
   const auto shift = variable_of(g, {*channels}, zeros(), "shift", where);
-  return batch_norm(x, scale, shift, epsilon, where).y;
+  if (!shift.is_valid()) return {};
+  if (!options.is_training) {
+    // They follow themselves, which leaves them as they are.
+    const auto kept = [&](float initial, std::string_view of) {
+      const auto v = variable_of(g, {*channels}, filled_with(initial), of, where);
+      if (v.is_valid()) g.add_average({v, v, v}, 0);
+      return v;
+    };
+    const auto mean = kept(0, "mean"), variance = kept(1, "variance");
+    return batch_norm(x, scale, shift, mean, variance, options.epsilon, where);
+  }
+  const auto normalized = batch_norm(x, scale, shift, options.epsilon, where);
+  moving_average(normalized.mean, "mean", {.rate = options.rate, .initial = 0, .beside = normalized.y}, where);
+  moving_average(normalized.variance, "variance", {.rate = options.rate, .initial = 1, .beside = normalized.y}, where);
+  return normalized.y;
 }
 
 value embedding(value ids, std::int64_t rows, std::int64_t width, std::string_view name, source_location where) {

@@ -21,10 +21,17 @@ value dense(value x, std::int64_t units, std::string_view name, source_location 
 value conv2d(value x, std::int64_t outputs, std::array<std::int64_t, 2> kernel, std::string_view name, const conv2d_options& options = {},
              source_location where = source_location::current());
 
-// Standardized over the last dimension, or (batch_norm) by channel over the batch at hand; then scaled and shifted by variables, which begin
-// with 1 and 0.
+// Standardized over the last dimension; then scaled and shifted by variables, which begin with 1 and 0.
 value layer_norm(value x, std::string_view name, double epsilon = 1e-5, source_location where = source_location::current());
-value batch_norm(value x, std::string_view name, double epsilon = 1e-5, source_location where = source_location::current());
+
+struct batch_norm_options {
+  bool is_training = true;  // false: with the averages, which stay as they are
+  double rate = 0.1;        // of the averages
+  double epsilon = 1e-5;
+};
+// x [n, c, ..]: standardized by channel over the batch at hand (of each worker), or by the averages of its mean and variance, the variables "mean" and
+// "variance"; then scaled and shifted as layer_norm.
+value batch_norm(value x, std::string_view name, const batch_norm_options& options = {}, source_location where = source_location::current());
 
 // ids (i32 or i64) [..] -> [.., width]: rows of a table, normal with deviation 1 / sqrt(width). Gradients are pushed as rows.
 value embedding(value ids, std::int64_t rows, std::int64_t width, std::string_view name, source_location where = source_location::current());

@@ -25,6 +25,14 @@ namespace troupe {
 // A tensor that the program feeds, one per step. A symbolic first dimension is written as batch_of(bound).
 value input(graph& g, const tensor_spec& spec, std::string_view name, source_location where = source_location::current());
 value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where = source_location::current());
+struct moving_average_options {
+  double rate = 0.1;   // from 0 (it stays) to 1 (the last sample)
+  double initial = 0;  // every element
+  value beside{};      // a training moves the average if its loss depends on this value; without it: on the sample
+};
+// A variable that follows a sample (f32, of exact sizes): v += rate (sample - v) after each step, with the mean of all workers' samples, or
+// (async) with each one's. Elements of a sample that are not finite, as in the mean of an empty batch, leave it as it is. No gradient flows to it, whoever reads it; it is saved and restored as all variables are. An eager's stays as it began.
+value moving_average(value sample, std::string_view name, const moving_average_options& options = {}, source_location where = source_location::current());
 value constant(graph& g, float scalar, std::string_view name = "constant", source_location where = source_location::current());
 value constant(graph& g, double scalar, dtype type, std::string_view name = "constant", source_location where = source_location::current());
 // A copy of its elements, of any type, which the plan carries: at most constant_bytes_max.

@@ -83,6 +83,13 @@ struct initializer_spec {
   friend bool operator==(const initializer_spec&, const initializer_spec&) = default;
 };
 
+// A variable that follows what its workers push: v += rate (sum / samples - v). No optimizer has to do with it.
+struct moving_average_spec {
+  double rate = 0;
+  std::uint32_t samples = 1;
+  friend bool operator==(const moving_average_spec&, const moving_average_spec&) = default;
+};
+
 // An output port of a shard, and which versions it sends. Item number n of the port is the variable
 //   sync:   at version first + n * stride                    (version v = the value after v applied steps)
 //   async:  for a worker: once that worker's gradients of steps < n were applied, whatever others did
@@ -110,6 +117,7 @@ struct shard_spec {
   update_kind update = update_kind::sync;
   optimizer_spec optimizer;
   learning_rate_schedule schedule{};
+  std::optional<moving_average_spec> average{};  // the optimizer's slots are there and stay as they began
   initializer_spec initializer;
   std::uint64_t seed = 0;
   bool pushes_rows = false;           // gradients come as packed rows

@@ -111,6 +111,8 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   }
   if (s.pushes_rows && s.follows && s.update == update_kind::sync) return blame(a, "PL-5", "a synchronous replica takes sums, no rows");
   if (!std::isfinite(s.initializer.limit)) return blame(a, "PL-1", fmt::format("initial limit {} is none", s.initializer.limit));
+  if (s.average && (!(s.average->rate >= 0 && s.average->rate <= 1) || s.average->samples < 1))
+    return blame(a, "PL-1", fmt::format("a moving average of {} samples at rate {} is none", s.average->samples, s.average->rate));
   if (auto ok = check(s.schedule); !ok) return blame(a, "PL-1", ok.error().message());
   return check_readers(a, p);
 }

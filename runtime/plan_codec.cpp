@@ -151,6 +151,10 @@ class encoder {
     put(to.initOptimizerNumbers(), s.optimizer);
     put(to.initSchedule(), s.schedule);
     to.setPushesRows(s.pushes_rows);
+    if (s.average) {
+      to.setAverageRate(s.average->rate);
+      to.setAverageSamples(s.average->samples);
+    }
     to.setInitializer(static_cast<std::uint8_t>(s.initializer.type));
     to.setLimit(s.initializer.limit);
     to.setSeed(s.seed);
@@ -374,6 +378,7 @@ class decoder {
     s.optimizer = optimizer(r);
     s.schedule = schedule(r.getSchedule());
     s.pushes_rows = r.getPushesRows();
+    if (const auto samples = r.getAverageSamples(); samples > 0) s.average = moving_average_spec{r.getAverageRate(), samples};
     const auto initializer = r.getInitializer();
     if (initializer > 3) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
     s.initializer = {static_cast<initializer_spec::kind>(initializer), r.getLimit()};

@@ -50,8 +50,9 @@ update_count count_of(const shard_spec& s, std::uint64_t version) noexcept {
   return {std::max<std::uint64_t>(1, version), s.update == update_kind::sync ? before : before / s.steps.size()};
 }
 
-bool changes_rows_alone(const optimizer_spec& o) noexcept {
-  return o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0;
+bool changes_rows_alone(const shard_spec& s) noexcept {
+  const auto& o = s.optimizer;
+  return !s.average && o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0;
 }
 
 float learning_rate_at(const optimizer_spec& o, const learning_rate_schedule& s, update_count at) noexcept {
@@ -74,6 +75,13 @@ void update_shard(const optimizer_spec& o, const learning_rate_schedule& s, upda
   if (!o.nesterov && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0)
     return sgd_momentum(values.in, values.out, state[0].in, state[0].out, gradients, elements, k.learning_rate, k.momentum);
   sgd_step(values, state[0], g, elements, k);
+}
+
+void apply_to_shard(const shard_spec& s, update_count at, stepped values, std::span<const stepped> state, std::span<const float* const> gradients, std::size_t elements) {
+  if (!s.average) return update_shard(s.optimizer, s.schedule, at, values, state, gradients, elements);
+  for (const auto& slot : state)
+    if (slot.out != slot.in) std::copy_n(slot.in, elements, slot.out);
+  average_step(values, {gradients}, elements, {static_cast<float>(s.average->rate), 1.0F / static_cast<float>(s.average->samples)});
 }
 
 }  // namespace troupe

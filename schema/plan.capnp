@@ -117,6 +117,8 @@ struct Shard {
   optimizerNumbers @23 :OptimizerNumbers;
   schedule @24 :Schedule;
   pushesRows @25 :Bool;
+  averageRate @26 :Float64;
+  averageSamples @27 :UInt32; # 0: it is no moving average
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

@@ -163,4 +163,12 @@ void adagrad_step(stepped w, stepped square_sum, const gradient_sum& g, std::siz
   });
 }
 
+void average_step(stepped w, const gradient_sum& g, std::size_t n, const average_numbers& k) noexcept {
+  for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) {
+    const auto [w_in, w_out] = from(w, first);
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) w_out[i] = w_in[i] + k.rate * (k.scale * gradient[i] - w_in[i]);
+  });
+}
+
 }  // namespace troupe

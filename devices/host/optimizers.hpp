@@ -69,4 +69,10 @@ struct adagrad_numbers {
 };
 void adagrad_step(stepped w, stepped square_sum, const gradient_sum& g, std::size_t n, const adagrad_numbers& k) noexcept;
 
+// w += rate (scale g - w).
+struct average_numbers {
+  float rate = 0, scale = 1;
+};
+void average_step(stepped w, const gradient_sum& g, std::size_t n, const average_numbers& k) noexcept;
+
 }  // namespace troupe

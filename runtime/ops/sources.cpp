@@ -1,9 +1,11 @@
 // Ops without operands: what the program feeds, variables, constants.
 
+#include "runtime/initializers.hpp"
 #include "runtime/ops/op_rows.hpp"
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 namespace troupe {
 namespace ops {
@@ -123,6 +125,26 @@ value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::st
     return {};
   }
   return g.add("variable", {}, ops::attributes_of(spec), name, where, init);
+}
+
+value moving_average(value sample, std::string_view name, const moving_average_options& options, source_location where) {
+  if (!sample.is_valid()) return {};
+  auto& g = *sample.owner;
+  const auto refuse = [&](std::string why) {
+    g.record(error(error_code::usage, fmt::format("moving_average '{}' of {}: {}", name, to_string(sample.spec()), why)).at(where));
+    return value{};
+  };
+  if (!(options.rate >= 0 && options.rate <= 1)) return refuse(fmt::format("its rate is {}, but must be from 0 to 1", options.rate));
+  if (sample.spec().type != dtype::f32 || sample.spec().shape.is_symbolic()) return refuse("a sample is f32 and has exact sizes");
+  const auto beside = options.beside.is_valid() ? options.beside : sample;
+  if (beside.owner != &g) return refuse("the value beside it belongs to another graph");
+  const auto v = variable(g, sample.spec(), filled_with(options.initial), name, where);
+  if (!v.is_valid()) return {};
+  // A mean of nothing, or of what has overflowed, would stay in it for ever.
+  const auto is_finite = less_equal(abs(sample, where), constant(g, std::numeric_limits<float>::max(), "largest", where), where);
+  const auto taken = troupe::where(is_finite, sample, v, where);
+  if (taken.is_valid()) g.add_average({v, taken, beside}, options.rate);
+  return v;
 }
 
 value constant(graph& g, double scalar, dtype type, std::string_view name, source_location where) {

@@ -41,6 +41,7 @@ struct flow_op {
   std::string device;
   source_line source;
   std::optional<initializer_spec> initializer;
+  std::optional<double> average_rate{};
 };
 
 struct flow {
@@ -90,7 +91,7 @@ result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const 
 // One actor per op; inputs and variables become feeds; one fetch with a port per root. Steps are unlimited.
 draft lower(const flow& f);
 // One copy of the flow per worker, one shard per variable, the fetches "loss" and "variables". Roots of the flow: the
-// loss, then the gradient of each variable, then each variable in the same order.
+// loss, then the gradient (of a moving average: the sample) of each variable, then each variable in the same order.
 result<draft> replicate(const flow& f, const training_spec& spec, const places& where);
 // Chains and trees of element-wise ops become one actor with their producer, where nobody else reads what is in
 // between.

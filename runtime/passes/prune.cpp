@@ -28,7 +28,7 @@ flow prune(const graph& g, std::span<const value> roots) {
     if (!is_needed[i]) continue;
     const auto& n = nodes[i];
     number[i] = static_cast<std::uint32_t>(f.ops.size());
-    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer};
+    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate};
     op.inputs.reserve(n.inputs.size());
     for (const auto& in : n.inputs) op.inputs.push_back({number[in.node], in.output});
     f.ops.push_back(std::move(op));

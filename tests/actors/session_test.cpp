@@ -3,33 +3,17 @@
 #include "actors/session.hpp"
 
 #include "devices/host/safetensors.hpp"
-#include "devices/host/synthetic_images.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/image_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
 
-#include <cstdlib>
-#include <filesystem>
 #include <numeric>
 #include <set>
 
 using namespace troupe;
 
 namespace {
-
-struct image_folder {
-  image_folder() {
-    auto pattern = (std::filesystem::temp_directory_path() / "troupe-session-XXXXXX").string();
-    BOOST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-    BOOST_REQUIRE(write_synthetic_images(path, {.train = 200, .test = 20, .seed = 3}));
-  }
-  ~image_folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::string path;
-};
 
 struct outcome {
   std::vector<float> losses;

@@ -643,6 +643,53 @@ BOOST_AUTO_TEST_CASE(clip_global_norm_puts_one_norm_before_the_pushes_of_each_wo
   }
 }
 
+// A training moves the averages of the part of the graph that its loss needs, and no others; nothing descends on them.
+BOOST_AUTO_TEST_CASE(moving_averages_take_samples_from_every_worker) {
+  const auto averages_of = [](const training_spec& spec, const std::function<value(graph&, value)>& model) {
+    compiled c;
+    const auto data = idx_batch(c.g, images(), {.batch = 8});
+    const auto p = compile_training(c.g, softmax_cross_entropy(model(c.g, data.images), data.labels, data.scale), spec, {});
+    BOOST_TEST_REQUIRE(bool(p), error_of(p));
+    const auto again = decode_plan(encode(*p));
+    BOOST_TEST_REQUIRE(bool(again));
+    BOOST_TEST((*again == *p));
+    std::map<std::string, std::pair<double, std::uint32_t>> all;
+    for (const auto& a : p->actors)
+      if (a.kind == actor_kind::shard && a.shard.average) all[a.shard.variable] = {a.shard.average->rate, a.shard.average->samples};
+    return all;
+  };
+  using averages = std::map<std::string, std::pair<double, std::uint32_t>>;
+  const auto two_heads = [](graph&, value x) {
+    const auto trunk = batch_norm(dense(x, 6, "d"), "n", {.rate = 0.25});
+    (void)batch_norm(dense(trunk, 4, "e"), "not_needed");
+    return dense(trunk, 10, "o");
+  };
+  BOOST_TEST((averages_of(spread(2, 2), two_heads) == averages{{"n/mean", {0.25, 2}}, {"n/variance", {0.25, 2}}}));
+  auto async = spread(2, 2);
+  async.update = update_kind::async;
+  async.observe_every = 0;
+  BOOST_TEST((averages_of(async, two_heads) == averages{{"n/mean", {0.25, 1}}, {"n/variance", {0.25, 1}}}));
+  const auto as_they_are = [](graph&, value x) { return dense(batch_norm(dense(x, 6, "d"), "n", {.is_training = false}), 10, "o"); };
+  BOOST_TEST((averages_of(embedded(1, 1), as_they_are) == averages{{"n/mean", {0, 1}}, {"n/variance", {0, 1}}}));
+  // One that the loss itself reads, and whose sample it does not need.
+  const auto is_read = [](graph&, value x) {
+    const auto y = dense(x, 10, "o");
+    return sub(y, moving_average(reduce_mean(y, {0}), "center"));
+  };
+  BOOST_TEST((averages_of(embedded(1, 1), is_read) == averages{{"center", {0.1, 1}}}));
+
+  compiled c;
+  const auto p = compile_training(c.g, classifier(c.g), embedded(1, 1), {});
+  for (const auto& wrong : {moving_average_spec{1.5, 1}, moving_average_spec{std::nan(""), 1}, moving_average_spec{0.5, 0}}) {
+    auto q = *p;
+    for (auto& a : q.actors)
+      if (a.kind == actor_kind::shard) a.shard.average = wrong;
+    const auto ok = check(q);
+    BOOST_TEST(!bool(ok));
+    BOOST_TEST(ok.error().text().find("moving average of") != std::string::npos);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(variables_that_are_handed_over_come_with_every_slot) {
   const std::pair<optimizer_spec, std::size_t> cases[] = {{{}, 2}, {adam({}), 3}, {rmsprop({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 4}};
   for (const auto& [optimizer, ports] : cases) {

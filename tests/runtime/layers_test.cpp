@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(layers_make_variables_in_a_scope_of_their_own_and_keep_a_bo
   BOOST_TEST(to_string(embedding(ids, 10, 4, "e").spec()) == "f32[32?, 3, 4]");
   BOOST_TEST(!f.g.first_error().has_value(), (f.g.first_error() ? f.g.first_error()->text() : ""));
   BOOST_TEST(f.variables(f.g) == (names{"d/weights f32[6, 4]", "d/bias f32[4]", "n/scale f32[6]", "n/shift f32[6]", "c/weights f32[5, 1, 2, 2]", "c/bias f32[5]",
-                                        "b/scale f32[1]", "b/shift f32[1]", "a/projection/weights f32[2, 6]", "a/projection/bias f32[6]",
+                                        "b/scale f32[1]", "b/shift f32[1]", "b/mean f32[1]", "b/variance f32[1]", "a/projection/weights f32[2, 6]", "a/projection/bias f32[6]",
                                         "a/output/weights f32[2, 2]", "a/output/bias f32[2]", "e/table f32[10, 4]"}),
              each);
 }
@@ -170,6 +170,46 @@ BOOST_AUTO_TEST_CASE(normalisations_have_mean_0_and_variance_1_and_their_variabl
   const auto trained = batch_norm(x, one, none);
   const auto known = f.numbers(batch_norm(x, one, none, trained.mean, trained.variance));
   for (std::size_t i = 0; i < known.size(); ++i) BOOST_TEST(std::abs(known[i] - by_channel[i]) < 1e-5F);
+}
+
+BOOST_AUTO_TEST_CASE(batch_norm_outside_of_training_computes_with_its_averages) {
+  fixture f;
+  const auto x = f.of(counting(24), {2, 3, 4});
+  // They begin with mean 0 and variance 1.
+  const auto y = f.numbers(batch_norm(x, "b", {.is_training = false, .epsilon = 0}));
+  BOOST_TEST(y == counting(24), each);
+  fixture g;
+  const auto images = input(g.g, {dtype::f32, {2, 3, 4}}, "x");
+  batch_norm(images, "b");
+  const names all{"b/scale f32[3]", "b/shift f32[3]", "b/mean f32[3]", "b/variance f32[3]"};
+  BOOST_TEST(g.variables(g.g) == all, each);
+  fixture h;
+  batch_norm(input(h.g, {dtype::f32, {2, 3, 4}}, "x"), "b", {.is_training = false});
+  BOOST_TEST(h.variables(h.g) == all, each);
+}
+
+BOOST_AUTO_TEST_CASE(moving_averages_that_cannot_be_are_errors_with_the_users_line) {
+  using build = std::function<void(graph&)>;
+  const auto sample = [](graph& g) { return input(g, {dtype::f32, {3}}, "x"); };
+  const std::pair<build, const char*> cases[] = {
+      {[&](graph& g) { moving_average(sample(g), "a", {.rate = 1.5}); }, "moving_average 'a' of f32[3]: its rate is 1.5, but must be from 0 to 1"},
+      {[&](graph& g) { moving_average(sample(g), "a", {.rate = std::nan("")}); }, "its rate is nan"},
+      {[&](graph& g) { moving_average(cast(sample(g), dtype::f64), "a"); }, "f32 and has exact sizes"},
+      {[&](graph& g) { moving_average(input(g, {dtype::f32, *shape::from(std::array{batch_of(4)})}, "x"), "a"); }, "exact sizes"},
+      {[&](graph& g) { moving_average(sample(g), "a", {.initial = std::nan("")}); }, "not a finite number"},
+      {[&](graph& g) {
+         graph other(g.ops());
+         moving_average(sample(g), "a", {.beside = sample(other)});
+       },
+       "another graph"},
+  };
+  for (const auto& [make, text] : cases) {
+    fixture f;
+    make(f.g);
+    BOOST_TEST_REQUIRE(bool(f.g.first_error()));
+    BOOST_TEST(f.g.first_error()->text().find(text) != std::string::npos, f.g.first_error()->text());
+    BOOST_TEST(f.g.first_error()->text().find("layers_test.cpp:") != std::string::npos, f.g.first_error()->text());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(initializers_fill_with_what_they_say) {
