@@ -22,7 +22,8 @@ namespace troupe {
 
 // --- sources -----------------------------------------------------------------------------------------------------------
 
-// A tensor that the program feeds, one per step. A symbolic first dimension is written as batch_of(bound).
+// A tensor that the program feeds, one per step. A symbolic first dimension is written as
+// {dtype::f32, batch_of(bound, {sizes of a sample})}.
 value input(graph& g, const tensor_spec& spec, std::string_view name, source_location where = source_location::current());
 value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where = source_location::current());
 struct moving_average_options {
@@ -38,6 +39,9 @@ value constant(graph& g, double scalar, dtype type, std::string_view name = "con
 // A copy of its elements, of any type, which the plan carries: at most constant_bytes_max.
 value constant(graph& g, const tensor& values, std::string_view name = "constant", source_location where = source_location::current());
 inline constexpr std::size_t constant_bytes_max = (std::size_t{1} << 29) - 1;  // what Cap'n Proto takes as one piece
+// The gradients of scalar `loss` in `with_respect_to`, as values of the graph (invalid: the loss does not depend on it, or by no way that
+// has a gradient).
+std::vector<value> gradients(graph& g, value loss, std::span<const value> with_respect_to);
 // x, through which no gradient flows.
 value stop_gradient(value x, source_location where = source_location::current());
 
@@ -102,7 +106,8 @@ value logical_xor(value a, value b, source_location where = source_location::cur
 value logical_not(value x, source_location where = source_location::current());
 // a where the condition (bool) holds, else b: of any one element type.
 value where(value condition, value a, value b, source_location line = source_location::current());
-// Between any two element types. To whole numbers: the fraction is cut off, what does not fit becomes the nearest that does, NaN 0.
+// Between any two element types. To whole numbers: fractions are cut off, what does not fit becomes the nearest that does, and NaN 0; whole numbers
+// keep their low bits.
 value cast(value x, dtype to, source_location where = source_location::current());
 
 // --- products ----------------------------------------------------------------------------------------------------------
@@ -163,7 +168,8 @@ value log_softmax(value x, std::int64_t axis = -1, source_location where = sourc
 // --- random numbers ----------------------------------------------------------------------------------------------------
 
 // A number is a function of (seed, name of the op, step, position in the whole batch) alone, the same on every device and for
-// every number of workers that a batch is cut for. uniform: in [low, high).
+// every number of workers that a batch is cut for. uniform: in [low, high). Of a given shape every worker draws the same; those like a
+// tensor whose first dimension is a batch are the worker's part of the whole batch's.
 value random_uniform(graph& g, const tensor_spec& spec, double low = 0, double high = 1, std::uint64_t seed = 1, source_location where = source_location::current());
 value random_normal(graph& g, const tensor_spec& spec, double mean = 0, double deviation = 1, std::uint64_t seed = 1, source_location where = source_location::current());
 // With the shape and type of x, which may have a bound.
@@ -272,6 +278,13 @@ struct idx_batch_values {
 };
 // Reads step after step, epoch after epoch; the last batch of an epoch is smaller (possibly empty for a part).
 idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where = source_location::current());
+// Which samples a step takes, for data that the graph has itself: gather(constant(g, data), ids). Order and parts as idx_batch's.
+struct index_batch_values {
+  value ids;    // i64 [batch?], in 0 .. samples - 1
+  value scale;  // f32 []
+};
+index_batch_values index_batch(graph& g, std::int64_t samples, const idx_batch_options& options, source_location where = source_location::current());
+std::uint64_t steps_per_epoch(std::int64_t samples, const idx_batch_options& options);
 struct text_batch_options {
   std::int64_t batch = 32;    // pieces of text per step of one worker
   std::int64_t context = 128; // bytes of each

@@ -1,5 +1,5 @@
 // idx_batch: the reader of an image dataset as an op of the graph. It has no operands; what it reads in a step follows
-// from the step alone (devices/host/idx_sampler.hpp).
+// from the step alone (devices/host/idx_sampler.hpp). index_batch: the numbers of these samples, without a dataset.
 
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/ops/op_rows.hpp"
@@ -15,23 +15,26 @@ constexpr std::int64_t batch_max = 1 << 24;
 constexpr std::int64_t parts_max = 65536;
 constexpr std::int64_t pixels_max = 1 << 30;
 
-result<void> check_limits(const attributes& attrs) {
-  struct limit {
-    std::string_view name;
-    std::int64_t least, most;
-  };
-  const std::array<limit, 7> limits{{{"samples", 1, samples_max},
-                                     {"rows", 1, pixels_max},
-                                     {"columns", 1, pixels_max},
-                                     {"classes", 1, 1 << 30},
-                                     {"batch", 1, batch_max},
-                                     {"parts", 1, parts_max},
-                                     {"part", 0, attrs.integer("parts") - 1}}};
+struct limit {
+  std::string_view name;
+  std::int64_t least, most;
+};
+
+result<void> check_limits(const attributes& attrs, std::initializer_list<limit> limits) {
   for (const auto& [name, least, most] : limits) {
     const auto n = attrs.integer(name, -1);
     if (n < least || n > most)
       return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
   }
+  return {};
+}
+
+result<void> check_schedule(const attributes& attrs) {
+  return check_limits(attrs, {{"samples", 1, samples_max}, {"batch", 1, batch_max}, {"parts", 1, parts_max}, {"part", 0, attrs.integer("parts") - 1}});
+}
+
+result<void> check_images(const attributes& attrs) {
+  if (auto ok = check_limits(attrs, {{"rows", 1, pixels_max}, {"columns", 1, pixels_max}, {"classes", 1, 1 << 30}}); !ok) return ok;
   if (attrs.integer("rows") > pixels_max / attrs.integer("columns"))
     return error(error_code::usage,
                  fmt::format("images of {} x {} are too large", attrs.integer("rows"), attrs.integer("columns")));
@@ -43,11 +46,20 @@ idx_schedule schedule_of(const attributes& attrs) {
   return {.samples = number("samples"), .batch = number("batch"), .parts = number("parts"), .part = number("part")};
 }
 
+// Every global batch may be the smaller last one, so that at compile time only the bound is known.
+dim samples_of(const attributes& attrs, const tag* at) {
+  return at == nullptr ? batch_of(attrs.integer("batch")) : dim{static_cast<std::int64_t>(schedule_of(attrs).range(at->step).count), 0};
+}
+
+result<specs> index_shapes(const attributes& attrs, std::span<const tensor_spec>, const tag* at) {
+  if (auto ok = check_schedule(attrs); !ok) return std::move(ok.error());
+  return specs{tensor_spec{dtype::i64, *shape::from(std::array{samples_of(attrs, at)})}, scalar(dtype::f32)};
+}
+
 result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, const tag* at) {
-  if (auto ok = check_limits(attrs); !ok) return std::move(ok.error());
-  // Every global batch may be the smaller last one, so that at compile time only the bound is known.
-  const auto rows = at == nullptr ? batch_of(attrs.integer("batch"))
-                                  : dim{static_cast<std::int64_t>(schedule_of(attrs).range(at->step).count), 0};
+  if (auto ok = check_schedule(attrs); !ok) return std::move(ok.error());
+  if (auto ok = check_images(attrs); !ok) return std::move(ok.error());
+  const auto rows = samples_of(attrs, at);
   const std::array<dim, 2> images{rows, dim{attrs.integer("rows") * attrs.integer("columns"), 0}};
   return specs{tensor_spec{dtype::f32, *shape::from(images)},
                tensor_spec{dtype::i32, *shape::from(std::span(images).first(1))}, scalar(dtype::f32)};
@@ -56,7 +68,8 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, cons
 }  // namespace
 
 void add_idx_batch(op_table& t) {
-  t.add("idx_batch", {.inputs = 0, .shapes = shapes, .gradient = {}, .is_source = true});
+  t.add("idx_batch", {.inputs = 0, .shapes = shapes, .is_source = true});
+  t.add("index_batch", {.inputs = 0, .shapes = index_shapes, .is_source = true});
 }
 
 }  // namespace ops
@@ -79,9 +92,24 @@ idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_optio
   return {images, value{&g, images.node, 1}, value{&g, images.node, 2}};
 }
 
-std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options) {
-  if (data.samples < 1 || options.batch < 1 || options.parts < 1) return 0;
-  return idx_schedule{.samples = static_cast<std::uint64_t>(data.samples),
+index_batch_values index_batch(graph& g, std::int64_t samples, const idx_batch_options& options, source_location where) {
+  const attributes attrs{{"samples", samples},
+                         {"batch", options.batch},
+                         {"seed", static_cast<std::int64_t>(options.seed)},
+                         {"shuffle", std::int64_t{options.shuffle}},
+                         {"part", options.part},
+                         {"parts", options.parts},
+                         {"global_scale", std::int64_t{options.global_scale}}};
+  const auto ids = g.add("index_batch", {}, attrs, "index_batch", where);
+  if (!ids.is_valid()) return {};
+  return {ids, value{&g, ids.node, 1}};
+}
+
+std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options) { return steps_per_epoch(data.samples, options); }
+
+std::uint64_t steps_per_epoch(std::int64_t samples, const idx_batch_options& options) {
+  if (samples < 1 || options.batch < 1 || options.parts < 1) return 0;
+  return idx_schedule{.samples = static_cast<std::uint64_t>(samples),
                       .batch = static_cast<std::uint64_t>(options.batch),
                       .parts = static_cast<std::uint64_t>(options.parts)}
       .steps_per_epoch();
