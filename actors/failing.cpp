@@ -6,6 +6,7 @@
 #include <caf/message.hpp>
 #include <caf/sec.hpp>
 
+#include <new>
 #include <utility>
 
 namespace troupe {
@@ -13,6 +14,8 @@ namespace troupe {
 caf::error reason_of(caf::scheduled_actor*, std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    return failure_reason("this process has no memory left for it: smaller batches, fewer credits, or more nodes need less");
   } catch (const std::exception& e) {
     return failure_reason(e.what());
   } catch (...) {

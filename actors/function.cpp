@@ -27,6 +27,13 @@ result<std::vector<tensor>> function::operator()(std::span<const tensor> operand
   return values;
 }
 
+std::vector<value> function::operator()(std::span<const value> operands, source_location where) const {
+  if (operands.size() == operands_) return body_(operands);
+  for (const auto& v : operands)
+    if (v.is_valid()) v.owner->record(error(error_code::usage, fmt::format("function '{}' takes {} operands, not {}", options_.name, operands_, operands.size())).at(where));
+  return {};
+}
+
 result<function::compiled> function::trace(std::span<const tensor> operands, const source_location& where) const {
   graph g(session_.ops());
   std::vector<value> inputs;

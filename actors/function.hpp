@@ -43,8 +43,8 @@ class function {
   result<std::vector<tensor>> operator()(std::initializer_list<tensor> operands, source_location where = source_location::current()) {
     return (*this)(std::span(operands.begin(), operands.size()), where);
   }
-  // Adds its ops to the graph of the operands.
-  std::vector<value> operator()(std::span<const value> operands) const { return body_(operands); }
+  // Adds its ops to the graph of the operands; another number of them than the lambda takes is an error of that graph.
+  std::vector<value> operator()(std::span<const value> operands, source_location where = source_location::current()) const;
 
   // Graphs that were made, one for each combination of shapes and types.
   std::size_t traces() const noexcept { return graphs_.size(); }

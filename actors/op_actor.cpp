@@ -38,8 +38,10 @@ class op_logic final : public port_logic {
         return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here", op.name, op.type)), op);
       auto made = kernels->make(op.attrs, *part_->device);
       if (!made) return at_line(made.error(), op);
+      if (*made == nullptr) return at_line(error(error_code::failed, fmt::format("op '{}' of type '{}': its kernel is none", op.name, op.type)), op);
       steps.push_back({std::move(*made), op.operands, (*types)[steps.size()]});
       is_source_ = is_source_ || row->is_source;
+      is_users_ = is_users_ || row->library != nullptr;
       is_constant_ = self_plan().ops.size() == 1 && row->is_constant;
     }
     if (steps.size() == 1) {
@@ -132,7 +134,7 @@ class op_logic final : public port_logic {
       inputs_[i] = std::move(head.value);
     }
     if (mark_ != 0) t.mark = std::exchange(mark_, 0);
-    if (auto ran = run(t); !ran) return fail(std::move(ran.error()).while_doing(fmt::format("{} in step {}", record_.name, t.step)));
+    if (auto ran = run(t); !ran) return fail(at_line(std::move(ran.error()), self_plan().ops.front()));
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
       emit(port, t, std::move(outputs_[port]));
     }
@@ -168,8 +170,17 @@ class op_logic final : public port_logic {
       if (auto prepared = prepare(t); !prepared) return prepared;
     for (std::size_t port = 0; port < outputs_.size(); ++port) outputs_[port] = pools_[port].take(output_specs_[port]);
     auto ran = kernel_->run(t, inputs_, outputs_);
+    if (is_users_ && ran) ran = check_made();
     if (is_constant_) constants_ = outputs_;
     return ran;
+  }
+
+  // Of a kernel that does not ship with Troupe: consumers take what its rule said.
+  result<void> check_made() const {
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      if (!outputs_[i] || outputs_[i].spec() != output_specs_[i])
+        return error(error_code::failed, fmt::format("its kernel made {} as output {}, which is {}", outputs_[i] ? to_string(outputs_[i].spec()) : "nothing", i, to_string(output_specs_[i])));
+    return {};
   }
 
   // Exact output shapes for these inputs, by the same rules that gave the bounds at compile time.
@@ -195,6 +206,7 @@ class op_logic final : public port_logic {
   std::unique_ptr<kernel> kernel_;
   bool is_forwarding_ = false;
   bool is_source_ = false;
+  bool is_users_ = false;  // one of its ops is of a library
   bool is_constant_ = false;
   bool is_prepared_ = false;
   std::uint32_t mark_ = 0;  // for the next firing

@@ -236,6 +236,7 @@ class session_impl final : public session {
     if (o.replicas > 1) return error(error_code::usage, fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
     if (o.replicas > 0 && (is_alone_ || o.on_failure != failure_policy::resume))
       return error(error_code::usage, "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
+    if (auto ok = check(make_spec(o, {})); !ok) return ok.error();
     auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0);
     if (!roles && !able.left_out.empty()) return error(roles.error().code(), fmt::format("{}; left out: {}", roles.error().text(), some_of(able.left_out)));
     if (!roles) return roles.error();

@@ -51,6 +51,9 @@ struct session_options {
 };
 
 struct training_options {
+  // Each computes the graph on its own part of a batch. sync: their gradients are added up, and so are the losses that are told. So a loss
+  // is a sum over samples times a scale of the whole batch (readers give it: idx_batch().scale is 1 / its samples); a mean over a worker's own part
+  // would count `workers` times. async: each applies its own; readers then give the scale of the part.
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;

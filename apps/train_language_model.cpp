@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
     app.add_option("--heads", o.heads, "Heads of attention, which divide the width")->check(CLI::Range(1, 1 << 16))->capture_default_str();
     app.add_option("--dropout", o.dropout, "Probability of leaving a feature out of what a block adds")->check(CLI::Range(0.0, 0.99))->capture_default_str();
   });
+  if (o.width % o.heads != 0) o.usage_error(fmt::format("--heads {} does not divide --width {}", o.heads, o.width));
   training_report report(o);
   auto text = open_text(o.text);
   if (!text) return report.fail(text.error());

@@ -8,6 +8,7 @@ namespace troupe {
 
 tensor tensor::make(const tensor_spec& spec, std::size_t bound_bytes) {
   expects(spec.size_bytes() <= bound_bytes, "T-2: a tensor fits its buffer");
+  if (bound_bytes > bytes_max) throw std::bad_alloc();
   void* memory = ::operator new(sizeof(block) + bound_bytes, std::align_val_t{alignment_bytes});
   auto* b = new (memory) block;
   b->capacity_bytes = bound_bytes;

@@ -12,6 +12,7 @@
 // T-2  size_bytes() <= capacity_bytes().
 // T-3  reshape() only while is_unique().
 
+#include "schema/error.hpp"
 #include "schema/tensor_spec.hpp"
 
 #include <atomic>
@@ -25,17 +26,20 @@ namespace troupe {
 class tensor {
  public:
   static constexpr std::size_t alignment_bytes = 64;
+  static constexpr std::size_t bytes_max = std::size_t{1} << 40;  // nobody has more for one
 
   tensor() noexcept = default;  // "nothing here"
-  // Uninitialised memory for `spec`, which must not be symbolic. Throws std::bad_alloc.
+  // Uninitialised memory for `spec`, which must not be symbolic. Throws std::bad_alloc, for more than bytes_max always.
   static tensor make(const tensor_spec& spec) { return make(spec, spec.size_bytes()); }
   // Memory for up to `bound_bytes`, to be reshaped within that.
   static tensor make(const tensor_spec& spec, std::size_t bound_bytes);
-  // A copy of `values`, for tests, feeds and constants. T must be the type that `type` names.
+  // A copy of `values`, for tests, feeds and constants: as many as the shape has elements. T must be the type that `type` names.
   template <class T>
   static tensor of(dtype type, const troupe::shape& s, std::span<const T> values) {
+    expects(sizeof(T) == size_of(type), "the elements have the size that their type has");
+    expects(static_cast<std::int64_t>(values.size()) == s.elements(), "there are as many numbers as the shape has elements");
     tensor t = make(tensor_spec{type, s});
-    for (std::size_t i = 0; i < values.size() && i < static_cast<std::size_t>(t.elements()); ++i) t.data<T>()[i] = values[i];
+    for (std::size_t i = 0; i < values.size(); ++i) t.data<T>()[i] = values[i];
     return t;
   }
   static tensor of(std::initializer_list<float> values, const troupe::shape& s) {

@@ -11,8 +11,9 @@ value number(value like, double n, const source_location& where) { return consta
 
 // Records an error where the bound is none.
 bool is_bound(value x, std::string_view what, double most, const source_location& where) {
-  if (most > 0 && std::isfinite(most)) return true;
-  x.owner->record(error(error_code::usage, fmt::format("{}: the bound {} is not a finite number above 0", what, most)).at(where));
+  const bool is_f32 = x.spec().type != dtype::f64;
+  if (most > 0 && std::isfinite(most) && (!is_f32 || (std::isfinite(static_cast<float>(most)) && static_cast<float>(most) > 0))) return true;
+  x.owner->record(error(error_code::usage, fmt::format("{}: the bound {} is not a finite number above 0{}", what, most, is_f32 ? " in f32" : "")).at(where));
   return false;
 }
 

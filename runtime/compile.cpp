@@ -32,7 +32,7 @@ result<void> check_options(const compile_options& options) {
 // --- training
 // ------------------------------------------------------------------------------------------------------------
 
-result<void> check_numbers(const training_spec& s) {
+result<void> check_all_numbers(const training_spec& s) {
   if (s.workers < 1 || s.workers > workers_max)
     return usage(fmt::format("{} workers: use 1..{}", s.workers, workers_max));
   if (s.shards < 1 || s.shards > workers_max) return usage(fmt::format("{} shards: use 1..{}", s.shards, workers_max));
@@ -42,7 +42,7 @@ result<void> check_numbers(const training_spec& s) {
   if (s.update == update_kind::sync && s.observe_every > 0 && s.steps % s.observe_every != 0)
     return usage(fmt::format("observing every {} of {} steps would miss the last version: use a divisor of the steps",
                              s.observe_every, s.steps));
-  if (!(s.clip_global_norm >= 0) || !std::isfinite(s.clip_global_norm))
+  if (!(s.clip_global_norm >= 0) || !std::isfinite(static_cast<float>(s.clip_global_norm)))
     return usage(fmt::format("clip global norm {} is not a finite number from 0", s.clip_global_norm));
   if (auto ok = check(s.optimizer); !ok) return ok;
   return check(s.schedule);
@@ -96,7 +96,7 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
   }
   if (used.empty()) {
     const auto& n = g.node(loss.node);
-    return usage(fmt::format("loss '{}' depends on no variable, so there is nothing to train", n.name)).at(n.source);
+    return usage(fmt::format("loss '{}' depends on no variable by a way that has a gradient, so there is nothing to train", n.name)).at(n.source);
   }
   if (clip_global_norm > 0) {
     const auto clipped = clip_by_global_norm(std::span(roots).subspan(1), clip_global_norm, g.node(loss.node).source);
@@ -201,7 +201,7 @@ std::vector<std::pair<std::string, std::string>> schedule_of(const passes::draft
 std::uint64_t steps_per_epoch_of(const passes::draft& d, std::uint32_t workers) {
   for (const auto& a : d.actors)
     for (const auto& op : a.planned.ops)
-      if (op.type == "idx_batch")
+      if (op.type == "idx_batch" || op.type == "index_batch")
         return idx_schedule{static_cast<std::uint64_t>(op.attrs.integer("samples")), static_cast<std::uint64_t>(op.attrs.integer("batch", 1)), workers, 0}
             .steps_per_epoch();
   return 0;
@@ -254,10 +254,12 @@ result<plan> training_program::place(const task_map& where, const epoch_start& s
   return p;
 }
 
+result<void> check(const training_spec& s) { return check_all_numbers(s); }
+
 result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options) {
   if (g.first_error()) return *g.first_error();
   if (auto ok = check_options(options); !ok) return std::move(ok.error());
-  if (auto ok = check_numbers(spec); !ok) return std::move(ok.error());
+  if (auto ok = check(spec); !ok) return std::move(ok.error());
   const auto where = places_of(spec);
   if (!where) return where.error();
   const auto roots = training_roots(g, loss, spec.clip_global_norm);
@@ -287,7 +289,7 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   if (auto ok = check_options(options); !ok) return std::move(ok.error());
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   for (const auto& v : fetches)
-    if (!v.is_valid() || v.owner != &g) return usage("a fetched value is not of this graph");
+    if (!g.has(v)) return usage("a fetched value is not of this graph");
   auto d = passes::lower(passes::simplify(passes::prune(g, fetches)));
   auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = passes::fuse(std::move(d), g.ops());

@@ -110,6 +110,8 @@ class training_program {
   std::shared_ptr<const parts> parts_;
 };
 
+// What is wrong with its numbers, before anything is made of them.
+result<void> check(const training_spec& s);
 result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options);
 
 // The plan that trains `loss` of `g` (which holds one worker's graph; idx_batch ops get part i of `workers`).
@@ -121,8 +123,5 @@ result<plan> compile_training(graph& g, value loss, const training_spec& spec, c
 // A plan of one task whose feeds and fetches are held by the program: feed "x" per input op, one fetch with a
 // port per fetched value. Variables become feeds of the same name. An unfed input or an empty fetch list is an error.
 result<plan> compile_steps(graph& g, std::span<const value> fetches, const compile_options& options);
-
-// The gradients of scalar `loss` in `with_respect_to`, as graph (invalid value: does not depend on it).
-std::vector<value> gradients(graph& g, value loss, std::span<const value> with_respect_to);
 
 }  // namespace troupe

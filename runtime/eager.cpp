@@ -9,6 +9,17 @@
 #include <utility>
 
 namespace troupe {
+namespace {
+
+result<tensor> room_for(const tensor_spec& s) {
+  try {
+    return tensor::make(s);
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, fmt::format("there is no memory for {}", to_string(s)));
+  }
+}
+
+}  // namespace
 
 eager::eager(const op_table& ops, const kernel_table& kernels, host_device& device, std::uint64_t seed)
     : graph(ops), kernels_(kernels), device_(device), seed_(seed) {}
@@ -26,7 +37,7 @@ value eager::value_of(tensor t, std::string_view name, source_location where) {
 }
 
 result<tensor> eager::read(value v) const {
-  if (!v.is_valid()) return first_error() ? *first_error() : error(error_code::usage, "there is no such value");
+  if (!v.is_valid()) return first_error() ? *first_error() : error(error_code::usage, "the value is invalid: no gradient flows there, or nobody has made it");
   if (v.owner != this || v.node >= tensors_.size() || v.output >= tensors_[v.node].size())
     return error(error_code::usage, "the value is not one of this eager, or its tape has ended");
   return tensors_[v.node][v.output];
@@ -51,7 +62,9 @@ result<void> eager::on_added(const graph_node& n) {
     if (!given_) return error(error_code::usage, "an input has no value here: use value_of()");
     outputs.push_back(given_);
   } else if (n.type == "variable") {
-    outputs.push_back(initial(n));
+    auto t = initial(n);
+    if (!t) return std::move(t.error());
+    outputs.push_back(std::move(*t));
   } else if (row->is_forwarding) {
     outputs.push_back(tensors_[n.inputs[0].node][n.inputs[0].output]);
   } else if (auto ok = compute(n, outputs); !ok) {
@@ -66,6 +79,7 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
   if (kernels == nullptr) return error(error_code::usage, "there is no kernel for this op");
   auto made = kernels->make(n.attrs, device_);
   if (!made) return std::move(made.error());
+  if (*made == nullptr) return error(error_code::failed, "its kernel is none");
   std::vector<tensor> inputs;
   std::vector<tensor_spec> specs;
   for (const auto& in : n.inputs) {
@@ -73,22 +87,31 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
     specs.push_back(inputs.back().spec());
   }
   if (auto ok = (*made)->prepare(specs, n.outputs); !ok) return ok;
-  const auto no_memory = [](const tensor_spec& s) { return error(error_code::failed, fmt::format("there is no memory for {}", to_string(s))); };
   for (const auto& s : n.outputs) {
-    if (s.size_bytes() > static_cast<std::size_t>(tensor_bytes_max)) return no_memory(s);
-    try {
-      outputs.push_back(tensor::make(s));
-    } catch (const std::bad_alloc&) {
-      return no_memory(s);
-    }
+    auto t = room_for(s);
+    if (!t) return std::move(t.error());
+    outputs.push_back(std::move(*t));
   }
-  return (*made)->run(tag_, inputs, outputs);
+  if (auto ok = (*made)->run(tag_, inputs, outputs); !ok) return ok;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (!outputs[i] || outputs[i].spec() != n.outputs[i])
+      return error(error_code::failed, fmt::format("its kernel made {} as output {}, which is {}", outputs[i] ? to_string(outputs[i].spec()) : "nothing", i, to_string(n.outputs[i])));
+  return {};
 }
 
-tensor eager::initial(const graph_node& n) const {
-  auto t = tensor::make(n.outputs[0]);
+void eager::set_variable(std::string name, tensor t) { variables_.insert_or_assign(std::move(name), std::move(t)); }
+
+result<tensor> eager::initial(const graph_node& n) const {
+  if (const auto set = variables_.find(n.name); set != variables_.end()) {
+    if (!set->second || set->second.spec() != n.outputs[0])
+      return error(error_code::usage, fmt::format("the variable is {}, and was set to {}", to_string(n.outputs[0]), set->second ? to_string(set->second.spec()) : "nothing"));
+    return set->second;
+  }
+  auto made = room_for(n.outputs[0]);
+  if (!made) return made;
+  auto& t = *made;
   initialize({t.data<float>(), static_cast<std::size_t>(t.elements())}, n.initializer.value_or(initializer_spec{}), seed_, n.name);
-  return t;
+  return made;
 }
 
 }  // namespace troupe

@@ -2,15 +2,16 @@
 // Values that are computed at once: the functions that add ops to a graph (runtime/ops.hpp) run them here as they are called.
 //
 //   auto e = s.eager();                       // of a session; or eager(ops, kernels, device)
-//   const auto x = e->value_of(pixels);
-//   const auto y = relu(matmul(x, e->value_of(weights)));
+//   const auto x = e->value_of(pixels), w = e->value_of(weights);
+//   const auto y = relu(matmul(x, w));
 //   const auto dw = gradients(*e, reduce_sum(y), std::array{w});
 //   const result<tensor> t = e->read(y);
 //
 // An eager is a graph that keeps a tensor for each of its values, so whatever builds a graph, layers and gradients too, computes here
 // what a step of that graph would: the same kernels, without fusion, bit for bit.
 //
-// Ownership: tensors live as long as the eager, or the tape in which they were made. Read a tensor to keep it.
+// Ownership: tensors live as long as the eager, or the tape in which they were made. Read a tensor to keep it: the values of a tape that has
+// ended must not be used any more; where one is, it is an error, or a later op's value.
 // Threading: one thread.
 // Errors: as in a graph, a call that cannot be done returns an invalid value; first_error() says why, with the user's line; take_error()
 // goes on after it.
@@ -23,7 +24,10 @@
 #include "runtime/graph.hpp"
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +45,9 @@ class eager final : public graph {
   // What a value is. An error: the first that was recorded, or a value that is not of here.
   result<tensor> read(value v) const;
 
+  // What variables of this name (f32; with their scopes: "dense_1/weights") that are made from now on begin with, instead of their initial
+  // values: those of a training, for example, so that layers compute with them.
+  void set_variable(std::string name, tensor t);
   // What readers and random ops take for the step that they are in; 0 at first.
   void set_step(std::uint64_t step) noexcept { tag_.step = step; }
   // The first error, which is forgotten.
@@ -63,13 +70,14 @@ class eager final : public graph {
   const tag* now() const noexcept override { return &tag_; }
   result<void> on_added(const graph_node& n) override;
   result<void> compute(const graph_node& n, std::vector<tensor>& outputs);
-  tensor initial(const graph_node& n) const;
+  result<tensor> initial(const graph_node& n) const;
   void end_tape(std::size_t begin);
 
   const kernel_table& kernels_;
   host_device& device_;
   std::uint64_t seed_;
   tag tag_{};
+  std::map<std::string, tensor, std::less<>> variables_;  // by name, of set_variable()
   tensor given_;                             // of value_of(), for the input that is just being added
   std::vector<std::vector<tensor>> tensors_;  // by node and output
 };

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <new>
 
 namespace troupe {
 namespace {
@@ -19,6 +21,18 @@ bool is_name(std::string_view name) noexcept {
   return !name.empty() && std::all_of(name.begin(), name.end(), is_name_character);
 }
 
+// What a rule or kernel throws, of a user's own op above all, is an error like any other.
+template <class F>
+auto guarded(F&& f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, "there is no memory for it");
+  } catch (const std::exception& e) {
+    return error(error_code::failed, e.what());
+  }
+}
+
 error bad_name(std::string_view name) {
   return error(error_code::usage,
                fmt::format("name '{}': use letters, digits, '_', '-', '.' and '/', and at least one of them", name));
@@ -28,7 +42,11 @@ error bad_name(std::string_view name) {
 
 const tensor_spec& value::spec() const {
   expects(is_valid(), "only a valid value has a spec");
-  return owner->node(node).outputs[output];
+  const auto nodes = owner->nodes();
+  if (node < nodes.size() && output < nodes[node].outputs.size()) return nodes[node].outputs[output];
+  owner->record(error(error_code::usage, "a value is used that its graph does not have: its tape has ended, or the graph has never made it"));
+  static const tensor_spec nothing;
+  return nothing;
 }
 
 graph::graph(const op_table& ops) : ops_(ops) {}
@@ -66,8 +84,7 @@ result<void> graph::check_operands(std::string_view type, std::span<const value>
     const auto& v = inputs[i];
     if (v.owner == nullptr)
       return error(error_code::usage, fmt::format("operand {} of {} is not a value of any graph", i, type));
-    if (v.owner != this)
-      return error(error_code::usage, fmt::format("operand {} of {} belongs to another graph", i, type));
+    if (v.owner != this) return error(error_code::usage, fmt::format("operand {} of {} belongs to another graph", i, type));
     if (v.node >= nodes_.size() || v.output >= nodes_[v.node].outputs.size())
       return error(error_code::usage, fmt::format("operand {} of {} names an output that no op has", i, type));
   }
@@ -85,12 +102,20 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
   const bool lacks_operand = std::any_of(inputs.begin(), inputs.end(), [](const value& v) { return !v.is_valid(); });
   if (lacks_operand && error_) return {};  // a consequence of the error that is known already
   if (!is_name(name)) return refuse(bad_name(name));
-  if (auto ok = check_operands(type, inputs, *row); !ok) return refuse(std::move(ok.error()));
+  if (auto ok = check_operands(type, inputs, *row); !ok) {
+    // Whoever compiles one of the graphs is to hear of it.
+    for (const auto& v : inputs)
+      if (v.is_valid() && v.owner != this) v.owner->record(error(ok.error()).at(where));
+    return refuse(std::move(ok.error()));
+  }
 
   std::vector<tensor_spec> specs;
   specs.reserve(inputs.size());
   for (const auto& v : inputs) specs.push_back(v.spec());
-  auto outputs = row->shapes(attrs, specs, now());
+  auto outputs = guarded([&] { return row->shapes(attrs, specs, now()); });
+  if (outputs && outputs->empty()) outputs = error(error_code::usage, "its shape rule says of no output what it is");
+  if (outputs && !specs.empty() && !row->types.is_empty() && !row->types.has(specs[0].type))
+    outputs = error(error_code::usage, fmt::format("operand 0 is {}, but must be {}", to_string(specs[0]), to_string(row->types)));
   if (!outputs) {
     const auto full = name_scope_.empty() ? std::string(name) : fmt::format("{}/{}", name_scope_, name);
     return refuse(std::move(outputs.error().while_doing(full == type ? type : fmt::format("{} '{}'", type, full))));
@@ -105,8 +130,11 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
                               .device = device_scope_,
                               .source = where,
                               .initializer = std::move(initializer)});
-  if (auto ok = on_added(nodes_.back()); !ok) {
-    auto e = std::move(ok.error().while_doing(fmt::format("{} '{}'", nodes_.back().type, nodes_.back().name)));
+  if (auto ok = guarded([&] { return on_added(nodes_.back()); }); !ok) {
+    // What is wrong with numbers begins with the op's type already.
+    const auto& n = nodes_.back();
+    auto e = std::move(ok.error());
+    if (!e.message().starts_with(n.type + ":")) e.while_doing(fmt::format("{} '{}'", n.type, n.name));
     cut_back(index);
     return refuse(std::move(e));
   }
@@ -114,7 +142,15 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
 }
 
 void graph::cut_back(std::size_t nodes) {
-  for (auto i = nodes; i < nodes_.size(); ++i) names_.erase(nodes_[i].name);
+  for (auto i = nodes; i < nodes_.size(); ++i) {
+    const auto& name = nodes_[i].name;
+    names_.erase(name);
+    // "relu_2" is free again, so the next one is to have it.
+    const auto end = name.rfind('_');
+    std::uint32_t suffix = 0;
+    if (end == std::string::npos || std::from_chars(name.data() + end + 1, name.data() + name.size(), suffix).ptr != name.data() + name.size()) continue;
+    if (const auto base = names_.find(name.substr(0, end)); base != names_.end()) base->second = std::max<std::uint32_t>(1, std::min(base->second, suffix));
+  }
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(nodes), nodes_.end());
   std::erase_if(averages_, [&](const average& a) { return std::max({a.variable.node, a.sample.node, a.beside.node}) >= nodes; });
 }

@@ -94,6 +94,9 @@ class graph {
   // The name that an op added now with this one would get.
   std::string name_for(std::string_view base) const;
 
+  // Whether it is a value of this graph.
+  bool has(const value& v) const noexcept { return v.owner == this && v.node < nodes_.size() && v.output < nodes_[v.node].outputs.size(); }
+
   void record(error e);  // keeps the first
   const std::optional<error>& first_error() const noexcept { return error_; }
   const op_table& ops() const noexcept { return ops_; }
@@ -128,6 +131,14 @@ class graph {
 
 // The symbolic first dimension of fed batches.
 inline constexpr dim batch_of(std::int64_t bound) { return dim{bound, 1}; }
+// The shape of a batch: {dtype::f32, batch_of(128, {28, 28})}.
+inline shape batch_of(std::int64_t bound, std::initializer_list<std::int64_t> sizes) {
+  std::vector<dim> dims{batch_of(bound)};
+  for (const auto n : sizes) dims.push_back({n, 0});
+  const auto s = shape::from(dims);
+  expects(s.has_value(), "a batch has at most 8 dimensions, none of them negative, and a product");
+  return *s;
+}
 
 }  // namespace troupe
 

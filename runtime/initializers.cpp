@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-initializer_spec glorot_uniform(std::int64_t in, std::int64_t out) { return uniform(std::sqrt(6.0 / static_cast<double>(in + out))); }
+initializer_spec glorot_uniform(std::int64_t in, std::int64_t out) { return uniform(std::sqrt(6.0 / (static_cast<double>(in) + static_cast<double>(out)))); }
 initializer_spec he_normal(std::int64_t in) { return normal(std::sqrt(2.0 / static_cast<double>(in))); }
 
 void initialize(std::span<float> out, const initializer_spec& spec, std::uint64_t seed, std::string_view variable) {

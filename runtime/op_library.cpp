@@ -37,6 +37,7 @@ result<void> check_rows(const op_table& ops, const kernel_table& kernels, const 
     if (kernels.find(type) != nullptr || type == hand_over_op) return refuse(fmt::format("op '{}' is taken: it ships with Troupe", type));
     if (!row.shapes) return refuse(fmt::format("op '{}' has no shape rule", type));
     const auto* kernel = new_kernels.find(type);
+    if (row.is_forwarding && row.inputs == 0) return refuse(fmt::format("op '{}' forwards its operand 0, and has none", type));
     if (!row.is_forwarding && (kernel == nullptr || !kernel->make)) return refuse(fmt::format("op '{}' has no kernel", type));
   }
   for (const auto& [type, row] : new_kernels.rows())

@@ -10,6 +10,11 @@
 // As a shared library it is loaded by nodes (`troupe-node --load`) and programs (session_options::load); what is linked into a program
 // goes there by its address (session_options::libraries). apps/own_op/ is an example, with a page that shows the build outside of this tree.
 //
+// A source (is_source, no operands) that reads has the attributes "part" (0) and "parts" (1), and says so by having them: in a training each
+// worker's copy gets its own number and how many there are, and "global_scale": whether gradients are added up (1) or applied one by one (0). What it
+// reads follows from part, parts and the tag's step alone, so that steps can be made again. An op with an attribute "rows" gets "part" as well.
+// One program may link several libraries: the macro is for one; others are objects, static const op_library other{.name = .., ..}, given by address.
+//
 // A plan names each library whose ops it uses; a node that has not the same name, version and ABI refuses it, and gets no such work.
 // So equal versions must mean equal results: whoever changes what an op computes changes the version.
 //

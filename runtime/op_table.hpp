@@ -32,13 +32,13 @@ using gradient_rule = std::function<std::vector<value>(graph& g, const graph_nod
 
 struct op_row {
   std::uint32_t inputs = 0;
-  shape_rule shapes;
-  gradient_rule gradient;        // empty: not differentiable
+  shape_rule shapes{};
+  gradient_rule gradient{};      // empty: not differentiable
   bool is_elementwise = false;   // operands are broadcast to output 0, the only one: can be fused behind its producers
   bool is_source = false;        // fires without inputs
   bool is_constant = false;      // a source that gives the same in every step: an actor computes it once
   bool is_forwarding = false;    // output 0 is input 0, the same tensor: nothing is computed or copied
-  dtype_set types{};             // that operand 0 may have; empty: said otherwise
+  dtype_set types{};             // that operand 0 may have, which graph::add() sees to; empty: the shape rule does
   std::uint32_t inputs_max = 0;  // of ops that take any number of operands from `inputs` on; 0: exactly `inputs`
   std::shared_ptr<const library_id> library{};  // that it comes from, filled in by add_ops(); null: it ships with Troupe
 };

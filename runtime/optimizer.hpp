@@ -3,7 +3,8 @@
 //
 //   s.train(g, loss, {.optimizer = adamw({.learning_rate = 1e-3}), .schedule = cosine({.steps = 10'000, .warmup = 500}), .steps = 10'000});
 //
-// Names, formulas and defaults are those of torch.optim. An optimizer keeps tensors of the variable's shape beside each variable, its
+// Names, formulas and defaults of the functions below are those of torch.optim; an optimizer_spec that nothing was said of is SGD with 0.05 and
+// momentum 0.9. An optimizer keeps tensors of the variable's shape beside each variable, its
 // slots; they are saved in checkpoints under their names, and handed over with the variable.
 //
 // The update of a variable is a pure function of its values, its slots, the gradient and a count (runtime/shard_update.hpp), so that steps that

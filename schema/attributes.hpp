@@ -49,7 +49,12 @@ class attributes {
 
   // The value, or `otherwise` where the name is missing or holds another type.
   std::int64_t integer(std::string_view name, std::int64_t otherwise = 0) const { return get(name, otherwise); }
-  double real(std::string_view name, double otherwise = 0) const { return get(name, otherwise); }
+  // A whole number counts, too.
+  double real(std::string_view name, double otherwise = 0) const {
+    const auto* v = find(name);
+    const auto* whole = v != nullptr ? std::get_if<std::int64_t>(v) : nullptr;
+    return whole != nullptr ? static_cast<double>(*whole) : get(name, otherwise);
+  }
   std::string text(std::string_view name, std::string otherwise = {}) const { return get(name, std::move(otherwise)); }
   std::vector<std::int64_t> integers(std::string_view name, std::vector<std::int64_t> otherwise = {}) const {
     return get(name, std::move(otherwise));

@@ -14,6 +14,9 @@ namespace troupe {
 
 namespace {
 
+// Of unsigned numbers, of which CLI11 takes -1 as the largest.
+const CLI::Validator not_negative([](const std::string& text) { return text.starts_with('-') ? "cannot be negative" : ""; }, "UINT");
+
 // "500": steps; "20s": time.
 void set_checkpoints(training_flags& f, const std::string& every) {
   auto& c = f.checkpoints;
@@ -56,7 +59,12 @@ struct optimizer_flags {
   double clip_norm = 0;
 };
 
-void set_optimizer(training_flags& o, learning_rate_schedule& schedule, const optimizer_flags& f, bool has_decay, bool has_minimum) {
+// Which flags were given.
+struct schedule_flags {
+  bool has_decay = false, has_decay_every = false, has_minimum = false;
+};
+
+void set_optimizer(training_flags& o, learning_rate_schedule& schedule, const optimizer_flags& f, const schedule_flags& given) {
   const auto usage_error = [&](const std::string& text) { o.usage_error(text); };
   o.optimizer = default_optimizer(f.optimizer);
   if (f.momentum && f.optimizer != "sgd" && f.optimizer != "rmsprop") usage_error("--momentum goes with --optimizer sgd and rmsprop");
@@ -70,12 +78,18 @@ void set_optimizer(training_flags& o, learning_rate_schedule& schedule, const op
     if (f.schedule == name) schedule.type = kind;
   using enum learning_rate_schedule::kind;
   const bool decays = schedule.type == step_decay || schedule.type == exponential;
-  if (has_decay && !decays) usage_error("--decay and --decay-every go with --schedule step and exponential");
+  if ((given.has_decay || given.has_decay_every) && !decays) usage_error("--decay and --decay-every go with --schedule step and exponential");
+  if (schedule.type == step_decay && !given.has_decay_every) usage_error("--schedule step needs --decay-every STEPS");
   if (!decays) schedule.decay = 1;  // as if it had never been there: a run that goes on must find the same numbers
-  if (has_minimum && schedule.type != cosine && schedule.type != linear) usage_error("--minimum goes with --schedule cosine and linear");
+  if (given.has_minimum && schedule.type != cosine && schedule.type != linear) usage_error("--minimum goes with --schedule cosine and linear");
 }
 
 }  // namespace
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code none;
+  return !a.empty() && !b.empty() && (std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none) || std::filesystem::equivalent(a, b, none));
+}
 
 void training_flags::usage_error(const std::string& text) const {
   fmt::print(stderr, "{}: {}\n", program, text);
@@ -110,11 +124,11 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--schedule", f.schedule, "Of the learning rate over the steps: constant, step, exponential, cosine, linear (to the end of the training) or "
                                            "inverse-square-root (of the warm-up)")
       ->check(CLI::IsMember({"constant", "step", "exponential", "cosine", "linear", "inverse-square-root"}))->capture_default_str();
-  app.add_option("--warmup", schedule_.warmup, "Steps in which the learning rate rises to its full value")->capture_default_str();
+  app.add_option("--warmup", schedule_.warmup, "Steps in which the learning rate rises to its full value")->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 48))->capture_default_str();
   app.add_option("--decay", schedule_.decay, "Factor of --schedule step (every --decay-every steps) and exponential (every step)")->capture_default_str();
-  app.add_option("--decay-every", schedule_.every, "Steps between two decays of --schedule step")->capture_default_str();
+  app.add_option("--decay-every", schedule_.every, "Steps between two decays, for --schedule step")->capture_default_str();
   app.add_option("--minimum", schedule_.minimum, "Factor at the end of --schedule cosine and linear")->capture_default_str();
-  app.add_option("--seed", seed, "Of initial weights and the order of samples")->capture_default_str();
+  app.add_option("--seed", seed, "Of initial weights and the order of samples")->check(not_negative)->capture_default_str();
   app.add_option("--threads", threads, "Host streams of this process")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--credits", credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--losses", losses, "Write step,loss lines to this file");
@@ -141,7 +155,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   } catch (const CLI::ParseError& e) {
     usage_error(fmt::format("{} (see --help)", e.what()));
   }
-  set_optimizer(*this, schedule_, f, app.count("--decay") + app.count("--decay-every") > 0, app.count("--minimum") > 0);
+  set_optimizer(*this, schedule_, f, {app.count("--decay") > 0, app.count("--decay-every") > 0, app.count("--minimum") > 0});
   if (auto ok = check(schedule_over(schedule_steps_max)); !ok) usage_error("--schedule: " + ok.error().message());
   update = update_name == "sync" ? update_kind::sync : update_kind::async;
   fuse = fuse_name == "on";
@@ -151,6 +165,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (app.count("--checkpoint") > 0 && checkpoints.folder.empty()) usage_error("--checkpoint: the name of the folder is empty");
   if (app.count("--checkpoint-every") > 0 && every.empty()) usage_error("--checkpoint-every: give a number of steps from 1, or a time (20s)");
   if (app.count("--checkpoint-keep") > 0 && checkpoints.folder.empty()) usage_error("--checkpoint-keep needs --checkpoint DIR");
+  if (!losses.empty() && is_same_file(losses, save)) usage_error("--losses and --save name the same file");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
   if (app.count("--cluster") > 0 && cluster.empty()) usage_error("--cluster: the name of the cluster is empty");

@@ -15,6 +15,9 @@ class App;
 
 namespace troupe {
 
+// Whether both name one file, which need not exist; an empty name is none.
+bool is_same_file(const std::string& a, const std::string& b);
+
 struct training_flags {
   std::string program;  // stands in front of what it says
   std::string cluster;  // empty: in this process

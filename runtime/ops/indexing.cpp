@@ -86,6 +86,7 @@ result<specs> one_hot_shapes(const attributes& attrs, std::span<const tensor_spe
   const auto depth = attrs.integer("depth", -1), type = attrs.integer("type", -1);
   if (depth < 1) return misfit(in, {"indices"}, fmt::format("depth is {}, but must be at least 1", depth));
   if (type < 0 || type >= dtype_count) return misfit(in, {"indices"}, fmt::format("there is no element type {}", type));
+  if (!numbers.has(dtype(type))) return misfit(in, {"indices"}, fmt::format("the result must be {}", to_string(numbers)));
   if (in[0].shape.rank() == shape::rank_max) return misfit(in, {"indices"}, "the result has too many dimensions");
   std::array<dim, shape::rank_max> dims{};
   const auto rank = in[0].shape.rank();

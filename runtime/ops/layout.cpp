@@ -58,6 +58,8 @@ gradients reshape_gradient(graph&, const graph_node& n, std::span<const value> d
   const auto& x = n.inputs[0].spec().shape;
   integers dims;
   for (std::size_t i = 0; i < x.rank(); ++i) dims.push_back(x[i].symbol != 0 ? 0 : x.size(i));
+  // A 0 there would mean something else. Of nothing all gradients are alike.
+  if (!x.is_symbolic() && x.elements() == 0) return {broadcast_like(number(n.inputs[0], 0, n.source), n.inputs[0], n.source)};
   return {append("reshape", {dy[0]}, attributes{{"dims", std::move(dims)}}, n.source)};
 }
 
@@ -149,6 +151,7 @@ result<specs> pad_shapes(const attributes& attrs, std::span<const tensor_spec> i
   const auto before = attrs.integers("before"), after = attrs.integers("after");
   if (before.size() != x.rank() || after.size() != x.rank())
     return misfit(in, {"x"}, fmt::format("{} before and {} after must have a number for each dimension", text_of(before), text_of(after)));
+  if (!is_number_of(in[0].type, attrs.real("value"))) return misfit(in, {"x"}, fmt::format("{} has no number {} to pad with", to_string(in[0].type), attrs.real("value")));
   std::array<dim, shape::rank_max> dims{};
   for (std::size_t i = 0; i < x.rank(); ++i) {
     const bool is_none = before[i] == 0 && after[i] == 0;
@@ -309,8 +312,9 @@ value slice(value x, std::vector<range> ranges, source_location where) {
     const auto last = r.end == std::numeric_limits<std::int64_t>::max() ? (r.step < 0 ? -1 : n) : moved(r.end);
     step[i] = r.step;
     if (r.step > 0) size[i] = last > first ? (last - first - 1) / r.step + 1 : 0;
-    if (r.step < 0 && r.step != std::numeric_limits<std::int64_t>::min()) size[i] = first > last ? (first - last - 1) / -r.step + 1 : 0;
+    if (r.step < 0) size[i] = first > last ? (last + 1 - first) / r.step + 1 : 0;
     begin[i] = size[i] > 0 ? first : 0;
+    if (size[i] == 1) step[i] = 1;  // of one element no step counts
   }
   return ops::append("slice", {x}, attributes{{"begin", std::move(begin)}, {"size", std::move(size)}, {"step", std::move(step)}}, where);
 }

@@ -73,5 +73,7 @@ inline tensor_spec scalar(dtype type) {
 // A spec as attributes ("dtype", "rank", "dim0", "symbol0", ...), for ops whose outputs do not follow from operands.
 attributes attributes_of(const tensor_spec& spec);
 result<tensor_spec> spec_of(const attributes& attrs);
+// Whether the type has this number exactly; floating ones have all, rounded.
+bool is_number_of(dtype type, double value) noexcept;
 
 }  // namespace troupe::ops

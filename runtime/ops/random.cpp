@@ -3,6 +3,7 @@
 #include "runtime/ops/rules.hpp"
 
 #include <cmath>
+#include <limits>
 
 namespace troupe {
 namespace ops {
@@ -11,10 +12,14 @@ namespace {
 // What the numbers of an op follow from, besides the step and where they stand: its seed, and its name, so that two ops differ.
 constexpr std::string_view stream = "stream";
 
-std::optional<std::string> why_no_law(const attributes& attrs, std::string_view law) {
+std::optional<std::string> why_no_law(const attributes& attrs, std::string_view law, dtype type) {
   const auto finite = [&](std::string_view name, double otherwise = 0) { return std::isfinite(attrs.real(name, otherwise)); };
   if (law == "uniform" && !(finite("low") && finite("high", 1) && attrs.real("low") <= attrs.real("high", 1)))
     return fmt::format("low and high are {} and {}, and must be finite and in this order", attrs.real("low"), attrs.real("high", 1));
+  // The numbers are made as low + (high - low) u, in f32 or f64.
+  const auto widest = type == dtype::f64 ? std::numeric_limits<double>::max() : static_cast<double>(std::numeric_limits<float>::max());
+  if (law == "uniform" && !(std::abs(attrs.real("low")) <= widest && std::abs(attrs.real("high", 1)) <= widest && attrs.real("high", 1) - attrs.real("low") <= widest))
+    return fmt::format("from {} to {} is wider than {}", attrs.real("low"), attrs.real("high", 1), to_string(type));
   if (law == "normal" && !(finite("mean") && finite("deviation", 1) && attrs.real("deviation", 1) >= 0))
     return fmt::format("mean and deviation are {} and {}, and must be finite and not negative", attrs.real("mean"), attrs.real("deviation", 1));
   if (law == "mask" && !(attrs.real("rate") >= 0 && attrs.real("rate") < 1)) return fmt::format("the rate is {}, and must be from 0 to less than 1", attrs.real("rate"));
@@ -35,7 +40,7 @@ shape_rule drawn(std::string_view law) {
     }
     const auto complain = [&](std::string_view why) { return misfit(in, {"like"}, why); };
     if (!floating.has(out.type)) return complain("the element type must be f32 or f64");
-    if (const auto why = why_no_law(attrs, law)) return complain(*why);
+    if (const auto why = why_no_law(attrs, law, out.type)) return complain(*why);
     return specs{out};
   };
 }

@@ -140,6 +140,7 @@ gradients product_gradient(graph& g, const graph_node& n, std::span<const value>
 
 // The ones sum away.
 gradients expand_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  if (n.attrs.integers("axes").empty()) return {dy[0]};  // no axes are none here, and all for a sum
   return {reduce_sum(dy[0], n.attrs.integers("axes"), false, n.source)};
 }
 

@@ -35,19 +35,20 @@ result<tensor_spec> spec_of(const attributes& attrs) {
   return tensor_spec{static_cast<dtype>(type), *s};
 }
 
+bool is_number_of(dtype type, double value) noexcept {
+  switch (type) {
+    case dtype::i32: return value >= -0x1p31 && value < 0x1p31 && value == std::trunc(value);
+    case dtype::i64: return value >= -0x1p53 && value <= 0x1p53 && value == std::trunc(value);  // f64 has no others
+    case dtype::u8: return value >= 0 && value <= 255 && value == std::trunc(value);
+    case dtype::boolean: return value == 0 || value == 1;
+    default: return true;
+  }
+}
+
 namespace {
 
 result<specs> constant_spec(dtype type, double value) {
-  const auto fits = [&] {
-    switch (type) {
-      case dtype::i32: return value >= -0x1p31 && value < 0x1p31 && value == std::trunc(value);
-      case dtype::i64: return value >= -0x1p53 && value <= 0x1p53 && value == std::trunc(value);  // f64 has no others
-      case dtype::u8: return value >= 0 && value <= 255 && value == std::trunc(value);
-      case dtype::boolean: return value == 0 || value == 1;
-      default: return true;
-    }
-  }();
-  if (!fits) return error(error_code::usage, fmt::format("a constant of {} cannot be {}", to_string(type), value));
+  if (!is_number_of(type, value)) return error(error_code::usage, fmt::format("a constant of {} cannot be {}", to_string(type), value));
   return specs{scalar(type)};
 }
 
@@ -117,7 +118,7 @@ value input(graph& g, const tensor_spec& spec, std::string_view name, source_loc
 }
 
 value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where) {
-  if (!std::isfinite(init.limit) || (init.limit < 0 && init.type != initializer_spec::kind::constant)) {
+  if (!std::isfinite(static_cast<float>(init.limit)) || (init.limit < 0 && init.type != initializer_spec::kind::constant)) {
     g.record(error(error_code::usage, fmt::format("variable '{}': the {} {} of its initial values is not a finite number{}", name,
                                                   init.type == initializer_spec::kind::constant ? "number" : init.type == initializer_spec::kind::normal ? "deviation" : "limit",
                                                   init.limit, init.type == initializer_spec::kind::constant ? "" : " >= 0"))

@@ -18,6 +18,8 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, cons
                                      {"parts", 1, 65536},
                                      {"part", 0, attrs.integer("parts") - 1},
                                      {"samples", attrs.integer("context") + 1, std::int64_t{1} << 32}}};  // bytes of the text
+  if (const auto bytes = attrs.integer("samples", -1); bytes >= 0 && bytes <= attrs.integer("context"))
+    return error(error_code::usage, fmt::format("text '{}' has {} bytes, but pieces of {} and one more byte are to be read", attrs.text("path"), bytes, attrs.integer("context")));
   for (const auto& [name, least, most] : limits)
     if (const auto n = attrs.integer(name, -1); n < least || n > most)
       return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));

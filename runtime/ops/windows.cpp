@@ -50,6 +50,8 @@ std::optional<std::int64_t> windows::positions(std::size_t axis, std::int64_t le
 }
 
 void windows::pad_to_same(std::size_t axis, std::int64_t length) noexcept {
+  // What read() refuses afterwards.
+  if (const auto most = std::max({strides[axis], dilations[axis], size[axis], length}), least = std::min(strides[axis], dilations[axis]); most > number_max || least < 1) return;
   const auto wanted = (length + strides[axis] - 1) / strides[axis];
   const auto all = std::max<std::int64_t>((wanted - 1) * strides[axis] + (size[axis] - 1) * dilations[axis] + 1 - length, 0);
   before[axis] = all / 2;

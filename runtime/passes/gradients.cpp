@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe {
@@ -23,14 +24,14 @@ std::vector<bool> dependants(const graph& g, std::uint32_t last, std::span<const
 }
 
 result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {
-  if (!loss.is_valid() || loss.owner != &g) return error(error_code::usage, "the loss is not a value of this graph");
+  if (!g.has(loss)) return error(error_code::usage, "the loss is not a value of this graph");
   if (!floating.has(loss.spec().type) || loss.spec().shape.rank() != 0) {
     const auto& n = g.node(loss.node);
     return error(error_code::usage, fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec())))
         .at(n.source);
   }
   for (const auto& v : with_respect_to)
-    if (!v.is_valid() || v.owner != &g)
+    if (!g.has(v))
       return error(error_code::usage, "gradients are asked for something that is not a value of this graph");
   return {};
 }
@@ -78,9 +79,14 @@ std::vector<value> gradients(graph& g, value loss, std::span<const value> with_r
       const auto device = g.device_scope(n.device, n.source);
       return row->gradient(g, n, sums[i]);
     }();
-    for (std::size_t k = 0; k < operand_gradients.size(); ++k)
-      if (operand_gradients[k].is_valid() && depends[n.inputs[k].node])
-        accumulate(n.inputs[k], operand_gradients[k], n.source);
+    const auto refuse = [&](std::string what) { g.record(error(error_code::usage, fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
+    if (operand_gradients.size() > n.inputs.size()) refuse(fmt::format("its gradient rule makes {} gradients for {} operands", operand_gradients.size(), n.inputs.size()));
+    for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
+      const auto& made = operand_gradients[k];
+      if (!made.is_valid() || !depends[n.inputs[k].node]) continue;
+      if (made.spec() != n.inputs[k].spec()) refuse(fmt::format("its gradient rule makes {} for operand {}, which is {}", to_string(made.spec()), k, to_string(n.inputs[k].spec())));
+      accumulate(n.inputs[k], made, n.source);
+    }
   }
   for (std::size_t k = 0; k < answers.size(); ++k) {
     const auto& v = with_respect_to[k];

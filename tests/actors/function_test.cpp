@@ -65,6 +65,9 @@ BOOST_AUTO_TEST_CASE(mistakes_are_errors_with_the_line_and_the_function_goes_on)
   BOOST_TEST_REQUIRE(!few);
   BOOST_TEST(few.error().text().find("function 'function' takes 2 operands, not 1") != std::string::npos, few.error().text());
   BOOST_TEST(few.error().text().find("function_test.cpp:") != std::string::npos, few.error().text());
+  const auto e = (*s)->eager();
+  BOOST_TEST(f(std::array{e->value_of(x)}).empty());
+  BOOST_TEST(e->first_error()->text().find("takes 2 operands, not 1") != std::string::npos);
   const auto misfit = f({x, x});
   BOOST_TEST_REQUIRE(!misfit);
   BOOST_TEST(misfit.error().text().find("a f32[1, 2], b f32[1, 2]") != std::string::npos, misfit.error().text());

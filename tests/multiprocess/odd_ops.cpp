@@ -11,7 +11,7 @@
 
 namespace {
 
-enum class odd { other_version, other_abi, other_ops, throws, takes_a_name, no_kernel, no_name, kernel_throws, elementwise };
+enum class odd { other_version, other_abi, other_ops, throws, takes_a_name, no_kernel, no_name, kernel_throws, null_kernel, makes_nothing, elementwise };
 
 [[maybe_unused]] void add_other(op_table& ops, kernel_table& kernels) {
   ops.add("other_gate", {.inputs = 2, .shapes = shapes_of, .gradient = {}});
@@ -42,6 +42,22 @@ struct throwing_kernel final : kernel {
               }});
 }
 
+[[maybe_unused]] void add_null(op_table& ops, kernel_table& kernels) {
+  add_own_ops(ops, kernels);
+  kernels.add("swish_gate", {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> { return std::unique_ptr<kernel>(); }});
+}
+struct idle_kernel final : kernel {
+  result<void> prepare(std::span<const tensor_spec>, std::span<const tensor_spec>) override { return {}; }
+  result<void> run(const tag&, std::span<const tensor>, std::span<tensor> out) override {
+    out[0] = tensor();
+    return {};
+  }
+};
+[[maybe_unused]] void add_idle(op_table& ops, kernel_table& kernels) {
+  add_own_ops(ops, kernels);
+  kernels.add("swish_gate", {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> { return std::make_unique<idle_kernel>(); }});
+}
+
 // The same arithmetic for beta = 1.5, as an op that the compiler may fuse with Troupe's own.
 struct gate_op {
   static auto apply(auto a, auto b) { return a * sigmoid_of(static_cast<decltype(b)>(1.5) * b); }
@@ -61,6 +77,8 @@ op_library make() {
     case odd::takes_a_name: return {.name = "own_ops", .version = "1.0", .add = add_relu};
     case odd::no_kernel: return {.name = "own_ops", .version = "1.0", .add = add_without_kernel};
     case odd::kernel_throws: return {.name = "own_ops", .version = "1.0", .add = add_throwing};
+    case odd::null_kernel: return {.name = "own_ops", .version = "1.0", .add = add_null};
+    case odd::makes_nothing: return {.name = "own_ops", .version = "1.0", .add = add_idle};
     case odd::elementwise: return {.name = "own_ops", .version = "1.0", .add = add_elementwise};
     case odd::no_name: return {.version = "1.0", .add = add_own_ops};
   }

@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(every_op_agrees_with_a_plain_loop_in_f64_for_every_element_
   const auto kernels = make_host_kernels();
   host_device device;
   // What reads or feeds is tested where that is at hand; random numbers and pack_rows have tests of their own.
-  const std::set<std::string> others{"input", "variable", "constant", "constant_tensor", "idx_batch", "text_batch", "pack_rows"};
+  const std::set<std::string> others{"input", "variable", "constant", "constant_tensor", "idx_batch", "index_batch", "text_batch", "pack_rows"};
   for (const auto& [type, row] : ops.rows()) {
     if (row.is_forwarding || others.contains(type) || type.starts_with("random_") || type == "dropout_mask") continue;
     const auto* kernel = kernels.find(type);

@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(who_left_stays_listed_for_a_minute_and_in_JSON_longer) {
   auto c = sample_cluster();
   c.nodes[0].state = node_state::left;
   c.nodes[0].unreachable_seconds = 59;
-  BOOST_TEST(has_text(run("list nodes", c).out, "c1    left for 59.0 s"));
+  BOOST_TEST(has_text(run("list nodes", c).out, "c1    left 59.0 s ago"));
   c.nodes[0].unreachable_seconds = 61;
   BOOST_TEST(!has_text(run("list nodes", c).out, "c1 "));
   BOOST_TEST(has_text(run("list nodes --json", c).out, "\"c1\""));

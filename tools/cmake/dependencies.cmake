@@ -24,7 +24,7 @@ target_link_libraries(troupe_dnnl INTERFACE ${DNNL_LIBRARY} OpenMP::OpenMP_CXX)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 add_library(troupe_xxhash INTERFACE)
 target_include_directories(troupe_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
-target_compile_definitions(troupe_xxhash INTERFACE XXH_INLINE_ALL)
+target_compile_definitions(troupe_xxhash INTERFACE $<BUILD_INTERFACE:XXH_INLINE_ALL>)
 
 # CAF 0.17 has no package file. The scheduler uses parts that are public but meant for CAF itself, hence the exact version.
 find_path(CAF_INCLUDE_DIR caf/config.hpp REQUIRED)

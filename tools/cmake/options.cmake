@@ -36,5 +36,5 @@ target_compile_options(troupe_loops INTERFACE -fno-trapping-math -fno-math-errno
 
 find_program(TROUPE_MOLD mold)
 if(TROUPE_MOLD)
-  target_link_options(troupe_options INTERFACE -fuse-ld=mold)
+  target_link_options(troupe_options INTERFACE $<BUILD_INTERFACE:-fuse-ld=mold>)
 endif()

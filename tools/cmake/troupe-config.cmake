@@ -1,4 +1,7 @@
-# What find_package(troupe) reads. CapnProto's package asks for C among the languages of the project.
+# What find_package(troupe) reads. CapnProto's package looks for a library with the C compiler, which a project of C++ alone has not enabled.
+if(NOT CMAKE_C_COMPILER_LOADED)
+  enable_language(C)
+endif()
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(fmt)

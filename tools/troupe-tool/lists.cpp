@@ -20,7 +20,7 @@ std::string percent(double ratio) { return fmt::format("{:.0f}%", ratio * 100); 
 std::string node_state_text(const node_snapshot& n) {
   std::string text(to_string(n.state));
   if (n.state != node_state::alive && n.unreachable_seconds > 0)
-    text += " for " + format_seconds(n.unreachable_seconds);
+    text += n.state == node_state::left ? fmt::format(" {} ago", format_seconds(n.unreachable_seconds)) : " for " + format_seconds(n.unreachable_seconds);
   return n.reason.empty() ? text : fmt::format("{} ({})", text, n.reason);
 }
 
