@@ -51,23 +51,27 @@ values scatter_elements(node& n) {
   return {where(greater(put(ones), n.number_like(x, 0)), placed, x)};
 }
 
-// The places of index tuples [.., k] in x, whose first dimensions (behind `batch` of them) they are for: [..], in x with these as one.
-value linear(const node& n, value indices, const integers& s, std::size_t batch, std::size_t k) {
+// The places of index tuples [.., k] in x, whose first dimensions (behind `batch` of them) they are for: [..], in x with these as one. A tuple
+// with an index that its own dimension does not have is at `nowhere`, which must be a place behind all elements: the step fails there.
+value linear(const node& n, value indices, const integers& s, std::size_t batch, std::size_t k, std::int64_t nowhere) {
   const auto at = n.converted(indices, dtype::i64);
   const auto rank = spec(at).shape.rank();
-  value sum;
+  const auto zero = n.number(0, dtype::i64);
+  value sum, is_outside;
   std::int64_t step = 1;
   for (std::size_t i = k; i-- > 0;) {
     std::vector<range> part(rank);
     part[rank - 1] = {.begin = static_cast<std::int64_t>(i), .end = static_cast<std::int64_t>(i) + 1};
     auto one = reduce_sum(slice(at, part), {-1}, false);
     const auto size = n.number(static_cast<double>(s[batch + i]), dtype::i64);
-    one = where(less(one, n.number(0, dtype::i64)), add(one, size), one);
+    one = where(less(one, zero), add(one, size), one);
+    const auto misses = logical_or(less(one, zero), greater_equal(one, size));
+    is_outside = is_outside.is_valid() ? logical_or(is_outside, misses) : misses;
     one = mul(one, n.number(static_cast<double>(step), dtype::i64));
     sum = sum.is_valid() ? add(sum, one) : one;
     step *= s[batch + i];
   }
-  return sum;
+  return where(is_outside, n.number(static_cast<double>(nowhere), dtype::i64), sum);
 }
 
 values gather_nd(node& n) {
@@ -83,7 +87,7 @@ values gather_nd(node& n) {
   for (std::size_t i = b; i < b + k; ++i) places *= s[i];
   flat.push_back(batches * places);
   for (std::size_t i = b + k; i < s.size(); ++i) flat.push_back(s[i]), result.push_back(s[i]);
-  auto place = linear(n, indices, s, b, k);
+  auto place = linear(n, indices, s, b, k, flat[0]);
   if (b > 0) {  // each batch has its own part
     auto dims = n.sizes(place);
     std::fill(dims.begin() + static_cast<std::ptrdiff_t>(b), dims.end(), 1);
@@ -104,7 +108,7 @@ values scatter_nd(node& n) {
   for (std::size_t i = 0; i < k; ++i) flat[0] *= s[i];
   for (std::size_t i = k; i < s.size(); ++i) flat.push_back(s[i]), put.push_back(s[i]);
   if (n.sizes(updates) != put) n.refuse(fmt::format("updates {} must be [{}]", to_string(spec(updates)), fmt::join(put, ", ")));
-  const auto place = linear(n, indices, s, 0, k);
+  const auto place = linear(n, indices, s, 0, k, flat[0]);
   const auto rows = n.reshaped(x, flat);
   if (reduction == "add") return {n.reshaped(scatter_add(rows, place, updates), s)};
   const auto zeros = n.filled(spec(x).type, flat, 0);
@@ -116,7 +120,10 @@ values scatter_nd(node& n) {
 // Negative indices count from the end; others that are outside give no 1.
 values one_hot_rule(node& n) {
   const auto indices = n.converted(n.in(0), dtype::i64), between = n.in(2);
-  const auto depth = static_cast<std::int64_t>(n.known_number(1));
+  const auto classes = n.known_number(1);
+  constexpr double most = 0x1p31;  // more than a result may have; NaN is outside, too
+  if (!(classes >= 0 && classes <= most)) n.refuse(fmt::format("operand 1, the depth, is {}, expected a number from 0 to 2^31", classes));
+  const auto depth = static_cast<std::int64_t>(classes);
   const auto rank = spec(indices).shape.rank();
   if (spec(between).shape.elements() != 2) n.refuse(fmt::format("operand 2 must be two numbers, and is {}", to_string(spec(between))));
   const auto at = where(less(indices, n.number(0, dtype::i64)), add(indices, n.number(static_cast<double>(depth), dtype::i64)), indices);

@@ -2,6 +2,7 @@
 #include "runtime/onnx/node.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -125,9 +126,9 @@ values slice_rule(node& n) {
   return {slice(x, ranges)};
 }
 
-// Along an axis, from these places.
-value taken(const node& n, value x, std::size_t axis, const integers& places) {
-  const auto at = n.made<std::int64_t>(dtype::i64, {static_cast<std::int64_t>(places.size())}, [&](std::size_t i) { return places[i]; });
+// Along an axis, `count` elements: from place(0), place(1) and so on.
+value taken(const node& n, value x, std::size_t axis, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& place) {
+  const auto at = n.made<std::int64_t>(dtype::i64, {count}, [&](std::size_t i) { return place(static_cast<std::int64_t>(i)); });
   return gather(x, constant(n.g, at), static_cast<std::int64_t>(axis));
 }
 
@@ -144,6 +145,9 @@ values pad_rule(node& n) {
   std::vector<range> kept(rank);  // a negative padding takes elements away
   for (std::size_t i = 0; i < rank; ++i) {
     before[i] = pads[i], after[i] = pads[rank + i];
+    const auto size = spec(x).shape.size(i);
+    if (before[i] < -size || after[i] < -size || std::min<std::int64_t>(before[i], 0) + std::min<std::int64_t>(after[i], 0) < -size)
+      n.refuse(fmt::format("padding of {} and {} takes more than the {} elements of axis {}", before[i], after[i], size, i));
     if (before[i] < 0) kept[i].begin = -before[i], before[i] = 0;
     if (after[i] < 0) kept[i].end = after[i], after[i] = 0;
   }
@@ -155,10 +159,10 @@ values pad_rule(node& n) {
     const bool is_reflected = mode == "reflect";
     if (size < 1 || (is_reflected && (before[i] >= size || after[i] >= size))) n.refuse(fmt::format("axis {} of {} elements is too short for its padding", i, size));
     if (before[i] > (std::int64_t{1} << 20) || after[i] > (std::int64_t{1} << 20)) n.refuse("the padding is too large");
-    integers places;
-    for (std::int64_t k = -before[i]; k < size + after[i]; ++k)
-      places.push_back(k < 0 ? (is_reflected ? -k : 0) : k < size ? k : is_reflected ? 2 * (size - 1) - k : size - 1);
-    x = taken(n, x, i, places);
+    x = taken(n, x, i, before[i] + size + after[i], [&](std::int64_t at) {
+      const auto k = at - before[i];
+      return k < 0 ? (is_reflected ? -k : 0) : k < size ? k : is_reflected ? 2 * (size - 1) - k : size - 1;
+    });
   }
   return {x};
 }
