@@ -2,11 +2,15 @@
 
 #include "runtime/op_table.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <new>
 
 namespace troupe::onnx {
 
 std::optional<tensor> known_values::of(value v) {
+  why_not_ = "follows from what is fed";
   // Operands have smaller numbers: first who is needed and not known yet, then in ascending order.
   std::set<std::uint32_t> needed;
   std::vector<std::uint32_t> open{v.node};
@@ -47,28 +51,45 @@ bool known_values::compute(std::uint32_t number) {
     bytes += o.size_bytes();
   }
   if (row == nullptr || n.type == "variable" || n.type.starts_with("random_") || n.type == "dropout_mask" || bytes > node_bytes_max || bytes > all_bytes_max - bytes_) return false;
-  std::vector<tensor> in, out;
-  std::vector<tensor_spec> specs;
+  std::vector<tensor> in;
   for (const auto& i : n.inputs) {
     const auto& from = results_.at(i.node);
     if (i.output >= from.size()) return false;
     in.push_back(from[i.output]);
-    specs.push_back(in.back().spec());
   }
   if (row->is_forwarding) {
     results_[number] = {in.front()};
     return true;
   }
+  // One of f64 takes memory of its image's size times its window's, which two small operands can make anything; no size follows from it.
+  if (n.type.starts_with("conv2d")) {
+    why_not_ = fmt::format("follows from {} {} of {} and {}, which only a step computes", n.type, to_string(n.outputs[0]), to_string(in[0].spec()), to_string(in[1].spec()));
+    return false;
+  }
+  try {
+    auto out = run(n, in);
+    if (!out) return false;
+    bytes_ += bytes;
+    results_[number] = std::move(*out);
+    return true;
+  } catch (const std::bad_alloc&) {
+    why_not_ = fmt::format("there is no memory left to compute {} {} for it", n.type, to_string(n.outputs[0]));
+    return false;
+  }
+}
+
+std::optional<std::vector<tensor>> known_values::run(const graph_node& n, const std::vector<tensor>& in) {
   if (!kernels_) kernels_ = make_host_kernels(), device_.emplace();
   const auto* kernel = kernels_->find(n.type);
-  if (kernel == nullptr) return false;
+  if (kernel == nullptr) return std::nullopt;
+  std::vector<tensor> out;
+  std::vector<tensor_spec> specs;
+  for (const auto& t : in) specs.push_back(t.spec());
   auto made = kernel->make(n.attrs, *device_);
-  if (!made || !(*made)->prepare(specs, n.outputs)) return false;
+  if (!made || !(*made)->prepare(specs, n.outputs)) return std::nullopt;
   for (const auto& o : n.outputs) out.push_back(tensor::make(o));
-  if (!(*made)->run(tag{}, in, out)) return false;  // an index that is outside: the step will say so
-  bytes_ += bytes;
-  results_[number] = std::move(out);
-  return true;
+  if (!(*made)->run(tag{}, in, out)) return std::nullopt;  // an index that is outside: the step will say so
+  return out;
 }
 
 }  // namespace troupe::onnx

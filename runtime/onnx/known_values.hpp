@@ -24,6 +24,8 @@ class known_values {
   void set_input(std::uint32_t node, tensor value) { inputs_.insert_or_assign(node, std::move(value)); }
   // nullopt: it follows from what is only fed, or is more than sizes and axes ever are (see the limits).
   std::optional<tensor> of(value v);
+  // Of what of() did not give: as the end of a sentence.
+  const std::string& why_not() const noexcept { return why_not_; }
   // Inputs whose values were asked for.
   const std::set<std::uint32_t>& used_inputs() const noexcept { return used_; }
 
@@ -32,6 +34,7 @@ class known_values {
   static constexpr std::size_t node_bytes_max = std::size_t{1} << 20U, all_bytes_max = std::size_t{1} << 26U;
 
   bool compute(std::uint32_t node);
+  std::optional<std::vector<tensor>> run(const graph_node& n, const std::vector<tensor>& in);
 
   const graph& graph_;
   std::optional<kernel_table> kernels_;
@@ -41,6 +44,7 @@ class known_values {
   std::set<std::uint32_t> used_;
   std::unordered_set<std::uint32_t> asked_;  // and all that they follow from, so that each is walked once
   std::size_t bytes_ = 0;
+  std::string why_not_;
 };
 
 }  // namespace troupe::onnx

@@ -71,7 +71,7 @@ value node::in(std::size_t i) const {
 }
 tensor node::known(std::size_t i) const {
   auto t = known_.of(in(i));
-  if (!t) refuse(fmt::format("operand {} must be known while the graph is built, and follows from what is fed", i));
+  if (!t) refuse(fmt::format("operand {} must be known while the graph is built, and {}", i, known_.why_not()));
   return *t;
 }
 integers node::known_integers(std::size_t i) const {

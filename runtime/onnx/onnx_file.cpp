@@ -1,12 +1,14 @@
 #include "runtime/onnx/onnx_file.hpp"
 
 #include "devices/host/whole_file.hpp"
+#include "runtime/onnx/piece_count.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -19,8 +21,6 @@ namespace {
 
 constexpr std::uint64_t file_bytes_max = std::numeric_limits<std::int32_t>::max();  // protobuf's own limit
 constexpr std::int64_t opset_max = 17, ir_version_max = 8;
-// An empty message takes two bytes in the file and 200 in memory: a limit on their number keeps memory in proportion.
-constexpr std::size_t file_bytes_a_message = 8;  // the least that one with a name and a number has
 
 // A rule that the file breaks; leaves by this exception, which parse_onnx() catches.
 struct bad_file {
@@ -37,65 +37,6 @@ std::string describe(const onnx_format::Node& n, int number) {
   return fmt::format("node {}{} ({})", number, n.name().empty() ? "" : " " + in_quotes(n.name()), shown(n.op_type()));
 }
 
-bool read_varint(std::string_view& bytes, std::uint64_t& n) {
-  n = 0;
-  for (unsigned shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
-    const auto b = static_cast<unsigned char>(bytes.front());
-    bytes.remove_prefix(1);
-    n |= std::uint64_t{b & 0x7fU} << shift;
-    if (b < 0x80) return true;
-  }
-  return false;
-}
-
-// False: the bytes end within a field, which protobuf will say.
-bool skip_field(std::string_view& bytes, std::string_view& inside) {
-  std::uint64_t tag = 0, n = 0;
-  inside = {};
-  if (!read_varint(bytes, tag)) return false;
-  switch (tag & 7U) {
-    case 0: return read_varint(bytes, n);
-    case 1: n = 8; break;
-    case 5: n = 4; break;
-    case 2:
-      if (!read_varint(bytes, n) || n > bytes.size()) return false;
-      inside = bytes.substr(0, n);
-      break;
-    default: return false;
-  }
-  if (n > bytes.size()) return false;
-  bytes.remove_prefix(n);
-  return true;
-}
-
-// The messages that a file may repeat, as count_messages() walks them.
-enum class part { model, graph, node, attribute, leaf };
-
-std::optional<part> part_in(part whole, std::uint64_t field) {
-  switch (whole) {
-    case part::model: return field == 7 ? std::optional(part::graph) : field == 8 ? std::optional(part::leaf) : std::nullopt;
-    case part::graph: return field == 1 ? std::optional(part::node) : field == 5 || field == 11 || field == 12 || field == 15 ? std::optional(part::leaf) : std::nullopt;
-    case part::node: return field == 5 ? std::optional(part::attribute) : std::nullopt;
-    case part::attribute: return field == 5 ? std::optional(part::leaf) : field == 6 ? std::optional(part::graph) : std::nullopt;
-    case part::leaf: break;
-  }
-  return std::nullopt;
-}
-
-// Without making one.
-std::size_t count_messages(std::string_view bytes, part whole, int depth) {
-  std::size_t count = 0;
-  while (!bytes.empty()) {
-    auto field = bytes;
-    std::uint64_t tag = 0;
-    std::string_view inside;
-    if (!read_varint(field, tag) || !skip_field(bytes, inside)) return count;
-    const auto p = (tag & 7U) == 2 ? part_in(whole, tag >> 3U) : std::nullopt;
-    if (p) count += 1 + (depth > 0 ? count_messages(inside, *p, depth - 1) : 0);
-  }
-  return count;
-}
-
 onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
   check_text(from.name(), what);
   if (from.name().empty()) throw bad_file{fmt::format("{} has no name", what)};
@@ -110,6 +51,7 @@ onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
   port.type = port.element ? std::string(to_string(*port.element)) : name_of_element(type.tensor().element());
   if (!type.tensor().has_shape()) return port;
   port.dims.emplace();
+  port.dims->reserve(static_cast<std::size_t>(type.tensor().shape().dims_size()));
   for (const auto& d : type.tensor().shape().dims()) {
     check_text(d.symbol(), fmt::format("a dimension of {} {}", what, in_quotes(port.name)));
     if (d.has_size() && d.size() < 0) throw bad_file{fmt::format("{} {} has a dimension of size {}", what, in_quotes(port.name), d.size())};
@@ -216,33 +158,6 @@ class reader {
 
 }  // namespace
 
-bool is_utf8(std::string_view text) noexcept {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U; };
-    const auto first = byte(i);
-    const std::size_t more = first < 0x80 ? 0 : first >= 0xc2 && first < 0xe0 ? 1 : first >= 0xe0 && first < 0xf0 ? 2 : first >= 0xf0 && first < 0xf5 ? 3 : 9;
-    if (more == 9) return false;
-    for (std::size_t k = 1; k <= more; ++k)
-      if ((byte(i + k) & 0xc0U) != 0x80) return false;
-    // No longer forms, no halves of surrogate pairs, nothing above U+10FFFF (RFC 3629).
-    if ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f) || (first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f)) return false;
-    i += more + 1;
-  }
-  return true;
-}
-
-std::string shown(std::string_view text) {
-  constexpr std::size_t most = 80;
-  const bool is_text = is_utf8(text);
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (out.size() >= most && (c & 0xc0U) != 0x80) return out + "...";
-    out += c < 0x20 || c == 0x7f || (c >= 0x80 && !is_text) ? '?' : text[i];
-  }
-  return out;
-}
-
 }  // namespace onnx
 
 namespace {
@@ -253,15 +168,24 @@ bool parse(Message& m, std::span<const std::byte> bytes) {
   return bytes.size() <= onnx::file_bytes_max && m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
 }
 
+// What f gives; an error where memory ends on the way.
+template <class F>
+auto with_memory(const std::string& name, F f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, fmt::format("{}: there is no memory left for it", onnx::shown(name)));
+  }
+}
+
 error bad_model(const std::string& name, std::string_view what) { return {error_code::usage, fmt::format("{}: {}", onnx::shown(name), what)}; }
 
 result<onnx_format::Model> parse_model(std::span<const std::byte> bytes, const std::string& name) {
   const auto refuse = [&](std::string_view what) { return bad_model(name, what); };
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  constexpr int depth_max = 100;  // protobuf's own limit
-  if (onnx::count_messages(text, onnx::part::model, depth_max) > bytes.size() / onnx::file_bytes_a_message + 64) return refuse("not an ONNX model: it consists of empty pieces");
+  if (const auto why = onnx::too_many_pieces(text, onnx::piece::model)) return refuse("not an ONNX model: " + *why);
   onnx_format::Model m;
-  if (!parse(m, bytes)) return refuse("not an ONNX model: its bytes end early or are damaged");
+  if (!parse(m, bytes)) return refuse(fmt::format("not an ONNX model: {}", onnx::damaged));
   return m;
 }
 
@@ -279,32 +203,42 @@ result<onnx_model> read_model(onnx_format::Model m, const std::string& name, con
 }  // namespace
 
 result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::string& name, const std::string& folder) {
-  auto m = parse_model(bytes, name);
-  if (!m) return m.error();
-  return read_model(std::move(*m), name, folder);
+  return with_memory(name, [&]() -> result<onnx_model> {
+    auto m = parse_model(bytes, name);
+    if (!m) return m.error();
+    return read_model(std::move(*m), name, folder);
+  });
 }
 
 result<onnx_model> load_onnx(const std::string& path) {
-  auto bytes = host::read_file(path, onnx::file_bytes_max, "ONNX model");
-  if (!bytes) return bytes.error();
-  auto m = parse_model(*bytes, path);
-  if (!m) return m.error();
-  *bytes = {};  // weights are large, and protobuf has its own copy
-  const auto folder = std::filesystem::path(path).parent_path();
-  return read_model(std::move(*m), path, folder.empty() ? "." : folder.string());
+  return with_memory(path, [&]() -> result<onnx_model> {
+    auto bytes = host::read_file(path, onnx::file_bytes_max, "ONNX model");
+    if (!bytes) return bytes.error();
+    auto m = parse_model(*bytes, path);
+    if (!m) return m.error();
+    *bytes = {};  // weights are large, and protobuf has its own copy
+    const auto folder = std::filesystem::path(path).parent_path();
+    return read_model(std::move(*m), path, folder.empty() ? "." : folder.string());
+  });
 }
 
 result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::string& name, bool bits_are_bf16) {
-  onnx_format::Tensor t;
-  if (!parse(t, bytes)) return error(error_code::usage, fmt::format("{}: not an ONNX tensor: its bytes end early or are damaged", onnx::shown(name)));
-  if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);
-  return onnx::take_tensor(t, onnx::shown(name), "");
+  return with_memory(name, [&]() -> result<tensor> {
+    const auto refuse = [&](std::string_view what) { return bad_model(name, fmt::format("not an ONNX tensor: {}", what)); };
+    if (const auto why = onnx::too_many_pieces({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, onnx::piece::tensor)) return refuse(*why);
+    onnx_format::Tensor t;
+    if (!parse(t, bytes)) return refuse(onnx::damaged);
+    if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);
+    return onnx::take_tensor(t, onnx::shown(name), "");
+  });
 }
 
 result<tensor> load_onnx_tensor(const std::string& path, bool bits_are_bf16) {
-  const auto bytes = host::read_file(path, onnx::file_bytes_max, "tensor");
-  if (!bytes) return bytes.error();
-  return parse_onnx_tensor(*bytes, path, bits_are_bf16);
+  return with_memory(path, [&]() -> result<tensor> {
+    const auto bytes = host::read_file(path, onnx::file_bytes_max, "tensor");
+    if (!bytes) return bytes.error();
+    return parse_onnx_tensor(*bytes, path, bits_are_bf16);
+  });
 }
 
 onnx_model::onnx_model(std::shared_ptr<const onnx::file> f) : file_(std::move(f)) {}

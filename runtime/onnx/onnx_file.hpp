@@ -3,6 +3,7 @@
 
 #include "runtime/onnx/onnx_format.pb.h"
 #include "runtime/onnx/onnx_import.hpp"
+#include "runtime/onnx/text.hpp"
 
 #include <string>
 #include <unordered_map>
@@ -26,9 +27,5 @@ bool is_own(std::string_view domain) noexcept;
 
 // `bytes` are taken out of the message. `what` names the tensor for errors.
 result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what, const std::string& folder);
-
-bool is_utf8(std::string_view text) noexcept;
-// For error messages, which are one line of UTF-8: what is neither becomes '?', and what is long is cut.
-std::string shown(std::string_view text);
 
 }  // namespace troupe::onnx

@@ -3,6 +3,7 @@
 #include "runtime/onnx/node.hpp"
 
 #include <algorithm>
+#include <new>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -39,6 +40,7 @@ std::string graph_name(std::string_view name, std::string_view otherwise) {
 // What stops a build, and the op that it stops at.
 struct stop {
   std::string what, op;
+  error_code code = error_code::usage;
 };
 
 class builder {
@@ -59,7 +61,9 @@ class builder {
         const auto& n = nodes.Get(i);
         // A call that the graph refused says more than what followed from it.
         const auto what = graph_.first_error() ? graph_.first_error()->message() : r.what;
-        throw stop{fmt::format("node {}{} ({}): {}", i, n.name().empty() ? "" : fmt::format(" '{}'", shown(n.name())), shown(n.op_type()), what), shown(n.op_type())};
+        throw stop{fmt::format("{}: {}", described(i), what), shown(n.op_type())};
+      } catch (const std::bad_alloc&) {
+        throw stop{fmt::format("{}: there is no memory left for it", described(i)), "", error_code::failed};
       }
     }
     return result();
@@ -71,6 +75,11 @@ class builder {
 
  private:
   static constexpr std::size_t nodes_max = 4'000'000;
+
+  std::string described(int number) const {
+    const auto& n = file_.graph.nodes(number);
+    return fmt::format("node {}{} ({})", number, n.name().empty() ? "" : fmt::format(" '{}'", shown(n.name())), shown(n.op_type()));
+  }
 
   template <class T>
   static const T* given(const std::vector<std::pair<std::string, T>>& all, const std::string& name) {
@@ -204,14 +213,16 @@ class builder {
 
 result<onnx_graph> onnx_model::build(graph& g, const onnx_build_options& options, std::string* missing, source_location where) const {
   if (g.first_error()) return *g.first_error();
-  onnx::builder b(*file_, g, options);
   try {
+    onnx::builder b(*file_, g, options);
     auto built = b.run();
     b.set_lines(where);
     return built;
   } catch (const onnx::stop& s) {
     if (missing != nullptr) *missing = s.op;
-    return error(error_code::usage, fmt::format("{}: {}", file_->name, s.what)).at(where);
+    return error(s.code, fmt::format("{}: {}", file_->name, s.what)).at(where);
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, fmt::format("{}: there is no memory left for its graph", file_->name)).at(where);
   }
 }
 

@@ -10,8 +10,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <limits>
+#include <memory>
+#include <new>
 
 namespace troupe::onnx {
 namespace {
@@ -34,6 +35,15 @@ result<tensor_spec> spec_of(const onnx_format::Tensor& from, const std::string& 
   return tensor_spec{*type, *sizes};
 }
 
+// Its size is what the file says: a file of holes says anything.
+result<tensor> room_for(const tensor_spec& spec, const std::string& what) {
+  try {
+    return tensor::make(spec);
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed, fmt::format("{}: there is no memory for {}, {} bytes", what, to_string(spec), spec.size_bytes()));
+  }
+}
+
 template <class T, class Field>
 void fill(tensor& t, const Field& from) {
   auto* to = t.data<T>();
@@ -44,7 +54,7 @@ void fill(tensor& t, const Field& from) {
 result<tensor> from_fields(const onnx_format::Tensor& from, const tensor_spec& spec, const std::string& what) {
   const auto counted = [&](int count) -> result<tensor> {
     if (count != spec.shape.elements()) return bad(what, fmt::format("{} has {} elements, and the file {}", to_string(spec), spec.shape.elements(), count));
-    return tensor::make(spec);
+    return room_for(spec, what);
   };
   const auto of = [&](const auto& field, auto put) -> result<tensor> {
     auto t = counted(field.size());
@@ -66,8 +76,8 @@ result<tensor> from_fields(const onnx_format::Tensor& from, const tensor_spec& s
 
 result<tensor> from_bytes(std::string_view bytes, const tensor_spec& spec, const std::string& what) {
   if (bytes.size() != spec.size_bytes()) return bad(what, fmt::format("{} has {} bytes, and the file {}", to_string(spec), spec.size_bytes(), bytes.size()));
-  auto t = tensor::make(spec);
-  if (!bytes.empty()) std::memcpy(t.bytes().data(), bytes.data(), bytes.size());
+  auto t = room_for(spec, what);
+  if (t && !bytes.empty()) std::memcpy(t->bytes().data(), bytes.data(), bytes.size());
   return t;
 }
 
@@ -116,10 +126,11 @@ result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spe
   if (length != spec.size_bytes()) return bad(what, fmt::format("{} has {} bytes, and external data are {}", to_string(spec), spec.size_bytes(), length));
   if (failed || offset > size || length > size - offset)
     return bad(what, fmt::format("external data '{}': bytes {} to {} lie behind its end, {}", shown(location), offset, offset + length, size));
-  auto t = tensor::make(spec);
+  auto t = room_for(spec, what);
+  if (!t) return t;
   std::ifstream in(*path, std::ios::binary);
   in.seekg(static_cast<std::streamoff>(offset));
-  in.read(reinterpret_cast<char*>(t.bytes().data()), static_cast<std::streamsize>(length));
+  in.read(reinterpret_cast<char*>(t->bytes().data()), static_cast<std::streamsize>(length));
   if (!in) return bad(what, fmt::format("external data '{}' cannot be read", shown(location)));
   return t;
 }
