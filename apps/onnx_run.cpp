@@ -7,6 +7,8 @@
 #include "apps/support/onnx_report.hpp"
 #include "runtime/onnx/onnx_import.hpp"
 
+#include <new>
+
 using namespace troupe;
 
 static result<int> run(session& s, const onnx_options& o) {
@@ -29,8 +31,12 @@ static result<int> check(session& s, const onnx_options& o) {
 
 int main(int argc, char** argv) {
   const auto o = onnx_options::parse(argc, argv);
-  const auto s = session::open({});
-  if (!s) return fail(s.error());
-  const auto code = o.checked.empty() ? run(**s, o) : check(**s, o);
-  return code ? *code : fail(code.error());
+  try {
+    const auto s = session::open({});
+    if (!s) return fail(s.error());
+    const auto code = o.checked.empty() ? run(**s, o) : check(**s, o);
+    return code ? *code : fail(code.error());
+  } catch (const std::bad_alloc&) {  // what files ask for is an error where they are read; this is the rest
+    return fail(error(error_code::failed, "there is no memory left"));
+  }
 }

@@ -3,6 +3,7 @@
 #include "apps/support/output.hpp"
 #include "devices/half.hpp"
 #include "devices/host/npy_file.hpp"
+#include "runtime/onnx/text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -50,11 +51,13 @@ nlohmann::ordered_json json_of(const named_tensor& o, const std::string& file) {
   return j;
 }
 
-// A file's name from any name: no folders, nothing hidden, each once.
+// One line; names that are not ASCII, or not even UTF-8, do no harm where they are printed.
+std::string in_ascii(const nlohmann::ordered_json& j) { return j.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace); }
+
+// A file's name from any name: no folders, nothing hidden, nothing that a terminal obeys, each once.
 std::string file_name(const std::string& name, std::set<std::string>& taken) {
-  std::string base = name.substr(0, 200);
-  for (auto& c : base)
-    if (c == '/' || c == '\0' || static_cast<unsigned char>(c) < 0x20) c = '_';
+  std::string base = onnx::printable(name, '_', 200);
+  std::ranges::replace(base, '/', '_');
   if (base.empty() || base[0] == '.') base = "_" + base;
   auto out = base;
   for (int i = 1; !taken.insert(out).second; ++i) out = fmt::format("{}_{}", base, i);
@@ -83,20 +86,21 @@ result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_optio
       file = (std::filesystem::path(o.output) / file_name(out.name, taken)).string();
       if (auto saved = save_npy(file, out.values); !saved) return std::move(saved.error());
     }
-    text += fmt::format("{} {}: {}\n", out.name, to_string(out.values.spec()), some_elements(out.values));
+    text += fmt::format("{} {}: {}\n", onnx::printable(out.name), to_string(out.values.spec()), some_elements(out.values));
     all.push_back(json_of(out, file));
   }
-  return written(o.json ? nlohmann::ordered_json{{"outputs", all}}.dump() + "\n" : text);
+  return written(o.json ? in_ascii({{"outputs", all}}) + "\n" : text);
 }
 
 check_report::check_report(std::size_t cases, const onnx_options& o) : options_(o), bar_(cases, ::isatty(STDERR_FILENO) != 1) {}
 
 void check_report::add(case_outcome c) {
   std::string line;
+  const auto name = onnx::printable(c.name);
   switch (c.type) {
-    case case_outcome::kind::passed: ++passed_, line = fmt::format("pass         {}", c.name); break;
-    case case_outcome::kind::failed: ++failed_, line = fmt::format("fail         {}: {}", c.name, c.why); break;
-    case case_outcome::kind::unsupported: ++unsupported_, ++missing_[c.op], line = fmt::format("unsupported  {}: {}: {}", c.name, c.op, c.why); break;
+    case case_outcome::kind::passed: ++passed_, line = fmt::format("pass         {}", name); break;
+    case case_outcome::kind::failed: ++failed_, line = fmt::format("fail         {}: {}", name, c.why); break;
+    case case_outcome::kind::unsupported: ++unsupported_, ++missing_[c.op], line = fmt::format("unsupported  {}: {}: {}", name, c.op, c.why); break;
   }
   if (!options_.json) (void)write_text(stdout, line + "\n");
   done_.push_back(std::move(c));
@@ -131,7 +135,7 @@ std::string check_report::json() const {
     if (c.type != case_outcome::kind::unsupported) one["error"] = c.error;
     j["cases"].push_back(std::move(one));
   }
-  return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return in_ascii(j);
 }
 
 }  // namespace troupe

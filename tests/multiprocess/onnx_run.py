@@ -124,6 +124,50 @@ class onnx_run(harness.cluster_test):
         # What was written can be read.
         self.assertEqual(self.onnx(m, "--input", os.path.join(out, "d.npy"), b).lines["out"][1], "d f32[2]: 1, -7")
 
+    def test_names_of_outputs_do_not_reach_the_terminal_as_they_are(self):
+        name = "a\x1b[31m\n\u009bb\x7f/\u00e4"
+        m = self.write("m.onnx", model([node("Relu", ["x"], [name])], [port("x", [2])], [port(name, [2])]))
+        x, out = self.write("x.npy", array([2], [5, -1])), self.path("out")
+        self.assertEqual(self.onnx(m, "--input", x, "--output", out).out, "a?[31m??b?/\u00e4 f32[2]: 5, 0")
+        self.assertEqual(os.listdir(out), ["a_[31m__b__\u00e4.npy"])
+        p = self.onnx(m, "--input", x, "--json")
+        self.assertTrue(p.out.isascii() and p.out.isprintable(), p.tail())
+        self.assertEqual(json.loads(p.out)["outputs"][0]["name"], name)
+        hostile = model([node("Relu", [name], ["y"])], [port(name, [2])], [port("y", [2])])
+        self.refuses(USAGE, [self.write("h.onnx", hostile)], "input 'a?[31m??b?/\u00e4' is missing; the model's are: a?[31m??b?/\u00e4")
+
+    def test_a_step_whose_index_is_outside_fails(self):
+        at = tensor([1, 2], [0, 5], I64) + piece(8, "at")
+        graph = piece(1, node("GatherND", ["x", "at"], ["y"])) + piece(2, "g") + piece(5, at) + piece(11, port("x", [2, 3])) + piece(12, port("y", [1]))
+        m = self.write("m.onnx", number(1, 7) + piece(7, graph) + piece(8, number(2, 13)))
+        self.refuses(FAILED, [m, "--input", self.write("x.npy", array([2, 3], range(6)))], "gathernd", "index 0 is 6")
+
+    def test_memory_that_is_not_there_is_one_line(self):
+        limited = ["bash", "-c", f'ulimit -v 8000000; exec {os.path.join(harness.BIN, "onnx_run")} "$@"', "onnx_run"]
+
+        def run(*arguments):
+            p = harness.program([*limited, *map(str, arguments)], self.environment)
+            self.programs.append(p)
+            p.code = p.wait()
+            return p
+
+        if run("--version").code != 0:
+            self.skipTest("this build does not run within 8 GB of addresses (sanitizers)")
+        # Files of holes, 16 GiB: data beside a model, and an input.
+        with open(self.path("holes"), "wb") as f:
+            f.truncate(1 << 34)
+        weight = number(1, 1 << 32) + number(2, F32) + piece(8, "w") + piece(13, piece(1, "location") + piece(2, "holes")) + number(14, 1)
+        graph = piece(1, node("Relu", ["w"], ["y"])) + piece(2, "g") + piece(5, weight) + piece(12, port("y", [1 << 32]))
+        m = self.write("m.onnx", number(1, 7) + piece(7, graph) + piece(8, number(2, 13)))
+        p = run(m)
+        self.assertIn(p.code, (FAILED, USAGE), p.tail())
+        self.assertEqual(p.err, f"onnx_run: {m}: initializer 'w': there is no memory for f32[4294967296], {1 << 34} bytes")
+        relu = self.write("r.onnx", model([node("Relu", ["x"], ["y"])], [port("x", [1 << 32])], [port("y", [1 << 32])]))
+        big = self.write("x.npy", array([1 << 32], []))
+        os.truncate(big, os.path.getsize(big) + (1 << 34))
+        p = run(relu, "--input", big)
+        self.assertEqual((p.code, p.err), (FAILED, "onnx_run: there is no memory left"), p.tail())
+
     def test_mistakes_are_one_line(self):
         m = self.write("m.onnx", DIFFERENCE)
         a = self.write("a.npy", array([2], [5, 1]))
