@@ -166,7 +166,7 @@ class onnx_run(harness.cluster_test):
         big = self.write("x.npy", array([1 << 32], []))
         os.truncate(big, os.path.getsize(big) + (1 << 34))
         p = run(relu, "--input", big)
-        self.assertEqual((p.code, p.err), (FAILED, "onnx_run: there is no memory left"), p.tail())
+        self.assertEqual((p.code, p.err), (FAILED, f"onnx_run: {big}: there is no memory for its array"), p.tail())
 
     def test_mistakes_are_one_line(self):
         m = self.write("m.onnx", DIFFERENCE)
