@@ -154,13 +154,12 @@ BOOST_AUTO_TEST_CASE(padding_cannot_take_more_elements_than_there_are) {
 }
 
 BOOST_AUTO_TEST_CASE(a_reflected_padding_is_too_large_before_memory_is_taken) {
-  // 2^27 places of 8 bytes.
+  // 2^30 places of 8 bytes.
   onnx_writer w;
-  w.input("x", {dtype::u8, {std::int64_t{1} << 27}});
+  w.input("x", {dtype::u8, {std::int64_t{1} << 30}});
   w.initializer("pads", of(dtype::i64, {2}, {1, 1}));
   w.output("y");
   w.node("Pad", {"x", "pads"}, {"y"}, {{"mode", std::string("reflect")}});
-  expect_error(computed(w), {});
   const auto m = w.load();
   BOOST_TEST_REQUIRE(bool(m));
   const auto ops = make_op_table();
