@@ -5,7 +5,7 @@
 //   const auto x = e->value_of(pixels), w = e->value_of(weights);
 //   const auto y = relu(matmul(x, w));
 //   const auto dw = gradients(*e, reduce_sum(y), std::array{w});
-//   const result<tensor> t = e->read(y);
+//   const result<tensor> t = e->read(y);                 // to_string(*t) (devices/tensor_text.hpp) shows it
 //
 // An eager is a graph that keeps a tensor for each of its values, so whatever builds a graph, layers and gradients too, computes here
 // what a step of that graph would: the same kernels, without fusion, bit for bit.

@@ -23,7 +23,7 @@
 // OL-3  No op is replaced, neither one that ships with Troupe nor one of another library.
 //
 // Across the boundary. A shared library has a copy of its own of the parts of Troupe that it uses, and no symbol but the entry is
-// visible, so nothing may depend on there being one copy: Troupe has no globals, types are compared by name, memory comes from the one
+// visible (some linkers keep those of the standard library, of which there is one), so nothing may depend on there being one copy: Troupe has no globals, types are compared by name, memory comes from the one
 // allocator of the process, and exceptions of the standard library pass. What throws in a kernel or a rule on a node ends the actor, and
 // the job with its text. A row that says is_elementwise needs a kernel that is a host::elementwise_kernel (devices/host/elementwise_tiles.hpp),
 // since it may be fused. Static objects of the library are made when it is loaded; an exception there, or a crash anywhere, ends the process.

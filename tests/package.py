@@ -46,7 +46,7 @@ class package(unittest.TestCase):
     def test_installed(self):
         self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
         self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["onnx_run", "train_classifier", "train_embedding", "train_language_model", "troupe",
-                                                                       "troupe-bench", "troupe-node"])
+                                                                       "troupe-bench", "troupe-node", "troupe-sim"])
         self.assertTrue(lines_of_readme().startswith("find_package(troupe"))
         self.write_project(lines_of_readme())
         self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
@@ -66,7 +66,9 @@ class package(unittest.TestCase):
         self.run_command("cmake", "--build", self.path("build"))
         library = self.path("build", "libown_ops.so")
         symbols = self.run_command("nm", "-D", "--defined-only", library)
-        self.assertEqual([s.split()[-1] for s in symbols.splitlines()], ["troupe_op_library"])  # nothing else can meet a node's own
+        # Nothing else can meet a node's own, but what is of the one standard library: some linkers keep it visible.
+        names = [s.split()[-1] for s in symbols.splitlines()]
+        self.assertEqual([n for n in names if not re.match(r"_ZNK?S", n)], ["troupe_op_library"])
         program = [os.path.join(BUILD, "bin", "train_own_op"), "--steps", "20", "--batch", "2", "--width", "8", "--json"]
         hashes = [json.loads(self.run_command(*program, *more).splitlines()[-1])["weights_hash"] for more in ([], ["--load", library])]
         self.assertEqual(hashes[0], hashes[1])

@@ -88,7 +88,8 @@ void set_optimizer(training_flags& o, learning_rate_schedule& schedule, const op
 
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code none;
-  return !a.empty() && !b.empty() && (std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none) || std::filesystem::equivalent(a, b, none));
+  const auto whole = [&](const std::string& name) { return std::filesystem::weakly_canonical(std::filesystem::absolute(name, none), none); };
+  return !a.empty() && !b.empty() && (whole(a) == whole(b) || std::filesystem::equivalent(a, b, none));
 }
 
 void training_flags::usage_error(const std::string& text) const {

@@ -143,7 +143,9 @@ result<void> training_report::save() {
   if (options_.save.empty()) return {};
   std::vector<named_tensor> tensors;
   for (const auto& [name, value] : variables_) tensors.push_back({name, value});
-  return save_safetensors(options_.save, tensors);
+  auto saved = save_safetensors(options_.save, tensors);
+  if (saved) return {};
+  return error(error_code::failed, fmt::format("trained, and --save failed, so that its variables are lost: {}", saved.error().text()));
 }
 
 int training_report::finish(const std::string& key, double found, const std::string& in_words) {

@@ -36,15 +36,10 @@ value widened(value v) {
   return type == dtype::u8 ? cast(v, dtype::i32) : v;
 }
 
-// An i32 modulo 256, from 0 on: bytes wrap around, and cast() would stop at 255.
-value as_byte(const node& n, value v) {
-  const auto whole = n.number(256, dtype::i32);
-  const auto rest = sub(v, mul(div(v, whole), whole));
-  return cast(where(less(rest, n.number(0, dtype::i32)), add(rest, whole), rest), dtype::u8);
-}
+}  // namespace
 
-rule widened_for(rule r, bool wraps) {
-  return [r = std::move(r), wraps](node& n) {
+rule widening(rule r) {
+  return [r = std::move(r)](node& n) {
     const auto first = n.has(std::size_t{0}) ? std::optional(spec(n.in(0)).type) : std::nullopt;
     for (std::size_t i = 0; i < n.inputs(); ++i)
       if (n.has(i)) n.replace(i, widened(n.in(i)));
@@ -52,16 +47,11 @@ rule widened_for(rule r, bool wraps) {
     for (auto& v : out) {
       if (!v.is_valid() || !first) continue;
       if (spec(v).type == dtype::f32 && (first == dtype::f16 || first == dtype::bf16)) v = cast(v, *first);
-      if (spec(v).type == dtype::i32 && first == dtype::u8) v = wraps ? as_byte(n, v) : cast(v, dtype::u8);
+      if (spec(v).type == dtype::i32 && first == dtype::u8) v = cast(v, dtype::u8);  // bytes wrap around, as cast() does
     }
     return out;
   };
 }
-
-}  // namespace
-
-rule widening(rule r) { return widened_for(std::move(r), false); }
-rule wrapping(rule r) { return widened_for(std::move(r), true); }
 
 // --- operands ---
 

@@ -108,8 +108,6 @@ using rules = std::map<std::string, rule, std::less<>>;
 
 // Halves and bytes are not computed in: operands are widened for the rule (to f32, i32), results made what operand 0 was.
 rule widening(rule r);
-// As widening(), for sums, differences and products, which wrap around.
-rule wrapping(rule r);
 
 void add_elementwise(rules& r);
 void add_logic(rules& r);

@@ -48,7 +48,7 @@ class models(harness.cluster_test):
 
     def test_mistakes_are_told(self):
         cases = ((("train_language_model", "--text", self.path("none")), 6, "none"),
-                 (("train_language_model", "--heads", "3"), 2, "128 features are no multiple of 3 heads"),
+                 (("train_language_model", "--heads", "3"), 2, "--heads 3 does not divide --width 128"),
                  (("train_language_model", "--width", "0"), 2, "--width"),
                  (("train_embedding", "--context", "1"), 2, "a pair needs 2 bytes"),
                  (("train_classifier", "--model", "tree"), 2, "--model"))
@@ -61,7 +61,7 @@ class models(harness.cluster_test):
             f.write("too short")
         p = self.run_program("train_language_model", "--text", short)
         self.assertEqual(p.code, 2, p.tail())
-        self.assertIn("samples is 9, but must be in 129..", p.err)
+        self.assertIn("has 9 bytes, but pieces of 128 and one more byte", p.err)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ struct idle_kernel final : kernel {
 };
 [[maybe_unused]] void add_idle(op_table& ops, kernel_table& kernels) {
   add_own_ops(ops, kernels);
-  kernels.add("swish_gate", {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> { return std::make_unique<idle_kernel>(); }});
+  kernels.add("swish_gate", {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> { return std::unique_ptr<kernel>(std::make_unique<idle_kernel>()); }});
 }
 
 // The same arithmetic for beta = 1.5, as an op that the compiler may fuse with Troupe's own.

@@ -150,6 +150,14 @@ inline const std::map<std::string, element_rule>& element_rules() {
   return rules;
 }
 
+// A cast: fractions are cut off and what does not fit becomes the nearest, from floating types; whole numbers keep their low bits.
+inline double whole_number(double x, dtype from, dtype to) {
+  const double low = to == dtype::u8 ? 0 : to == dtype::i32 ? -0x1p31 : -0x1p63, count = to == dtype::u8 ? 0x1p8 : to == dtype::i32 ? 0x1p32 : 0x1p64;
+  if (std::isnan(x)) return 0;
+  if (any_floating.has(from)) return std::clamp(std::trunc(x), low, low + count - 1);
+  return x - count * std::floor((x - low) / count);
+}
+
 using reduction_rule = std::function<double(double, double)>;
 inline const std::map<std::string, std::pair<double, reduction_rule>>& reduction_rules() {
   static const std::map<std::string, std::pair<double, reduction_rule>> rules{
@@ -344,7 +352,7 @@ inline std::vector<array> run_op(const op_table& table, const std::string& type,
     for (std::size_t i = 0; i < y.at.size(); ++i) {
       for (std::size_t k = 0; k < in.size(); ++k) operands[k] = in[k].at[detail::spread_index(in[k].spec.shape, y.spec.shape, i)];
       y.at[i] = rule->second(operands);
-      if (type == "cast" && whole.has(y.spec.type)) y.at[i] = std::trunc(y.at[i]);
+      if (type == "cast" && (whole.has(y.spec.type) || y.spec.type == dtype::u8)) y.at[i] = detail::whole_number(y.at[i], in[0].spec.type, y.spec.type);
       if (type == "cast" && y.spec.type == dtype::boolean) y.at[i] = y.at[i] != 0 ? 1 : 0;
       if (type == "div" && whole.has(y.spec.type)) y.at[i] = operands[1] == 0 ? 0 : std::trunc(y.at[i]);
     }

@@ -122,9 +122,9 @@ values mean(node& n) {
 }  // namespace
 
 void add_elementwise(rules& r) {
-  r["Add"] = wrapping(binary([](value a, value b) { return add(a, b); }));
-  r["Sub"] = wrapping(binary([](value a, value b) { return sub(a, b); }));
-  r["Mul"] = wrapping(binary([](value a, value b) { return mul(a, b); }));
+  r["Add"] = widening(binary([](value a, value b) { return add(a, b); }));
+  r["Sub"] = widening(binary([](value a, value b) { return sub(a, b); }));
+  r["Mul"] = widening(binary([](value a, value b) { return mul(a, b); }));
   r["Div"] = widening(binary([](value a, value b) { return div(a, b); }));
   r["Max"] = widening(folded([](value a, value b) { return maximum(a, b); }));
   r["Min"] = widening(folded([](value a, value b) { return minimum(a, b); }));
