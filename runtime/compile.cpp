@@ -32,7 +32,7 @@ result<void> check_options(const compile_options& options) {
 // --- training
 // ------------------------------------------------------------------------------------------------------------
 
-result<void> check_all_numbers(const training_spec& s) {
+result<void> check_numbers(const training_spec& s) {
   if (s.workers < 1 || s.workers > workers_max)
     return usage(fmt::format("{} workers: use 1..{}", s.workers, workers_max));
   if (s.shards < 1 || s.shards > workers_max) return usage(fmt::format("{} shards: use 1..{}", s.shards, workers_max));
@@ -254,7 +254,7 @@ result<plan> training_program::place(const task_map& where, const epoch_start& s
   return p;
 }
 
-result<void> check(const training_spec& s) { return check_all_numbers(s); }
+result<void> check(const training_spec& s) { return check_numbers(s); }
 
 result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options) {
   if (g.first_error()) return *g.first_error();

@@ -5,6 +5,7 @@
 #include "runtime/ops/op_rows.hpp"
 
 #include <array>
+#include <utility>
 
 namespace troupe {
 namespace ops {
@@ -74,33 +75,34 @@ void add_idx_batch(op_table& t) {
 
 }  // namespace ops
 
+namespace {
+
+attributes reading_of(std::int64_t samples, const idx_batch_options& o) {
+  return {{"samples", samples},
+          {"batch", o.batch},
+          {"seed", static_cast<std::int64_t>(o.seed)},
+          {"shuffle", std::int64_t{o.shuffle}},
+          {"part", o.part},
+          {"parts", o.parts},
+          {"global_scale", std::int64_t{o.global_scale}}};
+}
+
+}  // namespace
+
 idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where) {
-  const attributes attrs{{"path", data.path},
-                         {"test", std::int64_t{data.test}},
-                         {"samples", data.samples},
-                         {"rows", data.rows},
-                         {"columns", data.columns},
-                         {"classes", data.classes},
-                         {"batch", options.batch},
-                         {"seed", static_cast<std::int64_t>(options.seed)},
-                         {"shuffle", std::int64_t{options.shuffle}},
-                         {"part", options.part},
-                         {"parts", options.parts},
-                         {"global_scale", std::int64_t{options.global_scale}}};
-  const auto images = g.add("idx_batch", {}, attrs, "idx_batch", where);
+  auto attrs = reading_of(data.samples, options);
+  attrs.set("path", data.path);
+  attrs.set("test", std::int64_t{data.test});
+  attrs.set("rows", data.rows);
+  attrs.set("columns", data.columns);
+  attrs.set("classes", data.classes);
+  const auto images = g.add("idx_batch", {}, std::move(attrs), "idx_batch", where);
   if (!images.is_valid()) return {};
   return {images, value{&g, images.node, 1}, value{&g, images.node, 2}};
 }
 
 index_batch_values index_batch(graph& g, std::int64_t samples, const idx_batch_options& options, source_location where) {
-  const attributes attrs{{"samples", samples},
-                         {"batch", options.batch},
-                         {"seed", static_cast<std::int64_t>(options.seed)},
-                         {"shuffle", std::int64_t{options.shuffle}},
-                         {"part", options.part},
-                         {"parts", options.parts},
-                         {"global_scale", std::int64_t{options.global_scale}}};
-  const auto ids = g.add("index_batch", {}, attrs, "index_batch", where);
+  const auto ids = g.add("index_batch", {}, reading_of(samples, options), "index_batch", where);
   if (!ids.is_valid()) return {};
   return {ids, value{&g, ids.node, 1}};
 }
