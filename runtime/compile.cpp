@@ -126,6 +126,11 @@ result<void> check_all_trained(const passes::flow& f) {
   return {};
 }
 
+// --- the beginning of both ways
+// ------------------------------------------------------------------------------------------------------------
+
+passes::flow simplified(const graph& g, std::span<const value> roots) { return passes::share(passes::simplify(passes::fold(passes::prune(g, roots), g.ops()))); }
+
 // --- the end of both ways
 // --------------------------------------------------------------------------------------------------
 
@@ -264,7 +269,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (!where) return where.error();
   const auto roots = training_roots(g, loss, spec.clip_global_norm);
   if (!roots) return roots.error();
-  auto f = passes::simplify(passes::prune(g, *roots));
+  auto f = simplified(g, *roots);
   if (options.sparse_pushes) f = passes::pack_pushes(std::move(f));
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
   auto d = passes::replicate(f, spec, *where);
@@ -290,7 +295,7 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   for (const auto& v : fetches)
     if (!g.has(v)) return usage("a fetched value is not of this graph");
-  auto d = passes::lower(passes::simplify(passes::prune(g, fetches)));
+  auto d = passes::lower(simplified(g, fetches));
   auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = passes::fuse(std::move(d), g.ops());
   const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};

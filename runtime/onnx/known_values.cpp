@@ -50,7 +50,7 @@ bool known_values::compute(std::uint32_t number) {
     if (o.shape.is_symbolic() || o.shape.elements() > static_cast<std::int64_t>(node_bytes_max)) return false;
     bytes += o.size_bytes();
   }
-  if (row == nullptr || n.type == "variable" || n.type.starts_with("random_") || n.type == "dropout_mask" || bytes > node_bytes_max || bytes > all_bytes_max - bytes_) return false;
+  if (row == nullptr || n.type == "variable" || row->depends_on_step || bytes > node_bytes_max || bytes > all_bytes_max - bytes_) return false;
   std::vector<tensor> in;
   for (const auto& i : n.inputs) {
     const auto& from = results_.at(i.node);

@@ -71,6 +71,7 @@ void add_random(op_table& t) {
                  .shapes = drawn(law),
                  .gradient = no_gradient,
                  .is_source = !is_like,
+                 .depends_on_step = true,
                  .types = is_like ? floating : dtype_set{}});
   };
   row("random_uniform", "uniform", false);

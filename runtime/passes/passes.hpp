@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --simplify--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
+//   graph --prune--> flow --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
 //   --credits--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -55,6 +55,10 @@ flow prune(const graph& g, std::span<const value> roots);
 flow drop_unused(flow f);
 // x * 1, x + 0, x - 0 and -(-x) are x. Gradients start with a 1, so that a training graph is full of these.
 flow simplify(flow f);
+// Ops whose operands are small constants, as constants.
+flow fold(flow f, const op_table& ops);
+// One op for all that have the same type, attributes, operands and device.
+flow share(flow f);
 // Gradients (roots as in replicate) that are rows added to zeros are packed as these rows (packed_rows.hpp) where that is fewer bytes.
 flow pack_pushes(flow f);
 
