@@ -218,7 +218,7 @@ struct job_actor_state {
     about.record->count_in(0);
     if (job->phase() == job_phase::over) return;
     const auto& fetch = job->current_plan().actors[m.fetch];
-    if (fetch.name == "loss")
+    if (fetch.name == loss_fetch)
       on_loss(m);
     else
       on_variables(fetch, m);

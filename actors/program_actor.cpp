@@ -13,7 +13,8 @@ namespace troupe {
 
 namespace {
 
-constexpr std::uint32_t program_credits = 4;  // items on their way to or from the program, per feed or fetch
+// Items on their way to or from the program, per feed or fetch. Losses are small, and the program may look at them once in many steps.
+constexpr std::uint32_t program_credits = 4, loss_credits = 256;
 
 class feed_logic final : public port_logic {
  public:
@@ -55,6 +56,7 @@ class fetch_logic final : public port_logic {
 
  private:
   result<void> open() override {
+    if (part_->job_plan->workers > 0 && self_plan().name == loss_fetch) credits_ = loss_credits;
     for (auto edge : self_plan().inputs) {
       const auto& p = *part_->job_plan;
       taken_.push_back(p.actors[p.edges[edge].from.actor].start);

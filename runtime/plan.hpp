@@ -76,6 +76,9 @@ bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcep
 
 enum class update_kind : std::uint8_t { sync = 0, async = 1 };
 
+// The names of the client's fetches in a training.
+inline constexpr std::string_view loss_fetch = "loss", variables_fetch = "variables";
+
 // How the first value of a variable is made: a pure function of (seed, variable name, element).
 struct initializer_spec {
   enum class kind : std::uint8_t { zeros = 0, uniform = 1, normal = 2, constant = 3 } type = kind::zeros;

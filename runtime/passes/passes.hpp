@@ -67,9 +67,6 @@ flow pack_pushes(flow f);
 
 enum class owner_kind : std::uint8_t { worker, shard, client };
 
-// The client's fetches in a training.
-inline constexpr std::string_view loss_fetch = "loss", variables_fetch = "variables";
-
 struct draft_actor {
   planned_actor planned;       // all but inputs, outputs, task and stream
   std::vector<port_ref> from;  // per input port: the producer
