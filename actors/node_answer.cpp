@@ -67,6 +67,16 @@ struct answerer {
       s.is_sparse = p.is_sparse;
       a.ports.push_back(std::move(s));
     }
+    if (const auto reader = r.waiting_reader(); reader && part != nullptr) {
+      const auto& plan = *part->context->job_plan;
+      port_snapshot s;
+      s.name = "buffer";
+      s.peer = *reader < plan.actors.size() ? plan.actors[*reader].name : "";
+      s.peer_node = view.env.self.name;  // buffers belong to a stream
+      s.is_waiting = true;
+      s.since_seconds = a.since_seconds;
+      a.ports.push_back(std::move(s));
+    }
     return a;
   }
 

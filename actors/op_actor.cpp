@@ -1,6 +1,7 @@
 // An op (or a fused group): fires once per tag, when every input of that tag is here and every output has a credit.
 
 #include "actors/port_actor.hpp"
+#include "actors/tell.hpp"
 #include "devices/buffer_pool.hpp"
 #include "devices/host/fused_kernel.hpp"
 
@@ -21,9 +22,13 @@ class op_logic final : public port_logic {
 
  private:
   result<void> open() override {
+    uses_ = &part_->uses[actor_];
     if (self_plan().ops.front().type == hand_over_op) return open_hand_over();
     is_forwarding_ = self_plan().ops.size() == 1 && is_forwarding(self_plan().ops.front());
     inputs_.resize(ports_.in.size());
+    if (is_forwarding_ != self_plan().hands_on && !self_plan().buffers.empty())
+      return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' does not hand on what it takes as the plan says", self_plan().ops.front().name, self_plan().ops.front().type)), self_plan().ops.front());
+    find_buffers();
     if (is_forwarding_) {
       outputs_.resize(1);
       return {};
@@ -43,6 +48,9 @@ class op_logic final : public port_logic {
       is_source_ = is_source_ || row->is_source;
       is_users_ = is_users_ || row->library != nullptr;
       is_constant_ = self_plan().ops.size() == 1 && row->is_constant;
+      if (is_constant_ && !uses_->empty()) return at_line(error(error_code::usage, fmt::format("op '{}' is a constant, which has memory of its own", op.name)), op);
+      if (self_plan().in_place >= 0 && (!row->is_elementwise || row->library != nullptr))
+        return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' cannot write over what it takes", op.name, op.type)), op);
     }
     if (steps.size() == 1) {
       kernel_ = std::move(steps.front().op);
@@ -54,6 +62,7 @@ class op_logic final : public port_logic {
     for (std::size_t port = 0; port < self_plan().outputs.size(); ++port) {
       std::size_t buffers = 1;
       for (auto e : self_plan().outputs[port]) buffers += part_->job_plan->edges[e].credits;
+      if (buffer_of(self_plan(), port) >= 0) buffers = 0;
       pools_.emplace_back(self_plan().output_specs[port].size_bytes(), buffers);
     }
     input_specs_.resize(ports_.in.size());
@@ -103,7 +112,7 @@ class op_logic final : public port_logic {
     handed_.insert(handed_.end(), best->state.begin(), best->state.end());
     at->second->slots.clear();  // nobody else looks at this copy
     outputs_.resize(ports);
-    return {};
+    return uses_->empty() ? result<void>{} : error(error_code::usage, "what is handed over has memory of its own");
   }
 
   // Of version `wanted`, or (none) the newest one, with this many slots of its optimizer.
@@ -117,7 +126,7 @@ class op_logic final : public port_logic {
   void on_mark(const mark_cut& m) override { mark_ = m.mark; }
 
   void advance() override {
-    for (std::uint32_t n = 0; is_started_ && !is_done() && !has_failed_ && !must_wait(); ++n) {
+    for (std::uint32_t n = 0; is_started_ && !is_done() && !has_failed_ && !must_wait() && !must_wait_for_buffer(); ++n) {
       if (n == firings_a_turn) return come_back();  // nothing may hold back the end
       fire();
     }
@@ -137,12 +146,14 @@ class op_logic final : public port_logic {
     if (auto ran = run(t); !ran) return fail(at_line(std::move(ran.error()), self_plan().ops.front()));
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
       emit(port, t, std::move(outputs_[port]));
+      outputs_[port] = tensor();  // of one that nobody takes
     }
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
       inputs_[i] = tensor();
       ports_.in[i].queue.pop();
       give_back(i);
     }
+    release_buffers(t);
     update_queue();
     count_firing();
   }
@@ -150,6 +161,7 @@ class op_logic final : public port_logic {
   result<void> run(const tag& t) {
     if (is_forwarding_) {
       outputs_[0] = inputs_[0];
+      if (input_buffers_[0] != nullptr) input_buffers_[0]->add_readers(t.step, static_cast<std::uint32_t>(outlets_of_[0].size()));
       return {};
     }
     if (!handed_.empty()) {
@@ -168,11 +180,67 @@ class op_logic final : public port_logic {
       }
     if (is_new)
       if (auto prepared = prepare(t); !prepared) return prepared;
-    for (std::size_t port = 0; port < outputs_.size(); ++port) outputs_[port] = pools_[port].take(output_specs_[port]);
+    for (std::size_t port = 0; port < outputs_.size(); ++port)
+      if (buffer_of(self_plan(), port) < 0) outputs_[port] = pools_[port].take(output_specs_[port]);
+    for (const auto& u : *uses_)
+      outputs_[u.port] = part_->buffers[u.buffer]->begin(u.use, t.step, static_cast<std::uint32_t>(outlets_of_[u.port].size()), output_specs_[u.port]);
     auto ran = kernel_->run(t, inputs_, outputs_);
     if (is_users_ && ran) ran = check_made();
     if (is_constant_) constants_ = outputs_;
     return ran;
+  }
+
+  // --- memory that the plan shares (runtime/shared_buffer.hpp) ---
+
+  void wire_more(const std::shared_ptr<const part_handles>& handles) override { handles_ = handles; }
+
+  void find_buffers() {
+    for (const auto e : self_plan().inputs) {
+      const auto from = part_->job_plan->edges[e].from;
+      const auto b = buffer_of(part_->job_plan->actors[from.actor], from.port);
+      input_buffers_.push_back(b < 0 ? nullptr : part_->buffers[static_cast<std::size_t>(b)].get());
+    }
+  }
+
+  bool must_wait_for_buffer() {
+    if (uses_->empty()) return false;
+    const auto step = ports_.in.empty() ? fired_ : ports_.in.front().queue.front().t.step;
+    for (const auto& u : *uses_)
+      if (auto& b = *part_->buffers[u.buffer]; !b.try_begin(u.use, step)) {
+        record_.enter_buffer_wait(reader_of(u, step));
+        return true;
+      }
+    return false;
+  }
+
+  // One who is yet to read what stands in the buffer; its writer, where that has not come so far.
+  std::uint32_t reader_of(const buffer_use& u, std::uint64_t step) const {
+    const auto& p = *part_->job_plan;
+    const auto writer = part_->buffers[u.buffer]->actor_before(u.use);
+    const auto due = u.use > 0 ? step + 1 : step + 1 - std::min<std::uint64_t>(step + 1, p.steps_in_flight);  // firings that the step before has
+    const auto is_behind = [&](std::uint32_t a) { return part_->records[a]->steps.load(std::memory_order_relaxed) < due; };
+    std::vector<std::uint32_t> open{writer};
+    while (!open.empty()) {
+      const auto a = open.back();
+      open.pop_back();
+      if (is_behind(a) && a != actor_) return a;
+      for (std::size_t port = 0; port < p.actors[a].buffers.size(); ++port)
+        if (p.actors[a].buffers[port] == static_cast<std::int32_t>(u.buffer) && (a == writer || p.actors[a].hands_on))
+          for (const auto e : p.actors[a].outputs[port]) open.push_back(p.edges[e].to.actor);
+    }
+    return writer;
+  }
+
+  // What was taken may be written over; so may at once what nobody takes.
+  void release_buffers(const tag& t) {
+    for (std::size_t i = 0; i < input_buffers_.size(); ++i)
+      if (input_buffers_[i] != nullptr && static_cast<std::int32_t>(i) != self_plan().in_place) wake(input_buffers_[i]->release(t.step));
+    for (const auto& u : *uses_)
+      if (outlets_of_[u.port].empty()) wake(part_->buffers[u.buffer]->end_turn(t.step));
+  }
+  void wake(std::optional<std::uint32_t> actor) {
+    if (actor && *actor == actor_) return come_back();
+    if (actor) tell(self_.context(), handles_->actors[*actor], start_firing{});
   }
 
   // Of a kernel that does not ship with Troupe: consumers take what its rule said.
@@ -215,6 +283,9 @@ class op_logic final : public port_logic {
   std::vector<tensor> handed_;  // values and slots, until they are sent
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;
+  std::shared_ptr<const part_handles> handles_;      // of whom it wakes
+  const std::vector<buffer_use>* uses_ = nullptr;    // of shared memory, by its outputs
+  std::vector<shared_buffer*> input_buffers_;        // by input: where it stands; null: in memory of its producer's own
 };
 
 }  // namespace

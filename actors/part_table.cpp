@@ -131,8 +131,8 @@ std::string part_table::exceeds_memory(const memory_need& need, job_id but) cons
   for (const auto& [id, part] : parts_)
     if (part.ended_ns == 0 && id != but) used += part.memory_bytes;
   if (env.memory_bytes == 0 || (used <= env.memory_bytes && need.bytes <= env.memory_bytes - used)) return {};
-  return fmt::format("{} has {} for jobs, {} of it in use, and the part needs {}, most of it for {} ({})", env.self.name,
-                     format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes), need.largest, format_bytes(need.largest_bytes));
+  return fmt::format("{} has {} for jobs, {} of it in use, and the part needs {}, most of it for {}", env.self.name,
+                     format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes), to_string(need.largest));
 }
 
 // The task of a node that an edge of our part leads to and that no link reaches; -1: none.
@@ -163,6 +163,8 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
     context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
   }
   for (const auto& e : job_plan.edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
+  context->buffers.resize(job_plan.buffers.size());
+  context->uses.resize(job_plan.actors.size());
   context->records.resize(job_plan.actors.size());
   context->ledgers.resize(job_plan.actors.size());
   context->kept.resize(job_plan.actors.size());
@@ -182,6 +184,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
   });
   if (goes_on) kept_[p.job] = before;  // until the epoch has begun everywhere
   const auto sparse = sparse_edges(*job_plan);
+  make_buffers(*context, *job_plan, own);
   std::size_t shards = 0;
   for (std::uint32_t i = 0; i < job_plan->actors.size(); ++i) {
     const auto& a = job_plan->actors[i];
@@ -233,6 +236,20 @@ void part_table::on_orphaned(const part_orphaned& m) {
   node_.note(text);
   node_.send(part.coordinator, part_ended{m.job, part.epoch, text, "supervisor", 0, reports(part), data_messages(part)});
   part.supervisor = supervise(m.job, part_request{part.context, part.actors, {}, {}, node_.handle(), part.handles, true});
+}
+
+// PL-8 gives their uses, in the order of the plan.
+void part_table::make_buffers(part_context& context, const plan& p, std::uint32_t own) {
+  for (std::size_t b = 0; b < p.buffers.size(); ++b)
+    if (p.buffers[b].task == own) context.buffers[b] = std::make_unique<shared_buffer>(p.buffers[b].bytes, p.steps_in_flight);
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
+    const auto& a = p.actors[i];
+    if (a.task != own || a.hands_on) continue;
+    for (std::uint32_t port = 0; port < a.buffers.size(); ++port) {
+      const auto b = static_cast<std::uint32_t>(a.buffers[port]);
+      if (a.buffers[port] >= 0) context.uses[i].push_back({port, b, context.buffers[b]->add_use(i, a.in_place >= 0)});
+    }
+  }
 }
 
 std::shared_ptr<actor_record> part_table::make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse) {

@@ -119,6 +119,7 @@ class part_table {
   caf::actor supervise(job_id job, part_request request);
   void spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, std::uint32_t own, std::vector<caf::actor> links);
   std::shared_ptr<part_context> make_context(const place_part& p, const plan& job_plan);
+  static void make_buffers(part_context& context, const plan& p, std::uint32_t own);
   std::shared_ptr<actor_record> make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse);
   void give_handles(job_id job, part_entry& part, const std::shared_ptr<const part_handles>& handles);
   void stop(job_id job, part_entry& part, const std::string& reason);

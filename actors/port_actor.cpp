@@ -60,7 +60,7 @@ port_shell::behavior_type port_shell::make_behavior() {
   return {
       [this](tensor_ready& m) { guarded([&](port_logic& l) { l.on_tensor(m); }); },
       [this](const credit& m) { guarded([&](port_logic& l) { l.on_credit(m); }); },
-      [this](wire_ports& m) { guarded([&](port_logic& l) { l.wire(*m.handles); }); },
+      [this](wire_ports& m) { guarded([&](port_logic& l) { l.wire(m.handles); }); },
       [this](start_firing) { guarded([](port_logic& l) { l.start(); }); },
       [this](const peer_lost& m) { guarded([&](port_logic& l) { l.on_peer_lost(m); }); },
       [this](const mark_cut& m) { guarded([&](port_logic& l) { l.on_mark(m); }); },
@@ -82,7 +82,8 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
   for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
 }
 
-void port_logic::wire(const part_handles& handles) {
+void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
+  const auto& handles = *all;
   const auto& plan = *part_->job_plan;
   // Handles and credits are const for everybody but the two ends of an edge.
   auto& credits = const_cast<std::deque<edge_credit>&>(part_->credits);
@@ -105,7 +106,7 @@ void port_logic::wire(const part_handles& handles) {
       outlets_of_[port].push_back(static_cast<std::uint32_t>(ports_.out.size()));
       ports_.out.push_back({&credits[e], handles.actors[edge.to.actor], edge.to.port, port, false, false});
     }
-  wire_more(handles);
+  wire_more(all);
   if (auto opened = open(); !opened) return fail(opened.error());
   if (!has_failed_) tell(self_.context(), part_->supervisor, actor_ready{actor_});
 }
@@ -113,7 +114,8 @@ void port_logic::wire(const part_handles& handles) {
 void port_logic::on_tensor(tensor_ready& m) {
   record_.count_in(m.value ? m.value.size_bytes() : 0);
   ports_.arrive(m.port, item{m.t, std::move(m.value)});
-  update_queue();
+  record_.ports[m.port]->queued.store(ports_.in[m.port].queue.size(), std::memory_order_relaxed);
+  record_.set_queued(record_.queue.load(std::memory_order_relaxed) + 1);
   if (!has_failed_) advance();
 }
 

@@ -29,6 +29,7 @@
 #include "runtime/op_table.hpp"
 #include "runtime/planted_bugs.hpp"
 #include "runtime/ports.hpp"
+#include "runtime/shared_buffer.hpp"
 #include "runtime/supervision_tree.hpp"
 
 #include <deque>
@@ -39,6 +40,11 @@
 #include <string>
 
 namespace troupe {
+
+// An output that writes a buffer of the plan: which one, and which of its uses that is.
+struct buffer_use {
+  std::uint32_t port = 0, buffer = 0, use = 0;
+};
 
 // Which actor of which part runs on a stream just now: written by the stream's thread, sampled by the node.
 struct stream_meter {
@@ -58,6 +64,8 @@ struct part_context {
   std::uint32_t part = 0;  // number of the part in its process, for the meter
   std::shared_ptr<const plan> job_plan;
   std::deque<edge_credit> credits;                     // by edge; of edges inside this process
+  std::vector<std::unique_ptr<shared_buffer>> buffers;  // of the plan, by number; null where another process has it. Each is its stream's thread's alone
+  std::vector<std::vector<buffer_use>> uses;               // of buffers, by actor
   std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it
   std::vector<std::shared_ptr<shard_counters>> ledgers;  // by actor; null for all but the shards here
   std::vector<std::shared_ptr<kept_shard>> kept;         // by actor; null for all but the shards here
@@ -104,7 +112,7 @@ class port_logic {
   port_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor);
   virtual ~port_logic() = default;
 
-  void wire(const part_handles& handles);
+  void wire(const std::shared_ptr<const part_handles>& handles);
   void start() {
     is_started_ = true;
     is_coming_back_ = false;
@@ -167,7 +175,7 @@ class port_logic {
   bool is_coming_back_ = false;
 
  private:
-  virtual void wire_more(const part_handles&) {}
+  virtual void wire_more(const std::shared_ptr<const part_handles>&) {}
 };
 
 std::unique_ptr<port_logic> make_op_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);

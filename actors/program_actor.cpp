@@ -91,7 +91,8 @@ class fetch_logic final : public port_logic {
   std::int64_t next_port() {
     const auto n = static_cast<std::uint32_t>(ports_.in.size());
     if (!self_plan().fires_on_any) {
-      for (missing_ = 0; missing_ < n; ++missing_)
+      // What is here stays until it is taken: each port is looked at once for a firing.
+      for (; missing_ < n; ++missing_)
         if (ports_.in[missing_].queue.is_empty()) return -1;
       return 0;
     }
@@ -126,6 +127,7 @@ class fetch_logic final : public port_logic {
       give_back(i);
     }
     turn_ = (port + 1) % n;
+    missing_ = 0;
     if (credits_ > 0) --credits_;
     std::uint64_t bytes = 0;
     for (const auto& v : out.values) bytes += v.size_bytes();

@@ -28,10 +28,10 @@ class send_logic final : public port_logic {
  private:
   const planned_edge& remote() const { return part_->job_plan->edges[self_plan().outputs.at(0).at(0)]; }
 
-  void wire_more(const part_handles& handles) override {
+  void wire_more(const std::shared_ptr<const part_handles>& handles) override {
     ports_.out.clear();  // the remote edge has no counter in this process
     credits_ = remote().credits + (part_->bugs != nullptr && part_->bugs->sends_without_credit ? 1 : 0);
-    link_ = handles.links[part_->job_plan->actors[remote().to.actor].task];
+    link_ = handles->links[part_->job_plan->actors[remote().to.actor].task];
     record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
   }
 
@@ -86,9 +86,9 @@ class receive_logic final : public port_logic {
   using port_logic::port_logic;
 
  private:
-  void wire_more(const part_handles& handles) override {
+  void wire_more(const std::shared_ptr<const part_handles>& handles) override {
     const auto& edge = part_->job_plan->edges[self_plan().inputs.at(0)];
-    link_ = handles.links[part_->job_plan->actors[edge.from.actor].task];
+    link_ = handles->links[part_->job_plan->actors[edge.from.actor].task];
   }
 
   void on_peer_lost(const peer_lost& m) override {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,8 +73,15 @@ class actor_record {
     since_.store(clock_.now(), std::memory_order_relaxed);
   }
 
+  // A wait for the memory that `reader`, an actor of the plan, is yet to be done with. Counts as one for a credit.
+  void enter_buffer_wait(std::uint32_t reader) noexcept { enter(actor_state::waiting_for_credit, buffer_wait | reader); }
+
   actor_state state() const noexcept { return static_cast<actor_state>(state_.load(std::memory_order_relaxed) >> 24); }
   std::uint32_t waiting_port() const noexcept { return state_.load(std::memory_order_relaxed) & 0xffffff; }  // index into ports
+  std::optional<std::uint32_t> waiting_reader() const noexcept {
+    const auto port = waiting_port();
+    return state() == actor_state::waiting_for_credit && (port & buffer_wait) != 0 ? std::optional(port & ~buffer_wait) : std::nullopt;
+  }
   double seconds_in_state() const noexcept {
     const auto since = since_.load(std::memory_order_relaxed);  // first: never later than now
     return double(clock_.now() - since) * double(coarse_clock::tick_ns) * 1e-9;
@@ -84,6 +92,8 @@ class actor_record {
   busy_mean busy;  // of the node's sampler, which alone writes and reads it
 
  private:
+  static constexpr std::uint32_t buffer_wait = 0x800000;
+  static_assert(plan_actors_max <= buffer_wait);
   static std::uint32_t pack(actor_state s, std::uint32_t port) noexcept {
     return static_cast<std::uint32_t>(s) << 24 | (port & 0xffffff);
   }

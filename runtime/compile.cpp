@@ -129,15 +129,24 @@ result<void> check_all_trained(const passes::flow& f) {
 // --- the beginning of both ways
 // ------------------------------------------------------------------------------------------------------------
 
-passes::flow simplified(const graph& g, std::span<const value> roots) { return passes::share(passes::simplify(passes::fold(passes::prune(g, roots), g.ops()))); }
+passes::flow simplified(const graph& g, std::span<const value> roots, const compile_options& options) {
+  auto f = passes::prune(g, roots);
+  if (options.fold) f = passes::fold(std::move(f), g.ops());
+  if (options.simplify) f = passes::simplify(std::move(f));
+  if (options.share) f = passes::share(std::move(f));
+  return f;
+}
 
 // --- the end of both ways
 // --------------------------------------------------------------------------------------------------
 
-result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start, const compile_options& options) {
+// `steps_in_flight`: of one stream's ops.
+result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start, const compile_options& options, const op_table& ops,
+                    std::uint32_t steps_in_flight) {
   auto placed = passes::place(std::move(d), where);
   if (!placed) return std::move(placed.error());
   auto p = passes::connect(passes::partition(passes::begin(std::move(*placed), start, where)), options.credits);
+  if (options.share_memory) p = passes::share_memory(std::move(p), ops, steps_in_flight);
   p.name = options.name;
   for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
     p.tasks.push_back({.name = where.task_names[i], .is_client = i == where.client_task});
@@ -222,6 +231,7 @@ struct training_program::parts {
   std::vector<std::pair<std::string, std::string>> schedule;
   std::uint64_t steps_per_epoch = 0;
   std::vector<planned_library> libraries;
+  op_table ops;  // as they were
 };
 
 const training_spec& training_program::spec() const noexcept { return parts_->spec; }
@@ -248,7 +258,7 @@ std::vector<std::uint32_t> training_program::shard_of_variables() const {
 result<plan> training_program::place(const task_map& where, const epoch_start& start) const {
   const auto& spec = parts_->spec;
   expects(where.worker_task.size() == spec.workers && where.shard_task.size() == spec.shards, "every worker and shard has a place");
-  auto p = finish(parts_->draft, where, start, parts_->options);
+  auto p = finish(parts_->draft, where, start, parts_->options, parts_->ops, 1);
   if (!p) return p;
   p->seed = spec.seed;
   p->update = spec.update;
@@ -269,7 +279,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (!where) return where.error();
   const auto roots = training_roots(g, loss, spec.clip_global_norm);
   if (!roots) return roots.error();
-  auto f = simplified(g, *roots);
+  auto f = simplified(g, *roots, options);
   if (options.sparse_pushes) f = passes::pack_pushes(std::move(f));
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
   auto d = passes::replicate(f, spec, *where);
@@ -280,7 +290,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   auto libraries = libraries_of(*d, g.ops());
   if (options.fuse) *d = passes::fuse(std::move(*d), g.ops());
   return training_program(std::make_shared<const training_program::parts>(
-      training_program::parts{spec, options, std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries)}));
+      training_program::parts{spec, options, std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries), g.ops()}));
 }
 
 result<plan> compile_training(graph& g, value loss, const training_spec& spec, const compile_options& options) {
@@ -295,11 +305,11 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   for (const auto& v : fetches)
     if (!g.has(v)) return usage("a fetched value is not of this graph");
-  auto d = passes::lower(simplified(g, fetches));
+  auto d = passes::lower(simplified(g, fetches, options));
   auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = passes::fuse(std::move(d), g.ops());
   const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
-  auto p = finish(std::move(d), here, {}, options);
+  auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits);
   if (!p) return p;
   p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());

@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> gradients -> shapes -> fold -> simplify -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> check
+//   prune -> gradients -> shapes -> fold -> simplify -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
@@ -25,6 +25,11 @@ struct compile_options {
   // Training: where a variable's gradient is that of embedding() or gather() along axis 0, workers push its rows and their indices, not the
   // whole of it, if that is fewer bytes. Results have the same bits.
   bool sparse_pushes = true;
+  // Passes that change no result; --fuse, and these, may be switched off to see what each gives.
+  bool fold = true, simplify = true, share = true;  // constants, x * 1, equal ops
+  // Ops of a stream write into the memory of others whose results nobody needs any more. Then a graph that is stepped has `credits` steps in flight in each
+  // stream, and a worker that trains has one. Off: every output has memory of its own, for one more than the credits of its edges.
+  bool share_memory = true;
 };
 
 // --- training: between-graph replication with parameter shards ---------------------------------------------------------

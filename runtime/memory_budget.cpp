@@ -1,7 +1,11 @@
 #include "runtime/memory_budget.hpp"
 
+#include "runtime/byte_size.hpp"
 #include "runtime/shard_state.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <limits>
 
 namespace troupe {
@@ -28,8 +32,8 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
   switch (a.kind) {
     case actor_kind::op:
     case actor_kind::feed:
-      for (std::size_t port = 0; port < a.outputs.size(); ++port)
-        bytes = add(bytes, times(1 + credits_of(p, a.outputs[port]), a.output_specs[port].size_bytes()));
+      for (std::size_t port = 0; port < a.outputs.size() && !a.hands_on; ++port)
+        if (buffer_of(a, port) < 0) bytes = add(bytes, times(1 + credits_of(p, a.outputs[port]), a.output_specs[port].size_bytes()));
       return bytes;
     case actor_kind::receive:
       return times(2 * std::uint64_t{p.edges[a.inputs[0]].credits} + 1, p.edges[a.inputs[0]].spec.size_bytes());
@@ -49,16 +53,53 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
 }  // namespace
 
 memory_need memory_of_part(const plan& p, std::uint32_t task) {
-  memory_need need;
-  for (const auto& a : p.actors) {
+  std::vector<std::uint64_t> needs(p.actors.size());
+  // A buffer is as large as the largest of its uses.
+  std::vector<bool> is_told(p.buffers.size());
+  for (std::size_t i = 0; i < p.actors.size(); ++i) {
+    const auto& a = p.actors[i];
     if (a.task != task) continue;
-    const auto bytes = need_of(p, a);
-    need.bytes = add(need.bytes, bytes);
-    if (bytes <= need.largest_bytes) continue;
-    need.largest_bytes = bytes;
-    need.largest = a.name;
+    needs[i] = need_of(p, a);
+    for (std::size_t port = 0; port < a.buffers.size(); ++port) {
+      const auto b = static_cast<std::size_t>(a.buffers[port]);
+      if (a.buffers[port] < 0 || b >= p.buffers.size() || is_told[b] || a.output_specs[port].size_bytes() < p.buffers[b].bytes) continue;
+      is_told[b] = true;
+      needs[i] = add(needs[i], times(p.steps_in_flight, p.buffers[b].bytes));
+    }
+  }
+  memory_need need;
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    need.bytes = add(need.bytes, needs[i]);
+    if (needs[i] > 0) order.push_back(i);
+  }
+  for (std::size_t b = 0; b < p.buffers.size(); ++b)  // of a plan that was not checked
+    if (p.buffers[b].task == task && !is_told[b]) need.bytes = add(need.bytes, times(p.steps_in_flight, p.buffers[b].bytes));
+  const auto shown = std::min(contributors_max, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown), order.end(),
+                    [&](auto a, auto b) { return needs[a] != needs[b] ? needs[a] > needs[b] : a < b; });
+  for (std::size_t k = 0; k < shown; ++k) {
+    const auto& a = p.actors[order[k]];
+    need.largest.push_back({a.name, needs[order[k]], a.source.file.empty() && !a.ops.empty() ? a.ops.front().source : a.source});
   }
   return need;
+}
+
+std::string to_string(const std::vector<memory_need::contributor>& largest) {
+  std::string text;
+  for (const auto& c : largest) {
+    text += fmt::format("{}{} ({}", text.empty() ? "" : ", ", c.actor, format_bytes(c.bytes));
+    text += c.source.file.empty() ? ")" : fmt::format(", {}:{})", c.source.file, c.source.line);
+  }
+  return text;
+}
+
+std::uint64_t bytes_of_all_tensors(const plan& p, std::uint32_t task) {
+  std::uint64_t sum = 0;
+  for (const auto& a : p.actors)
+    if (a.task == task && (a.kind == actor_kind::op || a.kind == actor_kind::feed) && !a.hands_on)
+      for (const auto& spec : a.output_specs) sum = add(sum, spec.size_bytes());
+  return sum;
 }
 
 }  // namespace troupe

@@ -3,7 +3,8 @@
 // what does not fit is refused.
 //
 // The bound is the sum over the actors of the part; tensors are counted at their bounds:
-//   op, feed    every output port: one buffer being written, and one for each credit of its edges
+//   buffers     of the plan, which ops share: a copy for each step in flight
+//   op, feed    every output port with memory of its own: one buffer being written, and one for each credit of its edges
 //   receive     twice the credits of its edge, and one being read (items that wait here, and items passed on)
 //   shard       version slots, the optimizer's slots once and once more for each older version that is kept, values and slots of a
 //               cut that is being written, and one spare for each credit of its edges; where rows are pushed one gradient for each worker
@@ -14,16 +15,26 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace troupe {
 
 struct memory_need {
+  struct contributor {
+    std::string actor;  // a shared buffer is for the largest of what is written to it
+    std::uint64_t bytes = 0;
+    source_line source;
+  };
   std::uint64_t bytes = 0;
-  std::string largest;  // name of the actor that needs most
-  std::uint64_t largest_bytes = 0;
+  std::vector<contributor> largest;  // up to contributors_max, those that need most first
 };
+inline constexpr std::size_t contributors_max = 5;
 
 // Of the actors of `task`. Saturates at the largest number.
 memory_need memory_of_part(const plan& p, std::uint32_t task);
+// "worker/0/conv_2/conv2d (1.5 GiB, model.cpp:12), ...": who needs most.
+std::string to_string(const std::vector<memory_need::contributor>& largest);
+// What all outputs of its ops and feeds take if each has one buffer of its own: a step without any reuse.
+std::uint64_t bytes_of_all_tensors(const plan& p, std::uint32_t task);
 
 }  // namespace troupe

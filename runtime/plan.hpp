@@ -11,6 +11,8 @@
 // PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step).
 // PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
 // PL-6  Nobody starts behind its last step, and a shard starts at one version, or at one step of each worker.
+// PL-8  The uses of a buffer are output ports of ops of its task and stream, and fit into it. Who reads what a use makes (also through ops that
+//       hand it on) are ops of that task and stream, none of which comes behind the next use.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
 #include "runtime/optimizer.hpp"
@@ -33,6 +35,8 @@ inline constexpr std::uint32_t credits_max = 4096;
 inline constexpr std::size_t plan_actors_max = 1'000'000;
 inline constexpr std::size_t plan_edges_max = 8'000'000;
 inline constexpr std::size_t plan_tasks_max = 65'536;
+inline constexpr std::size_t plan_buffers_max = 8'000'000;
+inline constexpr std::uint32_t steps_in_flight_max = credits_max;
 inline constexpr std::size_t plan_library_ops_max = 4096;  // of one library
 inline constexpr std::size_t plan_bytes_max = std::size_t{1} << 30;
 inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 40;
@@ -180,10 +184,22 @@ struct planned_actor {
   std::uint64_t steps = 0;      // fires this often, those included, then ends
   bool marks_cuts = false;      // op: what it makes next carries the mark of a cut that was asked for
   bool awaits_receipt = false;  // send: its producer gets the credit back only when the consumer's process has the item
+  std::vector<std::int32_t> buffers{};  // op: per output port, a number in plan::buffers; -1: memory of its own. Empty: all have their own
+  bool hands_on = false;        // op: output 0 is input 0, the same tensor
+  std::int32_t in_place = -1;   // op: the input port whose buffer output 0 is written over
   bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
   source_line source;           // the user's line that it comes from; empty where there is none
   friend bool operator==(const planned_actor&, const planned_actor&) = default;
 };
+
+// Memory that ops of one stream write in turn: runtime/shared_buffer.hpp.
+struct planned_buffer {
+  std::uint32_t task = 0, stream = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const planned_buffer&, const planned_buffer&) = default;
+};
+// Of output `port`; -1: none.
+inline std::int32_t buffer_of(const planned_actor& a, std::size_t port) noexcept { return port < a.buffers.size() ? a.buffers[port] : -1; }
 
 struct planned_task {
   std::string name;              // "/job:worker/task:0"
@@ -208,11 +224,13 @@ struct plan {
   std::vector<planned_task> tasks;
   std::vector<planned_actor> actors;
   std::vector<planned_edge> edges;
+  std::vector<planned_buffer> buffers{};
+  std::uint32_t steps_in_flight = 1;  // copies of every buffer; see compile.hpp
   std::vector<planned_library> libraries{};  // whose ops stand in it; all other ops ship with Troupe
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-// Checks PL-1..PL-7 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
+// Checks PL-1..PL-8 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
 // that has not passed.
 result<void> check(const plan& p);
 

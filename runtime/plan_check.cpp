@@ -330,6 +330,102 @@ result<void> check_libraries(const plan& p) {
   return {};
 }
 
+// --- buffers (PL-8)
+// --------------------------------------------------------------------------------------------------------
+
+// Walks the actors in their order and knows of every buffer whose result stands in it, and who is the last to read that.
+class buffer_check {
+ public:
+  explicit buffer_check(const plan& p) : p_(p), current_(p.buffers.size(), none), uses_of_(p.actors.size()) {}
+
+  result<void> run() {
+    if (p_.steps_in_flight < 1 || p_.steps_in_flight > steps_in_flight_max)
+      return error(error_code::usage, fmt::format("{} steps in flight: a plan has 1..{} (PL-8)", p_.steps_in_flight, steps_in_flight_max));
+    if (p_.buffers.size() > plan_buffers_max)
+      return error(error_code::usage, fmt::format("a plan has at most {} buffers, this one has {} (PL-8)", plan_buffers_max, p_.buffers.size()));
+    for (const auto& b : p_.buffers)
+      if (b.bytes > static_cast<std::uint64_t>(tensor_bytes_max) || b.task >= p_.tasks.size())
+        return error(error_code::usage, fmt::format("a buffer of {} bytes on task {} of {} (PL-8)", b.bytes, b.task, p_.tasks.size()));
+    for (std::uint32_t i = 0; i < p_.actors.size(); ++i)
+      if (auto ok = visit(i); !ok) return ok;
+    return {};
+  }
+
+ private:
+  static constexpr std::uint32_t none = 0xFFFF'FFFF;
+  struct use {
+    std::uint32_t last_reader = 0;
+  };
+
+  result<void> visit(std::uint32_t i) {
+    const auto& a = p_.actors[i];
+    if (!a.buffers.empty() && (a.kind != actor_kind::op || a.buffers.size() != a.outputs.size()))
+      return blame(a, "PL-8", fmt::format("it names {} buffers for {} outputs", a.buffers.size(), a.outputs.size()));
+    if (a.in_place < -1 || a.in_place >= static_cast<std::int64_t>(a.inputs.size()))
+      return blame(a, "PL-8", fmt::format("it writes over input {}, which it lacks", a.in_place));
+    const bool is_simple = a.kind == actor_kind::op && !a.inputs.empty() && a.outputs.size() == 1;
+    if ((a.hands_on && (!is_simple || a.ops.size() != 1)) || (a.in_place >= 0 && !is_simple) || (a.hands_on && a.in_place >= 0))
+      return blame(a, "PL-8", "only an op with one output hands on or writes over what it takes");
+    uses_of_[i].assign(a.outputs.size(), none);
+    if (a.hands_on) return hand_on(i);
+    for (std::size_t port = 0; port < a.buffers.size(); ++port)
+      if (a.buffers[port] != -1)
+        if (auto ok = begin(i, port); !ok) return ok;
+    return {};
+  }
+
+  result<void> hand_on(std::uint32_t i) {
+    const auto& a = p_.actors[i];
+    const auto& from = p_.edges[a.inputs[0]].from;
+    if (buffer_of(p_.actors[from.actor], from.port) != buffer_of(a, 0)) return blame(a, "PL-8", "it hands on what is in another buffer");
+    if (buffer_of(a, 0) == -1) return {};
+    if (from.actor >= i) return blame(a, "PL-8", "it comes before what it hands on");
+    uses_of_[i][0] = uses_of_[from.actor][from.port];
+    return add_readers(i, 0);
+  }
+
+  result<void> begin(std::uint32_t i, std::size_t port) {
+    const auto& a = p_.actors[i];
+    const auto b = a.buffers[port];
+    if (b < -1 || static_cast<std::size_t>(b) >= p_.buffers.size()) return blame(a, "PL-8", fmt::format("it names buffer {} of {}", b, p_.buffers.size()));
+    const auto& buffer = p_.buffers[static_cast<std::size_t>(b)];
+    if (buffer.task != a.task || buffer.stream != a.stream) return blame(a, "PL-8", fmt::format("buffer {} belongs to another stream", b));
+    if (a.output_specs[port].size_bytes() > buffer.bytes) return blame(a, "PL-8", fmt::format("output {} is larger than buffer {}", port, b));
+    auto& at = current_[static_cast<std::size_t>(b)];
+    const bool is_in_place = a.in_place >= 0;
+    if (is_in_place) {
+      const auto& from = p_.edges[a.inputs[static_cast<std::size_t>(a.in_place)]].from;
+      if (at == none || from.actor >= i || uses_of_[from.actor][from.port] != at) return blame(a, "PL-8", fmt::format("buffer {} does not hold the input that it writes over", b));
+      if (a.output_specs[port] != p_.actors[from.actor].output_specs[from.port]) return blame(a, "PL-8", "it writes something else over what it takes");
+      if (std::count_if(a.inputs.begin(), a.inputs.end(), [&](auto e) { return p_.edges[e].from == from; }) != 1)
+        return blame(a, "PL-8", "it takes twice what it writes over");
+    }
+    if (at != none && uses_[at].last_reader > (is_in_place ? i : i - 1)) return blame(a, "PL-8", fmt::format("buffer {} is read behind it", b));
+    at = static_cast<std::uint32_t>(uses_.size());
+    uses_.push_back({i});
+    uses_of_[i][port] = at;
+    return add_readers(i, port);
+  }
+
+  result<void> add_readers(std::uint32_t i, std::size_t port) {
+    const auto& a = p_.actors[i];
+    auto& last = uses_[uses_of_[i][port]].last_reader;
+    for (const auto e : a.outputs[port]) {
+      const auto to = p_.edges[e].to.actor;
+      const auto& reader = p_.actors[to];
+      if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i)
+        return blame(a, "PL-8", fmt::format("'{}' takes output {} from a buffer, and does not come behind it on its stream", reader.name, port));
+      last = std::max(last, to);
+    }
+    return {};
+  }
+
+  const plan& p_;
+  std::vector<std::uint32_t> current_;  // by buffer: its use, or none
+  std::vector<use> uses_;
+  std::vector<std::vector<std::uint32_t>> uses_of_;  // by actor and port
+};
+
 }  // namespace
 
 result<void> check(const plan& p) {
@@ -343,7 +439,8 @@ result<void> check(const plan& p) {
   if (auto ok = check_transfers(p); !ok) return ok;
   if (auto ok = check_pushes(p); !ok) return ok;
   if (auto ok = check_names(p); !ok) return ok;
-  return check_cycles(p);
+  if (auto ok = check_cycles(p); !ok) return ok;
+  return buffer_check(p).run();
 }
 
 }  // namespace troupe

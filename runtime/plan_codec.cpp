@@ -52,6 +52,12 @@ class encoder {
       to.setToPort(e.to.port);
       to.setCredits(e.credits);
     });
+    root.setStepsInFlight(p_.steps_in_flight);
+    fill(root.initBuffers(size(p_.buffers)), p_.buffers, [](auto to, const planned_buffer& b) {
+      to.setTask(b.task);
+      to.setStream(b.stream);
+      to.setBytes(b.bytes);
+    });
     fill(root.initLibraries(size(p_.libraries)), p_.libraries, [&](auto to, const planned_library& l) {
       to.setName(l.library.name);
       to.setVersion(l.library.version);
@@ -194,6 +200,10 @@ class encoder {
     to.setStart(a.start);
     to.setMarksCuts(a.marks_cuts);
     to.setAwaitsReceipt(a.awaits_receipt);
+    auto buffers = to.initBuffers(size(a.buffers));
+    for (unsigned i = 0; i < buffers.size(); ++i) buffers.set(i, a.buffers[i]);
+    to.setHandsOn(a.hands_on);
+    to.setInPlace(a.in_place);
     put(to.initSource(), a.source);
   }
 
@@ -207,7 +217,7 @@ class encoder {
 constexpr auto no_edge = std::numeric_limits<std::uint32_t>::max();
 
 // Words that an element of each list takes in the message, at least.
-constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, library_words = 4, small_words = 1;
+constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, library_words = 4, buffer_words = 2, small_words = 1;
 
 // Every op has a copy of its file's name, and attributes are inserted in order.
 constexpr std::size_t file_name_max = 1024, attributes_max = 256;
@@ -247,6 +257,10 @@ class decoder {
     for (const auto a : actors) p.actors.push_back(actor(a));
     p.edges.reserve(edges.size());
     for (const auto e : edges) join(p, e);
+    p.steps_in_flight = root.getStepsInFlight();
+    const auto buffers = root.getBuffers();
+    limit("buffers", buffers.size(), plan_buffers_max, buffer_words);
+    for (const auto b : buffers) p.buffers.push_back({b.getTask(), b.getStream(), b.getBytes()});
     const auto libraries = root.getLibraries();
     limit("libraries", libraries.size(), libraries_max, library_words);
     for (const auto l : libraries) p.libraries.push_back(library(l));
@@ -435,6 +449,11 @@ class decoder {
     a.start = r.getStart();
     a.marks_cuts = r.getMarksCuts();
     a.awaits_receipt = r.getAwaitsReceipt();
+    const auto buffers = r.getBuffers();
+    spend((std::uint64_t{buffers.size()} + 1) / 2, small_words);
+    for (const auto b : buffers) a.buffers.push_back(b);
+    a.hands_on = r.getHandsOn();
+    a.in_place = r.getInPlace();
     a.source = line(r.getSource());
     return a;
   }

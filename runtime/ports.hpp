@@ -109,13 +109,19 @@ class port_set {
   }
 
   // The firing rule: none when every input is here and every output has a credit, else what is missing (PO-3).
+  // Until the actor fires, inputs that are here stay and credits in hand too: asking again goes on where the last answer was, so that an actor with
+  // many ports looks at each of them once for a firing.
   wait next_wait() {
-    for (std::uint32_t i = 0; i < in.size(); ++i)
-      if (in[i].queue.is_empty()) return {wait_kind::input, i};
-    for (std::uint32_t i = 0; i < out.size(); ++i)
-      if (!acquire(i)) return {wait_kind::credit, i};
+    for (; next_in_ < in.size(); ++next_in_)
+      if (in[next_in_].queue.is_empty()) return {wait_kind::input, next_in_};
+    for (; next_out_ < out.size(); ++next_out_)
+      if (!acquire(next_out_)) return {wait_kind::credit, next_out_};
+    next_in_ = next_out_ = 0;
     return {};
   }
+
+ private:
+  std::uint32_t next_in_ = 0, next_out_ = 0;
 };
 
 }  // namespace troupe

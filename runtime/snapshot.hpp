@@ -57,7 +57,7 @@ struct node_snapshot {
 
 // One end of one edge: an output port with two consumers is two of these, with equal names.
 struct port_snapshot {
-  std::string name;           // "in0", "out1": inputs start with "in", outputs with "out"
+  std::string name;           // "in0", "out1": inputs start with "in", outputs with "out"; "buffer": memory, listed while the actor waits for `peer`, who reads it
   std::string peer;           // name of the actor of the same job at the other end, or "program"
   std::string peer_node;      // name of that actor's node
   std::uint64_t credits = 0;  // held by this end, if it is an output: free buffers

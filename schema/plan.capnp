@@ -1,6 +1,6 @@
 @0xa6c3f0b1d4e95721;
 # A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
-# PL-1..PL-7, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+# PL-1..PL-8, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
 #
 # Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
 # decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
@@ -26,6 +26,15 @@ struct Plan {
   edges @7 :List(PlannedEdge);
   files @8 :List(Text);       # source files that lines refer to
   libraries @9 :List(Library);  # of users, whose ops stand in the plan
+  buffers @10 :List(Buffer);  # that several ops write in turn
+  stepsInFlight @11 :UInt32 = 1;  # of one worker at a time: copies of every buffer
+}
+
+# Memory of a stream of a task. Its uses are the output ports that name it, in the order of the actors.
+struct Buffer {
+  task @0 :UInt32;
+  stream @1 :UInt32;
+  bytes @2 :UInt64;
 }
 
 # A node that has not this very build refuses the plan.
@@ -138,6 +147,9 @@ struct PlannedActor {
   start @11 :UInt64;
   marksCuts @12 :Bool;
   awaitsReceipt @13 :Bool;
+  buffers @14 :List(Int32);   # per output port: number of the buffer; -1: memory of its own. Empty: all have their own
+  handsOn @15 :Bool;          # kind op: output 0 is input 0, the same tensor
+  inPlace @16 :Int32 = -1;    # kind op: the input port whose buffer output 0 is written over
 }
 
 # The spec of an edge is that of the output port it leaves.

@@ -21,6 +21,15 @@ def expected():
             yield "hop", f"1000 x {op}, {n}", "ns", "plain virtual call"
         for where in ("one stream", "half and half over two streams", "every hop crosses"):
             yield "threads", f"pinned, {where}, {n}", "ns", "CAF's stealing, 2 threads"
+    for fuse in ("one actor", "--fuse off"):
+        yield "fused", f"1000 ops of 16 floats, {fuse}", "ns", "a loop called by pointer"
+    for n in (1, 2):
+        yield "fan", f"1000 independent ops, 2 streams, {n} in flight", "ns", "on one stream"
+    yield "pipeline", "4 stages on 2 streams, a step", "us", "one step at a time"
+    yield "pipeline", "CPU time of 2 streams", "of 1", "all of the time"
+    for fuse in ("", ", --fuse off"):
+        yield "random_graph", f"1000 ops{fuse}, build to first step, an op", "us", "with 1,000 ops"
+        yield "random_graph", f"1000 ops{fuse}, a step, an op", "ns", "bytes of memory an op"
     yield "step_empty", "feed, fetch", "us", "two bare CAF messages"
     for batch in (128, 16, 1):
         for fuse in ("", ", --fuse off"):

@@ -2,7 +2,7 @@
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
 //   graph --prune--> flow --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
-//   --credits--> plan
+//   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
 // are still written as "input port i takes output port p of actor a", so that passes may insert and merge actors.
@@ -105,5 +105,7 @@ draft begin(draft d, const epoch_start& start, const places& where);
 draft partition(draft d);
 // Numbers the edges and gives each its credits.
 plan connect(draft d, std::uint32_t credits);
+// Which outputs of a stream's ops may be written into the same memory, and what of it is one step's: copies for `steps_in_flight`.
+plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight);
 
 }  // namespace troupe::passes

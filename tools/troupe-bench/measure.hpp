@@ -66,6 +66,10 @@ inline double seconds_since(std::chrono::steady_clock::time_point t) {
 }
 
 result<void> bench_hop(const bench_options&, bench_report&);
+result<void> bench_fused(const bench_options&, bench_report&);
+result<void> bench_fan(const bench_options&, bench_report&);
+result<void> bench_pipeline(const bench_options&, bench_report&);
+result<void> bench_random_graph(const bench_options&, bench_report&);
 result<void> bench_threads(const bench_options&, bench_report&);
 result<void> bench_step(const bench_options&, bench_report&);
 result<void> bench_training(const bench_options&, bench_report&);
