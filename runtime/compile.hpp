@@ -18,6 +18,8 @@
 
 namespace troupe {
 
+struct compile_report;
+
 struct compile_options {
   std::string name = "job";
   bool fuse = true;
@@ -25,6 +27,7 @@ struct compile_options {
   // Training: where a variable's gradient is that of embedding() or gather() along axis 0, workers push its rows and their indices, not the
   // whole of it, if that is fewer bytes. Results have the same bits.
   bool sparse_pushes = true;
+  compile_report* report = nullptr;  // what each pass did, if somebody asks (runtime/compile_report.hpp); looked at during the call only
 };
 
 // --- training: between-graph replication with parameter shards ---------------------------------------------------------
@@ -104,7 +107,7 @@ class training_program {
   std::uint64_t steps_per_epoch() const noexcept;
   // Of users, whose ops stand in it: every node that takes part must have them.
   const std::vector<planned_library>& libraries() const noexcept;
-  result<plan> place(const task_map& where, const epoch_start& start) const;
+  result<plan> place(const task_map& where, const epoch_start& start, compile_report* report = nullptr) const;
 
  private:
   std::shared_ptr<const parts> parts_;
