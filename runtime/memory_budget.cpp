@@ -23,7 +23,9 @@ std::uint64_t credits_of(const plan& p, const std::vector<std::uint32_t>& edges)
   return n;
 }
 
-std::uint64_t need_of(const plan& p, const planned_actor& a) {
+}  // namespace
+
+std::uint64_t memory_of_actor(const plan& p, const planned_actor& a) {
   std::uint64_t bytes = 0;
   switch (a.kind) {
     case actor_kind::op:
@@ -46,13 +48,11 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
   }
 }
 
-}  // namespace
-
 memory_need memory_of_part(const plan& p, std::uint32_t task) {
   memory_need need;
   for (const auto& a : p.actors) {
     if (a.task != task) continue;
-    const auto bytes = need_of(p, a);
+    const auto bytes = memory_of_actor(p, a);
     need.bytes = add(need.bytes, bytes);
     if (bytes <= need.largest_bytes) continue;
     need.largest_bytes = bytes;

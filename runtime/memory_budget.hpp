@@ -23,6 +23,8 @@ struct memory_need {
   std::uint64_t largest_bytes = 0;
 };
 
+// Of one of its actors.
+std::uint64_t memory_of_actor(const plan& p, const planned_actor& a);
 // Of the actors of `task`. Saturates at the largest number.
 memory_need memory_of_part(const plan& p, std::uint32_t task);
 

@@ -218,7 +218,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     d.actors.back().planned.shard.pushes_rows = f.ops[v.gradient.op].type == pack_rows_op;
     if (report != nullptr)
       report->add(f.ops[v.op].name, f.ops[v.op].source, [&] {
-        return fmt::format("{}, {} bytes, is held by shard {}, which had the fewest bytes when the larger ones were dealt out", to_string(f.ops[v.op].outputs[0]), f.ops[v.op].outputs[0].size_bytes(), v.shard);
+        return fmt::format("{}, {} bytes, is held by shard {}{}", to_string(f.ops[v.op].outputs[0]), f.ops[v.op].outputs[0].size_bytes(), v.shard,
+                           spec.shards > 1 ? ": it had the fewest bytes when this one's turn came, the largest first" : "");
       });
   }
   auto losses = make_fetch(std::string(loss_fetch), spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
