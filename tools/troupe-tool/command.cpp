@@ -20,7 +20,7 @@ constexpr std::int64_t wait_timeout_ns = 20'000'000'000;
 constexpr std::int64_t change_timeout_ns = 60'000'000'000;  // a node has 30 s to hand its work over
 
 constexpr std::string_view footer =
-    "Exit codes: 0 fine, 1 the answer is bad (a failed job), 2 usage, 3 no cluster found, 4 timed out or some nodes "
+    "Exit codes: 0 fine, 1 the answer is bad (a failed job, a graph that does not compile), 2 usage, 3 no cluster found, 4 timed out or some nodes "
     "did\n"
     "not answer, 5 denied, 6 no such object. Start a cluster with: troupe-node &";
 

@@ -31,8 +31,9 @@ constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
 
 int print(const outcome& o) {
-  std::fwrite(o.out.data(), 1, o.out.size(), stdout);
-  const bool is_written = std::fflush(stdout) == 0;
+  // What is longer than a buffer fails while it is written, and flushing the rest may do well.
+  const bool is_taken = std::fwrite(o.out.data(), 1, o.out.size(), stdout) == o.out.size();
+  const bool is_written = std::fflush(stdout) == 0 && is_taken;
   std::fwrite(o.err.data(), 1, o.err.size(), stderr);
   return is_written ? o.exit_code : static_cast<int>(error_code::failed);
 }
