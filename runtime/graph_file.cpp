@@ -360,7 +360,7 @@ result<std::vector<std::byte>> encoded(const graph& g, const graph_use& use) {
 
 bool is_graph_file(std::span<const std::byte> bytes) noexcept { return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0; }
 
-result<std::vector<std::byte>> encode_graph(graph& g, const graph_use& use) {
+result<std::vector<std::byte>> encode_graph(const graph& g, const graph_use& use) {
   if (auto ok = check_to_save(g, use); !ok) return std::move(ok.error());
   auto bytes = encoded(g, use);
   if (!bytes) return bytes;
@@ -381,7 +381,7 @@ result<saved_graph> decode_graph(std::span<const std::byte> bytes, const op_tabl
   return std::move(*out);
 }
 
-result<void> save_graph(disk& d, const std::string& path, graph& g, const graph_use& use) {
+result<void> save_graph(disk& d, const std::string& path, const graph& g, const graph_use& use) {
   const auto bytes = encode_graph(g, use);
   if (!bytes) return error(bytes.error());
   if (const auto there = d.size(path); !there) {

@@ -64,13 +64,13 @@ struct saved_graph {
 };
 
 // usage: no root, a root of another graph, a graph with an error, or too large; or GF-1: an eager's graph, whose shapes are those of the moment.
-result<std::vector<std::byte>> encode_graph(graph& g, const graph_use& use);
+result<std::vector<std::byte>> encode_graph(const graph& g, const graph_use& use);
 // usage: see GF-2..GF-5. `ops` outlives the graph.
 result<saved_graph> decode_graph(std::span<const std::byte> bytes, const op_table& ops);
 bool is_graph_file(std::span<const std::byte> bytes) noexcept;
 
 // Errors are the disk's, or as above with the path in front. One writer of a path at a time.
-result<void> save_graph(disk& d, const std::string& path, graph& g, const graph_use& use);
+result<void> save_graph(disk& d, const std::string& path, const graph& g, const graph_use& use);
 result<saved_graph> load_graph(disk& d, const std::string& path, const op_table& ops);
 
 }  // namespace troupe

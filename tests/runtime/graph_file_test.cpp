@@ -1,7 +1,9 @@
 #include "runtime/graph_file.hpp"
 
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_disk.hpp"
 #include "devices/host/scratch_folder.hpp"
+#include "runtime/eager.hpp"
 #include "runtime/layers.hpp"
 #include "runtime/op_library.hpp"
 #include "tests/support/graph_files.hpp"
@@ -156,6 +158,18 @@ BOOST_AUTO_TEST_CASE(GF_1_a_name_that_a_reader_would_refuse_is_not_saved) {
   const auto loss = loss_of(g);
   BOOST_TEST(error_of(encode_graph(g, {.name = "a\nb", .loss = loss})).find("'a?b' is no name") != std::string::npos);
   BOOST_TEST(error_of(encode_graph(g, {.name = std::string(2000, 'a'), .loss = loss})).find("is no name") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(GF_1_an_eager_is_saved_where_its_shapes_are_those_of_every_step) {
+  const auto ops = make_op_table();
+  const auto kernels = make_host_kernels();
+  host_device device;
+  eager e(ops, kernels, device);
+  const auto y = relu(constant(e, 2.0F) * constant(e, -3.0F));
+  BOOST_TEST(bool(decode_graph(bytes_of(e, {.fetches = {{"y", y}}}), ops)));
+  const auto batch = index_batch(e, 10, {.batch = 4});
+  const auto refused = encode_graph(e, {.fetches = {{"ids", batch.ids}}});
+  BOOST_TEST(error_of(refused).find("the graph would not be the same when it is read: index_batch 'index_batch' makes i64[4?]") != std::string::npos, error_of(refused));
 }
 
 BOOST_AUTO_TEST_CASE(GF_2_a_shape_rule_that_says_something_else_now_is_an_error_with_the_users_line) {

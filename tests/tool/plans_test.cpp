@@ -128,6 +128,17 @@ BOOST_AUTO_TEST_CASE(more_workers_than_nodes_are_a_usage_error_unless_they_may_s
   BOOST_TEST(run("sharing", "--nodes 1").exit_code == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_file_that_asks_for_more_actors_than_a_plan_has_is_told_so_at_once) {
+  graph g(ops);
+  training_spec spec;
+  spec.workers = 65'536;
+  save("many", g, {.loss = test::loss_of(g), .training = graph_training{spec, {}}});
+  const auto o = run("many");
+  BOOST_TEST(o.exit_code == 1);
+  BOOST_TEST(has(o.err, "65536 workers with"), o.err);
+  BOOST_TEST(run("many", "--workers 2").exit_code == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_graph_that_does_not_compile_exits_with_1_and_the_users_line) {
   graph g(ops);
   save("no_loss", g, {.loss = reduce_sum(input(g, {dtype::f32, {3}}, "x"))});

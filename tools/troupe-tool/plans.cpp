@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ outcome plan_a_training(const command& c, saved_graph& g) {
   spec.shards = c.plan.shards.value_or(spec.shards);
   spec.update = c.plan.update.value_or(spec.update);
   if (spec.update == update_kind::async) spec.observe_every = 0;
+  // Of whoever wrote the file, and before anything is made of them.
+  const auto actors_max = plan_actors_max, ops = g.graph->nodes().size();
+  if (spec.workers > actors_max / std::max<std::size_t>(ops, 1))
+    return does_not_compile(error(error_code::usage, fmt::format("plan: {} workers with {} ops each are more actors than the {} of a plan: give fewer --workers", spec.workers, ops, actors_max)));
   const auto where = places_on(c.plan.nodes, spec);
   if (!where) return usage("plan: " + where.error().message());
   const auto made = plan_training(*g.graph, *g.use.loss, spec, how.options, &*where);
