@@ -1,4 +1,5 @@
-// A band per group, layers from left to right, within a band and layer one box below the other, ordered by where their producers stand (the barycentre heuristic of Sugiyama, Tagawa and Toda, 1981, one sweep).
+// A band per group, layers from left to right, within a band and layer one box below the other, ordered by where their producers
+// stand (the barycentre heuristic of Sugiyama, Tagawa and Toda, 1981, one sweep).
 
 #include "runtime/picture.hpp"
 #include "runtime/snapshot.hpp"
