@@ -61,7 +61,7 @@ class op_logic final : public port_logic {
     }
     for (std::size_t port = 0; port < self_plan().outputs.size(); ++port) {
       std::size_t buffers = 1;
-      for (auto e : self_plan().outputs[port]) buffers += part_->job_plan->edges[e].credits;
+      for (auto e : self_plan().outputs[port]) buffers = std::max<std::size_t>(buffers, 1 + part_->job_plan->edges[e].credits);
       if (buffer_of(self_plan(), port) >= 0) buffers = 0;
       pools_.emplace_back(self_plan().output_specs[port].size_bytes(), buffers);
     }

@@ -295,20 +295,7 @@ class session_impl final : public session {
   }
 
   static training_spec make_spec(const training_options& o, const task_map& where) {
-    training_spec spec;
-    spec.workers = o.workers;
-    spec.shards = o.shards;
-    spec.update = o.update;
-    spec.optimizer = o.optimizer;
-    spec.schedule = o.schedule;
-    spec.clip_global_norm = o.clip_global_norm;
-    spec.seed = o.seed;
-    spec.steps = o.steps;
-    spec.observe_every = o.observe_every;
-    spec.is_recoverable = o.on_failure != failure_policy::stop;
-    spec.has_replicas = o.replicas > 0;
-    spec.has_cuts = !o.checkpoints.folder.empty();
-    spec.cut_every = o.checkpoints.every_steps;
+    auto spec = spec_of(o);
     spec.tasks = static_cast<std::uint32_t>(where.task_names.size());
     spec.task_names = where.task_names;
     spec.worker_task = where.worker_task;
@@ -356,6 +343,24 @@ class session_impl final : public session {
 };
 
 }  // namespace
+
+training_spec spec_of(const training_options& o) {
+  training_spec spec;
+  spec.workers = o.workers;
+  spec.shards = o.shards;
+  spec.update = o.update;
+  spec.optimizer = o.optimizer;
+  spec.schedule = o.schedule;
+  spec.clip_global_norm = o.clip_global_norm;
+  spec.seed = o.seed;
+  spec.steps = o.steps;
+  spec.observe_every = o.observe_every;
+  spec.is_recoverable = o.on_failure != failure_policy::stop;
+  spec.has_replicas = o.replicas > 0;
+  spec.has_cuts = !o.checkpoints.folder.empty();
+  spec.cut_every = o.checkpoints.every_steps;
+  return spec;
+}
 
 result<std::vector<tensor>> stepper::step(std::span<const std::pair<std::string_view, tensor>> feeds) {
   for (const auto& [name, value] : feeds)

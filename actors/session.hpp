@@ -78,6 +78,9 @@ struct training_options {
   compile_options compile{};        // name, fuse, credits
 };
 
+// What the compiler is told of it, but for the places.
+training_spec spec_of(const training_options& o);
+
 struct worker_totals {
   std::uint64_t fed = 0, applied = 0, dropped = 0, in_flight = 0;  // steps; fed = applied + dropped + in flight at death
 };

@@ -41,6 +41,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
   auto loss = softmax_cross_entropy(classifier(batch.images, images, o), batch.labels, batch.scale);
 
   const auto steps = steps_per_epoch(images, reading);
+  if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(o.epochs * steps));
   auto run = s.train(g, loss, {.workers = o.workers,
                                .shards = o.shards,
                                .update = o.update,
@@ -92,6 +93,7 @@ int main(int argc, char** argv) {
   auto s = session::open(o.session([&] { return report.is_interrupted(); }));
   if (!s) return report.fail(s.error());
   if (auto trained = train(**s, *images, o, report); !trained) return report.fail(trained.error());
+  if (!o.save_graph.empty()) return 0;
   if (auto saved = report.save(); !saved) return report.fail(saved.error());
   auto accuracy = test(**s, *test_images, o, report);
   if (!accuracy) return report.fail(accuracy.error());

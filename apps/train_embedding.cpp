@@ -29,6 +29,7 @@ static result<void> train(session& s, const text_info& text, const table_options
 
   auto how = o.training(o.steps);
   how.compile.sparse_pushes = o.pushes_rows;
+  if (!o.save_graph.empty()) return report.save_graph(g, loss, how);
   auto run = s.train(g, loss, how);
   if (!run) return run.error();
   report.begin({.samples = o.tokens_per_step() * double(o.steps), .steps = o.steps, .unit = "tokens"});
@@ -56,6 +57,7 @@ int main(int argc, char** argv) {
   auto s = session::open(o.session([&] { return report.is_interrupted(); }));
   if (!s) return report.fail(s.error());
   if (auto trained = train(**s, *text, o, report); !trained) return report.fail(trained.error());
+  if (!o.save_graph.empty()) return 0;
   if (auto saved = report.save(); !saved) return report.fail(saved.error());
   return report.finish("loss", report.mean_loss(), fmt::format("loss {:.4f} of the last steps", report.mean_loss()));
 }

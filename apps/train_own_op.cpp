@@ -37,6 +37,7 @@ static result<void> train(session& s, const text_info& text, const own_options& 
   auto batch = text_batch(g, text, {.batch = o.batch, .context = o.context, .seed = o.seed});
   auto loss = reduce_sum(cross_entropy(next_byte(batch.tokens, o), batch.targets)) * batch.scale;
 
+  if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(o.steps));
   auto run = s.train(g, loss, o.training(o.steps));
   if (!run) return run.error();
   report.begin({.samples = o.tokens_per_step() * double(o.steps), .steps = o.steps, .unit = "tokens"});
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   auto s = session::open(where);
   if (!s) return report.fail(s.error());
   if (auto trained = train(**s, *text, o, report); !trained) return report.fail(trained.error());
+  if (!o.save_graph.empty()) return 0;
   if (auto saved = report.save(); !saved) return report.fail(saved.error());
   return report.finish("loss", report.mean_loss(), fmt::format("loss {:.4f} of the last steps", report.mean_loss()));
 }

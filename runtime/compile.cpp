@@ -82,14 +82,22 @@ std::vector<bool> needed_by(const graph& g, value loss) {
   return is_needed;
 }
 
+void tell(pass_report& report, const graph& g, const value& variable, const value& derivative) {
+  const auto& n = g.node(variable.node);
+  report.add(n.name, {n.source.file_name(), n.source.line()}, [&] {
+    return derivative.is_valid() ? fmt::format("is trained: its gradient is '{}'", g.node(derivative.node).name) : std::string("is not trained: the loss does not depend on it by a way that has a gradient");
+  });
+}
+
 // The loss, the gradient of every variable that it depends on, the samples of moving averages that its steps move, and all these variables.
-result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm) {
+result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm, pass_report* report) {
   auto all = g.variables();
   std::erase_if(all, [&](const value& v) { return g.node(v.node).average_rate.has_value(); });
   const auto derivatives = gradients(g, loss, all);
   if (g.first_error()) return *g.first_error();
   std::vector<value> roots{loss}, used;
   for (std::size_t i = 0; i < all.size(); ++i) {
+    if (report != nullptr) tell(*report, g, all[i], derivatives[i]);
     if (!derivatives[i].is_valid()) continue;
     roots.push_back(derivatives[i]);
     used.push_back(all[i]);
@@ -129,11 +137,38 @@ result<void> check_all_trained(const passes::flow& f) {
 // --- the beginning of both ways
 // ------------------------------------------------------------------------------------------------------------
 
-passes::flow simplified(const graph& g, std::span<const value> roots, const compile_options& options) {
-  auto f = passes::prune(g, roots);
-  if (options.fold) f = passes::fold(std::move(f), g.ops());
-  if (options.simplify) f = passes::simplify(std::move(f));
-  if (options.share) f = passes::share(std::move(f));
+// Runs a pass with its part of the report, where one is asked for.
+class told {
+ public:
+  explicit told(compile_report* report) : report_(report) {}
+
+  template <class Pass>
+  passes::flow flow(const char* name, std::size_t before, Pass&& pass) const { return run(name, before, false, std::forward<Pass>(pass), [](const auto& f) { return f.ops.size(); }); }
+  template <class Pass>
+  auto actors(const char* name, std::size_t before, Pass&& pass) const { return run(name, before, true, std::forward<Pass>(pass), [](const auto& d) { return d.actors.size(); }); }
+
+ private:
+  template <class T>
+  static const T* value_of(const result<T>& r) { return r ? &*r : nullptr; }
+  template <class T>
+  static const T* value_of(const T& v) { return &v; }
+
+  template <class Pass, class Size>
+  auto run(const char* name, std::size_t before, bool counts_actors, Pass&& pass, Size&& size) const {
+    auto* part = report_ != nullptr ? &report_->begin(name, before, counts_actors) : nullptr;
+    auto out = pass(part);
+    if (const auto* made = value_of(out); made != nullptr && part != nullptr) part->after = size(*made);
+    return out;
+  }
+
+  compile_report* report_;
+};
+
+passes::flow simplified(const graph& g, std::span<const value> roots, const compile_options& options, const told& t) {
+  auto f = t.flow("prune", g.nodes().size(), [&](pass_report* r) { return passes::prune(g, roots, r); });
+  if (options.fold) f = t.flow("fold", f.ops.size(), [&](pass_report* r) { return passes::fold(std::move(f), g.ops(), r); });
+  if (options.simplify) f = t.flow("simplify", f.ops.size(), [&](pass_report* r) { return passes::simplify(std::move(f), r); });
+  if (options.share) f = t.flow("share", f.ops.size(), [&](pass_report* r) { return passes::share(std::move(f), r); });
   return f;
 }
 
@@ -142,11 +177,15 @@ passes::flow simplified(const graph& g, std::span<const value> roots, const comp
 
 // `steps_in_flight`: of one stream's ops.
 result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start, const compile_options& options, const op_table& ops,
-                    std::uint32_t steps_in_flight) {
-  auto placed = passes::place(std::move(d), where);
+                    std::uint32_t steps_in_flight, compile_report* report) {
+  const told t(report);
+  auto* reasons = report != nullptr ? &report->placements : nullptr;
+  auto placed = t.actors("place", d.actors.size(), [&](pass_report* r) { return passes::place(std::move(d), where, r, reasons); });
   if (!placed) return std::move(placed.error());
-  auto p = passes::connect(passes::partition(passes::begin(std::move(*placed), start, where)), options.credits);
-  if (options.share_memory) p = passes::share_memory(std::move(p), ops, steps_in_flight);
+  d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
+  d = t.actors("partition", d.actors.size(), [&](pass_report* r) { return passes::partition(std::move(d), r); });
+  auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, r); });
+  if (options.share_memory) p = t.actors("share_memory", p.actors.size(), [&](pass_report* r) { return passes::share_memory(std::move(p), ops, steps_in_flight, r); });
   p.name = options.name;
   for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
     p.tasks.push_back({.name = where.task_names[i], .is_client = i == where.client_task});
@@ -255,10 +294,10 @@ std::vector<std::uint32_t> training_program::shard_of_variables() const {
   return out;
 }
 
-result<plan> training_program::place(const task_map& where, const epoch_start& start) const {
+result<plan> training_program::place(const task_map& where, const epoch_start& start, compile_report* report) const {
   const auto& spec = parts_->spec;
   expects(where.worker_task.size() == spec.workers && where.shard_task.size() == spec.shards, "every worker and shard has a place");
-  auto p = finish(parts_->draft, where, start, parts_->options, parts_->ops, 1);
+  auto p = finish(parts_->draft, where, start, parts_->options, parts_->ops, 1, report);
   if (!p) return p;
   p->seed = spec.seed;
   p->update = spec.update;
@@ -277,26 +316,31 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (auto ok = check(spec); !ok) return std::move(ok.error());
   const auto where = places_of(spec);
   if (!where) return where.error();
-  const auto roots = training_roots(g, loss, spec.clip_global_norm);
+  const told t(options.report);
+  auto* first = options.report != nullptr ? &options.report->begin("gradients", g.nodes().size()) : nullptr;
+  const auto roots = training_roots(g, loss, spec.clip_global_norm, first);
   if (!roots) return roots.error();
-  auto f = simplified(g, *roots, options);
-  if (options.sparse_pushes) f = passes::pack_pushes(std::move(f));
+  if (first != nullptr) first->after = g.nodes().size();
+  auto f = simplified(g, *roots, options, t);
+  if (options.sparse_pushes) f = t.flow("pack_pushes", f.ops.size(), [&](pass_report* r) { return passes::pack_pushes(std::move(f), r); });
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
-  auto d = passes::replicate(f, spec, *where);
+  auto d = t.actors("replicate", f.ops.size(), [&](pass_report* r) { return passes::replicate(f, spec, *where, r); });
   if (!d) return std::move(d.error());
   auto print = fingerprint_of(*d);
   auto schedule = schedule_of(*d, spec, print);
   const auto epoch = steps_per_epoch_of(*d, spec.workers);
   auto libraries = libraries_of(*d, g.ops());
-  if (options.fuse) *d = passes::fuse(std::move(*d), g.ops());
+  if (options.fuse) *d = t.actors("fuse", d->actors.size(), [&](pass_report* r) { return passes::fuse(std::move(*d), g.ops(), r); });
+  auto kept = options;
+  kept.report = nullptr;  // it is of this call
   return training_program(std::make_shared<const training_program::parts>(
-      training_program::parts{spec, options, std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries), g.ops()}));
+      training_program::parts{spec, std::move(kept), std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries), g.ops()}));
 }
 
 result<plan> compile_training(graph& g, value loss, const training_spec& spec, const compile_options& options) {
   auto program = compile_program(g, loss, spec, options);
   if (!program) return std::move(program.error());
-  return program->place(*places_of(spec), {});
+  return program->place(*places_of(spec), {}, options.report);
 }
 
 result<plan> compile_steps(graph& g, std::span<const value> fetches, const compile_options& options) {
@@ -305,11 +349,13 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   for (const auto& v : fetches)
     if (!g.has(v)) return usage("a fetched value is not of this graph");
-  auto d = passes::lower(simplified(g, fetches, options));
+  const told t(options.report);
+  const auto f = simplified(g, fetches, options, t);
+  auto d = t.actors("lower", f.ops.size(), [&](pass_report*) { return passes::lower(f); });
   auto libraries = libraries_of(d, g.ops());
-  if (options.fuse) d = passes::fuse(std::move(d), g.ops());
+  if (options.fuse) d = t.actors("fuse", d.actors.size(), [&](pass_report* r) { return passes::fuse(std::move(d), g.ops(), r); });
   const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
-  auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits);
+  auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits, options.report);
   if (!p) return p;
   p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());

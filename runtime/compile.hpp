@@ -18,6 +18,8 @@
 
 namespace troupe {
 
+struct compile_report;
+
 struct compile_options {
   std::string name = "job";
   bool fuse = true;
@@ -30,6 +32,7 @@ struct compile_options {
   // Ops of a stream write into the memory of others whose results nobody needs any more. Then a graph that is stepped has `credits` steps in flight in each
   // stream, and a worker that trains has one. Off: every output has memory of its own, for one more than the credits of its edges.
   bool share_memory = true;
+  compile_report* report = nullptr;  // what each pass did, if somebody asks (runtime/compile_report.hpp); looked at during the call only
 };
 
 // --- training: between-graph replication with parameter shards ---------------------------------------------------------
@@ -109,7 +112,7 @@ class training_program {
   std::uint64_t steps_per_epoch() const noexcept;
   // Of users, whose ops stand in it: every node that takes part must have them.
   const std::vector<planned_library>& libraries() const noexcept;
-  result<plan> place(const task_map& where, const epoch_start& start) const;
+  result<plan> place(const task_map& where, const epoch_start& start, compile_report* report = nullptr) const;
 
  private:
   std::shared_ptr<const parts> parts_;

@@ -14,12 +14,13 @@
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
+#include "schema/source_location.hpp"
 #include "schema/tensor_spec.hpp"
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <source_location>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,6 @@ namespace troupe {
 class graph;
 class op_table;
 struct op_row;
-using source_location = std::source_location;
 
 // Output `output` of node `node` of a graph. Small; copied freely; valid while the graph lives.
 struct value {
@@ -91,6 +91,27 @@ class graph {
   scope name_scope(std::string_view name, const source_location& where = source_location::current());
   scope device_scope(std::string_view device, const source_location& where = source_location::current());
 
+  // While it lives, a graph may be compiled, which adds ops to it, for no other purpose than to look at what comes out: at its end what was added
+  // meanwhile is taken away again, and an error that was recorded is forgotten. Values of those ops must not be used any more.
+  class trial {
+   public:
+    explicit trial(graph& g) : graph_(g), nodes_(g.nodes_.size()), error_(g.error_) {}
+    ~trial() {
+      graph_.cut_back(nodes_);
+      graph_.error_ = std::move(error_);
+    }
+    trial(const trial&) = delete;
+    trial& operator=(const trial&) = delete;
+
+   private:
+    graph& graph_;
+    std::size_t nodes_;
+    std::optional<error> error_;
+  };
+
+  // A line that a file tells of, whose name lives as long as the graph.
+  source_location line_of(std::string file, std::uint32_t line) { return {files_.insert(std::move(file)).first->c_str(), line}; }
+
   // The name that an op added now with this one would get.
   std::string name_for(std::string_view base) const;
 
@@ -126,6 +147,7 @@ class graph {
   std::vector<average> averages_;
   std::optional<error> error_;
   std::string name_scope_, device_scope_;
+  std::set<std::string> files_;  // that lines of loaded ops name
   std::unordered_map<std::string, std::uint32_t> names_;  // taken names, with the next suffix to try
 };
 

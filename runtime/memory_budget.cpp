@@ -21,13 +21,21 @@ std::uint64_t times(std::uint64_t n, std::uint64_t bytes) {
   return __builtin_mul_overflow(n, bytes, &product) ? most : product;
 }
 
+// Items of an output port that are out at once: consumers take them in order, and each needs a credit of every edge.
 std::uint64_t credits_of(const plan& p, const std::vector<std::uint32_t>& edges) {
   std::uint64_t n = 0;
-  for (auto e : edges) n += p.edges[e].credits;
+  for (auto e : edges) n = std::max<std::uint64_t>(n, p.edges[e].credits);
   return n;
 }
 
-std::uint64_t need_of(const plan& p, const planned_actor& a) {
+// Versions that readers may still have while the newest is written. Synchronous ones get the same ones, in the same order.
+std::uint64_t versions_out(const plan& p, const planned_actor& a) {
+  std::uint64_t n = 0;
+  for (const auto& edges : a.outputs) n = a.shard.update == update_kind::sync ? std::max(n, credits_of(p, edges)) : n + credits_of(p, edges);
+  return n;
+}
+
+std::uint64_t own_memory(const plan& p, const planned_actor& a) {
   std::uint64_t bytes = 0;
   switch (a.kind) {
     case actor_kind::op:
@@ -43,8 +51,7 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
       buffers += a.shard.keeps * state;               // the optimizer state of each older version
       if (a.shard.cuts_at_end) buffers += 1 + state;  // a cut that is being written
       if (a.shard.pushes_rows) buffers += a.shard.steps.size();  // each worker's, unpacked
-      for (const auto& edges : a.outputs) buffers += credits_of(p, edges);
-      return times(buffers, a.shard.spec.size_bytes());
+      return times(buffers + versions_out(p, a), a.shard.spec.size_bytes());
     }
     default: return 0;
   }
@@ -52,29 +59,32 @@ std::uint64_t need_of(const plan& p, const planned_actor& a) {
 
 }  // namespace
 
-memory_need memory_of_part(const plan& p, std::uint32_t task) {
+std::vector<std::uint64_t> memory_by_actor(const plan& p) {
   std::vector<std::uint64_t> needs(p.actors.size());
-  // A buffer is as large as the largest of its uses.
   std::vector<bool> is_told(p.buffers.size());
   for (std::size_t i = 0; i < p.actors.size(); ++i) {
     const auto& a = p.actors[i];
-    if (a.task != task) continue;
-    needs[i] = need_of(p, a);
-    for (std::size_t port = 0; port < a.buffers.size(); ++port) {
+    needs[i] = own_memory(p, a);
+    for (std::size_t port = 0; port < a.buffers.size() && port < a.output_specs.size(); ++port) {
       const auto b = static_cast<std::size_t>(a.buffers[port]);
+      // A buffer is as large as the largest of its uses.
       if (a.buffers[port] < 0 || b >= p.buffers.size() || is_told[b] || a.output_specs[port].size_bytes() < p.buffers[b].bytes) continue;
       is_told[b] = true;
       needs[i] = add(needs[i], times(p.steps_in_flight, p.buffers[b].bytes));
     }
   }
+  return needs;
+}
+
+memory_need memory_of_part(const plan& p, std::uint32_t task) {
+  const auto needs = memory_by_actor(p);
   memory_need need;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < needs.size(); ++i) {
+    if (p.actors[i].task != task || needs[i] == 0) continue;
     need.bytes = add(need.bytes, needs[i]);
-    if (needs[i] > 0) order.push_back(i);
+    order.push_back(i);
   }
-  for (std::size_t b = 0; b < p.buffers.size(); ++b)  // of a plan that was not checked
-    if (p.buffers[b].task == task && !is_told[b]) need.bytes = add(need.bytes, times(p.steps_in_flight, p.buffers[b].bytes));
   const auto shown = std::min(contributors_max, order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown), order.end(),
                     [&](auto a, auto b) { return needs[a] != needs[b] ? needs[a] > needs[b] : a < b; });

@@ -4,10 +4,10 @@
 //
 // The bound is the sum over the actors of the part; tensors are counted at their bounds:
 //   buffers     of the plan, which ops share: a copy for each step in flight
-//   op, feed    every output port with memory of its own: one buffer being written, and one for each credit of its edges
+//   op, feed    every output port with memory of its own: one buffer being written, and as many as its edges have credits: consumers take in order, so all hold the same ones
 //   receive     twice the credits of its edge, and one being read (items that wait here, and items passed on)
 //   shard       version slots, the optimizer's slots once and once more for each older version that is kept, values and slots of a
-//               cut that is being written, and one spare for each credit of its edges; where rows are pushed one gradient for each worker
+//               cut that is being written, and a spare for each version that readers may still have (sync: as many as an edge has credits); where rows are pushed one gradient for each worker
 //   send, fetch nothing: they hold what others made
 // Datasets that readers load are shared by a process and not counted.
 
@@ -30,6 +30,8 @@ struct memory_need {
 };
 inline constexpr std::size_t contributors_max = 5;
 
+// Of every actor.
+std::vector<std::uint64_t> memory_by_actor(const plan& p);
 // Of the actors of `task`. Saturates at the largest number.
 memory_need memory_of_part(const plan& p, std::uint32_t task);
 // "worker/0/conv_2/conv2d (1.5 GiB, model.cpp:12), ...": who needs most.

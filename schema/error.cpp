@@ -20,7 +20,7 @@ std::string error::text() const {
   return file_.empty() ? message_ : fmt::format("{}:{}: {}", file_, line_, message_);
 }
 
-error& error::at(const std::source_location& where) { return at(where.file_name(), where.line()); }
+error& error::at(const source_location& where) { return at(where.file_name(), where.line()); }
 
 error& error::at(std::string_view file, std::uint32_t line) {
   if (file_.empty()) {

@@ -5,6 +5,8 @@
 // caller decides. A broken invariant of our own: expects() throws broken_invariant, which ends the actor
 // that broke it; its supervisor decides. A result<void> that is fine costs one null pointer.
 
+#include "schema/source_location.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -38,7 +40,7 @@ class [[nodiscard]] error {
   std::string text() const;
 
   // The user's line that is to blame. The first one set wins: it is the nearest to the mistake.
-  error& at(const std::source_location& where);
+  error& at(const source_location& where);
   error& at(std::string_view file, std::uint32_t line);
   // Puts "what: " in front of the message.
   error& while_doing(std::string_view what);

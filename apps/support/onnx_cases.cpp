@@ -2,7 +2,7 @@
 
 #include "devices/half.hpp"
 #include "devices/host/npy_file.hpp"
-#include "runtime/onnx/text.hpp"
+#include "runtime/text.hpp"
 
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 std::string names_of(const std::vector<onnx_port>& ports) {
   std::string all;
-  for (const auto& p : ports) all += (all.empty() ? "" : ", ") + onnx::shown(p.name);
+  for (const auto& p : ports) all += (all.empty() ? "" : ", ") + shown(p.name);
   return all.empty() ? "none" : all;
 }
 
@@ -106,9 +106,9 @@ std::optional<case_outcome> check_data(session& s, const onnx_model& m, const fs
     const auto expected = load_onnx_tensor(wanted[i], (*outputs)[i].values.type() == dtype::bf16);
     if (!expected) return refuse(case_outcome::kind::failed, "", expected.error().message());
     const auto off = distance((*outputs)[i].values, *expected);
-    if (!off) return refuse(case_outcome::kind::failed, "", fmt::format("output '{}': {}", onnx::shown(name), off.error().message()));
+    if (!off) return refuse(case_outcome::kind::failed, "", fmt::format("output '{}': {}", shown(name), off.error().message()));
     c.error = std::max(c.error, *off);
-    if (*off > 1) return refuse(case_outcome::kind::failed, "", fmt::format("output '{}': the largest error is {:.3g} times what is allowed", onnx::shown(name), *off));
+    if (*off > 1) return refuse(case_outcome::kind::failed, "", fmt::format("output '{}': the largest error is {:.3g} times what is allowed", shown(name), *off));
   }
   return std::nullopt;
 }
@@ -164,7 +164,7 @@ result<named_values> read_inputs(const onnx_model& m, const onnx_options& o) {
   auto next = in_order.begin();
   for (const auto& p : m.inputs()) {
     if (has(p.name)) continue;
-    if (next == in_order.end()) return error(error_code::usage, fmt::format("input '{}' is missing; the model's are: {}", onnx::shown(p.name), names_of(m.inputs())));
+    if (next == in_order.end()) return error(error_code::usage, fmt::format("input '{}' is missing; the model's are: {}", shown(p.name), names_of(m.inputs())));
     auto t = read_array(*next++);
     if (!t) return t.error();
     all.emplace_back(p.name, std::move(*t));
@@ -184,7 +184,7 @@ result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m, con
   if (!run) return run.error();
   for (const auto& i : built->inputs) {
     const auto given = std::ranges::find(inputs, i.name, &std::pair<std::string, tensor>::first);
-    if (given == inputs.end()) return error(error_code::usage, fmt::format("input '{}' is missing", onnx::shown(i.name)));
+    if (given == inputs.end()) return error(error_code::usage, fmt::format("input '{}' is missing", shown(i.name)));
     if (auto fed = (*run)->feed(g.node(i.at.node).name, given->second); !fed) return fed.error();
   }
   auto values = (*run)->fetch();

@@ -3,7 +3,7 @@
 #include "apps/support/output.hpp"
 #include "devices/half.hpp"
 #include "devices/host/npy_file.hpp"
-#include "runtime/onnx/text.hpp"
+#include "runtime/text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -56,7 +56,7 @@ std::string in_ascii(const nlohmann::ordered_json& j) { return j.dump(-1, ' ', t
 
 // A file's name from any name: no folders, nothing hidden, nothing that a terminal obeys, each once.
 std::string file_name(const std::string& name, std::set<std::string>& taken) {
-  std::string base = onnx::printable(name, '_', 200);
+  std::string base = printable(name, '_', 200);
   std::ranges::replace(base, '/', '_');
   if (base.empty() || base[0] == '.') base = "_" + base;
   auto out = base;
@@ -86,7 +86,7 @@ result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_optio
       file = (std::filesystem::path(o.output) / file_name(out.name, taken)).string();
       if (auto saved = save_npy(file, out.values); !saved) return std::move(saved.error());
     }
-    text += fmt::format("{} {}: {}\n", onnx::printable(out.name), to_string(out.values.spec()), some_elements(out.values));
+    text += fmt::format("{} {}: {}\n", printable(out.name), to_string(out.values.spec()), some_elements(out.values));
     all.push_back(json_of(out, file));
   }
   return written(o.json ? in_ascii({{"outputs", all}}) + "\n" : text);
@@ -96,7 +96,7 @@ check_report::check_report(std::size_t cases, const onnx_options& o) : options_(
 
 void check_report::add(case_outcome c) {
   std::string line;
-  const auto name = onnx::printable(c.name);
+  const auto name = printable(c.name);
   switch (c.type) {
     case case_outcome::kind::passed: ++passed_, line = fmt::format("pass         {}", name); break;
     case case_outcome::kind::failed: ++failed_, line = fmt::format("fail         {}: {}", name, c.why); break;

@@ -23,7 +23,7 @@ void text_options::parse(int argc, char** argv, const std::string& description, 
     app.add_option("--context", context, "Bytes of a piece")->check(CLI::Range(1, 1 << 20))->capture_default_str();
     own(app);
   });
-  for (const auto& [flag, file] : {std::pair("--losses", losses), std::pair("--save", save)})
+  for (const auto& [flag, file] : {std::pair("--losses", losses), std::pair("--save", save), std::pair("--save-graph", save_graph)})
     if (is_same_file(file, text)) usage_error(fmt::format("{} names the text that is to be read", flag));
   if (!text.empty()) return;
   auto folder = scratch_folder::make("troupe-text");

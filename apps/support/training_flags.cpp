@@ -134,6 +134,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--credits", credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--losses", losses, "Write step,loss lines to this file");
   app.add_option("--save", save, "Write the trained variables to this safetensors file");
+  app.add_option("--save-graph", save_graph, "Write the graph to this file, for `troupe plan`, and end without training");
   app.add_option("--on-failure", policy, "What to do when a node or an actor fails. stop: end; restart: begin again; resume: go on, with what the "
                                              "other nodes hold, else from the newest checkpoint. Then workers may share nodes, and nodes that join get work")
       ->check(CLI::IsMember({"stop", "restart", "resume"}))->capture_default_str();
@@ -167,6 +168,8 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (app.count("--checkpoint-every") > 0 && every.empty()) usage_error("--checkpoint-every: give a number of steps from 1, or a time (20s)");
   if (app.count("--checkpoint-keep") > 0 && checkpoints.folder.empty()) usage_error("--checkpoint-keep needs --checkpoint DIR");
   if (!losses.empty() && is_same_file(losses, save)) usage_error("--losses and --save name the same file");
+  if (app.count("--save-graph") > 0 && save_graph.empty()) usage_error("--save-graph: the name of the file is empty");
+  if (!save_graph.empty() && (!losses.empty() || !save.empty())) usage_error("--save-graph trains nothing, so that there is nothing for --losses and --save");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
   if (app.count("--cluster") > 0 && cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
@@ -198,6 +201,7 @@ training_options training_flags::training(std::uint64_t steps) const {
 }
 
 session_options training_flags::session(std::function<bool()> is_cancelled) const {
+  if (!save_graph.empty()) return {};  // nothing is asked of a cluster
   return {.cluster = cluster, .join = join, .token_file = token_file, .threads = threads, .timeout = timeout, .is_cancelled = std::move(is_cancelled)};
 }
 

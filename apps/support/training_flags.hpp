@@ -28,6 +28,7 @@ struct training_flags {
   update_kind update = update_kind::sync;
   std::uint64_t seed = 1;
   std::string losses, save, name;
+  std::string save_graph;  // a file: the graph is written there, and nothing is trained
   failure_policy on_failure = failure_policy::stop;
   std::uint32_t replicas = 0;
   checkpoint_options checkpoints;

@@ -1,8 +1,10 @@
 #include "apps/support/training_report.hpp"
 
 #include "apps/support/output.hpp"
+#include "devices/host/host_disk.hpp"
 #include "devices/host/safetensors.hpp"
 #include "runtime/duration.hpp"
+#include "runtime/graph_file.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -146,6 +148,16 @@ result<void> training_report::save() {
   auto saved = save_safetensors(options_.save, tensors);
   if (saved) return {};
   return error(error_code::failed, fmt::format("trained, and --save failed, so that its variables are lost: {}", saved.error().text()));
+}
+
+result<void> training_report::save_graph(graph& g, value loss, const training_options& how) {
+  const auto& file = options_.save_graph;
+  const auto saved = troupe::save_graph(*make_host_disk(), file, g, {.name = options_.name, .loss = loss, .training = graph_training{spec_of(how), how.compile}});
+  if (!saved) return error(saved.error()).while_doing("--save-graph");
+  const auto ops = g.nodes().size();
+  const auto text = options_.json ? nlohmann::ordered_json{{"graph", file}, {"ops", ops}}.dump() : fmt::format("{}: a graph of {} ops; troupe plan {} explains what becomes of it", file, ops, file);
+  if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0) return error(error_code::failed, fmt::format("the result cannot be written: {}", std::strerror(errno)));
+  return {};
 }
 
 int training_report::finish(const std::string& key, double found, const std::string& in_words) {

@@ -41,6 +41,8 @@ class training_report {
 
   int fail(const error& e);        // prints the line; the exit code
   result<void> save();             // the variables, if asked for
+  // --save-graph, instead of training: the graph with its loss and how it would be trained. Says so.
+  result<void> save_graph(graph& g, value loss, const training_options& how);
   // Prints the result; the exit code. `key`, `text`: what the program found in the end, in JSON and in words.
   int finish(const std::string& key, double found, const std::string& text);
   float mean_loss() const noexcept { return mean_loss_; }  // of the last steps

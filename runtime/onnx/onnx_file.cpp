@@ -174,11 +174,11 @@ auto with_memory(const std::string& name, F f) -> decltype(f()) {
   try {
     return f();
   } catch (const std::bad_alloc&) {
-    return error(error_code::failed, fmt::format("{}: there is no memory left for it", onnx::shown(name)));
+    return error(error_code::failed, fmt::format("{}: there is no memory left for it", shown(name)));
   }
 }
 
-error bad_model(const std::string& name, std::string_view what) { return {error_code::usage, fmt::format("{}: {}", onnx::shown(name), what)}; }
+error bad_model(const std::string& name, std::string_view what) { return {error_code::usage, fmt::format("{}: {}", shown(name), what)}; }
 
 result<onnx_format::Model> parse_model(std::span<const std::byte> bytes, const std::string& name) {
   const auto refuse = [&](std::string_view what) { return bad_model(name, what); };
@@ -191,7 +191,7 @@ result<onnx_format::Model> parse_model(std::span<const std::byte> bytes, const s
 
 result<onnx_model> read_model(onnx_format::Model m, const std::string& name, const std::string& folder) {
   auto f = std::make_shared<onnx::file>();
-  f->name = onnx::shown(name);
+  f->name = shown(name);
   try {
     onnx::reader(m, *f, folder).run();
   } catch (const onnx::bad_file& e) {
@@ -229,7 +229,7 @@ result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::st
     onnx_format::Tensor t;
     if (!parse(t, bytes)) return refuse(onnx::damaged);
     if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);
-    return onnx::take_tensor(t, onnx::shown(name), "");
+    return onnx::take_tensor(t, shown(name), "");
   });
 }
 

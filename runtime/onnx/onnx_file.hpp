@@ -3,7 +3,7 @@
 
 #include "runtime/onnx/onnx_format.pb.h"
 #include "runtime/onnx/onnx_import.hpp"
-#include "runtime/onnx/text.hpp"
+#include "runtime/text.hpp"
 
 #include <string>
 #include <unordered_map>

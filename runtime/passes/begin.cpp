@@ -110,7 +110,7 @@ void hand_to(draft_actor& shard, const handed_variable& h, std::uint32_t from) {
 
 }  // namespace
 
-draft begin(draft d, const epoch_start& start, const places& where) {
+draft begin(draft d, const epoch_start& start, const places& where, pass_report* report) {
   const auto count = d.actors.size();
   const auto consumers = where.replica_task.empty() ? std::vector<std::vector<port_ref>>() : consumers_of_shards(d);
   for (std::size_t i = 0; i < count; ++i) {
@@ -142,6 +142,8 @@ draft begin(draft d, const epoch_start& start, const places& where) {
     }
     if (is_handed && h->to_shard) hand_to(d.actors[i], *h, hand_over);
     if (is_handed && h->to_replica && has_replica) hand_to(more.back(), *h, hand_over);
+    if (report != nullptr)
+      for (const auto& a : more) report->add(a.planned.name, a.planned.source, [&] { return fmt::format("is put in on {}", where.task_names[a.planned.task]); });
     std::move(more.begin(), more.end(), std::back_inserter(d.actors));
   }
   return d;

@@ -7,6 +7,8 @@
 #include "runtime/ops/op_rows.hpp"
 #include "runtime/passes/passes.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <new>
 #include <optional>
@@ -19,7 +21,7 @@ constexpr std::size_t bytes_max = 64 << 10;  // operands and results of one op
 
 class folder {
  public:
-  folder(flow f, const op_table& ops) : f_(std::move(f)), ops_(ops), values_(f_.ops.size()) {}
+  folder(flow f, const op_table& ops, pass_report* report) : f_(std::move(f)), ops_(ops), report_(report), values_(f_.ops.size()) {}
 
   flow run() {
     for (std::uint32_t i = 0; i < f_.ops.size(); ++i) {
@@ -82,6 +84,8 @@ class folder {
 
   void become_constant(std::uint32_t i, tensor t) {
     auto& op = f_.ops[i];
+    if (report_ != nullptr)
+      report_->add(op.name, op.source, [&] { return fmt::format("is a constant, {}: {} of constants, computed now", to_string(t.spec()), op.type); });
     op.type = "constant_tensor";
     op.attrs = ops::attributes_of(t.spec());
     op.attrs.set("data", shared_bytes({t.bytes().begin(), t.bytes().end()}));
@@ -97,6 +101,7 @@ class folder {
 
   flow f_;
   const op_table& ops_;
+  pass_report* report_;
   std::vector<tensor> values_;   // of constants, once somebody has asked
   std::vector<bool> is_known_;
   std::optional<kernel_table> kernels_;
@@ -105,6 +110,6 @@ class folder {
 
 }  // namespace
 
-flow fold(flow f, const op_table& ops) { return folder(std::move(f), ops).run(); }
+flow fold(flow f, const op_table& ops, pass_report* report) { return folder(std::move(f), ops, report).run(); }
 
 }  // namespace troupe::passes

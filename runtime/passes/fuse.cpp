@@ -1,5 +1,8 @@
 #include "runtime/passes/passes.hpp"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -12,8 +15,8 @@ constexpr std::size_t types_in_name_max = 4;
 // that are complete already. A group keeps the place of its last op, and so the order of actors (PS-2).
 class fuser {
  public:
-  fuser(draft d, const op_table& table)
-      : d_(std::move(d)), table_(table), uses_(d_.actors.size()), is_gone_(d_.actors.size()), ports_(d_.actors.size()) {
+  fuser(draft d, const op_table& table, pass_report* report)
+      : d_(std::move(d)), table_(table), report_(report), uses_(d_.actors.size()), is_gone_(d_.actors.size()), ports_(d_.actors.size()) {
     for (const auto& a : d_.actors)
       for (const auto& p : a.from) ++uses_[p.actor];
   }
@@ -122,11 +125,22 @@ class fuser {
 
   // --- the end ---
 
+  // Every worker has the same.
+  void tell(const planned_actor& a) {
+    report_->add(a.name, a.source, [&] {
+      std::string names;
+      for (std::size_t k = 1; k < a.ops.size() && k <= types_in_name_max; ++k) names += (k == 1 ? "" : ", ") + a.ops[k].name;
+      if (a.ops.size() > types_in_name_max + 1) names += fmt::format(" and {} more", a.ops.size() - types_in_name_max - 1);
+      return fmt::format("is one actor with {}: element by element, and nobody else reads what is in between", names);
+    });
+  }
+
   // "dense_1/matmul+add+relu": '+' is not part of any op's own name, so that names stay unique.
   void name_groups() {
     for (std::uint32_t i = 0; i < d_.actors.size(); ++i) {
       auto& a = d_.actors[i].planned;
       if (is_gone_[i]) continue;
+      if (report_ != nullptr && a.ops.size() > 1 && d_.actors[i].index == 0) tell(a);
       for (std::size_t k = 1; k < a.ops.size() && k < types_in_name_max; ++k) a.name += "+" + a.ops[k].type;
       if (a.ops.size() > types_in_name_max) a.name += "+" + std::to_string(a.ops.size() - types_in_name_max) + "_more";
     }
@@ -149,6 +163,7 @@ class fuser {
 
   draft d_;
   const op_table& table_;
+  pass_report* report_;
   std::vector<std::uint32_t> uses_;  // input ports that take something from the actor
   std::vector<bool> is_gone_;
   std::vector<port_index> ports_;  // of groups: producer's port -> input port
@@ -156,8 +171,8 @@ class fuser {
 
 }  // namespace
 
-draft fuse(draft d, const op_table& ops) {
-  return fuser(std::move(d), ops).run();
+draft fuse(draft d, const op_table& ops, pass_report* report) {
+  return fuser(std::move(d), ops, report).run();
 }
 
 }  // namespace troupe::passes

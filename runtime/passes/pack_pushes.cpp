@@ -4,6 +4,8 @@
 #include "devices/host/packed_rows.hpp"
 #include "runtime/passes/passes.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 
 namespace troupe::passes {
@@ -40,13 +42,18 @@ std::optional<flow_op> packer(const flow& f, const flow_op& scatter, const flow_
 
 }  // namespace
 
-flow pack_pushes(flow f) {
+flow pack_pushes(flow f, pass_report* report) {
   const auto n = (f.roots.size() - 1) / 2;
   for (std::size_t i = 0; i < n; ++i) {
     auto& gradient = f.roots[1 + i];
     if (gradient.output != 0) continue;
     auto op = packer(f, f.ops[gradient.op], f.ops[f.roots[1 + n + i].op]);
     if (!op) continue;
+    const auto& table = f.ops[f.roots[1 + n + i].op];
+    if (report != nullptr)
+      report->add(table.name, table.source, [&] {
+        return fmt::format("is pushed by the rows that a step has read: at most {} bytes instead of {}", op->outputs[0].size_bytes(), table.outputs[0].size_bytes());
+      });
     gradient = {static_cast<std::uint32_t>(f.ops.size()), 0};
     f.ops.push_back(std::move(*op));
   }

@@ -48,7 +48,7 @@ std::uint64_t items_before(const planned_actor& a, std::uint32_t port) {
   return r.worker < 0 || a.shard.start.empty() ? 0 : a.shard.start[source_of(a.shard, r)];
 }
 
-draft partition(draft d) {
+draft partition(draft d, pass_report* report) {
   crossings made;
   const auto count = d.actors.size();
   for (std::uint32_t c = 0; c < count; ++c) {
@@ -69,6 +69,11 @@ draft partition(draft d) {
         receive.planned.stream = d.actors[c].planned.stream;
         receive.from = {{next, 0}};
         send.planned.awaits_receipt = receive.planned.awaits_receipt = d.actors[c].planned.awaits_receipt;
+        if (report != nullptr)
+          report->add(send.planned.name, send.planned.source, [&] {
+            return fmt::format("and its receive are put in: {} goes from task {} to task {}, {} bytes an item", to_string(send.planned.output_specs[0]), source_task, task,
+                               send.planned.output_specs[0].size_bytes());
+          });
         d.actors.push_back(std::move(send));
         d.actors.push_back(std::move(receive));
       }

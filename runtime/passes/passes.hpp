@@ -7,12 +7,15 @@
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
 // are still written as "input port i takes output port p of actor a", so that passes may insert and merge actors.
 //
+// A pass that is given a report adds what it changed, and why, to it; counts are its caller's.
+//
 // Threading: pure functions.
 //
 // PS-1  Operands of a flow's op come before it.
 // PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards and the versions that come from replicas.
 
 #include "runtime/compile.hpp"
+#include "runtime/compile_report.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/plan.hpp"
 
@@ -50,17 +53,17 @@ struct flow {
 };
 
 // The ops that `roots` depend on, and no others. The roots are valid values of `g`.
-flow prune(const graph& g, std::span<const value> roots);
+flow prune(const graph& g, std::span<const value> roots, pass_report* report = nullptr);
 // The ops of a flow that its roots depend on.
 flow drop_unused(flow f);
 // x * 1, x + 0, x - 0 and -(-x) are x. Gradients start with a 1, so that a training graph is full of these.
-flow simplify(flow f);
+flow simplify(flow f, pass_report* report = nullptr);
 // Ops whose operands are small constants, as constants.
-flow fold(flow f, const op_table& ops);
+flow fold(flow f, const op_table& ops, pass_report* report = nullptr);
 // One op for all that have the same type, attributes, operands and device.
-flow share(flow f);
+flow share(flow f, pass_report* report = nullptr);
 // Gradients (roots as in replicate) that are rows added to zeros are packed as these rows (packed_rows.hpp) where that is fewer bytes.
-flow pack_pushes(flow f);
+flow pack_pushes(flow f, pass_report* report = nullptr);
 
 // --- draft
 // --------------------------------------------------------------------------------------------------------------
@@ -93,19 +96,19 @@ result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const 
 draft lower(const flow& f);
 // One copy of the flow per worker, one shard per variable, the fetches "loss" and "variables". Roots of the flow: the
 // loss, then the gradient (of a moving average: the sample) of each variable, then each variable in the same order.
-result<draft> replicate(const flow& f, const training_spec& spec, const places& where);
+result<draft> replicate(const flow& f, const training_spec& spec, const places& where, pass_report* report = nullptr);
 // Chains and trees of element-wise ops become one actor with their producer, where nobody else reads what is in
 // between.
-draft fuse(draft d, const op_table& ops);
-// Task and stream of every actor.
-result<draft> place(draft d, const places& where);
+draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
+// Task and stream of every actor; `reasons`: of every actor.
+result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
-draft begin(draft d, const epoch_start& start, const places& where);
+draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them.
-draft partition(draft d);
+draft partition(draft d, pass_report* report = nullptr);
 // Numbers the edges and gives each its credits.
-plan connect(draft d, std::uint32_t credits);
+plan connect(draft d, std::uint32_t credits, pass_report* report = nullptr);
 // Which outputs of a stream's ops may be written into the same memory, and what of it is one step's: copies for `steps_in_flight`.
-plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight);
+plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pass_report* report = nullptr);
 
 }  // namespace troupe::passes

@@ -36,6 +36,13 @@ class placer {
     return {};
   }
 
+  // Of an actor that is placed.
+  placement_reason reason(const draft_actor& a) const {
+    using kind = placement_reason::kind;
+    const auto owner = a.owner == owner_kind::worker ? kind::worker : a.owner == owner_kind::shard ? kind::shard : kind::client;
+    return {owner, a.index, a.device, a.planned.task != own_task(a)};
+  }
+
  private:
   std::uint32_t own_task(const draft_actor& a) const {
     switch (a.owner) {
@@ -74,10 +81,15 @@ result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const 
       .at(source.file, source.line);
 }
 
-result<draft> place(draft d, const places& where) {
+result<draft> place(draft d, const places& where, pass_report* report, std::vector<placement_reason>* reasons) {
   placer p(where);
-  for (auto& a : d.actors)
+  for (auto& a : d.actors) {
     if (auto ok = p.place(a); !ok) return std::move(ok.error());
+    if (reasons != nullptr) reasons->push_back(p.reason(a));
+    if (report != nullptr && !a.device.empty())
+      report->add(a.planned.name, a.planned.source,
+                  [&] { return fmt::format("is on {}, stream {}, as its device '{}' asks", where.task_names[a.planned.task], a.planned.stream, a.device); });
+  }
   return d;
 }
 

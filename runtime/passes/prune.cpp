@@ -13,7 +13,7 @@ source_line line_of(const graph_node& n) {
 
 }  // namespace
 
-flow prune(const graph& g, std::span<const value> roots) {
+flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
   // Operands have smaller numbers, so one walk from the last op to the first finds everything, without recursion.
   const auto nodes = g.nodes();
   std::vector<bool> is_needed(nodes.size());
@@ -25,8 +25,9 @@ flow prune(const graph& g, std::span<const value> roots) {
   flow f;
   std::vector<std::uint32_t> number(nodes.size(), dropped);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (!is_needed[i]) continue;
     const auto& n = nodes[i];
+    if (!is_needed[i] && report != nullptr) report->add(n.name, line_of(n), [] { return "is left out: nothing that is asked for depends on it"; });
+    if (!is_needed[i]) continue;
     number[i] = static_cast<std::uint32_t>(f.ops.size());
     flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate};
     op.inputs.reserve(n.inputs.size());

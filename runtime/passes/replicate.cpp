@@ -204,7 +204,7 @@ result<void> check_reader(const flow_op& op, const training_spec& spec) {
 
 }  // namespace
 
-result<draft> replicate(const flow& f, const training_spec& spec, const places& where) {
+result<draft> replicate(const flow& f, const training_spec& spec, const places& where, pass_report* report) {
   for (const auto& op : f.ops)
     if (auto ok = check_reader(op, spec); !ok) return std::move(ok.error());
   auto variables = variables_of(f);
@@ -216,6 +216,11 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     shard_of[v.op] = static_cast<std::int64_t>(d.actors.size());
     d.actors.push_back(make_shard(f.ops[v.op], v.shard, spec));
     d.actors.back().planned.shard.pushes_rows = f.ops[v.gradient.op].type == pack_rows_op;
+    if (report != nullptr)
+      report->add(f.ops[v.op].name, f.ops[v.op].source, [&] {
+        return fmt::format("{}, {} bytes, is held by shard {}{}", to_string(f.ops[v.op].outputs[0]), f.ops[v.op].outputs[0].size_bytes(), v.shard,
+                           spec.shards > 1 ? ": it had the fewest bytes when this one's turn came, the largest first" : "");
+      });
   }
   auto losses = make_fetch(std::string(loss_fetch), spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
   losses.planned.fires_on_any = spec.update == update_kind::async;
@@ -250,6 +255,10 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
         auto gate = make_gate(f.ops[variables[v].op], f.ops[gradient.op], w, spec, missing.size());
         gate.from = {from};
         gate.from.insert(gate.from.end(), missing.begin(), missing.end());
+        if (report != nullptr && w == 0)
+          report->add(gate.planned.ops.front().name, gate.planned.source, [&] {
+            return fmt::format("is put in, for each worker: the gradient waits for {} more values of its step, so that a step is whole or did not happen", missing.size());
+          });
         from = {static_cast<std::uint32_t>(d.actors.size()), 0};
         d.actors.push_back(std::move(gate));
       }

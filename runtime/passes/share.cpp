@@ -3,6 +3,7 @@
 
 #include "runtime/passes/passes.hpp"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -60,7 +61,7 @@ bool is_same(const flow_op& a, const flow_op& b) {
 
 }  // namespace
 
-flow share(flow f) {
+flow share(flow f, pass_report* report) {
   std::unordered_multimap<std::uint64_t, std::uint32_t> known;
   std::vector<std::uint32_t> stands_for(f.ops.size());
   for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
@@ -71,10 +72,13 @@ flow share(flow f) {
     const auto hash = hash_of(op);
     const auto [first, last] = known.equal_range(hash);
     const auto same = std::find_if(first, last, [&](const auto& k) { return is_same(f.ops[k.second], op); });
-    if (same != last)
-      stands_for[i] = same->second;
-    else
+    if (same == last) {
       known.emplace(hash, i);
+      continue;
+    }
+    stands_for[i] = same->second;
+    if (report != nullptr)
+      report->add(op.name, op.source, [&] { return fmt::format("computes the same {} as '{}', which stands for both", op.type, f.ops[same->second].name); });
   }
   for (auto& r : f.roots) r.op = stands_for[r.op];
   return drop_unused(std::move(f));

@@ -8,6 +8,9 @@
 // O(n log n) in actors and edges.
 
 #include "runtime/passes/passes.hpp"
+#include "runtime/byte_size.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -160,9 +163,21 @@ class sharer {
 
 }  // namespace
 
-plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight) {
+plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pass_report* report) {
   p = sharer(std::move(p), ops).run();
   p.steps_in_flight = steps_in_flight;
+  if (report == nullptr) return p;
+  for (const auto& a : p.actors) {
+    const auto line = a.ops.empty() ? a.source : a.ops.back().source;
+    if (a.in_place >= 0) report->add(a.name, line, [&] { return fmt::format("writes over its input {}", a.in_place); });
+  }
+  std::vector<std::vector<std::string_view>> users(p.buffers.size());
+  for (const auto& a : p.actors)
+    for (const auto b : a.buffers)
+      if (b >= 0 && !a.hands_on) users[static_cast<std::size_t>(b)].push_back(a.name);
+  for (std::size_t b = 0; b < users.size(); ++b)
+    if (users[b].size() > 1)
+      report->add(std::string(users[b].front()), {}, [&] { return fmt::format("shares {} with {} more, '{}' the next", format_bytes(p.buffers[b].bytes), users[b].size() - 1, users[b][1]); });
   return p;
 }
 

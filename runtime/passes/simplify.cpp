@@ -1,5 +1,8 @@
 #include "runtime/passes/passes.hpp"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
 
 namespace troupe::passes {
@@ -24,9 +27,14 @@ std::optional<op_ref> equivalent(const flow& f, const flow_op& op) {
   return std::nullopt;
 }
 
+std::string why(const flow_op& op, const flow_op& instead) {
+  const auto what = op.type == "neg" ? "is the negative of a negative" : op.type == "mul" ? "is multiplied by 1" : op.type == "add" ? "has 0 added to it" : "has 0 taken from it";
+  return fmt::format("{}: '{}' stands for it", what, instead.name);
+}
+
 }  // namespace
 
-flow simplify(flow f) {
+flow simplify(flow f, pass_report* report) {
   // replaced[i]: what stands for output 0 of op i. Operands come first (PS-1), so one walk suffices.
   std::vector<op_ref> replaced(f.ops.size());
   const auto forward = [&](op_ref& r) {
@@ -35,6 +43,7 @@ flow simplify(flow f) {
   for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
     for (auto& in : f.ops[i].inputs) forward(in);
     replaced[i] = equivalent(f, f.ops[i]).value_or(op_ref{i, 0});
+    if (report != nullptr && replaced[i].op != i) report->add(f.ops[i].name, f.ops[i].source, [&] { return why(f.ops[i], f.ops[replaced[i].op]); });
   }
   for (auto& r : f.roots) forward(r);
   return drop_unused(std::move(f));

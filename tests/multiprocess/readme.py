@@ -16,7 +16,7 @@ import harness
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
 SHOWN_ELSEWHERE = ("tools/quickstart", "tools/test", "tools/chaos")  # two have tests of their own, and this is the other
-OWN_FOLDERS = ("fashion-mnist", "checkpoints")
+OWN_PATHS = ("fashion-mnist", "checkpoints", "model.troupe")
 
 
 def commands():
@@ -62,7 +62,7 @@ class readme(harness.cluster_test):
             training = self.start_training("--on-failure", "resume", "--checkpoint", self.path("others"), "--epochs", 1_000_000,
                                            "--data", self.path("fashion-mnist"), "--name", arguments[2])
             self.until("it trains", lambda: self.is_training(training))  # others of that name are over
-        p = self.start(os.path.basename(program), *[self.path(a) if a in OWN_FOLDERS else a for a in arguments])
+        p = self.start(os.path.basename(program), *[self.path(a) if a in OWN_PATHS else a for a in arguments])
         if in_background:
             self.address(p)
             if "--cluster" in arguments:

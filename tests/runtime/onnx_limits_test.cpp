@@ -3,7 +3,7 @@
 #include "devices/host/host_device.hpp"
 #include "runtime/eager.hpp"
 #include "runtime/onnx/onnx_import.hpp"
-#include "runtime/onnx/text.hpp"
+#include "runtime/text.hpp"
 #include "runtime/op_table.hpp"
 #include "tests/support/onnx_writer.hpp"
 

@@ -59,6 +59,33 @@ BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
   BOOST_TEST((good("events").action == verb::events));
   BOOST_TEST(good("wait nodes=3").nodes_wanted == 3u);
   BOOST_TEST((good("version").action == verb::version));
+  BOOST_TEST((good("plan model.troupe").action == verb::plan));
+}
+
+BOOST_AUTO_TEST_CASE(plan_has_a_file_and_wishes_where_they_are_said) {
+  const auto plain = good("plan model.troupe");
+  BOOST_TEST(plain.id == "model.troupe");
+  BOOST_TEST((plain.format == graph_format::text));
+  BOOST_TEST(!plain.plan.is_training());
+  BOOST_TEST(!plain.plan.fuse.has_value());
+  const auto all = good("plan --workers 3 model.troupe --shards 2 --nodes 4 --update async --fuse off --load a.so --load b.so --svg");
+  BOOST_TEST(all.id == "model.troupe");
+  BOOST_TEST(all.plan.workers.value() == 3U);
+  BOOST_TEST(all.plan.shards.value() == 2U);
+  BOOST_TEST(all.plan.nodes == 4U);
+  BOOST_TEST((all.plan.update == update_kind::async));
+  BOOST_TEST(all.plan.fuse.value() == false);
+  BOOST_TEST((all.plan.load == std::vector<std::string>{"a.so", "b.so"}));
+  BOOST_TEST((all.format == graph_format::svg));
+  BOOST_TEST(good("plan x --json").json);
+  check_usage("plan", "FILE");
+  check_usage("plan x --workers 0", "--workers");
+  check_usage("plan x --update maybe", "--update");
+  check_usage("plan x --fuse maybe", "--fuse");
+  check_usage("plan x --dot --svg", "--svg");
+  check_usage("plan x --json --svg", "plan: --json does not go with --dot or --svg");
+  check_usage("plan x y", "y");
+  check_usage("plna x", "did you mean plan?");
 }
 
 BOOST_AUTO_TEST_CASE(global_flags_stand_before_or_after_the_verb) {

@@ -20,7 +20,7 @@ constexpr std::int64_t wait_timeout_ns = 20'000'000'000;
 constexpr std::int64_t change_timeout_ns = 60'000'000'000;  // a node has 30 s to hand its work over
 
 constexpr std::string_view footer =
-    "Exit codes: 0 fine, 1 the answer is bad (a failed job), 2 usage, 3 no cluster found, 4 timed out or some nodes "
+    "Exit codes: 0 fine, 1 the answer is bad (a failed job, a graph that does not compile), 2 usage, 3 no cluster found, 4 timed out or some nodes "
     "did\n"
     "not answer, 5 denied, 6 no such object. Start a cluster with: troupe-node &";
 
@@ -29,7 +29,8 @@ constexpr std::string_view global_flags =
     "troupe --help explains them.\n";
 
 struct texts {
-  std::string timeout, kind, condition, doing;
+  std::string timeout, kind, condition, doing, update, fuse;
+  std::uint32_t workers = 0, shards = 0;  // 0: not said
   bool dot = false, svg = false;
 };
 
@@ -65,6 +66,16 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   add("why", "Why a job does not go on: the root of its waits", verb::why, ask_part::actors | ask_part::jobs)
       ->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
   add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
+  auto* plan = add("plan", "What the compiler makes of a graph in a file, and why; no cluster is asked", verb::plan, ask_part::nodes);
+  plan->add_option("FILE", c.id, "As --save-graph of a program wrote it")->required();
+  plan->add_option("--workers", t.workers, "Logical workers (default: as its program wanted it, here and below)")->check(CLI::Range(1, 4096));
+  plan->add_option("--shards", t.shards, "Places that the variables are spread over")->check(CLI::Range(1, 4096));
+  plan->add_option("--nodes", c.plan.nodes, "Nodes of the cluster (0: everything in the program)")->check(CLI::Range(0, 4096))->capture_default_str();
+  plan->add_option("--update", t.update, "sync or async")->check(CLI::IsMember({"sync", "async"}));
+  plan->add_option("--fuse", t.fuse, "on: element-wise ops run with their producer; off: one actor per op")->check(CLI::IsMember({"on", "off"}));
+  plan->add_option("--load", c.plan.load, "Shared library with ops that the graph uses; may be given more than once")->type_name("FILE")->allow_extra_args(false);
+  auto* plan_dot = plan->add_flag("--dot", t.dot, "For Graphviz");
+  plan->add_flag("--svg", t.svg, "A picture")->excludes(plan_dot);
   add("wait", "Wait for a condition", verb::wait, ask_part::nodes)
       ->add_option("CONDITION", t.condition, "nodes=N: at least N living nodes")
       ->required();
@@ -129,6 +140,13 @@ std::optional<std::string> set_doing(command& c, const std::string& doing) {
   return std::nullopt;
 }
 
+void set_plan(plan_wishes& p, const texts& t) {
+  if (t.workers > 0) p.workers = t.workers;
+  if (t.shards > 0) p.shards = t.shards;
+  if (!t.update.empty()) p.update = t.update == "sync" ? update_kind::sync : update_kind::async;
+  if (!t.fuse.empty()) p.fuse = t.fuse == "on";
+}
+
 // What CLI11 has read as text, as values. The first mistake is returned.
 std::optional<std::string> finish(command& c, const texts& t) {
   if (auto mistake = set_kind(c, t.kind)) return mistake;
@@ -137,7 +155,8 @@ std::optional<std::string> finish(command& c, const texts& t) {
   if (c.action == verb::none) c.ask.parts = ask_part::all;
   if (c.ask.cluster.empty()) return "--cluster: the name is empty";
   c.format = t.dot ? graph_format::dot : t.svg ? graph_format::svg : graph_format::text;
-  if (c.json && c.format != graph_format::text) return "graph: --json does not go with --dot or --svg";
+  if (c.json && c.format != graph_format::text) return fmt::format("{}: --json does not go with --dot or --svg", c.action == verb::plan ? "plan" : "graph");
+  if (c.action == verb::plan) set_plan(c.plan, t);
   if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
   if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) c.ask.timeout_ns = change_timeout_ns;
   if (t.timeout.empty()) return std::nullopt;

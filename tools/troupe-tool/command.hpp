@@ -2,22 +2,36 @@
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
 //   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
+//          | plan FILE [--workers N] [--shards N] [--nodes N] [--update sync|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE | version
 //
 // Kinds are taken in singular and plural.
 
 #include "actors/inspect.hpp"
+#include "runtime/plan.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace troupe {
 
-enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, list_checkpoints, verify_checkpoints, make_checkpoint, leave_cluster, version };
+enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, plan, list_checkpoints, verify_checkpoints, make_checkpoint, leave_cluster, version };
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
+
+// Of plan: what is not said is as the graph's file has it.
+struct plan_wishes {
+  std::optional<std::uint32_t> workers{}, shards{};
+  std::uint32_t nodes = 0;  // 0: everything in the program
+  std::optional<update_kind> update{};
+  std::optional<bool> fuse{};
+  std::vector<std::string> load{};  // libraries of ops
+
+  bool is_training() const noexcept { return workers || shards || nodes > 0 || update; }
+};
 
 struct command {
   verb action = verb::none;  // none: status, redrawn on a terminal
@@ -26,6 +40,7 @@ struct command {
   graph_format format = graph_format::text;
   std::uint64_t nodes_wanted = 0;  // of wait
   bool json = false;
+  plan_wishes plan{};  // of verb plan; the graph's file is `id`
   ask_options ask;  // its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs
 };
 

@@ -1,4 +1,4 @@
-// The graph of a job as a layered list and for Graphviz.
+// The graph of a job as a layered list and as JSON.
 
 #include "runtime/duration.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
@@ -13,15 +13,6 @@
 namespace troupe {
 
 namespace {
-
-std::string dot_text(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
 
 // Vertices by node, each group in the order of layers.
 std::map<std::string, std::vector<std::size_t>, natural_order> groups_of(const graph_view& view) {
@@ -45,17 +36,6 @@ std::string consumers(const graph_view& view, const std::vector<std::vector<std:
   return out;
 }
 
-const char* colour_of(const graph_vertex& v) {
-  if (v.actor == nullptr) return "white";
-  switch (v.actor->state) {
-    case actor_state::running: return "palegreen";
-    case actor_state::waiting_for_input: return "lightblue";
-    case actor_state::waiting_for_credit: return "lightsalmon";
-    case actor_state::ended: return "grey";
-    default: return "lightgrey";
-  }
-}
-
 }  // namespace
 
 std::string draw_graph_text(const std::vector<graph_view>& views) {
@@ -75,31 +55,6 @@ std::string draw_graph_text(const std::vector<graph_view>& views) {
     }
   }
   return out.empty() ? "no job has actors\n" : out;
-}
-
-std::string draw_graph_dot(const std::vector<graph_view>& views) {
-  std::string out =
-      "digraph troupe {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n";
-  std::size_t cluster = 0, base = 0;
-  for (const auto& view : views) {
-    for (const auto& [name, vertices] : groups_of(view)) {
-      out += fmt::format("  subgraph cluster_{} {{\n    label={};\n", cluster++,
-                         dot_text(fmt::format("{}, job {}", name, view.job->name)));
-      for (const auto v : vertices) {
-        const auto what = describe(view.vertices[v]);
-        // \n is Graphviz's line break, so it stays outside of what is escaped.
-        const auto label = dot_text(view.vertices[v].name);
-        out += fmt::format("    v{} [label={}{}\", fillcolor={}];\n", base + v, label.substr(0, label.size() - 1),
-                           what.empty() ? "" : "\\n" + what, colour_of(view.vertices[v]));
-      }
-      out += "  }\n";
-    }
-    for (const auto& e : view.edges)
-      out += fmt::format("  v{} -> v{} [label={}{}{}];\n", base + e.from, base + e.to, dot_text(credits_text(e)),
-                         e.is_back ? ", constraint=false, style=dashed" : "", e.is_overdue() ? ", color=red" : "");
-    base += view.vertices.size();
-  }
-  return out + "}\n";
 }
 
 std::string graph_json(const std::vector<graph_view>& views) {

@@ -1,6 +1,7 @@
 #include "tools/troupe-tool/graph_view.hpp"
 
 #include "runtime/duration.hpp"
+#include "runtime/picture.hpp"
 
 #include <fmt/format.h>
 
@@ -31,7 +32,6 @@ class builder {
 
   graph_view build() {
     add_edges();
-    mark_back_edges();
     set_layers();
     sort();
     return std::move(view_);
@@ -79,42 +79,14 @@ class builder {
     return view_.vertices[v].actor != nullptr && view_.vertices[v].actor->kind == "shard";
   }
 
-  // Cycles are cut at every shard: cut at the first one only, a job with eight shards would be drawn as its eight
-  // shards in a row. Then depth first; an edge to a vertex on the current path closes a cycle.
-  void mark_back_edges() {
-    outgoing_.assign(view_.vertices.size(), {});
-    for (std::size_t e = 0; e < view_.edges.size(); ++e) {
-      view_.edges[e].is_back = is_shard(view_.edges[e].to);
-      if (!view_.edges[e].is_back) outgoing_[view_.edges[e].from].push_back(e);
-    }
-    std::vector<int> state(view_.vertices.size(), 0);  // 1: on the path, 2: finished
-    for (std::size_t start = 0; start < view_.vertices.size(); ++start) {
-      if (state[start] != 0) continue;
-      std::vector<std::pair<std::size_t, std::size_t>> path{{start, 0}};
-      state[start] = 1;
-      while (!path.empty()) {
-        auto& [v, next] = path.back();
-        if (next == outgoing_[v].size()) {
-          state[v] = 2;
-          finished_.push_back(v);
-          path.pop_back();
-          continue;
-        }
-        auto& e = view_.edges[outgoing_[v][next++]];
-        e.is_back = state[e.to] == 1;
-        if (state[e.to] == 0) state[e.to] = 1, path.push_back({e.to, 0});
-      }
-    }
-  }
-
-  // Longest paths, in the order in which the depth-first walk left the vertices, reversed: a topological order.
   void set_layers() {
-    for (auto v = finished_.rbegin(); v != finished_.rend(); ++v)
-      for (const auto e : outgoing_[*v])
-        if (!view_.edges[e].is_back) {
-          auto& layer = view_.vertices[view_.edges[e].to].layer;
-          layer = std::max(layer, view_.vertices[*v].layer + 1);
-        }
+    std::vector<std::pair<std::size_t, std::size_t>> edges;
+    for (const auto& e : view_.edges) edges.emplace_back(e.from, e.to);
+    std::vector<bool> is_cut;
+    for (std::size_t v = 0; v < view_.vertices.size(); ++v) is_cut.push_back(is_shard(v));
+    const auto ranks = rank(view_.vertices.size(), edges, is_cut);
+    for (std::size_t e = 0; e < edges.size(); ++e) view_.edges[e].is_back = ranks.is_back[e];
+    for (std::size_t v = 0; v < ranks.layers.size(); ++v) view_.vertices[v].layer = ranks.layers[v];
   }
 
   void sort() {
@@ -137,8 +109,6 @@ class builder {
 
   graph_view view_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
-  std::vector<std::vector<std::size_t>> outgoing_;  // edges that do not lead into a shard
-  std::vector<std::size_t> finished_;
 };
 
 }  // namespace

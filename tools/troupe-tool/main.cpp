@@ -1,12 +1,16 @@
-// troupe: looks inside a running cluster.
+// troupe: looks inside a running cluster, and at plans and checkpoints.
 //
 // The grammar is in command.hpp, what is printed in answer.hpp; here is only what asks and waits.
 
 #include "actors/inspect.hpp"
+#include "actors/load_library.hpp"
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_disk.hpp"
+#include "runtime/op_table.hpp"
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/checkpoints.hpp"
 #include "tools/troupe-tool/command.hpp"
+#include "tools/troupe-tool/plans.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 
 #include <unistd.h>
@@ -27,8 +31,9 @@ constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
 
 int print(const outcome& o) {
-  std::fwrite(o.out.data(), 1, o.out.size(), stdout);
-  const bool is_written = std::fflush(stdout) == 0;
+  // What is longer than a buffer fails while it is written, and flushing the rest may do well.
+  const bool is_taken = std::fwrite(o.out.data(), 1, o.out.size(), stdout) == o.out.size();
+  const bool is_written = std::fflush(stdout) == 0 && is_taken;
   std::fwrite(o.err.data(), 1, o.err.size(), stderr);
   return is_written ? o.exit_code : static_cast<int>(error_code::failed);
 }
@@ -76,6 +81,15 @@ int change(const command& c) {
   return print(answer_not_changed(c));
 }
 
+// In this process; libraries run code of their own when they are loaded, and nothing else does.
+int explain_plan(const command& c) {
+  auto ops = make_op_table();
+  auto kernels = make_host_kernels();
+  for (const auto& file : c.plan.load)
+    if (auto ok = load_ops(ops, kernels, file); !ok) return print(answer_error(ok.error()));
+  return print(answer_plan(c, *make_host_disk(), ops));
+}
+
 // Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the page.
 int redraw_status(const command& c) {
   auto page = terminal::open();
@@ -96,6 +110,7 @@ int main(int count, char** values) {
   if (!parsed.to_run) return print({parsed.exit_code, parsed.out, parsed.err});
   const auto& c = *parsed.to_run;
   if (c.action == verb::version) return print(answer_version(c));
+  if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
   if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)

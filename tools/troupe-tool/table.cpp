@@ -12,16 +12,6 @@ namespace {
 
 constexpr std::size_t gap = 2;
 
-bool is_start(char c) noexcept { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
-
-// Byte offset of character n, or the end.
-std::size_t offset_of(std::string_view s, std::size_t n) noexcept {
-  std::size_t at = 0;
-  for (; at < s.size(); ++at)
-    if (is_start(s[at]) && n-- == 0) break;
-  return at;
-}
-
 std::size_t total(const std::vector<std::size_t>& widths, const std::vector<bool>& shown) {
   std::size_t sum = 0, count = 0;
   for (std::size_t i = 0; i < widths.size(); ++i)
@@ -63,19 +53,6 @@ void shorten_columns(const std::vector<column>& columns, const std::vector<bool>
 }
 
 }  // namespace
-
-std::size_t characters(std::string_view utf8) noexcept {
-  return static_cast<std::size_t>(std::count_if(utf8.begin(), utf8.end(), is_start));
-}
-
-std::string shorten(std::string_view utf8, std::size_t n) {
-  const auto length = characters(utf8);
-  if (length <= n) return std::string(utf8);
-  if (n < 4) return std::string("..").substr(0, n);
-  const auto head = (n - 2) / 2, tail = n - 2 - head;
-  return std::string(utf8.substr(0, offset_of(utf8, head))) + ".." +
-         std::string(utf8.substr(offset_of(utf8, length - tail)));
-}
 
 void table::add(std::vector<std::string> row) {
   expects(row.size() == columns_.size(), "a row has one cell per column");

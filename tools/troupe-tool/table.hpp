@@ -5,6 +5,8 @@
 //       their least width.
 // TB-2  Nothing is cut silently: a shortened cell shows "..", dropped columns are named.
 
+#include "runtime/text.hpp"  // characters(), shorten()
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,10 +40,5 @@ class table {
   std::vector<column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
-
-// Characters (code points) of UTF-8.
-std::size_t characters(std::string_view utf8) noexcept;
-// The text in at most n characters: its middle becomes "..", since names differ at both ends.
-std::string shorten(std::string_view utf8, std::size_t n);
 
 }  // namespace troupe

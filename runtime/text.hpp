@@ -1,11 +1,11 @@
 #pragma once
-// Texts of a model file, which may hold anything, on their way to a person.
+// Texts on their way to a person: those of a file, which may hold anything, and those that are too long.
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace troupe::onnx {
+namespace troupe {
 
 bool is_utf8(std::string_view text) noexcept;
 // One line of UTF-8 without characters that a terminal obeys: those, and bytes that are no UTF-8, become `instead`. Of a text that is longer
@@ -14,4 +14,9 @@ std::string printable(std::string_view text, char instead = '?', std::size_t byt
 // For error messages: printable, and "..." where it was cut.
 std::string shown(std::string_view text);
 
-}  // namespace troupe::onnx
+// Characters (code points) of UTF-8.
+std::size_t characters(std::string_view utf8) noexcept;
+// The text in at most n characters: its middle becomes "..", since names differ at both ends.
+std::string shorten(std::string_view utf8, std::size_t n);
+
+}  // namespace troupe

@@ -1,6 +1,8 @@
-#include "runtime/onnx/text.hpp"
+#include "runtime/text.hpp"
 
-namespace troupe::onnx {
+#include <algorithm>
+
+namespace troupe {
 namespace {
 
 // Bytes of the character at i, of a text that is UTF-8.
@@ -28,6 +30,16 @@ std::size_t put_printable(std::string& out, std::string_view text, char instead,
     i += character.size();
   }
   return i;
+}
+
+bool is_start(char c) noexcept { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
+
+// Byte offset of character n, or the end.
+std::size_t offset_of(std::string_view s, std::size_t n) noexcept {
+  std::size_t at = 0;
+  for (; at < s.size(); ++at)
+    if (is_start(s[at]) && n-- == 0) break;
+  return at;
 }
 
 }  // namespace
@@ -60,4 +72,17 @@ std::string shown(std::string_view text) {
   return used < text.size() ? out + "..." : out;
 }
 
-}  // namespace troupe::onnx
+std::size_t characters(std::string_view utf8) noexcept {
+  return static_cast<std::size_t>(std::count_if(utf8.begin(), utf8.end(), is_start));
+}
+
+std::string shorten(std::string_view utf8, std::size_t n) {
+  const auto length = characters(utf8);
+  if (length <= n) return std::string(utf8);
+  if (n < 4) return std::string("..").substr(0, n);
+  const auto head = (n - 2) / 2, tail = n - 2 - head;
+  return std::string(utf8.substr(0, offset_of(utf8, head))) + ".." +
+         std::string(utf8.substr(offset_of(utf8, length - tail)));
+}
+
+}  // namespace troupe
