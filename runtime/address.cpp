@@ -15,7 +15,7 @@ error bad_address(std::string_view text, std::string_view what) {
   return {error_code::usage, fmt::format("address '{}': {}", text.substr(0, 300), what)};
 }
 
-bool is_name_character(char c) noexcept {
+bool is_host_character(char c) noexcept {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
 }
 
@@ -60,7 +60,7 @@ result<address> parse_address(std::string_view text) {
     return bad_address(text, "the host is missing; write localhost:7000, or 0.0.0.0:7000 for every interface");
   } else if (looks_like_ipv4(host)
                  ? !is_ipv4(host)
-                 : host.size() > host_bytes_max || !std::all_of(host.begin(), host.end(), is_name_character)) {
+                 : host.size() > host_bytes_max || !std::all_of(host.begin(), host.end(), is_host_character)) {
     return bad_address(text, fmt::format("'{}' is neither an address nor a host name", host));
   }
   auto port = parse_port(text, text.substr(colon + 1));

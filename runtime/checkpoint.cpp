@@ -18,7 +18,6 @@ using json = nlohmann::ordered_json;
 
 constexpr std::string_view format_name = "troupe checkpoint";
 constexpr std::uint64_t version_now = 1;
-constexpr std::size_t claim_bytes_max = 4096;            // four short fields
 constexpr std::size_t depth_max = 8;                     // a manifest needs four: manifest, parts, part, variables
 constexpr std::size_t folder_name_characters_max = 160;  // file systems take 255; some tools add an ending
 constexpr std::size_t cut_name_characters = 120;

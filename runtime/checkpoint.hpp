@@ -37,6 +37,7 @@ namespace troupe {
 
 // 100,000 variables of 160 bytes.
 inline constexpr std::size_t manifest_bytes_max = std::size_t{16} << 20;
+inline constexpr std::size_t claim_bytes_max = 4096;  // four short fields
 
 struct checkpoint_part {
   std::string file;  // name within the folder

@@ -9,8 +9,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::uint64_t claim_bytes_max = 4096;
-
 // "." of what is named from here on, "/" of what is named from the top; nothing above these.
 std::string parent_of(const std::string& path) {
   const auto slash = path.rfind('/');

@@ -29,7 +29,7 @@ void one_row(std::index_sequence<K...>, Out* out, std::int64_t columns, const In
 }
 
 template <class Op, std::size_t Advancing, class Out, class... In>
-void tile(std::byte* out_bytes, const std::byte* const* operands, const std::int64_t* row_steps, std::int64_t rows, std::int64_t columns) {
+void run_tile(std::byte* out_bytes, const std::byte* const* operands, const std::int64_t* row_steps, std::int64_t rows, std::int64_t columns) {
   [&]<std::size_t... K>(std::index_sequence<K...> all) {
     auto* out = reinterpret_cast<Out*>(out_bytes);
     for (std::int64_t r = 0; r < rows; ++r, out += columns)
@@ -46,7 +46,7 @@ constexpr elementwise_overload overload_of() {
   std::size_t k = 0;
   ((o.in[k++] = dtype_of<In>), ...);
   [&]<std::size_t... M>(std::index_sequence<M...>) {
-    ((o.tiles[M] = tile<Op, M + 1, Out, In...>), ...);
+    ((o.tiles[M] = run_tile<Op, M + 1, Out, In...>), ...);
   }(std::make_index_sequence<(std::size_t{1} << sizeof...(In)) - 1>{});
   return o;
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
 constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 36;
-constexpr std::size_t header_bytes_max = std::size_t{1} << 16;
+constexpr std::size_t npy_header_bytes_max = std::size_t{1} << 16;
 
 constexpr std::array<std::pair<std::string_view, dtype>, 8> types{{{"<f4", dtype::f32},
                                                                    {"<f8", dtype::f64},
@@ -119,7 +119,7 @@ result<tensor> parse_npy(std::span<const std::byte> bytes, std::string_view name
   const std::size_t begin = version == 1 ? 10 : 12;
   if (all.size() < begin) return refuse("its header ends early");
   const auto length = version == 1 ? at(8) + (at(9) << 8U) : at(8) + (at(9) << 8U) + (at(10) << 16U) + (at(11) << 24U);
-  if (length > header_bytes_max || length > all.size() - begin) return refuse("its header ends early");
+  if (length > npy_header_bytes_max || length > all.size() - begin) return refuse("its header ends early");
   const auto fields = header_reader(all.substr(begin, length)).read();
   if (!fields) return refuse("its header does not say type, order and shape");
   const auto type = std::ranges::find(types, *fields->type, &std::pair<std::string_view, dtype>::first);

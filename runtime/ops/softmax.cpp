@@ -18,7 +18,7 @@ shape_rule along_axis(std::vector<std::string_view> names) {
 
 value total(value x, const graph_node& n) { return reduce_sum(x, {n.attrs.integer("axis", -1)}, true, n.source); }
 
-gradient_rule gradient_from_result(std::string type) {
+gradient_rule gradient_with_attributes(std::string type) {
   return [type = std::move(type)](graph& g, const graph_node& n, std::span<const value> dy) -> gradients {
     return {append(type, {dy[0], value{&g, n.index, 0}}, n.attrs, n.source)};
   };
@@ -43,8 +43,8 @@ gradients log_softmax_grad_gradient(graph&, const graph_node& n, std::span<const
 }  // namespace
 
 void add_softmax(op_table& t) {
-  t.add("softmax", {.inputs = 1, .shapes = along_axis({"x"}), .gradient = gradient_from_result("softmax_grad"), .types = floating});
-  t.add("log_softmax", {.inputs = 1, .shapes = along_axis({"x"}), .gradient = gradient_from_result("log_softmax_grad"), .types = floating});
+  t.add("softmax", {.inputs = 1, .shapes = along_axis({"x"}), .gradient = gradient_with_attributes("softmax_grad"), .types = floating});
+  t.add("log_softmax", {.inputs = 1, .shapes = along_axis({"x"}), .gradient = gradient_with_attributes("log_softmax_grad"), .types = floating});
   t.add("softmax_grad", {.inputs = 2, .shapes = along_axis({"dy", "y"}), .gradient = softmax_grad_gradient, .types = floating});
   t.add("log_softmax_grad", {.inputs = 2, .shapes = along_axis({"dy", "y"}), .gradient = log_softmax_grad_gradient, .types = floating});
 }

@@ -16,9 +16,9 @@ constexpr std::int64_t ms = sim_cluster::ms;
 constexpr std::int64_t s = 1000 * ms;
 
 #if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t seeds_default = 40;  // all of it is one thread
+constexpr std::uint64_t seeds_default = 16;  // all of it is one thread
 #elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t seeds_default = 100;
+constexpr std::uint64_t seeds_default = 40;
 #else
 constexpr std::uint64_t seeds_default = 1000;
 #endif

@@ -14,9 +14,9 @@ using namespace troupe;
 namespace {
 
 #if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t seeds_default = 30;  // all of it is one thread
+constexpr std::uint64_t seeds_default = 10;  // all of it is one thread
 #elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t seeds_default = 100;
+constexpr std::uint64_t seeds_default = 40;
 #else
 constexpr std::uint64_t seeds_default = 500;
 #endif

@@ -1,5 +1,6 @@
 // Clusters of two to five membership machines over a bad network, by seed.
 #include "tests/support/cluster_simulation.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -290,7 +291,7 @@ BOOST_AUTO_TEST_CASE(two_clusters_with_jobs_do_not_merge_and_say_so_once) {
 
 BOOST_AUTO_TEST_CASE(after_all_faults_stop_all_who_live_agree_for_1000_seeds) {
   std::size_t rejoins = 0, deaths = 0;
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= repetitions(1000); ++seed) {
     BOOST_TEST_CONTEXT("seed " << seed) {
       cluster_simulation s(2 + seed % 4, seed, bad_network());
       for (std::size_t i = 0; i < s.size(); ++i)
@@ -305,8 +306,8 @@ BOOST_AUTO_TEST_CASE(after_all_faults_stop_all_who_live_agree_for_1000_seeds) {
       deaths += s.count(kind::died);
     }
   }
-  BOOST_TEST(rejoins > 500u);
-  BOOST_TEST(deaths > 2000u);
+  BOOST_TEST(rejoins > repetitions(500));
+  BOOST_TEST(deaths > repetitions(2000));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

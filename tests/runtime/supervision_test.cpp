@@ -1,6 +1,7 @@
 #include "runtime/supervision.hpp"
 
 #include "schema/error.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -201,7 +202,7 @@ BOOST_AUTO_TEST_CASE(SV_4_holds_in_10000_random_schedules) {
   std::mt19937_64 random(11);
   const auto pick = [&](std::uint64_t n) { return random() % n; };
   std::uint64_t in_flight = 0, dropped = 0;
-  for (int schedule = 0; schedule < 10'000; ++schedule) {
+  for (std::uint64_t schedule = 0; schedule < repetitions(10'000); ++schedule) {
     const auto workers = static_cast<std::uint32_t>(1 + pick(3));
     const auto shards = static_cast<std::uint32_t>(1 + pick(3));
     const bool with_deaths = pick(2) == 0;

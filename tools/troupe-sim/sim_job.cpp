@@ -15,8 +15,6 @@ namespace troupe {
 
 namespace {
 
-constexpr std::int64_t ms = sim_cluster::ms;
-
 void write_idx(const std::string& path, std::vector<std::uint8_t> sizes, std::size_t bytes, std::uint32_t below) {
   std::string out{'\0', '\0', '\x08', static_cast<char>(sizes.size())};
   for (auto n : sizes) out += std::string{'\0', '\0', '\0', static_cast<char>(n)};
@@ -185,7 +183,7 @@ const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
   auto request = make_sim_request(tables_, data_, undisturbed, {}, alone.info(0).id);
   expects(bool(request), "the job compiles");
   alone.run_job(*request);
-  alone.run_until([&] { return alone.program().is_over(); }, 100'000 * ms);
+  alone.run_until([&] { return alone.program().is_over(); }, 100'000 * sim_cluster::ms);
   expects(alone.program().finished.has_value(), "the job of one process, which nothing disturbs, finishes");
   auto out = collect(alone.program());
   expects(alone.finish(), "no actor outlives its process");

@@ -8,13 +8,13 @@
 namespace troupe::onnx {
 namespace {
 
-using two = std::array<std::int64_t, 2>;
+using two_sizes = std::array<std::int64_t, 2>;
 
 // An image [n, c, h, w]; what had one dimension gets it back by narrowed().
 struct image {
   value x;
   bool is_1d = false;
-  two size{};  // height, width
+  two_sizes size{};  // height, width
 };
 
 image image_of(node& n, value x, std::string_view what) {
@@ -38,11 +38,11 @@ value narrowed(const node& n, value y, bool is_1d) {
 }
 
 // The numbers of an attribute, one for each dimension of an image.
-two numbers(const node& n, std::string_view name, bool is_1d, std::int64_t otherwise, std::int64_t first, std::int64_t least) {
+two_sizes numbers(const node& n, std::string_view name, bool is_1d, std::int64_t otherwise, std::int64_t first, std::int64_t least) {
   constexpr std::int64_t most = std::int64_t{1} << 31;
   const auto all = n.list(name);
-  two out{first, otherwise};
-  if (all.empty()) return is_1d ? out : two{otherwise, otherwise};
+  two_sizes out{first, otherwise};
+  if (all.empty()) return is_1d ? out : two_sizes{otherwise, otherwise};
   if (all.size() != (is_1d ? 1U : 2U)) n.refuse(fmt::format("attribute '{}' has {} numbers for {} dimensions", name, all.size(), is_1d ? 1 : 2));
   for (const auto k : all)
     if (k < least || k > most) n.refuse(fmt::format("attribute '{}': {} is not from {} to 2^31", name, k, least));
@@ -51,12 +51,12 @@ two numbers(const node& n, std::string_view name, bool is_1d, std::int64_t other
 }
 
 struct moves {
-  two kernel, strides, dilations, before{}, after{};
+  two_sizes kernel, strides, dilations, before{}, after{};
   std::string padding{};  // auto_pad
   std::int64_t reach(std::size_t i) const { return (kernel[i] - 1) * dilations[i] + 1; }
 };
 
-moves moves_of(const node& n, bool is_1d, two kernel) {
+moves moves_of(const node& n, bool is_1d, two_sizes kernel) {
   moves m{.kernel = kernel, .strides = numbers(n, "strides", is_1d, 1, 1, 1), .dilations = numbers(n, "dilations", is_1d, 1, 1, 1)};
   for (const auto k : kernel)
     if (k < 1 || k > (std::int64_t{1} << 31)) n.refuse(fmt::format("a window of {} x {}", kernel[0], kernel[1]));
@@ -83,7 +83,7 @@ void share(moves& m, std::size_t i, std::int64_t all, bool is_upper) {
   m.after[i] = all - m.before[i];
 }
 
-void pad_to_same(moves& m, two size) {
+void pad_to_same(moves& m, two_sizes size) {
   if (!m.padding.starts_with("SAME")) return;
   for (std::size_t i = 0; i < 2; ++i) {
     const auto wanted = (size[i] + m.strides[i] - 1) / m.strides[i];
@@ -117,7 +117,7 @@ values conv_transposed(node& n) {
   if (const auto said = numbers(n, "kernel_shape", x.is_1d, 0, 1, 1); n.has("kernel_shape") && said != w.size) n.refuse("attribute 'kernel_shape' is not that of operand 1");
   const auto more = numbers(n, "output_padding", x.is_1d, 0, 0, 0);
   const auto wanted = numbers(n, "output_shape", x.is_1d, 0, 1, 0);
-  two made{}, behind{};  // the size of the result, and zeros that no window reaches
+  two_sizes made{}, behind{};  // the size of the result, and zeros that no window reaches
   for (std::size_t i = 0; i < 2; ++i) {
     std::int64_t whole_one = 0;
     if (__builtin_mul_overflow(m.strides[i], std::max<std::int64_t>(x.size[i] - 1, 0), &whole_one) || __builtin_add_overflow(whole_one, m.reach(i), &whole_one))
@@ -137,7 +137,7 @@ values conv_transposed(node& n) {
     if (made[i] - reached >= m.strides[i]) behind[i] = made[i] - reached, made[i] = reached;
   }
   auto y = conv2d_transposed(x.x, w.x, made[0], made[1], options_of(m, n.integer("group", 1)));
-  if (behind != two{}) y = pad(y, {0, 0, 0, 0}, {0, 0, behind[0], behind[1]});
+  if (behind != two_sizes{}) y = pad(y, {0, 0, 0, 0}, {0, 0, behind[0], behind[1]});
   return {narrowed(with_bias(n, y), x.is_1d)};
 }
 
