@@ -6,7 +6,7 @@ namespace troupe {
 namespace {
 
 // Bytes of the character at i, of a text that is UTF-8.
-std::size_t length_at(std::string_view text, std::size_t i) {
+std::size_t character_bytes(std::string_view text, std::size_t i) {
   const auto first = static_cast<unsigned char>(text[i]);
   return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
 }
@@ -22,7 +22,7 @@ std::size_t put_printable(std::string& out, std::string_view text, char instead,
   const bool is_text = is_utf8(text);
   std::size_t i = 0;
   while (i < text.size() && out.size() < bytes_max) {
-    const auto character = text.substr(i, is_text ? length_at(text, i) : 1);
+    const auto character = text.substr(i, is_text ? character_bytes(text, i) : 1);
     if (is_safe(character))
       out += character;
     else

@@ -67,6 +67,11 @@ BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_
         BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
         BOOST_TEST(got.hash == expected.hash);
       }
+  for (bool compile_options::*pass : {&compile_options::fold, &compile_options::simplify, &compile_options::share, &compile_options::share_memory}) {
+    auto o = base;
+    o.compile.*pass = false;
+    BOOST_TEST(train(path, o, 1, 24).hash == expected.hash);
+  }
 }
 
 std::vector<std::pair<std::string, optimizer_spec>> all_optimizers() {
