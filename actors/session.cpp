@@ -10,7 +10,9 @@
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
+#include <deque>
 #include <map>
 
 namespace troupe {
@@ -141,36 +143,68 @@ class stepper_impl final : public stepper, private job_client {
   error failure() const { return {error_code::failed, failure_}; }
 
   result<void> feed(std::string_view name, tensor value) override {
-    auto at = feeds_.find(name);
-    if (at == feeds_.end()) return error(error_code::usage, fmt::format("the graph has no input '{}'", name));
-    if (!value) return error(error_code::usage, fmt::format("input '{}' was given no tensor", name));
-    const auto& spec = request_->job_plan.actors[at->second.actor].output_specs.at(0);
-    if (value.type() != spec.type || !spec.shape.admits(value.shape()))
-      return error(error_code::usage, fmt::format("input '{}' takes {}, and was given {}", name, to_string(spec), to_string(value.spec())));
-    while (at->second.room == 0 && !is_over_) {
+    auto to = find(name, value);
+    if (!to) return to.error();
+    while ((*to)->room == 0 && !is_over_) {
       // This thread is the only one that could fetch.
       if (receive(ready_.empty() ? std::chrono::hours(24) : full_wait)) continue;
       return error(error_code::timed_out, fmt::format("input '{}' has had no room for {} s, and the values of {} steps wait to be fetched: fetch first",
                                                       name, full_wait.count(), ready_.size()));
     }
     if (is_over_) return failure();
-    --at->second.room;
-    ++at->second.fed;
-    tell(nullptr, handles_->actors[at->second.actor], tensor_ready{0, {}, std::move(value)});
+    put(**to, std::move(value));
     return {};
   }
 
-  result<std::vector<tensor>> fetch() override {
+  result<std::vector<tensor>> fetch(std::chrono::milliseconds deadline) override {
     for (const auto& [name, f] : feeds_)
       if (f.fed <= fetched_ && !is_over_)
         return error(error_code::usage, fmt::format("step {} is fetched, and input '{}' was fed for {} steps: feed it first", fetched_, name, f.fed));
-    while (ready_.empty() && !is_over_) receive();
+    if (!receive_until([&] { return !ready_.empty(); }, deadline)) return late(deadline, "has not ended");
     if (ready_.empty()) return failure();
     ++fetched_;
     auto values = std::move(ready_.front());
-    ready_.erase(ready_.begin());
+    ready_.pop_front();
     tell(nullptr, handles_->actors[fetch_], credit{0, 1});
     return values;
+  }
+
+  result<void> cancel() override {
+    if (is_over_) return failure();
+    for (const auto& [name, f] : feeds_)
+      if (f.fed <= fetched_) return error(error_code::usage, fmt::format("no step is to be cancelled: input '{}' was fed for {} steps, and as many were fetched or cancelled", name, f.fed));
+    ++fetched_;
+    if (ready_.empty()) {
+      ++unwanted_;
+      return {};
+    }
+    ready_.pop_front();
+    tell(nullptr, handles_->actors[fetch_], credit{0, 1});
+    return {};
+  }
+
+  result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds, std::chrono::milliseconds deadline) override {
+    const auto end = std::chrono::steady_clock::now() + deadline;
+    std::vector<feed_state*> to;
+    for (const auto& [name, value] : feeds) {
+      auto at = find(name, value);
+      if (!at) return at.error();
+      if (std::find(to.begin(), to.end(), *at) != to.end()) return error(error_code::usage, fmt::format("input '{}' is given twice for one step", name));
+      to.push_back(*at);
+    }
+    for (auto& [name, f] : feeds_) {
+      if (f.fed > fetched_) return error(error_code::usage, fmt::format("input '{}' was fed ahead: fetch that step first", name));
+      if (std::find(to.begin(), to.end(), &f) == to.end()) return error(error_code::usage, fmt::format("input '{}' is not fed", name));
+    }
+    if (!receive_until([&] { return std::all_of(to.begin(), to.end(), [](const auto* f) { return f->room > 0; }); }, deadline)) return late(deadline, "was not begun: steps before it have not ended");
+    if (is_over_) return failure();
+    for (std::size_t i = 0; i < feeds.size(); ++i) put(*to[i], feeds[i].second);
+    const auto left = std::max(std::chrono::milliseconds(0), std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
+    auto values = fetch(left);
+    if (values || values.error().code() != error_code::timed_out) return values;
+    auto why = late(deadline, "has not ended, and was cancelled");
+    if (auto cancelled = cancel(); !cancelled) return cancelled.error();
+    return why;
   }
 
  private:
@@ -183,12 +217,59 @@ class stepper_impl final : public stepper, private job_client {
     std::uint64_t fed = 0;
   };
 
+  result<feed_state*> find(std::string_view name, const tensor& value) {
+    auto at = feeds_.find(name);
+    if (at == feeds_.end()) return error(error_code::usage, fmt::format("the graph has no input '{}'{}", name, known_inputs()));
+    if (!value) return error(error_code::usage, fmt::format("input '{}' was given no tensor", name));
+    const auto& spec = request_->job_plan.actors[at->second.actor].output_specs.at(0);
+    if (value.type() != spec.type || !spec.shape.admits(value.shape()))
+      return error(error_code::usage, fmt::format("input '{}' takes {}, and was given {}", name, to_string(spec), to_string(value.spec())));
+    return &at->second;
+  }
+
+  std::string known_inputs() const {
+    constexpr std::size_t names_max = 8;
+    if (feeds_.empty()) return ": what is fetched needs none";
+    std::string text;
+    std::size_t n = 0;
+    for (const auto& [name, f] : feeds_)
+      if (n++ < names_max) text += (text.empty() ? ": what is fetched needs '" : ", '") + name + "'";
+    return n > names_max ? fmt::format("{} and {} more", text, n - names_max) : text;
+  }
+
+  void put(feed_state& to, tensor value) {
+    --to.room;
+    ++to.fed;
+    tell(nullptr, handles_->actors[to.actor], tensor_ready{0, {}, std::move(value)});
+  }
+
+  error late(std::chrono::milliseconds deadline, std::string_view what) const {
+    return {error_code::timed_out, fmt::format("step {} {}, after {} ms", fetched_, what, deadline.count())};
+  }
+
+  // Takes messages until `is_enough`, or the job is over. False: the time is.
+  template <class Condition>
+  bool receive_until(Condition&& is_enough, std::chrono::milliseconds deadline) {
+    const auto end = std::chrono::steady_clock::now() + deadline;
+    while (!is_enough() && !is_over_) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      if (left.count() <= 0) return false;
+      receive(left);
+    }
+    return true;
+  }
+
   // False: no message came within the time.
   bool receive(std::chrono::milliseconds timeout = std::chrono::hours(24)) {
     bool has_come = true;
     self_->receive(
         [&](job_started& m) { handles_ = std::move(m.handles); },
-        [&](fetched& m) { ready_.push_back(std::move(m.values)); },
+        [&](fetched& m) {
+          if (unwanted_ == 0) return ready_.push_back(std::move(m.values));
+          --unwanted_;
+          if (!handles_) return;  // the graph is being ended
+          tell(nullptr, handles_->actors[fetch_], credit{0, 1});
+        },
         [&](const feed_ready& m) {
           for (auto& [name, f] : feeds_)
             if (f.actor == m.feed) ++f.room;
@@ -209,8 +290,9 @@ class stepper_impl final : public stepper, private job_client {
   std::shared_ptr<const job_request> request_;
   std::map<std::string, feed_state, std::less<>> feeds_;
   std::uint32_t fetch_ = 0;
-  std::uint64_t fetched_ = 0;  // steps
-  std::vector<std::vector<tensor>> ready_;
+  std::uint64_t fetched_ = 0;   // steps, and cancelled ones
+  std::uint64_t unwanted_ = 0;  // cancelled steps whose values have not come
+  std::deque<std::vector<tensor>> ready_;
   std::string failure_;
 };
 
@@ -360,12 +442,6 @@ training_spec spec_of(const training_options& o) {
   spec.has_cuts = !o.checkpoints.folder.empty();
   spec.cut_every = o.checkpoints.every_steps;
   return spec;
-}
-
-result<std::vector<tensor>> stepper::step(std::span<const std::pair<std::string_view, tensor>> feeds) {
-  for (const auto& [name, value] : feeds)
-    if (auto fed = feed(name, value); !fed) return fed.error();
-  return fetch();
 }
 
 result<std::unique_ptr<session>> session::open(const session_options& o) {

@@ -131,10 +131,17 @@ class stepper {
   // One tensor for input (or variable) `name`; waits while the graph has no room for it. timed_out: no room for 10 s while
   // values wait to be fetched; nothing was fed.
   virtual result<void> feed(std::string_view name, tensor value) = 0;
-  // The values of the next step, in the order of the fetches; waits for them. usage: an input was not fed for that step.
-  virtual result<std::vector<tensor>> fetch() = 0;
-  // feed() for each pair, then fetch().
-  result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds);
+  // The values of the next step, in the order of the fetches; waits for them. usage: an input was not fed for that step. timed_out: it has not
+  // ended within `deadline`; it goes on, and is fetched or cancelled later.
+  virtual result<std::vector<tensor>> fetch(std::chrono::milliseconds deadline = no_deadline) = 0;
+  // Gives the oldest step up that was fed and not fetched: its values are dropped when they come, and what is fetched next is the step behind it.
+  // usage: there is none.
+  virtual result<void> cancel() = 0;
+  // Feeds every input and fetches; whatever is wrong with a feed, nothing was fed. timed_out: the step was cancelled, or (the graph had no room for it
+  // within `deadline`) nothing was fed; either way the next call begins the next step.
+  virtual result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds, std::chrono::milliseconds deadline = no_deadline) = 0;
+
+  static constexpr std::chrono::milliseconds no_deadline = std::chrono::hours(24 * 365);
 };
 
 class session {

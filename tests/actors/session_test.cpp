@@ -332,6 +332,85 @@ BOOST_AUTO_TEST_CASE(feeding_what_does_not_fit_is_an_error_and_harms_nothing) {
   BOOST_TEST(*std::as_const((*out)[0]).data<float>() == 3.0f);
 }
 
+BOOST_AUTO_TEST_CASE(a_step_whose_feeds_are_wrong_feeds_nothing) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const value sum = reduce_sum(add(input(g, {dtype::f32, {2}}, "x"), input(g, {dtype::f32, {2}}, "y")));
+  auto run = (*s)->compile(g, {&sum, 1});
+  BOOST_REQUIRE(run);
+  using feeds = std::vector<std::pair<std::string_view, tensor>>;
+  const auto one = tensor::of({1, 2}, {2}), two = tensor::of({3, 4}, {2}), wrong = tensor::of({1, 2, 3}, {3});
+  const std::pair<feeds, const char*> cases[] = {
+      {{{"x", one}}, "input 'y' is not fed"},
+      {{{"x", one}, {"y", wrong}}, "input 'y' takes f32[2], and was given f32[3]"},
+      {{{"x", one}, {"z", two}}, "the graph has no input 'z': what is fetched needs 'x', 'y'"},
+      {{{"x", one}, {"x", two}, {"y", two}}, "input 'x' is given twice for one step"},
+  };
+  for (const auto& [given, text] : cases) {
+    const auto out = (*run)->step(given);
+    BOOST_REQUIRE(!out);
+    BOOST_TEST(out.error().text().find(text) != std::string::npos, out.error().text());
+  }
+  auto out = (*run)->step(feeds{{"x", one}, {"y", two}});
+  BOOST_REQUIRE(out);
+  BOOST_TEST(*std::as_const((*out)[0]).data<float>() == 10.0f);
+}
+
+// The values of a cancelled step never come, those of the next one do.
+BOOST_AUTO_TEST_CASE(a_step_is_cancelled_before_or_after_its_values_are_there) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const value y = 2 * input(g, {dtype::f32, {1}}, "x");
+  auto run = (*s)->compile(g, {&y, 1});
+  BOOST_REQUIRE(run);
+  BOOST_TEST(!(*run)->cancel());
+  std::uint64_t wanted = 0;
+  for (int i = 0; i < 200; ++i) {
+    BOOST_REQUIRE(bool((*run)->feed("x", tensor::of({float(i)}, {1}))));
+    if (i % 3 != 0) {
+      BOOST_TEST(bool((*run)->cancel()));
+      continue;
+    }
+    const auto out = (*run)->fetch();
+    BOOST_REQUIRE(out);
+    BOOST_TEST(*std::as_const((*out)[0]).data<float>() == float(2 * i));
+    ++wanted;
+  }
+  BOOST_TEST(wanted == 67u);
+  BOOST_TEST(!(*run)->cancel());
+}
+
+// Products that take far longer than a millisecond. Whether the deadline passes before or while they run, the next step is right.
+BOOST_AUTO_TEST_CASE(a_step_that_takes_too_long_is_given_up_and_the_next_one_is_right) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const auto x = input(g, {dtype::f32, {1024, 1024}}, "x");
+  value y = x;
+  for (int i = 0; i < 4; ++i) y = matmul(y, x);
+  const value fetches[] = {y, reduce_sum(x)};
+  auto run = (*s)->compile(g, fetches);
+  BOOST_REQUIRE(run);
+  const auto ones = [](float with) {
+    auto t = tensor::make({dtype::f32, {1024, 1024}});
+    std::fill_n(t.data<float>(), t.elements(), with);
+    return t;
+  };
+  for (float with : {1.0f, 2.0f, 3.0f}) {
+    const std::pair<std::string_view, tensor> feeds[] = {{"x", ones(with)}};
+    const auto out = (*run)->step(feeds, std::chrono::milliseconds(0));
+    BOOST_REQUIRE(!out);
+    BOOST_TEST((out.error().code() == error_code::timed_out));
+    BOOST_TEST(out.error().text().find("step ") == 0u, out.error().text());
+  }
+  const std::pair<std::string_view, tensor> feeds[] = {{"x", ones(0.5f)}};
+  const auto out = (*run)->step(feeds);
+  BOOST_REQUIRE(out);
+  BOOST_TEST(*std::as_const((*out)[1]).data<float>() == 524288.0f);
+}
+
 BOOST_AUTO_TEST_CASE(a_graph_that_does_not_fit_names_the_users_line) {
   auto s = troupe::session::open({});
   BOOST_REQUIRE(s);
