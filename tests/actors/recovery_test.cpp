@@ -82,10 +82,11 @@ BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixt
 // Each optimizer with its slots, by every way that a variable takes: in memory, by hand-over, to replicas, from the disk.
 BOOST_FIXTURE_TEST_CASE(every_optimizer_and_schedule_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
   const auto all = hold(60'000, seeds() / 2, "all", true);
-  BOOST_TEST(all.recoveries > seeds() / 16);
   const auto of_disk = hold(70'000, 10 + seeds() / 4, "kill-client,power", true);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
-  hold(80'000, seeds() / 4, "join,kill,leave", true);
+  // Few of "all" kill a node: where seeds are few, it is these that must.
+  const auto of_members = hold(80'000, 10 + seeds() / 4, "join,kill,leave", true);
+  BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
 }
 
 // It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.
