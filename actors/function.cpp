@@ -47,11 +47,7 @@ result<function::compiled> function::trace(std::span<const tensor> operands, con
     if (n.type == "variable" || (n.type == "input" && n.index >= inputs.size()))
       return error(error_code::usage, fmt::format("function '{}' makes {} '{}' of its own: pass it as an operand", options_.name, n.type, n.name)).at(n.source);
   // Operands that nothing depends on are not fed.
-  std::vector<bool> is_needed(g.nodes().size());
-  for (const auto& v : outputs) is_needed[v.node] = true;
-  for (auto i = g.nodes().size(); i-- > 0;)
-    if (is_needed[i])
-      for (const auto& in : g.node(static_cast<std::uint32_t>(i)).inputs) is_needed[in.node] = true;
+  const auto is_needed = g.needed_by(outputs);
   compiled c;
   for (const auto& v : inputs) c.inputs.push_back(is_needed[v.node] ? g.node(v.node).name : std::string());
   auto steps = session_.compile(g, outputs, options_);

@@ -57,9 +57,10 @@ void link_core::send_unnumbered(const control_message& body) {
 void link_core::send(send_tensor m) {
   auto at = jobs_.find(m.job);
   if (at == jobs_.end()) return session_.count_drop(drop_reason::unknown_job);
-  chunk_header h{m.job, at->second.epoch, m.edge, session_.self(), session_.peer(), m.t, m.sequence, m.value.spec(), 0};
-  record_->count_out(m.value.size_bytes());
-  for_each_chunk(m.value.size_bytes(), [&](chunk_part part) {
+  chunk_header h{m.job, at->second.epoch, m.edge, session_.self(), session_.peer(), m.t, m.sequence, m.value ? m.value.spec() : tensor_spec{dtype::u8, {0}}, 0};
+  const auto bytes = m.value ? m.value.size_bytes() : 0;
+  record_->count_out(bytes);
+  for_each_chunk(bytes, [&](chunk_part part) {
     h.offset = part.offset;
     // On a closed link nobody waits for it any more.
     (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, part);
@@ -225,6 +226,10 @@ link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint
   if (at == job->second.incoming.end()) return dropped(drop_reason::unknown_edge);
   auto& edge = at->second;
   if (h.sequence != edge.sequence || h.offset > edge.offset) return dropped(drop_reason::duplicate);
+  if (h.t.dead != 0) {  // a dead token has no tensor
+    edge.value = tensor();
+    return &edge;
+  }
   if (h.spec.type != edge.bound.type || !edge.bound.shape.admits(h.spec.shape)) return dropped(drop_reason::unknown_edge);
   if (h.offset + payload_length > h.spec.size_bytes()) return dropped(drop_reason::unknown_edge);
   if (h.offset < edge.offset) return dropped(drop_reason::duplicate);

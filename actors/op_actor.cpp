@@ -140,10 +140,11 @@ class op_logic final : public port_logic {
       if (i == 0) t = head.t;
       expects(head.t == t, "PO-2: all inputs of a firing have one tag");
       t.mark = std::max(t.mark, head.t.mark);
+      if (head.t.dead != 0 && (t.dead == 0 || head.t.dead < t.dead)) t.dead = head.t.dead;
       inputs_[i] = std::move(head.value);
     }
     if (mark_ != 0) t.mark = std::exchange(mark_, 0);
-    if (auto ran = run(t); !ran) return fail(at_line(std::move(ran.error()), self_plan().ops.front()));
+    if (auto ran = t.dead == 0 ? run(t) : pass_on(t); !ran) return fail(at_line(std::move(ran.error()), self_plan().ops.front()));
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
       emit(port, t, std::move(outputs_[port]));
       outputs_[port] = tensor();  // of one that nobody takes
@@ -155,7 +156,14 @@ class op_logic final : public port_logic {
     }
     release_buffers(t);
     update_queue();
-    count_firing();
+    count_firing(t);
+  }
+
+  // A dead token: nothing is computed, but buffers have their turn.
+  result<void> pass_on(const tag& t) {
+    if (is_forwarding_ && input_buffers_[0] != nullptr) input_buffers_[0]->add_readers(t.step, static_cast<std::uint32_t>(outlets_of_[0].size()));
+    for (const auto& u : *uses_) part_->buffers[u.buffer]->begin_nothing(u.use, t.step, static_cast<std::uint32_t>(outlets_of_[u.port].size()));
+    return {};
   }
 
   result<void> run(const tag& t) {

@@ -1,5 +1,6 @@
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
+#include "runtime/loop_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +10,8 @@ namespace {
 
 std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor) {
   switch (part->job_plan->actors[actor].kind) {
-    case actor_kind::op: return make_op_logic(self, std::move(part), actor);
+    case actor_kind::op:
+      return is_control(part->job_plan->actors[actor].ops.front().type) ? make_control_logic(self, std::move(part), actor) : make_op_logic(self, std::move(part), actor);
     case actor_kind::shard: return make_shard_logic(self, std::move(part), actor);
     case actor_kind::send: return make_send_logic(self, std::move(part), actor);
     case actor_kind::receive: return make_receive_logic(self, std::move(part), actor);
@@ -65,6 +67,7 @@ port_shell::behavior_type port_shell::make_behavior() {
       [this](const peer_lost& m) { guarded([&](port_logic& l) { l.on_peer_lost(m); }); },
       [this](const mark_cut& m) { guarded([&](port_logic& l) { l.on_mark(m); }); },
       [this](const cut_saved& m) { guarded([&](port_logic& l) { l.on_saved(m); }); },
+      [this](const cancel_step& m) { guarded([&](port_logic& l) { l.on_cancel(m); }); },
       [this](end_actor) { quit(); },
   };
 }
@@ -170,11 +173,12 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
   auto& o = ports_.out[outlet_index];
   expects(o.is_held, "PA-1: an item needs a credit");
   o.is_held = false;
-  record_.count_out(value.size_bytes());
+  record_.count_out(value ? value.size_bytes() : 0);
   pool_.send(self_.context(), o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
 }
 
-void port_logic::count_firing() {
+void port_logic::count_firing(const tag& t) {
+  if (plan_.loop_level != 0 && (t.dead == 0 || t.dead > plan_.loop_level)) return;  // LO-4
   ++fired_;
   record_.count_step();
   if (is_done() && is_settled()) report_done();

@@ -10,6 +10,7 @@
 //   peer_lost     supervisor, producer     the port is lost; pass it on                     -
 //   mark_cut      supervisor               what is made next carries the mark               -
 //   cut_saved     archive                  a shard may give out the next cut                -
+//   cancel_step   program                  loops of steps up to this one end                -
 //   end_actor     supervisor               drop everything and end                          -
 //
 // PA-1  A credit taken is given back exactly once per item (runtime/credit.hpp).
@@ -125,6 +126,7 @@ class port_logic {
   virtual void on_peer_lost(const peer_lost& m);
   virtual void on_mark(const mark_cut&) {}
   virtual void on_saved(const cut_saved&) {}
+  virtual void on_cancel(const cancel_step&) {}
   void fail(const error& e);
 
  protected:
@@ -141,8 +143,8 @@ class port_logic {
   // Sends a value to every consumer of output port `output`, each of which has a credit in our hand.
   void emit(std::uint32_t output, const tag& t, tensor value);
   void emit_to(std::uint32_t outlet_index, const tag& t, tensor value);
-  // One more firing is complete; reports actor_done after the last.
-  void count_firing();
+  // A firing is complete, that of tag `t`; in a loop it may be one of many of its step. Reports actor_done after the last step.
+  void count_firing(const tag& t);
   void report_done();
   // Goes on with advance() after the messages that wait.
   void come_back();
@@ -179,6 +181,7 @@ class port_logic {
 };
 
 std::unique_ptr<port_logic> make_op_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_control_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);  // branches and loops
 std::unique_ptr<port_logic> make_shard_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_send_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_receive_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);

@@ -41,8 +41,9 @@ class feed_logic final : public port_logic {
       for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
         if (!ports_.acquire(i)) return record_.enter(actor_state::waiting_for_credit, 1 + i);
       auto i = pending_.pop();
-      emit(0, tag{.step = fired_}, std::move(i.value));
-      count_firing();
+      const tag t{.step = fired_};
+      emit(0, t, std::move(i.value));
+      count_firing(t);
       if (part_->program) tell(self_.context(), part_->program, feed_ready{actor_});
     }
   }
@@ -123,6 +124,7 @@ class fetch_logic final : public port_logic {
       ++taken_[i];
       if (i == first) out.t = it.t;
       expects(it.t == out.t, "PO-2: all inputs of a firing have one tag");
+      expects(bool(it.value), "what is fetched lies in no branch");
       out.values.push_back(std::move(it.value));
       give_back(i);
     }
@@ -132,9 +134,10 @@ class fetch_logic final : public port_logic {
     std::uint64_t bytes = 0;
     for (const auto& v : out.values) bytes += v.size_bytes();
     record_.count_out(bytes);
+    const auto out_tag = out.t;
     if (part_->program) tell(self_.context(), part_->program, std::move(out));
     update_queue();
-    count_firing();
+    count_firing(out_tag);
   }
 
   std::vector<std::uint64_t> taken_;  // items, by port

@@ -3,6 +3,7 @@
 #include "actors/job.hpp"
 #include "actors/process.hpp"
 #include "actors/tell.hpp"
+#include "runtime/loop_rules.hpp"
 #include "runtime/op_library.hpp"
 #include "runtime/placement.hpp"
 
@@ -129,6 +130,7 @@ class stepper_impl final : public stepper, private job_client {
     for (std::uint32_t i = 0; i < actors.size(); ++i) {
       if (actors[i].kind == actor_kind::feed) feeds_.emplace(actors[i].name, feed_state{i, feed_room, 0});
       if (actors[i].kind == actor_kind::fetch) fetch_ = i;
+      if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op) loop_conditions_.push_back(i);
     }
     tell(nullptr, process_.node(), run_job{request_, mailbox()});
     while (!handles_ && !is_over_) receive();
@@ -173,6 +175,7 @@ class stepper_impl final : public stepper, private job_client {
     if (is_over_) return failure();
     for (const auto& [name, f] : feeds_)
       if (f.fed <= fetched_) return error(error_code::usage, fmt::format("no step is to be cancelled: input '{}' was fed for {} steps, and as many were fetched or cancelled", name, f.fed));
+    for (const auto c : loop_conditions_) tell(nullptr, handles_->actors[c], cancel_step{fetched_});
     ++fetched_;
     if (ready_.empty()) {
       ++unwanted_;
@@ -289,6 +292,7 @@ class stepper_impl final : public stepper, private job_client {
 
   std::shared_ptr<const job_request> request_;
   std::map<std::string, feed_state, std::less<>> feeds_;
+  std::vector<std::uint32_t> loop_conditions_;
   std::uint32_t fetch_ = 0;
   std::uint64_t fetched_ = 0;   // steps, and cancelled ones
   std::uint64_t unwanted_ = 0;  // cancelled steps whose values have not come

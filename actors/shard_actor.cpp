@@ -145,6 +145,7 @@ class shard_logic final : public port_logic {
   }
 
   void on_tensor(tensor_ready& m) override {
+    expects(bool(m.value), "what a shard takes lies in no branch");
     record_.count_in(m.value.size_bytes());
     if (m.port >= workers_) return on_handed(m);
     if (!state_) return early_.push_back(std::move(m));  // a replica's, whose shard has begun before

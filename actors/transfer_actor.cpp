@@ -57,14 +57,14 @@ class send_logic final : public port_logic {
       auto i = in.queue.pop();
       if (!is_receiver_lost_) {
         --credits_;
-        record_.count_out(i.value.size_bytes());
-        tell(self_.context(), link_, send_tensor{part_->job, self_plan().outputs[0][0], fired_ - self_plan().start, i.t, std::move(i.value)});
+        record_.count_out(i.value ? i.value.size_bytes() : 0);
+        tell(self_.context(), link_, send_tensor{part_->job, self_plan().outputs[0][0], sent_++, i.t, std::move(i.value)});
       }
       if (self_plan().awaits_receipt && !is_receiver_lost_)
         owes_ = true;
       else
         give_back(0);
-      count_firing();
+      count_firing(i.t);
     }
     update_queue();
     record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
@@ -76,6 +76,7 @@ class send_logic final : public port_logic {
   }
 
   caf::actor link_;
+  std::uint64_t sent_ = 0;  // items
   std::uint32_t credits_ = 0;
   bool owes_ = false;  // the producer's credit
   bool is_receiver_lost_ = false;
@@ -100,13 +101,14 @@ class receive_logic final : public port_logic {
     if (owes_ && takes_back()) acknowledge();
     while (!is_done() && !must_wait()) {
       auto i = ports_.in[0].queue.pop();
-      emit(0, i.t, std::move(i.value));
+      const auto t = i.t;
+      emit(0, t, std::move(i.value));
       if (!self_plan().awaits_receipt || takes_back())
         acknowledge();
       else
         owes_ = true;
       update_queue();
-      count_firing();
+      count_firing(t);
     }
     // What had arrived of a dead sender is still passed on.
     if (ports_.in[0].is_lost && ports_.in[0].queue.is_empty()) report_done();

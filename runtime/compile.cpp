@@ -72,16 +72,6 @@ result<passes::places> places_of(const training_spec& s) {
   return p;
 }
 
-// Which ops up to the loss it depends on.
-std::vector<bool> needed_by(const graph& g, value loss) {
-  std::vector<bool> is_needed(std::size_t{loss.node} + 1);
-  is_needed[loss.node] = true;
-  for (auto i = is_needed.size(); i-- > 0;)
-    if (is_needed[i])
-      for (const auto& in : g.node(static_cast<std::uint32_t>(i)).inputs) is_needed[in.node] = true;
-  return is_needed;
-}
-
 void tell(pass_report& report, const graph& g, const value& variable, const value& derivative) {
   const auto& n = g.node(variable.node);
   report.add(n.name, {n.source.file_name(), n.source.line()}, [&] {
@@ -111,7 +101,7 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
     if (g.first_error()) return *g.first_error();
     std::copy(clipped.begin(), clipped.end(), roots.begin() + 1);
   }
-  const auto is_needed = needed_by(g, loss);
+  const auto is_needed = g.needed_by(std::span(&loss, 1));
   for (const auto& a : g.averages()) {
     const auto has = [&](const value& v) { return v.node < is_needed.size() && is_needed[v.node]; };
     if (!has(a.beside) && !has(a.variable)) continue;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace troupe {
 
@@ -374,9 +375,11 @@ std::vector<std::byte> encode(const chunk_header& h) {
   t.setStep(h.t.step);
   t.setRun(h.t.run);
   t.setMicroBatch(h.t.micro_batch);
-  t.setFrame(h.t.frame);
+  t.setFrame(static_cast<std::uint32_t>(h.t.frame));
+  t.setFrameHigh(static_cast<std::uint32_t>(h.t.frame >> 32U));
   t.setIteration(h.t.iteration);
   t.setMark(h.t.mark);
+  t.setDead(h.t.dead);
   c.setSequence(h.sequence);
   c.setDtype(static_cast<std::uint8_t>(h.spec.type));
   auto dims = c.initDims(static_cast<unsigned>(h.spec.shape.rank()));
@@ -399,8 +402,17 @@ result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
         static_cast<std::uint64_t>(bytes_in_all) != c.getTotalBytes())
       return error(error_code::usage, "a chunk's dimensions and its total length do not fit");
     const auto t = c.getTag();
+    if (t.getMicroBatch() > std::numeric_limits<std::uint16_t>::max()) return error(error_code::usage, fmt::format("a chunk is of micro-batch {}", t.getMicroBatch()));
+    if (t.getDead() != 0 && c.getTotalBytes() != 0) return error(error_code::usage, "a chunk of a dead token has bytes");
+    const tag at{.step = t.getStep(),
+                 .frame = std::uint64_t{t.getFrameHigh()} << 32U | t.getFrame(),
+                 .run = t.getRun(),
+                 .iteration = t.getIteration(),
+                 .mark = t.getMark(),
+                 .micro_batch = static_cast<std::uint16_t>(t.getMicroBatch()),
+                 .dead = t.getDead()};
     return chunk_header{job_id{c.getJob()}, c.getEpoch(), c.getEdge(), node_id{c.getSender()}, node_id{c.getReceiver()},
-                        tag{t.getStep(), t.getRun(), t.getMicroBatch(), t.getFrame(), t.getIteration(), t.getMark()}, c.getSequence(),
+                        at, c.getSequence(),
                         tensor_spec{static_cast<dtype>(c.getDtype()), *s}, c.getOffset()};
   });
 }

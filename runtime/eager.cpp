@@ -1,5 +1,6 @@
 #include "runtime/eager.hpp"
 
+#include "devices/half.hpp"
 #include "runtime/initializers.hpp"
 #include "runtime/op_table.hpp"
 
@@ -41,6 +42,11 @@ result<tensor> eager::read(value v) const {
   if (v.owner != this || v.node >= tensors_.size() || v.output >= tensors_[v.node].size())
     return error(error_code::usage, "the value is not one of this eager, or its tape has ended");
   return tensors_[v.node][v.output];
+}
+
+std::optional<bool> eager::known(const value& v) const {
+  const auto t = read(v);
+  return t && t->type() == dtype::boolean && t->elements() == 1 ? std::optional(bool(*t->data<boolean>())) : std::nullopt;
 }
 
 std::optional<error> eager::take_error() {

@@ -68,6 +68,7 @@ class eager final : public graph {
 
  private:
   const tag* now() const noexcept override { return &tag_; }
+  std::optional<bool> known(const value& v) const override;
   result<void> on_added(const graph_node& n) override;
   result<void> compute(const graph_node& n, std::vector<tensor>& outputs);
   result<tensor> initial(const graph_node& n) const;

@@ -109,6 +109,16 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
     return refuse(std::move(ok.error()));
   }
 
+  // Sources belong to the whole graph.
+  const auto forced = std::exchange(region_to_be_, std::nullopt);
+  const auto region = forced ? *forced : inputs.empty() ? 0 : regions_.current();
+  std::vector<value> here;
+  if (!forced && !inputs.empty() && !regions_.is_trivial()) {
+    for (const auto& v : inputs) here.push_back(regions_.import(v, where));
+    if (std::any_of(here.begin(), here.end(), [](const value& v) { return !v.is_valid(); })) return {};
+    inputs = here;
+  }
+
   std::vector<tensor_spec> specs;
   specs.reserve(inputs.size());
   for (const auto& v : inputs) specs.push_back(v.spec());
@@ -129,6 +139,7 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
                               .outputs = std::move(*outputs),
                               .device = device_scope_,
                               .source = where,
+                              .region = region,
                               .initializer = std::move(initializer)});
   if (auto ok = guarded([&] { return on_added(nodes_.back()); }); !ok) {
     // What is wrong with numbers begins with the op's type already.
@@ -141,7 +152,33 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
   return value{this, index, 0};
 }
 
+std::vector<bool> graph::needed_by(std::span<const value> roots) const {
+  // Operands have smaller numbers, so one walk from the last node to the first finds everything, without recursion; loops may want another one.
+  std::vector<bool> is_needed(nodes_.size());
+  for (const auto& r : roots) is_needed[r.node] = true;
+  for (bool is_done = false; !is_done;) {
+    is_done = true;
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!is_needed[i]) continue;
+      const auto& n = nodes_[i];
+      for (const auto& in : n.inputs) is_needed[in.node] = true;
+      if (n.type != loop_enter_op) continue;
+      const auto end = regions_.loop_at(static_cast<std::uint32_t>(n.attrs.integer("loop"))).end;
+      if (end != graph_regions::none && !is_needed[end]) is_needed[end] = true, is_done = false;
+    }
+  }
+  return is_needed;
+}
+
+value graph::add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where) {
+  region_to_be_ = region;
+  const auto v = add(std::move(type), inputs, std::move(attrs), name, where);
+  region_to_be_.reset();
+  return v;
+}
+
 void graph::cut_back(std::size_t nodes) {
+  regions_.cut_back(nodes);
   for (auto i = nodes; i < nodes_.size(); ++i) {
     const auto& name = nodes_[i].name;
     names_.erase(name);

@@ -10,6 +10,7 @@
 // Every function that makes an op takes the user's line as its last, defaulted argument.
 // Names consist of letters, digits, '_', '-', '.' and '/'.
 
+#include "runtime/graph_regions.hpp"
 #include "runtime/plan.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
@@ -52,6 +53,7 @@ struct graph_node {
   std::vector<tensor_spec> outputs;
   std::string device;  // placement wish, possibly partial: "/job:worker/task:0/cpu:0", "/cpu:1", ""
   source_location source;
+  std::uint32_t region = 0;   // branch or loop that it lies in (runtime/graph_regions.hpp); 0: none
   std::optional<initializer_spec> initializer;  // of a "variable"
   std::optional<double> average_rate{};         // of one that is a moving average
 };
@@ -74,6 +76,15 @@ class graph {
   // `initializer`: of a variable.
   value add(std::string type, std::span<const value> inputs, attributes attrs, std::string_view name,
             const source_location& where, std::optional<initializer_spec> initializer = std::nullopt);
+
+  // Branches and loops; what programs call is in runtime/control_flow.hpp.
+  graph_regions& regions() noexcept { return regions_; }
+  const graph_regions& regions() const noexcept { return regions_; }
+  // As add(), for ops that make up branches and loops: into a region, with operands as they are.
+  value add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where);
+  // Of a graph that computes: whether a value of bool[] is true.
+  virtual std::optional<bool> known(const value&) const { return std::nullopt; }
+  bool computes() const noexcept { return now() != nullptr; }
 
   // Scopes: names and devices of ops added until the scope ends. A device is checked at once (unknown device: an error).
   class scope {
@@ -115,6 +126,9 @@ class graph {
   // The name that an op added now with this one would get.
   std::string name_for(std::string_view base) const;
 
+  // By node: whether one of `roots`, values of this graph, depends on it. Who needs something of a loop needs the whole of it.
+  std::vector<bool> needed_by(std::span<const value> roots) const;
+
   // Whether it is a value of this graph.
   bool has(const value& v) const noexcept { return v.owner == this && v.node < nodes_.size() && v.output < nodes_[v.node].outputs.size(); }
 
@@ -144,6 +158,8 @@ class graph {
 
   const op_table& ops_;
   std::vector<graph_node> nodes_;
+  graph_regions regions_{*this};
+  std::optional<std::uint32_t> region_to_be_;  // of the op that is being added, by add_in()
   std::vector<average> averages_;
   std::optional<error> error_;
   std::string name_scope_, device_scope_;
@@ -164,5 +180,6 @@ inline shape batch_of(std::int64_t bound, std::initializer_list<std::int64_t> si
 
 }  // namespace troupe
 
+#include "runtime/control_flow.hpp"
 #include "runtime/ops.hpp"  // the functions that add ops
 #include "runtime/operators.hpp"

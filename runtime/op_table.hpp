@@ -38,6 +38,7 @@ struct op_row {
   bool is_source = false;        // fires without inputs
   bool is_constant = false;      // a source that gives the same in every step: an actor computes it once
   bool depends_on_step = false;  // what it computes follows from the tag too, not from operands and attributes alone
+  bool is_control = false;       // makes up branches and loops (runtime/loop_rules.hpp): no kernel, an actor of its own
   bool is_forwarding = false;    // output 0 is input 0, the same tensor: nothing is computed or copied
   dtype_set types{};             // that operand 0 may have, which graph::add() sees to; empty: the shape rule does
   std::uint32_t inputs_max = 0;  // of ops that take any number of operands from `inputs` on; 0: exactly `inputs`

@@ -8,11 +8,12 @@
 // PL-2  Every input port has exactly one edge; every output port has one or more, only an op's may have none (its value
 //       is not used then).
 // PL-3  An edge joins actors of one task, except from a `send` to its `receive`.
-// PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step).
+// PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step) or what comes back in a loop (input 1 of a loop_enter).
 // PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
 // PL-6  Nobody starts behind its last step, and a shard starts at one version, or at one step of each worker.
 // PL-8  The uses of a buffer are output ports of ops of its task and stream, and fit into it. Who reads what a use makes (also through ops that
 //       hand it on) are ops of that task and stream, none of which comes behind the next use.
+// PL-9  Ops of branches and loops are alone in their actor and have the ports that runtime/loop_rules.hpp gives them; what is in a loop has a level of 2 at least.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
 #include "runtime/optimizer.hpp"
@@ -187,6 +188,7 @@ struct planned_actor {
   std::vector<std::int32_t> buffers{};  // op: per output port, a number in plan::buffers; -1: memory of its own. Empty: all have their own
   bool hands_on = false;        // op: output 0 is input 0, the same tensor
   std::int32_t in_place = -1;   // op: the input port whose buffer output 0 is written over
+  std::uint16_t loop_level = 0; // in loops: the level of the outermost body around it; a step of it ends with what is dead at or below (runtime/loop_rules.hpp)
   bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
   source_line source;           // the user's line that it comes from; empty where there is none
   friend bool operator==(const planned_actor&, const planned_actor&) = default;

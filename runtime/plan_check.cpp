@@ -1,12 +1,14 @@
 // Everything that must hold before anything is spawned from a plan, which may come from anywhere.
 
 #include "runtime/device_name.hpp"
+#include "runtime/loop_rules.hpp"
 #include "runtime/plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <unordered_set>
@@ -31,6 +33,31 @@ bool is_sane(const tensor_spec& s) noexcept {
 // --- actors by themselves
 // ------------------------------------------------------------------------------------------------
 
+// PL-9.
+result<void> check_control(const planned_actor& a) {
+  if (a.loop_level == 1) return blame(a, "PL-9", "it is in a loop whose body has level 1");
+  const auto is_one = [](const planned_op& op) { return is_control(op.type) || op.type == loop_back_op || op.type == loop_end_op; };
+  if (std::none_of(a.ops.begin(), a.ops.end(), is_one)) return {};
+  const auto& op = a.ops.front();
+  if (a.ops.size() > 1) return blame(a, "PL-9", fmt::format("op '{}' of type '{}' is not alone", op.name, op.type));
+  const auto has = [&](std::size_t inputs, std::size_t outputs) { return a.inputs.size() == inputs && a.outputs.size() == outputs; };
+  const auto level = op.attrs.integer("level");
+  const bool needs_level = op.type == branch_op || op.type == loop_enter_op || op.type == loop_next_op;
+  if (needs_level && (level < 1 || level > region_level_max)) return blame(a, "PL-9", fmt::format("its level is {}", level));
+  const bool fits = op.type == branch_op || op.type == loop_next_op ? has(2, 2)
+                    : op.type == merge_op                          ? has(3, 1)
+                    : op.type == loop_enter_op                     ? has(2, 1)
+                                                                   : has(1, 1) && is_control(op.type);
+  if (!fits) return blame(a, "PL-9", fmt::format("a {} has other ports than {} inputs and {} outputs", op.type, a.inputs.size(), a.outputs.size()));
+  if (op.type != branch_op && op.type != merge_op && a.loop_level == 0) return blame(a, "PL-9", fmt::format("a {} is in no loop", op.type));
+  if (op.type != loop_stack_op) return {};
+  const auto levels = op.attrs.integers("levels");
+  const auto rises = [&] { return std::adjacent_find(levels.begin(), levels.end(), std::greater_equal<>()) == levels.end(); };
+  if (levels.empty() || levels.size() > loop_depth_max || levels.front() < 2 || levels.back() > region_level_max || !rises()) return blame(a, "PL-9", "its levels are none");
+  if (op.attrs.integer("tokens", -1) < 0) return blame(a, "PL-9", "it keeps less than nothing");
+  return {};
+}
+
 result<void> check_ops(const planned_actor& a) {
   if (a.ops.empty()) return blame(a, "PL-1", "it has no op to run");
   std::vector<bool> is_used(a.inputs.size());
@@ -44,7 +71,7 @@ result<void> check_ops(const planned_actor& a) {
     }
   if (std::find(is_used.begin(), is_used.end(), false) != is_used.end())
     return blame(a, "PL-1", "no op takes one of its inputs");
-  return {};
+  return check_control(a);
 }
 
 result<void> check_readers(const planned_actor& a, const plan& p) {
@@ -251,12 +278,15 @@ result<void> check_transfers(const plan& p) {
 // --- cycles (PL-4)
 // ---------------------------------------------------------------------------------------------------------
 
-// Kahn (1962) without the shards: what cannot be sorted is on a cycle, or behind one.
+bool is_loop_enter(const planned_actor& a) { return a.kind == actor_kind::op && a.ops.front().type == loop_enter_op; }
+
+// Kahn (1962) without the shards and what comes back in loops: what cannot be sorted is on a cycle, or behind one.
 std::vector<std::uint32_t> unsorted_inputs(const plan& p) {
   std::vector<std::uint32_t> missing(p.actors.size()), ready;
   const auto is_shard = [&](std::uint32_t i) { return p.actors[i].kind == actor_kind::shard; };
+  const auto counts = [&](const planned_edge& e) { return !is_shard(e.from.actor) && !is_shard(e.to.actor) && !(e.to.port == 1 && is_loop_enter(p.actors[e.to.actor])); };
   for (const auto& e : p.edges)
-    if (!is_shard(e.from.actor) && !is_shard(e.to.actor)) ++missing[e.to.actor];
+    if (counts(e)) ++missing[e.to.actor];
   for (std::uint32_t i = 0; i < p.actors.size(); ++i)
     if (missing[i] == 0) ready.push_back(i);
   while (!ready.empty()) {
@@ -265,7 +295,7 @@ std::vector<std::uint32_t> unsorted_inputs(const plan& p) {
     if (is_shard(i)) continue;
     for (const auto& port : p.actors[i].outputs)
       for (const auto e : port)
-        if (const auto to = p.edges[e].to.actor; !is_shard(to) && --missing[to] == 0) ready.push_back(to);
+        if (const auto to = p.edges[e].to.actor; counts(p.edges[e]) && --missing[to] == 0) ready.push_back(to);
   }
   return missing;
 }
@@ -282,7 +312,7 @@ result<void> check_cycles(const plan& p) {
     path.push_back(at);
     position[at] = static_cast<std::uint32_t>(path.size());
     for (const auto e : p.actors[at].inputs)
-      if (missing[p.edges[e].from.actor] != 0) {
+      if (missing[p.edges[e].from.actor] != 0 && !(p.edges[e].to.port == 1 && is_loop_enter(p.actors[at]))) {
         at = p.edges[e].from.actor;
         break;
       }
@@ -359,6 +389,8 @@ class buffer_check {
 
   result<void> visit(std::uint32_t i) {
     const auto& a = p_.actors[i];
+    if (!a.buffers.empty() && (a.kind == actor_kind::op && (a.loop_level != 0 || is_control(a.ops.front().type))))
+      return blame(a, "PL-8", "what is in a loop, or hands on, has memory of its own");
     if (!a.buffers.empty() && (a.kind != actor_kind::op || a.buffers.size() != a.outputs.size()))
       return blame(a, "PL-8", fmt::format("it names {} buffers for {} outputs", a.buffers.size(), a.outputs.size()));
     if (a.in_place < -1 || a.in_place >= static_cast<std::int64_t>(a.inputs.size()))
@@ -413,8 +445,8 @@ class buffer_check {
     for (const auto e : a.outputs[port]) {
       const auto to = p_.edges[e].to.actor;
       const auto& reader = p_.actors[to];
-      if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i)
-        return blame(a, "PL-8", fmt::format("'{}' takes output {} from a buffer, and does not come behind it on its stream", reader.name, port));
+      if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i || reader.loop_level != 0 || is_control(reader.ops.front().type))
+        return blame(a, "PL-8", fmt::format("'{}' takes output {} from a buffer, and does not come behind it on its stream, once in each step", reader.name, port));
       last = std::max(last, to);
     }
     return {};

@@ -127,6 +127,7 @@ class encoder {
     for (unsigned i = 0; i < buffers.size(); ++i) buffers.set(i, a.buffers[i]);
     to.setHandsOn(a.hands_on);
     to.setInPlace(a.in_place);
+    to.setLoopLevel(a.loop_level);
     lines_.put(to.initSource(), a.source.file, a.source.line);
   }
 
@@ -262,6 +263,7 @@ class decoder : private wire_parts::part_reader {
     for (const auto b : buffers) a.buffers.push_back(b);
     a.hands_on = r.getHandsOn();
     a.in_place = r.getInPlace();
+    a.loop_level = r.getLoopLevel();
     a.source = line(r.getSource());
     return a;
   }

@@ -7,6 +7,7 @@
 //   event                                  effect
 //   try_begin(use)                         true: it is this use's turn and nobody reads what was there. Else the use is woken when it is
 //   begin(use, readers)                    the use writes; so many readers will take what it makes
+//   begin_nothing(use, readers)            the same, for a dead token (loop_rules.hpp)
 //   add_readers(n)                         what is there was handed on as it is (a reshape): n more readers
 //   release()                              one reader is done; the last one ends the turn. Says which actor to wake
 //
@@ -59,6 +60,14 @@ class shared_buffer {
     else if (c.memory.spec() != spec)
       c.memory.reshape(spec);
     return c.memory;
+  }
+
+  // The same turn, for what is not made in this step.
+  void begin_nothing(std::uint32_t use, std::uint64_t step, std::uint32_t readers) {
+    auto& c = copy(step);
+    expects(can_begin(c, use), "SB-1: a buffer is written in turn");
+    c.turn = use;
+    c.readers = readers;
   }
 
   void add_readers(std::uint64_t step, std::uint32_t n) { copy(step).readers += n; }

@@ -26,13 +26,16 @@ constexpr auto raw(Id id) noexcept {
 // Fields that are still always 0 stand here from the first day because they stand on the wire.
 struct tag {
   std::uint64_t step = 0;
+  std::uint64_t frame = 0;  // in loops: the iterations of the loops around (runtime/loop_rules.hpp); 0: in none
   std::uint32_t run = 0;
-  std::uint32_t micro_batch = 0;
-  std::uint32_t frame = 0;
   std::uint32_t iteration = 0;
   // Marks the first step that is not in cut `mark` any more (0: no mark). It travels with whatever is computed from the marked
   // item and is not part of the tag's identity.
   std::uint32_t mark = 0;
+  std::uint16_t micro_batch = 0;
+  // A dead token: what it would carry lies in a branch that is not taken or in a loop that has ended, and this is the level of the outermost
+  // such (1, 2, ...; 0: alive). Its item has no tensor. It is not part of the tag's identity.
+  std::uint16_t dead = 0;
 
   friend constexpr std::strong_ordering operator<=>(const tag& a, const tag& b) noexcept {
     if (const auto c = a.step <=> b.step; c != 0) return c;

@@ -36,10 +36,12 @@ struct MemberLibrary { name @0 :Text; version @1 :Text; abi @2 :UInt64; }
 struct Tag {
   step @0 :UInt64;
   run @1 :UInt32;
-  microBatch @2 :UInt32;
-  frame @3 :UInt32;
+  microBatch @2 :UInt32;    # at most 65,535
+  frame @3 :UInt32;         # in loops: the iterations of those around; the lower half
   iteration @4 :UInt32;
   mark @5 :UInt32;          # of a checkpoint's cut: the first step that is not in it; 0: none
+  frameHigh @6 :UInt32;
+  dead @7 :UInt16;          # not 0: a dead token (schema/ids.hpp), whose tensor is u8[0] and stands for none
 }
 
 # The last of the first frames (runtime/handshake.hpp): who the peer is, and where its lane goes on.

@@ -15,6 +15,7 @@
 namespace troupe::ops {
 
 void add_sources(op_table& t);  // input, variable, constant; read, after, stop_gradient
+void add_control(op_table& t);  // branch, merge, loop_enter, ...
 void add_idx_batch(op_table& t);
 void add_text_batch(op_table& t);
 void add_arithmetic(op_table& t);   // add, pow, ...

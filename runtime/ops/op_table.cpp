@@ -7,6 +7,7 @@ namespace troupe {
 op_table make_op_table() {
   op_table t;
   ops::add_sources(t);
+  ops::add_control(t);
   ops::add_idx_batch(t);
   ops::add_text_batch(t);
   ops::add_arithmetic(t);

@@ -27,10 +27,11 @@ std::optional<std::string> why_no_law(const attributes& attrs, std::string_view 
   return std::nullopt;
 }
 
-shape_rule drawn(std::string_view law) {
-  return [law](const attributes& attrs, std::span<const tensor_spec> in, const tag*) -> result<specs> {
+// `is_like`: the numbers have the spec of the operand. Others may have one, too, which comes once for each iteration of a loop.
+shape_rule drawn(std::string_view law, bool is_like) {
+  return [law, is_like](const attributes& attrs, std::span<const tensor_spec> in, const tag*) -> result<specs> {
     tensor_spec out;
-    if (in.empty()) {
+    if (!is_like) {
       auto spec = spec_of(attrs);
       if (!spec) return std::move(spec.error());
       if (spec->shape.is_symbolic()) return misfit(std::array{*spec}, {}, "numbers for a bound are drawn like a tensor that has it");
@@ -57,7 +58,9 @@ value draw(std::string_view type, graph& g, std::span<const value> like, attribu
   // Like a part of a batch: those before it have as many rows (runtime/passes/replicate.cpp says which part it is), so that the numbers are
   // those of the whole batch.
   if (!like.empty() && like[0].is_valid() && like[0].spec().shape.rank() > 0) attrs.set("rows", like[0].spec().shape.size(0));
-  return g.add(std::string(type), like, std::move(attrs), type, where);
+  if (!like.empty() || g.regions().loop_around(g.regions().current()) == graph_regions::none) return g.add(std::string(type), like, std::move(attrs), type, where);
+  const auto token = g.regions().token(where);
+  return g.add(std::string(type), std::span(&token, 1), std::move(attrs), type, where);
 }
 value draw_like(std::string_view type, value x, attributes attrs, const source_location& where) {
   return x.is_valid() ? draw(type, *x.owner, std::span(&x, 1), std::move(attrs), where) : value{};
@@ -68,11 +71,12 @@ value draw_like(std::string_view type, value x, attributes attrs, const source_l
 void add_random(op_table& t) {
   const auto row = [&](const char* name, std::string_view law, bool is_like) {
     t.add(name, {.inputs = is_like ? 1U : 0U,
-                 .shapes = drawn(law),
+                 .shapes = drawn(law, is_like),
                  .gradient = no_gradient,
                  .is_source = !is_like,
                  .depends_on_step = true,
-                 .types = is_like ? floating : dtype_set{}});
+                 .types = is_like ? floating : dtype_set{},
+                 .inputs_max = is_like ? 0U : 1U});
   };
   row("random_uniform", "uniform", false);
   row("random_normal", "normal", false);

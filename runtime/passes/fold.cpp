@@ -39,7 +39,7 @@ class folder {
  private:
   bool can_fold(const flow_op& op) const {
     const auto* row = ops_.find(op.type);
-    if (row == nullptr || row->is_source || row->is_forwarding || row->depends_on_step || row->library != nullptr) return false;
+    if (row == nullptr || row->is_source || row->is_forwarding || row->is_control || row->depends_on_step || row->library != nullptr) return false;
     if (op.inputs.empty() || op.outputs.size() != 1 || op.outputs[0].shape.is_symbolic()) return false;
     std::size_t bytes = op.outputs[0].size_bytes();
     for (const auto& in : op.inputs) {

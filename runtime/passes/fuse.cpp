@@ -45,7 +45,7 @@ class fuser {
     if (p.planned.output_specs[0].type != c.planned.output_specs[0].type && !is_headless(producer)) return false;
     if (p.device != c.device || p.owner != c.owner || p.index != c.index) return false;
     const auto* row = table_.find(p.planned.ops[0].type);
-    return row != nullptr && !row->is_source && !row->is_forwarding;
+    return row != nullptr && !row->is_source && !row->is_forwarding && !row->is_control;
   }
 
   void absorb_producers(std::uint32_t i) {

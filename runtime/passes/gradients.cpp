@@ -1,5 +1,9 @@
 // Reverse-mode differentiation on the graph: every op's rule appends the ops that compute the gradients of its operands
 // (Griewank, Walther: Evaluating Derivatives, 2008, chapter 3). Ops that nobody needs in the end are pruned later.
+//
+// The gradient of a value belongs to the region that the value belongs to, except for loops: a loop gets another one that goes back through its
+// iterations, whose variables are the gradients of the variables, and whose body is that of the gradients of the body. So a region
+// in a loop has a mirror, where its gradients are computed; what they need of it comes by stacks (runtime/graph_regions.hpp).
 
 #include "runtime/compile.hpp"
 #include "runtime/op_table.hpp"
@@ -7,32 +11,227 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 namespace troupe {
 namespace {
 
-// Which nodes up to `last` depend on one of the values.
+using regions = graph_regions;
+
+error usage(std::string text) { return {error_code::usage, std::move(text)}; }
+
+// Which nodes up to `last` depend on one of the values: a node on its operands, a variable of a loop also on what comes back for it.
 std::vector<bool> dependants(const graph& g, std::uint32_t last, std::span<const value> of) {
   std::vector<bool> depends(last + 1);
   for (const auto& v : of)
     if (v.is_valid() && v.node <= last) depends[v.node] = true;
-  for (std::uint32_t i = 0; i <= last; ++i)
-    for (const auto& in : g.node(i).inputs)
-      if (depends[in.node]) depends[i] = true;
+  for (bool is_new = true; is_new;) {
+    is_new = false;
+    for (std::uint32_t i = 0; i <= last; ++i) {
+      const auto& n = g.node(i);
+      for (const auto& in : n.inputs)
+        if (depends[in.node]) depends[i] = true;
+      if (n.type != loop_back_op || !depends[i]) continue;
+      const auto& l = g.regions().loop_at(static_cast<std::uint32_t>(n.attrs.integer("loop")));
+      const auto enter = l.variables[static_cast<std::size_t>(n.attrs.integer("variable"))].enter;
+      if (depends[enter]) continue;
+      depends[enter] = is_new = true;
+    }
+  }
   return depends;
 }
 
-result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {
-  if (!g.has(loss)) return error(error_code::usage, "the loss is not a value of this graph");
-  if (!floating.has(loss.spec().type) || loss.spec().shape.rank() != 0) {
-    const auto& n = g.node(loss.node);
-    return error(error_code::usage, fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec())))
-        .at(n.source);
+class differentiator {
+ public:
+  differentiator(graph& g, value loss, std::span<const value> with_respect_to)
+      : g_(g), r_(g.regions()), depends_(dependants(g, loss.node, with_respect_to)), sums_(loss.node + 1) {
+    const auto scope = g.name_scope("gradients");
+    const auto where = g.node(loss.node).source;
+    accumulate(loss, constant(g, 1.0, loss.spec().type, "one", where), where);
+    walk(r_.loop_around(r_.current()), loss.node, 0);
   }
+
+  // d loss / d v, in the region of v.
+  value of(const value& v) const { return v.node < sums_.size() && v.output < sums_[v.node].size() ? sums_[v.node][v.output] : value{}; }
+
+ private:
+  // The nodes from `last` down to `first` that lie in this loop, but in none that lies in it.
+  void walk(std::uint32_t loop, std::uint32_t last, std::uint32_t first) {
+    for (auto i = last + 1; i-- > first;) {
+      if (g_.first_error()) return;
+      if (!depends_[i] || sums_[i].empty() || g_.node(i).inputs.empty()) continue;
+      const auto n = g_.node(i);  // a copy: rules append to the graph
+      if (r_.loop_around(n.region) != loop) continue;
+      const auto is_on_path = std::any_of(n.inputs.begin(), n.inputs.end(), [&](const value& in) { return depends_[in.node]; });
+      if (is_on_path || n.type == loop_end_op) visit(n);
+    }
+  }
+
+  void visit(const graph_node& n) {
+    const auto* row = g_.ops().find(n.type);
+    // The first of a loop's ops, or the last: where its loop was gone through.
+    if (n.type == loop_enter_op || n.type == loop_next_op) return;
+    const auto names = g_.name_scope(fmt::format("gradients/{}", n.name));
+    sums_[n.index].resize(n.outputs.size());
+    const regions::inside in(r_, mirror(n.region, n.source));
+    if (g_.first_error()) return;
+    if (n.type == branch_op) return through_branch(n);
+    if (n.type == merge_op) return through_merge(n);
+    if (n.type == loop_end_op) return through_loop(n);
+    if (!row->gradient) {
+      const bool is_second = n.type == loop_stack_op;
+      g_.record(usage(is_second ? "gradients of gradients of a loop are not known: unroll the loop" : fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type, n.name)).at(n.source));
+      return;
+    }
+    const auto operand_gradients = [&] {
+      if (n.device.empty()) return row->gradient(g_, n, sums_[n.index]);
+      const auto device = g_.device_scope(n.device, n.source);
+      return row->gradient(g_, n, sums_[n.index]);
+    }();
+    const auto refuse = [&](std::string what) { g_.record(usage(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
+    if (operand_gradients.size() > n.inputs.size()) refuse(fmt::format("its gradient rule makes {} gradients for {} operands", operand_gradients.size(), n.inputs.size()));
+    for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
+      const auto& made = operand_gradients[k];
+      if (!made.is_valid() || !depends_[n.inputs[k].node]) continue;
+      if (made.spec() != n.inputs[k].spec()) refuse(fmt::format("its gradient rule makes {} for operand {}, which is {}", to_string(made.spec()), k, to_string(n.inputs[k].spec())));
+      accumulate(n.inputs[k], made, n.source);
+    }
+  }
+
+  void accumulate(const value& of, value gradient, const source_location& where) {
+    if (!gradient.is_valid() || of.node >= sums_.size()) return;
+    auto& outputs = sums_[of.node];
+    outputs.resize(g_.node(of.node).outputs.size());
+    auto& sum = outputs[of.output];
+    if (r_.is_trivial()) {
+      sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
+      return;
+    }
+    const regions::inside in(r_, mirror(r_.of(of), where));
+    gradient = r_.import(gradient, where);
+    sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
+  }
+
+  value zeros_like(const value& x, const source_location& where) { return broadcast_like(constant(g_, 0.0, x.spec().type, "zero", where), x, where); }
+
+  // --- regions
+
+  // Where the gradients of a region's values are computed.
+  std::uint32_t mirror(std::uint32_t region, const source_location& where) {
+    if (region == 0 || mirrors_.empty()) return region;
+    if (const auto known = mirrors_.find(region); known != mirrors_.end()) return known->second;
+    if (r_.at(region).type != regions::kind::branch) return region;
+    const auto parent = r_.at(region).parent;
+    const auto there = mirror(parent, where);
+    if (there == parent) return region;
+    const auto id = r_.at(region).of;
+    const auto& c = r_.conditional_at(id);
+    const std::uint32_t both[2] = {c.regions[0], c.regions[1]};
+    const regions::inside in(r_, there);
+    const auto condition = r_.import(value{&g_, c.condition.node, c.condition.output}, where);
+    if (!condition.is_valid()) return region;
+    const auto made = r_.begin_conditional(condition, both);
+    for (const int k : {0, 1}) mirrors_[both[k]] = r_.conditional_at(made).regions[k];
+    return mirrors_[region];
+  }
+  std::uint32_t mirror_of_conditional(std::uint32_t id, const source_location& where) { return r_.at(mirror(r_.conditional_at(id).regions[0], where)).of; }
+
+  // --- branches: a branch turns into a merge, and a merge into a branch
+
+  void through_branch(const graph_node& n) {
+    value made[2];
+    for (std::uint32_t k = 0; k < 2; ++k) {
+      made[k] = sums_[n.index][k];
+      const value x{&g_, n.index, k};
+      const regions::inside in(r_, mirror(r_.of(x), n.source));
+      if (!made[k].is_valid()) made[k] = zeros_like(x, n.source);
+    }
+    if (g_.first_error()) return;
+    accumulate(n.inputs[0], r_.merge(mirror_of_conditional(static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source), made[0], made[1], n.source), n.source);
+  }
+
+  void through_merge(const graph_node& n) {
+    if (!floating.has(n.outputs[0].type)) return;
+    auto made = r_.branch(mirror_of_conditional(static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source), r_.import(sums_[n.index][0], n.source), n.source);
+    if (!made.is_valid()) return;
+    for (std::uint32_t k = 0; k < 2; ++k) {
+      made.output = k;
+      if (depends_[n.inputs[1 + k].node]) accumulate(n.inputs[1 + k], made, n.source);
+    }
+  }
+
+  // --- loops
+
+  struct carried {
+    std::uint32_t variable = 0;  // of the loop
+    value next;                  // its gradient, in the body of the one that goes back
+  };
+
+  void through_loop(const graph_node& n) {
+    const auto id = static_cast<std::uint32_t>(n.attrs.integer("loop"));
+    const auto l = r_.loop_at(id);
+    const auto& where = l.source;
+    if (l.iterations_max == 0) {
+      g_.record(usage(fmt::format("loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most", n.name)).at(where));
+      return;
+    }
+    const auto body_true = [&] {
+      const regions::inside in(r_, l.body);
+      return r_.goes_on_in_body(id, where);
+    }();
+    std::vector<carried> all;
+    std::vector<value> first;
+    for (std::uint32_t k = 0; k < l.variables.size(); ++k) {
+      if (!floating.has(n.outputs[k].type) || !depends_[l.variables[k].enter]) continue;
+      all.push_back({k, {}});
+      const auto& known = sums_[n.index][k];
+      first.push_back(known.is_valid() ? r_.import(known, where) : zeros_like(value{&g_, n.index, k}, where));
+    }
+    if (all.empty() || g_.first_error()) return;
+    const auto back = r_.begin_loop(l.iterations_max, where, l.body);
+    if (!back) return;
+    for (const auto& v : first) r_.add_variable(*back, v, where);
+    {
+      const regions::inside in(r_, r_.loop_at(*back).condition);
+      const auto goes_on = r_.stack(body_true, true, where);
+      if (!goes_on.is_valid()) return;
+      r_.set_condition(*back, goes_on, static_cast<std::uint32_t>(all.size()));
+    }
+    mirrors_[l.body] = r_.loop_at(*back).body;
+    for (std::uint32_t k = 0; k < all.size(); ++k) {
+      all[k].next = r_.in_body(*back, k, where);
+      accumulate(g_.node(l.variables[all[k].variable].back).inputs[0], all[k].next, where);
+    }
+    walk(id, n.index - 1, l.first_node);
+    if (g_.first_error()) return;
+    std::vector<value> next;
+    {
+      const regions::inside in(r_, r_.loop_at(*back).body);
+      for (const auto& c : all) {
+        const auto sum = of(value{&g_, l.variables[c.variable].next, 0});
+        next.push_back(sum.is_valid() ? r_.import(sum, where) : zeros_like(c.next, where));
+      }
+    }
+    if (g_.first_error()) return;
+    const auto made = r_.end_loop(*back, next, "end", where);
+    for (std::size_t k = 0; k < all.size(); ++k) accumulate(g_.node(l.variables[all[k].variable].enter).inputs[0], made[k], where);
+  }
+
+  graph& g_;
+  regions& r_;
+  std::vector<bool> depends_;             // by node
+  std::vector<std::vector<value>> sums_;  // d loss / d output, by node and output
+  std::unordered_map<std::uint32_t, std::uint32_t> mirrors_;  // by region
+};
+
+result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {
+  if (!g.has(loss)) return usage("the loss is not a value of this graph");
+  const auto& n = g.node(loss.node);
+  if (!floating.has(loss.spec().type) || loss.spec().shape.rank() != 0)
+    return usage(fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec()))).at(n.source);
   for (const auto& v : with_respect_to)
-    if (!g.has(v))
-      return error(error_code::usage, "gradients are asked for something that is not a value of this graph");
+    if (!g.has(v)) return usage("gradients are asked for something that is not a value of this graph");
   return {};
 }
 
@@ -45,53 +244,15 @@ std::vector<value> gradients(graph& g, value loss, std::span<const value> with_r
     g.record(std::move(ok.error()));
     return answers;
   }
-  const auto last = loss.node;
-  const auto depends = dependants(g, last, with_respect_to);
-  std::vector<std::vector<value>> sums(last + 1);  // d loss / d output, per node and output
-  const auto accumulate = [&](const value& of, const value& gradient, const source_location& where) {
-    auto& outputs = sums[of.node];
-    outputs.resize(g.node(of.node).outputs.size());
-    auto& sum = outputs[of.output];
-    sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
-  };
-  {
-    const auto scope = g.name_scope("gradients");
-    const auto where = g.node(last).source;
-    accumulate(loss, constant(g, 1.0, loss.spec().type, "one", where), where);
-  }
-  for (auto i = last + 1; i-- > 0;) {
-    if (!depends[i] || sums[i].empty() || g.node(i).inputs.empty()) continue;
-    const auto n = g.node(i);  // a copy: rules append to the graph
-    bool is_on_path = false;
-    for (const auto& in : n.inputs) is_on_path = is_on_path || depends[in.node];
-    if (!is_on_path) continue;
-    const auto* row = g.ops().find(n.type);
-    if (!row->gradient) {
-      g.record(error(error_code::usage,
-                     fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type,
-                                 n.name))
-                   .at(n.source));
-      return std::vector<value>(with_respect_to.size());
-    }
-    const auto names = g.name_scope(fmt::format("gradients/{}", n.name));
-    const auto operand_gradients = [&] {
-      if (n.device.empty()) return row->gradient(g, n, sums[i]);
-      const auto device = g.device_scope(n.device, n.source);
-      return row->gradient(g, n, sums[i]);
-    }();
-    const auto refuse = [&](std::string what) { g.record(error(error_code::usage, fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
-    if (operand_gradients.size() > n.inputs.size()) refuse(fmt::format("its gradient rule makes {} gradients for {} operands", operand_gradients.size(), n.inputs.size()));
-    for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
-      const auto& made = operand_gradients[k];
-      if (!made.is_valid() || !depends[n.inputs[k].node]) continue;
-      if (made.spec() != n.inputs[k].spec()) refuse(fmt::format("its gradient rule makes {} for operand {}, which is {}", to_string(made.spec()), k, to_string(n.inputs[k].spec())));
-      accumulate(n.inputs[k], made, n.source);
-    }
-  }
-  for (std::size_t k = 0; k < answers.size(); ++k) {
-    const auto& v = with_respect_to[k];
-    if (v.node <= last && v.output < sums[v.node].size()) answers[k] = sums[v.node][v.output];
-  }
+  // In a branch or a body: of what values from around are there.
+  const auto here = [&](const value& v) { return g.regions().import(v, g.node(v.node).source); };
+  loss = here(loss);
+  std::vector<value> of;
+  for (const auto& v : with_respect_to) of.push_back(here(v));
+  if (g.first_error()) return answers;
+  const differentiator d(g, loss, of);
+  if (g.first_error()) return answers;
+  for (std::size_t k = 0; k < answers.size(); ++k) answers[k] = d.of(of[k]);
   return answers;
 }
 

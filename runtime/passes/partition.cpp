@@ -1,3 +1,4 @@
+#include "runtime/loop_rules.hpp"
 #include "runtime/passes/passes.hpp"
 
 #include <fmt/format.h>
@@ -24,6 +25,9 @@ draft_actor make_transfer(actor_kind kind, const draft_actor& producer, port_ref
   a.planned.start = items_before(p, from.port);
   a.planned.steps = items_of(p, from.port);
   a.planned.source = p.source;
+  // What leaves the outermost loop is in none.
+  const bool has_left = p.kind == actor_kind::op && p.ops[0].type == loop_next_op && from.port == 1 && p.ops[0].attrs.integer("level") == p.loop_level;
+  a.planned.loop_level = has_left ? std::uint16_t{0} : p.loop_level;
   return a;
 }
 

@@ -12,7 +12,9 @@
 // Threading: pure functions.
 //
 // PS-1  Operands of a flow's op come before it.
-// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards and the versions that come from replicas.
+// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards, the versions that come from replicas, and what comes
+//       back to the variables of loops.
+// PS-3  Loops of a flow end by an op of their own, loop_end, whose operands are what leaves the loop and what comes back (loop_back). A draft has edges for these.
 
 #include "runtime/compile.hpp"
 #include "runtime/compile_report.hpp"
@@ -45,6 +47,7 @@ struct flow_op {
   source_line source;
   std::optional<initializer_spec> initializer;
   std::optional<double> average_rate{};
+  std::uint16_t loop_level = 0;  // as of planned_actor
 };
 
 struct flow {

@@ -1,5 +1,7 @@
+#include "runtime/loop_rules.hpp"
 #include "runtime/passes/passes.hpp"
 
+#include <unordered_map>
 #include <utility>
 
 namespace troupe::passes {
@@ -14,13 +16,8 @@ source_line line_of(const graph_node& n) {
 }  // namespace
 
 flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
-  // Operands have smaller numbers, so one walk from the last op to the first finds everything, without recursion.
   const auto nodes = g.nodes();
-  std::vector<bool> is_needed(nodes.size());
-  for (const auto& r : roots) is_needed[r.node] = true;
-  for (auto i = nodes.size(); i-- > 0;)
-    if (is_needed[i])
-      for (const auto& in : nodes[i].inputs) is_needed[in.node] = true;
+  const auto is_needed = g.needed_by(roots);
 
   flow f;
   std::vector<std::uint32_t> number(nodes.size(), dropped);
@@ -29,7 +26,7 @@ flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
     if (!is_needed[i] && report != nullptr) report->add(n.name, line_of(n), [] { return "is left out: nothing that is asked for depends on it"; });
     if (!is_needed[i]) continue;
     number[i] = static_cast<std::uint32_t>(f.ops.size());
-    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate};
+    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate, g.regions().loop_level(n.region)};
     op.inputs.reserve(n.inputs.size());
     for (const auto& in : n.inputs) op.inputs.push_back({number[in.node], in.output});
     f.ops.push_back(std::move(op));
@@ -39,11 +36,21 @@ flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
 }
 
 flow drop_unused(flow f) {
+  std::unordered_map<std::int64_t, std::size_t> ends;  // of loops
+  for (std::size_t i = 0; i < f.ops.size(); ++i)
+    if (f.ops[i].type == loop_end_op) ends.emplace(f.ops[i].attrs.integer("loop"), i);
   std::vector<bool> is_needed(f.ops.size());
   for (const auto& r : f.roots) is_needed[r.op] = true;
-  for (auto i = f.ops.size(); i-- > 0;)
-    if (is_needed[i])
+  for (bool is_done = false; !is_done;) {
+    is_done = true;
+    for (auto i = f.ops.size(); i-- > 0;) {
+      if (!is_needed[i]) continue;
       for (const auto& in : f.ops[i].inputs) is_needed[in.op] = true;
+      if (ends.empty() || f.ops[i].type != loop_enter_op) continue;
+      const auto end = ends.find(f.ops[i].attrs.integer("loop"));
+      if (end != ends.end() && !is_needed[end->second]) is_needed[end->second] = true, is_done = false;
+    }
+  }
 
   std::vector<std::uint32_t> number(f.ops.size(), dropped);
   std::uint32_t kept = 0;

@@ -9,11 +9,14 @@
 #include "runtime/passes/passes.hpp"
 
 #include "runtime/device_name.hpp"
+#include "runtime/loop_rules.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <utility>
 
 namespace troupe::passes {
 namespace {
@@ -112,6 +115,7 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   a.planned.source = op.source;
   a.planned.steps = spec.steps;
   a.planned.output_specs = op.outputs;
+  a.planned.loop_level = op.loop_level;
   planned_op p{op.type, op.name, op.attrs, std::vector<std::int32_t>(op.inputs.size()), op.source};
   std::iota(p.operands.begin(), p.operands.end(), 0);
   if (op.attrs.has("rows")) p.attrs.set("part", std::int64_t{worker});  // of random numbers
@@ -153,6 +157,42 @@ draft_actor make_fetch(std::string name, std::uint64_t steps) {
   a.planned.steps = steps;
   return a;
 }
+
+// --- loops have edges for their ends ---
+
+// Gives the actors of a copy of the flow their producers. Ops that have no actor are looked through.
+class wiring {
+ public:
+  wiring(const flow& f, draft& d) : f_(f), d_(d), actor_of_(f.ops.size()) {}
+
+  static bool has_actor(const flow_op& op) { return op.type != loop_end_op && op.type != loop_back_op; }
+  void add(std::uint32_t op, draft_actor a) {
+    actor_of_[op] = static_cast<std::uint32_t>(d_.actors.size());
+    for (const auto& in : f_.ops[op].inputs) a.from.push_back(producer(in));
+    if (f_.ops[op].type == loop_enter_op) {
+      enters_[key(f_.ops[op])] = actor_of_[op];
+      a.planned.ops.front().operands = {0, 1};
+    }
+    d_.actors.push_back(std::move(a));
+  }
+  // What leaves a loop is output 1 of its last op inside.
+  port_ref producer(op_ref r) const {
+    while (f_.ops[r.op].type == loop_end_op) r = f_.ops[r.op].inputs[r.output];
+    return {actor_of_[r.op], r.output};
+  }
+  // Once all actors are there.
+  void close_loops() {
+    for (const auto& op : f_.ops)
+      if (op.type == loop_back_op) d_.actors[enters_.at(key(op))].from.push_back(producer(op.inputs[0]));
+  }
+
+ private:
+  static std::pair<std::int64_t, std::int64_t> key(const flow_op& op) { return {op.attrs.integer("loop"), op.attrs.integer("variable")}; }
+  const flow& f_;
+  draft& d_;
+  std::vector<std::uint32_t> actor_of_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::uint32_t> enters_;  // by loop and variable
+};
 
 // --- gradients depend on every variable ---
 
@@ -231,20 +271,20 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
   if (losses.planned.awaits_receipt) needed.push_back(f.roots[0]);
   const ancestors reads(f, needed);
   for (std::uint32_t w = 0; w < spec.workers; ++w) {
-    std::vector<std::uint32_t> actor_of(f.ops.size());
-    const auto producer = [&](op_ref r) { return port_ref{actor_of[r.op], r.output}; };
+    wiring wires(f, d);
+    const auto producer = [&](op_ref r) { return wires.producer(r); };
     for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
       const auto& op = f.ops[i];
-      actor_of[i] = static_cast<std::uint32_t>(d.actors.size());
+      if (!wiring::has_actor(op)) continue;
       auto a = shard_of[i] >= 0      ? make_read(op, w, spec)
                : op.type == "input" ? make_feed(op, w, spec)
                                     : make_op(op, w, spec);
-      for (const auto& in : op.inputs) a.from.push_back(producer(in));
       if (shard_of[i] >= 0) a.from.push_back({static_cast<std::uint32_t>(shard_of[i]), w});
       // Versions come at one pace: one variable's carry the marks of cuts. Synchronous shards need one worker's only.
       a.planned.marks_cuts = spec.has_cuts && i == variables.front().op && (w == 0 || spec.update == update_kind::async);
-      d.actors.push_back(std::move(a));
+      wires.add(i, std::move(a));
     }
+    wires.close_loops();
     for (std::size_t v = 0; v < variables.size(); ++v) {
       const auto gradient = variables[v].gradient;
       auto from = producer(gradient);
@@ -278,16 +318,19 @@ draft lower(const flow& f) {
   draft d;
   training_spec unlimited;
   unlimited.steps = 0;
-  for (const auto& op : f.ops) {
+  wiring wires(f, d);
+  for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
+    const auto& op = f.ops[i];
+    if (!wiring::has_actor(op)) continue;
     const bool is_fed = op.type == "input" || op.type == "variable";
     auto a = is_fed ? make_feed(op, 0, unlimited) : make_op(op, 0, unlimited);
     a.planned.name = op.name;
     if (!is_fed) a.planned.ops[0].attrs = op.attrs;  // a reader keeps the part that the program gave it
-    for (const auto& in : op.inputs) a.from.push_back({in.op, in.output});
-    d.actors.push_back(std::move(a));
+    wires.add(i, std::move(a));
   }
+  wires.close_loops();
   auto fetch = make_fetch("fetch", 0);
-  for (const auto& r : f.roots) fetch.from.push_back({r.op, r.output});
+  for (const auto& r : f.roots) fetch.from.push_back(wires.producer(r));
   d.actors.push_back(std::move(fetch));
   return d;
 }

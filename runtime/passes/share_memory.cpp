@@ -9,6 +9,7 @@
 
 #include "runtime/passes/passes.hpp"
 #include "runtime/byte_size.hpp"
+#include "runtime/loop_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -53,12 +54,15 @@ class sharer {
 
   // Whether its outputs are made anew in each step, for that step alone.
   bool makes_its_outputs(const planned_actor& a) const {
-    if (a.kind != actor_kind::op || a.ops[0].type == hand_over_op) return false;
+    if (a.kind != actor_kind::op || a.ops[0].type == hand_over_op || !fires_once(a)) return false;
     return std::none_of(a.ops.begin(), a.ops.end(), [this](const planned_op& op) {
       const auto* row = row_of(op);
       return row == nullptr || row->is_constant || is_reader(op.attrs);
     });
   }
+
+  // In each step, and keeps nothing: it is in no loop, and hands nothing into a branch.
+  static bool fires_once(const planned_actor& a) { return a.loop_level == 0 && !is_control(a.ops[0].type); }
 
   void find_lives(std::uint32_t i) {
     const auto& a = p_.actors[i];
@@ -69,7 +73,7 @@ class sharer {
       for (const auto e : a.outputs[port]) {
         const auto to = p_.edges[e].to.actor;
         const auto& reader = p_.actors[to];
-        if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i) l.is_shared = false;
+        if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i || !fires_once(reader)) l.is_shared = false;
         if (!l.is_shared) break;
         l.last_reader = std::max(l.last_reader, to);
         if (!reader.hands_on) continue;

@@ -64,7 +64,7 @@ class random_numbers final : public kernel {
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     constexpr std::string_view op = Law == law::uniform ? "random_uniform" : Law == law::normal ? "random_normal" : "dropout_mask";
-    if (auto ok = check_ports(op, inputs, Like ? 1 : 0, outputs, 1); !ok) return ok;
+    if (auto ok = check_ports(op, inputs, Like ? 1 : std::min<std::size_t>(inputs.size(), 1), outputs, 1); !ok) return ok;
     const auto& out = outputs[0];
     if (out.type != dtype::f32 && out.type != dtype::f64) return unfit(op, "gives f32 or f64", outputs);
     // Elements of the parts before this one.
@@ -74,7 +74,7 @@ class random_numbers final : public kernel {
   }
 
   result<void> run(const tag& t, std::span<const tensor>, std::span<tensor> outputs) override {
-    outputs[0].type() == dtype::f32 ? run_as<float>(t.step, outputs[0]) : run_as<double>(t.step, outputs[0]);
+    outputs[0].type() == dtype::f32 ? run_as<float>(draw_of(t), outputs[0]) : run_as<double>(draw_of(t), outputs[0]);
     return {};
   }
 
@@ -86,6 +86,15 @@ class random_numbers final : public kernel {
     z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
     z ^= z >> 31U;
     return {static_cast<std::uint32_t>(z), static_cast<std::uint32_t>(z >> 32U)};
+  }
+
+  // The step; in a loop, another number for each iteration.
+  static std::uint64_t draw_of(const tag& t) noexcept {
+    if (t.frame == 0) return t.step;
+    auto z = t.step ^ (t.frame * 0xD1342543DE82EF95U + t.iteration) * 0x9E3779B97F4A7C15U;
+    z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+    z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+    return z ^ (z >> 31U);
   }
 
   template <class T>

@@ -1,0 +1,156 @@
+#pragma once
+// The regions of a graph: branches and loops, and how a value of one gets into another. A part of graph; what programs call is control_flow.hpp.
+//
+// Region 0 is the whole graph. A branch is a region of its own, a loop has two, its condition and, within that, its body. Every value belongs to one
+// region, and an op takes values of its own region only: graph::add() asks import() for each operand, which puts in what brings it there.
+//
+//   a value of             is wanted in                                    comes by
+//   a region around        a branch, a body                                branch, loop_next: alive only if that is taken
+//   a region around        a loop's condition (or its body)                loop_enter: a variable of the loop that stays as it is
+//   a body (or a branch    the body of the loop that goes back through it  loop_stack
+//   in it)
+//   any other              -                                               an error: the value is gone when its branch or loop is over
+//
+// Sources (constants, inputs, variables) belong to the whole graph, wherever they are written.
+//
+// RG-1  Each value comes into a region once, however often it is used there.
+// RG-2  A loop is open until its body is known; nothing new comes in after that.
+// RG-3  Regions that lie in each other have rising levels (runtime/loop_rules.hpp).
+//
+// Ownership: of the graph. Threading: the graph's.
+
+#include "runtime/loop_rules.hpp"
+#include "schema/source_location.hpp"
+#include "schema/tensor_spec.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+class graph;
+struct value;
+struct graph_node;
+
+class graph_regions {
+ public:
+  enum class kind : std::uint8_t { whole, branch, condition, body };
+  static constexpr std::uint32_t none = 0xFFFF'FFFF;
+
+  struct node_output {
+    std::uint32_t node = none, output = 0;
+    friend auto operator<=>(const node_output&, const node_output&) = default;
+  };
+  struct region {
+    kind type = kind::whole;
+    std::uint32_t parent = 0;
+    std::uint16_t level = 0;
+    std::uint32_t of = 0;           // the conditional or the loop
+    std::uint32_t reverses = none;  // of one that gradients are computed in: the region that it goes back through
+    std::uint32_t first_node = 0;   // that the graph had when it began
+    std::map<node_output, node_output> imported{};
+  };
+  struct conditional {
+    node_output condition;                              // in the region around
+    std::uint32_t regions[2] = {none, none};            // that are taken if it does not hold, and if it does
+    std::map<node_output, std::uint32_t> branches{};    // by value of the region around: its "branch"
+    std::uint32_t first_node = 0;
+  };
+  struct loop_variable {
+    std::uint32_t enter = none, next = none, back = none;  // nodes
+  };
+  struct loop {
+    std::uint32_t condition = none, body = none;  // regions
+    node_output goes_on{};                        // its condition, once that is known
+    std::vector<loop_variable> variables{};       // those that stay as they are come last
+    std::uint32_t given = 0;                      // variables that the program gave
+    std::uint64_t iterations_max = 0;             // 0: any number
+    std::uint32_t end = none;                     // node; none: the loop is open
+    std::uint32_t first_node = 0;
+    source_location source{};
+  };
+
+  explicit graph_regions(graph& g) : g_(g) { regions_.emplace_back(); }
+
+  bool is_trivial() const noexcept { return regions_.size() == 1; }
+  std::uint32_t current() const noexcept { return current_; }
+  const region& at(std::uint32_t r) const { return regions_[r]; }
+  const conditional& conditional_at(std::uint32_t i) const { return conditionals_[i]; }
+  const loop& loop_at(std::uint32_t i) const { return loops_[i]; }
+  std::uint32_t of(const value& v) const;
+  // The innermost loop that the region lies in; none.
+  std::uint32_t loop_around(std::uint32_t region) const;
+  // The level at or below which a dead token is the last one of its step there; 0: it is in no loop.
+  std::uint16_t loop_level(std::uint32_t region) const;
+  bool is_around(std::uint32_t outer, std::uint32_t inner) const;  // also if they are the same
+
+  // The value in the current region. Invalid, and the graph has an error: there is no way to it.
+  value import(const value& v, const source_location& where);
+
+  // Ops that are added while it lives belong to `region`.
+  class inside {
+   public:
+    inside(graph_regions& r, std::uint32_t region) : r_(r), before_(std::exchange(r.current_, region)) {}
+    ~inside() { r_.current_ = before_; }
+    inside(const inside&) = delete;
+    inside& operator=(const inside&) = delete;
+
+   private:
+    graph_regions& r_;
+    std::uint32_t before_;
+  };
+
+  // --- conditionals
+  // The condition is a value of the current region, bool[]; the regions of the new conditional's branches go back through two others, if `reverses` says so.
+  std::uint32_t begin_conditional(const value& condition, const std::uint32_t* reverses = nullptr);
+  // Outputs 0 and 1: x in the branch that is taken if the condition does not hold, and if it does. The current region is the one around.
+  value branch(std::uint32_t conditional, const value& x, const source_location& where);
+  value merge(std::uint32_t conditional, const value& otherwise, const value& then, const source_location& where);
+
+  // --- loops
+  // In the current region. nullopt, and the graph has an error: too many loops lie in each other.
+  std::optional<std::uint32_t> begin_loop(std::uint64_t iterations_max, const source_location& where, std::uint32_t reverses = none);
+  // A variable that the program gives, before the condition is known. The value in the condition's region.
+  value add_variable(std::uint32_t loop, const value& initial, const source_location& where);
+  // Variables that stay as they are may have come in meanwhile, behind the `given` ones.
+  void set_condition(std::uint32_t loop, const value& goes_on, std::uint32_t given);
+  // What variable k is in the body, and how it leaves the loop.
+  value in_body(std::uint32_t loop, std::uint32_t variable, const source_location& where);
+  // One value of the body for each given variable. The values that leave the loop, in the same order.
+  std::vector<value> end_loop(std::uint32_t loop, std::span<const value> next, std::string_view name, const source_location& where);
+  // In the current region, which goes back through the region of `v`. `is_condition`: the current region is the condition of that loop.
+  value stack(const value& v, bool is_condition, const source_location& where);
+  // "The loop goes on", as a value of its body.
+  value goes_on_in_body(std::uint32_t loop, const source_location& where);
+
+  // A value that comes once for each iteration of the loop around the current region, which lies in one.
+  value token(const source_location& where);
+
+  // The graph has lost its nodes from `nodes` on.
+  void cut_back(std::size_t nodes);
+
+ private:
+  value to_value(const node_output& n) const;
+  static node_output key(const value& v);
+  value add(std::uint32_t region, std::string_view type, std::span<const value> inputs, std::vector<std::pair<std::string, std::int64_t>> attributes, std::string_view name,
+            const source_location& where);
+  value enter(std::uint32_t region, const value& v, const source_location& where);
+  value next(std::uint32_t loop, const value& v, const source_location& where);
+  // The region around, or equal to, the current one that goes back through `region`; none.
+  std::uint32_t mirror_of(std::uint32_t region) const;
+  value refuse(const value& v, const source_location& where);
+
+  graph& g_;
+  std::vector<region> regions_;
+  std::vector<conditional> conditionals_;
+  std::vector<loop> loops_;
+  std::uint32_t current_ = 0;
+};
+
+}  // namespace troupe
