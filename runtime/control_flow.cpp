@@ -14,6 +14,8 @@ using regions = graph_regions;
 
 error usage(std::string text) { return {error_code::usage, std::move(text)}; }
 
+constexpr std::uint32_t levels_max = 900;
+
 bool is_condition(const value& v) { return v.spec().type == dtype::boolean && v.spec().shape.rank() == 0; }
 
 // What a function of the program has returned, in the region that it was called in; empty, and the graph has an error.
@@ -34,6 +36,10 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   const auto names = g.name_scope("cond", where);
   condition = r.import(condition, where);
   if (!condition.is_valid()) return {};
+  if (r.at(r.current()).level >= levels_max) {
+    g.record(usage(fmt::format("cond(): {} branches and loops lie around it, which is the limit", levels_max)).at(where));
+    return {};
+  }
   const auto id = r.begin_conditional(condition);
   std::vector<value> made[2];
   for (const int k : {1, 0}) {

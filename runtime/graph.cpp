@@ -170,9 +170,9 @@ std::vector<bool> graph::needed_by(std::span<const value> roots) const {
   return is_needed;
 }
 
-value graph::add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where) {
+value graph::add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where, std::optional<initializer_spec> initializer) {
   region_to_be_ = region;
-  const auto v = add(std::move(type), inputs, std::move(attrs), name, where);
+  const auto v = add(std::move(type), inputs, std::move(attrs), name, where, std::move(initializer));
   region_to_be_.reset();
   return v;
 }

@@ -81,7 +81,8 @@ class graph {
   graph_regions& regions() noexcept { return regions_; }
   const graph_regions& regions() const noexcept { return regions_; }
   // As add(), for ops that make up branches and loops: into a region, with operands as they are.
-  value add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where);
+  value add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where,
+               std::optional<initializer_spec> initializer = std::nullopt);
   // Of a graph that computes: whether a value of bool[] is true.
   virtual std::optional<bool> known(const value&) const { return std::nullopt; }
   bool computes() const noexcept { return now() != nullptr; }

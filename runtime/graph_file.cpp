@@ -99,6 +99,12 @@ class encoder {
     for (const auto& n : g_.nodes()) types.push_back(n.type);
     const auto libraries = libraries_of(types, g_.ops());
     fill(root.initLibraries(list_size(libraries)), libraries, [](auto to, const planned_library& l) { put(to, l); });
+    const auto regions = g_.regions().stored();
+    fill(root.initRegions(list_size(regions)), regions, [](auto to, const graph_regions::stored_region& r) {
+      to.setKind(static_cast<std::uint8_t>(r.type));
+      to.setParent(r.parent);
+      to.setOf(r.of);
+    });
     if (use_.training) put_training(root.initTraining(), *use_.training);
     return wire_parts::to_bytes(message);
   }
@@ -116,6 +122,7 @@ class encoder {
     fill(to.initOutputs(list_size(n.outputs)), n.outputs, [](auto b, const tensor_spec& s) { put(b, s); });
     to.setDevice(n.device);
     lines_.put(to.initSource(), n.source.file_name(), n.source.line());
+    to.setRegion(n.region);
     if (!n.initializer) return;
     to.setInitializer(static_cast<std::uint8_t>(1 + static_cast<unsigned>(n.initializer->type)));
     to.setLimit(n.initializer->limit);
@@ -168,7 +175,7 @@ result<void> check_to_save(const graph& g, const graph_use& use) {
 // --- decode
 
 // Words that an element of each list takes in the message, at least.
-constexpr std::uint64_t node_words = 9, value_words = 1, average_words = 4, root_words = 3;
+constexpr std::uint64_t region_words = 2, node_words = 9, value_words = 1, average_words = 4, root_words = 3;
 constexpr std::size_t name_bytes_max = 1024;
 
 class decoder : private wire_parts::part_reader {
@@ -187,10 +194,12 @@ class decoder : private wire_parts::part_reader {
       auto made = library(l);
       for (auto& type : made.ops) library_of_.try_emplace(std::move(type), made.library);
     }
+    if (auto ok = read_regions(root.getRegions()); !ok) return std::move(ok.error());
     const auto nodes = root.getNodes();
     limit("ops", nodes.size(), graph_nodes_max, node_words);
     for (const auto n : nodes)
       if (auto ok = add(n); !ok) return std::move(ok.error());
+    if (auto ok = out_.graph->regions().check_stored_end(); !ok) return std::move(ok.error());
     const auto averages = root.getAverages();
     limit("averages", averages.size(), nodes.size(), average_words);
     for (const auto a : averages) add_average(a);
@@ -211,9 +220,20 @@ class decoder : private wire_parts::part_reader {
     return out;
   }
 
+  result<void> read_regions(capnp::List<wire::GraphRegion>::Reader all) {
+    limit("regions", all.size(), graph_nodes_max, region_words);
+    std::vector<graph_regions::stored_region> regions;
+    for (const auto r : all) {
+      if (r.getKind() > static_cast<std::uint8_t>(graph_regions::kind::body)) throw bad{fmt::format("there is no kind {} of regions", r.getKind())};
+      regions.push_back({static_cast<graph_regions::kind>(r.getKind()), r.getParent(), r.getOf()});
+    }
+    return out_.graph->regions().restore(regions);
+  }
+
   // --- ops
 
   struct read_node {
+    std::uint32_t region = 0;
     std::string type, name, device;
     attributes attrs;
     std::vector<value> inputs;
@@ -227,13 +247,15 @@ class decoder : private wire_parts::part_reader {
     const auto blame = [&](std::string text) { return usage(printable(text)).at(n.source); };
     if (auto ok = check_type(n); !ok) return blame(ok.error().message());
     auto& g = *out_.graph;
+    if (auto ok = g.regions().check_stored(n.region, n.type, n.attrs, n.inputs); !ok) return blame(fmt::format("{} '{}': {}", n.type, n.name, ok.error().message()));
     const auto made = [&] {
-      if (n.device.empty()) return g.add(n.type, n.inputs, std::move(n.attrs), n.name, n.source, n.initializer);
+      if (n.device.empty()) return g.add_in(n.region, n.type, n.inputs, std::move(n.attrs), n.name, n.source, n.initializer);
       const auto device = g.device_scope(n.device, n.source);
-      return g.add(n.type, n.inputs, std::move(n.attrs), n.name, n.source, n.initializer);
+      return g.add_in(n.region, n.type, n.inputs, std::move(n.attrs), n.name, n.source, n.initializer);
     }();
     if (g.first_error()) return blame(g.first_error()->message());
     const auto& node = g.node(made.node);
+    g.regions().adopt(node);
     if (node.name != n.name) return blame(fmt::format("two ops are called '{}'", n.name));
     if (node.device != n.device) return blame(fmt::format("{} '{}': device '{}' is written '{}'", n.type, n.name, n.device, node.device));
     if (node.outputs != n.outputs)
@@ -256,6 +278,7 @@ class decoder : private wire_parts::part_reader {
     for (const auto s : outputs) n.outputs.push_back(spec(s));
     const auto at = line(r.getSource());
     n.source = out_.graph->line_of(at.file, at.line);
+    n.region = r.getRegion();
     const auto initializer = r.getInitializer();
     if (initializer > 4) throw bad{fmt::format("there is no initializer {}", initializer - 1)};
     if (initializer > 0) n.initializer = initializer_spec{static_cast<initializer_spec::kind>(initializer - 1), r.getLimit()};

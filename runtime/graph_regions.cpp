@@ -243,7 +243,7 @@ std::vector<value> graph_regions::end_loop(std::uint32_t id, std::span<const val
     loops_[id].variables[k].back = back.node;
     operands.push_back(back);
   }
-  const auto end = add(current_, loop_end_op, operands, {{"loop", id}}, name, where);
+  const auto end = add(current_, loop_end_op, operands, {{"loop", id}, {"given", static_cast<std::int64_t>(given.size())}}, name, where);
   if (!end.is_valid()) return std::vector<value>(given.size());
   loops_[id].end = end.node;
   std::vector<value> out;
@@ -251,30 +251,39 @@ std::vector<value> graph_regions::end_loop(std::uint32_t id, std::span<const val
   return out;
 }
 
-value graph_regions::stack(const value& v, bool is_condition, const source_location& where) {
-  // Both sides have the same shape, up to the region that they have in common.
-  std::vector<std::int64_t> levels;
+// Both sides have the same shape, up to the region that they have in common.
+std::optional<graph_regions::reversed> graph_regions::reverse(std::uint32_t there, std::uint32_t here, bool is_condition) const {
+  reversed out;
   std::uint64_t tokens = 1;
-  auto there = of(v);
-  auto here = current_;
+  const auto count = [&](std::uint64_t more) {
+    if (__builtin_mul_overflow(tokens, more, &tokens)) tokens = std::numeric_limits<std::uint64_t>::max();
+  };
   if (is_condition) {
+    if (regions_[there].type != kind::body || regions_[here].type != kind::condition) return std::nullopt;
+    out.levels.push_back(regions_[there].level);
     const auto& l = loops_[regions_[there].of];
-    levels.push_back(regions_[there].level);
-    tokens = l.iterations_max;
+    count(l.iterations_max);
     there = regions_[l.condition].parent;
     here = regions_[here].parent;
   }
   for (; there != here; there = regions_[there].parent, here = regions_[here].parent) {
+    if (there == 0 || here == 0 || regions_[there].type != regions_[here].type || regions_[there].level != regions_[here].level) return std::nullopt;
     if (regions_[there].type != kind::body) continue;
-    levels.push_back(regions_[there].level);
+    out.levels.push_back(regions_[there].level);
     const auto most = loops_[regions_[there].of].iterations_max;
-    if (__builtin_mul_overflow(tokens, most + 1, &tokens)) tokens = std::numeric_limits<std::uint64_t>::max();
+    count(most == std::numeric_limits<std::uint64_t>::max() ? most : most + 1);
   }
-  std::reverse(levels.begin(), levels.end());
-  tokens = std::min<std::uint64_t>(tokens, std::numeric_limits<std::int64_t>::max());
-  attributes attrs{{"condition", std::int64_t{is_condition}}, {"tokens", static_cast<std::int64_t>(tokens)}};
-  attrs.set("levels", levels);
-  attrs.set("region", std::int64_t{current_});
+  if (out.levels.empty()) return std::nullopt;
+  std::reverse(out.levels.begin(), out.levels.end());
+  out.tokens = static_cast<std::int64_t>(std::min<std::uint64_t>(tokens, std::numeric_limits<std::int64_t>::max()));
+  return out;
+}
+
+value graph_regions::stack(const value& v, bool is_condition, const source_location& where) {
+  const auto r = reverse(of(v), current_, is_condition);
+  expects(r.has_value(), "a region goes back through one that has its shape");
+  attributes attrs{{"condition", std::int64_t{is_condition}}, {"tokens", r->tokens}};
+  attrs.set("levels", r->levels);
   const auto kept = g_.add_in(current_, std::string(loop_stack_op), std::span(&v, 1), std::move(attrs), loop_stack_op, where);
   if (kept.is_valid()) g_.node(kept.node).device = g_.node(v.node).device;
   return kept;

@@ -20,6 +20,8 @@
 // Ownership: of the graph. Threading: the graph's.
 
 #include "runtime/loop_rules.hpp"
+#include "schema/attributes.hpp"
+#include "schema/error.hpp"
 #include "schema/source_location.hpp"
 #include "schema/tensor_spec.hpp"
 
@@ -132,6 +134,20 @@ class graph_regions {
   // A value that comes once for each iteration of the loop around the current region, which lies in one.
   value token(const source_location& where);
 
+  // --- graphs that come from a file (runtime/graph_file.hpp)
+  struct stored_region {
+    kind type = kind::whole;
+    std::uint32_t parent = 0, of = 0;
+  };
+  std::vector<stored_region> stored() const;  // regions 1, 2, ...
+  // The regions of a graph that has none yet. An error: they do not lie in each other as regions do.
+  result<void> restore(std::span<const stored_region> all);
+  // That an op may lie in `region` with these operands, before it is added; and what follows from it, when it was.
+  result<void> check_stored(std::uint32_t region, std::string_view type, const attributes& attrs, std::span<const value> inputs) const;
+  void adopt(const graph_node& n);
+  // Once all ops are there: every loop has ended.
+  result<void> check_stored_end() const;
+
   // The graph has lost its nodes from `nodes` on.
   void cut_back(std::size_t nodes);
 
@@ -145,6 +161,12 @@ class graph_regions {
   // The region around, or equal to, the current one that goes back through `region`; none.
   std::uint32_t mirror_of(std::uint32_t region) const;
   value refuse(const value& v, const source_location& where);
+  // What stack() gives an op: the levels of the bodies that lie between `there` and the region around both; nullopt: `here` does not mirror it.
+  struct reversed {
+    std::vector<std::int64_t> levels;
+    std::int64_t tokens = 0;
+  };
+  std::optional<reversed> reverse(std::uint32_t there, std::uint32_t here, bool is_condition) const;
 
   graph& g_;
   std::vector<region> regions_;

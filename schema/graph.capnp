@@ -33,6 +33,7 @@ struct Graph {
   roots @3 :List(GraphRoot);        # what it is for: one loss at most, and fetches; one of them at least
   files @4 :List(Text);             # source files that lines refer to
   libraries @5 :List(Plan.Library); # of users, whose ops stand in it
+  regions @7 :List(GraphRegion);
   training @6 :GraphTraining;       # how its program would have trained it; absent: it did not say
 }
 
@@ -48,6 +49,15 @@ struct GraphNode {
   source @6 :Plan.Line;
   initializer @7 :UInt8;            # of a variable: 1 + the number in plan.capnp; 0: none
   limit @8 :Float64;
+  region @9 :UInt32;                # branch or loop that it lies in: a number in the graph's regions, from 1; 0: none
+}
+
+# A part of the graph that runs only sometimes, or several times in a step (runtime/graph_regions.hpp). Two follow each other: both branches of a cond(), or the
+# condition and the body of a loop.
+struct GraphRegion {
+  kind @0 :UInt8;                   # 1 branch, 2 condition, 3 body
+  parent @1 :UInt32;                # the region that it lies in
+  of @2 :UInt32;                    # number of its cond() or loop: 0, 1, ... in their order
 }
 
 # A moving average; its rate makes the variable one.

@@ -113,6 +113,10 @@ class differentiator {
     sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
   }
 
+  void forget(const value& of) {
+    if (of.node < sums_.size() && of.output < sums_[of.node].size()) sums_[of.node][of.output] = value{};
+  }
+
   value zeros_like(const value& x, const source_location& where) { return broadcast_like(constant(g_, 0.0, x.spec().type, "zero", where), x, where); }
 
   // --- regions
@@ -185,7 +189,8 @@ class differentiator {
     for (std::uint32_t k = 0; k < l.variables.size(); ++k) {
       if (!floating.has(n.outputs[k].type) || !depends_[l.variables[k].enter]) continue;
       all.push_back({k, {}});
-      const auto& known = sums_[n.index][k];
+      // The sum of one that stays as it is goes on in the loop, so that it is added up in the order in which it would be if the loop were written out.
+      const auto& known = k < l.given ? sums_[n.index][k] : of(g_.node(l.variables[k].enter).inputs[0]);
       first.push_back(known.is_valid() ? r_.import(known, where) : zeros_like(value{&g_, n.index, k}, where));
     }
     if (all.empty() || g_.first_error()) return;
@@ -215,7 +220,10 @@ class differentiator {
     }
     if (g_.first_error()) return;
     const auto made = r_.end_loop(*back, next, "end", where);
-    for (std::size_t k = 0; k < all.size(); ++k) accumulate(g_.node(l.variables[all[k].variable].enter).inputs[0], made[k], where);
+    if (g_.first_error()) return;
+    for (std::size_t k = 0; k < all.size(); ++k)
+      if (all[k].variable >= l.given) forget(g_.node(l.variables[all[k].variable].enter).inputs[0]);
+    for (std::size_t k = all.size(); k-- > 0;) accumulate(g_.node(l.variables[all[k].variable].enter).inputs[0], made[k], where);
   }
 
   graph& g_;

@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,13 +17,23 @@ namespace troupe::test {
 
 inline idx_info images() { return {.path = "data", .samples = 1000, .rows = 28, .columns = 28}; }
 
-// Small: two layers, a scope with a device, a constant, a moving average.
+// A loop with a branch in it, and what goes back through them.
+inline value looped(graph& g, value x) {
+  const auto zero = constant(g, 0), one = constant(g, 1);
+  const auto out = while_loop({zero, x}, [&](auto v) { return less(v[0], constant(g, 3)); },
+                              [&](auto v) { return std::vector{add(v[0], one), cond(less(reduce_sum(v[1]), one), [&] { return tanh(v[1]); }, [&] { return mul(v[1], constant(g, 0.5F)); })}; },
+                              {.iterations_max = 4});
+  const auto slopes = gradients(g, reduce_sum(out[1]), std::array{x});
+  return add(out[1], mul(stop_gradient(slopes[0]), zero));
+}
+
+// Small: two layers, a scope with a device, a constant, a loop, a moving average.
 inline value loss_of(graph& g) {
   const auto data = idx_batch(g, images(), {.batch = 16});
   const auto hidden = [&] {
     const auto names = g.name_scope("tower");
     const auto device = g.device_scope("/cpu:1");
-    return relu(dense(data.images, 8, "dense_1")) * constant(g, 0.5F);
+    return looped(g, relu(dense(data.images, 8, "dense_1")) * constant(g, 0.5F));
   }();
   const auto loss = softmax_cross_entropy(dense(hidden, 10, "dense_2"), data.labels, data.scale);
   moving_average(reduce_mean(hidden, {0}), "mean", {.beside = loss});
