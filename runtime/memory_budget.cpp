@@ -42,9 +42,9 @@ std::uint64_t own_memory(const plan& p, const planned_actor& a) {
     case actor_kind::op:
     case actor_kind::feed:
       for (std::size_t port = 0; port < a.outputs.size() && !a.hands_on; ++port)
-        if (a.kind == actor_kind::op && a.ops.front().type == loop_stack_op)
+        if (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == loop_stack_op)
           bytes = add(bytes, times(static_cast<std::uint64_t>(a.ops.front().attrs.integer("tokens")), a.output_specs[port].size_bytes()));
-        else if (a.kind == actor_kind::op && is_control(a.ops.front().type))
+        else if (a.kind == actor_kind::op && !a.ops.empty() && is_control(a.ops.front().type))
           continue;  // it hands on what others made
         else if (buffer_of(a, port) < 0) bytes = add(bytes, times(1 + credits_of(p, a.outputs[port]), a.output_specs[port].size_bytes()));
       return bytes;

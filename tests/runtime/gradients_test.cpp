@@ -4,6 +4,7 @@
 #include "devices/host/host_device.hpp"
 #include "runtime/compile.hpp"
 #include "runtime/eager.hpp"
+#include "runtime/loop_rules.hpp"
 #include "runtime/op_table.hpp"
 #include "tests/support/op_cases.hpp"
 #include "tests/support/repetitions.hpp"
@@ -14,6 +15,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -177,13 +179,14 @@ const std::map<std::string, row_of_table>& results() {
 }
 
 std::string types_of(const op_row& row) {
-  if (row.types.is_empty()) return row.inputs == 0 ? "as asked for" : "any";
+  if (row.types.is_empty()) return row.inputs == 0 ? "as asked for" : row.is_control ? "all" : "any";
   if (row.types == all_types) return "all";
   return to_string(row.types);
 }
 
 std::string gradient_of(const std::string& type, const op_row& row) {
   if (row.inputs == 0) return "";
+  if (row.is_control) return type == loop_stack_op ? "none" : "of its branches or loop";
   if (row.is_forwarding) return type == "stop_gradient" ? "none" : "";
   const auto at = results().find(type);
   return at != results().end() && at->second.flows ? "yes, twice" : "none";
@@ -206,7 +209,8 @@ std::string table() {
     const auto at = results().find(type);
     const bool is_checked = at != results().end() && at->second.flows;
     if (is_checked) first += at->second.first, second += at->second.second;
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", type, row.inputs_max != 0 ? fmt::format("{} to {}", row.inputs, row.inputs_max) : fmt::format("{}", row.inputs),
+    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", type, row.inputs_max == std::numeric_limits<std::uint32_t>::max() ? fmt::format("{} or more", row.inputs)
+                        : row.inputs_max != 0 ? fmt::format("{} to {}", row.inputs, row.inputs_max) : fmt::format("{}", row.inputs),
                         types_of(row), gradient_of(type, row), is_checked ? fmt::format("{} + {}", at->second.first, at->second.second) : "",
                         row.types.has(dtype::f32) && !row.is_forwarding && !type.starts_with("random_") && type != "dropout_mask" ? fmt::format("{}", allowed(type)) : "");
   }
