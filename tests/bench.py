@@ -25,6 +25,8 @@ def expected():
         yield "fused", f"1000 ops of 16 floats, {fuse}", "ns", "a loop called by pointer"
     for n in (1, 2):
         yield "fan", f"1000 independent ops, 2 streams, {n} in flight", "ns", "on one stream"
+    yield "loop", "an iteration of 1000, two variables", "ns", "written out"
+    yield "loop", "an op of a branch of 100, not taken", "ns", "taken"
     yield "pipeline", "4 stages on 2 streams, a step", "us", "one step at a time"
     yield "pipeline", "CPU time of 2 streams", "of 1", "all of the time"
     for fuse in ("", ", --fuse off"):

@@ -19,6 +19,7 @@ constexpr benchmark benchmarks[] = {
     {"hop", "a message between op actors of one stream, beside a bare typed CAF message and a plain call", bench_hop},
     {"fused", "an op of a chain of 1,000 element-wise ops in one actor, beside a loop called by pointer", bench_fused},
     {"fan", "a node of 1,000 independent ops over 2 streams, beside one stream", bench_fan},
+    {"loop", "an iteration of a loop, beside the same ops written out; an op of an untaken branch", bench_loop},
     {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes", bench_pipeline},
     {"random_graph", "random graphs of 1,000 to 100,000 ops: from building to the first step, and a step", bench_random_graph},
     {"threads", "a bare typed CAF message under the pinned scheduler, beside CAF's own", bench_threads},
