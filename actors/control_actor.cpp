@@ -98,13 +98,16 @@ class gate_logic final : public control_logic {
   bool fire() override {
     if (must_wait()) return false;
     const busy_mark busy(*this);
-    tag t = ports_.in[0].queue.front().t;
-    std::uint32_t mark = 0;
+    const auto t = ports_.in[pace()].queue.front().t;
+    auto all = t;
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
-      taken_[i] = take(i);
-      expects(taken_[i].t == t, "PO-2: all inputs of a firing have one tag");
-      mark = std::max(mark, taken_[i].t.mark);
+      const auto& head = ports_.in[i].queue.front();
+      expects(is_sticky(i) || head.t == t, "PO-2: all inputs of a firing have one tag");
+      all.mark = std::max(all.mark, head.t.mark);
+      all.dead = dead_of(all, head.t);
     }
+    for (std::uint32_t i = 0; i < ports_.in.size(); ++i) taken_[i] = keeps(i, all) ? ports_.in[i].queue.front() : take(i);
+    const auto mark = all.mark;
     switch (rule_) {
       case rule::branch: choose(mark); break;
       case rule::merge: merge(mark); break;
@@ -112,13 +115,13 @@ class gate_logic final : public control_logic {
       case rule::next: go_on(mark); break;
     }
     for (auto& i : taken_) i.value = tensor();
-    if (!has_failed_) count_firing(t = last_);
+    if (!has_failed_) count_firing(last_);
     return true;
   }
 
   void choose(std::uint32_t mark) {
     auto &x = taken_[0], &condition = taken_[1];
-    auto t = x.t;
+    auto t = condition.t;  // x may be one of a loop around
     t.mark = mark;
     t.dead = dead_of(x.t, condition.t);
     last_ = t;

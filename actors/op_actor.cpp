@@ -26,6 +26,7 @@ class op_logic final : public port_logic {
     if (self_plan().ops.front().type == hand_over_op) return open_hand_over();
     is_forwarding_ = self_plan().ops.size() == 1 && is_forwarding(self_plan().ops.front());
     inputs_.resize(ports_.in.size());
+    pace_ = pace();
     if (is_forwarding_ != self_plan().hands_on && !self_plan().buffers.empty())
       return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' does not hand on what it takes as the plan says", self_plan().ops.front().name, self_plan().ops.front().type)), self_plan().ops.front());
     find_buffers();
@@ -135,12 +136,16 @@ class op_logic final : public port_logic {
   void fire() {
     busy_mark busy(*this);
     tag t{.step = fired_};
-    for (std::size_t i = 0; i < ports_.in.size(); ++i) {
+    if (!ports_.in.empty()) t = ports_.in[pace_].queue.front().t;
+    for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
       auto& head = ports_.in[i].queue.front();
-      if (i == 0) t = head.t;
-      expects(head.t == t, "PO-2: all inputs of a firing have one tag");
       t.mark = std::max(t.mark, head.t.mark);
       if (head.t.dead != 0 && (t.dead == 0 || head.t.dead < t.dead)) t.dead = head.t.dead;
+      if (is_sticky(i)) {
+        inputs_[i] = head.value;
+        continue;
+      }
+      expects(head.t == t, "PO-2: all inputs of a firing have one tag");
       inputs_[i] = std::move(head.value);
     }
     if (mark_ != 0) t.mark = std::exchange(mark_, 0);
@@ -151,6 +156,7 @@ class op_logic final : public port_logic {
     }
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
       inputs_[i] = tensor();
+      if (keeps(i, t)) continue;
       ports_.in[i].queue.pop();
       give_back(i);
     }
@@ -285,6 +291,7 @@ class op_logic final : public port_logic {
   bool is_users_ = false;  // one of its ops is of a library
   bool is_constant_ = false;
   bool is_prepared_ = false;
+  std::uint32_t pace_ = 0;  // an input that is not sticky
   std::uint32_t mark_ = 0;  // for the next firing
   std::vector<tensor> inputs_, outputs_;
   std::vector<tensor> constants_;  // of one whose row says so: what its first firing gave

@@ -135,6 +135,15 @@ class port_logic {
 
   const planned_actor& self_plan() const noexcept { return plan_; }
   bool is_done() const noexcept { return self_plan().steps != 0 && fired_ >= self_plan().steps; }
+  // Items that stay for a run of a loop (plan.hpp, `sticky`).
+  bool is_sticky(std::uint32_t port) const noexcept { return !plan_.sticky.empty() && plan_.sticky[port] != 0; }
+  bool keeps(std::uint32_t port, const tag& t) const noexcept { return is_sticky(port) && (t.dead == 0 || t.dead > plan_.sticky[port]); }
+  // An input that is not; 0 if there is none.
+  std::uint32_t pace() const noexcept {
+    std::uint32_t i = 0;
+    while (i < plan_.sticky.size() && plan_.sticky[i] != 0) ++i;
+    return i < plan_.sticky.size() ? i : 0;
+  }
   virtual bool is_settled() const { return true; }  // nobody will miss this actor: once done, it may end
   // Enters the wait that the firing rule reports. False: nothing is missing.
   bool must_wait();

@@ -35,6 +35,7 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   auto& r = g.regions();
   const auto names = g.name_scope("cond", where);
   condition = r.import(condition, where);
+  if (condition.is_valid()) condition = r.pace(condition, where);
   if (!condition.is_valid()) return {};
   if (r.at(r.current()).level >= levels_max) {
     g.record(usage(fmt::format("cond(): {} branches and loops lie around it, which is the limit", levels_max)).at(where));
@@ -149,10 +150,12 @@ std::vector<value> while_loop(std::span<const value> given, const loop_condition
     auto asked = bring_home(g, {condition(variables)}, fmt::format("the condition of loop '{}'", options.name), where);
     if (!asked) return none;
     if (!is_condition(asked->front())) return fail(fmt::format("its condition is {}, and must be bool[]", to_string(asked->front().spec())));
+    asked->front() = r.pace(asked->front(), where);
+    if (!asked->front().is_valid()) return none;
     const auto checked = g.add_in(r.current(), std::string(loop_condition_op), *asked,
                                   attributes{{"loop", std::int64_t{*id}}, {"iterations_max", static_cast<std::int64_t>(options.iterations_max)}}, loop_condition_op, where);
     if (!checked.is_valid()) return none;
-    r.set_condition(*id, checked, static_cast<std::uint32_t>(given.size()));
+    r.set_condition(*id, checked);
   }
   std::vector<value> next;
   {

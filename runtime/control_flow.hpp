@@ -18,7 +18,8 @@
 //
 // In an eager (runtime/eager.hpp) the condition is known, so that only the branch that is taken runs, and a loop is the program's.
 //
-// Cost: an untaken branch a message for each of its ops; an iteration two hops for each variable, also for those that stay as they are, besides its ops.
+// Cost: an untaken branch a message for each of its ops; an iteration three hops for each variable besides its ops. What does not follow from the variables is
+// computed once, outside of the loop, but for ops that may fail (indices, ops of users) or draw numbers.
 // Errors: usage, with the line of the call; while the graph runs: failed, a loop that makes more than iterations_max.
 
 #include "schema/source_location.hpp"

@@ -33,6 +33,10 @@ auto guarded(F&& f) -> decltype(f()) {
   }
 }
 
+bool has_invalid(std::span<const value> values) {
+  return std::any_of(values.begin(), values.end(), [](const value& v) { return !v.is_valid(); });
+}
+
 error bad_name(std::string_view name) {
   return error(error_code::usage,
                fmt::format("name '{}': use letters, digits, '_', '-', '.' and '/', and at least one of them", name));
@@ -111,11 +115,19 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
 
   // Sources belong to the whole graph.
   const auto forced = std::exchange(region_to_be_, std::nullopt);
-  const auto region = forced ? *forced : inputs.empty() ? 0 : regions_.current();
+  auto region = forced.value_or(0);
   std::vector<value> here;
   if (!forced && !inputs.empty() && !regions_.is_trivial()) {
     for (const auto& v : inputs) here.push_back(regions_.import(v, where));
-    if (std::any_of(here.begin(), here.end(), [](const value& v) { return !v.is_valid(); })) return {};
+    if (has_invalid(here)) return {};
+    region = innermost(here);
+    // What draws numbers, or may fail, does so in each iteration and in none but these.
+    const bool may_fail = row->library != nullptr || (!row->is_elementwise && std::any_of(here.begin(), here.end(), [](const value& v) { return whole.has(v.spec().type); }));
+    if (region != regions_.current() && (row->depends_on_step || may_fail)) {
+      here[0] = regions_.pace(here[0], where);
+      if (has_invalid(here)) return {};
+      region = regions_.current();
+    }
     inputs = here;
   }
 
@@ -150,6 +162,13 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
     return refuse(std::move(e));
   }
   return value{this, index, 0};
+}
+
+std::uint32_t graph::innermost(std::span<const value> values) const {
+  std::uint32_t region = 0;
+  for (const auto& v : values)
+    if (const auto r = regions_.of(v); regions_.at(r).level > regions_.at(region).level) region = r;
+  return region;
 }
 
 std::vector<bool> graph::needed_by(std::span<const value> roots) const {

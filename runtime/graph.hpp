@@ -155,6 +155,7 @@ class graph {
 
  private:
   std::string unique_name(std::string_view base);
+  std::uint32_t innermost(std::span<const value> values) const;  // the region of an op that takes them
   result<void> check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const;
 
   const op_table& ops_;

@@ -69,11 +69,28 @@ value graph_regions::add(std::uint32_t region, std::string_view type, std::span<
   return v;
 }
 
+bool graph_regions::reaches(std::uint32_t outer, std::uint32_t inner) const {
+  for (; inner != outer; inner = regions_[inner].parent) {
+    if (inner == 0 || regions_[inner].type == kind::branch) return false;
+    if (regions_[inner].type == kind::body && regions_[inner].parent == outer) return false;
+  }
+  return true;
+}
+
+std::uint16_t graph_regions::sticky_level(std::uint32_t outer, std::uint32_t inner) const {
+  std::uint16_t level = 0;
+  for (; inner != outer; inner = regions_[inner].parent) {
+    // Of the outermost loop in between, its body if that is where it leads to.
+    if (regions_[inner].type == kind::body || (regions_[inner].type == kind::condition && regions_[inner].level + 1 != level)) level = regions_[inner].level;
+  }
+  return level;
+}
+
 value graph_regions::import(const value& v, const source_location& where) {
   const auto r = of(v);
   if (r == current_) return v;
   if (const auto known = regions_[current_].imported.find(key(v)); known != regions_[current_].imported.end()) return to_value(known->second);
-  if (is_around(r, current_)) return enter(current_, v, where);
+  if (is_around(r, current_)) return bring_down(v, where);
   const auto mirror = mirror_of(r);
   if (mirror == none) return refuse(v, where);
   if (mirror != current_) {
@@ -84,20 +101,13 @@ value graph_regions::import(const value& v, const source_location& where) {
     }
     return there.is_valid() ? import(there, where) : there;
   }
-  // A variable of the loop that stays as it is need not be kept for each iteration.
   const auto& n = g_.node(v.node);
-  if (n.type == loop_next_op && v.output == 0) {
-    const auto& l = loops_[static_cast<std::size_t>(n.attrs.integer("loop"))];
-    for (std::size_t k = l.given; k < l.variables.size(); ++k)
-      if (l.variables[k].next == v.node) return import(g_.node(l.variables[k].enter).inputs[0], where);
-  }
   if (n.type == branch_op) {
-    // Nor need what comes into a branch from around it be kept twice.
+    // What comes into a branch from around it need not be kept twice.
     const auto outer = n.inputs[0];
-    const auto here = current_;
     value there;
     {
-      const inside in(*this, regions_[here].parent);
+      const inside in(*this, regions_[mirror].parent);
       there = import(outer, where);
     }
     return there.is_valid() ? import(there, where) : there;
@@ -107,38 +117,42 @@ value graph_regions::import(const value& v, const source_location& where) {
   return kept;
 }
 
-// From a region around.
-value graph_regions::enter(std::uint32_t region, const value& v, const source_location& where) {
-  const auto parent = regions_[region].parent;
-  value outer = v;
-  if (of(v) != parent) {
-    const inside in(*this, parent);
-    outer = import(v, where);
-    if (!outer.is_valid()) return {};
-  }
-  const auto type = regions_[region].type;
-  const auto id = regions_[region].of;
+// From a region around: through the innermost branch in between, and into that through the next one.
+value graph_regions::bring_down(const value& v, const source_location& where) {
+  const auto r = of(v);
+  auto q = current_;
+  for (; q != r; q = regions_[q].parent)
+    if (regions_[q].type == kind::branch || (regions_[q].type == kind::body && regions_[q].parent == r)) break;
+  if (q == r) return v;
+  if (const auto known = regions_[q].imported.find(key(v)); known != regions_[q].imported.end()) return to_value(known->second);
+  const auto id = regions_[q].of;
   value here;
-  if (type == kind::branch) {
-    const inside in(*this, parent);
-    here = branch(id, outer, where);
-    if (here.is_valid()) here.output = conditionals_[id].regions[1] == region ? 1 : 0;
-  } else if (type == kind::condition) {
-    if (loops_[id].end != none) {
-      g_.record(error(error_code::usage, fmt::format("'{}' is used in a loop that has ended", g_.node(v.node).name)).at(where));
-      return {};
+  {
+    const inside in(*this, regions_[q].parent);
+    const auto outer = bring_down(v, where);
+    if (!outer.is_valid()) return outer;
+    if (regions_[q].type == kind::branch) {
+      here = branch(id, outer, where);
+      if (here.is_valid()) here.output = conditionals_[id].regions[1] == q ? 1 : 0;
+    } else {
+      const auto& variables = loops_[id].variables;
+      if (std::none_of(variables.begin(), variables.end(), [&](const auto& x) { return x.enter == v.node; })) {
+        g_.record(error(error_code::usage, fmt::format("'{}' is made in a loop's condition and used in its body: compute it there, too", g_.node(v.node).name)).at(where));
+        return {};
+      }
+      here = next(id, v, where);
     }
-    here = add_variable(id, outer, where);
-  } else {
-    const auto& variables = loops_[id].variables;
-    if (std::none_of(variables.begin(), variables.end(), [&](const auto& x) { return x.enter == outer.node; })) {
-      g_.record(error(error_code::usage, fmt::format("'{}' is made in a loop's condition and used in its body: compute it there, too", g_.node(v.node).name)).at(where));
-      return {};
-    }
-    here = next(id, outer, where);
   }
-  if (here.is_valid()) regions_[region].imported[key(v)] = key(here);
+  if (here.is_valid()) regions_[q].imported[key(v)] = key(here);
   return here;
+}
+
+value graph_regions::pace(const value& v, const source_location& where) {
+  if (of(v) == current_) return v;
+  const auto t = import(token(where), where);
+  if (!t.is_valid()) return t;
+  const value operands[] = {v, t};
+  return add(current_, "after", operands, {}, "paced", where);
 }
 
 // --- conditionals
@@ -196,15 +210,14 @@ std::optional<std::uint32_t> graph_regions::begin_loop(std::uint64_t iterations_
 
 value graph_regions::add_variable(std::uint32_t id, const value& initial, const source_location& where) {
   const auto k = static_cast<std::int64_t>(loops_[id].variables.size());
-  const auto v = add(loops_[id].condition, loop_enter_op, std::span(&initial, 1), {{"loop", id}, {"variable", k}, {"level", regions_[loops_[id].condition].level}}, loop_enter_op, where);
+  const auto first = pace(initial, where);
+  if (!first.is_valid()) return first;
+  const auto v = add(loops_[id].condition, loop_enter_op, std::span(&first, 1), {{"loop", id}, {"variable", k}, {"level", regions_[loops_[id].condition].level}}, loop_enter_op, where);
   if (v.is_valid()) loops_[id].variables.push_back({v.node});
   return v;
 }
 
-void graph_regions::set_condition(std::uint32_t id, const value& goes_on, std::uint32_t given) {
-  loops_[id].goes_on = key(goes_on);
-  loops_[id].given = given;
-}
+void graph_regions::set_condition(std::uint32_t id, const value& goes_on) { loops_[id].goes_on = key(goes_on); }
 
 value graph_regions::next(std::uint32_t id, const value& v, const source_location& where) {
   auto& in_body = regions_[loops_[id].body].imported;
@@ -235,15 +248,17 @@ std::vector<value> graph_regions::end_loop(std::uint32_t id, std::span<const val
     if (!n.is_valid()) return std::vector<value>(given.size());
     operands.push_back(value{&g_, n.node, 1});
   }
-  const auto count = loops_[id].variables.size();
-  for (std::uint32_t k = 0; k < count; ++k) {
-    const auto v = k < given.size() ? given[k] : value{&g_, loops_[id].variables[k].next, 0};
-    const auto back = add(loops_[id].body, loop_back_op, std::span(&v, 1), {{"loop", id}, {"variable", k}}, loop_back_op, where);
+  for (std::uint32_t k = 0; k < given.size(); ++k) {
+    const auto v = [&] {
+      const inside in(*this, loops_[id].body);
+      return pace(import(given[k], where), where);
+    }();
+    const auto back = v.is_valid() ? add(loops_[id].body, loop_back_op, std::span(&v, 1), {{"loop", id}, {"variable", k}}, loop_back_op, where) : v;
     if (!back.is_valid()) return std::vector<value>(given.size());
     loops_[id].variables[k].back = back.node;
     operands.push_back(back);
   }
-  const auto end = add(current_, loop_end_op, operands, {{"loop", id}, {"given", static_cast<std::int64_t>(given.size())}}, name, where);
+  const auto end = add(current_, loop_end_op, operands, {{"loop", id}}, name, where);
   if (!end.is_valid()) return std::vector<value>(given.size());
   loops_[id].end = end.node;
   std::vector<value> out;

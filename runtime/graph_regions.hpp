@@ -2,14 +2,19 @@
 // The regions of a graph: branches and loops, and how a value of one gets into another. A part of graph; what programs call is control_flow.hpp.
 //
 // Region 0 is the whole graph. A branch is a region of its own, a loop has two, its condition and, within that, its body. Every value belongs to one
-// region, and an op takes values of its own region only: graph::add() asks import() for each operand, which puts in what brings it there.
+// region, and so does every op, to the innermost one of its operands: what does not depend on a loop's variables is computed outside of the loop, once. graph::add()
+// asks import() for each operand, which puts in what brings it there:
 //
 //   a value of             is wanted in                                    comes by
-//   a region around        a branch, a body                                branch, loop_next: alive only if that is taken
-//   a region around        a loop's condition (or its body)                loop_enter: a variable of the loop that stays as it is
+//   a region around        a branch                                        branch: alive only if that is taken
+//   a loop's condition     its body                                        loop_next: alive only if the loop goes on
+//   a region around        a loop                                          nothing: who takes it keeps it for the run of the loop (sticky_level())
 //   a body (or a branch    the body of the loop that goes back through it  loop_stack
 //   in it)
 //   any other              -                                               an error: the value is gone when its branch or loop is over
+//
+// Where a value has to come once for each iteration, an op `after` paces it: pace(). That holds for what draws numbers, for what may fail (a loop that
+// makes no iteration does not), and for the first values of a loop in a loop.
 //
 // Sources (constants, inputs, variables) belong to the whole graph, wherever they are written.
 //
@@ -56,7 +61,7 @@ class graph_regions {
     std::uint32_t of = 0;           // the conditional or the loop
     std::uint32_t reverses = none;  // of one that gradients are computed in: the region that it goes back through
     std::uint32_t first_node = 0;   // that the graph had when it began
-    std::map<node_output, node_output> imported{};
+    std::map<node_output, node_output> imported{};  // values from around it, and of the region that it goes back through
   };
   struct conditional {
     node_output condition;                              // in the region around
@@ -70,8 +75,7 @@ class graph_regions {
   struct loop {
     std::uint32_t condition = none, body = none;  // regions
     node_output goes_on{};                        // its condition, once that is known
-    std::vector<loop_variable> variables{};       // those that stay as they are come last
-    std::uint32_t given = 0;                      // variables that the program gave
+    std::vector<loop_variable> variables{};
     std::uint64_t iterations_max = 0;             // 0: any number
     std::uint32_t end = none;                     // node; none: the loop is open
     std::uint32_t first_node = 0;
@@ -92,8 +96,14 @@ class graph_regions {
   std::uint16_t loop_level(std::uint32_t region) const;
   bool is_around(std::uint32_t outer, std::uint32_t inner) const;  // also if they are the same
 
-  // The value in the current region. Invalid, and the graph has an error: there is no way to it.
+  // The value as an op of the current region may take it. Invalid, and the graph has an error: there is no way to it.
   value import(const value& v, const source_location& where);
+  // The same value as one of the current region, which lies in a loop if it is not of that already.
+  value pace(const value& v, const source_location& where);
+  // Whether an op of region `inner` may take a value of region `outer`: there is nothing between them but loops.
+  bool reaches(std::uint32_t outer, std::uint32_t inner) const;
+  // An op of region `inner` takes a value of region `outer` that it keeps until a token is dead at or below this level; 0: one for each firing.
+  std::uint16_t sticky_level(std::uint32_t outer, std::uint32_t inner) const;
 
   // Ops that are added while it lives belong to `region`.
   class inside {
@@ -120,8 +130,7 @@ class graph_regions {
   std::optional<std::uint32_t> begin_loop(std::uint64_t iterations_max, const source_location& where, std::uint32_t reverses = none);
   // A variable that the program gives, before the condition is known. The value in the condition's region.
   value add_variable(std::uint32_t loop, const value& initial, const source_location& where);
-  // Variables that stay as they are may have come in meanwhile, behind the `given` ones.
-  void set_condition(std::uint32_t loop, const value& goes_on, std::uint32_t given);
+  void set_condition(std::uint32_t loop, const value& goes_on);
   // What variable k is in the body, and how it leaves the loop.
   value in_body(std::uint32_t loop, std::uint32_t variable, const source_location& where);
   // One value of the body for each given variable. The values that leave the loop, in the same order.
@@ -156,7 +165,7 @@ class graph_regions {
   static node_output key(const value& v);
   value add(std::uint32_t region, std::string_view type, std::span<const value> inputs, std::vector<std::pair<std::string, std::int64_t>> attributes, std::string_view name,
             const source_location& where);
-  value enter(std::uint32_t region, const value& v, const source_location& where);
+  value bring_down(const value& v, const source_location& where);
   value next(std::uint32_t loop, const value& v, const source_location& where);
   // The region around, or equal to, the current one that goes back through `region`; none.
   std::uint32_t mirror_of(std::uint32_t region) const;

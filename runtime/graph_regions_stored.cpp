@@ -58,6 +58,7 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
   if (is_trivial() && !is_control(type) && type != loop_back_op && type != loop_end_op) return {};
   const auto refuse = [](std::string_view what) { return usage(fmt::format("a branch or a loop does not hang together: {}", what)); };
   const auto is_in = [&](std::size_t i, std::uint32_t r) { return i < inputs.size() && g_.has(inputs[i]) && of(inputs[i]) == r; };
+  const auto reaches_in = [&](std::size_t i) { return i < inputs.size() && g_.has(inputs[i]) && reaches(of(inputs[i]), region); };
   const auto number = [&](std::string_view name) { return static_cast<std::uint64_t>(attrs.integer(name, -1)); };
   if (type == branch_op || type == merge_op) {
     if (number("conditional") >= conditionals_.size()) return refuse("there is no such cond()");
@@ -65,7 +66,7 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
     const auto at = std::size_t{type == branch_op};
     if (regions_[c.regions[0]].parent != region || !is_in(at, region)) return refuse("it lies elsewhere than its cond()");
     if (c.condition.node != none && key(inputs[at]) != c.condition) return refuse("it has another condition");
-    if (type == branch_op) return is_in(0, region) && attrs.integer("level") == regions_[c.regions[0]].level ? result<void>{} : refuse("it takes a value from elsewhere");
+    if (type == branch_op) return reaches_in(0) && attrs.integer("level") == regions_[c.regions[0]].level ? result<void>{} : refuse("it takes a value from elsewhere");
     return is_in(1, c.regions[0]) && is_in(2, c.regions[1]) ? result<void>{} : refuse("it takes values that are not of its branches");
   }
   if (type == loop_stack_op) {
@@ -78,9 +79,13 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
   }
   if (!is_control(type) && type != loop_back_op && type != loop_end_op) {
     if (inputs.empty() && region != 0) return refuse("a source lies in it");
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      if (g_.has(inputs[i]) && !is_in(i, region)) return refuse(fmt::format("operand {} is a value of another one", i));
-    return {};
+    bool is_of_it = inputs.empty();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!g_.has(inputs[i])) return {};  // the graph says so itself
+      if (!reaches_in(i)) return refuse(fmt::format("operand {} is a value of another one", i));
+      is_of_it = is_of_it || is_in(i, region);
+    }
+    return is_of_it ? result<void>{} : refuse("it takes nothing of its own");
   }
   if (number("loop") >= loops_.size()) return refuse("there is no such loop");
   const auto& l = loops_[number("loop")];
@@ -104,7 +109,7 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
     return fits && inputs[0].spec() == g_.node(l.variables[k].enter).outputs[0] ? result<void>{} : refuse("nothing comes back so");
   }
   const auto n = l.variables.size();
-  bool fits = region == regions_[l.condition].parent && inputs.size() == 2 * n && number("given") <= n;
+  bool fits = region == regions_[l.condition].parent && inputs.size() == 2 * n;
   for (std::size_t k = 0; fits && k < n; ++k) fits = key(inputs[k]) == node_output{l.variables[k].next, 1} && key(inputs[n + k]) == node_output{l.variables[k].back, 0};
   return fits ? result<void>{} : refuse("it does not end so");
 }
@@ -121,7 +126,6 @@ void graph_regions::adopt(const graph_node& n) {
   } else if (n.type == loop_enter_op) {
     if (loops_[index].variables.empty()) loops_[index].source = n.source;
     loops_[index].variables.push_back({n.index});
-    regions_[loops_[index].condition].imported.try_emplace(key(n.inputs[0]), node_output{n.index, 0});
   } else if (n.type == loop_condition_op) {
     loops_[index].goes_on = {n.index, 0};
     loops_[index].iterations_max = static_cast<std::uint64_t>(n.attrs.integer("iterations_max"));
@@ -138,7 +142,6 @@ void graph_regions::adopt(const graph_node& n) {
     loops_[index].variables[static_cast<std::size_t>(n.attrs.integer("variable"))].back = n.index;
   } else if (n.type == loop_end_op) {
     loops_[index].end = n.index;
-    loops_[index].given = static_cast<std::uint32_t>(n.attrs.integer("given"));
   }
 }
 

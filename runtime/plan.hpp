@@ -14,6 +14,7 @@
 // PL-8  The uses of a buffer are output ports of ops of its task and stream, and fit into it. Who reads what a use makes (also through ops that
 //       hand it on) are ops of that task and stream, none of which comes behind the next use.
 // PL-9  Ops of branches and loops are alone in their actor and have the ports that runtime/loop_rules.hpp gives them; what is in a loop has a level of 2 at least.
+//       There, some input of an op is not sticky; of ops that make up branches and loops, only input 0 of a branch may be.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
 #include "runtime/optimizer.hpp"
@@ -189,6 +190,7 @@ struct planned_actor {
   bool hands_on = false;        // op: output 0 is input 0, the same tensor
   std::int32_t in_place = -1;   // op: the input port whose buffer output 0 is written over
   std::uint16_t loop_level = 0; // in loops: the level of the outermost body around it; a step of it ends with what is dead at or below (runtime/loop_rules.hpp)
+  std::vector<std::uint16_t> sticky{};  // op in a loop: by input port, not 0: the item stays for all firings until one that is dead at or below this level. Empty: none does
   bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
   source_line source;           // the user's line that it comes from; empty where there is none
   friend bool operator==(const planned_actor&, const planned_actor&) = default;

@@ -33,9 +33,20 @@ bool is_sane(const tensor_spec& s) noexcept {
 // --- actors by themselves
 // ------------------------------------------------------------------------------------------------
 
+result<void> check_sticky(const planned_actor& a) {
+  if (a.sticky.empty()) return {};
+  if (a.loop_level == 0 || a.sticky.size() != a.inputs.size()) return blame(a, "PL-9", fmt::format("{} of its {} inputs are said to be sticky or not", a.sticky.size(), a.inputs.size()));
+  if (std::find(a.sticky.begin(), a.sticky.end(), 0) == a.sticky.end()) return blame(a, "PL-9", "all of its inputs are sticky, so that nothing lets it fire");
+  const auto& type = a.ops.front().type;
+  for (std::size_t i = 0; i < a.sticky.size(); ++i)
+    if (a.sticky[i] != 0 && is_control(type) && (type != branch_op || i != 0)) return blame(a, "PL-9", fmt::format("input {} of a {} is sticky", i, type));
+  return {};
+}
+
 // PL-9.
 result<void> check_control(const planned_actor& a) {
   if (a.loop_level == 1) return blame(a, "PL-9", "it is in a loop whose body has level 1");
+  if (auto ok = check_sticky(a); !ok) return ok;
   const auto is_one = [](const planned_op& op) { return is_control(op.type) || op.type == loop_back_op || op.type == loop_end_op; };
   if (std::none_of(a.ops.begin(), a.ops.end(), is_one)) return {};
   const auto& op = a.ops.front();

@@ -128,6 +128,8 @@ class encoder {
     to.setHandsOn(a.hands_on);
     to.setInPlace(a.in_place);
     to.setLoopLevel(a.loop_level);
+    auto sticky = to.initSticky(list_size(a.sticky));
+    for (unsigned i = 0; i < sticky.size(); ++i) sticky.set(i, a.sticky[i]);
     lines_.put(to.initSource(), a.source.file, a.source.line);
   }
 
@@ -264,6 +266,9 @@ class decoder : private wire_parts::part_reader {
     a.hands_on = r.getHandsOn();
     a.in_place = r.getInPlace();
     a.loop_level = r.getLoopLevel();
+    const auto sticky = r.getSticky();
+    spend((std::uint64_t{sticky.size()} + 3) / 4, small_words);
+    for (const auto level : sticky) a.sticky.push_back(level);
     a.source = line(r.getSource());
     return a;
   }

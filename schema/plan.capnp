@@ -150,6 +150,7 @@ struct PlannedActor {
   buffers @14 :List(Int32);   # per output port: number of the buffer; -1: memory of its own. Empty: all have their own
   handsOn @15 :Bool;          # kind op: output 0 is input 0, the same tensor
   inPlace @16 :Int32 = -1;    # kind op: the input port whose buffer output 0 is written over
+  sticky @18 :List(UInt16);   # kind op, in loops: by input port, not 0: the item stays until a firing is dead at or below this level; empty: none does
   loopLevel @17 :UInt16;      # in loops: the level of the outermost body around it (runtime/loop_rules.hpp)
 }
 

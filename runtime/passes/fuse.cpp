@@ -43,7 +43,7 @@ class fuser {
     if (p.planned.output_specs.size() != 1 || p.planned.output_specs[0].shape != c.planned.output_specs[0].shape) return false;
     // A first op that is not element-wise writes into the result of the group.
     if (p.planned.output_specs[0].type != c.planned.output_specs[0].type && !is_headless(producer)) return false;
-    if (p.device != c.device || p.owner != c.owner || p.index != c.index) return false;
+    if (p.device != c.device || p.owner != c.owner || p.index != c.index || p.region != c.region) return false;
     const auto* row = table_.find(p.planned.ops[0].type);
     return row != nullptr && !row->is_source && !row->is_forwarding && !row->is_control;
   }
@@ -72,6 +72,7 @@ class fuser {
   // Ops of `base`, of the other groups, then of the consumer itself become the ops of the consumer.
   void merge(std::uint32_t consumer, std::uint32_t base, const std::vector<std::uint32_t>& groups) {
     auto& c = d_.actors[consumer];
+    const auto sticky = sticky_of(consumer, groups);
     auto own = std::move(c.planned.ops[0]);
     auto own_from = std::move(c.from);
     auto& b = d_.actors[base];
@@ -93,6 +94,24 @@ class fuser {
       operand = inside != last_op.end() ? -1 - inside->second : port_for(consumer, from);
     }
     c.planned.ops.push_back(std::move(own));
+    c.planned.sticky.clear();
+    if (sticky.empty()) return;
+    for (const auto& from : c.from) c.planned.sticky.push_back(sticky.at(key(from)));
+  }
+
+  // In loops: of all that the new group takes, whether it stays for a run of the loop. Empty: nothing does.
+  std::unordered_map<std::uint64_t, std::uint16_t> sticky_of(std::uint32_t consumer, const std::vector<std::uint32_t>& groups) const {
+    std::unordered_map<std::uint64_t, std::uint16_t> levels;
+    bool is_any = false;
+    const auto add = [&](std::uint32_t i) {
+      const auto& a = d_.actors[i];
+      for (std::size_t k = 0; k < a.from.size(); ++k) levels[key(a.from[k])] = a.planned.sticky.empty() ? std::uint16_t{0} : a.planned.sticky[k];
+      is_any = is_any || !a.planned.sticky.empty();
+    };
+    if (d_.actors[consumer].planned.loop_level == 0) return {};
+    add(consumer);
+    for (const auto g : groups) add(g);
+    return is_any ? levels : std::unordered_map<std::uint64_t, std::uint16_t>{};
   }
 
   static std::int32_t last_of(const draft_actor& a) { return static_cast<std::int32_t>(a.planned.ops.size()) - 1; }

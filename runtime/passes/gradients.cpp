@@ -11,6 +11,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -108,7 +111,8 @@ class differentiator {
       sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
       return;
     }
-    const regions::inside in(r_, mirror(r_.of(of), where));
+    const auto home = homes_.find({of.node, of.output});
+    const regions::inside in(r_, home != homes_.end() ? home->second : mirror(r_.of(of), where));
     gradient = r_.import(gradient, where);
     sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
   }
@@ -133,7 +137,8 @@ class differentiator {
     const auto& c = r_.conditional_at(id);
     const std::uint32_t both[2] = {c.regions[0], c.regions[1]};
     const regions::inside in(r_, there);
-    const auto condition = r_.import(value{&g_, c.condition.node, c.condition.output}, where);
+    auto condition = r_.import(value{&g_, c.condition.node, c.condition.output}, where);
+    if (condition.is_valid()) condition = r_.pace(condition, where);
     if (!condition.is_valid()) return region;
     const auto made = r_.begin_conditional(condition, both);
     for (const int k : {0, 1}) mirrors_[both[k]] = r_.conditional_at(made).regions[k];
@@ -144,6 +149,7 @@ class differentiator {
   // --- branches: a branch turns into a merge, and a merge into a branch
 
   void through_branch(const graph_node& n) {
+    if (!depends_[n.inputs[0].node]) return;  // its condition alone does
     value made[2];
     for (std::uint32_t k = 0; k < 2; ++k) {
       made[k] = sums_[n.index][k];
@@ -167,10 +173,31 @@ class differentiator {
 
   // --- loops
 
+  // Of the loop that goes back: a variable for the gradient of each variable, and for that of each value from around the loop that is taken in it.
   struct carried {
-    std::uint32_t variable = 0;  // of the loop
-    value next;                  // its gradient, in the body of the one that goes back
+    value of;       // what comes back for the variable, or the value from around
+    value outside;  // to which the gradient goes in the end
+    value sum;      // in the body
+    std::optional<std::uint32_t> variable{};
   };
+
+  std::vector<carried> carried_through(const regions::loop& l, const graph_node& end) const {
+    std::vector<carried> all;
+    for (std::uint32_t k = 0; k < l.variables.size(); ++k)
+      if (floating.has(end.outputs[k].type) && depends_[l.variables[k].enter])
+        all.push_back({g_.node(l.variables[k].back).inputs[0], g_.node(l.variables[k].enter).inputs[0], {}, k});
+    std::set<std::pair<std::uint32_t, std::uint32_t>> known;
+    for (auto i = end.index; i-- > l.first_node;) {
+      const auto& n = g_.node(i);
+      if (!depends_[i] || !r_.is_around(l.condition, n.region)) continue;
+      if (n.type == loop_enter_op && n.region == l.condition) continue;
+      for (const auto& in : n.inputs) {
+        if (!depends_[in.node] || !floating.has(in.spec().type) || r_.is_around(l.condition, r_.of(in))) continue;
+        if (known.insert({in.node, in.output}).second) all.push_back({in, in, {}, {}});
+      }
+    }
+    return all;
+  }
 
   void through_loop(const graph_node& n) {
     const auto id = static_cast<std::uint32_t>(n.attrs.integer("loop"));
@@ -180,50 +207,64 @@ class differentiator {
       g_.record(usage(fmt::format("loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most", n.name)).at(where));
       return;
     }
+    auto all = carried_through(l, n);
+    if (all.empty()) return;
     const auto body_true = [&] {
       const regions::inside in(r_, l.body);
       return r_.goes_on_in_body(id, where);
     }();
-    std::vector<carried> all;
     std::vector<value> first;
-    for (std::uint32_t k = 0; k < l.variables.size(); ++k) {
-      if (!floating.has(n.outputs[k].type) || !depends_[l.variables[k].enter]) continue;
-      all.push_back({k, {}});
-      // The sum of one that stays as it is goes on in the loop, so that it is added up in the order in which it would be if the loop were written out.
-      const auto& known = k < l.given ? sums_[n.index][k] : of(g_.node(l.variables[k].enter).inputs[0]);
-      first.push_back(known.is_valid() ? r_.import(known, where) : zeros_like(value{&g_, n.index, k}, where));
+    for (const auto& c : all) {
+      // The sum of a value from around goes on in the loop, so that it is added up in the order in which it would be if the loop were written out.
+      const auto known = c.variable ? sums_[n.index][*c.variable] : of(c.of);
+      const auto like = c.variable ? value{&g_, n.index, *c.variable} : c.of;
+      first.push_back(known.is_valid() ? r_.import(known, where) : r_.import(zeros_like(like, where), where));
     }
-    if (all.empty() || g_.first_error()) return;
+    if (g_.first_error()) return;
     const auto back = r_.begin_loop(l.iterations_max, where, l.body);
     if (!back) return;
     for (const auto& v : first) r_.add_variable(*back, v, where);
+    if (g_.first_error()) return;
     {
       const regions::inside in(r_, r_.loop_at(*back).condition);
       const auto goes_on = r_.stack(body_true, true, where);
       if (!goes_on.is_valid()) return;
-      r_.set_condition(*back, goes_on, static_cast<std::uint32_t>(all.size()));
+      r_.set_condition(*back, goes_on);
     }
-    mirrors_[l.body] = r_.loop_at(*back).body;
+    const auto body = r_.loop_at(*back).body;
+    mirrors_[l.body] = body;
+    // While the body is gone through, gradients of values from around it are its own.
+    std::vector<std::optional<std::uint32_t>> homes(all.size());
     for (std::uint32_t k = 0; k < all.size(); ++k) {
-      all[k].next = r_.in_body(*back, k, where);
-      accumulate(g_.node(l.variables[all[k].variable].back).inputs[0], all[k].next, where);
+      all[k].sum = r_.in_body(*back, k, where);
+      if (all[k].variable) continue;
+      forget(all[k].of);
+      const auto [at, is_new] = homes_.try_emplace({all[k].of.node, all[k].of.output}, body);
+      if (!is_new) homes[k] = std::exchange(at->second, body);
     }
+    for (const auto& c : all) accumulate(c.of, c.sum, where);
     walk(id, n.index - 1, l.first_node);
     if (g_.first_error()) return;
     std::vector<value> next;
     {
-      const regions::inside in(r_, r_.loop_at(*back).body);
+      const regions::inside in(r_, body);
       for (const auto& c : all) {
-        const auto sum = of(value{&g_, l.variables[c.variable].next, 0});
-        next.push_back(sum.is_valid() ? r_.import(sum, where) : zeros_like(c.next, where));
+        const auto sum = of(c.variable ? value{&g_, l.variables[*c.variable].next, 0} : c.of);
+        next.push_back(sum.is_valid() ? r_.import(sum, where) : r_.import(zeros_like(c.sum, where), where));
       }
     }
     if (g_.first_error()) return;
     const auto made = r_.end_loop(*back, next, "end", where);
     if (g_.first_error()) return;
-    for (std::size_t k = 0; k < all.size(); ++k)
-      if (all[k].variable >= l.given) forget(g_.node(l.variables[all[k].variable].enter).inputs[0]);
-    for (std::size_t k = all.size(); k-- > 0;) accumulate(g_.node(l.variables[all[k].variable].enter).inputs[0], made[k], where);
+    for (std::uint32_t k = 0; k < all.size(); ++k) {
+      if (all[k].variable) continue;
+      forget(all[k].of);
+      if (homes[k])
+        homes_[{all[k].of.node, all[k].of.output}] = *homes[k];
+      else
+        homes_.erase({all[k].of.node, all[k].of.output});
+    }
+    for (std::size_t k = all.size(); k-- > 0;) accumulate(all[k].outside, made[k], where);
   }
 
   graph& g_;
@@ -231,6 +272,7 @@ class differentiator {
   std::vector<bool> depends_;             // by node
   std::vector<std::vector<value>> sums_;  // d loss / d output, by node and output
   std::unordered_map<std::uint32_t, std::uint32_t> mirrors_;  // by region
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> homes_;  // by node and output: the region of its gradient, of what is taken in a loop from around it
 };
 
 result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {

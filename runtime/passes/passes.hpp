@@ -48,6 +48,8 @@ struct flow_op {
   std::optional<initializer_spec> initializer;
   std::optional<double> average_rate{};
   std::uint16_t loop_level = 0;  // as of planned_actor
+  std::uint32_t region = 0;      // branch or loop of the graph that it lies in
+  std::vector<std::uint16_t> sticky{};  // by input, as of planned_actor; none: all 0
 };
 
 struct flow {
@@ -79,6 +81,7 @@ struct draft_actor {
   std::string device;          // the user's wish
   owner_kind owner = owner_kind::worker;
   std::uint32_t index = 0;  // of the worker or shard
+  std::uint32_t region = 0;  // of ops: branch or loop of the graph
 };
 
 struct draft {

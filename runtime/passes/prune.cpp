@@ -13,6 +13,15 @@ source_line line_of(const graph_node& n) {
   return {n.source.file_name(), n.source.line()};
 }
 
+// Of what makes up loops, branch alone takes values from further around.
+std::vector<std::uint16_t> sticky_inputs(const graph& g, const graph_node& n) {
+  const auto& r = g.regions();
+  if (n.region == 0 || n.type == merge_op || n.type.starts_with("loop_")) return {};
+  std::vector<std::uint16_t> levels;
+  for (const auto& in : n.inputs) levels.push_back(r.sticky_level(r.of(in), n.region));
+  return levels;
+}
+
 }  // namespace
 
 flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
@@ -26,9 +35,10 @@ flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
     if (!is_needed[i] && report != nullptr) report->add(n.name, line_of(n), [] { return "is left out: nothing that is asked for depends on it"; });
     if (!is_needed[i]) continue;
     number[i] = static_cast<std::uint32_t>(f.ops.size());
-    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate, g.regions().loop_level(n.region)};
+    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate, g.regions().loop_level(n.region), n.region};
     op.inputs.reserve(n.inputs.size());
     for (const auto& in : n.inputs) op.inputs.push_back({number[in.node], in.output});
+    op.sticky = sticky_inputs(g, n);
     f.ops.push_back(std::move(op));
   }
   for (const auto& r : roots) f.roots.push_back({number[r.node], r.output});

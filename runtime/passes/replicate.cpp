@@ -116,6 +116,8 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   a.planned.steps = spec.steps;
   a.planned.output_specs = op.outputs;
   a.planned.loop_level = op.loop_level;
+  if (std::any_of(op.sticky.begin(), op.sticky.end(), [](auto level) { return level != 0; })) a.planned.sticky = op.sticky;
+  a.region = op.region;
   planned_op p{op.type, op.name, op.attrs, std::vector<std::int32_t>(op.inputs.size()), op.source};
   std::iota(p.operands.begin(), p.operands.end(), 0);
   if (op.attrs.has("rows")) p.attrs.set("part", std::int64_t{worker});  // of random numbers
