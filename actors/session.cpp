@@ -395,7 +395,7 @@ class session_impl final : public session {
     if (!placed) return placed.error();
     for (const auto& a : placed->actors)
       if (a.kind == actor_kind::feed)
-        return error(error_code::usage, fmt::format("the loss depends on input '{}', which nobody feeds in training: read samples with idx_batch or text_batch", a.name));
+        return error(error_code::usage, fmt::format("the loss depends on input '{}', which nobody feeds in training: read samples with idx_batch or text_batch", a.name)).at(a.source.file, a.source.line);
     return {};
   }
 

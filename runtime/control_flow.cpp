@@ -12,17 +12,17 @@ namespace {
 
 using regions = graph_regions;
 
-error usage(std::string text) { return {error_code::usage, std::move(text)}; }
+error bad_call(std::string text) { return {error_code::usage, std::move(text)}; }
 
-constexpr std::uint32_t levels_max = 900;
+constexpr std::uint32_t nesting_max = 900;
 
-bool is_condition(const value& v) { return v.spec().type == dtype::boolean && v.spec().shape.rank() == 0; }
+bool is_condition_spec(const value& v) { return v.spec().type == dtype::boolean && v.spec().shape.rank() == 0; }
 
 // What a function of the program has returned, in the region that it was called in; empty, and the graph has an error.
 std::optional<std::vector<value>> bring_home(graph& g, std::vector<value> returned, std::string_view what, const source_location& where) {
   for (auto& v : returned) {
     if (!v.is_valid() || v.owner != &g) {
-      g.record(usage(fmt::format("{} returns a value that is not of this graph", what)).at(where));
+      g.record(bad_call(fmt::format("{} returns a value that is not of this graph", what)).at(where));
       return std::nullopt;
     }
     v = g.regions().import(v, where);
@@ -37,8 +37,8 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   condition = r.import(condition, where);
   if (condition.is_valid()) condition = r.pace(condition, where);
   if (!condition.is_valid()) return {};
-  if (r.at(r.current()).level >= levels_max) {
-    g.record(usage(fmt::format("cond(): {} branches and loops lie around it, which is the limit", levels_max)).at(where));
+  if (r.at(r.current()).level >= nesting_max) {
+    g.record(bad_call(fmt::format("cond(): {} branches and loops lie around it, which is the limit", nesting_max)).at(where));
     return {};
   }
   const auto id = r.begin_conditional(condition);
@@ -50,13 +50,13 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
     made[k] = std::move(*returned);
   }
   if (made[0].size() != made[1].size()) {
-    g.record(usage(fmt::format("cond(): one branch returns {} values, the other one {}", made[1].size(), made[0].size())).at(where));
+    g.record(bad_call(fmt::format("cond(): one branch returns {} values, the other one {}", made[1].size(), made[0].size())).at(where));
     return {};
   }
   std::vector<value> out;
   for (std::size_t i = 0; i < made[0].size(); ++i) {
     if (made[0][i].spec() != made[1][i].spec()) {
-      g.record(usage(fmt::format("cond(): value {} is {} of one branch, and {} of the other one", i, to_string(made[1][i].spec()), to_string(made[0][i].spec()))).at(where));
+      g.record(bad_call(fmt::format("cond(): value {} is {} of one branch, and {} of the other one", i, to_string(made[1][i].spec()), to_string(made[0][i].spec()))).at(where));
       return {};
     }
     out.push_back(r.merge(id, made[0][i], made[1][i], where));
@@ -69,9 +69,9 @@ std::vector<value> run_loop(graph& g, std::vector<value> now, const loop_conditi
   for (std::uint64_t n = 0;; ++n) {
     const auto goes_on = condition(now);
     if (!goes_on.is_valid() || g.first_error()) return {};
-    const auto known = is_condition(goes_on) ? g.known(goes_on) : std::nullopt;
+    const auto known = is_condition_spec(goes_on) ? g.known(goes_on) : std::nullopt;
     if (!known) {
-      g.record(usage(fmt::format("loop '{}': its condition is {}, and must be bool[]", options.name, to_string(goes_on.spec()))).at(where));
+      g.record(bad_call(fmt::format("loop '{}': its condition is {}, and must be bool[]", options.name, to_string(goes_on.spec()))).at(where));
       return {};
     }
     if (!*known) return now;
@@ -87,12 +87,12 @@ std::vector<value> run_loop(graph& g, std::vector<value> now, const loop_conditi
 // nullopt, and the graph has an error.
 bool fit_together(graph& g, std::span<const value> initial, const std::vector<value>& next, const while_options& options, const source_location& where) {
   if (next.size() != initial.size()) {
-    g.record(usage(fmt::format("loop '{}' has {} variables, and its body returns {} values", options.name, initial.size(), next.size())).at(where));
+    g.record(bad_call(fmt::format("loop '{}' has {} variables, and its body returns {} values", options.name, initial.size(), next.size())).at(where));
     return false;
   }
   for (std::size_t k = 0; k < next.size(); ++k)
     if (next[k].spec() != initial[k].spec()) {
-      g.record(usage(fmt::format("loop '{}': variable {} is {}, and {} after an iteration", options.name, k, to_string(initial[k].spec()), to_string(next[k].spec()))).at(where));
+      g.record(bad_call(fmt::format("loop '{}': variable {} is {}, and {} after an iteration", options.name, k, to_string(initial[k].spec()), to_string(next[k].spec()))).at(where));
       return false;
     }
   return true;
@@ -104,8 +104,8 @@ std::vector<value> cond(value condition, const branch_function& then, const bran
   if (!condition.is_valid()) return {};
   auto& g = *condition.owner;
   if (g.first_error()) return {};
-  if (!is_condition(condition)) {
-    g.record(usage(fmt::format("cond(): the condition is {}, and must be bool[]", to_string(condition.spec()))).at(where));
+  if (!is_condition_spec(condition)) {
+    g.record(bad_call(fmt::format("cond(): the condition is {}, and must be bool[]", to_string(condition.spec()))).at(where));
     return {};
   }
   if (const auto known = g.known(condition)) return *known ? then() : otherwise();
@@ -124,7 +124,7 @@ std::vector<value> while_loop(std::span<const value> given, const loop_condition
   if (owner == nullptr) return {};
   auto& g = *owner;
   const auto fail = [&](std::string what) {
-    g.record(usage(fmt::format("loop '{}': {}", options.name, what)).at(where));
+    g.record(bad_call(fmt::format("loop '{}': {}", options.name, what)).at(where));
     return std::vector<value>(given.size());
   };
   if (g.first_error()) return std::vector<value>(given.size());
@@ -149,7 +149,7 @@ std::vector<value> while_loop(std::span<const value> given, const loop_condition
     const regions::inside in(r, r.loop_at(*id).condition);
     auto asked = bring_home(g, {condition(variables)}, fmt::format("the condition of loop '{}'", options.name), where);
     if (!asked) return none;
-    if (!is_condition(asked->front())) return fail(fmt::format("its condition is {}, and must be bool[]", to_string(asked->front().spec())));
+    if (!is_condition_spec(asked->front())) return fail(fmt::format("its condition is {}, and must be bool[]", to_string(asked->front().spec())));
     asked->front() = r.pace(asked->front(), where);
     if (!asked->front().is_valid()) return none;
     const auto checked = g.add_in(r.current(), std::string(loop_condition_op), *asked,

@@ -10,9 +10,9 @@
 namespace troupe {
 namespace {
 
-constexpr std::uint32_t levels_max = 1000;
+constexpr std::uint32_t stored_levels_max = 1000;
 
-error usage(std::string text) { return {error_code::usage, std::move(text)}; }
+error misplaced(std::string text) { return {error_code::usage, std::move(text)}; }
 
 }  // namespace
 
@@ -26,12 +26,12 @@ result<void> graph_regions::restore(std::span<const stored_region> all) {
   expects(is_trivial(), "regions are restored in a new graph");
   for (std::size_t i = 0; i < all.size(); i += 2) {
     const auto at = static_cast<std::uint32_t>(i + 1);
-    const auto refuse = [&](std::string_view what) { return usage(fmt::format("region {}: {}", at, what)); };
+    const auto refuse = [&](std::string_view what) { return misplaced(fmt::format("region {}: {}", at, what)); };
     const auto& r = all[i];
     if (i + 1 == all.size() || (r.type != kind::branch && r.type != kind::condition)) return refuse("a branch or a loop has two regions");
     const auto& second = all[i + 1];
     if (r.parent >= at) return refuse("it lies in one that comes behind it");
-    if (regions_[r.parent].level + 2U > levels_max) return refuse(fmt::format("more than {} regions lie in each other", levels_max));
+    if (regions_[r.parent].level + 2U > stored_levels_max) return refuse(fmt::format("more than {} regions lie in each other", stored_levels_max));
     const auto level = static_cast<std::uint16_t>(regions_[r.parent].level + 1);
     if (second.of != r.of) return refuse("its second half belongs to another one");
     if (r.type == kind::branch) {
@@ -54,9 +54,9 @@ result<void> graph_regions::restore(std::span<const stored_region> all) {
 }
 
 result<void> graph_regions::check_stored(std::uint32_t region, std::string_view type, const attributes& attrs, std::span<const value> inputs) const {
-  if (region >= regions_.size()) return usage(fmt::format("it lies in region {} of {}", region, regions_.size()));
+  if (region >= regions_.size()) return misplaced(fmt::format("it lies in region {} of {}", region, regions_.size()));
   if (is_trivial() && !is_control(type) && type != loop_back_op && type != loop_end_op) return {};
-  const auto refuse = [](std::string_view what) { return usage(fmt::format("a branch or a loop does not hang together: {}", what)); };
+  const auto refuse = [](std::string_view what) { return misplaced(fmt::format("a branch or a loop does not hang together: {}", what)); };
   const auto is_in = [&](std::size_t i, std::uint32_t r) { return i < inputs.size() && g_.has(inputs[i]) && of(inputs[i]) == r; };
   const auto reaches_in = [&](std::size_t i) { return i < inputs.size() && g_.has(inputs[i]) && reaches(of(inputs[i]), region); };
   const auto number = [&](std::string_view name) { return static_cast<std::uint64_t>(attrs.integer(name, -1)); };
@@ -147,7 +147,7 @@ void graph_regions::adopt(const graph_node& n) {
 
 result<void> graph_regions::check_stored_end() const {
   for (std::size_t i = 0; i < loops_.size(); ++i)
-    if (loops_[i].end == none) return usage(fmt::format("loop {} does not end", i));
+    if (loops_[i].end == none) return misplaced(fmt::format("loop {} does not end", i));
   return {};
 }
 

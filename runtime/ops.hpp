@@ -42,6 +42,9 @@ inline constexpr std::size_t constant_bytes_max = (std::size_t{1} << 29) - 1;  /
 // The gradients of scalar `loss` in `with_respect_to`, as values of the graph (invalid: the loss does not depend on it, or by no way that
 // has a gradient).
 std::vector<value> gradients(graph& g, value loss, std::span<const value> with_respect_to);
+// x, once all of `others` are there, too: what takes it runs after them (a control dependency). Its gradient is x's.
+value after(value x, std::span<const value> others, source_location where = source_location::current());
+value after(value x, std::initializer_list<value> others, source_location where = source_location::current());
 // x, through which no gradient flows.
 value stop_gradient(value x, source_location where = source_location::current());
 

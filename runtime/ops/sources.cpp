@@ -173,6 +173,13 @@ value constant(graph& g, const tensor& values, std::string_view name, source_loc
   attrs.set("data", shared_bytes({bytes.begin(), bytes.end()}));
   return g.add("constant_tensor", {}, std::move(attrs), name, where);
 }
+value after(value x, std::span<const value> others, source_location where) {
+  std::vector<value> operands{x};
+  operands.insert(operands.end(), others.begin(), others.end());
+  return ops::append("after", operands, {}, where);
+}
+value after(value x, std::initializer_list<value> others, source_location where) { return after(x, std::span(others.begin(), others.size()), where); }
+
 value stop_gradient(value x, source_location where) { return ops::append("stop_gradient", {x}, {}, where); }
 
 }  // namespace troupe

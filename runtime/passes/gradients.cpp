@@ -22,7 +22,7 @@ namespace {
 
 using regions = graph_regions;
 
-error usage(std::string text) { return {error_code::usage, std::move(text)}; }
+error bad_request(std::string text) { return {error_code::usage, std::move(text)}; }
 
 // Which nodes up to `last` depend on one of the values: a node on its operands, a variable of a loop also on what comes back for it.
 std::vector<bool> dependants(const graph& g, std::uint32_t last, std::span<const value> of) {
@@ -84,7 +84,7 @@ class differentiator {
     if (n.type == loop_end_op) return through_loop(n);
     if (!row->gradient) {
       const bool is_second = n.type == loop_stack_op;
-      g_.record(usage(is_second ? "gradients of gradients of a loop are not known: unroll the loop" : fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type, n.name)).at(n.source));
+      g_.record(bad_request(is_second ? "gradients of gradients of a loop are not known: unroll the loop" : fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type, n.name)).at(n.source));
       return;
     }
     const auto operand_gradients = [&] {
@@ -92,7 +92,7 @@ class differentiator {
       const auto device = g_.device_scope(n.device, n.source);
       return row->gradient(g_, n, sums_[n.index]);
     }();
-    const auto refuse = [&](std::string what) { g_.record(usage(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
+    const auto refuse = [&](std::string what) { g_.record(bad_request(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
     if (operand_gradients.size() > n.inputs.size()) refuse(fmt::format("its gradient rule makes {} gradients for {} operands", operand_gradients.size(), n.inputs.size()));
     for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
       const auto& made = operand_gradients[k];
@@ -204,7 +204,8 @@ class differentiator {
     const auto l = r_.loop_at(id);
     const auto& where = l.source;
     if (l.iterations_max == 0) {
-      g_.record(usage(fmt::format("loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most", n.name)).at(where));
+      const auto name = n.name.substr(0, n.name.rfind('/'));
+      g_.record(bad_request(fmt::format("loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most", name)).at(where));
       return;
     }
     auto all = carried_through(l, n);
@@ -276,12 +277,12 @@ class differentiator {
 };
 
 result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {
-  if (!g.has(loss)) return usage("the loss is not a value of this graph");
+  if (!g.has(loss)) return bad_request("the loss is not a value of this graph");
   const auto& n = g.node(loss.node);
   if (!floating.has(loss.spec().type) || loss.spec().shape.rank() != 0)
-    return usage(fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec()))).at(n.source);
+    return bad_request(fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec()))).at(n.source);
   for (const auto& v : with_respect_to)
-    if (!g.has(v)) return usage("gradients are asked for something that is not a value of this graph");
+    if (!g.has(v)) return bad_request("gradients are asked for something that is not a value of this graph");
   return {};
 }
 

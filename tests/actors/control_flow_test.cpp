@@ -269,6 +269,22 @@ BOOST_FIXTURE_TEST_CASE(numbers_drawn_in_a_loop_differ_by_iteration_and_are_thos
   BOOST_TEST((std::adjacent_find(all.begin(), all.end()) == all.end()));
 }
 
+BOOST_FIXTURE_TEST_CASE(after_hands_a_value_on_when_others_are_there_and_its_gradient_is_the_values, fixture) {
+  run(
+      [&](graph& g) {
+        const auto x = in(g, {dtype::f32, {2}}, "x"), y = in(g, {dtype::f32, {2}}, "y");
+        const auto z = mul(after(x, {exp(y), neg(y)}), y);
+        const auto d = gradients(g, reduce_sum(z), std::array{x, y});
+        return std::vector{z, d[0], d[1]};
+      },
+      {{{"x", row({1, 2})}, {"y", row({3, 4})}}, {{"x", row({5, 6})}, {"y", row({7, 8})}}});
+  graph g(s->ops());
+  const auto x = input(g, real, "x"), y = input(g, real, "y");
+  const auto p = compile_steps(g, std::array{after(x, {exp(y)})}, {});
+  BOOST_TEST_REQUIRE(bool(p));
+  BOOST_TEST(p->actors.size() == 5U);  // two feeds, exp, after, the fetch
+}
+
 // --- what goes wrong
 
 BOOST_FIXTURE_TEST_CASE(a_loop_that_never_ends_is_cancelled_at_the_deadline_and_the_next_step_works, fixture) {
