@@ -155,7 +155,7 @@ class op_logic final : public port_logic {
     }
     release_buffers(t);
     update_queue();
-    count_firing();
+    count_firing(t.step);
   }
 
   result<void> run(const tag& t) {

@@ -33,6 +33,7 @@ class feed_logic final : public port_logic {
   }
 
   void advance() override {
+    waited_ = record_.word();
     for (;;) {
       record_.set_queued(pending_.size());
       record_.ports.front()->queued.store(pending_.size(), std::memory_order_relaxed);
@@ -42,7 +43,7 @@ class feed_logic final : public port_logic {
         if (!ports_.acquire(i)) return record_.enter(actor_state::waiting_for_credit, 1 + i);
       auto i = pending_.pop();
       emit(0, tag{.step = fired_}, std::move(i.value));
-      count_firing();
+      count_firing(fired_);
       if (part_->program) tell(self_.context(), part_->program, feed_ready{actor_});
     }
   }
@@ -76,6 +77,7 @@ class fetch_logic final : public port_logic {
 
   void advance() override {
     auto& program_port = *record_.ports.back();
+    waited_ = record_.word();
     for (;;) {
       program_port.credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
       if (is_done()) return;
@@ -126,6 +128,7 @@ class fetch_logic final : public port_logic {
       out.values.push_back(std::move(it.value));
       give_back(i);
     }
+    const auto step = out.t.step;
     turn_ = (port + 1) % n;
     missing_ = 0;
     if (credits_ > 0) --credits_;
@@ -134,7 +137,7 @@ class fetch_logic final : public port_logic {
     record_.count_out(bytes);
     if (part_->program) tell(self_.context(), part_->program, std::move(out));
     update_queue();
-    count_firing();
+    count_firing(step, self_plan().fires_on_any ? port : trace_event::everywhere);
   }
 
   std::vector<std::uint64_t> taken_;  // items, by port

@@ -53,6 +53,7 @@ class send_logic final : public port_logic {
 
   void advance() override {
     auto& in = ports_.in[0];
+    waited_ = record_.word();
     while (!in.queue.is_empty() && (credits_ > 0 || is_receiver_lost_)) {
       auto i = in.queue.pop();
       if (!is_receiver_lost_) {
@@ -64,7 +65,7 @@ class send_logic final : public port_logic {
         owes_ = true;
       else
         give_back(0);
-      count_firing();
+      count_firing(i.t.step);
     }
     update_queue();
     record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
@@ -98,6 +99,7 @@ class receive_logic final : public port_logic {
 
   void advance() override {
     if (owes_ && takes_back()) acknowledge();
+    waited_ = record_.word();
     while (!is_done() && !must_wait()) {
       auto i = ports_.in[0].queue.pop();
       emit(0, i.t, std::move(i.value));
@@ -106,7 +108,7 @@ class receive_logic final : public port_logic {
       else
         owes_ = true;
       update_queue();
-      count_firing();
+      count_firing(i.t.step);
     }
     // What had arrived of a dead sender is still passed on.
     if (ports_.in[0].is_lost && ports_.in[0].queue.is_empty()) report_done();
