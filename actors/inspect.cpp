@@ -1,17 +1,14 @@
 #include "actors/inspect.hpp"
 
+#include "actors/guest.hpp"
 #include "actors/io_loop.hpp"
 #include "actors/local_discovery.hpp"
-#include "actors/tcp_transport.hpp"
 #include "runtime/address.hpp"
-#include "runtime/handshake.hpp"
 
 #include <fmt/format.h>
-#include <openssl/rand.h>
-#include <unistd.h>
 
 #include <map>
-#include <set>
+#include <optional>
 
 namespace troupe {
 
@@ -25,67 +22,32 @@ std::string words_of(ask_part parts) {
   return words;
 }
 
-void random_bytes(std::span<std::byte> out) {
-  const bool ok = RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
-  expects(ok, "the system gives random bytes");
-}
-
 // One question to one address.
-class question final : public channel_handler {
+class question {
  public:
   enum class status : std::uint8_t { open, answered, failed };
 
-  question(tcp_transport& net, handshake_options options, std::string request) : net_(net), options_(std::move(options)), request_(std::move(request)) {}
-
-  void ask(const address& at, std::int64_t timeout_ns) {
-    net_.connect(at, timeout_ns, [this](result<std::unique_ptr<channel>> c) {
-      if (!c) return fail(c.error());
-      connection_ = std::move(*c);
-      random_bytes(options_.nonce);
-      shake_.emplace(options_, net_.now_ns());
-      connection_->start(*this);
-      advance();
-    });
+  question(tcp_transport& net, const handshake_options& options, std::string request) : connection_(net, options), request_(std::move(request)) {
+    connection_.on_ready = [this] { connection_.send(query{1, request_}); };
+    connection_.on_message = [this](const control_message& m) {
+      if (const auto* a = std::get_if<troupe::answer>(&m)) on_answer(*a);
+    };
+    connection_.on_failed = [this](const error& e) { fail(e); };
   }
 
-  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
-
-  void on_frame(const received_frame& f) override {
-    if (!is_asked_) {
-      shake_->on_frame(f.kind, f.header);
-      return advance();
-    }
-    if (f.kind != frame_kind::control || f.header.empty()) return;
-    auto m = decode_control(f.header);
-    auto* a = m ? std::get_if<answer>(&*m) : nullptr;
-    if (a == nullptr) return;
-    auto parsed = parse_node_answer(a->json);
-    if (!parsed) return fail(parsed.error());
-    answer_ = std::move(*parsed);
-    status_ = status::answered;
-    connection_->close();
-  }
-
-  void on_closed(const error& why, frame_fault fault) override {
-    if (!is_asked_ && shake_) {
-      shake_->on_closed(why, fault);
-      return advance();
-    }
-    fail(why);
-  }
+  void ask(const address& at, std::int64_t timeout_ns) { connection_.connect(at, timeout_ns); }
 
   status state() const noexcept { return status_; }
   const node_answer& reply() const noexcept { return answer_; }
   const error& reason() const noexcept { return *error_; }
 
  private:
-  void advance() {
-    for (auto& f : shake_->take_outgoing()) connection_->send({f.kind, 0, 0, std::move(f.header), {}, 0, 0});
-    if (shake_->is_proven()) connection_->trust_peer();
-    if (shake_->state() == handshake::status::refused) return fail(shake_->reason());
-    if (shake_->state() != handshake::status::established || is_asked_) return;
-    is_asked_ = true;
-    connection_->send({frame_kind::control, 1, 0, encode(control_message(query{1, request_})), {}, 0, 0});
+  void on_answer(const troupe::answer& a) {
+    auto parsed = parse_node_answer(a.json);
+    if (!parsed) return fail(parsed.error());
+    answer_ = std::move(*parsed);
+    status_ = status::answered;
+    connection_.close();
   }
 
   void fail(const error& e) {
@@ -94,12 +56,8 @@ class question final : public channel_handler {
     error_ = e;
   }
 
-  tcp_transport& net_;
-  handshake_options options_;
+  guest_connection connection_;
   std::string request_;
-  std::unique_ptr<channel> connection_;
-  std::optional<handshake> shake_;
-  bool is_asked_ = false;
   status status_ = status::open;
   node_answer answer_;
   std::optional<error> error_;
@@ -122,14 +80,7 @@ class asker {
 
  private:
   result<void> begin(local_discovery& here) {
-    shake_.cluster = options_.cluster;
-    shake_.token = here.token();
-    std::uint64_t id = 0;
-    random_bytes(std::as_writable_bytes(std::span(&id, 1)));
-    shake_.self.id = node_id{id | 1};
-    shake_.self.kind = member_kind::tool;
-    shake_.self.name = "tool";
-    shake_.self.pid = static_cast<std::uint32_t>(::getpid());
+    shake_ = guest_options(options_.cluster, here.token());
     for (const auto& j : options_.join)
       if (auto asked = ask(j, j); !asked) return asked;
     if (!options_.join.empty()) return {};

@@ -71,7 +71,10 @@ int io_loop::poll(int timeout_ms) {
   sleeps_.store(true, std::memory_order_seq_cst);
   const int wait = woken_.load(std::memory_order_seq_cst) || !deferred_.empty() ? 0 : wait_ms(timeout_ms);
   std::array<epoll_event, events_per_poll> events;
+  const bool is_told = wait != 0 && on_sleep_;
+  if (is_told) on_sleep_(true);
   const int found = epoll_wait(epoll_, events.data(), events_per_poll, wait);
+  if (is_told) on_sleep_(false);
   sleeps_.store(false, std::memory_order_seq_cst);
   woken_.exchange(false, std::memory_order_seq_cst);
 

@@ -40,6 +40,9 @@ class io_loop {
   // From any thread. Costs an atomic operation while poll() does not sleep, else one write to an eventfd.
   void wake() noexcept;
 
+  // Is told before the thread goes to sleep in poll() (true) and when it has woken up (false).
+  void on_sleep(std::function<void(bool)> fn) { on_sleep_ = std::move(fn); }
+
   std::int64_t now_ns() const noexcept;
   timer_id after(std::int64_t delay_ns, std::function<void()> fn);
   void cancel(timer_id id);
@@ -73,6 +76,7 @@ class io_loop {
   std::unordered_map<std::uint64_t, std::int64_t> deadlines_;
   std::uint64_t timer_last_ = 0;
   std::vector<std::function<void()>> deferred_;
+  std::function<void(bool)> on_sleep_;
 };
 
 }  // namespace troupe

@@ -12,7 +12,7 @@
 namespace troupe {
 
 link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
-                     std::shared_ptr<actor_record> record, const planted_bugs* bugs)
+                     std::shared_ptr<actor_record> record, const planted_bugs* bugs, std::shared_ptr<trace_lane> timeline)
     : net_(net),
       system_(sys),
       worker_(worker),
@@ -20,6 +20,7 @@ link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit
       hooks_(std::move(hooks)),
       record_(std::move(record)),
       session_(self, peer_.id, {}, bugs),
+      trace_(std::move(timeline)),
       bugs_(bugs),
       is_alive_(std::make_shared<bool>(true)) {
   for (std::size_t i = 0; i < lane_count; ++i) {
@@ -65,7 +66,19 @@ void link_core::send(send_tensor m) {
     // On a closed link nobody waits for it any more.
     (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, part);
   });
+  if (trace_ != nullptr && trace_->is_on()) trace_sent(at->second, m);
   schedule_flush();
+}
+
+void link_core::trace_sent(const bound_job& job, const send_tensor& m) {
+  const auto sender = job.job_plan->edges[m.edge].from.actor;
+  const auto last = session_.acknowledged_frames(lane::data) + session_.unacknowledged_frames(lane::data);
+  traced_.push_back({last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), m.t.step, m.value.size_bytes()});
+}
+
+void link_core::trace_acknowledged() {
+  for (; !traced_.empty() && traced_.front().sequence <= session_.acknowledged_frames(lane::data); traced_.pop_front())
+    trace_->transfer(traced_.front().begin_ns, traced_.front().subject, traced_.front().step, traced_.front().bytes);
 }
 
 void link_core::give_back(const return_credit& m) {
@@ -79,6 +92,8 @@ void link_core::give_back(const return_credit& m) {
 void link_core::bind(bind_job m) {
   bound_job b;
   b.epoch = m.epoch;
+  b.part = m.part;
+  b.job_plan = m.job_plan;
   const auto& p = *m.job_plan;
   for (std::uint32_t e = 0; e < p.edges.size(); ++e) {
     const auto& edge = p.edges[e];
@@ -139,6 +154,7 @@ void link_core::close() {
     }
   chunk_ = {};  // its edge goes
   jobs_.clear();
+  traced_.clear();
 }
 
 // --- what arrives ----------------------------------------------------------------------------------------------------------------
@@ -165,6 +181,7 @@ void link_core::lane_io::on_frame(const received_frame& frame) {
   link.hooks_.heard(link.peer_.id);
   if (!*alive) return;
   if (auto acked = link.session_.acknowledged(which, frame.ack); !acked) return link.hooks_.broken(link.peer_.id, acked.error());
+  if (!link.traced_.empty()) link.trace_acknowledged();
   const auto bytes = prelude_bytes + frame.header.size() + frame.payload_length;
   switch (link.session_.arrived(which, frame.sequence, bytes, link.net_.now_ns())) {
     case link_session::arrival::drop:

@@ -32,8 +32,10 @@
 #include "runtime/actor_record.hpp"
 #include "runtime/link_session.hpp"
 #include "runtime/supervision_tree.hpp"
+#include "runtime/trace_ring.hpp"
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -59,7 +61,7 @@ class link_core {
   static constexpr std::int64_t stall_ns = 10'000'000'000;
 
   link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
-            std::shared_ptr<actor_record> record, const planted_bugs* bugs = nullptr);
+            std::shared_ptr<actor_record> record, const planted_bugs* bugs = nullptr, std::shared_ptr<trace_lane> timeline = nullptr);
   ~link_core();
   link_core(const link_core&) = delete;
   link_core& operator=(const link_core&) = delete;
@@ -102,8 +104,16 @@ class link_core {
   };
   struct bound_job {
     std::uint32_t epoch = 0;
+    std::uint32_t part = 0;
+    std::shared_ptr<const plan> job_plan;
     std::map<std::uint32_t, incoming_edge> incoming;
     std::map<std::uint32_t, port_actor> senders;  // send actors, by edge
+  };
+  // A tensor on its way, for the timeline that is being recorded.
+  struct traced_transfer {
+    std::uint64_t sequence = 0;  // of its last frame
+    std::int64_t begin_ns = 0;
+    std::uint64_t subject = 0, step = 0, bytes = 0;
   };
   struct current_chunk {
     incoming_edge* edge = nullptr;  // null: discard
@@ -121,6 +131,8 @@ class link_core {
   void flush();
   void send_ack(lane l);
   void pump(lane l);
+  void trace_sent(const bound_job& job, const send_tensor& m);
+  void trace_acknowledged();
   void on_lane_closed(lane l);
   bool is_stalled(lane l, std::int64_t now);
 
@@ -135,6 +147,8 @@ class link_core {
   std::map<job_id, bound_job> jobs_;
   current_chunk chunk_;
   bool is_flush_due_ = false;
+  std::deque<traced_transfer> traced_;
+  std::shared_ptr<trace_lane> trace_;  // of this worker; null: nobody records
   const planted_bugs* bugs_;  // tests only
   std::uint32_t credits_seen_ = 0;
   std::shared_ptr<bool> is_alive_;  // for the flush that may come after our end

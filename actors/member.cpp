@@ -346,7 +346,7 @@ member_core::link_entry& member_core::link_to(const member_info& peer, std::uint
   };
   hooks.no_memory = [this](job_id job, std::string text) { tell(worker_, node_, part_event{job, 0, part_event_kind::failed, std::move(text), "receive", 0, {}}); };
   hooks.broken = [this](node_id id, const error& e) { give_up_link(id, e.message()); };
-  auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs);
+  auto core = std::make_shared<link_core>(*env_.net, *system_, worker_, membership_->self().id, peer, std::move(hooks), std::move(record), env_.bugs, env_.lane);
   auto actor = spawn_link(*system_, worker_, core);
   on_failure(actor, [member = actor_, id = peer.id, number](const std::string& text) {
     if (const auto to = caf::actor_cast<caf::actor>(member)) tell(nullptr, to, link_failed{id, number, text});
@@ -437,6 +437,7 @@ void member_core::on_control(node_id from, control_message body) {
   auto at = links_.find(from);
   if (at == links_.end()) return;
   if (auto* q = std::get_if<query>(&body)) return tell(worker_, node_, ask{q->id, q->request, at->second.actor});
+  if (auto* q = std::get_if<trace_query>(&body)) return tell(worker_, node_, ask_trace{std::move(*q), at->second.actor});
   // A tool asks; it runs no jobs.
   if (!at->second.is_tool && body.index() >= control_message(place_part{}).index()) tell(worker_, node_, peer_message{from, std::move(body)});
 }

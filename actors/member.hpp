@@ -8,7 +8,7 @@
 //   link_failed    a link    give it up; a new one may come after its back-off         -
 //   end_actor      itself    end                                                       -
 //
-// To the node: member_up, member_down, view_changed, peer_message, ask (from tools), member_event, rejoined.
+// To the node: member_up, member_down, view_changed, peer_message, ask and ask_trace (from tools), member_event, rejoined.
 //
 // member_core does the work, driven by the transport's callbacks and one timer, all on the I/O worker: no computation delays it.
 // What it decides is decided by runtime/membership.hpp, runtime/handshake.hpp and runtime/link_session.hpp.
@@ -84,6 +84,7 @@ struct member_environment {
   // A seed will not have us for a reason that does not pass, and we know nobody else. On the I/O worker.
   std::function<void(const error&)> on_denied;
   const planted_bugs* bugs = nullptr;  // tests only
+  std::shared_ptr<trace_lane> lane;    // of the I/O worker; null: its transfers are in no timeline
 };
 
 class member_core {

@@ -20,6 +20,7 @@
 //   stop_own_job  program            pass on to that job                                     -
 //   job_over      job                forget it (stays listed for a minute)                   -
 //   ask           link, program      collect a node_answer                                   answered
+//   ask_trace     link               record a timeline, or give a page of it                 send_control with a trace_page
 //   member_event  member, job        remember it among the events                            -
 //   rejoined      member             we were fenced: stop all parts and jobs, be who we are  jobs_changed
 //   set_member    process            whom to tell how many parts run here                    -
@@ -44,6 +45,7 @@
 #include "runtime/resume.hpp"
 #include "runtime/snapshot.hpp"
 #include "runtime/supervision_tree.hpp"
+#include "runtime/trace_recorder.hpp"
 
 #include <caf/event_based_actor.hpp>
 
@@ -85,6 +87,7 @@ struct bind_job {                               // node -> link: whom the edges 
   std::shared_ptr<const plan> job_plan;
   std::shared_ptr<const part_handles> handles;
   caf::actor node;  // is told job_bound
+  std::uint32_t part = 0;  // its number in this process
 };
 struct job_bound { job_id job{}; };
 struct unbind_job { job_id job{}; };
@@ -140,6 +143,7 @@ struct run_job {
 struct job_over { job_id job{}; };
 struct ask { std::uint64_t id = 0; std::string request; caf::actor to; };
 struct answered { std::uint64_t id = 0; std::string json; };
+struct ask_trace { trace_query query; caf::actor to; };
 struct get_view { caf::actor to; };         // program: answer view_changed
 struct stop_own_job {                        // program: end the job it started
   caf::actor program;
@@ -167,6 +171,8 @@ struct node_environment {
   host_device* device = nullptr;
   std::uint64_t memory_bytes = 0;                 // for all parts together; 0: no limit
   std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
+  std::vector<std::shared_ptr<stream_meter>> meters;  // by stream; none: the node makes them
+  std::vector<trace_source> lanes;                // of timelines: of the workers that are no streams
   caf::execution_unit* service = nullptr;
   caf::actor supervisor;                          // of the process: is told that time passes; null: none
   caf::actor archive;                             // null: this node neither writes nor reads checkpoints
@@ -221,6 +227,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::answered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask_trace)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::get_view)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_own_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_member)

@@ -36,6 +36,7 @@ struct node_actor_state : part_services {
   std::map<job_id, caf::actor> program_of;
   std::string denied;
   std::vector<std::shared_ptr<stream_meter>> stream_meters;
+  std::optional<trace_recorder> recorder;
   std::uint64_t stray_messages = 0;  // NO-4
   caf::actor member;
   bool is_draining = false;          // for good
@@ -49,11 +50,17 @@ struct node_actor_state : part_services {
     self = s;
     view.env = std::move(e);
     view.record = std::make_shared<actor_record>(actor_kind::node, "node", "", *view.env.clock);
+    stream_meters = view.env.meters;
+    std::vector<trace_source> sources;
     for (std::size_t i = 0; i < view.env.streams.size(); ++i) {
-      stream_meters.push_back(std::make_shared<stream_meter>());
+      if (stream_meters.size() == i) stream_meters.push_back(std::make_shared<stream_meter>(view.env.now_ns));
       view.stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, fmt::format("cpu:{}", i), "", *view.env.clock));
+      const auto& m = stream_meters[i];
+      sources.push_back({view.stream_records.back()->name, true, {m, &m->lane}, {m, &m->current}});
     }
+    sources.insert(sources.end(), view.env.lanes.begin(), view.env.lanes.end());
     parts.emplace(*this, self->system());
+    recorder.emplace(std::move(sources), [this](std::uint64_t subject) { return describe_subject(*parts, subject); });
   }
 
   // --- part_services -------------------------------------------------------------------------------------------------------------
@@ -227,6 +234,7 @@ struct node_actor_state : part_services {
   void tick() {
     if (end_when_drained && view.env.now_ns() - end_asked_ns > move_max_ns) end(*std::exchange(end_when_drained, std::nullopt));
     if (view.env.supervisor) tell(self->context(), view.env.supervisor, supervision_tick{});
+    recorder->tick(view.env.now_ns());
     sample();
     parts->place_waiting();
     for (auto& [id, job] : view.jobs)
@@ -364,6 +372,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
         all.said = std::move(said);
         tell(s.self->context(), m.to, answered{m.id, to_json(all)});
       },
+      [&s](const ask_trace& m) { tell(s.self->context(), m.to, send_control{s.recorder->answer(m.query, s.view.env.now_ns())}); },
       [&s](const get_view& m) { tell(s.self->context(), m.to, s.tell_view()); },
       [&s](const stop_own_job& m) {
         for (const auto& [job, program] : s.program_of)

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 namespace troupe {
@@ -153,7 +154,39 @@ struct answerer {
   }
 };
 
+std::string type_of(const planned_actor& a) {
+  if (a.kind != actor_kind::op) return std::string(to_string(a.kind));
+  std::string types;
+  for (const auto& op : a.ops) types += (types.empty() ? "" : "+") + op.type;
+  return types;
+}
+
 }  // namespace
+
+std::optional<trace_subject> describe_subject(const part_table& parts, std::uint64_t subject) {
+  const auto at = std::ranges::find_if(parts.all(), [&](const auto& p) { return p.second.context->part == subject >> 32; });
+  const auto index = (subject & 0xffffffff) - 1;
+  if (at == parts.all().end() || index >= at->second.context->job_plan->actors.size()) return std::nullopt;
+  const auto& context = *at->second.context;
+  const auto& plan = *context.job_plan;
+  const auto& from = plan.actors[index];
+  trace_subject s;
+  s.part = {context.part, context.job, context.epoch, plan.name, plan.tasks[from.task].name};
+  auto& a = s.actor;
+  a.part = context.part;
+  a.kind = from.kind;
+  a.name = from.name;
+  a.type = type_of(from);
+  a.inputs = from.inputs;
+  for (std::uint32_t port = 0; port < from.outputs.size(); ++port)
+    for (const auto e : from.outputs[port]) {
+      a.outputs.push_back(e);
+      a.ports.push_back(port);
+    }
+  if (from.kind == actor_kind::send && !a.outputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.outputs[0]].to.actor].task].node;
+  if (from.kind == actor_kind::receive && !a.inputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.inputs[0]].from.actor].task].node;
+  return s;
+}
 
 node_answer answer(const node_view& view, const part_table& parts, const std::string& request) {
   return answerer{view, parts}.answer(request);

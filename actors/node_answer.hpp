@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,9 @@ struct node_view {
   std::uint64_t samples = 0;  // ticks so far
   std::deque<std::pair<std::uint64_t, std::string>> events;
 };
+
+// Who a subject of the timeline is: part << 32 | actor + 1.
+std::optional<trace_subject> describe_subject(const part_table& parts, std::uint64_t subject);
 
 // `request` names what is wanted beside the nodes: "actors", "jobs", "events".
 node_answer answer(const node_view& view, const part_table& parts, const std::string& request);

@@ -284,7 +284,7 @@ void part_table::give_handles(job_id job, part_entry& part, const std::shared_pt
     auto at = node_.peers().find(part.nodes[task]);
     if (at == node_.peers().end() || !at->second.link) continue;
     ++part.unbound;
-    tell(node_.context(), at->second.link, bind_job{job, part.epoch, part.context->job_plan, handles, node_.handle()});
+    tell(node_.context(), at->second.link, bind_job{job, part.epoch, part.context->job_plan, handles, node_.handle(), part.context->part});
   }
   if (auto actor = node_.job_actor(job)) tell(node_.context(), actor, local_part{part.epoch, handles});
   if (part.unbound == 0) node_.send(part.coordinator, part_placed{job, part.epoch, ""});

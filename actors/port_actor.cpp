@@ -111,6 +111,7 @@ void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
     }
   wire_more(all);
   if (auto opened = open(); !opened) return fail(opened.error());
+  trace(trace_kind::open, fired_);
   if (!has_failed_) tell(self_.context(), part_->supervisor, actor_ready{actor_});
 }
 
@@ -177,7 +178,8 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
   pool_.send(self_.context(), o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
 }
 
-void port_logic::count_firing(const tag& t) {
+void port_logic::count_firing(const tag& t, std::uint32_t where) {
+  trace(trace_kind::firing, t.step, where);
   if (plan_.loop_level != 0 && (t.dead == 0 || t.dead > plan_.loop_level)) return;  // LO-4
   ++fired_;
   record_.count_step();
@@ -201,9 +203,13 @@ void port_logic::update_queue() {
   record_.set_queued(queued);
 }
 
+void port_logic::write_trace_slice(trace_kind kind, std::uint64_t step, std::uint32_t where) {
+  meter_.lane.slice(kind, subject(), step, where, std::exchange(waited_, 0));
+}
+
 port_logic::busy_mark::busy_mark(port_logic& l) : meter_(l.meter_) {
-  meter_.current.store(std::uint64_t{l.part_->part} << 32 | (l.actor_ + 1), std::memory_order_relaxed);
-  l.record_.enter(actor_state::running);
+  meter_.current.store(l.subject(), std::memory_order_relaxed);
+  l.waited_ = l.record_.enter_running();
 }
 
 port_logic::busy_mark::~busy_mark() { meter_.current.store(0, std::memory_order_relaxed); }

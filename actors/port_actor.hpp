@@ -32,6 +32,7 @@
 #include "runtime/ports.hpp"
 #include "runtime/shared_buffer.hpp"
 #include "runtime/supervision_tree.hpp"
+#include "runtime/trace_ring.hpp"
 
 #include <deque>
 #include <functional>
@@ -47,9 +48,11 @@ struct buffer_use {
   std::uint32_t port = 0, buffer = 0, use = 0;
 };
 
-// Which actor of which part runs on a stream just now: written by the stream's thread, sampled by the node.
-struct stream_meter {
+// What can be seen of a stream: which actor of which part runs just now, and what ran when. Written by the stream's thread, read by the node.
+struct alignas(64) stream_meter {
+  explicit stream_meter(std::function<std::int64_t()> now_ns) : lane(std::move(now_ns), trace_lane::stream_events) {}
   std::atomic<std::uint64_t> current{0};  // part << 32 | actor + 1; 0: none
+  trace_lane lane;
 };
 
 // The ledger of a shard, by worker, as its actor writes it and a part's last report reads it.
@@ -152,11 +155,18 @@ class port_logic {
   // Sends a value to every consumer of output port `output`, each of which has a credit in our hand.
   void emit(std::uint32_t output, const tag& t, tensor value);
   void emit_to(std::uint32_t outlet_index, const tag& t, tensor value);
-  // A firing is complete, that of tag `t`; in a loop it may be one of many of its step. Reports actor_done after the last step.
-  void count_firing(const tag& t);
+  // A firing is complete, that of tag `t`, and of one input port or (everywhere) all; in a loop it may be one of many of its step. Reports actor_done
+  // after the last step.
+  void count_firing(const tag& t, std::uint32_t where = trace_event::everywhere);
   void report_done();
   // Goes on with advance() after the messages that wait.
   void come_back();
+  // Notes a slice of the timeline, up to now, if one is recorded.
+  void trace(trace_kind kind, std::uint64_t step, std::uint32_t where = trace_event::everywhere) {
+    if (meter_.lane.is_on()) [[unlikely]]
+      write_trace_slice(kind, step, where);
+  }
+  std::uint64_t subject() const noexcept { return std::uint64_t{part_->part} << 32 | (actor_ + 1); }
   // Marks the stream as busy with this actor while it lives.
   class busy_mark {
    public:
@@ -184,9 +194,11 @@ class port_logic {
   bool has_failed_ = false;
   bool is_reported_done_ = false;
   bool is_coming_back_ = false;
+  std::uint32_t waited_ = 0;  // for what, before the next firing (actor_record::word); beside what a firing writes anyway
 
  private:
   virtual void wire_more(const std::shared_ptr<const part_handles>&) {}
+  void write_trace_slice(trace_kind kind, std::uint64_t step, std::uint32_t where);
 };
 
 std::unique_ptr<port_logic> make_op_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);

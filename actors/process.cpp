@@ -77,12 +77,13 @@ class loop_events final : public event_source {
  public:
   explicit loop_events(io_loop& loop) : loop_(loop) {}
   // What breaks in a callback of the transport leaves the member or a link half done, and no actor's handler is there to end.
-  void poll(int timeout_ms) override {
+  bool poll(int timeout_ms) override {
     try {
-      loop_.poll(timeout_ms);
+      return loop_.poll(timeout_ms) > 0;
     } catch (const std::exception& e) {
       give_up(fmt::format("network: {}", e.what()));
     }
+    return true;
   }
   void wake() override { loop_.wake(); }
 
@@ -174,6 +175,9 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
     env.token = p->discovery->token();
     env.places = p->discovery.get();
   }
+  auto lane_of_io = std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
+  env.lane = lane_of_io;
+  p->loop.on_sleep([lane_of_io](bool sleeps) { sleeps ? lane_of_io->falls_asleep() : lane_of_io->wakes(); });
   p->member = std::make_shared<member_core>(std::move(env));
   if (!options.cluster.empty())
     if (auto listening = p->member->listen(*at); !listening) return listening.error();
@@ -181,10 +185,19 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   p->config.streams = p->streams;
   p->config.io = &p->events;
   p->config.on_stream_thread = [](std::uint32_t) { set_up_kernel_thread(); };
+  node_environment node;
+  for (std::uint32_t i = 0; i < p->streams; ++i) {
+    node.meters.push_back(std::make_shared<stream_meter>(monotonic_ns));
+    p->config.lanes.emplace_back(node.meters.back(), &node.meters.back()->lane);
+  }
+  for (const char* name : {"service", "disk", "network"}) {
+    auto lane = std::string_view(name) == "network" ? lane_of_io : std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
+    node.lanes.push_back({name, false, lane});
+    p->config.lanes.push_back(std::move(lane));
+  }
   p->config.pinned();
   p->system = std::make_unique<caf::actor_system>(p->config);
   auto& workers = static_cast<pinned_scheduler&>(p->system->scheduler());
-  node_environment node;
   node.self = p->member->self();
   node.cluster = options.cluster;
   node.clock = p->clock;

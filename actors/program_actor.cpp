@@ -33,6 +33,7 @@ class feed_logic final : public port_logic {
   }
 
   void advance() override {
+    waited_ = record_.word();
     for (;;) {
       record_.set_queued(pending_.size());
       record_.ports.front()->queued.store(pending_.size(), std::memory_order_relaxed);
@@ -77,6 +78,7 @@ class fetch_logic final : public port_logic {
 
   void advance() override {
     auto& program_port = *record_.ports.back();
+    waited_ = record_.word();
     for (;;) {
       program_port.credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
       if (is_done()) return;
@@ -137,7 +139,7 @@ class fetch_logic final : public port_logic {
     const auto out_tag = out.t;
     if (part_->program) tell(self_.context(), part_->program, std::move(out));
     update_queue();
-    count_firing(out_tag);
+    count_firing(out_tag, self_plan().fires_on_any ? port : trace_event::everywhere);
   }
 
   std::vector<std::uint64_t> taken_;  // items, by port

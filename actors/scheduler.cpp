@@ -43,9 +43,15 @@ scheduler_config& scheduler_config::seeded() {
 
 class pinned_scheduler::worker final : public caf::execution_unit {
  public:
-  // `naps`: see nap().
-  worker(pinned_scheduler& parent, event_source* events, std::function<void()> on_start, bool naps = false)
-      : execution_unit(&parent.system()), parent_(parent), events_(events), on_start_(std::move(on_start)), naps_(naps) {}
+  // `naps`: see nap(). `lane`, which may be null: of timelines; `has_turns`: actors that run here record nothing by themselves.
+  worker(pinned_scheduler& parent, event_source* events, std::function<void()> on_start, std::shared_ptr<trace_lane> lane, bool has_turns, bool naps = false)
+      : execution_unit(&parent.system()),
+        parent_(parent),
+        events_(events),
+        on_start_(std::move(on_start)),
+        lane_(std::move(lane)),
+        turns_(has_turns ? lane_.get() : nullptr),
+        naps_(naps) {}
 
   ~worker() override {
     if (thread_.joinable()) stop_and_join();  // another one could not be started
@@ -56,7 +62,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
       self_.store(std::this_thread::get_id(), std::memory_order_relaxed);
       system().thread_started();
       if (on_start_) on_start_();
-      run();
+      turns_ != nullptr ? run<true>() : run<false>();
       system().thread_terminates();
     });
   }
@@ -99,6 +105,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
       condition_.notify_one();
   }
 
+  template <bool has_turns>  // so that a stream, which has none, does not look for each message
   void run() {
     for (;;) {
       if (has_inbox_.load(std::memory_order_acquire) && !take_inbox()) return;
@@ -110,11 +117,18 @@ class pinned_scheduler::worker final : public caf::execution_unit {
       for (auto n = events_ != nullptr ? local_.size() : std::size_t{64}; n > 0 && !local_.empty(); --n) {
         auto* job = local_.front();
         local_.pop_front();
-        resume(job);
+        if constexpr (has_turns)
+          resume_traced(job);
+        else
+          resume(job);
         if (events_ == nullptr && has_inbox_.load(std::memory_order_relaxed)) break;
       }
-      if (events_ != nullptr) events_->poll(0);
+      if (events_ != nullptr) poll(0);
     }
+  }
+
+  void poll(int timeout_ms) {
+    if (events_->poll(timeout_ms) && turns_ != nullptr) turns_->slice(trace_kind::turn, subject_of("network"));
   }
 
   // False: time to stop.
@@ -127,10 +141,13 @@ class pinned_scheduler::worker final : public caf::execution_unit {
   }
 
   void sleep() {
-    if (events_ != nullptr) {
-      events_->poll(-1);
-      return;
-    }
+    if (events_ != nullptr) return poll(-1);
+    if (lane_ != nullptr) lane_->falls_asleep();
+    wait_for_inbox();
+    if (lane_ != nullptr) lane_->wakes();
+  }
+
+  void wait_for_inbox() {
     std::unique_lock lock(mutex_);
     if (naps_ && is_woken_often() && nap(lock)) return;
     sleeping_ = true;
@@ -159,6 +176,12 @@ class pinned_scheduler::worker final : public caf::execution_unit {
     return false;
   }
 
+  void resume_traced(caf::resumable* job) {
+    const char* name = turns_->is_on() ? name_of(job) : nullptr;  // it may be gone afterwards
+    resume(job);
+    if (name != nullptr) turns_->slice(trace_kind::turn, subject_of(name));
+  }
+
   void resume(caf::resumable* job) {
     switch (job->resume(this, messages_per_resume)) {
       case caf::resumable::resume_later:
@@ -172,9 +195,17 @@ class pinned_scheduler::worker final : public caf::execution_unit {
     }
   }
 
+  // As its class says: a text that lives as long as the program.
+  static const char* name_of(caf::resumable* job) noexcept {
+    return job->subtype() == caf::resumable::scheduled_actor ? static_cast<caf::scheduled_actor*>(job)->name() : "CAF";
+  }
+  static std::uint64_t subject_of(const char* name) noexcept { return reinterpret_cast<std::uintptr_t>(name); }
+
   pinned_scheduler& parent_;
   event_source* events_;
   std::function<void()> on_start_;
+  const std::shared_ptr<trace_lane> lane_;
+  trace_lane* const turns_;
   const bool naps_;
   steady::time_point woken_{};
   std::uint32_t wakes_ = 0;  // in a row, each soon after the one before
@@ -219,13 +250,17 @@ caf::actor_clock& pinned_scheduler::clock() noexcept { return *clock_; }
 
 void pinned_scheduler::start() {
   const auto& cfg = static_cast<const scheduler_config&>(config());
-  for (std::uint32_t i = 0; i < cfg.streams; ++i)
-    workers_.push_back(std::make_unique<worker>(*this, nullptr, [f = cfg.on_stream_thread, i] {
+  expects(cfg.lanes.empty() || cfg.lanes.size() == cfg.streams + 3, "every worker has a lane, or none has");
+  const auto lane = [&] { return cfg.lanes.empty() ? nullptr : cfg.lanes[workers_.size()]; };
+  for (std::uint32_t i = 0; i < cfg.streams; ++i) {
+    auto on_start = [f = cfg.on_stream_thread, i] {
       if (f) f(i);
-    }));
-  workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, true));
-  workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr));
-  workers_.push_back(std::make_unique<worker>(*this, cfg.io, nullptr));
+    };
+    workers_.push_back(std::make_unique<worker>(*this, nullptr, std::move(on_start), lane(), false));
+  }
+  workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), true, true));
+  workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), true));
+  workers_.push_back(std::make_unique<worker>(*this, cfg.io, nullptr, lane(), true));
   for (auto& w : workers_) w->start();
   abstract_coordinator::start();
 }

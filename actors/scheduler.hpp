@@ -15,6 +15,8 @@
 // S-1  An actor is resumed only by its worker's thread.
 // S-2  A worker that sleeps has an empty inbox.
 
+#include "runtime/trace_ring.hpp"
+
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/behavior.hpp>
@@ -33,7 +35,8 @@ namespace troupe {
 class event_source {
  public:
   virtual ~event_source() = default;
-  virtual void poll(int timeout_ms) = 0;  // on the worker's thread; -1: until an event or wake()
+  // On the worker's thread; -1: until an event or wake(). False: there was nothing to do.
+  virtual bool poll(int timeout_ms) = 0;
   virtual void wake() = 0;                // from any thread
 };
 
@@ -41,6 +44,9 @@ struct scheduler_config : caf::actor_system_config {
   std::uint32_t streams = 1;
   event_source* io = nullptr;                  // of the I/O worker; must outlive the system
   std::function<void(std::uint32_t)> on_stream_thread;  // first thing that runs on each stream's thread
+  // Of timelines, by worker: streams, then service, disk, I/O. None: nothing is recorded. Those of streams have their sleep only from here,
+  // and the I/O worker's from its event source; what ops run is recorded by the ops.
+  std::vector<std::shared_ptr<trace_lane>> lanes;
 
   // Loads the pinned or the seeded scheduler.
   scheduler_config& pinned();

@@ -133,6 +133,7 @@ class shard_logic final : public port_logic {
     expects(m.value.spec() == spec_.spec, "what is handed over has its variable's shape");
     to = std::move(m.value);
     give_back(m.port);
+    trace(trace_kind::apply, m.t.step, m.port);
     if (!handed_.is_whole(slots_.size())) return;
     const bool is_sync = spec_.update == update_kind::sync;
     shard_origin origin{spec_.version, is_sync ? std::vector<std::uint64_t>(workers_, spec_.version) : spec_.handed};
@@ -223,6 +224,7 @@ class shard_logic final : public port_logic {
     update_queue();
     ++fired_;
     record_.count_step();
+    trace(trace_kind::apply, a.step, a.worker < 0 ? trace_event::everywhere : static_cast<std::uint32_t>(a.worker));
   }
 
   result<void> take_gradients(std::size_t first, std::size_t last) {
@@ -265,12 +267,16 @@ class shard_logic final : public port_logic {
     const auto port = static_cast<std::uint32_t>(spec_.readers.size() + (a.worker < 0 ? 0 : first));
     // A synchronous replica takes no rows.
     const bool is_sum = spec_.update == update_kind::sync && (gradients_.size() != 1 || spec_.pushes_rows);
-    if (!is_sum) return emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
+    if (!is_sum) {
+      emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
+      return trace(trace_kind::emit, a.step, port);
+    }
     auto sum = take_spare();
     sum_gradients(sum.data<float>(), gradients_, elements());
     gradients_.assign(1, std::as_const(sum).data<float>());
     emit(port, tag{.step = a.step}, sum);
     keep_spare(std::move(sum));
+    trace(trace_kind::emit, a.step, port);
   }
 
   // The next version, in its slot; in the place of the one before where nobody has that.
@@ -344,7 +350,10 @@ class shard_logic final : public port_logic {
     if (claim(a.reader)) granted(a.reader);
   }
 
-  void carry_out(const shard_send& a) { emit(a.reader, tag{.step = a.item}, kept_.slots[a.slot].values); }
+  void carry_out(const shard_send& a) {
+    emit(a.reader, tag{.step = a.item}, kept_.slots[a.slot].values);
+    trace(trace_kind::emit, a.item, a.reader);
+  }
 
   void carry_out(const shard_cut& a) {
     const bool is_off = part_->bugs != nullptr && part_->bugs->saves_other_slot;

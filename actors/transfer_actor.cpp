@@ -53,6 +53,7 @@ class send_logic final : public port_logic {
 
   void advance() override {
     auto& in = ports_.in[0];
+    waited_ = record_.word();
     while (!in.queue.is_empty() && (credits_ > 0 || is_receiver_lost_)) {
       auto i = in.queue.pop();
       if (!is_receiver_lost_) {
@@ -99,6 +100,7 @@ class receive_logic final : public port_logic {
 
   void advance() override {
     if (owes_ && takes_back()) acknowledge();
+    waited_ = record_.word();
     while (!is_done() && !must_wait()) {
       auto i = ports_.in[0].queue.pop();
       const auto t = i.t;

@@ -72,12 +72,23 @@ class actor_record {
     state_.store(word, std::memory_order_relaxed);
     since_.store(clock_.now(), std::memory_order_relaxed);
   }
+  // The word of the state before comes back.
+  std::uint32_t enter_running() noexcept {
+    const auto before = word();
+    enter(actor_state::running);
+    return before;
+  }
 
   // A wait for the memory that `reader`, an actor of the plan, is yet to be done with. Counts as one for a credit.
   void enter_buffer_wait(std::uint32_t reader) noexcept { enter(actor_state::waiting_for_credit, buffer_wait | reader); }
 
-  actor_state state() const noexcept { return static_cast<actor_state>(state_.load(std::memory_order_relaxed) >> 24); }
-  std::uint32_t waiting_port() const noexcept { return state_.load(std::memory_order_relaxed) & 0xffffff; }  // index into ports
+  // State << 24 | port: what a timeline keeps of a wait.
+  std::uint32_t word() const noexcept { return state_.load(std::memory_order_relaxed); }
+  actor_state state() const noexcept { return state_of(word()); }
+  std::uint32_t waiting_port() const noexcept { return port_of(word()); }  // index into ports
+  static actor_state state_of(std::uint32_t word) noexcept { return static_cast<actor_state>(word >> 24); }
+  static std::uint32_t port_of(std::uint32_t word) noexcept { return word & 0xffffff; }
+  static bool is_buffer_wait(std::uint32_t word) noexcept { return state_of(word) == actor_state::waiting_for_credit && (word & buffer_wait) != 0; }
   std::optional<std::uint32_t> waiting_reader() const noexcept {
     const auto port = waiting_port();
     return state() == actor_state::waiting_for_credit && (port & buffer_wait) != 0 ? std::optional(port & ~buffer_wait) : std::nullopt;

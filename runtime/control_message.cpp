@@ -1,5 +1,6 @@
 #include "runtime/control_message.hpp"
 
+#include "runtime/trace_codec.hpp"
 #include "schema/wire.capnp.h"
 
 #include <capnp/message.h>
@@ -220,6 +221,8 @@ struct writer {
     f.setStartTimeNs(m.founder_start_time_ns);
     f.setId(raw(m.founder));
   }
+  void operator()(const trace_query& m) { write_trace(to.initTraceQuery(), m); }
+  void operator()(const trace_page& m) { write_trace(to.initTracePage(), m); }
 };
 
 result<control_message> read_view(wire::Control::Reader from) {
@@ -293,6 +296,14 @@ result<control_message> read_control(wire::Control::Reader from) {
     case wire::Control::FENCED: {
       auto f = from.getFenced();
       return control_message(fenced{text_of(f.getReason()), f.getNodes(), f.getJobs(), f.getStartTimeNs(), node_id{f.getId()}});
+    }
+    case wire::Control::TRACE_QUERY: {
+      auto q = read_trace(from.getTraceQuery());
+      return q ? result<control_message>(std::move(*q)) : q.error();
+    }
+    case wire::Control::TRACE_PAGE: {
+      auto p = read_trace(from.getTracePage());
+      return p ? result<control_message>(std::move(*p)) : p.error();
     }
   }
   return error(error_code::usage, fmt::format("control message {} is unknown to this version", static_cast<int>(from.which())));

@@ -5,6 +5,7 @@
 // fit is an error that names the field. Encoding cannot fail.
 
 #include "runtime/kept_shard.hpp"
+#include "runtime/trace.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
 #include "schema/library_id.hpp"
@@ -143,7 +144,7 @@ struct fenced {
 
 using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
                                      part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved, leaving_node,
-                                     epoch_begun>;
+                                     epoch_begun, trace_query, trace_page>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);

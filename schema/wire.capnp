@@ -83,6 +83,66 @@ struct ShardReport {
 # What a node keeps of a variable when an epoch has ended: the versions that it has, and the steps of each worker in the newest.
 struct Kept { variable @0 :Text; versions @1 :List(UInt64); applied @2 :List(UInt64); }
 
+# --- a timeline (runtime/trace.hpp) ---
+#
+# A tool asks every node to record for a while, and fetches pages of what was recorded while it lasts. Each page says what time it is on the
+# node's monotonic clock, which all other times in it are of. A node forgets a recording that nobody has asked for in 5 s.
+
+struct TraceQuery {
+  id @0 :UInt64;            # stands in the answer
+  recording @1 :UInt64;     # chosen by the tool; 0: only the clock is asked for
+  durationNs @2 :Int64;     # begin, if it has not begun; 0: go on
+  ends @3 :Bool;            # the tool is done with it
+  owner @4 :Text;           # who records, for people
+}
+
+struct TracePage {
+  id @0 :UInt64;
+  recording @1 :UInt64;
+  error @2 :Text;           # empty: none
+  nowNs @3 :Int64;
+  beganNs @4 :Int64;
+  endedNs @5 :Int64;        # 0: it goes on
+  hasMore @6 :Bool;         # ask again at once
+  isLast @7 :Bool;
+  parts @8 :List(TracePart);
+  actors @9 :List(TraceActor);
+  lanes @10 :List(TraceLane);  # all, in one order
+}
+
+# Whom events speak of; each comes once.
+struct TracePart { part @0 :UInt32; job @1 :UInt64; epoch @2 :UInt32; jobName @3 :Text; task @4 :Text; }
+struct TraceActor {
+  number @0 :UInt32;        # in the recording, from 1
+  part @1 :UInt32;          # 0: of no plan
+  kind @2 :UInt8;           # as in the plan
+  name @3 :Text;
+  type @4 :Text;            # of its ops
+  peer @5 :UInt64;          # send and receive: the node of the other one
+  inputs @6 :List(UInt32);  # edge by input port
+  outputs @7 :List(UInt32); # edges of all output ports, in their order
+  ports @8 :List(UInt32);   # of each of those: the output port
+}
+
+struct TraceLane {
+  name @0 :Text;            # of a thread: "cpu:0", "service"
+  isStream @1 :Bool;
+  isAsleep @2 :Bool;        # when the recording ended
+  running @3 :UInt32;       # whose kernel ran then; 0: nobody's
+  lost @4 :UInt64;          # events that were written over before they were read
+  events @5 :List(TraceEvent);
+}
+struct TraceEvent {
+  beginNs @0 :Int64;
+  endNs @1 :Int64;
+  kind @2 :UInt8;           # runtime/trace_ring.hpp
+  actor @3 :UInt32;         # 0: nobody
+  step @4 :UInt64;
+  where @5 :UInt32;         # a port; 0xffffff: all
+  waited @6 :UInt32;        # for what, before: state << 24 | port
+  bytes @7 :UInt64;         # of a transfer
+}
+
 struct Control {
   union {
     heartbeat @0 :UInt64;               # ticks of the sender: "my I/O thread runs"
@@ -123,5 +183,7 @@ struct Control {
     begun :group { job @57 :UInt64; epoch @58 :UInt32; }
                                         # every variable of the epoch is where it belongs: copies of earlier ones may go
     leaving @56 :UInt64;                # job, to its coordinator: the sender wants to leave, its work is to go elsewhere first
+    traceQuery @60 :TraceQuery;         # a tool records a timeline
+    tracePage @61 :TracePage;           # answer
   }
 }

@@ -36,6 +36,10 @@ def expected():
     for batch in (128, 16, 1):
         for fuse in ("", ", --fuse off"):
             yield "training_step", f"batch {batch}{fuse}", "us", "hand-written loop"
+    for batch in (128, 16, 1):
+        yield "timeline", f"a training step, batch {batch}, recorded", "us", "not recorded"
+    for n in IN_FLIGHT[:2]:
+        yield "timeline", f"a hop, {n}, recorded", "ns", "not recorded"
     for what, unit, beside in ((", one while it trains", "steps/s", "the same without"), (", written", "GB/s", "write, fsync")):
         yield "checkpoint", "0.0013 GB of variables" + what, unit, beside
     for what in ("transport to transport", "link to link", "op to op"):

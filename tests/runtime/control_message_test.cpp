@@ -1,8 +1,11 @@
 #include "runtime/control_message.hpp"
 
+#include "runtime/frame.hpp"
+
 #include <boost/test/unit_test.hpp>
 
 #include <cstring>
+#include <limits>
 #include <random>
 
 using namespace troupe;
@@ -28,6 +31,20 @@ Message round_trip(const Message& m) {
   return std::get<Message>(*decoded);
 }
 
+trace_query sample_query() { return {7, 8, 1'000'000'000, true, "process 12 (troupe timeline)"}; }
+
+trace_page sample_page() {
+  trace_page p;
+  p.id = 7, p.recording = 8, p.error = "none";
+  p.now_ns = 1000, p.began_ns = 100, p.ended_ns = 900;
+  p.has_more = true, p.is_last = true;
+  p.parts = {{3, job_id{5}, 2, "mnist", "/job:worker/task:0"}};
+  p.actors = {{1, 3, actor_kind::send, "worker/0/x/send", "send", node_id{9}, {4}, {5, 6}, {0, 1}}, {2, 0, actor_kind::op, "link", "", {}, {}, {}, {}}};
+  p.lanes = {{"cpu:0", true, false, 1, 17, {{200, 300, trace_kind::firing, 1, 12, trace_event::everywhere, 0x2000001, 0}, {300, 400, trace_kind::transfer, 1, 12, trace_event::everywhere, 0, 4096}}},
+             {"service", false, true, trace_nobody, 0, {}}};
+  return p;
+}
+
 std::vector<control_message> samples() {
   member_info m;
   m.id = node_id{7};
@@ -40,7 +57,7 @@ std::vector<control_message> samples() {
           query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone", true},
           halt_part{job_id{1}, 2, "a node died"}, part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
           begin_cut{job_id{1}, 2, 3}, epoch_begun{job_id{1}, 2}, part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}},
-          leaving_node{job_id{1}}};
+          leaving_node{job_id{1}}, sample_query(), sample_page()};
 }
 
 }  // namespace
@@ -101,6 +118,54 @@ BOOST_AUTO_TEST_CASE(what_a_recovery_needs_comes_back_as_it_was) {
   BOOST_TEST(saved.variables == (std::vector<std::string>{"b", "w"}), boost::test_tools::per_element());
   BOOST_TEST(round_trip(begin_cut{job_id{5}, 3, 9}).mark == 9u);
   BOOST_TEST(round_trip(halt_part{job_id{5}, 3, "why"}).reason == "why");
+}
+
+BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {
+  BOOST_TEST((round_trip(sample_query()) == sample_query()));
+  BOOST_TEST((round_trip(sample_page()) == sample_page()));
+  const auto text = [](const auto& m) {
+    aligned_bytes bytes(encode(troupe::control_message(m)));
+    const auto decoded = decode_control(bytes.span());
+    return decoded ? std::string("no error") : decoded.error().text();
+  };
+  const auto broken = [&](auto&& spoil) {
+    auto p = sample_page();
+    spoil(p);
+    return text(p);
+  };
+  const auto has = [](const std::string& all, const char* part) { return all.find(part) != std::string::npos; };
+  auto q = sample_query();
+  q.owner.assign(trace_owner_bytes_max + 1, 'x');
+  BOOST_TEST(has(text(q), "beyond the limit of 128"));
+  q = sample_query();
+  q.duration_ns = -1;
+  BOOST_TEST(has(text(q), "negative"));
+  BOOST_TEST(has(broken([](auto& p) { p.now_ns = -1; }), "a time is beyond all limits"));
+  BOOST_TEST(has(broken([](auto& p) { p.began_ns = trace_time_max_ns + 1; }), "a time is beyond all limits"));
+  BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events[0].end_ns = std::numeric_limits<std::int64_t>::max(); }), "a time of an event"));
+  BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events.resize(trace_page_events_max + trace_lanes_max, p.lanes[0].events[0]), p.lanes.resize(2000, p.lanes[0]); }), "events are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.lanes.resize(trace_lanes_max + 1); }), "threads are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.actors.resize(trace_page_actors_max + 1); }), "actors are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.parts.resize(trace_page_actors_max + 1); }), "parts of jobs are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.actors[0].kind = static_cast<actor_kind>(99); }), "unknown kind 99"));
+  // Of a later version.
+  auto later = sample_page();
+  later.lanes[0].events[0].kind = static_cast<trace_kind>(99);
+  BOOST_TEST(round_trip(later).lanes[0].events.size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_page_that_is_full_fits_into_a_control_frame) {
+  auto p = sample_page();
+  p.lanes.assign(16, p.lanes[0]);
+  for (auto& l : p.lanes) l.events.assign(trace_page_events_max / p.lanes.size(), l.events[0]);
+  p.actors.assign(trace_page_described_max / 64, traced_actor{});  // of the least size
+  auto large = p.actors[0];
+  large.inputs.resize(trace_edges_max / 2);
+  large.outputs.resize(trace_edges_max - large.inputs.size());
+  large.ports.resize(large.outputs.size());
+  p.actors.push_back(std::move(large));
+  BOOST_TEST(encode(troupe::control_message(p)).size() < control_header_max);
+  BOOST_TEST((round_trip(p) == p));
 }
 
 BOOST_AUTO_TEST_CASE(a_chunk_says_whose_bytes_follow) {

@@ -88,6 +88,23 @@ BOOST_AUTO_TEST_CASE(plan_has_a_file_and_wishes_where_they_are_said) {
   check_usage("plna x", "did you mean plan?");
 }
 
+BOOST_AUTO_TEST_CASE(timeline_has_a_length_and_may_have_a_job) {
+  const auto plain = good("timeline");
+  BOOST_TEST((plain.action == verb::timeline));
+  BOOST_TEST(plain.duration_ns == 1'000'000'000);
+  BOOST_TEST(plain.id.empty());
+  BOOST_TEST(plain.ask.timeout_ns == 2'000'000'000);
+  BOOST_TEST(good("timeline --seconds 2.5 --job mnist").duration_ns == 2'500'000'000);
+  BOOST_TEST(good("timeline --job mnist").id == "mnist");
+  BOOST_TEST(good("timeline --seconds 60 --cluster lab --json").duration_ns == 60'000'000'000);
+  for (const char* bad : {"0", "-1", "-0.5", "61", "60.1", "1e300", "nan", "inf", "1s", "x", "0.0001"})
+    check_usage(std::string("timeline --seconds ") + bad, "a number from 0.001 to 60");
+  check_usage("timeline --seconds", "--seconds");
+  check_usage("timeline 5", "5");
+  check_usage("status --seconds 1", "--seconds");
+  check_usage("timelien", "did you mean timeline?");
+}
+
 BOOST_AUTO_TEST_CASE(global_flags_stand_before_or_after_the_verb) {
   for (const char* line : {"--cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2 list nodes",
                            "list nodes --cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2",

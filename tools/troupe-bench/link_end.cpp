@@ -47,7 +47,7 @@ constexpr std::int64_t connect_timeout_ns = 5'000'000'000;
 class events_of final : public event_source {
  public:
   explicit events_of(io_loop& loop) : loop_(loop) {}
-  void poll(int timeout_ms) override { loop_.poll(timeout_ms); }
+  bool poll(int timeout_ms) override { return loop_.poll(timeout_ms) > 0; }
   void wake() override { loop_.wake(); }
 
  private:

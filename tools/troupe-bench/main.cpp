@@ -25,6 +25,7 @@ constexpr benchmark benchmarks[] = {
     {"threads", "a bare typed CAF message under the pinned scheduler, beside CAF's own", bench_threads},
     {"step_empty", "a step of an empty graph, beside two bare CAF messages", bench_step},
     {"training_step", "a training step, beside a hand-written loop of the same oneDNN calls", bench_training},
+    {"timeline", "a training step and a hop while a timeline is recorded, beside the same without", bench_timeline},
     {"checkpoint", "training with a checkpoint of 1 GB of variables, beside the same without and a plain write", bench_checkpoint},
     {"roundtrip", "a round trip between two processes, beside bare blocking TCP", bench_roundtrip},
     {"stream", "tensors between two processes, beside bare TCP over as many buffers", bench_stream},

@@ -63,6 +63,7 @@ caf::behavior program_actor(caf::event_based_actor*, sim_program* p) {
         expects(bool(parsed), "a node's answer can be parsed");
         p->answers.push_back(std::move(*parsed));
       },
+      [p](send_control& m) { p->pages.push_back(std::move(std::get<trace_page>(m.body))); },
       [p](node_ended) { ++p->goodbyes; },
       [p](left_cluster) { ++p->goodbyes; },
   };
@@ -219,6 +220,7 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   };
   m.wall_clock_ns = wall_clock;
   m.bugs = options_.bugs;
+  const auto lane_of_links = m.lane = std::make_shared<trace_lane>([this] { return now_ns(); }, trace_lane::worker_events);
   m.process_exists = [this](std::uint32_t pid) { return has_process(pid); };
   p->member = std::make_shared<member_core>(std::move(m));
   const bool listens = bool(p->member->listen(address{p->host, 0}));
@@ -245,6 +247,7 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
   n.probe = options_.probe;
+  n.lanes.push_back({"network", false, lane_of_links});
   p->node = spawn_node(*system_, std::move(n));
   p->member_actor = spawn_member(*system_, p->unit, p->member, p->node);
   tell(nullptr, p->supervisor, watch{"archive", archive_policy, p->archive});
@@ -412,6 +415,14 @@ node_answer sim_cluster::ask(std::uint32_t process) {
   const bool has_answered = run_until([this] { return !program_.answers.empty(); }, 10'000 * ms);
   expects(has_answered, "a node answers");
   return std::move(program_.answers.front());
+}
+
+trace_page sim_cluster::trace(std::uint32_t process, const trace_query& query) {
+  program_.pages.clear();
+  tell(nullptr, processes_[process]->node, ask_trace{query, program_actor_});
+  const bool has_answered = run_until([this] { return !program_.pages.empty(); }, 10'000 * ms);
+  expects(has_answered, "a node gives a page");
+  return std::move(program_.pages.front());
 }
 
 std::uint64_t sim_cluster::drops(drop_reason r) const {

@@ -51,6 +51,7 @@ struct sim_program {
   std::optional<job_totals> finished;
   std::optional<job_failed> failed;
   std::vector<node_answer> answers;
+  std::vector<trace_page> pages;
   std::uint32_t goodbyes = 0;  // of nodes and members that ended
   std::function<std::int64_t()> now_ns;
   std::int64_t over_ns = 0, worker_lost_ns = 0;
@@ -137,6 +138,8 @@ class sim_cluster {
 
   // What a node says of itself, its actors, jobs and events.
   node_answer ask(std::uint32_t process);
+  // A page of its timeline.
+  trace_page trace(std::uint32_t process, const trace_query& query);
   // Frames that all processes have dropped for this reason.
   std::uint64_t drops(drop_reason r) const;
   // Data that all processes keep because it was not acknowledged.

@@ -1,6 +1,7 @@
 #include "tools/troupe-tool/command.hpp"
 
 #include "runtime/duration.hpp"
+#include "runtime/trace.hpp"
 #include "schema/version.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 
@@ -29,7 +30,7 @@ constexpr std::string_view global_flags =
     "troupe --help explains them.\n";
 
 struct texts {
-  std::string timeout, kind, condition, doing, update, fuse;
+  std::string timeout, kind, condition, doing, update, fuse, seconds = "1";
   std::uint32_t workers = 0, shards = 0;  // 0: not said
   bool dot = false, svg = false;
 };
@@ -66,6 +67,9 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   add("why", "Why a job does not go on: the root of its waits", verb::why, ask_part::actors | ask_part::jobs)
       ->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
   add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
+  auto* timeline = add("timeline", "Records what every stream does for a while: a file for Perfetto (https://ui.perfetto.dev) on stdout", verb::timeline, ask_part::jobs);
+  timeline->add_option("--seconds", t.seconds, "How long, up to 60")->type_name("N")->capture_default_str();
+  timeline->add_option("--job", c.id, "Only what belongs to this job, by name or id (default: all jobs)")->type_name("JOB");
   auto* plan = add("plan", "What the compiler makes of a graph in a file, and why; no cluster is asked", verb::plan, ask_part::nodes);
   plan->add_option("FILE", c.id, "As --save-graph of a program wrote it")->required();
   plan->add_option("--workers", t.workers, "Logical workers (default: as its program wanted it, here and below)")->check(CLI::Range(1, 4096));
@@ -147,11 +151,24 @@ void set_plan(plan_wishes& p, const texts& t) {
   if (!t.fuse.empty()) p.fuse = t.fuse == "on";
 }
 
+std::optional<std::string> set_duration(command& c, const std::string& text) {
+  if (c.action != verb::timeline) return std::nullopt;
+  double seconds = 0;
+  const auto* end = text.data() + text.size();
+  const auto [rest, failure] = std::from_chars(text.data(), end, seconds);
+  constexpr auto most = trace_duration_max_ns / 1'000'000'000;
+  if (failure != std::errc{} || rest != end || !(seconds >= 1e-3) || seconds > double(most))
+    return fmt::format("timeline: --seconds takes a number from 0.001 to {}, not '{}'", most, text);
+  c.duration_ns = static_cast<std::int64_t>(seconds * 1e9);
+  return std::nullopt;
+}
+
 // What CLI11 has read as text, as values. The first mistake is returned.
 std::optional<std::string> finish(command& c, const texts& t) {
   if (auto mistake = set_kind(c, t.kind)) return mistake;
   if (auto mistake = set_doing(c, t.doing)) return mistake;
   if (auto mistake = set_condition(c, t.condition)) return mistake;
+  if (auto mistake = set_duration(c, t.seconds)) return mistake;
   if (c.action == verb::none) c.ask.parts = ask_part::all;
   if (c.ask.cluster.empty()) return "--cluster: the name is empty";
   c.format = t.dot ? graph_format::dot : t.svg ? graph_format::svg : graph_format::text;

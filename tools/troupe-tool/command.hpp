@@ -2,6 +2,7 @@
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
 //   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
+//          | timeline [--seconds N] [--job JOB]
 //          | plan FILE [--workers N] [--shards N] [--nodes N] [--update sync|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE | version
 //
@@ -18,7 +19,7 @@
 
 namespace troupe {
 
-enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, plan, list_checkpoints, verify_checkpoints, make_checkpoint, leave_cluster, version };
+enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, plan, list_checkpoints, verify_checkpoints, make_checkpoint, leave_cluster, timeline, version };
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
 
@@ -39,6 +40,7 @@ struct command {
   std::string id;
   graph_format format = graph_format::text;
   std::uint64_t nodes_wanted = 0;  // of wait
+  std::int64_t duration_ns = 0;    // of timeline; its job is `id`
   bool json = false;
   plan_wishes plan{};  // of verb plan; the graph's file is `id`
   ask_options ask;  // its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs

@@ -12,7 +12,9 @@
 #include "tools/troupe-tool/command.hpp"
 #include "tools/troupe-tool/plans.hpp"
 #include "tools/troupe-tool/terminal.hpp"
+#include "tools/troupe-tool/timeline.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,6 +83,45 @@ int change(const command& c) {
   return print(answer_not_changed(c));
 }
 
+// On a terminal a line that is redrawn, else one line.
+class progress_display {
+ public:
+  explicit progress_display(const command& c) : command_(c) {}
+
+  void show(const record_progress& p) {
+    if (is_terminal_)
+      fmt::print(stderr, "\r{}\x1b[K", progress_line(command_, p));
+    else if (!is_shown_)
+      fmt::print(stderr, "troupe: recording {} s on {} node{}\n", double(command_.duration_ns) / 1e9, p.nodes, p.nodes == 1 ? "" : "s");
+    is_shown_ = true;
+  }
+  void clear() const {
+    if (is_terminal_ && is_shown_) fmt::print(stderr, "\r\x1b[K");
+  }
+
+ private:
+  const command& command_;
+  const bool is_terminal_ = isatty(STDERR_FILENO) != 0;
+  bool is_shown_ = false;
+};
+
+int record_timeline(const command& c) {
+  if (!c.id.empty()) {
+    const auto snapshot = ask_cluster(c.ask);
+    if (!snapshot) return print(answer_error(snapshot.error()));
+    if (const auto known = check_job(c.id, snapshot->jobs); !known) return print(answer_error(known.error()));
+  }
+  progress_display display(c);
+  record_options how{.ask = c.ask, .duration_ns = c.duration_ns, .on_progress = [&](const record_progress& p) { display.show(p); }};
+  const auto recording = record_cluster(how);
+  display.clear();
+  if (!recording) return print(answer_error(recording.error()));
+  bool is_written = true;
+  const auto summary = write_timeline(*recording, c.id, [&](std::string_view piece) { is_written = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && is_written; });
+  const auto code = print(answer_timeline(c, *recording, summary));
+  return is_written ? code : static_cast<int>(error_code::failed);
+}
+
 // In this process; libraries run code of their own when they are loaded, and nothing else does.
 int explain_plan(const command& c) {
   auto ops = make_op_table();
@@ -112,6 +153,7 @@ int main(int count, char** values) {
   if (c.action == verb::version) return print(answer_version(c));
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
+  if (c.action == verb::timeline) return record_timeline(c);
   if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
     return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
