@@ -163,6 +163,12 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
     context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
   }
   for (const auto& e : job_plan.edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
+  context->outlets.resize(job_plan.edges.size());
+  for (const auto& a : job_plan.actors) {
+    std::uint32_t outlet = 0;
+    for (const auto& port : a.outputs)
+      for (const auto e : port) context->outlets[e] = outlet++;
+  }
   context->buffers.resize(job_plan.buffers.size());
   context->uses.resize(job_plan.actors.size());
   context->records.resize(job_plan.actors.size());

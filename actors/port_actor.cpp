@@ -95,12 +95,7 @@ void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
     auto& in = ports_.in[i];
     in.credit = &credits[self_plan().inputs[i]];
     in.producer = handles.actors[edge.from.actor];
-    std::uint32_t outlet = 0;
-    for (std::uint32_t port = 0; port < plan.actors[edge.from.actor].outputs.size(); ++port)
-      for (auto e : plan.actors[edge.from.actor].outputs[port]) {
-        if (e == self_plan().inputs[i]) in.producer_outlet = outlet;
-        ++outlet;
-      }
+    in.producer_outlet = part_->outlets[self_plan().inputs[i]];
   }
   outlets_of_.resize(self_plan().outputs.size());
   for (std::uint32_t port = 0; port < self_plan().outputs.size(); ++port)

@@ -68,6 +68,7 @@ struct part_context {
   std::uint32_t part = 0;  // number of the part in its process, for the meter
   std::shared_ptr<const plan> job_plan;
   std::deque<edge_credit> credits;                     // by edge; of edges inside this process
+  std::vector<std::uint32_t> outlets;                   // by edge: its number among those of its producer
   std::vector<std::unique_ptr<shared_buffer>> buffers;  // of the plan, by number; null where another process has it. Each is its stream's thread's alone
   std::vector<std::vector<buffer_use>> uses;               // of buffers, by actor
   std::vector<std::shared_ptr<actor_record>> records;  // by actor; null where another process runs it

@@ -90,8 +90,12 @@ class fused_kernel final : public kernel {
     for (const auto& s : steps_)
       for (const auto o : s.operands)
         if (o >= 0 && s.op.get() != head_) is_walked[static_cast<std::size_t>(o)] = true;
+    walk_of_port_.assign(ports_, none);
     for (std::size_t p = 0; p < ports_; ++p)
-      if (is_walked[p]) walked_.push_back({p, 0});
+      if (is_walked[p]) {
+        walk_of_port_[p] = static_cast<std::uint32_t>(walked_.size());
+        walked_.push_back({p, 0});
+      }
   }
 
   // A result takes a slot of its element size that is free, the output's first, and gives it back at its last use, to that
@@ -150,9 +154,7 @@ class fused_kernel final : public kernel {
 
   // A tile has several rows only where these are whole, so that output and scratch tiles are dense.
   std::int64_t row_step(std::uint32_t address) const noexcept {
-    for (std::size_t w = 0; w < walked_.size(); ++w)
-      if (walked_[w].port == address) return walk_.row_step(w);
-    return walk_.columns();
+    return address < ports_ && walk_of_port_[address] != none ? walk_.row_step(walk_of_port_[address]) : walk_.columns();
   }
 
   void reserve_scratch() {
@@ -195,6 +197,8 @@ class fused_kernel final : public kernel {
   std::vector<instruction> code_;
   std::vector<std::byte*> addresses_;
   std::vector<walked_port> walked_;
+  static constexpr std::uint32_t none = 0xFFFF'FFFF;
+  std::vector<std::uint32_t> walk_of_port_;  // its place in walked_; none
   std::vector<tensor> head_inputs_;
   host::broadcast_walk walk_;
   std::int64_t tile_rows_ = 1, tile_columns_ = 1;
