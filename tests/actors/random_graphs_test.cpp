@@ -1,10 +1,10 @@
 // Random graphs over every op and element type, with gradients: computed at once, in a step with and without fusion, and trained over
 // two nodes, they give the same bits.
 
-#include "actors/process.hpp"
 #include "actors/session.hpp"
 #include "runtime/compile.hpp"
 #include "tests/support/op_cases.hpp"
+#include "tests/support/two_nodes.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -13,8 +13,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <chrono>
-#include <thread>
-#include <filesystem>
 #include <map>
 #include <set>
 
@@ -181,41 +179,14 @@ std::map<std::string, tensor> trained(session& s, program p) {
   return weights;
 }
 
-struct runtime_folder {
-  runtime_folder() {
-    auto pattern = (std::filesystem::temp_directory_path() / "troupe-graphs-XXXXXX").string();
-    BOOST_TEST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-    ::setenv("XDG_RUNTIME_DIR", path.c_str(), 1);
-  }
-  ~runtime_folder() {
-    ::unsetenv("XDG_RUNTIME_DIR");
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::string path;
-};
-
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(random_graphs)
 
 BOOST_AUTO_TEST_CASE(graphs_of_every_op_and_type_have_the_same_bits_at_once_in_steps_and_over_two_nodes) {
-  const runtime_folder folder;
-  std::vector<std::unique_ptr<process>> nodes;
-  for (const auto* job : {"worker", "ps"}) {
-    process_options o;
-    o.cluster = "graphs";
-    o.job = job;
-    auto node = process::start(o);
-    BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
-    nodes.push_back(std::move(*node));
-  }
+  test::two_nodes nodes("graphs");
   auto alone = session::open({});
   BOOST_TEST_REQUIRE(bool(alone));
-  auto client = session::open({.cluster = "graphs", .timeout = std::chrono::seconds(30)});
-  BOOST_TEST_REQUIRE(bool(client), (client ? "" : client.error().text()));
-  while ((*client)->nodes().size() < nodes.size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 
   const auto pairs = all_pairs((*alone)->ops());
   std::set<pair> reached;
@@ -239,7 +210,7 @@ BOOST_AUTO_TEST_CASE(graphs_of_every_op_and_type_have_the_same_bits_at_once_in_s
         }
       }
       p.is_apart = true;
-      const auto weights = trained(**client, p);
+      const auto weights = trained(nodes.client(), p);
       BOOST_TEST_REQUIRE(weights.size() == expected.weights.size());
       for (std::size_t k = 0; k < expected.weights.size(); ++k) {
         const auto& before = expected.weights[k];
@@ -255,8 +226,6 @@ BOOST_AUTO_TEST_CASE(graphs_of_every_op_and_type_have_the_same_bits_at_once_in_s
   BOOST_TEST(moving > slopes * 9 / 10);
   if (seeds() == seeds_in_all)
     for (const auto& want : pairs) BOOST_TEST(reached.contains(want), want.op << " of " << to_string(want.type) << " is in no graph");
-  client->reset();
-  for (auto& node : nodes) node->leave("the test is over");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,8 +1,8 @@
 // Random programs of branches and loops in each other, with gradients: computed at once, in steps with and without each pass, on one stream and on two, and
 // trained over two nodes.
 
-#include "actors/process.hpp"
 #include "actors/session.hpp"
+#include "tests/support/two_nodes.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -12,10 +12,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <random>
-#include <thread>
 
 using namespace troupe;
 
@@ -185,46 +183,14 @@ std::map<std::string, std::vector<float>> trained(session& s, std::uint64_t seed
   return after;
 }
 
-struct runtime_folder {
-  runtime_folder() {
-    auto pattern = (std::filesystem::temp_directory_path() / "troupe-programs-XXXXXX").string();
-    BOOST_TEST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-    ::setenv("XDG_RUNTIME_DIR", path.c_str(), 1);
-  }
-  ~runtime_folder() {
-    ::unsetenv("XDG_RUNTIME_DIR");
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::string path;
-};
-
-std::vector<std::unique_ptr<process>> start_nodes() {
-  std::vector<std::unique_ptr<process>> nodes;
-  for (const auto* job : {"worker", "ps"}) {
-    process_options o;
-    o.cluster = "programs";
-    o.job = job;
-    auto node = process::start(o);
-    BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
-    nodes.push_back(std::move(*node));
-  }
-  return nodes;
-}
-
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(random_programs)
 
 BOOST_AUTO_TEST_CASE(branches_and_loops_compute_what_the_program_written_out_does_wherever_they_run) {
-  const runtime_folder folder;
-  auto nodes = start_nodes();
+  test::two_nodes nodes("programs");
   auto alone = session::open({.threads = 2});
   BOOST_TEST_REQUIRE(bool(alone));
-  auto client = session::open({.cluster = "programs", .timeout = std::chrono::seconds(30)});
-  BOOST_TEST_REQUIRE(bool(client), (client ? "" : client.error().text()));
-  while ((*client)->nodes().size() < nodes.size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const std::vector<std::string> streams{"/cpu:0", "/cpu:1"}, places{"/job:worker", "/job:ps"};
   for (std::uint64_t seed = 1; seed <= seeds(); ++seed)
     BOOST_TEST_CONTEXT("seed " << seed) {
@@ -237,12 +203,10 @@ BOOST_AUTO_TEST_CASE(branches_and_loops_compute_what_the_program_written_out_doe
       std::vector<compile_options> others{{.fuse = false}, {.credits = 1}, {.credits = 4, .share_memory = false}, {.fold = false}, {.simplify = false}, {.share = false}};
       BOOST_TEST(in_steps(**alone, seed, expected, others[seed % others.size()], {}) == first);
       BOOST_TEST(in_steps(**alone, seed, expected, {}, streams) == first);
-      const auto after = trained(**client, seed, places);
+      const auto after = trained(nodes.client(), seed, places);
       for (std::size_t k = 0; k < weights; ++k)
         for (std::size_t i = 0; i < 3; ++i) BOOST_TEST(after.at(fmt::format("w{}", k))[i] == expected.weights[k][i] - first[1 + k][i]);
     }
-  client->reset();
-  for (auto& node : nodes) node->leave("the test is over");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
