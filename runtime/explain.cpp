@@ -1,6 +1,7 @@
 #include "runtime/explain.hpp"
 
 #include "runtime/byte_size.hpp"
+#include "runtime/loop_rules.hpp"
 #include "runtime/memory_budget.hpp"
 #include "runtime/text.hpp"
 
@@ -292,7 +293,8 @@ picture picture_of(const explained_plan& e) {
     const auto &from = p.actors[x.from.actor], &to = p.actors[x.to.actor];
     out.arrows.push_back({x.from.actor, x.to.actor, to_string(x.spec),
                           fmt::format("{} to {}\n{}, {}\n{}", from.name, to.name, to_string(x.spec), format_bytes(x.spec.size_bytes()), plural(x.credits, "credit")),
-                          from.task != to.task ? picture_arrow::kind::crossing : picture_arrow::kind::normal});
+                          from.task != to.task ? picture_arrow::kind::crossing : picture_arrow::kind::normal,
+                          to.kind == actor_kind::op && to.ops.front().type == loop_enter_op && x.to.port == 1});
   }
   arrange(out, is_shard);
   return out;

@@ -78,9 +78,11 @@ ranking rank(std::size_t vertices, std::span<const std::pair<std::size_t, std::s
 
 void arrange(picture& p, const std::vector<bool>& cuts_cycles) {
   std::vector<std::pair<std::size_t, std::size_t>> edges;
-  for (const auto& a : p.arrows) edges.emplace_back(a.from, a.to);
+  std::vector<picture_arrow*> ranked;
+  for (auto& a : p.arrows)
+    if (!a.is_back) edges.emplace_back(a.from, a.to), ranked.push_back(&a);
   const auto ranks = rank(p.boxes.size(), edges, cuts_cycles);
-  for (std::size_t e = 0; e < edges.size(); ++e) p.arrows[e].is_back = ranks.is_back[e];
+  for (std::size_t e = 0; e < edges.size(); ++e) ranked[e]->is_back = ranks.is_back[e];
   for (std::size_t v = 0; v < p.boxes.size(); ++v) p.boxes[v].layer = ranks.layers[v];
   std::vector<std::size_t> order(p.boxes.size()), position(order.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -48,7 +48,7 @@ struct ranking {
   std::vector<bool> is_back;        // of the edges
 };
 ranking rank(std::size_t vertices, std::span<const std::pair<std::size_t, std::size_t>> edges, const std::vector<bool>& cuts_cycles);
-// Sets layers and is_back by rank(), and sorts the boxes by layer, then name.
+// Sets layers and is_back by rank(), and sorts the boxes by layer, then name. Arrows that are said to lead back do.
 void arrange(picture& p, const std::vector<bool>& cuts_cycles);
 
 // One below the other; `nothing` is what stands there if there are none.

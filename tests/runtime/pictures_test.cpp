@@ -44,6 +44,20 @@ BOOST_AUTO_TEST_CASE(PC_1_arranged_boxes_stand_by_layer_and_arrows_follow_them) 
   BOOST_TEST(p.boxes[2].layer == 2U);
 }
 
+// A loop is drawn from its first op on, although a walk from elsewhere would cut it there.
+BOOST_AUTO_TEST_CASE(PC_1_arrows_that_are_said_to_lead_back_do) {
+  picture p;
+  for (const auto* name : {"body", "enter", "end"}) p.boxes.push_back({name, "node n1", "", "", "#ffffff"});
+  p.arrows.push_back({1, 0, "", "", picture_arrow::kind::normal});
+  p.arrows.push_back({0, 1, "", "", picture_arrow::kind::normal, true});
+  p.arrows.push_back({0, 2, "", "", picture_arrow::kind::normal});
+  arrange(p, {false, false, false});
+  BOOST_TEST(p.boxes[0].name == "enter");
+  BOOST_TEST(p.boxes[1].name == "body");
+  BOOST_TEST(!p.arrows[0].is_back);
+  BOOST_TEST(p.arrows[1].is_back);
+}
+
 BOOST_AUTO_TEST_CASE(a_long_path_does_not_use_the_stack) {
   std::vector<std::pair<std::size_t, std::size_t>> edges;
   for (std::size_t i = 1; i < 300'000; ++i) edges.emplace_back(i - 1, i);
