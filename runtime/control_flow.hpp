@@ -14,7 +14,9 @@
 // that they had. Readers, inputs and variables that are written in a branch or a loop are read once per step, as everywhere.
 //
 // Gradients: through the branch that is taken; through the iterations of a loop, the last one first. What the body's gradients need is kept for each
-// iteration, so a loop that has gradients says how many there are at most (iterations_max).
+// iteration, so a loop that has gradients says how many there are at most (iterations_max). Gradients of gradients of a loop are an error.
+//
+// Runs of a loop follow each other: that of the next step begins when this one's has ended. Iterations overlap as far as credits allow.
 //
 // In an eager (runtime/eager.hpp) the condition is known, so that only the branch that is taken runs, and a loop is the program's.
 //

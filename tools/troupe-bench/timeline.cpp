@@ -3,10 +3,10 @@
 // The node that is recorded is in this process, and so is who fetches: what the tool makes of the pages is not counted, what the node
 // does for them is.
 
-#include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
+#include "tools/troupe-bench/trained_steps.hpp"
 
 #include "actors/node.hpp"
 #include "actors/session.hpp"
@@ -93,24 +93,10 @@ struct recorded_training {
 result<double> train(session& s, const recorded_training& c, std::uint64_t& actors) {
   constexpr std::uint64_t warm_steps = 20;
   graph g(s.ops());
-  const auto batch = idx_batch(g, c.data, {.batch = c.batch, .seed = 1});
-  auto x = relu(dense(batch.images, 256, "dense_1"));
-  x = relu(dense(x, 128, "dense_2"));
-  const auto loss = softmax_cross_entropy(dense(x, 10, "dense_3"), batch.labels, batch.scale);
+  const auto loss = perceptron_loss(g, c.data, {.batch = c.batch, .seed = 1});
   auto run = s.train(g, loss, {.steps = warm_steps + c.steps, .compile = {.name = "bench"}});
   if (!run) return run.error();
-  std::uint64_t seen = 0;
-  std::chrono::steady_clock::time_point began;
-  double seconds = 0;
-  while (auto event = (*run)->next()) {
-    using kind = training_event::kind;
-    if (event->type == kind::failed) return error(error_code::failed, event->text);
-    if (event->type == kind::finished) actors = event->totals.actors;
-    if (event->type != kind::loss) continue;
-    if (++seen == warm_steps) began = std::chrono::steady_clock::now();
-    if (seen == warm_steps + c.steps) seconds = seconds_since(began);
-  }
-  return seconds / double(c.steps);
+  return time_steps(**run, warm_steps, c.steps, actors, [](std::uint64_t, float) {});
 }
 
 result<void> measure_training(const bench_options& o, bench_report& report) {

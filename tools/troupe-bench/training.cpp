@@ -9,6 +9,7 @@
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/handwritten_mlp.hpp"
 #include "tools/troupe-bench/measure.hpp"
+#include "tools/troupe-bench/trained_steps.hpp"
 
 #include "actors/session.hpp"
 #include "devices/host/host_device.hpp"
@@ -43,10 +44,7 @@ using first_losses = std::array<double, warm_steps>;
 // Seconds a step.
 result<double> train_job(session& s, const training_case& c, bool fuse, first_losses& losses, std::uint64_t& actors) {
   graph g(s.ops());
-  const auto batch = idx_batch(g, c.data, c.reading());
-  auto x = relu(dense(batch.images, 256, "dense_1"));
-  x = relu(dense(x, 128, "dense_2"));
-  const auto loss = softmax_cross_entropy(dense(x, 10, "dense_3"), batch.labels, batch.scale);
+  const auto loss = perceptron_loss(g, c.data, c.reading());
   training_options options;
   options.seed = seed;
   options.steps = warm_steps + c.steps;
@@ -54,19 +52,9 @@ result<double> train_job(session& s, const training_case& c, bool fuse, first_lo
   options.compile.fuse = fuse;
   auto run = s.train(g, loss, options);
   if (!run) return run.error();
-  std::uint64_t seen = 0;
-  std::chrono::steady_clock::time_point began;
-  double seconds = 0;
-  while (auto event = (*run)->next()) {
-    using kind = training_event::kind;
-    if (event->type == kind::failed) return error(error_code::failed, event->text);
-    if (event->type == kind::finished) actors = event->totals.actors;
-    if (event->type != kind::loss) continue;
-    if (seen < warm_steps) losses[seen] = static_cast<double>(event->loss);
-    if (++seen == warm_steps) began = std::chrono::steady_clock::now();
-    if (seen == warm_steps + c.steps) seconds = seconds_since(began);
-  }
-  return seconds / double(c.steps);
+  return time_steps(**run, warm_steps, c.steps, actors, [&](std::uint64_t step, float value) {
+    if (step < warm_steps) losses[step] = static_cast<double>(value);
+  });
 }
 
 // The reader's kernel, called as a function.

@@ -8,7 +8,7 @@
 //   slice (X)               a firing, a shard's apply or send, the making of kernels, a turn of an actor that is in no plan, a thread that waits,
 //                           a tensor on its way
 //   arrow (s, f)            an item: from the firing that emitted it to the one that took it, on whatever node. Its id follows from job, epoch,
-//                           edge and step
+//                           edge and step; in a loop that of the first iteration
 //   otherData               the nodes with their clocks, and what is missing
 //
 // TI-1  It is valid JSON, whatever was recorded.
