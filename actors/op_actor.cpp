@@ -4,6 +4,7 @@
 #include "actors/tell.hpp"
 #include "devices/buffer_pool.hpp"
 #include "devices/host/fused_kernel.hpp"
+#include "devices/host/host_device.hpp"
 
 #include <fmt/format.h>
 
@@ -56,7 +57,7 @@ class op_logic final : public port_logic {
     if (steps.size() == 1) {
       kernel_ = std::move(steps.front().op);
     } else {
-      auto fused = make_fused_kernel(std::move(steps));
+      auto fused = make_fused_kernel(std::move(steps), part_->device->team());
       if (!fused) return at_line(fused.error(), self_plan().ops.front());
       kernel_ = std::move(*fused);
     }

@@ -184,6 +184,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
 
   p->config.streams = p->streams;
   p->config.io = &p->events;
+  p->config.team = &p->device.team();
   p->config.on_stream_thread = [](std::uint32_t) { set_up_kernel_thread(); };
   node_environment node;
   for (std::uint32_t i = 0; i < p->streams; ++i) {

@@ -44,14 +44,17 @@ scheduler_config& scheduler_config::seeded() {
 class pinned_scheduler::worker final : public caf::execution_unit {
  public:
   // `naps`: see nap(). `lane`, which may be null: of timelines; `has_turns`: actors that run here record nothing by themselves.
-  worker(pinned_scheduler& parent, event_source* events, std::function<void()> on_start, std::shared_ptr<trace_lane> lane, bool has_turns, bool naps = false)
+  // `team`, which may be null: whose tiles it takes before it sleeps.
+  worker(pinned_scheduler& parent, event_source* events, std::function<void()> on_start, std::shared_ptr<trace_lane> lane, bool has_turns, bool naps = false,
+         tile_team* team = nullptr)
       : execution_unit(&parent.system()),
         parent_(parent),
         events_(events),
         on_start_(std::move(on_start)),
         lane_(std::move(lane)),
         turns_(has_turns ? lane_.get() : nullptr),
-        naps_(naps) {}
+        naps_(naps),
+        team_(team) {}
 
   ~worker() override {
     if (thread_.joinable()) stop_and_join();  // another one could not be started
@@ -95,6 +98,17 @@ class pinned_scheduler::worker final : public caf::execution_unit {
       sleeps = sleeping_;
     }
     wake_up(sleeps);
+  }
+
+  // There are tiles to take. False: it does not sleep.
+  bool wake_to_help() {
+    bool sleeps = false;
+    {
+      std::lock_guard lock(mutex_);
+      sleeps = sleeping_;
+    }
+    if (sleeps) condition_.notify_one();
+    return sleeps;
   }
 
  private:
@@ -142,6 +156,10 @@ class pinned_scheduler::worker final : public caf::execution_unit {
 
   void sleep() {
     if (events_ != nullptr) return poll(-1);
+    if (team_ != nullptr && team_->help()) {
+      if (lane_ != nullptr && lane_->is_on()) lane_->slice(trace_kind::turn, subject_of("tiles"));
+      return;
+    }
     if (lane_ != nullptr) lane_->falls_asleep();
     wait_for_inbox();
     if (lane_ != nullptr) lane_->wakes();
@@ -151,7 +169,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
     std::unique_lock lock(mutex_);
     if (naps_ && is_woken_often() && nap(lock)) return;
     sleeping_ = true;
-    condition_.wait(lock, [this] { return !inbox_.empty() || stopping_; });
+    condition_.wait(lock, [this] { return !inbox_.empty() || stopping_ || (team_ != nullptr && team_->has_work()); });
     sleeping_ = false;
     woken_ = steady::now();
   }
@@ -207,6 +225,7 @@ class pinned_scheduler::worker final : public caf::execution_unit {
   const std::shared_ptr<trace_lane> lane_;
   trace_lane* const turns_;
   const bool naps_;
+  tile_team* const team_;
   steady::time_point woken_{};
   std::uint32_t wakes_ = 0;  // in a row, each soon after the one before
   std::thread thread_;
@@ -242,6 +261,12 @@ void pinned_scheduler::dispatch(caf::resumable* job, worker* from) {
   (at != workers_.end() ? *at : workers_[streams()])->push_inbox(job);
 }
 
+// On the thread of whoever runs the op: a stream, or the program.
+void pinned_scheduler::wake_helpers(std::size_t wanted) {
+  for (std::uint32_t i = 0; i < streams() && wanted > 0; ++i)
+    if (workers_[i]->wake_to_help()) --wanted;
+}
+
 void pinned_scheduler::enqueue(caf::resumable* what) {
   dispatch(what, nullptr);
 }
@@ -256,8 +281,9 @@ void pinned_scheduler::start() {
     auto on_start = [f = cfg.on_stream_thread, i] {
       if (f) f(i);
     };
-    workers_.push_back(std::make_unique<worker>(*this, nullptr, std::move(on_start), lane(), false));
+    workers_.push_back(std::make_unique<worker>(*this, nullptr, std::move(on_start), lane(), false, false, cfg.team));
   }
+  if (cfg.team != nullptr) cfg.team->set_up(cfg.streams, [this](std::size_t wanted) { wake_helpers(wanted); });
   workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), true, true));
   workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), true));
   workers_.push_back(std::make_unique<worker>(*this, cfg.io, nullptr, lane(), true));
@@ -268,6 +294,7 @@ void pinned_scheduler::start() {
 void pinned_scheduler::stop() {
   stop_actors();
   for (auto& w : workers_) w->stop_and_join();
+  if (auto* team = static_cast<const scheduler_config&>(config()).team; team != nullptr) team->set_up(1, {});
 }
 
 class seeded_scheduler::unit final : public caf::execution_unit {

@@ -4,7 +4,7 @@
 // Pinned: an actor runs on one worker for life: the worker it was spawned on (actor_config::host). Streams are workers, so a
 // message between ops of one stream never changes thread; the I/O worker waits in an event source (epoll) instead of a
 // condition variable. A message to an actor of the current worker takes no lock; one to another worker takes that
-// worker's inbox lock and wakes it only if it sleeps.
+// worker's inbox lock and wakes it only if it sleeps. A stream that has nothing to run takes tiles of the ops of others.
 //
 // Seeded: every runnable actor waits in one list, and the caller chooses who is next. Same seed, same order. Actors may be
 // spawned on units, one for each simulated process, so that the caller knows whose they are.
@@ -13,8 +13,9 @@
 // The mutex and condition variable of a worker's inbox are the only ones in actors/ (a worker must be able to sleep).
 //
 // S-1  An actor is resumed only by its worker's thread.
-// S-2  A worker that sleeps has an empty inbox.
+// S-2  A worker that sleeps has an empty inbox, and a stream that does there is no op that it could join.
 
+#include "devices/host/tile_team.hpp"
 #include "runtime/trace_ring.hpp"
 
 #include <caf/actor_system.hpp>
@@ -44,6 +45,8 @@ struct scheduler_config : caf::actor_system_config {
   std::uint32_t streams = 1;
   event_source* io = nullptr;                  // of the I/O worker; must outlive the system
   std::function<void(std::uint32_t)> on_stream_thread;  // first thing that runs on each stream's thread
+  // What a stream's thread does before it sleeps (devices/host/tile_team.hpp); must outlive the system. None: it sleeps.
+  tile_team* team = nullptr;
   // Of timelines, by worker: streams, then service, disk, I/O. None: nothing is recorded. Those of streams have their sleep only from here,
   // and the I/O worker's from its event source; what ops run is recorded by the ops.
   std::vector<std::shared_ptr<trace_lane>> lanes;
@@ -76,6 +79,7 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
  private:
   class worker;
   void dispatch(caf::resumable* job, worker* from);
+  void wake_helpers(std::size_t wanted);
 
   std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, disk, I/O
   std::unique_ptr<caf::actor_clock> clock_;

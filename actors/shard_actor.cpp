@@ -4,6 +4,7 @@
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
+#include "devices/host/host_device.hpp"
 #include "devices/host/packed_rows.hpp"
 #include "devices/host/sgd.hpp"
 #include "runtime/initializers.hpp"
@@ -322,13 +323,35 @@ class shard_logic final : public port_logic {
   }
 
   void update(update_count count, stepped w) {
-    if (!is_by_rows_) return apply_to_shard(spec_, count, w, steps_, gradients_, elements());
+    if (!is_by_rows_) return update_all(count, w);
     const auto copy = [&](const stepped& t) {
       if (t.out != t.in) std::copy_n(t.in, elements(), t.out);
     };
     copy(w);
     for (const auto& s : steps_) copy(s);
     by_rows_.update(w.out, rows_, learning_rate_at(spec_.optimizer, spec_.schedule, count));
+  }
+
+  // A large variable on several threads. With the norm of all of its gradient each element depends on all others.
+  void update_all(update_count count, stepped w) {
+    constexpr double element_ns = 1, least_ns = 100'000;
+    constexpr std::int64_t grain = 1024;
+    const auto n = static_cast<std::int64_t>(elements());
+    const auto cut = spec_.optimizer.clip_norm > 0 ? tile_cut{n, std::max<std::int64_t>(n, 1)} : tile_cut::by_cost(n, element_ns, least_ns, grain);
+    if (cut.tiles() < 2) return apply_to_shard(spec_, count, w, steps_, gradients_, elements());
+    auto& team = part_->device->team();
+    desks_.resize(team.threads());
+    (void)team.run(cut.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
+      const auto from = cut.begin(tile);
+      const auto part_of = [&](const stepped& t) { return stepped{t.in + from, t.out + from}; };
+      auto& d = desks_[worker];
+      d.steps.clear();
+      d.gradients.clear();
+      for (const auto& s : steps_) d.steps.push_back(part_of(s));
+      for (const auto* g : gradients_) d.gradients.push_back(g + from);
+      apply_to_shard(spec_, count, part_of(w), d.steps, d.gradients, static_cast<std::size_t>(cut.size(tile)));
+      return {};
+    });
   }
 
   // No `out`: in place.
@@ -415,6 +438,11 @@ class shard_logic final : public port_logic {
   row_updater by_rows_;
   std::vector<tensor> made_ = std::vector<tensor>(slots_.size());    // by slot: where an apply writes it; none: in place
   std::vector<stepped> steps_ = std::vector<stepped>(slots_.size());
+  struct desk {
+    std::vector<stepped> steps;
+    std::vector<const float*> gradients;
+  };
+  std::vector<desk> desks_;  // of threads that share an update: the part that each is at
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
   std::uint64_t arrived_ = 0;
   std::vector<std::uint8_t> owes_;        // async, by worker: a credit that it gets when its last gradient is committed

@@ -31,23 +31,39 @@ result<void> elementwise_kernel::prepare(std::span<const tensor_spec> inputs, st
   // No operand has the size of the result along the last dimension: only an op of other dimensions gives such a result.
   if (advancing == 0) return unfit(op_, "the result is larger than its operands", inputs);
   compute_ = overload_->tiles[advancing - 1];
+  const auto items = std::max({walk_.blocks(), walk_.rows(), walk_.columns()});
+  const auto each = items == 0 ? 0.0 : elementwise_ns(1, inputs.size()) * static_cast<double>(outputs[0].shape.elements()) / static_cast<double>(items);
+  constexpr std::int64_t grain = 16;  // of elements: nobody writes into the cache line of another
+  cut_ = tile_cut::by_cost(items, each, tile_least_ns, items == walk_.columns() ? grain : 1);
   return {};
 }
 
 result<void> elementwise_kernel::run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) {
   const auto block_elements = walk_.rows() * walk_.columns();
   if (block_elements == 0) return {};  // an empty operand must not be read
-  std::array<const std::byte*, elementwise_operands_max> operands{};
   std::array<std::int64_t, elementwise_operands_max> row_steps{};
   for (std::size_t k = 0; k < inputs.size(); ++k) row_steps[k] = walk_.row_step(k);
-  const auto out_bytes = block_elements * static_cast<std::int64_t>(size_of(overload_->out));
-  auto* out = outputs[0].bytes().data();
-  for (std::int64_t b = 0; b < walk_.blocks(); ++b, out += out_bytes) {
+  const auto out_bytes = static_cast<std::int64_t>(size_of(overload_->out));
+  auto* const out = outputs[0].bytes().data();
+  // Rows x columns of a block, from a row and column of it on.
+  const auto compute = [&](std::int64_t block, std::int64_t row, std::int64_t column, std::int64_t rows, std::int64_t columns) {
+    std::array<const std::byte*, elementwise_operands_max> operands{};
     for (std::size_t k = 0; k < inputs.size(); ++k)
-      operands[k] = inputs[k].bytes().data() + walk_.offset(k, b) * static_cast<std::int64_t>(size_of(overload_->in[k]));
-    compute_(out, operands.data(), row_steps.data(), walk_.rows(), walk_.columns());
-  }
-  return {};
+      operands[k] = inputs[k].bytes().data() + (walk_.offset(k, block) + row * row_steps[k] + (walk_.advances(k) ? column : 0)) * static_cast<std::int64_t>(size_of(overload_->in[k]));
+    compute_(out + (block * block_elements + row * walk_.columns() + column) * out_bytes, operands.data(), row_steps.data(), rows, columns);
+  };
+  return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> {
+    const auto first = cut_.begin(tile), count = cut_.size(tile);
+    const bool is_by_columns = cut_.items == walk_.columns(), is_by_rows = !is_by_columns && cut_.items == walk_.rows();
+    const bool is_by_blocks = !is_by_columns && !is_by_rows;
+    for (auto b = is_by_blocks ? first : 0; b < (is_by_blocks ? first + count : walk_.blocks()); ++b) {
+      if (is_by_columns && count < cut_.items)  // rows of a tile lie dense only where they are whole
+        for (std::int64_t r = 0; r < walk_.rows(); ++r) compute(b, r, first, 1, count);
+      else
+        compute(b, is_by_rows ? first : 0, 0, is_by_rows ? count : walk_.rows(), walk_.columns());
+    }
+    return {};
+  });
 }
 
 }  // namespace troupe::host

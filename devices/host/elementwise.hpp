@@ -5,6 +5,7 @@
 // EW-1  Operands are broadcast by NumPy's rules to the shape of the result.
 
 #include "devices/host/broadcast.hpp"
+#include "devices/host/tile_team.hpp"
 #include "devices/kernel.hpp"
 
 #include <array>
@@ -34,7 +35,7 @@ struct elementwise_overload {
 class elementwise_kernel : public kernel {
  public:
   // `op` and `overloads` live as long as the program.
-  elementwise_kernel(std::string_view op, std::span<const elementwise_overload> overloads) : op_(op), overloads_(overloads) {}
+  elementwise_kernel(std::string_view op, std::span<const elementwise_overload> overloads, tile_team& team) : op_(op), overloads_(overloads), team_(team) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) final;
   result<void> run(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) final;
@@ -47,10 +48,15 @@ class elementwise_kernel : public kernel {
  private:
   std::string_view op_;
   std::span<const elementwise_overload> overloads_;
+  tile_team& team_;
   const elementwise_overload* overload_ = nullptr;
   tile_function compute_ = nullptr;
   broadcast_walk walk_;
+  tile_cut cut_;  // of blocks, rows or columns, whichever are most
 };
+
+// About what an element takes that so many ops go over, where so many operands of the group come from memory.
+inline double elementwise_ns(std::size_t ops, std::size_t operands) noexcept { return 0.05 * static_cast<double>(ops) + 0.15 * static_cast<double>(operands + 1); }
 
 // The overload for these element types, nullptr: there is none.
 const elementwise_overload* find_overload(std::span<const elementwise_overload> overloads, std::span<const tensor_spec> inputs, dtype out);

@@ -7,6 +7,7 @@
 
 #include "devices/half.hpp"
 #include "devices/host/elementwise.hpp"
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 
 #include <cstddef>
@@ -63,8 +64,8 @@ inline constexpr std::array<elementwise_overload, sizeof...(T)> overloads_of_sam
 
 // `op` is a literal.
 inline void add_elementwise_row(kernel_table& table, std::string_view op, std::span<const elementwise_overload> overloads) {
-  table.add(std::string(op), {[op, overloads](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
-                                return std::unique_ptr<kernel>(std::make_unique<elementwise_kernel>(op, overloads));
+  table.add(std::string(op), {[op, overloads](const attributes&, host_device& device) -> result<std::unique_ptr<kernel>> {
+                                return std::unique_ptr<kernel>(std::make_unique<elementwise_kernel>(op, overloads, device.team()));
                               },
                               true});
 }

@@ -1,6 +1,7 @@
 #include "devices/host/fused_kernel.hpp"
 
 #include "devices/host/elementwise.hpp"
+#include "devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ constexpr std::int64_t tile_elements = 16'384;
 
 class fused_kernel final : public kernel {
  public:
-  explicit fused_kernel(std::vector<fused_step> steps) : steps_(std::move(steps)) {
+  fused_kernel(std::vector<fused_step> steps, tile_team& team) : steps_(std::move(steps)), team_(team) {
     head_ = dynamic_cast<elementwise_kernel*>(steps_[0].op.get()) == nullptr ? steps_[0].op.get() : nullptr;
     for (const auto& s : steps_)
       for (const auto o : s.operands) ports_ = std::max(ports_, static_cast<std::size_t>(std::max(o + 1, 0)));
@@ -47,6 +48,7 @@ class fused_kernel final : public kernel {
     tile_rows_ = tile_columns_ < walk_.columns() ? 1 : std::clamp<std::int64_t>(tile_elements / std::max<std::int64_t>(1, tile_columns_), 1, std::max<std::int64_t>(1, walk_.rows()));
     for (auto& c : code_)
       for (std::size_t k = 0; k < c.operands.size(); ++k) c.row_steps[k] = row_step(c.operands[k]);
+    find_cut(outputs[0].shape.elements());
     reserve_scratch();
     return {};
   }
@@ -55,20 +57,10 @@ class fused_kernel final : public kernel {
     if (head_ != nullptr)
       if (auto ok = run_head(t, inputs, outputs); !ok) return ok;
     if (walk_.rows() == 0 || walk_.columns() == 0) return {};
-    auto* const out = outputs[0].bytes().data();
-    const auto rows = walk_.rows(), columns = walk_.columns();
-    for (std::int64_t b = 0; b < walk_.blocks(); ++b)
-      for (std::int64_t r = 0; r < rows; r += tile_rows_)
-        for (std::int64_t c = 0; c < columns; c += tile_columns_) {
-          for (std::size_t w = 0; w < walked_.size(); ++w) {
-            const auto& p = walked_[w];
-            const auto element = walk_.offset(w, b) + r * walk_.row_step(w) + (walk_.advances(w) ? c : 0);
-            addresses_[p.port] = const_cast<std::byte*>(inputs[p.port].bytes().data()) + element * p.element_bytes;  // read only
-          }
-          addresses_[ports_] = out + ((b * rows + r) * columns + c) * out_bytes_;
-          run_tile(std::min(tile_rows_, rows - r), std::min(tile_columns_, columns - c));
-        }
-    return {};
+    return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
+      run_tiles(inputs, outputs[0], cut_.begin(tile), cut_.begin(tile) + cut_.size(tile), desks_[worker]);
+      return {};
+    });
   }
 
  private:
@@ -124,7 +116,6 @@ class fused_kernel final : public kernel {
       holder[s] = last_use[i];
       slot_[i] = static_cast<std::uint32_t>(s);
     }
-    addresses_.resize(ports_ + slot_bytes_.size());
     out_bytes_ = static_cast<std::int64_t>(slot_bytes_[0]);
   }
 
@@ -157,6 +148,20 @@ class fused_kernel final : public kernel {
     return address < ports_ && walk_of_port_[address] != none ? walk_.row_step(walk_of_port_[address]) : walk_.columns();
   }
 
+  // What a thread needs to run tiles: where operands, the output and scratch tiles are.
+  struct desk {
+    std::vector<std::byte*> addresses;
+    tensor scratch;
+  };
+
+  void find_cut(std::int64_t elements) {
+    column_tiles_ = tile_columns_ == 0 ? 0 : (walk_.columns() + tile_columns_ - 1) / tile_columns_;
+    row_tiles_ = (walk_.rows() + tile_rows_ - 1) / tile_rows_;
+    const auto tiles = walk_.blocks() * row_tiles_ * column_tiles_;
+    const auto each = tiles == 0 ? 0.0 : host::elementwise_ns(code_.size(), walked_.size()) * static_cast<double>(elements) / static_cast<double>(tiles);
+    cut_ = tile_cut::by_cost(tiles, each, host::tile_least_ns);
+  }
+
   void reserve_scratch() {
     std::vector<std::size_t> at;
     std::size_t bytes = 0;
@@ -164,8 +169,33 @@ class fused_kernel final : public kernel {
       at.push_back(bytes);
       bytes += (static_cast<std::size_t>(tile_rows_ * tile_columns_) * slot_bytes_[s] + 63) / 64 * 64;
     }
-    scratch_ = tensor::make({dtype::u8, {static_cast<std::int64_t>(bytes)}});
-    for (std::size_t s = 1; s < slot_bytes_.size(); ++s) addresses_[ports_ + s] = scratch_.data<std::byte>() + at[s - 1];
+    desks_.resize(std::min(team_.threads(), cut_.tiles() + 1));
+    for (auto& d : desks_) {
+      d.scratch = tensor::make({dtype::u8, {static_cast<std::int64_t>(bytes)}});
+      d.addresses.resize(ports_ + slot_bytes_.size());
+      for (std::size_t s = 1; s < slot_bytes_.size(); ++s) d.addresses[ports_ + s] = d.scratch.data<std::byte>() + at[s - 1];
+    }
+  }
+
+  // Tiles `first` to `end` - 1, along columns, then rows, then blocks.
+  void run_tiles(std::span<const tensor> inputs, tensor& output, std::int64_t first, std::int64_t end, desk& d) const noexcept {
+    auto* const out = output.bytes().data();
+    const auto rows = walk_.rows(), columns = walk_.columns();
+    auto b = first / (row_tiles_ * column_tiles_), r = first / column_tiles_ % row_tiles_ * tile_rows_, c = first % column_tiles_ * tile_columns_;
+    for (auto tile = first; tile < end; ++tile) {
+      for (std::size_t w = 0; w < walked_.size(); ++w) {
+        const auto& p = walked_[w];
+        const auto element = walk_.offset(w, b) + r * walk_.row_step(w) + (walk_.advances(w) ? c : 0);
+        d.addresses[p.port] = const_cast<std::byte*>(inputs[p.port].bytes().data()) + element * p.element_bytes;  // read only
+      }
+      d.addresses[ports_] = out + ((b * rows + r) * columns + c) * out_bytes_;
+      run_tile(d.addresses.data(), std::min(tile_rows_, rows - r), std::min(tile_columns_, columns - c));
+      if (c += tile_columns_; c < columns) continue;
+      c = 0;
+      if (r += tile_rows_; r < rows) continue;
+      r = 0;
+      ++b;
+    }
   }
 
   result<void> run_head(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) {
@@ -181,8 +211,7 @@ class fused_kernel final : public kernel {
     return done;
   }
 
-  void run_tile(std::int64_t rows, std::int64_t columns) noexcept {
-    auto* const at = addresses_.data();
+  void run_tile(std::byte* const* at, std::int64_t rows, std::int64_t columns) const noexcept {
     for (const auto& c : code_) {
       const std::byte* const operands[] = {at[c.operands[0]], at[c.operands[1]], at[c.operands[2]]};
       c.compute(at[c.out], operands, c.row_steps.data(), rows, columns);
@@ -190,25 +219,27 @@ class fused_kernel final : public kernel {
   }
 
   std::vector<fused_step> steps_;
+  tile_team& team_;
   kernel* head_ = nullptr;  // the first step, where it is not element-wise: it writes the whole output
   std::size_t ports_ = 0;   // input ports in use
   std::vector<std::size_t> slot_bytes_;  // of an element: the output, then scratch tiles
   std::vector<std::uint32_t> slot_;      // per step
   std::vector<instruction> code_;
-  std::vector<std::byte*> addresses_;
+  std::vector<desk> desks_;  // by worker
   std::vector<walked_port> walked_;
   static constexpr std::uint32_t none = 0xFFFF'FFFF;
   std::vector<std::uint32_t> walk_of_port_;  // its place in walked_; none
   std::vector<tensor> head_inputs_;
   host::broadcast_walk walk_;
   std::int64_t tile_rows_ = 1, tile_columns_ = 1;
+  std::int64_t column_tiles_ = 0, row_tiles_ = 0;
+  tile_cut cut_;  // of all tiles
   std::int64_t out_bytes_ = 4;
-  tensor scratch_;
 };
 
 }  // namespace
 
-result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps) {
+result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps, tile_team& team) {
   constexpr std::size_t operands_max = 1'000'000;  // of a step; also bounds ports, which come from a plan
   if (steps.empty()) return error(error_code::usage, "a fused group has no ops");
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -226,7 +257,7 @@ result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps)
             error_code::usage,
             fmt::format("op {} of a fused group takes operand {}, which is neither a port nor an earlier op", i, o));
   }
-  return std::unique_ptr<kernel>(std::make_unique<fused_kernel>(std::move(steps)));
+  return std::unique_ptr<kernel>(std::make_unique<fused_kernel>(std::move(steps), team));
 }
 
 }  // namespace troupe

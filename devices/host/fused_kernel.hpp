@@ -8,6 +8,7 @@
 // FK-2  The last step's output 0 is the group's only output; all steps' outputs have its shape, each its own element type.
 // FK-3  outputs[0] never aliases an input: a fused group does not run in place.
 
+#include "devices/host/tile_team.hpp"
 #include "devices/kernel.hpp"
 #include "schema/error.hpp"
 
@@ -24,6 +25,7 @@ struct fused_step {
 };
 
 // Errors: no steps, a step behind the first that is not element-wise, an operand that is not earlier.
-result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps);
+// `team`, which outlives it: whose threads share a large group.
+result<std::unique_ptr<kernel>> make_fused_kernel(std::vector<fused_step> steps, tile_team& team);
 
 }  // namespace troupe

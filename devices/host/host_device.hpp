@@ -2,11 +2,13 @@
 // The host as a device: what the kernels of one node process share, and the table of its kernels.
 //
 // Ownership: one host_device per node process, built by main() or a test, outliving every kernel made with it.
-// Threading: dataset() may be called from any thread; who asks for a dataset that another thread loads waits for it.
+// Threading: dataset() may be called from any thread; who asks for a dataset that another thread loads waits for it. team() is set up before
+// the first kernel runs.
 //
 // HD-1  While anybody holds a dataset, asking for it again gives the same object: workers of one process read files once.
 
 #include "devices/host/idx_file.hpp"
+#include "devices/host/tile_team.hpp"
 #include "devices/kernel.hpp"
 #include "schema/error.hpp"
 
@@ -29,13 +31,18 @@ class host_device {
   // Those that somebody holds, for whoever wants them to stay a while longer.
   std::vector<std::shared_ptr<const idx_dataset>> datasets_in_use();
 
+  // Threads that kernels share; alone, until somebody sets it up.
+  tile_team& team() noexcept { return team_; }
+
  private:
+  tile_team team_;
   std::mutex mutex_;
   std::unordered_map<std::string, std::weak_ptr<const idx_dataset>> datasets_;
 };
 
 // What every thread that runs kernels does first; those that call oneDNN do it themselves, too, at the cost of a few cycles.
-// One thread for OpenMP, on which oneDNN is built: kernels always compute on one (equal bits for any number of threads).
+// One thread for OpenMP, on which oneDNN is built: libraries always compute on one (equal bits for any number of threads), and large ops are cut
+// into tiles by us.
 // Numbers below 1.2e-38 are zero: the momentum of a unit that has died decays until its floats are denormal, and stays so
 // for ever, at a hundred times the price of an addition.
 void set_up_kernel_thread() noexcept;
@@ -53,6 +60,9 @@ void set_up_kernel_thread() noexcept;
 //   standardize, softmax, ...        sums in f64: along rows 8 partial sums of every 8th element, then those pairwise; else one after the other
 //   max_pool2d_grad, avg_pool2d_grad in the order of the windows
 //   matmul, conv2d                   f32 by oneDNN, on one thread; f64 by loops, along K one after the other
+//
+// Large ops are cut into tiles (tile_team.hpp), never along what is summed: rows or columns of products, images of convolutions and pooling,
+// output channels of the gradient of weights, rows of normalisation, softmax and sums, elements of all others.
 kernel_table make_host_kernels();
 
 }  // namespace troupe

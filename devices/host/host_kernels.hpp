@@ -6,8 +6,10 @@
 #include "schema/tensor_spec.hpp"
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 namespace troupe::host {
 
@@ -35,11 +37,17 @@ error unfit(std::string_view op, std::string_view what, std::span<const tensor_s
 result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs, std::size_t inputs_expected,
                          std::span<const tensor_spec> outputs, std::size_t outputs_expected);
 
-// A row whose kernel is a class that is made from attributes.
+// What a tile should take at least, in ns: a thread that sleeps takes tens of microseconds to come.
+inline constexpr double tile_least_ns = 100'000;
+
+// A row whose kernel is a class that is made from attributes, and from a device if it shares its work.
 template <class Kernel>
 kernel_row row_of(bool can_run_in_place = false) {
-  return {[](const attributes& attrs, host_device&) -> result<std::unique_ptr<kernel>> {
-            return std::unique_ptr<kernel>(std::make_unique<Kernel>(attrs));
+  return {[](const attributes& attrs, [[maybe_unused]] host_device& device) -> result<std::unique_ptr<kernel>> {
+            if constexpr (std::is_constructible_v<Kernel, const attributes&, host_device&>)
+              return std::unique_ptr<kernel>(std::make_unique<Kernel>(attrs, device));
+            else
+              return std::unique_ptr<kernel>(std::make_unique<Kernel>(attrs));
           },
           can_run_in_place};
 }

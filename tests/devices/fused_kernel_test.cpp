@@ -17,7 +17,7 @@ struct described_step {
 result<std::unique_ptr<kernel>> fuse(kernel_harness& host, const std::vector<described_step>& group) {
   std::vector<fused_step> steps;
   for (const auto& s : group) steps.push_back({std::move(*host.make(s.op, s.attrs)), s.operands, s.type});
-  return make_fused_kernel(std::move(steps));
+  return make_fused_kernel(std::move(steps), host.device().team());
 }
 
 // Every step as a kernel of its own.
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(f64_groups_run_too) {
 
 BOOST_AUTO_TEST_CASE(groups_that_are_none_are_errors) {
   kernel_harness host;
-  BOOST_TEST(!make_fused_kernel({}));
+  BOOST_TEST(!make_fused_kernel({}, host.device().team()));
   BOOST_TEST(!fuse(host, {{"add", {0, 1}}, {"matmul", {-1, 2}}}));
   BOOST_TEST(!fuse(host, {{"add", {0, 1}}, {"relu", {-2}}}));
   BOOST_TEST(!fuse(host, {{"relu", {-2147483647 - 1}}}));

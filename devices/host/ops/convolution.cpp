@@ -1,4 +1,4 @@
-// Convolutions over two dimensions and their gradients. f32 by oneDNN, in the layouts that it asks for; f64 as products of matrices
+// Convolutions over two dimensions and their gradients. f32 by oneDNN, in tiles and in the layouts that it asks for; f64 as products of matrices
 // over columns of the image, since oneDNN has none.
 //
 // x [n, c, h, w], w [o, c / groups, kh, kw] -> y [n, o, oh, ow].
@@ -14,6 +14,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -41,78 +42,231 @@ std::array<std::int64_t, 2> pair_of(const attributes& attrs, std::string_view na
 
 // --- f32 ---
 
-// A primitive and where its operands lie: those of the caller, or copies in another layout.
+// A convolution cut into tiles: of images, or for the gradient of weights of output channels. Each tile is a primitive of its own on a part of what
+// the caller has, or on a copy of that part in the layout that oneDNN asks for; the operand that all tiles share is copied once.
 class dnnl_convolution {
  public:
-  dnnl_convolution(const geometry& g, part p) : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    using tag = dnnl::memory::format_tag;
-    const auto dims = [](const auto& s) { return dnnl::memory::dims(s.begin(), s.end()); };
-    const auto grouped = g.groups > 1 ? dnnl::memory::dims{g.groups, g.w[0] / g.groups, g.w[1], g.w[2], g.w[3]} : dims(g.w);
-    constexpr auto f32 = dnnl::memory::data_type::f32;
-    const dnnl::memory::desc x(dims(g.x), f32, tag::nchw), w(grouped, f32, g.groups > 1 ? tag::goihw : tag::oihw), y(dims(g.y), f32, tag::nchw);
-    const dnnl::memory::desc any_x(dims(g.x), f32, tag::any), any_w(grouped, f32, tag::any), any_y(dims(g.y), f32, tag::any);
-    const dnnl::memory::dims strides = dims(g.strides), before = dims(g.before), after = dims(g.after), dilations{g.dilations[0] - 1, g.dilations[1] - 1};
-    constexpr auto direct = dnnl::algorithm::convolution_direct;
-    const dnnl::convolution_forward::primitive_desc forward({dnnl::prop_kind::forward_training, direct, any_x, any_w, any_y, strides, dilations, before, after}, engine_);
-    switch (p) {
-      case part::output:
-        primitive_ = dnnl::convolution_forward(forward);
-        add(DNNL_ARG_SRC, x, forward.src_desc(), false);
-        add(DNNL_ARG_WEIGHTS, w, forward.weights_desc(), false);
-        add(DNNL_ARG_DST, y, forward.dst_desc(), true);
-        break;
-      case part::input_gradient: {
-        const dnnl::convolution_backward_data::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, engine_, forward);
-        primitive_ = dnnl::convolution_backward_data(d);
-        add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
-        add(DNNL_ARG_WEIGHTS, w, d.weights_desc(), false);
-        add(DNNL_ARG_DIFF_SRC, x, d.diff_src_desc(), true);
-        break;
-      }
-      case part::weights_gradient: {
-        const dnnl::convolution_backward_weights::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, engine_, forward);
-        primitive_ = dnnl::convolution_backward_weights(d);
-        add(DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), false);
-        add(DNNL_ARG_SRC, x, d.src_desc(), false);
-        add(DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), true);
-        break;
-      }
-    }
+  dnnl_convolution(const geometry& g, part p, tile_team& team) : engine_(dnnl::engine::kind::cpu, 0), team_(team), part_(p), full_(g) {
+    const bool is_by_channels = p == part::weights_gradient;
+    const double all_ns = gemm_ns({g.y[0] * g.y[2] * g.y[3], g.w[0], g.w[1] * g.w[2] * g.w[3]}, sizeof(float));
+    constexpr std::int64_t channels_grain = 16;  // a block of oneDNN's layouts
+    const auto items = is_by_channels ? (g.groups > 1 ? 1 : g.w[0]) : g.x[0];
+    // Each tile of channels goes over the whole image again.
+    cut_ = tile_cut::by_cost(items, all_ns / static_cast<double>(items), is_by_channels ? 8 * tile_least_ns : tile_least_ns, is_by_channels ? channels_grain : 1);
+    variants_.emplace_back(*this, part_of(cut_.size(0)), nullptr);
+    if (const auto last = cut_.size(cut_.tiles() - 1); last != cut_.size(0)) variants_.emplace_back(*this, part_of(last), &variants_.front().ports[shared_port].inside);
+    find_shared();
+    const auto workers = std::min(team_.threads(), cut_.tiles() + 1);
+    desks_.reserve(workers);
+    for (std::size_t w = 0; w < workers; ++w) desks_.emplace_back(engine_, variants_);
   }
 
-  // Operands in the order in which they were added; the last is written.
-  void run(const std::array<void*, 3>& data) {
-    for (std::size_t i = 0; i < ports_.size(); ++i) {
-      auto& p = ports_[i];
-      p.outside.set_data_handle(data[i]);
-      if (p.before) p.before->execute(stream_, p.outside, p.inside);
-    }
-    primitive_.execute(stream_, arguments_);
-    for (auto& p : ports_)
-      if (p.after) p.after->execute(stream_, p.inside, p.outside);
-    stream_.wait();
+  // Operands in the order of the kernel's, then what is written.
+  result<void> run(const std::array<std::byte*, 3>& data) {
+    if (auto ok = copy_shared(data[shared_port]); !ok) return ok;
+    return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
+      try {
+        run_tile(data, tile, desks_[worker]);
+        return {};
+      } catch (const dnnl::error& e) {
+        return error(error_code::failed, fmt::format("oneDNN failed: {}", e.what()));
+      }
+    });
   }
 
  private:
+  static constexpr auto f32 = dnnl::memory::data_type::f32;
+  static constexpr std::size_t shared_port = 1;  // w; of the gradient of weights x
+
+  // An operand of a tile: as it lies in the caller's memory, and as the primitive takes it.
   struct port {
-    dnnl::memory outside, inside;  // the same where the layout is the caller's
-    std::optional<dnnl::reorder> before, after;
+    int argument = 0;
+    dnnl::memory::desc outside, inside;
+    std::int64_t step = 0;  // bytes from a tile's to the next one's, for each item; 0: all tiles have it in common
+    std::optional<dnnl::reorder> copy;  // in, or (what is written) out
+  };
+  // The primitive for tiles of one size.
+  struct variant {
+    // `shared`, which may be null: the layout of the shared operand.
+    variant(const dnnl_convolution& c, const geometry& g, const dnnl::memory::desc* shared) {
+      const dnnl::memory::dims strides(c.full_.strides.begin(), c.full_.strides.end()), before(c.full_.before.begin(), c.full_.before.end()), after(c.full_.after.begin(), c.full_.after.end());
+      const dnnl::memory::dims dilations{c.full_.dilations[0] - 1, c.full_.dilations[1] - 1};
+      constexpr auto direct = dnnl::algorithm::convolution_direct;
+      const auto any = [](const dnnl::memory::dims& dims) { return dnnl::memory::desc(dims, f32, dnnl::memory::format_tag::any); };
+      const auto any_x = c.part_ == part::weights_gradient && shared != nullptr ? *shared : any(dims_of(g.x)), any_y = any(dims_of(g.y));
+      const auto any_w = c.part_ != part::weights_gradient && shared != nullptr ? *shared : any(weights_of(g));
+      dnnl::primitive_attr own_scratch;
+      own_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+      const dnnl::convolution_forward::primitive_desc forward({dnnl::prop_kind::forward_training, direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_);
+      const auto image = [](const auto& s) { return s[1] * s[2] * s[3]; };
+      const auto x = strided(g.x, c.full_.x), y = strided(g.y, c.full_.y), w = dense(weights_of(g));
+      switch (c.part_) {
+        case part::output:
+          primitive = dnnl::convolution_forward(forward);
+          scratchpad = forward.scratchpad_desc();
+          add(c, DNNL_ARG_SRC, x, forward.src_desc(), image(g.x), false);
+          add(c, DNNL_ARG_WEIGHTS, w, forward.weights_desc(), 0, false);
+          add(c, DNNL_ARG_DST, y, forward.dst_desc(), image(g.y), true);
+          break;
+        case part::input_gradient: {
+          const dnnl::convolution_backward_data::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_, forward);
+          primitive = dnnl::convolution_backward_data(d);
+          scratchpad = d.scratchpad_desc();
+          add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), image(g.y), false);
+          add(c, DNNL_ARG_WEIGHTS, w, d.weights_desc(), 0, false);
+          add(c, DNNL_ARG_DIFF_SRC, x, d.diff_src_desc(), image(g.x), true);
+          break;
+        }
+        case part::weights_gradient: {
+          const dnnl::convolution_backward_weights::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_, forward);
+          primitive = dnnl::convolution_backward_weights(d);
+          scratchpad = d.scratchpad_desc();
+          add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), g.y[2] * g.y[3], false);
+          add(c, DNNL_ARG_SRC, x, d.src_desc(), 0, false);
+          add(c, DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), image(g.w), true);
+          break;
+        }
+      }
+    }
+
+    void add(const dnnl_convolution& c, int argument, const dnnl::memory::desc& outside, const dnnl::memory::desc& inside, std::int64_t step, bool is_written) {
+      port p{argument, outside, inside, step * static_cast<std::int64_t>(sizeof(float)), {}};
+      if (outside != inside) {
+        const auto& [from, to] = is_written ? std::tie(inside, outside) : std::tie(outside, inside);
+        dnnl::primitive_attr own_scratch;
+        own_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+        const dnnl::reorder::primitive_desc d(c.engine_, from, c.engine_, to, own_scratch);
+        if (d.scratchpad_desc().get_size() != 0) throw dnnl::error(dnnl_unimplemented, "copying an operand takes memory of its own");
+        p.copy.emplace(d);
+      }
+      ports.push_back(std::move(p));
+    }
+
+    static dnnl::memory::dims dims_of(const std::array<std::int64_t, 4>& s) { return {s.begin(), s.end()}; }
+    static dnnl::memory::dims weights_of(const geometry& g) {
+      return g.groups > 1 ? dnnl::memory::dims{g.groups, g.w[0] / g.groups, g.w[1], g.w[2], g.w[3]} : dims_of(g.w);
+    }
+    static dnnl::memory::desc dense(const dnnl::memory::dims& dims) {
+      return {dims, f32, dims.size() == 5 ? dnnl::memory::format_tag::goihw : dnnl::memory::format_tag::oihw};
+    }
+    // A part of a tensor of `all`.
+    static dnnl::memory::desc strided(const std::array<std::int64_t, 4>& part, const std::array<std::int64_t, 4>& all) {
+      if (part == all) return {dims_of(part), f32, dnnl::memory::format_tag::nchw};
+      return {dims_of(part), f32, dnnl::memory::dims{all[1] * all[2] * all[3], all[2] * all[3], all[3], 1}};
+    }
+
+    dnnl::primitive primitive;
+    dnnl::memory::desc scratchpad;
+    std::vector<port> ports;
+  };
+  // What a thread needs to run tiles.
+  struct desk {
+    desk(const dnnl::engine& engine, const std::vector<variant>& variants) : stream(engine) {
+      for (const auto& v : variants) {
+        auto& mine = of_variant.emplace_back();
+        for (const auto& p : v.ports) {
+          mine.outside.emplace_back(p.outside, engine, nullptr);
+          const bool has_copy = p.copy && p.step != 0;
+          mine.inside.push_back(has_copy ? dnnl::memory(p.inside, engine) : dnnl::memory(p.inside, engine, nullptr));
+          mine.arguments.emplace(p.argument, mine.inside.back());
+        }
+        mine.arguments.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(v.scratchpad, engine));
+      }
+    }
+
+    struct memories {
+      std::vector<dnnl::memory> outside, inside;  // by port
+      std::unordered_map<int, dnnl::memory> arguments;
+    };
+    dnnl::stream stream;
+    std::vector<memories> of_variant;
   };
 
-  void add(int argument, const dnnl::memory::desc& outside, const dnnl::memory::desc& inside, bool is_written) {
-    port p{dnnl::memory(outside, engine_, nullptr), {}, {}, {}};
-    p.inside = outside == inside ? p.outside : dnnl::memory(inside, engine_);
-    if (outside != inside && !is_written) p.before.emplace(p.outside, p.inside);
-    if (outside != inside && is_written) p.after.emplace(p.inside, p.outside);
-    arguments_.emplace(argument, p.inside);
-    ports_.push_back(std::move(p));
+  geometry part_of(std::int64_t items) const noexcept {
+    auto g = full_;
+    if (cut_.tiles() < 2) return g;
+    if (part_ == part::weights_gradient)
+      g.w[0] = g.y[1] = items;
+    else
+      g.x[0] = g.y[0] = items;
+    return g;
+  }
+
+  // The copy of the shared operand: whole, or by images, on several threads.
+  void find_shared() {
+    const auto& p = variants_.front().ports[shared_port];
+    if (!p.copy) return;
+    shared_ = dnnl::memory(p.inside, engine_);
+    shared_cut_ = {1, 1};
+    if (part_ == part::weights_gradient) {
+      constexpr double element_ns = 0.5;
+      shared_cut_ = tile_cut::by_cost(full_.x[0], element_ns * static_cast<double>(full_.x[1] * full_.x[2] * full_.x[3]), tile_least_ns);
+    }
+  }
+
+  result<void> copy_shared(std::byte* data) {
+    const auto& p = variants_.front().ports[shared_port];
+    if (!p.copy) return {};
+    if (shared_cut_.tiles() == 1) {
+      auto& d = desks_.front();
+      auto& outside = d.of_variant.front().outside[shared_port];
+      outside.set_data_handle(data);
+      try {
+        p.copy->execute(d.stream, outside, shared_);
+        d.stream.wait();
+      } catch (const dnnl::error& e) {
+        return error(error_code::failed, fmt::format("oneDNN failed to copy an operand: {}", e.what()));
+      }
+      return {};
+    }
+    return team_.run(shared_cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> {
+      try {
+        auto from = p.outside, to = p.inside;
+        if (shared_cut_.tiles() > 1) {
+          auto dims = variant::dims_of(full_.x);
+          dims[0] = shared_cut_.size(tile);
+          const dnnl::memory::dims at{shared_cut_.begin(tile), 0, 0, 0};
+          from = from.submemory_desc(dims, at);
+          to = to.submemory_desc(dims, at);
+        }
+        dnnl::memory outside(from, engine_, data), inside(to, engine_, shared_.get_data_handle());
+        dnnl::stream stream(engine_);
+        dnnl::reorder(outside, inside).execute(stream, outside, inside);
+        stream.wait();
+        return {};
+      } catch (const dnnl::error& e) {
+        return error(error_code::failed, fmt::format("oneDNN failed to copy an operand: {}", e.what()));
+      }
+    });
+  }
+
+  void run_tile(const std::array<std::byte*, 3>& data, std::size_t tile, desk& d) {
+    const std::size_t of = variants_.size() > 1 && tile + 1 == cut_.tiles() ? 1 : 0;
+    const auto& v = variants_[of];
+    auto& mine = d.of_variant[of];
+    for (std::size_t i = 0; i < v.ports.size(); ++i) {
+      const auto& p = v.ports[i];
+      auto* at = data[i] + cut_.begin(tile) * p.step;
+      if (p.step == 0 && p.copy)
+        mine.inside[i].set_data_handle(shared_.get_data_handle());
+      else
+        (p.copy ? mine.outside[i] : mine.inside[i]).set_data_handle(at);
+      if (p.copy && p.step != 0 && i + 1 < v.ports.size()) p.copy->execute(d.stream, mine.outside[i], mine.inside[i]);
+    }
+    v.primitive.execute(d.stream, mine.arguments);
+    if (const auto last = v.ports.size() - 1; v.ports[last].copy) v.ports[last].copy->execute(d.stream, mine.inside[last], mine.outside[last]);
+    d.stream.wait();
   }
 
   dnnl::engine engine_;
-  dnnl::stream stream_;
-  dnnl::primitive primitive_;
-  std::vector<port> ports_;
-  std::unordered_map<int, dnnl::memory> arguments_;
+  tile_team& team_;
+  part part_;
+  geometry full_;
+  tile_cut cut_;  // of images, or output channels
+  std::vector<variant> variants_;  // of all tiles but the last, and of that where it is smaller
+  dnnl::memory shared_;
+  tile_cut shared_cut_;
+  std::vector<desk> desks_;  // by worker
 };
 
 // --- f64 ---
@@ -180,7 +334,7 @@ class columns_convolution {
 template <part Part>
 class convolution final : public kernel {
  public:
-  explicit convolution(const attributes& attrs) {
+  convolution(const attributes& attrs, host_device& device) : team_(device.team()) {
     g_.strides = pair_of(attrs, "strides", 1);
     g_.before = pair_of(attrs, "before", 0);
     g_.after = pair_of(attrs, "after", 0);
@@ -208,7 +362,7 @@ class convolution final : public kernel {
     }
     set_up_kernel_thread();
     try {
-      dnnl_ = std::make_unique<dnnl_convolution>(g_, Part);
+      dnnl_ = std::make_unique<dnnl_convolution>(g_, Part, team_);
     } catch (const dnnl::error& e) {
       return error(error_code::failed, fmt::format("{} of {} and {}: oneDNN cannot do it: {}", name, to_string(inputs[0]), to_string(inputs[1]), e.what()));
     }
@@ -231,11 +385,7 @@ class convolution final : public kernel {
     set_up_kernel_thread();
     const auto* first = inputs[0].bytes().data();
     const auto* second = inputs[1].bytes().data();
-    try {
-      dnnl_->run({const_cast<std::byte*>(first), const_cast<std::byte*>(second), out.bytes().data()});
-    } catch (const dnnl::error& e) {
-      return error(error_code::failed, fmt::format("{}: oneDNN failed: {}", name, e.what()));
-    }
+    if (auto ok = dnnl_->run({const_cast<std::byte*>(first), const_cast<std::byte*>(second), out.bytes().data()}); !ok) return std::move(ok.error()).while_doing(name);
     return {};
   }
 
@@ -254,6 +404,7 @@ class convolution final : public kernel {
     return {};
   }
 
+  tile_team& team_;
   geometry g_;
   std::unique_ptr<dnnl_convolution> dnnl_;
   std::unique_ptr<columns_convolution> columns_;

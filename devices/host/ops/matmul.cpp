@@ -24,8 +24,8 @@ shape batches_of(const shape& s) {
 
 class matmul final : public kernel {
  public:
-  explicit matmul(const attributes& attrs)
-      : transpose_a_(attrs.integer("transpose_a") != 0), transpose_b_(attrs.integer("transpose_b") != 0), is_sum_(attrs.integer("sum_batches") != 0) {}
+  matmul(const attributes& attrs, host_device& device)
+      : team_(device.team()), transpose_a_(attrs.integer("transpose_a") != 0), transpose_b_(attrs.integer("transpose_b") != 0), is_sum_(attrs.integer("sum_batches") != 0) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("matmul", inputs, 2, outputs, 1); !ok) return ok;
@@ -38,8 +38,11 @@ class matmul final : public kernel {
              .k = a.shape.size(transpose_a_ ? ra - 2 : ra - 1), .transpose_a = transpose_a_, .transpose_b = transpose_b_};
     if (b.shape.size(transpose_b_ ? rb - 1 : rb - 2) != each_.k || c.shape.size(rc - 2) != each_.m || c.shape.size(rc - 1) != each_.n)
       return unfit("matmul", "inner dimensions differ", inputs);
-    scratch_.reserve(each_.k);
-    return is_sum_ ? find_sum(a.shape, b.shape, inputs) : find_batches(a.shape, b.shape, c.shape, inputs);
+    if (auto ok = is_sum_ ? find_sum(a.shape, b.shape, inputs) : find_batches(a.shape, b.shape, c.shape, inputs); !ok) return ok;
+    scratch_.resize(team_.threads());
+    for (auto& s : scratch_) s.reserve(each_.k);
+    cut();
+    return {};
   }
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
@@ -69,7 +72,6 @@ class matmul final : public kernel {
     // A^T B, summed, is one product over all rows of all batches.
     if (of_a == of_b && transpose_a_ && !transpose_b_) {
       each_.k *= of_a.elements();
-      scratch_.reserve(each_.k);
       places_.assign(1, {0, 0});
       return {};
     }
@@ -100,27 +102,51 @@ class matmul final : public kernel {
     return {};
   }
 
+  // By batches, where each has a result of its own; else by rows or columns of all of them, whichever are more.
+  void cut() {
+    const auto cost = gemm_ns(each_, size_of(type_));
+    by_ = !is_sum_ && places_.size() > 1 ? dimension::batches : each_.m >= each_.n ? dimension::rows : dimension::columns;
+    const auto items = by_ == dimension::batches ? static_cast<std::int64_t>(places_.size()) : by_ == dimension::rows ? each_.m : each_.n;
+    const auto all = cost * static_cast<double>(places_.size());
+    // Each part of one product packs an operand of its own: parts of less than this would take longer together than the whole.
+    constexpr double least_ns = 2 * tile_least_ns;
+    constexpr std::int64_t grain = 16;  // rows and columns that the library's kernels take at a time
+    cut_ = tile_cut::by_cost(items, items == 0 ? 0 : all / static_cast<double>(items), least_ns, by_ == dimension::batches ? 1 : grain);
+  }
+
   template <class T>
   result<void> run_as(std::span<const tensor> inputs, std::span<tensor> outputs) {
     const auto *a = inputs[0].data<T>(), *b = inputs[1].data<T>();
     auto* c = outputs[0].data<T>();
     if (places_.empty() && is_sum_) std::fill(c, c + each_.m * each_.n, T{});
-    bool adds = false;
-    for (const auto& at : places_) {
-      if (auto ok = gemm(each_, a + at.a, b + at.b, c, adds, scratch_); !ok) return std::move(ok.error()).while_doing("matmul");
-      if (is_sum_)
-        adds = true;
-      else
-        c += each_.m * each_.n;
-    }
+    auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
+      const auto first = cut_.begin(tile), count = cut_.size(tile);
+      std::size_t batch = 0, end = places_.size();
+      gemm_part part{each_};
+      if (by_ == dimension::batches)
+        batch = static_cast<std::size_t>(first), end = batch + static_cast<std::size_t>(count);
+      else if (count < cut_.items)
+        part = by_ == dimension::rows ? rows_of(each_, first, count) : columns_of(each_, first, count);
+      for (bool adds = false; batch < end; ++batch, adds = is_sum_) {
+        auto* to = c + part.c + (is_sum_ ? 0 : static_cast<std::int64_t>(batch) * each_.m * each_.n);
+        if (auto ok = gemm(part.shape, a + places_[batch].a + part.a, b + places_[batch].b + part.b, to, adds, scratch_[worker]); !ok) return ok;
+      }
+      return {};
+    });
+    if (!done) return std::move(done.error()).while_doing("matmul");
     return {};
   }
 
+  enum class dimension : std::uint8_t { batches, rows, columns };
+
+  tile_team& team_;
   bool transpose_a_, transpose_b_, is_sum_;
   dtype type_ = dtype::f32;
   gemm_shape each_;
   std::vector<place> places_;  // of each batch, or of all of them together
-  gemm_scratch scratch_;
+  dimension by_ = dimension::rows;
+  tile_cut cut_;
+  std::vector<gemm_scratch> scratch_;  // by worker
 };
 
 }  // namespace

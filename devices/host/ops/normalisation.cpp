@@ -1,6 +1,7 @@
 // standardize: x with mean 0 and variance 1 over some axes, what layer, batch and group normalisation are made of; and its gradient.
 // Sums are f64, of f32 too.
 
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/reduction_walk.hpp"
 
@@ -30,7 +31,7 @@ double sum_along(std::int64_t n, Term term) noexcept {
 // it is in the cache.
 class by_group : public kernel {
  public:
-  explicit by_group(const attributes& attrs) : attrs_(attrs), epsilon_(attrs.real("epsilon", 1e-5)) {}
+  by_group(const attributes& attrs, host_device& device) : attrs_(attrs), team_(device.team()), epsilon_(attrs.real("epsilon", 1e-5)) {}
 
  protected:
   void find(const shape& x) {
@@ -41,6 +42,8 @@ class by_group : public kernel {
     count_ = walk_.results == 0 ? 1 : static_cast<double>(std::max<std::int64_t>(x.elements() / walk_.results, 1));
     is_grouped_ = walk_.columns == 1 && walk_.blocks == walk_.results;
     is_empty_ = x.elements() == 0;
+    constexpr double element_ns = 2;
+    cut_ = is_grouped_ ? tile_cut::by_cost(walk_.blocks, element_ns * static_cast<double>(walk_.rows), tile_least_ns) : tile_cut{walk_.blocks, walk_.blocks};
   }
 
   // Calls pass(block, group of its first column) for all blocks.
@@ -71,17 +74,22 @@ class by_group : public kernel {
         for (std::int64_t c = 0; c < walk_.columns; ++c) visit(at + c, group + static_cast<std::size_t>(c));
     });
   }
-  // compute(first block, end, first group, end), for blocks that have their groups to themselves.
+  // compute(first block, end, first group, end), for blocks that have their groups to themselves: these on several threads.
   template <class Compute>
   void by_blocks(Compute compute) const {
     if (!is_grouped_) return compute(0, walk_.blocks, std::size_t{0}, first_.size());
-    for (std::int64_t b = 0; b < walk_.blocks; ++b) {
-      const auto group = static_cast<std::size_t>(walk_.out_of(b));
-      compute(b, b + 1, group, group + 1);
-    }
+    (void)team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> {
+      for (auto b = cut_.begin(tile); b < cut_.begin(tile) + cut_.size(tile); ++b) {
+        const auto group = static_cast<std::size_t>(walk_.out_of(b));
+        compute(b, b + 1, group, group + 1);
+      }
+      return {};
+    });
   }
 
   attributes attrs_;
+  tile_team& team_;
+  tile_cut cut_;  // of blocks
   double epsilon_, count_ = 1;
   reduction_walk walk_;
   std::vector<double> first_, second_;  // sums by group

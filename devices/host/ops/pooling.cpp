@@ -1,6 +1,7 @@
 // The largest and the mean of windows of an image, and their gradients. x [n, c, h, w] -> y [n, c, oh, ow]; a plane is one image of
 // one channel.
 
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
@@ -50,7 +51,7 @@ struct span_of_window {
 
 class pooling : public kernel {
  public:
-  pooling(std::string_view op, const attributes& attrs) : op_(op), window_(attrs) {}
+  pooling(std::string_view op, const attributes& attrs, host_device& device) : op_(op), team_(device.team()), window_(attrs) {}
 
  protected:
   // `image` and `pooled` have n, c in common.
@@ -63,7 +64,14 @@ class pooling : public kernel {
     columns_.clear();
     for (std::int64_t x = 0; x < ow_; ++x) columns_.push_back(across(x));
     type_ = image.type;
+    constexpr double element_ns = 0.5;
+    cut_ = tile_cut::by_cost(planes_, element_ns * static_cast<double>(h_ * w_ + oh_ * ow_ * window_.size[0] * window_.size[1]), tile_least_ns);
     return {};
+  }
+  // compute(first plane, end), on several threads.
+  template <class Compute>
+  result<void> for_planes(Compute compute) const {
+    return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> { return compute(cut_.begin(tile), cut_.begin(tile) + cut_.size(tile)); });
   }
   span_of_window across(std::int64_t x) const noexcept {
     return span_of_window::at(x, w_, window_.size[1], window_.strides[1], window_.before[1], window_.dilations[1]);
@@ -92,6 +100,8 @@ class pooling : public kernel {
   }
 
   std::string_view op_;
+  tile_team& team_;
+  tile_cut cut_;  // of planes
   window window_;
   std::int64_t planes_ = 0, h_ = 0, w_ = 0, oh_ = 0, ow_ = 0;
   std::vector<span_of_window> columns_;  // of each x of the result
@@ -101,7 +111,7 @@ class pooling : public kernel {
 // -> values, and the place of each in its plane (i32; -1: the window has no elements). Of equal ones the first; a NaN is the largest.
 class max_pool final : public pooling {
  public:
-  explicit max_pool(const attributes& attrs) : pooling("max_pool2d", attrs) {}
+  max_pool(const attributes& attrs, host_device& device) : pooling("max_pool2d", attrs, device) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(op_, inputs, 1, outputs, 2); !ok) return ok;
@@ -109,19 +119,21 @@ class max_pool final : public pooling {
     return find(inputs[0], outputs[0], inputs);
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    type_ == dtype::f32 ? run_as<float>(inputs[0], outputs) : run_as<double>(inputs[0], outputs);
-    return {};
+    return for_planes([&](std::int64_t first, std::int64_t end) -> result<void> {
+      type_ == dtype::f32 ? run_as<float>(inputs[0], outputs, first, end) : run_as<double>(inputs[0], outputs, first, end);
+      return {};
+    });
   }
 
  private:
   template <class T>
-  void run_as(const tensor& image, std::span<tensor> outputs) const {
-    const auto* x = image.data<T>();
-    auto* best = outputs[0].data<T>();
-    auto* place = outputs[1].data<std::int32_t>();
+  void run_as(const tensor& image, std::span<tensor> outputs, std::int64_t first, std::int64_t end) const {
+    const auto* x = image.data<T>() + first * h_ * w_;
+    auto* best = outputs[0].data<T>() + first * oh_ * ow_;
+    auto* place = outputs[1].data<std::int32_t>() + first * oh_ * ow_;
     const bool is_dense = window_.size == std::array<std::int64_t, 2>{2, 2} && window_.strides == window_.size && window_.before == std::array<std::int64_t, 2>{0, 0} &&
                           window_.dilations == std::array<std::int64_t, 2>{1, 1};
-    for (std::int64_t p = 0; p < planes_; ++p, x += h_ * w_)
+    for (auto p = first; p < end; ++p, x += h_ * w_)
       for (std::int64_t y = 0; y < oh_; ++y, best += ow_, place += ow_)
         if (is_dense && 2 * y + 1 < h_ && 2 * ow_ <= w_)
           row_of_quarters(x + 2 * y * w_, static_cast<std::int32_t>(2 * y * w_), best, place);
@@ -169,7 +181,7 @@ class max_pool final : public pooling {
 // (dy, places) -> dx: each element of dy to its place; several to one place add up, in their order.
 class max_pool_grad final : public pooling {
  public:
-  explicit max_pool_grad(const attributes& attrs) : pooling("max_pool2d_grad", attrs) {}
+  max_pool_grad(const attributes& attrs, host_device& device) : pooling("max_pool2d_grad", attrs, device) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(op_, inputs, 2, outputs, 1); !ok) return ok;
@@ -177,17 +189,19 @@ class max_pool_grad final : public pooling {
     return find(outputs[0], inputs[0], inputs);
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    return type_ == dtype::f32 ? run_as<float>(inputs, outputs[0]) : run_as<double>(inputs, outputs[0]);
+    return for_planes([&](std::int64_t first, std::int64_t end) {
+      return type_ == dtype::f32 ? run_as<float>(inputs, outputs[0], first, end) : run_as<double>(inputs, outputs[0], first, end);
+    });
   }
 
  private:
   template <class T>
-  result<void> run_as(std::span<const tensor> inputs, tensor& out) const {
-    const auto* dy = inputs[0].data<T>();
-    const auto* place = inputs[1].data<std::int32_t>();
-    auto* dx = out.data<T>();
+  result<void> run_as(std::span<const tensor> inputs, tensor& out, std::int64_t first, std::int64_t end) const {
     const auto elements = oh_ * ow_;
-    for (std::int64_t p = 0; p < planes_; ++p, dx += h_ * w_, dy += elements, place += elements) {
+    const auto* dy = inputs[0].data<T>() + first * elements;
+    const auto* place = inputs[1].data<std::int32_t>() + first * elements;
+    auto* dx = out.data<T>() + first * h_ * w_;
+    for (auto p = first; p < end; ++p, dx += h_ * w_, dy += elements, place += elements) {
       if (auto ok = check_places(place); !ok) return ok;
       std::fill_n(dx, h_ * w_, T{});
       for (std::int64_t i = 0; i < elements; ++i)
@@ -200,7 +214,7 @@ class max_pool_grad final : public pooling {
 // (x, places) -> what max_pool would have taken there; nothing: 0.
 class max_pool_take final : public pooling {
  public:
-  explicit max_pool_take(const attributes& attrs) : pooling("max_pool2d_take", attrs) {}
+  max_pool_take(const attributes& attrs, host_device& device) : pooling("max_pool2d_take", attrs, device) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(op_, inputs, 2, outputs, 1); !ok) return ok;
@@ -208,17 +222,19 @@ class max_pool_take final : public pooling {
     return find(inputs[0], outputs[0], inputs);
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    return type_ == dtype::f32 ? run_as<float>(inputs, outputs[0]) : run_as<double>(inputs, outputs[0]);
+    return for_planes([&](std::int64_t first, std::int64_t end) {
+      return type_ == dtype::f32 ? run_as<float>(inputs, outputs[0], first, end) : run_as<double>(inputs, outputs[0], first, end);
+    });
   }
 
  private:
   template <class T>
-  result<void> run_as(std::span<const tensor> inputs, tensor& out) const {
-    const auto* x = inputs[0].data<T>();
-    const auto* place = inputs[1].data<std::int32_t>();
-    auto* y = out.data<T>();
+  result<void> run_as(std::span<const tensor> inputs, tensor& out, std::int64_t first, std::int64_t end) const {
     const auto elements = oh_ * ow_;
-    for (std::int64_t p = 0; p < planes_; ++p, x += h_ * w_, y += elements, place += elements) {
+    const auto* x = inputs[0].data<T>() + first * h_ * w_;
+    const auto* place = inputs[1].data<std::int32_t>() + first * elements;
+    auto* y = out.data<T>() + first * elements;
+    for (auto p = first; p < end; ++p, x += h_ * w_, y += elements, place += elements) {
       if (auto ok = check_places(place); !ok) return ok;
       for (std::int64_t i = 0; i < elements; ++i) y[i] = place[i] >= 0 ? x[place[i]] : T{};
     }
@@ -231,24 +247,26 @@ class max_pool_take final : public pooling {
 template <bool Gradient>
 class avg_pool final : public pooling {
  public:
-  explicit avg_pool(const attributes& attrs) : pooling(Gradient ? "avg_pool2d_grad" : "avg_pool2d", attrs) {}
+  avg_pool(const attributes& attrs, host_device& device) : pooling(Gradient ? "avg_pool2d_grad" : "avg_pool2d", attrs, device) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(op_, inputs, 1, outputs, 1); !ok) return ok;
     return Gradient ? find(outputs[0], inputs[0], inputs) : find(inputs[0], outputs[0], inputs);
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    type_ == dtype::f32 ? run_as<float>(inputs[0], outputs[0]) : run_as<double>(inputs[0], outputs[0]);
-    return {};
+    return for_planes([&](std::int64_t first, std::int64_t end) -> result<void> {
+      type_ == dtype::f32 ? run_as<float>(inputs[0], outputs[0], first, end) : run_as<double>(inputs[0], outputs[0], first, end);
+      return {};
+    });
   }
 
  private:
   template <class T>
-  void run_as(const tensor& in, tensor& out) const {
-    const auto* from = in.data<T>();
-    auto* to = out.data<T>();
-    if constexpr (Gradient) std::fill_n(to, out.elements(), T{});
-    for (std::int64_t p = 0; p < planes_; ++p) {
+  void run_as(const tensor& in, tensor& out, std::int64_t first, std::int64_t end) const {
+    const auto* from = in.data<T>() + first * (Gradient ? oh_ * ow_ : h_ * w_);
+    auto* to = out.data<T>() + first * (Gradient ? h_ * w_ : oh_ * ow_);
+    if constexpr (Gradient) std::fill_n(to, (end - first) * h_ * w_, T{});
+    for (auto p = first; p < end; ++p) {
       for (std::int64_t y = 0; y < oh_; ++y) {
         const auto rows = down(y);
         for (std::int64_t x = 0; x < ow_; ++x) {

@@ -1,6 +1,7 @@
 // Reductions over any axes, and the index of the largest along one.
 
 #include "devices/half.hpp"
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/reduction_walk.hpp"
 
@@ -141,14 +142,17 @@ void columns_of(const T* x, T* out, std::int64_t rows, std::int64_t columns, std
   for (std::size_t j = 0; j < static_cast<std::size_t>(w); ++j) out[j] = Op::join(out[j], static_cast<T>(all[j]));
 }
 
+// Results `first` to `end` - 1: whole rows of columns, where there are columns.
 template <class Op, class T>
-void reduce(const reduction_walk& w, const std::byte* from, std::byte* to) {
+void reduce(const reduction_walk& w, const std::byte* from, std::byte* to, std::int64_t first, std::int64_t end) {
   const auto* x = reinterpret_cast<const T*>(from);
   auto* out = reinterpret_cast<T*>(to);
-  std::fill_n(out, w.results, Op::template none<T>());
+  std::fill_n(out + first, end - first, Op::template none<T>());
   if (w.rows == 0 || w.columns == 0) return;
   for (std::int64_t b = 0; b < w.blocks; ++b, x += w.rows * w.columns) {
-    auto* results = out + w.out_of(b);
+    const auto at = w.out_of(b);
+    if (at < first || at >= end) continue;
+    auto* results = out + at;
     if (w.columns == 1) {
       *results = Op::join(*results, joined_row<Op>(x, w.rows));
       continue;
@@ -159,7 +163,7 @@ void reduce(const reduction_walk& w, const std::byte* from, std::byte* to) {
   }
 }
 
-using reduce_function = void (*)(const reduction_walk& w, const std::byte* from, std::byte* to);
+using reduce_function = void (*)(const reduction_walk& w, const std::byte* from, std::byte* to, std::int64_t first, std::int64_t end);
 struct reduce_overload {
   dtype type;
   reduce_function run;
@@ -169,7 +173,8 @@ constexpr std::array<reduce_overload, sizeof...(T)> reduce_overloads = {reduce_o
 
 class reduction final : public kernel {
  public:
-  reduction(std::string_view op, std::span<const reduce_overload> overloads, const attributes& attrs) : op_(op), overloads_(overloads), attrs_(attrs) {}
+  reduction(std::string_view op, std::span<const reduce_overload> overloads, const attributes& attrs, host_device& device)
+      : op_(op), overloads_(overloads), attrs_(attrs), team_(device.team()) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(op_, inputs, 1, outputs, 1); !ok) return ok;
@@ -178,20 +183,34 @@ class reduction final : public kernel {
     run_ = at->run;
     walk_ = reduction_walk::over(inputs[0].shape, reduction_walk::marked(attrs_, inputs[0].shape.rank()));
     if (walk_.results != outputs[0].shape.elements()) return unfit(op_, "the result has another size than what is kept", inputs);
+    constexpr double element_ns = 0.3;
+    const auto groups = walk_.columns == 0 ? 0 : walk_.results / walk_.columns;
+    cut_ = tile_cut::by_cost(groups, groups == 0 ? 0 : element_ns * static_cast<double>(inputs[0].shape.elements()) / static_cast<double>(groups), tile_least_ns);
     return {};
   }
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    run_(walk_, inputs[0].bytes().data(), outputs[0].bytes().data());
-    return {};
+    const auto *from = inputs[0].bytes().data();
+    auto* to = outputs[0].bytes().data();
+    if (cut_.tiles() < 2) {
+      run_(walk_, from, to, 0, walk_.results);
+      return {};
+    }
+    return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> {
+      const auto first = cut_.begin(tile) * walk_.columns;
+      run_(walk_, from, to, first, first + cut_.size(tile) * walk_.columns);
+      return {};
+    });
   }
 
  private:
   std::string_view op_;
   std::span<const reduce_overload> overloads_;
   attributes attrs_;
+  tile_team& team_;
   reduce_function run_ = nullptr;
   reduction_walk walk_;
+  tile_cut cut_;  // of rows of columns of the result
 };
 
 // --- index of the largest ---
@@ -309,8 +328,8 @@ class element_count final : public kernel {
 
 template <class Op, class... T>
 void add_reduction(kernel_table& table, std::string_view op) {
-  table.add(std::string(op), {[op](const attributes& attrs, host_device&) -> result<std::unique_ptr<kernel>> {
-              return std::unique_ptr<kernel>(std::make_unique<reduction>(op, reduce_overloads<Op, T...>, attrs));
+  table.add(std::string(op), {[op](const attributes& attrs, host_device& device) -> result<std::unique_ptr<kernel>> {
+              return std::unique_ptr<kernel>(std::make_unique<reduction>(op, reduce_overloads<Op, T...>, attrs, device));
             }});
 }
 

@@ -4,6 +4,7 @@
 // together, so that exponentials go over one flat array; else `width` columns at a time. Sums over n are f64, in order. Every
 // element is computed alike wherever it stands.
 
+#include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/vector_math.hpp"
 
@@ -26,7 +27,8 @@ double exp_of(double x) noexcept { return std::exp(x); }
 
 class along_axis : public kernel {
  public:
-  along_axis(std::string_view op, std::size_t operands, const attributes& attrs) : op_(op), operands_(operands), axis_(attrs.integer("axis", -1)) {}
+  along_axis(std::string_view op, std::size_t operands, const attributes& attrs, host_device& device)
+      : op_(op), operands_(operands), team_(device.team()), axis_(attrs.integer("axis", -1)) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) final {
     if (auto ok = check_ports(op_, inputs, operands_, outputs, 1); !ok) return ok;
@@ -39,6 +41,9 @@ class along_axis : public kernel {
     outer_ = inner_ = 1;
     for (std::int64_t i = 0; i < rank; ++i) (i < axis ? outer_ : inner_) *= i == axis ? 1 : x.size(static_cast<std::size_t>(i));
     n_ = x.size(static_cast<std::size_t>(axis));
+    constexpr double element_ns = 2;
+    // Rows that are taken together stay so.
+    cut_ = tile_cut::by_cost(outer_, element_ns * static_cast<double>(n_ * inner_), tile_least_ns, is_taken_together() ? width : 1);
     return {};
   }
 
@@ -47,17 +52,26 @@ class along_axis : public kernel {
   struct block {
     std::int64_t at, lanes, next, lane;
   };
+  // On several threads: a visitor keeps nothing between blocks.
   template <class Visit>
   void for_blocks(Visit visit) const {
     if (n_ == 0) return;
+    (void)team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> {
+      visit_blocks(cut_.begin(tile), cut_.begin(tile) + cut_.size(tile), visit);
+      return {};
+    });
+  }
+  template <class Visit>
+  void visit_blocks(std::int64_t first, std::int64_t end, Visit& visit) const {
     if (inner_ == 1) {
-      const auto together = n_ >= 64 ? 1 : width;
-      for (std::int64_t o = 0; o < outer_; o += together) visit(block{o * n_, std::min(together, outer_ - o), 1, n_});
+      const auto together = is_taken_together() ? width : 1;
+      for (auto o = first; o < end; o += together) visit(block{o * n_, std::min(together, end - o), 1, n_});
       return;
     }
-    for (std::int64_t o = 0; o < outer_; ++o)
+    for (auto o = first; o < end; ++o)
       for (std::int64_t i = 0; i < inner_; i += width) visit(block{o * n_ * inner_ + i, std::min(width, inner_ - i), inner_, 1});
   }
+  bool is_taken_together() const noexcept { return inner_ == 1 && n_ < 64; }
   // visit(element, lane) for all elements of a block, in the order of memory.
   template <class Visit>
   void for_elements(const block& b, Visit visit) const {
@@ -116,6 +130,8 @@ class along_axis : public kernel {
 
   std::string_view op_;
   std::size_t operands_;
+  tile_team& team_;
+  tile_cut cut_;  // of outer_
   std::int64_t axis_, outer_ = 1, n_ = 0, inner_ = 1;
 };
 
@@ -123,7 +139,7 @@ class along_axis : public kernel {
 template <bool Log>
 class softmax final : public along_axis {
  public:
-  explicit softmax(const attributes& attrs) : along_axis(Log ? "log_softmax" : "softmax", 1, attrs) {}
+  softmax(const attributes& attrs, host_device& device) : along_axis(Log ? "log_softmax" : "softmax", 1, attrs, device) {}
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
     inputs[0].type() == dtype::f32 ? run_as<float>(inputs[0], outputs[0]) : run_as<double>(inputs[0], outputs[0]);
@@ -187,7 +203,7 @@ class softmax final : public along_axis {
 template <bool Log>
 class softmax_grad final : public along_axis {
  public:
-  explicit softmax_grad(const attributes& attrs) : along_axis(Log ? "log_softmax_grad" : "softmax_grad", 2, attrs) {}
+  softmax_grad(const attributes& attrs, host_device& device) : along_axis(Log ? "log_softmax_grad" : "softmax_grad", 2, attrs, device) {}
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
     inputs[0].type() == dtype::f32 ? run_as<float>(inputs, outputs[0]) : run_as<double>(inputs, outputs[0]);
