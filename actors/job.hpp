@@ -33,9 +33,17 @@
 
 namespace troupe {
 
+// An input of one worker, which the program feeds.
+struct job_feed {
+  std::uint32_t worker = 0;
+  std::string input;        // its name in the graph
+  std::uint32_t actor = 0;  // in the plan
+  tensor_spec spec;
+};
 struct job_started {
   job_id job{};
   std::shared_ptr<const part_handles> handles;  // of the part in this process
+  std::vector<job_feed> feeds{};                // of a training
 };
 struct job_progress {  // sync: one per step, the loss of all workers; async: one per step of a worker
   std::uint64_t step = 0;

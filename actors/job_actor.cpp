@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <set>
 
 namespace troupe {
@@ -117,7 +119,7 @@ struct job_actor_state {
 
   void act(job_event& e) {
     switch (e.kind) {
-      case job_event_kind::started: return to_program(job_started{about.id, handles});
+      case job_event_kind::started: return to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
       case job_event_kind::loss:
         about.record->count_step();
         return to_program(job_progress{e.step, e.worker, e.loss});
@@ -140,6 +142,24 @@ struct job_actor_state {
         to_program(job_failed{std::move(e.text), job->totals()});
         return leave();
     }
+  }
+
+  // Those of several workers are named "worker/0/x".
+  static std::vector<job_feed> feeds_of(const plan& p) {
+    std::vector<job_feed> out;
+    for (std::uint32_t i = 0; i < p.actors.size() && p.workers > 0; ++i) {
+      const auto& a = p.actors[i];
+      if (a.kind != actor_kind::feed) continue;
+      job_feed f{0, a.name, i, a.output_specs.at(0)};
+      constexpr std::string_view prefix = "worker/";
+      if (p.workers > 1 && a.name.starts_with(prefix)) {
+        const auto end = a.name.find('/', prefix.size());
+        std::from_chars(a.name.data() + prefix.size(), a.name.data() + end, f.worker);
+        f.input = a.name.substr(end + 1);
+      }
+      out.push_back(std::move(f));
+    }
+    return out;
   }
 
   template <class Message>

@@ -43,11 +43,12 @@ struct peer_lost {  // nothing more comes to `port` (a shard: from that worker);
 struct mark_cut { std::uint32_t mark = 0; };  // supervisor, to those who mark cuts: what you make next is not in cut `mark` any more
 struct cut_saved { std::uint64_t step = 0; }; // archive, to a shard: the cut that you gave out is saved, or given up
 struct cancel_step { std::uint64_t step = 0; };  // program, to the conditions of loops: nobody wants the steps up to this one any more
+struct set_feeder { caf::actor to; };  // program, to a feed: who feeds it from now on, and is told feed_ready
 struct end_actor {};  // supervisor: drop everything and end
 
 using port_actor = caf::typed_actor<caf::reacts_to<wire_ports>, caf::reacts_to<start_firing>, caf::reacts_to<tensor_ready>,
                                     caf::reacts_to<credit>, caf::reacts_to<peer_lost>, caf::reacts_to<mark_cut>,
-                                    caf::reacts_to<cut_saved>, caf::reacts_to<cancel_step>, caf::reacts_to<end_actor>>;
+                                    caf::reacts_to<cut_saved>, caf::reacts_to<cancel_step>, caf::reacts_to<set_feeder>, caf::reacts_to<end_actor>>;
 
 // All actors of a job's part in this process; kept by each of them until it ends.
 struct part_handles {
@@ -101,6 +102,7 @@ struct fetched {  // fetch actor: one firing. The program answers credit{0, 1} w
   tag t;
   std::vector<tensor> values;
 };
+inline constexpr std::uint32_t feed_room = 4;  // items that a feed actor holds
 struct feed_ready { std::uint32_t feed = 0; };  // feed actor: an item has been taken, there is room for another
 
 }  // namespace troupe
@@ -114,6 +116,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::mark_cut)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cut_saved)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::save_shard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cancel_step)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_feeder)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_actor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_tensor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::return_credit)

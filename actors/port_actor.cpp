@@ -68,6 +68,7 @@ port_shell::behavior_type port_shell::make_behavior() {
       [this](const mark_cut& m) { guarded([&](port_logic& l) { l.on_mark(m); }); },
       [this](const cut_saved& m) { guarded([&](port_logic& l) { l.on_saved(m); }); },
       [this](const cancel_step& m) { guarded([&](port_logic& l) { l.on_cancel(m); }); },
+      [this](const set_feeder& m) { guarded([&](port_logic& l) { l.on_feeder(m); }); },
       [this](end_actor) { quit(); },
   };
 }

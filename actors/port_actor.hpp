@@ -11,6 +11,7 @@
 //   mark_cut      supervisor               what is made next carries the mark               -
 //   cut_saved     archive                  a shard may give out the next cut                -
 //   cancel_step   program                  loops of steps up to this one end                -
+//   set_feeder    program                  a feed tells this one of its room                -
 //   end_actor     supervisor               drop everything and end                          -
 //
 // PA-1  A credit taken is given back exactly once per item (runtime/credit.hpp).
@@ -131,6 +132,7 @@ class port_logic {
   virtual void on_mark(const mark_cut&) {}
   virtual void on_saved(const cut_saved&) {}
   virtual void on_cancel(const cancel_step&) {}
+  virtual void on_feeder(const set_feeder&) {}
   void fail(const error& e);
 
  protected:

@@ -14,7 +14,7 @@ namespace troupe {
 namespace {
 
 // Items on their way to or from the program, per feed or fetch. Losses are small, and the program may look at them once in many steps.
-constexpr std::uint32_t program_credits = 4, loss_credits = 256;
+constexpr std::uint32_t program_credits = feed_room, loss_credits = 256;
 
 class feed_logic final : public port_logic {
  public:
@@ -22,9 +22,12 @@ class feed_logic final : public port_logic {
 
  private:
   result<void> open() override {
-    pending_ = item_queue(program_credits);
+    pending_ = item_queue(feed_room);
+    feeder_ = part_->program;
     return {};
   }
+
+  void on_feeder(const set_feeder& m) override { feeder_ = m.to; }
 
   void on_tensor(tensor_ready& m) override {
     record_.count_in(m.value.size_bytes());
@@ -45,11 +48,12 @@ class feed_logic final : public port_logic {
       const tag t{.step = fired_};
       emit(0, t, std::move(i.value));
       count_firing(t);
-      if (part_->program) tell(self_.context(), part_->program, feed_ready{actor_});
+      if (feeder_) tell(self_.context(), feeder_, feed_ready{actor_});
     }
   }
 
   item_queue pending_;
+  caf::actor feeder_;
 };
 
 class fetch_logic final : public port_logic {

@@ -9,11 +9,12 @@
 //   auto run = s.train(g, loss, {.workers = 2, .steps = 1000});
 //   while (auto event = (*run)->next()) ...                       // losses, variables, the end
 //
-// Threading: one session and what it gives out belong to one thread of the program; calls block that thread only.
+// Threading: one session and what it gives out belong to one thread of the program, feeders and runners excepted; calls block that thread only.
 // Ownership: a session outlives its trainings and steppers.
 // Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job; the text is the one line
 // that says who, what, where, which step).
 
+#include "actors/graph_runner.hpp"
 #include "devices/tensor.hpp"
 #include "runtime/compile.hpp"
 #include "runtime/control_message.hpp"
@@ -75,6 +76,8 @@ struct training_options {
   // no copy until one comes.
   std::uint32_t replicas = 0;
   checkpoint_options checkpoints{};
+  // The graph has inputs, which the program feeds, each worker's by a feeder: training::make_feeder(). With on_failure `stop` only.
+  bool is_fed = false;
   compile_options compile{};        // name, fuse, credits
 };
 
@@ -114,6 +117,18 @@ struct training_event {
   training_totals totals;
 };
 
+// What a program feeds to one worker of a training, step after step.
+// Threading: each feeder belongs to one thread at a time; those of several workers may be used at once, beside the thread that takes the
+// training's events. With update_kind::async these steps run at once, each on the variables as they then are. Ownership: the training outlives it.
+class feeder {
+ public:
+  virtual ~feeder() = default;
+  // All inputs of the worker's next step; waits while the graph has no room for it. An error: nothing was fed. usage: an input is missing, or twice;
+  // a name, type or shape is wrong. timed_out: there was no room in time. failed: the training has ended.
+  virtual result<void> feed(std::span<const std::pair<std::string_view, tensor>> values, std::chrono::milliseconds deadline = std::chrono::hours(24 * 365)) = 0;
+  virtual std::uint64_t steps() const = 0;  // that were fed
+};
+
 // A training job. Destroying it stops the job.
 class training {
  public:
@@ -122,6 +137,8 @@ class training {
   virtual std::optional<training_event> next(std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;
   // Ends the job on all nodes; a `failed` event with this reason follows.
   virtual void stop(const std::string& reason) = 0;
+  // Of a training with is_fed, after its event `started`; one for each worker. Errors: usage, failed (it has ended).
+  virtual result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) = 0;
 };
 
 // A graph that the program steps: feeds in, fetches out. Steps overlap as far as credits allow: feed ahead, then fetch.
@@ -158,6 +175,8 @@ class session {
   // nodes of job `ps` in turn, or where there are none on the nodes counted from the last; alone: all here.
   virtual result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& options) = 0;
   virtual result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches, const compile_options& options = {}) = 0;
+  // Runs parts of a graph, by name, from any thread (actors/graph_runner.hpp).
+  virtual std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& options = {.name = "runner"}) = 0;
 };
 
 }  // namespace troupe

@@ -12,6 +12,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -154,8 +157,10 @@ class told {
   compile_report* report_;
 };
 
-passes::flow simplified(const graph& g, std::span<const value> roots, const compile_options& options, const told& t) {
+// `feeds`: by the names of the last roots, which are fed.
+passes::flow simplified(const graph& g, std::span<const value> roots, const compile_options& options, const told& t, std::span<const std::string> feeds = {}) {
   auto f = t.flow("prune", g.nodes().size(), [&](pass_report* r) { return passes::prune(g, roots, r); });
+  if (!feeds.empty()) f = t.flow("feed", f.ops.size(), [&](pass_report* r) { return passes::feed(std::move(f), feeds, r); });
   if (options.fold) f = t.flow("fold", f.ops.size(), [&](pass_report* r) { return passes::fold(std::move(f), g.ops(), r); });
   if (options.simplify) f = t.flow("simplify", f.ops.size(), [&](pass_report* r) { return passes::simplify(std::move(f), r); });
   if (options.share) f = t.flow("share", f.ops.size(), [&](pass_report* r) { return passes::share(std::move(f), r); });
@@ -333,14 +338,45 @@ result<plan> compile_training(graph& g, value loss, const training_spec& spec, c
   return program->place(*places_of(spec), {}, options.report);
 }
 
-result<plan> compile_steps(graph& g, std::span<const value> fetches, const compile_options& options) {
+namespace {
+
+// What can be wrong with what is fed and fetched, before anything is made of it.
+result<void> check_asked(const graph& g, std::span<const value> fetches, std::span<const value> feeds, const compile_options& options) {
   if (g.first_error()) return *g.first_error();
-  if (auto ok = check_options(options); !ok) return std::move(ok.error());
+  if (auto ok = check_options(options); !ok) return ok;
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   for (const auto& v : fetches)
     if (!g.has(v)) return usage("a fetched value is not of this graph");
+  std::set<std::pair<std::uint32_t, std::uint32_t>> fed;
+  for (const auto& v : feeds) {
+    if (!g.has(v)) return usage("a fed value is not of this graph");
+    const auto& n = g.node(v.node);
+    if (n.region != 0) return usage(fmt::format("'{}' lies in a branch or loop, where nothing can be fed", feed_name(g, v))).at(n.source);
+    if (!fed.emplace(v.node, v.output).second) return usage(fmt::format("'{}' is fed twice", feed_name(g, v))).at(n.source);
+  }
+  return {};
+}
+
+result<void> check_all_fed(const passes::flow& f, std::span<const std::string> fed) {
+  const std::set<std::string_view> names(fed.begin(), fed.end());
+  for (const auto& op : f.ops)
+    if ((op.type == "input" || op.type == "variable") && !names.contains(op.name))
+      return usage(fmt::format("what is fetched depends on {} '{}', which is not fed", op.type, op.name)).at(op.source.file, op.source.line);
+  return {};
+}
+
+// `feeds`: none, if they are the inputs and variables that it takes.
+result<plan> compile_asked(const graph& g, std::span<const value> fetches, const std::optional<std::span<const value>>& feeds, const compile_options& options) {
+  const auto fed = feeds.value_or(std::span<const value>());
+  if (auto ok = check_asked(g, fetches, fed, options); !ok) return std::move(ok.error());
   const told t(options.report);
-  const auto f = simplified(g, fetches, options, t);
+  std::vector<value> roots(fetches.begin(), fetches.end());
+  roots.insert(roots.end(), fed.begin(), fed.end());
+  std::vector<std::string> names;
+  for (const auto& v : fed) names.push_back(feed_name(g, v));
+  const auto f = simplified(g, roots, options, t, names);
+  if (feeds)
+    if (auto ok = check_all_fed(f, names); !ok) return std::move(ok.error());
   auto d = t.actors("lower", f.ops.size(), [&](pass_report*) { return passes::lower(f); });
   auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = t.actors("fuse", d.actors.size(), [&](pass_report* r) { return passes::fuse(std::move(d), g.ops(), r); });
@@ -350,6 +386,19 @@ result<plan> compile_steps(graph& g, std::span<const value> fetches, const compi
   p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());
   return p;
+}
+
+}  // namespace
+
+std::string feed_name(const graph& g, const value& v) {
+  const auto& name = g.node(v.node).name;
+  return v.output == 0 ? name : fmt::format("{}:{}", name, v.output);
+}
+
+result<plan> compile_steps(const graph& g, std::span<const value> fetches, const compile_options& options) { return compile_asked(g, fetches, std::nullopt, options); }
+
+result<plan> compile_steps(const graph& g, std::span<const value> fetches, std::span<const value> feeds, const compile_options& options) {
+  return compile_asked(g, fetches, feeds, options);
 }
 
 }  // namespace troupe

@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> gradients -> shapes -> fold -> simplify -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> share memory -> check
+//   prune -> feed -> gradients -> shapes -> fold -> simplify -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
@@ -130,6 +130,11 @@ result<plan> compile_training(graph& g, value loss, const training_spec& spec, c
 
 // A plan of one task whose feeds and fetches are held by the program: feed "x" per input op, one fetch with a
 // port per fetched value. Variables become feeds of the same name. An unfed input or an empty fetch list is an error.
-result<plan> compile_steps(graph& g, std::span<const value> fetches, const compile_options& options);
+result<plan> compile_steps(const graph& g, std::span<const value> fetches, const compile_options& options);
+// The same, of which the program feeds `feeds` and nothing else: inputs, variables, or what any op makes, which is then not computed. Feeds are
+// named by feed_name(). Errors: usage: a value twice, one that lies in a branch or loop, an input or variable that is needed and not among them.
+result<plan> compile_steps(const graph& g, std::span<const value> fetches, std::span<const value> feeds, const compile_options& options);
+// The op's name; of an output k but the first: "name:k".
+std::string feed_name(const graph& g, const value& v);
 
 }  // namespace troupe

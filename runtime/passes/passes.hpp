@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
 //   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -59,6 +59,8 @@ struct flow {
 
 // The ops that `roots` depend on, and no others. The roots are valid values of `g`.
 flow prune(const graph& g, std::span<const value> roots, pass_report* report = nullptr);
+// The last roots, one for each name, are fed by the program under these names: what they are made of is not computed.
+flow feed(flow f, std::span<const std::string> names, pass_report* report = nullptr);
 // The ops of a flow that its roots depend on.
 flow drop_unused(flow f);
 // x * 1, x + 0, x - 0 and -(-x) are x. Gradients start with a 1, so that a training graph is full of these.
