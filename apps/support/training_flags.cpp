@@ -99,7 +99,7 @@ void training_flags::usage_error(const std::string& text) const {
 
 void training_flags::parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer,
                            const std::function<void(CLI::App&)>& own) {
-  std::string update_name = "sync", fuse_name = "on", policy = "stop", wait = "5s", every;
+  std::string update_name = update == update_kind::sync ? "sync" : "async", fuse_name = "on", policy = "stop", wait = "5s", every;
   optimizer_flags f;
   f.optimizer = default_optimizer;
   schedule_.decay = 0.9;

@@ -10,6 +10,19 @@ class models(harness.cluster_test):
         self.assertEqual(p.code, 0, f"{name} {' '.join(map(str, arguments))}\n{p.tail()}")
         return self.json_of(p)
 
+    def test_threads_feed_workers_here_and_on_nodes(self):
+        self.start_nodes(2)
+        model = ("--steps", "300", "--batch", "32", "--workers", "2", "--update", "sync")
+        alone = self.finish("train_from_threads", *model)
+        self.assertGreater(alone["test_accuracy"], 0.9)
+        for more in (("--threads", "1"), ("--fuse", "off", "--credits", "5"), ("--cluster", self.cluster), ("--cluster", self.cluster, "--shards", "2")):
+            self.assertEqual(self.finish("train_from_threads", *model, *more)["weights_hash"], alone["weights_hash"], more)
+        for more in ((), ("--cluster", self.cluster)):
+            together = self.finish("train_from_threads", "--steps", "300", "--batch", "32", *more, *(("--workers", "2") if more else ()))
+            self.assertEqual(together["applied"], 300 * together["workers"])
+            self.assertEqual(together["dropped"], 0)
+            self.assertGreater(together["test_accuracy"], 0.9)
+
     def losses(self, path):
         with open(path) as f:
             return [float(line.split(",")[1]) for line in f]
@@ -51,6 +64,8 @@ class models(harness.cluster_test):
                  (("train_language_model", "--heads", "3"), 2, "--heads 3 does not divide --width 128"),
                  (("train_language_model", "--width", "0"), 2, "--width"),
                  (("train_embedding", "--context", "1"), 2, "a pair needs 2 bytes"),
+                 (("train_from_threads", "--on-failure", "resume"), 2, "cannot go on after a failure"),
+                 (("train_from_threads", "--checkpoint", self.path("cuts")), 2, "what was fed is not kept"),
                  (("train_classifier", "--model", "tree"), 2, "--model"))
         for command, code, says in cases:
             p = self.run_program(*command)
