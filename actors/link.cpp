@@ -73,7 +73,7 @@ void link_core::send(send_tensor m) {
 void link_core::trace_sent(const bound_job& job, const send_tensor& m) {
   const auto sender = job.job_plan->edges[m.edge].from.actor;
   const auto last = session_.acknowledged_frames(lane::data) + session_.unacknowledged_frames(lane::data);
-  traced_.push_back({last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), m.t.step, m.value.size_bytes()});
+  traced_.push_back({last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), m.t.step, m.value ? m.value.size_bytes() : 0});
 }
 
 void link_core::trace_acknowledged() {

@@ -88,6 +88,11 @@ struct save_shard {  // shard: part of a cut; the tensors stay as they are while
 
 struct actor_ready { std::uint32_t actor = 0; };
 struct actor_done { std::uint32_t actor = 0; };  // fired as often as the plan says
+struct actor_noted {  // people want to know it; the actor goes on
+  std::uint32_t actor = 0;
+  std::uint64_t step = 0;
+  std::string text;
+};
 struct actor_failed {
   std::uint32_t actor = 0;
   std::uint64_t step = 0;
@@ -122,6 +127,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_tensor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::return_credit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_noted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::fetched)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::feed_ready)

@@ -92,7 +92,7 @@ struct bind_job {                               // node -> link: whom the edges 
 struct job_bound { job_id job{}; };
 struct unbind_job { job_id job{}; };
 
-enum class part_event_kind : std::uint8_t { placed, failed, done, stopped };
+enum class part_event_kind : std::uint8_t { placed, noted, failed, done, stopped };
 struct part_event {
   job_id job{};
   std::uint32_t part = 0;                       // its number in this process

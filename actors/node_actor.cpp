@@ -151,6 +151,7 @@ struct node_actor_state : part_services {
     if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_halted>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_saved>(&m.body)) return to_job(p->job, m);
+    if (auto* p = std::get_if<part_noted>(&m.body)) return to_job(p->job, m);
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
     if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
     ++stray_messages;

@@ -3,12 +3,15 @@
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
 #include "devices/buffer_pool.hpp"
+#include "devices/half.hpp"
+#include "devices/host/finite.hpp"
 #include "devices/host/fused_kernel.hpp"
 #include "devices/host/host_device.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace troupe {
@@ -26,6 +29,8 @@ class op_logic final : public port_logic {
     uses_ = &part_->uses[actor_];
     if (self_plan().ops.front().type == hand_over_op) return open_hand_over();
     is_forwarding_ = self_plan().ops.size() == 1 && is_forwarding(self_plan().ops.front());
+    is_gate_ = is_forwarding_ && self_plan().ops.front().type == pass_if_op && self_plan().inputs.size() == 2;
+    on_nan_ = part_->job_plan->on_nan;
     inputs_.resize(ports_.in.size());
     pace_ = pace();
     if (is_forwarding_ != self_plan().hands_on && !self_plan().buffers.empty())
@@ -150,6 +155,7 @@ class op_logic final : public port_logic {
       inputs_[i] = std::move(head.value);
     }
     if (mark_ != 0) t.mark = std::exchange(mark_, 0);
+    if (is_gate_ && t.dead == 0 && *std::as_const(inputs_[1]).data<boolean>() == boolean{}) t.dead = 1;
     if (auto ran = t.dead == 0 ? run(t) : pass_on(t); !ran) return fail(at_line(std::move(ran.error()), self_plan().ops.front()));
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) {
       emit(port, t, std::move(outputs_[port]));
@@ -199,10 +205,52 @@ class op_logic final : public port_logic {
       if (buffer_of(self_plan(), port) < 0) outputs_[port] = pools_[port].take(output_specs_[port]);
     for (const auto& u : *uses_)
       outputs_[u.port] = part_->buffers[u.buffer]->begin(u.use, t.step, static_cast<std::uint32_t>(outlets_of_[u.port].size()), output_specs_[u.port]);
+    const bool came_in = on_nan_ != nan_policy::ignore && self_plan().in_place >= 0 && first_not_finite(inputs_[static_cast<std::size_t>(self_plan().in_place)]);
     auto ran = kernel_->run(t, inputs_, outputs_);
     if (is_users_ && ran) ran = check_made();
     if (is_constant_) constants_ = outputs_;
+    if (on_nan_ != nan_policy::ignore && ran) return look_for_nan(t, came_in);
     return ran;
+  }
+
+  // --- NaN and infinities ---
+
+  // `came_in`: in what the op has written over.
+  result<void> look_for_nan(const tag& t, bool came_in) {
+    for (std::size_t port = 0; port < outputs_.size(); ++port)
+      if (const auto at = first_not_finite(outputs_[port])) return on_not_finite(t, outputs_[port], *at, came_in);
+    return {};
+  }
+
+  // The first op is the one that takes none: or one that takes it from what the program feeds, a variable or a reader.
+  result<void> on_not_finite(const tag& t, const tensor& made, std::int64_t element, bool came_in) {
+    if (is_constant_) return {};  // the user's own
+    std::optional<std::size_t> source;
+    if (came_in) source = static_cast<std::size_t>(self_plan().in_place);
+    for (std::size_t i = 0; i < inputs_.size() && !source; ++i)
+      if (static_cast<std::int32_t>(i) != self_plan().in_place && first_not_finite(inputs_[i])) source = i;
+    if (source && is_of_an_op(*source)) return {};  // which has said so
+    auto what = fmt::format("it gives {}, element {} of {}", not_finite_text(made, element), element, to_string(made.spec()));
+    if (self_plan().ops.size() > 1) what = fmt::format("{}; it is a group of {}", what, names_of_group());
+    what += source ? fmt::format("; so does '{}', which it takes", part_->job_plan->actors[producer_of(*source)].name) : "; what it takes is finite";
+    if (on_nan_ == nan_policy::stop) return error(error_code::failed, std::move(what));
+    if (!std::exchange(has_noted_, true)) note(t.step, on_nan_ == nan_policy::skip ? what + "; this worker's gradients of the step are left out" : what);
+    return {};
+  }
+
+  std::uint32_t producer_of(std::size_t input) const { return part_->job_plan->edges[self_plan().inputs[input]].from.actor; }
+  bool is_of_an_op(std::size_t input) const {
+    const auto& from = part_->job_plan->actors[producer_of(input)];
+    if (from.kind != actor_kind::op) return false;
+    const auto* row = part_->ops->find(from.ops.front().type);
+    return row == nullptr || !(row->is_source || from.ops.front().type == "read");
+  }
+  std::string names_of_group() const {
+    constexpr std::size_t names_max = 8;
+    std::string text;
+    const auto& ops = self_plan().ops;
+    for (std::size_t i = 0; i < std::min(ops.size(), names_max); ++i) text += fmt::format("{}'{}'", i == 0 ? "" : ", ", ops[i].name);
+    return ops.size() > names_max ? fmt::format("{} and {} more", text, ops.size() - names_max) : text;
   }
 
   // --- memory that the plan shares (runtime/shared_buffer.hpp) ---
@@ -288,6 +336,9 @@ class op_logic final : public port_logic {
 
   std::unique_ptr<kernel> kernel_;
   bool is_forwarding_ = false;
+  bool is_gate_ = false;    // hands on where its condition holds
+  nan_policy on_nan_ = nan_policy::ignore;
+  bool has_noted_ = false;  // that there was one
   bool is_source_ = false;
   bool is_users_ = false;  // one of its ops is of a library
   bool is_constant_ = false;

@@ -386,6 +386,7 @@ void part_table::on_event(part_event& e) {
   auto& part = at->second;
   switch (e.kind) {
     case part_event_kind::placed: return give_handles(e.job, part, e.handles);
+    case part_event_kind::noted: return node_.send(part.coordinator, part_noted{e.job, part.epoch, e.actor, e.step, e.text});
     case part_event_kind::failed:
       node_.note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
       return node_.send(part.coordinator, part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part), data_messages(part)});

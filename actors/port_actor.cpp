@@ -138,6 +138,8 @@ void port_logic::fail(const error& e) {
   tell(self_.context(), part_->supervisor, actor_failed{actor_, fired_, e.text()});
 }
 
+void port_logic::note(std::uint64_t step, std::string text) { tell(self_.context(), part_->supervisor, actor_noted{actor_, step, std::move(text)}); }
+
 void port_logic::come_back() {
   if (!std::exchange(is_coming_back_, true)) tell(self_.context(), caf::actor_cast<caf::actor>(&self_), start_firing{});
 }

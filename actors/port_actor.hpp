@@ -162,6 +162,8 @@ class port_logic {
   // after the last step.
   void count_firing(const tag& t, std::uint32_t where = trace_event::everywhere);
   void report_done();
+  // Something that people want to know, with the step.
+  void note(std::uint64_t step, std::string text);
   // Goes on with advance() after the messages that wait.
   void come_back();
   // Notes a slice of the timeline, up to now, if one is recorded.

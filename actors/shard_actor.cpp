@@ -41,6 +41,7 @@ class shard_logic final : public port_logic {
     owes_.resize(forward_ports(spec_));
     is_claimed_.resize(outlets_of_.size());
     arrivals_.resize(workers_);
+    left_out_.resize(workers_);
     if (spec_.restore == restore_kind::handed) return {};
     if (auto begun = spec_.restore == restore_kind::kept ? restore() : initialize(); !begun) return begun;
     publish();
@@ -147,8 +148,8 @@ class shard_logic final : public port_logic {
   }
 
   void on_tensor(tensor_ready& m) override {
-    expects(bool(m.value), "what a shard takes lies in no branch");
-    record_.count_in(m.value.size_bytes());
+    expects(bool(m.value) || m.t.dead != 0, "a gradient is there, or left out");
+    record_.count_in(m.value ? m.value.size_bytes() : 0);
     if (m.port >= workers_) return on_handed(m);
     if (!state_) return early_.push_back(std::move(m));  // a replica's, whose shard has begun before
     take(m);
@@ -216,6 +217,7 @@ class shard_logic final : public port_logic {
     kept_.is_torn = false;
     if (part_->probe != nullptr) part_->probe->on_apply({part_->job, part_->epoch, part_->node, spec_.variable, spec_.follows, a.version});
     for (auto i = first; i < last; ++i) {
+      if (is_left_out(i)) ++left_out_[i];
       ports_.in[i].queue.pop();
       if (spec_.forwards && spec_.update == update_kind::async)
         owes_[i] = 1;  // the worker's push returns when it is committed
@@ -230,13 +232,18 @@ class shard_logic final : public port_logic {
 
   result<void> take_gradients(std::size_t first, std::size_t last) {
     gradients_.clear();
+    rows_.clear();
     for (auto i = first; i < last; ++i) {
       const auto& head = ports_.in[i].queue.front();
+      if (is_left_out(i)) continue;
       expects(head.value.spec() == spec_.spec, "a gradient has its variable's shape");
       gradients_.push_back(std::as_const(head.value).data<float>());
     }
     return {};
   }
+
+  // By the worker, in whose step something was not finite (nan_policy::skip).
+  bool is_left_out(std::size_t worker) { return !ports_.in[worker].queue.front().value; }
 
   // Gradients as rows, for an update that touches no others; else each unpacked.
   result<void> take_rows(const shard_apply& a, std::size_t first, std::size_t last) {
@@ -245,6 +252,7 @@ class shard_logic final : public port_logic {
     rows_.clear();
     for (auto i = first; i < last; ++i) {
       const auto& head = ports_.in[i].queue.front().value;
+      if (is_left_out(i)) continue;
       expects(are_rows_of(head.spec(), spec_.spec), "a gradient has rows of its variable");
       const auto width = elements() / static_cast<std::size_t>(n);
       const packed_rows rows{head.bytes().data(), head.size_bytes() / packed_row_bytes(width), width};
@@ -266,8 +274,12 @@ class shard_logic final : public port_logic {
   // To the replica: what is about to be applied.
   void forward(const shard_apply& a, std::size_t first) {
     const auto port = static_cast<std::uint32_t>(spec_.readers.size() + (a.worker < 0 ? 0 : first));
+    if (gradients_.empty() && rows_.empty()) {
+      emit(port, tag{.step = a.step, .dead = 1}, tensor());
+      return trace(trace_kind::emit, a.step, port);
+    }
     // A synchronous replica takes no rows.
-    const bool is_sum = spec_.update == update_kind::sync && (gradients_.size() != 1 || spec_.pushes_rows);
+    const bool is_sum = spec_.update == update_kind::sync && (workers_ != 1 || spec_.pushes_rows);
     if (!is_sum) {
       emit(port, tag{.step = a.step}, ports_.in[first].queue.front().value);
       return trace(trace_kind::emit, a.step, port);
@@ -323,13 +335,13 @@ class shard_logic final : public port_logic {
   }
 
   void update(update_count count, stepped w) {
-    if (!is_by_rows_) return update_all(count, w);
+    if (!is_by_rows_ && !gradients_.empty()) return update_all(count, w);
     const auto copy = [&](const stepped& t) {
       if (t.out != t.in) std::copy_n(t.in, elements(), t.out);
     };
     copy(w);
     for (const auto& s : steps_) copy(s);
-    by_rows_.update(w.out, rows_, learning_rate_at(spec_.optimizer, spec_.schedule, count));
+    if (is_by_rows_) by_rows_.update(w.out, rows_, learning_rate_at(spec_.optimizer, spec_.schedule, count));
   }
 
   // A large variable on several threads. With the norm of all of its gradient each element depends on all others.
@@ -416,8 +428,8 @@ class shard_logic final : public port_logic {
     for (std::size_t i = 0; i < state_->ledger().size(); ++i) {
       const auto& l = state_->ledger()[i];
       ledger_.received[i].store(l.received, std::memory_order_relaxed);
-      ledger_.applied[i].store(l.applied, std::memory_order_relaxed);
-      ledger_.dropped[i].store(l.dropped, std::memory_order_relaxed);
+      ledger_.applied[i].store(l.applied - std::min(l.applied, left_out_[i]), std::memory_order_relaxed);
+      ledger_.dropped[i].store(l.dropped + left_out_[i], std::memory_order_relaxed);
       ledger_.duplicates[i].store(l.duplicates, std::memory_order_relaxed);
     }
   }
@@ -445,6 +457,7 @@ class shard_logic final : public port_logic {
   std::vector<desk> desks_;  // of threads that share an update: the part that each is at
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
   std::uint64_t arrived_ = 0;
+  std::vector<std::uint64_t> left_out_;  // by worker: gradients that count as dropped
   std::vector<std::uint8_t> owes_;        // async, by worker: a credit that it gets when its last gradient is committed
   std::vector<std::uint8_t> is_claimed_;  // by reader: the state waits for this credit
 };

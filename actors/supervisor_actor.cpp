@@ -65,6 +65,10 @@ struct supervisor_state {
     report({request.context->job, request.context->part, part_event_kind::failed, m.text, actor.name, m.step, {}});
   }
 
+  void on_noted(const actor_noted& m) {
+    if (!has_failed) report({request.context->job, request.context->part, part_event_kind::noted, m.text, request.context->job_plan->actors[m.actor].name, m.step, {}});
+  }
+
   void on_down(const caf::down_msg& m) {
     --alive;
     if (is_stopping) return end_if_empty();
@@ -116,6 +120,7 @@ caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_reque
   return {
       [&s](const actor_ready&) { s.on_ready(); },
       [&s](const actor_done&) { s.on_done(); },
+      [&s](const actor_noted& m) { s.on_noted(m); },
       [&s](const actor_failed& m) { s.on_failed(m); },
       [&s](start_firing) { s.start(); },
       [&s](const mark_cut& m) { s.mark(m); },

@@ -53,7 +53,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
                                .on_failure = o.on_failure,
                                .replicas = o.replicas,
                                .checkpoints = o.checkpoints,
-                               .compile = {.name = o.name, .fuse = o.fuse, .credits = o.credits}});
+                               .compile = o.compiling()});
   if (!run) return run.error();
   report.begin({.samples = double(images.samples) * double(o.epochs), .steps = o.epochs * steps, .epochs = o.epochs, .unit = "images"});
   while (auto event = (*run)->next(report.refresh())) {

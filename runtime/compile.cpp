@@ -4,6 +4,7 @@
 #include "runtime/device_name.hpp"
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/op_library.hpp"
+#include "runtime/ops.hpp"
 #include "runtime/passes/passes.hpp"
 
 #include <fmt/format.h>
@@ -82,8 +83,21 @@ void tell(pass_report& report, const graph& g, const value& variable, const valu
   });
 }
 
+// Hands gradients on (all roots but the first, which is the loss) only where all of them and the loss are finite: x - x is 0, or NaN.
+void skip_unless_finite(graph& g, std::vector<value>& roots) {
+  const auto where = g.node(roots[0].node).source;
+  const auto scope = g.name_scope("skip", where);
+  value sum;
+  for (const auto& r : roots) {
+    const auto zero = reduce_sum(sub(r, r, where), {}, false, where);
+    sum = sum.is_valid() ? add(sum, zero, where) : zero;
+  }
+  const auto is_finite = equal(sum, constant(g, 0.0F, "zero", where), where);
+  for (auto& r : std::span(roots).subspan(1)) r = g.add(std::string(pass_if_op), std::array{r, is_finite}, {}, pass_if_op, where);
+}
+
 // The loss, the gradient of every variable that it depends on, the samples of moving averages that its steps move, and all these variables.
-result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm, pass_report* report) {
+result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm, nan_policy on_nan, pass_report* report) {
   auto all = g.variables();
   std::erase_if(all, [&](const value& v) { return g.node(v.node).average_rate.has_value(); });
   const auto derivatives = gradients(g, loss, all);
@@ -110,6 +124,10 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
     if (!has(a.beside) && !has(a.variable)) continue;
     roots.push_back(a.sample);
     used.push_back(a.variable);
+  }
+  if (on_nan == nan_policy::skip) {
+    skip_unless_finite(g, roots);
+    if (g.first_error()) return *g.first_error();
   }
   roots.insert(roots.end(), used.begin(), used.end());
   return roots;
@@ -163,6 +181,7 @@ passes::flow simplified(const graph& g, std::span<const value> roots, const comp
   if (!feeds.empty()) f = t.flow("feed", f.ops.size(), [&](pass_report* r) { return passes::feed(std::move(f), feeds, r); });
   if (options.fold) f = t.flow("fold", f.ops.size(), [&](pass_report* r) { return passes::fold(std::move(f), g.ops(), r); });
   if (options.simplify) f = t.flow("simplify", f.ops.size(), [&](pass_report* r) { return passes::simplify(std::move(f), r); });
+  if (options.fast) f = t.flow("fast", f.ops.size(), [&](pass_report* r) { return passes::fast(std::move(f), r); });
   if (options.share) f = t.flow("share", f.ops.size(), [&](pass_report* r) { return passes::share(std::move(f), r); });
   return f;
 }
@@ -182,6 +201,7 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, r); });
   if (options.share_memory) p = t.actors("share_memory", p.actors.size(), [&](pass_report* r) { return passes::share_memory(std::move(p), ops, steps_in_flight, r); });
   p.name = options.name;
+  p.on_nan = options.on_nan;
   for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
     p.tasks.push_back({.name = where.task_names[i], .is_client = i == where.client_task});
   return p;
@@ -313,7 +333,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (!where) return where.error();
   const told t(options.report);
   auto* first = options.report != nullptr ? &options.report->begin("gradients", g.nodes().size()) : nullptr;
-  const auto roots = training_roots(g, loss, spec.clip_global_norm, first);
+  const auto roots = training_roots(g, loss, spec.clip_global_norm, options.on_nan, first);
   if (!roots) return roots.error();
   if (first != nullptr) first->after = g.nodes().size();
   auto f = simplified(g, *roots, options, t);
@@ -345,6 +365,7 @@ result<void> check_asked(const graph& g, std::span<const value> fetches, std::sp
   if (g.first_error()) return *g.first_error();
   if (auto ok = check_options(options); !ok) return ok;
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
+  if (options.on_nan > nan_policy::stop) return usage(fmt::format("on_nan '{}' is for trainings: a graph that is stepped knows 'ignore' and 'stop'", to_string(options.on_nan)));
   for (const auto& v : fetches)
     if (!g.has(v)) return usage("a fetched value is not of this graph");
   std::set<std::pair<std::uint32_t, std::uint32_t>> fed;

@@ -32,6 +32,12 @@ struct compile_options {
   // Ops of a stream write into the memory of others whose results nobody needs any more. Then a graph that is stepped has `credits` steps in flight in each
   // stream, and a worker that trains has one. Off: every output has memory of its own, for one more than the credits of its edges.
   bool share_memory = true;
+  // What happens where an op makes a NaN or an infinity; whoever looks for them reads every result once more. A graph that is stepped knows `ignore` and
+  // `stop`. With `skip`, workers push whole gradients (sparse_pushes).
+  nan_policy on_nan = nan_policy::ignore;
+  // Large sums may be cut along what is summed, and added up in parts: the gradient of a convolution's weights by images, products that are long inside. Results differ
+  // from those without it in the last bits, and are still the same for any number of threads and nodes.
+  bool fast = false;
   compile_report* report = nullptr;  // what each pass did, if somebody asks (runtime/compile_report.hpp); looked at during the call only
 };
 

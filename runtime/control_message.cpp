@@ -196,6 +196,14 @@ struct writer {
     auto variables = s.initVariables(static_cast<unsigned>(m.variables.size()));
     for (unsigned i = 0; i < variables.size(); ++i) variables.set(i, m.variables[i]);
   }
+  void operator()(const part_noted& m) {
+    auto n = to.initNoted();
+    n.setJob(raw(m.job));
+    n.setEpoch(m.epoch);
+    n.setActor(m.actor);
+    n.setStep(m.step);
+    n.setText(m.text);
+  }
   void operator()(const query& m) {
     auto q = to.initQuery();
     q.setId(m.id);
@@ -286,6 +294,10 @@ result<control_message> read_control(wire::Control::Reader from) {
                      text_of(s.getFile()), text_of(s.getHash()), s.getBytes(), {}};
       for (auto v : s.getVariables()) out.variables.push_back(text_of(v));
       return control_message(std::move(out));
+    }
+    case wire::Control::NOTED: {
+      auto n = from.getNoted();
+      return control_message(part_noted{job_id{n.getJob()}, n.getEpoch(), text_of(n.getActor()), n.getStep(), text_of(n.getText())});
     }
     case wire::Control::QUERY: return control_message(query{from.getQuery().getId(), text_of(from.getQuery().getRequest())});
     case wire::Control::ANSWER: return control_message(answer{from.getAnswer().getId(), text_of(from.getAnswer().getJson())});

@@ -118,6 +118,16 @@ struct part_ended {
   std::vector<shard_report> shards;
   std::uint64_t data_messages = 0;  // items that the part's actors received
 };
+// To the coordinator: something that people want to know, of an actor that goes on.
+struct part_noted {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::string actor;
+  std::uint64_t step = 0;
+  std::string text;
+
+  friend bool operator==(const part_noted&, const part_noted&) = default;
+};
 struct query {
   std::uint64_t id = 0;
   std::string request;
@@ -144,7 +154,7 @@ struct fenced {
 
 using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
                                      part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved, leaving_node,
-                                     epoch_begun, trace_query, trace_page>;
+                                     epoch_begun, trace_query, trace_page, part_noted>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);

@@ -651,6 +651,14 @@ void job_coordinator::cut_if_due() {
   for (auto n : parties_->running()) send(n, begin_cut{setup_.id, epoch_, mark});
 }
 
+void job_coordinator::on_noted(node_id from, const part_noted& n) {
+  if (phase_ != job_phase::running || n.epoch != epoch_) return;
+  auto f = at_node(from, n.text);
+  f.actor = n.actor;
+  f.step = n.step;
+  note(f.where_and_why());
+}
+
 void job_coordinator::on_saved(node_id from, const part_saved& p) {
   // Of an epoch that has ended nothing becomes visible any more: the next one may be claimed already.
   const bool is_late = phase_ != job_phase::running && (setup_.bugs == nullptr || !setup_.bugs->takes_late_parts || phase_ == job_phase::over || phase_ == job_phase::halting);

@@ -146,6 +146,7 @@ class job_coordinator {
   void on_rejoined(const member_info& self);
   // The node wants to leave: its work moves, then it is told stop.
   void on_leaving(node_id n);
+  void on_noted(node_id from, const part_noted& n);
   void on_placed(node_id from, const part_placed& p);
   void on_local_part(std::uint32_t epoch);
   void on_ended(node_id from, const part_ended& p);

@@ -6,6 +6,22 @@
 
 namespace troupe {
 
+std::string_view to_string(nan_policy p) noexcept {
+  switch (p) {
+    case nan_policy::ignore: return "ignore";
+    case nan_policy::stop: return "stop";
+    case nan_policy::warn: return "warn";
+    case nan_policy::skip: return "skip";
+  }
+  return "?";
+}
+
+std::optional<nan_policy> nan_policy_named(std::string_view name) noexcept {
+  for (const auto p : {nan_policy::ignore, nan_policy::stop, nan_policy::warn, nan_policy::skip})
+    if (to_string(p) == name) return p;
+  return std::nullopt;
+}
+
 std::string_view to_string(actor_kind k) noexcept {
   static constexpr std::string_view names[] = {"op",  "shard", "send", "receive", "feed", "fetch",
                                                "stream", "job", "node", "member", "link", "supervisor"};

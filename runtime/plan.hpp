@@ -80,6 +80,19 @@ std::optional<tensor_spec> packed_spec(const shape& indices, std::size_t width);
 // Whether a tensor holds packed rows of a variable.
 bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcept;
 
+// The type of an op that hands on what it takes where a condition holds, and else a dead token: pass_if(value, condition).
+inline constexpr std::string_view pass_if_op = "pass_if";
+
+// What happens where an op makes a NaN or an infinity.
+enum class nan_policy : std::uint8_t {
+  ignore = 0,  // nobody looks
+  stop = 1,    // the step fails, and says which op was the first
+  warn = 2,    // that is said, once for each op; training goes on with it
+  skip = 3,    // that is said; of a worker whose loss or gradients have one, the step's gradients are not applied
+};
+std::string_view to_string(nan_policy p) noexcept;
+std::optional<nan_policy> nan_policy_named(std::string_view name) noexcept;
+
 enum class update_kind : std::uint8_t { sync = 0, async = 1 };
 
 // The names of the client's fetches in a training.
@@ -230,6 +243,7 @@ struct plan {
   std::vector<planned_edge> edges;
   std::vector<planned_buffer> buffers{};
   std::uint32_t steps_in_flight = 1;  // copies of every buffer; see compile.hpp
+  nan_policy on_nan = nan_policy::ignore;
   std::vector<planned_library> libraries{};  // whose ops stand in it; all other ops ship with Troupe
   friend bool operator==(const plan&, const plan&) = default;
 };

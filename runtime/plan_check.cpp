@@ -380,6 +380,7 @@ class buffer_check {
   explicit buffer_check(const plan& p) : p_(p), current_(p.buffers.size(), none), uses_of_(p.actors.size()) {}
 
   result<void> run() {
+    if (p_.on_nan > nan_policy::skip) return error(error_code::usage, fmt::format("there is no policy {} for NaN", static_cast<int>(p_.on_nan)));
     if (p_.steps_in_flight < 1 || p_.steps_in_flight > steps_in_flight_max)
       return error(error_code::usage, fmt::format("{} steps in flight: a plan has 1..{} (PL-8)", p_.steps_in_flight, steps_in_flight_max));
     if (p_.buffers.size() > plan_buffers_max)

@@ -50,6 +50,7 @@ class encoder {
       to.setCredits(e.credits);
     });
     root.setStepsInFlight(p_.steps_in_flight);
+    root.setOnNan(static_cast<std::uint8_t>(p_.on_nan));
     fill(root.initBuffers(list_size(p_.buffers)), p_.buffers, [](auto to, const planned_buffer& b) {
       to.setTask(b.task);
       to.setStream(b.stream);
@@ -173,6 +174,7 @@ class decoder : private wire_parts::part_reader {
     p.edges.reserve(edges.size());
     for (const auto e : edges) join(p, e);
     p.steps_in_flight = root.getStepsInFlight();
+    p.on_nan = static_cast<nan_policy>(root.getOnNan());
     const auto buffers = root.getBuffers();
     limit("buffers", buffers.size(), plan_buffers_max, buffer_words);
     for (const auto b : buffers) p.buffers.push_back({b.getTask(), b.getStream(), b.getBytes()});

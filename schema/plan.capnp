@@ -28,6 +28,7 @@ struct Plan {
   libraries @9 :List(Library);  # of users, whose ops stand in the plan
   buffers @10 :List(Buffer);  # that several ops write in turn
   stepsInFlight @11 :UInt32 = 1;  # of one worker at a time: copies of every buffer
+  onNan @12 :UInt8;           # 0 ignore, 1 stop, 2 warn, 3 skip
 }
 
 # Memory of a stream of a task. Its uses are the output ports that name it, in the order of the actors.

@@ -185,5 +185,7 @@ struct Control {
     leaving @56 :UInt64;                # job, to its coordinator: the sender wants to leave, its work is to go elsewhere first
     traceQuery @60 :TraceQuery;         # a tool records a timeline
     tracePage @61 :TracePage;           # answer
+    noted :group { job @62 :UInt64; epoch @63 :UInt32; actor @64 :Text; step @65 :UInt64; text @66 :Text; }
+                                        # job, to its coordinator: something that people want to know, of an actor that goes on
   }
 }

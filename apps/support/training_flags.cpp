@@ -99,7 +99,7 @@ void training_flags::usage_error(const std::string& text) const {
 
 void training_flags::parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer,
                            const std::function<void(CLI::App&)>& own) {
-  std::string update_name = update == update_kind::sync ? "sync" : "async", fuse_name = "on", policy = "stop", wait = "5s", every;
+  std::string on_nan_name = "ignore", update_name = update == update_kind::sync ? "sync" : "async", fuse_name = "on", policy = "stop", wait = "5s", every;
   optimizer_flags f;
   f.optimizer = default_optimizer;
   schedule_.decay = 0.9;
@@ -148,6 +148,10 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--name", name, "Name of the job")->capture_default_str();
   app.add_option("--fuse", fuse_name, "on: element-wise ops run with their producer; off: one actor per op")
       ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
+  app.add_flag("--fast", fast, "Large sums may be added up in parts: results differ in the last bits from those without it, not with --threads or nodes");
+  app.add_option("--on-nan", on_nan_name, "When an op makes a NaN or an infinity. ignore: nobody looks; stop: the job fails; warn: say which op it was first, and go on; skip: say so, and "
+                                          "leave out what that worker makes of the step")
+      ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))->capture_default_str();
   app.add_flag("--json", json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("{} {}", program, version()));
   try {
@@ -161,6 +165,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (auto ok = check(schedule_over(schedule_steps_max)); !ok) usage_error("--schedule: " + ok.error().message());
   update = update_name == "sync" ? update_kind::sync : update_kind::async;
   fuse = fuse_name == "on";
+  on_nan = *nan_policy_named(on_nan_name);
   on_failure = policy == "stop" ? failure_policy::stop : policy == "restart" ? failure_policy::restart : failure_policy::resume;
   if (replicas > 0 && (on_failure != failure_policy::resume || (cluster.empty() && join.empty())))
     usage_error("--replicas needs --on-failure resume and --cluster: they are for jobs that go on after the loss of a node");
@@ -197,8 +202,10 @@ training_options training_flags::training(std::uint64_t steps) const {
           .on_failure = on_failure,
           .replicas = replicas,
           .checkpoints = checkpoints,
-          .compile = {.name = name, .fuse = fuse, .credits = credits}};
+          .compile = compiling()};
 }
+
+compile_options training_flags::compiling() const { return {.name = name, .fuse = fuse, .credits = credits, .on_nan = on_nan, .fast = fast}; }
 
 session_options training_flags::session(std::function<bool()> is_cancelled) const {
   if (!save_graph.empty()) return {};  // nothing is asked of a cluster

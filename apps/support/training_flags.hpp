@@ -34,7 +34,8 @@ struct training_flags {
   checkpoint_options checkpoints;
   optimizer_spec optimizer;
   double clip_global_norm = 0;
-  bool fuse = true, json = false;
+  bool fuse = true, fast = false, json = false;
+  nan_policy on_nan = nan_policy::ignore;
 
   // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without --optimizer; `own` adds the program's flags.
   void parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer, const std::function<void(CLI::App&)>& own);
@@ -43,6 +44,7 @@ struct training_flags {
   // Of a training of so many steps, at whose end cosine and linear have come down.
   learning_rate_schedule schedule_over(std::uint64_t steps) const;
   training_options training(std::uint64_t steps) const;
+  compile_options compiling() const;
   session_options session(std::function<bool()> is_cancelled) const;
 
  private:

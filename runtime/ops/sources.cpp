@@ -114,6 +114,15 @@ void add_sources(op_table& t) {
     return out;
   }, 4096);
   forward("stop_gradient", no_gradient);
+  // Operand 0 where operand 1 is true, else a dead token: of compilers only, who see to it that its consumers may get one.
+  t.add(std::string(pass_if_op), {.inputs = 2,
+                                  .shapes = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> {
+                                    if (in[1] != scalar(dtype::boolean)) return misfit(in, {"value", "condition"}, "the condition must be bool[]");
+                                    return specs{in[0]};
+                                  },
+                                  .gradient = {},
+                                  .is_forwarding = true,
+                                  .types = all_types});
 }
 
 }  // namespace ops

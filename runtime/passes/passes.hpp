@@ -69,6 +69,8 @@ flow simplify(flow f, pass_report* report = nullptr);
 flow fold(flow f, const op_table& ops, pass_report* report = nullptr);
 // One op for all that have the same type, attributes, operands and device.
 flow share(flow f, pass_report* report = nullptr);
+// Lets kernels that can cut their sums do so.
+flow fast(flow f, pass_report* report = nullptr);
 // Gradients (roots as in replicate) that are rows added to zeros are packed as these rows (packed_rows.hpp) where that is fewer bytes.
 flow pack_pushes(flow f, pass_report* report = nullptr);
 

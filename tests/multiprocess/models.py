@@ -23,6 +23,24 @@ class models(harness.cluster_test):
             self.assertEqual(together["dropped"], 0)
             self.assertGreater(together["test_accuracy"], 0.9)
 
+    def test_numbers_that_are_none_are_said_left_out_or_end_it(self):
+        self.start_nodes(2)
+        # The rate makes the second step's values overflow.
+        model = ("--data", self.make_data(samples=200), "--batch", "20", "--epochs", "1", "--workers", "2", "--learning-rate", "1e30")
+        for more in ((), ("--cluster", self.cluster)):
+            stopped = self.run_program("train_classifier", *model, "--on-nan", "stop", *more)
+            self.assertEqual(stopped.code, 1, stopped.tail())
+            self.assertRegex(stopped.err, r"worker/[01]/.*step [12]: .*train_classifier\.cpp:\d+: it gives (nan|-?inf), element \d+ of f32", stopped.tail())
+            warned = self.run_program("train_classifier", *model, "--on-nan", "warn", *more)
+            self.assertEqual(warned.code, 0, warned.tail())
+            self.assertRegex(warned.err, r"it gives (nan|-?inf), element \d+", warned.tail())
+        hashes = set()
+        for more in ((), ("--threads", "2"), ("--cluster", self.cluster), ("--cluster", self.cluster, "--shards", "2", "--on-failure", "resume", "--replicas", "1")):
+            done = self.finish("train_classifier", *model, "--on-nan", "skip", *more)
+            self.assertEqual((done["applied"], done["dropped"]), (2, 18), more)  # the first step of each worker counts, and no other
+            hashes.add(done["weights_hash"])
+        self.assertEqual(len(hashes), 1)
+
     def losses(self, path):
         with open(path) as f:
             return [float(line.split(",")[1]) for line in f]

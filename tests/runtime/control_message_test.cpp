@@ -57,7 +57,7 @@ std::vector<control_message> samples() {
           query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone", true},
           halt_part{job_id{1}, 2, "a node died"}, part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
           begin_cut{job_id{1}, 2, 3}, epoch_begun{job_id{1}, 2}, part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}},
-          leaving_node{job_id{1}}, sample_query(), sample_page()};
+          leaving_node{job_id{1}}, sample_query(), sample_page(), part_noted{job_id{1}, 2, "worker/0/log", 12, "gives -inf"}};
 }
 
 }  // namespace

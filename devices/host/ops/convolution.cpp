@@ -46,15 +46,19 @@ std::array<std::int64_t, 2> pair_of(const attributes& attrs, std::string_view na
 // the caller has, or on a copy of that part in the layout that oneDNN asks for; the operand that all tiles share is copied once.
 class dnnl_convolution {
  public:
-  dnnl_convolution(const geometry& g, part p, tile_team& team) : engine_(dnnl::engine::kind::cpu, 0), team_(team), part_(p), full_(g) {
-    const bool is_by_channels = p == part::weights_gradient;
+  // `adds_parts`: the gradient of weights is cut into images too, and the sums of all tiles added up at the end.
+  dnnl_convolution(const geometry& g, part p, tile_team& team, bool adds_parts)
+      : engine_(dnnl::engine::kind::cpu, 0), team_(team), part_(p), full_(g), adds_parts_(adds_parts && p == part::weights_gradient) {
+    const bool is_by_channels = p == part::weights_gradient && !adds_parts_;
     const double all_ns = gemm_ns({g.y[0] * g.y[2] * g.y[3], g.w[0], g.w[1] * g.w[2] * g.w[3]}, sizeof(float));
     constexpr std::int64_t channels_grain = 16;  // a block of oneDNN's layouts
     const auto items = is_by_channels ? (g.groups > 1 ? 1 : g.w[0]) : g.x[0];
     // Each tile of channels goes over the whole image again.
     cut_ = tile_cut::by_cost(items, all_ns / static_cast<double>(items), is_by_channels ? 8 * tile_least_ns : tile_least_ns, is_by_channels ? channels_grain : 1);
+    adds_parts_ = adds_parts_ && cut_.tiles() > 1;
     variants_.emplace_back(*this, part_of(cut_.size(0)), nullptr);
     if (const auto last = cut_.size(cut_.tiles() - 1); last != cut_.size(0)) variants_.emplace_back(*this, part_of(last), &variants_.front().ports[shared_port].inside);
+    if (adds_parts_) parts_.resize(cut_.tiles() * weights());
     find_shared();
     const auto workers = std::min(team_.threads(), cut_.tiles() + 1);
     desks_.reserve(workers);
@@ -64,14 +68,18 @@ class dnnl_convolution {
   // Operands in the order of the kernel's, then what is written.
   result<void> run(const std::array<std::byte*, 3>& data) {
     if (auto ok = copy_shared(data[shared_port]); !ok) return ok;
-    return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
+    auto to = data;
+    if (adds_parts_) to[2] = reinterpret_cast<std::byte*>(parts_.data());
+    auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
       try {
-        run_tile(data, tile, desks_[worker]);
+        run_tile(to, tile, desks_[worker]);
         return {};
       } catch (const dnnl::error& e) {
         return error(error_code::failed, fmt::format("oneDNN failed: {}", e.what()));
       }
     });
+    if (done && adds_parts_) add_parts(reinterpret_cast<float*>(data[2]));
+    return done;
   }
 
  private:
@@ -82,8 +90,11 @@ class dnnl_convolution {
   struct port {
     int argument = 0;
     dnnl::memory::desc outside, inside;
-    std::int64_t step = 0;  // bytes from a tile's to the next one's, for each item; 0: all tiles have it in common
+    std::int64_t step = 0;      // bytes from a tile's to the next one's, for each item
+    std::int64_t per_tile = 0;  // and for the tile; both 0: all tiles have it in common
     std::optional<dnnl::reorder> copy;  // in, or (what is written) out
+
+    bool is_shared() const noexcept { return step == 0 && per_tile == 0; }
   };
   // The primitive for tiles of one size.
   struct variant {
@@ -121,16 +132,17 @@ class dnnl_convolution {
           const dnnl::convolution_backward_weights::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_, forward);
           primitive = dnnl::convolution_backward_weights(d);
           scratchpad = d.scratchpad_desc();
-          add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), g.y[2] * g.y[3], false);
-          add(c, DNNL_ARG_SRC, x, d.src_desc(), 0, false);
-          add(c, DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), image(g.w), true);
+          add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), c.adds_parts_ ? image(g.y) : g.y[2] * g.y[3], false);
+          add(c, DNNL_ARG_SRC, x, d.src_desc(), c.adds_parts_ ? image(g.x) : 0, false);
+          add(c, DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), c.adds_parts_ ? 0 : image(g.w), true);
+          if (c.adds_parts_) ports.back().per_tile = static_cast<std::int64_t>(c.weights() * sizeof(float));
           break;
         }
       }
     }
 
     void add(const dnnl_convolution& c, int argument, const dnnl::memory::desc& outside, const dnnl::memory::desc& inside, std::int64_t step, bool is_written) {
-      port p{argument, outside, inside, step * static_cast<std::int64_t>(sizeof(float)), {}};
+      port p{argument, outside, inside, step * static_cast<std::int64_t>(sizeof(float)), 0, {}};
       if (outside != inside) {
         const auto& [from, to] = is_written ? std::tie(inside, outside) : std::tie(outside, inside);
         dnnl::primitive_attr own_scratch;
@@ -166,7 +178,7 @@ class dnnl_convolution {
         auto& mine = of_variant.emplace_back();
         for (const auto& p : v.ports) {
           mine.outside.emplace_back(p.outside, engine, nullptr);
-          const bool has_copy = p.copy && p.step != 0;
+          const bool has_copy = p.copy && !p.is_shared();
           mine.inside.push_back(has_copy ? dnnl::memory(p.inside, engine) : dnnl::memory(p.inside, engine, nullptr));
           mine.arguments.emplace(p.argument, mine.inside.back());
         }
@@ -185,7 +197,7 @@ class dnnl_convolution {
   geometry part_of(std::int64_t items) const noexcept {
     auto g = full_;
     if (cut_.tiles() < 2) return g;
-    if (part_ == part::weights_gradient)
+    if (part_ == part::weights_gradient && !adds_parts_)
       g.w[0] = g.y[1] = items;
     else
       g.x[0] = g.y[0] = items;
@@ -195,7 +207,7 @@ class dnnl_convolution {
   // The copy of the shared operand: whole, or by images, on several threads.
   void find_shared() {
     const auto& p = variants_.front().ports[shared_port];
-    if (!p.copy) return;
+    if (!p.copy || !p.is_shared()) return;
     shared_ = dnnl::memory(p.inside, engine_);
     shared_cut_ = {1, 1};
     if (part_ == part::weights_gradient) {
@@ -206,7 +218,7 @@ class dnnl_convolution {
 
   result<void> copy_shared(std::byte* data) {
     const auto& p = variants_.front().ports[shared_port];
-    if (!p.copy) return {};
+    if (!p.copy || !p.is_shared()) return {};
     if (shared_cut_.tiles() == 1) {
       auto& d = desks_.front();
       auto& outside = d.of_variant.front().outside[shared_port];
@@ -246,27 +258,38 @@ class dnnl_convolution {
     auto& mine = d.of_variant[of];
     for (std::size_t i = 0; i < v.ports.size(); ++i) {
       const auto& p = v.ports[i];
-      auto* at = data[i] + cut_.begin(tile) * p.step;
-      if (p.step == 0 && p.copy)
+      auto* at = data[i] + cut_.begin(tile) * p.step + static_cast<std::int64_t>(tile) * p.per_tile;
+      if (p.is_shared() && p.copy)
         mine.inside[i].set_data_handle(shared_.get_data_handle());
       else
         (p.copy ? mine.outside[i] : mine.inside[i]).set_data_handle(at);
-      if (p.copy && p.step != 0 && i + 1 < v.ports.size()) p.copy->execute(d.stream, mine.outside[i], mine.inside[i]);
+      if (p.copy && !p.is_shared() && i + 1 < v.ports.size()) p.copy->execute(d.stream, mine.outside[i], mine.inside[i]);
     }
     v.primitive.execute(d.stream, mine.arguments);
     if (const auto last = v.ports.size() - 1; v.ports[last].copy) v.ports[last].copy->execute(d.stream, mine.inside[last], mine.outside[last]);
     d.stream.wait();
   }
 
+  std::size_t weights() const noexcept { return static_cast<std::size_t>(full_.w[0] * full_.w[1] * full_.w[2] * full_.w[3]); }
+
+  // In the order of the tiles.
+  void add_parts(float* out) const noexcept {
+    std::copy_n(parts_.data(), weights(), out);
+    for (std::size_t tile = 1; tile < cut_.tiles(); ++tile)
+      for (std::size_t i = 0; i < weights(); ++i) out[i] += parts_[tile * weights() + i];
+  }
+
   dnnl::engine engine_;
   tile_team& team_;
   part part_;
   geometry full_;
+  bool adds_parts_;
   tile_cut cut_;  // of images, or output channels
   std::vector<variant> variants_;  // of all tiles but the last, and of that where it is smaller
   dnnl::memory shared_;
   tile_cut shared_cut_;
   std::vector<desk> desks_;  // by worker
+  std::vector<float> parts_;  // by tile
 };
 
 // --- f64 ---
@@ -340,6 +363,7 @@ class convolution final : public kernel {
     g_.after = pair_of(attrs, "after", 0);
     g_.dilations = pair_of(attrs, "dilations", 1);
     g_.groups = attrs.integer("groups", 1);
+    is_fast_ = attrs.integer("fast") != 0;
   }
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
@@ -362,7 +386,7 @@ class convolution final : public kernel {
     }
     set_up_kernel_thread();
     try {
-      dnnl_ = std::make_unique<dnnl_convolution>(g_, Part, team_);
+      dnnl_ = std::make_unique<dnnl_convolution>(g_, Part, team_, is_fast_);
     } catch (const dnnl::error& e) {
       return error(error_code::failed, fmt::format("{} of {} and {}: oneDNN cannot do it: {}", name, to_string(inputs[0]), to_string(inputs[1]), e.what()));
     }
@@ -406,6 +430,7 @@ class convolution final : public kernel {
 
   tile_team& team_;
   geometry g_;
+  bool is_fast_ = false;
   std::unique_ptr<dnnl_convolution> dnnl_;
   std::unique_ptr<columns_convolution> columns_;
 };

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <vector>
 
 namespace troupe::host {
@@ -25,7 +26,7 @@ shape batches_of(const shape& s) {
 class matmul final : public kernel {
  public:
   matmul(const attributes& attrs, host_device& device)
-      : team_(device.team()), transpose_a_(attrs.integer("transpose_a") != 0), transpose_b_(attrs.integer("transpose_b") != 0), is_sum_(attrs.integer("sum_batches") != 0) {}
+      : team_(device.team()), transpose_a_(attrs.integer("transpose_a") != 0), transpose_b_(attrs.integer("transpose_b") != 0), is_sum_(attrs.integer("sum_batches") != 0), is_fast_(attrs.integer("fast") != 0) {}
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("matmul", inputs, 2, outputs, 1); !ok) return ok;
@@ -104,6 +105,7 @@ class matmul final : public kernel {
 
   // By batches, where each has a result of its own; else by rows or columns of all of them, whichever are more.
   void cut() {
+    if (cut_inner()) return;
     const auto cost = gemm_ns(each_, size_of(type_));
     by_ = !is_sum_ && places_.size() > 1 ? dimension::batches : each_.m >= each_.n ? dimension::rows : dimension::columns;
     const auto items = by_ == dimension::batches ? static_cast<std::int64_t>(places_.size()) : by_ == dimension::rows ? each_.m : each_.n;
@@ -114,10 +116,39 @@ class matmul final : public kernel {
     cut_ = tile_cut::by_cost(items, items == 0 ? 0 : all / static_cast<double>(items), least_ns, by_ == dimension::batches ? 1 : grain);
   }
 
+  // With "fast": along what is summed, where that is long and the result small, so that no operand is packed twice. The sums of all parts are added up.
+  bool cut_inner() {
+    parts_.clear();
+    if (!is_fast_ || type_ != dtype::f32 || places_.size() != 1 || each_.k < 4 * std::max(each_.m, each_.n)) return false;
+    by_ = dimension::inner;
+    constexpr std::int64_t grain = 16;
+    cut_ = tile_cut::by_cost(each_.k, gemm_ns(each_, sizeof(float)) / static_cast<double>(each_.k), tile_least_ns, grain);
+    parts_.resize(cut_.tiles() * static_cast<std::size_t>(each_.m * each_.n));
+    return cut_.tiles() > 1;
+  }
+
+  result<void> run_inner(const float* a, const float* b, float* c) {
+    const auto size = static_cast<std::size_t>(each_.m * each_.n);
+    auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
+      const auto first = cut_.begin(tile);
+      auto part = each_;
+      part.strides = {each_.stride_a(), each_.stride_b(), each_.stride_c()};
+      part.k = cut_.size(tile);
+      return gemm(part, a + first * (transpose_a_ ? each_.stride_a() : 1), b + first * (transpose_b_ ? 1 : each_.stride_b()), parts_.data() + tile * size, false, scratch_[worker]);
+    });
+    if (!done) return done;
+    std::copy_n(parts_.data(), size, c);
+    for (std::size_t tile = 1; tile < cut_.tiles(); ++tile)
+      for (std::size_t i = 0; i < size; ++i) c[i] += parts_[tile * size + i];
+    return {};
+  }
+
   template <class T>
   result<void> run_as(std::span<const tensor> inputs, std::span<tensor> outputs) {
     const auto *a = inputs[0].data<T>(), *b = inputs[1].data<T>();
     auto* c = outputs[0].data<T>();
+    if constexpr (std::is_same_v<T, float>)
+      if (by_ == dimension::inner) return run_inner(a, b, c);
     if (places_.empty() && is_sum_) std::fill(c, c + each_.m * each_.n, T{});
     auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
       const auto first = cut_.begin(tile), count = cut_.size(tile);
@@ -137,16 +168,17 @@ class matmul final : public kernel {
     return {};
   }
 
-  enum class dimension : std::uint8_t { batches, rows, columns };
+  enum class dimension : std::uint8_t { batches, rows, columns, inner };
 
   tile_team& team_;
-  bool transpose_a_, transpose_b_, is_sum_;
+  bool transpose_a_, transpose_b_, is_sum_, is_fast_;
   dtype type_ = dtype::f32;
   gemm_shape each_;
   std::vector<place> places_;  // of each batch, or of all of them together
   dimension by_ = dimension::rows;
   tile_cut cut_;
   std::vector<gemm_scratch> scratch_;  // by worker
+  std::vector<float> parts_;           // by tile, of a product that is cut along what is summed
 };
 
 }  // namespace
