@@ -234,7 +234,8 @@ class op_logic final : public port_logic {
     if (self_plan().ops.size() > 1) what = fmt::format("{}; it is a group of {}", what, names_of_group());
     what += source ? fmt::format("; so does '{}', which it takes", part_->job_plan->actors[producer_of(*source)].name) : "; what it takes is finite";
     if (on_nan_ == nan_policy::stop) return error(error_code::failed, std::move(what));
-    if (!std::exchange(has_noted_, true)) note(t.step, on_nan_ == nan_policy::skip ? what + "; this worker's gradients of the step are left out" : what);
+    if (on_nan_ == nan_policy::skip) what += "; this worker's gradients of the step are left out";
+    if (!std::exchange(has_noted_, true)) note(t.step, at_line(error(error_code::failed, std::move(what)), self_plan().ops.front()).text());
     return {};
   }
 
