@@ -130,7 +130,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--decay-every", schedule_.every, "Steps between two decays, for --schedule step")->capture_default_str();
   app.add_option("--minimum", schedule_.minimum, "Factor at the end of --schedule cosine and linear")->capture_default_str();
   app.add_option("--seed", seed, "Of initial weights and the order of samples")->check(not_negative)->capture_default_str();
-  app.add_option("--threads", threads, "Host streams of this process")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--threads", threads, "Threads of this process for ops: streams, which share large ops")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--credits", credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--losses", losses, "Write step,loss lines to this file");
   app.add_option("--save", save, "Write the trained variables to this safetensors file");

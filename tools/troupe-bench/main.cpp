@@ -21,6 +21,7 @@ constexpr benchmark benchmarks[] = {
     {"fan", "a node of 1,000 independent ops over 2 streams, beside one stream", bench_fan},
     {"loop", "an iteration of a loop, beside the same ops written out; an op of an untaken branch", bench_loop},
     {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes", bench_pipeline},
+    {"passes", "a step of four models without each pass of the compiler, beside all passes", bench_passes},
     {"random_graph", "random graphs of 1,000 to 100,000 ops: from building to the first step, and a step", bench_random_graph},
     {"threads", "a bare typed CAF message under the pinned scheduler, beside CAF's own", bench_threads},
     {"step_empty", "a step of an empty graph, beside two bare CAF messages", bench_step},

@@ -70,6 +70,7 @@ result<void> bench_fused(const bench_options&, bench_report&);
 result<void> bench_fan(const bench_options&, bench_report&);
 result<void> bench_loop(const bench_options&, bench_report&);
 result<void> bench_pipeline(const bench_options&, bench_report&);
+result<void> bench_passes(const bench_options&, bench_report&);
 result<void> bench_random_graph(const bench_options&, bench_report&);
 result<void> bench_threads(const bench_options&, bench_report&);
 result<void> bench_step(const bench_options&, bench_report&);

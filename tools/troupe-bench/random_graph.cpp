@@ -2,6 +2,7 @@
 
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
+#include "tools/troupe-bench/random_values.hpp"
 
 #include "runtime/compile.hpp"
 
@@ -10,29 +11,11 @@
 
 #include <cstdio>
 #include <memory>
-#include <random>
 #include <vector>
 
 namespace troupe {
 
 namespace {
-
-// Operands are among the newest 64 values, so that the graph is as deep as it is wide.
-std::vector<value> build(graph& g, std::uint32_t ops) {
-  std::mt19937_64 random(7);
-  std::vector<value> values{input(g, {dtype::f32, {4, 4}}, "x"), input(g, {dtype::f32, {4, 4}}, "y")};
-  const auto one = [&] { return values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 64)]; };
-  for (std::uint32_t i = 0; i < ops; ++i) switch (random() % 5) {
-      case 0: values.push_back(add(one(), one())); break;
-      case 1: values.push_back(mul(one(), one())); break;
-      case 2: values.push_back(maximum(one(), one())); break;
-      case 3: values.push_back(tanh(one())); break;
-      default: values.push_back(matmul(one(), one())); break;
-    }
-  auto sum = values.back();
-  for (std::size_t i = values.size() - std::min<std::size_t>(values.size(), 64); i < values.size(); ++i) sum = add(sum, values[i]);
-  return {sum};
-}
 
 double resident_bytes() {
   long pages = 0, resident = 0;
@@ -54,7 +37,7 @@ result<times> once(std::uint32_t ops, bool fuse) {
   const auto before = resident_bytes();
   const auto began = std::chrono::steady_clock::now();
   graph g((*p)->ops());
-  const auto fetches = build(g, ops);
+  const auto fetches = random_values(g, ops);
   auto compiled = compile_steps(g, fetches, {.name = "random", .fuse = fuse});
   if (!compiled) return compiled.error();
   auto driver = graph_driver::start(**p, std::move(*compiled), {view_of(**p).self.id});

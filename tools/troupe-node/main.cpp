@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
   app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
   app.add_option("--job", options.job, "What this node is for: worker, or ps (parameter shards only)")->check(CLI::IsMember({"worker", "ps"}));
-  app.add_option("--threads", options.streams, "Host streams")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--threads", options.streams, "Threads for ops: host streams, which share large ops")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--memory", memory, "Bytes that jobs may use here (2GiB); a job that needs more is refused");
   app.add_option("--load", options.load, "Shared library of ops of your own, which jobs may use here; may be repeated");
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
