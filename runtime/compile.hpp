@@ -23,7 +23,8 @@ struct compile_report;
 struct compile_options {
   std::string name = "job";
   bool fuse = true;
-  std::uint32_t credits = 2;  // per edge
+  std::uint32_t credits = 2;  // per edge, at most
+  std::size_t edge_bytes = std::size_t{64} << 20;  // an edge whose credits would take more memory than this has fewer of them, at least one
   // Training: where a variable's gradient is that of embedding() or gather() along axis 0, workers push its rows and their indices, not the
   // whole of it, if that is fewer bytes. Results have the same bits.
   bool sparse_pushes = true;

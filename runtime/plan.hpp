@@ -80,6 +80,9 @@ std::optional<tensor_spec> packed_spec(const shape& indices, std::size_t width);
 // Whether a tensor holds packed rows of a variable.
 bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcept;
 
+// The type of an op that hands on what comes from another stream, to all who take it on its own.
+inline constexpr std::string_view relay_op = "relay";
+
 // The type of an op that hands on what it takes where a condition holds, and else a dead token: pass_if(value, condition).
 inline constexpr std::string_view pass_if_op = "pass_if";
 

@@ -97,8 +97,8 @@ void add_sources(op_table& t) {
                      .is_constant = true});
   // A spec as attributes, and "data": its bytes.
   t.add("constant_tensor", {.inputs = 0, .shapes = constant_tensor_spec, .gradient = {}, .is_source = true, .is_constant = true});
-  const auto forward = [&](const char* name, gradient_rule gradient, std::uint32_t inputs_max = 0) {
-    t.add(name, {.inputs = 1,
+  const auto forward = [&](std::string_view name, gradient_rule gradient, std::uint32_t inputs_max = 0) {
+    t.add(std::string(name), {.inputs = 1,
                  .shapes = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> { return specs{in[0]}; },
                  .gradient = std::move(gradient),
                  .is_forwarding = true,
@@ -107,6 +107,7 @@ void add_sources(op_table& t) {
   };
   // What a worker sees of a variable: the version that its shard sent, for everybody who uses it in that step.
   forward("read", {});
+  forward(relay_op, {});
   // Operand 0, once all others are there: the compiler adds those that must have come before (runtime/passes/replicate.cpp).
   forward("after", [](graph&, const graph_node& n, std::span<const value> dy) {
     std::vector<value> out(n.inputs.size());

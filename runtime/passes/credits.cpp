@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace troupe::passes {
 
 // Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so
 // that one credit is enough to never deadlock; each further one lets a producer run one step ahead.
 // Where an item has to be received before the next one is made, there is one.
-plan connect(draft d, std::uint32_t credits, pass_report* report) {
+// A gradient needs no more: the worker's next one comes from the version that is made of it.
+plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report* report) {
   plan p;
   p.actors.reserve(d.actors.size());
   std::size_t edges = 0;
@@ -24,10 +27,17 @@ plan connect(draft d, std::uint32_t credits, pass_report* report) {
       auto& producer = p.actors[from[port].actor];
       producer.outputs[from[port].port].push_back(edge);
       p.actors[c].inputs.push_back(edge);
-      const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt;
-      if (report != nullptr && is_single && credits > 1)
-        report->add(p.actors[c].name, p.actors[c].source, [&] { return fmt::format("input {} has one credit, not {}: an item is received before the next one is made", port, credits); });
-      p.edges.push_back({from[port], {c, port}, producer.output_specs[from[port].port], is_single ? 1 : credits});
+      const auto& spec = producer.output_specs[from[port].port];
+      const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt, is_gradient = p.actors[c].kind == actor_kind::shard && producer.kind == actor_kind::op;
+      const auto fitting = std::max<std::size_t>(1, edge_bytes / std::max<std::size_t>(1, spec.size_bytes()));
+      const auto some = is_single || is_gradient ? 1 : static_cast<std::uint32_t>(std::min<std::size_t>(credits, fitting));
+      if (report != nullptr && some < credits)
+        report->add(p.actors[c].name, p.actors[c].source, [&] {
+          return is_single     ? fmt::format("input {} has one credit, not {}: an item is received before the next one is made", port, credits)
+                 : is_gradient ? fmt::format("input {} has one credit, not {}: the worker's next gradient comes from the version that is made of this one", port, credits)
+                               : fmt::format("input {} has {} {}, not {}: an item has {} bytes, and an edge gets {}", port, some, some == 1 ? "credit" : "credits", credits, spec.size_bytes(), edge_bytes);
+        });
+      p.edges.push_back({from[port], {c, port}, spec, some});
     }
   }
   return p;

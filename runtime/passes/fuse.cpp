@@ -54,7 +54,10 @@ class fuser {
     std::vector<std::uint32_t> groups;
     std::optional<std::uint32_t> base;
     for (const auto& p : d_.actors[i].from) {
-      if (!can_absorb(i, p.actor)) continue;
+      if (!can_absorb(i, p.actor)) {
+        if (report_ != nullptr && d_.actors[i].index == 0) tell_apart(i, p.actor);
+        continue;
+      }
       if (!is_headless(p.actor)) {
         if (base && !is_headless(*base)) continue;
         base = p.actor;
@@ -143,6 +146,20 @@ class fuser {
   }
 
   // --- the end ---
+
+  // Of ops that people may have thought to be one.
+  void tell_apart(std::uint32_t consumer, std::uint32_t producer) {
+    const auto &c = d_.actors[consumer], &p = d_.actors[producer];
+    if (!is_op(producer) || !is_elementwise(p.planned.ops.back())) return;
+    report_->add(c.planned.name, c.planned.source, [&] {
+      const auto why = uses_[producer] != 1                                                       ? fmt::format("{} read it", uses_[producer])
+                       : p.planned.output_specs[0].shape != c.planned.output_specs[0].shape ? fmt::format("it makes {}, of another shape", to_string(p.planned.output_specs[0]))
+                       : p.device != c.device || p.owner != c.owner || p.index != c.index   ? std::string("it stands on another device")
+                       : p.region != c.region                                               ? std::string("it lies in another branch or loop")
+                                                                                            : fmt::format("its first op makes {}", to_string(p.planned.output_specs[0]));
+      return fmt::format("stays apart from {}, which it takes: {}", p.planned.name, why);
+    });
+  }
 
   // Every worker has the same.
   void tell(const planned_actor& a) {

@@ -114,10 +114,12 @@ draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
-// Puts a send and a receive into every edge between tasks; consumers of one port in one task share them.
+// Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an
+// actor of their own that hands the port on.
 draft partition(draft d, pass_report* report = nullptr);
 // Numbers the edges and gives each its credits.
-plan connect(draft d, std::uint32_t credits, pass_report* report = nullptr);
+// `edge_bytes`: what the buffers of one edge may take where one is not more.
+plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report* report = nullptr);
 // Which outputs of a stream's ops may be written into the same memory, and what of it is one step's: copies for `steps_in_flight`.
 plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pass_report* report = nullptr);
 

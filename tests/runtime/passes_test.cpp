@@ -1,6 +1,7 @@
 // Each pass by itself: what it makes of a graph, before and after.
 
 #include "devices/host/host_device.hpp"
+#include "runtime/compile.hpp"
 #include "runtime/eager.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/passes/passes.hpp"
@@ -142,6 +143,82 @@ BOOST_AUTO_TEST_CASE(numbers_of_every_kind_keep_their_bits) {
     const auto y = static_cast<float>(after.ops[0].attrs.real("value"));
     BOOST_TEST((y == -x && std::signbit(y) != std::signbit(x)));
   }
+}
+
+// --- feed ---
+
+BOOST_AUTO_TEST_CASE(what_is_fed_is_not_computed_nor_what_only_it_needs) {
+  fixture f;
+  const auto x = f.x(), y = f.x("y");
+  const auto inner = exp(add(x, y));
+  const auto before = f.flow_of({mul(inner, y), inner});  // the last root is fed
+  const std::string names[] = {"exp"};
+  BOOST_TEST(text_of(troupe::passes::feed(before, names)) == "exp = input(); y = input(); mul = mul(exp, y); -> mul");
+  const std::string input_name[] = {"y"};
+  BOOST_TEST(text_of(troupe::passes::feed(f.flow_of({mul(inner, y), y}), input_name)) ==
+             "x = input(); y = input(); add = add(x, y); exp = exp(add); mul_1 = mul(exp, y); -> mul_1");
+}
+
+BOOST_AUTO_TEST_CASE(one_output_of_several_is_fed) {
+  fixture f;
+  const auto image = input(f.g, {dtype::f32, {1, 1, 2, 2}}, "image");
+  const auto pooled = max_pool2d(image);
+  const value places{&f.g, pooled.node, 1};
+  const auto before = f.flow_of({add(pooled, pooled), places, pooled});
+  const std::string names[] = {"pooled"};
+  BOOST_TEST(text_of(troupe::passes::feed(before, names)) == "pooled = input(); image = input(); max_pool2d = max_pool2d(image); add = add(pooled, pooled); -> add max_pool2d:1");
+}
+
+// --- fast ---
+
+BOOST_AUTO_TEST_CASE(kernels_that_can_cut_their_sums_may) {
+  fixture f;
+  const auto m = input(f.g, {dtype::f32, {4, 4}}, "m");
+  const auto after = troupe::passes::fast(f.flow_of({exp(matmul(m, m))}));
+  for (const auto& op : after.ops) BOOST_TEST((op.attrs.integer("fast") != 0) == (op.type == "matmul"), op.name);
+}
+
+// --- partition: streams of one task ---
+
+std::string readers_of_x(int elsewhere) {
+  fixture f;
+  const auto x = exp(f.x());
+  std::vector<value> out{neg(x)};
+  for (int i = 0; i < elsewhere; ++i) {
+    const auto on = f.g.device_scope("/cpu:1");
+    out.push_back(abs(x));
+  }
+  const auto p = compile_steps(f.g, out, {.fuse = false, .share = false});
+  BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
+  std::string text;
+  for (const auto& a : p->actors)
+    if (a.name == "exp" || (a.ops.size() == 1 && a.ops[0].type == "relay")) text += fmt::format("{} on {} -> {}; ", a.name, a.stream, a.outputs[0].size());
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(an_item_goes_to_another_stream_once) {
+  BOOST_TEST(readers_of_x(0) == "exp on 0 -> 1; ");
+  BOOST_TEST(readers_of_x(2) == "exp on 0 -> 3; ");  // two messages are no more than one and an actor
+  BOOST_TEST(readers_of_x(5) == "exp on 0 -> 2; exp/relay/1 on 1 -> 5; ");
+}
+
+// --- credits ---
+
+BOOST_AUTO_TEST_CASE(an_edge_has_as_many_credits_as_its_bytes_allow) {
+  fixture f;
+  const auto small = f.x("small"), large = input(f.g, {dtype::f32, {1 << 20}}, "large");  // 16 B, 4 MiB
+  const auto credits = [&](std::size_t edge_bytes) {
+    const std::vector<value> out{exp(small), exp(large)};
+    const auto p = compile_steps(f.g, out, {.credits = 5, .edge_bytes = edge_bytes});
+    BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
+    std::string text;
+    for (const auto& e : p->edges)
+      if (p->actors[e.from.actor].kind == actor_kind::feed) text += fmt::format("{} {} ", p->actors[e.from.actor].name, e.credits);
+    return text;
+  };
+  BOOST_TEST(credits(std::size_t{64} << 20) == "small 5 large 5 ");
+  BOOST_TEST(credits(std::size_t{12} << 20) == "small 5 large 3 ");
+  BOOST_TEST(credits(1) == "small 1 large 1 ");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

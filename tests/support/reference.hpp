@@ -121,6 +121,7 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"round", [](in x) { return std::nearbyint(x[0]); }},
       {"read", [](in x) { return x[0]; }},
       {"after", [](in x) { return x[0]; }},
+      {"relay", [](in x) { return x[0]; }},
       {"pass_if", [](in x) { return x[0]; }},
       {"stop_gradient", [](in x) { return x[0]; }},
       {"relu", [](in x) { return x[0] > 0 ? x[0] : 0.0; }},
