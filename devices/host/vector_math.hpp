@@ -2,7 +2,7 @@
 // exp, log, pow, erf, sin, cos, tanh, softplus and the logistic function for f32, written so that GCC vectorises a loop over them.
 //
 // Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a vector body, in a
-// tail and alone, with every instruction set (K-2), but for normal_cdf(), which is built on fused multiply-adds. GCC needs -fno-trapping-math to vectorise the selects (cmake target
+// tail and alone, with every instruction set (K-2), but for normal(), which is built on fused multiply-adds. GCC needs -fno-trapping-math to vectorise the selects (cmake target
 // troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c), where nothing else is said.
 
 #include <bit>
@@ -114,7 +114,11 @@ inline float fused(float a, float b, float c) noexcept {
 
 // Within 5 ulp of the normal distribution function, also where it is small: for t = |x| it is e^(-t^2/2) w P(w) on the left, where w = 1 / (1 + 0.34 t)
 // and P is fitted to 3e-8 on 0 <= t <= 14. t^2 is taken apart so that its rounding, which exp would magnify, is not lost.
-inline float normal_cdf(float x) noexcept {
+struct normal_of {
+  float cdf;
+  float bell;  // e^(-x^2/2), within 2 ulp for |x| <= 13, beyond that of 13
+};
+inline normal_of normal(float x) noexcept {
   constexpr float shift = 12582912.0F;  // as in exp
   float t = x < 0.0F ? -x : x;
   t = t > 13.0F ? 13.0F : t;  // below e^-84 nothing is left
@@ -142,8 +146,9 @@ inline float normal_cdf(float x) noexcept {
   q = fused(q, w, 1.3611222097e-1F);
   q = fused(q, w, 1.3562050229e-1F);
   const float tail = bell * (w * q);
-  return x < 0.0F ? tail : 1.0F - tail;
+  return {x < 0.0F ? tail : 1.0F - tail, bell};
 }
+inline float normal_cdf(float x) noexcept { return normal(x).cdf; }
 
 // Within 1 ulp of a^b, and its special values as C's pow has them. In f64, since exp magnifies errors of its argument: ln a by
 // the series of atanh, e^y by its own, both to 1e-11.

@@ -129,6 +129,7 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"sigmoid", [](in x) { return 1 / (1 + std::exp(-x[0])); }},
       {"tanh", [](in x) { return std::tanh(x[0]); }},
       {"gelu", [](in x) { return 0.5 * x[0] * std::erfc(-x[0] / std::sqrt(2.0)); }},
+      {"gelu_grad", [](in x) { return x[0] * (0.5 * std::erfc(-x[1] / std::sqrt(2.0)) + x[1] * std::exp(-x[1] * x[1] / 2) / std::sqrt(2 * 3.14159265358979323846)); }},
       {"gelu_tanh", [](in x) { return 0.5 * x[0] * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x[0] + 0.044715 * std::pow(x[0], 3)))); }},
       {"clip", [](in x) { return std::max(x[1], std::min(x[0], x[2])); }},
       {"relu_grad", [](in x) { return x[1] > 0 ? x[0] : 0.0; }},

@@ -103,17 +103,17 @@ class matmul final : public kernel {
     return {};
   }
 
-  // By batches, where each has a result of its own; else by rows or columns of all of them, whichever are more.
+  // By batches, where each has a result of its own; else by rows or columns of all of them. Each part of one f32 product packs an operand of its own: parts of 64 rows take
+  // 4 % longer together than the whole, of 32 rows 20 %, of 256 columns 8 %, of 64 columns 35 % (2048 x 512 x 128 and what a language model makes of it).
   void cut() {
     if (cut_inner()) return;
-    const auto cost = gemm_ns(each_, size_of(type_));
-    by_ = !is_sum_ && places_.size() > 1 ? dimension::batches : each_.m >= each_.n ? dimension::rows : dimension::columns;
+    const auto all = gemm_ns(each_, size_of(type_)) * static_cast<double>(places_.size());
+    constexpr std::int64_t row_grain = 64, column_grain = 256, f64_grain = 16;
+    const bool is_f32 = type_ == dtype::f32;
+    by_ = !is_sum_ && places_.size() > 1 ? dimension::batches : (is_f32 ? each_.m >= 2 * row_grain : each_.m >= each_.n) ? dimension::rows : dimension::columns;
     const auto items = by_ == dimension::batches ? static_cast<std::int64_t>(places_.size()) : by_ == dimension::rows ? each_.m : each_.n;
-    const auto all = cost * static_cast<double>(places_.size());
-    // Each part of one product packs an operand of its own: parts of less than this would take longer together than the whole.
-    constexpr double least_ns = 2 * tile_least_ns;
-    constexpr std::int64_t grain = 16;  // rows and columns that the library's kernels take at a time
-    cut_ = tile_cut::by_cost(items, items == 0 ? 0 : all / static_cast<double>(items), least_ns, by_ == dimension::batches ? 1 : grain);
+    const auto grain = by_ == dimension::batches ? 1 : !is_f32 ? f64_grain : by_ == dimension::rows ? row_grain : column_grain;
+    cut_ = tile_cut::by_cost(items, items == 0 ? 0 : all / static_cast<double>(items), tile_least_ns, grain);
   }
 
   // With "fast": along what is summed, where that is long and the result small, so that no operand is packed twice. The sums of all parts are added up.
