@@ -7,6 +7,7 @@
 
 #include "runtime/compile.hpp"
 #include "runtime/op_table.hpp"
+#include "runtime/ops.hpp"
 
 #include <fmt/format.h>
 
@@ -108,13 +109,62 @@ class differentiator {
     outputs.resize(g_.node(of.node).outputs.size());
     auto& sum = outputs[of.output];
     if (r_.is_trivial()) {
-      sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
+      const auto one = sum.is_valid() ? joined(sum, gradient, where) : gradient;
+      sum = one.is_valid() ? one : add(sum, gradient, where);
       return;
     }
     const auto home = homes_.find({of.node, of.output});
     const regions::inside in(r_, home != homes_.end() ? home->second : mirror(r_.of(of), where));
     gradient = r_.import(gradient, where);
     sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
+  }
+
+  // A slice of a tensor along one axis, as put_slice puts it among zeros.
+  struct piece {
+    value part;
+    std::int64_t axis, begin, size;
+  };
+  std::optional<piece> piece_of(const value& v) const {
+    const auto& n = g_.node(v.node);
+    if (n.type != "put_slice") return std::nullopt;
+    const auto &whole = n.outputs[0].shape, &part = g_.node(n.inputs[0].node).outputs[n.inputs[0].output].shape;
+    std::optional<piece> out;
+    const auto begin = n.attrs.integers("begin"), step = n.attrs.integers("step");
+    for (std::size_t i = 0; i < whole.rank(); ++i) {
+      if (whole[i] == part[i]) continue;
+      if (out || whole[i].symbol != 0 || (!step.empty() && step[i] != 1)) return std::nullopt;
+      out = piece{n.inputs[0], static_cast<std::int64_t>(i), begin[i], part.size(i)};
+    }
+    return out;
+  }
+
+  // The sum of slices that lie side by side is one slice, and of all of them no slice at all: what splits a tensor is put together again without a zero being written. Invalid: they
+  // are something else.
+  value joined(const value& a, const value& b, const source_location& where) {
+    auto x = piece_of(a), y = piece_of(b);
+    if (!x || !y || x->axis != y->axis || a.spec() != b.spec()) return {};
+    if (y->begin < x->begin) std::swap(x, y);
+    if (x->begin + x->size != y->begin) return {};
+    std::vector<value> parts;
+    for (const auto& p : {*x, *y}) {
+      const auto& n = g_.node(p.part.node);
+      if (n.type == "concat" && made_.contains(n.index))
+        parts.insert(parts.end(), n.inputs.begin(), n.inputs.end());
+      else
+        parts.push_back(p.part);
+    }
+    const auto all = concat(parts, x->axis, where);
+    if (!all.is_valid()) return {};
+    made_.insert(all.node);
+    if (all.spec() == a.spec()) return all;
+    auto attrs = g_.node(a.node).attrs;
+    auto begin = attrs.integers("begin"), size = attrs.integers("size");
+    begin[static_cast<std::size_t>(x->axis)] = x->begin;
+    size[static_cast<std::size_t>(x->axis)] = x->size + y->size;
+    attrs.set("begin", std::move(begin));
+    attrs.set("size", std::move(size));
+    const value like = g_.node(a.node).inputs[1];
+    return g_.add("put_slice", std::array{all, like}, std::move(attrs), "put_slice", where);
   }
 
   void forget(const value& of) {
@@ -273,6 +323,7 @@ class differentiator {
   std::vector<bool> depends_;             // by node
   std::vector<std::vector<value>> sums_;  // d loss / d output, by node and output
   std::unordered_map<std::uint32_t, std::uint32_t> mirrors_;  // by region
+  std::set<std::uint32_t> made_;  // nodes that put slices together
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> homes_;  // by node and output: the region of its gradient, of what is taken in a loop from around it
 };
 

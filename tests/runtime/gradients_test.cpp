@@ -221,6 +221,33 @@ std::string table() {
 
 BOOST_AUTO_TEST_SUITE(gradients)
 
+BOOST_AUTO_TEST_CASE(what_splits_a_tensor_is_put_together_without_a_zero) {
+  const auto ops = make_op_table();
+  const auto types_of = [&](std::vector<std::pair<std::int64_t, std::int64_t>> ranges) {
+    graph g(ops);
+    auto w = variable(g, {dtype::f32, {4, 6}}, {}, "w");
+    value loss;
+    for (const auto& [begin, end] : ranges) {
+      auto part = reduce_sum(exp(slice(w, {{}, {begin, end}})));
+      loss = loss.is_valid() ? loss + part : part;
+    }
+    const auto made = troupe::gradients(g, loss, std::vector{w});
+    BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
+    const auto needed = g.needed_by(made);
+    std::map<std::string, int> types;
+    for (const auto& n : g.nodes())
+      if (needed[n.index] && (n.type == "concat" || n.type == "put_slice" || n.type == "add")) ++types[n.type];
+    std::string text;
+    for (const auto& [type, n] : types) text += fmt::format("{} {} ", n, type);
+    return text;
+  };
+  BOOST_TEST(types_of({{0, 2}, {2, 4}, {4, 6}}) == "1 concat ");
+  BOOST_TEST(types_of({{4, 6}, {2, 4}, {0, 2}}) == "1 concat ");
+  BOOST_TEST(types_of({{1, 2}, {2, 5}}) == "1 concat 1 put_slice ");  // not the whole of it
+  BOOST_TEST(types_of({{0, 3}, {2, 6}}) == "1 add 2 put_slice ");     // they overlap
+  BOOST_TEST(types_of({{0, 6}, {0, 6}}) == "1 add 2 put_slice ");
+}
+
 BOOST_AUTO_TEST_CASE(the_table_of_ops_in_the_documentation_is_that_of_the_tests) {
   if (cases_each != cases_of_page) return;
   const std::string path = TROUPE_SOURCE_DIR "/runtime/ops/README.md";
