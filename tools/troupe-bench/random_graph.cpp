@@ -7,9 +7,8 @@
 #include "runtime/compile.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <malloc.h>
 
-#include <cstdio>
 #include <memory>
 #include <vector>
 
@@ -17,13 +16,10 @@ namespace troupe {
 
 namespace {
 
-double resident_bytes() {
-  long pages = 0, resident = 0;
-  if (auto* f = std::fopen("/proc/self/statm", "r")) {
-    if (std::fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
-    std::fclose(f);
-  }
-  return double(resident) * double(sysconf(_SC_PAGESIZE));
+// In use by the program: what the system has given it may have been in use before.
+double heap_bytes() {
+  const auto m = mallinfo2();
+  return double(m.uordblks) + double(m.hblkhd);
 }
 
 struct times {
@@ -34,7 +30,7 @@ struct times {
 result<times> once(std::uint32_t ops, bool fuse) {
   auto p = process::start({});
   if (!p) return p.error();
-  const auto before = resident_bytes();
+  const auto before = heap_bytes();
   const auto began = std::chrono::steady_clock::now();
   graph g((*p)->ops());
   const auto fetches = random_values(g, ops);
@@ -43,7 +39,7 @@ result<times> once(std::uint32_t ops, bool fuse) {
   auto driver = graph_driver::start(**p, std::move(*compiled), {view_of(**p).self.id});
   if (!driver) return driver.error();
   if (auto first = (*driver)->run(1, 1); !first) return first.error();
-  times t{seconds_since(began), 0, resident_bytes() - before, (*driver)->actors()};
+  times t{seconds_since(began), 0, heap_bytes() - before, (*driver)->actors()};
   auto more = (*driver)->run(3, 1);
   if (!more) return more.error();
   t.step = *more / 3;
