@@ -167,6 +167,22 @@ BOOST_AUTO_TEST_CASE(large_ops_have_the_same_bits_on_any_number_of_threads) {
   const auto one = random_tensor({64, 1, 28, 28}, 12);
   check_op("conv2d_weights_grad", {random_tensor({64, 32, 28, 28}, 13), one}, {{dtype::f32, {32, 1, 3, 3}}}, padded);
 
+  // In parts: of 19 images the last tile is smaller.
+  auto fast = padded;
+  fast.set("fast", std::int64_t{1});
+  check_op("conv2d_weights_grad", {gradient, image}, {weights.spec()}, fast);
+  check_op("conv2d_weights_grad", {random_tensor({70, 32, 28, 28}, 13), random_tensor({70, 1, 28, 28}, 12)}, {{dtype::f32, {32, 1, 3, 3}}}, fast);
+  kernel_harness near_host;
+  const auto whole = near_host.one("conv2d_weights_grad", {gradient, image}, weights.spec(), padded), in_parts = near_host.one("conv2d_weights_grad", {gradient, image}, weights.spec(), fast);
+  double most = 0;
+  for (std::int64_t i = 0; i < whole.elements(); ++i) most = std::max(most, std::abs(double(whole.data<float>()[i]) - double(in_parts.data<float>()[i])));
+  BOOST_TEST(most < 2e-2);  // sums of 14,896 products, up to 200; one product is up to 1
+  const auto long_a = random_tensor({40, 50'003}, 21), long_b = random_tensor({50'003, 24}, 22);
+  const auto sums = [](bool is_fast) { attributes t; t.set("fast", std::int64_t{is_fast ? 1 : 0}); return t; };
+  check_op("matmul", {long_a, long_b}, {{dtype::f32, {40, 24}}}, sums(true));
+  const auto one_sum = near_host.one("matmul", {long_a, long_b}, {dtype::f32, {40, 24}}, sums(false)), of_parts = near_host.one("matmul", {long_a, long_b}, {dtype::f32, {40, 24}}, sums(true));
+  for (std::int64_t i = 0; i < one_sum.elements(); ++i) BOOST_REQUIRE(std::abs(one_sum.data<float>()[i] - of_parts.data<float>()[i]) < 2e-2F);
+
   const auto windows = with({{"window", {2, 2}}});
   const tensor_spec half{dtype::f32, {19, 24, 14, 14}}, places{dtype::i32, {19, 24, 14, 14}};
   check_op("max_pool2d", {image}, {half, places}, windows);

@@ -63,6 +63,9 @@ class models(harness.cluster_test):
         with open(text, "w") as f:
             f.write("the quick brown fox jumps over the lazy dog. " * 50)
         self.compare("train_classifier", "--model", "cnn", "--data", self.make_data(samples=600), "--batch", "20", "--epochs", "1")
+        fast = [self.finish("train_classifier", "--model", "cnn", "--data", self.make_data(samples=600), "--batch", "20", "--epochs", "1", "--fast", "--threads", n)["weights_hash"]
+                for n in (1, 2, 4)]
+        self.assertEqual(len(set(fast)), 1)
         model = ("--text", text, "--context", "16", "--width", "16", "--layers", "2", "--heads", "2", "--batch", "4", "--steps", "40",
                  "--learning-rate", "0.01")
         still = self.compare("train_language_model", *model)

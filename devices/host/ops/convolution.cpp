@@ -57,7 +57,7 @@ class dnnl_convolution {
     cut_ = tile_cut::by_cost(items, all_ns / static_cast<double>(items), is_by_channels ? 8 * tile_least_ns : tile_least_ns, is_by_channels ? channels_grain : 1);
     adds_parts_ = adds_parts_ && cut_.tiles() > 1;
     variants_.emplace_back(*this, part_of(cut_.size(0)), nullptr);
-    if (const auto last = cut_.size(cut_.tiles() - 1); last != cut_.size(0)) variants_.emplace_back(*this, part_of(last), &variants_.front().ports[shared_port].inside);
+    if (const auto last = cut_.size(cut_.tiles() - 1); last != cut_.size(0)) variants_.emplace_back(*this, part_of(last), adds_parts_ ? nullptr : &variants_.front().ports[shared_port].inside);
     if (adds_parts_) parts_.resize(cut_.tiles() * weights());
     find_shared();
     const auto workers = std::min(team_.threads(), cut_.tiles() + 1);
