@@ -52,6 +52,10 @@ result<void> elementwise_kernel::run(const tag&, std::span<const tensor> inputs,
       operands[k] = inputs[k].bytes().data() + (walk_.offset(k, block) + row * row_steps[k] + (walk_.advances(k) ? column : 0)) * static_cast<std::int64_t>(size_of(overload_->in[k]));
     compute_(out + (block * block_elements + row * walk_.columns() + column) * out_bytes, operands.data(), row_steps.data(), rows, columns);
   };
+  if (cut_.each >= cut_.items) {  // small: one tile
+    for (std::int64_t b = 0; b < walk_.blocks(); ++b) compute(b, 0, 0, walk_.rows(), walk_.columns());
+    return {};
+  }
   return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t) -> result<void> {
     const auto first = cut_.begin(tile), count = cut_.size(tile);
     const bool is_by_columns = cut_.items == walk_.columns(), is_by_rows = !is_by_columns && cut_.items == walk_.rows();

@@ -57,6 +57,10 @@ class fused_kernel final : public kernel {
     if (head_ != nullptr)
       if (auto ok = run_head(t, inputs, outputs); !ok) return ok;
     if (walk_.rows() == 0 || walk_.columns() == 0) return {};
+    if (cut_.each >= cut_.items) {  // small: one tile
+      run_tiles(inputs, outputs[0], 0, cut_.items, desks_.front());
+      return {};
+    }
     return team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
       run_tiles(inputs, outputs[0], cut_.begin(tile), cut_.begin(tile) + cut_.size(tile), desks_[worker]);
       return {};
@@ -181,7 +185,8 @@ class fused_kernel final : public kernel {
   void run_tiles(std::span<const tensor> inputs, tensor& output, std::int64_t first, std::int64_t end, desk& d) const noexcept {
     auto* const out = output.bytes().data();
     const auto rows = walk_.rows(), columns = walk_.columns();
-    auto b = first / (row_tiles_ * column_tiles_), r = first / column_tiles_ % row_tiles_ * tile_rows_, c = first % column_tiles_ * tile_columns_;
+    std::int64_t b = 0, r = 0, c = 0;
+    if (first > 0) b = first / (row_tiles_ * column_tiles_), r = first / column_tiles_ % row_tiles_ * tile_rows_, c = first % column_tiles_ * tile_columns_;
     for (auto tile = first; tile < end; ++tile) {
       for (std::size_t w = 0; w < walked_.size(); ++w) {
         const auto& p = walked_[w];
