@@ -91,7 +91,7 @@ struct set_client {
   std::deque<run_graph> waiting{};
   std::deque<caf::actor> under_way{};  // by step, the oldest first; null: given up
   std::uint64_t answered = 0;          // steps
-  bool is_over = false;
+  bool has_started = false, is_over = false;
   caf::actor ends_for{};  // not null: the runner ends
 
   void open() {
@@ -165,7 +165,7 @@ struct set_client {
     if (at == under_way.begin() && handles) cancel_loops();  // else once it is the oldest
   }
 
-  // Runs that were not fed have not failed.
+  // Runs that were not fed have not failed, unless the job could not begin: another would not, either.
   void on_over(const std::string& why) {
     is_over = true;
     handles.reset();
@@ -173,7 +173,7 @@ struct set_client {
     for (const auto& call : std::exchange(under_way, {})) answer(call, {{}, failure});
     if (ends_for) return leave();
     tell(self->context(), dispatcher, client_over{set, caf::actor_cast<caf::actor>(self)});
-    for (auto& r : std::exchange(waiting, {})) tell(self->context(), dispatcher, std::move(r));
+    for (auto& r : std::exchange(waiting, {})) has_started ? tell(self->context(), dispatcher, std::move(r)) : answer(r.call, {{}, failure});
   }
 
   void end(const end_runner& m) {
@@ -200,6 +200,7 @@ caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set, st
       [&s](run_graph& m) { s.take(m); },
       [&s](job_started& m) {
         if (s.ends_for) return;
+        s.has_started = true;
         s.handles = std::move(m.handles);
         s.admit();
       },
@@ -221,7 +222,8 @@ caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set, st
 struct dispatcher_state {
   struct set {
     caf::actor client;               // null: somebody compiles it
-    std::vector<run_graph> waiting;  // meanwhile; the first is his
+    caf::actor compiler;             // whose call that is
+    std::vector<run_graph> waiting;  // meanwhile
   };
   caf::event_based_actor* self = nullptr;
   process* owner = nullptr;
@@ -236,7 +238,12 @@ struct dispatcher_state {
     if (s.client) return tell(self->context(), s.client, std::move(m));
     const auto call = m.call;
     s.waiting.push_back(std::move(m));
-    if (is_new) tell(self->context(), call, compile_first{});
+    if (is_new) ask(s, call);
+  }
+
+  void ask(set& s, const caf::actor& call) {
+    s.compiler = call;
+    tell(self->context(), call, compile_first{});
   }
 
   void on_compiled(graph_compiled& m) {
@@ -257,7 +264,14 @@ struct dispatcher_state {
     const auto at = sets.find(m.set);
     if (at == sets.end()) return;
     std::erase_if(at->second.waiting, [&](const auto& r) { return r.call == m.call; });
-    if (at->second.client) tell(self->context(), at->second.client, std::move(m));
+    auto& s = at->second;
+    if (s.client) return tell(self->context(), s.client, std::move(m));
+    if (s.compiler != m.call) return;
+    // He has left before he was asked to compile.
+    if (s.waiting.empty())
+      sets.erase(at);
+    else
+      ask(s, s.waiting.front().call);
   }
 
   void end(const end_runner& m) {

@@ -43,7 +43,7 @@ struct session_options {
   std::string cluster{};            // empty: alone
   std::vector<std::string> join{};  // HOST:PORT of members, beside those of this user on this machine
   std::string token_file{};
-  std::uint32_t threads = 1;        // host streams of this process
+  std::uint32_t threads = 1;        // for ops: host streams of this process, which share large ops
   std::chrono::milliseconds timeout{5000};  // to find the cluster
   // The user's own ops (runtime/op_library.hpp): linked into this program, or in files; over a cluster nodes need the same ones.
   std::vector<const op_library*> libraries{};

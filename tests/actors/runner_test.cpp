@@ -163,6 +163,17 @@ BOOST_AUTO_TEST_CASE(a_run_that_fails_leaves_the_others_and_the_next) {
   BOOST_TEST(number(r->run({{"index", index_of(2)}}, {"row"})) == 9);
 }
 
+BOOST_FIXTURE_TEST_CASE(who_has_no_time_leaves_nobody_waiting, arithmetic) {
+  auto r = s->runner(g);
+  const std::vector<graph_runner::feed> feeds{{"x", scalar(3)}};
+  const std::vector<std::string_view> fetches{"double"};
+  for (int i = 0; i < 50; ++i) {
+    (void)r->run(feeds, fetches, std::chrono::milliseconds(0));  // may end before it is asked to compile
+    BOOST_TEST(number(r->run(feeds, fetches)) == 6);
+    r = s->runner(g);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_loop_that_does_not_end_is_cancelled_at_its_deadline) {
   auto s = std::move(*session::open({}));
   graph g(s->ops());
