@@ -174,6 +174,21 @@ BOOST_FIXTURE_TEST_CASE(who_has_no_time_leaves_nobody_waiting, arithmetic) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_graph_that_needs_more_memory_than_there_is_fails_each_time) {
+  auto s = std::move(*session::open({}));
+  graph g(s->ops());
+  auto x = input(g, {dtype::f32, {}}, "x");
+  auto sum = reduce_sum(random_uniform(g, {dtype::f32, {std::int64_t{1} << 44}}) * x);
+  (void)g.add("mul", std::vector{sum, x}, {}, "large", source_location::current());
+  (void)g.add("add", std::vector{x, x}, {}, "small", source_location::current());
+  BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
+  auto r = s->runner(g);
+  for (int i = 0; i < 2; ++i) {
+    BOOST_TEST(!r->run({{"x", scalar(1)}}, {"large"}));
+    BOOST_TEST(number(r->run({{"x", scalar(1)}}, {"small"})) == 2);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_loop_that_does_not_end_is_cancelled_at_its_deadline) {
   auto s = std::move(*session::open({}));
   graph g(s->ops());
