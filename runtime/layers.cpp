@@ -125,28 +125,13 @@ value self_attention(value x, const attention_options& options, std::string_view
   if (!x.is_valid()) return {};
   const auto& s = x.spec().shape;
   if (s.rank() != 3) return refuse(x, "self_attention", name, "must have rank 3: [samples, positions, features]", where);
-  const auto positions = exact(x, 1, "positions"), width = exact(x, 2, "features");
-  if (!positions) return refuse(x, "self_attention", name, positions.error().message(), where);
+  const auto width = exact(x, 2, "features");
   if (!width) return refuse(x, "self_attention", name, width.error().message(), where);
   const auto heads = options.heads;
   if (heads < 1 || *width % heads != 0) return refuse(x, "self_attention", name, fmt::format("{} features are no multiple of {} heads", *width, heads), where);
   auto& g = *x.owner;
   const auto in_scope = g.name_scope(name, where);
-  const auto each = *width / heads;
-
-  // Queries, keys and values [n, heads, positions, each].
-  std::vector<value> projected;
-  for (const auto& part : split(dense(x, 3 * *width, "projection", where), {*width, *width, *width}, 2, where))
-    projected.push_back(transpose(reshape(part, {0, *positions, heads, each}, where), {0, 2, 1, 3}, where));
-  if (projected.size() != 3) return {};
-  auto scores = mul(matmul(projected[0], projected[1], false, true, where), constant(g, static_cast<float>(1 / std::sqrt(static_cast<double>(each))), "scale", where), where);
-  if (options.causal) {
-    const auto place = cumulative_sum(tile(expand_dims(constant(g, 1.0F, "one", where), {0}, where), {*positions}, where), 0, true, false, where);
-    const auto is_later = greater(place, expand_dims(place, {1}, where), where);  // [query, key]
-    scores = troupe::where(is_later, constant(g, -std::numeric_limits<float>::infinity(), "never", where), scores, where);
-  }
-  const auto mixed = matmul(softmax(scores, -1, where), projected[2], false, false, where);
-  return dense(reshape(transpose(mixed, {0, 2, 1, 3}, where), {0, *positions, *width}, where), *width, "output", where);
+  return dense(attention(dense(x, 3 * *width, "projection", where), options, where), *width, "output", where);
 }
 
 }  // namespace troupe

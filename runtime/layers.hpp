@@ -36,10 +36,6 @@ value batch_norm(value x, std::string_view name, const batch_norm_options& optio
 // ids (i32 or i64) [..] -> [.., width]: rows of a table, normal with deviation 1 / sqrt(width). Gradients are pushed as rows.
 value embedding(value ids, std::int64_t rows, std::int64_t width, std::string_view name, source_location where = source_location::current());
 
-struct attention_options {
-  std::int64_t heads = 1;
-  bool causal = false;  // a position sees itself and those before it
-};
 // x [n, t, width] -> [n, t, width]: each position as the mean of projections of all, weighed by softmax(q k / sqrt(width / heads)), in
 // several heads (Vaswani et al.: Attention Is All You Need, 2017).
 value self_attention(value x, const attention_options& options, std::string_view name, source_location where = source_location::current());

@@ -168,6 +168,20 @@ value batch_norm(value x, value scale, value shift, value mean, value variance, 
 value softmax(value x, std::int64_t axis = -1, source_location where = source_location::current());
 value log_softmax(value x, std::int64_t axis = -1, source_location where = source_location::current());
 
+// --- attention ---------------------------------------------------------------------------------------------------------
+
+struct attention_options {
+  std::int64_t heads = 1;
+  bool causal = false;  // a position sees itself and those before it
+  double scale = 0;     // of scores; 0: 1 / sqrt(features of a head)
+};
+// q [n, t, heads * e], k [n, s, heads * e], v [n, s, heads * f] -> [n, t, heads * f]: softmax(scale q k^T) v for each head, whose features lie side by
+// side (Vaswani et al.: Attention Is All You Need, 2017). Neither it nor its gradient ever has all scores, whose number grows with t s: they are made
+// again, some queries at a time (Rabe, Staats: Self-attention Does Not Need O(n^2) Memory, 2021).
+value attention(value q, value k, value v, const attention_options& options = {}, source_location where = source_location::current());
+// The same of qkv [n, t, 3 * heads * e]: queries, keys and values side by side.
+value attention(value qkv, const attention_options& options = {}, source_location where = source_location::current());
+
 // --- random numbers ----------------------------------------------------------------------------------------------------
 
 // A number is a function of (seed, name of the op, step, position in the whole batch) alone, the same on every device and for

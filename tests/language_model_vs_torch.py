@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """train_language_model beside the same model in torch: same initial weights, same pieces of text, same optimizer.
 
-    language_model_vs_torch.py BIN [--steps 50] [--rounds 3]      BIN: the folder with train_language_model
+    language_model_vs_torch.py BIN [--steps 50] [--rounds 3] [--sdpa]      BIN: the folder with train_language_model
+
+--sdpa: torch's scaled_dot_product_attention in place of products and softmax.
 
 Prints losses of both and their largest difference, then tokens/s of both, in turns, on one thread. Needs torch; not one of the tests
 that CI runs. Exits 1 where a loss differs by more than 1e-3.
@@ -50,7 +52,8 @@ def load_safetensors(path):
 
 
 class model:
-    def __init__(self, weights):
+    def __init__(self, weights, sdpa):
+        self.sdpa = sdpa
         self.w = {name: t.clone().requires_grad_() for name, t in weights.items()}
         self.mask = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
 
@@ -66,14 +69,17 @@ class model:
             b = f"block_{i}/"
             q, k, v = (t.view(BATCH, CONTEXT, HEADS, -1).transpose(1, 2)
                        for t in self.dense(self.norm(x, b + "norm_1"), b + "attention/projection").split(WIDTH, 2))
-            scores = q @ k.transpose(2, 3) / (WIDTH / HEADS) ** 0.5 + self.mask
-            x = x + self.dense((scores.softmax(-1) @ v).transpose(1, 2).reshape(BATCH, CONTEXT, WIDTH), b + "attention/output")
+            if self.sdpa:
+                mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                mixed = (q @ k.transpose(2, 3) / (WIDTH / HEADS) ** 0.5 + self.mask).softmax(-1) @ v
+            x = x + self.dense(mixed.transpose(1, 2).reshape(BATCH, CONTEXT, WIDTH), b + "attention/output")
             x = x + self.dense(F.gelu(self.dense(self.norm(x, b + "norm_2"), b + "dense_1")), b + "dense_2")
         return self.dense(self.norm(x, "norm"), "logits")
 
 
-def train(weights, text, steps):
-    net = model(weights)
+def train(weights, text, steps, sdpa):
+    net = model(weights, sdpa)
     optimizer = torch.optim.AdamW(net.w.values(), lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
     losses, began = [], time.perf_counter()
     for step in range(steps):
@@ -101,6 +107,7 @@ def main():
     parser.add_argument("bin")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sdpa", action="store_true")
     a = parser.parse_args()
     torch.set_num_threads(1)
     program = os.path.join(a.bin, "train_language_model")
@@ -117,7 +124,7 @@ def main():
         for _ in range(a.rounds):
             mine, rate = ours(program, folder, text, a.steps)
             rates[0].append(rate)
-            theirs, rate = train(weights, content, a.steps)
+            theirs, rate = train(weights, content, a.steps, a.sdpa)
             rates[1].append(rate)
             apart = max(apart, max(abs(x - y) for x, y in zip(mine, theirs)))
         print(f"loss after {a.steps} steps: troupe {mine[-1]:.6f}, torch {theirs[-1]:.6f}; largest difference of any step {apart:.2e}")

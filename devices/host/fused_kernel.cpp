@@ -2,6 +2,7 @@
 
 #include "devices/host/elementwise.hpp"
 #include "devices/host/host_kernels.hpp"
+#include "devices/host/piecewise_kernel.hpp"
 
 #include <fmt/format.h>
 
@@ -22,6 +23,7 @@ class fused_kernel final : public kernel {
  public:
   fused_kernel(std::vector<fused_step> steps, tile_team& team) : steps_(std::move(steps)), team_(team) {
     head_ = dynamic_cast<elementwise_kernel*>(steps_[0].op.get()) == nullptr ? steps_[0].op.get() : nullptr;
+    piecewise_ = dynamic_cast<host::piecewise_kernel*>(head_);
     for (const auto& s : steps_)
       for (const auto o : s.operands) ports_ = std::max(ports_, static_cast<std::size_t>(std::max(o + 1, 0)));
     find_walked_ports();
@@ -54,8 +56,12 @@ class fused_kernel final : public kernel {
   }
 
   result<void> run(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) override {
+    if (makes_pieces()) {
+      rest_of_group rest(*this, inputs, outputs[0]);
+      return with_head_inputs(inputs, [&](std::span<const tensor> in) { return piecewise_->run_by_pieces(t, in, outputs, rest); });
+    }
     if (head_ != nullptr)
-      if (auto ok = run_head(t, inputs, outputs); !ok) return ok;
+      if (auto ok = with_head_inputs(inputs, [&](std::span<const tensor> in) { return head_->run(t, in, outputs); }); !ok) return ok;
     if (walk_.rows() == 0 || walk_.columns() == 0) return {};
     if (cut_.each >= cut_.items) {  // small: one tile
       run_tiles(inputs, outputs[0], 0, cut_.items, desks_.front());
@@ -173,7 +179,7 @@ class fused_kernel final : public kernel {
       at.push_back(bytes);
       bytes += (static_cast<std::size_t>(tile_rows_ * tile_columns_) * slot_bytes_[s] + 63) / 64 * 64;
     }
-    desks_.resize(std::min(team_.threads(), cut_.tiles() + 1));
+    desks_.resize(makes_pieces() ? team_.threads() : std::min(team_.threads(), cut_.tiles() + 1));
     for (auto& d : desks_) {
       d.scratch = tensor::make({dtype::u8, {static_cast<std::int64_t>(bytes)}});
       d.addresses.resize(ports_ + slot_bytes_.size());
@@ -181,20 +187,40 @@ class fused_kernel final : public kernel {
     }
   }
 
+  // What follows the first op, for pieces of its result.
+  class rest_of_group final : public host::piece_user {
+   public:
+    rest_of_group(fused_kernel& group, std::span<const tensor> inputs, tensor& output) : group_(group), inputs_(inputs), output_(output) {}
+    void finished(std::int64_t first, std::int64_t end, std::size_t worker) noexcept override { group_.run_elements(inputs_, output_, first, end, group_.desks_[worker]); }
+
+   private:
+    fused_kernel& group_;
+    std::span<const tensor> inputs_;
+    tensor& output_;
+  };
+
+  bool makes_pieces() const noexcept { return piecewise_ != nullptr && piecewise_->makes_pieces() && !code_.empty(); }
+
+  // Whole rows as many as a tile has, or what is there of one.
+  void run_elements(std::span<const tensor> inputs, tensor& output, std::int64_t first, std::int64_t end, desk& d) const noexcept {
+    const auto rows = walk_.rows(), columns = walk_.columns();
+    while (first < end) {
+      const auto row = first / columns, column = first % columns, block = row / rows, r = row % rows;
+      const bool is_part = column != 0 || end - first < columns || tile_columns_ < columns;
+      const auto some_rows = is_part ? 1 : std::min({(end - first) / columns, rows - r, tile_rows_});
+      const auto some_columns = is_part ? std::min({columns - column, end - first, tile_columns_}) : columns;
+      run_at(inputs, output, block, r, column, some_rows, some_columns, d);
+      first += some_rows * some_columns;
+    }
+  }
+
   // Tiles `first` to `end` - 1, along columns, then rows, then blocks.
   void run_tiles(std::span<const tensor> inputs, tensor& output, std::int64_t first, std::int64_t end, desk& d) const noexcept {
-    auto* const out = output.bytes().data();
     const auto rows = walk_.rows(), columns = walk_.columns();
     std::int64_t b = 0, r = 0, c = 0;
     if (first > 0) b = first / (row_tiles_ * column_tiles_), r = first / column_tiles_ % row_tiles_ * tile_rows_, c = first % column_tiles_ * tile_columns_;
     for (auto tile = first; tile < end; ++tile) {
-      for (std::size_t w = 0; w < walked_.size(); ++w) {
-        const auto& p = walked_[w];
-        const auto element = walk_.offset(w, b) + r * walk_.row_step(w) + (walk_.advances(w) ? c : 0);
-        d.addresses[p.port] = const_cast<std::byte*>(inputs[p.port].bytes().data()) + element * p.element_bytes;  // read only
-      }
-      d.addresses[ports_] = out + ((b * rows + r) * columns + c) * out_bytes_;
-      run_tile(d.addresses.data(), std::min(tile_rows_, rows - r), std::min(tile_columns_, columns - c));
+      run_at(inputs, output, b, r, c, std::min(tile_rows_, rows - r), std::min(tile_columns_, columns - c), d);
       if (c += tile_columns_; c < columns) continue;
       c = 0;
       if (r += tile_rows_; r < rows) continue;
@@ -203,15 +229,27 @@ class fused_kernel final : public kernel {
     }
   }
 
-  result<void> run_head(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) {
+  // `rows` x `columns` elements from row r and column c of block b on.
+  void run_at(std::span<const tensor> inputs, tensor& output, std::int64_t b, std::int64_t r, std::int64_t c, std::int64_t rows, std::int64_t columns, desk& d) const noexcept {
+    for (std::size_t w = 0; w < walked_.size(); ++w) {
+      const auto& p = walked_[w];
+      const auto element = walk_.offset(w, b) + r * walk_.row_step(w) + (walk_.advances(w) ? c : 0);
+      d.addresses[p.port] = const_cast<std::byte*>(inputs[p.port].bytes().data()) + element * p.element_bytes;  // read only
+    }
+    d.addresses[ports_] = output.bytes().data() + ((b * walk_.rows() + r) * walk_.columns() + c) * out_bytes_;
+    run_tile(d.addresses.data(), rows, columns);
+  }
+
+  template <class Run>
+  result<void> with_head_inputs(std::span<const tensor> inputs, Run run) {
     const auto& operands = steps_[0].operands;
     bool in_order = true;
     for (std::size_t k = 0; k < operands.size(); ++k)
       in_order = in_order && operands[k] == static_cast<std::int32_t>(k);
-    if (in_order) return head_->run(t, inputs.first(operands.size()), outputs);
+    if (in_order) return run(inputs.first(operands.size()));
     head_inputs_.clear();
     for (const auto o : operands) head_inputs_.push_back(inputs[static_cast<std::size_t>(o)]);
-    auto done = head_->run(t, head_inputs_, outputs);
+    auto done = run(std::span<const tensor>(head_inputs_));
     head_inputs_.clear();
     return done;
   }
@@ -226,6 +264,7 @@ class fused_kernel final : public kernel {
   std::vector<fused_step> steps_;
   tile_team& team_;
   kernel* head_ = nullptr;  // the first step, where it is not element-wise: it writes the whole output
+  host::piecewise_kernel* piecewise_ = nullptr;  // the same, if it can do so piece by piece
   std::size_t ports_ = 0;   // input ports in use
   std::vector<std::size_t> slot_bytes_;  // of an element: the output, then scratch tiles
   std::vector<std::uint32_t> slot_;      // per step

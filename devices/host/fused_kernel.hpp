@@ -2,7 +2,8 @@
 // A group of ops as one kernel: a first op of any kind, and element-wise ones behind it, or element-wise ones only.
 //
 // Results of earlier steps may be used by any later step, so a group is a chain or a tree. Element-wise steps run
-// tile by tile, so that intermediate results stay in the cache and never become tensors.
+// tile by tile, so that intermediate results stay in the cache and never become tensors; behind a product or a convolution, piece by piece of that
+// (devices/host/piecewise_kernel.hpp).
 //
 // FK-1  Bits equal those of the separate kernels.
 // FK-2  The last step's output 0 is the group's only output; all steps' outputs have its shape, each its own element type.

@@ -56,6 +56,7 @@ kernel_table make_host_kernels() {
   host::add_pooling_kernels(table);
   host::add_normalisation_kernels(table);
   host::add_softmax_kernels(table);
+  host::add_attention_kernels(table);
   host::add_reduction_kernels(table);
   host::add_layout_kernels(table);
   host::add_indexing_kernels(table);

@@ -22,6 +22,7 @@ void add_convolution_kernels(kernel_table& table);
 void add_pooling_kernels(kernel_table& table);
 void add_normalisation_kernels(kernel_table& table);
 void add_softmax_kernels(kernel_table& table);
+void add_attention_kernels(kernel_table& table);
 void add_reduction_kernels(kernel_table& table);
 void add_layout_kernels(kernel_table& table);
 void add_indexing_kernels(kernel_table& table);

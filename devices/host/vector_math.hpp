@@ -2,7 +2,7 @@
 // exp, log, pow, erf, sin, cos, tanh, softplus and the logistic function for f32, written so that GCC vectorises a loop over them.
 //
 // Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a vector body, in a
-// tail and alone, with every instruction set (K-2), but for normal(), which is built on fused multiply-adds. GCC needs -fno-trapping-math to vectorise the selects (cmake target
+// tail and alone (K-2), with every instruction set that has fused multiply-adds, on which exp() and normal() are built. GCC needs -fno-trapping-math to vectorise the selects (cmake target
 // troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c), where nothing else is said.
 
 #include <bit>
@@ -11,27 +11,40 @@
 
 namespace troupe::vector_math {
 
+// a b + c, rounded once where the instruction set can (all that is built for by default), so that bits there are equal, too.
+inline float fused(float a, float b, float c) noexcept {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 // Within 2 ulp of e^x for every x; overflows to infinity, underflows over the subnormals to 0; NaN stays NaN.
 inline float exp(float x) noexcept {
   constexpr float shift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the lowest bits
-  x = x < -104.0F ? -104.0F : x;        // e^-104 < 2^-150 rounds to 0
-  x = x > 89.0F ? 89.0F : x;            // e^89 > 2^128
-  const float shifted = x * 1.44269504F + shift;
+  const bool is_nan = x != x;
+  // As numbers, bits of negative floats are larger the less they are, and larger than those of all others without a sign: one minimum keeps x from
+  // -104 on (e^-104 < 2^-150 rounds to 0), another up to 89 (e^89 > 2^128). Comparisons of floats would take twice as long.
+  const auto from_below = std::bit_cast<std::uint32_t>(x) < 0xC2D00000U ? std::bit_cast<std::uint32_t>(x) : 0xC2D00000U;
+  const auto kept = static_cast<std::int32_t>(from_below) < 0x42B20000 ? static_cast<std::int32_t>(from_below) : 0x42B20000;
+  x = std::bit_cast<float>(kept);
+  const float shifted = fused(x, 1.44269504F, shift);
   const float n = shifted - shift;
   const std::uint32_t k = std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift);
-  const float r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts; the first product is exact
+  const float r = fused(n, 2.12194440e-4F, fused(n, -0.693359375F, x));  // ln 2 in two parts; the first product is exact
   float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  const float y = p * (r * r) + r + 1.0F;
+  p = fused(p, r, 1.3981999507e-3F);
+  p = fused(p, r, 8.3334519073e-3F);
+  p = fused(p, r, 4.1665795894e-2F);
+  p = fused(p, r, 1.6666665459e-1F);
+  p = fused(p, r, 5.0000001201e-1F);
+  const float y = fused(p, r * r, r) + 1.0F;
   // 2^k in two factors, since k = -150 and k = 128 have none of their own.
   const std::uint32_t half = static_cast<std::uint32_t>(static_cast<std::int32_t>(k) >> 1);
   const float low = std::bit_cast<float>((half + 127U) << 23U);
   const float high = std::bit_cast<float>((k - half + 127U) << 23U);
-  return y * low * high;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y * low * high) | (is_nan ? 0xFFFFFFFFU : 0U));
 }
 
 // Within 2 ulp of ln x, for normal positive x.
@@ -103,15 +116,6 @@ inline float erf(float x) noexcept {
   return size < 1.0F || x != x ? near : signed_far;
 }
 
-// a b + c, rounded once where the instruction set can (all that is built for by default), so that bits there are equal, too.
-inline float fused(float a, float b, float c) noexcept {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
 // Within 5 ulp of the normal distribution function, also where it is small: for t = |x| it is e^(-t^2/2) w P(w) on the left, where w = 1 / (1 + 0.34 t)
 // and P is fitted to 3e-8 on 0 <= t <= 14. t^2 is taken apart so that its rounding, which exp would magnify, is not lost.
 struct normal_of {
@@ -120,8 +124,9 @@ struct normal_of {
 };
 inline normal_of normal(float x) noexcept {
   constexpr float shift = 12582912.0F;  // as in exp
-  float t = x < 0.0F ? -x : x;
-  t = t > 13.0F ? 13.0F : t;  // below e^-84 nothing is left
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto size = static_cast<std::int32_t>(bits & 0x7FFFFFFFU);
+  const float t = std::bit_cast<float>(size < 0x41500000 ? size : 0x41500000);  // up to 13: below e^-84 nothing is left; a NaN, too
   const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(t) & 0xfffff000U);  // its square is exact
   const float a = -0.5F * (high * high), b = -0.5F * ((t - high) * (t + high));
   const float shifted = fused(a + b, 1.44269504F, shift);
@@ -146,7 +151,10 @@ inline normal_of normal(float x) noexcept {
   q = fused(q, w, 1.3611222097e-1F);
   q = fused(q, w, 1.3562050229e-1F);
   const float tail = bell * (w * q);
-  return {x < 0.0F ? tail : 1.0F - tail, bell};
+  // 0 + tail where x has a sign, else 1 - tail.
+  const std::uint32_t has_sign = static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31);
+  const float side = std::bit_cast<float>(~has_sign & 0x3F800000U);
+  return {side + std::bit_cast<float>(std::bit_cast<std::uint32_t>(tail) ^ (~has_sign & 0x80000000U)), bell};
 }
 inline float normal_cdf(float x) noexcept { return normal(x).cdf; }
 

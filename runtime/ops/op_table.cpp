@@ -19,6 +19,7 @@ op_table make_op_table() {
   ops::add_pooling(t);
   ops::add_normalisation(t);
   ops::add_softmax(t);
+  ops::add_attention(t);
   ops::add_reductions(t);
   ops::add_layout(t);
   ops::add_indexing(t);

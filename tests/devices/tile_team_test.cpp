@@ -197,6 +197,12 @@ BOOST_AUTO_TEST_CASE(large_ops_have_the_same_bits_on_any_number_of_threads) {
   check_op("log_softmax", {columns}, {columns.spec()}, [] { attributes t; t.set("axis", std::int64_t{1}); return t; }());
   check_op("softmax", {random_tensor({20'000, 30}, 17)}, {{dtype::f32, {20'000, 30}}});
   check_op("softmax_grad", {rows, rows}, {rows.spec()});
+  const auto heads = [](bool is_causal) { attributes t; t.set("heads", std::int64_t{3}); t.set("causal", std::int64_t{is_causal}); return t; };
+  const auto projected = random_tensor({5, 200, 3 * 96}, 23), of_mixed = random_tensor({5, 200, 96}, 24);
+  check_op("attention", {projected}, {of_mixed.spec()}, heads(true));
+  check_op("attention", {of_mixed, random_tensor({5, 333, 96}, 25), random_tensor({5, 333, 60}, 26)}, {{dtype::f32, {5, 200, 60}}}, heads(false));
+  check_op("attention_grad", {of_mixed, projected}, {projected.spec()}, heads(true));
+  check_op("attention_grad", {random_tensor({2, 600, 96}, 27), random_tensor({2, 600, 3 * 96}, 28)}, {{dtype::f32, {2, 600, 3 * 96}}}, heads(false));
   check_op("standardize", {rows}, {rows.spec(), {dtype::f32, {2'000, 1}}, {dtype::f32, {2'000, 1}}}, with({{"axes", {1}}}));
   check_op("reduce_sum", {random_tensor({64, 32, 40, 40}, 18)}, {{dtype::f32, {32}}}, with({{"axes", {0, 2, 3}}}));
   check_op("reduce_sum", {random_tensor({3'000, 1'000}, 18)}, {{dtype::f32, {3'000}}}, with({{"axes", {1}}}));
@@ -226,6 +232,44 @@ BOOST_AUTO_TEST_CASE(large_groups_have_the_same_bits_on_any_number_of_threads) {
     else
       check_same_bits("a group on " + std::to_string(threads) + " threads", *got, alone);
   }
+}
+
+// PW-1, PW-2.
+BOOST_AUTO_TEST_CASE(groups_behind_products_and_convolutions_have_the_bits_of_their_ops_on_any_number_of_threads) {
+  auto b_transposed = attributes();
+  b_transposed.set("transpose_b", std::int64_t{1});
+  const auto padded = with({{"before", {1, 1}}, {"after", {1, 1}}});
+  struct group {
+    const char* head;
+    attributes attrs;
+    tensor a, b, bias;
+    tensor_spec result;
+  };
+  const group groups[] = {
+      {"matmul", {}, random_tensor({700, 90}, 1), random_tensor({90, 1'003}, 2), random_tensor({1'003}, 3), {dtype::f32, {700, 1'003}}},          // pieces of 128 rows
+      {"matmul", b_transposed, random_tensor({100, 300}, 1), random_tensor({2'000, 300}, 2), random_tensor({2'000}, 3), {dtype::f32, {100, 2'000}}},  // by columns: no pieces
+      {"matmul", {}, random_tensor({300, 3, 20, 50}, 1), random_tensor({300, 3, 50, 70}, 2), random_tensor({3, 20, 1}, 3), {dtype::f32, {300, 3, 20, 70}}},  // of batches; rows of the bias
+      {"conv2d", padded, random_tensor({19, 24, 28, 28}, 4), random_tensor({48, 24, 3, 3}, 5), random_tensor({48, 1, 1}, 6), {dtype::f32, {19, 48, 28, 28}}},
+      {"conv2d_input_grad", [&] { auto t = padded; t.set("height", std::int64_t{28}); t.set("width", std::int64_t{28}); return t; }(), random_tensor({19, 48, 28, 28}, 4), random_tensor({48, 24, 3, 3}, 5), random_tensor({28}, 6), {dtype::f32, {19, 24, 28, 28}}},
+  };
+  for (const auto& g : groups)
+    for (const std::size_t threads : {1, 2, 4}) {
+      kernel_harness host;
+      idle_threads idle(host.device().team(), threads);
+      std::vector<fused_step> steps;
+      steps.push_back({std::move(*host.make(g.head, g.attrs)), {0, 1}});
+      steps.push_back({std::move(*host.make("add")), {-1, 2}});
+      steps.push_back({std::move(*host.make("tanh")), {-2}});
+      steps.push_back({std::move(*host.make("mul")), {-2, -3}});
+      auto made = make_fused_kernel(std::move(steps), host.device().team());
+      BOOST_REQUIRE(made);
+      const auto got = kernel_harness::run(**made, {g.a, g.b, g.bias}, {g.result});
+      BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
+      kernel_harness alone;
+      const auto head = alone.one(g.head, {g.a, g.b}, g.result, g.attrs), sum = alone.one("add", {head, g.bias}, g.result);
+      const auto expected = alone.one("mul", {sum, alone.one("tanh", {sum}, g.result)}, g.result);
+      check_same_bits(std::string(g.head) + " and its group on " + std::to_string(threads) + " threads", *got, {expected});
+    }
 }
 
 BOOST_AUTO_TEST_CASE(errors_of_tiles_are_those_of_the_op) {

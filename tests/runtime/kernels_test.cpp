@@ -39,7 +39,7 @@ double scale_of(const std::string& type, std::span<const reference::array> opera
   }
   if (type == "reduce_sum" || type == "cumulative_sum" || type == "scatter_add" || type == "put_last") return largest * std::sqrt(static_cast<double>(most));
   if (type == "matmul" || type.starts_with("conv2d")) return 8 * largest * largest;  // of sums of some hundred products
-  if (type.starts_with("standardize") || type == "sin" || type == "cos" || type == "log_softmax" || type.find("_pool2d") != std::string::npos) return largest;
+  if (type.starts_with("standardize") || type == "sin" || type == "cos" || type == "log_softmax" || type == "attention" || type.find("_pool2d") != std::string::npos) return largest;
   if (type == "softmax_cross_entropy") return largest;
   if (type == "gelu_tanh") return 1;
   if (type.ends_with("_grad")) return largest;

@@ -139,6 +139,20 @@ inline void draw_pooling(drawer& d, const std::string& type, dtype t, drawn_case
   if (type.ends_with("_grad")) c.attrs.set("height", x[2]), c.attrs.set("width", x[3]);
 }
 
+inline void draw_attention(drawer& d, const std::string& type, dtype t, drawn_case& c) {
+  const auto heads = 1 + d.below(3), each = 1 + d.below(4), of_value = 1 + d.below(4), n = d.below(4);
+  const bool is_packed = d.coin(), is_causal = d.coin();
+  const auto queries = d.below(d.below(6) == 0 ? 150 : 20), keys = is_packed || is_causal ? queries : d.below(20);
+  c.attrs = {{"heads", heads}, {"causal", std::int64_t{is_causal}}};
+  if (d.coin()) c.attrs.set("scale", 0.5);
+  if (type == "attention_grad") c.operands.push_back(d.values(t, {n, queries, heads * (is_packed ? each : of_value)}, -1, 1));
+  if (is_packed) {
+    c.operands.push_back(d.values(t, {n, queries, 3 * heads * each}, -1, 1));
+    return;
+  }
+  for (const auto& s : {std::vector<std::int64_t>{n, queries, heads * each}, {n, keys, heads * each}, {n, keys, heads * of_value}}) c.operands.push_back(d.values(t, s, -1, 1));
+}
+
 // nullopt: nothing to draw for this op.
 inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row& row, dtype t) {
   drawn_case c;
@@ -279,6 +293,8 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
     draw_convolution(d, type, t, c);
   } else if (type.find("_pool2d") != std::string::npos) {
     draw_pooling(d, type, t, c);
+  } else if (type.starts_with("attention")) {
+    draw_attention(d, type, t, c);
   } else if (type.starts_with("standardize")) {
     const auto s = d.sizes();
     c.attrs = {{"axes", d.some_axes(s.size())}, {"epsilon", 1e-3}};
@@ -308,7 +324,7 @@ inline double allowed(const std::string& type) {
                                                     {"reduce_sum", 2}, {"cumulative_sum", 8}, {"scatter_add", 4}, {"put_last", 4},
                                                     {"sin", 1.5},    {"cos", 1.5},      {"softplus", 3},        {"matmul", 64},        {"conv2d", 8},         {"conv2d_input_grad", 8}, {"conv2d_weights_grad", 16},
                                                     {"avg_pool2d", 4}, {"avg_pool2d_grad", 4}, {"max_pool2d_grad", 4}, {"standardize", 2}, {"standardize_grad", 4}, {"softmax", 8}, {"log_softmax", 6},
-                                                    {"softmax_cross_entropy", 4}, {"softmax_grad", 4}, {"log_softmax_grad", 8}, {"reduce_prod", 40}};
+                                                    {"softmax_cross_entropy", 4}, {"softmax_grad", 4}, {"log_softmax_grad", 8}, {"reduce_prod", 40}, {"attention", 16}, {"attention_grad", 32}};
   const auto at = limits.find(type);
   return at != limits.end() ? at->second : 0.5;
 }

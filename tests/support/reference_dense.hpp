@@ -1,5 +1,5 @@
 #pragma once
-// Products, convolutions, pooling, normalisation and softmax, as plain loops in f64.
+// Products, convolutions, pooling, normalisation, softmax and attention, as plain loops in f64.
 
 #include "schema/attributes.hpp"
 #include "tests/support/reference_array.hpp"
@@ -53,6 +53,54 @@ inline void matmul(const attributes& attrs, std::span<const array> in, array& ou
         double sum = 0;
         for (std::size_t k = 0; k < inner; ++k) sum += of_batch(a, batch, ta ? k : r, ta ? r : k) * of_batch(b, batch, tb ? c : k, tb ? k : c);
         of_batch(out, is_sum ? std::vector<std::size_t>{} : batch, r, c) += sum;
+      }
+  });
+}
+
+// attention, and with `dy` its gradient: one query of one head of one sample after the other. `in`: q, k, v, or all three side by side.
+inline void attention(const attributes& attrs, std::span<const array> in, const array* dy, std::vector<array>& out) {
+  const bool is_packed = in.size() == 1, is_causal = attrs.integer("causal") != 0;
+  const auto heads = static_cast<std::size_t>(attrs.integer("heads", 1));
+  const auto samples = extent(in[0], 0), queries = extent(in[0], 1), keys = is_packed ? queries : extent(in[1], 1);
+  const auto each = extent(in[0], 2) / heads / (is_packed ? 3 : 1), of_value = is_packed ? each : extent(in[2], 2) / heads;
+  const auto scale = attrs.real("scale") != 0 ? attrs.real("scale") : 1 / std::sqrt(static_cast<double>(each));
+  for_places({samples, heads, queries}, [&](const auto& at) {
+    const auto sample = at[0], head = at[1], query = at[2];
+    // Element f of a head of q, k or v at a position, and of the result.
+    const auto part = [&](auto& all, std::size_t which, std::size_t position, std::size_t f) -> auto& {
+      auto& x = all[is_packed ? 0 : which];
+      const auto size = which == 2 ? of_value : each;
+      return x.at[(sample * extent(x, 1) + position) * extent(x, 2) + (is_packed ? which * heads * size : 0) + head * size + f];
+    };
+    const auto of_result = [&](auto& y, std::size_t f) -> auto& { return y.at[(sample * queries + query) * heads * of_value + head * of_value + f]; };
+    const auto met = is_causal ? query + 1 : keys;
+    std::vector<double> weights(met);
+    double largest = -INFINITY, sum = 0;
+    for (std::size_t k = 0; k < met; ++k) {
+      for (std::size_t f = 0; f < each; ++f) weights[k] += part(in, 0, query, f) * part(in, 1, k, f);
+      largest = std::max(largest, weights[k] *= scale);
+    }
+    for (auto& w : weights) sum += w = std::exp(w - largest);
+    for (auto& w : weights) w /= sum;
+    if (dy == nullptr) {
+      for (std::size_t k = 0; k < met; ++k)
+        for (std::size_t f = 0; f < of_value; ++f) of_result(out[0], f) += weights[k] * part(in, 2, k, f);
+      return;
+    }
+    std::vector<double> of_weights(met);
+    double mean = 0;
+    for (std::size_t k = 0; k < met; ++k) {
+      for (std::size_t f = 0; f < of_value; ++f) {
+        of_weights[k] += of_result(*dy, f) * part(in, 2, k, f);
+        part(out, 2, k, f) += weights[k] * of_result(*dy, f);
+      }
+      mean += weights[k] * of_weights[k];
+    }
+    for (std::size_t k = 0; k < met; ++k)
+      for (std::size_t f = 0; f < each; ++f) {
+        const auto of_score = weights[k] * (of_weights[k] - mean) * scale;
+        part(out, 0, query, f) += of_score * part(in, 1, k, f);
+        part(out, 1, k, f) += of_score * part(in, 0, query, f);
       }
   });
 }
@@ -162,6 +210,10 @@ inline bool dense(const std::string& type, const attributes& attrs, std::span<co
     const auto& image = is_grad ? out[0].spec.shape : in[0].spec.shape;
     const auto counts = counts_of_windows(attrs, image, small);
     pool(attrs, image, small.spec.shape, [&](std::size_t o, std::size_t x) { (is_grad ? y[x] : y[o]) += in[0].at[is_grad ? o : x] / counts[o]; }, [](std::size_t) {});
+  } else if (type == "attention") {
+    attention(attrs, in, nullptr, out);
+  } else if (type == "attention_grad") {
+    attention(attrs, in.subspan(1), &in[0], out);
   } else if (type == "standardize") {
     const by_group g{groups_of(attrs, in[0].spec.shape)};
     const auto& x = in[0].at;

@@ -6,6 +6,7 @@
 #include "devices/host/gemm.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
+#include "devices/host/piecewise_kernel.hpp"
 
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -65,14 +66,15 @@ class dnnl_convolution {
     for (std::size_t w = 0; w < workers; ++w) desks_.emplace_back(engine_, variants_);
   }
 
-  // Operands in the order of the kernel's, then what is written.
-  result<void> run(const std::array<std::byte*, 3>& data) {
+  // Operands in the order of the kernel's, then what is written. `user`, which may be null: of pieces (of images, not of weights).
+  result<void> run(const std::array<std::byte*, 3>& data, piece_user* user) {
     if (auto ok = copy_shared(data[shared_port]); !ok) return ok;
     auto to = data;
     if (adds_parts_) to[2] = reinterpret_cast<std::byte*>(parts_.data());
     auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
       try {
         run_tile(to, tile, desks_[worker]);
+        if (user != nullptr) user->finished(cut_.begin(tile) * elements_of_image(), (cut_.begin(tile) + cut_.size(tile)) * elements_of_image(), worker);
         return {};
       } catch (const dnnl::error& e) {
         return error(error_code::failed, fmt::format("oneDNN failed: {}", e.what()));
@@ -270,6 +272,10 @@ class dnnl_convolution {
     d.stream.wait();
   }
 
+  std::int64_t elements_of_image() const noexcept {
+    const auto& s = part_ == part::input_gradient ? full_.x : full_.y;
+    return s[1] * s[2] * s[3];
+  }
   std::size_t weights() const noexcept { return static_cast<std::size_t>(full_.w[0] * full_.w[1] * full_.w[2] * full_.w[3]); }
 
   // In the order of the tiles.
@@ -355,7 +361,7 @@ class columns_convolution {
 
 // conv2d (x, w), conv2d_input_grad (dy, w), conv2d_weights_grad (dy, x).
 template <part Part>
-class convolution final : public kernel {
+class convolution final : public piecewise_kernel {
  public:
   convolution(const attributes& attrs, host_device& device) : team_(device.team()) {
     g_.strides = pair_of(attrs, "strides", 1);
@@ -393,7 +399,14 @@ class convolution final : public kernel {
     return {};
   }
 
-  result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
+  result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override { return compute(inputs, outputs, nullptr); }
+
+  bool makes_pieces() const noexcept override { return dnnl_ != nullptr && Part != part::weights_gradient; }
+
+  result<void> run_by_pieces(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs, piece_user& user) override { return compute(inputs, outputs, &user); }
+
+ private:
+  result<void> compute(std::span<const tensor> inputs, std::span<tensor> outputs, piece_user* user) {
     auto& out = outputs[0];
     if (g_.is_empty()) {  // a sum of nothing
       std::fill(out.bytes().begin(), out.bytes().end(), std::byte{});
@@ -409,11 +422,10 @@ class convolution final : public kernel {
     set_up_kernel_thread();
     const auto* first = inputs[0].bytes().data();
     const auto* second = inputs[1].bytes().data();
-    if (auto ok = dnnl_->run({const_cast<std::byte*>(first), const_cast<std::byte*>(second), out.bytes().data()}); !ok) return std::move(ok.error()).while_doing(name);
+    if (auto ok = dnnl_->run({const_cast<std::byte*>(first), const_cast<std::byte*>(second), out.bytes().data()}, user); !ok) return std::move(ok.error()).while_doing(name);
     return {};
   }
 
- private:
   static constexpr std::string_view name = Part == part::output ? "conv2d" : Part == part::input_gradient ? "conv2d_input_grad" : "conv2d_weights_grad";
 
   // What the loops rely on.

@@ -4,6 +4,7 @@
 #include "devices/host/gemm.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
+#include "devices/host/piecewise_kernel.hpp"
 
 #include <fmt/format.h>
 
@@ -23,7 +24,7 @@ shape batches_of(const shape& s) {
   return *shape::from(std::span(dims).first(rank));
 }
 
-class matmul final : public kernel {
+class matmul final : public piecewise_kernel {
  public:
   matmul(const attributes& attrs, host_device& device)
       : team_(device.team()), transpose_a_(attrs.integer("transpose_a") != 0), transpose_b_(attrs.integer("transpose_b") != 0), is_sum_(attrs.integer("sum_batches") != 0), is_fast_(attrs.integer("fast") != 0) {}
@@ -47,8 +48,13 @@ class matmul final : public kernel {
   }
 
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    set_up_kernel_thread();
-    return type_ == dtype::f32 ? run_as<float>(inputs, outputs) : run_as<double>(inputs, outputs);
+    return type_ == dtype::f32 ? run_as<float>(inputs, outputs, nullptr) : run_as<double>(inputs, outputs, nullptr);
+  }
+
+  bool makes_pieces() const noexcept override { return by_ == dimension::batches || (by_ == dimension::rows && places_.size() == 1); }
+
+  result<void> run_by_pieces(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs, piece_user& user) override {
+    return type_ == dtype::f32 ? run_as<float>(inputs, outputs, &user) : run_as<double>(inputs, outputs, &user);
   }
 
  private:
@@ -108,7 +114,7 @@ class matmul final : public kernel {
   void cut() {
     if (cut_inner()) return;
     const auto all = gemm_ns(each_, size_of(type_)) * static_cast<double>(places_.size());
-    constexpr std::int64_t row_grain = 64, column_grain = 256, f64_grain = 16;
+    constexpr std::int64_t column_grain = 256, f64_grain = 16;
     const bool is_f32 = type_ == dtype::f32;
     by_ = !is_sum_ && places_.size() > 1 ? dimension::batches : (is_f32 ? each_.m >= 2 * row_grain : each_.m >= each_.n) ? dimension::rows : dimension::columns;
     const auto items = by_ == dimension::batches ? static_cast<std::int64_t>(places_.size()) : by_ == dimension::rows ? each_.m : each_.n;
@@ -144,23 +150,20 @@ class matmul final : public kernel {
   }
 
   template <class T>
-  result<void> run_as(std::span<const tensor> inputs, std::span<tensor> outputs) {
+  result<void> run_as(std::span<const tensor> inputs, std::span<tensor> outputs, piece_user* user) {
+    set_up_kernel_thread();
     const auto *a = inputs[0].data<T>(), *b = inputs[1].data<T>();
     auto* c = outputs[0].data<T>();
     if constexpr (std::is_same_v<T, float>)
       if (by_ == dimension::inner) return run_inner(a, b, c);
     if (places_.empty() && is_sum_) std::fill(c, c + each_.m * each_.n, T{});
     auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
-      const auto first = cut_.begin(tile), count = cut_.size(tile);
-      std::size_t batch = 0, end = places_.size();
-      gemm_part part{each_};
-      if (by_ == dimension::batches)
-        batch = static_cast<std::size_t>(first), end = batch + static_cast<std::size_t>(count);
-      else if (count < cut_.items)
-        part = by_ == dimension::rows ? rows_of(each_, first, count) : columns_of(each_, first, count);
-      for (bool adds = false; batch < end; ++batch, adds = is_sum_) {
-        auto* to = c + part.c + (is_sum_ ? 0 : static_cast<std::int64_t>(batch) * each_.m * each_.n);
-        if (auto ok = gemm(part.shape, a + places_[batch].a + part.a, b + places_[batch].b + part.b, to, adds, scratch_[worker]); !ok) return ok;
+      const auto first = cut_.begin(tile), end = first + cut_.size(tile);
+      const auto piece = user != nullptr ? items_of_piece() : cut_.each;
+      for (auto from = first; from < end; from += piece) {
+        const auto count = std::min(piece, end - from);
+        if (auto ok = multiply(a, b, c, from, count, scratch_[worker]); !ok) return ok;
+        if (user != nullptr) user->finished(from * elements_of_item(), (from + count) * elements_of_item(), worker);
       }
       return {};
     });
@@ -168,7 +171,32 @@ class matmul final : public kernel {
     return {};
   }
 
+  // Rows are few enough for the cache, and (of f32) as many as a part should have.
+  std::int64_t items_of_piece() const noexcept {
+    const auto grain = by_ == dimension::rows ? row_grain : 1, few = piece_elements / std::max<std::int64_t>(1, elements_of_item());
+    return std::max(grain, few / grain * grain);
+  }
+  std::int64_t elements_of_item() const noexcept { return by_ == dimension::batches ? each_.m * each_.n : each_.n; }
+
+  // `count` of the items that tiles are made of.
+  template <class T>
+  result<void> multiply(const T* a, const T* b, T* c, std::int64_t first, std::int64_t count, gemm_scratch& scratch) const {
+    std::size_t batch = 0, end = places_.size();
+    gemm_part part{each_};
+    if (by_ == dimension::batches)
+      batch = static_cast<std::size_t>(first), end = batch + static_cast<std::size_t>(count);
+    else if (count < cut_.items)
+      part = by_ == dimension::rows ? rows_of(each_, first, count) : columns_of(each_, first, count);
+    for (bool adds = false; batch < end; ++batch, adds = is_sum_) {
+      auto* to = c + part.c + (is_sum_ ? 0 : static_cast<std::int64_t>(batch) * each_.m * each_.n);
+      if (auto ok = gemm(part.shape, a + places_[batch].a + part.a, b + places_[batch].b + part.b, to, adds, scratch); !ok) return ok;
+    }
+    return {};
+  }
+
   enum class dimension : std::uint8_t { batches, rows, columns, inner };
+
+  static constexpr std::int64_t row_grain = 64;
 
   tile_team& team_;
   bool transpose_a_, transpose_b_, is_sum_, is_fast_;

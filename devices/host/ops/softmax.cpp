@@ -6,6 +6,7 @@
 
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
+#include "devices/host/largest.hpp"
 #include "devices/host/vector_math.hpp"
 
 #include <fmt/format.h>
@@ -105,22 +106,13 @@ class along_axis : public kernel {
     }
   }
 
-  // out = x - the largest of its row; a NaN is one of them.
+  // out = x - the largest of its row; where a NaN is passed over, the sum is one.
   template <class T>
   void subtract_largest(const block& b, const T* x, T* out, std::array<T, width>& largest) const {
     largest.fill(-std::numeric_limits<T>::infinity());
     if (b.next == 1) {
       for (std::int64_t l = 0; l < b.lanes; ++l) {
-        const auto* row = x + b.at + l * b.lane;
-        std::array<T, 8> parts;
-        parts.fill(row[0]);
-        std::int64_t i = 0;
-        for (; i + 8 <= n_; i += 8)
-          for (std::size_t k = 0; k < 8; ++k) parts[k] = row[i + static_cast<std::int64_t>(k)] > parts[k] ? row[i + static_cast<std::int64_t>(k)] : parts[k];
-        for (std::size_t k = 0; i < n_; ++i, ++k) parts[k] = row[i] > parts[k] ? row[i] : parts[k];
-        for (std::size_t half = 4; half > 0; half /= 2)
-          for (std::size_t k = 0; k < half; ++k) parts[k] = parts[k + half] > parts[k] ? parts[k + half] : parts[k];
-        largest[static_cast<std::size_t>(l)] = parts[0];
+        largest[static_cast<std::size_t>(l)] = largest_of(x + b.at + l * b.lane, n_);
       }
     } else {
       for_elements(b, [&](std::int64_t i, std::size_t l) { largest[l] = x[i] > largest[l] ? x[i] : largest[l]; });
