@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -152,6 +153,8 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--on-nan", on_nan_name, "When an op makes a NaN or an infinity. ignore: nobody looks; stop: the job fails; warn: say which op it was first, and go on; skip: say so, and "
                                           "leave out what that worker makes of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))->capture_default_str();
+  app.add_option("--without", without, "A pass of the compiler that is left out, with the same results: fold, simplify, share, share-memory or sparse-pushes")
+      ->check(CLI::IsMember({"fold", "simplify", "share", "share-memory", "sparse-pushes"}));
   app.add_flag("--json", json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("{} {}", program, version()));
   try {
@@ -205,7 +208,19 @@ training_options training_flags::training(std::uint64_t steps) const {
           .compile = compiling()};
 }
 
-compile_options training_flags::compiling() const { return {.name = name, .fuse = fuse, .credits = credits, .on_nan = on_nan, .fast = fast}; }
+compile_options training_flags::compiling() const {
+  const auto has = [&](std::string_view pass) { return std::ranges::find(without, pass) == without.end(); };
+  return {.name = name,
+          .fuse = fuse,
+          .credits = credits,
+          .sparse_pushes = has("sparse-pushes"),
+          .fold = has("fold"),
+          .simplify = has("simplify"),
+          .share = has("share"),
+          .share_memory = has("share-memory"),
+          .on_nan = on_nan,
+          .fast = fast};
+}
 
 session_options training_flags::session(std::function<bool()> is_cancelled) const {
   if (!save_graph.empty()) return {};  // nothing is asked of a cluster

@@ -36,6 +36,7 @@ struct training_flags {
   double clip_global_norm = 0;
   bool fuse = true, fast = false, json = false;
   nan_policy on_nan = nan_policy::ignore;
+  std::vector<std::string> without;  // passes of the compiler
 
   // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without --optimizer; `own` adds the program's flags.
   void parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer, const std::function<void(CLI::App&)>& own);
