@@ -16,6 +16,7 @@
 #include "actors/job_client.hpp"
 #include "actors/scheduler.hpp"
 #include "runtime/loop_rules.hpp"
+#include "runtime/near_names.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
@@ -379,10 +380,17 @@ class runner_impl final : public graph_runner {
       if (const auto [rest, ec] = std::from_chars(number.data(), number.data() + number.size(), output); ec == std::errc() && rest == number.data() + number.size() && output > 0)
         at = ops_.find(std::string(name.substr(0, colon)));
     }
-    if (at == ops_.end()) return error(error_code::usage, fmt::format("the graph has no '{}'", name));
+    if (at == ops_.end()) return error(error_code::usage, fmt::format("the graph has no '{}'{}", name, near_names(name, names_to_fetch())));
     const auto& n = graph_.node(at->second);
     if (output >= n.outputs.size()) return error(error_code::usage, fmt::format("'{}' has {} outputs, and '{}' asks for number {}", n.name, n.outputs.size(), name, output)).at(n.source);
     return value{const_cast<graph*>(&graph_), at->second, output};  // it is only looked at
+  }
+
+  std::vector<std::string_view> names_to_fetch() const {
+    std::vector<std::string_view> names;
+    for (const auto& n : graph_.nodes())
+      if (n.region == 0) names.push_back(n.name);
+    return names;
   }
 
   result<void> check_fed(std::string_view name, const value& to, const tensor& t) const {

@@ -77,6 +77,7 @@ class stepper_impl final : public stepper, private job_client {
 
   result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds, std::chrono::milliseconds deadline) override {
     const auto end = std::chrono::steady_clock::now() + deadline;
+    if (is_over_) return failure();
     for (const auto& [name, f] : feeds_)
       if (f.fed > fetched_) return error(error_code::usage, fmt::format("input '{}' was fed ahead: fetch that step first", name));
     auto found = feeds_.find_all(feeds);

@@ -367,12 +367,15 @@ result<void> check_asked(const graph& g, std::span<const value> fetches, std::sp
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   if (options.on_nan > nan_policy::stop) return usage(fmt::format("on_nan '{}' is for trainings: a graph that is stepped knows 'ignore' and 'stop'", to_string(options.on_nan)));
   for (const auto& v : fetches)
-    if (!g.has(v)) return usage("a fetched value is not of this graph");
+    if (!g.has(v))
+      return usage("a fetched value is not of this graph");
+    else if (const auto place = g.regions().place_of(v); !place.empty())
+      return usage(fmt::format("'{}' is made in a {} and fetched outside of it: return it from there", feed_name(g, v), place)).at(g.node(v.node).source);
   std::set<std::pair<std::uint32_t, std::uint32_t>> fed;
   for (const auto& v : feeds) {
     if (!g.has(v)) return usage("a fed value is not of this graph");
     const auto& n = g.node(v.node);
-    if (n.region != 0) return usage(fmt::format("'{}' lies in a branch or loop, where nothing can be fed", feed_name(g, v))).at(n.source);
+    if (!g.regions().place_of(v).empty()) return usage(fmt::format("'{}' lies in a branch or loop, where nothing can be fed", feed_name(g, v))).at(n.source);
     if (!fed.emplace(v.node, v.output).second) return usage(fmt::format("'{}' is fed twice", feed_name(g, v))).at(n.source);
   }
   return {};

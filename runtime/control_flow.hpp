@@ -37,6 +37,8 @@ namespace troupe {
 
 struct value;
 
+// By name (actors/graph_runner.hpp), results are "cond/merge" ("cond/merge_1", .. of further ones). What is made in a branch or loop can be used outside of it,
+// fetched or differentiated by, only if it is returned from there.
 using branch_function = std::function<std::vector<value>()>;
 std::vector<value> cond(value condition, const branch_function& then, const branch_function& otherwise, source_location where = source_location::current());
 // Of one value.
@@ -48,7 +50,7 @@ struct while_options {
 };
 using loop_condition_function = std::function<value(std::span<const value>)>;
 using loop_body_function = std::function<std::vector<value>(std::span<const value>)>;
-// The variables when the condition does not hold any more.
+// The variables when the condition does not hold any more: by name "loop/end", "loop/end:1", ..
 std::vector<value> while_loop(std::span<const value> initial, const loop_condition_function& condition, const loop_body_function& body, const while_options& options = {},
                               source_location where = source_location::current());
 std::vector<value> while_loop(std::initializer_list<value> initial, const loop_condition_function& condition, const loop_body_function& body, const while_options& options = {},

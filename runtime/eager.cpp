@@ -1,6 +1,7 @@
 #include "runtime/eager.hpp"
 
 #include "devices/half.hpp"
+#include "devices/host/host_device.hpp"
 #include "runtime/initializers.hpp"
 #include "runtime/op_table.hpp"
 
@@ -92,6 +93,7 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
     inputs.push_back(tensors_[in.node][in.output]);
     specs.push_back(inputs.back().spec());
   }
+  set_up_kernel_thread();  // whatever thread it is, with the bits of a stream's
   if (auto ok = (*made)->prepare(specs, n.outputs); !ok) return ok;
   for (const auto& s : n.outputs) {
     auto t = room_for(s);

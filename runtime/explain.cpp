@@ -279,7 +279,7 @@ picture picture_of(const explained_plan& e) {
   out.title = p.workers == 0 ? fmt::format("plan of {}", p.name) : fmt::format("plan of {}: {}, {}", p.name, plural(p.workers, "worker"), plural(p.shards, "shard"));
   out.name = p.name;
   out.legend = {"green: ops, dark where several are one actor; violet: shards; blue: send and receive; yellow: the program's feeds and fetches",
-                "blue edges go from task to task, dashed ones lead into a shard"};
+                "blue edges go from task to task, dashed ones lead into a shard or back"};
   std::vector<bool> is_shard;
   const auto needs = memory_by_actor(p);
   for (std::size_t i = 0; i < p.actors.size(); ++i) {

@@ -148,6 +148,13 @@ class encoder {
     to.setFuse(t.options.fuse);
     to.setCredits(t.options.credits);
     to.setSparsePushes(t.options.sparse_pushes);
+    to.setFold(t.options.fold);
+    to.setSimplify(t.options.simplify);
+    to.setShare(t.options.share);
+    to.setShareMemory(t.options.share_memory);
+    to.setOnNan(static_cast<std::uint8_t>(t.options.on_nan));
+    to.setFast(t.options.fast);
+    to.setEdgeBytes(t.options.edge_bytes);
   }
 
   const graph& g_;
@@ -363,6 +370,14 @@ class decoder : private wire_parts::part_reader {
     t.options.fuse = r.getFuse();
     t.options.credits = r.getCredits();
     t.options.sparse_pushes = r.getSparsePushes();
+    t.options.fold = r.getFold();
+    t.options.simplify = r.getSimplify();
+    t.options.share = r.getShare();
+    t.options.share_memory = r.getShareMemory();
+    t.options.fast = r.getFast();
+    t.options.edge_bytes = r.getEdgeBytes();
+    if (r.getOnNan() > static_cast<std::uint8_t>(nan_policy::skip)) throw bad{fmt::format("its training: there is no policy {} for NaN", r.getOnNan())};
+    t.options.on_nan = nan_policy{r.getOnNan()};
     if (t.options.credits < 1 || t.options.credits > credits_max) throw bad{fmt::format("its training: an edge cannot have {} credits", t.options.credits)};
     t.options.name = out_.use.name;
     return t;

@@ -48,11 +48,18 @@ std::uint32_t graph_regions::mirror_of(std::uint32_t region) const {
   return none;
 }
 
+std::string_view graph_regions::place_of(const value& v) const {
+  switch (regions_[of(v)].type) {
+    case kind::whole: return "";
+    case kind::branch: return "branch of cond()";
+    case kind::body: return "loop's body";
+    case kind::condition: return "loop's condition";
+  }
+  return "";
+}
+
 value graph_regions::refuse(const value& v, const source_location& where) {
-  const auto& r = regions_[of(v)];
-  g_.record(error(error_code::usage, fmt::format("'{}' is made in a {} and used outside of it: return it from there", g_.node(v.node).name,
-                                                 r.type == kind::branch ? "branch of cond()" : r.type == kind::body ? "loop's body" : "loop's condition"))
-                .at(where));
+  g_.record(error(error_code::usage, fmt::format("'{}' is made in a {} and used outside of it: return it from there", g_.node(v.node).name, place_of(v))).at(where));
   return {};
 }
 

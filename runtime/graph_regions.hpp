@@ -47,6 +47,9 @@ struct graph_node;
 
 class graph_regions {
  public:
+  // Where it lies: "branch of cond()", "loop's body", "loop's condition"; empty: in the whole graph.
+  std::string_view place_of(const value& v) const;
+
   enum class kind : std::uint8_t { whole, branch, condition, body };
   static constexpr std::uint32_t none = 0xFFFF'FFFF;
 

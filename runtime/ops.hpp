@@ -177,7 +177,8 @@ struct attention_options {
 };
 // q [n, t, heads * e], k [n, s, heads * e], v [n, s, heads * f] -> [n, t, heads * f]: softmax(scale q k^T) v for each head, whose features lie side by
 // side (Vaswani et al.: Attention Is All You Need, 2017). Neither it nor its gradient ever has all scores, whose number grows with t s: they are made
-// again, some queries at a time (Rabe, Staats: Self-attention Does Not Need O(n^2) Memory, 2021).
+// again, some queries at a time (Rabe, Staats: Self-attention Does Not Need O(n^2) Memory, 2021). A NaN or infinity of a later position's v reaches those of the
+// same block that do not see it, as it does in a product with weights of 0.
 value attention(value q, value k, value v, const attention_options& options = {}, source_location where = source_location::current());
 // The same of qkv [n, t, 3 * heads * e]: queries, keys and values side by side.
 value attention(value qkv, const attention_options& options = {}, source_location where = source_location::current());

@@ -95,4 +95,11 @@ struct GraphTraining {
   fuse @16 :Bool = true;
   credits @17 :UInt32 = 2;
   sparsePushes @18 :Bool = true;
+  fold @19 :Bool = true;
+  simplify @20 :Bool = true;
+  share @21 :Bool = true;
+  shareMemory @22 :Bool = true;
+  onNan @23 :UInt8;                 # 0 ignore, 1 stop, 2 warn, 3 skip
+  fast @24 :Bool;
+  edgeBytes @25 :UInt64 = 67108864;
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 
@@ -105,11 +106,16 @@ void training_report::show_loss(const training_event& e) {
   const auto left = rate() > 0 ? extent_.samples * double(steps_ - done_) / double(steps_) / rate() : 0;
   const auto epoch = std::min<std::uint64_t>(extent_.epochs, 1 + done_ * extent_.epochs / steps_);
   const auto where = extent_.epochs > 1 ? fmt::format("epoch {}/{}  ", epoch, extent_.epochs) : std::string();
-  bar_->show(done_, fmt::format("{}loss {:.4f}  {:.0f} {}/s  {} left", where, mean_loss_, rate(), extent_.unit, format_seconds(left)));
+  bar_->show(done_, fmt::format("{}loss {}  {:.0f} {}/s  {} left", where, std::isnan(mean_loss_) ? "nan" : fmt::format("{:.4f}", mean_loss_), rate(), extent_.unit, format_seconds(left)));
 }
 
 void training_report::show_totals(const training_totals& t) {
-  if (options_.update != update_kind::async) return;
+  if (options_.update != update_kind::async) {
+    std::uint64_t dropped = 0, fed = 0;
+    for (const auto& w : t.workers) dropped += w.dropped, fed += w.fed;
+    if (dropped > 0) say_error(fmt::format("{}: of {} gradients of workers {} were left out", options_.program, fed, dropped));
+    return;
+  }
   for (std::size_t w = 0; w < t.workers.size(); ++w) {
     const auto& x = t.workers[w];
     say_error(fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight at death {}", w, x.fed, x.applied, x.dropped, x.in_flight));

@@ -11,12 +11,12 @@ namespace ops {
 namespace {
 
 // Queries, keys and values: three operands, or one in which they lie side by side.
-struct operands_of {
+struct attention_operands {
   tensor_spec q, k, v;
   std::int64_t heads = 1;
 };
 
-result<operands_of> read(const attributes& attrs, std::span<const tensor_spec> in) {
+result<attention_operands> read_attention(const attributes& attrs, std::span<const tensor_spec> in) {
   const bool is_packed = in.size() == 1;
   const auto refuse = [&](std::string_view why) { return is_packed ? misfit(in, {"qkv"}, why) : misfit(in, {"q", "k", "v"}, why); };
   if (in.size() != 1 && in.size() != 3) return refuse("takes queries, keys and values, or one tensor in which they lie side by side");
@@ -25,7 +25,7 @@ result<operands_of> read(const attributes& attrs, std::span<const tensor_spec> i
     if (s.shape.rank() != 3) return refuse(is_packed ? "must have rank 3: [samples, positions, 3 x features]" : "all must have rank 3: [samples, positions, features]");
     if (s.shape[2].symbol != 0 || s.shape.size(2) < 1) return refuse("the number of features must be exact and at least 1");
   }
-  operands_of o{in[0], in[0], in[0], attrs.integer("heads", 1)};
+  attention_operands o{in[0], in[0], in[0], attrs.integer("heads", 1)};
   if (!is_packed) {
     o.k = in[1], o.v = in[2];
   } else {
@@ -42,29 +42,29 @@ result<operands_of> read(const attributes& attrs, std::span<const tensor_spec> i
   return o;
 }
 
-result<tensor_spec> result_of(const attributes& attrs, std::span<const tensor_spec> in) {
-  const auto o = read(attrs, in);
+result<tensor_spec> attention_result(const attributes& attrs, std::span<const tensor_spec> in) {
+  const auto o = read_attention(attrs, in);
   if (!o) return o.error();
   const auto y = shape::from(std::array{o->q.shape[0], o->q.shape[1], o->v.shape[2]});
   if (!y) return misfit(in, {"q", "k", "v"}, "the result has too many elements");
   return tensor_spec{o->q.type, *y};
 }
 
-result<specs> shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
-  auto y = result_of(attrs, in);
+result<specs> attention_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
+  auto y = attention_result(attrs, in);
   if (!y) return std::move(y.error());
   return specs{*y};
 }
 
 // (dy, and what attention takes) -> a gradient for each of those.
-result<specs> grad_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
-  const auto y = result_of(attrs, in.subspan(1));
+result<specs> attention_grad_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
+  const auto y = attention_result(attrs, in.subspan(1));
   if (!y) return y.error();
   if (in[0] != *y) return misfit(in.first(1), {"dy"}, fmt::format("must be {}", to_string(*y)));
   return specs(in.begin() + 1, in.end());
 }
 
-gradients gradient(graph& g, const graph_node& n, std::span<const value> dy) {
+gradients attention_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
   std::vector<value> in{dy[0]};
   in.insert(in.end(), n.inputs.begin(), n.inputs.end());
   const auto first = append("attention_grad", in, n.attrs, n.source);
@@ -100,7 +100,7 @@ struct algebra {
 
 // With S = scale Q K^T, P = softmax(S), dP = dY V^T and dS = P (dP - sum(dP P)), the gradient is dQ = scale dS K, dK = scale dS^T Q, dV = P^T dY. For
 // gradients a, b, c of these, backwards through the same lines.
-gradients grad_gradient(graph&, const graph_node& n, std::span<const value> d) {
+gradients attention_grad_gradient(graph&, const graph_node& n, std::span<const value> d) {
   const algebra m{n.source};
   const auto& where = n.source;
   const auto heads = n.attrs.integer("heads", 1);
@@ -144,7 +144,7 @@ gradients grad_gradient(graph&, const graph_node& n, std::span<const value> d) {
   return {of_dy, concat({m.side_by_side(of_q), m.side_by_side(of_k), m.side_by_side(of_v)}, 2, where)};
 }
 
-attributes as_attributes(const attention_options& o) {
+attributes attention_attributes(const attention_options& o) {
   attributes attrs{{"heads", o.heads}, {"causal", std::int64_t{o.causal}}};
   if (o.scale != 0) attrs.set("scale", o.scale);
   return attrs;
@@ -153,17 +153,17 @@ attributes as_attributes(const attention_options& o) {
 }  // namespace
 
 void add_attention(op_table& t) {
-  t.add("attention", {.inputs = 1, .shapes = shapes, .gradient = gradient, .types = floating, .inputs_max = 3});
-  t.add("attention_grad", {.inputs = 2, .shapes = grad_shapes, .gradient = grad_gradient, .types = floating, .inputs_max = 4});
+  t.add("attention", {.inputs = 1, .shapes = attention_shapes, .gradient = attention_gradient, .types = floating, .inputs_max = 3});
+  t.add("attention_grad", {.inputs = 2, .shapes = attention_grad_shapes, .gradient = attention_grad_gradient, .types = floating, .inputs_max = 4});
 }
 
 }  // namespace ops
 
 value attention(value q, value k, value v, const attention_options& options, source_location where) {
-  return ops::append("attention", {q, k, v}, ops::as_attributes(options), where);
+  return ops::append("attention", {q, k, v}, ops::attention_attributes(options), where);
 }
 value attention(value qkv, const attention_options& options, source_location where) {
-  return ops::append("attention", {qkv}, ops::as_attributes(options), where);
+  return ops::append("attention", {qkv}, ops::attention_attributes(options), where);
 }
 
 }  // namespace troupe

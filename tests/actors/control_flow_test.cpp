@@ -365,4 +365,23 @@ BOOST_FIXTURE_TEST_CASE(mistakes_are_told_with_the_line_that_made_them, fixture)
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(what_lies_in_a_branch_or_loop_cannot_be_fetched, fixture) {
+  graph g(s->ops());
+  const auto x = input(g, real, "x");
+  value in_branch, in_body, in_condition;
+  const auto one = constant(g, 1.0F), hundred = constant(g, 100.0F);
+  const auto y = cond(less(x, one), [&] { return in_branch = x * 2; }, [&] { return x; });
+  const auto z = while_loop({x}, [&](auto v) { return in_condition = less(v[0], hundred); }, [&](auto v) { return std::vector{in_body = v[0] * 10}; })[0];
+  BOOST_TEST_REQUIRE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
+  for (const auto& [v, place] : {std::pair{in_branch, "branch of cond()"}, {in_body, "loop's body"}, {in_condition, "loop's condition"}}) {
+    const auto refused = s->compile(g, {&v, 1});
+    BOOST_TEST_REQUIRE(!refused, place);
+    const auto text = refused.error().text();
+    BOOST_TEST((refused.error().code() == error_code::usage));
+    BOOST_TEST(text.find(std::string("is made in a ") + place + " and fetched outside of it") != std::string::npos, text);
+    BOOST_TEST(text.find("control_flow_test.cpp:") != std::string::npos, text);
+  }
+  BOOST_TEST(bool(s->compile(g, std::array{y, z})));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

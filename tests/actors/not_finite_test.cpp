@@ -170,6 +170,9 @@ BOOST_AUTO_TEST_CASE(a_step_of_a_stepped_graph_fails_and_the_next_graph_works) {
   const auto failed = (*careful)->step(feeds);
   BOOST_REQUIRE(!failed);
   BOOST_TEST(says(failed.error().text(), "nan, element 0"), failed.error().text());
+  const auto again = (*careful)->step(feeds);  // it has ended, and says why
+  BOOST_REQUIRE(!again);
+  BOOST_TEST(says(again.error().text(), "nan, element 0"), again.error().text());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -105,6 +105,8 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_run_is_said_with_the_name, arithmetic) {
   says(r->run({}, {}), usage, "nothing is fetched");
   says(r->run({}, {"double"}), usage, "depends on input 'x', which is not fed");
   says(r->run({{"x", scalar(1)}}, {"nobody"}), usage, "the graph has no 'nobody'");
+  says(r->run({{"x", scalar(1)}}, {"dobule"}), usage, "the graph has no 'dobule', perhaps 'double'");
+  says(r->run({{"x", scalar(1)}}, {"prod"}), usage, "perhaps 'product'");
   says(r->run({{"nobody", scalar(1)}}, {"double"}), usage, "the graph has no 'nobody'");
   says(r->run({{"x", scalar(1)}}, {"double:1"}), usage, "has 1 outputs");
   says(r->run({{"x", index_of(1)}}, {"double"}), usage, "'x' takes f32[]");

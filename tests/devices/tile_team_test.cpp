@@ -247,6 +247,8 @@ BOOST_AUTO_TEST_CASE(groups_behind_products_and_convolutions_have_the_bits_of_th
   };
   const group groups[] = {
       {"matmul", {}, random_tensor({700, 90}, 1), random_tensor({90, 1'003}, 2), random_tensor({1'003}, 3), {dtype::f32, {700, 1'003}}},          // pieces of 128 rows
+      {"matmul", b_transposed, random_tensor({129, 2}, 1), random_tensor({700, 2}, 2), random_tensor({700}, 3), {dtype::f32, {129, 700}}},  // one row more than a piece
+      {"matmul", b_transposed, random_tensor({4'097, 2}, 1), random_tensor({64, 2}, 2), random_tensor({64}, 3), {dtype::f32, {4'097, 64}}},
       {"matmul", b_transposed, random_tensor({100, 300}, 1), random_tensor({2'000, 300}, 2), random_tensor({2'000}, 3), {dtype::f32, {100, 2'000}}},  // by columns: no pieces
       {"matmul", {}, random_tensor({300, 3, 20, 50}, 1), random_tensor({300, 3, 50, 70}, 2), random_tensor({3, 20, 1}, 3), {dtype::f32, {300, 3, 20, 70}}},  // of batches; rows of the bias
       {"conv2d", padded, random_tensor({19, 24, 28, 28}, 4), random_tensor({48, 24, 3, 3}, 5), random_tensor({48, 1, 1}, 6), {dtype::f32, {19, 48, 28, 28}}},

@@ -200,7 +200,7 @@ std::string show_actor(const actor_snapshot& a, std::size_t width) {
   for (const auto& p : a.ports)
     t.add({p.name, or_dash(p.peer), or_dash(p.peer_node),
            p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
-           p.is_waiting ? fmt::format("for {}, since {} ago{}", p.is_input() ? "input" : "a credit",
+           p.is_waiting ? fmt::format("for {}, for {}{}", p.is_input() ? "input" : "a credit",
                                       format_seconds(p.since_seconds), p.is_sparse ? ", by design" : "")
                         : "-"});
   return out + "\n" + t.draw(width).text;

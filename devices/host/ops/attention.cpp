@@ -2,7 +2,7 @@
 // The gradient makes them again.
 //
 // Queries are taken in blocks of a size that follows from shapes; those of a causal one meet only the keys up to the last of the block. Every element is
-// computed alike wherever its head, sample or block stands. Gradients of keys and values are added up over blocks, from the last to the first.
+// computed alike wherever its head or sample stands. Gradients of keys and values are added up over blocks, from the last to the first.
 
 #include "devices/host/gemm.hpp"
 #include "devices/host/host_device.hpp"
@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -32,7 +33,7 @@ double power_of_e(double x) noexcept { return std::exp(x); }
 
 // The sum of term(0), .., term(n - 1), n a multiple of `lanes`.
 template <class T, class Term>
-T sum_of(std::int64_t n, Term term) noexcept {
+T sum_in_lanes(std::int64_t n, Term term) noexcept {
   std::array<T, lanes> parts{};
   for (std::int64_t i = 0; i < n; i += lanes)
     for (std::int64_t k = 0; k < lanes; ++k) parts[static_cast<std::size_t>(k)] += term(i + k);
@@ -75,12 +76,17 @@ class attention_base : public kernel {
     of_query_ = wide_q / heads_, of_value_ = wide_v / heads_;
     if (of_query_ < 1) return unfit(op_, "a head has at least one feature", in);
     if (scale_ == 0) scale_ = 1 / std::sqrt(static_cast<double>(of_query_));
-    block_rows_ = queries_ > 512 ? block_rows_max : block_rows_max / 2;  // 64 are 2 to 6 % faster up to 512 positions, 128 by as much from 1,024 on
+    if (keys_ > std::numeric_limits<std::int32_t>::max()) return unfit(op_, "has 2^31 keys or more", in);
     stride_ = filled_up(keys_);
+    // 64 are 2 to 6 % faster up to 512 positions, 128 by as much from 1,024 on; fewer where their scores would leave the cache.
+    constexpr std::int64_t scores_max = 1 << 20, rows_least = 16;
+    const auto rows = std::min(queries_ > 512 ? block_rows_max : block_rows_max / 2, std::max(rows_least, scores_max / std::max<std::int64_t>(stride_, 1)));
+    block_rows_ = std::clamp<std::int64_t>(queries_, 1, rows);
+    const bool is_empty = samples_ == 0 || queries_ == 0 || keys_ == 0;
     scratch_.resize(team_.threads());
     for (auto& s : scratch_) {
       s.gemm.reserve(std::max({keys_, block_rows_, of_query_, of_value_}));
-      s.bytes.resize(panels * static_cast<std::size_t>(block_rows_ * stride_) * size_of(y.type));
+      s.bytes = is_empty ? nullptr : std::make_unique_for_overwrite<std::byte[]>(panels * static_cast<std::size_t>(block_rows_ * stride_) * size_of(y.type));
     }
     return {};
   }
@@ -99,11 +105,11 @@ class attention_base : public kernel {
 
   struct scratch {
     gemm_scratch gemm;
-    std::vector<std::byte> bytes;
+    std::unique_ptr<std::byte[]> bytes;  // which a thread that never comes does not touch
   };
   template <class T>
   T* panel_of(scratch& s, std::size_t which) const noexcept {
-    return reinterpret_cast<T*>(s.bytes.data()) + which * static_cast<std::size_t>(block_rows_ * stride_);
+    return reinterpret_cast<T*>(s.bytes.get()) + which * static_cast<std::size_t>(block_rows_ * stride_);
   }
 
   // What a head of a sample has of an operand, or of its gradient: which is one of q, k, v.
@@ -134,7 +140,7 @@ class attention_base : public kernel {
       std::fill(row + met, row + wide, -std::numeric_limits<T>::infinity());
       for (std::int64_t i = 0; i < wide; ++i) row[i] = power_of_e(row[i] - largest);
       std::fill(row + wide, row + end, T{});
-      sums[static_cast<std::size_t>(r)] = sum_of<T>(wide, [row](std::int64_t i) { return row[i]; });
+      sums[static_cast<std::size_t>(r)] = sum_in_lanes<T>(wide, [row](std::int64_t i) { return row[i]; });
     }
     return {};
   }
@@ -260,7 +266,7 @@ class attention_grad final : public attention_base {
         const auto factor = 1 / sums[static_cast<std::size_t>(r)];
         for (std::int64_t c = 0; c < wide; ++c) weights[c] *= factor;
         std::fill(row + met, row + wide, T{});
-        const auto mean = sum_of<T>(wide, [=](std::int64_t c) { return row[c] * weights[c]; });
+        const auto mean = sum_in_lanes<T>(wide, [=](std::int64_t c) { return row[c] * weights[c]; });
         for (std::int64_t c = 0; c < wide; ++c) row[c] = weights[c] * (row[c] - mean) * scale;
         std::fill(row + wide, row + filled_up(b.keys), T{});
       }

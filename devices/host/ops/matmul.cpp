@@ -158,10 +158,11 @@ class matmul final : public piecewise_kernel {
       if (by_ == dimension::inner) return run_inner(a, b, c);
     if (places_.empty() && is_sum_) std::fill(c, c + each_.m * each_.n, T{});
     auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
-      const auto first = cut_.begin(tile), end = first + cut_.size(tile);
-      const auto piece = user != nullptr ? items_of_piece() : cut_.each;
-      for (auto from = first; from < end; from += piece) {
-        const auto count = std::min(piece, end - from);
+      // The same pieces whether somebody uses them or not: for a few rows oneDNN may sum in another order.
+      const auto end = cut_.begin(tile) + cut_.size(tile), piece = makes_pieces() ? items_of_piece() : cut_.each;
+      std::int64_t count = 0;
+      for (auto from = cut_.begin(tile); from < end; from += count) {
+        count = end - from < piece + piece / 2 ? end - from : piece;  // none that is much smaller
         if (auto ok = multiply(a, b, c, from, count, scratch_[worker]); !ok) return ok;
         if (user != nullptr) user->finished(from * elements_of_item(), (from + count) * elements_of_item(), worker);
       }
