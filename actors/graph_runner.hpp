@@ -4,7 +4,7 @@
 //   auto r = session.runner(g);
 //   r->bind("dense_1/weights", weights);                             // fed in every run that does not feed it itself
 //   auto out = r->run({{"x", images}}, {"softmax"});                 // from any thread
-//   auto part = r->run({{"relu_1", activations}}, {"softmax"});      // from the middle on: any value can be fed, and what only it needs is not computed
+//   auto part = r->run({{"relu_1", activations}}, {"softmax"});      // from the middle on: any value that lies in no branch or loop can be fed, and what only it needs is not computed
 //
 // Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled when it is asked for first; the others do not
 // wait for that. Runs of one set are admitted in the order in which they came, and overlap as far as credits allow.

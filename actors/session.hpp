@@ -142,6 +142,7 @@ class training {
 };
 
 // A graph that the program steps: feeds in, fetches out. Steps overlap as far as credits allow: feed ahead, then fetch.
+// Errors: failed: an op did, and the stepper is over; every later call says so again. Compile the graph once more to go on.
 class stepper {
  public:
   virtual ~stepper() = default;

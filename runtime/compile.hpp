@@ -136,7 +136,7 @@ result<plan> compile_training(graph& g, value loss, const training_spec& spec, c
 // --- stepping: feeds in, fetches out -----------------------------------------------------------------------------------
 
 // A plan of one task whose feeds and fetches are held by the program: feed "x" per input op, one fetch with a
-// port per fetched value. Variables become feeds of the same name. An unfed input or an empty fetch list is an error.
+// port per fetched value. Variables become feeds of the same name. Errors: usage: an unfed input, nothing fetched, a fetched value that lies in a branch or loop.
 result<plan> compile_steps(const graph& g, std::span<const value> fetches, const compile_options& options);
 // The same, of which the program feeds `feeds` and nothing else: inputs, variables, or what any op makes, which is then not computed. Feeds are
 // named by feed_name(). Errors: usage: a value twice, one that lies in a branch or loop, an input or variable that is needed and not among them.

@@ -23,9 +23,9 @@ MODELS = {
 OTHERS = 0.01  # what takes less is summed up
 
 
-def record(folder, arguments, seconds):
-    environment = dict(os.environ, XDG_RUNTIME_DIR=folder.name)
-    binary = lambda name: os.path.join(folder.bin, name)
+def record(bin_folder, run_folder, arguments, seconds):
+    environment = dict(os.environ, XDG_RUNTIME_DIR=run_folder)
+    binary = lambda name: os.path.join(bin_folder, name)
     quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
     started = [subprocess.Popen([binary("troupe-node"), "--cluster", "profile"], **quiet)]
     try:
@@ -41,9 +41,9 @@ def record(folder, arguments, seconds):
 
 
 def shares(events):
-    """Of the busiest stream: kind of op (a group by its first op) -> share of the time recorded, and firings."""
+    """Of the busiest stream: kind of op (a group by its first op) -> share of the time recorded."""
     lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("ph") == "M" and e["name"] == "thread_name"}
-    by_lane = collections.defaultdict(lambda: (collections.Counter(), collections.Counter()))
+    by_lane = collections.defaultdict(collections.Counter)
     for e in events:
         if e.get("ph") != "X" or not lanes.get((e["pid"], e["tid"]), "").startswith("cpu:"):
             continue
@@ -51,12 +51,10 @@ def shares(events):
         head = kind.split("+")[0] if kind else "waiting" if e["name"] == "waiting" else e["name"]
         if e.get("cat") == "wait":
             head = "waiting"
-        taken, count = by_lane[(e["pid"], e["tid"])]
-        taken[head] += e["dur"]
-        count[head] += 1
-    taken, count = max(by_lane.values(), key=lambda lane: sum(d for kind, d in lane[0].items() if kind != "waiting"))
+        by_lane[(e["pid"], e["tid"])][head] += e["dur"]
+    taken = max(by_lane.values(), key=lambda lane: sum(d for kind, d in lane.items() if kind != "waiting"))
     total = sum(taken.values())
-    return {kind: (d / total, count[kind]) for kind, d in taken.most_common()}
+    return {kind: d / total for kind, d in taken.most_common()}
 
 
 def main():
@@ -71,13 +69,11 @@ def main():
                 print(f"{model}: skipped, since it needs --data", file=sys.stderr)
                 continue
             arguments = (*arguments, "--data", a.data)
-        folder = tempfile.TemporaryDirectory(prefix="troupe-profile-")
-        folder.bin = a.bin
-        with folder:
-            all_shares = shares(record(folder, arguments, a.seconds))
-        rest = sum(share for share, _ in all_shares.values() if share < OTHERS)
+        with tempfile.TemporaryDirectory(prefix="troupe-profile-") as folder:
+            all_shares = shares(record(a.bin, folder, arguments, a.seconds))
+        rest = sum(share for share in all_shares.values() if share < OTHERS)
         print(f"\n{model}\n\n| op | % |\n|---|---|")
-        for kind, (share, _) in all_shares.items():
+        for kind, share in all_shares.items():
             if share >= OTHERS:
                 print(f"| {kind} | {100 * share:.0f} |")
         print(f"| others | {100 * rest:.0f} |")

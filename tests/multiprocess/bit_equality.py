@@ -21,6 +21,7 @@ PROGRAMS = {
     "perceptron": ("train_classifier", "--batch", "100", "--epochs", "1", "--optimizer", "adam"),
     "cnn": ("train_classifier", "--model", "cnn", "--batch", "40", "--epochs", "1"),
     "language_model": ("train_language_model", "--steps", "3", "--batch", "4", "--context", "32", "--layers", "2", "--width", "64", "--dropout", "0.1", "--clip-global-norm", "1"),
+    "language_model_of_odd_shapes": ("train_language_model", "--steps", "2", "--batch", "5", "--context", "103", "--layers", "1", "--width", "64", "--heads", "2"),
     "embedding": ("train_embedding", "--steps", "10"),
     "own_op": ("train_own_op", "--steps", "10"),
     "from_threads": ("train_from_threads", "--steps", "20", "--update", "sync"),

@@ -85,7 +85,7 @@ class attention_base : public kernel {
     const bool is_empty = samples_ == 0 || queries_ == 0 || keys_ == 0;
     scratch_.resize(team_.threads());
     for (auto& s : scratch_) {
-      s.gemm.reserve(std::max({keys_, block_rows_, of_query_, of_value_}));
+      if (y.type == dtype::f64 && !is_empty) s.gemm.reserve(std::max({keys_, block_rows_, of_query_, of_value_}));
       s.bytes = is_empty ? nullptr : std::make_unique_for_overwrite<std::byte[]>(panels * static_cast<std::size_t>(block_rows_ * stride_) * size_of(y.type));
     }
     return {};
