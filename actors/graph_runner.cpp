@@ -13,6 +13,7 @@
 
 #include "actors/graph_runner.hpp"
 
+#include "actors/fetched_steps.hpp"
 #include "actors/job_client.hpp"
 #include "actors/scheduler.hpp"
 #include "runtime/loop_rules.hpp"
@@ -87,7 +88,6 @@ struct set_client {
 
   std::shared_ptr<const part_handles> handles{};  // once the job runs
   fed_inputs inputs{};
-  std::uint32_t fetch = 0;
   std::vector<std::uint32_t> loop_conditions{};
   std::deque<run_graph> waiting{};
   std::deque<caf::actor> under_way{};  // by step, the oldest first; null: given up
@@ -96,10 +96,10 @@ struct set_client {
   caf::actor ends_for{};  // not null: the runner ends
 
   void open() {
+    made.emplace(request->job_plan);
     const auto& actors = request->job_plan.actors;
     for (std::uint32_t i = 0; i < actors.size(); ++i) {
       if (actors[i].kind == actor_kind::feed) inputs.add(actors[i].name, i, actors[i].output_specs.at(0));
-      if (actors[i].kind == actor_kind::fetch) fetch = i;
       if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op) loop_conditions.push_back(i);
     }
     tell(self->context(), node, run_job{request, caf::actor_cast<caf::actor>(self)});
@@ -136,20 +136,19 @@ struct set_client {
     }
   }
 
-  std::deque<std::vector<tensor>> made{};  // that came before somebody asked: of a graph without inputs
+  std::optional<fetched_steps> made{};  // before somebody asked, where the graph has no inputs
 
   void on_fetched(fetched& m) {
-    made.push_back(std::move(m.values));
+    made->take(m);
     hand_out();
   }
   void hand_out() {
-    while (!made.empty() && !under_way.empty()) {
-      answer(under_way.front(), {std::move(made.front()), std::nullopt});
+    while (!made->empty() && !under_way.empty()) {
+      answer(under_way.front(), {made->pop(), std::nullopt});
       under_way.pop_front();
-      made.pop_front();
       ++answered;
       if (!handles) continue;
-      tell(self->context(), handles->actors[fetch], credit{0, 1});
+      made->each_fetch([&](std::uint32_t fetch) { tell(self->context(), handles->actors[fetch], credit{0, 1}); });
       if (!under_way.empty() && !under_way.front()) cancel_loops();
     }
   }

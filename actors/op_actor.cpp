@@ -30,6 +30,7 @@ class op_logic final : public port_logic {
     if (self_plan().ops.front().type == hand_over_op) return open_hand_over();
     is_forwarding_ = self_plan().ops.size() == 1 && is_forwarding(self_plan().ops.front());
     is_gate_ = is_forwarding_ && self_plan().ops.front().type == pass_if_op && self_plan().inputs.size() == 2;
+    is_relay_ = self_plan().ops.front().type == relay_op;
     on_nan_ = part_->job_plan->on_nan;
     inputs_.resize(ports_.in.size());
     pace_ = pace();
@@ -181,7 +182,7 @@ class op_logic final : public port_logic {
 
   result<void> run(const tag& t) {
     if (is_forwarding_) {
-      outputs_[0] = inputs_[0];
+      outputs_[0] = is_relay_ ? inputs_[0].with_own_count() : inputs_[0];
       if (input_buffers_[0] != nullptr) input_buffers_[0]->add_readers(t.step, static_cast<std::uint32_t>(outlets_of_[0].size()));
       return {};
     }
@@ -337,6 +338,7 @@ class op_logic final : public port_logic {
 
   std::unique_ptr<kernel> kernel_;
   bool is_forwarding_ = false;
+  bool is_relay_ = false;
   bool is_gate_ = false;    // hands on where its condition holds
   nan_policy on_nan_ = nan_policy::ignore;
   bool has_noted_ = false;  // that there was one

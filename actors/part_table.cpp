@@ -162,7 +162,7 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
     context->meters.push_back(m);
     context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
   }
-  for (const auto& e : job_plan.edges) context->credits.emplace_back(static_cast<std::int32_t>(e.credits));
+  context->credits = edge_credits(job_plan, static_cast<std::uint32_t>(context->meters.size()));
   context->outlets.resize(job_plan.edges.size());
   for (const auto& a : job_plan.actors) {
     std::uint32_t outlet = 0;
@@ -196,7 +196,6 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     const auto& a = job_plan->actors[i];
     if (a.task != own) continue;
     entry.actors.push_back(i);
-    context->records[i] = make_record(*context, *job_plan, i, sparse);
     if (a.kind != actor_kind::shard) continue;
     shards += a.shard.follows ? 0 : 1;
     context->ledgers[i] = std::make_shared<shard_counters>(a.shard.steps.size());
@@ -208,6 +207,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     }
     kept_[p.job].insert_or_assign(a.shard.variable, context->kept[i]);
   }
+  for (const auto i : by_stream(*job_plan, entry.actors, static_cast<std::uint32_t>(context->meters.size()))) context->records[i] = make_record(*context, *job_plan, i, sparse);
   for (const auto i : entry.actors) {
     const auto& a = job_plan->actors[i];
     if (a.kind != actor_kind::op || a.ops.empty() || a.ops.front().type != hand_over_op) continue;

@@ -89,8 +89,7 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
 void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
   const auto& handles = *all;
   const auto& plan = *part_->job_plan;
-  // Handles and credits are const for everybody but the two ends of an edge.
-  auto& credits = const_cast<std::deque<edge_credit>&>(part_->credits);
+  const auto& credits = part_->credits;
   for (std::size_t i = 0; i < ports_.in.size(); ++i) {
     const auto& edge = plan.edges[self_plan().inputs[i]];
     auto& in = ports_.in[i];

@@ -27,6 +27,7 @@
 #include "actors/messages.hpp"
 #include "devices/kernel.hpp"
 #include "runtime/actor_record.hpp"
+#include "runtime/edge_credits.hpp"
 #include "runtime/kept_shard.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/planted_bugs.hpp"
@@ -35,7 +36,6 @@
 #include "runtime/supervision_tree.hpp"
 #include "runtime/trace_ring.hpp"
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -68,7 +68,7 @@ struct part_context {
   std::uint32_t epoch = 0;
   std::uint32_t part = 0;  // number of the part in its process, for the meter
   std::shared_ptr<const plan> job_plan;
-  std::deque<edge_credit> credits;                     // by edge; of edges inside this process
+  edge_credits credits;                                // by edge; of edges inside this process
   std::vector<std::uint32_t> outlets;                   // by edge: its number among those of its producer
   std::vector<std::unique_ptr<shared_buffer>> buffers;  // of the plan, by number; null where another process has it. Each is its stream's thread's alone
   std::vector<std::vector<buffer_use>> uses;               // of buffers, by actor

@@ -1,12 +1,12 @@
 // The program's end of a graph that it steps.
 
+#include "actors/fetched_steps.hpp"
 #include "actors/job_client.hpp"
 #include "runtime/loop_rules.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 
 namespace troupe {
 
@@ -14,11 +14,10 @@ namespace {
 
 class stepper_impl final : public stepper, private job_client {
  public:
-  stepper_impl(process& p, std::shared_ptr<const job_request> request) : job_client(p), request_(std::move(request)) {
+  stepper_impl(process& p, std::shared_ptr<const job_request> request) : job_client(p), request_(std::move(request)), ready_(request_->job_plan) {
     const auto& actors = request_->job_plan.actors;
     for (std::uint32_t i = 0; i < actors.size(); ++i) {
       if (actors[i].kind == actor_kind::feed) feeds_.add(actors[i].name, i, actors[i].output_specs.at(0));
-      if (actors[i].kind == actor_kind::fetch) fetch_ = i;
       if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op) loop_conditions_.push_back(i);
     }
     tell(nullptr, process_.node(), run_job{request_, mailbox()});
@@ -54,9 +53,8 @@ class stepper_impl final : public stepper, private job_client {
     if (!receive_until([&] { return !ready_.empty(); }, deadline)) return late(deadline, "has not ended");
     if (ready_.empty()) return failure();
     ++fetched_;
-    auto values = std::move(ready_.front());
-    ready_.pop_front();
-    tell(nullptr, handles_->actors[fetch_], credit{0, 1});
+    auto values = ready_.pop();
+    give_credits();
     return values;
   }
 
@@ -70,8 +68,8 @@ class stepper_impl final : public stepper, private job_client {
       ++unwanted_;
       return {};
     }
-    ready_.pop_front();
-    tell(nullptr, handles_->actors[fetch_], credit{0, 1});
+    ready_.pop();
+    give_credits();
     return {};
   }
 
@@ -96,6 +94,11 @@ class stepper_impl final : public stepper, private job_client {
 
  private:
   static constexpr std::chrono::seconds full_wait{10};  // longer than any op should take
+
+  void give_credits() {
+    if (!handles_) return;  // the graph is being ended
+    ready_.each_fetch([&](std::uint32_t fetch) { tell(nullptr, handles_->actors[fetch], credit{0, 1}); });
+  }
 
   void put(fed_input& to, tensor value) {
     --to.room;
@@ -125,10 +128,11 @@ class stepper_impl final : public stepper, private job_client {
     self_->receive(
         [&](job_started& m) { handles_ = std::move(m.handles); },
         [&](fetched& m) {
-          if (unwanted_ == 0) return ready_.push_back(std::move(m.values));
-          --unwanted_;
-          if (!handles_) return;  // the graph is being ended
-          tell(nullptr, handles_->actors[fetch_], credit{0, 1});
+          ready_.take(m);
+          for (; unwanted_ > 0 && !ready_.empty(); --unwanted_) {
+            ready_.pop();
+            give_credits();
+          }
         },
         [&](const feed_ready& m) { feeds_.on_ready(m); },
         [&](const job_finished&) {
@@ -147,10 +151,9 @@ class stepper_impl final : public stepper, private job_client {
   std::shared_ptr<const job_request> request_;
   fed_inputs feeds_;
   std::vector<std::uint32_t> loop_conditions_;
-  std::uint32_t fetch_ = 0;
+  fetched_steps ready_;
   std::uint64_t fetched_ = 0;   // steps, and cancelled ones
   std::uint64_t unwanted_ = 0;  // cancelled steps whose values have not come
-  std::deque<std::vector<tensor>> ready_;
   std::string failure_;
 };
 

@@ -28,7 +28,7 @@ struct supervisor_state {
     auto& handles = request.handles;
     handles->actors.resize(request.context->job_plan->actors.size());
     handles->links = request.links;
-    for (auto i : request.actors) {
+    for (auto i : by_stream(*request.context->job_plan, request.actors, static_cast<std::uint32_t>(request.streams.size()))) {
       auto* worker = request.streams[request.context->job_plan->actors[i].stream % request.streams.size()];
       auto a = spawn_on<port_shell>(self->system(), worker, std::shared_ptr<const part_context>(request.context), i);
       self->monitor(a);

@@ -12,11 +12,25 @@ tensor tensor::make(const tensor_spec& spec, std::size_t bound_bytes) {
   void* memory = ::operator new(sizeof(block) + bound_bytes, std::align_val_t{alignment_bytes});
   auto* b = new (memory) block;
   b->capacity_bytes = bound_bytes;
+  b->bytes = static_cast<std::byte*>(memory) + sizeof(block);
   b->spec = spec;
   return tensor(b);
 }
 
+tensor tensor::with_own_count() const {
+  expects(block_ != nullptr, "there is a tensor");
+  auto* b = new (::operator new(sizeof(block), std::align_val_t{alignment_bytes})) block;
+  tensor held(block_->of != nullptr ? block_->of : block_);  // the new block's, from here on: of the tensor that has the bytes
+  held.block_->count.fetch_add(1, std::memory_order_relaxed);
+  b->capacity_bytes = block_->capacity_bytes;
+  b->bytes = block_->bytes;
+  b->of = std::exchange(held.block_, nullptr);
+  b->spec = block_->spec;
+  return tensor(b);
+}
+
 void tensor::destroy(block* b) noexcept {
+  const tensor held(b->of);
   b->~block();
   ::operator delete(static_cast<void*>(b), std::align_val_t{alignment_bytes});
 }

@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> partition (send, receive) -> credits -> share memory -> check
+//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> order reads -> partition (send, receive) -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
@@ -33,6 +33,8 @@ struct compile_options {
   // Ops of a stream write into the memory of others whose results nobody needs any more. Then a graph that is stepped has `credits` steps in flight in each
   // stream, and a worker that trains has one. Off: every output has memory of its own, for one more than the credits of its edges.
   bool share_memory = true;
+  // Synchronous training: a gradient waits for the ops on its stream that read the version it is made of, so that a shard there needs one version of its variable at a time.
+  bool order_reads = true;
   // What happens where an op makes a NaN or an infinity; whoever looks for them reads every result once more. A graph that is stepped knows `ignore` and
   // `stop`. With `skip`, workers push whole gradients (sparse_pushes).
   nan_policy on_nan = nan_policy::ignore;

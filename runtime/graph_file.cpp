@@ -152,6 +152,7 @@ class encoder {
     to.setSimplify(t.options.simplify);
     to.setShare(t.options.share);
     to.setShareMemory(t.options.share_memory);
+    to.setOrderReads(t.options.order_reads);
     to.setOnNan(static_cast<std::uint8_t>(t.options.on_nan));
     to.setFast(t.options.fast);
     to.setEdgeBytes(t.options.edge_bytes);
@@ -374,6 +375,7 @@ class decoder : private wire_parts::part_reader {
     t.options.simplify = r.getSimplify();
     t.options.share = r.getShare();
     t.options.share_memory = r.getShareMemory();
+    t.options.order_reads = r.getOrderReads();
     t.options.fast = r.getFast();
     t.options.edge_bytes = r.getEdgeBytes();
     if (r.getOnNan() > static_cast<std::uint8_t>(nan_policy::skip)) throw bad{fmt::format("its training: there is no policy {} for NaN", r.getOnNan())};

@@ -2,12 +2,15 @@
 
 #include "runtime/byte_size.hpp"
 #include "runtime/loop_rules.hpp"
+#include "runtime/read_order.hpp"
 #include "runtime/shard_state.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <utility>
 
 namespace troupe {
 
@@ -29,14 +32,44 @@ std::uint64_t credits_of(const plan& p, const std::vector<std::uint32_t>& edges)
   return n;
 }
 
+// Of which there is never more than one: versions that workers have, and the gradients made of them.
+struct single_tensors {
+  std::vector<bool> shards;                                   // by actor
+  std::set<std::pair<std::uint32_t, std::uint32_t>> outputs;  // actor and port
+};
+
+single_tensors single_tensors_of(const plan& p) {
+  single_tensors out{std::vector<bool>(p.actors.size()), {}};
+  const auto reads = reads_of_versions(p);
+  std::vector<std::size_t> ordered(p.actors.size());
+  for (const auto& r : reads) ordered[r.shard] += r.order == read_order::ordered ? 1 : 0;
+  for (const auto& r : reads) {
+    if (ordered[r.shard] != p.actors[r.shard].shard.steps.size()) continue;
+    out.shards[r.shard] = true;
+    // As far as it is handed on to the shard alone.
+    for (auto at = r.gradient; p.actors[at.actor].outputs[at.port].size() == 1;) {
+      out.outputs.emplace(at.actor, at.port);
+      if (!p.actors[at.actor].hands_on) break;
+      at = p.edges[p.actors[at.actor].inputs[0]].from;
+    }
+  }
+  return out;
+}
+
 // Versions that readers may still have while the newest is written. Synchronous ones get the same ones, in the same order.
-std::uint64_t versions_out(const plan& p, const planned_actor& a) {
+std::uint64_t versions_out(const plan& p, const planned_actor& a, bool is_single) {
   std::uint64_t n = 0;
-  for (const auto& edges : a.outputs) n = a.shard.update == update_kind::sync ? std::max(n, credits_of(p, edges)) : n + credits_of(p, edges);
+  for (std::size_t port = 0; port < a.outputs.size(); ++port) {
+    const auto* reader = port < a.shard.readers.size() ? &a.shard.readers[port] : nullptr;
+    if (is_single && reader != nullptr && (reader->worker >= 0 || reader->at_end)) continue;
+    const auto credits = credits_of(p, a.outputs[port]);
+    n = a.shard.update == update_kind::sync ? std::max(n, credits) : n + credits;
+  }
   return n;
 }
 
-std::uint64_t own_memory(const plan& p, const planned_actor& a) {
+std::uint64_t own_memory(const plan& p, std::uint32_t actor, const single_tensors& single) {
+  const auto& a = p.actors[actor];
   std::uint64_t bytes = 0;
   switch (a.kind) {
     case actor_kind::op:
@@ -46,7 +79,8 @@ std::uint64_t own_memory(const plan& p, const planned_actor& a) {
           bytes = add(bytes, times(static_cast<std::uint64_t>(a.ops.front().attrs.integer("tokens")), a.output_specs[port].size_bytes()));
         else if (a.kind == actor_kind::op && !a.ops.empty() && is_control(a.ops.front().type))
           continue;  // it hands on what others made
-        else if (buffer_of(a, port) < 0) bytes = add(bytes, times(1 + credits_of(p, a.outputs[port]), a.output_specs[port].size_bytes()));
+        else if (buffer_of(a, port) < 0)
+          bytes = add(bytes, times(single.outputs.contains({actor, static_cast<std::uint32_t>(port)}) ? 1 : 1 + credits_of(p, a.outputs[port]), a.output_specs[port].size_bytes()));
       return bytes;
     case actor_kind::receive:
       return times(2 * std::uint64_t{p.edges[a.inputs[0]].credits} + 1, p.edges[a.inputs[0]].spec.size_bytes());
@@ -56,7 +90,7 @@ std::uint64_t own_memory(const plan& p, const planned_actor& a) {
       buffers += a.shard.keeps * state;               // the optimizer state of each older version
       if (a.shard.cuts_at_end) buffers += 1 + state;  // a cut that is being written
       if (a.shard.pushes_rows) buffers += a.shard.steps.size();  // each worker's, unpacked
-      return times(buffers + versions_out(p, a), a.shard.spec.size_bytes());
+      return times(buffers + versions_out(p, a, single.shards[actor]), a.shard.spec.size_bytes());
     }
     default: return 0;
   }
@@ -67,9 +101,10 @@ std::uint64_t own_memory(const plan& p, const planned_actor& a) {
 std::vector<std::uint64_t> memory_by_actor(const plan& p) {
   std::vector<std::uint64_t> needs(p.actors.size());
   std::vector<bool> is_told(p.buffers.size());
-  for (std::size_t i = 0; i < p.actors.size(); ++i) {
+  const auto single = single_tensors_of(p);
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
     const auto& a = p.actors[i];
-    needs[i] = own_memory(p, a);
+    needs[i] = own_memory(p, i, single);
     for (std::size_t port = 0; port < a.buffers.size() && port < a.output_specs.size(); ++port) {
       const auto b = static_cast<std::size_t>(a.buffers[port]);
       // A buffer is as large as the largest of its uses.

@@ -4,10 +4,12 @@
 //
 // The bound is the sum over the actors of the part; tensors are counted at their bounds:
 //   buffers     of the plan, which ops share: a copy for each step in flight
-//   op, feed    every output port with memory of its own: one buffer being written, and as many as its edges have credits: consumers take in order, so all hold the same ones
+//   op, feed    every output port with memory of its own: one buffer being written, and as many as its edges have credits: consumers take in order, so all hold the same ones.
+//               A gradient for a shard that needs no spares (below) is one: the next one is made of the version that is made of it
 //   receive     twice the credits of its edge, and one being read (items that wait here, and items passed on)
 //   shard       version slots, the optimizer's slots once and once more for each older version that is kept, values and slots of a
-//               cut that is being written, and a spare for each version that readers may still have (sync: as many as an edge has credits); where rows are pushed one gradient for each worker
+//               cut that is being written, and a spare for each version that readers may still have (sync: as many as an edge has credits; none
+//               where each worker is done with a version when its gradient comes: runtime/read_order.hpp); where rows are pushed one gradient for each worker
 //   send, fetch nothing: they hold what others made
 // Datasets that readers load are shared by a process and not counted.
 

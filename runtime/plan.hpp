@@ -15,6 +15,7 @@
 //       hand it on) are ops of that task and stream, none of which comes behind the next use.
 // PL-9  Ops of branches and loops are alone in their actor and have the ports that runtime/loop_rules.hpp gives them; what is in a loop has a level of 2 at least.
 //       There, some input of an op is not sticky; of ops that make up branches and loops, only input 0 of a branch may be.
+// PL-10 Fetches that have places are one to the program: these are 0, 1, 2, ..., each once.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
 #include "runtime/optimizer.hpp"
@@ -208,6 +209,7 @@ struct planned_actor {
   std::uint16_t loop_level = 0; // in loops: the level of the outermost body around it; a step of it ends with what is dead at or below (runtime/loop_rules.hpp)
   std::vector<std::uint16_t> sticky{};  // op in a loop: by input port, not 0: the item stays for all firings until one that is dead at or below this level. Empty: none does
   bool fires_on_any = false;    // fetch of asynchronous workers: one firing per item of any port, not per tag
+  std::vector<std::uint32_t> places{};  // fetch of a graph that is stepped: by input port, where its value stands among all that the program fetches. Empty: it is alone
   source_line source;           // the user's line that it comes from; empty where there is none
   friend bool operator==(const planned_actor&, const planned_actor&) = default;
 };
@@ -251,7 +253,7 @@ struct plan {
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-// Checks PL-1..PL-8 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
+// Checks PL-1..PL-10 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
 // that has not passed.
 result<void> check(const plan& p);
 

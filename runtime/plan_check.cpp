@@ -264,6 +264,24 @@ result<void> check_ends(const plan& p) {
   return {};
 }
 
+// Fetches that have places put together what the program fetches (PL-10).
+result<void> check_places(const plan& p) {
+  std::size_t fetched = 0;
+  for (const auto& a : p.actors) {
+    if (a.places.empty()) continue;
+    if (a.kind != actor_kind::fetch || a.fires_on_any || a.places.size() != a.inputs.size())
+      return blame(a, "PL-10", fmt::format("{} of its {} inputs have places among what is fetched", a.places.size(), a.inputs.size()));
+    fetched += a.places.size();
+  }
+  std::vector<bool> is_taken(fetched);
+  for (const auto& a : p.actors)
+    for (const auto place : a.places) {
+      if (place >= fetched || is_taken[place]) return blame(a, "PL-10", fmt::format("place {} of {} values is taken twice, or does not exist", place, fetched));
+      is_taken[place] = true;
+    }
+  return {};
+}
+
 // Where gradients come as rows, they are rows of the variable.
 result<void> check_pushes(const plan& p) {
   for (const auto& a : p.actors) {
@@ -482,6 +500,7 @@ result<void> check(const plan& p) {
   if (auto ok = check_ends(p); !ok) return ok;
   if (auto ok = check_transfers(p); !ok) return ok;
   if (auto ok = check_pushes(p); !ok) return ok;
+  if (auto ok = check_places(p); !ok) return ok;
   if (auto ok = check_names(p); !ok) return ok;
   if (auto ok = check_cycles(p); !ok) return ok;
   return buffer_check(p).run();

@@ -131,6 +131,8 @@ class encoder {
     to.setLoopLevel(a.loop_level);
     auto sticky = to.initSticky(list_size(a.sticky));
     for (unsigned i = 0; i < sticky.size(); ++i) sticky.set(i, a.sticky[i]);
+    auto places = to.initPlaces(list_size(a.places));
+    for (unsigned i = 0; i < places.size(); ++i) places.set(i, a.places[i]);
     lines_.put(to.initSource(), a.source.file, a.source.line);
   }
 
@@ -271,6 +273,9 @@ class decoder : private wire_parts::part_reader {
     const auto sticky = r.getSticky();
     spend((std::uint64_t{sticky.size()} + 3) / 4, small_words);
     for (const auto level : sticky) a.sticky.push_back(level);
+    const auto places = r.getPlaces();
+    spend((std::uint64_t{places.size()} + 1) / 2, small_words);
+    for (const auto place : places) a.places.push_back(place);
     a.source = line(r.getSource());
     return a;
   }

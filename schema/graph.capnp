@@ -102,4 +102,5 @@ struct GraphTraining {
   onNan @23 :UInt8;                 # 0 ignore, 1 stop, 2 warn, 3 skip
   fast @24 :Bool;
   edgeBytes @25 :UInt64 = 67108864;
+  orderReads @26 :Bool = true;
 }

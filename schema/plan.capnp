@@ -153,6 +153,7 @@ struct PlannedActor {
   inPlace @16 :Int32 = -1;    # kind op: the input port whose buffer output 0 is written over
   sticky @18 :List(UInt16);   # kind op, in loops: by input port, not 0: the item stays until a firing is dead at or below this level; empty: none does
   loopLevel @17 :UInt16;      # in loops: the level of the outermost body around it (runtime/loop_rules.hpp)
+  places @19 :List(UInt32);   # kind fetch, of a graph that is stepped: by input port, where its value stands among all that are fetched; empty: it is alone
 }
 
 # The spec of an edge is that of the output port it leaves.

@@ -153,8 +153,8 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--on-nan", on_nan_name, "When an op makes a NaN or an infinity. ignore: nobody looks; stop: the job fails; warn: say which op it was first, and go on; skip: say so, and "
                                           "leave out what that worker makes of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))->capture_default_str();
-  app.add_option("--without", without, "A pass of the compiler that is left out, with the same results: fold, simplify, share, share_memory or pack_pushes")
-      ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes"}));
+  app.add_option("--without", without, "A pass of the compiler that is left out, with the same results: fold, simplify, share, share_memory, pack_pushes or order_reads")
+      ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes", "order_reads"}));
   app.add_flag("--json", json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("{} {}", program, version()));
   try {
@@ -218,6 +218,7 @@ compile_options training_flags::compiling() const {
           .simplify = has("simplify"),
           .share = has("share"),
           .share_memory = has("share_memory"),
+          .order_reads = has("order_reads"),
           .on_nan = on_nan,
           .fast = fast};
 }

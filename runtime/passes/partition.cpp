@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -77,6 +78,46 @@ void relay(draft& d, pass_report* report) {
   }
 }
 
+// A message to the program's thread, and an actor, are not worth fewer values.
+constexpr std::size_t collected_from = 16;
+
+// What the program fetches is collected on the streams that make it: a stream's values go to the program in one message, and no stream takes those of all others.
+void collect(draft& d, pass_report* report) {
+  const auto count = d.actors.size();
+  for (std::size_t c = 0; c < count; ++c) {
+    if (d.actors[c].planned.places.empty()) continue;
+    const auto stream_of = [&](std::size_t port) { return d.actors[d.actors[c].from[port].actor].planned.stream; };
+    std::map<std::uint32_t, std::vector<std::size_t>> by_stream;  // ports
+    for (std::size_t port = 0; port < d.actors[c].from.size(); ++port) by_stream[stream_of(port)].push_back(port);
+    auto& own = by_stream[d.actors[c].planned.stream];
+    for (const auto& [stream, ports] : by_stream)
+      if (&ports != &own && ports.size() < collected_from) own.insert(own.end(), ports.begin(), ports.end());
+    std::sort(own.begin(), own.end());
+    const auto part = [&](std::uint32_t stream, const std::vector<std::size_t>& ports) {
+      auto a = d.actors[c];
+      a.planned.stream = stream;
+      a.planned.places.clear();
+      a.from.clear();
+      for (const auto port : ports) {
+        a.from.push_back(d.actors[c].from[port]);
+        a.planned.places.push_back(d.actors[c].planned.places[port]);
+      }
+      return a;
+    };
+    std::vector<draft_actor> parts;
+    if (!own.empty()) parts.push_back(part(d.actors[c].planned.stream, own));
+    for (const auto& [stream, ports] : by_stream)
+      if (&ports != &own && ports.size() >= collected_from) parts.push_back(part(stream, ports));
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      parts[i].planned.name += fmt::format("/{}", parts[i].planned.stream);
+      if (report != nullptr)
+        report->add(parts[i].planned.name, parts[i].planned.source, [&] { return fmt::format("is put in: it collects {} values on stream {}", parts[i].from.size(), parts[i].planned.stream); });
+      d.actors.push_back(std::move(parts[i]));
+    }
+    d.actors[c] = std::move(parts[0]);
+  }
+}
+
 }  // namespace
 
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
@@ -131,6 +172,7 @@ draft partition(draft d, pass_report* report) {
     }
   }
   relay(d, report);
+  collect(d, report);
   return d;
 }
 

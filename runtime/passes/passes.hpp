@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --feed--> --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --partition--> draft
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --order_reads--> --partition--> draft
 //   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -114,8 +114,10 @@ draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
+// Lets gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
+draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an
-// actor of their own that hands the port on.
+// actor of their own that hands the port on, and many values that are fetched from another stream one that collects them there.
 draft partition(draft d, pass_report* report = nullptr);
 // Numbers the edges and gives each its credits.
 // `edge_bytes`: what the buffers of one edge may take where one is not more.

@@ -333,6 +333,8 @@ draft lower(const flow& f) {
   wires.close_loops();
   auto fetch = make_fetch("fetch", 0);
   for (const auto& r : f.roots) fetch.from.push_back(wires.producer(r));
+  fetch.planned.places.resize(fetch.from.size());
+  std::iota(fetch.planned.places.begin(), fetch.planned.places.end(), 0U);
   d.actors.push_back(std::move(fetch));
   return d;
 }

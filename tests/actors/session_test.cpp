@@ -382,6 +382,32 @@ BOOST_AUTO_TEST_CASE(a_step_is_cancelled_before_or_after_its_values_are_there) {
   BOOST_TEST(!(*run)->cancel());
 }
 
+// The values of each stream come by themselves, and belong to one step.
+BOOST_AUTO_TEST_CASE(values_of_several_streams_come_in_the_order_asked_for_and_a_cancelled_step_whole) {
+  auto s = troupe::session::open({.threads = 2});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const auto x = input(g, {dtype::f32, {1}}, "x");
+  std::vector<value> out;
+  for (int i = 0; i < 60; ++i) {
+    const auto on = g.device_scope(i % 3 == 0 ? "/cpu:0" : "/cpu:1");
+    out.push_back(x * float(i));
+  }
+  auto run = (*s)->compile(g, out, {.fuse = false});
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  for (int step = 0; step < 200; ++step) {
+    BOOST_REQUIRE(bool((*run)->feed("x", tensor::of({float(step + 1)}, {1}))));
+    if (step % 4 == 1) {
+      BOOST_TEST(bool((*run)->cancel()));
+      continue;
+    }
+    const auto values = (*run)->fetch();
+    BOOST_REQUIRE(values);
+    BOOST_TEST_REQUIRE(values->size() == 60U);
+    for (int i = 0; i < 60; ++i) BOOST_TEST_REQUIRE(*std::as_const((*values)[static_cast<std::size_t>(i)]).data<float>() == float(i) * float(step + 1));
+  }
+}
+
 // Products that take far longer than a millisecond. Whether the deadline passes before or while they run, the next step is right.
 BOOST_AUTO_TEST_CASE(a_step_that_takes_too_long_is_given_up_and_the_next_one_is_right) {
   auto s = troupe::session::open({});

@@ -113,11 +113,11 @@ BOOST_AUTO_TEST_CASE(CR_1_what_one_pass_leaves_is_what_the_next_one_begins_with)
   BOOST_TEST(e.report.passes.back().after == e.plan.actors.size());
   std::string names;
   for (const auto& p : e.report.passes) names += p.pass + (p.counts_actors ? "! " : " ");
-  BOOST_TEST(names == "gradients prune fold simplify share pack_pushes replicate! fuse! place! begin! partition! credits! share_memory! ");
+  BOOST_TEST(names == "gradients prune fold simplify share pack_pushes replicate! fuse! place! begin! order_reads! partition! credits! share_memory! ");
   graph h(ops);
   names.clear();
   for (const auto& p : planned_steps(h, test::loss_of(h)).report.passes) names += p.pass + (p.counts_actors ? "! " : " ");
-  BOOST_TEST(names == "prune fold simplify share lower! fuse! place! begin! partition! credits! share_memory! ");
+  BOOST_TEST(names == "prune fold simplify share lower! fuse! place! begin! order_reads! partition! credits! share_memory! ");
 }
 
 BOOST_AUTO_TEST_CASE(passes_tell_what_they_changed_and_why_with_the_users_line) {

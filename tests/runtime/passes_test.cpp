@@ -202,6 +202,40 @@ BOOST_AUTO_TEST_CASE(an_item_goes_to_another_stream_once) {
   BOOST_TEST(readers_of_x(5) == "exp on 0 -> 2; exp/relay/1 on 1 -> 5; ");
 }
 
+// "fetch on 0 <- 2; ": the fetches of a graph that gives `here` values on stream 0 and `there` on stream 1, in turns while both last.
+std::string fetches_of(int here, int there) {
+  fixture f;
+  const auto x = f.x();
+  std::vector<value> out;
+  for (int i = 0; i < std::max(here, there); ++i)
+    for (const int on : {0, 1}) {
+      if (i >= (on == 0 ? here : there)) continue;
+      const auto scope = f.g.device_scope(fmt::format("/cpu:{}", on));
+      out.push_back(abs(x));
+    }
+  const auto p = compile_steps(f.g, out, {.fuse = false, .share = false});
+  BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
+  BOOST_TEST((*decode_plan(encode(*p)) == *p));
+  std::string text;
+  for (const auto& a : p->actors) {
+    if (a.kind != actor_kind::fetch) continue;
+    text += fmt::format("{} on {} <- {}; ", a.name, a.stream, a.inputs.size());
+    for (std::size_t i = 0; i < a.inputs.size(); ++i) {
+      const auto& maker = p->actors[p->edges[a.inputs[i]].from.actor].name;
+      const auto asked = out[a.places[i]];
+      BOOST_TEST(maker == f.g.node(asked.node).name);  // the value that was asked for in that place
+    }
+  }
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(many_values_of_another_stream_are_collected_there) {
+  BOOST_TEST(fetches_of(2, 15) == "fetch on 0 <- 17; ");  // a message to the program is not worth so few
+  BOOST_TEST(fetches_of(2, 16) == "fetch on 0 <- 2; fetch/1 on 1 <- 16; ");
+  BOOST_TEST(fetches_of(0, 16) == "fetch on 1 <- 16; ");
+  BOOST_TEST(fetches_of(500, 500) == "fetch on 0 <- 500; fetch/1 on 1 <- 500; ");
+}
+
 // --- credits ---
 
 BOOST_AUTO_TEST_CASE(an_edge_has_as_many_credits_as_its_bytes_allow) {

@@ -103,6 +103,36 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_back_from_bytes_as_it_was) {
   BOOST_TEST((encode(*back) == bytes));
 }
 
+BOOST_AUTO_TEST_CASE(fetches_put_together_what_is_fetched_and_nothing_twice) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto x = input(g, vector3, "x");
+  std::vector<value> out;
+  for (int i = 0; i < 40; ++i) {
+    const auto on = g.device_scope(fmt::format("/cpu:{}", i % 2));
+    out.push_back(neg(x));
+  }
+  const auto good = compile_steps(g, out, {.fuse = false, .share = false});
+  BOOST_TEST_REQUIRE(bool(good), text_of(good));
+  std::vector<std::uint32_t> fetches;
+  for (std::uint32_t i = 0; i < good->actors.size(); ++i)
+    if (good->actors[i].kind == actor_kind::fetch) fetches.push_back(i);
+  BOOST_TEST_REQUIRE(fetches.size() == 2U);
+  const auto says = [&](auto change) {
+    auto p = *good;
+    change(p.actors[fetches[0]], p.actors[fetches[1]]);
+    return text_of(check(p));
+  };
+  BOOST_TEST(says([](auto&, auto&) {}) == "no error");
+  BOOST_TEST(says([](auto& a, auto& b) { std::swap(a.places, b.places); }) == "no error");  // another order is one, too
+  BOOST_TEST(says([](auto& a, auto&) { a.places[3] = a.places[4]; }) == "fetch 'fetch': place 8 of 40 values is taken twice, or does not exist (PL-10)");
+  BOOST_TEST(says([](auto&, auto& b) { b.places[0] = 40; }) == "fetch 'fetch/1': place 40 of 40 values is taken twice, or does not exist (PL-10)");
+  BOOST_TEST(says([](auto& a, auto&) { a.places.pop_back(); }) == "fetch 'fetch': 19 of its 20 inputs have places among what is fetched (PL-10)");
+  BOOST_TEST(says([](auto& a, auto&) { a.fires_on_any = true; }) == "fetch 'fetch': 20 of its 20 inputs have places among what is fetched (PL-10)");
+  // One without places is another fetch, not a part of this one.
+  BOOST_TEST(says([](auto& a, auto&) { a.places.clear(); }) != "no error");
+}
+
 BOOST_AUTO_TEST_CASE(every_optimizer_and_schedule_comes_back_from_bytes_as_it_was) {
   const optimizer_spec optimizers[] = {sgd({.learning_rate = 0.5, .momentum = 0.25, .nesterov = true, .weight_decay = 0.125, .clip_value = 3, .clip_norm = 4}),
                                        adam({.beta1 = 0.5, .beta2 = 0.25, .epsilon = 0.125}),

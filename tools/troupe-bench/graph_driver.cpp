@@ -1,5 +1,6 @@
 #include "tools/troupe-bench/graph_driver.hpp"
 
+#include "actors/fetched_steps.hpp"
 #include "actors/job.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
@@ -49,7 +50,7 @@ struct driver_state {
   caf::actor node, owner;
   std::shared_ptr<const part_handles> handles;
   std::vector<feed> feeds;
-  std::uint32_t fetch = 0;
+  std::optional<fetched_steps> ready;
   run_steps task;
   std::uint64_t done = 0;
   std::chrono::steady_clock::time_point began;
@@ -80,8 +81,11 @@ struct driver_state {
       }
   }
 
-  void on_fetched(const fetched&) {
-    say(handles->actors[fetch], credit{0, 1});
+  void on_fetched(fetched& m) {
+    ready->take(m);
+    if (ready->empty()) return;
+    ready->pop();
+    ready->each_fetch([&](std::uint32_t fetch) { say(handles->actors[fetch], credit{0, 1}); });
     if (++done == task.steps)
       return say(task.to, steps_done{std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()});
     for (auto& f : feeds) fill(f);
@@ -108,15 +112,15 @@ caf::behavior driver(caf::stateful_actor<driver_state>* self, caf::actor node, c
       auto bytes = s.feeds.back().value.bytes();
       std::fill(bytes.begin(), bytes.end(), std::byte{0});
     }
-    if (actors[i].kind == actor_kind::fetch) s.fetch = i;
   }
+  s.ready.emplace(request->job_plan);
   s.say(s.node, run_job{std::move(request), caf::actor_cast<caf::actor>(self)});
   return {
       [&s](job_started& m) {
         s.handles = std::move(m.handles);
         s.say(s.owner, driver_ready{});
       },
-      [&s](const fetched& m) { s.on_fetched(m); },
+      [&s](fetched& m) { s.on_fetched(m); },
       [&s](const feed_ready& m) { s.on_room(m); },
       [&s](run_steps& m) { s.start(m); },
       [self, &s](const stop_job& m) {

@@ -30,7 +30,8 @@ const std::vector<pass_choice>& choices() {
                                             {"simplify", {.simplify = false}},
                                             {"share", {.share = false}},
                                             {"share_memory", {.share_memory = false}},
-                                            {"all of them", {.fuse = false, .fold = false, .simplify = false, .share = false, .share_memory = false}}};
+                                            {"order_reads", {.order_reads = false}},
+                                            {"all of them", {.fuse = false, .fold = false, .simplify = false, .share = false, .share_memory = false, .order_reads = false}}};
   return all;
 }
 
