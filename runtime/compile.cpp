@@ -197,7 +197,7 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   auto placed = t.actors("place", d.actors.size(), [&](pass_report* r) { return passes::place(std::move(d), where, r, reasons); });
   if (!placed) return std::move(placed.error());
   d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
-  if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r); });
+  if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
   d = t.actors("partition", d.actors.size(), [&](pass_report* r) { return passes::partition(std::move(d), r); });
   auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, options.edge_bytes, r); });
   if (options.share_memory) p = t.actors("share_memory", p.actors.size(), [&](pass_report* r) { return passes::share_memory(std::move(p), ops, steps_in_flight, r); });

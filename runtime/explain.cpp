@@ -57,7 +57,7 @@ std::string kind_text(const planned_actor& a) {
 std::uint64_t tensor_bytes(const plan& p) {
   std::uint64_t sum = 0;
   for (const auto& a : p.actors)
-    if (a.kind != actor_kind::send)
+    if (a.kind != actor_kind::send && !a.hands_on)
       for (const auto& s : a.output_specs) sum += s.size_bytes();
   return sum;
 }

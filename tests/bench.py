@@ -30,7 +30,7 @@ def expected():
     yield "pipeline", "4 stages on 2 streams, a step", "us", "one step at a time"
     yield "pipeline", "CPU time of 2 streams", "of 1", "all of the time"
     for model in ("perceptron, batch 128", "perceptron, batch 16", "cnn, batch 16", "language model, batch 2", "random graph of 10,000 ops"):
-        for off in ("fuse", "fold", "simplify", "share", "share_memory", "all of them"):
+        for off in ("fuse", "fold", "simplify", "share", "share_memory", "order_reads", "all of them"):
             yield "passes", f"{model}, without {off}", "us", "all passes"
     for fuse in ("", ", --fuse off"):
         yield "random_graph", f"1000 ops{fuse}, build to first step, an op", "us", "with 1,000 ops"

@@ -1,12 +1,14 @@
 // A gradient waits for the ops of its stream that read the version it is made of, so that the shard never finds it read: the next version is written over it.
 //
 // Most read it before anyhow. What does not is the product that takes the gradient on to the layer below; where it stands on the same stream, waiting costs a hop.
+// What waits stands right behind those that it waits for, so that the memory of what they made is free as early as before.
 
 #include "runtime/passes/passes.hpp"
 #include "runtime/read_order.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -27,7 +29,7 @@ std::vector<version_reads> reads_of(const draft& d, const op_table& ops) {
 }
 
 // Hands `gradient` on to the shard.
-draft_actor make_gate(const draft& d, const version_reads& r) {
+draft_actor make_read_gate(const draft& d, const version_reads& r) {
   const auto& maker = d.actors[r.gradient.actor];
   const auto& shard = d.actors[r.shard].planned;
   draft_actor a;
@@ -51,28 +53,64 @@ draft_actor make_gate(const draft& d, const version_reads& r) {
   return a;
 }
 
+// A new actor, the port of a shard that it feeds, and whom it stands behind.
+struct read_gate {
+  draft_actor actor;
+  std::uint32_t shard = 0, input = 0, behind = 0;
+};
+
+draft put_in(draft d, std::vector<read_gate> gates, std::vector<placement_reason>* reasons) {
+  std::stable_sort(gates.begin(), gates.end(), [](const auto& a, const auto& b) { return a.behind < b.behind; });
+  std::vector<std::uint32_t> now(d.actors.size()), gates_now;
+  std::vector<placement_reason> why;
+  draft out;
+  out.actors.reserve(d.actors.size() + gates.size());
+  const auto here = [&] { return static_cast<std::uint32_t>(out.actors.size()); };
+  auto next = gates.begin();
+  for (std::uint32_t i = 0; i < now.size(); ++i) {
+    const bool has_reason = reasons != nullptr && i < reasons->size();
+    now[i] = here();
+    out.actors.push_back(std::move(d.actors[i]));
+    if (has_reason) why.push_back(std::move((*reasons)[i]));
+    for (; next != gates.end() && next->behind == i; ++next) {
+      gates_now.push_back(here());
+      if (has_reason) why.push_back({placement_reason::kind::worker, next->input});
+      out.actors.push_back(std::move(next->actor));
+    }
+  }
+  for (auto& a : out.actors)
+    for (auto& f : a.from) f.actor = now[f.actor];
+  for (std::size_t k = 0; k < gates.size(); ++k) out.actors[now[gates[k].shard]].from[gates[k].input] = {gates_now[k], 0};
+  if (reasons != nullptr) *reasons = std::move(why);
+  return out;
+}
+
 }  // namespace
 
-draft order_reads(draft d, const op_table& ops, pass_report* report) {
+draft order_reads(draft d, const op_table& ops, pass_report* report, std::vector<placement_reason>* reasons) {
+  std::vector<read_gate> gates;
   for (const auto& r : reads_of(d, ops)) {
     if (r.order != read_order::late) continue;
-    const auto at = static_cast<std::uint32_t>(d.actors.size());
-    auto gate = make_gate(d, r);
+    read_gate made{make_read_gate(d, r), r.shard, r.input, r.gradient.actor};
+    auto& a = made.actor;
     for (const auto reader : r.readers) {
       if (reader == r.gradient.actor) continue;  // it has read when the gate runs
-      gate.planned.ops.front().operands.push_back(static_cast<std::int32_t>(gate.from.size()));
-      gate.from.push_back({reader, 0});
+      a.planned.ops.front().operands.push_back(static_cast<std::int32_t>(a.from.size()));
+      a.from.push_back({reader, 0});
+      made.behind = std::max(made.behind, reader);
     }
     if (report != nullptr && r.input == 0)
-      report->add(gate.planned.ops.front().name, gate.planned.source, [&] {
-        return fmt::format("is put in, for each worker: the gradient waits for {}, which {} the same version, so that the next one is written over it",
-                           gate.from.size() > 2 ? fmt::format("{} ops", gate.from.size() - 1) : fmt::format("'{}'", d.actors[gate.from.size() > 1 ? gate.from[1].actor : r.gradient.actor].planned.name),
-                           gate.from.size() > 2 ? "read" : "reads");
+      report->add(a.planned.ops.front().name, a.planned.source, [&] {
+        const auto waits = a.from.size() - 1;
+        return fmt::format("is put in, for each worker: the gradient waits for {}, so that the next version is written over the one before",
+                           waits == 0   ? fmt::format("'{}', which reads the variable, to be done", d.actors[r.gradient.actor].planned.name)
+                           : waits == 1 ? fmt::format("'{}', which reads the variable, too", d.actors[a.from[1].actor].planned.name)
+                                        : fmt::format("{} ops that read the variable, too", waits));
       });
-    d.actors[r.shard].from[r.input] = {at, 0};
-    d.actors.push_back(std::move(gate));
+    gates.push_back(std::move(made));
   }
-  return d;
+  if (gates.empty()) return d;
+  return put_in(std::move(d), std::move(gates), reasons);
 }
 
 }  // namespace troupe::passes

@@ -76,7 +76,7 @@ class sharer {
         if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i || !fires_once(reader)) l.is_shared = false;
         if (!l.is_shared) break;
         l.last_reader = std::max(l.last_reader, to);
-        if (!reader.hands_on) continue;
+        if (!reader.hands_on || p_.edges[e].to.port != 0) continue;
         l.is_shared = lives_[to][0].is_shared;
         l.last_reader = std::max(l.last_reader, lives_[to][0].last_reader);
       }
@@ -134,7 +134,7 @@ class sharer {
       const auto reads = [&](const planned_op& op) { return std::find(op.operands.begin(), op.operands.end(), port) != op.operands.end(); };
       if (std::any_of(a.ops.begin() + 1, a.ops.end(), reads)) continue;
       const auto& readers = producer.outputs[from.port];
-      if (std::any_of(readers.begin(), readers.end(), [&](auto e) { return p_.actors[p_.edges[e].to.actor].hands_on; })) continue;
+      if (std::any_of(readers.begin(), readers.end(), [&](auto e) { return p_.actors[p_.edges[e].to.actor].hands_on && p_.edges[e].to.port == 0; })) continue;
       return port;
     }
     return -1;

@@ -64,7 +64,7 @@ std::uint64_t live_bytes(const plan& p) {
       auto until = static_cast<std::uint32_t>(i);
       for (const auto e : a.outputs[port]) {
         const auto to = p.edges[e].to.actor;
-        until = std::max(until, p.actors[to].hands_on ? last[to][0] : to);
+        until = std::max(until, p.actors[to].hands_on && p.edges[e].to.port == 0 ? last[to][0] : to);
       }
       last[i].push_back(until);
       if (buffer_of(a, port) < 0 || a.hands_on) continue;
