@@ -18,7 +18,7 @@ namespace troupe {
 
 namespace {
 
-constexpr std::uint32_t chain_length = 1000;
+constexpr std::uint32_t ops_in_a_chain = 1000;
 constexpr std::int64_t elements = 16;
 constexpr std::size_t operands = 3;
 
@@ -28,7 +28,7 @@ result<plan> chain_plan(const op_table& ops, bool fuse) {
   auto x = input(g, spec, "x");
   std::array<value, operands> by{};
   for (std::size_t i = 0; i < operands; ++i) by[i] = input(g, spec, fmt::format("operand_{}", i));
-  for (std::uint32_t i = 0; i < chain_length; ++i) x = i % 3 == 0 ? add(x, by[0]) : i % 3 == 1 ? mul(x, by[1]) : maximum(x, by[2]);
+  for (std::uint32_t i = 0; i < ops_in_a_chain; ++i) x = i % 3 == 0 ? add(x, by[0]) : i % 3 == 1 ? mul(x, by[1]) : maximum(x, by[2]);
   return compile_steps(g, {&x, 1}, {.name = "fused", .fuse = fuse});
 }
 
@@ -45,7 +45,7 @@ void maximum_row(float* out, const float* a, const float* b) {
 
 double call_rows(std::uint64_t steps) {
   std::vector<row_function> rows;
-  for (std::uint32_t i = 0; i < chain_length; ++i) rows.push_back(i % 3 == 0 ? &add_row : i % 3 == 1 ? &mul_row : &maximum_row);
+  for (std::uint32_t i = 0; i < ops_in_a_chain; ++i) rows.push_back(i % 3 == 0 ? &add_row : i % 3 == 1 ? &mul_row : &maximum_row);
   std::array<float, elements> x{}, operand{};
   const auto began = std::chrono::steady_clock::now();
   for (std::uint64_t s = 0; s < steps; ++s)
@@ -69,7 +69,7 @@ result<void> bench_fused(const bench_options& o, bench_report& report) {
     drivers[fuse ? 0 : 1] = std::move(*started);
   }
   const std::uint64_t steps = o.is_quick ? 50 : 2000;
-  const auto per_op = 1e9 / (double(steps) * chain_length);
+  const auto per_op = 1e9 / (double(steps) * ops_in_a_chain);
   const auto run = [&](graph_driver& d, std::uint64_t fewer) -> result<double> {
     auto seconds = d.run(steps / fewer, 1);
     return seconds ? result<double>(*seconds * per_op * double(fewer)) : seconds;
@@ -77,9 +77,9 @@ result<void> bench_fused(const bench_options& o, bench_report& report) {
   auto figures = take_turns(o.runs, {[&] { return run(*drivers[0], 1); }, [&] { return run(*drivers[1], 10); },
                                      [&]() -> result<double> { return call_rows(steps) * per_op; }});
   if (!figures) return figures.error();
-  report.add({"fused", fmt::format("{} ops of {} floats, one actor", chain_length, elements), "ns", (*figures)[0], drivers[0]->actors(), "a loop called by pointer",
+  report.add({"fused", fmt::format("{} ops of {} floats, one actor", ops_in_a_chain, elements), "ns", (*figures)[0], drivers[0]->actors(), "a loop called by pointer",
               (*figures)[2], bench_ratio::ours_to_baseline, ""});
-  report.add({"fused", fmt::format("{} ops of {} floats, --fuse off", chain_length, elements), "ns", (*figures)[1], drivers[1]->actors(), "a loop called by pointer",
+  report.add({"fused", fmt::format("{} ops of {} floats, --fuse off", ops_in_a_chain, elements), "ns", (*figures)[1], drivers[1]->actors(), "a loop called by pointer",
               (*figures)[2], bench_ratio::ours_to_baseline, ""});
   return {};
 }

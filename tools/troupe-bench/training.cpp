@@ -28,7 +28,7 @@ namespace troupe {
 namespace {
 
 constexpr std::uint64_t seed = 1;
-constexpr std::uint64_t warm_steps = 10;
+constexpr std::uint64_t first_steps = 10;
 constexpr double loss_error_max = 1e-4;  // relative, over the first steps: sums are in another order
 
 struct training_case {
@@ -39,7 +39,7 @@ struct training_case {
   idx_batch_options reading() const { return {.batch = batch, .seed = seed}; }
 };
 
-using first_losses = std::array<double, warm_steps>;
+using first_losses = std::array<double, first_steps>;
 
 // Seconds a step.
 result<double> train_job(session& s, const training_case& c, bool fuse, first_losses& losses, std::uint64_t& actors) {
@@ -47,13 +47,13 @@ result<double> train_job(session& s, const training_case& c, bool fuse, first_lo
   const auto loss = perceptron_loss(g, c.data, c.reading());
   training_options options;
   options.seed = seed;
-  options.steps = warm_steps + c.steps;
+  options.steps = first_steps + c.steps;
   options.compile.name = "bench";
   options.compile.fuse = fuse;
   auto run = s.train(g, loss, options);
   if (!run) return run.error();
-  return time_steps(**run, warm_steps, c.steps, actors, [&](std::uint64_t step, float value) {
-    if (step < warm_steps) losses[step] = static_cast<double>(value);
+  return time_steps(**run, first_steps, c.steps, actors, [&](std::uint64_t step, float value) {
+    if (step < first_steps) losses[step] = static_cast<double>(value);
   });
 }
 
@@ -105,18 +105,18 @@ result<double> train_by_hand(const training_case& c, const op_table& ops, host_d
     uniform_init(mlp.biases(i), seed, fmt::format("dense_{}/bias", i + 1), limit);
   }
   std::chrono::steady_clock::time_point began;
-  for (std::uint64_t step = 0; step < warm_steps + c.steps; ++step) {
-    if (step == warm_steps) began = std::chrono::steady_clock::now();
+  for (std::uint64_t step = 0; step < first_steps + c.steps; ++step) {
+    if (step == first_steps) began = std::chrono::steady_clock::now();
     auto n = (*reader)->read(step);
     if (!n) return n.error();
     const auto loss = mlp.step((*reader)->images(), (*reader)->labels(), *n);
-    if (step < warm_steps) losses[step] = static_cast<double>(loss);
+    if (step < first_steps) losses[step] = static_cast<double>(loss);
   }
   return seconds_since(began) / double(c.steps);
 }
 
 result<void> compare(const first_losses& ours, const first_losses& theirs) {
-  for (std::size_t i = 0; i < warm_steps; ++i)
+  for (std::size_t i = 0; i < first_steps; ++i)
     if (!(std::abs(ours[i] - theirs[i]) <= loss_error_max * std::abs(theirs[i])))
       return error(error_code::failed, fmt::format("step {}: the loss is {}, by hand it is {}", i, ours[i], theirs[i]));
   return {};
