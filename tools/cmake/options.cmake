@@ -10,9 +10,10 @@ endif()
 
 # Compiles the sources of a target in `groups` groups, each as one: a build from scratch takes a quarter less time. Names in their anonymous
 # namespaces must then differ within a group; a file's own name says which that is, so that a new file moves no other. Builds without
-# TROUPE_UNITY see whether each source includes what it uses.
+# TROUPE_UNITY see whether each source includes what it uses. With SANITIZED only under sanitizers: what is fast or measured stays in sources of its own, since a
+# compiler inlines less in a larger one (a hop in groups: 13 % slower).
 function(troupe_unite target groups)
-  if(NOT TROUPE_UNITY)
+  if(NOT TROUPE_UNITY OR ("SANITIZED" IN_LIST ARGN AND NOT TROUPE_SANITIZE))
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
