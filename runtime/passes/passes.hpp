@@ -114,7 +114,7 @@ draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
-// Lets gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
+// Lets large gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
 draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an
 // actor of their own that hands the port on, and many values that are fetched from another stream one that collects them there.

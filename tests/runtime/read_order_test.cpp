@@ -23,10 +23,12 @@ namespace {
 
 using model = std::function<value(graph&)>;
 
-value two_layers(graph& g) {
-  const auto x = input(g, {dtype::f32, {4, 8}}, "x");
-  return reduce_sum(dense(relu(dense(x, 16, "first")), 2, "second"));
+// The weights of the second layer are just large enough to wait.
+value layers_of(graph& g, std::int64_t width) {
+  const auto x = input(g, {dtype::f32, {4, 512}}, "x");
+  return reduce_sum(dense(relu(dense(x, 512, "first")), width, "second"));
 }
+value two_layers(graph& g) { return layers_of(g, 512); }
 
 plan trained(const model& m, bool order_reads, training_spec spec = {}) {
   const auto ops = make_op_table();
@@ -71,6 +73,12 @@ BOOST_AUTO_TEST_CASE(the_product_that_goes_on_to_the_layer_below_is_waited_for) 
   BOOST_TEST(gates(after) == "worker/0/second/weights/after_reads(2) ");
 }
 
+BOOST_AUTO_TEST_CASE(a_small_gradient_does_not_wait) {
+  const auto p = trained([](graph& g) { return layers_of(g, 511); }, true);
+  BOOST_TEST(gates(p) == "");
+  BOOST_TEST(orders(p).ends_with("second/weights late; "), orders(p));
+}
+
 BOOST_AUTO_TEST_CASE(each_worker_waits_for_its_own_readers) {
   training_spec s;
   s.workers = 3;
@@ -81,7 +89,7 @@ BOOST_AUTO_TEST_CASE(each_worker_waits_for_its_own_readers) {
 
 // A gradient that is made of the variable itself: what reads it is the actor that sends it.
 BOOST_AUTO_TEST_CASE(what_reads_and_makes_the_gradient_is_done_when_a_gate_runs) {
-  const model decay = [](graph& g) { return reduce_sum(square(variable(g, {dtype::f32, {1000}}, {}, "w"))); };
+  const model decay = [](graph& g) { return reduce_sum(square(variable(g, {dtype::f32, {1 << 18}}, {}, "w"))); };
   BOOST_TEST(orders(trained(decay, false)) == "w late; ");
   const auto p = trained(decay, true);
   BOOST_TEST(orders(p) == "w ordered; ");
@@ -90,13 +98,13 @@ BOOST_AUTO_TEST_CASE(what_reads_and_makes_the_gradient_is_done_when_a_gate_runs)
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_seen_is_not_said_and_gets_no_gate) {
   const model other_stream = [](graph& g) {
-    const auto w = variable(g, {dtype::f32, {4}}, {}, "w");
+    const auto w = variable(g, {dtype::f32, {1 << 18}}, {}, "w");
     const auto there = g.device_scope("/cpu:1");
-    return reduce_sum(mul(w, input(g, {dtype::f32, {4}}, "x")));
+    return reduce_sum(mul(w, input(g, {dtype::f32, {1 << 18}}, "x")));
   };
   const model in_a_branch = [](graph& g) {
-    const auto w = variable(g, {dtype::f32, {4}}, {}, "w");
-    const auto x = input(g, {dtype::f32, {4}}, "x");
+    const auto w = variable(g, {dtype::f32, {1 << 18}}, {}, "w");
+    const auto x = input(g, {dtype::f32, {1 << 18}}, "x");
     const auto chosen = cond(less(reduce_sum(x), constant(g, 0.0F)), [&] { return mul(w, w); }, [&] { return add(w, x); });
     return reduce_sum(add(chosen, w));
   };
@@ -120,8 +128,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_seen_is_not_said_and_gets_no_gate) {
 
 BOOST_AUTO_TEST_CASE(more_readers_than_bits_in_a_word) {
   const model many = [](graph& g) {
-    auto y = input(g, {dtype::f32, {4, 4}}, "x");
-    for (int i = 0; i < 100; ++i) y = matmul(y, variable(g, {dtype::f32, {4, 4}}, {}, fmt::format("w{}", i)));
+    auto y = input(g, {dtype::f32, {512, 512}}, "x");
+    for (int i = 0; i < 100; ++i) y = matmul(y, variable(g, {dtype::f32, {512, 512}}, {}, fmt::format("w{}", i)));
     return reduce_sum(y);
   };
   const auto before = orders(trained(many, false)), after = orders(trained(many, true));
