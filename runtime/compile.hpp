@@ -33,7 +33,7 @@ struct compile_options {
   // Ops of a stream write into the memory of others whose results nobody needs any more. Then a graph that is stepped has `credits` steps in flight in each
   // stream, and a worker that trains has one. Off: every output has memory of its own, for one more than the credits of its edges.
   bool share_memory = true;
-  // Synchronous training: a gradient waits for the ops on its stream that read the version it is made of, so that a shard there needs one version of its variable at a time.
+  // Synchronous training: a gradient of a megabyte or more waits for the ops on its stream that read the version it is made of, so that its shard needs one version at a time.
   bool order_reads = true;
   // What happens where an op makes a NaN or an infinity; whoever looks for them reads every result once more. A graph that is stepped knows `ignore` and
   // `stop`. With `skip`, workers push whole gradients (sparse_pushes).
