@@ -46,6 +46,7 @@ single_tensors single_tensors_of(const plan& p) {
   for (const auto& r : reads) {
     if (ordered[r.shard] != p.actors[r.shard].shard.steps.size()) continue;
     out.shards[r.shard] = true;
+    if (!r.is_made_of_it) continue;
     // As far as it is handed on to the shard alone.
     for (auto at = r.gradient; p.actors[at.actor].outputs[at.port].size() == 1;) {
       out.outputs.emplace(at.actor, at.port);

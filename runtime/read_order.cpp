@@ -81,6 +81,12 @@ class reads {
     return !readers.empty();
   }
 
+  // Behind those that hand it on.
+  std::uint32_t maker_of(port_ref at) const {
+    while (actors_[at.actor].hands_on && !actors_[at.actor].from.empty() && actors_[at.actor].from[0].actor < at.actor) at = actors_[at.actor].from[0];
+    return at.actor;
+  }
+
   // 64 pairs at a time: for each actor, which of their readers ran before it.
   void look(std::size_t first, std::size_t last) {
     std::vector<std::vector<std::size_t>> of_reader;
@@ -103,6 +109,7 @@ class reads {
     }
     for (auto k = first; k < last; ++k) {
       auto& r = all_[pairs_[k].of];
+      if ((done[maker_of(r.gradient)] >> (k - first) & 1U) != 0) r.is_made_of_it = true;
       if ((before[r.gradient.actor] >> (k - first) & 1U) != 0) continue;
       r.readers.push_back(pairs_[k].reader);
       if (actors_[pairs_[k].reader].may_be_dead || actors_[r.gradient.actor].may_be_dead) r.order = read_order::unknown;

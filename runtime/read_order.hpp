@@ -37,6 +37,7 @@ struct version_reads {
   port_ref gradient;
   read_order order = read_order::unknown;
   std::vector<std::uint32_t> readers{};
+  bool is_made_of_it = false;  // what is handed on as the gradient is made after the version has come: the next one cannot be made before this one is applied
 };
 
 // Of all synchronous shards, in their order and that of their inputs; actors stand behind those whose outputs they take, but for shards.

@@ -171,6 +171,25 @@ BOOST_AUTO_TEST_CASE(a_shard_in_order_needs_one_version_and_one_gradient) {
   BOOST_TEST(bytes_of(after, makes_gradient(after)) == w);
 }
 
+// shard -> read -> reader; a source that knows nothing of them -> gate, which waits for the reader -> shard.
+BOOST_AUTO_TEST_CASE(a_gradient_that_waits_for_a_version_may_be_made_before_it_came) {
+  std::vector<planned_actor> a(5);
+  a[0].kind = actor_kind::shard;
+  a[0].shard.steps = {10};
+  a[0].shard.readers = {{.worker = 0}};
+  for (std::size_t i = 1; i < a.size(); ++i) a[i].ops = {{"neg", "op", {}, {}, {}}};
+  const auto made_of_it = [&](bool knows) {
+    const std::vector<port_ref> shard{{4, 0}}, read{{0, 0}}, reader{{1, 0}}, gate{{3, 0}, {2, 0}}, source = knows ? reader : std::vector<port_ref>{};
+    const std::vector<actor_view> views{{&a[0], shard}, {&a[1], read, true}, {&a[2], reader}, {&a[3], source}, {&a[4], gate, true}};
+    const auto reads = reads_of_versions(views);
+    BOOST_TEST_REQUIRE(reads.size() == 1U);
+    BOOST_TEST(to_string(reads[0].order) == "ordered");
+    return reads[0].is_made_of_it;
+  };
+  BOOST_TEST(!made_of_it(false));
+  BOOST_TEST(made_of_it(true));
+}
+
 BOOST_AUTO_TEST_CASE(a_plan_that_is_not_whole_says_nothing) {
   auto p = trained(two_layers, true);
   p.actors.resize(3);
