@@ -129,7 +129,7 @@ struct set_client {
         auto* to = *inputs.find(name, value);
         --to->room;
         ++to->fed;
-        tell(self->context(), handles->actors[to->actor], tensor_ready{0, {}, std::move(value)});
+        tell(self->context(), handles->actors[to->actor], tensor_ready{0, 0, {}, std::move(value)});
       }
       under_way.push_back(std::move(run.call));
       hand_out();

@@ -66,14 +66,28 @@ void link_core::send(send_tensor m) {
     // On a closed link nobody waits for it any more.
     (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, part);
   });
-  if (trace_ != nullptr && trace_->is_on()) trace_sent(at->second, m);
+  if (trace_ != nullptr && trace_->is_on()) trace_sent(at->second, m.edge, m.t.step, bytes);
   schedule_flush();
 }
 
-void link_core::trace_sent(const bound_job& job, const send_tensor& m) {
-  const auto sender = job.job_plan->edges[m.edge].from.actor;
+void link_core::send(send_piece m) {
+  auto at = jobs_.find(m.job);
+  if (at == jobs_.end()) return session_.count_drop(drop_reason::unknown_job);
+  const dim length{static_cast<std::int64_t>(m.length_bytes), 0};
+  chunk_header h{m.job, at->second.epoch, m.edge, session_.self(), session_.peer(), m.t, m.sequence, {dtype::u8, *shape::from({&length, 1})}, 0, m.part};
+  record_->count_out(m.length_bytes);
+  for_each_chunk(m.length_bytes, [&](chunk_part part) {
+    h.offset = part.offset;
+    (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, {m.offset_bytes + part.offset, part.length});
+  });
+  if (trace_ != nullptr && trace_->is_on()) trace_sent(at->second, m.edge, m.t.step, m.length_bytes);
+  schedule_flush();
+}
+
+void link_core::trace_sent(const bound_job& job, std::uint32_t edge, std::uint64_t step, std::uint64_t bytes) {
+  const auto sender = job.job_plan->edges[edge].from.actor;
   const auto last = session_.acknowledged_frames(lane::data) + session_.unacknowledged_frames(lane::data);
-  traced_.push_back({last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), m.t.step, m.value ? m.value.size_bytes() : 0});
+  traced_.push_back({last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), step, bytes});
 }
 
 void link_core::trace_acknowledged() {
@@ -85,7 +99,7 @@ void link_core::give_back(const return_credit& m) {
   auto at = jobs_.find(m.job);
   if (at == jobs_.end()) return;
   if (bugs_ != nullptr && bugs_->forgets_credits && ++credits_seen_ % 8 == 0) return;
-  session_.return_credit(m.job, at->second.epoch, m.edge);
+  session_.return_credit(m.job, at->second.epoch, m.edge, m.count);
   schedule_flush();
 }
 
@@ -101,8 +115,12 @@ void link_core::bind(bind_job m) {
     const auto& receiver = m.handles->actors[edge.to.actor];
     const auto& sender = m.handles->actors[edge.from.actor];
     if (receiver && p.tasks[p.actors[edge.from.actor].task].node == peer_.id)
-      b.incoming.emplace(e, incoming_edge{receiver, edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
-    if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) b.senders.emplace(e, sender);
+      b.incoming.emplace(e, incoming_edge{receiver, edge.to.port, edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
+    if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) {
+      std::uint32_t outlet = 0;
+      for (std::uint32_t port = 0; port < edge.from.port; ++port) outlet += static_cast<std::uint32_t>(p.actors[edge.from.actor].outputs[port].size());
+      b.senders.emplace(e, bound_job::sender{sender, outlet});
+    }
   }
   forget_chunk(m.job);
   jobs_.insert_or_assign(m.job, std::move(b));
@@ -226,7 +244,7 @@ void link_core::grant(const credit_batch& batch) {
     else if (sender == job->second.senders.end())
       session_.count_drop(drop_reason::unknown_edge);
     else
-      tell(worker_, sender->second, credit{0, c.count});
+      tell(worker_, sender->second.actor, credit{sender->second.outlet, c.count});
   }
 }
 
@@ -275,7 +293,7 @@ void link_core::on_chunk(const received_frame& frame) {
   record_->count_in(edge->offset);
   ++edge->sequence;
   edge->offset = 0;
-  tell(worker_, edge->receiver, tensor_ready{0, chunk_.header.t, std::move(edge->value)});
+  tell(worker_, edge->receiver, tensor_ready{edge->port, chunk_.header.part, chunk_.header.t, std::move(edge->value)});
 }
 
 // --- what leaves -----------------------------------------------------------------------------------------------------------------
@@ -324,6 +342,7 @@ caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::share
   auto& s = self->state;
   return {
       [&s](send_tensor& m) { s.core->send(std::move(m)); },
+      [&s](send_piece& m) { s.core->send(std::move(m)); },
       [&s](const return_credit& m) { s.core->give_back(m); },
       [&s](send_control& m) { s.core->send(std::move(m.body)); },
       [&s](answered& m) { s.core->send(control_message(answer{m.id, std::move(m.json)})); },

@@ -4,7 +4,8 @@
 //   link_actor
 //   message       from           effect                                             answer
 //   send_tensor   send actors    chunks of a tensor on the data lane                -
-//   return_credit receive actors a credit for the peer's send actor, batched        -
+//   send_piece    ranks          chunks of a part of a tensor on the data lane      -
+//   return_credit receive actors, ranks  credits for the peer's send actor or rank, batched  -
 //   send_control  node           a message on the control lane                      -
 //   answered      node           the answer to the peer's query                     -
 //   bind_job      node           edges of that job end here                         job_bound
@@ -75,6 +76,7 @@ class link_core {
   void send(control_message body);             // numbered, resent if need be
   void send_unnumbered(const control_message& body);  // now or never: heartbeats, fences
   void send(send_tensor m);
+  void send(send_piece m);
   void give_back(const return_credit& m);
   void bind(bind_job m);
   void unbind(job_id job);
@@ -96,6 +98,7 @@ class link_core {
   // An edge whose consumer is here: the tensor that is being read.
   struct incoming_edge {
     port_actor receiver;
+    std::uint32_t port = 0;      // its
     tensor_spec bound;
     buffer_pool pool;
     std::uint64_t sequence = 0;  // of the tensor that is read
@@ -107,7 +110,11 @@ class link_core {
     std::uint32_t part = 0;
     std::shared_ptr<const plan> job_plan;
     std::map<std::uint32_t, incoming_edge> incoming;
-    std::map<std::uint32_t, port_actor> senders;  // send actors, by edge
+    struct sender {
+      port_actor actor;
+      std::uint32_t outlet = 0;  // of its, which leads here
+    };
+    std::map<std::uint32_t, sender> senders;  // send actors and ranks, by edge
   };
   // A tensor on its way, for the timeline that is being recorded.
   struct traced_transfer {
@@ -131,7 +138,7 @@ class link_core {
   void flush();
   void send_ack(lane l);
   void pump(lane l);
-  void trace_sent(const bound_job& job, const send_tensor& m);
+  void trace_sent(const bound_job& job, std::uint32_t edge, std::uint64_t step, std::uint64_t bytes);
   void trace_acknowledged();
   void on_lane_closed(lane l);
   bool is_stalled(lane l, std::int64_t now);

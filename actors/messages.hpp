@@ -29,6 +29,7 @@ struct wire_ports {  // supervisor: who your neighbours are; build your kernels;
 struct start_firing {};  // supervisor: sources may fire
 struct tensor_ready {    // producer, link or program: an item for input `port`
   std::uint32_t port = 0;
+  std::uint32_t part = 0;  // between ranks of a collective: the key of a piece
   tag t;
   tensor value;
 };
@@ -65,9 +66,19 @@ struct send_tensor {  // send actor: `value` for edge `edge`; the link keeps it 
   tag t;
   tensor value;
 };
-struct return_credit {  // receive actor: one item of `edge` has been passed on
+struct send_piece {   // rank of a collective: `length_bytes` of `value` from `offset_bytes` on, as an item of `edge`; the link keeps the tensor until it is acknowledged
   job_id job{};
   std::uint32_t edge = 0;
+  std::uint64_t sequence = 0;
+  tag t;
+  tensor value;
+  std::size_t offset_bytes = 0, length_bytes = 0;
+  std::uint32_t part = 0;
+};
+struct return_credit {  // receive actor, rank: `count` items of `edge` have been passed on, or taken
+  job_id job{};
+  std::uint32_t edge = 0;
+  std::uint32_t count = 1;
 };
 
 // --- to the archive ---------------------------------------------------------------------------------------------------------
@@ -124,6 +135,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cancel_step)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_feeder)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_actor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_tensor)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_piece)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::return_credit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_ready)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actor_done)

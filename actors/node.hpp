@@ -174,6 +174,7 @@ struct node_environment {
   std::vector<std::shared_ptr<stream_meter>> meters;  // by stream; none: the node makes them
   std::vector<trace_source> lanes;                // of timelines: of the workers that are no streams
   caf::execution_unit* service = nullptr;
+  caf::execution_unit* io = nullptr;              // where links are; null: wherever the scheduler puts it
   caf::actor supervisor;                          // of the process: is told that time passes; null: none
   caf::actor archive;                             // null: this node neither writes nor reads checkpoints
   const planted_bugs* bugs = nullptr;             // tests only
@@ -199,6 +200,7 @@ struct part_request {
   std::vector<std::uint32_t> actors;      // indices in the plan
   std::vector<caf::actor> links;          // by task
   std::vector<caf::execution_unit*> streams;
+  caf::execution_unit* io = nullptr;
   caf::actor node;
   std::shared_ptr<part_handles> handles;  // filled in by the supervisor
   bool is_left_over = false;              // another supervisor has failed: end the actors in `handles`

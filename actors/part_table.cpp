@@ -162,6 +162,8 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
     context->meters.push_back(m);
     context->pools.push_back(std::make_shared<message_pool<tensor_ready>>());
   }
+  context->io_meter = std::make_shared<stream_meter>(env.now_ns);
+  context->io_pool = std::make_shared<message_pool<tensor_ready>>();
   context->credits = edge_credits(job_plan, static_cast<std::uint32_t>(context->meters.size()));
   context->outlets.resize(job_plan.edges.size());
   for (const auto& a : job_plan.actors) {
@@ -219,7 +221,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
     tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle(), env.bugs});
   context->job_plan = std::move(job_plan);
-  entry.supervisor = supervise(p.job, part_request{context, entry.actors, std::move(links), env.streams, node_.handle(), entry.handles, false});
+  entry.supervisor = supervise(p.job, part_request{context, entry.actors, std::move(links), env.streams, env.io, node_.handle(), entry.handles, false});
   parts_.insert_or_assign(p.job, std::move(entry));
   node_.parts_changed();
 }
@@ -241,7 +243,7 @@ void part_table::on_orphaned(const part_orphaned& m) {
   const auto text = "the supervisor of the part failed: " + m.text;
   node_.note(text);
   node_.send(part.coordinator, part_ended{m.job, part.epoch, text, "supervisor", 0, reports(part), data_messages(part)});
-  part.supervisor = supervise(m.job, part_request{part.context, part.actors, {}, {}, node_.handle(), part.handles, true});
+  part.supervisor = supervise(m.job, part_request{part.context, part.actors, {}, {}, nullptr, node_.handle(), part.handles, true});
 }
 
 // PL-8 gives their uses, in the order of the plan.

@@ -17,6 +17,7 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
     case actor_kind::receive: return make_receive_logic(self, std::move(part), actor);
     case actor_kind::feed: return make_feed_logic(self, std::move(part), actor);
     case actor_kind::fetch: return make_fetch_logic(self, std::move(part), actor);
+    case actor_kind::collective: return make_collective_logic(self, std::move(part), actor);
     default: break;
   }
   fail_invariant("a plan holds only planned kinds", std::source_location::current());
@@ -32,7 +33,7 @@ std::optional<std::uint64_t> part_context::handed_version(const std::string& var
 
 port_shell::port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part, std::uint32_t actor)
     : port_actor::base(cfg),
-      pool_(part->pools[part->job_plan->actors[actor].stream % part->pools.size()]),
+      pool_(part->pool_of(part->job_plan->actors[actor])),
       logic_(make_logic(*this, std::move(part), actor)) {}
 
 port_shell::~port_shell() = default;
@@ -79,8 +80,8 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
       actor_(actor),
       plan_(part_->job_plan->actors[actor]),
       record_(*part_->records[actor]),
-      pool_(*part_->pools[plan_.stream % part_->pools.size()]),
-      meter_(*part_->meters[plan_.stream % part_->meters.size()]) {
+      pool_(*part_->pool_of(plan_)),
+      meter_(*part_->meter_of(plan_)) {
   const auto& plan = *part_->job_plan;
   fired_ = plan_.start;
   for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
@@ -172,7 +173,7 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
   expects(o.is_held, "PA-1: an item needs a credit");
   o.is_held = false;
   record_.count_out(value ? value.size_bytes() : 0);
-  pool_.send(self_.context(), o.consumer, tensor_ready{o.consumer_port, t, std::move(value)});
+  pool_.send(self_.context(), o.consumer, tensor_ready{o.consumer_port, 0, t, std::move(value)});
 }
 
 void port_logic::count_firing(const tag& t, std::uint32_t where) {

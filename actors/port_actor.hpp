@@ -1,5 +1,5 @@
 #pragma once
-// The shell of every actor of a plan. It turns messages into calls of a `port_logic` (op, shard, send, receive, feed, fetch),
+// The shell of every actor of a plan. It turns messages into calls of a `port_logic` (op, shard, send, receive, feed, fetch, collective),
 // and results into messages.
 //
 //   message       from                     effect                                           answer
@@ -20,7 +20,7 @@
 // Ends: on end_actor, which also breaks the cycles of handles between neighbours.
 // PA-4  Items from actors of the part come in pooled elements and skip CAF's matching of handlers (consume); all other
 //       messages, and items from a link or the program, take CAF's way.
-// Threading: pinned to one worker; kernels run inside the handlers of that worker, which is a device stream's thread.
+// Threading: pinned to one worker, that of the links for ranks of collectives; kernels run inside the handlers of that worker, which is a device stream's thread.
 
 #include "actors/apply_probe.hpp"
 #include "actors/message_pool.hpp"
@@ -80,6 +80,11 @@ struct part_context {
   std::optional<std::uint64_t> handed_version(const std::string& variable) const;
   std::vector<std::shared_ptr<stream_meter>> meters;   // by stream; actors may outlive a node that fails
   std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // by stream
+  // Ranks of collectives run beside the links.
+  std::shared_ptr<stream_meter> io_meter;
+  std::shared_ptr<message_pool<tensor_ready>> io_pool;
+  const std::shared_ptr<message_pool<tensor_ready>>& pool_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_pool : pools[a.stream % pools.size()]; }
+  const std::shared_ptr<stream_meter>& meter_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_meter : meters[a.stream % meters.size()]; }
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
@@ -213,5 +218,6 @@ std::unique_ptr<port_logic> make_send_logic(port_shell&, std::shared_ptr<const p
 std::unique_ptr<port_logic> make_receive_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_feed_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_fetch_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_collective_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 
 }  // namespace troupe

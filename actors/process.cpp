@@ -211,6 +211,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.on_leave_asked = options.on_leave_asked;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   node.service = workers.service();
+  node.io = workers.io();
   node.archive = p->archive = spawn_archive(*p->system, workers.service());
   node.supervisor = p->supervisor =
       spawn_process_supervisor(*p->system, workers.service(), {monotonic_ns, p->archive, p->files.get(), workers.disk(), give_up, say});

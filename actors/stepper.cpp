@@ -103,7 +103,7 @@ class stepper_impl final : public stepper, private job_client {
   void put(fed_input& to, tensor value) {
     --to.room;
     ++to.fed;
-    tell(nullptr, handles_->actors[to.actor], tensor_ready{0, {}, std::move(value)});
+    tell(nullptr, handles_->actors[to.actor], tensor_ready{0, 0, {}, std::move(value)});
   }
 
   error late(std::chrono::milliseconds deadline, std::string_view what) const {

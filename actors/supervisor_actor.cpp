@@ -29,7 +29,8 @@ struct supervisor_state {
     handles->actors.resize(request.context->job_plan->actors.size());
     handles->links = request.links;
     for (auto i : by_stream(*request.context->job_plan, request.actors, static_cast<std::uint32_t>(request.streams.size()))) {
-      auto* worker = request.streams[request.context->job_plan->actors[i].stream % request.streams.size()];
+      const auto& planned = request.context->job_plan->actors[i];
+      auto* worker = planned.kind == actor_kind::collective ? request.io : request.streams[planned.stream % request.streams.size()];
       auto a = spawn_on<port_shell>(self->system(), worker, std::shared_ptr<const part_context>(request.context), i);
       self->monitor(a);
       handles->actors[i] = std::move(a);

@@ -52,7 +52,7 @@ class feeder_impl final : public feeder {
       auto& f = *(*to)[i];
       --f.room;
       ++f.fed;
-      tell(nullptr, actors_.at(f.actor), tensor_ready{0, {}, values[i].second});
+      tell(nullptr, actors_.at(f.actor), tensor_ready{0, 0, {}, values[i].second});
     }
     ++steps_;
     return {};

@@ -29,6 +29,15 @@ tensor tensor::with_own_count() const {
   return tensor(b);
 }
 
+tensor tensor::part(std::size_t offset_bytes, const tensor_spec& spec) const {
+  expects(block_ != nullptr && offset_bytes % alignment_bytes == 0 && offset_bytes + spec.size_bytes() <= capacity_bytes(), "a part of a tensor lies within it, where tensors may begin");
+  auto out = with_own_count();
+  out.block_->bytes += offset_bytes;
+  out.block_->capacity_bytes = spec.size_bytes();
+  out.block_->spec = spec;
+  return out;
+}
+
 void tensor::destroy(block* b) noexcept {
   const tensor held(b->of);
   b->~block();

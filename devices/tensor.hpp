@@ -51,6 +51,10 @@ class tensor {
   // write one take some 50 ns each time. Holds one handle of this one. Throws std::bad_alloc.
   tensor with_own_count() const;
 
+  // `spec` of its bytes, from `offset_bytes`, a multiple of the alignment, on: another tensor over the same memory, with a count of its own (T-4).
+  // Throws std::bad_alloc.
+  tensor part(std::size_t offset_bytes, const tensor_spec& spec) const;
+
   tensor(const tensor& o) noexcept : block_(o.block_) {
     if (block_ != nullptr) block_->count.fetch_add(1, std::memory_order_relaxed);
   }

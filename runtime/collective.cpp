@@ -319,4 +319,21 @@ std::vector<collective_piece> pieces_of(const collective_spec& s) {
 
 std::vector<collective_stage> stages_of(const collective_spec& s, std::uint32_t owner) { return lister(s, owner).list(); }
 
+collective_peers peers_of(const collective_spec& s) {
+  std::vector<bool> to(s.ranks()), from(s.ranks());
+  for (const auto owner : owners_of(s))
+    for (const auto& stage : stages_of(s, owner)) {
+      for (const auto r : stage.from)
+        if (!stage.takes_parts || !s.parts[r].empty()) from[r] = true;
+      if (stage.sends_parts && s.parts[s.rank].empty()) continue;
+      for (const auto r : stage.to) to[r] = true;
+    }
+  collective_peers out;
+  for (std::uint32_t r = 0; r < s.ranks(); ++r) {
+    if (to[r]) out.to.push_back(r);
+    if (from[r]) out.from.push_back(r);
+  }
+  return out;
+}
+
 }  // namespace troupe

@@ -96,4 +96,10 @@ struct collective_stage {
 };
 std::vector<collective_stage> stages_of(const collective_spec& s, std::uint32_t owner);
 
+// Ranks that its rank ever sends something to, or takes something from; ascending.
+struct collective_peers {
+  std::vector<std::uint32_t> to, from;
+};
+collective_peers peers_of(const collective_spec& s);
+
 }  // namespace troupe

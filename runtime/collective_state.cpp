@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 namespace troupe {
@@ -24,18 +23,10 @@ collective_state::collective_state(const collective_spec& spec, std::uint32_t cr
       part_rank_[spec_.parts[r][i]] = r;
       part_lane_[spec_.parts[r][i]] = i;
     }
-  std::set<std::uint32_t> to, from;
-  for (const auto& p : pieces_) {
-    auto& list = lists_[p.owner];
-    if (!list.empty()) continue;
-    list = stages_of(spec_, p.owner);
-    for (const auto& s : list) {
-      from.insert(s.from.begin(), s.from.end());
-      if (!s.sends_parts || !spec_.parts[spec_.rank].empty()) to.insert(s.to.begin(), s.to.end());
-    }
-  }
+  for (const auto& p : pieces_)
+    if (lists_[p.owner].empty()) lists_[p.owner] = stages_of(spec_, p.owner);
   std::uint32_t slots = 0;
-  for (const auto r : from) {
+  for (const auto r : peers_of(spec_).from) {
     peers_[r].first_slot = slots;
     peers_[r].is_sender = true;
     slots += static_cast<std::uint32_t>(pieces_.size()) * lanes_of(r);
@@ -45,11 +36,6 @@ collective_state::collective_state(const collective_spec& spec, std::uint32_t cr
   is_expected_.resize(slots);
   for (std::uint32_t p = 0; p < pieces_.size(); ++p)
     for (const auto& s : list_of(p)) for_each_slot(p, s, [&](std::uint32_t slot) { is_expected_[slot] = 1; });
-  peers_to_.assign(to.begin(), to.end());
-  for (const auto r : from)  // of those that have no part, maybe nothing comes
-    if (std::find(is_expected_.begin() + peers_[r].first_slot, is_expected_.begin() + peers_[r].first_slot + static_cast<std::ptrdiff_t>(pieces_.size()) * lanes_of(r), 1) !=
-        is_expected_.begin() + peers_[r].first_slot + static_cast<std::ptrdiff_t>(pieces_.size()) * lanes_of(r))
-      peers_from_.push_back(r);
 }
 
 std::uint32_t collective_state::lanes_of(std::uint32_t rank) const noexcept {

@@ -78,9 +78,6 @@ class collective_state {
 
   const std::vector<collective_piece>& pieces() const noexcept { return pieces_; }
   std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(slots_.size()); }
-  // Ranks that this one ever sends to, or takes from; ascending.
-  const std::vector<std::uint32_t>& peers_to() const noexcept { return peers_to_; }
-  const std::vector<std::uint32_t>& peers_from() const noexcept { return peers_from_; }
 
   void begin();
   // The slot to keep it in; nullopt: it is of a later step, and is to be reported again when that is the current one.
@@ -131,7 +128,6 @@ class collective_state {
   std::vector<std::vector<collective_stage>> lists_;  // by owner
   std::vector<std::uint32_t> part_rank_, part_lane_;  // by part
   std::vector<peer_state> peers_;                     // by rank
-  std::vector<std::uint32_t> peers_to_, peers_from_;
   std::vector<std::uint8_t> slots_;                   // 1: a chunk is there
   std::vector<std::uint8_t> is_expected_;             // 1: some list takes it
   std::vector<piece_state> states_;

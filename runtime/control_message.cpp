@@ -409,6 +409,7 @@ std::vector<std::byte> encode(const chunk_header& h) {
   for (unsigned i = 0; i < dims.size(); ++i) dims.set(i, h.spec.shape.size(i));
   c.setTotalBytes(h.spec.size_bytes());
   c.setOffset(h.offset);
+  c.setPart(h.part);
   return to_bytes(message);
 }
 
@@ -436,7 +437,7 @@ result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
                  .dead = t.getDead()};
     return chunk_header{job_id{c.getJob()}, c.getEpoch(), c.getEdge(), node_id{c.getSender()}, node_id{c.getReceiver()},
                         at, c.getSequence(),
-                        tensor_spec{static_cast<dtype>(c.getDtype()), *s}, c.getOffset()};
+                        tensor_spec{static_cast<dtype>(c.getDtype()), *s}, c.getOffset(), c.getPart()};
   });
 }
 

@@ -185,6 +185,7 @@ struct chunk_header {
   std::uint64_t sequence = 0;
   tensor_spec spec;
   std::uint64_t offset = 0;  // of this chunk in the tensor
+  std::uint32_t part = 0;    // of a collective: the key of a piece
 };
 
 std::vector<std::byte> encode(const chunk_header& h);

@@ -24,7 +24,7 @@ std::optional<nan_policy> nan_policy_named(std::string_view name) noexcept {
 
 std::string_view to_string(actor_kind k) noexcept {
   static constexpr std::string_view names[] = {"op",  "shard", "send", "receive", "feed", "fetch",
-                                               "stream", "job", "node", "member", "link", "supervisor"};
+                                               "stream", "job", "node", "member", "link", "supervisor", "collective"};
   return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
 }
 
@@ -50,6 +50,21 @@ bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcep
 }
 
 std::size_t hand_over_ports(const shard_spec& s) noexcept { return 1 + slot_count(s.optimizer); }
+
+std::size_t gradient_ports(const shard_spec& s) noexcept { return s.takes_sums ? 1 : s.steps.size(); }
+
+tensor_spec piece_spec(const collective_spec& s) {
+  const auto bytes = std::min(s.piece_elements, std::max<std::int64_t>(1, s.elements)) * static_cast<std::int64_t>(size_of(s.type));
+  const dim piece{bytes, 'p'};
+  return {dtype::u8, *shape::from({&piece, 1})};
+}
+
+std::int64_t offset_in_vector(std::span<const tensor_spec> tensors, std::size_t k) noexcept {
+  const auto aligned = [](std::int64_t n) { return (n + piece_alignment - 1) / piece_alignment * piece_alignment; };
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < k; ++i) at = aligned(at) + tensors[i].shape.elements();
+  return k < tensors.size() ? aligned(at) : at;
+}
 
 std::size_t forward_ports(const shard_spec& s) noexcept {
   if (!s.forwards) return 0;

@@ -7,8 +7,8 @@
 // PL-1  edges[i].from.actor and .to.actor are below actors.size(), their ports exist, and both ends name the edge.
 // PL-2  Every input port has exactly one edge; every output port has one or more, only an op's may have none (its value
 //       is not used then).
-// PL-3  An edge joins actors of one task, except from a `send` to its `receive`.
-// PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step) or what comes back in a loop (input 1 of a loop_enter).
+// PL-3  An edge joins actors of one task, except from a `send` to its `receive`, and between ranks of a collective.
+// PL-4  Every directed cycle goes through a shard (whose version 0 exists before the first step), what comes back in a loop (input 1 of a loop_enter), or ranks of a collective.
 // PL-5  Every edge has 1..credits_max credits, and carries what its output port makes.
 // PL-6  Nobody starts behind its last step, and a shard starts at one version, or at one step of each worker.
 // PL-8  The uses of a buffer are output ports of ops of its task and stream, and fit into it. Who reads what a use makes (also through ops that
@@ -16,8 +16,11 @@
 // PL-9  Ops of branches and loops are alone in their actor and have the ports that runtime/loop_rules.hpp gives them; what is in a loop has a level of 2 at least.
 //       There, some input of an op is not sticky; of ops that make up branches and loops, only input 0 of a branch may be.
 // PL-10 Fetches that have places are one to the program: these are 0, 1, 2, ..., each once.
+// PL-11 A collective is a group: one actor for each rank, on a task of its own, each with the same collective_spec but for its rank. Edges join any two ranks of which one
+//       sends the other something, from the task of one to that of the other, and carry pieces.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
+#include "runtime/collective.hpp"
 #include "runtime/optimizer.hpp"
 #include "schema/attributes.hpp"
 #include "schema/error.hpp"
@@ -48,6 +51,7 @@ inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 40;
 enum class actor_kind : std::uint8_t {
   op = 0, shard, send, receive, feed, fetch,                // planned
   stream, job, node, member, link, supervisor,              // of a node
+  collective,                                               // planned
 };
 std::string_view to_string(actor_kind k) noexcept;
 
@@ -165,6 +169,7 @@ struct shard_spec {
   // the gradients' sum) or one per logical worker (async: each gradient); see forward_ports(). Workers on the replica's node read there.
   bool forwards = false;
   bool follows = false;               // it is the replica; sync: its only input port takes the sums
+  bool takes_sums = false;            // its only input port takes what a collective made of all workers' gradients; sync, counted as a gradient of each worker
   friend bool operator==(const shard_spec&, const shard_spec&) = default;
 };
 
@@ -174,6 +179,9 @@ std::size_t hand_over_ports(const shard_spec& s) noexcept;
 std::size_t forward_ports(const shard_spec& s) noexcept;
 // Index in `steps` and `start` of what a worker's reader gets: all synchronous workers have the same, and a replica knows their sums only.
 std::size_t source_of(const shard_spec& s, const shard_reader& r) noexcept;
+
+// Gradients come in at so many ports.
+std::size_t gradient_ports(const shard_spec& s) noexcept;
 
 struct port_ref {
   std::uint32_t actor = 0;
@@ -189,6 +197,21 @@ struct planned_edge {
   friend bool operator==(const planned_edge&, const planned_edge&) = default;
 };
 
+// One rank of a collective. The vector that is reduced is its tensors one after the other, each at a multiple of piece_alignment elements.
+// Input ports: the tensors of the rank's first part, those of the second, ..., then one for each rank that it takes from. Output ports: the tensors of the
+// result, then one for each rank that it sends to.
+struct planned_collective {
+  collective_spec spec;
+  std::uint32_t tensors = 1;
+  std::vector<std::uint32_t> peers_from, peers_to;  // ranks, ascending
+  std::size_t own_inputs() const noexcept { return spec.rank < spec.parts.size() ? spec.parts[spec.rank].size() * tensors : 0; }
+  friend bool operator==(const planned_collective&, const planned_collective&) = default;
+};
+// What an edge between ranks carries: the bytes of a piece.
+tensor_spec piece_spec(const collective_spec& s);
+// Where tensor k of a vector begins, and (k = tensors.size()) how many elements there are in all.
+std::int64_t offset_in_vector(std::span<const tensor_spec> tensors, std::size_t k) noexcept;
+
 struct planned_actor {
   actor_kind kind = actor_kind::op;
   std::string name;          // unique in the plan: "worker/0/dense_1/matmul"
@@ -196,6 +219,7 @@ struct planned_actor {
   std::uint32_t stream = 0;  // device stream of the task, modulo the streams that the node has
   std::vector<planned_op> ops;                     // kind op
   shard_spec shard;                                // kind shard
+  std::optional<planned_collective> collective{};  // kind collective
   std::vector<std::uint32_t> inputs;               // edge per input port
   std::vector<std::vector<std::uint32_t>> outputs; // edges per output port
   std::vector<tensor_spec> output_specs;           // per output port, bounds
@@ -253,7 +277,7 @@ struct plan {
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-// Checks PL-1..PL-10 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
+// Checks PL-1..PL-11 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
 // that has not passed.
 result<void> check(const plan& p);
 

@@ -133,7 +133,8 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
     return blame(a, "PL-1", "its variable is not one");
   const auto sources = s.follows && s.update == update_kind::sync ? 1 : p.workers;
   if (s.follows && s.forwards) return blame(a, "PL-1", "a replica has a replica");
-  if (s.steps.empty() || s.steps.size() != sources || a.inputs.size() != s.steps.size() + (s.restore == restore_kind::handed ? hand_over_ports(s) : 0))
+  if (s.takes_sums && (s.update != update_kind::sync || s.pushes_rows || s.follows || s.forwards)) return blame(a, "PL-1", "only a synchronous shard without a replica takes sums, and no rows");
+  if (s.steps.empty() || s.steps.size() != sources || a.inputs.size() != gradient_ports(s) + (s.restore == restore_kind::handed ? hand_over_ports(s) : 0))
     return blame(
         a, "PL-1",
         fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(), s.steps.size(), p.workers));
@@ -155,6 +156,25 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   return check_readers(a, p);
 }
 
+// What a rank knows of itself (PL-11).
+result<void> check_collective(const planned_actor& a) {
+  if (!a.collective) return blame(a, "PL-11", "it says nothing of its collective");
+  const auto& c = *a.collective;
+  if (auto ok = check(c.spec); !ok) return blame(a, "PL-11", ok.error().message());
+  const auto peers = peers_of(c.spec);
+  if (c.peers_from != peers.from || c.peers_to != peers.to) return blame(a, "PL-11", "its peers are not those of its algorithm");
+  if (c.tensors < 1 || c.tensors > a.output_specs.size() || a.outputs.size() != c.tensors + c.peers_to.size() || a.inputs.size() != c.own_inputs() + c.peers_from.size())
+    return blame(a, "PL-11", fmt::format("it has {} inputs and {} outputs, for {} tensors of {} parts and {} and {} peers", a.inputs.size(), a.outputs.size(), c.tensors,
+                                         c.spec.parts[c.spec.rank].size(), c.peers_from.size(), c.peers_to.size()));
+  const std::span tensors(a.output_specs.data(), c.tensors);
+  for (const auto& t : tensors)
+    if (t.type != c.spec.type || t.shape.is_symbolic()) return blame(a, "PL-11", fmt::format("a tensor of it is {}, and it is of {} of fixed sizes", to_string(t), to_string(c.spec.type)));
+  if (offset_in_vector(tensors, tensors.size()) != c.spec.elements) return blame(a, "PL-11", fmt::format("its tensors do not make up {} elements", c.spec.elements));
+  for (std::size_t port = c.tensors; port < a.outputs.size(); ++port)
+    if (a.outputs[port].size() != 1 || a.output_specs[port] != piece_spec(c.spec)) return blame(a, "PL-11", "what goes to another rank is no piece");
+  return {};
+}
+
 // How many ports a kind has.
 result<void> check_kind(const planned_actor& a, const plan& p) {
   const auto ports = [&](bool fits) -> result<void> {
@@ -173,6 +193,8 @@ result<void> check_kind(const planned_actor& a, const plan& p) {
       return ports(a.inputs.empty() && a.outputs.size() == 1);
     case actor_kind::fetch:
       return ports(!a.inputs.empty() && a.outputs.empty());
+    case actor_kind::collective:
+      return check_collective(a);
     default:
       return blame(a, "PL-1", "a plan has no actors of this kind");
   }
@@ -225,7 +247,9 @@ result<void> check_edge(const plan& p, std::uint32_t i) {
     return blame(producer, "PL-3",
                  fmt::format("edge {} goes to {} '{}', but only a send may, and must, go to a receive", i,
                              to_string(consumer.kind), consumer.name));
-  if (!is_transfer && producer.task != consumer.task)
+  const bool are_ranks = producer.kind == actor_kind::collective && consumer.kind == actor_kind::collective;
+  if (are_ranks && producer.task == consumer.task) return blame(producer, "PL-11", fmt::format("'{}' is on the same task", consumer.name));
+  if (!is_transfer && !are_ranks && producer.task != consumer.task)
     return blame(producer, "PL-3",
                  fmt::format("edge {} to '{}' crosses from task {} to {} without a send", i, consumer.name,
                              producer.task, consumer.task));
@@ -293,6 +317,31 @@ result<void> check_pushes(const plan& p) {
   return {};
 }
 
+// What comes in at a rank is a tensor of its own, or from the rank of the same collective that it expects there (PL-11).
+result<void> check_groups(const plan& p) {
+  for (const auto& a : p.actors) {
+    if (a.kind != actor_kind::collective) continue;
+    const auto& c = *a.collective;
+    for (std::size_t port = 0; port < a.inputs.size(); ++port) {
+      const auto& e = p.edges[a.inputs[port]];
+      const auto& from = p.actors[e.from.actor];
+      if (port < c.own_inputs()) {
+        if (const auto& wanted = a.output_specs[port % c.tensors]; e.spec != wanted)
+          return blame(a, "PL-11", fmt::format("'{}' contributes {} to it, which takes {}", from.name, to_string(e.spec), to_string(wanted)));
+        continue;
+      }
+      const auto peer = c.peers_from[port - c.own_inputs()];
+      auto same = c.spec;
+      same.rank = peer;
+      if (!from.collective || from.collective->spec != same || from.collective->tensors != c.tensors || e.from.port < c.tensors ||
+          from.collective->peers_to[e.from.port - c.tensors] != c.spec.rank)
+        return blame(a, "PL-11", fmt::format("'{}' is not rank {} of the same collective", from.name, peer));
+      if (e.credits < c.spec.parts[peer].size()) return blame(a, "PL-11", fmt::format("{} credits for {} parts of rank {}", e.credits, c.spec.parts[peer].size(), peer));
+    }
+  }
+  return {};
+}
+
 // A transfer is one edge: several consumers hang on the receive.
 result<void> check_transfers(const plan& p) {
   for (const auto& a : p.actors)
@@ -313,7 +362,8 @@ bool is_loop_enter(const planned_actor& a) { return a.kind == actor_kind::op && 
 std::vector<std::uint32_t> unsorted_inputs(const plan& p) {
   std::vector<std::uint32_t> missing(p.actors.size()), ready;
   const auto is_shard = [&](std::uint32_t i) { return p.actors[i].kind == actor_kind::shard; };
-  const auto counts = [&](const planned_edge& e) { return !is_shard(e.from.actor) && !is_shard(e.to.actor) && !(e.to.port == 1 && is_loop_enter(p.actors[e.to.actor])); };
+  const auto are_ranks = [&](const planned_edge& e) { return p.actors[e.from.actor].kind == actor_kind::collective && p.actors[e.to.actor].kind == actor_kind::collective; };
+  const auto counts = [&](const planned_edge& e) { return !is_shard(e.from.actor) && !is_shard(e.to.actor) && !(e.to.port == 1 && is_loop_enter(p.actors[e.to.actor])) && !are_ranks(e); };
   for (const auto& e : p.edges)
     if (counts(e)) ++missing[e.to.actor];
   for (std::uint32_t i = 0; i < p.actors.size(); ++i)
@@ -341,7 +391,8 @@ result<void> check_cycles(const plan& p) {
     path.push_back(at);
     position[at] = static_cast<std::uint32_t>(path.size());
     for (const auto e : p.actors[at].inputs)
-      if (missing[p.edges[e].from.actor] != 0 && !(p.edges[e].to.port == 1 && is_loop_enter(p.actors[at]))) {
+      if (const auto from = p.edges[e].from.actor; missing[from] != 0 && !(p.edges[e].to.port == 1 && is_loop_enter(p.actors[at])) &&
+                                                   !(p.actors[from].kind == actor_kind::collective && p.actors[at].kind == actor_kind::collective)) {
         at = p.edges[e].from.actor;
         break;
       }
@@ -500,6 +551,7 @@ result<void> check(const plan& p) {
   if (auto ok = check_ends(p); !ok) return ok;
   if (auto ok = check_transfers(p); !ok) return ok;
   if (auto ok = check_pushes(p); !ok) return ok;
+  if (auto ok = check_groups(p); !ok) return ok;
   if (auto ok = check_places(p); !ok) return ok;
   if (auto ok = check_names(p); !ok) return ok;
   if (auto ok = check_cycles(p); !ok) return ok;

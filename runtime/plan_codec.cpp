@@ -109,6 +109,23 @@ class encoder {
     to.setFollows(s.follows);
     to.setCutEvery(s.cut_every);
     to.setCutsAtEnd(s.cuts_at_end);
+    to.setTakesSums(s.takes_sums);
+  }
+  static void put_collective(wire::Collective::Builder to, const planned_collective& c) {
+    to.setKind(static_cast<std::uint8_t>(c.spec.kind));
+    to.setReduction(static_cast<std::uint8_t>(c.spec.reduction));
+    to.setAlgorithm(static_cast<std::uint8_t>(c.spec.algorithm));
+    to.setDtype(static_cast<std::uint8_t>(c.spec.type));
+    to.setRank(c.spec.rank);
+    to.setRoot(c.spec.root);
+    to.setElements(c.spec.elements);
+    to.setPieceElements(c.spec.piece_elements);
+    auto parts = to.initParts(list_size(c.spec.parts));
+    for (unsigned r = 0; r < parts.size(); ++r) {
+      auto of = parts.init(r, list_size(c.spec.parts[r]));
+      for (unsigned i = 0; i < of.size(); ++i) of.set(i, c.spec.parts[r][i]);
+    }
+    to.setTensors(c.tensors);
   }
   void put_actor(wire::PlannedActor::Builder to, const planned_actor& a) const {
     to.setKind(static_cast<std::uint8_t>(a.kind));
@@ -117,6 +134,7 @@ class encoder {
     to.setStream(a.stream);
     fill(to.initOps(list_size(a.ops)), a.ops, [this](auto b, const planned_op& op) { put_op(b, op); });
     if (a.kind == actor_kind::shard) put_shard(to.initShard(), a.shard);
+    if (a.collective) put_collective(to.initCollective(), *a.collective);
     to.setInputs(list_size(a.inputs));
     fill(to.initOutputs(list_size(a.output_specs)), a.output_specs, [](auto b, const tensor_spec& s) { put(b, s); });
     to.setSteps(a.steps);
@@ -235,12 +253,39 @@ class decoder : private wire_parts::part_reader {
     s.follows = r.getFollows();
     s.cut_every = r.getCutEvery();
     s.cuts_at_end = r.getCutsAtEnd();
+    s.takes_sums = r.getTakesSums();
     return s;
+  }
+  // Its peers follow from the rest.
+  planned_collective collective(wire::Collective::Reader r) {
+    planned_collective c;
+    c.spec.kind = static_cast<collective_kind>(r.getKind());
+    c.spec.reduction = static_cast<reduction_kind>(r.getReduction());
+    c.spec.algorithm = static_cast<collective_algorithm>(r.getAlgorithm());
+    if (r.getDtype() >= dtype_count) throw bad_plan{fmt::format("there is no element type {}", r.getDtype())};
+    c.spec.type = static_cast<dtype>(r.getDtype());
+    c.spec.rank = r.getRank();
+    c.spec.root = r.getRoot();
+    c.spec.elements = r.getElements();
+    c.spec.piece_elements = r.getPieceElements();
+    const auto parts = r.getParts();
+    limit("ranks of a collective", parts.size(), ranks_max, 1);
+    for (const auto of : parts) {
+      spend((std::uint64_t{of.size()} + 1) / 2, 1);
+      auto& own = c.spec.parts.emplace_back();
+      for (const auto part : of) own.push_back(part);
+    }
+    c.tensors = r.getTensors();
+    if (auto ok = check(c.spec); !ok) throw bad_plan{ok.error().message()};
+    const auto peers = peers_of(c.spec);
+    c.peers_from = peers.from;
+    c.peers_to = peers.to;
+    return c;
   }
   planned_actor actor(wire::PlannedActor::Reader r) {
     planned_actor a;
     const auto kind = r.getKind();
-    if (kind > static_cast<std::uint8_t>(actor_kind::fetch))
+    if (kind > static_cast<std::uint8_t>(actor_kind::fetch) && kind != static_cast<std::uint8_t>(actor_kind::collective))
       throw bad_plan{fmt::format("a plan has no actors of kind {}", kind)};
     a.kind = static_cast<actor_kind>(kind);
     a.name = text(r.getName());
@@ -251,6 +296,7 @@ class decoder : private wire_parts::part_reader {
     a.ops.reserve(ops.size());
     for (const auto x : ops) a.ops.push_back(op(x));
     if (a.kind == actor_kind::shard) a.shard = shard(r.getShard());
+    if (a.kind == actor_kind::collective) a.collective = collective(r.getCollective());
     const auto inputs = r.getInputs();
     if (inputs > inputs_left_) throw bad_plan{"actors have more inputs than there are edges"};
     inputs_left_ -= inputs;

@@ -47,7 +47,7 @@ class reads {
 
   void add(std::uint32_t s) {
     const auto& shard = actors_[s].planned->shard;
-    for (std::uint32_t input = 0; input < shard.steps.size() && input < actors_[s].from.size(); ++input) {
+    for (std::uint32_t input = 0; input < gradient_ports(shard) && input < actors_[s].from.size(); ++input) {
       all_.push_back({s, input, actors_[s].from[input]});
       if (shard.follows || shard.forwards) continue;  // a replica takes versions and gradients, too
       std::vector<std::uint32_t> readers;

@@ -1,6 +1,6 @@
 @0xa6c3f0b1d4e95721;
 # A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
-# PL-1..PL-8, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+# PL-1..PL-11, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
 #
 # Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
 # decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
@@ -129,12 +129,27 @@ struct Shard {
   pushesRows @25 :Bool;
   averageRate @26 :Float64;
   averageSamples @27 :UInt32; # 0: it is no moving average
+  takesSums @28 :Bool;        # of a collective
+}
+
+# A rank of a collective (runtime/collective.hpp); its numbers of kinds, reductions and algorithms.
+struct Collective {
+  kind @0 :UInt8;
+  reduction @1 :UInt8;
+  algorithm @2 :UInt8;
+  dtype @3 :UInt8;
+  rank @4 :UInt32;
+  root @5 :UInt32;
+  elements @6 :Int64;
+  pieceElements @7 :Int64;
+  parts @8 :List(List(UInt32));  # by rank
+  tensors @9 :UInt32;
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order
 # of the list.
 struct PlannedActor {
-  kind @0 :UInt8;             # 0 op, 1 shard, 2 send, 3 receive, 4 feed, 5 fetch
+  kind @0 :UInt8;             # 0 op, 1 shard, 2 send, 3 receive, 4 feed, 5 fetch, 12 collective
   name @1 :Text;
   task @2 :UInt32;
   stream @3 :UInt32;
@@ -154,6 +169,7 @@ struct PlannedActor {
   sticky @18 :List(UInt16);   # kind op, in loops: by input port, not 0: the item stays until a firing is dead at or below this level; empty: none does
   loopLevel @17 :UInt16;      # in loops: the level of the outermost body around it (runtime/loop_rules.hpp)
   places @19 :List(UInt32);   # kind fetch, of a graph that is stepped: by input port, where its value stands among all that are fetched; empty: it is alone
+  collective @20 :Collective; # kind collective
 }
 
 # The spec of an edge is that of the output port it leaves.

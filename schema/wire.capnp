@@ -67,6 +67,7 @@ struct Chunk {
   dims @8 :List(Int64);
   totalBytes @9 :UInt64;
   offset @10 :UInt64;       # of this chunk
+  part @11 :UInt32;        # between ranks of a collective: which piece of what it is (runtime/collective_state.hpp)
 }
 
 struct CreditReturn { edge @0 :UInt32; count @1 :UInt32; job @2 :UInt64; epoch @3 :UInt32; }

@@ -6,6 +6,9 @@
 
 namespace troupe::passes {
 
+// Pieces on their way from one rank of a collective to another: 2 MiB, more than a connection has under way on any link of a microsecond's length.
+constexpr std::uint32_t rank_credits = 8;
+
 // Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so
 // that one credit is enough to never deadlock; each further one lets a producer run one step ahead.
 // Where an item has to be received before the next one is made, there is one.
@@ -28,7 +31,13 @@ plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report
       producer.outputs[from[port].port].push_back(edge);
       p.actors[c].inputs.push_back(edge);
       const auto& spec = producer.output_specs[from[port].port];
-      const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt, is_gradient = p.actors[c].kind == actor_kind::shard && (producer.kind == actor_kind::op || producer.kind == actor_kind::receive);
+      const bool are_ranks = p.actors[c].kind == actor_kind::collective && producer.kind == actor_kind::collective;
+      if (are_ranks) {
+        p.edges.push_back({from[port], {c, port}, spec, std::max<std::uint32_t>(rank_credits, static_cast<std::uint32_t>(producer.collective->spec.parts[producer.collective->spec.rank].size()))});
+        continue;
+      }
+      const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt, is_gradient = p.actors[c].kind == actor_kind::collective ||
+                                                                                                    (p.actors[c].kind == actor_kind::shard && (producer.kind == actor_kind::op || producer.kind == actor_kind::receive || producer.kind == actor_kind::collective));
       const auto fitting = std::max<std::size_t>(1, edge_bytes / std::max<std::size_t>(1, spec.size_bytes()));
       const auto some = is_single || is_gradient ? 1 : static_cast<std::uint32_t>(std::min<std::size_t>(credits, fitting));
       if (report != nullptr && some < credits)

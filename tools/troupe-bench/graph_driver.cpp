@@ -70,7 +70,7 @@ struct driver_state {
 
   void fill(feed& f) {
     for (; f.sent < task.steps && f.sent < done + task.in_flight && f.room > 0; ++f.sent, --f.room)
-      say(handles->actors[f.actor], tensor_ready{0, {}, f.value});
+      say(handles->actors[f.actor], tensor_ready{0, 0, {}, f.value});
   }
 
   void on_room(const feed_ready& m) {

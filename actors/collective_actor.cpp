@@ -1,0 +1,262 @@
+// One rank of a collective: reduces or moves what this process contributes, piece by piece, with its peers. What happens when is decided by
+// runtime/collective_state.hpp; here are the bytes.
+//
+//   tensor_ready   producer (own ports)   keep it; begin when the whole contribution is here, and credits for the results
+//                  link (ports of peers)  a piece of the step, or of a later one
+//   credit         consumer, link         room for results; room for more pieces at a peer
+//
+// CA-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are sent out of it as soon as they are final, and out of contributions
+//       as they are.
+// CA-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
+// CA-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
+// Threading: the worker of the links, so that a piece is added where it was read and sent on from there. Nothing that it does takes longer than
+// adding up one piece.
+
+#include "actors/port_actor.hpp"
+#include "actors/tell.hpp"
+#include "devices/buffer_pool.hpp"
+#include "devices/host/combine.hpp"
+#include "runtime/collective_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+class collective_logic final : public port_logic {
+ public:
+  using port_logic::port_logic;
+
+ private:
+  const planned_collective& collective() const { return *self_plan().collective; }
+  const collective_spec& spec() const { return collective().spec; }
+  std::size_t parts() const { return spec().parts[spec().rank].size(); }
+  std::span<const tensor_spec> tensors() const { return {self_plan().output_specs.data(), collective().tensors}; }
+  bool is_packed() const { return collective().tensors > 1; }
+
+  struct peer {
+    std::uint32_t rank = 0;
+    caf::actor link;
+    std::uint32_t edge_in = 0, edge_out = 0;
+    std::uint64_t sent = 0;      // items
+    std::uint32_t owed = 0;      // credits that have not gone back
+    std::uint32_t owed_max = 1;
+    std::deque<tensor_ready> early;  // CA-2
+  };
+
+  // The ports of peers have no counters in this process.
+  void wire_more(const std::shared_ptr<const part_handles>& handles) override {
+    const auto& plan = *part_->job_plan;
+    const auto own = collective().own_inputs();
+    peers_.resize(spec().ranks());
+    for (std::size_t i = 0; i < collective().peers_from.size(); ++i) {
+      auto& p = peers_[collective().peers_from[i]];
+      p.edge_in = self_plan().inputs[own + i];
+      p.link = handles->links[plan.actors[plan.edges[p.edge_in].from.actor].task];
+      p.owed_max = std::max<std::uint32_t>(1, plan.edges[p.edge_in].credits / 2);
+    }
+    std::uint32_t credits = credits_max;
+    for (std::size_t i = 0; i < collective().peers_to.size(); ++i) {
+      auto& p = peers_[collective().peers_to[i]];
+      p.edge_out = self_plan().outputs[collective().tensors + i].front();
+      p.link = handles->links[plan.actors[plan.edges[p.edge_out].to.actor].task];
+      credits = std::min(credits, plan.edges[p.edge_out].credits);
+    }
+    for (std::uint32_t r = 0; r < peers_.size(); ++r) peers_[r].rank = r;
+    ports_.in.resize(own);
+    while (!ports_.out.empty() && ports_.out.back().output >= collective().tensors) ports_.out.pop_back();
+    state_.emplace(spec(), credits, fired_);
+    slots_.resize(state_->slots());
+    slot_peer_.resize(state_->slots());
+  }
+
+  result<void> open() override {
+    if (!can_combine(spec().type)) return error(error_code::usage, fmt::format("{} of {}: these cannot be combined", to_string(spec().kind), to_string(spec().type)));
+    const auto bytes = static_cast<std::size_t>(spec().elements) * size_of(spec().type);
+    const dim all{static_cast<std::int64_t>(bytes), 0};
+    vector_ = is_packed() ? tensor_spec{dtype::u8, *shape::from({&all, 1})} : tensors()[0];
+    std::size_t buffers = 1;
+    for (std::size_t port = 0; port < collective().tensors; ++port)
+      for (const auto e : self_plan().outputs[port]) buffers = std::max<std::size_t>(buffers, 1 + part_->job_plan->edges[e].credits);
+    results_.emplace(bytes, buffers);
+    if (is_packed()) copies_.emplace(bytes, 2 * parts());
+    contributions_.resize(parts());
+    return {};
+  }
+
+  void on_tensor(tensor_ready& m) override {
+    const auto own = collective().own_inputs();
+    if (m.port < own) return port_logic::on_tensor(m);
+    if (has_failed_) return;
+    if (!m.value) return fail(error(error_code::failed, "a piece has no bytes"));
+    record_.count_in(m.value.size_bytes());
+    auto& from = peers_[collective().peers_from[m.port - own]];
+    if (auto ok = arrive(from, m); !ok) return fail(ok.error());
+    advance();
+  }
+
+  result<void> arrive(peer& from, tensor_ready& m) {
+    const auto slot = state_->on_chunk(from.rank, m.t.step, m.part);
+    if (!slot) return slot.error();
+    if (!*slot) {
+      from.early.push_back(std::move(m));
+      return {};
+    }
+    const auto& piece = state_->pieces()[state_->piece_of(from.rank, m.part)];
+    if (m.value.size_bytes() != static_cast<std::size_t>(piece.elements) * size_of(spec().type))
+      return error(error_code::failed, fmt::format("rank {} sent {} bytes for a piece of {} elements", from.rank, m.value.size_bytes(), piece.elements));
+    slots_[**slot] = std::move(m.value);
+    slot_peer_[**slot] = from.rank;
+    return {};
+  }
+
+  void on_credit(const credit& m) override {
+    const auto first = ports_.out.size();
+    if (m.outlet < first) return port_logic::on_credit(m);
+    if (has_failed_) return;
+    state_->on_credit(collective().peers_to.at(m.outlet - first), m.count);
+    advance();
+  }
+
+  void advance() override {
+    if (!is_started_ || has_failed_ || is_done()) return;
+    do {
+      if (!state_->has_begun()) {
+        if (must_wait()) return;
+        begin();
+      }
+      run();
+    } while (!state_->has_begun() && !has_failed_ && !is_done());
+    if (!has_failed_ && !is_done()) show_wait();
+  }
+
+  void begin() {
+    busy_mark busy(*this);
+    tag_ = {};
+    for (auto& in : ports_.in) {
+      const auto& head = in.queue.front();
+      if (head.t.dead != 0) return fail(error(error_code::failed, "a contribution was left out, which no collective takes"));
+      tag_ = head.t;
+    }
+    if (ports_.in.empty()) tag_.step = fired_;
+    result_ = results_->take(vector_);
+    for (std::size_t p = 0; p < parts(); ++p) {
+      if (!is_packed()) {
+        contributions_[p] = std::move(ports_.in[p].queue.front().value);
+        continue;
+      }
+      contributions_[p] = copies_->take(vector_);
+      for (std::size_t t = 0; t < collective().tensors; ++t) {
+        const auto& value = ports_.in[p * collective().tensors + t].queue.front().value;
+        std::ranges::copy(value.bytes(), contributions_[p].bytes().begin() + static_cast<std::ptrdiff_t>(offset_bytes(t)));
+      }
+    }
+    state_->begin();
+  }
+
+  std::size_t offset_bytes(std::size_t t) const { return static_cast<std::size_t>(offset_in_vector(tensors(), t)) * size_of(spec().type); }
+
+  void run() {
+    if (has_failed_) return;
+    busy_mark busy(*this);
+    while (auto action = state_->next()) std::visit([this](const auto& a) { carry_out(a); }, *action);
+  }
+
+  std::size_t begin_of(std::uint32_t piece) const { return static_cast<std::size_t>(state_->pieces()[piece].offset) * size_of(spec().type); }
+  std::size_t elements_of(std::uint32_t piece) const { return static_cast<std::size_t>(state_->pieces()[piece].elements); }
+  std::byte* result_of(std::uint32_t piece) { return result_.bytes().data() + begin_of(piece); }
+
+  void carry_out(const collective_reduce& a) {
+    operands_.clear();
+    for (const auto& o : a.operands) switch (o.of) {
+        case collective_operand::kind::part: operands_.push_back(std::as_const(contributions_[o.index]).bytes().data() + begin_of(a.piece)); break;
+        case collective_operand::kind::result: operands_.push_back(result_of(a.piece)); break;
+        case collective_operand::kind::slot: operands_.push_back(std::as_const(slots_[o.index]).bytes().data()); break;
+      }
+    const auto kind = spec().reduction == reduction_kind::min ? combine_kind::min : spec().reduction == reduction_kind::max ? combine_kind::max : combine_kind::sum;
+    combine(kind, spec().type, result_of(a.piece), operands_, elements_of(a.piece));
+    if (a.is_final && spec().reduction == reduction_kind::mean) {
+      std::size_t n = 0;
+      for (const auto& p : spec().parts) n += p.size();
+      divide(spec().type, result_of(a.piece), elements_of(a.piece), static_cast<double>(n));
+    }
+    for (const auto& o : a.operands)
+      if (o.of == collective_operand::kind::slot) let_go(o.index);
+  }
+
+  void carry_out(const collective_copy& a) {
+    std::ranges::copy(std::as_const(slots_[a.slot]).bytes(), result_of(a.piece));
+    let_go(a.slot);
+  }
+
+  void carry_out(const collective_own& a) {
+    std::copy_n(std::as_const(contributions_[0]).bytes().data() + begin_of(a.piece), elements_of(a.piece) * size_of(spec().type), result_of(a.piece));
+  }
+
+  void carry_out(const collective_send& a) {
+    auto& to = peers_[a.peer];
+    const auto bytes = elements_of(a.piece) * size_of(spec().type);
+    record_.count_out(bytes);
+    tell(self_.context(), to.link,
+         send_piece{part_->job, to.edge_out, to.sent++, tag{.step = state_->step()}, a.part >= 0 ? contributions_[static_cast<std::size_t>(a.part)] : result_, begin_of(a.piece), bytes, a.key});
+  }
+
+  void carry_out(const collective_finished&) {
+    for (std::uint32_t t = 0; t < collective().tensors; ++t) emit(t, tag_, is_packed() ? result_.part(offset_bytes(t), tensors()[t]) : result_);
+    result_ = {};
+    for (auto& c : contributions_) c = {};
+    for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
+      ports_.in[i].queue.pop();
+      give_back(i);
+    }
+    update_queue();
+    count_firing(tag_);
+    for (auto& p : peers_) {
+      const auto all = std::exchange(p.early, {});
+      for (auto m : all)
+        if (auto ok = arrive(p, m); !ok) return fail(ok.error());
+    }
+  }
+
+  // CA-3.
+  void let_go(std::uint32_t slot) {
+    slots_[slot] = {};
+    auto& p = peers_[slot_peer_[slot]];
+    if (++p.owed < p.owed_max) return;
+    tell(self_.context(), p.link, return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
+  }
+
+  void show_wait() {
+    const auto w = state_->waiting();
+    const auto place = [&](const std::vector<std::uint32_t>& peers) { return static_cast<std::uint32_t>(std::find(peers.begin(), peers.end(), w.peer) - peers.begin()); };
+    if (w.type == collective_wait::kind::chunk)
+      record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(collective().own_inputs()) + place(collective().peers_from));
+    if (w.type == collective_wait::kind::credit)
+      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(self_plan().inputs.size()) + collective().tensors + place(collective().peers_to));
+  }
+
+  std::vector<peer> peers_;  // by rank
+  std::optional<collective_state> state_;
+  std::vector<tensor> slots_;
+  std::vector<std::uint32_t> slot_peer_;
+  tensor_spec vector_;
+  std::optional<buffer_pool> results_, copies_;
+  tensor result_;
+  std::vector<tensor> contributions_;  // by part
+  std::vector<const std::byte*> operands_;
+  tag tag_;
+};
+
+}  // namespace
+
+std::unique_ptr<port_logic> make_collective_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+  return std::make_unique<collective_logic>(s, std::move(p), a);
+}
+
+}  // namespace troupe
