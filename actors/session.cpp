@@ -36,7 +36,7 @@ class session_impl final : public session {
     if (o.replicas > 0 && (is_alone_ || o.on_failure != failure_policy::resume))
       return error(error_code::usage, "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
     if (auto ok = check(make_spec(o, {})); !ok) return ok.error();
-    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0);
+    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0, o.all_reduce);
     if (!roles && !able.left_out.empty()) return error(roles.error().code(), fmt::format("{}; left out: {}", roles.error().text(), some_of(able.left_out)));
     if (!roles) return roles.error();
     auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
@@ -153,6 +153,7 @@ training_spec spec_of(const training_options& o) {
   spec.workers = o.workers;
   spec.shards = o.shards;
   spec.update = o.update;
+  spec.all_reduce = o.all_reduce;
   spec.optimizer = o.optimizer;
   spec.schedule = o.schedule;
   spec.clip_global_norm = o.clip_global_norm;

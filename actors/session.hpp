@@ -58,6 +58,9 @@ struct training_options {
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;
+  // sync, over a cluster: every node with workers has a copy of all variables, gradients are added up by all-reduce, in buckets that leave while others are still
+  // computed, and shards say only whose copy the program observes and checkpoints. The same bits; without replicas and on_nan `skip`.
+  bool all_reduce = false;
   optimizer_spec optimizer{};       // runtime/optimizer.hpp: adam({.learning_rate = 1e-3}), ...
   learning_rate_schedule schedule{};  // cosine({.steps = 10'000, .warmup = 500}), ...
   // Each worker scales its own gradients, before it pushes them, so that their common norm is at most this; 0: not. With several workers

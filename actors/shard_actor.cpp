@@ -38,6 +38,7 @@ class shard_logic final : public port_logic {
     if (spec_.spec.type != dtype::f32)
       return error(error_code::usage, "variable '" + spec_.variable + "' is " + to_string(spec_.spec) + ": shards hold f32 only");
     workers_ = spec_.steps.size();
+    ports_of_gradients_ = gradient_ports(spec_);
     owes_.resize(forward_ports(spec_));
     is_claimed_.resize(outlets_of_.size());
     arrivals_.resize(workers_);
@@ -131,7 +132,7 @@ class shard_logic final : public port_logic {
   // Another node's, once: values and slots, in any order.
   void on_handed(tensor_ready& m) {
     handed_.state.resize(slots_.size());
-    auto& to = m.port == workers_ ? handed_.values : handed_.state[m.port - workers_ - 1];
+    auto& to = m.port == ports_of_gradients_ ? handed_.values : handed_.state[m.port - ports_of_gradients_ - 1];
     expects(m.value.spec() == spec_.spec, "what is handed over has its variable's shape");
     to = std::move(m.value);
     give_back(m.port);
@@ -150,7 +151,7 @@ class shard_logic final : public port_logic {
   void on_tensor(tensor_ready& m) override {
     expects(bool(m.value) || m.t.dead != 0, "a gradient is there, or left out");
     record_.count_in(m.value ? m.value.size_bytes() : 0);
-    if (m.port >= workers_) return on_handed(m);
+    if (m.port >= ports_of_gradients_) return on_handed(m);
     if (!state_) return early_.push_back(std::move(m));  // a replica's, whose shard has begun before
     take(m);
     advance();
@@ -158,6 +159,8 @@ class shard_logic final : public port_logic {
 
   void take(tensor_ready& m) {
     auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
+    // A sum is a gradient of every worker.
+    for (std::uint32_t w = 1; spec_.takes_sums && arrived && w < workers_; ++w) arrived = state_->on_gradient(w, m.t.step, m.t.mark);
     if (!arrived) return fail(arrived.error());
     if (part_->bugs != nullptr) arrivals_[m.port].push_back(++arrived_);
     if (*arrived == shard_state::arrival::queued)
@@ -175,7 +178,7 @@ class shard_logic final : public port_logic {
   }
 
   void on_peer_lost(const peer_lost& m) override {
-    if (m.port >= workers_ || ports_.in[m.port].is_lost) return;
+    if (m.port >= ports_of_gradients_ || ports_.in[m.port].is_lost) return;
     ports_.in[m.port].is_lost = true;
     // A synchronous job ends as soon as its coordinator learns of the loss, which is the root cause; this would only follow.
     if (spec_.update == update_kind::sync || spec_.is_recoverable) return;
@@ -185,7 +188,7 @@ class shard_logic final : public port_logic {
 
   void advance() override {
     if (!is_started_ || has_failed_) return;
-    if (!state_) return record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(workers_));
+    if (!state_) return record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(ports_of_gradients_));
     while (!has_failed_) {
       const auto action = state_->next();
       if (!action) break;
@@ -195,7 +198,7 @@ class shard_logic final : public port_logic {
     if (has_failed_) return;
     if (state_->is_finished()) return report_done();
     const auto w = state_->waiting();
-    if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, w.index);
+    if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, std::min(w.index, static_cast<std::uint32_t>(ports_of_gradients_ - 1)));
     if (w.type == shard_wait::kind::cut) record_.enter(actor_state::running);
     if (w.type == shard_wait::kind::credit)
       record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
@@ -203,7 +206,7 @@ class shard_logic final : public port_logic {
 
   void carry_out(const shard_apply& a) {
     busy_mark busy(*this);
-    const auto workers = workers_;
+    const auto workers = ports_of_gradients_;
     const auto first = a.worker < 0 ? 0 : static_cast<std::size_t>(a.worker);
     const auto last = a.worker < 0 ? workers : first + 1;
     if (auto ok = spec_.pushes_rows ? take_rows(a, first, last) : take_gradients(first, last); !ok) return fail(std::move(ok.error()));
@@ -440,6 +443,7 @@ class shard_logic final : public port_logic {
   std::optional<shard_state> state_;  // from open() on
   shard_counters& ledger_;
   std::size_t workers_ = 0;
+  std::size_t ports_of_gradients_ = 0;  // the first ones
   kept_version handed_;         // as far as it has come
   std::vector<tensor_ready> early_;  // gradients that came before; a credit each
   std::vector<tensor> spares_;       // of the variable's spec

@@ -45,6 +45,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
   auto run = s.train(g, loss, {.workers = o.workers,
                                .shards = o.shards,
                                .update = o.update,
+                               .all_reduce = o.all_reduce,
                                .optimizer = o.optimizer,
                                .schedule = o.schedule_over(o.epochs * steps),
                                .clip_global_norm = o.clip_global_norm,

@@ -46,6 +46,8 @@ result<void> check_numbers(const training_spec& s) {
   if (s.update == update_kind::sync && s.observe_every > 0 && s.steps % s.observe_every != 0)
     return usage(fmt::format("observing every {} of {} steps would miss the last version: use a divisor of the steps",
                              s.observe_every, s.steps));
+  if (s.all_reduce && s.update != update_kind::sync) return usage("gradients are added up by all-reduce in synchronous training only");
+  if (s.all_reduce && s.has_replicas) return usage("with all-reduce every node with workers has a copy of each variable: leave replicas at 0");
   if (!(s.clip_global_norm >= 0) || !std::isfinite(static_cast<float>(s.clip_global_norm)))
     return usage(fmt::format("clip global norm {} is not a finite number from 0", s.clip_global_norm));
   if (auto ok = check(s.optimizer); !ok) return ok;
@@ -191,12 +193,13 @@ passes::flow simplified(const graph& g, std::span<const value> roots, const comp
 
 // `steps_in_flight`: of one stream's ops.
 result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start, const compile_options& options, const op_table& ops,
-                    std::uint32_t steps_in_flight, compile_report* report) {
+                    std::uint32_t steps_in_flight, bool all_reduce, compile_report* report) {
   const told t(report);
   auto* reasons = report != nullptr ? &report->placements : nullptr;
   auto placed = t.actors("place", d.actors.size(), [&](pass_report* r) { return passes::place(std::move(d), where, r, reasons); });
   if (!placed) return std::move(placed.error());
   d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
+  if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options.fast, r); });
   if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
   d = t.actors("partition", d.actors.size(), [&](pass_report* r) { return passes::partition(std::move(d), r); });
   auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, options.edge_bytes, r); });
@@ -313,7 +316,7 @@ std::vector<std::uint32_t> training_program::shard_of_variables() const {
 result<plan> training_program::place(const task_map& where, const epoch_start& start, compile_report* report) const {
   const auto& spec = parts_->spec;
   expects(where.worker_task.size() == spec.workers && where.shard_task.size() == spec.shards, "every worker and shard has a place");
-  auto p = finish(parts_->draft, where, start, parts_->options, parts_->ops, 1, report);
+  auto p = finish(parts_->draft, where, start, parts_->options, parts_->ops, 1, spec.all_reduce, report);
   if (!p) return p;
   p->seed = spec.seed;
   p->update = spec.update;
@@ -330,6 +333,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (g.first_error()) return *g.first_error();
   if (auto ok = check_options(options); !ok) return std::move(ok.error());
   if (auto ok = check(spec); !ok) return std::move(ok.error());
+  if (spec.all_reduce && options.on_nan == nan_policy::skip) return usage("on_nan 'skip' leaves gradients out, which all-reduce cannot: use shards (--update sync), or 'stop' or 'warn'");
   const auto where = places_of(spec);
   if (!where) return where.error();
   const told t(options.report);
@@ -338,7 +342,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (!roots) return roots.error();
   if (first != nullptr) first->after = g.nodes().size();
   auto f = simplified(g, *roots, options, t);
-  if (options.sparse_pushes) f = t.flow("pack_pushes", f.ops.size(), [&](pass_report* r) { return passes::pack_pushes(std::move(f), r); });
+  if (options.sparse_pushes && !spec.all_reduce) f = t.flow("pack_pushes", f.ops.size(), [&](pass_report* r) { return passes::pack_pushes(std::move(f), r); });
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
   auto d = t.actors("replicate", f.ops.size(), [&](pass_report* r) { return passes::replicate(f, spec, *where, r); });
   if (!d) return std::move(d.error());
@@ -406,7 +410,7 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches, const
   auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = t.actors("fuse", d.actors.size(), [&](pass_report* r) { return passes::fuse(std::move(d), g.ops(), r); });
   const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
-  auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits, options.report);
+  auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits, false, options.report);
   if (!p) return p;
   p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());

@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> order reads -> partition (send, receive) -> credits -> share memory -> check
+//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> all reduce -> order reads -> partition (send, receive) -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
@@ -51,6 +51,8 @@ struct training_spec {
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;
+  // sync: every node with workers has a copy of every variable, and collectives add up the gradients, instead of shards. The bits are the same.
+  bool all_reduce = false;
   optimizer_spec optimizer;
   learning_rate_schedule schedule{};
   double clip_global_norm = 0;       // of each worker's gradients, before they are pushed; 0: not
@@ -89,6 +91,7 @@ struct handed_variable {
   std::uint32_t task = 0;
   std::vector<std::uint64_t> applied{};  // async: by worker, the gradients in it
   bool to_shard = true, to_replica = false;
+  std::vector<std::uint32_t> to_tasks{};  // with all_reduce: where other copies begin with it
 };
 
 // Where an epoch begins. The first one: as it is.

@@ -156,6 +156,7 @@ class encoder {
     to.setOnNan(static_cast<std::uint8_t>(t.options.on_nan));
     to.setFast(t.options.fast);
     to.setEdgeBytes(t.options.edge_bytes);
+    to.setAllReduce(s.all_reduce);
   }
 
   const graph& g_;
@@ -367,6 +368,7 @@ class decoder : private wire_parts::part_reader {
     s.has_replicas = r.getHasReplicas();
     s.has_cuts = r.getHasCuts();
     s.cut_every = r.getCutEvery();
+    s.all_reduce = r.getAllReduce();
     if (auto ok = check(s); !ok) throw bad{fmt::format("its training: {}", ok.error().message())};
     t.options.fuse = r.getFuse();
     t.options.credits = r.getCredits();

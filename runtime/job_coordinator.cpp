@@ -79,6 +79,7 @@ void job_coordinator::place() {
     for (const auto& [variable, h] : handed_) {
       const auto task = std::find(where.nodes.begin(), where.nodes.end(), h.from) - where.nodes.begin();
       start_.handed.push_back({variable, static_cast<std::uint32_t>(task), h.applied, h.to_shard, h.to_replica});
+      for (const auto n : h.to_copies) start_.handed.back().to_tasks.push_back(static_cast<std::uint32_t>(std::find(where.nodes.begin(), where.nodes.end(), n) - where.nodes.begin()));
     }
     lag_ = std::any_of(roles_.replicas.begin(), roles_.replicas.end(), [](auto n) { return raw(n) != 0; }) ? 2 : 1;
     auto placed = setup_.program->place(where, start_);
@@ -476,7 +477,10 @@ void job_coordinator::choose_handed() {
     handover h{is_read ? shard : holders_.at(name).first, is_read ? start_.worker_steps : holders_.at(name).second.applied};
     h.to_shard = !is_read && !keeps(shard, name);
     h.to_replica = raw(replica) != 0 && (is_read || !keeps(replica, name));
-    if (h.to_shard || h.to_replica) handed_.emplace(name, std::move(h));
+    if (setup_.program->spec().all_reduce)
+      for (const auto n : roles_.workers)
+        if (n != shard && (is_read || !keeps(n, name))) h.to_copies.insert(n);
+    if (h.to_shard || h.to_replica || !h.to_copies.empty()) handed_.emplace(name, std::move(h));
   }
 }
 

@@ -178,6 +178,7 @@ class job_coordinator {
     node_id from{};
     std::vector<std::uint64_t> applied{};
     bool to_shard = false, to_replica = false;
+    std::set<node_id> to_copies{};  // with all_reduce
   };
 
   bool is_recoverable() const noexcept { return setup_.program.has_value() && setup_.on_failure != failure_policy::stop; }

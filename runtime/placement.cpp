@@ -32,17 +32,19 @@ class balancer {
     for (std::size_t k = 0; k < roles_.replicas.size(); ++k)
       if (!load_.contains(roles_.shards[k]) && load_.contains(roles_.replicas[k])) roles_.shards[k] = std::exchange(roles_.replicas[k], {});
     settle(roles_.workers, worker_load);
-    settle(roles_.shards, shard_load);
+    if (!roles_.shards_follow_workers) settle(roles_.shards, shard_load);
     settle(roles_.replicas, shard_load);
     house(roles_.workers, nodes_.working, worker_load);
-    house(roles_.shards, nodes_.serving, shard_load);
+    if (!roles_.shards_follow_workers) house(roles_.shards, nodes_.serving, shard_load);
     house_replicas();
   }
 
   role_map run(rebalancing what) {
     while (what != rebalancing::none && (move_one(roles_.workers, nodes_.working, worker_load) ||
-                                         (what == rebalancing::all && move_one(roles_.shards, nodes_.serving, shard_load)))) {
+                                         (what == rebalancing::all && !roles_.shards_follow_workers && move_one(roles_.shards, nodes_.serving, shard_load)))) {
     }
+    if (roles_.shards_follow_workers)
+      for (std::size_t k = 0; k < roles_.shards.size(); ++k) roles_.shards[k] = roles_.workers[k % roles_.workers.size()];
     house_replicas();
     return std::move(roles_);
   }
@@ -120,9 +122,9 @@ std::vector<member_info> nodes_in_order(std::span<const member_info> members) {
 }
 
 result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
-                             bool may_share, bool has_replicas) {
+                             bool may_share, bool has_replicas, bool shards_follow_workers) {
   if (workers == 0 || shards == 0) return error(error_code::usage, "a training job has at least one worker and one shard");
-  if (nodes.empty()) return role_map{std::vector<node_id>(workers, client), std::vector<node_id>(shards, client)};
+  if (nodes.empty()) return role_map{std::vector<node_id>(workers, client), std::vector<node_id>(shards, client), shards_follow_workers};
   const candidates c(nodes);
   const auto working = static_cast<std::size_t>(std::count_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.job != "ps"; }));
   if (workers > working && !may_share)
@@ -130,7 +132,8 @@ result<role_map> first_roles(std::span<const member_info> nodes, node_id client,
                                                 "troupe-node processes, or use fewer workers", workers, working));
   role_map out;
   for (std::uint32_t w = 0; w < workers; ++w) out.workers.push_back(c.working[w % c.working.size()]);
-  for (std::uint32_t k = 0; k < shards; ++k) out.shards.push_back(c.serving[k % c.serving.size()]);
+  out.shards_follow_workers = shards_follow_workers;
+  for (std::uint32_t k = 0; k < shards; ++k) out.shards.push_back(shards_follow_workers ? out.workers[k % workers] : c.serving[k % c.serving.size()]);
   if (!has_replicas) return out;
   out.replicas.resize(shards);
   return balancer(std::move(out), nodes).run(rebalancing::none);

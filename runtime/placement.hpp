@@ -20,6 +20,7 @@ namespace troupe {
 // Who runs each logical worker and each shard.
 struct role_map {
   std::vector<node_id> workers, shards;
+  bool shards_follow_workers = false;  // shard k is where worker k is, modulo the workers
   std::vector<node_id> replicas{};  // by shard; 0: there is no node for it; empty: none are wanted
   friend bool operator==(const role_map&, const role_map&) = default;
 };
@@ -32,7 +33,7 @@ struct training_placement : task_map {
 // from the last. Without nodes everything runs at the client. More workers than nodes: they share where `may_share` says so,
 // else a usage error with both numbers.
 result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
-                             bool may_share, bool has_replicas = false);
+                             bool may_share, bool has_replicas = false, bool shards_follow_workers = false);
 
 enum class rebalancing : std::uint8_t { none, workers, all };
 

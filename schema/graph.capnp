@@ -103,4 +103,5 @@ struct GraphTraining {
   fast @24 :Bool;
   edgeBytes @25 :UInt64 = 67108864;
   orderReads @26 :Bool = true;
+  allReduce @27 :Bool;
 }

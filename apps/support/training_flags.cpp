@@ -100,7 +100,7 @@ void training_flags::usage_error(const std::string& text) const {
 
 void training_flags::parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer,
                            const std::function<void(CLI::App&)>& own) {
-  std::string on_nan_name = "ignore", update_name = update == update_kind::sync ? "sync" : "async", fuse_name = "on", policy = "stop", wait = "5s", every;
+  std::string on_nan_name = "ignore", update_name = update == update_kind::async ? "async" : all_reduce ? "allreduce" : "sync", fuse_name = "on", policy = "stop", wait = "5s", every;
   optimizer_flags f;
   f.optimizer = default_optimizer;
   schedule_.decay = 0.9;
@@ -113,8 +113,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--timeout", wait, "How long to look for the cluster (20s, 500ms)")->capture_default_str();
   app.add_option("--workers", workers, "Logical workers, each on a node of its own")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--shards", shards, "Places that the variables are spread over")->check(CLI::Range(1, 4096))->capture_default_str();
-  app.add_option("--update", update_name, "sync: the mean over all workers; async: each gradient as it comes")
-      ->check(CLI::IsMember({"sync", "async"}))->capture_default_str();
+  app.add_option("--update", update_name, "sync: the mean over all workers, made by shards; allreduce: the same, made by the workers' nodes among themselves, each with a copy of all variables; async: each "
+                                           "gradient as it comes")
+      ->check(CLI::IsMember({"sync", "allreduce", "async"}))->capture_default_str();
   app.add_option("--optimizer", f.optimizer, "What makes values of gradients: sgd, adam, adamw, rmsprop or adagrad")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "adagrad"}))->capture_default_str();
   app.add_option("--learning-rate", f.learning_rate, "Without it 0.05 (sgd), 0.001 (adam, adamw) or 0.01 (rmsprop, adagrad)");
@@ -166,7 +167,10 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   }
   set_optimizer(*this, schedule_, f, {app.count("--decay") > 0, app.count("--decay-every") > 0, app.count("--minimum") > 0});
   if (auto ok = check(schedule_over(schedule_steps_max)); !ok) usage_error("--schedule: " + ok.error().message());
-  update = update_name == "sync" ? update_kind::sync : update_kind::async;
+  update = update_name == "async" ? update_kind::async : update_kind::sync;
+  all_reduce = update_name == "allreduce";
+  if (all_reduce && replicas > 0) usage_error("--update allreduce: every node with workers has a copy of each variable; leave --replicas out");
+  if (all_reduce && on_nan_name == "skip") usage_error("--on-nan skip leaves gradients out, which --update allreduce cannot: use --update sync, or stop or warn");
   fuse = fuse_name == "on";
   on_nan = *nan_policy_named(on_nan_name);
   on_failure = policy == "stop" ? failure_policy::stop : policy == "restart" ? failure_policy::restart : failure_policy::resume;
@@ -197,6 +201,7 @@ training_options training_flags::training(std::uint64_t steps) const {
   return {.workers = workers,
           .shards = shards,
           .update = update,
+          .all_reduce = all_reduce,
           .optimizer = optimizer,
           .schedule = schedule_over(steps),
           .clip_global_norm = clip_global_norm,

@@ -26,6 +26,7 @@ struct training_flags {
   std::chrono::milliseconds timeout{5000};
   std::uint32_t workers = 1, shards = 1, threads = 1, credits = 2;
   update_kind update = update_kind::sync;
+  bool all_reduce = false;
   std::uint64_t seed = 1;
   std::string losses, save, name;
   std::string save_graph;  // a file: the graph is written there, and nothing is trained

@@ -191,7 +191,7 @@ std::string training_report::json(const std::string& key, double found) const {
   j["seconds"] = seconds();
   j["workers"] = options_.workers;
   j["shards"] = options_.shards;
-  j["update"] = options_.update == update_kind::sync ? "sync" : "async";
+  j["update"] = options_.update == update_kind::async ? "async" : options_.all_reduce ? "allreduce" : "sync";
   j["applied"] = applied;
   j["dropped"] = dropped;
   j["actors"] = totals_.actors;

@@ -12,7 +12,7 @@
 // Threading: pure functions.
 //
 // PS-1  Operands of a flow's op come before it.
-// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards, the versions that come from replicas, and what comes
+// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards, what ranks of collectives send each other, the versions that come from replicas, and what comes
 //       back to the variables of loops.
 // PS-3  Loops of a flow end by an op of their own, loop_end, whose operands are what leaves the loop and what comes back (loop_back). A draft has edges for these.
 
@@ -114,6 +114,9 @@ draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
+// Copies of every variable on every task that has workers, and collectives between them (compile.hpp, training_spec::all_reduce). `any_order`: sums may be made in
+// another order than that of the workers.
+draft all_reduce(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report = nullptr);
 // Lets large gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
 draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an

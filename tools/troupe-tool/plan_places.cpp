@@ -14,7 +14,7 @@ result<task_map> places_on(std::uint32_t nodes, const training_spec& spec) {
   const node_id client{nodes + 1};
   if (nodes > 0 && spec.workers > nodes && !spec.is_recoverable)
     return error(error_code::usage, fmt::format("--nodes {}: {} workers need as many, and --nodes 0 plans everything in the program", nodes, spec.workers));
-  const auto roles = first_roles(members, client, spec.workers, spec.shards, spec.is_recoverable, spec.has_replicas && nodes > 0);
+  const auto roles = first_roles(members, client, spec.workers, spec.shards, spec.is_recoverable, spec.has_replicas && nodes > 0, spec.all_reduce);
   if (!roles) return roles.error();
   return task_map(place_roles(*roles, client));
 }

@@ -1,0 +1,220 @@
+// Gradients are added up by collectives, and every node with workers has a copy of every variable: what crosses between nodes is one all-reduce a bucket.
+//
+// A shard becomes a first copy, which the program observes and checkpoints save, and one more on every other task that has workers (as replicas are, but for who
+// sends them the sums). Gradients are put into buckets in the order in which they are made, so that a bucket leaves while those of the layers below it are still
+// computed; a large one is a bucket of its own and is never copied.
+//
+// Of one task there is nothing to exchange: the shard adds up, in the same order and with the same bits.
+
+#include "runtime/passes/passes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace troupe::passes {
+namespace {
+
+// From here on a gradient is a bucket of its own, and so many bytes close a bucket of small ones: copying them takes a tenth of what sending does.
+constexpr std::size_t bucket_bytes = 256 * 1024;
+// 256 KiB: what is added up while it is in the second-level cache, and small enough for many to be on their way.
+constexpr std::int64_t piece_elements = 64 * 1024;
+
+struct exchanged {
+  std::uint32_t shard = 0;
+  std::vector<port_ref> gradients;      // by worker
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;  // task and actor, the first copy's included
+};
+
+class reducer {
+ public:
+  reducer(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report)
+      : d_(std::move(d)), start_(start), where_(where), any_order_(any_order), report_(report), tasks_(where.worker_task.begin(), where.worker_task.end()) {}
+
+  draft run() {
+    if (tasks_.size() < 2) return std::move(d_);
+    const auto consumers = consumers_of_shards();
+    std::vector<exchanged> all;
+    for (std::uint32_t i = 0; i < consumers.size(); ++i)
+      if (d_.actors[i].planned.kind == actor_kind::shard) all.push_back(copy(i, consumers[i]));
+    const auto made = [](const exchanged& e) { return e.gradients.front().actor; };
+    std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return made(a) < made(b); });
+    std::vector<const exchanged*> bucket;
+    std::size_t bytes = 0;
+    for (const auto& e : all) {
+      const auto size = spec_of(e).size_bytes();
+      const bool is_alone = size >= bucket_bytes || !tasks_.contains(d_.actors[e.shard].planned.task);
+      if (is_alone) {
+        const exchanged* only = &e;
+        exchange({&only, 1});
+        continue;
+      }
+      bucket.push_back(&e);
+      if ((bytes += size) < bucket_bytes) continue;
+      exchange(bucket);
+      bucket.clear();
+      bytes = 0;
+    }
+    if (!bucket.empty()) exchange(bucket);
+    return std::move(d_);
+  }
+
+ private:
+  const tensor_spec& spec_of(const exchanged& e) const { return d_.actors[e.shard].planned.shard.spec; }
+
+  std::vector<std::vector<port_ref>> consumers_of_shards() const {
+    std::vector<std::vector<port_ref>> consumers(d_.actors.size());
+    for (std::uint32_t c = 0; c < d_.actors.size(); ++c)
+      for (std::uint32_t port = 0; port < d_.actors[c].from.size(); ++port)
+        if (const auto from = d_.actors[c].from[port].actor; d_.actors[from].planned.kind == actor_kind::shard) consumers[from].push_back({c, port});
+    return consumers;
+  }
+
+  // Workers read the copy of their task.
+  exchanged copy(std::uint32_t shard, const std::vector<port_ref>& consumers) {
+    const auto workers = where_.worker_task.size();
+    exchanged e{shard, {}, {{d_.actors[shard].planned.task, shard}}};
+    auto& from = d_.actors[shard].from;
+    e.gradients.assign(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(workers));
+    from.erase(from.begin() + 1, from.begin() + static_cast<std::ptrdiff_t>(workers));
+    const auto before = d_.actors[shard].planned.shard.readers;
+    std::vector<port_ref> now(before.size());
+    for (const auto task : tasks_) {
+      if (task == d_.actors[shard].planned.task) continue;
+      const auto actor = static_cast<std::uint32_t>(d_.actors.size());
+      std::vector<shard_reader> readers;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        if (const auto w = before[i].worker; w >= 0 && where_.worker_task[static_cast<std::size_t>(w)] == task) {
+          now[i] = {actor, static_cast<std::uint32_t>(readers.size())};
+          readers.push_back(before[i]);
+        }
+      e.copies.emplace_back(task, actor);
+      d_.actors.push_back(make_copy(d_.actors[shard], task, std::move(readers)));
+    }
+    auto& first = d_.actors[shard].planned;
+    std::vector<shard_reader> left;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const auto w = before[i].worker;
+      if (const auto task = w < 0 ? first.task : where_.worker_task[static_cast<std::size_t>(w)]; task != first.task) continue;
+      now[i] = {shard, static_cast<std::uint32_t>(left.size())};
+      left.push_back(before[i]);
+    }
+    first.shard.readers = std::move(left);
+    first.shard.takes_sums = true;
+    first.output_specs.resize(first.shard.readers.size());
+    for (const auto& c : consumers) {
+      auto& at = d_.actors[c.actor].from[c.port];
+      at = now[at.port];
+    }
+    return e;
+  }
+
+  draft_actor make_copy(const draft_actor& shard, std::uint32_t task, std::vector<shard_reader> readers) const {
+    draft_actor a;
+    a.owner = owner_kind::shard;
+    a.index = shard.index;
+    a.planned = shard.planned;
+    a.planned.name = fmt::format("copy/{}/{}", task, shard.planned.shard.variable);
+    a.planned.task = task;
+    auto& s = a.planned.shard;
+    s.follows = true;
+    s.readers = std::move(readers);
+    s.cut_every = 0;
+    s.cuts_at_end = false;
+    s.steps.resize(1);
+    if (!s.start.empty()) s.start.resize(1);
+    s.handed.clear();
+    if (s.restore == restore_kind::handed) s.restore = start_.restore;
+    a.planned.output_specs.assign(s.readers.size(), s.spec);
+    a.from.resize(1);
+    for (const auto& h : start_.handed) {
+      if (h.variable != s.variable || std::find(h.to_tasks.begin(), h.to_tasks.end(), task) == h.to_tasks.end()) continue;
+      const auto name = fmt::format("hand_over/{}", s.variable);
+      const auto at = std::find_if(d_.actors.begin(), d_.actors.end(), [&](const auto& x) { return x.planned.name == name; });
+      expects(at != d_.actors.end(), "who keeps a variable hands it over");
+      s.restore = restore_kind::handed;
+      for (std::uint32_t port = 0; port < hand_over_ports(s); ++port) a.from.push_back({static_cast<std::uint32_t>(at - d_.actors.begin()), port});
+    }
+    return a;
+  }
+
+  // One collective for the gradients of `bucket`: a rank on every task that has workers, or their first copies.
+  void exchange(std::span<const exchanged* const> bucket) {
+    auto tasks = tasks_;
+    for (const auto* e : bucket) tasks.insert(d_.actors[e->shard].planned.task);
+    const std::vector<std::uint32_t> ranks(tasks.begin(), tasks.end());
+    planned_collective c;
+    c.tensors = static_cast<std::uint32_t>(bucket.size());
+    c.spec.parts.resize(ranks.size());
+    for (std::uint32_t w = 0; w < where_.worker_task.size(); ++w)
+      c.spec.parts[static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), where_.worker_task[w]) - ranks.begin())].push_back(w);
+    std::vector<tensor_spec> tensors;
+    for (const auto* e : bucket) tensors.push_back(spec_of(*e));
+    c.spec.elements = offset_in_vector(tensors, tensors.size());
+    c.spec.piece_elements = piece_elements;
+    const bool all_contribute = tasks.size() == tasks_.size();
+    const auto bytes = static_cast<std::size_t>(c.spec.elements) * sizeof(float);
+    c.spec.algorithm = choose_algorithm(c.spec.kind, bytes, c.spec.ranks(), any_order_ && all_contribute);
+    const auto first = static_cast<std::uint32_t>(d_.actors.size());
+    for (std::uint32_t r = 0; r < ranks.size(); ++r) d_.actors.push_back(make_rank(bucket, c, tensors, ranks, r, first));
+    for (const auto* e : bucket)
+      for (const auto& [task, actor] : e->copies) {
+        const auto r = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), task) - ranks.begin());
+        d_.actors[actor].from[0] = {first + r, static_cast<std::uint32_t>(std::find(bucket.begin(), bucket.end(), e) - bucket.begin())};
+      }
+    ++buckets_;
+    if (report_ != nullptr)
+      report_->add(d_.actors[first].planned.name, d_.actors[first].planned.source, [&] {
+        return fmt::format("and {} more are put in: they add up {} {} of {} bytes in all, by {}", ranks.size() - 1, bucket.size(), bucket.size() == 1 ? "gradient" : "gradients", bytes,
+                           to_string(c.spec.algorithm));
+      });
+  }
+
+  draft_actor make_rank(std::span<const exchanged* const> bucket, planned_collective c, const std::vector<tensor_spec>& tensors, const std::vector<std::uint32_t>& ranks, std::uint32_t rank,
+                        std::uint32_t first) const {
+    c.spec.rank = rank;
+    const auto peers = peers_of(c.spec);
+    c.peers_from = peers.from;
+    c.peers_to = peers.to;
+    draft_actor a;
+    const auto& shard = d_.actors[bucket.front()->shard].planned;
+    const auto& own = c.spec.parts[rank];
+    a.index = own.empty() ? 0 : own.front();
+    a.planned.kind = actor_kind::collective;
+    a.planned.name = fmt::format("all_reduce/{}/{}", buckets_, rank);
+    a.planned.source = shard.source;
+    a.planned.task = ranks[rank];
+    a.planned.steps = shard.steps;
+    a.planned.start = start_.worker_steps.empty() ? 0 : start_.worker_steps[0];
+    a.planned.output_specs = tensors;
+    a.planned.output_specs.insert(a.planned.output_specs.end(), c.peers_to.size(), piece_spec(c.spec));
+    for (const auto w : own)
+      for (const auto* e : bucket) a.from.push_back(e->gradients[w]);
+    for (const auto peer : c.peers_from) {
+      auto other = c.spec;
+      other.rank = peer;
+      const auto to = peers_of(other).to;
+      a.from.push_back({first + peer, c.tensors + static_cast<std::uint32_t>(std::find(to.begin(), to.end(), rank) - to.begin())});
+    }
+    a.planned.collective = std::move(c);
+    return a;
+  }
+
+  draft d_;
+  const epoch_start& start_;
+  const places& where_;
+  bool any_order_;
+  pass_report* report_;
+  std::set<std::uint32_t> tasks_;
+  std::uint32_t buckets_ = 0;
+};
+
+}  // namespace
+
+draft all_reduce(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report) {
+  return reducer(std::move(d), start, where, any_order, report).run();
+}
+
+}  // namespace troupe::passes
