@@ -139,9 +139,11 @@ class collective_logic final : public port_logic {
   void begin() {
     busy_mark busy(*this);
     tag_ = {};
-    for (auto& in : ports_.in) {
-      const auto& head = in.queue.front();
+    for (std::size_t i = 0; i < ports_.in.size(); ++i) {
+      const auto& head = ports_.in[i].queue.front();
       if (head.t.dead != 0) return fail(error(error_code::failed, "a contribution was left out, which no collective takes"));
+      if (const auto& wanted = tensors()[i % collective().tensors]; head.value.spec() != wanted)
+        return fail(error(error_code::failed, fmt::format("a contribution is {}, and it takes {}", to_string(head.value.spec()), to_string(wanted))));
       tag_ = head.t;
     }
     if (ports_.in.empty()) tag_.step = fired_;

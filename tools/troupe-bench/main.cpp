@@ -30,6 +30,7 @@ constexpr benchmark benchmarks[] = {
     {"checkpoint", "training with a checkpoint of 1 GB of variables, beside the same without and a plain write", bench_checkpoint},
     {"roundtrip", "a round trip between two processes, beside bare blocking TCP", bench_roundtrip},
     {"stream", "tensors between two processes, beside bare TCP over as many buffers", bench_stream},
+    {"all_reduce", "an all-reduce over 2 and 4 processes, beside bare TCP that brings as many bytes there and back", bench_all_reduce},
 };
 
 const benchmark* find(const std::string& name) {

@@ -79,5 +79,6 @@ result<void> bench_timeline(const bench_options&, bench_report&);
 result<void> bench_checkpoint(const bench_options&, bench_report&);
 result<void> bench_roundtrip(const bench_options&, bench_report&);
 result<void> bench_stream(const bench_options&, bench_report&);
+result<void> bench_all_reduce(const bench_options&, bench_report&);
 
 }  // namespace troupe

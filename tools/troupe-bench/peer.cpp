@@ -2,6 +2,7 @@
 
 #include "actors/process.hpp"
 #include "tools/troupe-bench/bare_tcp.hpp"
+#include "tools/troupe-bench/bench_ops.hpp"
 #include "tools/troupe-bench/link_end.hpp"
 
 #include <fmt/format.h>
@@ -62,6 +63,7 @@ int serve_link(bool has_checksums) {
 int serve_node(const std::string& cluster) {
   process_options options;
   options.cluster = cluster;
+  options.libraries = {&bench_ops()};
   auto p = process::start(options);
   if (!p) return fail(p.error());
   return serve((*p)->address(), [](const std::string&) { return std::string("what?"); });
