@@ -8,6 +8,7 @@
 // CA-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are sent out of it as soon as they are final, and out of contributions
 //       as they are.
 // CA-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
+// CA-4  What is final is read by the link right where the result has it, if this rank has come to that step.
 // CA-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
 // Threading: the worker of the links, so that a piece is added where it was read and sent on from there. Nothing that it does takes longer than
 // adding up one piece.
@@ -32,6 +33,9 @@ namespace {
 class collective_logic final : public port_logic {
  public:
   using port_logic::port_logic;
+  ~collective_logic() override {
+    if (desk_) desk_->destination = nullptr;
+  }
 
  private:
   const planned_collective& collective() const { return *self_plan().collective; }
@@ -72,6 +76,8 @@ class collective_logic final : public port_logic {
     ports_.in.resize(own);
     while (!ports_.out.empty() && ports_.out.back().output >= collective().tensors) ports_.out.pop_back();
     state_.emplace(spec(), credits, fired_);
+    desk_ = handles->desks.at(actor_);
+    desk_->destination = [this](std::uint32_t port, std::uint64_t step, std::uint32_t part) { return destination(port, step, part); };
     slots_.resize(state_->slots());
     slot_peer_.resize(state_->slots());
   }
@@ -88,6 +94,16 @@ class collective_logic final : public port_logic {
     if (is_packed()) copies_.emplace(bytes, 2 * parts());
     contributions_.resize(parts());
     return {};
+  }
+
+  // CA-4.
+  tensor destination(std::uint32_t port, std::uint64_t step, std::uint32_t part) {
+    const auto own = collective().own_inputs();
+    if (has_failed_ || !result_ || port < own || port - own >= collective().peers_from.size()) return {};
+    const auto piece = state_->lands_in(collective().peers_from[port - own], step, part);
+    if (!piece) return {};
+    const dim bytes{static_cast<std::int64_t>(elements_of(*piece) * size_of(spec().type)), 0};
+    return result_.part(begin_of(*piece), {dtype::u8, *shape::from({&bytes, 1})});
   }
 
   void on_tensor(tensor_ready& m) override {
@@ -193,7 +209,7 @@ class collective_logic final : public port_logic {
   }
 
   void carry_out(const collective_copy& a) {
-    std::ranges::copy(std::as_const(slots_[a.slot]).bytes(), result_of(a.piece));
+    if (const auto from = std::as_const(slots_[a.slot]).bytes(); from.data() != result_of(a.piece)) std::ranges::copy(from, result_of(a.piece));
     let_go(a.slot);
   }
 
@@ -245,6 +261,7 @@ class collective_logic final : public port_logic {
 
   std::vector<peer> peers_;  // by rank
   std::optional<collective_state> state_;
+  std::shared_ptr<piece_desk> desk_;
   std::vector<tensor> slots_;
   std::vector<std::uint32_t> slot_peer_;
   tensor_spec vector_;

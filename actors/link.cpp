@@ -115,7 +115,10 @@ void link_core::bind(bind_job m) {
     const auto& receiver = m.handles->actors[edge.to.actor];
     const auto& sender = m.handles->actors[edge.from.actor];
     if (receiver && p.tasks[p.actors[edge.from.actor].task].node == peer_.id)
-      b.incoming.emplace(e, incoming_edge{receiver, edge.to.port, edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
+      {
+      const auto desk = m.handles->desks.find(edge.to.actor);
+      b.incoming.emplace(e, incoming_edge{receiver, edge.to.port, desk != m.handles->desks.end() ? desk->second : nullptr, edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
+    }
     if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) {
       std::uint32_t outlet = 0;
       for (std::uint32_t port = 0; port < edge.from.port; ++port) outlet += static_cast<std::uint32_t>(p.actors[edge.from.actor].outputs[port].size());
@@ -270,7 +273,8 @@ link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint
   if (h.offset < edge.offset) return dropped(drop_reason::duplicate);
   if (h.offset == 0) {
     try {
-      edge.value = edge.pool.take(h.spec);
+      edge.value = edge.desk && edge.desk->destination ? edge.desk->destination(edge.port, h.t.step, h.part) : tensor();
+      if (!edge.value || edge.value.spec() != h.spec) edge.value = edge.pool.take(h.spec);
     } catch (const std::bad_alloc&) {
       hooks_.no_memory(h.job, fmt::format("this node has no memory for a tensor of {} ({}) from {}", to_string(h.spec), format_bytes(h.spec.size_bytes()), peer_.name));
       return dropped(drop_reason::unknown_edge);

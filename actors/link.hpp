@@ -99,6 +99,7 @@ class link_core {
   struct incoming_edge {
     port_actor receiver;
     std::uint32_t port = 0;      // its
+    std::shared_ptr<piece_desk> desk;  // of a rank
     tensor_spec bound;
     buffer_pool pool;
     std::uint64_t sequence = 0;  // of the tensor that is read

@@ -13,6 +13,8 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,10 +53,17 @@ using port_actor = caf::typed_actor<caf::reacts_to<wire_ports>, caf::reacts_to<s
                                     caf::reacts_to<credit>, caf::reacts_to<peer_lost>, caf::reacts_to<mark_cut>,
                                     caf::reacts_to<cut_saved>, caf::reacts_to<cancel_step>, caf::reacts_to<set_feeder>, caf::reacts_to<end_actor>>;
 
+// Where a rank of a collective wants what its link reads: at port `port`, of step `step`, under key `part`; nothing: wherever the link has room. Both are on the links'
+// worker; the rank sets it, and takes it back before it ends.
+struct piece_desk {
+  std::function<tensor(std::uint32_t port, std::uint64_t step, std::uint32_t part)> destination;
+};
+
 // All actors of a job's part in this process; kept by each of them until it ends.
 struct part_handles {
   std::vector<port_actor> actors;  // by index in the plan; null where another process runs it
   std::vector<caf::actor> links;   // by task; null for our own
+  std::map<std::uint32_t, std::shared_ptr<piece_desk>> desks;  // of ranks of collectives here
 };
 
 // --- to links ---------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ struct supervisor_state {
     auto& handles = request.handles;
     handles->actors.resize(request.context->job_plan->actors.size());
     handles->links = request.links;
+    for (const auto i : request.actors)
+      if (request.context->job_plan->actors[i].kind == actor_kind::collective) handles->desks.emplace(i, std::make_shared<piece_desk>());
     for (auto i : by_stream(*request.context->job_plan, request.actors, static_cast<std::uint32_t>(request.streams.size()))) {
       const auto& planned = request.context->job_plan->actors[i];
       auto* worker = planned.kind == actor_kind::collective ? request.io : request.streams[planned.stream % request.streams.size()];

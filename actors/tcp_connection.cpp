@@ -46,7 +46,7 @@ std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared>
 }
 
 tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted)
-    : shared_(std::move(shared)), fd_(std::move(fd)), peer_(peer_of(fd_.get())), is_stranger_(is_accepted),
+    : shared_(std::move(shared)), fd_(std::move(fd)), peer_(peer_of(fd_.get())), is_on_loopback_(is_loopback(peer_)), is_stranger_(is_accepted),
       number_(++shared_->last_connection) {
   if (is_stranger_) ++shared_->counters.strangers;
 }
@@ -260,7 +260,7 @@ tcp_connection::gathered tcp_connection::gather() {
     const std::span<const std::byte> payload =
         f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length) : std::span<const std::byte>{};
     if (!q.is_sealed) {
-      q.prelude = make_prelude({f.kind, f.sequence, f.ack}, f.header, payload, shared_->options.checksum_payloads);
+      q.prelude = make_prelude({f.kind, f.sequence, f.ack}, f.header, payload, shared_->options.checksum_payloads && (shared_->options.checksum_on_loopback || !is_on_loopback_));
       q.is_sealed = true;
     }
     g.add(q.prelude.data(), q.prelude.size());

@@ -78,6 +78,7 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
   std::shared_ptr<tcp_shared> shared_;
   unique_fd fd_;
   address peer_;
+  bool is_on_loopback_ = false;
   channel_handler* handler_ = nullptr;
   frame_decoder decoder_;
   std::deque<queued> queue_;

@@ -17,6 +17,7 @@ class io_loop;
 
 struct tcp_options {
   bool checksum_payloads = true;   // of frames sent; received ones are checked whenever they carry one
+  bool checksum_on_loopback = true;  // also where no wire is between the two ends
   std::size_t strangers_max = 64;  // accepted connections that have not proven themselves; with one more the oldest is closed
   std::size_t event_bytes_max = 512 * 1024;
   std::int64_t linger_ns = 500'000'000;  // how long close() goes on writing

@@ -84,6 +84,13 @@ result<std::optional<std::uint32_t>> collective_state::on_chunk(std::uint32_t pe
   return std::optional<std::uint32_t>(slot);
 }
 
+std::optional<std::uint32_t> collective_state::lands_in(std::uint32_t peer, std::uint64_t step, std::uint32_t key) const noexcept {
+  if (!has_begun_ || step != step_ || peer >= peers_.size() || !peers_[peer].is_sender || key >= pieces_.size() * lanes_of(peer)) return std::nullopt;
+  const auto slot = peers_[peer].first_slot + key;
+  if (key % lanes_of(peer) + 1 != lanes_of(peer) || is_expected_[slot] == 0 || slots_[slot] != 0) return std::nullopt;
+  return piece_of(peer, key);
+}
+
 void collective_state::on_credit(std::uint32_t peer, std::uint32_t count) {
   expects(peer < peers_.size(), "a credit comes from a rank of the group");
   peers_[peer].credits += count;

@@ -82,6 +82,8 @@ class collective_state {
   void begin();
   // The slot to keep it in; nullopt: it is of a later step, and is to be reported again when that is the current one.
   result<std::optional<std::uint32_t>> on_chunk(std::uint32_t peer, std::uint64_t step, std::uint32_t key);
+  // What comes under `key` is a piece of the result as it is, and may be put there at once: its number. nullopt: it has to be kept in a slot.
+  std::optional<std::uint32_t> lands_in(std::uint32_t peer, std::uint64_t step, std::uint32_t key) const noexcept;
   void on_credit(std::uint32_t peer, std::uint32_t count = 1);
   std::optional<collective_action> next();
 
