@@ -51,6 +51,7 @@ class device_event {
     virtual ~state() = default;
     virtual bool is_done() const noexcept = 0;  // never waits
     const device_stream* stream = nullptr;      // where it was recorded
+    std::uint64_t number = 0;                    // of those of its stream, counted from 1: the larger, the later; 0: the backend does not count
   };
 
   device_event() noexcept = default;  // of the past: done, and nobody waits for it
@@ -59,6 +60,7 @@ class device_event {
   bool is_done() const noexcept { return state_ == nullptr || state_->is_done(); }
   const device_stream* stream() const noexcept { return state_ != nullptr ? state_->stream : nullptr; }
   const state* get() const noexcept { return state_.get(); }
+  const std::shared_ptr<const state>& shared() const noexcept { return state_; }
 
  private:
   std::shared_ptr<const state> state_;
