@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
-TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
 
 # A library's headers, and the folders that may include them.
 FENCES = [

@@ -52,6 +52,12 @@ if(NOT TROUPE_CUDA STREQUAL "OFF")
     if(CMAKE_CUDA_COMPILER AND CUBLASLT_INCLUDE_DIR AND NVRTC_INCLUDE_DIR AND TARGET CUDA::cudart_static)
       set(CMAKE_CUDA_ARCHITECTURES OFF)  # CMake 3.25 does not know 90a; devices/CMakeLists.txt has the flags
       enable_language(CUDA)
+      if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # nor that nvcc takes C++20
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+        set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+        list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+      endif()
       set(CMAKE_CUDA_STANDARD 20)
       set(CMAKE_CUDA_STANDARD_REQUIRED ON)
       if(TROUPE_CCACHE)
