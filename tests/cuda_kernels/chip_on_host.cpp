@@ -3,6 +3,7 @@
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/code/launch.hpp"
 #include "devices/cuda/code/rows.hpp"
+#include "devices/cuda/column_product.hpp"
 
 #include <algorithm>
 #include <barrier>
@@ -108,6 +109,8 @@ int sort_pairs(const stream_of_chip&, const std::uint32_t* keys_in, std::uint32_
 namespace troupe::test {
 namespace {
 
+void cuda_expects(bool fits) { expects(fits, "an element lies inside of its matrix"); }
+
 struct product_plan final : cuda::chip_services::plan {
   cuda::product p;
 };
@@ -115,16 +118,23 @@ struct convolution_plan final : cuda::chip_services::plan {
   cuda::convolution c;
 };
 
+// As a library of column-major matrices would.
 template <class T>
 void multiply_as(const cuda::product& p, const T* a, const T* b, T* c) {
+  const auto call = cuda::in_columns(p);
+  const auto at = [](const cuda::column_matrix& m, std::int64_t batch, std::int64_t row, std::int64_t column) {
+    cuda_expects(row < m.rows && column < m.columns && m.stride >= m.rows);
+    return batch * m.step + row + column * m.stride;
+  };
+  const auto inner = call.transpose_first ? call.first.rows : call.first.columns;
   for (std::int64_t batch = 0; batch < p.batches; ++batch)
-    for (std::int64_t i = 0; i < p.m; ++i)
-      for (std::int64_t j = 0; j < p.n; ++j) {
+    for (std::int64_t i = 0; i < call.d.rows; ++i)
+      for (std::int64_t j = 0; j < call.d.columns; ++j) {
         double sum = 0;
-        for (std::int64_t k = 0; k < p.k; ++k)
-          sum += static_cast<double>(a[batch * p.step_a + (p.transpose_a ? k * p.stride_a + i : i * p.stride_a + k)]) *
-                 static_cast<double>(b[batch * p.step_b + (p.transpose_b ? j * p.stride_b + k : k * p.stride_b + j)]);
-        auto& to = c[batch * p.step_c + i * p.stride_c + j];
+        for (std::int64_t k = 0; k < inner; ++k)
+          sum += static_cast<double>(b[call.transpose_first ? at(call.first, batch, k, i) : at(call.first, batch, i, k)]) *
+                 static_cast<double>(a[call.transpose_second ? at(call.second, batch, j, k) : at(call.second, batch, k, j)]);
+        auto& to = c[at(call.d, batch, i, j)];
         to = static_cast<T>(sum + (p.adds ? static_cast<double>(to) : 0));
       }
 }
