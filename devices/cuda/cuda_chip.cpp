@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -111,15 +112,22 @@ class chip_of_runtime final : public cuda_chip {
 
   // Arguments in the order of fused_source: pointers of ports, of the result, the number of elements, numbers.
   result<void> run_elements(const launch_site& at, const plan& p, const fused_source& source, std::span<const std::byte* const> inputs, std::byte* output) override {
-    std::vector<const void*> pointers;
-    for (const auto port : source.ports) pointers.push_back(inputs[port]);
-    pointers.push_back(output);
+    constexpr std::size_t most = 2048;  // fused_source.cpp has limits on both
+    std::array<const void*, most> pointers;
+    std::array<void*, 2 * most> arguments;
+    expects(source.ports.size() < most && source.numbers.size() + 1 < most, "a group's arguments fit a launch");
+    std::size_t n = 0;
+    const auto add = [&](const void* p) {
+      pointers[n] = p;
+      arguments[n] = &pointers[n];
+      ++n;
+    };
+    for (const auto port : source.ports) add(inputs[port]);
+    add(output);
     auto elements = static_cast<long long>(source.elements);
-    std::vector<long long> numbers(source.numbers.begin(), source.numbers.end());
-    std::vector<void*> arguments;
-    for (auto& q : pointers) arguments.push_back(&q);
-    arguments.push_back(&elements);
-    for (auto& n : numbers) arguments.push_back(&n);
+    arguments[n++] = &elements;
+    static_assert(sizeof(long long) == sizeof(std::int64_t));
+    for (const auto& number : source.numbers) arguments[n++] = const_cast<std::int64_t*>(&number);  // read only
     constexpr std::int64_t threads = 256, waves = 32;  // as code/launch.cuh
     const auto each = threads * source.elements_per_thread;
     const auto blocks = std::clamp<std::int64_t>((source.elements + each - 1) / each, 1, waves * chip_.multiprocessors);
@@ -133,9 +141,13 @@ class chip_of_runtime final : public cuda_chip {
     if (bytes == 0 || to == from) return {};
     return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(at.on.stream)), "cudaMemcpyAsync", {at.device, at.op});
   }
-  result<void> copy_from_host(const launch_site& at, void* to, const void* from, std::size_t bytes) override {
-    if (bytes == 0) return {};
-    return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(at.on.stream)), "cudaMemcpyAsync", {at.device, at.op});
+  // Not of a device's limit: constants are few. A plain copy, which waits for itself alone: plans are made before steps run.
+  result<std::shared_ptr<const std::byte>> keep(std::span<const std::byte> bytes) override {
+    void* at = nullptr;
+    if (auto ok = check(cudaMalloc(&at, bytes.size()), "cudaMalloc", {device_, {}}); !ok) return std::move(ok.error());
+    std::shared_ptr<const std::byte> kept(static_cast<const std::byte*>(at), [](const std::byte* p) { (void)cudaFree(const_cast<std::byte*>(p)); });
+    if (auto ok = check(cudaMemcpy(at, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy", {device_, {}}); !ok) return std::move(ok.error());
+    return kept;
   }
   result<void> fill_zero(const launch_site& at, void* to, std::size_t bytes) override {
     if (bytes == 0) return {};

@@ -260,6 +260,9 @@ result<fused_source> make_fused_source(std::span<const element_step> steps, std:
     for (std::size_t k = 0; k < out.ports.size(); ++k)
       if (how[k] == walk::steps) index_code += fmt::format("    const {0} v{1} = p{1}[{2}];\n", name_of(inputs[out.ports[k]].type), out.ports[k], at[k]);
   }
+  constexpr std::size_t arguments_max = 500;  // of 8 bytes, which a kernel takes on every chip: 4 KiB
+  if (out.ports.size() + out.numbers.size() + 2 > arguments_max)
+    return error(error_code::usage, fmt::format("a fused group of {} ops has {} operands with too many different ways to be broadcast for one CUDA kernel", steps.size(), out.ports.size()));
   const auto result_name = name_of(output.type);
   const auto last = fmt::format("s{}", steps.size() - 1);
 

@@ -226,6 +226,10 @@ result<void> chip_on_host::copy(const cuda::launch_site&, void* to, const void* 
   if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }
+result<std::shared_ptr<const std::byte>> chip_on_host::keep(std::span<const std::byte> bytes) {
+  auto all = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  return std::shared_ptr<const std::byte>(all, all->data());
+}
 result<void> chip_on_host::fill_zero(const cuda::launch_site&, void* to, std::size_t bytes) {
   if (bytes > 0) std::memset(to, 0, bytes);
   return {};

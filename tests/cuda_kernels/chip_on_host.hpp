@@ -25,7 +25,7 @@ class chip_on_host final : public cuda::chip_services {
   result<plan_ref> plan_elements(const cuda::fused_source& source, std::string_view what) override;
   result<void> run_elements(const cuda::launch_site&, const plan&, const cuda::fused_source&, std::span<const std::byte* const>, std::byte*) override;
   result<void> copy(const cuda::launch_site&, void* to, const void* from, std::size_t bytes) override;
-  result<void> copy_from_host(const cuda::launch_site& at, void* to, const void* from, std::size_t bytes) override { return copy(at, to, from, bytes); }
+  result<std::shared_ptr<const std::byte>> keep(std::span<const std::byte> bytes) override;
   result<void> fill_zero(const cuda::launch_site&, void* to, std::size_t bytes) override;
   result<void> check_launch(const cuda::launch_site&, int status) override;
   std::size_t sort_workspace_bytes(std::int64_t n) override;

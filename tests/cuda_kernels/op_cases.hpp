@@ -98,6 +98,10 @@ inline std::vector<op_case> op_cases(dtype type) {
   add("tile", {x({2, 3})}, {spec({4, 9})}, {{"times", list{2, 3}}});
   add("constant", {}, {spec({3, 5})}, {{"value", 3.0}});
   add("constant", {}, {spec({4})}, {{"value", 0.0}});
+  {
+    const auto t = x({3, 5});
+    add("constant_tensor", {}, {spec({3, 5})}, {{"data", shared_bytes({t.bytes().begin(), t.bytes().end()})}});
+  }
   add("element_count", {x({3, 5, 2})}, {spec({})}, {{"axes", list{0, 2}}});
 
   // --- reductions ---

@@ -236,12 +236,17 @@ class constant_tensor final : public kernel_of_chip {
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("constant_tensor", inputs, 0, outputs, 1); !ok) return ok;
     if (outputs[0].size_bytes() != data_.view().size()) return unfit("constant_tensor", fmt::format("has {} bytes", data_.view().size()), outputs);
+    if (kept_ != nullptr || data_.view().empty()) return {};
+    auto kept = chip_.keep(data_.view());
+    if (!kept) return std::move(kept.error());
+    kept_ = std::move(*kept);
     return {};
   }
-  result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override { return chip_.copy_from_host(at, outputs[0], data_.view().data(), data_.view().size()); }
+  result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override { return chip_.copy(at, outputs[0], kept_.get(), data_.view().size()); }
 
  private:
   shared_bytes data_;
+  std::shared_ptr<const std::byte> kept_;
 };
 
 class element_count final : public filler {
