@@ -147,6 +147,25 @@ std::string call_of(const element_row& row, dtype out, std::span<const std::stri
 
 }  // namespace
 
+std::optional<code::plain_walk> plain_walk_over(const shape& out, std::span<const shape> operands) {
+  code::plain_walk w;
+  const auto loops = loops_over(out, operands);
+  if (!loops || operands.size() > static_cast<std::size_t>(code::plain_walk::operands_max)) return std::nullopt;
+  w.elements = out.elements();
+  w.loops = static_cast<int>(loops->size());
+  for (std::size_t k = 0; k < operands.size(); ++k) {
+    std::int64_t step = 1;
+    w.is_dense[k] = true;
+    for (std::size_t l = 0; l < loops->size(); ++l) {
+      w.size[l] = (*loops)[l].size;
+      w.step[k][l] = (*loops)[l].steps[k];
+      w.is_dense[k] = w.is_dense[k] && w.step[k][l] == step;
+      step *= w.size[l];
+    }
+  }
+  return w;
+}
+
 bool is_element_op(std::string_view op) noexcept { return find(op) != nullptr; }
 
 std::vector<std::string_view> element_ops() {

@@ -9,6 +9,7 @@
 // FS-2  outputs[0] may be an operand that is not broadcast: an element is read before it is written, by one thread.
 // FS-3  Operands are broadcast by NumPy's rules to the shape of the result (EW-1).
 
+#include "devices/cuda/code/launch.hpp"
 #include "schema/dtype.hpp"
 #include "schema/error.hpp"
 #include "schema/tensor_spec.hpp"
@@ -40,6 +41,9 @@ struct fused_source {
 
 // Errors: an op that is not element-wise or not for these types, operands that do not fit.
 result<fused_source> make_fused_source(std::span<const element_step> steps, std::span<const tensor_spec> inputs, const tensor_spec& output);
+
+// How an element-wise op walks over its operands, for kernels that were compiled before (code/plain_elements.hpp). nullopt: one cannot be broadcast.
+std::optional<code::plain_walk> plain_walk_over(const shape& out, std::span<const shape> operands);
 
 bool is_element_op(std::string_view op) noexcept;
 std::vector<std::string_view> element_ops();

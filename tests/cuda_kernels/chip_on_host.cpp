@@ -88,10 +88,18 @@ int launch_teams(const stream_of_chip&, const F& f, std::int64_t teams, std::int
   return 0;
 }
 
+}  // namespace troupe::cuda::code
+
+#include "devices/cuda/code/plain_elements.hpp"
+
+namespace troupe::cuda::code {
+
 #define TROUPE_TEAMS(...) template int launch_teams(const stream_of_chip&, const __VA_ARGS__&, std::int64_t, std::int64_t)
 #define TROUPE_ELEMENTS(...) template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
 #include "devices/cuda/code/elements.inc"
 #include "devices/cuda/code/rows.inc"
+
+const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out) { return find_in_plain_table(op, in, out); }
 
 int sort_pairs(const stream_of_chip&, const std::uint32_t* keys_in, std::uint32_t* keys_out, const std::uint32_t* values_in, std::uint32_t* values_out, std::int64_t n, int key_bits,
                void* workspace, std::size_t workspace_bytes) {
@@ -218,7 +226,7 @@ result<void> chip_on_host::convolve(const cuda::launch_site&, const plan& p, voi
     convolve_as(q.c, static_cast<double*>(x), static_cast<double*>(w), static_cast<double*>(y));
   return {};
 }
-result<chip_on_host::plan_ref> chip_on_host::plan_elements(const cuda::fused_source&, std::string_view) { return plan_ref(std::make_shared<plan>()); }
+result<chip_on_host::plan_ref> chip_on_host::plan_elements(const cuda::fused_source&, std::string_view) { return error(error_code::not_found, "the host has no NVRTC"); }
 result<void> chip_on_host::run_elements(const cuda::launch_site&, const plan&, const cuda::fused_source&, std::span<const std::byte* const>, std::byte*) {
   return error(error_code::failed, "generated kernels do not run on the host");
 }

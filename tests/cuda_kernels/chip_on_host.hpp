@@ -1,6 +1,6 @@
 #pragma once
 // The host in the place of a chip: kernels of devices/cuda/ are run by loops and threads, products and convolutions by plain sums, so that what they compute is tested
-// where there is no GPU. Generated element-wise kernels are not run: their functions are the host's own.
+// where there is no GPU. Generated element-wise kernels are not run, but the compiled ones that stand in for them are: both call the functions of the host's loops.
 //
 // launch_elements() and launch_teams() are defined in chip_on_host.cpp, instead of those of the .cu files.
 

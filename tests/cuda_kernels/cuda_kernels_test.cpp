@@ -57,6 +57,39 @@ BOOST_AUTO_TEST_CASE(teams_of_several_threads_give_the_same) {
 
 BOOST_AUTO_TEST_CASE(a_large_chip_reduces_in_parts) { compare_all(dtype::f32, 132); }
 
+BOOST_AUTO_TEST_CASE(every_elementwise_op_gives_the_bits_of_the_hosts) {
+  chip_on_host chip;
+  int count = 0;
+  for (const auto& c : element_cases()) {
+    const auto expected = run_on_host(c), got = run_cuda_kernel(c, chip);
+    BOOST_REQUIRE_MESSAGE(expected, c.name() << " on the host: " << (expected ? "" : expected.error().text()));
+    BOOST_REQUIRE_MESSAGE(got, c.name() << ": " << (got ? "" : got.error().text()));
+    BOOST_TEST(largest_error((*got)[0], (*expected)[0]) == 0, c.name());
+    ++count;
+  }
+  BOOST_TEST_MESSAGE(count << " cases");
+}
+
+BOOST_AUTO_TEST_CASE(a_fused_group_without_NVRTC_runs_op_by_op) {
+  chip_on_host chip;
+  const auto a = numbers(dtype::f32, {7, 5}, 1), b = numbers(dtype::f32, {5}, 2);
+  auto made = cuda::make_fused_cuda_kernel({{"add", {0, 1}, dtype::f32}, {"greater", {-1, 0}, dtype::boolean}, {"where", {-2, -1, 0}, dtype::f32}}, chip);
+  BOOST_REQUIRE(made);
+  const std::vector<tensor_spec> in{a.spec(), b.spec()}, out{a.spec()};
+  BOOST_REQUIRE((*made)->prepare(in, out));
+  std::vector<std::byte> workspace((*made)->workspace_bytes());
+  auto got = tensor::make(a.spec());
+  const std::vector<const std::byte*> from{a.bytes().data(), b.bytes().data()};
+  const std::vector<std::byte*> to{got.bytes().data()};
+  cuda::launch_site at;
+  at.workspace = workspace.data();
+  BOOST_REQUIRE((*made)->enqueue(at, from, to));
+  for (std::int64_t i = 0; i < a.elements(); ++i) {
+    const float x = a.data<float>()[i], sum = x + b.data<float>()[i % 5];
+    BOOST_TEST(got.data<float>()[i] == (sum > x ? sum : x));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(logic_is_reduced) {
   chip_on_host chip;
   for (const auto* op : {"reduce_any", "reduce_all"})

@@ -1,4 +1,4 @@
-// Element-wise ops and groups of them: one generated kernel each (devices/cuda/fused_source.hpp).
+// Element-wise ops and groups of them: one generated kernel each (devices/cuda/fused_source.hpp); without NVRTC a compiled one for each op.
 
 #include "devices/cuda/kernels/families.hpp"
 
@@ -18,23 +18,69 @@ class fused final : public kernel_of_chip {
     }
     auto made = make_fused_source(steps_, inputs, outputs[0]);
     if (!made) return std::move(made.error());
-    if (plan_ == nullptr || made->text != source_.text) {
-      auto plan = chip_.plan_elements(*made, takes_all_ ? steps_[0].op : "a fused group");
-      if (!plan) return std::move(plan.error());
-      plan_ = std::move(*plan);
-    }
+    const bool is_same = plan_ != nullptr && made->text == source_.text;
     source_ = std::move(*made);
-    return {};
+    plain_.clear();
+    if (is_same) return {};
+    auto plan = chip_.plan_elements(source_, takes_all_ ? steps_[0].op : "a fused group");
+    if (plan) {
+      plan_ = std::move(*plan);
+      return {};
+    }
+    // Without NVRTC: the compiled kernels, one after the other.
+    if (plan.error().code() != error_code::not_found) return std::move(plan.error());
+    return prepare_plain(inputs, outputs[0]);
   }
+  std::size_t workspace_bytes() const noexcept override { return plain_bytes_; }
   result<void> enqueue(const launch_site& at, inputs_of inputs, outputs_of outputs) override {
-    return source_.elements == 0 ? result<void>() : chip_.run_elements(at, *plan_, source_, inputs, outputs[0]);
+    if (source_.elements == 0) return {};
+    if (plain_.empty()) return chip_.run_elements(at, *plan_, source_, inputs, outputs[0]);
+    for (const auto& p : plain_) {
+      const void* in[code::plain_walk::operands_max]{};
+      for (std::size_t k = 0; k < p.operands.size(); ++k) {
+        const auto o = p.operands[k];
+        in[k] = o >= 0 ? inputs[static_cast<std::size_t>(o)] : at.workspace + plain_[static_cast<std::size_t>(-1 - std::int64_t{o})].at;
+      }
+      auto* out = &p == &plain_.back() ? outputs[0] : at.workspace + p.at;
+      if (auto ok = chip_.check_launch(at, p.row->launch(at.on, out, in, p.walk)); !ok) return ok;
+    }
+    return {};
   }
 
  private:
+  // A step as a launch of its own; its result, but the last one's, lies in the workspace.
+  struct plain_step {
+    const code::plain_row* row;
+    code::plain_walk walk;
+    std::vector<std::int32_t> operands;
+    std::size_t at;
+  };
+  result<void> prepare_plain(std::span<const tensor_spec> inputs, const tensor_spec& out) {
+    plan_ = nullptr;
+    plain_bytes_ = 0;
+    for (const auto& s : steps_) {
+      std::vector<shape> shapes;
+      std::vector<dtype> types;
+      for (const auto o : s.operands) {
+        const auto spec = o >= 0 ? inputs[static_cast<std::size_t>(o)] : tensor_spec{steps_[static_cast<std::size_t>(-1 - std::int64_t{o})].type, out.shape};
+        shapes.push_back(spec.shape);
+        types.push_back(spec.type);
+      }
+      const auto* row = code::find_plain(s.op, types, s.type);
+      const auto walk = plain_walk_over(out.shape, shapes);
+      if (row == nullptr || !walk) return unfit(s.op, "there is no kernel for these operands", inputs);
+      plain_.push_back({row, *walk, s.operands, plain_bytes_});
+      if (plain_.size() < steps_.size()) plain_bytes_ += workspace_aligned(tensor_spec{s.type, out.shape}.size_bytes());
+    }
+    return {};
+  }
+
   std::vector<element_step> steps_;
   bool takes_all_;
   fused_source source_;
   chip_services::plan_ref plan_;
+  std::vector<plain_step> plain_;
+  std::size_t plain_bytes_ = 0;
 };
 
 }  // namespace
