@@ -18,6 +18,7 @@ namespace troupe::cuda {
 
 struct chip_options {
   std::filesystem::path binary_folder;  // of generated kernels; empty: in memory alone
+  bool uses_nvrtc = true;               // else the compiled element-wise kernels, as where there is none
 };
 
 class cuda_chip : public chip_services {

@@ -129,6 +129,17 @@ cuda_kernel_table make_cuda_kernels();
 // A fused group, of element-wise ops only. The last step's output is the only one.
 result<std::unique_ptr<cuda_kernel>> make_fused_cuda_kernel(std::vector<element_step> steps, chip_services& chip);
 
+// One op of a group; operands as those of element_step.
+struct group_step {
+  std::string op;
+  attributes attrs;
+  std::vector<std::int32_t> operands;
+  dtype type = dtype::f32;
+};
+// A fused group whose first op may be of any kind (devices/host/fused_kernel.hpp: FK-2, FK-3). Bias and ReLU or the tanh form of GELU behind a product are part of its call.
+// `table` outlives it.
+result<std::unique_ptr<cuda_kernel>> make_cuda_group(std::vector<group_step> steps, const cuda_kernel_table& table, chip_services& chip);
+
 // Pure: the axes that "axes" names are reduced, without it all (devices/host/reduction_walk.hpp); neighbours that are walked alike become one loop.
 code::reduction reduction_over(const shape& x, const attributes& attrs);
 

@@ -128,7 +128,7 @@ struct convolution_plan final : cuda::chip_services::plan {
 
 // As a library of column-major matrices would.
 template <class T>
-void multiply_as(const cuda::product& p, const T* a, const T* b, T* c) {
+void multiply_as(const cuda::product& p, const T* a, const T* b, const T* bias, T* c) {
   const auto call = cuda::in_columns(p);
   const auto at = [](const cuda::column_matrix& m, std::int64_t batch, std::int64_t row, std::int64_t column) {
     cuda_expects(row < m.rows && column < m.columns && m.stride >= m.rows);
@@ -143,7 +143,11 @@ void multiply_as(const cuda::product& p, const T* a, const T* b, T* c) {
           sum += static_cast<double>(b[call.transpose_first ? at(call.first, batch, k, i) : at(call.first, batch, i, k)]) *
                  static_cast<double>(a[call.transpose_second ? at(call.second, batch, j, k) : at(call.second, batch, k, j)]);
         auto& to = c[at(call.d, batch, i, j)];
-        to = static_cast<T>(sum + (p.adds ? static_cast<double>(to) : 0));
+        sum += p.adds ? static_cast<double>(to) : 0;
+        if (p.end != cuda::epilogue::none) sum += static_cast<double>(bias[i]);  // to each column
+        if (p.end == cuda::epilogue::bias_relu) sum = std::max(sum, 0.0);
+        if (p.end == cuda::epilogue::bias_gelu_tanh) sum = host::gelu_tanh_op::apply(sum);
+        to = static_cast<T>(sum);
       }
 }
 
@@ -202,13 +206,14 @@ result<chip_on_host::plan_ref> chip_on_host::plan_product(const cuda::product& p
   made->workspace_bytes = 100;
   return plan_ref(std::move(made));
 }
-result<void> chip_on_host::multiply(const cuda::launch_site&, const plan& p, const void* a, const void* b, const void*, void* c, std::byte* workspace) {
+result<void> chip_on_host::multiply(const cuda::launch_site&, const plan& p, const void* a, const void* b, const void* bias, void* c, std::byte* workspace) {
   const auto& q = static_cast<const product_plan&>(p);
-  std::memset(workspace, 0xEE, q.workspace_bytes);
+  if (workspace != nullptr) std::memset(workspace, 0xEE, q.workspace_bytes);
+  ++products;
   if (q.p.type == dtype::f32)
-    multiply_as(q.p, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(c));
+    multiply_as(q.p, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<const float*>(bias), static_cast<float*>(c));
   else
-    multiply_as(q.p, static_cast<const double*>(a), static_cast<const double*>(b), static_cast<double*>(c));
+    multiply_as(q.p, static_cast<const double*>(a), static_cast<const double*>(b), static_cast<const double*>(bias), static_cast<double*>(c));
   return {};
 }
 result<chip_on_host::plan_ref> chip_on_host::plan_convolution(const cuda::convolution& c) {

@@ -30,6 +30,7 @@ class chip_on_host final : public cuda::chip_services {
   result<void> check_launch(const cuda::launch_site&, int status) override;
   std::size_t sort_workspace_bytes(std::int64_t n) override;
   int multiprocessors() const noexcept override { return multiprocessors_; }
+  int products = 0;  // calls so far
 
  private:
   int multiprocessors_;

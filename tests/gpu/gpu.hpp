@@ -21,8 +21,8 @@ inline std::string_view kept_name(const std::string& name) {
 
 class gpu {
  public:
-  explicit gpu(int each = 1, const cuda::device_options& options = {}) {
-    auto made = cuda::make_cuda_devices(each, options, {});
+  explicit gpu(int each = 1, const cuda::device_options& options = {}, const cuda::chip_options& of_chips = {}) {
+    auto made = cuda::make_cuda_devices(each, options, of_chips);
     BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
     devices_ = std::move(*made);
   }

@@ -1,5 +1,6 @@
 // Every op on a device: beside the host's kernel of the same types, and f32 beside f64 on the host.
 
+#include "devices/cuda/optimizers.hpp"
 #include "tests/gpu/gpu.hpp"
 
 #include <map>
@@ -32,8 +33,8 @@ std::optional<op_case> in_f64(const op_case& c) {
   return has_f32 && c.op != "cast" && !c.op.starts_with("random") && c.op != "dropout_mask" ? std::optional(wide) : std::nullopt;
 }
 
-void run(const std::vector<op_case>& cases, table_of_errors& table) {
-  gpu machine;
+void run(const std::vector<op_case>& cases, table_of_errors& table, const cuda::chip_options& options = {}) {
+  gpu machine(1, {}, options);
   auto stream = machine.stream();
   for (const auto& c : cases) {
     const auto expected = run_on_host(c);
@@ -80,6 +81,47 @@ BOOST_AUTO_TEST_CASE(every_elementwise_op_gives_what_the_host_gives) {
   table_of_errors table;
   run(element_cases(), table);
   show(table);
+}
+
+BOOST_AUTO_TEST_CASE(every_elementwise_op_gives_the_same_without_NVRTC) {
+  table_of_errors table;
+  run(element_cases(), table, {.binary_folder = {}, .uses_nvrtc = false});
+}
+
+BOOST_AUTO_TEST_CASE(an_optimizer_gives_the_bits_of_the_hosts) {
+  gpu machine;
+  auto stream = machine.stream();
+  constexpr std::int64_t n = 100'003;
+  const auto w = numbers(dtype::f32, {n}, 1), m = numbers(dtype::f32, {n}, 2), v = numbers(dtype::f32, {n}, 3, 0.5, 1), g = numbers(dtype::f32, {n}, 4);
+  const auto place = [&](const tensor& t) {
+    auto at = stream->allocate(t.size_bytes(), "variable");
+    BOOST_REQUIRE(at);
+    TROUPE_FINE(stream->copy("variable", bytes_of(*at), memory_kind::device, t.bytes(), memory_kind::pageable));
+    return *at;
+  };
+  const auto d_w = place(w), d_m = place(m), d_v = place(v), d_g = place(g);
+  const auto variable = [](device_memory at) { return cuda::code::variable{reinterpret_cast<const float*>(at.bytes), reinterpret_cast<float*>(at.bytes)}; };
+  const float* parts[] = {reinterpret_cast<const float*>(d_g.bytes)};
+  const adam_numbers k{0.01F, 0.3F, 0.1F, 0.99F, 0.01F, 1e-8F, 0.02F, 0.999F};
+  auto sum = cuda::gradient_of({parts, 1.5F, 0.5F});
+  BOOST_REQUIRE(sum);
+  TROUPE_FINE(stream->enqueue("adam", {}, [&] { return cuda::adam_step(machine[0].chip(), stream->site("adam", nullptr, {}), variable(d_w), variable(d_m), variable(d_v), *sum, n, k); }));
+  const auto workspace = stream->allocate(cuda::norm_workspace_bytes(n), "norm"), norm = stream->allocate(sizeof(double), "norm");
+  BOOST_REQUIRE((workspace && norm));
+  TROUPE_FINE(stream->enqueue("norm", {}, [&] { return cuda::norm_of(machine[0].chip(), stream->site("norm", workspace->bytes, {}), *sum, n, reinterpret_cast<double*>(norm->bytes)); }));
+  auto got = tensor::make({dtype::f32, {n}}), length = tensor::make({dtype::f64, {}});
+  TROUPE_FINE(stream->copy("variable", got.bytes(), memory_kind::pageable, bytes_of(d_w), memory_kind::device));
+  TROUPE_FINE(stream->copy("norm", length.bytes(), memory_kind::pageable, bytes_of(*norm), memory_kind::device));
+  TROUPE_FINE(stream->synchronize());
+  auto h_w = tensor::of<float>(dtype::f32, w.shape(), {w.data<float>(), static_cast<std::size_t>(n)}), h_m = tensor::of<float>(dtype::f32, m.shape(), {m.data<float>(), static_cast<std::size_t>(n)}),
+       h_v = tensor::of<float>(dtype::f32, v.shape(), {v.data<float>(), static_cast<std::size_t>(n)});
+  const float* h_parts[] = {g.data<float>()};
+  const gradient_sum h_sum{h_parts, 1.5F, 0.5F};
+  const auto in_place = [](tensor& t) { return stepped{t.data<float>(), t.data<float>()}; };
+  adam_step(in_place(h_w), in_place(h_m), in_place(h_v), h_sum, n, k);
+  BOOST_TEST(largest_error(got, h_w) == 0);
+  BOOST_TEST(std::abs(length.data<double>()[0] - norm_of(h_sum, n)) <= 1e-12 * length.data<double>()[0]);
+  for (const auto at : {d_w, d_m, d_v, d_g, *workspace, *norm}) stream->free(at);
 }
 
 BOOST_AUTO_TEST_CASE(a_fused_group_gives_the_bits_of_its_ops) {

@@ -341,6 +341,12 @@ struct rmsprop {
     }
   }
 };
+struct average {
+  variable w;
+  gradient g;
+  float rate, factor;
+  TROUPE_DEVICE void operator()(std::int64_t i) const { w.out[i] = w.in[i] + rate * (factor * g.at(i) - w.in[i]); }
+};
 struct adagrad {
   variable w, square;
   gradient g;

@@ -24,11 +24,13 @@ class matmul final : public kernel_of_chip {
   matmul(const attributes& attrs, chip_services& chip) : kernel_of_chip(chip), is_sum_(attrs.integer("sum_batches") != 0) {
     each_.transpose_a = attrs.integer("transpose_a") != 0;
     each_.transpose_b = attrs.integer("transpose_b") != 0;
+    each_.end = static_cast<epilogue>(attrs.integer("epilogue"));  // of a fused group (group.cpp): a third operand is the bias
     each_.mode = attrs.integer("tf32") != 0 ? product_mode::tf32 : product_mode::exact;
   }
 
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
-    if (auto ok = check_ports("matmul", inputs, 2, outputs, 1); !ok) return ok;
+    const bool has_bias = each_.end != epilogue::none;
+    if (auto ok = check_ports("matmul", inputs, has_bias ? 3 : 2, outputs, 1); !ok) return ok;
     const auto &a = inputs[0], &b = inputs[1], &c = outputs[0];
     auto p = each_;
     p.type = c.type;
@@ -40,6 +42,7 @@ class matmul final : public kernel_of_chip {
     p.n = b.shape.size(p.transpose_b ? rb - 2 : rb - 1);
     p.k = a.shape.size(p.transpose_a ? ra - 2 : ra - 1);
     if (b.shape.size(p.transpose_b ? rb - 1 : rb - 2) != p.k || c.shape.size(rc - 2) != p.m || c.shape.size(rc - 1) != p.n) return unfit("matmul", "inner dimensions differ", inputs);
+    if (has_bias && (inputs[2] != tensor_spec{c.type, {p.n}} || p.k == 0 || is_sum_)) return unfit("matmul", "a bias has as many elements as the result has columns", inputs);
     out_ = c;
     calls_.clear();
     plan_ = adding_plan_ = nullptr;
@@ -67,7 +70,7 @@ class matmul final : public kernel_of_chip {
     for (std::size_t i = 0; i < calls_.size(); ++i) {
       const auto& c = calls_[i];
       const auto& plan = is_sum_ && i > 0 ? *adding_plan_ : *plan_;
-      if (auto ok = chip_.multiply(at, plan, inputs[0] + c.a * bytes, inputs[1] + c.b * bytes, nullptr, outputs[0] + c.c * bytes, at.workspace); !ok) return ok;
+      if (auto ok = chip_.multiply(at, plan, inputs[0] + c.a * bytes, inputs[1] + c.b * bytes, each_.end != epilogue::none ? inputs[2] : nullptr, outputs[0] + c.c * bytes, at.workspace); !ok) return ok;
     }
     return {};
   }
