@@ -77,7 +77,7 @@ struct stream_record {
   std::atomic<bool> has_failed{false};
   std::atomic<std::uint64_t> done{0};      // place that an event has shown to be done
   std::uint32_t* mark = nullptr;           // pinned; the place that the chip has come to, where each op is marked
-  code::fault* faults = nullptr;           // pinned
+  std::atomic<code::fault*> faults{nullptr};  // pinned
   std::unordered_map<std::string_view, unsigned int> number_of;  // under the mutex
   std::vector<std::string_view> names;     // by number, under the mutex
 
@@ -106,12 +106,13 @@ struct stream_record {
     }
   }
   void look_for_faults() {
-    if (faults == nullptr || *const_cast<volatile unsigned int*>(&faults->state) != 2) return;
+    const auto* f = faults.load(std::memory_order_acquire);
+    if (f == nullptr || *const_cast<const volatile unsigned int*>(&f->state) != 2) return;
     std::atomic_thread_fence(std::memory_order_acquire);
     const lock l(mutex);
-    if (failure) return;
-    const auto op = faults->op < names.size() ? names[faults->op] : std::string_view("an op");
-    failure = error(error_code::failed, fmt::format("{}: op {}: element {} is {}, expected {} to {}", name, op, faults->at, faults->value, faults->low, faults->high));
+    if (failure || faults.load(std::memory_order_acquire) == nullptr) return;
+    const auto op = f->op < names.size() ? names[f->op] : std::string_view("an op");
+    failure = error(error_code::failed, fmt::format("{}: op {}: element {} is {}, expected {} to {}", name, op, f->at, f->value, f->low, f->high));
     has_failed.store(true, std::memory_order_release);
   }
   result<void> state() {
