@@ -49,6 +49,7 @@ if(NOT TROUPE_CUDA STREQUAL "OFF")
     find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     find_path(NVRTC_INCLUDE_DIR nvrtc.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     if(CMAKE_CUDA_COMPILER AND CUBLASLT_INCLUDE_DIR AND NVRTC_INCLUDE_DIR AND TARGET CUDA::cudart_static)
       set(CMAKE_CUDA_ARCHITECTURES OFF)  # CMake 3.25 does not know 90a; devices/CMakeLists.txt has the flags
       enable_language(CUDA)
