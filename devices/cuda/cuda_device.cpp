@@ -91,7 +91,7 @@ struct stream_record {
     const lock l(mutex);
     if (failure) return;
     learn();
-    const auto in_question = ops.in_question();
+    const auto in_question = ops.in_question(mark != nullptr);  // a stream runs in order: the first without a mark it is
     failure = error(error_code::failed, fmt::format("{}: {} failed: {} ({}), seen at {}", name, in_question.empty() ? "something before" : in_question,
                                                     cudaGetErrorString(static_cast<cudaError_t>(status)), cudaGetErrorName(static_cast<cudaError_t>(status)), call));
     has_failed.store(true, std::memory_order_release);

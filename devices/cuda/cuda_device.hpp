@@ -5,7 +5,8 @@
 // Ownership: a device outlives its streams, events and memory.
 //
 // CD-1  Events are pooled per stream and made without timing. One that is done is remembered as done, and is not asked again.
-// CD-2  A failure that the driver reports at some call stands in the stream, with the ops in question (progress.hpp); after a lasting one no call on that chip succeeds.
+// CD-2  A failure that the driver reports at some call stands in the stream, with the ops in question (progress.hpp); after a lasting one no call on that chip succeeds, and
+//       each of its streams names those of its own that were under way.
 //       Functions that wait for a stream that has failed are called within a second (DV-5), by a thread that looks at those that are overdue.
 // CD-3  A fault that a kernel reports (an index outside) becomes the stream's failure when somebody asks: failed(), a completed call_host(), synchronize().
 // CD-4  Copies from and to pageable memory go through pinned memory, so that no call waits (DV-6).

@@ -24,8 +24,8 @@ class progress {
   void done(std::uint64_t place) noexcept { done_ = place > done_ ? place : done_; }
   std::uint64_t last() const noexcept { return last_; }
   std::uint64_t finished() const noexcept { return done_; }
-  // "op a", or "one of 12 ops, from a to b"; empty: nothing is under way.
-  std::string in_question() const;
+  // "op a", or "one of 12 ops, from a to b"; empty: nothing is under way. With `is_exact`, where each op leaves a mark: the first that left none.
+  std::string in_question(bool is_exact = false) const;
 
  private:
   static constexpr std::uint64_t kept = 4096;  // names; more are seldom under way

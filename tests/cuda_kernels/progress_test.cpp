@@ -14,6 +14,7 @@ BOOST_AUTO_TEST_CASE(PR_1_one_op_is_named_and_of_several_the_first_and_the_last)
   const auto b = p.begin("b");
   p.begin("c");
   BOOST_TEST(p.in_question() == "one of 3 ops, from a to c");
+  BOOST_TEST(p.in_question(true) == "op a");
   p.done(a);
   BOOST_TEST(p.in_question() == "one of 2 ops, from b to c");
   p.done(b);
