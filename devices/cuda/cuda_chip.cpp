@@ -118,13 +118,16 @@ class chip_of_runtime final : public cuda_chip {
     std::array<void*, 2 * most> arguments;
     expects(source.ports.size() < most && source.numbers.size() + 1 < most, "a group's arguments fit a launch");
     std::size_t n = 0;
+    std::uintptr_t bits = 0;
     const auto add = [&](const void* p) {
+      bits |= reinterpret_cast<std::uintptr_t>(p);
       pointers[n] = p;
       arguments[n] = &pointers[n];
       ++n;
     };
     for (const auto port : source.ports) add(inputs[port]);
     add(output);
+    expects(bits % 16 == 0, "operands and results of CUDA kernels lie at multiples of 16 bytes");  // a chip that meets another address fails for good
     auto elements = static_cast<long long>(source.elements);
     arguments[n++] = &elements;
     static_assert(sizeof(long long) == sizeof(std::int64_t));

@@ -12,6 +12,7 @@
 //       step from draw_at where that is given.
 // CK-3  Bad data (an index or label outside) is reported to the stream's fault and leaves memory alone; the result is then meaningless.
 // CK-4  An op without a kernel is an error (not_found): "no CUDA kernel for X; placed on the host".
+// CK-5  Addresses are multiples of 16 bytes. outputs[0] may be inputs[0] where the host's row says can_run_in_place, which element-wise ops do.
 
 #include "devices/cuda/code/geometry.hpp"
 #include "devices/cuda/code/launch.hpp"
