@@ -3,6 +3,7 @@
 //
 // Conversions from f32 round to nearest, ties to even; NaN stays NaN (its payload may change).
 
+#include "devices/device_code.hpp"
 #include "schema/dtype.hpp"
 
 #include <bit>
@@ -20,18 +21,18 @@ struct bf16 {
 struct boolean {
   std::uint8_t byte = 0;
   constexpr boolean() = default;
-  constexpr boolean(bool b) noexcept : byte(b ? 1 : 0) {}
-  constexpr operator bool() const noexcept { return byte != 0; }
+  TROUPE_DEVICE constexpr boolean(bool b) noexcept : byte(b ? 1 : 0) {}
+  TROUPE_DEVICE constexpr operator bool() const noexcept { return byte != 0; }
 };
 
-inline float to_f32(bf16 x) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16U); }
-inline bf16 to_bf16(float x) noexcept {
+TROUPE_DEVICE inline float to_f32(bf16 x) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16U); }
+TROUPE_DEVICE inline bf16 to_bf16(float x) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   if (x != x) return {static_cast<std::uint16_t>((bits >> 16U) | 0x40U)};
   return {static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U)};
 }
 
-inline float to_f32(f16 x) noexcept {
+TROUPE_DEVICE inline float to_f32(f16 x) noexcept {
   const std::uint32_t sign = (x.bits & 0x8000U) << 16U, rest = x.bits & 0x7fffU;
   if (rest >= 0x7c00U) return std::bit_cast<float>(sign | 0x7f800000U | (rest & 0x3ffU) << 13U);
   // The exponent counts from 112 less; a multiplication does it for subnormal numbers, too: 2^112 is exact.
@@ -40,7 +41,7 @@ inline float to_f32(f16 x) noexcept {
   const float exact = rest < 0x400U ? static_cast<float>(rest) * 0x1p-24F : size;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(exact) | sign);
 }
-inline f16 to_f16(float x) noexcept {
+TROUPE_DEVICE inline f16 to_f16(float x) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
   const std::uint32_t size = bits & 0x7fffffffU;

@@ -15,13 +15,13 @@ import sys
 import tempfile
 
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
-TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
 
 # A library's headers, and the folders that may include them.
 FENCES = [
     (r"caf/", ["actors/", "tests/", "tools/troupe-bench/", "tools/troupe-sim/"], "CAF"),
     (r"(oneapi/)?dnnl|omp\.h|c?blas|mkl|Eigen/", ["devices/", "tests/devices/", "tools/troupe-bench/"], "kernel libraries"),
-    (r"cuda|cublas|cudnn|cub/|nccl", ["devices/", "tests/devices/", "tools/troupe-bench/"], "CUDA and NCCL"),
+    (r"cuda|cublas|cudnn|cub/|thrust/|nccl|nvrtc|nvml|nvtx", ["devices/cuda/", "devices/nccl/", "tests/gpu/"], "CUDA and NCCL"),
     (r"boost/test/", ["tests/"], "the test library"),
     (r"google/protobuf/|.*\.pb\.h$", ["runtime/onnx/", "tests/runtime/", "tests/support/", "tests/fuzz/"], "protobuf"),
     (r"CLI/", ["apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
@@ -43,7 +43,7 @@ EXCEPTIONS = {
     ("actors/scheduler.cpp", "condition_variable"): "the same inbox",
 }
 
-SOURCE = (".hpp", ".cpp", ".h")
+SOURCE = (".hpp", ".cpp", ".h", ".cu", ".cuh")
 GENERATED = (".capnp.h", ".pb.h", ".inc")  # included from the build folder, at the path of their source
 
 
@@ -134,6 +134,8 @@ def check_cmake(path, text):
                 yield line_of(text, m.start()), "CAF is linked outside of actors/"
             if word == "troupe_dnnl" and layer not in ("devices", "tools", "tests"):
                 yield line_of(text, m.start()), "oneDNN is linked outside of devices/"
+            if word.startswith("CUDA::") and layer not in ("devices", "tests"):
+                yield line_of(text, m.start()), "CUDA is linked outside of devices/"
 
 
 def check_tree(root, exceptions_must_be_used=True):
@@ -167,6 +169,11 @@ PLANTED = [
     ("apps/a.cpp", "#include <google/protobuf/message_lite.h>\n", "protobuf may stand only"),
     ("apps/a.cpp", '#include "runtime/onnx/onnx_format.pb.h"\n', "protobuf may stand only"),
     ("actors/a.cpp", "#include <cuda_runtime.h>\n", "CUDA and NCCL may stand only"),
+    ("devices/host/a.cpp", "#include <cuda_runtime_api.h>\n", "CUDA and NCCL may stand only"),
+    ("runtime/a.cu", "__global__ void k();\n#include <cub/cub.cuh>\n", "CUDA and NCCL may stand only"),
+    ("tests/devices/a.cpp", "#include <nvrtc.h>\n", "CUDA and NCCL may stand only"),
+    ("actors/a.cpp", "#include <nccl.h>\n", "CUDA and NCCL may stand only"),
+    ("actors/CMakeLists.txt", "target_link_libraries(troupe_actors PRIVATE CUDA::cudart_static)\n", "CUDA is linked outside"),
     ("runtime/a.cpp", "#include <sys/socket.h>\n", "sockets may stand only"),
     ("runtime/a.cpp", "#include <chrono>\n", "passed in"),
     ("actors/a.cpp", "std::mutex m;\n", "blocks"),
@@ -182,6 +189,8 @@ HARMLESS = [
     ("actors/a.cpp", '// no mutex here\nconst char* s = "mutex sleep_for"; /* condition_variable */ int big = 1\'000\'000;\n'),
     ("actors/a.cpp", "#include <caf/actor.hpp>\n#include <thread>\nvoid worker::sleep() { sleep(); }\n"),
     ("tests/devices/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n#include <mutex>\n"),
+    ("devices/cuda/a.cu", "#include <cub/cub.cuh>\n"),
+    ("devices/nccl/a.cpp", "#include <nccl.h>\n"),
     ("runtime/a.cpp", "// TODO(perf) a table\n"),
     ("tests/a/b_test.cpp", "BOOST_FIXTURE_TEST_SUITE(b, c)\nBOOST_AUTO_TEST_SUITE(d)\n"),
     ("apps/CMakeLists.txt", "target_link_libraries(x PRIVATE troupe) # troupe_caf\n"),

@@ -5,6 +5,8 @@
 // tail and alone (K-2), with every instruction set that has fused multiply-adds, on which exp() and normal() are built. GCC needs -fno-trapping-math to vectorise the selects (cmake target
 // troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c), where nothing else is said.
 
+#include "devices/device_code.hpp"
+
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -12,8 +14,10 @@
 namespace troupe::vector_math {
 
 // a b + c, rounded once where the instruction set can (all that is built for by default), so that bits there are equal, too.
-inline float fused(float a, float b, float c) noexcept {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+TROUPE_DEVICE inline float fused(float a, float b, float c) noexcept {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
@@ -21,7 +25,7 @@ inline float fused(float a, float b, float c) noexcept {
 }
 
 // Within 2 ulp of e^x for every x; overflows to infinity, underflows over the subnormals to 0; NaN stays NaN.
-inline float exp(float x) noexcept {
+TROUPE_DEVICE inline float exp(float x) noexcept {
   constexpr float shift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the lowest bits
   const bool is_nan = x != x;
   // As numbers, bits of negative floats are larger the less they are, and larger than those of all others without a sign: one minimum keeps x from
@@ -48,7 +52,7 @@ inline float exp(float x) noexcept {
 }
 
 // Within 2 ulp of ln x, for normal positive x.
-inline float log(float x) noexcept {
+TROUPE_DEVICE inline float log(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   // m in [sqrt(1/2), sqrt(2)): 0x3f3504f3 is sqrt(1/2).
   const std::uint32_t e = (bits - 0x3f3504f3U) >> 23U;
@@ -69,7 +73,7 @@ inline float log(float x) noexcept {
 }
 
 // Within 2 ulp of ln x for every x: -infinity of 0, NaN of negative numbers.
-inline float log_of_any(float x) noexcept {
+TROUPE_DEVICE inline float log_of_any(float x) noexcept {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const float y = log(x);
   const float of_edges = x > 0.0F ? x : (x == 0.0F ? -infinity : std::numeric_limits<float>::quiet_NaN());
@@ -78,7 +82,7 @@ inline float log_of_any(float x) noexcept {
 
 // Within 4 ulp of erfc x for 1 <= x <= 9.2, 0 beyond: t exp(P(t) - x^2) with t = 1 / (1 + x/2), where P interpolates at Chebyshev's
 // nodes to 4e-9. x^2 is taken apart so that its rounding, which exp would magnify, is not lost.
-inline float erfc_from_1(float x) noexcept {
+TROUPE_DEVICE inline float erfc_from_1(float x) noexcept {
   x = x > 10.0F ? 10.0F : x;
   const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xfffff000U);  // its square is exact
   const float low = (x - high) * (x + high);
@@ -96,7 +100,7 @@ inline float erfc_from_1(float x) noexcept {
 }
 
 // Within 2 ulp of erf x for |x| <= 1: an odd polynomial that interpolates at Chebyshev's nodes to 1.3e-9.
-inline float erf_to_1(float x) noexcept {
+TROUPE_DEVICE inline float erf_to_1(float x) noexcept {
   const float z = x * x;
   float p = 7.8758750627e-5F;
   p = p * z - 8.0168642872e-4F;
@@ -108,7 +112,7 @@ inline float erf_to_1(float x) noexcept {
   return x + x * p;
 }
 
-inline float erf(float x) noexcept {
+TROUPE_DEVICE inline float erf(float x) noexcept {
   const float size = x < 0.0F ? -x : x;
   const float far = 1.0F - erfc_from_1(size);
   const float signed_far = x < 0.0F ? -far : far;
@@ -122,7 +126,7 @@ struct normal_of {
   float cdf;
   float bell;  // e^(-x^2/2), within 2 ulp for |x| <= 13, beyond that of 13
 };
-inline normal_of normal(float x) noexcept {
+TROUPE_DEVICE inline normal_of normal(float x) noexcept {
   constexpr float shift = 12582912.0F;  // as in exp
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto size = static_cast<std::int32_t>(bits & 0x7FFFFFFFU);
@@ -156,11 +160,11 @@ inline normal_of normal(float x) noexcept {
   const float side = std::bit_cast<float>(~has_sign & 0x3F800000U);
   return {side + std::bit_cast<float>(std::bit_cast<std::uint32_t>(tail) ^ (~has_sign & 0x80000000U)), bell};
 }
-inline float normal_cdf(float x) noexcept { return normal(x).cdf; }
+TROUPE_DEVICE inline float normal_cdf(float x) noexcept { return normal(x).cdf; }
 
 // Within 1 ulp of a^b, and its special values as C's pow has them. In f64, since exp magnifies errors of its argument: ln a by
 // the series of atanh, e^y by its own, both to 1e-11.
-inline float pow(float a, float b) noexcept {
+TROUPE_DEVICE inline float pow(float a, float b) noexcept {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const double base = a < 0.0F ? -static_cast<double>(a) : static_cast<double>(a);
   const double exponent = static_cast<double>(b);
@@ -215,7 +219,7 @@ inline float pow(float a, float b) noexcept {
 }
 
 // ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): within 4 ulp. ln(1 + u) by the series of atanh(u / (2 + u)), whose argument is at most 1/3.
-inline float softplus(float x) noexcept {
+TROUPE_DEVICE inline float softplus(float x) noexcept {
   const float size = x < 0.0F ? -x : x;
   const float u = exp(-size);
   const float s = u / (2.0F + u), z = s * s;
@@ -231,7 +235,7 @@ inline float softplus(float x) noexcept {
 
 // Within 2 ulp of sin x and cos x for |x| < 10^6, where the rest is reduced in f64; beyond, errors grow with x. Polynomials on [-pi/4,
 // pi/4]: Cephes (sinf.c, cosf.c).
-inline float sin_of_quarters(float x, std::uint32_t more) noexcept {
+TROUPE_DEVICE inline float sin_of_quarters(float x, std::uint32_t more) noexcept {
   const double wide = static_cast<double>(x);
   const double shifted = wide * 0.63661977236758134308 + 0x1.8p52;
   const double n = shifted - 0x1.8p52;
@@ -243,12 +247,12 @@ inline float sin_of_quarters(float x, std::uint32_t more) noexcept {
   const float y = (quarter & 1U) != 0 ? cosine : sine;
   return (quarter & 2U) != 0 ? -y : y;
 }
-inline float sin(float x) noexcept { return sin_of_quarters(x, 0); }
-inline float cos(float x) noexcept { return sin_of_quarters(x, 1); }
+TROUPE_DEVICE inline float sin(float x) noexcept { return sin_of_quarters(x, 0); }
+TROUPE_DEVICE inline float cos(float x) noexcept { return sin_of_quarters(x, 1); }
 
-inline float sigmoid(float x) noexcept { return 1.0F / (1.0F + exp(-x)); }
+TROUPE_DEVICE inline float sigmoid(float x) noexcept { return 1.0F / (1.0F + exp(-x)); }
 
-inline float tanh(float x) noexcept {
+TROUPE_DEVICE inline float tanh(float x) noexcept {
   const float size = x < 0.0F ? -x : x;
   const float z = x * x;
   float p = -5.70498872745e-3F;

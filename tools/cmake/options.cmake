@@ -1,11 +1,13 @@
 # Warnings are for Troupe's own sources, and errors only where Troupe itself is the project.
-add_compile_options(-Wall -Wextra -Wpedantic -Wconversion)
+# Flags are for C++ alone: nvcc, which takes neither these nor -march, gets its own where its target stands.
+set(TROUPE_NOT_CUDA $<NOT:$<COMPILE_LANGUAGE:CUDA>>)
+add_compile_options("$<${TROUPE_NOT_CUDA}:-Wall;-Wextra;-Wpedantic;-Wconversion>")
 if(PROJECT_IS_TOP_LEVEL)
-  add_compile_options(-Werror)
+  add_compile_options($<${TROUPE_NOT_CUDA}:-Werror>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overflows and null pointers in inlined standard library code that are not there.
-  add_compile_options(-Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict -Wno-null-dereference)
+  add_compile_options("$<${TROUPE_NOT_CUDA}:-Wno-stringop-overflow;-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-restrict;-Wno-null-dereference>")
 endif()
 
 # Compiles the sources of a target in `groups` groups, each as one: a build from scratch takes a quarter less time. Names in their anonymous
@@ -34,21 +36,21 @@ target_compile_features(troupe_options INTERFACE cxx_std_20)
 target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>
                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/troupe>)
 # No contraction: a fused multiply-add is an op of its own, so that vector bodies and tails give equal bits.
-target_compile_options(troupe_options INTERFACE -ffp-contract=off)
+target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-ffp-contract=off>)
 if(TROUPE_ARCH)
-  target_compile_options(troupe_options INTERFACE -march=${TROUPE_ARCH})
+  target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-march=${TROUPE_ARCH}>)
 endif()
 if(TROUPE_SANITIZE)
-  target_compile_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(troupe_options INTERFACE "$<${TROUPE_NOT_CUDA}:-fsanitize=${TROUPE_SANITIZE};-fno-omit-frame-pointer>")
   target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
   if(TROUPE_SANITIZE MATCHES "undefined")
-    target_compile_options(troupe_options INTERFACE -fno-sanitize-recover=all)
+    target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-fno-sanitize-recover=all>)
     # Checks of pointers are a third of the compiler's time. A null pointer and what lies outside of an object are AddressSanitizer's to find; parsers of bytes run with
     # all checks as fuzz targets.
-    target_compile_options(troupe_options INTERFACE -fno-sanitize=null,alignment,vptr,object-size,nonnull-attribute,returns-nonnull-attribute,return)
+    target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-fno-sanitize=null,alignment,vptr,object-size,nonnull-attribute,returns-nonnull-attribute,return>)
   endif()
   if(TROUPE_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(troupe_options INTERFACE -Wno-tsan)
+    target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-Wno-tsan>)
   endif()
 endif()
 

@@ -1,56 +1,10 @@
 // Comparisons, logic, choice, and conversion between element types.
 
+#include "devices/element_ops.hpp"
 #include "devices/host/elementwise_tiles.hpp"
-
-#include <cmath>
-#include <limits>
-#include <type_traits>
 
 namespace troupe::host {
 namespace {
-
-struct equal_op {
-  static bool apply(auto a, auto b) { return a == b; }
-};
-struct not_equal_op {
-  static bool apply(auto a, auto b) { return a != b; }
-};
-struct less_op {
-  static bool apply(auto a, auto b) { return a < b; }
-};
-struct less_equal_op {
-  static bool apply(auto a, auto b) { return a <= b; }
-};
-struct greater_op {
-  static bool apply(auto a, auto b) { return a > b; }
-};
-struct greater_equal_op {
-  static bool apply(auto a, auto b) { return a >= b; }
-};
-struct and_op {
-  static bool apply(bool a, bool b) { return a & b; }
-};
-struct or_op {
-  static bool apply(bool a, bool b) { return a | b; }
-};
-struct xor_op {
-  static bool apply(bool a, bool b) { return a != b; }
-};
-struct not_op {
-  static bool apply(bool x) { return !x; }
-};
-struct is_nan_op {
-  static bool apply(auto x) { return x != x; }
-};
-struct where_op {
-  template <class T>
-  static T apply(boolean c, T a, T b) { return c ? a : b; }
-};
-
-struct first_op {  // the other one says how large
-  template <class T>
-  static T apply(T x, T) { return x; }
-};
 
 template <class Op, class... T>
 constexpr std::array<elementwise_overload, sizeof...(T)> predicates_of = {overload_of<Op, boolean, T, T>()...};
@@ -65,40 +19,6 @@ void add_equality(kernel_table& table, std::string_view op) {
 }
 
 // --- cast ---
-
-// What is widened first, and what is narrowed last.
-inline float widened(f16 x) { return to_f32(x); }
-inline float widened(bf16 x) { return to_f32(x); }
-inline std::uint8_t widened(boolean x) { return x ? 1 : 0; }
-auto widened(auto x) { return x; }
-
-// Fractions are cut off. What does not fit becomes the nearest number that does, and NaN 0: C++ leaves both open, and processors differ.
-template <class To, class From>
-To saturated(From x) {
-  if constexpr (std::is_floating_point_v<From>) {
-    // The first numbers beyond the range are powers of two, and so exact in every floating type.
-    constexpr From above = static_cast<From>(std::uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
-    constexpr From below = std::is_signed_v<To> ? -above : From{0};
-    if (!(x == x)) return To{0};
-    if (x >= above) return std::numeric_limits<To>::max();
-    if (x < below) return std::numeric_limits<To>::min();
-    return static_cast<To>(x);
-  } else {
-    return static_cast<To>(x);  // wraps around, as whole numbers do
-  }
-}
-
-template <class To>
-struct cast_op {
-  static To apply(auto from) {
-    const auto x = widened(from);
-    if constexpr (std::is_same_v<To, boolean>) return boolean(x != decltype(x){});
-    else if constexpr (std::is_same_v<To, f16>) return to_f16(static_cast<float>(x));
-    else if constexpr (std::is_same_v<To, bf16>) return to_bf16(static_cast<float>(x));
-    else if constexpr (std::is_integral_v<To>) return saturated<To>(x);
-    else return static_cast<To>(x);
-  }
-};
 
 template <class To, class... From>
 constexpr std::array<elementwise_overload, sizeof...(From)> casts_to() {

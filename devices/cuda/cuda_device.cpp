@@ -1,0 +1,772 @@
+#include "devices/cuda/cuda_device.hpp"
+
+#include "devices/cuda/code/elements.hpp"
+#include "devices/cuda/cuda_error.hpp"
+#include "devices/cuda/memory_cache.hpp"
+#include "devices/cuda/progress.hpp"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+namespace troupe::cuda {
+namespace {
+
+using lock = std::lock_guard<std::mutex>;
+
+std::string_view name_of(stream_kind k) noexcept {
+  switch (k) {
+    case stream_kind::compute: return "compute";
+    case stream_kind::copy_in: return "copy_in";
+    case stream_kind::copy_out: return "copy_out";
+    case stream_kind::collective: return "collective";
+  }
+  return "stream";
+}
+
+// --- events ---
+
+// Events of one stream, which outlive it in the hands of others.
+class event_pool {
+ public:
+  ~event_pool() {
+    for (auto e : free_) (void)cudaEventDestroy(e);
+  }
+  result<cudaEvent_t> take(const call_site& where) {
+    {
+      const lock l(mutex_);
+      if (!free_.empty()) {
+        auto e = free_.back();
+        free_.pop_back();
+        return e;
+      }
+    }
+    cudaEvent_t e = nullptr;
+    if (auto ok = check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreateWithFlags", where); !ok) return std::move(ok.error());
+    return e;
+  }
+  void give(cudaEvent_t e) noexcept {
+    const lock l(mutex_);
+    free_.push_back(e);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
+// What a stream knows of itself, which its events and functions share with it.
+struct stream_record {
+  std::string name;
+  std::mutex mutex;
+  progress ops;                   // under the mutex
+  std::optional<error> failure;   // under the mutex
+  std::atomic<bool> has_failed{false};
+  std::atomic<std::uint64_t> done{0};      // place that an event has shown to be done
+  std::uint32_t* mark = nullptr;           // pinned; the place that the chip has come to, where each op is marked
+  std::atomic<code::fault*> faults{nullptr};  // pinned
+  std::unordered_map<std::string_view, unsigned int> number_of;  // under the mutex
+  std::vector<std::string_view> names;     // by number, under the mutex
+
+  void fail(error e) {
+    const lock l(mutex);
+    if (!failure) failure = std::move(e);
+    has_failed.store(true, std::memory_order_release);
+  }
+  // What the driver reported at a call that may not be to blame.
+  void fail_at_some_op(int status, std::string_view call) {
+    const lock l(mutex);
+    if (failure) return;
+    learn();
+    const auto in_question = ops.in_question(mark != nullptr);  // a stream runs in order: the first without a mark it is
+    failure = error(error_code::failed, fmt::format("{}: {} failed: {} ({}), seen at {}", name, in_question.empty() ? "something before" : in_question,
+                                                    cudaGetErrorString(static_cast<cudaError_t>(status)), cudaGetErrorName(static_cast<cudaError_t>(status)), call));
+    has_failed.store(true, std::memory_order_release);
+  }
+  void learn() {
+    ops.done(done.load(std::memory_order_acquire));
+    if (mark != nullptr) {  // its lower 32 bits
+      const auto low = *const_cast<volatile std::uint32_t*>(mark);
+      const auto last = ops.last();
+      const auto behind = static_cast<std::uint32_t>(last) - low;
+      if (behind <= last) ops.done(last - behind);
+    }
+  }
+  void look_for_faults() {
+    const auto* f = faults.load(std::memory_order_acquire);
+    if (f == nullptr || *const_cast<const volatile unsigned int*>(&f->state) != 2) return;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const lock l(mutex);
+    if (failure || faults.load(std::memory_order_acquire) == nullptr) return;
+    const auto op = f->op < names.size() ? names[f->op] : std::string_view("an op");
+    failure = error(error_code::failed, fmt::format("{}: op {}: element {} is {}, expected {} to {}", name, op, f->at, f->value, f->low, f->high));
+    has_failed.store(true, std::memory_order_release);
+  }
+  result<void> state() {
+    look_for_faults();
+    if (!has_failed.load(std::memory_order_acquire)) return {};
+    const lock l(mutex);
+    return *failure;
+  }
+};
+
+struct event_state final : device_event::state {
+  std::shared_ptr<event_pool> pool;
+  std::shared_ptr<stream_record> of;
+  cudaEvent_t event = nullptr;
+  std::uint64_t place = 0;
+  mutable std::atomic<bool> is_known{false};
+
+  ~event_state() override { pool->give(event); }
+  bool is_done() const noexcept override {
+    if (is_known.load(std::memory_order_acquire)) return true;
+    const auto status = cudaEventQuery(event);
+    if (status == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    if (status == cudaSuccess) {
+      auto seen = of->done.load(std::memory_order_relaxed);
+      while (seen < place && !of->done.compare_exchange_weak(seen, place, std::memory_order_release)) {}
+    } else {
+      of->fail_at_some_op(status, "cudaEventQuery");  // who waits goes on, and finds the failure
+    }
+    is_known.store(true, std::memory_order_release);
+    return true;
+  }
+};
+
+// --- functions of call_host ---
+
+struct host_call {
+  std::atomic<bool> is_taken{false};
+  std::function<void()> fn;
+  std::shared_ptr<stream_record> of;
+  std::chrono::steady_clock::time_point since;
+
+  void run() {
+    if (is_taken.exchange(true)) return;
+    of->look_for_faults();
+    fn();
+    fn = nullptr;
+  }
+};
+
+// Calls what the driver does not call any more since the chip has failed.
+class watch {
+ public:
+  watch() : thread_([this] { run(); }) {}
+  ~watch() {
+    {
+      const lock l(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  void add(std::shared_ptr<host_call> c, std::shared_ptr<const event_state> behind) {
+    bool was_empty = false;
+    {
+      const lock l(mutex_);
+      was_empty = calls_.empty();
+      calls_.push_back({std::move(c), std::move(behind)});
+    }
+    if (was_empty) changed_.notify_one();
+  }
+
+ private:
+  struct waiting {
+    std::shared_ptr<host_call> call;
+    std::shared_ptr<const event_state> behind;  // recorded just before it
+  };
+  static constexpr auto period = std::chrono::milliseconds(100), overdue = std::chrono::milliseconds(300);
+
+  void run() {
+    std::unique_lock l(mutex_);
+    while (true) {
+      changed_.wait(l, [&] { return ends_ || !calls_.empty(); });
+      if (ends_ && calls_.empty()) return;
+      if (!ends_) changed_.wait_for(l, period, [&] { return ends_; });
+      std::deque<waiting> all;
+      all.swap(calls_);
+      l.unlock();
+      std::deque<waiting> left;
+      const auto now = std::chrono::steady_clock::now();
+      for (auto& w : all) {
+        if (w.call->is_taken.load(std::memory_order_acquire)) continue;
+        const bool is_due = ends_now() || now - w.call->since > overdue;
+        // Done and not called for a while, or failed: nobody else will.
+        if (is_due && w.behind->is_done() && w.call->of->has_failed.load(std::memory_order_acquire))
+          w.call->run();
+        else
+          left.push_back(std::move(w));
+      }
+      all.clear();
+      l.lock();
+      for (auto& w : left) calls_.push_back(std::move(w));
+      if (ends_) {  // synchronize() or failure has come before: what is left is called
+        auto rest = std::exchange(calls_, {});
+        l.unlock();
+        for (auto& w : rest) w.call->run();
+        return;
+      }
+    }
+  }
+  bool ends_now() {
+    const lock l(mutex_);
+    return ends_;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<waiting> calls_;
+  bool ends_ = false;
+  std::thread thread_;  // the last: it uses the others
+};
+
+void CUDART_CB call_from_driver(void* data) {
+  const std::unique_ptr<std::shared_ptr<host_call>> call(static_cast<std::shared_ptr<host_call>*>(data));
+  (*call)->run();
+}
+
+// --- pinned memory ---
+
+class pinned_pool {
+ public:
+  explicit pinned_pool(std::string device) : device_(std::move(device)) {}
+  ~pinned_pool() {
+    for (auto& [size, blocks] : free_)
+      for (auto* b : blocks) (void)cudaFreeHost(b);
+  }
+  result<device_memory> take(std::size_t bytes) {
+    const auto size = rounded_size(bytes);
+    {
+      const lock l(mutex_);
+      if (auto& blocks = free_[size]; !blocks.empty()) {
+        auto* b = blocks.back();
+        blocks.pop_back();
+        return device_memory{b, bytes};
+      }
+    }
+    void* at = nullptr;
+    const auto status = cudaHostAlloc(&at, size, cudaHostAllocPortable);
+    if (is_out_of_memory(status)) {
+      (void)cudaGetLastError();
+      return error(error_code::failed, fmt::format("{}: out of page-locked memory: {} bytes more, {} are in use", device_, size, held_bytes()));
+    }
+    if (auto ok = check(status, "cudaHostAlloc", {device_, {}}); !ok) return std::move(ok.error());
+    const lock l(mutex_);
+    held_ += size;
+    return device_memory{static_cast<std::byte*>(at), bytes};
+  }
+  void give(device_memory m) noexcept {
+    const lock l(mutex_);
+    free_[rounded_size(m.size_bytes)].push_back(m.bytes);
+  }
+  std::uint64_t held_bytes() const {
+    const lock l(mutex_);
+    return held_;
+  }
+  void trim() noexcept {
+    std::map<std::size_t, std::vector<std::byte*>> all;
+    {
+      const lock l(mutex_);
+      all.swap(free_);
+      for (const auto& [size, blocks] : all) held_ -= size * blocks.size();
+    }
+    for (auto& [size, blocks] : all)
+      for (auto* b : blocks) (void)cudaFreeHost(b);
+  }
+
+ private:
+  std::string device_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::vector<std::byte*>> free_;
+  std::uint64_t held_ = 0;
+};
+
+// --- the device ---
+
+class device_of_chip;
+
+struct graph_of_runtime final : captured_step {
+  ~graph_of_runtime() override {
+    if (runnable != nullptr) (void)cudaGraphExecDestroy(runnable);
+  }
+  std::size_t nodes() const noexcept override { return count; }
+  cudaGraphExec_t runnable = nullptr;
+  std::size_t count = 0;
+};
+
+class stream_of_runtime final : public cuda_stream {
+ public:
+  stream_of_runtime(device_of_chip& d, stream_kind kind, std::shared_ptr<stream_record> record) : device_(d), kind_(kind), record_(std::move(record)) {}
+  ~stream_of_runtime() override;
+  result<void> start(bool marks_each_op);
+
+  stream_kind kind() const noexcept override { return kind_; }
+  const std::string& name() const noexcept override { return record_->name; }
+  void* native() const noexcept override { return stream_; }
+
+  result<void> enqueue(std::string_view op, const touched&, std::function<result<void>()> run) override;
+  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) override;
+  result<void> fill_zero(std::string_view op, std::span<std::byte> to) override;
+  result<void> wait(const device_event& e) override;
+  result<device_event> record() override;
+  result<void> call_host(std::function<void()> fn) override;
+  result<device_memory> allocate(std::size_t bytes, std::string_view for_whom) override;
+  void free(device_memory m) noexcept override;
+  result<void> failed() const override { return record_->state(); }
+  result<void> synchronize() override;
+
+  launch_site site(std::string_view op, std::byte* workspace, const tag& t) override;
+  result<void> set_draw(std::uint64_t step) override;
+  result<void> begin_capture() override;
+  result<std::unique_ptr<captured_step>> end_capture() override;
+  result<void> replay(std::string_view op, const captured_step& step) override;
+
+ private:
+  // Ready for a call of `op`: not failed, and the chip is the thread's.
+  result<void> begin(std::string_view op);
+  // A call's status: a failure of the stream if it is one of the chip, or of work before.
+  result<void> done(int status, std::string_view call, std::string_view op);
+  result<void> leave_mark();
+  result<void> stage_in(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from);
+  result<void> stage_out(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from);
+  result<void> call(std::function<void()> fn);
+  result<std::shared_ptr<event_state>> record_state();
+  error while_captured(std::string_view what) const { return {error_code::usage, fmt::format("{}: {} cannot be part of a captured step", record_->name, what)}; }
+  call_site where(std::string_view op) const { return {record_->name, op}; }
+
+  device_of_chip& device_;
+  stream_kind kind_;
+  std::shared_ptr<stream_record> record_;
+  std::shared_ptr<event_pool> events_ = std::make_shared<event_pool>();
+  cudaStream_t stream_ = nullptr;
+  std::uint64_t* draw_ = nullptr;  // on the chip
+  device_memory control_;          // pinned: the fault and the mark
+  bool is_captured_ = false;
+  std::vector<device_memory> freed_in_capture_;
+  CUresult (*write_value_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = nullptr;
+};
+
+class device_of_chip final : public cuda_device {
+ public:
+  device_of_chip(std::string name, std::shared_ptr<cuda_chip> c, const device_options& options)
+      : name_(std::move(name)), chip_(std::move(c)), options_(options), pinned_(name_), memory_(name_, options.limit_bytes, {[this](std::size_t bytes) { return allocate_raw(bytes); }, [this](std::byte* at) { free_raw(at); }}) {}
+  ~device_of_chip() override { (void)chip_->make_current(); }
+
+  const std::string& name() const noexcept override { return name_; }
+  const std::string& hardware() const noexcept override { return chip_->hardware().name; }
+  cuda_chip& chip() noexcept override { return *chip_; }
+  result<std::unique_ptr<device_stream>> make_stream(stream_kind kind) override {
+    auto made = make_cuda_stream(kind);
+    if (!made) return std::move(made.error());
+    return std::unique_ptr<device_stream>(std::move(*made));
+  }
+  result<std::unique_ptr<cuda_stream>> make_cuda_stream(stream_kind kind) override {
+    if (auto ok = chip_->make_current(); !ok) return std::move(ok.error());
+    auto record = std::make_shared<stream_record>();
+    const auto number = streams_.fetch_add(1);
+    record->name = fmt::format("{}/{}{}", name_, name_of(kind), number == 0 ? std::string() : fmt::format(".{}", number));
+    auto made = std::make_unique<stream_of_runtime>(*this, kind, std::move(record));
+    if (auto ok = made->start(options_.marks_each_op); !ok) return std::move(ok.error());
+    return std::unique_ptr<cuda_stream>(std::move(made));
+  }
+  result<device_memory> allocate_pinned(std::size_t bytes) override {
+    if (auto ok = chip_->make_current(); !ok) return std::move(ok.error());
+    return pinned_.take(bytes);
+  }
+  void free_pinned(device_memory m) noexcept override { pinned_.give(m); }
+  memory_stats memory() const override {
+    const lock l(mutex_);
+    auto s = memory_.stats();
+    s.pinned_bytes = pinned_.held_bytes();
+    return s;
+  }
+  void trim() noexcept override {
+    (void)chip_->make_current();
+    pinned_.trim();
+    const lock l(mutex_);
+    memory_.trim();
+  }
+  bool can_reach(const device& other) const noexcept override {
+    const auto* o = dynamic_cast<const device_of_chip*>(&other);
+    if (o == nullptr) return false;
+    const int here = chip_->hardware().index, there = o->chip_->hardware().index;
+    if (here == there) return true;
+    const lock l(mutex_);
+    if (const auto at = peers_.find(there); at != peers_.end()) return at->second;
+    int can = 0;
+    bool reaches = cudaDeviceCanAccessPeer(&can, here, there) == cudaSuccess && can != 0 && chip_->make_current();
+    if (reaches) {
+      const auto status = cudaDeviceEnablePeerAccess(there, 0);
+      reaches = status == cudaSuccess || status == cudaErrorPeerAccessAlreadyEnabled;  // another device of this chip was first
+    }
+    (void)cudaGetLastError();
+    return peers_[there] = reaches;
+  }
+
+  result<device_memory> allocate(const void* stream, std::size_t bytes, std::string_view for_whom) {
+    const lock l(mutex_);
+    return memory_.allocate(stream, bytes, for_whom);
+  }
+  void free(const void* stream, device_memory m, device_event after) {
+    const lock l(mutex_);
+    memory_.free(stream, m, std::move(after));
+  }
+  void forget(const void* stream) {
+    const lock l(mutex_);
+    memory_.forget(stream);
+  }
+  pinned_pool& pinned() noexcept { return pinned_; }
+  watch& calls() noexcept { return watch_; }
+
+ private:
+  std::byte* allocate_raw(std::size_t bytes) {
+    void* at = nullptr;
+    if (cudaMalloc(&at, bytes) == cudaSuccess) return static_cast<std::byte*>(at);
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  void free_raw(std::byte* at) { (void)cudaFree(at); }  // waits for the chip
+
+  std::string name_;
+  std::shared_ptr<cuda_chip> chip_;
+  device_options options_;
+  std::atomic<int> streams_{0};
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<int, bool> peers_;  // by chip
+  pinned_pool pinned_;
+  memory_cache memory_;  // under the mutex
+  watch watch_;
+};
+
+// --- streams ---
+
+result<void> stream_of_runtime::start(bool marks_each_op) {
+  if (auto ok = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", where({})); !ok) return ok;
+  constexpr std::size_t control_bytes = 256, mark_at = 128;
+  static_assert(sizeof(code::fault) <= mark_at);
+  auto control = device_.pinned().take(control_bytes);
+  if (!control) return std::move(control.error());
+  control_ = *control;
+  std::memset(control_.bytes, 0, control_bytes);
+  record_->faults = reinterpret_cast<code::fault*>(control_.bytes);  // page-locked memory has one address for both
+  void* draw = nullptr;
+  if (auto ok = check(cudaMalloc(&draw, sizeof(std::uint64_t)), "cudaMalloc", where({})); !ok) return ok;
+  draw_ = static_cast<std::uint64_t*>(draw);
+  if (!marks_each_op) return {};
+  // A function of the driver, which the program does not link.
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult answer{};
+  constexpr unsigned int version = 12000;
+  if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, version, cudaEnableDefault, &answer) == cudaSuccess && answer == cudaDriverEntryPointSuccess) {
+    std::memcpy(&write_value_, &found, sizeof found);
+    record_->mark = reinterpret_cast<std::uint32_t*>(control_.bytes + mark_at);
+  } else {
+    (void)cudaGetLastError();
+  }
+  return {};
+}
+
+stream_of_runtime::~stream_of_runtime() {
+  (void)device_.chip().make_current();
+  device_.forget(this);
+  if (stream_ != nullptr) {
+    (void)cudaStreamSynchronize(stream_);  // the end: nothing of it may use what goes now
+    (void)cudaStreamDestroy(stream_);
+  }
+  if (draw_ != nullptr) (void)cudaFree(draw_);
+  record_->look_for_faults();
+  {
+    const lock l(record_->mutex);
+    record_->faults = nullptr;
+    record_->mark = nullptr;
+  }
+  if (control_) device_.pinned().give(control_);
+}
+
+result<void> stream_of_runtime::begin(std::string_view op) {
+  if (auto ok = record_->state(); !ok) return ok;
+  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  const lock l(record_->mutex);
+  record_->ops.begin(op);
+  return {};
+}
+
+result<void> stream_of_runtime::done(int status, std::string_view call, std::string_view op) {
+  if (status == cudaSuccess) return {};
+  if (is_lasting(status))
+    record_->fail_at_some_op(status, call);
+  else
+    record_->fail(check(status, call, where(op)).error());
+  return record_->state();
+}
+
+result<void> stream_of_runtime::leave_mark() {
+  if (write_value_ == nullptr || is_captured_) return {};
+  std::uint64_t place = 0;
+  {
+    const lock l(record_->mutex);
+    place = record_->ops.last();
+  }
+  const auto at = reinterpret_cast<CUdeviceptr>(record_->mark);
+  const auto status = write_value_(stream_, at, static_cast<cuuint32_t>(place), 0);
+  if (status == CUDA_SUCCESS) return {};
+  write_value_ = nullptr;  // it was only to name ops better
+  return {};
+}
+
+result<void> stream_of_runtime::enqueue(std::string_view op, const touched&, std::function<result<void>()> run) {
+  if (auto ok = begin(op); !ok) return ok;
+  if (auto ok = run(); !ok) {
+    const auto status = cudaPeekAtLastError();
+    if (is_lasting(status))
+      record_->fail_at_some_op(status, "its launch");
+    else
+      record_->fail(ok.error());
+    return record_->state();
+  }
+  return leave_mark();
+}
+
+result<void> stream_of_runtime::copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) {
+  expects(to.size() == from.size(), "a copy has one size");
+  if (to.empty()) return record_->state();
+  const bool is_staged = to_kind == memory_kind::pageable || from_kind == memory_kind::pageable;
+  if (is_captured_ && is_staged) return while_captured("a copy from or to pageable memory");
+  if (auto ok = begin(op); !ok) return ok;
+  if (to_kind == memory_kind::pageable && from_kind != memory_kind::device) return error(error_code::usage, fmt::format("{}: op {}: a copy from host to host is not the device's", record_->name, op));
+  if (from_kind == memory_kind::pageable) return stage_in(op, to, from);
+  if (to_kind == memory_kind::pageable) return stage_out(op, to, from);
+  if (auto ok = done(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  return leave_mark();
+}
+
+result<void> stream_of_runtime::stage_in(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from) {
+  auto staging = device_.pinned().take(from.size());
+  if (!staging) return std::move(staging.error());
+  std::memcpy(staging->bytes, from.data(), from.size());
+  if (auto ok = done(cudaMemcpyAsync(to.data(), staging->bytes, to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  return call([pool = &device_.pinned(), m = *staging] { pool->give(m); });
+}
+
+result<void> stream_of_runtime::stage_out(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from) {
+  auto staging = device_.pinned().take(from.size());
+  if (!staging) return std::move(staging.error());
+  if (auto ok = done(cudaMemcpyAsync(staging->bytes, from.data(), from.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  return call([pool = &device_.pinned(), m = *staging, to] {
+    std::memcpy(to.data(), m.bytes, to.size());
+    pool->give(m);
+  });
+}
+
+result<void> stream_of_runtime::fill_zero(std::string_view op, std::span<std::byte> to) {
+  if (auto ok = begin(op); !ok) return ok;
+  if (to.empty()) return {};
+  if (auto ok = done(cudaMemsetAsync(to.data(), 0, to.size(), stream_), "cudaMemsetAsync", op); !ok) return ok;
+  return leave_mark();
+}
+
+result<void> stream_of_runtime::wait(const device_event& e) {
+  if (auto ok = record_->state(); !ok) return ok;
+  const auto* state = static_cast<const event_state*>(e.get());
+  if (state == nullptr || state->stream == this || state->is_known.load(std::memory_order_acquire)) return {};
+  if (is_captured_) return state->is_done() ? result<void>() : while_captured("waiting for an event from outside");
+  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  return done(cudaStreamWaitEvent(stream_, state->event, 0), "cudaStreamWaitEvent", {});
+}
+
+result<std::shared_ptr<event_state>> stream_of_runtime::record_state() {
+  auto e = events_->take(where({}));
+  if (!e) return std::move(e.error());
+  auto state = std::make_shared<event_state>();
+  state->pool = events_;
+  state->of = record_;
+  state->event = *e;
+  state->stream = this;
+  {
+    const lock l(record_->mutex);
+    state->place = record_->ops.last();
+  }
+  if (auto ok = done(cudaEventRecord(*e, stream_), "cudaEventRecord", {}); !ok) return std::move(ok.error());
+  return state;
+}
+
+result<device_event> stream_of_runtime::record() {
+  if (auto ok = record_->state(); !ok) return std::move(ok.error());
+  if (is_captured_) return while_captured("an event that others see");
+  if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
+  auto state = record_state();
+  if (!state) return std::move(state.error());
+  return device_event(std::move(*state));
+}
+
+result<void> stream_of_runtime::call_host(std::function<void()> fn) {
+  if (is_captured_) return while_captured("a call of the host");
+  (void)device_.chip().make_current();
+  (void)call(std::move(fn));  // also after a failure (DV-5): behind what still runs, or at once where the chip takes no calls any more
+  return {};
+}
+
+result<void> stream_of_runtime::call(std::function<void()> fn) {
+  auto c = std::make_shared<host_call>();
+  c->fn = std::move(fn);
+  c->of = record_;
+  c->since = std::chrono::steady_clock::now();
+  auto behind = record_state();
+  if (!behind) {
+    c->run();
+    return std::move(behind.error());
+  }
+  auto held = std::make_unique<std::shared_ptr<host_call>>(c);
+  if (auto ok = done(cudaLaunchHostFunc(stream_, call_from_driver, held.get()), "cudaLaunchHostFunc", {}); !ok) {
+    c->run();
+    return ok;
+  }
+  (void)held.release();  // call_from_driver has it; after a failure that never comes, and these few bytes stay
+  device_.calls().add(std::move(c), std::move(*behind));
+  return {};
+}
+
+result<device_memory> stream_of_runtime::allocate(std::size_t bytes, std::string_view for_whom) {
+  if (is_captured_) return while_captured("allocating memory");
+  if (auto ok = record_->state(); !ok) return std::move(ok.error());
+  if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
+  return device_.allocate(this, bytes, for_whom);
+}
+
+void stream_of_runtime::free(device_memory m) noexcept {
+  if (is_captured_) {  // no event can be recorded now
+    freed_in_capture_.push_back(m);
+    return;
+  }
+  // Also after a failure of an op, since others may still run; where the chip itself has failed nothing does.
+  device_event after;
+  if (device_.chip().make_current())
+    if (auto state = record_state()) after = device_event(std::move(*state));
+  device_.free(this, m, std::move(after));
+}
+
+result<void> stream_of_runtime::synchronize() {
+  if (is_captured_) return while_captured("waiting for it");
+  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  const auto status = cudaStreamSynchronize(stream_);
+  if (status == cudaSuccess) {
+    const lock l(record_->mutex);
+    record_->ops.done(record_->ops.last());
+  } else {
+    record_->fail_at_some_op(status, "cudaStreamSynchronize");
+  }
+  return record_->state();
+}
+
+launch_site stream_of_runtime::site(std::string_view op, std::byte* workspace, const tag& t) {
+  launch_site s;
+  s.on = {stream_, device_.chip().multiprocessors()};
+  s.device = record_->name;
+  s.op = op;
+  s.workspace = workspace;
+  s.t = t;
+  s.draw_at = is_captured_ ? draw_ : nullptr;
+  s.faults = record_->faults;
+  const lock l(record_->mutex);
+  const auto [at, is_new] = record_->number_of.try_emplace(op, static_cast<unsigned int>(record_->names.size()));
+  if (is_new) record_->names.push_back(op);
+  s.op_number = at->second;
+  return s;
+}
+
+result<void> stream_of_runtime::set_draw(std::uint64_t step) {
+  constexpr std::string_view op = "the step's number";
+  if (is_captured_) return while_captured("setting the step's number");
+  if (auto ok = begin(op); !ok) return ok;
+  // A kernel that carries the number: a copy of 8 bytes from the host would need page-locked memory that lives as long.
+  return done(code::launch_elements({stream_, device_.chip().multiprocessors()}, code::fill<std::uint64_t>{draw_, step}, 1), "the launch of its kernel", op);
+}
+
+result<void> stream_of_runtime::begin_capture() {
+  if (is_captured_) return while_captured("another capture");
+  if (auto ok = record_->state(); !ok) return ok;
+  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  // Relaxed: this thread and others go on asking events of other streams meanwhile; what cannot be captured is refused above.
+  if (auto ok = done(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", {}); !ok) return ok;
+  is_captured_ = true;
+  return {};
+}
+
+result<std::unique_ptr<captured_step>> stream_of_runtime::end_capture() {
+  expects(is_captured_, "a capture was begun");
+  is_captured_ = false;
+  if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
+  struct give_back {
+    stream_of_runtime& s;
+    ~give_back() {
+      for (auto m : std::exchange(s.freed_in_capture_, {})) s.free(m);
+    }
+  } after{*this};
+  cudaGraph_t graph = nullptr;
+  if (auto ok = check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture", where({})); !ok) return std::move(ok.error());
+  struct at_end {
+    cudaGraph_t g;
+    ~at_end() { (void)cudaGraphDestroy(g); }
+  } destroyer{graph};
+  auto made = std::make_unique<graph_of_runtime>();
+  if (auto ok = check(cudaGraphGetNodes(graph, nullptr, &made->count), "cudaGraphGetNodes", where({})); !ok) return std::move(ok.error());
+  if (auto ok = check(cudaGraphInstantiate(&made->runnable, graph, 0), "cudaGraphInstantiate", where({})); !ok) return std::move(ok.error());
+  return std::unique_ptr<captured_step>(std::move(made));
+}
+
+result<void> stream_of_runtime::replay(std::string_view op, const captured_step& step) {
+  if (is_captured_) return while_captured("a replay");
+  if (auto ok = begin(op); !ok) return ok;
+  if (auto ok = done(cudaGraphLaunch(static_cast<const graph_of_runtime&>(step).runnable, stream_), "cudaGraphLaunch", op); !ok) return ok;
+  return leave_mark();
+}
+
+}  // namespace
+
+result<std::unique_ptr<cuda_device>> cuda_device::make(std::string name, std::shared_ptr<cuda_chip> c, const device_options& options) {
+  if (auto ok = c->make_current(); !ok) return std::move(ok.error());
+  return std::unique_ptr<cuda_device>(std::make_unique<device_of_chip>(std::move(name), std::move(c), options));
+}
+
+result<std::vector<std::unique_ptr<cuda_device>>> make_cuda_devices(int each, const device_options& options, const chip_options& of_chips) {
+  expects(each >= 1, "a chip has at least one device");
+  const auto chips = find_chips();
+  if (!chips) return chips.error();
+  std::vector<std::unique_ptr<cuda_device>> all;
+  for (const auto& c : *chips) {
+    std::shared_ptr<cuda_chip> shared;
+    for (int i = 0; i < each; ++i) {
+      auto name = fmt::format("gpu:{}", all.size());
+      if (shared == nullptr) {
+        auto made = cuda_chip::make(name, c.index, of_chips);
+        if (!made) return std::move(made.error());
+        shared = std::move(*made);
+      }
+      auto own = options;
+      if (own.limit_bytes == 0) own.limit_bytes = c.memory_bytes / 10 * 9 / static_cast<std::uint64_t>(each);
+      auto made = cuda_device::make(std::move(name), shared, own);
+      if (!made) return std::move(made.error());
+      all.push_back(std::move(*made));
+    }
+  }
+  return all;
+}
+
+}  // namespace troupe::cuda

@@ -1,0 +1,266 @@
+#pragma once
+// The element-wise ops as functions of elements: what the host's loops (devices/host/ops/), the kernels that are generated for CUDA and their fallback
+// (devices/cuda/) all call, so that f32 results have the same bits everywhere.
+//
+// Compiled by GCC or Clang, by nvcc, and by NVRTC, which finds the headers below in a table of the program's own (devices/cuda/nvrtc_program.hpp): nothing else may be included.
+//
+// Threading: plain functions.
+
+#include "devices/device_code.hpp"
+#include "devices/half.hpp"
+#include "devices/host/vector_math.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace troupe::host {
+
+// --- arithmetic ---
+
+// Signed overflow is undefined in C++, unsigned is not.
+template <class T>
+TROUPE_DEVICE auto wrapping(T x) {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<std::make_unsigned_t<T>>(x);
+  else
+    return x;
+}
+
+struct add_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T a, T b) { return static_cast<T>(wrapping(a) + wrapping(b)); }
+};
+struct sub_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T a, T b) { return static_cast<T>(wrapping(a) - wrapping(b)); }
+};
+struct mul_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T a, T b) { return static_cast<T>(wrapping(a) * wrapping(b)); }
+};
+struct div_op {  // of whole numbers: by 0 it is 0, and the least one by -1 wraps around
+  template <class T>
+  TROUPE_DEVICE static T apply(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) return 0;
+      return b == -1 ? static_cast<T>(0U - wrapping(a)) : static_cast<T>(a / b);
+    } else {
+      return a / b;
+    }
+  }
+};
+struct maximum_op {  // equal elements: a; a NaN on either side: NaN
+  TROUPE_DEVICE static auto apply(auto a, auto b) { return a >= b || a != a ? a : b; }
+};
+struct minimum_op {
+  TROUPE_DEVICE static auto apply(auto a, auto b) { return a <= b || a != a ? a : b; }
+};
+struct pow_op {
+  TROUPE_DEVICE static float apply(float a, float b) { return vector_math::pow(a, b); }
+  TROUPE_DEVICE static double apply(double a, double b) { return std::pow(a, b); }
+};
+struct neg_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T x) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(0U - wrapping(x));
+    else return -x;
+  }
+};
+struct abs_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T x) {
+    if constexpr (std::is_integral_v<T>) return x < 0 ? static_cast<T>(0U - wrapping(x)) : x;
+    else return std::abs(x);
+  }
+};
+struct sign_op {  // of 0 and NaN: they themselves
+  template <class T>
+  TROUPE_DEVICE static T apply(T x) { return x > T{} ? T{1} : x < T{} ? T{-1} : x; }
+};
+struct square_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T x) { return static_cast<T>(wrapping(x) * wrapping(x)); }
+};
+struct reciprocal_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T x) { return T{1} / x; }
+};
+struct fused_multiply_add_op {  // a b + c, rounded once
+  TROUPE_DEVICE static auto apply(auto a, auto b, auto c) { return std::fma(a, b, c); }
+};
+
+// --- math ---
+
+struct exp_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::exp(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::exp(x); }
+};
+struct log_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::log_of_any(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::log(x); }
+};
+struct sqrt_op {
+  TROUPE_DEVICE static auto apply(auto x) { return std::sqrt(x); }
+};
+struct rsqrt_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(T x) { return T{1} / std::sqrt(x); }
+};
+struct erf_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::erf(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::erf(x); }
+};
+struct sin_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::sin(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::sin(x); }
+};
+struct cos_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::cos(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::cos(x); }
+};
+struct floor_op {
+  TROUPE_DEVICE static auto apply(auto x) { return std::floor(x); }
+};
+struct ceil_op {
+  TROUPE_DEVICE static auto apply(auto x) { return std::ceil(x); }
+};
+struct round_op {  // halves to even, as in NumPy
+  TROUPE_DEVICE static auto apply(auto x) { return std::nearbyint(x); }
+};
+
+// --- activation ---
+
+struct relu_op {  // a NaN stays
+  TROUPE_DEVICE static auto apply(auto x) { return x < decltype(x){} ? decltype(x){} : x; }
+};
+struct leaky_relu_op {
+  TROUPE_DEVICE static auto apply(auto x, auto slope) { return x < decltype(x){} ? slope * x : x; }
+};
+struct sigmoid_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::sigmoid(x); }
+  TROUPE_DEVICE static double apply(double x) { return 1 / (1 + std::exp(-x)); }
+};
+struct tanh_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::tanh(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::tanh(x); }
+};
+struct softplus_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::softplus(x); }
+  TROUPE_DEVICE static double apply(double x) { return (x > 0 || x != x ? x : 0) + std::log1p(std::exp(-std::abs(x))); }
+};
+struct gelu_op {  // x Phi(x)
+  TROUPE_DEVICE static float apply(float x) { return x * vector_math::normal_cdf(x); }
+  TROUPE_DEVICE static double apply(double x) { return 0.5 * x * std::erfc(-x * 0.70710678118654752440); }
+};
+struct gelu_grad_op {  // dy (Phi(x) + x phi(x))
+  TROUPE_DEVICE static float apply(float dy, float x) {
+    const auto at = vector_math::normal(x);
+    const float near = x < -13.0F ? -13.0F : x > 13.0F ? 13.0F : x;  // beyond, x phi(x) is nothing
+    return dy * (at.cdf + near * (at.bell * 0.39894228F));
+  }
+  TROUPE_DEVICE static double apply(double dy, double x) { return dy * (0.5 * std::erfc(-x * 0.70710678118654752440) + (std::abs(x) < 40 ? x * std::exp(-0.5 * x * x) * 0.39894228040143267794 : 0)); }
+};
+struct gelu_tanh_op {
+  TROUPE_DEVICE static float apply(float x) { return 0.5F * x * (1.0F + vector_math::tanh(0.79788456F * (x + 0.044715F * x * x * x))); }
+  TROUPE_DEVICE static double apply(double x) { return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+};
+struct clip_op {  // max(low, min(x, high)), so that high wins over x and low over both; a NaN stays
+  TROUPE_DEVICE static auto apply(auto x, auto low, auto high) {
+    const auto below = x > high ? high : x;
+    return below < low ? low : below;
+  }
+};
+struct relu_grad_op {
+  TROUPE_DEVICE static auto apply(auto dy, auto y) { return y > decltype(y){} ? dy : decltype(dy){}; }
+};
+struct sigmoid_grad_op {
+  TROUPE_DEVICE static auto apply(auto dy, auto y) { return dy * (y * (1 - y)); }
+};
+struct tanh_grad_op {
+  TROUPE_DEVICE static auto apply(auto dy, auto y) { return dy * (1 - y * y); }
+};
+
+// --- comparison ---
+
+struct equal_op {
+  TROUPE_DEVICE static bool apply(auto a, auto b) { return a == b; }
+};
+struct not_equal_op {
+  TROUPE_DEVICE static bool apply(auto a, auto b) { return a != b; }
+};
+struct less_op {
+  TROUPE_DEVICE static bool apply(auto a, auto b) { return a < b; }
+};
+struct less_equal_op {
+  TROUPE_DEVICE static bool apply(auto a, auto b) { return a <= b; }
+};
+struct greater_op {
+  TROUPE_DEVICE static bool apply(auto a, auto b) { return a > b; }
+};
+struct greater_equal_op {
+  TROUPE_DEVICE static bool apply(auto a, auto b) { return a >= b; }
+};
+struct and_op {
+  TROUPE_DEVICE static bool apply(bool a, bool b) { return a & b; }
+};
+struct or_op {
+  TROUPE_DEVICE static bool apply(bool a, bool b) { return a | b; }
+};
+struct xor_op {
+  TROUPE_DEVICE static bool apply(bool a, bool b) { return a != b; }
+};
+struct not_op {
+  TROUPE_DEVICE static bool apply(bool x) { return !x; }
+};
+struct is_nan_op {
+  TROUPE_DEVICE static bool apply(auto x) { return x != x; }
+};
+struct where_op {
+  template <class T>
+  TROUPE_DEVICE static T apply(boolean c, T a, T b) { return c ? a : b; }
+};
+
+struct first_op {  // the other one says how large
+  template <class T>
+  TROUPE_DEVICE static T apply(T x, T) { return x; }
+};
+
+// --- cast ---
+
+// What is widened first, and what is narrowed last.
+TROUPE_DEVICE inline float widened(f16 x) { return to_f32(x); }
+TROUPE_DEVICE inline float widened(bf16 x) { return to_f32(x); }
+TROUPE_DEVICE inline std::uint8_t widened(boolean x) { return x ? 1 : 0; }
+TROUPE_DEVICE auto widened(auto x) { return x; }
+
+// Fractions are cut off. What does not fit becomes the nearest number that does, and NaN 0: C++ leaves both open, and processors differ.
+template <class To, class From>
+TROUPE_DEVICE To saturated(From x) {
+  if constexpr (std::is_floating_point_v<From>) {
+    // The first numbers beyond the range are powers of two, and so exact in every floating type.
+    constexpr From above = static_cast<From>(std::uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
+    constexpr From below = std::is_signed_v<To> ? -above : From{0};
+    if (!(x == x)) return To{0};
+    if (x >= above) return std::numeric_limits<To>::max();
+    if (x < below) return std::numeric_limits<To>::min();
+    return static_cast<To>(x);
+  } else {
+    return static_cast<To>(x);  // wraps around, as whole numbers do
+  }
+}
+
+template <class To>
+struct cast_op {
+  TROUPE_DEVICE static To apply(auto from) {
+    const auto x = widened(from);
+    if constexpr (std::is_same_v<To, boolean>) return boolean(x != decltype(x){});
+    else if constexpr (std::is_same_v<To, f16>) return to_f16(static_cast<float>(x));
+    else if constexpr (std::is_same_v<To, bf16>) return to_bf16(static_cast<float>(x));
+    else if constexpr (std::is_integral_v<To>) return saturated<To>(x);
+    else return static_cast<To>(x);
+  }
+};
+
+}  // namespace troupe::host
