@@ -124,7 +124,7 @@ std::vector<member_info> nodes_in_order(std::span<const member_info> members) {
 result<role_map> first_roles(std::span<const member_info> nodes, node_id client, std::uint32_t workers, std::uint32_t shards,
                              bool may_share, bool has_replicas, bool shards_follow_workers) {
   if (workers == 0 || shards == 0) return error(error_code::usage, "a training job has at least one worker and one shard");
-  if (nodes.empty()) return role_map{std::vector<node_id>(workers, client), std::vector<node_id>(shards, client), shards_follow_workers};
+  if (nodes.empty()) return role_map{std::vector<node_id>(workers, client), std::vector<node_id>(shards, client), {}, shards_follow_workers};
   const candidates c(nodes);
   const auto working = static_cast<std::size_t>(std::count_if(nodes.begin(), nodes.end(), [](const auto& n) { return n.job != "ps"; }));
   if (workers > working && !may_share)

@@ -20,8 +20,8 @@ namespace troupe {
 // Who runs each logical worker and each shard.
 struct role_map {
   std::vector<node_id> workers, shards;
-  bool shards_follow_workers = false;  // shard k is where worker k is, modulo the workers
   std::vector<node_id> replicas{};  // by shard; 0: there is no node for it; empty: none are wanted
+  bool shards_follow_workers = false;  // shard k is where worker k is, modulo the workers
   friend bool operator==(const role_map&, const role_map&) = default;
 };
 
