@@ -4,12 +4,14 @@
 //   tensor_ready   producer (own ports)   keep it; begin when the whole contribution is here, and credits for the results
 //                  link (ports of peers)  a piece of the step, or of a later one
 //   credit         consumer, link         room for results; room for more pieces at a peer
+//   peer_lost      supervisor             a rank's node is gone: what it has not taken is not waited for; the job's coordinator says what follows
 //
 // CA-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are sent out of it as soon as they are final, and out of contributions
 //       as they are.
 // CA-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
 // CA-4  What is final is read by the link right where the result has it, if this rank has come to that step.
 // CA-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
+// CA-5  A rank has ended once its peers have taken all that it sent, or one of them is lost: a node whose part has ended may die, and nothing is missed.
 // Threading: the worker of the links, so that a piece is added where it was read and sent on from there. Nothing that it does takes longer than
 // adding up one piece.
 
@@ -65,21 +67,22 @@ class collective_logic final : public port_logic {
       p.link = handles->links[plan.actors[plan.edges[p.edge_in].from.actor].task];
       p.owed_max = std::max<std::uint32_t>(1, plan.edges[p.edge_in].credits / 2);
     }
-    std::uint32_t credits = credits_max;
+    credits_ = credits_max;
     for (std::size_t i = 0; i < collective().peers_to.size(); ++i) {
       auto& p = peers_[collective().peers_to[i]];
       p.edge_out = self_plan().outputs[collective().tensors + i].front();
       p.link = handles->links[plan.actors[plan.edges[p.edge_out].to.actor].task];
-      credits = std::min(credits, plan.edges[p.edge_out].credits);
+      credits_ = std::min(credits_, plan.edges[p.edge_out].credits);
     }
     for (std::uint32_t r = 0; r < peers_.size(); ++r) peers_[r].rank = r;
     ports_.in.resize(own);
     while (!ports_.out.empty() && ports_.out.back().output >= collective().tensors) ports_.out.pop_back();
-    state_.emplace(spec(), credits, fired_);
+    state_.emplace(spec(), credits_, fired_);
     desk_ = handles->desks.at(actor_);
     desk_->destination = [this](std::uint32_t port, std::uint64_t step, std::uint32_t part) { return destination(port, step, part); };
     slots_.resize(state_->slots());
     slot_peer_.resize(state_->slots());
+    for (const auto peer : collective().peers_to) show_credits(peer);
   }
 
   result<void> open() override {
@@ -136,8 +139,21 @@ class collective_logic final : public port_logic {
     const auto first = ports_.out.size();
     if (m.outlet < first) return port_logic::on_credit(m);
     if (has_failed_) return;
-    state_->on_credit(collective().peers_to.at(m.outlet - first), m.count);
+    const auto peer = collective().peers_to.at(m.outlet - first);
+    state_->on_credit(peer, m.count);
+    show_credits(peer);
     advance();
+    if (is_done() && is_settled()) report_done();
+  }
+
+  void on_peer_lost(const peer_lost&) override {
+    is_peer_lost_ = true;
+    if (is_done()) report_done();
+  }
+
+  bool is_settled() const override {
+    const auto& to = collective().peers_to;
+    return is_peer_lost_ || std::all_of(to.begin(), to.end(), [&](auto r) { return state_->credits_of(r) == credits_; });
   }
 
   void advance() override {
@@ -219,6 +235,7 @@ class collective_logic final : public port_logic {
 
   void carry_out(const collective_send& a) {
     auto& to = peers_[a.peer];
+    show_credits(a.peer);
     const auto bytes = elements_of(a.piece) * size_of(spec().type);
     record_.count_out(bytes);
     tell(self_.context(), to.link,
@@ -236,6 +253,7 @@ class collective_logic final : public port_logic {
     update_queue();
     count_firing(tag_);
     for (auto& p : peers_) {
+      if (is_done() && p.owed > 0) tell(self_.context(), p.link, return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
       const auto all = std::exchange(p.early, {});
       for (auto m : all)
         if (auto ok = arrive(p, m); !ok) return fail(ok.error());
@@ -250,6 +268,12 @@ class collective_logic final : public port_logic {
     tell(self_.context(), p.link, return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
   }
 
+  void show_credits(std::uint32_t peer) {
+    const auto& to = collective().peers_to;
+    const auto place = static_cast<std::size_t>(std::find(to.begin(), to.end(), peer) - to.begin());
+    record_.ports[record_.ports.size() - to.size() + place]->credits_left.store(static_cast<std::int32_t>(state_->credits_of(peer)), std::memory_order_relaxed);
+  }
+
   void show_wait() {
     const auto w = state_->waiting();
     const auto place = [&](const std::vector<std::uint32_t>& peers) { return static_cast<std::uint32_t>(std::find(peers.begin(), peers.end(), w.peer) - peers.begin()); };
@@ -262,6 +286,8 @@ class collective_logic final : public port_logic {
   std::vector<peer> peers_;  // by rank
   std::optional<collective_state> state_;
   std::shared_ptr<piece_desk> desk_;
+  std::uint32_t credits_ = 0;  // at each peer
+  bool is_peer_lost_ = false;
   std::vector<tensor> slots_;
   std::vector<std::uint32_t> slot_peer_;
   tensor_spec vector_;

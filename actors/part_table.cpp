@@ -282,7 +282,7 @@ std::shared_ptr<actor_record> part_table::make_record(const part_context& contex
   }
   for (std::uint32_t port = 0; port < a.outputs.size(); ++port)
     for (auto e : a.outputs[port])
-      add(false, port, &p.edges[e].to, &p.edges[e], a.kind == actor_kind::send ? nullptr : &context.credits[e]);
+      add(false, port, &p.edges[e].to, &p.edges[e], a.kind == actor_kind::send || p.actors[p.edges[e].to.actor].task != a.task ? nullptr : &context.credits[e]);
   if (a.kind == actor_kind::fetch) add(false, 0, nullptr, nullptr, nullptr);
   return r;
 }

@@ -7,6 +7,8 @@
 #include <caf/stateful_actor.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace troupe {
 
 namespace {
@@ -96,7 +98,10 @@ struct supervisor_state {
       const auto& a = p.actors[i];
       const bool receives = a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].task == m.task;
       const bool sends = a.kind == actor_kind::send && p.actors[p.edges[a.outputs[0][0]].to.actor].task == m.task;
-      if (receives || sends) tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
+      const auto joins = [&](const planned_edge& e) { return a.kind == actor_kind::collective && (p.actors[e.from.actor].task == m.task || p.actors[e.to.actor].task == m.task); };
+      const bool exchanges = std::any_of(a.inputs.begin(), a.inputs.end(), [&](auto e) { return joins(p.edges[e]); }) ||
+                             std::any_of(a.outputs.begin(), a.outputs.end(), [&](const auto& es) { return std::any_of(es.begin(), es.end(), [&](auto e) { return joins(p.edges[e]); }); });
+      if (receives || sends || exchanges) tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
     }
   }
 

@@ -87,6 +87,7 @@ class collective_state {
   void on_credit(std::uint32_t peer, std::uint32_t count = 1);
   std::optional<collective_action> next();
 
+  std::uint32_t credits_of(std::uint32_t peer) const noexcept { return peers_[peer].credits; }
   bool has_begun() const noexcept { return has_begun_; }
   std::uint64_t step() const noexcept { return step_; }
   collective_wait waiting() const;

@@ -51,6 +51,9 @@ def expected():
         for checksums in ("", ", checksums"):
             yield "stream", size + checksums, "GB/s", "bare TCP"
             yield "stream", size + checksums + ", CPU of both", "s/GB", "bare TCP"
+    for ranks, bytes_and_how in ((2, ("4096 bytes, exchange", "1048576 bytes, direct")), (4, ("4096 bytes, exchange", "1048576 bytes, direct"))):
+        for what in bytes_and_how:
+            yield "all_reduce", f"{ranks} processes, {what}", "us", "bare blocking TCP"
 
 
 def run(*arguments):

@@ -521,9 +521,10 @@ std::size_t edge_bytes(const training_program& program, const sim_job_shape& sha
   expects(bool(p), "a job that compiles can be placed");
   std::size_t bytes = 0;
   for (const auto& e : p->edges)
-    if (p->actors[e.from.actor].kind == actor_kind::send) bytes += e.credits * e.spec.size_bytes();
-  // Values and slots that are handed over, to a shard and its replica.
-  for (const auto& [name, spec] : program.variables()) bytes += (1 + slot_count(program.spec().optimizer)) * 2 * 2 * spec.size_bytes();
+    if (p->actors[e.from.actor].task != p->actors[e.to.actor].task) bytes += e.credits * e.spec.size_bytes();
+  // Values and slots that are handed over, to a shard and its replica, or to a copy on the node of each worker.
+  const std::size_t copies = shape.all_reduce ? 1 + shape.workers : 2;
+  for (const auto& [name, spec] : program.variables()) bytes += (1 + slot_count(program.spec().optimizer)) * 2 * copies * spec.size_bytes();
   return bytes;
 }
 
@@ -550,6 +551,10 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
   }
   // Not from `random`: what else a seed draws stays as it is.
   if (limits.draws_optimizer) sc.shape.optimizer = static_cast<std::uint32_t>(std::mt19937_64(seed + 4711)() % sim_optimizers);
+  if (limits.all_reduce && sc.shape.update == update_kind::sync) {
+    sc.shape.all_reduce = true;
+    sc.shape.has_replicas = false;
+  }
   std::vector<sim_fault_kind> kinds;
   for (auto k : limits.faults)
     if (!touches_disk(k) || !sc.shape.checkpoints.folder.empty()) kinds.push_back(k);

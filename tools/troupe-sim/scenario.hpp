@@ -80,6 +80,7 @@ struct sim_limits {
   std::uint64_t steps = 0;  // 0: drawn
   std::vector<sim_fault_kind> faults;
   bool draws_optimizer = false;  // with schedule and clipping; else SGD
+  bool all_reduce = false;       // synchronous jobs exchange their gradients so, without replicas
 };
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits);
 

@@ -28,6 +28,7 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
   t.workers = shape.workers;
   t.shards = shape.shards;
   t.update = shape.update;
+  t.all_reduce = shape.all_reduce;
   const auto trains_with = sim_optimizer_of(shape.optimizer, shape.update);
   t.optimizer = trains_with.optimizer;
   t.schedule = trains_with.schedule;
@@ -47,7 +48,7 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
 }
 
 result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes, node_id client) {
-  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop, shape.has_replicas);
+  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop, shape.has_replicas, shape.all_reduce);
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ struct sim_job_shape {
   std::uint64_t steps = 6, observe_every = 2;
   failure_policy on_failure = failure_policy::stop;
   bool has_replicas = false;
+  bool all_reduce = false;
   std::uint32_t optimizer = 0;  // number of a sim_optimizer
   checkpoint_options checkpoints{};
 };

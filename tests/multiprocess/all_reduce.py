@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Gradients that nodes add up among themselves: the same bits, also after ranks are killed or stopped in the middle: all_reduce.py BIN_FOLDER
+
+TROUPE_DEATHS=50 kills and stops so many ranks, each in a training of its own, and prints how long the others took to name them.
+"""
+
+import os
+import re
+import signal
+import statistics
+import time
+
+import harness
+
+EPOCHS = 60  # of 16 steps
+DEATHS = int(os.environ.get("TROUPE_DEATHS", "2"))
+
+
+class all_reduce(harness.cluster_test):
+    def setUp(self):
+        super().setUp()
+        self.data = self.make_data()
+
+    def flags(self, workers, *more, epochs=EPOCHS):
+        return ["--workers", workers, "--epochs", epochs, "--data", self.data, "--json", *more]
+
+    def hash_alone(self, workers, *more, epochs=EPOCHS):
+        return self.json_of(self.train_alone(*self.flags(workers, *more, epochs=epochs)))["weights_hash"]
+
+    def test_it_gives_the_bits_of_shards_and_of_one_process(self):
+        self.start_nodes(3)
+        for more in ((), ("--optimizer", "adam", "--clip-norm", "0.5"), ("--model", "cnn", "--batch", "32")):
+            epochs = 1 if "cnn" in more else 4
+            wanted = self.hash_alone(3, *more, epochs=epochs)
+            for how in (("--update", "allreduce"), ("--update", "allreduce", "--shards", "3"), ("--update", "sync", "--shards", "2")):
+                result = self.json_of(self.train(*self.flags(3, *more, *how, epochs=epochs)))
+                self.assertEqual(result["weights_hash"], wanted, (more, how))
+                self.assertEqual(result["update"], how[1])
+                self.assertEqual(result["applied"], 3 * result["steps"])
+
+    def test_several_workers_of_one_node_are_parts_of_one_rank(self):
+        wanted = self.hash_alone(3, epochs=4)
+        self.start_nodes(2)
+        result = self.json_of(self.train(*self.flags(3, "--update", "allreduce", "--on-failure", "resume", epochs=4)))
+        self.assertEqual(result["weights_hash"], wanted)
+
+    def test_every_node_has_the_whole_of_every_variable(self):
+        self.start_nodes(2)
+        training = self.start_training(*self.flags(2, "--update", "allreduce", "--name", "job"))
+        self.until_step(training, "job", 10)
+        names = {a["name"] for a in self.list("actors") if a.get("job") == "job"}
+        ranks = sorted(n for n in names if n.startswith("all_reduce/"))
+        self.assertIn("all_reduce/0/0", ranks)
+        self.assertIn("all_reduce/0/1", ranks)
+        self.assertTrue(any(n.startswith("copy/") for n in names), sorted(names))
+        self.assertEqual(training.wait(), 0, training.tail())
+
+    # Stopped and killed ranks, one after the other; the training goes on and has the bits of an undisturbed one.
+    def test_ranks_that_die_or_stand_still_are_named_and_change_no_bit(self):
+        wanted = self.hash_alone(2)
+        took = {signal.SIGKILL: [], signal.SIGSTOP: []}
+        for k in range(2 * DEATHS):
+            how = (signal.SIGKILL, signal.SIGSTOP)[k % 2]
+            self.start_nodes(3 - sum(n.is_running() for n in self.nodes))
+            training = self.start_training(*self.flags(2, "--update", "allreduce", "--on-failure", "resume", "--name", "job"))
+            self.until_step(training, "job", 20 + 7 * (k % 5))
+            victim = self.node_of("job", f"worker/{k // 2 % 2}/")
+            began = time.monotonic()
+            victim.send(how)
+            training.line(f"pid {victim.pid}", "err")
+            took[how].append(time.monotonic() - began)
+            if how == signal.SIGSTOP:
+                victim.send(signal.SIGKILL)
+            victim.wait()
+            self.assertEqual(training.wait(), 0, training.tail())
+            result = self.json_of(training)
+            self.assertEqual(result["weights_hash"], wanted, training.tail())
+            self.assertGreaterEqual(result["recoveries"], 1)
+            self.assertNotIn("back to step 0", training.err)  # each has a copy
+        for how, seconds in took.items():
+            print(f"{how.name}: named after {statistics.median(seconds) * 1000:.0f} ms (at most {max(seconds) * 1000:.0f}), {len(seconds)} times")
+
+    def test_without_recovery_a_dead_rank_ends_the_job_with_its_name(self):
+        self.start_nodes(2)
+        training = self.start_training(*self.flags(2, "--update", "allreduce", "--name", "job"))
+        self.until_step(training, "job", 20)
+        victim = self.node_of("job", "worker/1/")
+        victim.send(signal.SIGKILL)
+        victim.wait()
+        self.assertEqual(training.wait(), 1, training.tail())
+        self.assertRegex(training.err, f"job job failed: .*pid {victim.pid}")
+
+    def test_why_names_the_rank_that_others_wait_for(self):
+        self.start_nodes(2)
+        training = self.start_training(*self.flags(2, "--update", "allreduce", "--name", "job"))
+        self.until_step(training, "job", 20)
+        victim = self.node_of("job", "worker/1/")
+        victim.send(signal.SIGSTOP)
+        try:
+            self.until("why names the node that stands still", lambda: str(victim.pid) in self.tool("why", codes=(0, 1, 4, 6)).out or not training.is_running())
+        finally:
+            victim.send(signal.SIGCONT)
+        training.wait()
+
+    def test_a_program_goes_on_from_a_checkpoint_on_other_nodes(self):
+        wanted = self.hash_alone(2)
+        self.start_nodes(2)
+        keep = ["--update", "allreduce", "--checkpoint", self.path("checkpoints"), "--on-failure", "resume", "--name", "job"]
+        training = self.start_training(*self.flags(2, *keep, "--checkpoint-every", 10))
+        self.until_step(training, "job", 60)
+        training.send(signal.SIGKILL)
+        training.wait()
+        for node in self.nodes:
+            node.send(signal.SIGKILL)
+            node.wait()
+        self.start_nodes(2)
+        result = self.json_of(self.train(*self.flags(2, *keep, "--resume")))
+        self.assertEqual(result["weights_hash"], wanted)
+
+    def test_what_it_cannot_do_is_refused_in_one_line(self):
+        for more, what in ((("--replicas", "1", "--on-failure", "resume", "--cluster", "x"), "copy of each variable"), (("--on-nan", "skip"), "leaves gradients out")):
+            p = self.run_program("train_classifier", "--update", "allreduce", *more)
+            self.assertEqual(p.wait(), 2)
+            self.assertTrue(re.search(what, p.err), p.err)
+            self.assertEqual(len(p.err.strip().splitlines()), 1)
+
+
+if __name__ == "__main__":
+    harness.main()
