@@ -60,7 +60,7 @@ class history final : private apply_probe {
 
   // IN-8.
   void on_apply(const apply_seen& a) override {
-    const auto [at, is_new] = written_.try_emplace({raw(a.job), a.epoch, a.variable, a.is_replica}, a.node, a.version);
+    const auto [at, is_new] = written_.try_emplace({raw(a.job), a.epoch, a.variable, a.is_replica, sc_.shape.all_reduce && a.is_replica ? raw(a.node) : 0}, a.node, a.version);
     if (is_new) return;
     auto& [node, version] = at->second;
     if (node != a.node)
@@ -454,7 +454,7 @@ class history final : private apply_probe {
   std::vector<job_progress> told_;         // by programs that were killed
   std::vector<std::uint64_t> first_;       // the steps that the last program began with
   std::uint32_t client_life_ = 0;
-  std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, bool>, std::pair<node_id, std::uint64_t>> written_;  // by job, epoch, variable
+  std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, bool, std::uint64_t>, std::pair<node_id, std::uint64_t>> written_;  // by job, epoch, variable
   std::size_t kept_bytes_max_ = 0;
   std::uint64_t watched_ = 0;
   std::size_t seen_ = 0;                   // of the failures that were told

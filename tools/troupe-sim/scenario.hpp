@@ -11,7 +11,8 @@
 //   IN-6  A checkpoint that is visible is whole (unless the scenario damages the disk), and the newest whole one can be gone on from.
 //   IN-7  Nobody waits for the dead: after the job no actor of it is left on any process that lives, and none when all have ended.
 //
-//   IN-8  One writer: in one epoch one node alone makes the versions of a variable, one after the other, and one alone those of its replica.
+//   IN-8  One writer: in one epoch one node alone makes the versions of a variable, one after the other, and one alone those of its replica (with all-reduce: of
+//         each copy, of which a node has one at most).
 //   IN-9  Memory is bounded: links keep no more than twice what the credits of all edges of two epochs allow (an item's credit may come
 //         back before its acknowledgement).
 //   IN-10 The loss of one node takes no variable away that was not there alone; with replicas, none: looked at where no other fault could.
