@@ -62,9 +62,9 @@ class all_reduce(harness.cluster_test):
         for k in range(2 * DEATHS):
             how = (signal.SIGKILL, signal.SIGSTOP)[k % 2]
             self.start_nodes(3 - sum(n.is_running() for n in self.nodes))
-            training = self.start_training(*self.flags(2, "--update", "allreduce", "--on-failure", "resume", "--name", "job"))
-            self.until_step(training, "job", 20 + 7 * (k % 5))
-            victim = self.node_of("job", f"worker/{k // 2 % 2}/")
+            training = self.start_training(*self.flags(2, "--update", "allreduce", "--on-failure", "resume", "--name", f"job{k}"))
+            self.until_step(training, f"job{k}", 20 + 7 * (k % 5))
+            victim = self.node_of(f"job{k}", f"worker/{k // 2 % 2}/")
             began = time.monotonic()
             victim.send(how)
             training.line(f"pid {victim.pid}", "err")
@@ -97,7 +97,7 @@ class all_reduce(harness.cluster_test):
         victim = self.node_of("job", "worker/1/")
         victim.send(signal.SIGSTOP)
         try:
-            self.until("why names the node that stands still", lambda: str(victim.pid) in self.tool("why", codes=(0, 1, 4, 6)).out or not training.is_running())
+            self.until("why names the node that stands still", lambda: str(victim.pid) in self.tool("why", "job", codes=(0, 1, 4, 6)) or not training.is_running())
         finally:
             victim.send(signal.SIGCONT)
         training.wait()
