@@ -75,7 +75,7 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   plan->add_option("--workers", t.workers, "Logical workers (default: as its program wanted it, here and below)")->check(CLI::Range(1, 4096));
   plan->add_option("--shards", t.shards, "Places that the variables are spread over")->check(CLI::Range(1, 4096));
   plan->add_option("--nodes", c.plan.nodes, "Nodes of the cluster (0: everything in the program)")->check(CLI::Range(0, 4096))->capture_default_str();
-  plan->add_option("--update", t.update, "sync or async")->check(CLI::IsMember({"sync", "async"}));
+  plan->add_option("--update", t.update, "sync, allreduce or async")->check(CLI::IsMember({"sync", "allreduce", "async"}));
   plan->add_option("--fuse", t.fuse, "on: element-wise ops run with their producer; off: one actor per op")->check(CLI::IsMember({"on", "off"}));
   plan->add_option("--load", c.plan.load, "Shared library with ops that the graph uses; may be given more than once")->type_name("FILE")->allow_extra_args(false);
   auto* plan_dot = plan->add_flag("--dot", t.dot, "For Graphviz");
@@ -147,7 +147,8 @@ std::optional<std::string> set_doing(command& c, const std::string& doing) {
 void set_plan(plan_wishes& p, const texts& t) {
   if (t.workers > 0) p.workers = t.workers;
   if (t.shards > 0) p.shards = t.shards;
-  if (!t.update.empty()) p.update = t.update == "sync" ? update_kind::sync : update_kind::async;
+  if (!t.update.empty()) p.update = t.update == "async" ? update_kind::async : update_kind::sync;
+  p.all_reduce = t.update == "allreduce";
   if (!t.fuse.empty()) p.fuse = t.fuse == "on";
 }
 

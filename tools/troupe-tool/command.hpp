@@ -3,7 +3,7 @@
 //
 //   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
 //          | timeline [--seconds N] [--job JOB]
-//          | plan FILE [--workers N] [--shards N] [--nodes N] [--update sync|async] [--fuse on|off] [--load FILE] [--dot|--svg]
+//          | plan FILE [--workers N] [--shards N] [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE | version
 //
 // Kinds are taken in singular and plural.
@@ -28,6 +28,7 @@ struct plan_wishes {
   std::optional<std::uint32_t> workers{}, shards{};
   std::uint32_t nodes = 0;  // 0: everything in the program
   std::optional<update_kind> update{};
+  bool all_reduce = false;  // sync, so
   std::optional<bool> fuse{};
   std::vector<std::string> load{};  // libraries of ops
 

@@ -45,6 +45,8 @@ outcome plan_a_training(const command& c, saved_graph& g) {
   spec.workers = c.plan.workers.value_or(spec.workers);
   spec.shards = c.plan.shards.value_or(spec.shards);
   spec.update = c.plan.update.value_or(spec.update);
+  if (c.plan.update) spec.all_reduce = c.plan.all_reduce;
+  if (spec.all_reduce) spec.has_replicas = false;
   if (spec.update == update_kind::async) spec.observe_every = 0;
   // Of whoever wrote the file, and before anything is made of them.
   const auto actors_max = plan_actors_max, ops = g.graph->nodes().size();
