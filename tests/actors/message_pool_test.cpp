@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_SUITE(message_pool)
 
 BOOST_FIXTURE_TEST_CASE(MP_1_an_element_that_was_recycled_carries_the_next_message, fixture) {
   pool p;
-  auto first = pass(p, {3, {.step = 7}, tensor::of({1, 2}, {2})});
+  auto first = pass(p, {3, 0, {.step = 7}, tensor::of({1, 2}, {2})});
   auto* message = pool::in_pooled(*first);
   BOOST_REQUIRE(message != nullptr);
   BOOST_TEST(message->port == 3u);
@@ -61,7 +61,7 @@ BOOST_FIXTURE_TEST_CASE(MP_1_an_element_that_was_recycled_carries_the_next_messa
   const auto* address = first.get();
   first.reset();
   BOOST_TEST(p.size() == 1u);
-  auto second = pass(p, {4, {.step = 8}, {}});
+  auto second = pass(p, {4, 0, {.step = 8}, {}});
   BOOST_TEST(second.get() == address);
   BOOST_TEST(p.size() == 0u);
   BOOST_TEST(pool::in_pooled(*second)->port == 4u);
@@ -90,7 +90,7 @@ BOOST_FIXTURE_TEST_CASE(MP_1_an_element_of_another_pool_is_deleted, fixture) {
 
 BOOST_FIXTURE_TEST_CASE(MP_1_an_element_may_outlive_its_pool, fixture) {
   auto p = std::make_unique<pool>();
-  auto e = pass(*p, {1, {}, tensor::of({1}, {1})});
+  auto e = pass(*p, {1, 0, {}, tensor::of({1}, {1})});
   p.reset();
   BOOST_TEST(pool::in_pooled(*e)->port == 1u);
   e.reset();
@@ -99,7 +99,7 @@ BOOST_FIXTURE_TEST_CASE(MP_1_an_element_may_outlive_its_pool, fixture) {
 BOOST_FIXTURE_TEST_CASE(MP_2_an_element_in_the_pool_holds_no_tensor, fixture) {
   pool p;
   const auto value = tensor::of({1, 2, 3}, {3});
-  auto e = pass(p, {0, {}, value});
+  auto e = pass(p, {0, 0, {}, value});
   p.recycle(*e);
   BOOST_TEST(!value.is_unique());
   e.reset();
@@ -108,7 +108,7 @@ BOOST_FIXTURE_TEST_CASE(MP_2_an_element_in_the_pool_holds_no_tensor, fixture) {
 
 BOOST_FIXTURE_TEST_CASE(an_element_is_a_complete_message, fixture) {
   pool p;
-  auto e = pass(p, {5, {.step = 9}, {}});
+  auto e = pass(p, {5, 0, {.step = 9}, {}});
   BOOST_TEST((e->sender == nullptr));
   BOOST_TEST(!e->mid.is_request());
   BOOST_TEST(e->content().match_elements<tensor_ready>());

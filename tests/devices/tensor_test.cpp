@@ -50,6 +50,21 @@ BOOST_AUTO_TEST_CASE(a_count_of_its_own_shares_the_bytes_and_is_unique_only_when
   BOOST_TEST(of_both.is_unique());
 }
 
+BOOST_AUTO_TEST_CASE(a_part_lies_in_the_tensor_and_keeps_its_bytes) {
+  auto a = troupe::tensor::make({dtype::f32, {64}});
+  for (std::size_t i = 0; i < 64; ++i) a.data<float>()[i] = static_cast<float>(i);
+  auto p = a.part(128, {dtype::f32, {2, 5}});
+  BOOST_TEST(std::as_const(p).data<float>() == std::as_const(a).data<float>() + 32);
+  BOOST_TEST(!a.is_unique());
+  auto of_part = p.part(0, {dtype::f32, {3}});
+  p = troupe::tensor();
+  a = troupe::tensor();
+  BOOST_TEST(of_part.data<float>()[2] == 34.0F);
+  BOOST_TEST(of_part.is_unique());
+  BOOST_CHECK_THROW((void)of_part.part(4, {dtype::f32, {1}}), broken_invariant);
+  BOOST_CHECK_THROW((void)of_part.part(0, {dtype::f32, {4}}), broken_invariant);
+}
+
 BOOST_AUTO_TEST_CASE(a_count_made_of_one_that_is_gone_knows_of_the_first_tensor) {
   const auto a = troupe::tensor::of({1}, {1});
   auto b = a.with_own_count();

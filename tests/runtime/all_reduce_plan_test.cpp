@@ -1,0 +1,176 @@
+#include "runtime/compile.hpp"
+#include "runtime/compile_report.hpp"
+#include "runtime/layers.hpp"
+#include "runtime/memory_budget.hpp"
+#include "runtime/op_table.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+using namespace troupe;
+
+namespace {
+
+struct fixture {
+  op_table ops = make_op_table();
+
+  // The classifier of the example over `workers` tasks of their own, with the first copies on `shards` others (0: on the first worker's).
+  training_spec spec(std::uint32_t workers, std::uint32_t shards = 0) const {
+    training_spec s;
+    s.workers = workers;
+    s.shards = std::max(1U, shards);
+    s.all_reduce = true;
+    s.steps = 20;
+    for (std::uint32_t w = 0; w < workers; ++w) {
+      s.worker_task.push_back(w);
+      s.task_names.push_back(fmt::format("/job:worker/task:{}", w));
+    }
+    for (std::uint32_t k = 0; k < s.shards; ++k) {
+      s.shard_task.push_back(shards == 0 ? 0 : static_cast<std::uint32_t>(s.task_names.size()));
+      if (shards != 0) s.task_names.push_back(fmt::format("/job:ps/task:{}", k));
+    }
+    s.client_task = static_cast<std::uint32_t>(s.task_names.size());
+    s.task_names.push_back("/job:client/task:0");
+    s.tasks = static_cast<std::uint32_t>(s.task_names.size());
+    return s;
+  }
+
+  result<plan> compiled(const training_spec& s, compile_options o = {}) {
+    graph g(ops);
+    const auto data = idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
+    auto x = relu(dense(data.images, 256, "dense_1"));
+    x = relu(dense(x, 128, "dense_2"));
+    return compile_training(g, softmax_cross_entropy(dense(x, 10, "dense_3"), data.labels, data.scale), s, o);
+  }
+
+  plan made(std::uint32_t workers, std::uint32_t shards = 0) {
+    auto p = compiled(spec(workers, shards));
+    BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+    return std::move(*p);
+  }
+};
+
+std::vector<const planned_actor*> of_kind(const plan& p, actor_kind k) {
+  std::vector<const planned_actor*> out;
+  for (const auto& a : p.actors)
+    if (a.kind == k) out.push_back(&a);
+  return out;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(all_reduce_plan, fixture)
+
+BOOST_AUTO_TEST_CASE(every_worker_reads_a_copy_on_its_own_task) {
+  for (const auto shards : {0U, 2U}) {
+    const auto p = made(3, shards);
+    for (const auto* a : of_kind(p, actor_kind::op)) {
+      if (a->ops.front().type != "read") continue;
+      const auto& from = p.actors[p.edges[a->inputs[0]].from.actor];
+      BOOST_TEST((from.kind == actor_kind::shard));
+      BOOST_TEST(from.task == a->task);
+    }
+    // Six variables, a copy on each worker's task, and first ones.
+    BOOST_TEST(of_kind(p, actor_kind::shard).size() == (shards == 0 ? 18U : 24U));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(large_gradients_are_a_collective_of_their_own_and_small_ones_share_one) {
+  const auto p = made(2);
+  const auto ranks = of_kind(p, actor_kind::collective);
+  BOOST_REQUIRE_EQUAL(ranks.size(), 4U);
+  std::vector<std::uint32_t> tensors;
+  for (const auto* r : ranks) tensors.push_back(r->collective->tensors);
+  std::sort(tensors.begin(), tensors.end());
+  BOOST_TEST(tensors == (std::vector<std::uint32_t>{1, 1, 5, 5}), boost::test_tools::per_element());
+  for (const auto* a : of_kind(p, actor_kind::send)) BOOST_TEST(a->output_specs[0].size_bytes() < 1000U);  // losses, and what is observed at the end: of the client's
+}
+
+BOOST_AUTO_TEST_CASE(one_process_adds_up_without_collectives) {
+  auto s = spec(2);
+  s = training_spec{.workers = 2, .shards = 1, .all_reduce = true, .steps = 20};
+  const auto p = compiled(s);
+  BOOST_REQUIRE(p);
+  BOOST_TEST(of_kind(*p, actor_kind::collective).empty());
+}
+
+BOOST_AUTO_TEST_CASE(workers_that_share_a_task_are_parts_of_one_rank) {
+  auto s = spec(3);
+  s.worker_task = {0, 1, 0};
+  const auto p = compiled(s);
+  BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+  for (const auto* r : of_kind(*p, actor_kind::collective)) BOOST_TEST((r->collective->spec.parts == std::vector<std::vector<std::uint32_t>>{{0, 2}, {1}}));
+}
+
+BOOST_AUTO_TEST_CASE(is_the_same_after_a_way_over_the_wire) {
+  for (const auto shards : {0U, 2U}) {
+    const auto p = made(3, shards);
+    const auto back = decode_plan(encode(p));
+    BOOST_REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));
+    BOOST_TEST((*back == p));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_needs_memory_for_results_and_for_what_its_peers_send) {
+  const auto p = made(2);
+  const auto needs = memory_by_actor(p);
+  for (std::size_t i = 0; i < p.actors.size(); ++i)
+    if (p.actors[i].kind == actor_kind::collective) BOOST_TEST(needs[i] > static_cast<std::uint64_t>(p.actors[i].collective->spec.elements) * 4);
+}
+
+BOOST_AUTO_TEST_CASE(PL_11_groups_that_do_not_fit_are_refused_with_the_name_of_the_rank) {
+  const auto good = made(3);
+  const auto refuse = [&](const char* what, const std::function<void(plan&, planned_actor&)>& spoil) {
+    auto p = good;
+    const auto at = std::find_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::collective; });
+    spoil(p, *at);
+    const auto ok = check(p);
+    BOOST_TEST_CONTEXT(what) {
+      BOOST_REQUIRE(!ok);
+      BOOST_TEST(ok.error().text().find("all_reduce/") != std::string::npos, ok.error().text());
+    }
+  };
+  refuse("no collective", [](plan&, planned_actor& a) { a.collective.reset(); });
+  refuse("another order", [](plan&, planned_actor& a) { a.collective->spec.algorithm = collective_algorithm::ring; });
+  refuse("another shape", [](plan&, planned_actor& a) { a.collective->spec.elements += 16; });
+  refuse("another type", [](plan&, planned_actor& a) { a.collective->spec.type = dtype::f64; });
+  refuse("another reduction", [](plan&, planned_actor& a) { a.collective->spec.reduction = reduction_kind::max; });
+  refuse("another rank", [](plan&, planned_actor& a) { a.collective->spec.rank = 1; });
+  refuse("a rank beyond", [](plan&, planned_actor& a) { a.collective->spec.rank = 7; });
+  refuse("fewer peers", [](plan&, planned_actor& a) { a.collective->peers_to.pop_back(); });
+  refuse("no tensors", [](plan&, planned_actor& a) { a.collective->tensors = 0; });
+  refuse("the same task", [](plan& p, planned_actor& a) {
+    for (auto& other : p.actors)
+      if (other.kind == actor_kind::collective) other.task = a.task;
+  });
+  refuse("too few credits", [](plan& p, planned_actor& a) {
+    for (auto& other : p.actors)
+      if (other.kind == actor_kind::collective && &other != &a) other.collective->spec.parts = {{0}, {1}, {2}};
+    p.edges[a.inputs.back()].credits = 0;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_is_said_before_anything_is_made) {
+  auto s = spec(2);
+  s.update = update_kind::async;
+  BOOST_TEST(compiled(s).error().text().find("synchronous") != std::string::npos);
+  s = spec(2);
+  s.has_replicas = true;
+  BOOST_TEST(compiled(s).error().text().find("replicas at 0") != std::string::npos);
+  BOOST_TEST(compiled(spec(2), {.on_nan = nan_policy::skip}).error().text().find("all-reduce cannot") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(the_report_tells_what_is_put_in) {
+  compile_report report;
+  const auto p = compiled(spec(2), {.report = &report});
+  BOOST_REQUIRE(p);
+  const auto pass = std::find_if(report.passes.begin(), report.passes.end(), [](const auto& x) { return x.pass == "all_reduce"; });
+  BOOST_REQUIRE(pass != report.passes.end());
+  BOOST_TEST(pass->after > pass->before);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
