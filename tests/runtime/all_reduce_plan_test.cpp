@@ -91,8 +91,10 @@ BOOST_AUTO_TEST_CASE(large_gradients_are_a_collective_of_their_own_and_small_one
 }
 
 BOOST_AUTO_TEST_CASE(one_process_adds_up_without_collectives) {
-  auto s = spec(2);
-  s = training_spec{.workers = 2, .shards = 1, .all_reduce = true, .steps = 20};
+  training_spec s;
+  s.workers = 2;
+  s.all_reduce = true;
+  s.steps = 20;
   const auto p = compiled(s);
   BOOST_REQUIRE(p);
   BOOST_TEST(of_kind(*p, actor_kind::collective).empty());
