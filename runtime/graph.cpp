@@ -37,6 +37,8 @@ bool has_invalid(std::span<const value> values) {
   return std::any_of(values.begin(), values.end(), [](const value& v) { return !v.is_valid(); });
 }
 
+std::string joined(std::string_view scope, std::string_view name) { return scope.empty() ? std::string(name) : fmt::format("{}/{}", scope, name); }
+
 error bad_name(std::string_view name) {
   return error(error_code::usage,
                fmt::format("name '{}': use letters, digits, '_', '-', '.' and '/', and at least one of them", name));
@@ -59,16 +61,19 @@ void graph::record(error e) {
   if (!error_) error_ = std::move(e);
 }
 
+std::string graph::scoped(std::string_view type, std::string_view base) const {
+  return joined(scopes_.is_shared && type == "variable" ? scopes_.variable_name : scopes_.name, base);
+}
+
 std::string graph::name_for(std::string_view base) const {
-  auto full = name_scope_.empty() ? std::string(base) : fmt::format("{}/{}", name_scope_, base);
+  auto full = scoped("", base);
   const auto taken = names_.find(full);
   if (taken == names_.end()) return full;
   for (auto suffix = taken->second;; ++suffix)
     if (auto candidate = fmt::format("{}_{}", full, suffix); !names_.contains(candidate)) return candidate;
 }
 
-std::string graph::unique_name(std::string_view base) {
-  auto full = name_scope_.empty() ? std::string(base) : fmt::format("{}/{}", name_scope_, base);
+std::string graph::unique_name(std::string full) {
   const auto [at, is_new] = names_.try_emplace(full, 1);
   if (is_new) return full;
   // References into an unordered_map stay valid while it grows.
@@ -77,6 +82,22 @@ std::string graph::unique_name(std::string_view base) {
     auto candidate = fmt::format("{}_{}", full, suffix++);
     if (names_.try_emplace(candidate, 1).second) return candidate;
   }
+}
+
+value graph::shared_variable(const graph_node& wanted) {
+  const auto found = std::ranges::find(nodes_, wanted.name, &graph_node::name);
+  expects(found != nodes_.end(), "a taken name is an op's");
+  const auto refuse = [&](std::string why) {
+    record(error(error_code::usage, fmt::format("variable '{}' is to be shared, but {}", wanted.name, why)).at(wanted.source));
+    return value{};
+  };
+  const auto there = fmt::format("{}:{}", found->source.file_name(), found->source.line());
+  if (found->type != "variable") return refuse(fmt::format("the {} of {} has that name: choose another", found->type, there));
+  if (found->outputs != wanted.outputs)
+    return refuse(fmt::format("it is {} here and {} at {}: choose another name, or the same sizes", to_string(wanted.outputs[0]), to_string(found->outputs[0]), there));
+  if (found->initializer != wanted.initializer)
+    return refuse(fmt::format("its initial values are others than at {}: choose another name, or the same ones", there));
+  return {this, found->index, 0};
 }
 
 result<void> graph::check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const {
@@ -139,20 +160,25 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
   if (outputs && !specs.empty() && !row->types.is_empty() && !row->types.has(specs[0].type))
     outputs = error(error_code::usage, fmt::format("operand 0 is {}, but must be {}", to_string(specs[0]), to_string(row->types)));
   if (!outputs) {
-    const auto full = name_scope_.empty() ? std::string(name) : fmt::format("{}/{}", name_scope_, name);
+    const auto full = scoped(type, name);
     return refuse(std::move(outputs.error().while_doing(full == type ? type : fmt::format("{} '{}'", type, full))));
   }
   const auto index = static_cast<std::uint32_t>(nodes_.size());
-  nodes_.push_back(graph_node{.index = index,
-                              .type = std::move(type),
-                              .name = unique_name(name),
-                              .attrs = std::move(attrs),
-                              .inputs = {inputs.begin(), inputs.end()},
-                              .outputs = std::move(*outputs),
-                              .device = device_scope_,
-                              .source = where,
-                              .region = region,
-                              .initializer = std::move(initializer)});
+  const bool is_shared = scopes_.is_shared && type == "variable";
+  auto full = scoped(type, name);
+  graph_node made{.index = index,
+                  .type = std::move(type),
+                  .name = std::move(full),
+                  .attrs = std::move(attrs),
+                  .inputs = {inputs.begin(), inputs.end()},
+                  .outputs = std::move(*outputs),
+                  .device = is_shared ? scopes_.variable_device : scopes_.device,
+                  .source = where,
+                  .region = region,
+                  .initializer = std::move(initializer)};
+  if (is_shared && names_.contains(made.name)) return shared_variable(made);
+  made.name = unique_name(std::move(made.name));
+  nodes_.push_back(std::move(made));
   if (auto ok = guarded([&] { return on_added(nodes_.back()); }); !ok) {
     // What is wrong with numbers begins with the op's type already.
     const auto& n = nodes_.back();
@@ -211,30 +237,35 @@ void graph::cut_back(std::size_t nodes) {
   std::erase_if(averages_, [&](const average& a) { return std::max({a.variable.node, a.sample.node, a.beside.node}) >= nodes; });
 }
 
-graph::scope::~scope() {
-  graph_.name_scope_ = std::move(name_);
-  graph_.device_scope_ = std::move(device_);
-}
+graph::scope::~scope() { graph_.scopes_ = std::move(before_); }
 
 graph::scope graph::name_scope(std::string_view name, const source_location& where) {
-  auto before = name_scope_;
-  if (!is_name(name))
+  auto before = scopes_;
+  if (!is_name(name)) {
     record(bad_name(name).at(where));
-  else
-    name_scope_ = before.empty() ? std::string(name) : fmt::format("{}/{}", before, name);
-  return scope(*this, std::move(before), device_scope_);
+  } else {
+    scopes_.name = joined(before.name, name);
+    scopes_.variable_name = joined(before.variable_name, name);
+  }
+  return scope(*this, std::move(before));
 }
 
 graph::scope graph::device_scope(std::string_view device, const source_location& where) {
-  auto before = device_scope_;
-  if (auto wish = parse_device(device); !wish) {
-    record(std::move(wish.error().at(where)));
-  } else {
-    // What is in force was parsed when it was set; nothing is in force at first.
-    const auto outer = before.empty() ? device_name{} : *parse_device(before);
-    device_scope_ = to_string(outer.refined_by(*wish));
-  }
-  return scope(*this, name_scope_, std::move(before));
+  auto before = scopes_;
+  const auto wish = parse_device(device);
+  if (!wish) record(error(wish.error()).at(where));
+  // What is in force was parsed when it was set; nothing is in force at first.
+  for (auto* in_force : {&scopes_.device, &scopes_.variable_device})
+    if (wish) *in_force = to_string((in_force->empty() ? device_name{} : *parse_device(*in_force)).refined_by(*wish));
+  return scope(*this, std::move(before));
+}
+
+graph::scope graph::share_variables() {
+  auto before = scopes_;
+  scopes_.is_shared = true;
+  scopes_.variable_name.clear();
+  scopes_.variable_device.clear();
+  return scope(*this, std::move(before));
 }
 
 std::vector<value> graph::variables() {

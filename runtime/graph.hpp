@@ -88,6 +88,11 @@ class graph {
   bool computes() const noexcept { return now() != nullptr; }
 
   // Scopes: names and devices of ops added until the scope ends. A device is checked at once (unknown device: an error).
+  struct scopes {
+    std::string name, device;                    // of ops; where nothing is shared, of variables, too
+    bool is_shared = false;                      // see share_variables()
+    std::string variable_name, variable_device;  // of variables, where they are shared
+  };
   class scope {
    public:
     ~scope();
@@ -96,12 +101,17 @@ class graph {
 
    private:
     friend class graph;
-    scope(graph& g, std::string name, std::string device) : graph_(g), name_(std::move(name)), device_(std::move(device)) {}
+    scope(graph& g, scopes before) : graph_(g), before_(std::move(before)) {}
     graph& graph_;
-    std::string name_, device_;  // what they were before
+    scopes before_;
   };
   scope name_scope(std::string_view name, const source_location& where = source_location::current());
   scope device_scope(std::string_view device, const source_location& where = source_location::current());
+  // For parts of a graph that share variables, towers on several devices above all: until it ends, a variable is named, and placed, by the scopes that are
+  // opened inside of this one alone, not by those around it; and if the graph has a variable of that name already, it is taken instead of a new one. So a
+  // function of layers that is called in several of these scopes uses the same variables each time. Another shape or other initial values for the same
+  // name, or the name of an op, are an error; so is a moving average that would be moved twice. Other ops are as without it.
+  scope share_variables();
 
   // While it lives, a graph may be compiled, which adds ops to it, for no other purpose than to look at what comes out: at its end what was added
   // meanwhile is taken away again, and an error that was recorded is forgotten. Values of those ops must not be used any more.
@@ -154,7 +164,9 @@ class graph {
   void forget_error() noexcept { error_.reset(); }
 
  private:
-  std::string unique_name(std::string_view base);
+  std::string unique_name(std::string full);
+  std::string scoped(std::string_view type, std::string_view base) const;  // the scope's name, and this one
+  value shared_variable(const graph_node& wanted);  // the one of that name; or an error, with the line of either
   std::uint32_t innermost(std::span<const value> values) const;  // the region of an op that takes them
   result<void> check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const;
 
@@ -164,7 +176,7 @@ class graph {
   std::optional<std::uint32_t> region_to_be_;  // of the op that is being added, by add_in()
   std::vector<average> averages_;
   std::optional<error> error_;
-  std::string name_scope_, device_scope_;
+  scopes scopes_;
   std::set<std::string> files_;  // that lines of loaded ops name
   std::unordered_map<std::string, std::uint32_t> names_;  // taken names, with the next suffix to try
 };

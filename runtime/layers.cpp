@@ -96,7 +96,7 @@ value batch_norm(value x, std::string_view name, const batch_norm_options& optio
     // They follow themselves, which leaves them as they are.
     const auto kept = [&](float initial, std::string_view of) {
       const auto v = variable_of(g, {*channels}, filled_with(initial), of, where);
-      if (v.is_valid()) g.add_average({v, v, v}, 0);
+      if (v.is_valid() && !g.node(v.node).average_rate) g.add_average({v, v, v}, 0);  // else shared, and one already
       return v;
     };
     const auto mean = kept(0, "mean"), variance = kept(1, "variance");

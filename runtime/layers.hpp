@@ -3,6 +3,8 @@
 //
 // What a layer computes is written with the functions of runtime/ops.hpp; write your own in the same way: open a scope, make
 // variables, compute. All of them take the user's line last, and return an invalid value where something does not fit (the graph remembers why).
+// A layer that is called again makes variables of its own again; in graph::share_variables() it takes those of its name that are there, which is how
+// towers on several devices share a model (apps/train_towers.cpp).
 // Variables are f32; x may have a bound (batch_of) as its first dimension.
 
 #include "runtime/graph.hpp"

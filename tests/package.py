@@ -45,7 +45,7 @@ class package(unittest.TestCase):
 
     def test_installed(self):
         self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
-        self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["onnx_run", "train_classifier", "train_embedding", "train_from_threads", "train_language_model", "troupe",
+        self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["onnx_run", "train_classifier", "train_embedding", "train_from_threads", "train_language_model", "train_towers", "troupe",
                                                                        "troupe-bench", "troupe-node", "troupe-sim"])
         self.assertTrue(lines_of_readme().startswith("find_package(troupe"))
         self.write_project(lines_of_readme())

@@ -1,10 +1,11 @@
 #pragma once
-// The flags of train_classifier.
+// The flags of programs that learn images, and those of train_classifier.
 
 #include "apps/support/training_flags.hpp"
 #include "devices/host/idx_file.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,17 +13,22 @@ namespace troupe {
 
 class scratch_folder;
 
-struct classifier_options : training_flags {
+struct image_options : training_flags {
   std::string data;  // folder of IDX files; without --data one that is made, and removed at the end
-  std::string model = "perceptron";
   std::uint64_t epochs = 10;
   std::int64_t batch = 128;
   std::shared_ptr<scratch_folder> made_data;
 
-  // Prints help or what is wrong with the flags, and exits (0 or 2).
-  static classifier_options parse(int argc, char** argv);
+  // Prints help or what is wrong with the flags, and exits (0 or 2). `own` adds the program's flags.
+  void parse(int argc, char** argv, const std::string& description, const std::function<void(CLI::App&)>& own);
   // The test images fit the others.
   result<void> check(const idx_info& images, const idx_info& test_images) const;
+};
+
+struct classifier_options : image_options {
+  std::string model = "perceptron";
+
+  static classifier_options parse(int argc, char** argv);
 };
 
 }  // namespace troupe

@@ -156,6 +156,9 @@ value moving_average(value sample, std::string_view name, const moving_average_o
   if (beside.owner != &g) return refuse("the value beside it belongs to another graph");
   const auto v = variable(g, sample.spec(), filled_with(options.initial), name, where);
   if (!v.is_valid()) return {};
+  if (const auto& n = g.node(v.node); n.average_rate)
+    return refuse(fmt::format("the average '{}' is shared, and {}:{} moves it already: an average follows one sample, so make that of all parts outside of share_variables(), or the "
+                              "layer without one", n.name, n.source.file_name(), n.source.line()));
   // A mean of nothing, or of what has overflowed, would stay in it for ever.
   const auto is_finite = less_equal(abs(sample, where), constant(g, std::numeric_limits<float>::max(), "largest", where), where);
   const auto taken = troupe::where(is_finite, sample, v, where);

@@ -19,6 +19,7 @@ PASSES = ("", "fold", "simplify", "share", "share_memory", "pack_pushes", "order
 COMMON = ("--workers", "2", "--shards", "2")
 PROGRAMS = {
     "perceptron": ("train_classifier", "--batch", "100", "--epochs", "1", "--optimizer", "adam"),
+    "towers": ("train_towers", "--towers", "3", "--batch", "70", "--epochs", "1"),
     "cnn": ("train_classifier", "--model", "cnn", "--batch", "40", "--epochs", "1"),
     "language_model": ("train_language_model", "--steps", "3", "--batch", "4", "--context", "32", "--layers", "2", "--width", "64", "--dropout", "0.1", "--clip-global-norm", "1"),
     "language_model_of_odd_shapes": ("train_language_model", "--steps", "2", "--batch", "5", "--context", "103", "--layers", "1", "--width", "64", "--heads", "2"),
@@ -42,7 +43,7 @@ class bit_equality(harness.cluster_test):
         self.images = self.make_data(samples=200, test_samples=40)
 
     def arguments(self, name):
-        return (*PROGRAMS[name], *(("--data", self.images) if PROGRAMS[name][0] == "train_classifier" else ()), *COMMON)
+        return (*PROGRAMS[name], *(("--data", self.images) if PROGRAMS[name][0] in ("train_classifier", "train_towers") else ()), *COMMON)
 
     def hash_of(self, *arguments):
         p = self.run_program(*arguments, "--json")

@@ -42,6 +42,53 @@ BOOST_AUTO_TEST_CASE(names_are_scoped_and_unique) {
   BOOST_TEST(f.name(relu(a)) == "relu");
 }
 
+BOOST_AUTO_TEST_CASE(towers_share_variables_whose_names_and_devices_are_their_own) {
+  fixture f;
+  const auto x = input(f.g, matrix, "x");
+  std::vector<value> towers;
+  for (const auto* tower : {"tower_0", "tower_1"}) {
+    const auto on = f.g.device_scope(tower == std::string_view("tower_0") ? "/cpu:0" : "/cpu:1");
+    const auto in = f.g.name_scope(tower);
+    const auto shared = f.g.share_variables();
+    const auto model = f.g.name_scope("model");
+    towers.push_back(dense(x, 4, "layer"));
+    const auto placed = f.g.device_scope("/job:worker");
+    towers.push_back(variable(f.g, matrix, zeros(), "placed"));
+  }
+  BOOST_TEST(f.error_text() == "no error");
+  BOOST_TEST(f.name(towers[0]) == "tower_0/model/layer/add");
+  BOOST_TEST(f.name(towers[2]) == "tower_1/model/layer/add");
+  BOOST_TEST(f.device(towers[2]) == "/cpu:1");
+  const auto variables = f.g.variables();
+  BOOST_TEST_REQUIRE(variables.size() == 3U);
+  BOOST_TEST(f.name(variables[0]) == "model/layer/weights");
+  BOOST_TEST(f.device(variables[0]) == "");
+  BOOST_TEST(f.name(variables[2]) == "model/placed");
+  BOOST_TEST(f.device(variables[2]) == "/job:worker");
+  BOOST_TEST(towers[1].node == towers[3].node);
+  // Behind the scopes all is as before.
+  BOOST_TEST(f.name(dense(x, 4, "layer")) == "layer/add");
+  BOOST_TEST(f.name(dense(x, 4, "layer")) == "layer/add_1");
+  BOOST_TEST(f.g.variables().size() == 7U);
+}
+
+BOOST_AUTO_TEST_CASE(variables_that_cannot_be_shared_are_errors_with_both_lines) {
+  const auto says = [](auto&& second, std::string_view text) {
+    fixture f;
+    const auto x = input(f.g, matrix, "x");
+    const auto shared = f.g.share_variables();
+    variable(f.g, matrix, zeros(), "w");
+    BOOST_TEST(!second(f.g, x).is_valid());
+    BOOST_TEST(f.error_text().find(text) != std::string::npos, f.error_text());
+    BOOST_TEST(f.error_text().find("graph_test.cpp:") != f.error_text().rfind("graph_test.cpp:"), f.error_text());
+  };
+  says([](auto& g, value) { return variable(g, {dtype::f32, {3, 3}}, zeros(), "w"); }, "variable 'w' is to be shared, but it is f32[3, 3] here and f32[2, 3] at ");
+  says([](auto& g, value) { return variable(g, matrix, uniform(1), "w"); }, "its initial values are others than at ");
+  says([](auto& g, value) { return variable(g, matrix, zeros(), "x"); }, "the input of ");
+  says([](auto& g, value x) { return moving_average(x, "m").is_valid() ? moving_average(x, "m") : (g.record(error(error_code::usage, "the first cannot fail")), value{}); },
+       "the average 'm' is shared, and ");
+}
+
 BOOST_AUTO_TEST_CASE(a_dense_layer_names_its_parts) {
   fixture f;
   const auto y = dense(input(f.g, matrix, "x"), 4, "layer");

@@ -69,6 +69,23 @@ BOOST_AUTO_TEST_CASE(layers_make_variables_in_a_scope_of_their_own_and_keep_a_bo
              each);
 }
 
+BOOST_AUTO_TEST_CASE(every_layer_shares_its_variables_where_that_is_asked_for) {
+  fixture f;
+  const auto x = input(f.g, {dtype::f32, batch_of(32, {3, 8})}, "x");
+  const auto model = [&] { return batch_norm(layer_norm(self_attention(dense(x, 8, "d"), {.heads = 2}, "a"), "n"), "b", {.is_training = false}); };
+  const auto first = model();
+  const auto made = f.variables(f.g).size();
+  {
+    const auto tower = f.g.name_scope("tower");
+    const auto shared = f.g.share_variables();
+    BOOST_TEST(model().is_valid());
+  }
+  BOOST_TEST(first.is_valid());
+  BOOST_TEST(f.variables(f.g).size() == made);
+  BOOST_TEST(!f.g.first_error().has_value(), (f.g.first_error() ? f.g.first_error()->text() : ""));
+  BOOST_TEST(f.g.averages().size() == 2U);
+}
+
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_an_error_with_the_users_line) {
   using build = std::function<value(value)>;
   const std::pair<build, const char*> cases[] = {

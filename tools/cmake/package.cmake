@@ -4,7 +4,7 @@
 include(CMakePackageConfigHelpers)
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
 
-install(TARGETS train_classifier train_language_model train_embedding train_from_threads onnx_run troupe-node troupe-tool troupe-bench troupe-sim RUNTIME)
+install(TARGETS train_classifier train_language_model train_embedding train_from_threads train_towers onnx_run troupe-node troupe-tool troupe-bench troupe-sim RUNTIME)
 install(DIRECTORY tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
 install(DIRECTORY schema devices runtime actors DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe FILES_MATCHING PATTERN "*.hpp")
 

@@ -26,7 +26,7 @@ std::vector<T> combined(combine_kind kind, dtype type, const std::vector<std::ve
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(combine)
+BOOST_AUTO_TEST_SUITE(combining)
 
 BOOST_AUTO_TEST_CASE(CB_1_CB_2_adds_from_left_to_right_also_in_place) {
   std::minstd_rand random(3);
