@@ -35,7 +35,6 @@ plan reduce_everywhere(std::int64_t elements, std::uint32_t ranks, collective_al
   c.spec.algorithm = algorithm;
   c.spec.elements = elements;
   c.spec.piece_elements = piece_elements;
-  if (const char* piece = std::getenv("TROUPE_BENCH_PIECE")) c.spec.piece_elements = std::strtoll(piece, nullptr, 10);
   for (std::uint32_t r = 0; r < ranks; ++r) c.spec.parts.push_back({r});
   const tensor_spec spec{dtype::f32, {elements}};
   const auto join = [&](port_ref from, port_ref to, std::uint32_t credits) {
@@ -127,7 +126,6 @@ result<void> over_processes(std::uint32_t ranks, const bench_options& o, bench_r
   if (!nodes) return nodes.error();
   std::vector<std::size_t> sizes{4 << 10, 64 << 10, 940'584, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   if (o.is_quick) sizes = {4 << 10, 1 << 20};
-  if (const char* only = std::getenv("TROUPE_BENCH_BYTES")) sizes = {std::strtoull(only, nullptr, 10)};
   for (const auto bytes : sizes) {
     const auto algorithm = choose_algorithm(collective_kind::all_reduce, bytes, ranks, false);
     auto p = reduce_everywhere(static_cast<std::int64_t>(bytes / sizeof(float)), ranks, algorithm);
