@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::string_view suffix = ".sock";
 constexpr std::string_view greeting = "troupe 1 ";
-constexpr std::size_t answer_bytes_max = 512;
+constexpr std::size_t place_answer_bytes_max = 512;
 constexpr int answers_at_once = 64;
 constexpr int backlog = 256;
 constexpr std::size_t asked_max = 4096;
@@ -336,7 +336,7 @@ bool discovery::read_answers() {
   bool is_waiting = false;
   for (auto at = asked_.begin(); at != asked_.end();) {
     auto& [id, q] = *at;
-    const auto read = q.fd < 0 ? read_end::failed : read_some(q.fd, q.text, answer_bytes_max);
+    const auto read = q.fd < 0 ? read_end::failed : read_some(q.fd, q.text, place_answer_bytes_max);
     if (read == read_end::more) {
       is_waiting = true;
       ++at;
