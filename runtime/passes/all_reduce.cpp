@@ -17,7 +17,7 @@
 namespace troupe::passes {
 namespace {
 
-// From here on a gradient is a bucket of its own, and so many bytes close a bucket of small ones: copying them takes a tenth of what sending does.
+// From here on a gradient is a bucket of its own, and so many bytes close a bucket of small ones, which are copied together. Not tuned.
 constexpr std::size_t bucket_bytes = 256 * 1024;
 // 256 KiB: what is added up while it is in the second-level cache, and small enough for many to be on their way.
 constexpr std::int64_t piece_elements = 64 * 1024;

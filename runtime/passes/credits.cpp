@@ -6,7 +6,7 @@
 
 namespace troupe::passes {
 
-// Pieces on their way from one rank of a collective to another: 2 MiB, more than a connection has under way on any link of a microsecond's length.
+// Pieces on their way from one rank of a collective to another: 2 MiB at most; not tuned.
 constexpr std::uint32_t rank_credits = 8;
 
 // Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so
