@@ -47,11 +47,13 @@ struct mark_cut { std::uint32_t mark = 0; };  // supervisor, to those who mark c
 struct cut_saved { std::uint64_t step = 0; }; // archive, to a shard: the cut that you gave out is saved, or given up
 struct cancel_step { std::uint64_t step = 0; };  // program, to the conditions of loops: nobody wants the steps up to this one any more
 struct set_feeder { caf::actor to; };  // program, to a feed: who feeds it from now on, and is told feed_ready
+struct device_done { std::uint64_t number = 0; };  // a device: what was enqueued up to this number of the actor's own is done, or its stream has failed
 struct end_actor {};  // supervisor: drop everything and end
 
 using port_actor = caf::typed_actor<caf::reacts_to<wire_ports>, caf::reacts_to<start_firing>, caf::reacts_to<tensor_ready>,
                                     caf::reacts_to<credit>, caf::reacts_to<peer_lost>, caf::reacts_to<mark_cut>,
-                                    caf::reacts_to<cut_saved>, caf::reacts_to<cancel_step>, caf::reacts_to<set_feeder>, caf::reacts_to<end_actor>>;
+                                    caf::reacts_to<cut_saved>, caf::reacts_to<cancel_step>, caf::reacts_to<set_feeder>, caf::reacts_to<device_done>,
+                                    caf::reacts_to<end_actor>>;
 
 // Where a rank of a collective wants what its link reads: at port `port`, of step `step`, under key `part`; nothing: wherever the link has room. Both are on the links'
 // worker; the rank sets it, and takes it back before it ends.
@@ -142,6 +144,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cut_saved)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::save_shard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cancel_step)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_feeder)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::device_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_actor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_tensor)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_piece)

@@ -58,6 +58,8 @@
 
 namespace troupe {
 
+class device_streams;
+
 struct member_up {
   member_info member;
   caf::actor link;
@@ -170,7 +172,9 @@ struct node_environment {
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
   std::uint64_t memory_bytes = 0;                 // for all parts together; 0: no limit
-  std::vector<caf::execution_unit*> streams;      // null: wherever the scheduler puts it
+  std::vector<caf::execution_unit*> streams;      // of the host, then of devices; null: wherever the scheduler puts it
+  std::vector<std::shared_ptr<device_streams>> devices;
+  std::string why_no_devices;                     // where there are none
   std::vector<std::shared_ptr<stream_meter>> meters;  // by stream; none: the node makes them
   std::vector<trace_source> lanes;                // of timelines: of the workers that are no streams
   caf::execution_unit* service = nullptr;

@@ -54,7 +54,7 @@ struct node_actor_state : part_services {
     std::vector<trace_source> sources;
     for (std::size_t i = 0; i < view.env.streams.size(); ++i) {
       if (stream_meters.size() == i) stream_meters.push_back(std::make_shared<stream_meter>(view.env.now_ns));
-      view.stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, fmt::format("cpu:{}", i), "", *view.env.clock));
+      view.stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, i < view.host_streams() ? fmt::format("cpu:{}", i) : fmt::format("gpu:{}", i - view.host_streams()), "", *view.env.clock));
       const auto& m = stream_meters[i];
       sources.push_back({view.stream_records.back()->name, true, {m, &m->lane}, {m, &m->current}});
     }

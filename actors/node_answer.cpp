@@ -1,5 +1,6 @@
 #include "actors/node_answer.hpp"
 
+#include "actors/device_streams.hpp"
 #include "actors/job.hpp"
 #include "runtime/membership.hpp"
 
@@ -141,7 +142,9 @@ struct answerer {
 
   void list_actors(node_answer& out) const {
     out.actors.push_back(describe(*view.record, "node", nullptr));
-    for (std::size_t i = 0; i < view.stream_records.size(); ++i) out.actors.push_back(describe(*view.stream_records[i], fmt::format("cpu{}", i), nullptr));
+    for (std::size_t i = 0; i < view.stream_records.size(); ++i) out.actors.push_back(describe(*view.stream_records[i], i < view.host_streams() ? fmt::format("cpu{}", i) : fmt::format("gpu{}", i - view.host_streams()), nullptr));
+    for (const auto& d : view.env.devices)
+      for (const auto& r : d->records()) out.actors.push_back(describe(*r, r->name, nullptr));
     for (const auto& [id, p] : view.peers)
       if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr));
     for (const auto& [id, r] : view.job_records) {

@@ -33,7 +33,8 @@ struct node_view {
   std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;  // of members; first seen in it
   std::map<job_id, job_entry> jobs;                                       // coordinated here
   std::map<job_id, std::shared_ptr<actor_record>> job_records;
-  std::vector<std::shared_ptr<actor_record>> stream_records;
+  std::vector<std::shared_ptr<actor_record>> stream_records;  // of the host, then of devices
+  std::size_t host_streams() const noexcept { return env.streams.size() - env.devices.size(); }
   std::shared_ptr<actor_record> record;
   std::uint64_t samples = 0;  // ticks so far
   std::deque<std::pair<std::uint64_t, std::string>> events;

@@ -7,6 +7,7 @@
 #include "devices/host/host_device.hpp"
 #include "runtime/byte_size.hpp"
 #include "runtime/op_library.hpp"
+#include "runtime/segment.hpp"
 #include "runtime/sparse_edges.hpp"
 
 #include <fmt/format.h>
@@ -90,6 +91,7 @@ void part_table::try_to_place(waiting_place w) {
                                           p.nodes[other]});
   }
   if (auto lack = lack_of(*decoded, task, *env.ops, env.self.name); !lack.empty()) return refuse(w.from, p, lack);
+  if (auto lack = lack_of_devices(*decoded, task); !lack.empty()) return refuse(w.from, p, lack);
   const auto need = memory_of_part(*decoded, task);
   if (auto too_big = exceeds_memory(need, job); !too_big.empty()) return refuse(w.from, p, too_big);
   if (!p.restore_from.empty() && !w.is_loaded) return load(std::move(w), *decoded, task);
@@ -122,6 +124,19 @@ void part_table::on_loaded(shards_loaded& m) {
   w.is_loaded = true;
   waiting_.push_back(std::move(w));
   place_waiting();
+}
+
+// Empty: every device that the part stands on is here.
+std::string part_table::lack_of_devices(const plan& p, std::uint32_t task) const {
+  const auto& env = node_.environment();
+  const auto wanted = devices_of(p, task);
+  if (wanted.empty() || wanted.back() < env.devices.size()) return {};
+  const auto who = std::find_if(p.actors.begin(), p.actors.end(), [&](const auto& a) { return a.task == task && a.stream == device_stream_of(wanted.back()); });
+  const auto has = env.devices.empty()       ? fmt::format("has no GPU{}{}", env.why_no_devices.empty() ? "" : ": ", env.why_no_devices)
+                   : env.devices.size() == 1 ? std::string("has gpu:0 alone")
+                                             : fmt::format("has gpu:0 to gpu:{}", env.devices.size() - 1);
+  const auto line = who->source.file.empty() ? std::string() : fmt::format(" ({}:{})", who->source.file, who->source.line);
+  return fmt::format("there is no gpu:{} for '{}'{}: {} {}", wanted.back(), who->name, line, env.self.name, has);
 }
 
 // Empty: it fits. The part takes the room of its own job's older epoch.
@@ -164,7 +179,8 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   }
   context->io_meter = std::make_shared<stream_meter>(env.now_ns);
   context->io_pool = std::make_shared<message_pool<tensor_ready>>();
-  context->credits = edge_credits(job_plan, static_cast<std::uint32_t>(context->meters.size()));
+  context->devices = env.devices;
+  context->credits = edge_credits(job_plan, context->host_streams());
   context->outlets.resize(job_plan.edges.size());
   for (const auto& a : job_plan.actors) {
     std::uint32_t outlet = 0;
@@ -209,7 +225,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     }
     kept_[p.job].insert_or_assign(a.shard.variable, context->kept[i]);
   }
-  for (const auto i : by_stream(*job_plan, entry.actors, static_cast<std::uint32_t>(context->meters.size()))) context->records[i] = make_record(*context, *job_plan, i, sparse);
+  for (const auto i : by_stream(*job_plan, entry.actors, context->host_streams())) context->records[i] = make_record(*context, *job_plan, i, sparse);
   for (const auto i : entry.actors) {
     const auto& a = job_plan->actors[i];
     if (a.kind != actor_kind::op || a.ops.empty() || a.ops.front().type != hand_over_op) continue;

@@ -114,6 +114,7 @@ class part_table {
   void try_to_place(waiting_place w);
   void refuse(node_id from, const place_part& p, const std::string& why);
   void load(waiting_place w, const plan& p, std::uint32_t own);
+  std::string lack_of_devices(const plan& p, std::uint32_t task) const;
   std::string exceeds_memory(const memory_need& need, job_id but) const;
   std::int64_t missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const;
   caf::actor supervise(job_id job, part_request request);

@@ -11,12 +11,14 @@ namespace {
 std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor) {
   switch (part->job_plan->actors[actor].kind) {
     case actor_kind::op:
+      if (is_device_stream(part->job_plan->actors[actor].stream)) return make_segment_logic(self, std::move(part), actor);
       return is_control(part->job_plan->actors[actor].ops.front().type) ? make_control_logic(self, std::move(part), actor) : make_op_logic(self, std::move(part), actor);
     case actor_kind::shard: return make_shard_logic(self, std::move(part), actor);
     case actor_kind::send: return make_send_logic(self, std::move(part), actor);
     case actor_kind::receive: return make_receive_logic(self, std::move(part), actor);
     case actor_kind::feed: return make_feed_logic(self, std::move(part), actor);
     case actor_kind::fetch: return make_fetch_logic(self, std::move(part), actor);
+    case actor_kind::copy: return make_copy_logic(self, std::move(part), actor);
     case actor_kind::collective: return make_collective_logic(self, std::move(part), actor);
     default: break;
   }
@@ -70,6 +72,7 @@ port_shell::behavior_type port_shell::make_behavior() {
       [this](const cut_saved& m) { guarded([&](port_logic& l) { l.on_saved(m); }); },
       [this](const cancel_step& m) { guarded([&](port_logic& l) { l.on_cancel(m); }); },
       [this](const set_feeder& m) { guarded([&](port_logic& l) { l.on_feeder(m); }); },
+      [this](const device_done& m) { guarded([&](port_logic& l) { l.on_device_done(m); }); },
       [this](end_actor) { quit(); },
   };
 }

@@ -10,6 +10,7 @@
 //   peer_lost     supervisor, producer     the port is lost; pass it on                     -
 //   mark_cut      supervisor               what is made next carries the mark               -
 //   cut_saved     archive                  a shard may give out the next cut                -
+//   device_done   a device, any thread     what was enqueued before is done                 -
 //   cancel_step   program                  loops of steps up to this one end                -
 //   set_feeder    program                  a feed tells this one of its room                -
 //   end_actor     supervisor               drop everything and end                          -
@@ -43,6 +44,8 @@
 #include <string>
 
 namespace troupe {
+
+class device_streams;
 
 // An output that writes a buffer of the plan: which one, and which of its uses that is.
 struct buffer_use {
@@ -78,13 +81,15 @@ struct part_context {
   std::map<std::string, std::shared_ptr<kept_shard>> handed;  // by variable: what is kept here and handed over
   // The version of a variable that goes on; nullopt: the newest.
   std::optional<std::uint64_t> handed_version(const std::string& variable) const;
-  std::vector<std::shared_ptr<stream_meter>> meters;   // by stream; actors may outlive a node that fails
-  std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // by stream
+  std::vector<std::shared_ptr<stream_meter>> meters;   // by stream, then by device; actors may outlive a node that fails
+  std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // likewise
+  std::vector<std::shared_ptr<device_streams>> devices;
+  std::uint32_t host_streams() const noexcept { return static_cast<std::uint32_t>(meters.size() - devices.size()); }
   // Ranks of collectives run beside the links.
   std::shared_ptr<stream_meter> io_meter;
   std::shared_ptr<message_pool<tensor_ready>> io_pool;
-  const std::shared_ptr<message_pool<tensor_ready>>& pool_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_pool : pools[a.stream % pools.size()]; }
-  const std::shared_ptr<stream_meter>& meter_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_meter : meters[a.stream % meters.size()]; }
+  const std::shared_ptr<message_pool<tensor_ready>>& pool_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_pool : pools[worker_of(a.stream, host_streams())]; }
+  const std::shared_ptr<stream_meter>& meter_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_meter : meters[worker_of(a.stream, host_streams())]; }
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
@@ -138,6 +143,7 @@ class port_logic {
   virtual void on_saved(const cut_saved&) {}
   virtual void on_cancel(const cancel_step&) {}
   virtual void on_feeder(const set_feeder&) {}
+  virtual void on_device_done(const device_done&) {}
   void fail(const error& e);
 
  protected:
@@ -212,6 +218,8 @@ class port_logic {
 };
 
 std::unique_ptr<port_logic> make_op_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_segment_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);  // ops of a device
+std::unique_ptr<port_logic> make_copy_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_control_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);  // branches and loops
 std::unique_ptr<port_logic> make_shard_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_send_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);

@@ -1,6 +1,7 @@
 #include "actors/process.hpp"
 
 #include "actors/archive.hpp"
+#include "actors/device_streams.hpp"
 #include "actors/failing.hpp"
 #include "actors/io_loop.hpp"
 #include "actors/load_library.hpp"
@@ -10,6 +11,7 @@
 #include "actors/scheduler.hpp"
 #include "actors/tcp_transport.hpp"
 #include "actors/tell.hpp"
+#include "devices/gpus/gpus.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_disk.hpp"
 #include "runtime/address.hpp"
@@ -108,6 +110,17 @@ member_info describe_self(const process_options& options) {
 
 }  // namespace
 
+// What the options say; a member that runs no ops needs none.
+result<found_gpus> gpus_of(const process_options& o, const kernel_table& kernels) {
+  if (o.gpu_backends.empty()) {
+    const bool is_guest = o.kind == member_kind::client && !o.cluster.empty() && o.gpus == "auto";
+    return find_gpus({.which = is_guest ? "none" : o.gpus, .limit_bytes = o.gpu_memory_bytes}, kernels);
+  }
+  found_gpus out;
+  for (const auto& b : o.gpu_backends) out.gpus.push_back({b->device().name(), b->device().hardware(), [b]() -> result<std::shared_ptr<device_backend>> { return b; }});
+  return out;
+}
+
 // In the order in which they are needed; destroyed from the end.
 struct process::parts {
   io_loop loop;
@@ -123,6 +136,7 @@ struct process::parts {
   scheduler_config config;
   std::unique_ptr<caf::actor_system> system;
   caf::actor node, member_actor, archive, supervisor;
+  std::vector<std::shared_ptr<device_streams>> devices;
   std::uint32_t streams = 1;
   bool has_left = false;
 };
@@ -155,6 +169,8 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
     if (auto added = add_ops(p->ops, p->kernels, *library); !added) return added.error();
   for (const auto& file : options.load)
     if (auto loaded = load_ops(p->ops, p->kernels, file); !loaded) return loaded.error();
+  auto gpus = gpus_of(options, p->kernels);
+  if (!gpus) return std::move(gpus.error());
   member_environment env;
   env.self = describe_self(options);
   env.self.libraries = libraries_of(p->ops);
@@ -196,6 +212,11 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
     node.lanes.push_back({name, false, lane});
     p->config.lanes.push_back(std::move(lane));
   }
+  p->config.devices = static_cast<std::uint32_t>(gpus->gpus.size());
+  for (std::size_t i = 0; i < gpus->gpus.size(); ++i) {
+    node.meters.push_back(std::make_shared<stream_meter>(monotonic_ns));
+    p->config.lanes.emplace_back(node.meters.back(), &node.meters.back()->lane);
+  }
   p->config.pinned();
   p->system = std::make_unique<caf::actor_system>(p->config);
   auto& workers = static_cast<pinned_scheduler&>(p->system->scheduler());
@@ -210,6 +231,13 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.memory_bytes = options.memory_bytes;
   node.on_leave_asked = options.on_leave_asked;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
+  for (std::uint32_t i = 0; i < p->config.devices; ++i) {
+    auto& g = gpus->gpus[i];
+    node.streams.push_back(workers.device(i));
+    p->devices.push_back(std::make_shared<device_streams>(*p->system, workers.device(i), std::move(g.name), std::move(g.hardware), std::move(g.open), *p->clock));
+  }
+  node.devices = p->devices;
+  node.why_no_devices = gpus->why_none;
   node.service = workers.service();
   node.io = workers.io();
   node.archive = p->archive = spawn_archive(*p->system, workers.service());
@@ -257,6 +285,9 @@ void process::leave(const std::string& reason) {
     self->receive([](left_cluster) {});
   }
   tell(nullptr, p.supervisor, end_actor{});
+  // No actor enqueues any more, and what devices were given tells actors that it is done.
+  for (const auto& d : p.devices) d->synchronize();
+  for (const auto& d : p.devices) d->end_actors();
   p.node = nullptr;
   p.member_actor = nullptr;
   p.archive = nullptr;

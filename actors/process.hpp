@@ -19,6 +19,7 @@
 
 namespace troupe {
 
+class device_backend;
 class host_device;
 class kernel_table;
 class op_table;
@@ -33,6 +34,10 @@ struct process_options {
   std::string token_file;           // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;   // 0: no limit
+  // Devices: --gpus auto, none, N or host:N, and the memory of each (devices/gpus/gpus.hpp). Or, for tests, these and no others.
+  std::string gpus = "auto";
+  std::uint64_t gpu_memory_bytes = 0;
+  std::vector<std::shared_ptr<device_backend>> gpu_backends{};
   std::vector<const op_library*> libraries;  // of users' ops, linked into the program; not null
   std::vector<std::string> load;      // files of such
   // A tool asks the process to leave. On an actor's thread.

@@ -250,8 +250,9 @@ caf::actor_system::module* pinned_scheduler::make(caf::actor_system& sys, caf::d
 caf::execution_unit* pinned_scheduler::stream(std::uint32_t i) noexcept { return workers_[i % streams()].get(); }
 caf::execution_unit* pinned_scheduler::service() noexcept { return workers_[streams()].get(); }
 caf::execution_unit* pinned_scheduler::disk() noexcept { return workers_[streams() + 1].get(); }
-caf::execution_unit* pinned_scheduler::io() noexcept { return workers_.back().get(); }
-std::uint32_t pinned_scheduler::streams() const noexcept { return static_cast<std::uint32_t>(workers_.size() - 3); }
+caf::execution_unit* pinned_scheduler::io() noexcept { return workers_[streams() + 2].get(); }
+caf::execution_unit* pinned_scheduler::device(std::uint32_t i) noexcept { return workers_[streams() + 3 + i].get(); }
+std::uint32_t pinned_scheduler::streams() const noexcept { return streams_; }
 
 void pinned_scheduler::dispatch(caf::resumable* job, worker* from) {
   const auto* home = home_of(job);
@@ -275,8 +276,9 @@ caf::actor_clock& pinned_scheduler::clock() noexcept { return *clock_; }
 
 void pinned_scheduler::start() {
   const auto& cfg = static_cast<const scheduler_config&>(config());
-  expects(cfg.lanes.empty() || cfg.lanes.size() == cfg.streams + 3, "every worker has a lane, or none has");
+  expects(cfg.lanes.empty() || cfg.lanes.size() == cfg.streams + 3 + cfg.devices, "every worker has a lane, or none has");
   const auto lane = [&] { return cfg.lanes.empty() ? nullptr : cfg.lanes[workers_.size()]; };
+  streams_ = cfg.streams;
   for (std::uint32_t i = 0; i < cfg.streams; ++i) {
     auto on_start = [f = cfg.on_stream_thread, i] {
       if (f) f(i);
@@ -287,6 +289,7 @@ void pinned_scheduler::start() {
   workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), true, true));
   workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), true));
   workers_.push_back(std::make_unique<worker>(*this, cfg.io, nullptr, lane(), true));
+  for (std::uint32_t i = 0; i < cfg.devices; ++i) workers_.push_back(std::make_unique<worker>(*this, nullptr, nullptr, lane(), false));
   for (auto& w : workers_) w->start();
   abstract_coordinator::start();
 }

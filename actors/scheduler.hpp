@@ -43,11 +43,12 @@ class event_source {
 
 struct scheduler_config : caf::actor_system_config {
   std::uint32_t streams = 1;
+  std::uint32_t devices = 0;                   // a worker for each, on whose thread its work is enqueued
   event_source* io = nullptr;                  // of the I/O worker; must outlive the system
   std::function<void(std::uint32_t)> on_stream_thread;  // first thing that runs on each stream's thread
   // What a stream's thread does before it sleeps (devices/host/tile_team.hpp); must outlive the system. None: it sleeps.
   tile_team* team = nullptr;
-  // Of timelines, by worker: streams, then service, disk, I/O. None: nothing is recorded. Those of streams have their sleep only from here,
+  // Of timelines, by worker: streams, then service, disk, I/O, devices. None: nothing is recorded. Those of streams have their sleep only from here,
   // and the I/O worker's from its event source; what ops run is recorded by the ops.
   std::vector<std::shared_ptr<trace_lane>> lanes;
 
@@ -67,6 +68,7 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
   caf::execution_unit* service() noexcept;
   caf::execution_unit* disk() noexcept;
   caf::execution_unit* io() noexcept;
+  caf::execution_unit* device(std::uint32_t i) noexcept;
   std::uint32_t streams() const noexcept;
 
   void enqueue(caf::resumable* what) override;
@@ -81,7 +83,8 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
   void dispatch(caf::resumable* job, worker* from);
   void wake_helpers(std::size_t wanted);
 
-  std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, disk, I/O
+  std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, disk, I/O, devices
+  std::uint32_t streams_ = 0;
   std::unique_ptr<caf::actor_clock> clock_;
 };
 

@@ -174,6 +174,9 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.join = o.join;
   p.token_file = o.token_file;
   p.streams = o.threads;
+  p.gpus = o.gpus;
+  p.gpu_memory_bytes = o.gpu_memory_bytes;
+  p.gpu_backends = o.gpu_backends;
   p.libraries = o.libraries;
   p.load = o.load;
   auto started = process::start(p);

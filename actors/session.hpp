@@ -36,6 +36,7 @@
 
 namespace troupe {
 
+class device_backend;
 struct op_library;
 
 // Members have initializers so that a program may name just those that it sets.
@@ -44,6 +45,10 @@ struct session_options {
   std::vector<std::string> join{};  // HOST:PORT of members, beside those of this user on this machine
   std::string token_file{};
   std::uint32_t threads = 1;        // for ops: host streams of this process, which share large ops
+  // Devices gpu:0, gpu:1, ... of this process (devices/gpus/gpus.hpp): "auto", every chip that there is; "none"; "N", so many, which share the chips; "host:N", stand-ins on the host.
+  std::string gpus = "auto";
+  std::uint64_t gpu_memory_bytes = 0;       // that each may take; 0: its part of its chip's
+  std::vector<std::shared_ptr<device_backend>> gpu_backends{};  // these and no others, where there are some: for tests
   std::chrono::milliseconds timeout{5000};  // to find the cluster
   // The user's own ops (runtime/op_library.hpp): linked into this program, or in files; over a cluster nodes need the same ones.
   std::vector<const op_library*> libraries{};

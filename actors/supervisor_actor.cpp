@@ -32,9 +32,9 @@ struct supervisor_state {
     handles->links = request.links;
     for (const auto i : request.actors)
       if (request.context->job_plan->actors[i].kind == actor_kind::collective) handles->desks.emplace(i, std::make_shared<piece_desk>());
-    for (auto i : by_stream(*request.context->job_plan, request.actors, static_cast<std::uint32_t>(request.streams.size()))) {
+    for (auto i : by_stream(*request.context->job_plan, request.actors, request.context->host_streams())) {
       const auto& planned = request.context->job_plan->actors[i];
-      auto* worker = planned.kind == actor_kind::collective ? request.io : request.streams[planned.stream % request.streams.size()];
+      auto* worker = planned.kind == actor_kind::collective ? request.io : request.streams[worker_of(planned.stream, request.context->host_streams())];
       auto a = spawn_on<port_shell>(self->system(), worker, std::shared_ptr<const part_context>(request.context), i);
       self->monitor(a);
       handles->actors[i] = std::move(a);

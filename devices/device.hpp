@@ -19,6 +19,8 @@
 // DV-4  used_bytes never exceeds limit_bytes (0: none but the device's own).
 // DV-5  After a failure in a stream nothing more that was enqueued on it runs; host functions are still called, so that nobody waits for ever.
 // DV-6  No call waits for the device; synchronize() alone does, and is for ends, tests and benchmarks.
+// DV-7  While a stream is captured nothing runs, and nothing but enqueue(), copies between device and pinned memory and fill_zero() is allowed on it: whoever asks for more gets an error.
+//       What a captured step uses is allocated before and given back after its last replay.
 
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
@@ -87,6 +89,13 @@ struct touched {
   std::span<const std::span<std::byte>> writes;
 };
 
+// Work that was captured, and is replayed with the addresses that it was captured with.
+class captured_step {
+ public:
+  virtual ~captured_step() = default;
+  virtual std::size_t nodes() const noexcept = 0;
+};
+
 class device_stream {
  public:
   virtual ~device_stream() = default;
@@ -107,6 +116,14 @@ class device_stream {
   // --- memory, in the order of the stream ---
   virtual result<device_memory> allocate(std::size_t bytes, std::string_view for_whom) = 0;
   virtual void free(device_memory m) noexcept = 0;  // after what has been enqueued so far
+
+  // --- captured steps (DV-7) ---
+  virtual result<void> begin_capture() = 0;
+  // Nothing of it has run. Error: something was captured that cannot be; the stream is usable again.
+  virtual result<std::unique_ptr<captured_step>> end_capture() = 0;
+  virtual result<void> replay(std::string_view op, const captured_step& step) = 0;
+  // The number that random ops of captured steps take for the step of their tag: set before each replay, in the order of the stream.
+  virtual result<void> set_draw(std::uint64_t step) = 0;
 
   // What failed in it, if something did.
   virtual result<void> failed() const = 0;

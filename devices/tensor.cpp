@@ -1,5 +1,6 @@
 #include "devices/tensor.hpp"
 
+#include "devices/device_buffer.hpp"
 #include "schema/error.hpp"
 
 #include <new>
@@ -17,6 +18,23 @@ tensor tensor::make(const tensor_spec& spec, std::size_t bound_bytes) {
   return tensor(b);
 }
 
+tensor tensor::over(std::span<std::byte> bytes, const tensor_spec& spec, std::unique_ptr<memory_holder> holder) {
+  expects(spec.size_bytes() <= bytes.size() && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignment_bytes == 0, "T-1, T-2: a tensor fits its memory, which is aligned");
+  auto* b = new (::operator new(sizeof(block), std::align_val_t{alignment_bytes})) block;
+  b->capacity_bytes = bytes.size();
+  b->bytes = bytes.data();
+  b->holder = holder.release();
+  b->spec = spec;
+  return tensor(b);
+}
+
+tensor tensor::over(std::unique_ptr<device_buffer> memory, const tensor_spec& spec) {
+  auto* device = memory.get();
+  auto t = over(device->bytes(), spec, std::move(memory));
+  t.block_->device = device;
+  return t;
+}
+
 tensor tensor::with_own_count() const {
   expects(block_ != nullptr, "there is a tensor");
   auto* b = new (::operator new(sizeof(block), std::align_val_t{alignment_bytes})) block;
@@ -24,6 +42,7 @@ tensor tensor::with_own_count() const {
   held.block_->count.fetch_add(1, std::memory_order_relaxed);
   b->capacity_bytes = block_->capacity_bytes;
   b->bytes = block_->bytes;
+  b->device = block_->device;
   b->of = std::exchange(held.block_, nullptr);
   b->spec = block_->spec;
   return tensor(b);
@@ -40,6 +59,7 @@ tensor tensor::part(std::size_t offset_bytes, const tensor_spec& spec) const {
 
 void tensor::destroy(block* b) noexcept {
   const tensor held(b->of);
+  delete b->holder;
   b->~block();
   ::operator delete(static_cast<void*>(b), std::align_val_t{alignment_bytes});
 }

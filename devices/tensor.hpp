@@ -2,7 +2,8 @@
 // Tensors: a handle of one pointer to a reference-counted block of spec and 64-byte aligned bytes.
 //
 // A handle is what messages carry, so it is as small as a pointer. The block holds the spec in front of the
-// bytes, in one allocation.
+// bytes, in one allocation. Bytes may also lie elsewhere (over()): in memory of a device, which only that device's streams read and write, or in memory that
+// its copies run from by themselves.
 //
 // Threading: the count is atomic; spec and bytes are written by one owner before the tensor is shared, and only read
 // afterwards. A producer may write again once it holds the only reference (is_unique), which is how
@@ -12,6 +13,7 @@
 // T-2  size_bytes() <= capacity_bytes().
 // T-3  reshape() only while is_unique().
 // T-4  A tensor and what is made of it by with_own_count() are unique to nobody as long as both are there.
+// T-5  on_device() is null where the host may read the bytes.
 
 #include "schema/error.hpp"
 #include "schema/tensor_spec.hpp"
@@ -19,10 +21,20 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
 namespace troupe {
+
+class device_buffer;
+
+// Whom memory belongs to that does not lie behind its block. Ends with the last handle, on that one's thread.
+class memory_holder {
+ public:
+  virtual ~memory_holder() = default;
+  virtual bool is_pinned() const noexcept { return false; }  // page-locked: devices copy from it and to it by themselves
+};
 
 class tensor {
  public:
@@ -34,6 +46,11 @@ class tensor {
   static tensor make(const tensor_spec& spec) { return make(spec, spec.size_bytes()); }
   // Memory for up to `bound_bytes`, to be reshaped within that.
   static tensor make(const tensor_spec& spec, std::size_t bound_bytes);
+  // `spec` over `bytes`, aligned as T-1 says, of which `holder` keeps what it needs (null: the caller does). Throws std::bad_alloc.
+  static tensor over(std::span<std::byte> bytes, const tensor_spec& spec, std::unique_ptr<memory_holder> holder);
+  // The same over memory of a device (devices/device_buffer.hpp).
+  static tensor over(std::unique_ptr<device_buffer> memory, const tensor_spec& spec);
+
   // A copy of `values`, for tests, feeds and constants: as many as the shape has elements. T must be the type that `type` names.
   template <class T>
   static tensor of(dtype type, const troupe::shape& s, std::span<const T> values) {
@@ -78,6 +95,14 @@ class tensor {
     return block_ != nullptr && block_->count.load(std::memory_order_acquire) == 1 && (block_->of == nullptr || block_->of->count.load(std::memory_order_acquire) == 1);
   }
 
+  // Where its bytes lie on a device (T-5), with the events of their uses; null: on the host.
+  device_buffer* on_device() const noexcept { return block_ != nullptr ? block_->device : nullptr; }
+
+  bool is_pinned() const noexcept {
+    const auto* of = block_ == nullptr ? nullptr : block_->of != nullptr ? block_->of : block_;
+    return of != nullptr && of->holder != nullptr && of->holder->is_pinned();
+  }
+
   std::span<std::byte> bytes() noexcept { return {memory(), size_bytes()}; }
   std::span<const std::byte> bytes() const noexcept { return {memory(), size_bytes()}; }
   // Elements as T; the caller knows the type.
@@ -98,7 +123,9 @@ class tensor {
     std::atomic<std::uint32_t> count{1};
     std::size_t capacity_bytes = 0;
     std::byte* bytes = nullptr;
-    block* of = nullptr;  // whose bytes they are; null: they lie behind this
+    block* of = nullptr;  // whose bytes they are; null: they lie behind this, or belong to the holder
+    memory_holder* holder = nullptr;
+    device_buffer* device = nullptr;
     tensor_spec spec;
   };
   explicit tensor(block* b) noexcept : block_(b) {}

@@ -158,6 +158,8 @@ class told {
   template <class Pass>
   passes::flow flow(const char* name, std::size_t before, Pass&& pass) const { return run(name, before, false, std::forward<Pass>(pass), [](const auto& f) { return f.ops.size(); }); }
   template <class Pass>
+  result<passes::flow> result_of(const char* name, std::size_t before, Pass&& pass) const { return run(name, before, false, std::forward<Pass>(pass), [](const auto& f) { return f.ops.size(); }); }
+  template <class Pass>
   auto actors(const char* name, std::size_t before, Pass&& pass) const { return run(name, before, true, std::forward<Pass>(pass), [](const auto& d) { return d.actors.size(); }); }
 
  private:
@@ -188,6 +190,11 @@ passes::flow simplified(const graph& g, std::span<const value> roots, const comp
   return f;
 }
 
+result<passes::flow> with_devices(passes::flow f, const op_table& ops, const compile_options& options, const told& t) {
+  if (std::all_of(f.ops.begin(), f.ops.end(), [](const auto& op) { return op.device.empty(); })) return f;
+  return t.result_of("devices", f.ops.size(), [&](pass_report* r) { return passes::devices(std::move(f), ops, options.soft_placement, r); });
+}
+
 // --- the end of both ways
 // --------------------------------------------------------------------------------------------------
 
@@ -201,7 +208,9 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
   if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options.fast, r); });
   if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
+  d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r); });
   d = t.actors("partition", d.actors.size(), [&](pass_report* r) { return passes::partition(std::move(d), r); });
+  d = t.actors("segments", d.actors.size(), [&](pass_report* r) { return passes::segments(std::move(d), options.fuse, r, reasons); });
   auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, options.edge_bytes, r); });
   if (options.share_memory) p = t.actors("share_memory", p.actors.size(), [&](pass_report* r) { return passes::share_memory(std::move(p), ops, steps_in_flight, r); });
   p.name = options.name;
@@ -344,6 +353,9 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   auto f = simplified(g, *roots, options, t);
   if (options.sparse_pushes && !spec.all_reduce) f = t.flow("pack_pushes", f.ops.size(), [&](pass_report* r) { return passes::pack_pushes(std::move(f), r); });
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
+  auto on_devices = with_devices(std::move(f), g.ops(), options, t);
+  if (!on_devices) return std::move(on_devices.error());
+  f = std::move(*on_devices);
   auto d = t.actors("replicate", f.ops.size(), [&](pass_report* r) { return passes::replicate(f, spec, *where, r); });
   if (!d) return std::move(d.error());
   auto print = fingerprint_of(*d);
@@ -403,7 +415,9 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches, const
   roots.insert(roots.end(), fed.begin(), fed.end());
   std::vector<std::string> names;
   for (const auto& v : fed) names.push_back(feed_name(g, v));
-  const auto f = simplified(g, roots, options, t, names);
+  auto on_devices = with_devices(simplified(g, roots, options, t, names), g.ops(), options, t);
+  if (!on_devices) return std::move(on_devices.error());
+  const auto f = std::move(*on_devices);
   if (feeds)
     if (auto ok = check_all_fed(f, names); !ok) return std::move(ok.error());
   auto d = t.actors("lower", f.ops.size(), [&](pass_report*) { return passes::lower(f); });

@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> replicate -> fuse -> | place -> begin -> all reduce -> order reads -> partition (send, receive) -> credits -> share memory -> check
+//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> devices -> replicate -> fuse -> | place -> begin -> all reduce -> order reads -> copies -> partition (send, receive) -> segments -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
@@ -41,6 +41,8 @@ struct compile_options {
   // Large sums may be cut along what is summed, and added up in parts: the gradient of a convolution's weights by images, products that are long inside. Results differ
   // from those without it in the last bits, and are still the same for any number of threads and nodes.
   bool fast = false;
+  // An op that wishes for a device which does not run its type stands on the host, and the report says so; off: that is an error.
+  bool soft_placement = true;
   compile_report* report = nullptr;  // what each pass did, if somebody asks (runtime/compile_report.hpp); looked at during the call only
 };
 

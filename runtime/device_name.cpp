@@ -1,5 +1,7 @@
 #include "runtime/device_name.hpp"
 
+#include "runtime/plan.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +11,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::string_view form = "a device is written /job:NAME/task:N/cpu:N, where parts may be left out";
+constexpr std::string_view form = "a device is written /job:NAME/task:N/cpu:N or /job:NAME/task:N/gpu:N, where parts may be left out";
 
 bool is_job(std::string_view s) noexcept {
   return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) {
@@ -27,7 +29,8 @@ std::optional<std::uint32_t> number(std::string_view s) noexcept {
 }  // namespace
 
 device_name device_name::refined_by(const device_name& wish) const {
-  return {.job = wish.job ? wish.job : job, .task = wish.task ? wish.task : task, .cpu = wish.cpu ? wish.cpu : cpu};
+  const auto& stream = wish.cpu || wish.gpu ? wish : *this;
+  return {.job = wish.job ? wish.job : job, .task = wish.task ? wish.task : task, .cpu = stream.cpu, .gpu = stream.gpu};
 }
 
 bool device_name::admits(const device_name& full) const noexcept {
@@ -39,7 +42,7 @@ result<device_name> parse_device(std::string_view text) {
     return error(error_code::usage, fmt::format("device '{}': {}; {}", text, what, form));
   };
   if (text.empty() || text.front() != '/') return refuse("it does not start with '/'");
-  static constexpr std::string_view kinds[] = {"job", "task", "cpu"};
+  static constexpr std::string_view kinds[] = {"job", "task", "cpu", "gpu"};
   device_name d;
   std::size_t next_kind = 0;  // parts come in the order of `kinds`
   for (auto rest = text; !rest.empty();) {
@@ -50,8 +53,9 @@ result<device_name> parse_device(std::string_view text) {
     const auto kind = part.substr(0, colon);
     const auto what = colon == std::string_view::npos ? std::string_view{} : part.substr(colon + 1);
     const auto at = static_cast<std::size_t>(std::find(std::begin(kinds), std::end(kinds), kind) - std::begin(kinds));
-    if (at == std::size(kinds)) return refuse(fmt::format("there is no '{}' (devices here: cpu)", kind));
+    if (at == std::size(kinds)) return refuse(fmt::format("there is no '{}' (devices are cpu and gpu)", kind));
     if (at < next_kind) return refuse(fmt::format("'{}' stands twice or too late", kind));
+    if (kind == "gpu" && d.cpu) return refuse("it is either a cpu or a gpu");
     next_kind = at + 1;
     if (kind == "job") {
       if (!is_job(what)) return refuse(fmt::format("'{}' is no name of a job", what));
@@ -60,7 +64,8 @@ result<device_name> parse_device(std::string_view text) {
     }
     const auto n = number(what);
     if (!n) return refuse(fmt::format("'{}' is no number", what));
-    (kind == "task" ? d.task : d.cpu) = n;
+    if (kind == "gpu" && *n >= devices_max) return refuse(fmt::format("a node has {} gpus at most", devices_max));
+    (kind == "task" ? d.task : kind == "cpu" ? d.cpu : d.gpu) = n;
   }
   return d;
 }
@@ -70,6 +75,7 @@ std::string to_string(const device_name& d) {
   if (d.job) text += "/job:" + *d.job;
   if (d.task) text += fmt::format("/task:{}", *d.task);
   if (d.cpu) text += fmt::format("/cpu:{}", *d.cpu);
+  if (d.gpu) text += fmt::format("/gpu:{}", *d.gpu);
   return text;
 }
 

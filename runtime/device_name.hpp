@@ -1,7 +1,8 @@
 #pragma once
-// Placement strings: "/job:NAME/task:N/cpu:N". Every part may be left out, but not all of them, and the order is fixed.
+// Placement strings: "/job:NAME/task:N/cpu:N", "/job:NAME/task:N/gpu:N". Every part may be left out, but not all of them, and the order is fixed.
 //
-// /job and /task choose a task of the plan, /cpu chooses a host stream of it (taken modulo the streams that its node has).
+// /job and /task choose a task of the plan, /cpu chooses a host stream of it (taken modulo the streams that its node has), /gpu a device
+// of it, which has to be there.
 
 #include "schema/error.hpp"
 
@@ -15,7 +16,7 @@ namespace troupe {
 struct device_name {
   std::optional<std::string> job;     // letters, digits, '_' and '-'
   std::optional<std::uint32_t> task;
-  std::optional<std::uint32_t> cpu;
+  std::optional<std::uint32_t> cpu, gpu;  // one of them at most
 
   // The parts of `wish` where it has them, else those of this: how inner scopes refine outer ones.
   device_name refined_by(const device_name& wish) const;

@@ -19,7 +19,7 @@ static_assert(line_bytes % sizeof(edge_credit) == 0 && std::is_trivially_destruc
 edge_credits::edge_credits(const plan& p, std::uint32_t streams) : place_(p.edges.size()) {
   // First how many each pair of streams has, then where it begins.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> next;
-  const auto streams_of = [&](const planned_edge& e) { return std::pair(p.actors[e.from.actor].stream % streams, p.actors[e.to.actor].stream % streams); };
+  const auto streams_of = [&](const planned_edge& e) { return std::pair(worker_of(p.actors[e.from.actor].stream, streams), worker_of(p.actors[e.to.actor].stream, streams)); };
   for (const auto& e : p.edges) ++next[streams_of(e)];
   std::size_t size = 0;
   for (auto& [pair, count] : next) size += (std::exchange(count, size) + a_line - 1) / a_line * a_line;
@@ -35,7 +35,7 @@ edge_credits::edge_credits(const plan& p, std::uint32_t streams) : place_(p.edge
 }
 
 std::vector<std::uint32_t> by_stream(const plan& p, std::vector<std::uint32_t> actors, std::uint32_t streams) {
-  std::stable_sort(actors.begin(), actors.end(), [&](auto a, auto b) { return p.actors[a].stream % streams < p.actors[b].stream % streams; });
+  std::stable_sort(actors.begin(), actors.end(), [&](auto a, auto b) { return worker_of(p.actors[a].stream, streams) < worker_of(p.actors[b].stream, streams); });
   return actors;
 }
 

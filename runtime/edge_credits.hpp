@@ -19,7 +19,7 @@ namespace troupe {
 class edge_credits {
  public:
   edge_credits() = default;
-  // `streams`: of this process; a plan's streams are taken modulo these. Throws std::bad_alloc.
+  // `streams`: those of the host in this process; a plan's are taken modulo these. Throws std::bad_alloc.
   edge_credits(const plan& p, std::uint32_t streams);
 
   // Both ends of an edge write it, and nobody else does.

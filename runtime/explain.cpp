@@ -113,7 +113,7 @@ std::string actors_text(const explained_plan& e) {
     for (std::size_t k = 0; k < shown; ++k) {
       const auto& a = p.actors[all[k]];
       const auto line = text_of(a.source);
-      out += fmt::format("    {:<{}}  {:<8} stream {}, {}{}\n", shorten(a.name, name_width_max), width, kind_text(a), a.stream, why(e, all[k]), line.empty() ? "" : " (" + line + ")");
+      out += fmt::format("    {:<{}}  {:<8} {}, {}{}\n", shorten(a.name, name_width_max), width, kind_text(a), stream_text(a.stream), why(e, all[k]), line.empty() ? "" : " (" + line + ")");
     }
     out += rest(all.size(), shown, "    ");
   }
@@ -187,7 +187,7 @@ const char* colour_of(const planned_actor& a) {
 std::string tooltip_of(const explained_plan& e, std::size_t i) {
   constexpr std::size_t ops_max = 12;
   const auto& a = e.plan.actors[i];
-  auto out = fmt::format("{}\n{}, stream {}: {}", a.name, kind_text(a), a.stream, why(e, i));
+  auto out = fmt::format("{}\n{}, {}: {}", a.name, kind_text(a), stream_text(a.stream), why(e, i));
   if (const auto line = text_of(a.source); !line.empty()) out += "\n" + line;
   for (std::size_t k = 0; k < std::min(ops_max, a.ops.size()); ++k) out += fmt::format("\n{} '{}'", a.ops[k].type, a.ops[k].name);
   if (a.ops.size() > ops_max) out += fmt::format("\n... and {} more", a.ops.size() - ops_max);
@@ -256,7 +256,7 @@ std::string explain_json(const explained_plan& e) {
     ++actors_of[a.task];
     json ops = json::array();
     for (const auto& op : a.ops) ops.push_back({{"type", op.type}, {"name", op.name}, {"line", text_of(op.source)}});
-    actors.push_back({{"name", a.name}, {"kind", to_string(a.kind)}, {"task", p.tasks[a.task].name}, {"stream", a.stream}, {"why", why(e, i)}, {"line", text_of(a.source)},
+    actors.push_back({{"name", a.name}, {"kind", to_string(a.kind)}, {"task", p.tasks[a.task].name}, {"stream", is_device_stream(a.stream) ? device_of(a.stream) : a.stream}, {"device", is_device_stream(a.stream) ? stream_text(a.stream) : "cpu"}, {"why", why(e, i)}, {"line", text_of(a.source)},
                       {"memory_bytes", needs[i]}, {"ops", std::move(ops)}});
   }
   for (std::uint32_t t = 0; t < p.tasks.size(); ++t)

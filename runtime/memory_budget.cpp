@@ -72,7 +72,9 @@ std::uint64_t versions_out(const plan& p, const planned_actor& a, bool is_single
 std::uint64_t own_memory(const plan& p, std::uint32_t actor, const single_tensors& single) {
   const auto& a = p.actors[actor];
   std::uint64_t bytes = 0;
+  if (makes_device_memory(a)) return 0;  // segment.hpp counts it
   switch (a.kind) {
+    case actor_kind::copy: return times(1 + credits_of(p, a.outputs[0]), a.output_specs[0].size_bytes());
     case actor_kind::op:
     case actor_kind::feed:
       for (std::size_t port = 0; port < a.outputs.size() && !a.hands_on; ++port)

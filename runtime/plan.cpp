@@ -24,8 +24,17 @@ std::optional<nan_policy> nan_policy_named(std::string_view name) noexcept {
 
 std::string_view to_string(actor_kind k) noexcept {
   static constexpr std::string_view names[] = {"op",  "shard", "send", "receive", "feed", "fetch",
-                                               "stream", "job", "node", "member", "link", "supervisor", "collective"};
+                                               "stream", "job", "node", "member", "link", "supervisor", "collective", "copy"};
   return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
+}
+
+std::string_view to_string(copy_kind k) noexcept {
+  static constexpr std::string_view names[] = {"none", "copy_in", "copy_out", "copy_across"};
+  return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
+}
+
+std::string stream_text(std::uint32_t stream) {
+  return is_device_stream(stream) ? "gpu:" + std::to_string(device_of(stream)) : "stream " + std::to_string(stream);
 }
 
 std::size_t source_of(const shard_spec& s, const shard_reader& r) noexcept {

@@ -18,6 +18,9 @@
 // PL-10 Fetches that have places are one to the program: these are 0, 1, 2, ..., each once.
 // PL-11 A collective is a group: one actor for each rank, on a task of its own, each with the same collective_spec but for its rank. Edges join any two ranks of which one
 //       sends the other something, from the task of one to that of the other, and carry pieces.
+// PL-12 An op on a device stream is a segment: its kernels are its ops one after the other, take inputs or values made before, and put what they make at an output port or in its arena,
+//       where no two values lie over each other while somebody is to read them. It is in no loop, and has no buffers of the plan. What it takes and makes is memory of its device: a copy
+//       brings it in, out, or across from another device of its task; all others take and make memory of the host.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
 #include "runtime/collective.hpp"
@@ -51,7 +54,7 @@ inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 40;
 enum class actor_kind : std::uint8_t {
   op = 0, shard, send, receive, feed, fetch,                // planned
   stream, job, node, member, link, supervisor,              // of a node
-  collective,                                               // planned
+  collective, copy,                                         // planned
 };
 std::string_view to_string(actor_kind k) noexcept;
 
@@ -61,6 +64,21 @@ struct source_line {
   std::uint32_t line = 0;
   friend bool operator==(const source_line&, const source_line&) = default;
 };
+
+// Streams of a task: those of the host are 0, 1, ..., taken modulo those that its node has; device gpu:N is device_stream(N), and has to be there.
+inline constexpr std::uint32_t first_device_stream = 1U << 24U, devices_max = 256;
+constexpr std::uint32_t device_stream_of(std::uint32_t device) noexcept { return first_device_stream + device; }
+constexpr bool is_device_stream(std::uint32_t stream) noexcept { return stream >= first_device_stream; }
+constexpr std::uint32_t device_of(std::uint32_t stream) noexcept { return stream - first_device_stream; }
+// Its number among a node's: `host_streams`, then devices.
+constexpr std::uint32_t worker_of(std::uint32_t stream, std::uint32_t host_streams) noexcept {
+  return is_device_stream(stream) ? host_streams + device_of(stream) : stream % host_streams;
+}
+std::string stream_text(std::uint32_t stream);  // "stream 1", "gpu:0"
+
+// How an edge gets into a device's memory, out of it, or across from another one's.
+enum class copy_kind : std::uint8_t { none = 0, in = 1, out = 2, across = 3 };
+std::string_view to_string(copy_kind k) noexcept;
 
 // One op of an op actor. A fused group is a list: each op after the first takes the result of an earlier one.
 struct planned_op {
@@ -212,12 +230,25 @@ tensor_spec piece_spec(const collective_spec& s);
 // Where tensor k of a vector begins, and (k = tensors.size()) how many elements there are in all.
 std::int64_t offset_in_vector(std::span<const tensor_spec> tensors, std::size_t k) noexcept;
 
+// One kernel of a segment: an op, or a fused group, whose ops' operands are the kernel's. Values of a segment are numbered as kernels make them, output by output.
+struct planned_kernel {
+  std::uint32_t first_op = 0;           // its ops end where the next kernel's begin
+  std::vector<std::int32_t> operands;   // >= 0: input port of the actor; < 0: value -1 - operand
+  std::vector<tensor_spec> results;     // bounds of the values that it makes
+  std::vector<std::int64_t> places;     // of each: >= 0: in the arena, in bytes, a multiple of arena_alignment_bytes; < 0: output port -1 - place
+  friend bool operator==(const planned_kernel&, const planned_kernel&) = default;
+};
+inline constexpr std::uint64_t arena_alignment_bytes = 256;
+
 struct planned_actor {
   actor_kind kind = actor_kind::op;
   std::string name;          // unique in the plan: "worker/0/dense_1/matmul"
   std::uint32_t task = 0;    // index into tasks
   std::uint32_t stream = 0;  // device stream of the task, modulo the streams that the node has
   std::vector<planned_op> ops;                     // kind op
+  std::vector<planned_kernel> kernels{};           // kind op on a device: a segment
+  std::uint64_t arena_bytes = 0;                   // of a segment: what its values need that no port takes
+  copy_kind copy = copy_kind::none;                // kind copy
   shard_spec shard;                                // kind shard
   std::optional<planned_collective> collective{};  // kind collective
   std::vector<std::uint32_t> inputs;               // edge per input port
@@ -237,6 +268,11 @@ struct planned_actor {
   source_line source;           // the user's line that it comes from; empty where there is none
   friend bool operator==(const planned_actor&, const planned_actor&) = default;
 };
+
+// Whether an actor's outputs lie in the memory of its stream's device.
+inline bool makes_device_memory(const planned_actor& a) noexcept {
+  return is_device_stream(a.stream) && (a.kind == actor_kind::op || (a.kind == actor_kind::copy && a.copy != copy_kind::out));
+}
 
 // Memory that ops of one stream write in turn: runtime/shared_buffer.hpp.
 struct planned_buffer {
@@ -277,7 +313,7 @@ struct plan {
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-// Checks PL-1..PL-11 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
+// Checks PL-1..PL-12 and names the actor, edge and user's line that break one. Nothing may be spawned from a plan
 // that has not passed.
 result<void> check(const plan& p);
 

@@ -3,6 +3,7 @@
 #include "runtime/device_name.hpp"
 #include "runtime/loop_rules.hpp"
 #include "runtime/plan.hpp"
+#include "runtime/segment.hpp"
 
 #include <fmt/format.h>
 
@@ -183,7 +184,9 @@ result<void> check_kind(const planned_actor& a, const plan& p) {
   };
   switch (a.kind) {
     case actor_kind::op:
-      return check_ops(a);
+      return is_device_stream(a.stream) ? check_segment(a) : check_ops(a);
+    case actor_kind::copy:
+      return ports(a.inputs.size() == 1 && a.outputs.size() == 1);
     case actor_kind::shard:
       return check_shard(a, p);
     case actor_kind::send:
@@ -550,6 +553,7 @@ result<void> check(const plan& p) {
     if (auto ok = check_edge(p, i); !ok) return ok;
   if (auto ok = check_ends(p); !ok) return ok;
   if (auto ok = check_transfers(p); !ok) return ok;
+  if (auto ok = check_devices(p); !ok) return ok;
   if (auto ok = check_pushes(p); !ok) return ok;
   if (auto ok = check_groups(p); !ok) return ok;
   if (auto ok = check_places(p); !ok) return ok;

@@ -151,6 +151,16 @@ class encoder {
     for (unsigned i = 0; i < sticky.size(); ++i) sticky.set(i, a.sticky[i]);
     auto places = to.initPlaces(list_size(a.places));
     for (unsigned i = 0; i < places.size(); ++i) places.set(i, a.places[i]);
+    fill(to.initKernels(list_size(a.kernels)), a.kernels, [](auto b, const planned_kernel& k) {
+      b.setFirstOp(k.first_op);
+      auto operands = b.initOperands(list_size(k.operands));
+      for (unsigned i = 0; i < operands.size(); ++i) operands.set(i, k.operands[i]);
+      fill(b.initResults(list_size(k.results)), k.results, [](auto r, const tensor_spec& s) { put(r, s); });
+      auto at = b.initPlaces(list_size(k.places));
+      for (unsigned i = 0; i < at.size(); ++i) at.set(i, k.places[i]);
+    });
+    to.setArenaBytes(a.arena_bytes);
+    to.setCopy(static_cast<std::uint8_t>(a.copy));
     lines_.put(to.initSource(), a.source.file, a.source.line);
   }
 
@@ -164,7 +174,7 @@ class encoder {
 constexpr auto no_edge = std::numeric_limits<std::uint32_t>::max();
 
 // Words that an element of each list takes in the message, at least.
-constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, buffer_words = 2;
+constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, buffer_words = 2, kernel_words = 4;
 using wire_parts::library_words, wire_parts::small_words;
 
 using bad_plan = wire_parts::misread;
@@ -285,7 +295,7 @@ class decoder : private wire_parts::part_reader {
   planned_actor actor(wire::PlannedActor::Reader r) {
     planned_actor a;
     const auto kind = r.getKind();
-    if (kind > static_cast<std::uint8_t>(actor_kind::fetch) && kind != static_cast<std::uint8_t>(actor_kind::collective))
+    if (kind > static_cast<std::uint8_t>(actor_kind::fetch) && kind != static_cast<std::uint8_t>(actor_kind::collective) && kind != static_cast<std::uint8_t>(actor_kind::copy))
       throw bad_plan{fmt::format("a plan has no actors of kind {}", kind)};
     a.kind = static_cast<actor_kind>(kind);
     a.name = text(r.getName());
@@ -322,8 +332,27 @@ class decoder : private wire_parts::part_reader {
     const auto places = r.getPlaces();
     spend((std::uint64_t{places.size()} + 1) / 2, small_words);
     for (const auto place : places) a.places.push_back(place);
+    const auto kernels = r.getKernels();
+    spend(kernels.size(), kernel_words);
+    for (const auto k : kernels) a.kernels.push_back(segment_kernel(k));
+    a.arena_bytes = r.getArenaBytes();
+    a.copy = static_cast<copy_kind>(r.getCopy());
     a.source = line(r.getSource());
     return a;
+  }
+  planned_kernel segment_kernel(wire::Kernel::Reader r) {
+    planned_kernel k;
+    k.first_op = r.getFirstOp();
+    const auto operands = r.getOperands();
+    spend((std::uint64_t{operands.size()} + 1) / 2, small_words);
+    for (const auto o : operands) k.operands.push_back(o);
+    const auto results = r.getResults();
+    spend(results.size(), small_words);
+    for (const auto x : results) k.results.push_back(spec(x));
+    const auto at = r.getPlaces();
+    spend(at.size(), small_words);
+    for (const auto place : at) k.places.push_back(place);
+    return k;
   }
   // Adds the edge to both of its ends.
   static void join(plan& p, wire::PlannedEdge::Reader r) {

@@ -1,6 +1,6 @@
 @0xa6c3f0b1d4e95721;
 # A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
-# PL-1..PL-11, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+# PL-1..PL-12, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
 #
 # Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
 # decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
@@ -149,10 +149,10 @@ struct Collective {
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order
 # of the list.
 struct PlannedActor {
-  kind @0 :UInt8;             # 0 op, 1 shard, 2 send, 3 receive, 4 feed, 5 fetch, 12 collective
+  kind @0 :UInt8;             # 0 op, 1 shard, 2 send, 3 receive, 4 feed, 5 fetch, 12 collective, 13 copy
   name @1 :Text;
   task @2 :UInt32;
-  stream @3 :UInt32;
+  stream @3 :UInt32;          # of the host; from 2^24 on: of device gpu:(stream - 2^24)
   ops @4 :List(PlannedOp);    # kind op
   shard @5 :Shard;            # kind shard
   inputs @6 :UInt32;          # number of input ports
@@ -170,6 +170,17 @@ struct PlannedActor {
   loopLevel @17 :UInt16;      # in loops: the level of the outermost body around it (runtime/loop_rules.hpp)
   places @19 :List(UInt32);   # kind fetch, of a graph that is stepped: by input port, where its value stands among all that are fetched; empty: it is alone
   collective @20 :Collective; # kind collective
+  kernels @21 :List(Kernel);  # kind op on a device: a segment
+  arenaBytes @22 :UInt64;     # of it
+  copy @23 :UInt8;            # kind copy: 1 into a device's memory, 2 out of it, 3 across from another device
+}
+
+# Consecutive ops of a segment that a device runs as one kernel. Values of a segment are numbered as its kernels make them, output by output.
+struct Kernel {
+  firstOp @0 :UInt32;
+  operands @1 :List(Int32);   # >= 0: input port of the actor; < 0: value -1 - operand
+  results @2 :List(TensorSpec);
+  places @3 :List(Int64);     # by result: >= 0: bytes from the beginning of the arena; < 0: output port -1 - place
 }
 
 # The spec of an edge is that of the output port it leaves.

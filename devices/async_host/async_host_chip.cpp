@@ -86,17 +86,17 @@ struct piece {
   order_checker::clock moment;
 };
 
-class async_host_stream;
+class stream_of_chip;
 
 }  // namespace
 
 struct async_host_chip::shared {
   explicit shared(const async_host_options& o) : options(o), memory(o.memory_bytes), random(o.seed) {}
 
-  bool may_run(const async_host_stream& s) const;
+  bool may_run(const stream_of_chip& s) const;
   bool step();
   // The piece that `s` runs next, out of the queue. Under the lock.
-  void run(async_host_stream& s, std::unique_lock<std::mutex>& hold);
+  void run(stream_of_chip& s, std::unique_lock<std::mutex>& hold);
   std::uint64_t below(std::uint64_t n) { return random() % n; }
   void delay(std::unique_lock<std::mutex>& hold) {
     if (!options.threaded || options.delay_max_us == 0 || below(4) != 0) return;
@@ -111,7 +111,7 @@ struct async_host_chip::shared {
   std::mutex lock;                  // of queues, events and chance; work runs without it
   std::condition_variable changed;  // a piece came, or an event is done
   std::mt19937_64 random;
-  std::vector<async_host_stream*> streams;
+  std::vector<stream_of_chip*> streams;
   std::uint64_t steps = 0;
   std::uint64_t fails_in = 0;  // 0: nothing fails
 };
@@ -120,15 +120,19 @@ namespace {
 
 class async_host_device;
 
-class async_host_stream final : public device_stream {
+class stream_of_chip final : public async_host_stream {
  public:
-  async_host_stream(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip, stream_kind kind, std::string name);
-  ~async_host_stream() override;
+  stream_of_chip(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip, stream_kind kind, std::string name);
+  ~stream_of_chip() override;
 
   stream_kind kind() const noexcept override { return kind_; }
   const std::string& name() const noexcept override { return name_; }
   result<void> enqueue(std::string_view op, const touched& what, std::function<result<void>()> run) override {
     if (auto f = failed(); !f) return f;
+    if (captured_ != nullptr) {
+      captured_->parts.push_back({op, {what.reads.begin(), what.reads.end()}, {what.writes.begin(), what.writes.end()}, std::move(run)});
+      return {};
+    }
     if (auto* c = checker()) c->work(number_, op, what);
     push({.what = piece::kind::work, .op = op, .run = std::move(run), .held = {}, .call = {}, .moment = {}});
     return {};
@@ -152,17 +156,20 @@ class async_host_stream final : public device_stream {
     if (!e || e.stream() == this) return {};
     const auto* state = dynamic_cast<const host_event*>(e.get());
     if (state == nullptr) return error(error_code::failed, name_ + ": waits for an event of another backend");
+    if (captured_ != nullptr) return state->is_done() ? result<void>() : while_captured("waiting for an event from outside");
     if (auto* c = checker()) c->waits(number_, state);
     if (state->done.load(std::memory_order_acquire)) return {};
     push({.what = piece::kind::wait, .op = {}, .run = {}, .held = e.shared(), .awaited = state, .call = {}, .moment = {}});
     return {};
   }
   result<device_event> record() override {
+    if (captured_ != nullptr) return while_captured("an event that others see");
     if (auto f = failed(); !f) return std::move(f.error());
     return record_always();
   }
+  // Also after a failure (DV-5).
   result<void> call_host(std::function<void()> fn) override {
-    if (auto f = failed(); !f) return f;
+    if (captured_ != nullptr) return while_captured("a call of the host");
     auto* c = checker();
     push({.what = piece::kind::host, .op = {}, .run = {}, .held = {}, .call = std::move(fn), .moment = c != nullptr ? c->moment(number_) : order_checker::clock{}});
     return {};
@@ -175,6 +182,40 @@ class async_host_stream final : public device_stream {
   }
   result<void> synchronize() override;
   void* native() const noexcept override { return nullptr; }
+
+  result<void> begin_capture() override {
+    if (captured_ != nullptr) return while_captured("another capture");
+    if (auto f = failed(); !f) return f;
+    captured_ = std::make_shared<captured_parts>();
+    return {};
+  }
+  result<std::unique_ptr<captured_step>> end_capture() override {
+    expects(captured_ != nullptr, "a capture was begun");
+    auto made = std::make_unique<captured_handle>(std::move(captured_));
+    for (auto m : std::exchange(freed_in_capture_, {})) free(m);
+    return std::unique_ptr<captured_step>(std::move(made));
+  }
+  result<void> replay(std::string_view op, const captured_step& step) override {
+    if (captured_ != nullptr) return while_captured("a replay");
+    if (auto f = failed(); !f) return f;
+    const auto parts = dynamic_cast<const captured_handle&>(step).held;  // what is under way outlives its step's handle
+    if (auto* c = checker())
+      for (const auto& p : parts->parts) c->work(number_, p.op, {p.reads, p.writes});
+    push({.what = piece::kind::work, .op = op, .run = [parts]() -> result<void> {
+      for (const auto& p : parts->parts)
+        if (auto ok = p.run(); !ok) return std::move(ok.error().while_doing("'" + std::string(p.op) + "'"));
+      return {};
+    }, .held = {}, .call = {}, .moment = {}});
+    return {};
+  }
+  result<void> set_draw(std::uint64_t step) override {
+    if (captured_ != nullptr) return while_captured("setting the step's number");
+    return enqueue("the step's number", {}, [this, step]() -> result<void> {
+      draw_ = step;
+      return {};
+    });
+  }
+  const std::uint64_t* draw_at() const noexcept override { return captured_ != nullptr ? &draw_ : nullptr; }
 
  private:
   friend struct async_host_chip::shared;
@@ -196,6 +237,22 @@ class async_host_stream final : public device_stream {
     }
     chip_->changed.notify_all();
   }
+  struct captured_parts {
+    struct part {
+      std::string_view op;
+      std::vector<std::span<const std::byte>> reads;
+      std::vector<std::span<std::byte>> writes;
+      std::function<result<void>()> run;
+    };
+    std::vector<part> parts;
+  };
+  struct captured_handle final : captured_step {
+    explicit captured_handle(std::shared_ptr<const captured_parts> p) : held(std::move(p)) {}
+    std::size_t nodes() const noexcept override { return held->parts.size(); }
+    std::shared_ptr<const captured_parts> held;
+  };
+  error while_captured(std::string_view what) const { return {error_code::usage, name_ + ": " + std::string(what) + " cannot be part of a captured step"}; }
+
   void run_until_ended();
   void drain();
 
@@ -206,6 +263,9 @@ class async_host_stream final : public device_stream {
   std::uint32_t number_ = 0;  // of the checker's
   std::uint64_t recorded_ = 0;
   std::shared_ptr<event_pool> events_ = std::make_shared<event_pool>();
+  std::shared_ptr<captured_parts> captured_;  // while it is captured
+  std::vector<device_memory> freed_in_capture_;
+  std::uint64_t draw_ = 0;  // of the stream's work
   // Under the chip's lock:
   std::deque<piece> queue_;
   bool is_running_ = false, is_ending_ = false;
@@ -224,7 +284,7 @@ class async_host_device final : public device {
     const std::lock_guard hold(lock_);
     const auto earlier = made_[static_cast<std::size_t>(kind)]++;  // of this kind
     auto name = name_ + "/" + std::string(to_string(kind)) + (earlier != 0 ? ":" + std::to_string(earlier) : "");
-    return std::unique_ptr<device_stream>(std::make_unique<async_host_stream>(*this, chip_, kind, std::move(name)));
+    return std::unique_ptr<device_stream>(std::make_unique<stream_of_chip>(*this, chip_, kind, std::move(name)));
   }
   result<device_memory> allocate_pinned(std::size_t bytes) override {
     auto* p = chip_->memory.reserve(std::max<std::size_t>(bytes, 1));
@@ -255,7 +315,7 @@ class async_host_device final : public device {
   }
 
  private:
-  friend class async_host_stream;
+  friend class stream_of_chip;
   std::shared_ptr<async_host_chip::shared> chip_;
   std::string name_, hardware_ = "asynchronous host";
   mutable std::mutex lock_;
@@ -264,7 +324,7 @@ class async_host_device final : public device {
   std::array<std::uint32_t, 4> made_{};  // streams, by kind
 };
 
-async_host_stream::async_host_stream(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip, stream_kind kind, std::string name)
+stream_of_chip::stream_of_chip(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip, stream_kind kind, std::string name)
     : owner_(owner), chip_(std::move(chip)), kind_(kind), name_(std::move(name)) {
   if (checker() != nullptr) number_ = checker()->add_stream(name_);
   {
@@ -274,7 +334,7 @@ async_host_stream::async_host_stream(async_host_device& owner, std::shared_ptr<a
   if (chip_->options.threaded) thread_ = std::thread([this] { run_until_ended(); });
 }
 
-async_host_stream::~async_host_stream() {
+stream_of_chip::~stream_of_chip() {
   drain();
   {
     const std::lock_guard hold(chip_->lock);
@@ -288,7 +348,7 @@ async_host_stream::~async_host_stream() {
 }
 
 // Everything that it was given has been done (AH-5).
-void async_host_stream::drain() {
+void stream_of_chip::drain() {
   std::unique_lock hold(chip_->lock);
   if (chip_->options.threaded) {
     chip_->changed.wait(hold, [&] { return queue_.empty() && !is_running_; });
@@ -301,7 +361,8 @@ void async_host_stream::drain() {
   }
 }
 
-void async_host_stream::run_until_ended() {
+void stream_of_chip::run_until_ended() {
+  if (chip_->options.on_thread) chip_->options.on_thread();
   std::unique_lock hold(chip_->lock);
   for (;;) {
     chip_->changed.wait(hold, [&] { return is_ending_ || chip_->may_run(*this); });
@@ -310,7 +371,8 @@ void async_host_stream::run_until_ended() {
   }
 }
 
-result<device_memory> async_host_stream::allocate(std::size_t bytes, std::string_view for_whom) {
+result<device_memory> stream_of_chip::allocate(std::size_t bytes, std::string_view for_whom) {
+  if (captured_ != nullptr) return while_captured("allocating memory");
   if (auto f = failed(); !f) return std::move(f.error());
   std::unique_lock hold(owner_.lock_);
   auto taken = owner_.cache_.allocate(bytes, this, for_whom);
@@ -322,15 +384,16 @@ result<device_memory> async_host_stream::allocate(std::size_t bytes, std::string
   return m;
 }
 
-void async_host_stream::free(device_memory m) noexcept {
+void stream_of_chip::free(device_memory m) noexcept {
   if (!m) return;
+  if (captured_ != nullptr) return freed_in_capture_.push_back(m);
   if (auto* c = checker()) c->freed(number_, {m.bytes, caching_allocator::size_class(m.size_bytes)});
   auto moment = record_always(false);  // also after a failure
   const std::lock_guard hold(owner_.lock_);
   owner_.cache_.free(m.bytes, this, std::move(moment));
 }
 
-result<void> async_host_stream::synchronize() {
+result<void> stream_of_chip::synchronize() {
   drain();
   if (auto* c = checker()) c->host_called(c->moment(number_));
   return failed();
@@ -338,13 +401,13 @@ result<void> async_host_stream::synchronize() {
 
 }  // namespace
 
-bool async_host_chip::shared::may_run(const async_host_stream& s) const {
+bool async_host_chip::shared::may_run(const stream_of_chip& s) const {
   if (s.queue_.empty() || s.is_running_) return false;
   const auto& next = s.queue_.front();
   return next.what != piece::kind::wait || next.awaited->done.load(std::memory_order_acquire);
 }
 
-void async_host_chip::shared::run(async_host_stream& s, std::unique_lock<std::mutex>& hold) {
+void async_host_chip::shared::run(stream_of_chip& s, std::unique_lock<std::mutex>& hold) {
   piece p = std::move(s.queue_.front());
   s.queue_.pop_front();
   s.is_running_ = true;

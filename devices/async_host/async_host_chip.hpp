@@ -11,6 +11,7 @@
 // AH-3  An event's state is used again only after it was dropped by everybody and has been done.
 // AH-4  Where a checker is given, it sees every call in the order of the calls.
 // AH-5  A stream that ends has run all that it was given.
+// AH-6  A captured step runs as one piece of work; the checker sees what each of its parts touches when it is replayed.
 //
 // Threading: as device.hpp says; stepped, everything on one thread. Host functions run inside of step(), or on the stream's thread.
 // Ownership: the chip outlives its devices, a device its streams, the checker all of them.
@@ -19,6 +20,7 @@
 #include "devices/device.hpp"
 #include "devices/order_checker.hpp"
 
+#include <functional>
 #include <memory>
 
 namespace troupe {
@@ -29,6 +31,13 @@ struct async_host_options {
   std::uint32_t delay_max_us = 200;        // threaded
   std::uint64_t memory_bytes = 0;          // of the chip; 0: what the process can get
   order_checker* checker = nullptr;
+  std::function<void()> on_thread;         // threaded: first thing on the thread of each stream
+};
+
+class async_host_stream : public device_stream {
+ public:
+  // Where work that is captured now finds the number of set_draw(); null: nothing is captured.
+  virtual const std::uint64_t* draw_at() const noexcept = 0;
 };
 
 class async_host_chip {

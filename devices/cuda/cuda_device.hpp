@@ -10,8 +10,6 @@
 //       Functions that wait for a stream that has failed are called within a second (DV-5), by a thread that looks at those that are overdue.
 // CD-3  A fault that a kernel reports (an index outside) becomes the stream's failure when somebody asks: failed(), a completed call_host(), synchronize().
 // CD-4  Copies from and to pageable memory go through pinned memory, so that no call waits (DV-6).
-// CD-5  While a stream is captured nothing but enqueue(), copies between device and pinned memory and fill_zero() is allowed on it; whoever asks for more gets an error. What a
-//       captured step uses is allocated before and given back after its last replay.
 
 #include "devices/cuda/cuda_chip.hpp"
 #include "devices/cuda/cuda_kernel.hpp"
@@ -25,24 +23,10 @@
 
 namespace troupe::cuda {
 
-// A step that was captured, and replays with the addresses that it was captured with.
-class captured_step {
- public:
-  virtual ~captured_step() = default;
-  virtual std::size_t nodes() const noexcept = 0;
-};
-
 class cuda_stream : public device_stream {
  public:
   // Where a kernel of `op` is enqueued on this stream.
   virtual launch_site site(std::string_view op, std::byte* workspace, const tag& t) = 0;
-  // The number that random ops of captured steps read instead of the step of their tag: set before each replay, in the order of the stream.
-  virtual result<void> set_draw(std::uint64_t step) = 0;
-
-  virtual result<void> begin_capture() = 0;
-  // Nothing of it has run. Error: something was captured that cannot be; the stream is usable again.
-  virtual result<std::unique_ptr<captured_step>> end_capture() = 0;
-  virtual result<void> replay(std::string_view op, const captured_step& step) = 0;
 };
 
 struct device_options {

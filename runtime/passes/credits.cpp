@@ -37,7 +37,7 @@ plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report
         continue;
       }
       const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt, is_gradient = p.actors[c].kind == actor_kind::collective ||
-                                                                                                    (p.actors[c].kind == actor_kind::shard && (producer.kind == actor_kind::op || producer.kind == actor_kind::receive || producer.kind == actor_kind::collective));
+                                                                                                    (p.actors[c].kind == actor_kind::shard && (producer.kind == actor_kind::op || producer.kind == actor_kind::receive || producer.kind == actor_kind::collective || producer.kind == actor_kind::copy));
       const auto fitting = std::max<std::size_t>(1, edge_bytes / std::max<std::size_t>(1, spec.size_bytes()));
       const auto some = is_single || is_gradient ? 1 : static_cast<std::uint32_t>(std::min<std::size_t>(credits, fitting));
       if (report != nullptr && some < credits)

@@ -92,6 +92,7 @@ draft put_in(draft d, std::vector<read_gate> gates, std::vector<placement_reason
 draft order_reads(draft d, const op_table& ops, pass_report* report, std::vector<placement_reason>* reasons) {
   std::vector<read_gate> gates;
   for (const auto& r : reads_of(d, ops)) {
+    if (is_device_stream(d.actors[r.gradient.actor].planned.stream)) continue;  // what it reads are copies
     if (r.order != read_order::late || d.actors[r.shard].planned.shard.spec.size_bytes() < ordered_from_bytes) continue;
     read_gate made{make_read_gate(d, r), r.shard, r.input, r.gradient.actor};
     auto& a = made.actor;

@@ -16,22 +16,7 @@ namespace {
 using crossings = std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>;
 
 draft_actor make_transfer(actor_kind kind, const draft_actor& producer, port_ref from, std::uint32_t other_task) {
-  const auto& p = producer.planned;
-  draft_actor a;
-  a.owner = producer.owner;
-  a.index = producer.index;
-  a.planned.kind = kind;
-  // Several ports of one producer may go to the same task: those of a shard to workers that share a node.
-  a.planned.name = fmt::format("{}{}/{}/{}", p.name, from.port == 0 ? "" : fmt::format(":{}", from.port),
-                               to_string(kind), other_task);
-  a.planned.output_specs = {p.output_specs[from.port]};
-  a.planned.start = items_before(p, from.port);
-  a.planned.steps = items_of(p, from.port);
-  a.planned.source = p.source;
-  // What leaves the outermost loop is in none.
-  const bool has_left = p.kind == actor_kind::op && p.ops[0].type == loop_next_op && from.port == 1 && p.ops[0].attrs.integer("level") == p.loop_level;
-  a.planned.loop_level = has_left ? std::uint16_t{0} : p.loop_level;
-  return a;
+  return make_handing_on(kind, producer, from, fmt::format("{}/{}", to_string(kind), other_task));
 }
 
 // Who takes output `port` of an actor on another stream of its task.
@@ -45,6 +30,7 @@ stream_readers readers_elsewhere(const draft& d) {
     for (std::size_t port = 0; port < d.actors[c].from.size(); ++port) {
       const auto from = d.actors[c].from[port];
       const auto& p = d.actors[from.actor].planned;
+      if (is_device_stream(a.stream)) continue;  // its device's copies hand on
       if (p.task == a.task && p.stream != a.stream) out[{from.actor, from.port, a.stream}].emplace_back(c, port);
     }
   }
@@ -59,8 +45,7 @@ void relay(draft& d, pass_report* report) {
   for (const auto& [crossing, readers] : readers_elsewhere(d)) {
     if (readers.size() < relayed_from) continue;
     const auto [actor, port, stream] = crossing;
-    auto r = make_transfer(actor_kind::op, d.actors[actor], {actor, port}, stream);
-    r.planned.name = fmt::format("{}{}/{}/{}", d.actors[actor].planned.name, port == 0 ? "" : fmt::format(":{}", port), relay_op, stream);
+    auto r = make_handing_on(actor_kind::op, d.actors[actor], {actor, port}, fmt::format("{}/{}", relay_op, stream));
     r.planned.task = d.actors[actor].planned.task;
     r.planned.stream = stream;
     planned_op op;
@@ -86,7 +71,11 @@ void collect(draft& d, pass_report* report) {
   const auto count = d.actors.size();
   for (std::size_t c = 0; c < count; ++c) {
     if (d.actors[c].planned.places.empty()) continue;
-    const auto stream_of = [&](std::size_t port) { return d.actors[d.actors[c].from[port].actor].planned.stream; };
+    // What a device makes is copied for whoever takes it.
+    const auto stream_of = [&](std::size_t port) {
+      const auto made = d.actors[d.actors[c].from[port].actor].planned.stream;
+      return is_device_stream(made) ? d.actors[c].planned.stream : made;
+    };
     std::map<std::uint32_t, std::vector<std::size_t>> by_stream;  // ports
     for (std::size_t port = 0; port < d.actors[c].from.size(); ++port) by_stream[stream_of(port)].push_back(port);
     auto& own = by_stream[d.actors[c].planned.stream];
@@ -119,6 +108,24 @@ void collect(draft& d, pass_report* report) {
 }
 
 }  // namespace
+
+draft_actor make_handing_on(actor_kind kind, const draft_actor& producer, port_ref from, std::string_view way) {
+  const auto& p = producer.planned;
+  draft_actor a;
+  a.owner = producer.owner;
+  a.index = producer.index;
+  a.planned.kind = kind;
+  // Several ports of one producer may go the same way: those of a shard to workers that share a node.
+  a.planned.name = fmt::format("{}{}/{}", p.name, from.port == 0 ? "" : fmt::format(":{}", from.port), way);
+  a.planned.output_specs = {p.output_specs[from.port]};
+  a.planned.start = items_before(p, from.port);
+  a.planned.steps = items_of(p, from.port);
+  a.planned.source = p.source;
+  // What leaves the outermost loop is in none.
+  const bool has_left = p.kind == actor_kind::op && p.ops[0].type == loop_next_op && from.port == 1 && p.ops[0].attrs.integer("level") == p.loop_level;
+  a.planned.loop_level = has_left ? std::uint16_t{0} : p.loop_level;
+  return a;
+}
 
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port) {
   if (a.kind != actor_kind::shard) return a.steps;

@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --feed--> --fold--> --simplify--> --share--> flow --pack_pushes--> flow --replicate--> draft --fuse--> --place--> --begin--> --order_reads--> --partition--> draft
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --order_reads--> --copies--> --partition--> --segments--> draft
 //   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -74,6 +74,11 @@ flow fast(flow f, pass_report* report = nullptr);
 // Gradients (roots as in replicate) that are rows added to zeros are packed as these rows (packed_rows.hpp) where that is fewer bytes.
 flow pack_pushes(flow f, pass_report* report = nullptr);
 
+// Wishes for devices, of ops that these can run: what else wishes for one stands on the host (`is_soft`), or is a usage error.
+result<flow> devices(flow f, const op_table& ops, bool is_soft, pass_report* report = nullptr);
+// Why no device runs an op of this type; empty: they do.
+std::string why_not_on_device(const std::string& type, const attributes& attrs, const op_table& ops);
+
 // --- draft
 // --------------------------------------------------------------------------------------------------------------
 
@@ -98,6 +103,8 @@ using places = task_map;
 // Firings of `a` that put something on output `port`, and those of them that belong to earlier epochs.
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port);
 std::uint64_t items_before(const planned_actor& a, std::uint32_t port);
+// An actor that hands on output `from` of `producer`, each item as it is, and is named after it and its way: "worker/0/loss/send/3". It has no place yet.
+draft_actor make_handing_on(actor_kind kind, const draft_actor& producer, port_ref from, std::string_view way);
 // The task that a wish names, `own` if it fits or there is only one; nullopt: there is none.
 result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
                                 const source_line& source);
@@ -119,9 +126,13 @@ draft begin(draft d, const epoch_start& start, const places& where, pass_report*
 draft all_reduce(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report = nullptr);
 // Lets large gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
 draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
+// Puts a copy into every edge between the memory of the host and of a device, or of two; consumers of one port on one device share it.
+draft copies(draft d, pass_report* report = nullptr);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an
 // actor of their own that hands the port on, and many values that are fetched from another stream one that collects them there.
 draft partition(draft d, pass_report* report = nullptr);
+// Makes segments of the ops of each device: one actor for all that may run one after the other in its stream without waiting for anything from outside, or (`merges` not) one for each.
+draft segments(draft d, bool merges, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Numbers the edges and gives each its credits.
 // `edge_bytes`: what the buffers of one edge may take where one is not more.
 plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report* report = nullptr);

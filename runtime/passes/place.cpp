@@ -27,8 +27,11 @@ class placer {
     const auto task = find_task(a.device, own, where_, a.planned.source);
     if (!task) return std::move(task.error());
     a.planned.task = *task;
-    if (const auto cpu = parsed(a.device).cpu)
-      a.planned.stream = *cpu;
+    const auto wish = parsed(a.device);
+    if (wish.gpu && a.planned.kind == actor_kind::op)
+      a.planned.stream = device_stream_of(*wish.gpu);
+    else if (wish.cpu)
+      a.planned.stream = *wish.cpu;
     else if (a.owner == owner_kind::shard)
       a.planned.stream = next_shard_stream_[*task]++;
     else if (a.owner == owner_kind::worker && *task == own)
@@ -88,7 +91,7 @@ result<draft> place(draft d, const places& where, pass_report* report, std::vect
     if (reasons != nullptr) reasons->push_back(p.reason(a));
     if (report != nullptr && !a.device.empty())
       report->add(a.planned.name, a.planned.source,
-                  [&] { return fmt::format("is on {}, stream {}, as its device '{}' asks", where.task_names[a.planned.task], a.planned.stream, a.device); });
+                  [&] { return fmt::format("is on {}, {}, as its device '{}' asks", where.task_names[a.planned.task], stream_text(a.planned.stream), a.device); });
   }
   return d;
 }

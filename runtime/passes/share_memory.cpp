@@ -48,13 +48,13 @@ class sharer {
   const op_row* row_of(const planned_op& op) const { return ops_.find(op.type); }
 
   bool hands_on(const planned_actor& a) const {
-    const auto* row = a.kind == actor_kind::op && a.ops.size() == 1 ? row_of(a.ops[0]) : nullptr;
+    const auto* row = a.kind == actor_kind::op && !is_device_stream(a.stream) && a.ops.size() == 1 ? row_of(a.ops[0]) : nullptr;
     return row != nullptr && row->is_forwarding;
   }
 
   // Whether its outputs are made anew in each step, for that step alone.
   bool makes_its_outputs(const planned_actor& a) const {
-    if (a.kind != actor_kind::op || a.ops[0].type == hand_over_op || !fires_once(a)) return false;
+    if (a.kind != actor_kind::op || is_device_stream(a.stream) || a.ops[0].type == hand_over_op || !fires_once(a)) return false;
     return std::none_of(a.ops.begin(), a.ops.end(), [this](const planned_op& op) {
       const auto* row = row_of(op);
       return row == nullptr || row->is_constant || is_reader(op.attrs);
@@ -86,7 +86,7 @@ class sharer {
 
   void assign(std::uint32_t i) {
     auto& a = p_.actors[i];
-    if (a.kind != actor_kind::op) return;
+    if (a.kind != actor_kind::op || is_device_stream(a.stream)) return;
     if (a.hands_on) {
       const auto& from = p_.edges[a.inputs[0]].from;
       if (const auto b = buffer_of(p_.actors[from.actor], from.port); b >= 0) a.buffers = {b};

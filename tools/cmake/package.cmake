@@ -8,10 +8,14 @@ install(TARGETS train_classifier train_language_model train_embedding train_from
 install(DIRECTORY tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
 install(DIRECTORY schema devices runtime actors DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/troupe FILES_MATCHING PATTERN "*.hpp")
 
-install(TARGETS troupe troupe_onnx troupe_actors troupe_runtime troupe_devices troupe_schema troupe_options
+set(of_cuda "")
+if(TROUPE_HAS_CUDA)
+  set(of_cuda troupe_cuda troupe_cuda_kernels)
+endif()
+install(TARGETS troupe troupe_onnx troupe_actors troupe_gpus ${of_cuda} troupe_runtime troupe_devices troupe_schema troupe_options
                 troupe_ops troupe_loops troupe_caf troupe_dnnl troupe_xxhash EXPORT troupe ARCHIVE)
 install(EXPORT troupe NAMESPACE troupe:: FILE troupe-targets.cmake DESTINATION ${package_folder})
-configure_file(tools/cmake/troupe-config.cmake troupe-config.cmake COPYONLY)
+configure_file(tools/cmake/troupe-config.cmake troupe-config.cmake @ONLY)
 write_basic_package_version_file(troupe-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/troupe-config.cmake ${PROJECT_BINARY_DIR}/troupe-config-version.cmake
         DESTINATION ${package_folder})

@@ -11,4 +11,7 @@ find_dependency(OpenSSL)
 find_dependency(ZLIB)
 find_dependency(nlohmann_json)
 find_dependency(Protobuf)
+if(@TROUPE_HAS_CUDA@)  # with which these libraries were built
+  find_dependency(CUDAToolkit)
+endif()
 include(${CMAKE_CURRENT_LIST_DIR}/troupe-targets.cmake)
