@@ -31,7 +31,7 @@ struct async_host_options {
   std::uint32_t delay_max_us = 200;        // threaded
   std::uint64_t memory_bytes = 0;          // of the chip; 0: what the process can get
   order_checker* checker = nullptr;
-  std::function<void()> on_thread;         // threaded: first thing on the thread of each stream
+  std::function<void()> on_thread{};       // threaded: first thing on the thread of each stream
 };
 
 class async_host_stream : public device_stream {
