@@ -68,6 +68,9 @@ class copy_logic : public port_logic {
 class copy_in_logic final : public copy_logic {
  public:
   using copy_logic::copy_logic;
+  ~copy_in_logic() override {
+    if (!held_.empty()) streams_->keep_behind(*lane_, std::make_shared<decltype(held_)>(std::move(held_)));
+  }
 
  private:
   result<void> open() override {
@@ -131,6 +134,9 @@ class copy_in_logic final : public copy_logic {
 class copy_out_logic final : public copy_logic {
  public:
   using copy_logic::copy_logic;
+  ~copy_out_logic() override {
+    if (!under_way_.empty()) streams_->keep_behind(*lane_, std::make_shared<decltype(under_way_)>(std::move(under_way_)));
+  }
 
  private:
   struct under_way {
@@ -150,8 +156,9 @@ class copy_out_logic final : public copy_logic {
 
   void advance() override {
     if (!is_started_ || has_failed_) return;
-    while (!has_failed_ && under_way_.size() < credits_ && !ports_.in[0].queue.is_empty()) begin();
-    while (!has_failed_ && !is_done() && pass_on()) {}
+    do {
+      while (!has_failed_ && under_way_.size() < credits_ && !ports_.in[0].queue.is_empty()) begin();
+    } while (!has_failed_ && !is_done() && pass_on());  // which makes room
     if (has_failed_ || is_done()) return;
     if (!under_way_.empty() && under_way_.front().number > done_) return record_.enter(actor_state::running);  // the device does
     if (under_way_.empty()) record_.enter(actor_state::waiting_for_input, 0);

@@ -58,10 +58,17 @@ void device_lane::take_back(device_memory m, std::vector<device_event> uses) noe
     return;
   }
   newest_events all;
-  for (auto& e : uses) all.add(std::move(e));
-  // A stream that has failed runs nothing any more that could meet what still uses the memory.
-  if (!wait(all) && stream_->failed()) return;
-  stream_->free(m);
+  for (const auto& e : uses) all.add(e);
+  if (wait(all)) return stream_->free(m);
+  late_.emplace_back(m, std::move(uses));  // the stream has failed, and waits for nobody
+}
+
+void device_lane::settle() noexcept {
+  std::erase_if(late_, [&](const auto& l) {
+    if (!std::all_of(l.second.begin(), l.second.end(), [](const device_event& e) { return e.is_done(); })) return false;
+    stream_->free(l.first);
+    return true;
+  });
 }
 
 device_streams::device_streams(caf::actor_system& sys, caf::execution_unit* worker, std::string name, std::string hardware, opener open, const coarse_clock& clock)
@@ -79,6 +86,7 @@ result<void> device_streams::open() {
   }
   backend_->set_up_thread();
   const bool have_failed = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return l != nullptr && !l->stream().failed(); });
+  for (const auto& l : failed_) l->settle();
   if (lanes_[0] != nullptr && !have_failed) return {};
   return make_lanes();
 }
@@ -114,6 +122,13 @@ result<std::span<std::byte>> device_streams::scratch(std::size_t bytes) {
 
 void device_streams::keep_until(device_event e, std::shared_ptr<const void> what) { kept_.emplace_back(std::move(e), std::move(what)); }
 
+void device_streams::keep_behind(device_lane& lane, std::shared_ptr<const void> what) {
+  if (auto last = lane.stream().record())
+    keep_until(std::move(*last), std::move(what));
+  else
+    kept_to_the_end_.push_back(std::move(what));
+}
+
 void device_streams::end_actors() {
   for (auto* all : {&lanes_, &failed_})
     for (auto& l : *all)
@@ -127,6 +142,7 @@ void device_streams::synchronize() noexcept {
       (void)l->stream().synchronize();
     }
   kept_.clear();
+  kept_to_the_end_.clear();
 }
 
 }  // namespace troupe

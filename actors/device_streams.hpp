@@ -14,6 +14,7 @@
 // DS-2  What one stream has waited for it does not wait for again (devices/device_events.hpp).
 // DS-3  The scratch memory is that of the compute stream: who enqueues there may use it until it enqueues nothing more of its own, in the order of the stream. It only grows; what was
 //       captured with an older one (scratch_number) is not replayed.
+// DS-5  What a stream was told to read or write stays until it has: memory of the host too, when its actor ends with copies on their way (keep_behind).
 // DS-4  After a failure of a stream, who opens next gets new streams; those that failed stay until the end, since events of theirs may still be asked.
 //
 // Threading: the worker's, but for take_back(), records() and synchronize(), which is for the end, after all actors.
@@ -54,6 +55,8 @@ class device_lane final : public device_memory_owner {
   // Counts a piece of work that was enqueued, and what it moves.
   void count(std::uint64_t bytes_in, std::uint64_t bytes_out) noexcept;
   void take_back(device_memory m, std::vector<device_event> uses) noexcept override;
+  // Frees what came back after the stream had failed, as far as its uses are done.
+  void settle() noexcept;
 
  private:
   friend class device_streams;
@@ -63,6 +66,7 @@ class device_lane final : public device_memory_owner {
   std::shared_ptr<actor_record> record_;
   std::thread::id worker_;
   caf::actor actor_;  // of the stream
+  std::vector<std::pair<device_memory, std::vector<device_event>>> late_;
 };
 
 class device_streams : public std::enable_shared_from_this<device_streams> {
@@ -85,8 +89,9 @@ class device_streams : public std::enable_shared_from_this<device_streams> {
   std::uint64_t scratch_number() const noexcept { return scratch_number_; }
   // A name that stays as long as the device: of an op, for its stream.
   std::string_view keep_name(const std::string& name) { return *names_.insert(name).first; }
-  // Holds something until the event is done.
+  // Holds something until the event is done, or until the lane's stream is done with what it has been given; after its failure until the end.
   void keep_until(device_event e, std::shared_ptr<const void> what);
+  void keep_behind(device_lane& lane, std::shared_ptr<const void> what);
 
   // The end.
   void end_actors();
@@ -107,6 +112,7 @@ class device_streams : public std::enable_shared_from_this<device_streams> {
   device_memory scratch_;
   std::uint64_t scratch_number_ = 0;
   std::deque<std::pair<device_event, std::shared_ptr<const void>>> kept_;
+  std::vector<std::shared_ptr<const void>> kept_to_the_end_;
 };
 
 }  // namespace troupe

@@ -25,7 +25,7 @@ constexpr std::size_t plan_bytes_max = control_header_max - 256 * 1024;  // besi
 // The variable whose versions come in at input `edge`: transfers are passed through.
 std::string variable_behind(const plan& p, std::uint32_t edge) {
   const auto* actor = &p.actors[p.edges[edge].from.actor];
-  while (actor->kind == actor_kind::receive || actor->kind == actor_kind::send)
+  while (actor->kind == actor_kind::receive || actor->kind == actor_kind::send || actor->kind == actor_kind::copy)
     actor = &p.actors[p.edges[actor->inputs.at(0)].from.actor];
   return actor->shard.variable;
 }

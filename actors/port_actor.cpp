@@ -13,7 +13,9 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
     case actor_kind::op:
       if (is_device_stream(part->job_plan->actors[actor].stream)) return make_segment_logic(self, std::move(part), actor);
       return is_control(part->job_plan->actors[actor].ops.front().type) ? make_control_logic(self, std::move(part), actor) : make_op_logic(self, std::move(part), actor);
-    case actor_kind::shard: return make_shard_logic(self, std::move(part), actor);
+    case actor_kind::shard:
+      if (is_device_stream(part->job_plan->actors[actor].stream)) return make_device_shard_logic(self, std::move(part), actor);
+      return make_shard_logic(self, std::move(part), actor);
     case actor_kind::send: return make_send_logic(self, std::move(part), actor);
     case actor_kind::receive: return make_receive_logic(self, std::move(part), actor);
     case actor_kind::feed: return make_feed_logic(self, std::move(part), actor);

@@ -222,6 +222,7 @@ std::unique_ptr<port_logic> make_segment_logic(port_shell&, std::shared_ptr<cons
 std::unique_ptr<port_logic> make_copy_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_control_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);  // branches and loops
 std::unique_ptr<port_logic> make_shard_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_device_shard_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_send_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_receive_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_feed_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);

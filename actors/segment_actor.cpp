@@ -33,9 +33,7 @@ class segment_logic final : public port_logic {
   ~segment_logic() override {
     // Captured steps may be on their way.
     if (captured_.empty() || compute_ == nullptr) return;
-    auto last = compute_->stream().record();
-    auto all = std::make_shared<std::vector<replayable>>(std::move(captured_));
-    streams_->keep_until(last ? *last : device_event(), std::move(all));
+    streams_->keep_behind(*compute_, std::make_shared<std::vector<replayable>>(std::move(captured_)));
   }
 
  private:
@@ -146,7 +144,10 @@ class segment_logic final : public port_logic {
     }
     if (mark_ != 0) t.mark = std::exchange(mark_, 0);
     if (t.dead == 0)
-      if (auto ran = run(t); !ran) return fail(ran.error());
+      if (auto ran = run(t); !ran) {
+        (void)hand_over();  // of what may have been enqueued before
+        return fail(ran.error());
+      }
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) emit(port, t, std::exchange(outputs_[port], tensor()));
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
       inputs_[i] = tensor();
@@ -279,8 +280,7 @@ class segment_logic final : public port_logic {
 
   void retire(replayable& c) {
     if (c.step == nullptr) return;
-    auto last = compute_->stream().record();
-    streams_->keep_until(last ? *last : device_event(), std::shared_ptr<captured_step>(std::move(c.step)));
+    streams_->keep_behind(*compute_, std::shared_ptr<captured_step>(std::move(c.step)));
   }
 
   // SG-3. What cannot be captured is enqueued each time.
@@ -300,11 +300,12 @@ class segment_logic final : public port_logic {
 
   // SG-1.
   result<void> hand_over() {
-    const auto is_of_others = [&](const tensor& i) { return i.on_device()->writer() != &compute_->stream(); };
+    const auto is_of_others = [&](const tensor& i) { return i.on_device() != nullptr && i.on_device()->writer() != &compute_->stream(); };
     if (!records_event_ && std::none_of(inputs_.begin(), inputs_.end(), is_of_others)) return {};
     auto done = compute_->stream().record();
     if (!done) return at_segment(done.error());
-    for (auto& o : outputs_) o.on_device()->written(*done);
+    for (auto& o : outputs_)
+      if (o.on_device() != nullptr) o.on_device()->written(*done);
     for (const auto& i : inputs_)
       if (is_of_others(i)) i.on_device()->read_until(*done);
     return {};

@@ -12,6 +12,7 @@
 // DK-3  A type of op without a kernel is an error (not_found) that names it and the device.
 
 #include "devices/device.hpp"
+#include "devices/optimizer_step.hpp"
 #include "schema/attributes.hpp"
 #include "schema/dtype.hpp"
 #include "schema/error.hpp"
@@ -53,6 +54,9 @@ class device_backend {
   virtual ~device_backend() = default;
   virtual troupe::device& device() noexcept = 0;
   virtual result<std::unique_ptr<device_kernel>> make_kernel(std::span<const kernel_step> steps) = 0;
+  // A step of an optimizer, with the host's bits where the device's arithmetic has them. What `u` names stays until it is done; workspace: update_workspace_bytes(), aligned to 256.
+  virtual std::size_t update_workspace_bytes(const optimizer_step& step, std::size_t elements) const noexcept = 0;
+  virtual result<void> enqueue_update(device_stream& on, std::string_view op, const optimizer_step& step, const device_update& u, std::span<std::byte> workspace) = 0;
   // First thing on a thread that enqueues.
   virtual void set_up_thread() noexcept {}
 };

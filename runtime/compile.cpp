@@ -30,7 +30,7 @@ error usage(std::string text) {
 result<void> check_options(const compile_options& options) {
   if (options.credits < 1 || options.credits > credits_max)
     return usage(fmt::format("credits {}: an edge has 1..{} credits", options.credits, credits_max));
-  return {};
+  return check_default_device(options.device);
 }
 
 // --- training
@@ -191,6 +191,10 @@ passes::flow simplified(const graph& g, std::span<const value> roots, const comp
 }
 
 result<passes::flow> with_devices(passes::flow f, const op_table& ops, const compile_options& options, const told& t) {
+  if (!options.device.empty()) {
+    const auto own = *parse_device(options.device);
+    for (auto& op : f.ops) op.device = to_string(own.refined_by(op.device.empty() ? device_name{} : *parse_device(op.device)));
+  }
   if (std::all_of(f.ops.begin(), f.ops.end(), [](const auto& op) { return op.device.empty(); })) return f;
   return t.result_of("devices", f.ops.size(), [&](pass_report* r) { return passes::devices(std::move(f), ops, options.soft_placement, r); });
 }
@@ -208,7 +212,7 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
   if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options.fast, r); });
   if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
-  d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r); });
+  d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r, reasons); });
   d = t.actors("partition", d.actors.size(), [&](pass_report* r) { return passes::partition(std::move(d), r); });
   d = t.actors("segments", d.actors.size(), [&](pass_report* r) { return passes::segments(std::move(d), options.fuse, r, reasons); });
   auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, options.edge_bytes, r); });
@@ -337,6 +341,14 @@ result<plan> training_program::place(const task_map& where, const epoch_start& s
 }
 
 result<void> check(const training_spec& s) { return check_numbers(s); }
+
+result<void> check_default_device(std::string_view device) {
+  if (device.empty()) return {};
+  const auto wish = parse_device(device);
+  if (!wish) return wish.error();
+  if (wish->job || wish->task) return usage(fmt::format("device '{}', of ops that wish for none: leave out the job and the task, which workers have", device));
+  return {};
+}
 
 result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options) {
   if (g.first_error()) return *g.first_error();

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct compile_options {
   bool fast = false;
   // An op that wishes for a device which does not run its type stands on the host, and the report says so; off: that is an error.
   bool soft_placement = true;
+  // Where ops stand that wish for no cpu or gpu: "/gpu:0". Empty: on the host.
+  std::string device{};
   compile_report* report = nullptr;  // what each pass did, if somebody asks (runtime/compile_report.hpp); looked at during the call only
 };
 
@@ -132,6 +135,8 @@ class training_program {
   std::shared_ptr<const parts> parts_;
 };
 
+// Of compile_options::device: it names a cpu or a gpu and no task.
+result<void> check_default_device(std::string_view device);
 // What is wrong with its numbers, before anything is made of them.
 result<void> check(const training_spec& s);
 result<training_program> compile_program(graph& g, value loss, const training_spec& spec, const compile_options& options);

@@ -37,6 +37,7 @@ const planned_actor* consumer(const plan& p, const planned_actor& a) {
 std::string why(const explained_plan& e, std::size_t i) {
   const auto& a = e.plan.actors[i];
   if (a.kind == actor_kind::send) return "with its producer";
+  if (a.kind == actor_kind::copy) return fmt::format("its stream makes the {}", a.copy == copy_kind::out ? "copy to the host" : a.copy == copy_kind::in ? "copy from the host" : "copy from another device");
   if (a.kind == actor_kind::receive) {
     const auto* reader = consumer(e.plan, a);
     return reader == nullptr ? "where it is read" : fmt::format("with its reader '{}'", reader->name);
@@ -177,7 +178,8 @@ const char* colour_of(const planned_actor& a) {
   switch (a.kind) {
     case actor_kind::shard: return a.shard.follows ? "#f3e8ff" : "#e9d5ff";
     case actor_kind::send:
-    case actor_kind::receive: return "#dbeafe";
+    case actor_kind::receive:
+    case actor_kind::copy: return "#dbeafe";
     case actor_kind::feed:
     case actor_kind::fetch: return "#fef3c7";
     default: return a.ops.size() > 1 ? "#bbf7d0" : "#ecfdf5";

@@ -155,6 +155,8 @@ class encoder {
     to.setOrderReads(t.options.order_reads);
     to.setOnNan(static_cast<std::uint8_t>(t.options.on_nan));
     to.setFast(t.options.fast);
+    to.setHardPlacement(!t.options.soft_placement);
+    to.setDevice(t.options.device);
     to.setEdgeBytes(t.options.edge_bytes);
     to.setAllReduce(s.all_reduce);
   }
@@ -379,6 +381,9 @@ class decoder : private wire_parts::part_reader {
     t.options.share_memory = r.getShareMemory();
     t.options.order_reads = r.getOrderReads();
     t.options.fast = r.getFast();
+    t.options.soft_placement = !r.getHardPlacement();
+    t.options.device = text(r.getDevice());
+    if (auto ok = check_default_device(t.options.device); !ok) throw bad{fmt::format("its training: {}", ok.error().message())};
     t.options.edge_bytes = r.getEdgeBytes();
     if (r.getOnNan() > static_cast<std::uint8_t>(nan_policy::skip)) throw bad{fmt::format("its training: there is no policy {} for NaN", r.getOnNan())};
     t.options.on_nan = nan_policy{r.getOnNan()};

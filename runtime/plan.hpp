@@ -19,7 +19,7 @@
 // PL-11 A collective is a group: one actor for each rank, on a task of its own, each with the same collective_spec but for its rank. Edges join any two ranks of which one
 //       sends the other something, from the task of one to that of the other, and carry pieces.
 // PL-12 An op on a device stream is a segment: its kernels are its ops one after the other, take inputs or values made before, and put what they make at an output port or in its arena,
-//       where no two values lie over each other while somebody is to read them. It is in no loop, and has no buffers of the plan. What it takes and makes is memory of its device: a copy
+//       where no two values lie over each other while somebody is to read them. It is in no loop, and has no buffers of the plan. What it takes and makes is memory of its device, as with a shard there: a copy
 //       brings it in, out, or across from another device of its task; all others take and make memory of the host.
 // PL-7  Libraries have a name, a version and ops; a name stands once, and an op belongs to one library at most.
 
@@ -271,7 +271,7 @@ struct planned_actor {
 
 // Whether an actor's outputs lie in the memory of its stream's device.
 inline bool makes_device_memory(const planned_actor& a) noexcept {
-  return is_device_stream(a.stream) && (a.kind == actor_kind::op || (a.kind == actor_kind::copy && a.copy != copy_kind::out));
+  return is_device_stream(a.stream) && (a.kind == actor_kind::op || a.kind == actor_kind::shard || (a.kind == actor_kind::copy && a.copy != copy_kind::out));
 }
 
 // Memory that ops of one stream write in turn: runtime/shared_buffer.hpp.

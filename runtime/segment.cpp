@@ -1,6 +1,7 @@
 #include "runtime/segment.hpp"
 
 #include "runtime/byte_size.hpp"
+#include "runtime/shard_state.hpp"
 
 #include <fmt/format.h>
 
@@ -115,6 +116,10 @@ result<void> check_places(const planned_actor& a) {
 
 }  // namespace
 
+bool may_be_on_device(const shard_spec& s) noexcept {
+  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 && s.cut_every == 0 && !s.cuts_at_end && !s.forwards && !s.follows && !s.takes_sums && !s.pushes_rows;
+}
+
 std::span<const planned_op> ops_of(const planned_actor& a, std::size_t k) noexcept {
   const auto begin = std::min<std::size_t>(a.kernels[k].first_op, a.ops.size());
   const auto end = k + 1 < a.kernels.size() ? std::min<std::size_t>(a.kernels[k + 1].first_op, a.ops.size()) : a.ops.size();
@@ -187,8 +192,10 @@ result<void> check_devices(const plan& p) {
       if (!is_device_stream(a.stream)) return blame(a, "it is on no device");
       if (!a.sticky.empty() || !a.buffers.empty()) return blame(a, "it has buffers of the plan, or stays in a loop");
       if (const auto& e = p.edges[a.inputs[0]]; e.spec != a.output_specs[0]) return blame(a, fmt::format("it takes {} and makes {}", to_string(e.spec), to_string(a.output_specs[0])));
-    } else if (is_device_stream(a.stream) && a.kind != actor_kind::op && a.kind != actor_kind::send && a.kind != actor_kind::receive) {
-      return blame(a, "only ops, copies and transfers stand on a device");
+    } else if (is_device_stream(a.stream) && a.kind == actor_kind::shard && !may_be_on_device(a.shard)) {
+      return blame(a, "a variable that is recovered, saved, copied or pushed by rows is on the host");
+    } else if (is_device_stream(a.stream) && a.kind != actor_kind::op && a.kind != actor_kind::shard && a.kind != actor_kind::send && a.kind != actor_kind::receive) {
+      return blame(a, "only ops, variables, copies and transfers stand on a device");
     }
   }
   for (const auto& e : p.edges) {
@@ -198,7 +205,7 @@ result<void> check_devices(const plan& p) {
     if (to.kind == actor_kind::copy)
       fits = to.copy == copy_kind::in ? !is_made_there : to.copy == copy_kind::out ? is_here : is_made_there && from.stream != to.stream && from.task == to.task;
     else
-      fits = to.kind == actor_kind::op && is_device_stream(to.stream) ? is_here : !is_made_there;
+      fits = (to.kind == actor_kind::op || to.kind == actor_kind::shard) && is_device_stream(to.stream) ? is_here : !is_made_there;
     if (!fits) return blame(to, fmt::format("what '{}' makes lies in other memory than it takes", from.name));
   }
   return {};
@@ -212,11 +219,18 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
   for (const auto& a : p.actors) {
     if (a.task != task || a.stream != device_stream_of(device) || !makes_device_memory(a)) continue;
     std::uint64_t bytes = 0;
-    for (std::size_t port = 0; port < a.outputs.size(); ++port) {
+    for (std::size_t port = 0; port < a.outputs.size() && a.kind != actor_kind::shard; ++port) {
       std::uint64_t credits = 0, own = 0;
       for (const auto e : a.outputs[port]) credits = std::max<std::uint64_t>(credits, p.edges[e].credits);
       if (__builtin_mul_overflow(credits + 1, std::uint64_t{a.output_specs[port].size_bytes()}, &own)) own = most;
       bytes = add(bytes, own);
+    }
+    if (a.kind == actor_kind::shard) {
+      // Versions that are kept and out, then the optimizer's state.
+      std::uint64_t credits = 0;
+      for (const auto& port : a.outputs)
+        for (const auto e : port) credits = std::max<std::uint64_t>(credits, p.edges[e].credits);
+      if (__builtin_mul_overflow(shard_state::slots_wanted(a.shard) + credits + slot_count(a.shard.optimizer), std::uint64_t{a.shard.spec.size_bytes()}, &bytes)) bytes = most;
     }
     if (bytes > 0) all.emplace_back(bytes, a.name);
     if (a.arena_bytes > arena.first) arena = {a.arena_bytes, a.name};

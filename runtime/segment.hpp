@@ -15,6 +15,8 @@ namespace troupe {
 
 // The ops of kernel `k`.
 std::span<const planned_op> ops_of(const planned_actor& segment, std::size_t k) noexcept;
+// A variable may be in a device's memory where nothing but the job's own ops, and an observer, has to do with its values.
+bool may_be_on_device(const shard_spec& s) noexcept;
 // For each value of a segment, in order: the last kernel that takes it; the one that makes it, if nobody does.
 std::vector<std::size_t> last_readers(std::span<const planned_kernel> kernels);
 

@@ -6,7 +6,7 @@
 //
 // Threading: pure functions.
 
-#include "devices/host/optimizers.hpp"
+#include "devices/optimizer_step.hpp"
 #include "runtime/plan.hpp"
 
 #include <cstdint>
@@ -26,6 +26,10 @@ update_count count_of(const shard_spec& s, std::uint64_t version) noexcept;
 bool changes_rows_alone(const shard_spec& s) noexcept;
 // The learning rate of an update, for SGD.
 float learning_rate_at(const optimizer_spec& o, const learning_rate_schedule& s, update_count at) noexcept;
+
+// The numbers of an update: what a device makes it of.
+optimizer_step step_of(const optimizer_spec& o, const learning_rate_schedule& s, update_count at);
+optimizer_step step_of(const shard_spec& s, update_count at);
 
 // What a shard does with the gradients of a step: update_shard(), or where it is a moving average, one step of that.
 void apply_to_shard(const shard_spec& s, update_count at, stepped values, std::span<const stepped> state, std::span<const float* const> gradients, std::size_t elements);

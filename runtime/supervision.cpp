@@ -28,7 +28,7 @@ void append(std::string& list, const std::string& what) {
 // (PL-4).
 const planned_actor& maker(const plan& p, std::uint32_t edge) {
   const auto* actor = &p.actors[p.edges[edge].from.actor];
-  while ((actor->kind == actor_kind::send || actor->kind == actor_kind::receive) && !actor->inputs.empty())
+  while ((actor->kind == actor_kind::send || actor->kind == actor_kind::receive || actor->kind == actor_kind::copy) && !actor->inputs.empty())
     actor = &p.actors[p.edges[actor->inputs.front()].from.actor];
   return *actor;
 }

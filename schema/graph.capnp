@@ -104,4 +104,6 @@ struct GraphTraining {
   edgeBytes @25 :UInt64 = 67108864;
   orderReads @26 :Bool = true;
   allReduce @27 :Bool;
+  hardPlacement @28 :Bool;          # an op that its device does not run is an error
+  device @29 :Text;                 # of ops that wish for none
 }

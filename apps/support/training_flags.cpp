@@ -1,5 +1,6 @@
 #include "apps/support/training_flags.hpp"
 
+#include "runtime/byte_size.hpp"
 #include "runtime/duration.hpp"
 #include "schema/version.hpp"
 
@@ -133,6 +134,12 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--minimum", schedule_.minimum, "Factor at the end of --schedule cosine and linear")->capture_default_str();
   app.add_option("--seed", seed, "Of initial weights and the order of samples")->check(not_negative)->capture_default_str();
   app.add_option("--threads", threads, "Threads of this process for ops: streams, which share large ops")->check(CLI::Range(1, 1024))->capture_default_str();
+  std::string gpu_memory;
+  bool hard_placement = false;
+  app.add_option("--device", device, "Where ops run: cpu:N, or gpu:N of each worker's node. Variables and readers stay on the host")->capture_default_str();
+  app.add_flag("--hard-placement", hard_placement, "An op that --device cannot run is an error; else it runs on the host");
+  app.add_option("--gpus", gpus, "Devices of this process: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")->capture_default_str();
+  app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each of them (2GiB)");
   app.add_option("--credits", credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--losses", losses, "Write step,loss lines to this file");
   app.add_option("--save", save, "Write the trained variables to this safetensors file");
@@ -183,6 +190,16 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (app.count("--save-graph") > 0 && save_graph.empty()) usage_error("--save-graph: the name of the file is empty");
   if (!save_graph.empty() && (!losses.empty() || !save.empty())) usage_error("--save-graph trains nothing, so that there is nothing for --losses and --save");
   if (name.empty()) usage_error("--name: the name of the job is empty");
+  if (app.count("--device") > 0) {
+    device = device == "gpu" ? "/gpu:0" : device.starts_with('/') ? device : "/" + device;
+    if (auto ok = check_default_device(device); !ok) usage_error("--device: " + ok.error().message());
+  }
+  soft_placement = !hard_placement;
+  if (!gpu_memory.empty()) {
+    const auto bytes = parse_byte_size(gpu_memory);
+    if (!bytes) usage_error("--gpu-memory: " + bytes.error().message());
+    gpu_memory_bytes = *bytes;
+  }
   set_checkpoints(*this, every);
   if (app.count("--cluster") > 0 && cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
   if (cluster.empty() && (!join.empty() || !token_file.empty())) cluster = "default";
@@ -225,12 +242,14 @@ compile_options training_flags::compiling() const {
           .share_memory = has("share_memory"),
           .order_reads = has("order_reads"),
           .on_nan = on_nan,
-          .fast = fast};
+          .fast = fast,
+          .soft_placement = soft_placement,
+          .device = device};
 }
 
 session_options training_flags::session(std::function<bool()> is_cancelled) const {
   if (!save_graph.empty()) return {};  // nothing is asked of a cluster
-  return {.cluster = cluster, .join = join, .token_file = token_file, .threads = threads, .timeout = timeout, .is_cancelled = std::move(is_cancelled)};
+  return {.cluster = cluster, .join = join, .token_file = token_file, .threads = threads, .gpus = gpus, .gpu_memory_bytes = gpu_memory_bytes, .timeout = timeout, .is_cancelled = std::move(is_cancelled)};
 }
 
 }  // namespace troupe

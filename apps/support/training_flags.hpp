@@ -27,6 +27,9 @@ struct training_flags {
   std::uint32_t workers = 1, shards = 1, threads = 1, credits = 2;
   update_kind update = update_kind::sync;
   bool all_reduce = false;
+  std::string device, gpus = "auto";  // of ops that wish for none, and of this process
+  std::uint64_t gpu_memory_bytes = 0;
+  bool soft_placement = true;
   std::uint64_t seed = 1;
   std::string losses, save, name;
   std::string save_graph;  // a file: the graph is written there, and nothing is trained

@@ -74,6 +74,22 @@ class backend_of_host final : public device_backend {
     return std::unique_ptr<device_kernel>(std::make_unique<kernel_of_host>(std::move(*group)));
   }
 
+  std::size_t update_workspace_bytes(const optimizer_step&, std::size_t) const noexcept override { return 0; }
+  result<void> enqueue_update(device_stream& on, std::string_view op, const optimizer_step& step, const device_update& u, std::span<std::byte>) override {
+    std::vector<std::span<const std::byte>> reads{u.values};
+    reads.insert(reads.end(), u.gradients.begin(), u.gradients.end());
+    std::vector<std::span<std::byte>> writes{u.result};
+    writes.insert(writes.end(), u.state.begin(), u.state.end());
+    return on.enqueue(op, {reads, writes}, [step, u]() -> result<void> {
+      std::vector<stepped> state;
+      for (const auto& s : u.state) state.push_back({reinterpret_cast<const float*>(s.data()), reinterpret_cast<float*>(s.data())});
+      std::vector<const float*> gradients;
+      for (const auto& g : u.gradients) gradients.push_back(reinterpret_cast<const float*>(g.data()));
+      apply_step(step, {reinterpret_cast<const float*>(u.values.data()), reinterpret_cast<float*>(u.result.data())}, state, gradients, u.elements());
+      return {};
+    });
+  }
+
  private:
   std::shared_ptr<async_host_chip> chip_;
   const kernel_table& kernels_;

@@ -1,10 +1,35 @@
 #include "devices/cuda/cuda_backend.hpp"
 
+#include "devices/cuda/optimizers.hpp"
+
 #include <utility>
 
 namespace troupe::cuda {
 
 namespace {
+
+const float* floats(std::span<const std::byte> bytes) { return reinterpret_cast<const float*>(bytes.data()); }
+code::variable in_place(std::span<std::byte> bytes) { return {floats(bytes), reinterpret_cast<float*>(bytes.data())}; }
+
+// One step of an optimizer, as launches.
+struct step_on_chip {
+  chip_services& chip;
+  const launch_site& at;
+  const optimizer_step& step;
+  const device_update& u;
+  const code::gradient& g;
+
+  code::variable w() const { return {floats(u.values), reinterpret_cast<float*>(u.result.data())}; }
+  std::int64_t n() const { return static_cast<std::int64_t>(u.elements()); }
+  code::variable slot(bool is_there, std::size_t i) const { return is_there ? in_place(u.state[i]) : code::variable{}; }
+  result<void> operator()(const sgd_numbers& k) const { return sgd_step(chip, at, w(), slot(true, 0), g, n(), k); }
+  result<void> operator()(const adam_numbers& k) const { return adam_step(chip, at, w(), slot(true, 0), slot(true, 1), g, n(), k); }
+  result<void> operator()(const rmsprop_numbers& k) const {
+    return rmsprop_step(chip, at, w(), slot(true, 0), slot(step.has_velocity, 1), slot(step.is_centered, step.has_velocity ? 2 : 1), g, n(), k);
+  }
+  result<void> operator()(const adagrad_numbers& k) const { return adagrad_step(chip, at, w(), slot(true, 0), g, n(), k); }
+  result<void> operator()(const average_numbers& k) const { return average_step(chip, at, w(), g, n(), k); }
+};
 
 class kernel_of_chip final : public device_kernel {
  public:
@@ -42,7 +67,32 @@ class backend_of_chip final : public device_backend {
     return std::unique_ptr<device_kernel>(std::make_unique<kernel_of_chip>(std::move(*made)));
   }
 
+  std::size_t update_workspace_bytes(const optimizer_step& step, std::size_t elements) const noexcept override {
+    return step.norm_max > 0 ? norm_bytes + norm_workspace_bytes(static_cast<std::int64_t>(elements)) : 0;
+  }
+  result<void> enqueue_update(device_stream& on, std::string_view op, const optimizer_step& step, const device_update& u, std::span<std::byte> workspace) override {
+    auto& stream = static_cast<cuda_stream&>(on);
+    std::vector<const float*> parts;
+    for (const auto& p : u.gradients) parts.push_back(floats(p));
+    gradient_sum sum{parts};
+    sum.limit = step.limit;
+    auto g = gradient_of(sum);
+    if (!g) return std::move(g.error());
+    return stream.enqueue(op, {}, [&]() -> result<void> {
+      auto& chip = device_->chip();
+      if (step.norm_max > 0) {
+        auto* norm = reinterpret_cast<double*>(workspace.data());
+        if (auto ok = norm_of(chip, stream.site(op, workspace.data() + norm_bytes, {}), *g, static_cast<std::int64_t>(u.elements()), norm); !ok) return ok;
+        g->norm = norm;
+        g->norm_max = step.norm_max;
+      }
+      const auto at = stream.site(op, workspace.data(), {});
+      return std::visit(step_on_chip{chip, at, step, u, *g}, step.numbers);
+    });
+  }
+
  private:
+  static constexpr std::size_t norm_bytes = 256;  // where the norm stands, before what it is made of
   const cuda_kernel_table table_ = make_cuda_kernels();
   std::unique_ptr<cuda_device> device_;
 };

@@ -28,7 +28,8 @@ result<flow> devices(flow f, const op_table& ops, bool is_soft, pass_report* rep
     auto wish = parse_device(op.device);
     expects(bool(wish), "a device in a graph was checked by its scope");
     if (!wish->gpu) continue;
-    const bool is_programs = op.type == "variable" || op.type == "input" || op.initializer.has_value();  // shards and feeds: what they give is copied
+    if (op.type == "variable") continue;  // replicate() knows whether its shard may stand there
+    const bool is_programs = op.type == "input";  // what it gives is copied
     std::string why;
     if (!is_programs) why = op.loop_level != 0 || op.region != 0 ? "it lies in a branch or loop, which runs on the host" : why_not_on_device(op.type, op.attrs, ops);
     if (!is_programs && why.empty()) continue;

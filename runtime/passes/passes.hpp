@@ -126,8 +126,9 @@ draft begin(draft d, const epoch_start& start, const places& where, pass_report*
 draft all_reduce(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report = nullptr);
 // Lets large gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
 draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Puts a copy into every edge between the memory of the host and of a device, or of two; consumers of one port on one device share it.
-draft copies(draft d, pass_report* report = nullptr);
+// Puts a copy into every edge between the memory of the host and of a device, or of two; consumers of one port on one device share it. What handed a device's variable on to
+// workers is left out.
+draft copies(draft d, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an
 // actor of their own that hands the port on, and many values that are fetched from another stream one that collects them there.
 draft partition(draft d, pass_report* report = nullptr);

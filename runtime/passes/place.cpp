@@ -28,7 +28,7 @@ class placer {
     if (!task) return std::move(task.error());
     a.planned.task = *task;
     const auto wish = parsed(a.device);
-    if (wish.gpu && a.planned.kind == actor_kind::op)
+    if (wish.gpu && (a.planned.kind == actor_kind::op || a.planned.kind == actor_kind::shard))
       a.planned.stream = device_stream_of(*wish.gpu);
     else if (wish.cpu)
       a.planned.stream = *wish.cpu;

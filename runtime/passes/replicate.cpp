@@ -9,6 +9,7 @@
 #include "runtime/passes/passes.hpp"
 
 #include "runtime/device_name.hpp"
+#include "runtime/segment.hpp"
 #include "runtime/loop_rules.hpp"
 
 #include <fmt/format.h>
@@ -104,6 +105,21 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
   a.planned.output_specs.assign(a.planned.shard.readers.size(), op.outputs[0]);
   a.from.resize(spec.workers);
   return a;
+}
+
+// A variable that is recovered, saved, copied or pushed by rows is on the host, whatever it wishes for.
+void keep_from_devices(draft_actor& a, const training_spec& spec, pass_report* report) {
+  if (a.device.empty() || (may_be_on_device(a.planned.shard) && !spec.all_reduce && !spec.has_replicas)) return;
+  auto wish = parse_device(a.device);
+  expects(bool(wish), "a device in a graph was checked by its scope");
+  if (!wish->gpu) return;
+  if (report != nullptr)
+    report->add(a.planned.shard.variable, a.planned.source, [&] {
+      const auto why = a.planned.shard.pushes_rows ? "its gradient is pushed by rows" : spec.all_reduce ? "its copies are kept equal by all-reduce" : "the job keeps it for recovery or checkpoints";
+      return fmt::format("is held on the host, not on '{}': {}", a.device, why);
+    });
+  wish->gpu.reset();
+  a.device = to_string(*wish);
 }
 
 draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec& spec) {
@@ -258,6 +274,7 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     shard_of[v.op] = static_cast<std::int64_t>(d.actors.size());
     d.actors.push_back(make_shard(f.ops[v.op], v.shard, spec));
     d.actors.back().planned.shard.pushes_rows = f.ops[v.gradient.op].type == pack_rows_op;
+    keep_from_devices(d.actors.back(), spec, report);
     if (report != nullptr)
       report->add(f.ops[v.op].name, f.ops[v.op].source, [&] {
         return fmt::format("{}, {} bytes, is held by shard {}{}", to_string(f.ops[v.op].outputs[0]), f.ops[v.op].outputs[0].size_bytes(), v.shard,

@@ -153,4 +153,135 @@ BOOST_AUTO_TEST_CASE(steps_are_replayed_and_shapes_may_change) {
   late.check();
 }
 
+// --- variables on devices ---
+
+BOOST_FIXTURE_TEST_CASE(every_optimizer_has_the_hosts_bits_with_its_variables_on_a_device, image_folder) {
+  const std::vector<std::pair<std::string, optimizer_spec>> all{{"sgd", troupe::sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3})},
+                                                                {"adam", adam({.learning_rate = 0.01, .clip_norm = 0.5})},
+                                                                {"rmsprop", rmsprop({.learning_rate = 0.01})},
+                                                                {"adagrad", adagrad({.learning_rate = 0.01, .clip_value = 0.1})}};
+  std::uint64_t seed = 100;
+  for (const auto& [name, optimizer] : all)
+    for (const auto update : {update_kind::sync, update_kind::async}) {
+      training_options o{.workers = update == update_kind::sync ? 3u : 1u, .shards = 2, .update = update, .optimizer = optimizer, .steps = 10};
+      o.observe_every = update == update_kind::sync ? 5 : 0;
+      auto host = session::open({});
+      BOOST_REQUIRE(host);
+      const auto expected = train(**host, path, o, "", "");
+      late_devices late(++seed);
+      auto s = late.open();
+      o.compile.device = "/gpu:1";
+      const auto got = train(*s, path, o, "/gpu:0", "/gpu:1");
+      s.reset();
+      BOOST_TEST_CONTEXT(name << (update == update_kind::sync ? ", sync" : ", async")) {
+        BOOST_TEST(expected.failure == "");
+        BOOST_TEST(got.failure == "");
+        BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
+        BOOST_TEST(got.hash == expected.hash);
+        late.check();
+      }
+    }
+}
+
+// --- what goes wrong ---
+
+BOOST_FIXTURE_TEST_CASE(a_device_that_is_not_there_is_named_with_the_op_and_what_there_is, image_folder) {
+  {
+    auto s = session::open({.gpus = "none"});
+    BOOST_REQUIRE(s);
+    const auto got = train(**s, path, {.steps = 2}, "/gpu:0", "");
+    BOOST_TEST(got.failure.find("there is no gpu:0 for") != std::string::npos, got.failure);
+    BOOST_TEST(got.failure.find("has no GPU: this process was started without (--gpus none)") != std::string::npos, got.failure);
+    BOOST_TEST(got.failure.find("devices_test.cpp") != std::string::npos, got.failure);
+  }
+  late_devices late(1);
+  auto s = late.open();
+  const auto got = train(*s, path, {.steps = 2}, "/gpu:7", "/gpu:0");
+  BOOST_TEST(got.failure.find("there is no gpu:7 for") != std::string::npos, got.failure);
+  BOOST_TEST(got.failure.find("has gpu:0 to gpu:1") != std::string::npos, got.failure);
+  // Healthy jobs of the same process go on.
+  BOOST_TEST(train(*s, path, {.steps = 2}, "/gpu:0", "/gpu:1").failure == "");
+  BOOST_TEST(!session::open({.gpus = "many"}));
+  BOOST_TEST(!session::open({.gpus = "host:0"}));
+}
+
+BOOST_FIXTURE_TEST_CASE(too_little_memory_names_the_largest_and_the_device_stays_usable, image_folder) {
+  late_devices late(1, 1, 64 << 10);
+  auto s = late.open();
+  const auto got = train(*s, path, {.steps = 2}, "/gpu:0", "");
+  BOOST_TEST(got.failure.find("gpu:0") != std::string::npos, got.failure);
+  BOOST_TEST(got.failure.find("the plan needs") != std::string::npos, got.failure);
+  BOOST_TEST(got.failure.find("outputs of '") != std::string::npos, got.failure);
+  BOOST_TEST(train(*s, path, {.steps = 2}, "", "/gpu:0").failure == "");
+}
+
+// The k-th piece of a device's work fails after it was enqueued: the job ends with one line that names the op, and the next one runs.
+BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and_no_other, image_folder) {
+  late_devices late(5, 1);
+  auto s = late.open();
+  outcome expected;
+  {
+    auto host = session::open({});
+    expected = train(**host, path, {.steps = 6}, "", "");
+  }
+  for (const std::uint64_t k : {3, 17, 40, 61}) {
+    late.chip->fail_work(k);
+    const auto got = train(*s, path, {.steps = 6}, "/gpu:0", "/gpu:0");
+    BOOST_TEST_CONTEXT("work " << k) {
+      BOOST_TEST(got.failure.find("a failure that was injected") != std::string::npos, got.failure);
+      BOOST_TEST(got.failure.find("gpu:0/") != std::string::npos, got.failure);
+      late.chip->fail_work(0);
+      const auto next = train(*s, path, {.steps = 6}, "/gpu:0", "/gpu:0");
+      BOOST_TEST(next.failure == "");
+      BOOST_TEST(next.hash == expected.hash);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_no_device_runs_stands_on_the_host_or_is_an_error) {
+  late_devices late(2);
+  auto s = late.open();
+  const auto build = [&](graph& g) {
+    const auto x = input(g, tensor_spec{dtype::f32, {3}}, "x");
+    const auto on = g.device_scope("/gpu:0");
+    return cond(less(reduce_sum(x), constant(g, 1.0F)), [&] { return std::vector{x * 2.0F}; }, [&] { return std::vector{x * 3.0F}; })[0] + 1.0F;
+  };
+  graph g(s->ops());
+  const auto y = build(g);
+  auto run = s->compile(g, std::span(&y, 1), {});
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  for (const float first : {-1.0F, 5.0F}) {
+    const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({first, 0, 0}, {3})}});
+    BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
+    BOOST_TEST(got->front().data<float>()[0] == (first < 1 ? first * 2 + 1 : first * 3 + 1));
+  }
+  run->reset();
+  graph h(s->ops());
+  const auto z = build(h);
+  const auto refused = s->compile(h, std::span(&z, 1), {.soft_placement = false});
+  BOOST_REQUIRE(!refused);
+  BOOST_TEST(refused.error().text().find("branch or loop") != std::string::npos, refused.error().text());
+  BOOST_TEST(refused.error().text().find("devices_test.cpp") != std::string::npos, refused.error().text());
+  const auto wrong = s->compile(h, std::span(&z, 1), {.device = "/gpu:many"});
+  BOOST_REQUIRE(!wrong);
+  BOOST_TEST(wrong.error().text().find("'many' is no number") != std::string::npos, wrong.error().text());
+}
+
+BOOST_FIXTURE_TEST_CASE(what_leaves_a_device_is_looked_at_for_numbers_that_are_none, image_folder) {
+  late_devices late(3);
+  auto s = late.open();
+  graph g(s->ops());
+  const auto x = input(g, tensor_spec{dtype::f32, {2}}, "x");
+  value y;
+  {
+    const auto on = g.device_scope("/gpu:1");
+    y = log(x);
+  }
+  auto run = s->compile(g, std::span(&std::as_const(y), 1), {.on_nan = nan_policy::stop});
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({1, -1}, {2})}});
+  BOOST_REQUIRE(!got);
+  BOOST_TEST(got.error().text().find("on gpu:1 gives") != std::string::npos, got.error().text());
+}
+
 BOOST_AUTO_TEST_SUITE_END()

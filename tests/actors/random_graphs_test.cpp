@@ -145,7 +145,7 @@ struct pass_choice {
 std::vector<pass_choice> all_passes_but_one(std::uint64_t turn) {
   static const std::vector<pass_choice> others{{"fold", {.fold = false}}, {"simplify", {.simplify = false}}, {"share", {.share = false}}, {"share_memory", {.share_memory = false}},
                                                {"fuse and share_memory", {.fuse = false, .share_memory = false}}};
-  return {{"none", {}}, {"fuse", {.fuse = false}}, others[turn % others.size()]};
+  return {{"none", {}}, {"fuse", {.fuse = false}}, others[turn % others.size()], {"none, on a device", {.device = "/gpu:0"}}, {"fuse, on a device", {.fuse = false, .device = "/gpu:0"}}};
 }
 
 std::vector<tensor> in_a_step(session& s, program p, const outcome& expected, compile_options options) {
@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_SUITE(random_graphs)
 
 BOOST_AUTO_TEST_CASE(graphs_of_every_op_and_type_have_the_same_bits_at_once_in_steps_and_over_two_nodes) {
   test::two_nodes nodes("graphs");
-  auto alone = session::open({});
+  auto alone = session::open({.gpus = "host:1"});
   BOOST_TEST_REQUIRE(bool(alone));
 
   const auto pairs = all_pairs((*alone)->ops());

@@ -17,7 +17,7 @@
 int main(int argc, char** argv) {
   troupe::process_options options;
   options.cluster = "default";
-  std::string memory;
+  std::string memory, gpu_memory;
   CLI::App app{"A node of a Troupe cluster. Without arguments it listens on loopback and finds the other nodes of this user on this machine.",
                "troupe-node"};
   app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully: work that can\n"
@@ -31,6 +31,8 @@ int main(int argc, char** argv) {
   app.add_option("--job", options.job, "What this node is for: worker, or ps (parameter shards only)")->check(CLI::IsMember({"worker", "ps"}));
   app.add_option("--threads", options.streams, "Threads for ops: host streams, which share large ops")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--memory", memory, "Bytes that jobs may use here (2GiB); a job that needs more is refused");
+  app.add_option("--gpus", options.gpus, "Devices: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")->capture_default_str();
+  app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each of them (2GiB)");
   app.add_option("--load", options.load, "Shared library of ops of your own, which jobs may use here; may be repeated");
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
@@ -57,6 +59,15 @@ int main(int argc, char** argv) {
       return 2;
     }
     options.memory_bytes = *bytes;
+  }
+
+  if (!gpu_memory.empty()) {
+    auto bytes = troupe::parse_byte_size(gpu_memory);
+    if (!bytes || *bytes == 0) {
+      fmt::print(stderr, "troupe-node: --gpu-memory: {}\n", bytes ? "0 bytes would leave no room for any job; leave it out for all that there is" : bytes.error().text());
+      return 2;
+    }
+    options.gpu_memory_bytes = *bytes;
   }
 
   // Blocked in every thread that is started from here on, and waited for below.

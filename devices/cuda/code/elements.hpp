@@ -276,13 +276,18 @@ struct gradient {
   const float* part[parts_max]{};
   int parts = 0;
   float limit = std::numeric_limits<float>::infinity(), scale = 1;
+  const double* norm = nullptr;  // on the device, made before: where it is more than norm_max, the scale follows from it
+  double norm_max = 0;
   TROUPE_DEVICE float unscaled(std::int64_t i) const {
     float g = parts == 0 ? 0.0F : part[0][i];
     for (int k = 1; k < parts; ++k) g += part[k][i];
     g = g < -limit ? -limit : g;
     return g > limit ? limit : g;
   }
-  TROUPE_DEVICE float at(std::int64_t i) const { return scale != 1 ? unscaled(i) * scale : unscaled(i); }
+  TROUPE_DEVICE float at(std::int64_t i) const {
+    const float by = norm != nullptr && *norm > norm_max ? static_cast<float>(norm_max / *norm) : scale;
+    return by != 1 ? unscaled(i) * by : unscaled(i);
+  }
 };
 struct variable {
   const float* in = nullptr;
