@@ -28,7 +28,7 @@ result<void> check_fit(const checkpoint_manifest& m, const checkpoint_options& o
     if (auto fits = compare_slots(v.name, v.slots, slots); !fits) return fits;
   const auto differences = compare_schedule(m, program.schedule());
   if (!differences.empty() && !o.rebatch)
-    return error(error_code::usage, fmt::format("the checkpoint was made by another graph or schedule, or with another --fast or --on-nan skip, which change the graph: {}; --rebatch goes on with its variables, from the "
+    return error(error_code::usage, fmt::format("the checkpoint was made by another graph or schedule, or with another --fast, --precision, --loss-scale or --on-nan skip, which change the graph: {}; --rebatch goes on with its variables, from the "
                                                 "beginning of its data epoch", fmt::join(differences, "; ")));
   return {};
 }
