@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <numeric>
@@ -211,6 +212,7 @@ class shard_logic final : public port_logic {
     const auto last = a.worker < 0 ? workers : first + 1;
     if (auto ok = spec_.pushes_rows ? take_rows(a, first, last) : take_gradients(first, last); !ok) return fail(std::move(ok.error()));
     if (part_->bugs != nullptr && part_->bugs->sums_as_they_come && !is_by_rows_) sort_as_they_came(first, last);
+    const bool is_marked = leave_out_marked();
     if (spec_.forwards) forward(a, first);
     write(a);
     if (spec_.update == update_kind::sync)
@@ -220,13 +222,15 @@ class shard_logic final : public port_logic {
     kept_.is_torn = false;
     if (part_->probe != nullptr) part_->probe->on_apply({part_->job, part_->epoch, part_->node, spec_.variable, spec_.follows, a.version});
     for (auto i = first; i < last; ++i) {
-      if (is_left_out(i)) ++left_out_[i];
+      if (is_marked ? a.worker >= 0 : is_left_out(i)) ++left_out_[i];
       ports_.in[i].queue.pop();
       if (spec_.forwards && spec_.update == update_kind::async)
         owes_[i] = 1;  // the worker's push returns when it is committed
       else
         give_back(static_cast<std::uint32_t>(i));
     }
+    if (is_marked && a.worker < 0)
+      for (auto& n : left_out_) ++n;
     update_queue();
     ++fired_;
     record_.count_step();
@@ -243,6 +247,14 @@ class shard_logic final : public port_logic {
       gradients_.push_back(std::as_const(head.value).data<float>());
     }
     return {};
+  }
+
+  // A worker says so by a gradient that is all NaN, which sums are then, too: the step of all workers is left out (LS-1).
+  bool leave_out_marked() {
+    if (!spec_.leaves_out_marked || elements() == 0) return false;
+    if (std::all_of(gradients_.begin(), gradients_.end(), [](const float* g) { return std::isfinite(g[0]); })) return false;
+    gradients_.clear();
+    return true;
   }
 
   // By the worker, in whose step something was not finite (nan_policy::skip).

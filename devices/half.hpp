@@ -1,5 +1,5 @@
 #pragma once
-// The storage types behind f16, bf16 and bool, and their conversions. Nothing computes in them: they are widened to f32 first.
+// The storage types behind f16, bf16 and bool, and their conversions. Nothing computes in them: they are widened to f32 first, products too.
 //
 // Conversions from f32 round to nearest, ties to even; NaN stays NaN (its payload may change).
 

@@ -2,6 +2,7 @@
 
 #include "runtime/clipping.hpp"
 #include "runtime/device_name.hpp"
+#include "runtime/initializers.hpp"
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/op_library.hpp"
 #include "runtime/ops.hpp"
@@ -30,6 +31,9 @@ error usage(std::string text) {
 result<void> check_options(const compile_options& options) {
   if (options.credits < 1 || options.credits > credits_max)
     return usage(fmt::format("credits {}: an edge has 1..{} credits", options.credits, credits_max));
+  if (options.precision > precision_kind::f16) return usage(fmt::format("there is no precision {}: use f32, bf16 or f16", static_cast<int>(options.precision)));
+  if (options.loss_scale)
+    if (auto ok = check(*options.loss_scale); !ok) return ok;
   return check_default_device(options.device);
 }
 
@@ -85,24 +89,78 @@ void tell(pass_report& report, const graph& g, const value& variable, const valu
   });
 }
 
-// Hands gradients on (all roots but the first, which is the loss) only where all of them and the loss are finite: x - x is 0, or NaN.
+// 0, f32, where all of them are finite, and NaN elsewhere: x - x is 0, or NaN.
+value zero_if_finite(std::span<const value> all, const source_location& where) {
+  value sum;
+  for (const auto& x : all) {
+    const auto zero = reduce_sum(sub(x, x, where), {}, false, where);
+    const auto one = zero.is_valid() && zero.spec().type != dtype::f32 ? cast(zero, dtype::f32, where) : zero;
+    sum = sum.is_valid() ? add(sum, one, where) : one;
+  }
+  return sum;
+}
+
+// Hands gradients on (all roots but the first, which is the loss) only where all of them and the loss are finite.
 void skip_unless_finite(graph& g, std::vector<value>& roots) {
   const auto where = g.node(roots[0].node).source;
   const auto scope = g.name_scope("skip", where);
-  value sum;
-  for (const auto& r : roots) {
-    const auto zero = reduce_sum(sub(r, r, where), {}, false, where);
-    sum = sum.is_valid() ? add(sum, zero, where) : zero;
-  }
-  const auto is_finite = equal(sum, constant(g, 0.0F, "zero", where), where);
+  const auto is_finite = equal(zero_if_finite(roots, where), constant(g, 0.0F, "zero", where), where);
   for (auto& r : std::span(roots).subspan(1)) r = g.add(std::string(pass_if_op), std::array{r, is_finite}, {}, pass_if_op, where);
 }
 
+// --- the scale of the loss: runtime/precision.hpp
+
+bool is_loss_scale(const graph_node& n) { return n.attrs.has(passes::loss_scale_attribute); }
+
+// What the loss is multiplied by, and the variable that it is of; invalid: it is fixed.
+struct loss_scale {
+  value scale, variable;
+};
+
+// A graph that is compiled once more has its variable.
+value loss_scale_variable(graph& g, const loss_scale_spec& s, const source_location& where) {
+  for (const auto& v : g.variables())
+    if (is_loss_scale(g.node(v.node)) && g.node(v.node).initializer == beginning_with(s.initial) &&
+        g.node(v.node).attrs.integer(passes::loss_scale_attribute) == static_cast<std::int64_t>(s.grows_every))
+      return v;
+  const auto v = variable(g, {dtype::f32, {2}}, beginning_with(s.initial), loss_scale_name, where);
+  if (v.is_valid()) g.node(v.node).attrs.set(std::string(passes::loss_scale_attribute), static_cast<std::int64_t>(s.grows_every));
+  return v;
+}
+
+loss_scale scale_of(graph& g, const loss_scale_spec& s, const source_location& where) {
+  if (!s.is_dynamic) return {constant(g, static_cast<float>(s.initial), "scale", where), {}};
+  const auto v = loss_scale_variable(g, s, where);
+  if (!v.is_valid()) return {};
+  return {reshape(slice(v, {{0, 1}}, where), {}, where), v};
+}
+
+// Divides gradients by the scale, and marks all of them, with NaN in every element, where one of them or the loss is not finite: shards and sums of all workers' gradients
+// see that without another message (shard_spec::leaves_out_marked). `sample`: what moves the scale.
+void unscale(graph& g, std::span<const value> loss_and_gradients, std::span<value> gradients, const loss_scale& scale, value& sample, const source_location& where) {
+  const auto zero = zero_if_finite(loss_and_gradients, where);
+  const auto factor = add(reciprocal(scale.scale, where), zero, where);
+  for (auto& d : gradients) d = mul(d, factor, where);
+  if (!scale.variable.is_valid() || !zero.is_valid()) return;
+  const auto good = cast(equal(zero, constant(g, 0.0F, "zero", where), where), dtype::f32, where);
+  sample = broadcast_like(good, scale.variable, where);
+}
+
 // The loss, the gradient of every variable that it depends on, the samples of moving averages that its steps move, and all these variables.
-result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm, nan_policy on_nan, pass_report* report) {
+result<std::vector<value>> training_roots(graph& g, value loss, double clip_global_norm, const compile_options& options, pass_report* report) {
   auto all = g.variables();
-  std::erase_if(all, [&](const value& v) { return g.node(v.node).average_rate.has_value(); });
-  const auto derivatives = gradients(g, loss, all);
+  std::erase_if(all, [&](const value& v) { return g.node(v.node).average_rate.has_value() || is_loss_scale(g.node(v.node)); });
+  const auto scaling = loss_scale_of(options.precision, options.loss_scale);
+  const auto where = g.has(loss) ? g.node(loss.node).source : source_location::current();
+  loss_scale scale;
+  auto scaled = loss;
+  if (scaling && g.has(loss) && floating.has(loss.spec().type)) {
+    scale = scale_of(g, *scaling, where);
+    const auto scope = g.name_scope("loss_scale", where);
+    if (scale.scale.is_valid()) scaled = mul(loss, loss.spec().type == dtype::f32 ? scale.scale : cast(scale.scale, loss.spec().type, where), where);
+    if (g.first_error()) return *g.first_error();
+  }
+  const auto derivatives = gradients(g, scaled, all);
   if (g.first_error()) return *g.first_error();
   std::vector<value> roots{loss}, used;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -114,6 +172,14 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
   if (used.empty()) {
     const auto& n = g.node(loss.node);
     return usage(fmt::format("loss '{}' depends on no variable by a way that has a gradient, so there is nothing to train", n.name)).at(n.source);
+  }
+  value sample;
+  if (scaling) {
+    const auto scope = g.name_scope("loss_scale", where);
+    const auto before = roots;
+    unscale(g, before, std::span(roots).subspan(1), scale, sample, where);
+    if (g.first_error()) return *g.first_error();
+    if (report != nullptr) report->add(g.node(loss.node).name, {where.file_name(), where.line()}, [&] { return fmt::format("is multiplied by a scale, {}, and gradients are divided by it", to_string(*scaling)); });
   }
   if (clip_global_norm > 0) {
     const auto clipped = clip_by_global_norm(std::span(roots).subspan(1), clip_global_norm, g.node(loss.node).source);
@@ -127,9 +193,14 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
     roots.push_back(a.sample);
     used.push_back(a.variable);
   }
-  if (on_nan == nan_policy::skip) {
+  // With a scale, shards leave out the step of all workers.
+  if (options.on_nan == nan_policy::skip && !scaling) {
     skip_unless_finite(g, roots);
     if (g.first_error()) return *g.first_error();
+  }
+  if (sample.is_valid()) {
+    roots.push_back(sample);
+    used.push_back(scale.variable);
   }
   roots.insert(roots.end(), used.begin(), used.end());
   return roots;
@@ -185,6 +256,7 @@ passes::flow simplified(const graph& g, std::span<const value> roots, const comp
   if (!feeds.empty()) f = t.flow("feed", f.ops.size(), [&](pass_report* r) { return passes::feed(std::move(f), feeds, r); });
   if (options.fold) f = t.flow("fold", f.ops.size(), [&](pass_report* r) { return passes::fold(std::move(f), g.ops(), r); });
   if (options.simplify) f = t.flow("simplify", f.ops.size(), [&](pass_report* r) { return passes::simplify(std::move(f), r); });
+  if (options.precision != precision_kind::f32) f = t.flow("mixed_precision", f.ops.size(), [&](pass_report* r) { return passes::mixed_precision(std::move(f), half_of(options.precision), r); });
   if (options.fast) f = t.flow("fast", f.ops.size(), [&](pass_report* r) { return passes::fast(std::move(f), r); });
   if (options.share) f = t.flow("share", f.ops.size(), [&](pass_report* r) { return passes::share(std::move(f), r); });
   return f;
@@ -261,18 +333,22 @@ std::string fingerprint_of(const passes::draft& d) {
     if (const auto& s = a.planned.shard; a.planned.kind == actor_kind::shard)
       out += fmt::format("variable {} {} {}:{}", s.variable, to_string(s.spec), static_cast<int>(s.initializer.type), s.initializer.limit);
     if (const auto& s = a.planned.shard; s.average) out += fmt::format(" average {}", s.average->rate);
+    if (const auto& s = a.planned.shard; s.loss_scale) out += fmt::format(" loss scale {}", s.loss_scale->grows_every);
     out += "\n";
   }
   return out;
 }
 
-std::vector<std::pair<std::string, std::string>> schedule_of(const passes::draft& d, const training_spec& spec, const std::string& print) {
+std::vector<std::pair<std::string, std::string>> schedule_of(const passes::draft& d, const training_spec& spec, const compile_options& options, const std::string& print) {
   std::vector<std::pair<std::string, std::string>> out{
       {"graph", fmt::format("{:016x}", XXH3_64bits(print.data(), print.size()))},
       {"update", spec.update == update_kind::sync ? "sync" : "async"},
       {"workers", fmt::format("{}", spec.workers)},
       {"seed", fmt::format("{}", spec.seed)}};
   for (auto& number : numbers_of(spec.optimizer, spec.schedule)) out.push_back(std::move(number));
+  // Where there is none, as checkpoints of earlier versions say.
+  if (options.precision != precision_kind::f32) out.emplace_back("precision", to_string(options.precision));
+  if (const auto scaling = loss_scale_of(options.precision, options.loss_scale)) out.emplace_back("loss_scale", to_string(*scaling));
   for (const auto& a : d.actors)
     for (const auto& op : a.planned.ops)
       if (is_reader(op.attrs) && a.index == 0) {
@@ -354,12 +430,15 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (g.first_error()) return *g.first_error();
   if (auto ok = check_options(options); !ok) return std::move(ok.error());
   if (auto ok = check(spec); !ok) return std::move(ok.error());
-  if (spec.all_reduce && options.on_nan == nan_policy::skip) return usage("on_nan 'skip' leaves gradients out, which all-reduce cannot: use shards (--update sync), or 'stop' or 'warn'");
+  if (spec.all_reduce && options.on_nan == nan_policy::skip && !loss_scale_of(options.precision, options.loss_scale)) return usage("on_nan 'skip' leaves gradients out, which all-reduce cannot: use shards (--update sync), or 'stop' or 'warn'");
   const auto where = places_of(spec);
   if (!where) return where.error();
+  const auto scaling = loss_scale_of(options.precision, options.loss_scale);
+  if (scaling && options.on_nan == nan_policy::stop)
+    return usage("on_nan 'stop' ends a training at the first number that is not finite, and a loss scale is there to meet some and go on: use 'ignore', 'warn' or 'skip', or a loss that is not scaled");
   const told t(options.report);
   auto* first = options.report != nullptr ? &options.report->begin("gradients", g.nodes().size()) : nullptr;
-  const auto roots = training_roots(g, loss, spec.clip_global_norm, options.on_nan, first);
+  const auto roots = training_roots(g, loss, spec.clip_global_norm, options, first);
   if (!roots) return roots.error();
   if (first != nullptr) first->after = g.nodes().size();
   auto f = simplified(g, *roots, options, t);
@@ -370,8 +449,17 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   f = std::move(*on_devices);
   auto d = t.actors("replicate", f.ops.size(), [&](pass_report* r) { return passes::replicate(f, spec, *where, r); });
   if (!d) return std::move(d.error());
+  for (auto& a : d->actors)
+    if (a.planned.kind == actor_kind::shard && scaling) {
+      // The host looks at gradients for marks.
+      a.planned.shard.leaves_out_marked = true;
+      if (a.device.empty()) continue;
+      auto wish = *parse_device(a.device);
+      wish.gpu.reset();
+      a.device = to_string(wish);
+    }
   auto print = fingerprint_of(*d);
-  auto schedule = schedule_of(*d, spec, print);
+  auto schedule = schedule_of(*d, spec, options, print);
   const auto epoch = steps_per_epoch_of(*d, spec.workers);
   auto libraries = libraries_of(*d, g.ops());
   if (options.fuse) *d = t.actors("fuse", d->actors.size(), [&](pass_report* r) { return passes::fuse(std::move(*d), g.ops(), r); });

@@ -1,16 +1,18 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> feed -> gradients -> shapes -> fold -> simplify -> fast -> share -> pack pushes -> devices -> replicate -> fuse -> | place -> begin -> all reduce -> order reads -> copies -> partition (send, receive) -> segments -> credits -> share memory -> check
+//   prune -> feed -> gradients -> shapes -> fold -> simplify -> mixed precision -> fast -> share -> pack pushes -> devices -> replicate -> fuse -> | place -> begin -> all reduce -> order reads -> copies -> partition (send, receive) -> segments -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.
 
 #include "runtime/graph.hpp"
 #include "runtime/plan.hpp"
+#include "runtime/precision.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +44,11 @@ struct compile_options {
   // Large sums may be cut along what is summed, and added up in parts: the gradient of a convolution's weights by images, products that are long inside. Results differ
   // from those without it in the last bits, and are still the same for any number of threads and nodes.
   bool fast = false;
+  // In what products, convolutions and attention of f32 compute: see runtime/precision.hpp. Not a pass that changes no result.
+  precision_kind precision = precision_kind::f32;
+  // Of trainings; nullopt: dynamic with f16, else none. Those with one push whole gradients (sparse_pushes), leave out steps whose gradients are not finite, as
+  // on_nan `skip` does, but those of all workers, and know no on_nan `stop`.
+  std::optional<loss_scale_spec> loss_scale{};
   // An op that wishes for a device which does not run its type stands on the host, and the report says so; off: that is an error.
   bool soft_placement = true;
   // Where ops stand that wish for no cpu or gpu: "/gpu:0". Empty: on the host.

@@ -159,6 +159,12 @@ class encoder {
     to.setDevice(t.options.device);
     to.setEdgeBytes(t.options.edge_bytes);
     to.setAllReduce(s.all_reduce);
+    to.setPrecision(static_cast<std::uint8_t>(t.options.precision));
+    if (const auto& scale = t.options.loss_scale) {
+      to.setLossScale(scale->is_dynamic ? 2 : 1);
+      to.setLossScaleInitial(scale->initial);
+      to.setLossScaleGrowsEvery(scale->grows_every);
+    }
   }
 
   const graph& g_;
@@ -291,7 +297,7 @@ class decoder : private wire_parts::part_reader {
     n.source = out_.graph->line_of(at.file, at.line);
     n.region = r.getRegion();
     const auto initializer = r.getInitializer();
-    if (initializer > 4) throw bad{fmt::format("there is no initializer {}", initializer - 1)};
+    if (initializer > 5) throw bad{fmt::format("there is no initializer {}", initializer - 1)};
     if (initializer > 0) n.initializer = initializer_spec{static_cast<initializer_spec::kind>(initializer - 1), r.getLimit()};
     return n;
   }
@@ -387,6 +393,13 @@ class decoder : private wire_parts::part_reader {
     t.options.edge_bytes = r.getEdgeBytes();
     if (r.getOnNan() > static_cast<std::uint8_t>(nan_policy::skip)) throw bad{fmt::format("its training: there is no policy {} for NaN", r.getOnNan())};
     t.options.on_nan = nan_policy{r.getOnNan()};
+    if (r.getPrecision() > static_cast<std::uint8_t>(precision_kind::f16)) throw bad{fmt::format("its training: there is no precision {}", r.getPrecision())};
+    t.options.precision = precision_kind{r.getPrecision()};
+    if (r.getLossScale() > 2) throw bad{fmt::format("its training: there is no kind {} of loss scale", r.getLossScale())};
+    if (r.getLossScale() > 0) {
+      t.options.loss_scale = loss_scale_spec{r.getLossScale() == 2, r.getLossScaleInitial(), r.getLossScaleGrowsEvery()};
+      if (auto ok = check(*t.options.loss_scale); !ok) throw bad{fmt::format("its training: {}", ok.error().message())};
+    }
     if (t.options.credits < 1 || t.options.credits > credits_max) throw bad{fmt::format("its training: an edge cannot have {} credits", t.options.credits)};
     t.options.name = out_.use.name;
     return t;

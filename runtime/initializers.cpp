@@ -16,6 +16,10 @@ void initialize(std::span<float> out, const initializer_spec& spec, std::uint64_
     case initializer_spec::kind::uniform: return uniform_init(out, seed, variable, spec.limit);
     case initializer_spec::kind::normal: return normal_init(out, seed, variable, spec.limit);
     case initializer_spec::kind::constant: std::fill(out.begin(), out.end(), static_cast<float>(spec.limit)); return;
+    case initializer_spec::kind::first:
+      zeros_init(out);
+      if (!out.empty()) out[0] = static_cast<float>(spec.limit);
+      return;
   }
 }
 

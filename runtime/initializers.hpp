@@ -11,6 +11,7 @@ namespace troupe {
 
 inline constexpr initializer_spec zeros() { return {}; }
 inline constexpr initializer_spec filled_with(double number) { return {initializer_spec::kind::constant, number}; }
+inline constexpr initializer_spec beginning_with(double number) { return {initializer_spec::kind::first, number}; }  // and zeros behind it
 inline constexpr initializer_spec uniform(double limit) { return {initializer_spec::kind::uniform, limit}; }
 inline constexpr initializer_spec normal(double deviation) { return {initializer_spec::kind::normal, deviation}; }
 // Of weights between so many units: uniform in +-sqrt(6 / (in + out)) (Glorot, Bengio: Understanding the difficulty of training deep

@@ -606,7 +606,11 @@ job_totals job_coordinator::totals() const {
     a.fed += now.fed;
     a.dropped += now.dropped;
     a.applied = now.applied;
-    if (!start_.worker_steps.empty()) a.applied += start_.worker_steps[w] - std::min(start_.worker_steps[w], first_steps_[w]);
+    // Of the steps before this epoch's, those that earlier ones have left out were not applied. (One that was left out and is made again counts as if it had been before.)
+    if (!start_.worker_steps.empty()) {
+      const auto before = start_.worker_steps[w] - std::min(start_.worker_steps[w], first_steps_[w]);
+      a.applied += before - std::min(before, closed_[w].dropped);
+    }
     a.in_flight = a.fed - std::min(a.fed, a.applied + a.dropped);
     t.redone += a.in_flight;
     t.workers.push_back(a);

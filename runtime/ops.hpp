@@ -3,6 +3,7 @@
 //
 // All of them return an invalid value where operands do not fit, and the graph remembers why. Element-wise ops broadcast
 // their operands by NumPy's rules, and take f32 and f64 unless something else is said; no op converts element types by itself.
+// Products, convolutions and attention take f16 and bf16 as well: sums are f32, and each result is rounded once.
 // Whole numbers are i32 and i64, and wrap around. Axes count from 0, negative ones from the end.
 
 #include "devices/host/idx_file.hpp"

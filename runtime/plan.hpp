@@ -126,8 +126,8 @@ inline constexpr std::string_view loss_fetch = "loss", variables_fetch = "variab
 
 // How the first value of a variable is made: a pure function of (seed, variable name, element).
 struct initializer_spec {
-  enum class kind : std::uint8_t { zeros = 0, uniform = 1, normal = 2, constant = 3 } type = kind::zeros;
-  double limit = 0;  // uniform in [-limit, limit); normal: the standard deviation; constant: the number
+  enum class kind : std::uint8_t { zeros = 0, uniform = 1, normal = 2, constant = 3, first = 4 } type = kind::zeros;
+  double limit = 0;  // uniform in [-limit, limit); normal: the standard deviation; constant: the number; first: that of element 0, others are 0
   friend bool operator==(const initializer_spec&, const initializer_spec&) = default;
 };
 
@@ -136,6 +136,13 @@ struct moving_average_spec {
   double rate = 0;
   std::uint32_t samples = 1;
   friend bool operator==(const moving_average_spec&, const moving_average_spec&) = default;
+};
+
+// A variable f32[2] {scale of a loss, good steps since it has changed} (runtime/precision.hpp). Workers push f32[2], whose element 0 is 1 where their gradients are finite, else 0.
+struct loss_scale_update {
+  std::uint64_t grows_every = 2000;  // good steps
+  std::uint32_t samples = 1;         // of an update
+  friend bool operator==(const loss_scale_update&, const loss_scale_update&) = default;
 };
 
 // An output port of a shard, and which versions it sends. Item number n of the port is the variable
@@ -166,6 +173,8 @@ struct shard_spec {
   optimizer_spec optimizer;
   learning_rate_schedule schedule{};
   std::optional<moving_average_spec> average{};  // the optimizer's slots are there and stay as they began
+  std::optional<loss_scale_update> loss_scale{};  // they do here, too
+  bool leaves_out_marked = false;     // a gradient whose first element is not finite marks a step (async: itself) that leaves values and slots as they are; counted as dropped, sync: of all workers
   initializer_spec initializer;
   std::uint64_t seed = 0;
   bool pushes_rows = false;           // gradients come as packed rows

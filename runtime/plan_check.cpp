@@ -3,6 +3,7 @@
 #include "runtime/device_name.hpp"
 #include "runtime/loop_rules.hpp"
 #include "runtime/plan.hpp"
+#include "runtime/precision.hpp"
 #include "runtime/segment.hpp"
 
 #include <fmt/format.h>
@@ -153,6 +154,8 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   if (!std::isfinite(s.initializer.limit)) return blame(a, "PL-1", fmt::format("initial limit {} is none", s.initializer.limit));
   if (s.average && (!(s.average->rate >= 0 && s.average->rate <= 1) || s.average->samples < 1))
     return blame(a, "PL-1", fmt::format("a moving average of {} samples at rate {} is none", s.average->samples, s.average->rate));
+  if (s.loss_scale && (s.average || s.pushes_rows || s.spec != tensor_spec{dtype::f32, {2}} || s.loss_scale->samples < 1 || s.loss_scale->grows_every < 1 || s.loss_scale->grows_every > growth_steps_max))
+    return blame(a, "PL-1", fmt::format("{} is no scale of a loss that {} samples change and {} good steps double", to_string(s.spec), s.loss_scale->samples, s.loss_scale->grows_every));
   if (auto ok = check(s.schedule); !ok) return blame(a, "PL-1", ok.error().message());
   return check_readers(a, p);
 }

@@ -110,6 +110,11 @@ class encoder {
     to.setCutEvery(s.cut_every);
     to.setCutsAtEnd(s.cuts_at_end);
     to.setTakesSums(s.takes_sums);
+    to.setLeavesOutMarked(s.leaves_out_marked);
+    if (s.loss_scale) {
+      to.setLossScaleSamples(s.loss_scale->samples);
+      to.setLossScaleGrowsEvery(s.loss_scale->grows_every);
+    }
   }
   static void put_collective(wire::Collective::Builder to, const planned_collective& c) {
     to.setKind(static_cast<std::uint8_t>(c.spec.kind));
@@ -237,7 +242,7 @@ class decoder : private wire_parts::part_reader {
     s.pushes_rows = r.getPushesRows();
     if (const auto samples = r.getAverageSamples(); samples > 0) s.average = moving_average_spec{r.getAverageRate(), samples};
     const auto initializer = r.getInitializer();
-    if (initializer > 3) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
+    if (initializer > 4) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
     s.initializer = {static_cast<initializer_spec::kind>(initializer), r.getLimit()};
     s.seed = r.getSeed();
     const auto steps = r.getSteps();
@@ -264,6 +269,8 @@ class decoder : private wire_parts::part_reader {
     s.cut_every = r.getCutEvery();
     s.cuts_at_end = r.getCutsAtEnd();
     s.takes_sums = r.getTakesSums();
+    s.leaves_out_marked = r.getLeavesOutMarked();
+    if (const auto samples = r.getLossScaleSamples(); samples > 0) s.loss_scale = loss_scale_update{r.getLossScaleGrowsEvery(), samples};
     return s;
   }
   // Its peers follow from the rest.

@@ -14,7 +14,14 @@ namespace {
 
 // The same variables always; the same numbers unless they may change.
 result<void> check_fit(const checkpoint_manifest& m, const checkpoint_options& o, const training_program& program) {
+  // A scale of the loss is a variable: before variables are compared, what has one and what has not.
+  auto differences = compare_schedule(m, program.schedule());
+  const auto is_of_precision = [](const std::string& d) { return d.starts_with("precision:") || d.starts_with("loss_scale:"); };
   const auto wanted = program.variables();
+  if (m.variables.size() != wanted.size() && std::any_of(differences.begin(), differences.end(), is_of_precision)) {
+    std::erase_if(differences, [&](const std::string& d) { return !is_of_precision(d); });
+    return error(error_code::usage, fmt::format("the checkpoint was made in another precision, or with another scale of the loss: {}; give --precision and --loss-scale as they were", fmt::join(differences, "; ")));
+  }
   for (const auto& [name, spec] : wanted) {
     const auto at = std::find_if(m.variables.begin(), m.variables.end(), [&](const auto& v) { return v.name == name; });
     if (at == m.variables.end()) return error(error_code::usage, fmt::format("the checkpoint is of another graph: it has no variable '{}'", name));
@@ -26,9 +33,8 @@ result<void> check_fit(const checkpoint_manifest& m, const checkpoint_options& o
   const auto slots = slot_names(program.spec().optimizer);
   for (const auto& v : m.variables)
     if (auto fits = compare_slots(v.name, v.slots, slots); !fits) return fits;
-  const auto differences = compare_schedule(m, program.schedule());
   if (!differences.empty() && !o.rebatch)
-    return error(error_code::usage, fmt::format("the checkpoint was made by another graph or schedule, or with another --fast or --on-nan skip, which change the graph: {}; --rebatch goes on with its variables, from the "
+    return error(error_code::usage, fmt::format("the checkpoint was made by another graph or schedule, or with another --fast, --precision, --loss-scale or --on-nan skip, which change the graph: {}; --rebatch goes on with its variables, from the "
                                                 "beginning of its data epoch", fmt::join(differences, "; ")));
   return {};
 }

@@ -117,7 +117,7 @@ result<void> check_places(const planned_actor& a) {
 }  // namespace
 
 bool may_be_on_device(const shard_spec& s) noexcept {
-  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 && s.cut_every == 0 && !s.cuts_at_end && !s.forwards && !s.follows && !s.takes_sums && !s.pushes_rows;
+  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 && s.cut_every == 0 && !s.cuts_at_end && !s.forwards && !s.follows && !s.takes_sums && !s.pushes_rows && !s.loss_scale && !s.leaves_out_marked;
 }
 
 std::span<const planned_op> ops_of(const planned_actor& a, std::size_t k) noexcept {

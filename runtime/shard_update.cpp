@@ -1,5 +1,7 @@
 #include "runtime/shard_update.hpp"
 
+#include "runtime/precision.hpp"
+
 #include <algorithm>
 #include <cmath>
 
@@ -34,7 +36,7 @@ update_count count_of(const shard_spec& s, std::uint64_t version) noexcept {
 
 bool changes_rows_alone(const shard_spec& s) noexcept {
   const auto& o = s.optimizer;
-  return !s.average && o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0;
+  return !s.average && !s.loss_scale && o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_value == 0 && o.clip_norm == 0;
 }
 
 float learning_rate_at(const optimizer_spec& o, const learning_rate_schedule& s, update_count at) noexcept {
@@ -76,7 +78,15 @@ void update_shard(const optimizer_spec& o, const learning_rate_schedule& s, upda
 }
 
 void apply_to_shard(const shard_spec& s, update_count at, stepped values, std::span<const stepped> state, std::span<const float* const> gradients, std::size_t elements) {
-  apply_step(step_of(s, at), values, state, gradients, elements);
+  if (!s.loss_scale) return apply_step(step_of(s, at), values, state, gradients, elements);
+  for (const auto& slot : state)
+    if (slot.out != slot.in) std::copy_n(slot.in, elements, slot.out);
+  expects(elements == 2, "a scale of a loss and its steps are together");
+  float good = 0;
+  for (const auto* g : gradients) good += g[0];
+  float now[2] = {values.in[0], values.in[1]};
+  update_loss_scale(now, good == static_cast<float>(s.loss_scale->samples), s.loss_scale->grows_every);
+  std::copy_n(now, 2, values.out);
 }
 
 }  // namespace troupe

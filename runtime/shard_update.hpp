@@ -31,7 +31,7 @@ float learning_rate_at(const optimizer_spec& o, const learning_rate_schedule& s,
 optimizer_step step_of(const optimizer_spec& o, const learning_rate_schedule& s, update_count at);
 optimizer_step step_of(const shard_spec& s, update_count at);
 
-// What a shard does with the gradients of a step: update_shard(), or where it is a moving average, one step of that.
+// What a shard does with the gradients of a step: update_shard(), or where it is a moving average or the scale of a loss, one step of that.
 void apply_to_shard(const shard_spec& s, update_count at, stepped values, std::span<const stepped> state, std::span<const float* const> gradients, std::size_t elements);
 
 // `state`: the slots, in the order of slots_of(). Every `out` may be its own `in`; gradients overlap with nothing.

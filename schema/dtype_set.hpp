@@ -29,6 +29,7 @@ class dtype_set {
 };
 
 inline constexpr dtype_set floating{dtype::f32, dtype::f64};  // what is computed in
+inline constexpr dtype_set halves{dtype::f16, dtype::bf16};   // what products, convolutions and attention take as well
 inline constexpr dtype_set any_floating{dtype::f32, dtype::f64, dtype::f16, dtype::bf16};
 inline constexpr dtype_set whole{dtype::i32, dtype::i64};
 inline constexpr dtype_set numbers = floating | whole;

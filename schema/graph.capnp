@@ -104,6 +104,10 @@ struct GraphTraining {
   edgeBytes @25 :UInt64 = 67108864;
   orderReads @26 :Bool = true;
   allReduce @27 :Bool;
-  hardPlacement @28 :Bool;          # an op that its device does not run is an error
-  device @29 :Text;                 # of ops that wish for none
+  precision @28 :UInt8;             # 0 f32, 1 bf16, 2 f16
+  lossScale @29 :UInt8;             # 0 as the precision has it, 1 fixed, 2 dynamic
+  lossScaleInitial @30 :Float64;
+  lossScaleGrowsEvery @31 :UInt64;  # good steps
+  hardPlacement @32 :Bool;          # an op that its device does not run is an error
+  device @33 :Text;                 # of ops that wish for none
 }

@@ -108,7 +108,7 @@ struct Shard {
   optimizer @4 :Text;
   learningRate @5 :Float64;
   momentum @6 :Float64;
-  initializer @7 :UInt8;      # 0 zeros, 1 uniform in [-limit, limit), 2 normal, its deviation, 3 constant, its number: limit
+  initializer @7 :UInt8;      # 0 zeros, 1 uniform in [-limit, limit), 2 normal, its deviation, 3 constant, its number: limit; 4 first: that in element 0, else 0
   limit @8 :Float64;
   seed @9 :UInt64;
   steps @10 :List(UInt64);    # per logical worker
@@ -130,6 +130,9 @@ struct Shard {
   averageRate @26 :Float64;
   averageSamples @27 :UInt32; # 0: it is no moving average
   takesSums @28 :Bool;        # of a collective
+  leavesOutMarked @29 :Bool;  # steps of which a gradient begins with a number that is not finite
+  lossScaleSamples @30 :UInt32;    # 0: it is no scale of a loss
+  lossScaleGrowsEvery @31 :UInt64; # good steps
 }
 
 # A rank of a collective (runtime/collective.hpp); its numbers of kinds, reductions and algorithms.

@@ -101,7 +101,7 @@ void training_flags::usage_error(const std::string& text) const {
 
 void training_flags::parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer,
                            const std::function<void(CLI::App&)>& own) {
-  std::string on_nan_name = "ignore", update_name = update == update_kind::async ? "async" : all_reduce ? "allreduce" : "sync", fuse_name = "on", policy = "stop", wait = "5s", every;
+  std::string on_nan_name = "ignore", update_name = update == update_kind::async ? "async" : all_reduce ? "allreduce" : "sync", fuse_name = "on", precision_name = "f32", scale, policy = "stop", wait = "5s", every;
   optimizer_flags f;
   f.optimizer = default_optimizer;
   schedule_.decay = 0.9;
@@ -158,6 +158,10 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--fuse", fuse_name, "on: element-wise ops run with their producer; off: one actor per op")
       ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
   app.add_flag("--fast", fast, "Large sums may be added up in parts: results differ in the last bits from those without it, not with --threads or nodes");
+  app.add_option("--precision", precision_name, "What products, convolutions and attention compute in: f32, bf16 or f16, with sums in f32; variables, their updates and all else are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))->capture_default_str();
+  app.add_option("--loss-scale", scale, "What the loss is multiplied by before gradients are made, which are divided by it: a number, or dynamic, from 65536 on: halved, and the step left out, where gradients "
+                                        "are not finite, and doubled after 2000 good steps in a row. Without it dynamic with --precision f16, else none");
   app.add_option("--on-nan", on_nan_name, "When an op makes a NaN or an infinity. ignore: nobody looks; stop: the job fails; warn: say which op it was first, and go on; skip: say so, and "
                                           "leave out what that worker makes of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))->capture_default_str();
@@ -177,7 +181,15 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   update = update_name == "async" ? update_kind::async : update_kind::sync;
   all_reduce = update_name == "allreduce";
   if (all_reduce && replicas > 0) usage_error("--update allreduce: every node with workers has a copy of each variable; leave --replicas out");
-  if (all_reduce && on_nan_name == "skip") usage_error("--on-nan skip leaves gradients out, which --update allreduce cannot: use --update sync, or stop or warn");
+  precision = *precision_named(precision_name);
+  if (app.count("--loss-scale") > 0) {
+    auto parsed = parse_loss_scale(scale);
+    if (!parsed) usage_error("--loss-scale: " + parsed.error().message());
+    loss_scale = *parsed;
+  }
+  const bool is_scaled = loss_scale_of(precision, loss_scale).has_value();
+  if (is_scaled && on_nan_name == "stop") usage_error("--on-nan stop ends at the first number that is not finite, and a loss scale (--precision f16 has one) is there to meet some and go on: use ignore, warn or skip");
+  if (all_reduce && on_nan_name == "skip" && !is_scaled) usage_error("--on-nan skip leaves gradients out, which --update allreduce cannot: use --update sync, or stop or warn");
   fuse = fuse_name == "on";
   on_nan = *nan_policy_named(on_nan_name);
   on_failure = policy == "stop" ? failure_policy::stop : policy == "restart" ? failure_policy::restart : failure_policy::resume;
@@ -243,6 +255,8 @@ compile_options training_flags::compiling() const {
           .order_reads = has("order_reads"),
           .on_nan = on_nan,
           .fast = fast,
+          .precision = precision,
+          .loss_scale = loss_scale,
           .soft_placement = soft_placement,
           .device = device};
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct training_flags {
   double clip_global_norm = 0;
   bool fuse = true, fast = false, json = false;
   nan_policy on_nan = nan_policy::ignore;
+  precision_kind precision = precision_kind::f32;
+  std::optional<loss_scale_spec> loss_scale;  // none: as the precision has it
   std::vector<std::string> without;  // passes of the compiler
 
   // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without --optimizer; `own` adds the program's flags.

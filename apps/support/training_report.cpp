@@ -68,7 +68,10 @@ void training_report::show(const training_event& e) {
     case kind::loss: return show_loss(e);
     case kind::variables:
       variables_ = e.variables;
-      feeds_.assign(variables_.begin(), variables_.end());
+      feeds_.clear();
+      // Who tests a model has no scale in its graph.
+      for (const auto& [name, value] : variables_)
+        if (!loss_scale_of(options_.precision, options_.loss_scale) || name != loss_scale_name) feeds_.emplace_back(name, value);
       return;
     case kind::worker_lost:
       ++lost_workers_;

@@ -21,7 +21,7 @@ result<attention_operands> read_attention(const attributes& attrs, std::span<con
   const auto refuse = [&](std::string_view why) { return is_packed ? misfit(in, {"qkv"}, why) : misfit(in, {"q", "k", "v"}, why); };
   if (in.size() != 1 && in.size() != 3) return refuse("takes queries, keys and values, or one tensor in which they lie side by side");
   for (const auto& s : in) {
-    if (!floating.has(s.type) || s.type != in[0].type) return refuse("all must be f32, or all f64");
+    if (!any_floating.has(s.type) || s.type != in[0].type) return refuse("all must be f32, or all f64, f16 or bf16");
     if (s.shape.rank() != 3) return refuse(is_packed ? "must have rank 3: [samples, positions, 3 x features]" : "all must have rank 3: [samples, positions, features]");
     if (s.shape[2].symbol != 0 || s.shape.size(2) < 1) return refuse("the number of features must be exact and at least 1");
   }
@@ -153,8 +153,8 @@ attributes attention_attributes(const attention_options& o) {
 }  // namespace
 
 void add_attention(op_table& t) {
-  t.add("attention", {.inputs = 1, .shapes = attention_shapes, .gradient = attention_gradient, .types = floating, .inputs_max = 3});
-  t.add("attention_grad", {.inputs = 2, .shapes = attention_grad_shapes, .gradient = attention_grad_gradient, .types = floating, .inputs_max = 4});
+  t.add("attention", {.inputs = 1, .shapes = attention_shapes, .gradient = attention_gradient, .types = any_floating, .inputs_max = 3});
+  t.add("attention_grad", {.inputs = 2, .shapes = attention_grad_shapes, .gradient = through_f32(attention_grad_gradient), .types = any_floating, .inputs_max = 4});
 }
 
 }  // namespace ops

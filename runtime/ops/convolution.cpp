@@ -16,7 +16,7 @@ std::int64_t groups_of(const attributes& attrs) { return attrs.integer("groups",
 
 // What is wrong with kernels w [outputs, channels / groups, kh, kw].
 std::optional<std::string> why_no_kernels(const tensor_spec& w, std::int64_t groups) {
-  if (!floating.has(w.type)) return "w must be f32 or f64";
+  if (!any_floating.has(w.type)) return fmt::format("w must be {}", to_string(any_floating));
   if (w.shape.rank() != 4) return "w must have rank 4: [outputs, channels / groups, height, width]";
   if (w.shape.is_symbolic()) return "w must have exact sizes";
   if (w.shape.size(2) < 1 || w.shape.size(3) < 1) return "a kernel has at least one element";
@@ -28,7 +28,7 @@ std::optional<std::string> why_no_kernels(const tensor_spec& w, std::int64_t gro
 result<specs> conv_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
   const auto &x = in[0], &w = in[1];
   const auto refuse = [&](std::string_view why) { return misfit(in, {"x", "w"}, why); };
-  if (const auto why = why_no_image("x", x)) return refuse(*why);
+  if (const auto why = why_no_image("x", x, any_floating)) return refuse(*why);
   const auto groups = groups_of(attrs);
   if (const auto why = why_no_kernels(w, groups)) return refuse(*why);
   if (x.type != w.type) return refuse("operands must have one element type");
@@ -48,7 +48,7 @@ result<specs> conv_shapes(const attributes& attrs, std::span<const tensor_spec> 
 result<specs> input_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
   const auto &dy = in[0], &w = in[1];
   const auto refuse = [&](std::string_view why) { return misfit(in, {"dy", "w"}, why); };
-  if (const auto why = why_no_image("dy", dy)) return refuse(*why);
+  if (const auto why = why_no_image("dy", dy, any_floating)) return refuse(*why);
   const auto groups = groups_of(attrs);
   if (const auto why = why_no_kernels(w, groups)) return refuse(*why);
   if (dy.type != w.type) return refuse("operands must have one element type");
@@ -70,8 +70,8 @@ result<specs> input_shapes(const attributes& attrs, std::span<const tensor_spec>
 result<specs> weights_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
   const auto &dy = in[0], &x = in[1];
   const auto refuse = [&](std::string_view why) { return misfit(in, {"dy", "x"}, why); };
-  if (const auto why = why_no_image("dy", dy)) return refuse(*why);
-  if (const auto why = why_no_image("x", x)) return refuse(*why);
+  if (const auto why = why_no_image("dy", dy, any_floating)) return refuse(*why);
+  if (const auto why = why_no_image("x", x, any_floating)) return refuse(*why);
   if (dy.type != x.type) return refuse("operands must have one element type");
   if (dy.shape[0] != x.shape[0]) return refuse("both must have equally many images");
   const auto groups = groups_of(attrs);
@@ -121,9 +121,9 @@ windows moves_of(const conv2d_options& o) { return {.strides = o.strides, .befor
 }  // namespace
 
 void add_convolution(op_table& t) {
-  t.add("conv2d", {.inputs = 2, .shapes = conv_shapes, .gradient = conv_gradient, .types = floating});
-  t.add("conv2d_input_grad", {.inputs = 2, .shapes = input_shapes, .gradient = input_gradient, .types = floating});
-  t.add("conv2d_weights_grad", {.inputs = 2, .shapes = weights_shapes, .gradient = weights_gradient, .types = floating});
+  t.add("conv2d", {.inputs = 2, .shapes = conv_shapes, .gradient = conv_gradient, .types = any_floating});
+  t.add("conv2d_input_grad", {.inputs = 2, .shapes = input_shapes, .gradient = input_gradient, .types = any_floating});
+  t.add("conv2d_weights_grad", {.inputs = 2, .shapes = weights_shapes, .gradient = weights_gradient, .types = any_floating});
 }
 
 }  // namespace ops

@@ -27,7 +27,7 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec> in, c
   const auto [ta, tb, is_sum] = form_of(attrs);
   const auto& [a, b] = std::pair(in[0], in[1]);
   const auto refuse = [&](std::string_view why) { return misfit(in, {"a", "b"}, why); };
-  if (!floating.has(a.type) || a.type != b.type) return refuse("both must be f32, or both f64");
+  if (!any_floating.has(a.type) || a.type != b.type) return refuse("both must be f32, or both f64, f16 or bf16");
   const auto ra = a.shape.rank(), rb = b.shape.rank();
   if (ra < 2 || rb < 2) return refuse("both must be matrices (rank 2), or batches of them (rank 3 to 8)");
   const auto rows = a.shape[ta ? ra - 1 : ra - 2], inner_a = a.shape[ta ? ra - 2 : ra - 1];
@@ -68,7 +68,7 @@ value for_operand(const value& operand, value a, value b, bool ta, bool tb, cons
   std::vector<std::int64_t> shared;
   for (std::size_t i = 0; i + 2 < of_p; ++i)
     if (operand.spec().shape[rank - of_p + i] == dim{1, 0} && p.spec().shape[i] != dim{1, 0}) shared.push_back(static_cast<std::int64_t>(i));
-  if (!shared.empty()) p = reduce_sum(p, shared, true, where);
+  if (!shared.empty()) p = in_f32(p, where, [&](value x) { return reduce_sum(x, shared, true, where); });
   return p.spec().shape == operand.spec().shape ? p : broadcast_like(p, operand, where);
 }
 
@@ -84,7 +84,7 @@ std::vector<value> gradient(graph&, const graph_node& n, std::span<const value> 
 }  // namespace
 
 void add_matmul(op_table& t) {
-  t.add("matmul", {.inputs = 2, .shapes = shapes, .gradient = gradient, .types = floating});
+  t.add("matmul", {.inputs = 2, .shapes = shapes, .gradient = gradient, .types = any_floating});
 }
 
 }  // namespace ops

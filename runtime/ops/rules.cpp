@@ -71,8 +71,26 @@ value number(const value& like, double n, const source_location& where) {
   return like.is_valid() ? constant(*like.owner, n, like.spec().type, "constant", where) : value{};
 }
 
+gradient_rule through_f32(gradient_rule rule) {
+  return [rule = std::move(rule)](graph& g, const graph_node& n, std::span<const value> dy) {
+    const auto is_half = [](const value& v) { return v.is_valid() && halves.has(v.spec().type); };
+    const auto is_any = std::any_of(n.inputs.begin(), n.inputs.end(), is_half);
+    if (!is_any) return rule(g, n, dy);
+    const auto widened = [&](const value& v) { return is_half(v) ? cast(v, dtype::f32, n.source) : v; };
+    auto wide = n;
+    for (auto& in : wide.inputs) in = widened(in);
+    std::vector<value> d;
+    for (const auto& v : dy) d.push_back(widened(v));
+    auto made = rule(g, wide, d);
+    for (std::size_t i = 0; i < std::min(made.size(), n.inputs.size()); ++i)
+      if (made[i].is_valid() && is_half(n.inputs[i])) made[i] = cast(made[i], n.inputs[i].spec().type, n.source);
+    return made;
+  };
+}
+
 value sum_to(value full, const value& operand, const source_location& where) {
   if (!full.is_valid()) return {};
+  if (halves.has(full.spec().type) && full.spec().shape != operand.spec().shape) return in_f32(full, where, [&](value x) { return sum_to(x, operand, where); });
   const auto &from = full.spec().shape, &to = operand.spec().shape;
   if (from == to) return full;
   // Leading dimensions vanish, those of one element stay.

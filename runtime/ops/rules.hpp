@@ -31,6 +31,15 @@ using gradients = std::vector<value>;
 
 // A scalar of the type of `like`.
 value number(const value& like, double n, const source_location& where);
+// What `rule` makes of x. Nothing but products computes in f16 and bf16: it then gets x as f32, and its result is rounded once.
+template <class Rule>
+value in_f32(const value& x, const source_location& where, Rule rule) {
+  if (!x.is_valid() || !halves.has(x.spec().type)) return rule(x);
+  const auto y = rule(cast(x, dtype::f32, where));
+  return y.is_valid() ? cast(y, x.spec().type, where) : y;
+}
+// A rule for f16 and bf16 out of one for f32, which looks at operands and gradients alone, not at results.
+gradient_rule through_f32(gradient_rule rule);
 // The gradient of an operand that was broadcast to `full`: summed back to the operand's shape.
 value sum_to(value full, const value& operand, const source_location& where);
 

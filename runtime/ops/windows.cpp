@@ -58,8 +58,8 @@ void windows::pad_to_same(std::size_t axis, std::int64_t length) noexcept {
   after[axis] = all - before[axis];
 }
 
-std::optional<std::string> why_no_image(std::string_view name, const tensor_spec& s) {
-  if (!floating.has(s.type)) return fmt::format("{} must be f32 or f64", name);
+std::optional<std::string> why_no_image(std::string_view name, const tensor_spec& s, dtype_set types) {
+  if (!types.has(s.type)) return fmt::format("{} must be {}", name, to_string(types));
   if (s.shape.rank() != 4) return fmt::format("{} must have rank 4: [images, channels, height, width]", name);
   for (std::size_t i = 1; i < 4; ++i)
     if (s.shape[i].symbol != 0) return fmt::format("{}: only the number of images may be a bound", name);

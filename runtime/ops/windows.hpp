@@ -24,6 +24,6 @@ struct windows {
 };
 
 // [n, channels, height, width], all exact but n. An error's text: what is wrong with it.
-std::optional<std::string> why_no_image(std::string_view name, const tensor_spec& s);
+std::optional<std::string> why_no_image(std::string_view name, const tensor_spec& s, dtype_set types = floating);
 
 }  // namespace troupe::ops

@@ -110,13 +110,19 @@ class differentiator {
     auto& sum = outputs[of.output];
     if (r_.is_trivial()) {
       const auto one = sum.is_valid() ? joined(sum, gradient, where) : gradient;
-      sum = one.is_valid() ? one : add(sum, gradient, where);
+      sum = one.is_valid() ? one : sum_of(sum, gradient, where);
       return;
     }
     const auto home = homes_.find({of.node, of.output});
     const regions::inside in(r_, home != homes_.end() ? home->second : mirror(r_.of(of), where));
     gradient = r_.import(gradient, where);
-    sum = sum.is_valid() ? add(sum, gradient, where) : gradient;
+    sum = sum.is_valid() ? sum_of(sum, gradient, where) : gradient;
+  }
+
+  // Of f16 and bf16, which nothing but products computes in: rounded once.
+  static value sum_of(const value& a, const value& b, const source_location& where) {
+    if (!halves.has(a.spec().type)) return add(a, b, where);
+    return cast(add(cast(a, dtype::f32, where), cast(b, dtype::f32, where), where), a.spec().type, where);
   }
 
   // A slice of a tensor along one axis, as put_slice puts it among zeros.
@@ -212,7 +218,7 @@ class differentiator {
   }
 
   void through_merge(const graph_node& n) {
-    if (!floating.has(n.outputs[0].type)) return;
+    if (!any_floating.has(n.outputs[0].type)) return;
     auto made = r_.branch(mirror_of_conditional(static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source), r_.import(sums_[n.index][0], n.source), n.source);
     if (!made.is_valid()) return;
     for (std::uint32_t k = 0; k < 2; ++k) {
@@ -234,7 +240,7 @@ class differentiator {
   std::vector<carried> carried_through(const regions::loop& l, const graph_node& end) const {
     std::vector<carried> all;
     for (std::uint32_t k = 0; k < l.variables.size(); ++k)
-      if (floating.has(end.outputs[k].type) && depends_[l.variables[k].enter])
+      if (any_floating.has(end.outputs[k].type) && depends_[l.variables[k].enter])
         all.push_back({g_.node(l.variables[k].back).inputs[0], g_.node(l.variables[k].enter).inputs[0], {}, k});
     std::set<std::pair<std::uint32_t, std::uint32_t>> known;
     for (auto i = end.index; i-- > l.first_node;) {
@@ -242,7 +248,7 @@ class differentiator {
       if (!depends_[i] || !r_.is_around(l.condition, n.region)) continue;
       if (n.type == loop_enter_op && n.region == l.condition) continue;
       for (const auto& in : n.inputs) {
-        if (!depends_[in.node] || !floating.has(in.spec().type) || r_.is_around(l.condition, r_.of(in))) continue;
+        if (!depends_[in.node] || !any_floating.has(in.spec().type) || r_.is_around(l.condition, r_.of(in))) continue;
         if (known.insert({in.node, in.output}).second) all.push_back({in, in, {}, {}});
       }
     }

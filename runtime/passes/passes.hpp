@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --feed--> --fold--> --simplify--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --order_reads--> --copies--> --partition--> --segments--> draft
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --order_reads--> --copies--> --partition--> --segments--> draft
 //   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -38,6 +38,14 @@ struct op_ref {
   friend bool operator==(const op_ref&, const op_ref&) = default;
 };
 
+// Of a variable that is a scale of the loss: after how many good steps it grows.
+inline constexpr std::string_view loss_scale_attribute = "loss_scale_grows_every";
+
+struct output_place {
+  std::uint32_t region = 0;
+  std::uint16_t loop_level = 0;
+};
+
 struct flow_op {
   std::string type, name;
   attributes attrs;
@@ -50,6 +58,7 @@ struct flow_op {
   std::uint16_t loop_level = 0;  // as of planned_actor
   std::uint32_t region = 0;      // branch or loop of the graph that it lies in
   std::vector<std::uint16_t> sticky{};  // by input, as of planned_actor; none: all 0
+  std::vector<output_place> output_places{};  // by output, of ops that make up branches and loops; none: that of the op
 };
 
 struct flow {
@@ -67,6 +76,8 @@ flow drop_unused(flow f);
 flow simplify(flow f, pass_report* report = nullptr);
 // Ops whose operands are small constants, as constants.
 flow fold(flow f, const op_table& ops, pass_report* report = nullptr);
+// Products, convolutions and attention of f32 compute in `half`, f16 or bf16, with casts around them; what is asked for stays f32.
+flow mixed_precision(flow f, dtype half, pass_report* report = nullptr);
 // One op for all that have the same type, attributes, operands and device.
 flow share(flow f, pass_report* report = nullptr);
 // Lets kernels that can cut their sums do so.

@@ -39,6 +39,11 @@ flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
     op.inputs.reserve(n.inputs.size());
     for (const auto& in : n.inputs) op.inputs.push_back({number[in.node], in.output});
     op.sticky = sticky_inputs(g, n);
+    if (n.type == branch_op || n.type == loop_next_op)
+      for (std::uint32_t k = 0; k < n.outputs.size(); ++k) {
+        const auto region = g.regions().of({nullptr, n.index, k});
+        op.output_places.push_back({region, g.regions().loop_level(region)});
+      }
     f.ops.push_back(std::move(op));
   }
   for (const auto& r : roots) f.roots.push_back({number[r.node], r.output});

@@ -102,6 +102,8 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
                                .cut_every = spec.has_cuts ? spec.cut_every : 0,
                                .cuts_at_end = spec.has_cuts};
   if (op.average_rate) a.planned.shard.average = moving_average_spec{*op.average_rate, spec.update == update_kind::sync ? spec.workers : 1};
+  if (const auto every = op.attrs.integer(loss_scale_attribute); every > 0)
+    a.planned.shard.loss_scale = loss_scale_update{static_cast<std::uint64_t>(every), spec.update == update_kind::sync ? spec.workers : 1};
   a.planned.output_specs.assign(a.planned.shard.readers.size(), op.outputs[0]);
   a.from.resize(spec.workers);
   return a;

@@ -154,6 +154,23 @@ BOOST_AUTO_TEST_CASE(skip_leaves_the_other_workers_their_part) {
   }
 }
 
+// Gradients are f32 all the same.
+BOOST_AUTO_TEST_CASE(skip_knows_a_loss_of_f64) {
+  auto s = std::move(*session::open({}));
+  graph g(s->ops());
+  auto w = variable(g, {dtype::f32, {batch}}, filled_with(2), "w");
+  training_options o{.steps = 3};
+  o.compile.on_nan = nan_policy::skip;
+  auto run = s->train(g, reduce_sum(cast(square(w), dtype::f64)), o);
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  std::size_t losses = 0;
+  while (auto e = (*run)->next()) {
+    BOOST_TEST((e->type != training_event::kind::failed), e->text);
+    losses += e->type == training_event::kind::loss ? 1 : 0;
+  }
+  BOOST_TEST(losses == 3U);
+}
+
 BOOST_AUTO_TEST_CASE(a_step_of_a_stepped_graph_fails_and_the_next_graph_works) {
   auto s = std::move(*session::open({}));
   graph g(s->ops());

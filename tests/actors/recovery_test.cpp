@@ -34,14 +34,14 @@ struct fixture {
   }();
 
   // Totals over seeds first, first + 1, ..., with no violation.
-  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, bool draws_optimizer = false, bool all_reduce = false) {
+  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, bool draws_optimizer = false, bool all_reduce = false, bool is_mixed = false) {
     const auto kinds = parse_faults(faults);
     BOOST_TEST_REQUIRE(bool(kinds));
     sim_verdict all;
     const auto began = std::chrono::steady_clock::now();
     for (auto seed = first; seed < first + n; ++seed) {
-      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds, draws_optimizer, all_reduce}));
-      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}{}: {}", seed, faults, draws_optimizer ? " --optimizers" : "", all_reduce ? " --all-reduce" : "", v.violation));
+      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds, draws_optimizer, all_reduce, is_mixed}));
+      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}{}{}: {}", seed, faults, draws_optimizer ? " --optimizers" : "", all_reduce ? " --all-reduce" : "", is_mixed ? " --mixed-precision" : "", v.violation));
       all.recoveries += v.recoveries;
       all.resumed_from_disk += v.resumed_from_disk;
       all.checkpoints += v.checkpoints;
@@ -97,6 +97,17 @@ BOOST_FIXTURE_TEST_CASE(gradients_that_are_exchanged_by_all_reduce_give_the_bits
   BOOST_TEST(all.faults > seeds() / 4);
   BOOST_TEST(of_members.recoveries > 0U);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
+}
+
+// The scale of the loss, and which steps are left out, are those of an undisturbed run (LS-1, LS-2): with shards, replicas, checkpoints and all-reduce.
+BOOST_FIXTURE_TEST_CASE(LS_2_a_scaled_loss_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
+  const auto all = hold(130'000, seeds() / 2, "all", true, false, true);
+  const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill", false, false, true);
+  const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power", true, false, true);
+  const auto exchanged = hold(160'000, 10 + seeds() / 4, "join,kill,leave", true, true, true);
+  BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
+  BOOST_TEST(of_disk.resumed_from_disk > 0U);
+  BOOST_TEST(exchanged.recoveries > 0U);
 }
 
 // It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.

@@ -213,6 +213,66 @@ BOOST_AUTO_TEST_CASE(large_ops_have_the_same_bits_on_any_number_of_threads) {
   check_op("add", {random_tensor({64, 32, 30, 30}, 19), random_tensor({32, 1, 1}, 20)}, {{dtype::f32, {64, 32, 30, 30}}});
 }
 
+// Of f16 and bf16: those of f32, rounded.
+BOOST_AUTO_TEST_CASE(large_ops_of_halves_have_the_rounded_bits_of_f32_on_any_number_of_threads) {
+  const auto heads = [] { attributes t; t.set("heads", std::int64_t{3}); return t; }();
+  const auto padded = with({{"before", {1, 1}}, {"after", {1, 1}}});
+  struct op {
+    const char* name;
+    attributes attrs;
+    std::vector<tensor> in;
+    std::vector<tensor_spec> out;
+  };
+  const auto image = random_tensor({19, 24, 28, 28}, 9), weights = random_tensor({48, 24, 3, 3}, 10), gradient = random_tensor({19, 48, 28, 28}, 11);
+  const op ops[] = {
+      {"matmul", {}, {random_tensor({700, 300}, 1), random_tensor({300, 512}, 2)}, {{dtype::f32, {700, 512}}}},
+      {"matmul", [] { attributes t; t.set("sum_batches", std::int64_t{1}); return t; }(), {random_tensor({7, 130, 90}, 5), random_tensor({7, 90, 250}, 6)}, {{dtype::f32, {130, 250}}}},
+      {"conv2d", padded, {image, weights}, {gradient.spec()}},
+      {"conv2d_input_grad", padded, {gradient, weights}, {image.spec()}},
+      {"conv2d_weights_grad", padded, {gradient, image}, {weights.spec()}},
+      {"attention", heads, {random_tensor({5, 200, 3 * 96}, 23)}, {{dtype::f32, {5, 200, 96}}}},
+      {"attention_grad", heads, {random_tensor({5, 200, 96}, 24), random_tensor({5, 200, 3 * 96}, 23)}, {{dtype::f32, {5, 200, 3 * 96}}}},
+  };
+  const auto to = [](dtype t) { attributes a; a.set("to", std::int64_t{static_cast<std::uint8_t>(t)}); return a; };
+  for (const auto& o : ops)
+    for (const auto half : {dtype::f16, dtype::bf16}) {
+      kernel_harness host;
+      std::vector<tensor> narrow, wide;
+      for (const auto& x : o.in) {
+        narrow.push_back(host.one("cast", {x}, {half, x.shape()}, to(half)));
+        wide.push_back(host.one("cast", {narrow.back()}, x.spec(), to(dtype::f32)));
+      }
+      const auto in_f32 = host.run(o.name, wide, o.out, o.attrs);
+      BOOST_REQUIRE(in_f32);
+      auto specs = o.out;
+      for (auto& s : specs) s.type = half;
+      const std::vector rounded{host.one("cast", {in_f32->front()}, specs[0], to(half))};
+      check_op(o.name, narrow, specs, o.attrs);
+      const auto got = host.run(o.name, narrow, specs, o.attrs);
+      BOOST_REQUIRE(got);
+      check_same_bits(std::string(o.name) + " of halves", *got, rounded);
+    }
+  // What follows takes the pieces that were rounded.
+  for (const std::size_t threads : {1, 2, 4}) {
+    kernel_harness host;
+    idle_threads idle(host.device().team(), threads);
+    const tensor_spec spec{dtype::bf16, {700, 1'003}}, wide{dtype::f32, {700, 1'003}};
+    const auto a = host.one("cast", {random_tensor({700, 90}, 1)}, {dtype::bf16, {700, 90}}, to(dtype::bf16)), b = host.one("cast", {random_tensor({90, 1'003}, 2)}, {dtype::bf16, {90, 1'003}}, to(dtype::bf16));
+    std::vector<fused_step> steps;
+    steps.push_back({std::move(*host.make("matmul")), {0, 1}, dtype::bf16});
+    steps.push_back({std::move(*host.make("cast", to(dtype::f32))), {-1}, dtype::f32});
+    steps.push_back({std::move(*host.make("tanh")), {-2}, dtype::f32});
+    steps.push_back({std::move(*host.make("cast", to(dtype::bf16))), {-3}, dtype::bf16});
+    auto made = make_fused_kernel(std::move(steps), host.device().team());
+    BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
+    const auto got = kernel_harness::run(**made, {a, b}, {spec});
+    BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
+    kernel_harness alone;
+    const auto product = alone.one("cast", {alone.one("matmul", {a, b}, spec)}, wide, to(dtype::f32));
+    check_same_bits("a group behind a product of bf16", *got, {alone.one("cast", {alone.one("tanh", {product}, wide)}, spec, to(dtype::bf16))});
+  }
+}
+
 BOOST_AUTO_TEST_CASE(large_groups_have_the_same_bits_on_any_number_of_threads) {
   const auto x = random_tensor({300, 40, 100}, 1), y = random_tensor({40, 1}, 2), z = random_tensor({100}, 3);
   std::vector<tensor> alone;

@@ -41,6 +41,27 @@ class models(harness.cluster_test):
             hashes.add(done["weights_hash"])
         self.assertEqual(len(hashes), 1)
 
+    def test_halves_learn_the_same_and_are_the_same_over_nodes(self):
+        self.start_nodes(3)
+        data = ("--data", self.make_data(samples=600), "--batch", "20", "--epochs", "1")
+        exact = self.finish("train_classifier", "--model", "cnn", *data)
+        for precision in (("--precision", "bf16"), ("--precision", "f16"), ("--precision", "f16", "--loss-scale", "1024")):
+            half = self.finish("train_classifier", "--model", "cnn", *data, *precision)
+            self.assertNotEqual(half["weights_hash"], exact["weights_hash"])
+            self.assertGreater(half["test_accuracy"], exact["test_accuracy"] - 0.1, precision)
+            hashes = set()
+            for more in ((), ("--threads", "3"), ("--cluster", self.cluster), ("--cluster", self.cluster, "--update", "allreduce"),
+                         ("--cluster", self.cluster, "--shards", "2", "--on-failure", "resume", "--replicas", "1")):
+                hashes.add(self.finish("train_classifier", *data, *precision, "--workers", "2", *more)["weights_hash"])
+            self.assertEqual(len(hashes), 1, precision)
+        self.finish("train_language_model", "--steps", "3", "--batch", "4", "--context", "32", "--layers", "2", "--width", "64", "--precision", "f16", "--clip-global-norm", "1")
+        self.finish("train_embedding", "--steps", "10", "--precision", "f16", "--update", "async")
+        keep = ("--checkpoint", self.path("cuts"), "--name", "job")
+        self.finish("train_classifier", *data, "--precision", "f16", *keep)
+        p = self.run_program("train_classifier", *data[:-1], "2", "--precision", "bf16", *keep, "--resume")
+        self.assertEqual(p.code, 2, p.tail())
+        self.assertIn("precision: the checkpoint was made with f16, this run has bf16", p.err)
+
     def losses(self, path):
         with open(path) as f:
             return [float(line.split(",")[1]) for line in f]
@@ -87,6 +108,10 @@ class models(harness.cluster_test):
                  (("train_embedding", "--context", "1"), 2, "a pair needs 2 bytes"),
                  (("train_from_threads", "--on-failure", "resume"), 2, "cannot go on after a failure"),
                  (("train_from_threads", "--checkpoint", self.path("cuts")), 2, "what was fed is not kept"),
+                 (("train_classifier", "--precision", "fp16"), 2, "--precision"),
+                 (("train_classifier", "--loss-scale", "much"), 2, "must be 'dynamic' or a number"),
+                 (("train_classifier", "--loss-scale", "0"), 2, "must be a number above 0"),
+                 (("train_classifier", "--precision", "f16", "--on-nan", "stop"), 2, "use ignore, warn or skip"),
                  (("train_classifier", "--model", "tree"), 2, "--model"))
         for command, code, says in cases:
             p = self.run_program(*command)

@@ -248,6 +248,74 @@ BOOST_AUTO_TEST_CASE(what_splits_a_tensor_is_put_together_without_a_zero) {
   BOOST_TEST(types_of({{0, 6}, {0, 6}}) == "1 add 2 put_slice ");
 }
 
+// What computes in f16 and bf16 gives the gradients of the same numbers in f64, but for roundings of operands, results and gradients. Differences would see nothing but those.
+BOOST_AUTO_TEST_CASE(gradients_of_halves_are_those_of_f64_but_for_their_rounding) {
+  const auto ops = make_op_table();
+  const auto kernels = make_host_kernels();
+  host_device device;
+  for (const auto* type : {"matmul", "conv2d", "conv2d_input_grad", "conv2d_weights_grad", "attention", "attention_grad"})
+    for (const auto half : {dtype::f16, dtype::bf16}) {
+      std::size_t compared = 0;
+      drawer d(11);
+      for (std::uint64_t i = 0; i < cases_each; ++i) {
+        const auto c = draw(d, type, *ops.find(type), half);
+        if (!c) continue;
+        std::string specs;
+        for (const auto& a : c->operands) specs += " " + to_string(a.spec);
+        const auto at = [&](dtype t, int order) {
+          eager e(ops, kernels, device);
+          drawer weights(i);
+          std::vector<value> x, in;
+          for (auto a : c->operands) {
+            a.spec.type = dtype::f64;
+            x.push_back(e.value_of(to_tensor(a)));
+            in.push_back(t == dtype::f64 ? x.back() : cast(x.back(), t));
+          }
+          const auto weighed = [&](std::span<const value> all) {
+            value sum;
+            for (const auto& v : all) {
+              if (!v.is_valid()) continue;
+              auto w = e.value_of(to_tensor(weights.values(dtype::f64, sizes_of(v.spec().shape), 0.5, 1.5)));
+              const auto part = reduce_sum(mul(cast(v, dtype::f64), w));
+              sum = sum.is_valid() ? add(sum, part) : part;
+            }
+            return sum;
+          };
+          const auto y = e.add(type, in, c->attrs, "op", source_location::current());
+          std::vector<value> results;
+          for (std::uint32_t k = 0; y.is_valid() && k < e.node(y.node).outputs.size(); ++k) results.push_back({&e, y.node, k});
+          auto sum = weighed(results);
+          std::vector<value> made;
+          for (int n = 0; n <= order && sum.is_valid(); ++n) {
+            made = troupe::gradients(e, sum, x);
+            if (n < order) sum = weighed(made);
+          }
+          std::vector<tensor> out;
+          for (const auto& m : made) out.push_back(m.is_valid() ? *e.read(m) : tensor());
+          const auto error = e.take_error();
+          BOOST_TEST_REQUIRE(!error, type << specs << ": " << (error ? error->text() : ""));
+          return out;
+        };
+        for (const int order : {0, 1}) {
+          const auto exact = at(dtype::f64, order), got = at(half, order);
+          for (std::size_t k = 0; k < exact.size(); ++k) {
+            if (!exact[k] || !got[k]) continue;
+            double largest = 0;
+            for (std::int64_t n = 0; n < exact[k].elements(); ++n) largest = std::max(largest, std::abs(exact[k].data<double>()[n]));
+            // Of eight roundings at most between an operand and its gradient, near the largest.
+            const double most = 8 * largest * (half == dtype::f16 ? 0x1p-11 : 0x1p-8) + (half == dtype::f16 ? 0x1p-22 : 0);
+            for (std::int64_t n = 0; n < exact[k].elements(); ++n) {
+              const auto off = std::abs(got[k].data<double>()[n] - exact[k].data<double>()[n]);
+              BOOST_TEST_REQUIRE(off <= most, type << specs << ", case " << i << ", order " << order << ", operand " << k << ": off by " << off << ", at most " << most);
+              ++compared;
+            }
+          }
+        }
+      }
+      BOOST_TEST(compared > repetitions(1000), type << " of " << to_string(half) << ": " << compared);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(the_table_of_ops_in_the_documentation_is_that_of_the_tests) {
   if (cases_each != cases_of_page) return;
   const std::string path = TROUPE_SOURCE_DIR "/runtime/ops/README.md";

@@ -402,7 +402,7 @@ class history final : private apply_probe {
   }
 
   std::string judge_async() {
-    if (sc_.shape.optimizer != 0) return {};  // nothing counts what was applied but the ledger (IN-3)
+    if (sc_.shape.optimizer != 0 || sc_.shape.is_mixed) return {};  // nothing counts what was applied but the ledger (IN-3)
     const auto wanted = double(sc_.shape.steps * sc_.shape.workers);
     const auto counted = applied_by_counter(cluster_.program());
     return counted == wanted ? "" : fmt::format("{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)", wanted, counted);
@@ -551,6 +551,7 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
   }
   // Not from `random`: what else a seed draws stays as it is.
   if (limits.draws_optimizer) sc.shape.optimizer = static_cast<std::uint32_t>(std::mt19937_64(seed + 4711)() % sim_optimizers);
+  sc.shape.is_mixed = limits.is_mixed;
   if (limits.all_reduce && sc.shape.update == update_kind::sync) {
     sc.shape.all_reduce = true;
     sc.shape.has_replicas = false;

@@ -90,7 +90,9 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
   const auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
   auto roles = roles_of(shape, nodes, client);
   if (!roles) return roles.error();
-  return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), {.name = "training"});
+  return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), {.name = "training",
+                         .precision = shape.is_mixed ? precision_kind::f16 : precision_kind::f32,
+                         .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt});
 }
 
 result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
@@ -143,7 +145,7 @@ std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, b
   for (const auto& w : totals.workers) {
     if (w.fed != w.applied + w.dropped + w.in_flight)
       return fmt::format("fed {} is not applied {} + dropped {} + in flight {}", w.fed, w.applied, w.dropped, w.in_flight);
-    if (is_complete && (w.fed != shape.steps || w.applied != shape.steps))
+    if (is_complete && (w.fed != shape.steps || w.applied + (shape.is_mixed ? w.dropped : 0) != shape.steps))
       return fmt::format("of {} steps {} were fed and {} applied", shape.steps, w.fed, w.applied);
   }
   return {};
@@ -172,7 +174,7 @@ std::string left_over(sim_cluster& c) {
 }
 
 const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
-  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer);
+  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer, shape.is_mixed);
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto undisturbed = shape;

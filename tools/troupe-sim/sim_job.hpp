@@ -40,6 +40,7 @@ struct sim_job_shape {
   bool has_replicas = false;
   bool all_reduce = false;
   std::uint32_t optimizer = 0;  // number of a sim_optimizer
+  bool is_mixed = false;        // f16, with a scale of the loss that is too large at first and soon again, so that steps are left out
   checkpoint_options checkpoints{};
 };
 
@@ -64,7 +65,7 @@ std::string difference(const sim_outcome& got, const sim_outcome& wanted);
 
 // How many gradients the counter has seen, all workers together, in what was observed last; not a whole number: torn.
 double applied_by_counter(const sim_program& p);
-// "": fed = applied + dropped + in flight for every worker, and (complete) every step was applied.
+// "": fed = applied + dropped + in flight for every worker, and (complete) every step was applied, or left out if is_mixed.
 std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, bool is_complete);
 // Credits are conserved: once all is quiet every output holds all of its credits, here and across processes.
 std::string check_credits(sim_cluster& c);
@@ -80,7 +81,7 @@ class sim_reference {
  private:
   sim_tables& tables_;
   const sim_data& data_;
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, is_mixed
 };
 
 }  // namespace troupe

@@ -9,6 +9,7 @@
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/largest.hpp"
 #include "devices/host/vector_math.hpp"
+#include "devices/host/widened_kernel.hpp"
 
 #include <fmt/format.h>
 
@@ -284,8 +285,8 @@ class attention_grad final : public attention_base {
 }  // namespace
 
 void add_attention_kernels(kernel_table& table) {
-  table.add("attention", row_of<attention>());
-  table.add("attention_grad", row_of<attention_grad>());
+  table.add("attention", widened_row_of<attention>());
+  table.add("attention_grad", widened_row_of<attention_grad>());
 }
 
 }  // namespace troupe::host

@@ -1,5 +1,5 @@
 // Convolutions over two dimensions and their gradients. f32 by oneDNN, in tiles and in the layouts that it asks for; f64 as products of matrices
-// over columns of the image, since oneDNN has none.
+// over columns of the image, since oneDNN has none; f16 and bf16 are widened around it.
 //
 // x [n, c, h, w], w [o, c / groups, kh, kw] -> y [n, o, oh, ow].
 
@@ -7,6 +7,7 @@
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/piecewise_kernel.hpp"
+#include "devices/host/widened_kernel.hpp"
 
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -450,9 +451,9 @@ class convolution final : public piecewise_kernel {
 }  // namespace
 
 void add_convolution_kernels(kernel_table& table) {
-  table.add("conv2d", row_of<convolution<part::output>>());
-  table.add("conv2d_input_grad", row_of<convolution<part::input_gradient>>());
-  table.add("conv2d_weights_grad", row_of<convolution<part::weights_gradient>>());
+  table.add("conv2d", widened_row_of<convolution<part::output>>());
+  table.add("conv2d_input_grad", widened_row_of<convolution<part::input_gradient>>());
+  table.add("conv2d_weights_grad", widened_row_of<convolution<part::weights_gradient>>());
 }
 
 }  // namespace troupe::host

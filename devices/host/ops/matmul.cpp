@@ -1,10 +1,12 @@
-// Products of matrices, one for each element of the dimensions in front (batches), which are broadcast; or their sum.
+// Products of matrices, one for each element of the dimensions in front (batches), which are broadcast; or their sum. Those of f16 and bf16 are widened
+// around it, so that a sum of batches is rounded once, too.
 
 #include "devices/host/broadcast.hpp"
 #include "devices/host/gemm.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/piecewise_kernel.hpp"
+#include "devices/host/widened_kernel.hpp"
 
 #include <fmt/format.h>
 
@@ -212,6 +214,6 @@ class matmul final : public piecewise_kernel {
 
 }  // namespace
 
-void add_matmul_kernel(kernel_table& table) { table.add("matmul", row_of<matmul>()); }
+void add_matmul_kernel(kernel_table& table) { table.add("matmul", widened_row_of<matmul>()); }
 
 }  // namespace troupe::host
