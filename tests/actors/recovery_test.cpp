@@ -74,6 +74,9 @@ BOOST_FIXTURE_TEST_CASE(nodes_come_leave_and_die_while_the_work_moves, fixture) 
   BOOST_TEST(all.recoveries > seeds() / 16);
 }
 
+// Four epochs within a moment, in which no acknowledgement is due: headers of frames once counted as tensors (IN-9).
+BOOST_FIXTURE_TEST_CASE(IN_9_epochs_that_follow_each_other_at_once_keep_no_tensors_of_those_before, fixture) { hold(441, 1, "join,kill,leave"); }
+
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
   const auto all = hold(30'000, 10 + seeds() / 4, "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);

@@ -343,7 +343,7 @@ class history final : private apply_probe {
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
     if (++watched_ % 64 == 0)
       if (const auto kept = cluster_.kept_bytes(); kept > kept_bytes_max_)
-        note_wrong(fmt::format("links keep {} bytes, and the credits of all edges allow {} (IN-9)", kept, kept_bytes_max_));
+        note_wrong(fmt::format("links keep {} bytes of tensors, and the credits of all edges allow {} (IN-9)", kept, kept_bytes_max_));
   }
 
   void keep_what_was_told() {
