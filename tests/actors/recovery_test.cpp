@@ -34,14 +34,14 @@ struct fixture {
   }();
 
   // Totals over seeds first, first + 1, ..., with no violation.
-  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, bool draws_optimizer = false, bool all_reduce = false) {
+  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, bool draws_optimizer = false, bool all_reduce = false, bool calls_collectives = false) {
     const auto kinds = parse_faults(faults);
     BOOST_TEST_REQUIRE(bool(kinds));
     sim_verdict all;
     const auto began = std::chrono::steady_clock::now();
     for (auto seed = first; seed < first + n; ++seed) {
-      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds, draws_optimizer, all_reduce}));
-      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}{}: {}", seed, faults, draws_optimizer ? " --optimizers" : "", all_reduce ? " --all-reduce" : "", v.violation));
+      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds, draws_optimizer, all_reduce, calls_collectives}));
+      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}{}{}: {}", seed, faults, draws_optimizer ? " --optimizers" : "", all_reduce ? " --all-reduce" : "", calls_collectives ? " --collectives" : "", v.violation));
       all.recoveries += v.recoveries;
       all.resumed_from_disk += v.resumed_from_disk;
       all.checkpoints += v.checkpoints;
@@ -100,6 +100,14 @@ BOOST_FIXTURE_TEST_CASE(gradients_that_are_exchanged_by_all_reduce_give_the_bits
   BOOST_TEST(all.faults > seeds() / 4);
   BOOST_TEST(of_members.recoveries > 0U);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
+}
+
+// Programs that call collectives, with shards and with copies.
+BOOST_FIXTURE_TEST_CASE(collectives_that_a_program_calls_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong, fixture) {
+  const auto all = hold(130'000, seeds() / 4, "all", false, false, true);
+  const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill,leave", false, true, true);
+  BOOST_TEST(all.faults > seeds() / 8);
+  BOOST_TEST(of_members.recoveries > 0U);
 }
 
 // It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.

@@ -555,6 +555,7 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
     sc.shape.all_reduce = true;
     sc.shape.has_replicas = false;
   }
+  sc.shape.calls_collectives = limits.calls_collectives && sc.shape.update == update_kind::sync;
   std::vector<sim_fault_kind> kinds;
   for (auto k : limits.faults)
     if (!touches_disk(k) || !sc.shape.checkpoints.folder.empty()) kinds.push_back(k);

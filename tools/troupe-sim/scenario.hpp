@@ -82,6 +82,7 @@ struct sim_limits {
   std::vector<sim_fault_kind> faults;
   bool draws_optimizer = false;  // with schedule and clipping; else SGD
   bool all_reduce = false;       // synchronous jobs exchange their gradients so, without replicas
+  bool calls_collectives = false;  // programs of synchronous jobs do
 };
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits);
 

@@ -39,6 +39,7 @@ struct sim_job_shape {
   failure_policy on_failure = failure_policy::stop;
   bool has_replicas = false;
   bool all_reduce = false;
+  bool calls_collectives = false;  // workers exchange sums of their logits in each step (sync)
   std::uint32_t optimizer = 0;  // number of a sim_optimizer
   checkpoint_options checkpoints{};
 };
@@ -80,7 +81,7 @@ class sim_reference {
  private:
   sim_tables& tables_;
   const sim_data& data_;
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, calls_collectives
 };
 
 }  // namespace troupe
