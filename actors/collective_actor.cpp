@@ -42,9 +42,10 @@ class collective_logic final : public port_logic {
  private:
   const planned_collective& collective() const { return *self_plan().collective; }
   const collective_spec& spec() const { return collective().spec; }
-  std::size_t parts() const { return spec().parts[spec().rank].size(); }
+  std::size_t parts() const { return collective().own_parts(); }
+  bool scatters() const { return spec().kind == collective_kind::reduce_scatter; }
   std::span<const tensor_spec> tensors() const { return {self_plan().output_specs.data(), collective().tensors}; }
-  bool is_packed() const { return collective().tensors > 1; }
+  bool is_packed() const { return collective().tensors > 1 && !scatters(); }
 
   struct peer {
     std::uint32_t rank = 0;
@@ -89,12 +90,13 @@ class collective_logic final : public port_logic {
     if (!can_combine(spec().type)) return error(error_code::usage, fmt::format("{} of {}: these cannot be combined", to_string(spec().kind), to_string(spec().type)));
     const auto bytes = static_cast<std::size_t>(spec().elements) * size_of(spec().type);
     const dim all{static_cast<std::int64_t>(bytes), 0};
-    vector_ = is_packed() ? tensor_spec{dtype::u8, *shape::from({&all, 1})} : tensors()[0];
+    vector_ = is_packed() || scatters() ? tensor_spec{dtype::u8, *shape::from({&all, 1})} : tensors()[0];
     std::size_t buffers = 1;
     for (std::size_t port = 0; port < collective().tensors; ++port)
       for (const auto e : self_plan().outputs[port]) buffers = std::max<std::size_t>(buffers, 1 + part_->job_plan->edges[e].credits);
     results_.emplace(bytes, buffers);
     if (is_packed()) copies_.emplace(bytes, 2 * parts());
+    if (scatters()) copies_.emplace(bytes / parts_of(spec()), buffers * parts());
     contributions_.resize(parts());
     return {};
   }
@@ -104,7 +106,7 @@ class collective_logic final : public port_logic {
     const auto own = collective().own_inputs();
     if (has_failed_ || !result_ || port < own || port - own >= collective().peers_from.size()) return {};
     const auto piece = state_->lands_in(collective().peers_from[port - own], step, part);
-    if (!piece) return {};
+    if (!piece || begin_of(*piece) % tensor::alignment_bytes != 0) return {};  // slices may begin anywhere: then it is copied
     const dim bytes{static_cast<std::int64_t>(elements_of(*piece) * size_of(spec().type)), 0};
     return result_.part(begin_of(*piece), {dtype::u8, *shape::from({&bytes, 1})});
   }
@@ -174,8 +176,9 @@ class collective_logic final : public port_logic {
     for (std::size_t i = 0; i < ports_.in.size(); ++i) {
       const auto& head = ports_.in[i].queue.front();
       if (head.t.dead != 0) return fail(error(error_code::failed, "a contribution was left out, which no collective takes"));
-      if (const auto& wanted = tensors()[i % collective().tensors]; head.value.spec() != wanted)
-        return fail(error(error_code::failed, fmt::format("a contribution is {}, and it takes {}", to_string(head.value.spec()), to_string(wanted))));
+      if (const auto& wanted = part_->job_plan->edges[self_plan().inputs[i]].spec; head.value.spec() != wanted)
+        return fail(error(error_code::failed, fmt::format("rank {} of {} {}: worker {} contributes {}, and it takes {}", spec().rank, spec().ranks(), to_string(spec().kind),
+                                                          collective().workers[i * parts() / ports_.in.size()], to_string(head.value.spec()), to_string(wanted))));
       tag_ = head.t;
     }
     if (ports_.in.empty()) tag_.step = fired_;
@@ -216,9 +219,7 @@ class collective_logic final : public port_logic {
     const auto kind = spec().reduction == reduction_kind::min ? combine_kind::min : spec().reduction == reduction_kind::max ? combine_kind::max : combine_kind::sum;
     combine(kind, spec().type, result_of(a.piece), operands_, elements_of(a.piece));
     if (a.is_final && spec().reduction == reduction_kind::mean) {
-      std::size_t n = 0;
-      for (const auto& p : spec().parts) n += p.size();
-      divide(spec().type, result_of(a.piece), elements_of(a.piece), static_cast<double>(n));
+      divide(spec().type, result_of(a.piece), elements_of(a.piece), static_cast<double>(parts_of(spec())));
     }
     for (const auto& o : a.operands)
       if (o.of == collective_operand::kind::slot) let_go(o.index);
@@ -230,7 +231,9 @@ class collective_logic final : public port_logic {
   }
 
   void carry_out(const collective_own& a) {
-    std::copy_n(std::as_const(contributions_[0]).bytes().data() + begin_of(a.piece), elements_of(a.piece) * size_of(spec().type), result_of(a.piece));
+    auto from = begin_of(a.piece);
+    if (has_slices(spec().kind)) from -= begin_of_slice(state_->pieces()[a.piece].part);
+    std::copy_n(std::as_const(contributions_[a.part]).bytes().data() + from, elements_of(a.piece) * size_of(spec().type), result_of(a.piece));
   }
 
   void carry_out(const collective_send& a) {
@@ -243,7 +246,7 @@ class collective_logic final : public port_logic {
   }
 
   void carry_out(const collective_finished&) {
-    for (std::uint32_t t = 0; t < collective().tensors; ++t) emit(t, tag_, is_packed() ? result_.part(offset_bytes(t), tensors()[t]) : result_);
+    for (std::uint32_t t = 0; t < collective().tensors; ++t) emit(t, tag_, result_at(t));
     result_ = {};
     for (auto& c : contributions_) c = {};
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
@@ -259,6 +262,17 @@ class collective_logic final : public port_logic {
         if (auto ok = arrive(p, m); !ok) return fail(ok.error());
     }
   }
+
+  tensor result_at(std::uint32_t t) {
+    if (!is_packed() && !scatters()) return result_;
+    const auto from = scatters() ? begin_of_slice(spec().parts[spec().rank][t]) : offset_bytes(t);
+    if (from % tensor::alignment_bytes == 0) return result_.part(from, tensors()[t]);
+    auto copy = copies_->take(tensors()[t]);  // a slice may begin anywhere
+    std::copy_n(std::as_const(result_).bytes().data() + from, copy.size_bytes(), copy.bytes().data());
+    return copy;
+  }
+
+  std::size_t begin_of_slice(std::uint32_t part) const { return static_cast<std::size_t>(slice_of(spec(), part).first) * size_of(spec().type); }
 
   // CA-3.
   void let_go(std::uint32_t slot) {

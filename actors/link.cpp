@@ -126,6 +126,11 @@ void link_core::bind(bind_job m) {
     }
   }
   forget_chunk(m.job);
+  // What earlier epochs sent has no taker any more, and epochs may follow each other faster than acknowledgements come.
+  session_.withdraw(lane::data, [&](std::span<const std::byte> header) {
+    const auto h = decode_chunk(header);
+    return h && h->job == m.job && h->epoch < m.epoch;
+  });
   jobs_.insert_or_assign(m.job, std::move(b));
 }
 

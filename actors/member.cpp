@@ -365,7 +365,7 @@ std::uint64_t member_core::drops(drop_reason r) const {
 
 std::size_t member_core::kept_bytes() const {
   std::size_t n = 0;
-  for (const auto& [id, l] : links_) n += l.core->session().unacknowledged_bytes(lane::data);
+  for (const auto& [id, l] : links_) n += l.core->session().unacknowledged_payload_bytes(lane::data);
   return n;
 }
 

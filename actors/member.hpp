@@ -107,7 +107,7 @@ class member_core {
   const std::map<refusal, std::uint64_t>& refused() const noexcept { return refused_; }
   // What the links that stand have dropped for this reason.
   std::uint64_t drops(drop_reason r) const;
-  // Data that the links keep because the peers have not acknowledged it.
+  // Bytes of tensors that the links keep because the peers have not acknowledged them.
   std::size_t kept_bytes() const;
   // Closes a link that cannot go on, with all that it keeps; a new one follows as long as membership holds the peer alive.
   void give_up_link(node_id peer, const std::string& why);

@@ -188,6 +188,8 @@ std::optional<trace_subject> describe_subject(const part_table& parts, std::uint
     }
   if (from.kind == actor_kind::send && !a.outputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.outputs[0]].to.actor].task].node;
   if (from.kind == actor_kind::receive && !a.inputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.inputs[0]].from.actor].task].node;
+  // Where a rank sends to several others, its events do not say to which.
+  if (from.collective && from.collective->peers_to.size() == 1) a.peer = plan.tasks[plan.actors[plan.edges[from.outputs.back().front()].to.actor].task].node;
   return s;
 }
 

@@ -179,6 +179,10 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   }
   context->io_meter = std::make_shared<stream_meter>(env.now_ns);
   context->io_pool = std::make_shared<message_pool<tensor_ready>>();
+  // A lane has one writer, the thread. Where links have none of their own, all is on one.
+  const auto network = std::find_if(env.lanes.begin(), env.lanes.end(), [](const trace_source& l) { return l.name == "network"; });
+  auto& beside = env.io == nullptr && !context->meters.empty() ? context->meters.front() : context->io_meter;
+  context->io_lane = network != env.lanes.end() ? network->lane : std::shared_ptr<trace_lane>(beside, &beside->lane);
   context->devices = env.devices;
   context->credits = edge_credits(job_plan, context->host_streams());
   context->outlets.resize(job_plan.edges.size());

@@ -86,7 +86,8 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
       plan_(part_->job_plan->actors[actor]),
       record_(*part_->records[actor]),
       pool_(*part_->pool_of(plan_)),
-      meter_(*part_->meter_of(plan_)) {
+      meter_(*part_->meter_of(plan_)),
+      lane_(part_->lane_of(plan_)) {
   const auto& plan = *part_->job_plan;
   fired_ = plan_.start;
   for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
@@ -207,7 +208,7 @@ void port_logic::update_queue() {
 }
 
 void port_logic::write_trace_slice(trace_kind kind, std::uint64_t step, std::uint32_t where) {
-  meter_.lane.slice(kind, subject(), step, where, std::exchange(waited_, 0));
+  lane_.slice(kind, subject(), step, where, std::exchange(waited_, 0));
 }
 
 port_logic::busy_mark::busy_mark(port_logic& l) : meter_(l.meter_) {

@@ -88,8 +88,10 @@ struct part_context {
   // Ranks of collectives run beside the links.
   std::shared_ptr<stream_meter> io_meter;
   std::shared_ptr<message_pool<tensor_ready>> io_pool;
+  std::shared_ptr<trace_lane> io_lane;  // of the thread that runs the links, and so ranks
   const std::shared_ptr<message_pool<tensor_ready>>& pool_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_pool : pools[worker_of(a.stream, host_streams())]; }
   const std::shared_ptr<stream_meter>& meter_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_meter : meters[worker_of(a.stream, host_streams())]; }
+  trace_lane& lane_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? *io_lane : meters[worker_of(a.stream, host_streams())]->lane; }
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
@@ -179,7 +181,7 @@ class port_logic {
   void come_back();
   // Notes a slice of the timeline, up to now, if one is recorded.
   void trace(trace_kind kind, std::uint64_t step, std::uint32_t where = trace_event::everywhere) {
-    if (meter_.lane.is_on()) [[unlikely]]
+    if (lane_.is_on()) [[unlikely]]
       write_trace_slice(kind, step, where);
   }
   std::uint64_t subject() const noexcept { return std::uint64_t{part_->part} << 32 | (actor_ + 1); }
@@ -203,6 +205,7 @@ class port_logic {
   actor_record& record_;
   message_pool<tensor_ready>& pool_;
   stream_meter& meter_;
+  trace_lane& lane_;  // of the thread, for timelines
   port_set<port_actor> ports_;
   std::vector<std::vector<std::uint32_t>> outlets_of_;  // output port -> outlets
   std::uint64_t fired_ = 0;

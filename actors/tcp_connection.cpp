@@ -49,6 +49,7 @@ tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd,
     : shared_(std::move(shared)), fd_(std::move(fd)), peer_(peer_of(fd_.get())), is_on_loopback_(is_loopback(peer_)), is_stranger_(is_accepted),
       number_(++shared_->last_connection) {
   if (is_stranger_) ++shared_->counters.strangers;
+  if (is_on_loopback_) configure({.send_buffer_bytes = shared_->options.loopback_send_buffer_bytes});
 }
 
 tcp_connection::~tcp_connection() { end(); }

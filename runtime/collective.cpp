@@ -267,10 +267,11 @@ result<void> check(const collective_spec& s) {
     if (all[i] != i) return usage(fmt::format("{}: part {} is missing or stands twice", what, i));
   if (all.empty()) return usage(fmt::format("{}: nobody contributes anything", what));
   const bool takes_whole = s.algorithm == collective_algorithm::exchange || s.algorithm == collective_algorithm::direct;
-  const auto single = [](const auto& p) { return p.size() == 1; };
-  if (!takes_whole && std::any_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.empty(); }))
-    return usage(fmt::format("{}: by {} every rank contributes", what, to_string(s.algorithm)));
-  if (!reduces(s.kind) && !std::all_of(s.parts.begin(), s.parts.end(), single)) return usage(fmt::format("{}: every rank has one part", what));
+  if ((!takes_whole || has_slices(s.kind)) && std::any_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.empty(); }))
+    return usage(fmt::format("{} by {}: every rank contributes", what, to_string(s.algorithm)));
+  if (s.kind == kind::broadcast && s.parts[s.root].empty()) return usage(fmt::format("{}: root {} has no part", what, s.root));
+  if (has_slices(s.kind) && s.elements % static_cast<std::int64_t>(all.size()) != 0)
+    return usage(fmt::format("{}: {} elements are no slices of one size for {} parts", what, s.elements, all.size()));
   const bool fits = s.kind == kind::all_reduce || s.kind == kind::barrier ||
                     (s.kind == kind::broadcast ? s.algorithm == collective_algorithm::tree || s.algorithm == collective_algorithm::direct
                                                : s.algorithm == collective_algorithm::direct || s.algorithm == collective_algorithm::ring);
@@ -291,29 +292,61 @@ collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, s
   return algorithm::ring;
 }
 
-std::pair<std::int64_t, std::int64_t> slice_of(const collective_spec& s, std::uint32_t rank) {
-  return {boundary(s.elements, rank, s.ranks()), boundary(s.elements, rank + 1, s.ranks())};
+std::uint32_t parts_of(const collective_spec& s) noexcept {
+  std::size_t n = 0;
+  for (const auto& p : s.parts) n += p.size();
+  return static_cast<std::uint32_t>(n);
 }
 
-std::vector<collective_piece> pieces_of(const collective_spec& s) {
+std::pair<std::int64_t, std::int64_t> slice_of(const collective_spec& s, std::uint32_t part) {
+  const auto each = s.elements / parts_of(s);
+  return {each * part, each * (part + 1)};
+}
+
+namespace {
+
+// A share of the vector that one rank makes.
+struct share {
+  std::uint32_t owner = 0, part = 0;
+  std::int64_t from = 0, to = 0;
+};
+
+std::vector<share> shares_of(const collective_spec& s) {
+  std::vector<share> shares;
+  if (has_slices(s.kind)) {
+    shares.resize(parts_of(s));
+    for (std::uint32_t r = 0; r < s.ranks(); ++r)
+      for (const auto part : s.parts[r]) {
+        const auto [from, to] = slice_of(s, part);
+        shares[part] = {r, part, from, to};
+      }
+    return shares;
+  }
   const auto owners = owners_of(s);
   const auto n = static_cast<std::uint32_t>(owners.size());
-  std::vector<std::vector<collective_piece>> by_owner(n);
+  for (std::uint32_t k = 0; k < n; ++k) shares.push_back({owners[k], 0, boundary(s.elements, k, n), boundary(s.elements, k + 1, n)});
+  return shares;
+}
+
+}  // namespace
+
+std::vector<collective_piece> pieces_of(const collective_spec& s) {
+  std::vector<std::vector<collective_piece>> by_share;
   std::size_t most = 0;
-  for (std::uint32_t k = 0; k < n; ++k) {
-    const auto end = boundary(s.elements, k + 1, n);
-    auto at = boundary(s.elements, k, n);
+  for (const auto& share : shares_of(s)) {
+    auto& own = by_share.emplace_back();
+    auto at = share.from;
     do {
-      const auto length = std::min(s.piece_elements, end - at);
-      by_owner[k].push_back({owners[k], at, length});
+      const auto length = std::min(s.piece_elements, share.to - at);
+      own.push_back({share.owner, at, length, share.part});
       at += length;
-    } while (at < end);
-    most = std::max(most, by_owner[k].size());
+    } while (at < share.to);
+    most = std::max(most, own.size());
   }
   std::vector<collective_piece> pieces;
   for (std::size_t i = 0; i < most; ++i)
-    for (std::uint32_t k = 0; k < n; ++k)
-      if (i < by_owner[k].size()) pieces.push_back(by_owner[k][i]);
+    for (const auto& own : by_share)
+      if (i < own.size()) pieces.push_back(own[i]);
   return pieces;
 }
 

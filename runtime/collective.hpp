@@ -6,6 +6,8 @@
 // lists, and all kinds of collectives are run by one machine.
 //
 // A rank may have several parts (what it contributes): a group's ranks are processes, its parts logical workers, numbered over the whole group.
+// In reduce-scatter and all-gather the vector is a slice for each part, all of one size: slice k is the result, or the contribution, of part k. A broadcast is of
+// the first part of its root.
 //
 //   algorithm   order of a sum           messages one after the other   bytes that a rank sends, of P ranks, a part each, n bytes
 //   exchange    that of the parts        1                              (P - 1) n
@@ -23,6 +25,7 @@
 // CO-1  In every rank's list for a piece, what is taken is what the other ranks' lists send, each once (tests walk all of them).
 // CO-2  Every rank gets the same bits: each element is summed by one rank, or by all in the same order (exchange).
 // CO-3  exchange and direct sum in the order of the parts, wherever these are: the bits do not depend on the number of ranks.
+// CO-5  Slice k of reduce-scatter and all-gather is made by the rank of part k: it is final there, and the own part's.
 // CO-4  What a rank has sent of its result is written again only with the final value, which depends on the delivery of what was sent.
 
 #include "schema/dtype.hpp"
@@ -43,6 +46,8 @@ enum class collective_algorithm : std::uint8_t { exchange = 0, direct = 1, ring 
 std::string_view to_string(collective_kind k) noexcept;
 std::string_view to_string(reduction_kind r) noexcept;
 std::string_view to_string(collective_algorithm a) noexcept;
+// Parts have slices of the vector.
+constexpr bool has_slices(collective_kind k) noexcept { return k == collective_kind::reduce_scatter || k == collective_kind::all_gather; }
 
 inline constexpr std::uint32_t ranks_max = 4096;
 inline constexpr std::uint32_t parts_max = 4096;
@@ -56,7 +61,7 @@ struct collective_spec {
   dtype type = dtype::f32;
   std::uint32_t rank = 0;
   std::uint32_t root = 0;                         // broadcast, and tree
-  std::int64_t elements = 0;                      // of each part; all_gather, reduce_scatter: of the whole
+  std::int64_t elements = 0;                      // of each part; all_gather, reduce_scatter: of all slices
   std::int64_t piece_elements = 64 * 1024;        // at most, a multiple of piece_alignment
   std::vector<std::vector<std::uint32_t>> parts;  // by rank, ascending; together 0, 1, ..., each once
   std::uint32_t ranks() const noexcept { return static_cast<std::uint32_t>(parts.size()); }
@@ -72,12 +77,15 @@ collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, s
 struct collective_piece {
   std::uint32_t owner = 0;
   std::int64_t offset = 0, elements = 0;  // of the vector
+  std::uint32_t part = 0;                 // whose slice it lies in, where there are slices
   friend bool operator==(const collective_piece&, const collective_piece&) = default;
 };
 // In the order in which a rank begins with them: the first of every owner, then the second, ... At least one for each owner that the algorithm has, maybe empty.
 std::vector<collective_piece> pieces_of(const collective_spec& s);
-// What `rank` contributes to, or has in the end of, a collective whose ranks have slices (reduce_scatter, all_gather): elements from, to.
-std::pair<std::int64_t, std::int64_t> slice_of(const collective_spec& s, std::uint32_t rank);
+// How many parts all ranks have together.
+std::uint32_t parts_of(const collective_spec& s) noexcept;
+// What `part` contributes to, or has in the end of, a collective that has slices: elements from, to.
+std::pair<std::int64_t, std::int64_t> slice_of(const collective_spec& s, std::uint32_t part);
 
 // What a rank does next with a piece: first it takes, then it sends.
 struct collective_stage {

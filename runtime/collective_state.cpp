@@ -158,7 +158,7 @@ std::optional<collective_action> collective_state::take(std::uint32_t piece, con
   std::vector<operand> operands;
   switch (s.take) {
     case take_kind::nothing: return std::nullopt;
-    case take_kind::own: at.has_result = true; return collective_own{piece};
+    case take_kind::own: at.has_result = true; return collective_own{piece, has_slices(spec_.kind) ? part_lane_[pieces_[piece].part] : 0};
     case take_kind::copy: {
       const auto slot = slot_of(s.from[0], piece, lanes_of(s.from[0]) - 1);
       slots_[slot] = 0;

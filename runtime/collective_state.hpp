@@ -45,9 +45,10 @@ struct collective_copy {
   std::uint32_t piece = 0;
   std::uint32_t slot = 0;
 };
-// The piece of the result is the own part's.
+// The piece of the result is that of `part`, a position among the own parts.
 struct collective_own {
   std::uint32_t piece = 0;
+  std::uint32_t part = 0;
 };
 // Send a piece to `peer`, under `key`.
 struct collective_send {

@@ -282,6 +282,7 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   auto placed = t.actors("place", d.actors.size(), [&](pass_report* r) { return passes::place(std::move(d), where, r, reasons); });
   if (!placed) return std::move(placed.error());
   d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
+  if (passes::calls_collectives(d)) d = t.actors("collectives", d.actors.size(), [&](pass_report* r) { return passes::collectives(std::move(d), options.fast, r, reasons); });
   if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options.fast, r); });
   if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
   d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r, reasons); });
@@ -444,6 +445,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   auto f = simplified(g, *roots, options, t);
   if (options.sparse_pushes && !spec.all_reduce) f = t.flow("pack_pushes", f.ops.size(), [&](pass_report* r) { return passes::pack_pushes(std::move(f), r); });
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
+  if (auto ok = passes::check_collectives(f, &spec); !ok) return std::move(ok.error());
   auto on_devices = with_devices(std::move(f), g.ops(), options, t);
   if (!on_devices) return std::move(on_devices.error());
   f = std::move(*on_devices);
@@ -520,6 +522,7 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches, const
   const auto f = std::move(*on_devices);
   if (feeds)
     if (auto ok = check_all_fed(f, names); !ok) return std::move(ok.error());
+  if (auto ok = passes::check_collectives(f, nullptr); !ok) return std::move(ok.error());
   auto d = t.actors("lower", f.ops.size(), [&](pass_report*) { return passes::lower(f); });
   auto libraries = libraries_of(d, g.ops());
   if (options.fuse) d = t.actors("fuse", d.actors.size(), [&](pass_report* r) { return passes::fuse(std::move(d), g.ops(), r); });

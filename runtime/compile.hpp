@@ -1,7 +1,7 @@
 #pragma once
 // From a graph to a plan: one pass per file in runtime/passes/, in this order:
 //
-//   prune -> feed -> gradients -> shapes -> fold -> simplify -> mixed precision -> fast -> share -> pack pushes -> devices -> replicate -> fuse -> | place -> begin -> all reduce -> order reads -> copies -> partition (send, receive) -> segments -> credits -> share memory -> check
+//   prune -> feed -> gradients -> shapes -> fold -> simplify -> mixed precision -> fast -> share -> pack pushes -> devices -> replicate -> fuse -> | place -> begin -> collectives -> all reduce -> order reads -> copies -> partition (send, receive) -> segments -> credits -> share memory -> check
 //
 // What is left of the bar is done once for a training; what is right of it for every epoch, since after the loss of a node the same
 // workers and shards run elsewhere. Everything here is a pure function of its arguments.

@@ -86,6 +86,7 @@ void link_session::close() {
     d.state = lane_state::closed;
     d.kept.clear();
     d.kept_bytes = 0;
+    d.kept_payload_bytes = 0;
   }
   credits_.clear();
 }
@@ -108,6 +109,7 @@ result<void> link_session::send(lane l, frame_kind kind, std::vector<std::byte> 
   }
   d.kept.push_back(std::move(frame));
   d.kept_bytes += size;
+  d.kept_payload_bytes += part.length;
   return {};
 }
 
@@ -149,8 +151,16 @@ result<void> link_session::acknowledged(lane l, std::uint64_t sequence) {
 void link_session::release(lane_data& d, std::uint64_t sequence) {
   for (; d.acked < sequence; ++d.acked) {
     d.kept_bytes -= d.kept.front().size_bytes();
+    d.kept_payload_bytes -= d.kept.front().length;
     d.kept.pop_front();
   }
+}
+
+// As a bare acknowledgement is: a frame without a header, which its receiver counts and does nothing with.
+void link_session::make_empty(lane_data& d, sent_frame& f) {
+  d.kept_bytes -= f.size_bytes() - prelude_bytes;
+  d.kept_payload_bytes -= f.length;
+  f = {f.sequence, frame_kind::control, {}, {}, 0, 0};
 }
 
 // --- receiving -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@
 //   connection ended    lost(lane, now); then poll(now) says when to dial
 //
 // LS-1  Every numbered frame is delivered once and in order on its lane, however often the connection is replaced.
-// LS-2  A frame's header, tensor and address (&frame) stay until the peer acknowledged it, or the link is closed.
+// LS-2  A frame's header, tensor and address (&frame) stay until the peer acknowledged it, it is withdrawn, or the link is closed.
 // LS-3  A sequence <= the last one received is dropped and counted. One beyond the next is a gap: an error of this
 //       connection, which is closed and replaced.
 // LS-4  An acknowledgement of what was never sent, or a peer that forgot what it acknowledged, ends the link: it is not
@@ -25,6 +25,7 @@
 // LS-6  After a loss the side with the smaller node id dials at once. The other waits dial_grace_ns for it, then dials
 //       too, so that both sides learn quickly when there is nobody any more.
 // LS-7  A frame of another life (sender or receiver) is dropped and counted.
+// LS-8  What was withdrawn keeps its number and holds no memory: whoever still has to get the frame gets an empty one.
 // Ends: close(), when membership says that the peer is dead or has left.
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -41,6 +42,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -149,9 +151,17 @@ class link_session {
   bool has_to_write(lane l) const noexcept;
   // The peer has everything up to `sequence`. Old news is fine. Error: LS-4.
   result<void> acknowledged(lane l, std::uint64_t sequence);
+  // Lets go of kept frames whose header `is_over` says so of (LS-8): nobody would use them any more.
+  template <class F>
+  void withdraw(lane l, F&& is_over) {
+    auto& d = at(l);
+    for (auto& f : d.kept)
+      if (!f.header.empty() && is_over(std::span<const std::byte>(f.header))) make_empty(d, f);
+  }
   std::uint64_t acknowledged_frames(lane l) const noexcept { return at(l).acked; }
   std::size_t unacknowledged_frames(lane l) const noexcept { return at(l).kept.size(); }
   std::size_t unacknowledged_bytes(lane l) const noexcept { return at(l).kept_bytes; }
+  std::size_t unacknowledged_payload_bytes(lane l) const noexcept { return at(l).kept_payload_bytes; }
 
   // --- receiving -----------------------------------------------------------------------------------------------------
   enum class arrival : std::uint8_t {
@@ -189,7 +199,7 @@ class link_session {
   struct lane_data {
     lane_state state = lane_state::connecting;
     std::deque<sent_frame> kept;   // sequences acked + 1, acked + 2, ...
-    std::size_t kept_bytes = 0;
+    std::size_t kept_bytes = 0, kept_payload_bytes = 0;
     std::uint64_t acked = 0;       // by the peer
     std::uint64_t written = 0;     // handed to the current connection up to here
     std::uint64_t written_max = 0; // to any connection
@@ -204,6 +214,7 @@ class link_session {
   lane_data& at(lane l) noexcept { return lanes_[static_cast<std::size_t>(l)]; }
   const lane_data& at(lane l) const noexcept { return lanes_[static_cast<std::size_t>(l)]; }
   void release(lane_data& d, std::uint64_t sequence);
+  static void make_empty(lane_data& d, sent_frame& f);
   void merge_credits();
 
   node_id self_;

@@ -96,12 +96,13 @@ std::uint64_t own_memory(const plan& p, std::uint32_t actor, const single_tensor
       return times(buffers + versions_out(p, a, single.shards[actor]), a.shard.spec.size_bytes());
     }
     case actor_kind::collective: {
-      // The result, and copies of the parts where several tensors are one vector; what peers send, twice as edges at a receive.
+      // The result, and copies of the parts where several tensors are one vector (or of slices, where these are results); what peers send, twice as edges at a receive.
       const auto& c = *a.collective;
       const auto vector = static_cast<std::uint64_t>(c.spec.elements) * size_of(c.spec.type);
       std::uint64_t results = 1;
       for (std::size_t port = 0; port < c.tensors; ++port) results = std::max(results, 1 + credits_of(p, a.outputs[port]));
-      bytes = times(results + (c.tensors > 1 ? c.spec.parts[c.spec.rank].size() : 0), vector);
+      const auto copies = c.spec.kind == collective_kind::reduce_scatter ? results : c.tensors > 1 ? c.own_parts() : 0;
+      bytes = times(results + copies, vector);
       for (std::size_t port = c.own_inputs(); port < a.inputs.size(); ++port)
         bytes = add(bytes, times(2 * std::uint64_t{p.edges[a.inputs[port]].credits} + 1, p.edges[a.inputs[port]].spec.size_bytes()));
       return bytes;

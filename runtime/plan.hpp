@@ -226,12 +226,15 @@ struct planned_edge {
 
 // One rank of a collective. The vector that is reduced is its tensors one after the other, each at a multiple of piece_alignment elements.
 // Input ports: the tensors of the rank's first part, those of the second, ..., then one for each rank that it takes from. Output ports: the tensors of the
-// result, then one for each rank that it sends to.
+// result, then one for each rank that it sends to. Where there are slices a part has one tensor: of an all_gather the input is a slice, of a reduce_scatter the
+// output, of which there is one for each own part (`tensors`).
 struct planned_collective {
   collective_spec spec;
   std::uint32_t tensors = 1;
+  std::vector<std::uint32_t> workers{};             // logical ones, whose parts the rank has, in the order of these
   std::vector<std::uint32_t> peers_from, peers_to;  // ranks, ascending
-  std::size_t own_inputs() const noexcept { return spec.rank < spec.parts.size() ? spec.parts[spec.rank].size() * tensors : 0; }
+  std::size_t own_parts() const noexcept { return spec.rank < spec.parts.size() ? spec.parts[spec.rank].size() : 0; }
+  std::size_t own_inputs() const noexcept { return own_parts() * (spec.kind == collective_kind::reduce_scatter ? 1 : tensors); }
   friend bool operator==(const planned_collective&, const planned_collective&) = default;
 };
 // What an edge between ranks carries: the bytes of a piece.

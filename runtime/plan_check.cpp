@@ -173,7 +173,13 @@ result<void> check_collective(const planned_actor& a) {
   const std::span tensors(a.output_specs.data(), c.tensors);
   for (const auto& t : tensors)
     if (t.type != c.spec.type || t.shape.is_symbolic()) return blame(a, "PL-11", fmt::format("a tensor of it is {}, and it is of {} of fixed sizes", to_string(t), to_string(c.spec.type)));
-  if (offset_in_vector(tensors, tensors.size()) != c.spec.elements) return blame(a, "PL-11", fmt::format("its tensors do not make up {} elements", c.spec.elements));
+  const bool scatters = c.spec.kind == collective_kind::reduce_scatter;
+  if (has_slices(c.spec.kind) && c.tensors != (scatters ? c.own_parts() : 1)) return blame(a, "PL-11", fmt::format("{} results for {} parts with slices", c.tensors, c.own_parts()));
+  const auto each = c.spec.elements / parts_of(c.spec);
+  if (scatters ? std::any_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.shape.elements() != each; })
+               : offset_in_vector(tensors, tensors.size()) != c.spec.elements)
+    return blame(a, "PL-11", fmt::format("its tensors do not make up {} elements", c.spec.elements));
+  if (c.workers.size() != c.own_parts()) return blame(a, "PL-11", fmt::format("{} workers have its {} parts", c.workers.size(), c.own_parts()));
   for (std::size_t port = c.tensors; port < a.outputs.size(); ++port)
     if (a.outputs[port].size() != 1 || a.output_specs[port] != piece_spec(c.spec)) return blame(a, "PL-11", "what goes to another rank is no piece");
   return {};
@@ -234,6 +240,12 @@ result<void> check_names(const plan& p) {
 // --- edges
 // ---------------------------------------------------------------------------------------------------------------
 
+// What a rank contributes may come of another collective's rank: that is an edge like any other.
+bool is_between_ranks(const plan& p, const planned_edge& e) {
+  const auto& to = p.actors[e.to.actor];
+  return to.collective && p.actors[e.from.actor].kind == actor_kind::collective && e.to.port >= to.collective->own_inputs();
+}
+
 result<void> check_edge(const plan& p, std::uint32_t i) {
   const auto& e = p.edges[i];
   if (e.from.actor >= p.actors.size() || e.to.actor >= p.actors.size())
@@ -253,7 +265,7 @@ result<void> check_edge(const plan& p, std::uint32_t i) {
     return blame(producer, "PL-3",
                  fmt::format("edge {} goes to {} '{}', but only a send may, and must, go to a receive", i,
                              to_string(consumer.kind), consumer.name));
-  const bool are_ranks = producer.kind == actor_kind::collective && consumer.kind == actor_kind::collective;
+  const bool are_ranks = is_between_ranks(p, e);
   if (are_ranks && producer.task == consumer.task) return blame(producer, "PL-11", fmt::format("'{}' is on the same task", consumer.name));
   if (!is_transfer && !are_ranks && producer.task != consumer.task)
     return blame(producer, "PL-3",
@@ -332,6 +344,12 @@ result<void> check_groups(const plan& p) {
       const auto& e = p.edges[a.inputs[port]];
       const auto& from = p.actors[e.from.actor];
       if (port < c.own_inputs()) {
+        if (has_slices(c.spec.kind)) {
+          const auto elements = c.spec.kind == collective_kind::reduce_scatter ? c.spec.elements : c.spec.elements / parts_of(c.spec);
+          if (e.spec.type != c.spec.type || e.spec.shape.is_symbolic() || e.spec.shape.elements() != elements)
+            return blame(a, "PL-11", fmt::format("'{}' contributes {} to it, which takes {} elements of {}", from.name, to_string(e.spec), elements, to_string(c.spec.type)));
+          continue;
+        }
         if (const auto& wanted = a.output_specs[port % c.tensors]; e.spec != wanted)
           return blame(a, "PL-11", fmt::format("'{}' contributes {} to it, which takes {}", from.name, to_string(e.spec), to_string(wanted)));
         continue;
@@ -339,8 +357,8 @@ result<void> check_groups(const plan& p) {
       const auto peer = c.peers_from[port - c.own_inputs()];
       auto same = c.spec;
       same.rank = peer;
-      if (!from.collective || from.collective->spec != same || from.collective->tensors != c.tensors || e.from.port < c.tensors ||
-          from.collective->peers_to[e.from.port - c.tensors] != c.spec.rank)
+      const bool as_many = from.collective && (from.collective->tensors == c.tensors || c.spec.kind == collective_kind::reduce_scatter);
+      if (!as_many || from.collective->spec != same || e.from.port < from.collective->tensors || from.collective->peers_to[e.from.port - from.collective->tensors] != c.spec.rank)
         return blame(a, "PL-11", fmt::format("'{}' is not rank {} of the same collective", from.name, peer));
       if (e.credits < c.spec.parts[peer].size()) return blame(a, "PL-11", fmt::format("{} credits for {} parts of rank {}", e.credits, c.spec.parts[peer].size(), peer));
     }
@@ -368,7 +386,7 @@ bool is_loop_enter(const planned_actor& a) { return a.kind == actor_kind::op && 
 std::vector<std::uint32_t> unsorted_inputs(const plan& p) {
   std::vector<std::uint32_t> missing(p.actors.size()), ready;
   const auto is_shard = [&](std::uint32_t i) { return p.actors[i].kind == actor_kind::shard; };
-  const auto are_ranks = [&](const planned_edge& e) { return p.actors[e.from.actor].kind == actor_kind::collective && p.actors[e.to.actor].kind == actor_kind::collective; };
+  const auto are_ranks = [&](const planned_edge& e) { return is_between_ranks(p, e); };
   const auto counts = [&](const planned_edge& e) { return !is_shard(e.from.actor) && !is_shard(e.to.actor) && !(e.to.port == 1 && is_loop_enter(p.actors[e.to.actor])) && !are_ranks(e); };
   for (const auto& e : p.edges)
     if (counts(e)) ++missing[e.to.actor];
@@ -398,7 +416,7 @@ result<void> check_cycles(const plan& p) {
     position[at] = static_cast<std::uint32_t>(path.size());
     for (const auto e : p.actors[at].inputs)
       if (const auto from = p.edges[e].from.actor; missing[from] != 0 && !(p.edges[e].to.port == 1 && is_loop_enter(p.actors[at])) &&
-                                                   !(p.actors[from].kind == actor_kind::collective && p.actors[at].kind == actor_kind::collective)) {
+                                                   !is_between_ranks(p, p.edges[e])) {
         at = p.edges[e].from.actor;
         break;
       }

@@ -131,6 +131,8 @@ class encoder {
       for (unsigned i = 0; i < of.size(); ++i) of.set(i, c.spec.parts[r][i]);
     }
     to.setTensors(c.tensors);
+    auto workers = to.initWorkers(list_size(c.workers));
+    for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, c.workers[i]);
   }
   void put_actor(wire::PlannedActor::Builder to, const planned_actor& a) const {
     to.setKind(static_cast<std::uint8_t>(a.kind));
@@ -293,6 +295,9 @@ class decoder : private wire_parts::part_reader {
       for (const auto part : of) own.push_back(part);
     }
     c.tensors = r.getTensors();
+    const auto workers = r.getWorkers();
+    limit("workers of a rank", workers.size(), parts_max, 1);
+    for (const auto w : workers) c.workers.push_back(w);
     if (auto ok = check(c.spec); !ok) throw bad_plan{ok.error().message()};
     const auto peers = peers_of(c.spec);
     c.peers_from = peers.from;

@@ -104,7 +104,7 @@ std::vector<std::int32_t> worker_tasks(const plan& p) {
   std::vector<std::int32_t> out(p.workers, -1);
   for (const auto& a : p.actors) {
     if (a.kind == actor_kind::collective)
-      for (const auto w : a.collective->spec.parts[a.collective->spec.rank])
+      for (const auto w : a.collective->workers)
         if (w < out.size()) out[w] = static_cast<std::int32_t>(a.task);
     if (a.kind != actor_kind::shard || a.shard.follows || a.shard.takes_sums) continue;
     for (std::size_t w = 0; w < std::min<std::size_t>(out.size(), a.inputs.size()); ++w)

@@ -48,7 +48,7 @@ void write_actor(wire::TraceActor::Builder to, const traced_actor& a) {
 }
 
 result<traced_actor> read_actor(wire::TraceActor::Reader from) {
-  if (from.getKind() > static_cast<std::uint8_t>(actor_kind::supervisor))
+  if (from.getKind() > static_cast<std::uint8_t>(actor_kind::copy))
     return error(error_code::usage, fmt::format("a page of a timeline: an actor is of the unknown kind {}", from.getKind()));
   if (from.getOutputs().size() != from.getPorts().size()) return error(error_code::usage, "a page of a timeline: edges and ports of an actor differ in number");
   return traced_actor{from.getNumber(), from.getPart(), static_cast<actor_kind>(from.getKind()), string_of(from.getName()), string_of(from.getType()),

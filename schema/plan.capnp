@@ -147,6 +147,7 @@ struct Collective {
   pieceElements @7 :Int64;
   parts @8 :List(List(UInt32));  # by rank
   tensors @9 :UInt32;
+  workers @10 :List(UInt32);     # of the own parts
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

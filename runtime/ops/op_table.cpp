@@ -23,6 +23,7 @@ op_table make_op_table() {
   ops::add_reductions(t);
   ops::add_layout(t);
   ops::add_indexing(t);
+  ops::add_collectives(t);
   ops::add_losses(t);
   ops::add_random(t);
   return t;

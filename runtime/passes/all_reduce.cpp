@@ -175,6 +175,7 @@ class reducer {
   draft_actor make_rank(std::span<const exchanged* const> bucket, planned_collective c, const std::vector<tensor_spec>& tensors, const std::vector<std::uint32_t>& ranks, std::uint32_t rank,
                         std::uint32_t first) const {
     c.spec.rank = rank;
+    c.workers = c.spec.parts[rank];
     const auto peers = peers_of(c.spec);
     c.peers_from = peers.from;
     c.peers_to = peers.to;

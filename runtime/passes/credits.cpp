@@ -31,7 +31,7 @@ plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report
       producer.outputs[from[port].port].push_back(edge);
       p.actors[c].inputs.push_back(edge);
       const auto& spec = producer.output_specs[from[port].port];
-      const bool are_ranks = p.actors[c].kind == actor_kind::collective && producer.kind == actor_kind::collective;
+      const bool are_ranks = p.actors[c].collective && port >= p.actors[c].collective->own_inputs();
       if (are_ranks) {
         p.edges.push_back({from[port], {c, port}, spec, std::max<std::uint32_t>(rank_credits, static_cast<std::uint32_t>(producer.collective->spec.parts[producer.collective->spec.rank].size()))});
         continue;

@@ -1,5 +1,6 @@
 // Which ops of those that wish for a device stand there. What has to do with files, branches and loops, with handing on, and users' own ops stand on the host.
 
+#include "runtime/collectives.hpp"
 #include "runtime/device_name.hpp"
 #include "runtime/passes/passes.hpp"
 
@@ -14,6 +15,7 @@ std::string why_not_on_device(const std::string& type, const attributes& attrs, 
   static constexpr std::array<std::string_view, 4> of_host{"idx_batch", "index_batch", "text_batch", pack_rows_op};
   const auto* row = ops.find(type);
   if (row == nullptr) return "it is no op of the table";
+  if (is_collective(type)) return "it is a collective, whose ranks run beside the links";
   if (row->is_control) return "it makes up a branch or loop";
   if (row->is_forwarding) return "it hands on what it takes";
   if (row->library != nullptr) return fmt::format("it comes from library '{}'", row->library->name);

@@ -155,7 +155,7 @@ draft partition(draft d, pass_report* report) {
       const auto task = d.actors[c].planned.task;
       const auto source_task = d.actors[from.actor].planned.task;
       if (source_task == task) continue;
-      if (d.actors[c].planned.kind == actor_kind::collective && d.actors[from.actor].planned.kind == actor_kind::collective) continue;  // between ranks
+      if (const auto& taker = d.actors[c].planned.collective; taker && port >= taker->own_inputs()) continue;  // between ranks
       const auto next = static_cast<std::uint32_t>(d.actors.size());
       const auto [at, is_new] = made.try_emplace({from.actor, from.port, task}, next + 1);
       if (is_new) {

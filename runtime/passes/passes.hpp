@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --order_reads--> --copies--> --partition--> --segments--> draft
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --collectives--> --order_reads--> --copies--> --partition--> --segments--> draft
 //   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -132,6 +132,11 @@ draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
+// What the collectives of a flow ask for and this job does not have: errors with their lines. `training` is null where a graph is stepped.
+result<void> check_collectives(const flow& f, const training_spec* training);
+// Ranks in the place of the ops that call collectives (runtime/collectives.hpp). `any_order`: as of all_reduce.
+bool calls_collectives(const draft& d);
+draft collectives(draft d, bool any_order, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Copies of every variable on every task that has workers, and collectives between them (compile.hpp, training_spec::all_reduce). `any_order`: sums may be made in
 // another order than that of the workers.
 draft all_reduce(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report = nullptr);

@@ -138,6 +138,37 @@ BOOST_FIXTURE_TEST_CASE(every_firing_and_every_item_of_a_job_is_there_also_acros
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(ranks_of_collectives_are_there_once_for_each_step, fixture) {
+  for (std::uint64_t seed = 1; seed <= seeds; seed += 3) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      const sim_job_shape shape{.workers = 2, .steps = 6, .all_reduce = true};
+      sim_cluster c(tables, {.seed = seed, .nodes = 2});
+      BOOST_TEST_REQUIRE(c.form());
+      sim_recorder recorder(c);
+      c.run_job(request(c, shape));
+      while (!c.program().is_over()) {
+        BOOST_TEST_REQUIRE(c.now_ns() < 100 * s);
+        c.run_until([&] { return c.program().is_over(); }, 500 * ms);
+        recorder.fetch();
+      }
+      c.run_for(100 * ms);
+      recorder.fetch();
+      BOOST_TEST_REQUIRE(c.program().finished.has_value());
+      std::map<std::string, std::multiset<std::uint64_t>> fired;
+      for (const auto& n : recorder.recording().nodes)
+        for (const auto& l : n.lanes)
+          for (const auto& e : l.events)
+            if (const auto at = n.actors.find(e.actor); at != n.actors.end() && at->second.kind == actor_kind::collective && e.kind == trace_kind::firing) fired[at->second.name].insert(e.step);
+      BOOST_TEST(fired.size() >= 2U);  // a rank on each node
+      for (const auto& [name, steps] : fired) {
+        BOOST_TEST(steps.size() == shape.steps, name);
+        BOOST_TEST((std::set(steps.begin(), steps.end()).size() == shape.steps), name);
+      }
+      BOOST_TEST(test::read_timeline(recorder.recording()).summary.lost == 0u);
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(a_job_that_goes_on_after_a_death_is_recorded_in_both_epochs, fixture) {
   for (std::uint64_t seed = 1; seed <= seeds; seed += 3) {
     BOOST_TEST_CONTEXT("seed " << seed) {

@@ -163,7 +163,7 @@ class group {
     credits_.emplace_back(k.slot_peer[a.slot], r);
   }
   void apply(std::uint32_t, rank& k, const collective_own& a) {
-    const auto* from = k.parts[0].data() + k.state.pieces()[a.piece].offset;
+    const auto* from = k.parts[a.part].data() + k.state.pieces()[a.piece].offset;
     std::copy(from, from + size(k, a.piece), piece(k, a.piece));
   }
   void apply(std::uint32_t r, rank& k, const collective_send& a) {
@@ -283,22 +283,28 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
     for (std::uint64_t seed = 0; seed < repetitions(20); ++seed) {
       std::minstd_rand random(static_cast<std::uint32_t>(seed + 1 + ranks * 100));
       const auto elements = static_cast<std::int64_t>(random() % 500);
+      const auto parts = ranks + static_cast<std::uint32_t>(random() % 4);
+      std::vector<std::vector<std::uint32_t>> of(ranks);  // CO-5: slices belong to parts, of which a rank may have several
+      for (std::uint32_t p = 0; p < parts; ++p) of[p < ranks ? ranks - 1 - p : random() % ranks].push_back(p);
+      const auto in_slices = parts * static_cast<std::int64_t>(random() % 50);
       for (const auto a : {algorithm::direct, algorithm::ring}) {
-        group scatter(spec_of(kind::reduce_scatter, a, one_each(ranks), elements), 2, seed, 2);
+        group scatter(spec_of(kind::reduce_scatter, a, of, in_slices), 5, seed, 2);
         scatter.on_finished = [&](group::rank& k, std::uint64_t step) {
-          const auto [from, to] = slice_of(k.spec, k.spec.rank);
-          for (auto i = from; i < to; ++i) {
-            double exact = 0;
-            for (std::uint32_t p = 0; p < ranks; ++p) exact += group::number(step, p, i);
-            BOOST_REQUIRE_SMALL(k.result[static_cast<std::size_t>(i)] - exact, 1e-3);
+          for (const auto own : of[k.spec.rank]) {
+            const auto [from, to] = slice_of(k.spec, own);
+            for (auto i = from; i < to; ++i) {
+              double exact = 0;
+              for (std::uint32_t p = 0; p < parts; ++p) exact += group::number(step, p, i);
+              BOOST_REQUIRE_SMALL(k.result[static_cast<std::size_t>(i)] - exact, 1e-3);
+            }
           }
         };
         scatter.run();
-        group gather(spec_of(kind::all_gather, a, one_each(ranks), elements), 2, seed, 2);
+        group gather(spec_of(kind::all_gather, a, of, in_slices), 5, seed, 2);
         gather.on_finished = [&](group::rank& k, std::uint64_t step) {
-          for (std::uint32_t r = 0; r < ranks; ++r) {
-            const auto [from, to] = slice_of(k.spec, r);
-            for (auto i = from; i < to; ++i) BOOST_REQUIRE_EQUAL(bits(k.result[static_cast<std::size_t>(i)]), bits(group::number(step, r, i)));
+          for (std::uint32_t p = 0; p < parts; ++p) {
+            const auto [from, to] = slice_of(k.spec, p);
+            for (auto i = from; i < to; ++i) BOOST_REQUIRE_EQUAL(bits(k.result[static_cast<std::size_t>(i)]), bits(group::number(step, p, i)));
           }
         };
         gather.run();
@@ -398,6 +404,13 @@ BOOST_AUTO_TEST_CASE(is_refused_where_numbers_do_not_fit) {
   bad = good;
   bad.kind = kind::broadcast;
   BOOST_TEST(!check(bad));
+  bad = spec_of(kind::broadcast, algorithm::direct, {{0}, {}}, 64);
+  BOOST_TEST(bool(check(bad)));
+  bad.root = 1;  // has nothing
+  BOOST_TEST(!check(bad));
+  BOOST_TEST(bool(check(spec_of(kind::all_gather, algorithm::ring, one_each(3), 66))));
+  BOOST_TEST(!check(spec_of(kind::all_gather, algorithm::ring, one_each(3), 64)));  // slices are of one size
+  BOOST_TEST(!check(spec_of(kind::reduce_scatter, algorithm::direct, {{0, 1}, {}}, 64)));
   bad = good;
   bad.type = dtype::i32;
   bad.reduction = reduction_kind::mean;

@@ -154,6 +154,17 @@ BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {
   BOOST_TEST(round_trip(later).lanes[0].events.size() == 1u);
 }
 
+// Ranks of collectives, whose number came last, once made a tool refuse the whole page.
+BOOST_AUTO_TEST_CASE(actors_of_every_kind_are_in_timelines) {
+  auto p = sample_page();
+  for (std::uint8_t k = 0; k <= static_cast<std::uint8_t>(actor_kind::collective); ++k) {
+    traced_actor a;
+    a.kind = static_cast<actor_kind>(k);
+    p.actors.push_back(a);
+  }
+  BOOST_TEST((round_trip(p) == p));
+}
+
 BOOST_AUTO_TEST_CASE(a_page_that_is_full_fits_into_a_control_frame) {
   auto p = sample_page();
   p.lanes.assign(16, p.lanes[0]);

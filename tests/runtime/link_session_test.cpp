@@ -26,7 +26,7 @@ std::vector<std::byte> header_of(std::uint64_t value) {
   return out;
 }
 
-std::uint64_t value_of(const std::vector<std::byte>& header) {
+std::uint64_t value_of(std::span<const std::byte> header) {
   std::uint64_t out = 0;
   for (std::size_t i = 0; i < 8; ++i) out |= static_cast<std::uint64_t>(header[i]) << (8 * i);
   return out;
@@ -140,6 +140,34 @@ BOOST_AUTO_TEST_CASE(frames_are_numbered_by_lane_and_kept_until_acknowledged) {
   BOOST_TEST(bool(s.acknowledged(lane::control, 1)));  // old news
   BOOST_TEST(s.unacknowledged_frames(lane::control) == 1u);
   BOOST_TEST(s.unacknowledged_bytes(lane::control) == prelude_bytes + 8);
+}
+
+BOOST_AUTO_TEST_CASE(LS_8_what_is_withdrawn_keeps_its_number_and_lets_its_tensor_go) {
+  troupe::link_session s(a_id, b_id);
+  connect_both(s);
+  auto t = tensor::of({1, 2, 3, 4}, shape{4});
+  for (int i = 0; i < 4; ++i) BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(static_cast<std::uint64_t>(i % 2)), t, {0, 16}));
+  BOOST_TEST((write_all(s, lane::data) == std::vector<std::uint64_t>{1, 2, 3, 4}));
+  BOOST_TEST(s.unacknowledged_payload_bytes(lane::data) == 64u);
+  s.withdraw(lane::data, [](auto header) { return value_of(header) == 0; });
+  BOOST_TEST(s.unacknowledged_frames(lane::data) == 4u);
+  BOOST_TEST(s.unacknowledged_payload_bytes(lane::data) == 32u);
+  BOOST_TEST(s.unacknowledged_bytes(lane::data) == 4 * prelude_bytes + 2 * (8 + 16));
+  s.withdraw(lane::data, [](auto header) { return value_of(header) == 1; });
+  s.withdraw(lane::data, [](auto) { return true; });
+  BOOST_TEST(t.is_unique());
+  // After a loss they go out again, empty, under their numbers.
+  s.lost(lane::data, 0);
+  BOOST_REQUIRE(s.connected(lane::data, 1));
+  for (std::uint64_t n = 2; n <= 4; ++n) {
+    const auto* f = s.next_to_write(lane::data);
+    BOOST_REQUIRE(f != nullptr);
+    BOOST_TEST(f->sequence == n);
+    BOOST_TEST(f->header.empty());
+    BOOST_TEST(f->length == 0u);
+  }
+  BOOST_TEST(bool(s.acknowledged(lane::data, 4)));
+  BOOST_TEST(s.unacknowledged_bytes(lane::data) == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(LS_2_a_frame_and_its_tensor_stay_in_place_until_acknowledged) {

@@ -49,6 +49,7 @@ plan reduce_everywhere(std::int64_t elements, std::uint32_t ranks, collective_al
     source.output_specs = {spec};
     source.outputs.resize(1);
     c.spec.rank = r;
+    c.workers = {r};
     const auto peers = peers_of(c.spec);
     c.peers_from = peers.from;
     c.peers_to = peers.to;

@@ -25,7 +25,7 @@ struct arguments {
   std::uint64_t first = 1, last = 100, steps = 0;
   std::uint32_t nodes = 0;
   std::string faults = "all", trace, plant;
-  bool is_single = false, draws_optimizer = false, all_reduce = false, is_mixed = false, json = false;
+  bool is_single = false, draws_optimizer = false, all_reduce = false, is_mixed = false, collectives = false, json = false;
 };
 
 int fail(const error& e) {
@@ -80,7 +80,7 @@ void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v) {
   fmt::print("  the shortest schedule found, of {} faults (of {}), ends with: {}\n", shortest.faults.size(), sc.faults.size(), again.violation);
   describe(stdout, shortest);
   for (const auto& line : again.story) fmt::print("    {}\n", line);
-  fmt::print("  again: troupe-sim --seed {}{}\n", sc.seed, (sc.shape.optimizer == 0 ? std::string() : " --optimizers") + (sc.shape.all_reduce ? " --all-reduce" : "") + (sc.shape.is_mixed ? " --mixed-precision" : ""));
+  fmt::print("  again: troupe-sim --seed {}{}\n", sc.seed, (sc.shape.optimizer == 0 ? std::string() : " --optimizers") + (sc.shape.all_reduce ? " --all-reduce" : "") + (sc.shape.is_mixed ? " --mixed-precision" : "") + (sc.shape.calls_collectives ? " --collectives" : ""));
   std::fflush(stdout);
 }
 
@@ -111,7 +111,7 @@ int run(const arguments& o) {
   auto made = simulator::make();
   if (!made) return fail(made.error());
   auto& sim = **made;
-  const sim_limits limits{o.nodes, o.steps, *kinds, o.draws_optimizer, o.all_reduce, o.is_mixed};
+  const sim_limits limits{o.nodes, o.steps, *kinds, o.draws_optimizer, o.all_reduce, o.is_mixed, o.collectives};
   if (!o.plant.empty()) {
     auto found = nlohmann::ordered_json::array();
     const bool is_every_one_found = hunt(sim, o, limits, found);
@@ -191,6 +191,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", o.steps, "Steps of the job (without it, 4 to 15, drawn)")->check(CLI::Range(1, 100000));
   app.add_flag("--all-reduce", o.all_reduce, "Synchronous jobs exchange their gradients by all-reduce, without replicas; nothing else changes");
   app.add_flag("--mixed-precision", o.is_mixed, "Jobs compute in f16, with a scale of the loss that leaves out steps; nothing else changes");
+  app.add_flag("--collectives", o.collectives, "Programs of synchronous jobs call collectives in each step; nothing else changes");
   app.add_flag("--optimizers", o.draws_optimizer, "Draw optimizer, learning-rate schedule and clipping, too (without it: SGD); nothing else changes");
   app.add_option("--trace", o.trace, "Write the hash of every history to this file");
   app.add_option("--plant", o.plant, "Plant this bug (all: one after the other) and tell which seed finds it first")

@@ -343,7 +343,7 @@ class history final : private apply_probe {
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
     if (++watched_ % 64 == 0)
       if (const auto kept = cluster_.kept_bytes(); kept > kept_bytes_max_)
-        note_wrong(fmt::format("links keep {} bytes, and the credits of all edges allow {} (IN-9)", kept, kept_bytes_max_));
+        note_wrong(fmt::format("links keep {} bytes of tensors, and the credits of all edges allow {} (IN-9)", kept, kept_bytes_max_));
   }
 
   void keep_what_was_told() {
@@ -556,6 +556,7 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
     sc.shape.all_reduce = true;
     sc.shape.has_replicas = false;
   }
+  sc.shape.calls_collectives = limits.calls_collectives && sc.shape.update == update_kind::sync;
   std::vector<sim_fault_kind> kinds;
   for (auto k : limits.faults)
     if (!touches_disk(k) || !sc.shape.checkpoints.folder.empty()) kinds.push_back(k);

@@ -13,8 +13,8 @@
 //
 //   IN-8  One writer: in one epoch one node alone makes the versions of a variable, one after the other, and one alone those of its replica (with all-reduce: of
 //         each copy, of which a node has one at most).
-//   IN-9  Memory is bounded: links keep no more than twice what the credits of all edges of two epochs allow (an item's credit may come
-//         back before its acknowledgement).
+//   IN-9  Memory is bounded: of tensors, links keep no more than twice what the credits of all edges of two epochs allow (an item's credit may come
+//         back before its acknowledgement, and nodes come to an epoch one after the other). Headers are not counted: here tensors are smaller.
 //   IN-10 The loss of one node takes no variable away that was not there alone; with replicas, none: looked at where no other fault could.
 //   IN-11 Nodes that leave in good order are not missed: no recovery, nothing lost.
 //   IN-12 Where nobody dies and disks work, a job that is to write checkpoints does.
@@ -83,6 +83,7 @@ struct sim_limits {
   bool draws_optimizer = false;  // with schedule and clipping; else SGD
   bool all_reduce = false;       // synchronous jobs exchange their gradients so, without replicas
   bool is_mixed = false;         // in f16, with a scale of the loss
+  bool calls_collectives = false;  // programs of synchronous jobs do
 };
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits);
 

@@ -142,7 +142,7 @@ class sim_cluster {
   trace_page trace(std::uint32_t process, const trace_query& query);
   // Frames that all processes have dropped for this reason.
   std::uint64_t drops(drop_reason r) const;
-  // Data that all processes keep because it was not acknowledged.
+  // Bytes of tensors that all processes keep because they were not acknowledged.
   std::size_t kept_bytes() const;
   // Actors of any job on this process that have not ended.
   std::size_t job_actors(std::uint32_t process);

@@ -1,6 +1,8 @@
 #include "runtime/layers.hpp"
 #include "tools/troupe-sim/sim_job.hpp"
 
+#include "runtime/collectives.hpp"
+
 #include "runtime/placement.hpp"
 
 #include <fmt/format.h>
@@ -87,7 +89,13 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
   auto x = dense(relu(dense(batch.images, 5, "hidden")), 3, "logits");
   if (shape.optimizer != 0) x = add(x, embedding(variable(g, {dtype::f32, {40, 3}}, {initializer_spec::kind::uniform, 0.1}, "table"), batch.labels));
   const auto counter = variable(g, {dtype::f32, {3}}, {}, "counter");
-  const auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
+  auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
+  if (shape.calls_collectives) {
+    const auto own = mul(reduce_sum(x, {0}), constant(g, 1.0F / 64));
+    const auto everybody = all_gather(all_reduce(own), all_workers(shape.workers));
+    const auto last = stop_gradient(broadcast(barrier(own), shape.workers - 1));
+    loss = add(loss, add(reduce_sum(everybody), reduce_sum(mul(own, last))));
+  }
   auto roles = roles_of(shape, nodes, client);
   if (!roles) return roles.error();
   return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), {.name = "training",
@@ -174,7 +182,7 @@ std::string left_over(sim_cluster& c) {
 }
 
 const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
-  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer, shape.is_mixed);
+  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer, shape.is_mixed, shape.calls_collectives);
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto undisturbed = shape;

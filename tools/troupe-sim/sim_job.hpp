@@ -39,6 +39,7 @@ struct sim_job_shape {
   failure_policy on_failure = failure_policy::stop;
   bool has_replicas = false;
   bool all_reduce = false;
+  bool calls_collectives = false;  // workers exchange sums of their logits in each step (sync)
   std::uint32_t optimizer = 0;  // number of a sim_optimizer
   bool is_mixed = false;        // f16, with a scale of the loss that is too large at first and soon again, so that steps are left out
   checkpoint_options checkpoints{};
@@ -81,7 +82,7 @@ class sim_reference {
  private:
   sim_tables& tables_;
   const sim_data& data_;
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, is_mixed
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, is_mixed, calls_collectives
 };
 
 }  // namespace troupe
