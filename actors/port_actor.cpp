@@ -74,7 +74,10 @@ port_shell::behavior_type port_shell::make_behavior() {
       [this](const cut_saved& m) { guarded([&](port_logic& l) { l.on_saved(m); }); },
       [this](const cancel_step& m) { guarded([&](port_logic& l) { l.on_cancel(m); }); },
       [this](const set_feeder& m) { guarded([&](port_logic& l) { l.on_feeder(m); }); },
-      [this](const device_done& m) { guarded([&](port_logic& l) { l.on_device_done(m); }); },
+      [this](const device_done& m) {
+        after_message();  // from a thread of the device's, whose work it tells of
+        guarded([&](port_logic& l) { l.on_device_done(m); });
+      },
       [this](end_actor) { quit(); },
   };
 }

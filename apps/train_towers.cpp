@@ -1,4 +1,4 @@
-// Trains an image classifier in towers: one graph splits each batch over the devices /cpu:0, /cpu:1, .. of its worker, and each of them runs the same
+// Trains an image classifier in towers: one graph splits each batch over the devices /cpu:0, /cpu:1, .. or /gpu:0, /gpu:1, .. of its worker, and each of them runs the same
 // perceptron on its slice, with the same variables. Losses are added up, so that the gradients are those of the whole batch; logits are joined again,
 // and tell how many answers are right.
 
@@ -17,6 +17,7 @@ using namespace troupe;
 
 struct tower_options : image_options {
   std::int64_t towers = 2;
+  std::string on = "cpu";
 };
 
 // 784-256-128-10, from images to logits.
@@ -49,14 +50,14 @@ struct tower_values {
 };
 
 // A tower on each device. Variables are shared: the first tower makes them, the others find them.
-static tower_values towers(const idx_batch_values& batch, std::int64_t count) {
+static tower_values towers(const idx_batch_values& batch, std::int64_t count, const std::string& kind) {
   if (!batch.images.is_valid()) return {};  // the graph knows why
   auto& g = *batch.images.owner;
   const auto size = batch.images.spec().shape.size(0);
   value loss;
   std::vector<value> logits;
   for (std::int64_t t = 0; t < count; ++t) {
-    const auto on = g.device_scope(fmt::format("/cpu:{}", t));
+    const auto on = g.device_scope(fmt::format("/{}:{}", kind, t));
     const auto in = g.name_scope(fmt::format("tower_{}", t));
     const auto slice = rows_of(batch, size * t / count, size * (t + 1) / count);
     const auto shared = g.share_variables();
@@ -73,7 +74,7 @@ static tower_values towers(const idx_batch_values& batch, std::int64_t count) {
 static result<void> train(session& s, const idx_info& images, const tower_options& o, training_report& report) {
   graph g(s.ops());
   const idx_batch_options reading{.batch = o.batch, .seed = o.seed, .parts = o.workers};
-  const auto loss = towers(idx_batch(g, images, reading), o.towers).loss;
+  const auto loss = towers(idx_batch(g, images, reading), o.towers, o.on).loss;
 
   const auto steps = o.epochs * steps_per_epoch(images, reading);
   if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(steps));
@@ -88,7 +89,7 @@ static result<double> test(session& s, const idx_info& images, const tower_optio
   const std::int64_t size = 1000;
   graph g(s.ops());
   auto batch = idx_batch(g, images, {.batch = size, .shuffle = false});
-  const value correct = count_correct(towers(batch, o.towers).logits, batch.labels);
+  const value correct = count_correct(towers(batch, o.towers, o.on).logits, batch.labels);
   auto run = s.compile(g, {&correct, 1});
   if (!run) return run.error();
 
@@ -120,6 +121,7 @@ int main(int argc, char** argv) {
   o.parse(argc, argv, "Trains a perceptron on images in IDX files, each batch split over the devices of its worker.", [&](CLI::App& app) {
     app.add_option("--towers", o.towers, "Slices of a batch, on the streams cpu:0, cpu:1, .. of the worker's process, modulo those that it has")
         ->check(CLI::Range(1, 1000))->capture_default_str();
+    app.add_option("--on", o.on, "What towers stand on: cpu, or gpu, a device for each (--gpus; on nodes theirs)")->check(CLI::IsMember({"cpu", "gpu"}))->capture_default_str();
   });
   training_report report(o);
   auto images = open_idx(o.data, /*test=*/false), test_images = open_idx(o.data, /*test=*/true);
@@ -127,7 +129,7 @@ int main(int argc, char** argv) {
   if (!test_images) return report.fail(test_images.error());
   if (auto fits = o.check(*images, *test_images); !fits) return report.fail(fits.error());
   if (auto fits = check(o, *images); !fits) return report.fail(fits.error());
-  if (o.cluster.empty() && o.save_graph.empty() && o.towers > o.threads)
+  if (o.on == "cpu" && o.cluster.empty() && o.save_graph.empty() && o.towers > o.threads)
     fmt::print(stderr, "{}: {} towers take turns on {} (cpu:N is taken modulo --threads): with --threads {} each has one\n", o.program, o.towers,
                o.threads == 1 ? "one thread" : fmt::format("{} threads", o.threads), o.towers);
   if (auto ready = report.prepare(); !ready) return report.fail(ready.error());

@@ -1,14 +1,15 @@
 #include "devices/cuda/cuda_device.hpp"
 
+#include "devices/caching_allocator.hpp"
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/memory_cache.hpp"
 #include "devices/cuda/progress.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -242,7 +243,31 @@ void CUDART_CB call_from_driver(void* data) {
   (*call)->run();
 }
 
+// --- memory ---
+
+// Segments of the chip's memory, for a cache of each device.
+class chip_memory final : public system_memory {
+ public:
+  explicit chip_memory(std::shared_ptr<cuda_chip> c) : chip_(std::move(c)) {}
+  std::byte* reserve(std::size_t bytes) override {
+    void* at = nullptr;
+    if (chip_->make_current() && cudaMalloc(&at, bytes) == cudaSuccess) return static_cast<std::byte*>(at);
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  void release(std::byte* p, std::size_t) noexcept override {
+    (void)chip_->make_current();
+    (void)cudaFree(p);  // waits for the chip
+  }
+
+ private:
+  std::shared_ptr<cuda_chip> chip_;
+};
+
 // --- pinned memory ---
+
+// What a request takes: few sizes, so that buffers come back to those who ask for about as much.
+std::size_t rounded_size(std::size_t bytes) noexcept { return caching_allocator::size_class(bytes); }
 
 class pinned_pool {
  public:
@@ -366,7 +391,7 @@ class stream_of_runtime final : public cuda_stream {
 class device_of_chip final : public cuda_device {
  public:
   device_of_chip(std::string name, std::shared_ptr<cuda_chip> c, const device_options& options)
-      : name_(std::move(name)), chip_(std::move(c)), options_(options), pinned_(name_), memory_(name_, options.limit_bytes, {[this](std::size_t bytes) { return allocate_raw(bytes); }, [this](std::byte* at) { free_raw(at); }}) {}
+      : name_(std::move(name)), chip_(std::move(c)), options_(options), pinned_(name_), segments_(chip_), memory_(segments_, name_, options.limit_bytes) {}
   ~device_of_chip() override { (void)chip_->make_current(); }
 
   const std::string& name() const noexcept override { return name_; }
@@ -420,15 +445,15 @@ class device_of_chip final : public cuda_device {
     return peers_[there] = reaches;
   }
 
-  result<device_memory> allocate(const void* stream, std::size_t bytes, std::string_view for_whom) {
+  result<caching_allocator::allocated> allocate(const device_stream* stream, std::size_t bytes, std::string_view for_whom) {
     const lock l(mutex_);
-    return memory_.allocate(stream, bytes, for_whom);
+    return memory_.allocate(bytes, stream, for_whom);
   }
-  void free(const void* stream, device_memory m, device_event after) {
+  void free(const device_stream* stream, device_memory m, device_event after) {
     const lock l(mutex_);
-    memory_.free(stream, m, std::move(after));
+    memory_.free(m.bytes, stream, std::move(after));
   }
-  void forget(const void* stream) {
+  void forget(const device_stream* stream) {
     const lock l(mutex_);
     memory_.forget(stream);
   }
@@ -436,14 +461,6 @@ class device_of_chip final : public cuda_device {
   watch& calls() noexcept { return watch_; }
 
  private:
-  std::byte* allocate_raw(std::size_t bytes) {
-    void* at = nullptr;
-    if (cudaMalloc(&at, bytes) == cudaSuccess) return static_cast<std::byte*>(at);
-    (void)cudaGetLastError();
-    return nullptr;
-  }
-  void free_raw(std::byte* at) { (void)cudaFree(at); }  // waits for the chip
-
   std::string name_;
   std::shared_ptr<cuda_chip> chip_;
   device_options options_;
@@ -451,7 +468,8 @@ class device_of_chip final : public cuda_device {
   mutable std::mutex mutex_;
   mutable std::unordered_map<int, bool> peers_;  // by chip
   pinned_pool pinned_;
-  memory_cache memory_;  // under the mutex
+  chip_memory segments_;
+  caching_allocator memory_;  // under the mutex
   watch watch_;
 };
 
@@ -647,7 +665,10 @@ result<device_memory> stream_of_runtime::allocate(std::size_t bytes, std::string
   if (is_captured_) return while_captured("allocating memory");
   if (auto ok = record_->state(); !ok) return std::move(ok.error());
   if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
-  return device_.allocate(this, bytes, for_whom);
+  auto taken = device_.allocate(this, std::max<std::size_t>(bytes, 1), for_whom);
+  if (!taken) return std::move(taken.error());
+  if (auto waited = wait(taken->after); !waited) return std::move(waited.error());
+  return device_memory{taken->bytes, bytes};
 }
 
 void stream_of_runtime::free(device_memory m) noexcept {
@@ -655,6 +676,7 @@ void stream_of_runtime::free(device_memory m) noexcept {
     freed_in_capture_.push_back(m);
     return;
   }
+  if (!m) return;
   // Also after a failure of an op, since others may still run; where the chip itself has failed nothing does.
   device_event after;
   if (device_.chip().make_current())

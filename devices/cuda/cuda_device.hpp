@@ -1,5 +1,5 @@
 #pragma once
-// CUDA chips as devices (devices/device.hpp): streams, pooled events, memory through memory_cache.hpp, pinned memory, virtual devices on one chip, captured steps.
+// CUDA chips as devices (devices/device.hpp): streams, pooled events, memory through devices/caching_allocator.hpp, pinned memory, virtual devices on one chip, captured steps.
 //
 // Threading: as devices/device.hpp says. Functions of call_host() run on the driver's thread for it; where the chip has failed, which stops that, on the watch's.
 // Ownership: a device outlives its streams, events and memory.

@@ -189,9 +189,9 @@ BOOST_AUTO_TEST_SUITE(random_programs)
 
 BOOST_AUTO_TEST_CASE(branches_and_loops_compute_what_the_program_written_out_does_wherever_they_run) {
   test::two_nodes nodes("programs");
-  auto alone = session::open({.threads = 2});
+  auto alone = session::open({.threads = 2, .gpus = "host:2"});
   BOOST_TEST_REQUIRE(bool(alone));
-  const std::vector<std::string> streams{"/cpu:0", "/cpu:1"}, places{"/job:worker", "/job:ps"};
+  const std::vector<std::string> streams{"/cpu:0", "/cpu:1"}, places{"/job:worker", "/job:ps"}, mixed{"/cpu:0", "/gpu:0", "/gpu:1", "/cpu:1"};
   for (std::uint64_t seed = 1; seed <= seeds(); ++seed)
     BOOST_TEST_CONTEXT("seed " << seed) {
       const auto expected = at_once(**alone, seed);
@@ -203,6 +203,8 @@ BOOST_AUTO_TEST_CASE(branches_and_loops_compute_what_the_program_written_out_doe
       std::vector<compile_options> others{{.fuse = false}, {.credits = 1}, {.credits = 4, .share_memory = false}, {.fold = false}, {.simplify = false}, {.share = false}};
       BOOST_TEST(in_steps(**alone, seed, expected, others[seed % others.size()], {}) == first);
       BOOST_TEST(in_steps(**alone, seed, expected, {}, streams) == first);
+      // Branches and loops stay on the host, with what else no device runs.
+      BOOST_TEST(in_steps(**alone, seed, expected, {.device = seed % 2 == 0 ? "/gpu:0" : ""}, mixed) == first);
       const auto after = trained(nodes.client(), seed, places);
       for (std::size_t k = 0; k < weights; ++k)
         for (std::size_t i = 0; i < 3; ++i) BOOST_TEST(after.at(fmt::format("w{}", k))[i] == expected.weights[k][i] - first[1 + k][i]);
