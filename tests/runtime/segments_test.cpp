@@ -202,7 +202,9 @@ BOOST_AUTO_TEST_CASE(variables_stand_on_their_device_unless_somebody_keeps_them)
   const auto devices = devices_of(p, 0);
   BOOST_REQUIRE_EQUAL(devices.size(), 1u);
   compile_report report;
-  BOOST_TEST(on_device(compile({.has_cuts = true}, &report)) == 0);
+  training_spec kept;
+  kept.has_cuts = true;
+  BOOST_TEST(on_device(compile(kept, &report)) == 0);
   bool is_told = false;
   for (const auto& pass : report.passes)
     for (const auto& c : pass.changes) is_told = is_told || c.text().find("is held on the host, not on '/gpu:0'") != std::string::npos;

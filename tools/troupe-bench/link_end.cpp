@@ -82,7 +82,7 @@ class source final : public source_actor::base {
             [](tensor_ready&) {},
             [this](const credit& m) { on_credit(m); },
             [](const peer_lost&) {},
-            [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {}, [](end_actor) {},
+            [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {}, [](const device_done&) {}, [](end_actor) {},
             [this](send_stream& m) { start(std::move(m)); }};
   }
   void on_exit() override { link_ = nullptr; }
@@ -130,7 +130,7 @@ class sink final : public port_actor::base {
       : port_actor::base(cfg), link_(std::move(link)), edge_(edge), buffers_(buffers) {}
   behavior_type make_behavior() override {
     return {[](wire_ports&) {},   [](start_firing) {},     [this](tensor_ready& m) { on_tensor(m); },
-            [](const credit&) {}, [](const peer_lost&) {}, [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {},
+            [](const credit&) {}, [](const peer_lost&) {}, [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {}, [](const device_done&) {},
             [](end_actor) {}};
   }
   void on_exit() override { link_ = nullptr; }
