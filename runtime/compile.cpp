@@ -267,7 +267,7 @@ result<passes::flow> with_devices(passes::flow f, const op_table& ops, const com
     const auto own = *parse_device(options.device);
     for (auto& op : f.ops) op.device = to_string(own.refined_by(op.device.empty() ? device_name{} : *parse_device(op.device)));
   }
-  if (std::all_of(f.ops.begin(), f.ops.end(), [](const auto& op) { return op.device.empty(); })) return f;
+  if (std::none_of(f.ops.begin(), f.ops.end(), [](const auto& op) { return op.device.find("/gpu:") != std::string::npos; })) return f;
   return t.result_of("devices", f.ops.size(), [&](pass_report* r) { return passes::devices(std::move(f), ops, options.soft_placement, r); });
 }
 
@@ -285,9 +285,10 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   if (passes::calls_collectives(d)) d = t.actors("collectives", d.actors.size(), [&](pass_report* r) { return passes::collectives(std::move(d), options.fast, r, reasons); });
   if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options.fast, r); });
   if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
-  d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r, reasons); });
+  const bool has_devices = std::any_of(d.actors.begin(), d.actors.end(), [](const auto& a) { return is_device_stream(a.planned.stream); });
+  if (has_devices) d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r, reasons); });
   d = t.actors("partition", d.actors.size(), [&](pass_report* r) { return passes::partition(std::move(d), r); });
-  d = t.actors("segments", d.actors.size(), [&](pass_report* r) { return passes::segments(std::move(d), options.fuse, r, reasons); });
+  if (has_devices) d = t.actors("segments", d.actors.size(), [&](pass_report* r) { return passes::segments(std::move(d), options.fuse, r, reasons); });
   auto p = t.actors("credits", d.actors.size(), [&](pass_report* r) { return passes::connect(std::move(d), options.credits, options.edge_bytes, r); });
   if (options.share_memory) p = t.actors("share_memory", p.actors.size(), [&](pass_report* r) { return passes::share_memory(std::move(p), ops, steps_in_flight, r); });
   p.name = options.name;

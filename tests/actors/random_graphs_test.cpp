@@ -36,7 +36,8 @@ std::uint64_t seeds() {
 }
 
 // What compilers and readers put into graphs has tests of its own.
-const std::set<std::string> others{"input", "variable", "constant", "constant_tensor", "idx_batch", "index_batch", "text_batch", "read", "after", "relay", "pass_if", "pack_rows", "random_uniform", "random_normal"};
+const std::set<std::string> others{"input", "variable", "constant", "constant_tensor", "idx_batch", "index_batch", "text_batch", "read", "after", "relay", "pass_if", "pack_rows", "random_uniform", "random_normal",
+                                   "all_reduce", "reduce_scatter", "all_gather", "broadcast"};
 
 struct pair {
   std::string op;

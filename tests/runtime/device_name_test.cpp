@@ -21,7 +21,9 @@ BOOST_AUTO_TEST_CASE(what_is_no_device_is_an_error_that_says_why) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "does not start with '/'"},
       {"cpu:0", "does not start with '/'"},
-      {"/gpu:0", "there is no 'gpu' (devices here: cpu)"},
+      {"/tpu:0", "there is no 'tpu' (devices are cpu and gpu)"},
+      {"/cpu:0/gpu:0", "it is either a cpu or a gpu"},
+      {"/gpu:256", "a node has 256 gpus at most"},
       {"/", "there is no ''"},
       {"/cpu:0/", "there is no ''"},
       {"/cpu", "'' is no number"},
@@ -53,6 +55,7 @@ BOOST_AUTO_TEST_CASE(a_partial_name_admits_every_task_that_agrees) {
 BOOST_AUTO_TEST_CASE(an_inner_wish_refines_an_outer_one) {
   const auto outer = *parse_device("/job:worker/cpu:1");
   BOOST_TEST(to_string(outer.refined_by(*parse_device("/task:3/cpu:0"))) == "/job:worker/task:3/cpu:0");
+  BOOST_TEST(to_string(outer.refined_by(*parse_device("/gpu:2"))) == "/job:worker/gpu:2");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

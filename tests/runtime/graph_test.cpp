@@ -121,9 +121,9 @@ BOOST_AUTO_TEST_CASE(inner_device_scopes_refine_outer_ones_until_they_end) {
 BOOST_AUTO_TEST_CASE(an_unknown_device_is_an_error_with_the_users_line) {
   fixture f;
   const auto line = std::to_string(source_location::current().line() + 1);
-  const auto scope = f.g.device_scope("/gpu:0");
+  const auto scope = f.g.device_scope("/tpu:0");
   BOOST_TEST(
-      f.error_text().find("graph_test.cpp:" + line + ": device '/gpu:0': there is no 'gpu'") != std::string::npos,
+      f.error_text().find("graph_test.cpp:" + line + ": device '/tpu:0': there is no 'tpu'") != std::string::npos,
       f.error_text());
 }
 

@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { p.actors[0].output_specs.pop_back(); }, "specs for"},
       {[](auto& p) { p.actors[0].output_specs[0].shape = shape{std::int64_t{1} << 40}; }, "a tensor has more than"},
       {[](auto& p) { p.tasks.clear(); }, "a plan needs at least one task"},
-      {[](auto& p) { p.tasks[0].name = "/gpu:1"; }, "name of a task: device '/gpu:1'"},
+      {[](auto& p) { p.tasks[0].name = "/tpu:1"; }, "name of a task: device '/tpu:1'"},
       {[](auto& p) { p.workers = 3; }, "counts of gradients for 3 workers"},
       {[](auto& p) { p.actors[0].shard.steps[1] = 5; }, "different numbers of steps"},
       {[](auto& p) { p.actors[0].shard.readers.pop_back(); }, "outputs for 2 readers"},
