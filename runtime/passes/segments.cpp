@@ -5,6 +5,11 @@
 // and a segment has one depth. So segments have no cycle. What leaves for the host is waited for by somebody: a segment that has become long ends behind it, and does not keep it
 // until its own end.
 //
+// A segment may need something from the host that stood behind others that take what it makes, so actors are put into an order of their dependencies again: memory that ops of the host
+// write in turn (share_memory) has the order of the plan, and would wait for ever in another one.
+//
+// What leaves a loop depends on its body by what comes back in it, which neither depths nor that order see: where a graph has a loop, ops of devices stay apart, each a segment.
+//
 // O(n log n) in actors and edges.
 
 #include "runtime/loop_rules.hpp"
@@ -28,16 +33,17 @@ constexpr std::size_t kernels_before_a_cut = 24;
 
 class segmenter {
  public:
-  segmenter(draft d, bool merges, pass_report* report, std::vector<placement_reason>* reasons) : d_(std::move(d)), merges_(merges), report_(report), reasons_(reasons) {}
+  segmenter(draft d, bool merges, pass_report* report, std::vector<placement_reason>* reasons) : d_(std::move(d)), has_loops_(std::any_of(d_.actors.begin(), d_.actors.end(), is_loop)), merges_(merges && !has_loops_), report_(report), reasons_(reasons) {}
 
   draft run() {
     const auto count = d_.actors.size();
     if (std::none_of(d_.actors.begin(), d_.actors.end(), [](const auto& a) { return is_op_of_device(a); })) return std::move(d_);
-    find_order();
+    order_ = order_of(d_);
     find_leaving();
     group_of_.assign(count, none);
     assign_groups();
-    return merged();
+    auto out = merged();
+    return merges_ ? sorted(std::move(out)) : std::move(out);
   }
 
  private:
@@ -51,23 +57,26 @@ class segmenter {
     return {a.planned.task, a.planned.stream, static_cast<std::uint8_t>(a.owner), a.index};
   }
 
+  static bool is_loop(const draft_actor& a) { return a.planned.kind == actor_kind::op && a.planned.ops[0].type == loop_enter_op; }
+
   // Edges that go back (PS-2) order nothing.
-  bool is_back(std::uint32_t consumer, std::size_t port) const {
-    const auto &c = d_.actors[consumer].planned, &p = d_.actors[d_.actors[consumer].from[port].actor].planned;
+  static bool is_back(const draft& d, std::uint32_t consumer, std::size_t port) {
+    const auto &c = d.actors[consumer].planned, &p = d.actors[d.actors[consumer].from[port].actor].planned;
     if (c.kind == actor_kind::shard) return true;
     if (c.kind == actor_kind::collective && p.kind == actor_kind::collective) return true;
     return c.kind == actor_kind::op && c.ops[0].type == loop_enter_op && port == 1;
   }
 
   // A topological order, by the actors' own where there is a choice.
-  void find_order() {
-    const auto count = static_cast<std::uint32_t>(d_.actors.size());
+  static std::vector<std::uint32_t> order_of(const draft& d) {
+    const auto count = static_cast<std::uint32_t>(d.actors.size());
+    std::vector<std::uint32_t> order;
     std::vector<std::vector<std::uint32_t>> consumers(count);
     std::vector<std::uint32_t> missing(count, 0);
     for (std::uint32_t c = 0; c < count; ++c)
-      for (std::size_t port = 0; port < d_.actors[c].from.size(); ++port) {
-        if (is_back(c, port)) continue;
-        consumers[d_.actors[c].from[port].actor].push_back(c);
+      for (std::size_t port = 0; port < d.actors[c].from.size(); ++port) {
+        if (is_back(d, c, port)) continue;
+        consumers[d.actors[c].from[port].actor].push_back(c);
         ++missing[c];
       }
     std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready;
@@ -76,11 +85,37 @@ class segmenter {
     while (!ready.empty()) {
       const auto i = ready.top();
       ready.pop();
-      order_.push_back(i);
+      order.push_back(i);
       for (const auto c : consumers[i])
         if (--missing[c] == 0) ready.push(c);
     }
-    expects(order_.size() == count, "PS-2: a draft has no other cycles than those through shards, ranks and loops");
+    expects(order.size() == count, "PS-2: a draft has no other cycles than those through shards, ranks and loops");
+    return order;
+  }
+
+  // `why_`: of every actor, in the order of `d`.
+  draft sorted(draft d) {
+    const auto order = order_of(d);
+    std::vector<std::uint32_t> now(order.size());
+    for (std::uint32_t i = 0; i < order.size(); ++i) now[order[i]] = i;
+    draft out;
+    std::vector<placement_reason> why;
+    for (const auto i : order) {
+      out.actors.push_back(std::move(d.actors[i]));
+      why.push_back(std::move(why_[i]));
+    }
+    for (auto& a : out.actors)
+      for (auto& f : a.from) f.actor = now[f.actor];
+    if (reasons_ != nullptr) *reasons_ = std::move(why);
+    return out;
+  }
+
+  // Of actor i of the draft before.
+  placement_reason reason_of(std::uint32_t i) const {
+    if (reasons_ != nullptr && i < reasons_->size()) return (*reasons_)[i];
+    using kind = placement_reason::kind;
+    const auto owner = d_.actors[i].owner;
+    return {owner == owner_kind::worker ? kind::worker : owner == owner_kind::shard ? kind::shard : kind::client, d_.actors[i].index};
   }
 
   void find_leaving() {
@@ -97,7 +132,7 @@ class segmenter {
       const auto& a = d_.actors[i];
       const bool is_here = is_op_of_device(a);
       for (std::size_t port = 0; port < a.from.size(); ++port) {
-        if (is_back(i, port)) continue;
+        if (is_back(d_, i, port)) continue;
         const auto from = a.from[port].actor;
         const bool is_from_op = is_op_of_device(d_.actors[from]);
         const bool stays = !is_from_op || (is_here && key_of(from) == key_of(i));
@@ -122,11 +157,10 @@ class segmenter {
     ports_.resize(d_.actors.size());
     for (std::uint32_t g = 0; g < members_.size(); ++g) segments[g] = make(g);
     draft out;
-    std::vector<placement_reason> why;
     for (std::uint32_t i = 0; i < d_.actors.size(); ++i) {
       const auto g = group_of_[i];
       const bool stands = g == none || *std::max_element(members_[g].begin(), members_[g].end()) == i;
-      if (stands && reasons_ != nullptr && i < reasons_->size()) why.push_back(std::move((*reasons_)[i]));
+      if (stands) why_.push_back(reason_of(i));
       if (g == none) {
         now[i] = static_cast<std::uint32_t>(out.actors.size());
         out.actors.push_back(std::move(d_.actors[i]));
@@ -141,7 +175,7 @@ class segmenter {
         const bool is_of_segment = group_of_[f.actor] != none;
         f = {now[f.actor], is_of_segment ? ports_[f.actor].at(f.port) : f.port};
       }
-    if (reasons_ != nullptr) *reasons_ = std::move(why);
+    if (!merges_ && reasons_ != nullptr) *reasons_ = std::move(why_);
     return out;
   }
 
@@ -208,9 +242,10 @@ class segmenter {
   }
 
   draft d_;
-  bool merges_;
+  bool has_loops_, merges_;
   pass_report* report_;
   std::vector<placement_reason>* reasons_;
+  std::vector<placement_reason> why_;                // by actor, with segments
   std::vector<std::uint32_t> order_;
   std::vector<bool> leaves_;                         // by actor: to something that is no op of a device
   std::vector<std::uint32_t> group_of_;              // by actor: its segment
