@@ -31,7 +31,9 @@ result<flow> devices(flow f, const op_table& ops, bool is_soft, pass_report* rep
     expects(bool(wish), "a device in a graph was checked by its scope");
     if (!wish->gpu) continue;
     if (op.type == "variable") continue;  // replicate() knows whether its shard may stand there
-    const bool is_programs = op.type == "input";  // what it gives is copied
+    const auto* row = ops.find(op.type);
+    // What reads or is fed, hands on or exchanges stands on the host in any case: its values are copied.
+    const bool is_programs = op.type == "input" || is_reader(op.attrs) || (row != nullptr && row->is_forwarding);
     std::string why;
     if (!is_programs) why = op.loop_level != 0 || op.region != 0 ? "it lies in a branch or loop, which runs on the host" : why_not_on_device(op.type, op.attrs, ops);
     if (!is_programs && why.empty()) continue;

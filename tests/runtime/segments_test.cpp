@@ -182,6 +182,29 @@ BOOST_AUTO_TEST_CASE(PL_12_plans_that_lie_about_memory_are_refused) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(mutations_of_plans_with_devices_are_errors_or_plans_that_hold) {
+  const auto good = encode(two_devices("/gpu:1"));
+  std::mt19937_64 random(7);
+  std::size_t errors = 0, survivors = 0;
+  for (int i = 0; i < 5'000; ++i) {
+    auto bytes = good;
+    for (auto changes = 1 + random() % 6; changes > 0; --changes) {
+      auto& b = bytes[random() % bytes.size()];
+      b = random() % 2 == 0 ? b ^ static_cast<std::byte>(1U << (random() % 8)) : static_cast<std::byte>(random());
+    }
+    const auto p = decode_plan(bytes);
+    ++(p ? survivors : errors);
+    if (!p) continue;
+    BOOST_TEST_REQUIRE(bool(check(*p)));
+    for (const auto& a : p->actors)
+      for (std::size_t k = 0; k < a.kernels.size(); ++k) BOOST_TEST_REQUIRE(!ops_of(a, k).empty());
+    for (const auto d : devices_of(*p, 0)) BOOST_TEST_REQUIRE(d < devices_max);
+    (void)memory_of_device(*p, 0, 0);
+  }
+  BOOST_TEST(errors > 500u);
+  BOOST_TEST(survivors > 50u);
+}
+
 BOOST_AUTO_TEST_CASE(variables_stand_on_their_device_unless_somebody_keeps_them) {
   const auto compile = [&](training_spec spec, compile_report* report = nullptr) {
     graph g(ops());
