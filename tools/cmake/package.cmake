@@ -10,7 +10,7 @@ install(DIRECTORY schema devices runtime actors DESTINATION ${CMAKE_INSTALL_INCL
 
 set(of_cuda "")
 if(TROUPE_HAS_CUDA)
-  set(of_cuda troupe_cuda troupe_cuda_kernels)
+  set(of_cuda troupe_cuda)
 endif()
 install(TARGETS troupe troupe_onnx troupe_actors troupe_gpus ${of_cuda} troupe_runtime troupe_devices troupe_schema troupe_options
                 troupe_ops troupe_loops troupe_caf troupe_dnnl troupe_xxhash EXPORT troupe ARCHIVE)
