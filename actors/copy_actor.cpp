@@ -85,6 +85,7 @@ class copy_in_logic final : public copy_logic {
 
   void fire() {
     busy_mark busy(*this);
+    after_message();  // what the item's producer wrote is read on the stream's thread, outside of CAF
     auto i = ports_.in[0].queue.pop();
     const auto t = i.t;
     tensor out;

@@ -13,6 +13,8 @@
 // MP-1  Only an element that was given to recycle() returns to its pool, once it is disposed of; any other is deleted.
 // MP-2  An element in the pool holds no value: tensors are let go when their message is.
 
+#include "actors/tell.hpp"
+
 #include <caf/actor_cast.hpp>
 #include <caf/execution_unit.hpp>
 #include <caf/mailbox_element.hpp>
@@ -37,6 +39,7 @@ class message_pool {
   template <class Handle>
   void send(caf::execution_unit* from, const Handle& to, Message&& message) {
     caf::mailbox_element_ptr e(take(std::move(message)));
+    before_message();
     caf::actor_cast<caf::abstract_actor*>(to)->enqueue(std::move(e), from);
   }
 
