@@ -350,8 +350,14 @@ caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::share
   self->set_exception_handler(&reason_of);
   auto& s = self->state;
   return {
-      [&s](send_tensor& m) { s.core->send(std::move(m)); },
-      [&s](send_piece& m) { s.core->send(std::move(m)); },
+      [&s](send_tensor& m) {
+        after_message();  // what does not fit a socket is written later, outside of CAF
+        s.core->send(std::move(m));
+      },
+      [&s](send_piece& m) {
+        after_message();
+        s.core->send(std::move(m));
+      },
       [&s](const return_credit& m) { s.core->give_back(m); },
       [&s](send_control& m) { s.core->send(std::move(m.body)); },
       [&s](answered& m) { s.core->send(control_message(answer{m.id, std::move(m.json)})); },
