@@ -66,7 +66,7 @@ class collective_logic final : public port_logic {
       auto& p = peers_[collective().peers_from[i]];
       p.edge_in = self_plan().inputs[own + i];
       p.link = handles->links[plan.actors[plan.edges[p.edge_in].from.actor].task];
-      p.owed_max = std::max<std::uint32_t>(1, plan.edges[p.edge_in].credits / 2);
+      p.owed_max = credit_lot(plan.edges[p.edge_in].credits);
     }
     credits_ = credits_max;
     for (std::size_t i = 0; i < collective().peers_to.size(); ++i) {
@@ -142,6 +142,8 @@ class collective_logic final : public port_logic {
     if (m.outlet < first) return port_logic::on_credit(m);
     if (has_failed_) return;
     const auto peer = collective().peers_to.at(m.outlet - first);
+    if (m.count > credits_ - state_->credits_of(peer))
+      return fail(error(error_code::failed, fmt::format("rank {} gave back {} credits, of {} that it had", peer, m.count, credits_ - state_->credits_of(peer))));
     state_->on_credit(peer, m.count);
     show_credits(peer);
     advance();

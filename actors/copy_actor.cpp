@@ -12,13 +12,18 @@
 // CY-1  What it reads on a device is waited for by the copy stream, and comes back with the copy's event.
 // CY-2  out: as many copies are on their way as the edge behind it has credits; items are passed on in order.
 // CY-3  Where the plan looks for NaN, it is what leaves a device that is looked at.
+// CY-4  in: what another process sent lies in page-locked memory, as many buffers as are in use at once (devices/landing_pool.hpp), and out: what goes to one is sent out of the buffer that the device
+//       copied to, one for each that may be on its way; so neither is copied on the host.
+// CY-5  out: nothing is passed on once a stream of the part has failed, here or on another device, where what is copied may have come from (DS-8).
 // Threading: the device's worker.
 
 #include "actors/device_streams.hpp"
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
 #include "devices/host/finite.hpp"
+#include "devices/landing_pool.hpp"
 #include "devices/pinned_pool.hpp"
+#include "runtime/segment.hpp"
 
 #include <fmt/format.h>
 
@@ -26,6 +31,7 @@
 #include <deque>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace troupe {
 
@@ -38,7 +44,7 @@ class copy_logic : public port_logic {
  protected:
   result<void> open_on(stream_kind kind) {
     streams_ = part_->devices.at(device_of(self_plan().stream));
-    if (auto ok = streams_->open(); !ok) return ok;
+    if (auto ok = streams_->open(part_->part, *part_->lanes); !ok) return ok;
     lane_ = streams_->lane(kind);
     name_ = streams_->keep_name(self_plan().name);
     credits_ = 1;
@@ -47,6 +53,9 @@ class copy_logic : public port_logic {
   }
 
   device_stream& stream() { return lane_->stream(); }
+
+  // What a copy that is not told of may be at work with.
+  void keep(std::vector<tensor> used) { streams_->keep_behind(*lane_, std::move(used)); }
 
   // This actor is told device_done, once what has been enqueued is done.
   result<void> tell_when_done(std::uint64_t number) {
@@ -73,8 +82,16 @@ class copy_in_logic final : public copy_logic {
   }
 
  private:
+  void wire_more(const std::shared_ptr<const part_handles>& handles) override {
+    if (const auto at = handles->landings.find(maker_of(*part_->job_plan, self_plan())); at != handles->landings.end()) landing_ = at->second;
+  }
+
+  const planned_edge& in_edge() const { return part_->job_plan->edges[self_plan().inputs[0]]; }
+
   result<void> open() override {
     if (auto ok = open_on(stream_kind::copy_in); !ok) return ok;
+    // CY-4: what one step needs; more as it turns out that more are on their way.
+    for (std::uint32_t i = 0; landing_ != nullptr && i <= in_edge().credits; ++i) (void)landing_->grow(streams_->shared_backend());
     pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_, stream(), lane_, self_plan().name);
     return {};
   }
@@ -90,6 +107,7 @@ class copy_in_logic final : public copy_logic {
     const auto t = i.t;
     tensor out;
     if (t.dead == 0) {
+      lane_->label(subject(), t.step);
       auto copied = copy(std::move(i.value));
       if (!copied) return fail(at_line(std::move(copied.error())));
       out = std::move(*copied);
@@ -109,9 +127,10 @@ class copy_in_logic final : public copy_logic {
     if (is_across) waits.add(from.on_device()->written());
     if (auto ok = lane_->wait(waits); !ok) return std::move(ok.error());
     const auto kind = is_across ? memory_kind::device : from.is_pinned() ? memory_kind::pinned : memory_kind::pageable;
+    if (kind == memory_kind::pageable && landing_ != nullptr) (void)landing_->grow(streams_->shared_backend());
     if (auto ok = stream().copy(name_, to->bytes(), memory_kind::device, std::as_const(from).bytes(), kind); !ok) return std::move(ok.error());
     auto done = stream().record();
-    if (!done) return std::move(done.error());
+    if (!done) return keep({*to, std::move(from)}), std::move(done.error());
     to->on_device()->written(*done);
     lane_->count(from.size_bytes(), 0);
     if (is_across) {
@@ -128,6 +147,7 @@ class copy_in_logic final : public copy_logic {
   }
 
   std::optional<device_buffer_pool> pool_;
+  std::shared_ptr<landing_pool> landing_;  // null: nothing comes from other processes
   std::deque<std::pair<std::uint64_t, tensor>> held_;  // of the host, until it has been read
   std::uint64_t copies_ = 0;
 };
@@ -150,8 +170,13 @@ class copy_out_logic final : public copy_logic {
     if (auto ok = open_on(stream_kind::copy_out); !ok) return ok;
     // A program may keep what it fetches for as long as it likes.
     bool is_fetched = false;
-    for (const auto e : self_plan().outputs[0]) is_fetched = is_fetched || part_->job_plan->actors[part_->job_plan->edges[e].to.actor].kind == actor_kind::fetch;
-    pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_, streams_->shared_backend(), !is_fetched);
+    std::size_t sent = 0;  // to other processes: twice the credits of the edge may be on their way
+    for (const auto e : self_plan().outputs[0]) {
+      const auto& to = part_->job_plan->actors[part_->job_plan->edges[e].to.actor];
+      is_fetched = is_fetched || to.kind == actor_kind::fetch;
+      if (to.kind == actor_kind::send) sent += 2 * std::size_t{part_->job_plan->edges[to.outputs[0][0]].credits};
+    }
+    pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_ + sent, streams_->shared_backend(), !is_fetched);
     return {};
   }
 
@@ -171,6 +196,7 @@ class copy_out_logic final : public copy_logic {
     auto i = ports_.in[0].queue.pop();
     tensor to;
     if (i.t.dead == 0) {
+      lane_->label(subject(), i.t.step);
       auto copied = copy(i.value);
       if (!copied) return fail(at_line(std::move(copied.error())));
       to = std::move(*copied);
@@ -189,10 +215,10 @@ class copy_out_logic final : public copy_logic {
     const auto kind = to.is_pinned() ? memory_kind::pinned : memory_kind::pageable;
     if (auto ok = stream().copy(name_, to.bytes(), kind, from.bytes(), memory_kind::device); !ok) return std::move(ok.error());
     auto done = stream().record();
-    if (!done) return std::move(done.error());
+    if (!done) return keep({to, from}), std::move(done.error());
     memory->read_until(std::move(*done));
     lane_->count(0, from.size_bytes());
-    if (auto ok = tell_when_done(++copies_); !ok) return std::move(ok.error());
+    if (auto ok = tell_when_done(++copies_); !ok) return keep({to}), std::move(ok.error());
     return to;
   }
 
@@ -213,11 +239,20 @@ class copy_out_logic final : public copy_logic {
     return true;
   }
 
+  static bool is_of_collectives(const std::shared_ptr<device_lane>& l) { return l->stream().kind() == stream_kind::collective; }
+
   void on_device_done(const device_done& m) override {
     if (has_failed_) return;
-    // The compute stream's failure is the root of what follows from it here.
-    for (const auto kind : {stream_kind::compute, stream_kind::copy_in, stream_kind::copy_out})
-      if (auto ok = streams_->lane(kind)->stream().failed(); !ok) return fail(at_line(std::move(ok.error())));
+    // CY-5. By now all actors of the part have opened.
+    if (lanes_.empty()) {
+      lanes_ = part_->lanes->all();
+      std::ranges::stable_partition(lanes_, is_of_collectives);  // versions are made of what they give
+    }
+    for (const auto& l : lanes_) {
+      if (l->is_given_up()) return;  // its rank has been told why, or has told
+      auto ok = l->stream().failed();
+      if (!ok) return is_of_collectives(l) ? fail_derived(at_line(std::move(ok.error()))) : fail(at_line(std::move(ok.error())));  // a compute stream's failure is the root of what follows from it here
+    }
     done_ = std::max(done_, m.number);
     advance();
   }
@@ -239,6 +274,7 @@ class copy_out_logic final : public copy_logic {
   }
 
   std::optional<pinned_pool> pool_;
+  std::vector<std::shared_ptr<device_lane>> lanes_;  // of this part on all devices, from the first completion on
   std::deque<under_way> under_way_;
   std::uint64_t copies_ = 0, done_ = 0;  // enqueued, and known to be done
   bool has_noted_ = false;

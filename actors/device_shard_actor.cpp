@@ -2,6 +2,7 @@
 // runtime/shard_state.hpp, as for a shard of the host (shard_actor.cpp); an apply is a step of the optimizer in the compute stream.
 //
 //   tensor_ready   worker    a gradient: keep it until its apply
+//                  rank      what a collective of devices made of all workers' gradients (device_collective_actor.cpp)
 //   credit         consumer  a version may go out
 //   peer_lost      supervisor  a worker is lost
 //
@@ -10,11 +11,10 @@
 // Threading: the device's worker.
 
 #include "actors/device_streams.hpp"
-#include "actors/port_actor.hpp"
+#include "actors/shard_port_logic.hpp"
 #include "actors/tell.hpp"
 #include "runtime/initializers.hpp"
 #include "runtime/segment.hpp"
-#include "runtime/shard_state.hpp"
 #include "runtime/shard_update.hpp"
 
 #include <fmt/format.h>
@@ -28,22 +28,19 @@ namespace troupe {
 
 namespace {
 
-class device_shard_logic final : public port_logic {
+class device_shard_logic final : public shard_port_logic {
  public:
-  device_shard_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
-      : port_logic(self, std::move(part), actor), spec_(self_plan().shard), slots_(slots_of(spec_.optimizer)), ledger_(*part_->ledgers[actor]) {}
+  using shard_port_logic::shard_port_logic;
 
  private:
   result<void> open() override {
-    if (spec_.spec.type != dtype::f32) return error(error_code::usage, fmt::format("variable '{}' is {}: shards hold f32 only", spec_.variable, to_string(spec_.spec)));
+    if (auto ok = open_ports(); !ok) return ok;
     streams_ = part_->devices.at(device_of(self_plan().stream));
-    if (auto ok = streams_->open(); !ok) return ok;
+    if (auto ok = streams_->open(part_->part, *part_->lanes); !ok) return ok;
     compute_ = streams_->lane(stream_kind::compute);
     name_ = streams_->keep_name(self_plan().name);
-    workers_ = spec_.steps.size();
+    gradients_ = gradient_ports(spec_);
     applied_.assign(workers_, 0);
-    left_out_.assign(workers_, 0);
-    is_claimed_.resize(outlets_of_.size());
     state_.emplace(spec_, shard_state::slots_wanted(spec_));
     versions_.resize(state_->slots());
     std::size_t out = 1;
@@ -77,20 +74,21 @@ class device_shard_logic final : public port_logic {
     auto to = pool_->take(spec_.spec, none);
     if (!to) return out_of_memory(to.error());
     auto& stream = compute_->stream();
+    compute_->label(subject(), 0);
     if (auto ok = stream.copy(name_, to->bytes(), memory_kind::device, std::as_const(from).bytes(), memory_kind::pageable); !ok) return std::move(ok.error());
     auto done = stream.record();
-    if (!done) return std::move(done.error());
+    if (!done) return streams_->keep_behind(*compute_, {*to, std::move(from)}), std::move(done.error());
     to->on_device()->written(*done);
     streams_->keep_until(*done, std::make_shared<const tensor>(std::move(from)));
     return to;
   }
 
-  std::size_t elements() const { return static_cast<std::size_t>(spec_.spec.shape.elements()); }
-
   void on_tensor(tensor_ready& m) override {
     expects(bool(m.value) || m.t.dead != 0, "a gradient is there, or left out");
     record_.count_in(m.value ? m.value.size_bytes() : 0);
     auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
+    // A sum is a gradient of every worker.
+    for (std::uint32_t w = 1; spec_.takes_sums && arrived && w < workers_; ++w) arrived = state_->on_gradient(w, m.t.step, m.t.mark);
     if (!arrived) return fail(arrived.error());
     if (*arrived == shard_state::arrival::queued)
       ports_.arrive(m.port, item{m.t, std::move(m.value)});
@@ -101,14 +99,12 @@ class device_shard_logic final : public port_logic {
   }
 
   void on_credit(const credit& m) override {
-    ports_.grant(m.outlet);
-    const auto reader = ports_.out[m.outlet].output;
-    if (is_claimed_[reader] && claim(reader)) state_->on_credit(reader);
+    if (const auto reader = take_credit(m)) state_->on_credit(*reader);
     advance();
   }
 
   void on_peer_lost(const peer_lost& m) override {
-    if (m.port >= workers_ || ports_.in[m.port].is_lost) return;
+    if (m.port >= gradients_ || ports_.in[m.port].is_lost) return;
     ports_.in[m.port].is_lost = true;
     if (spec_.update == update_kind::sync) return;  // the job ends, by its coordinator
     if (auto lost = state_->worker_lost(m.port); !lost) return fail(std::move(lost.error()).while_doing(m.reason));
@@ -125,18 +121,22 @@ class device_shard_logic final : public port_logic {
     publish();
     if (has_failed_) return;
     if (state_->is_finished()) return report_done();
-    const auto w = state_->waiting();
-    if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, std::min(w.index, static_cast<std::uint32_t>(workers_ - 1)));
-    if (w.type == shard_wait::kind::credit) record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
+    show_wait(gradients_);
   }
 
   void carry_out(const shard_apply& a) {
     busy_mark busy(*this);
     const auto first = a.worker < 0 ? 0 : static_cast<std::size_t>(a.worker);
     const auto last = a.worker < 0 ? workers_ : first + 1;
-    if (auto ok = apply(a, first, last); !ok) return fail(at_line(ok.error()));
-    for (auto i = first; i < last; ++i) {
-      ++applied_[i];
+    const auto last_port = std::min(last, gradients_);
+    if (auto ok = apply(a, first, last_port); !ok) {
+      std::vector<tensor> used;
+      for (auto i = first; i < last_port; ++i) used.push_back(ports_.in[i].queue.front().value);
+      streams_->keep_behind(*compute_, std::move(used));
+      return fail(at_line(ok.error()));
+    }
+    for (auto i = first; i < last; ++i) ++applied_[i];
+    for (auto i = first; i < last_port; ++i) {
       if (!ports_.in[i].queue.front().value) ++left_out_[i];
       ports_.in[i].queue.pop();
       give_back(static_cast<std::uint32_t>(i));
@@ -185,14 +185,14 @@ class device_shard_logic final : public port_logic {
     for (auto& s : optimizer_) u.state.push_back(s.bytes());
     const auto scratch = streams_->scratch(streams_->backend().update_workspace_bytes(step, elements()));
     if (!scratch) return out_of_memory(scratch.error());
+    compute_->label(subject(), a.step);
     if (auto ok = streams_->backend().enqueue_update(compute_->stream(), name_, step, u, *scratch); !ok) return ok;
     compute_->count(0, 0);
     return {};
   }
 
   void carry_out(const shard_claim& a) {
-    is_claimed_[a.reader] = true;
-    if (claim(a.reader)) state_->on_credit(a.reader);
+    if (begin_claim(a.reader)) state_->on_credit(a.reader);
   }
 
   void carry_out(const shard_send& a) {
@@ -201,24 +201,6 @@ class device_shard_logic final : public port_logic {
   }
 
   void carry_out(const shard_cut&) { fail(error(error_code::failed, fmt::format("variable '{}' is on a device, where no checkpoint is made", spec_.variable))); }
-
-  // True once every edge of the reader's port has a credit in our hand.
-  bool claim(std::uint32_t reader) {
-    for (auto i : outlets_of_[reader])
-      if (!ports_.acquire(i)) return false;
-    is_claimed_[reader] = false;
-    return true;
-  }
-
-  void publish() {
-    for (std::size_t i = 0; i < state_->ledger().size(); ++i) {
-      const auto& l = state_->ledger()[i];
-      ledger_.received[i].store(l.received, std::memory_order_relaxed);
-      ledger_.applied[i].store(l.applied - std::min(l.applied, left_out_[i]), std::memory_order_relaxed);
-      ledger_.dropped[i].store(l.dropped + left_out_[i], std::memory_order_relaxed);
-      ledger_.duplicates[i].store(l.duplicates, std::memory_order_relaxed);
-    }
-  }
 
   error out_of_memory(error e) const {
     const auto device = device_of(self_plan().stream);
@@ -230,19 +212,14 @@ class device_shard_logic final : public port_logic {
     return e;
   }
 
-  const shard_spec& spec_;
-  const std::vector<optimizer_slot> slots_;
-  shard_counters& ledger_;
-  std::optional<shard_state> state_;
   std::shared_ptr<device_streams> streams_;
   std::shared_ptr<device_lane> compute_;
   std::string_view name_;
   std::optional<device_buffer_pool> pool_;
   std::vector<tensor> versions_;   // by slot of the state
   std::vector<tensor> optimizer_;  // its slots
-  std::size_t workers_ = 0;
-  std::vector<std::uint64_t> applied_, left_out_;  // by worker
-  std::vector<std::uint8_t> is_claimed_;           // by reader: the state waits for this credit
+  std::size_t gradients_ = 0;           // ports of these
+  std::vector<std::uint64_t> applied_;  // by worker
 };
 
 }  // namespace

@@ -23,6 +23,11 @@
 //       credits are.
 // LK-6  A connection on which nothing is acknowledged for stall_ns, while the peer is heard, is replaced: something between the two
 //       may swallow one connection and leave the other.
+// LK-7  A tensor that a process of this machine reads where it lies (actors/peer_memory.hpp) is held by its frame, and so not written again (tensor::is_unique), until the frame is acknowledged:
+//       also one that is withdrawn, while the connection stands that has told where it is. A connection that ends, and a link that closes, withdraws its word before any tensor goes (PM-3).
+//       What the peer has in memory that cannot be read from here after all comes over the wire: the connection is replaced once, and none of the link says anything of reading from then on.
+// LK-8  What is copied to a device from here is read into page-locked memory, while there are buffers of it (devices/landing_pool.hpp); what is sent out of such is read from there when it is
+//       written to the socket. That is so within a machine, too: drivers map page-locked memory in ways that no other process can read. To read into such is an ordinary copy.
 // Supervision: link_policy. A link that fails is given up at both ends; the member makes a new one, after its back-off.
 // Ends: when membership says that the peer is dead or has left.
 // Threading: the I/O worker.
@@ -30,6 +35,7 @@
 #include "actors/node.hpp"
 #include "actors/transport.hpp"
 #include "devices/buffer_pool.hpp"
+#include "devices/landing_pool.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/link_session.hpp"
 #include "runtime/supervision_tree.hpp"
@@ -40,6 +46,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace troupe {
 
@@ -72,7 +79,8 @@ class link_core {
   const std::shared_ptr<actor_record>& record() const noexcept { return record_; }
 
   // A proven connection for `l`; the peer has received up to `peer_received` of what we sent on it.
-  void attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received);
+  // `memory`: the peer's, if it can be read from here; `word`: what the peer was told to look at before it reads ours.
+  void attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received, const std::optional<peer_memory>& memory = {}, own_probe word = {});
   void send(control_message body);             // numbered, resent if need be
   void send_unnumbered(const control_message& body);  // now or never: heartbeats, fences
   void send(send_tensor m);
@@ -100,6 +108,7 @@ class link_core {
     port_actor receiver;
     std::uint32_t port = 0;      // its
     std::shared_ptr<piece_desk> desk;  // of a rank
+    std::shared_ptr<landing_pool> landing;  // of what is copied to a device
     tensor_spec bound;
     buffer_pool pool;
     std::uint64_t sequence = 0;  // of the tensor that is read
@@ -155,6 +164,7 @@ class link_core {
   std::map<job_id, bound_job> jobs_;
   current_chunk chunk_;
   bool is_flush_due_ = false;
+  bool reads_failed_ = false;  // LK-7
   std::deque<traced_transfer> traced_;
   std::shared_ptr<trace_lane> trace_;  // of this worker; null: nobody records
   const planted_bugs* bugs_;  // tests only

@@ -50,8 +50,15 @@ struct member_core::greeter final : channel_handler {
   std::string dialled;
   node_id expected;
   troupe::lane which;
+  own_probe word;  // of this connection
   bool is_trusted = false;
 };
+
+static std::uint64_t random_word(const std::function<void(std::span<std::byte>)>& random) {
+  std::uint64_t word = 0;
+  random(std::as_writable_bytes(std::span(&word, 1)));
+  return word;
+}
 
 member_core::member_core(member_environment environment) : env_(std::move(environment)), is_alive_(std::make_shared<bool>(true)) {
   env_.clock->set(static_cast<std::uint64_t>(now()));  // what is recorded before the first tick is not hours old
@@ -186,6 +193,9 @@ void member_core::greet(std::unique_ptr<channel> c, bool is_initiator, std::stri
   env_.random(o.nonce);
   o.lane = l;
   o.expected = expected;
+  own_probe word;
+  if (env_.reads != direct_reads::off && c->is_within_machine()) word = own_probe(random_word(env_.random));
+  o.probe = word.where();
   if (auto at = links_.find(expected); is_initiator && at != links_.end()) {
     o.link = at->second.number;
     o.begins = false;
@@ -196,6 +206,7 @@ void member_core::greet(std::unique_ptr<channel> c, bool is_initiator, std::stri
   const auto number = ++last_greeter_;
   auto g = std::make_unique<greeter>(*this, number, std::move(c), handshake(std::move(o), now()), is_initiator, std::move(dialled), expected, l);
   auto& ref = *g;
+  ref.word = std::move(word);
   greeters_.emplace(number, std::move(g));
   ref.connection->start(ref);
   advance(ref);
@@ -317,10 +328,12 @@ void member_core::established(greeter& g) {
     drop(g);
     return dial_failed(dialled, peer.id, which, dial_failure::other);
   }
+  const auto memory = memory_of(g);
   auto core = link_to(peer, g.shake.link()).core;
   auto connection = std::move(g.connection);
+  auto word = std::move(g.word);
   drop(g);
-  core->attach(which, std::move(connection), received);
+  core->attach(which, std::move(connection), received, memory, std::move(word));
   if (is_initiator && which == lane::control && core->session().state(lane::data) != lane_state::up) {
     core->session().dialing(lane::data);
     dial(dialled, peer.id, lane::data);
@@ -329,6 +342,13 @@ void member_core::established(greeter& g) {
     membership_->linked(peer.id, peer.kind, now(), is_initiator ? dialled : "");
   run_actions();
   announce_if_up(peer.id);
+}
+
+// PM-4. That it is on this host is only what the peer says, so the addresses have to say it too (we have a word for it); and one that names our own word would have us read ourselves.
+std::optional<peer_memory> member_core::memory_of(const greeter& g) const {
+  const auto& peer = g.shake.peer();
+  if (!g.word || peer.host.empty() || peer.host != env_.self.host || g.shake.peer_probe() == g.word.where()) return {};
+  return peer_memory::open(peer.pid, g.shake.peer_probe());
 }
 
 member_core::link_entry& member_core::link_to(const member_info& peer, std::uint64_t number) {

@@ -26,6 +26,7 @@
 
 #include "actors/link.hpp"
 #include "actors/node.hpp"
+#include "actors/peer_memory.hpp"
 #include "actors/transport.hpp"
 #include "runtime/actor_record.hpp"
 #include "runtime/handshake.hpp"
@@ -83,6 +84,7 @@ struct member_environment {
   membership_options options;
   // A seed will not have us for a reason that does not pass, and we know nobody else. On the I/O worker.
   std::function<void(const error&)> on_denied;
+  direct_reads reads = direct_reads::off;  // of tensors in the memory of peers on this machine
   const planted_bugs* bugs = nullptr;  // tests only
   std::shared_ptr<trace_lane> lane;    // of the I/O worker; null: its transfers are in no timeline
 };
@@ -138,6 +140,7 @@ class member_core {
   void advance(greeter& g);
   void established(greeter& g);
   void refused(greeter& g);
+  std::optional<peer_memory> memory_of(const greeter& g) const;
   void drop(greeter& g);
   link_entry& link_to(const member_info& peer, std::uint64_t number);
   void close_link(node_id peer);

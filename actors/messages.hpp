@@ -21,6 +21,7 @@
 
 namespace troupe {
 
+class landing_pool;
 struct part_handles;
 
 // --- to port actors: op, shard, send, receive, feed, fetch ---------------------------------------------------------------
@@ -66,6 +67,7 @@ struct part_handles {
   std::vector<port_actor> actors;  // by index in the plan; null where another process runs it
   std::vector<caf::actor> links;   // by task; null for our own
   std::map<std::uint32_t, std::shared_ptr<piece_desk>> desks;  // of ranks of collectives here
+  std::map<std::uint32_t, std::shared_ptr<landing_pool>> landings;  // by receive actor: where what it is sent lands for a device
 };
 
 // --- to links ---------------------------------------------------------------------------------------------------------------
@@ -119,6 +121,7 @@ struct actor_failed {
   std::uint32_t actor = 0;
   std::uint64_t step = 0;
   std::string text;
+  bool is_derived = false;  // it may follow from the end of another node (runtime/supervision.hpp, SV-1)
 };
 
 // --- to the program -----------------------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ struct part_event {
   std::string text, actor;  // of a failure
   std::uint64_t step = 0;
   std::shared_ptr<const part_handles> handles;  // of a placed part
+  bool is_derived = false;                       // a failure that may follow from the end of another node
 };
 struct part_orphaned {  // its supervisor has failed
   job_id job{};

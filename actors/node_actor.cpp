@@ -1,4 +1,5 @@
 #include "actors/archive.hpp"
+#include "actors/device_streams.hpp"
 #include "actors/failing.hpp"
 #include "actors/job.hpp"
 #include "actors/member.hpp"
@@ -57,6 +58,9 @@ struct node_actor_state : part_services {
       view.stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, i < view.host_streams() ? fmt::format("cpu:{}", i) : fmt::format("gpu:{}", i - view.host_streams()), "", *view.env.clock));
       const auto& m = stream_meters[i];
       sources.push_back({view.stream_records.back()->name, true, {m, &m->lane}, {m, &m->current}});
+      if (i < view.host_streams() || i - view.host_streams() >= view.env.devices.size()) continue;
+      const auto& device = *view.env.devices[i - view.host_streams()];
+      for (std::size_t k = 0; k < device.records().size(); ++k) sources.push_back({.name = device.records()[k]->name, .lane = device.timelines()[k], .is_told_later = true});
     }
     sources.insert(sources.end(), view.env.lanes.begin(), view.env.lanes.end());
     parts.emplace(*this, self->system());
@@ -373,7 +377,11 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
         all.said = std::move(said);
         tell(s.self->context(), m.to, answered{m.id, to_json(all)});
       },
-      [&s](const ask_trace& m) { tell(s.self->context(), m.to, send_control{s.recorder->answer(m.query, s.view.env.now_ns())}); },
+      [&s](const ask_trace& m) {
+        if (m.query.recording != 0)
+          for (const auto& d : s.view.env.devices) d->ask_to_collect();
+        tell(s.self->context(), m.to, send_control{s.recorder->answer(m.query, s.view.env.now_ns())});
+      },
       [&s](const get_view& m) { tell(s.self->context(), m.to, s.tell_view()); },
       [&s](const stop_own_job& m) {
         for (const auto& [job, program] : s.program_of)

@@ -3,6 +3,7 @@
 #include "actors/device_streams.hpp"
 #include "actors/job.hpp"
 #include "runtime/membership.hpp"
+#include "runtime/segment.hpp"
 
 #include <fmt/format.h>
 
@@ -28,6 +29,8 @@ struct answerer {
     n.kind = std::string(to_string(m.kind));
     n.job = m.job;
     n.address = m.address;
+    for (const auto& d : m.devices)
+      for (std::uint32_t i = 0; i < d.count; ++i) n.devices.push_back({fmt::format("gpu:{}", n.devices.size()), d.hardware, d.memory_bytes});
     n.incarnation = m.incarnation;
     n.state = static_cast<node_state>(m.state);
     n.reason = m.reason;
@@ -186,6 +189,7 @@ std::optional<trace_subject> describe_subject(const part_table& parts, std::uint
       a.outputs.push_back(e);
       a.ports.push_back(port);
     }
+  for (std::size_t k = 0; k < from.kernels.size(); ++k) a.kernels.push_back(name_of_kernel(from, k));
   if (from.kind == actor_kind::send && !a.outputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.outputs[0]].to.actor].task].node;
   if (from.kind == actor_kind::receive && !a.inputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.inputs[0]].from.actor].task].node;
   // Where a rank sends to several others, its events do not say to which.

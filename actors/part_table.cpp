@@ -1,5 +1,6 @@
 #include "actors/part_table.hpp"
 
+#include "actors/device_streams.hpp"
 #include "actors/failing.hpp"
 #include "actors/job.hpp"
 #include "actors/scheduler.hpp"
@@ -38,6 +39,7 @@ void part_table::place(node_id from, place_part p) {
 }
 
 void part_table::place_waiting() {
+  answer_waiting_halts();
   for (auto& w : std::exchange(waiting_, {})) {
     const auto from = w.from;
     const auto about = place_part{w.place.job, w.place.epoch, {}, {}, {}, {}};
@@ -92,6 +94,11 @@ void part_table::try_to_place(waiting_place w) {
   }
   if (auto lack = lack_of(*decoded, task, *env.ops, env.self.name); !lack.empty()) return refuse(w.from, p, lack);
   if (auto lack = lack_of_devices(*decoded, task); !lack.empty()) return refuse(w.from, p, lack);
+  switch (auto lack = lack_of_communicators(*decoded, task, job); lack.first) {
+    case wait_or_refuse::neither: break;
+    case wait_or_refuse::wait: return waiting_.push_back(std::move(w));
+    case wait_or_refuse::refuse: return refuse(w.from, p, lack.second);
+  }
   const auto need = memory_of_part(*decoded, task);
   if (auto too_big = exceeds_memory(need, job); !too_big.empty()) return refuse(w.from, p, too_big);
   if (!p.restore_from.empty() && !w.is_loaded) return load(std::move(w), *decoded, task);
@@ -139,6 +146,23 @@ std::string part_table::lack_of_devices(const plan& p, std::uint32_t task) const
   return fmt::format("there is no gpu:{} for '{}'{}: {} {}", wanted.back(), who->name, line, env.self.name, has);
 }
 
+// Two collectives of one device wait for each other for ever where another device has them in another order, so a device has one communicator at a time.
+std::pair<part_table::wait_or_refuse, std::string> part_table::lack_of_communicators(const plan& p, std::uint32_t task, job_id job) const {
+  const auto is_rank = [](const planned_actor& a, std::uint32_t on) { return a.kind == actor_kind::collective && a.task == on && is_device_stream(a.stream); };
+  for (const auto& wanted : p.actors) {
+    if (!is_rank(wanted, task)) continue;
+    for (const auto& [id, part] : parts_) {
+      if (id == job || part.ended_ns != 0) continue;
+      const auto& theirs = part.context->job_plan->actors;
+      if (std::none_of(part.actors.begin(), part.actors.end(), [&](auto i) { return is_rank(theirs[i], theirs[i].task) && theirs[i].stream == wanted.stream; })) continue;
+      if (!part.reason.empty()) return {wait_or_refuse::wait, {}};  // it is about to end
+      return {wait_or_refuse::refuse, fmt::format("{} of {} adds up gradients of job '{}', and a device does so for one job at a time: wait for its end, take another device, or leave device_collectives out",
+                                                  stream_text(wanted.stream), node_.environment().self.name, part.context->job_plan->name)};
+    }
+  }
+  return {wait_or_refuse::neither, {}};
+}
+
 // Empty: it fits. The part takes the room of its own job's older epoch.
 std::string part_table::exceeds_memory(const memory_need& need, job_id but) const {
   const auto& env = node_.environment();
@@ -184,6 +208,7 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   auto& beside = env.io == nullptr && !context->meters.empty() ? context->meters.front() : context->io_meter;
   context->io_lane = network != env.lanes.end() ? network->lane : std::shared_ptr<trace_lane>(beside, &beside->lane);
   context->devices = env.devices;
+  context->lanes = std::make_shared<part_lanes>();
   context->credits = edge_credits(job_plan, context->host_streams());
   context->outlets.resize(job_plan.edges.size());
   for (const auto& a : job_plan.actors) {
@@ -372,6 +397,7 @@ void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
 
 void part_table::stop(const stop_part& s) {
   std::erase_if(waiting_, [&](const auto& w) { return w.place.job == s.job; });
+  unanswered_.erase(s.job);
   const auto at = parts_.find(s.job);
   if (at == parts_.end()) {
     kept_.erase(s.job);
@@ -387,12 +413,19 @@ void part_table::halt(node_id from, const halt_part& h) {
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
   part.is_halted = true;
+  part.halted_epoch = std::max(part.halted_epoch, h.epoch);
   data_[h.job] = node_.environment().device->datasets_in_use();
   if (node_.environment().archive) tell(node_.context(), node_.environment().archive, close_cuts{h.job});
   end_actors(part, h.reason);
 }
 
 void part_table::answer_halt(job_id job, node_id to, std::uint32_t epoch) {
+  if (to != node_.environment().self.id && !node_.peers().contains(to)) {  // NO-8
+    auto& [whose, last] = unanswered_[job];
+    last = whose == to ? std::max(last, epoch) : epoch;
+    whose = to;
+    return;
+  }
   part_halted out{job, epoch, {}, {}, 0};
   if (const auto at = parts_.find(job); at != parts_.end() && at->second.epoch == epoch) {
     out.shards = reports(at->second);
@@ -400,6 +433,10 @@ void part_table::answer_halt(job_id job, node_id to, std::uint32_t epoch) {
   }
   for (const auto& [variable, kept] : kept_[job]) out.kept.push_back(report_of(variable, *kept));
   node_.send(to, std::move(out));
+}
+
+void part_table::answer_waiting_halts() {
+  for (const auto& [job, asked] : std::exchange(unanswered_, {})) answer_halt(job, asked.first, asked.second);
 }
 
 void part_table::on_event(part_event& e) {
@@ -411,7 +448,7 @@ void part_table::on_event(part_event& e) {
     case part_event_kind::noted: return node_.send(part.coordinator, part_noted{e.job, part.epoch, e.actor, e.step, e.text});
     case part_event_kind::failed:
       node_.note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
-      return node_.send(part.coordinator, part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part), data_messages(part)});
+      return node_.send(part.coordinator, part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part), data_messages(part), e.is_derived});
     case part_event_kind::done:
       return node_.send(part.coordinator, part_ended{e.job, part.epoch, "", "", 0, reports(part), data_messages(part)});
     case part_event_kind::stopped: break;
@@ -421,13 +458,14 @@ void part_table::on_event(part_event& e) {
   part.handles = nullptr;
   for (const auto& [id, peer] : node_.peers())
     if (peer.link) tell(node_.context(), peer.link, unbind_job{e.job});
-  if (part.is_halted) answer_halt(e.job, part.coordinator, part.epoch);
+  if (part.is_halted) answer_halt(e.job, part.coordinator, part.halted_epoch);
   node_.parts_changed();
   place_waiting();
 }
 
 void part_table::on_lost(const member_info& m) {
   std::erase_if(waiting_, [&](const auto& w) { return w.from == m.id; });
+  std::erase_if(unanswered_, [&](const auto& u) { return u.second.first == m.id; });
   for (auto& [id, part] : parts_) {
     if (part.ended_ns != 0 && !part.is_halted) continue;
     if (part.coordinator == m.id)  // NO-2
@@ -443,6 +481,7 @@ void part_table::on_lost(const member_info& m) {
 
 void part_table::stop_all(const std::string& reason) {
   waiting_.clear();
+  unanswered_.clear();
   for (auto& [id, part] : parts_)
     if (part.ended_ns == 0 || part.is_halted) stop(id, part, reason);
 }

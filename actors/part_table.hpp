@@ -4,7 +4,7 @@
 //   of a job          what the table does
 //   place_part        wait for the links it needs, load its variables, spawn it, bind it to the links  -> part_placed
 //   start_part        let its sources fire
-//   halt_part         end its actors, keep its variables                                              -> part_halted
+//   halt_part         end its actors, keep its variables                                              -> part_halted of that epoch
 //   epoch_begun       forget what is kept of variables whose shard or replica is elsewhere
 //   begin_cut         mark what its workers make next
 //   stop_part         end its actors, forget its variables
@@ -14,6 +14,7 @@
 // NO-3  A part is `placed` only when every link knows its edges: nothing can arrive for it before.
 // NO-5  Variables are kept from a part to the next one of the same job, and no longer than the job.
 // NO-6  A part whose supervisor fails has failed; its actors have ended before the next epoch's begin.
+// NO-8  A halt is answered once its coordinator is a peer, which another node may have known before us: nothing that was asked stays without an answer.
 //
 // Threading: the node's.
 
@@ -49,6 +50,7 @@ struct part_entry {
   std::string reason{};        // why it was stopped; job_done_reason: its job is done
   std::size_t unbound = 0;     // links that do not know its edges yet
   bool is_halted = false;      // or will be when it has ended: its variables wait for the next epoch
+  std::uint32_t halted_epoch = 0;  // that was to end, of which this part may be an older one: its place had to wait for our end
 };
 
 // What the table needs of its node.
@@ -115,6 +117,8 @@ class part_table {
   void refuse(node_id from, const place_part& p, const std::string& why);
   void load(waiting_place w, const plan& p, std::uint32_t own);
   std::string lack_of_devices(const plan& p, std::uint32_t task) const;
+  enum class wait_or_refuse : std::uint8_t { neither, wait, refuse };
+  std::pair<wait_or_refuse, std::string> lack_of_communicators(const plan& p, std::uint32_t task, job_id job) const;
   std::string exceeds_memory(const memory_need& need, job_id but) const;
   std::int64_t missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const;
   caf::actor supervise(job_id job, part_request request);
@@ -126,6 +130,7 @@ class part_table {
   void stop(job_id job, part_entry& part, const std::string& reason);
   void end_actors(part_entry& part, const std::string& reason);
   void answer_halt(job_id job, node_id to, std::uint32_t epoch);
+  void answer_waiting_halts();
   part_entry* find_running(job_id job);
   static std::uint64_t data_messages(const part_entry& part);
   static std::vector<shard_report> reports(const part_entry& part);
@@ -136,6 +141,7 @@ class part_table {
   std::map<job_id, kept_shards> kept_;
   std::map<job_id, std::vector<std::shared_ptr<const idx_dataset>>> data_;  // of halted jobs, so that the next epoch need not read them again
   std::vector<waiting_place> waiting_;
+  std::map<job_id, std::pair<node_id, std::uint32_t>> unanswered_;  // NO-8: halts: of whom, of which epoch
   std::uint32_t last_part_ = 0;
   std::uint64_t stray_messages_ = 0;  // NO-4
 };

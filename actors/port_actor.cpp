@@ -21,7 +21,9 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
     case actor_kind::feed: return make_feed_logic(self, std::move(part), actor);
     case actor_kind::fetch: return make_fetch_logic(self, std::move(part), actor);
     case actor_kind::copy: return make_copy_logic(self, std::move(part), actor);
-    case actor_kind::collective: return make_collective_logic(self, std::move(part), actor);
+    case actor_kind::collective:
+      if (is_device_stream(part->job_plan->actors[actor].stream)) return make_device_collective_logic(self, std::move(part), actor);
+      return make_collective_logic(self, std::move(part), actor);
     default: break;
   }
   fail_invariant("a plan holds only planned kinds", std::source_location::current());
@@ -140,11 +142,14 @@ void port_logic::on_peer_lost(const peer_lost& m) {
     if (o.consumer) tell(self_.context(), o.consumer, peer_lost{o.consumer_port, m.reason});
 }
 
-void port_logic::fail(const error& e) {
+void port_logic::fail(const error& e) { report_failure(e, false); }
+void port_logic::fail_derived(const error& e) { report_failure(e, true); }
+
+void port_logic::report_failure(const error& e, bool is_derived) {
   if (has_failed_) return;
   has_failed_ = true;
   record_.enter(actor_state::ended);
-  tell(self_.context(), part_->supervisor, actor_failed{actor_, fired_, e.text()});
+  tell(self_.context(), part_->supervisor, actor_failed{actor_, fired_, e.text(), is_derived});
 }
 
 void port_logic::note(std::uint64_t step, std::string text) { tell(self_.context(), part_->supervisor, actor_noted{actor_, step, std::move(text)}); }

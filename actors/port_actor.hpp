@@ -21,7 +21,7 @@
 // Ends: on end_actor, which also breaks the cycles of handles between neighbours.
 // PA-4  Items from actors of the part come in pooled elements and skip CAF's matching of handlers (consume); all other
 //       messages, and items from a link or the program, take CAF's way.
-// Threading: pinned to one worker, that of the links for ranks of collectives; kernels run inside the handlers of that worker, which is a device stream's thread.
+// Threading: pinned to one worker, that of the links for ranks of collectives of the host; kernels run inside the handlers of that worker, which is a device stream's thread.
 
 #include "actors/apply_probe.hpp"
 #include "actors/message_pool.hpp"
@@ -46,6 +46,7 @@
 namespace troupe {
 
 class device_streams;
+class part_lanes;
 
 // An output that writes a buffer of the plan: which one, and which of its uses that is.
 struct buffer_use {
@@ -84,14 +85,15 @@ struct part_context {
   std::vector<std::shared_ptr<stream_meter>> meters;   // by stream, then by device; actors may outlive a node that fails
   std::vector<std::shared_ptr<message_pool<tensor_ready>>> pools;  // likewise
   std::vector<std::shared_ptr<device_streams>> devices;
+  std::shared_ptr<part_lanes> lanes;  // those that were opened, of all devices here
   std::uint32_t host_streams() const noexcept { return static_cast<std::uint32_t>(meters.size() - devices.size()); }
-  // Ranks of collectives run beside the links.
+  // Ranks of collectives of the host run beside the links.
   std::shared_ptr<stream_meter> io_meter;
   std::shared_ptr<message_pool<tensor_ready>> io_pool;
   std::shared_ptr<trace_lane> io_lane;  // of the thread that runs the links, and so ranks
-  const std::shared_ptr<message_pool<tensor_ready>>& pool_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_pool : pools[worker_of(a.stream, host_streams())]; }
-  const std::shared_ptr<stream_meter>& meter_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? io_meter : meters[worker_of(a.stream, host_streams())]; }
-  trace_lane& lane_of(const planned_actor& a) const { return a.kind == actor_kind::collective ? *io_lane : meters[worker_of(a.stream, host_streams())]->lane; }
+  const std::shared_ptr<message_pool<tensor_ready>>& pool_of(const planned_actor& a) const { return runs_beside_links(a) ? io_pool : pools[worker_of(a.stream, host_streams())]; }
+  const std::shared_ptr<stream_meter>& meter_of(const planned_actor& a) const { return runs_beside_links(a) ? io_meter : meters[worker_of(a.stream, host_streams())]; }
+  trace_lane& lane_of(const planned_actor& a) const { return runs_beside_links(a) ? *io_lane : meters[worker_of(a.stream, host_streams())]->lane; }
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
@@ -147,6 +149,8 @@ class port_logic {
   virtual void on_feeder(const set_feeder&) {}
   virtual void on_device_done(const device_done&) {}
   void fail(const error& e);
+  // What may follow from the end of another node: whoever reports that is believed first.
+  void fail_derived(const error& e);
 
  protected:
   virtual result<void> open() { return {}; }  // kernels, tables
@@ -217,6 +221,7 @@ class port_logic {
 
  private:
   virtual void wire_more(const std::shared_ptr<const part_handles>&) {}
+  void report_failure(const error& e, bool is_derived);
   void write_trace_slice(trace_kind kind, std::uint64_t step, std::uint32_t where);
 };
 
@@ -231,5 +236,6 @@ std::unique_ptr<port_logic> make_receive_logic(port_shell&, std::shared_ptr<cons
 std::unique_ptr<port_logic> make_feed_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_fetch_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 std::unique_ptr<port_logic> make_collective_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
+std::unique_ptr<port_logic> make_device_collective_logic(port_shell&, std::shared_ptr<const part_context>, std::uint32_t actor);
 
 }  // namespace troupe

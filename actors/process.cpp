@@ -117,7 +117,7 @@ result<found_gpus> gpus_of(const process_options& o, const kernel_table& kernels
     return find_gpus({.which = is_guest ? "none" : o.gpus, .limit_bytes = o.gpu_memory_bytes}, kernels);
   }
   found_gpus out;
-  for (const auto& b : o.gpu_backends) out.gpus.push_back({b->device().name(), b->device().hardware(), [b]() -> result<std::shared_ptr<device_backend>> { return b; }});
+  for (const auto& b : o.gpu_backends) out.gpus.push_back({b->device().name(), b->device().hardware(), b->device().memory().limit_bytes, [b]() -> result<std::shared_ptr<device_backend>> { return b; }});
   return out;
 }
 
@@ -174,11 +174,14 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   member_environment env;
   env.self = describe_self(options);
   env.self.libraries = libraries_of(p->ops);
+  for (const auto& g : gpus->gpus) add_device(env.self.devices, g.hardware, g.memory_bytes);
   env.cluster = options.cluster.empty() ? "alone" : options.cluster;
   env.seeds = options.join;
   env.net = &p->net;
   env.clock = p->clock;
   env.random = random_bytes;
+  env.reads = options.reads;
+  permit_reads(options.reads);
   env.on_denied = options.on_denied;
   env.wall_clock_ns = wall_clock_ns;
   env.process_exists = [](std::uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; };
@@ -234,7 +237,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   for (std::uint32_t i = 0; i < p->config.devices; ++i) {
     auto& g = gpus->gpus[i];
     node.streams.push_back(workers.device(i));
-    p->devices.push_back(std::make_shared<device_streams>(*p->system, workers.device(i), std::move(g.name), std::move(g.hardware), std::move(g.open), *p->clock));
+    p->devices.push_back(std::make_shared<device_streams>(*p->system, workers.device(i), std::move(g.name), std::move(g.hardware), std::move(g.open), *p->clock, monotonic_ns));
   }
   node.devices = p->devices;
   node.why_no_devices = gpus->why_none;
@@ -285,7 +288,7 @@ void process::leave(const std::string& reason) {
     self->receive([](left_cluster) {});
   }
   tell(nullptr, p.supervisor, end_actor{});
-  // No actor enqueues any more, and what devices were given tells actors that it is done.
+  // No actor of a part enqueues any more, and what devices were given tells actors that it is done; those of streams take back and let go until their end.
   for (const auto& d : p.devices) d->synchronize();
   for (const auto& d : p.devices) d->end_actors();
   p.node = nullptr;

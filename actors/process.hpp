@@ -6,6 +6,7 @@
 // Ownership: everything of the process lives here; two of them live side by side in one program.
 
 #include "actors/node.hpp"
+#include "actors/peer_memory.hpp"
 #include "devices/disk.hpp"
 #include "runtime/control_message.hpp"
 #include "schema/error.hpp"
@@ -34,6 +35,7 @@ struct process_options {
   std::string token_file;           // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;   // 0: no limit
+  direct_reads reads = direct_reads::automatic;  // of tensors of other processes of this machine, out of their memory
   // Devices: --gpus auto, none, N or host:N, and the memory of each (devices/gpus/gpus.hpp). Or, for tests, these and no others.
   std::string gpus = "auto";
   std::uint64_t gpu_memory_bytes = 0;

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -25,15 +26,14 @@ namespace {
 constexpr std::uint32_t firings_a_turn = 64;  // of one that no edge holds back
 constexpr std::size_t captured_max = 16;      // sets of addresses; a port has as many buffers as credits and one, which come in turn
 constexpr std::size_t kernels_worth_capturing = 2;
-constexpr std::size_t names_of_kernel_max = 4;
 
 class segment_logic final : public port_logic {
  public:
   using port_logic::port_logic;
   ~segment_logic() override {
-    // Captured steps may be on their way.
-    if (captured_.empty() || compute_ == nullptr) return;
-    streams_->keep_behind(*compute_, std::make_shared<std::vector<replayable>>(std::move(captured_)));
+    // They may be at work, with what they have in the device's memory.
+    if (kernels_.empty() || compute_ == nullptr) return;
+    streams_->keep_behind(*compute_, std::make_shared<std::pair<std::vector<replayable>, std::vector<kernel_here>>>(std::move(captured_), std::move(kernels_)));
   }
 
  private:
@@ -55,7 +55,7 @@ class segment_logic final : public port_logic {
 
   result<void> open() override {
     streams_ = part_->devices.at(device_of(segment().stream));
-    if (auto ok = streams_->open(); !ok) return ok;
+    if (auto ok = streams_->open(part_->part, *part_->lanes); !ok) return ok;
     compute_ = streams_->lane(stream_kind::compute);
     name_ = streams_->keep_name(segment().name);
     for (std::size_t k = 0; k < segment().kernels.size(); ++k)
@@ -80,10 +80,8 @@ class segment_logic final : public port_logic {
   result<void> make_kernel(std::size_t k) {
     const auto ops = ops_of(segment(), k);
     std::vector<kernel_step> steps;
-    std::string name;
     for (std::size_t i = 0; i < ops.size(); ++i) {
       steps.push_back({ops[i].type, ops[i].attrs, ops[i].operands, dtype::f32});
-      if (i < names_of_kernel_max) name += (i == 0 ? "" : "+") + (i == 0 ? ops[i].name : ops[i].type);
       const auto* row = part_->ops->find(ops[i].type);
       if (row == nullptr) return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here", ops[i].name, ops[i].type)), k);
       depends_on_step_ = depends_on_step_ || row->depends_on_step;
@@ -96,7 +94,7 @@ class segment_logic final : public port_logic {
     if (!made) return at_line(made.error(), k);
     kernel_here here;
     here.op = std::move(*made);
-    here.name = streams_->keep_name(name);
+    here.name = streams_->keep_name(name_of_kernel(segment(), k));
     kernels_.push_back(std::move(here));
     return {};
   }
@@ -145,7 +143,10 @@ class segment_logic final : public port_logic {
     if (mark_ != 0) t.mark = std::exchange(mark_, 0);
     if (t.dead == 0)
       if (auto ran = run(t); !ran) {
-        (void)hand_over();  // of what may have been enqueued before
+        if (!hand_over()) {  // of what may have been enqueued before
+          inputs_.insert(inputs_.end(), std::move_iterator(outputs_.begin()), std::move_iterator(outputs_.end()));
+          streams_->keep_behind(*compute_, std::move(inputs_));
+        }
         return fail(ran.error());
       }
     for (std::uint32_t port = 0; port < outputs_.size(); ++port) emit(port, t, std::exchange(outputs_[port], tensor()));
@@ -159,6 +160,7 @@ class segment_logic final : public port_logic {
   }
 
   result<void> run(const tag& t) {
+    compute_->label(subject(), t.step);
     if (auto ok = find_shapes(t); !ok) return ok;
     if (auto ok = take_outputs(); !ok) return ok;
     if (auto ok = wait_for_inputs(); !ok) return at_segment(ok.error());
@@ -210,7 +212,10 @@ class segment_logic final : public port_logic {
         if (place < 0) {
           const auto port = static_cast<std::size_t>(-1 - place);
           auto taken = pools_[port].take(values_[value].spec, waits);
-          if (!taken) return out_of_memory(taken.error());
+          if (!taken) {
+            (void)compute_->wait(waits);  // buffers of other ports are in use still, and go back by this stream
+            return out_of_memory(taken.error());
+          }
           outputs_[port] = std::move(*taken);
         }
         ++value;
@@ -261,8 +266,10 @@ class segment_logic final : public port_logic {
   }
 
   result<void> enqueue_each(const tag& t) {
-    for (std::size_t k = 0; k < kernels_.size(); ++k)
+    for (std::size_t k = 0; k < kernels_.size(); ++k) {
+      compute_->label_kernel(static_cast<std::uint32_t>(k));
       if (auto ok = kernels_[k].op->enqueue(compute_->stream(), kernels_[k].name, t, kernels_[k].from, kernels_[k].to, workspace_); !ok) return at_line(ok.error(), k);
+    }
     return {};
   }
 
@@ -280,7 +287,11 @@ class segment_logic final : public port_logic {
 
   void retire(replayable& c) {
     if (c.step == nullptr) return;
-    streams_->keep_behind(*compute_, std::shared_ptr<captured_step>(std::move(c.step)));
+    std::shared_ptr<captured_step> step(std::move(c.step));
+    if (auto last = compute_->stream().record())
+      streams_->keep_until(std::move(*last), std::move(step));
+    else
+      streams_->keep_behind(*compute_, std::move(step));
   }
 
   // SG-3. What cannot be captured is enqueued each time.

@@ -37,10 +37,12 @@ class session_impl final : public session {
       return error(error_code::usage, "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
     if (auto ok = check(make_spec(o, {})); !ok) return ok.error();
     auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0, o.all_reduce);
-    if (!roles && !able.left_out.empty()) return error(roles.error().code(), fmt::format("{}; left out: {}", roles.error().text(), some_of(able.left_out)));
-    if (!roles) return roles.error();
+    if (!roles) return with_left_out(roles.error(), able.left_out);
     auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
     if (!program) return program.error();
+    // Only now it is known what stands on devices.
+    if (!nodes.empty()) roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0, o.all_reduce, program->devices());
+    if (!roles) return with_left_out(roles.error(), able.left_out);
     if (auto fed = check_feeds(*program, place_roles(*roles, view.self.id), o); !fed) return fed.error();
     auto request = std::make_shared<job_request>();
     request->program = std::move(*program);
@@ -84,6 +86,10 @@ class session_impl final : public session {
     std::vector<std::string_view> types;
     for (const auto& n : g.nodes()) types.push_back(n.type);
     return troupe::libraries_of(types, g.ops());
+  }
+
+  static error with_left_out(const error& e, const std::vector<std::string>& left_out) {
+    return left_out.empty() ? e : error(e.code(), fmt::format("{}; left out: {}", e.text(), some_of(left_out)));
   }
 
   static std::string some_of(const std::vector<std::string>& lines) {

@@ -2,13 +2,12 @@
 // reader. What happens when is decided by runtime/shard_state.hpp; here are the tensors, which stay with the node when the actor
 // ends (runtime/kept_shard.hpp).
 
-#include "actors/port_actor.hpp"
+#include "actors/shard_port_logic.hpp"
 #include "actors/tell.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/host/packed_rows.hpp"
 #include "devices/host/sgd.hpp"
 #include "runtime/initializers.hpp"
-#include "runtime/shard_state.hpp"
 #include "runtime/shard_update.hpp"
 
 #include <fmt/format.h>
@@ -25,25 +24,17 @@ namespace troupe {
 
 namespace {
 
-class shard_logic final : public port_logic {
+class shard_logic final : public shard_port_logic {
  public:
   shard_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
-      : port_logic(self, std::move(part), actor),
-        spec_(self_plan().shard),
-        slots_(slots_of(spec_.optimizer)),
-        kept_(*part_->kept[actor]),
-        ledger_(*part_->ledgers[actor]) {}
+      : shard_port_logic(self, std::move(part), actor), kept_(*part_->kept[actor]) {}
 
  private:
   result<void> open() override {
-    if (spec_.spec.type != dtype::f32)
-      return error(error_code::usage, "variable '" + spec_.variable + "' is " + to_string(spec_.spec) + ": shards hold f32 only");
-    workers_ = spec_.steps.size();
+    if (auto ok = open_ports(); !ok) return ok;
     ports_of_gradients_ = gradient_ports(spec_);
     owes_.resize(forward_ports(spec_));
-    is_claimed_.resize(outlets_of_.size());
     arrivals_.resize(workers_);
-    left_out_.resize(workers_);
     if (spec_.restore == restore_kind::handed) return {};
     if (auto begun = spec_.restore == restore_kind::kept ? restore() : initialize(); !begun) return begun;
     publish();
@@ -103,8 +94,6 @@ class shard_logic final : public port_logic {
     const std::size_t of_sums = spec_.forwards && spec_.update == update_kind::sync && workers_ > 1 ? 1 : 0;
     while (spares_.size() < 1 + slots_.size() + of_sums) keep_spare(filled(0));
   }
-
-  std::size_t elements() const { return static_cast<std::size_t>(spec_.spec.shape.elements()); }
 
   tensor filled(float with) const {
     auto t = tensor::make(spec_.spec);
@@ -172,9 +161,7 @@ class shard_logic final : public port_logic {
   }
 
   void on_credit(const credit& m) override {
-    ports_.grant(m.outlet);
-    const auto reader = ports_.out[m.outlet].output;
-    if (is_claimed_[reader] && claim(reader)) granted(reader);
+    if (const auto reader = take_credit(m)) granted(*reader);
     advance();
   }
 
@@ -198,11 +185,7 @@ class shard_logic final : public port_logic {
     publish();
     if (has_failed_) return;
     if (state_->is_finished()) return report_done();
-    const auto w = state_->waiting();
-    if (w.type == shard_wait::kind::gradient) record_.enter(actor_state::waiting_for_input, std::min(w.index, static_cast<std::uint32_t>(ports_of_gradients_ - 1)));
-    if (w.type == shard_wait::kind::cut) record_.enter(actor_state::running);
-    if (w.type == shard_wait::kind::credit)
-      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
+    show_wait(ports_of_gradients_);
   }
 
   void carry_out(const shard_apply& a) {
@@ -396,8 +379,7 @@ class shard_logic final : public port_logic {
   }
 
   void carry_out(const shard_claim& a) {
-    is_claimed_[a.reader] = true;
-    if (claim(a.reader)) granted(a.reader);
+    if (begin_claim(a.reader)) granted(a.reader);
   }
 
   void carry_out(const shard_send& a) {
@@ -413,14 +395,6 @@ class shard_logic final : public port_logic {
     for (std::size_t i = 0; i < slots_.size(); ++i) state.emplace_back(slots_[i].name, s.state[i]);
     tell(self_.context(), part_->archive, save_shard{part_->job, part_->epoch, a.step, actor_, spec_.variable, kept_.applied, s.values,
                                                      std::move(state), caf::actor_cast<caf::actor>(&self_)});
-  }
-
-  // True once every edge of the reader's port has a credit in our hand.
-  bool claim(std::uint32_t reader) {
-    for (auto i : outlets_of_[reader])
-      if (!ports_.acquire(i)) return false;
-    is_claimed_[reader] = false;
-    return true;
   }
 
   // Of a port to the replica: what it was sent last is committed.
@@ -439,22 +413,7 @@ class shard_logic final : public port_logic {
     return spare;
   }
 
-  void publish() {
-    for (std::size_t i = 0; i < state_->ledger().size(); ++i) {
-      const auto& l = state_->ledger()[i];
-      ledger_.received[i].store(l.received, std::memory_order_relaxed);
-      ledger_.applied[i].store(l.applied - std::min(l.applied, left_out_[i]), std::memory_order_relaxed);
-      ledger_.dropped[i].store(l.dropped + left_out_[i], std::memory_order_relaxed);
-      ledger_.duplicates[i].store(l.duplicates, std::memory_order_relaxed);
-    }
-  }
-
-  const shard_spec& spec_;
-  const std::vector<optimizer_slot> slots_;
   kept_shard& kept_;
-  std::optional<shard_state> state_;  // from open() on
-  shard_counters& ledger_;
-  std::size_t workers_ = 0;
   std::size_t ports_of_gradients_ = 0;  // the first ones
   kept_version handed_;         // as far as it has come
   std::vector<tensor_ready> early_;  // gradients that came before; a credit each
@@ -473,9 +432,7 @@ class shard_logic final : public port_logic {
   std::vector<desk> desks_;  // of threads that share an update: the part that each is at
   std::vector<std::deque<std::uint64_t>> arrivals_;  // by worker: numbers of its queued gradients; kept for a planted bug only
   std::uint64_t arrived_ = 0;
-  std::vector<std::uint64_t> left_out_;  // by worker: gradients that count as dropped
-  std::vector<std::uint8_t> owes_;        // async, by worker: a credit that it gets when its last gradient is committed
-  std::vector<std::uint8_t> is_claimed_;  // by reader: the state waits for this credit
+  std::vector<std::uint8_t> owes_;  // async, by worker: a credit that it gets when its last gradient is committed
 };
 
 }  // namespace

@@ -197,6 +197,7 @@ void sim_network::run_one() {
     return;
   }
   times_.erase(key.second);
+  running_host_ = e.host;
   if (!dead_.contains(e.host)) e.run();
 }
 

@@ -55,6 +55,8 @@ class sim_network {
   std::int64_t next_event_ns() const { return std::max(now_, events_.begin()->first.first); }
   // The earliest event; time goes on to it.
   void run_one();
+  // Whose event ran last, or is running.
+  const std::string& running_host() const noexcept { return running_host_; }
   // Time will stop there, even if nothing happens.
   void stop_at(std::int64_t when) { at(when, "", [] {}); }
 
@@ -96,6 +98,7 @@ class sim_network {
   sim_options options_;
   std::int64_t now_ = 1'000'000'000;
   std::uint64_t last_event_ = 0;
+  std::string running_host_;
   std::map<event_key, event> events_;
   std::map<std::uint64_t, std::int64_t> times_;  // event -> time, to cancel
   std::map<std::uint16_t, listener> listeners_;  // by port

@@ -2,6 +2,8 @@
 #include "actors/node.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/tell.hpp"
+#include "devices/landing_pool.hpp"
+#include "runtime/segment.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/stateful_actor.hpp>
@@ -20,7 +22,7 @@ struct supervisor_state {
   part_request request;
   std::size_t ready = 0, done = 0, alive = 0;
   bool is_stopping = false;
-  bool has_failed = false;
+  bool has_failed = false, has_derived = false;
 
   void open(caf::stateful_actor<supervisor_state>* s, part_request r) {
     self = s;
@@ -30,11 +32,14 @@ struct supervisor_state {
     auto& handles = request.handles;
     handles->actors.resize(request.context->job_plan->actors.size());
     handles->links = request.links;
-    for (const auto i : request.actors)
-      if (request.context->job_plan->actors[i].kind == actor_kind::collective) handles->desks.emplace(i, std::make_shared<piece_desk>());
+    const auto& job_plan = *request.context->job_plan;
+    for (const auto i : request.actors) {
+      if (runs_beside_links(job_plan.actors[i])) handles->desks.emplace(i, std::make_shared<piece_desk>());
+      if (const auto size = landing_buffers(job_plan, i); size > 0) handles->landings.emplace(i, std::make_shared<landing_pool>(job_plan.edges[job_plan.actors[i].inputs[0]].spec.size_bytes(), size));
+    }
     for (auto i : by_stream(*request.context->job_plan, request.actors, request.context->host_streams())) {
       const auto& planned = request.context->job_plan->actors[i];
-      auto* worker = planned.kind == actor_kind::collective ? request.io : request.streams[worker_of(planned.stream, request.context->host_streams())];
+      auto* worker = runs_beside_links(planned) ? request.io : request.streams[worker_of(planned.stream, request.context->host_streams())];
       auto a = spawn_on<port_shell>(self->system(), worker, std::shared_ptr<const part_context>(request.context), i);
       self->monitor(a);
       handles->actors[i] = std::move(a);
@@ -64,10 +69,12 @@ struct supervisor_state {
     if (++done == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
   }
 
+  // One failure is told, but for a derived one before it.
   void on_failed(const actor_failed& m) {
-    if (std::exchange(has_failed, true)) return;
+    if (has_failed || (m.is_derived && std::exchange(has_derived, true))) return;
+    has_failed = !m.is_derived;
     const auto& actor = request.context->job_plan->actors[m.actor];
-    report({request.context->job, request.context->part, part_event_kind::failed, m.text, actor.name, m.step, {}});
+    report({request.context->job, request.context->part, part_event_kind::failed, m.text, actor.name, m.step, {}, m.is_derived});
   }
 
   void on_noted(const actor_noted& m) {
@@ -98,10 +105,13 @@ struct supervisor_state {
       const auto& a = p.actors[i];
       const bool receives = a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].task == m.task;
       const bool sends = a.kind == actor_kind::send && p.actors[p.edges[a.outputs[0][0]].to.actor].task == m.task;
+      // A communicator of devices is lost with any of its ranks, whoever sends whom its id.
+      const bool loses_rank = a.kind == actor_kind::collective && a.collective->is_on_device() &&
+                              std::any_of(p.actors.begin(), p.actors.end(), [&](const auto& o) { return o.kind == actor_kind::collective && o.task == m.task && o.stream == a.stream; });
       const auto joins = [&](const planned_edge& e) { return a.kind == actor_kind::collective && (p.actors[e.from.actor].task == m.task || p.actors[e.to.actor].task == m.task); };
       const bool exchanges = std::any_of(a.inputs.begin(), a.inputs.end(), [&](auto e) { return joins(p.edges[e]); }) ||
                              std::any_of(a.outputs.begin(), a.outputs.end(), [&](const auto& es) { return std::any_of(es.begin(), es.end(), [&](auto e) { return joins(p.edges[e]); }); });
-      if (receives || sends || exchanges) tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
+      if (receives || sends || exchanges || loses_rank) tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
     }
   }
 

@@ -67,7 +67,7 @@ void tcp_connection::start(channel_handler& handler) {
   if (early_loss_ != nullptr) {
     shared_->loop.defer([self = shared_from_this()] {
       if (self->early_loss_ != nullptr)
-        self->report(std::move(*std::exchange(self->early_loss_, nullptr)), frame_fault::none);
+        self->lost(std::move(*std::exchange(self->early_loss_, nullptr)), frame_fault::none);
     });
     return;
   }
@@ -80,7 +80,7 @@ void tcp_connection::send(outgoing_frame frame) {
           "a frame's payload is outside of its tensor");
   unsent_bytes_ += prelude_bytes + frame.header.size() + frame.length;
   was_above_ = was_above_ || unsent_bytes_ > low_bytes_;
-  queue_.push_back({std::move(frame), {}, false});
+  queue_.push_back({std::move(frame), {}, false, false});
   if (!watches_write_) flush_later();
 }
 
@@ -107,7 +107,16 @@ void tcp_connection::configure(const channel_options& options) {
   }
 }
 
+void tcp_connection::read_peer_memory(const peer_memory& m) {
+  memory_ = m;
+  decoder_.admit_payloads_that_stay();
+}
+
+// A connection to an address of our own comes from that address.
+bool tcp_connection::is_within_machine() const { return is_on_loopback_ || (fd_ && local_address_of(fd_.get()).host == peer_.host); }
+
 void tcp_connection::close() {
+  word_.withdraw();  // so what is gathered from now on goes over the socket
   handler_ = nullptr;
   writable_ = nullptr;
   if (state_ != state::open || early_loss_ != nullptr) return end();
@@ -138,6 +147,8 @@ void tcp_connection::on_ready(bool readable, bool writable) {
 }
 
 void tcp_connection::read_some() {
+  if (goes_on_later_) return;
+  read_in_place_bytes_ = 0;
   std::size_t budget = shared_->options.event_bytes_max;
   while (state_ == state::open) {
     const auto space = decoder_.space();
@@ -180,20 +191,18 @@ bool tcp_connection::handle_events() {
     switch (decoder_.next()) {
       case frame_decoder::event::need_bytes: return true;
       case frame_decoder::event::header_ready: {
-        const auto& p = decoder_.prelude();
-        const auto destination = handler_->payload_destination(p.kind, decoder_.header(), p.payload_length);
-        if (state_ != state::open) return false;
-        if (destination.empty()) {
-          decoder_.discard();
-        } else {
-          decoder_.deliver_to(destination);
-        }
+        if (!take_payload()) return false;
         break;
       }
       case frame_decoder::event::frame_complete: {
         const auto& p = decoder_.prelude();
+        peer_reads_ = peer_reads_ || (p.flags & flag_reads_memory) != 0;
         handler_->on_frame({p.kind, p.sequence, p.ack, decoder_.header(), decoder_.payload(), p.payload_length});
         if (state_ != state::open) return false;
+        if (read_in_place_bytes_ >= shared_->options.event_bytes_max) {
+          go_on_later();
+          return false;
+        }
         break;
       }
       case frame_decoder::event::failed:
@@ -201,6 +210,39 @@ bool tcp_connection::handle_events() {
         return false;
     }
   }
+}
+
+// False as handle_events().
+bool tcp_connection::take_payload() {
+  const auto& p = decoder_.prelude();
+  const auto destination = handler_->payload_destination(p.kind, decoder_.header(), p.payload_length);
+  if (state_ != state::open) return false;
+  if (destination.empty()) {
+    decoder_.discard();
+  } else if (!p.payload_stays()) {
+    decoder_.deliver_to(destination);
+  } else if (memory_->read(destination, p.payload_address)) {
+    shared_->counters.bytes_read_in_place += destination.size();
+    read_in_place_bytes_ += destination.size();
+    decoder_.read_in_place(destination);
+  } else {
+    decoder_.unreadable();
+    lost({error_code::unreachable, fmt::format("the connection to {} broke: {}", to_string(peer_), decoder_.fault_error().message())}, frame_fault::unreadable);
+    return false;
+  }
+  return true;
+}
+
+// Other connections' turn, although the socket may have no more to say.
+void tcp_connection::go_on_later() {
+  goes_on_later_ = true;
+  shared_->loop.defer([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->goes_on_later_ = false;
+    self->read_in_place_bytes_ = 0;
+    if (self->state_ == state::open && self->handler_ != nullptr && self->handle_events()) self->read_some();
+  });
 }
 
 // While closing: what still comes is thrown away, so that the kernel does not answer it with a reset, which would
@@ -261,22 +303,29 @@ tcp_connection::gathered tcp_connection::gather() {
     const std::span<const std::byte> payload =
         f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length) : std::span<const std::byte>{};
     if (!q.is_sealed) {
-      q.prelude = make_prelude({f.kind, f.sequence, f.ack}, f.header, payload, shared_->options.checksum_payloads && (shared_->options.checksum_on_loopback || !is_on_loopback_));
+      q.stays = stays(f);
+      if (q.stays) unsent_bytes_ -= f.length;
+      q.prelude = make_prelude({f.kind, f.sequence, f.ack, memory_.has_value(), q.stays}, f.header, payload,
+                               shared_->options.checksum_payloads && (shared_->options.checksum_on_loopback || !is_on_loopback_));
       q.is_sealed = true;
     }
     g.add(q.prelude.data(), q.prelude.size());
     g.add(f.header.data(), f.header.size());
-    g.add(payload.data(), payload.size());
+    if (!q.stays) g.add(payload.data(), payload.size());
   }
   return g;
+}
+
+bool tcp_connection::stays(const outgoing_frame& f) const noexcept {
+  const auto& o = shared_->options;
+  return payloads_stay() && f.sequence != 0 && f.length != 0 && f.length >= o.stays_bytes_min && !f.payload.is_pinned() && !(o.checksum_payloads && o.checksum_on_loopback);
 }
 
 void tcp_connection::written(std::size_t n) {
   unsent_bytes_ -= n;
   front_done_ += n;
   while (!queue_.empty()) {
-    const outgoing_frame& f = queue_.front().frame;
-    const std::size_t size = prelude_bytes + f.header.size() + f.length;
+    const std::size_t size = queue_.front().wire_bytes();
     if (front_done_ < size) break;
     front_done_ -= size;
     queue_.pop_front();
@@ -313,6 +362,7 @@ void tcp_connection::no_stranger_any_more() {
 
 void tcp_connection::end() {
   if (state_ == state::dead) return;
+  word_.withdraw();
   state_ = state::dead;
   no_stranger_any_more();
   shared_->connections.erase(this);

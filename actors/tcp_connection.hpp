@@ -3,6 +3,10 @@
 // holds is a handle (tcp_channel), so that a connection can finish its last writes, or its current callback, after the
 // owner let go.
 //
+// A payload stays where it is if the peer has said that it reads here (a flag of its frames), we have told it where (let_peer_read), checksums are not asked for on loopback too, and it is large
+// and in ordinary memory; a frame that is not numbered is never acknowledged, so its payload never stays. When the frame is with the kernel, this holds its tensor no longer: who sent it does
+// (TR-4). The word is withdrawn as the first thing when the connection ends, in whatever way.
+//
 // Threading: the io_loop's. Invariants TR-1..TR-6 of actors/transport.hpp.
 
 #include "actors/io_loop.hpp"
@@ -13,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 namespace troupe {
@@ -45,6 +50,11 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
   void on_writable(std::size_t low_bytes, std::function<void()> fn);
   void trust_peer();
   void configure(const channel_options& options);
+  void read_peer_memory(const peer_memory& m);
+  void let_peer_read(own_probe word) { word_ = std::move(word); }
+  bool payloads_stay() const noexcept { return peer_reads_ && word_; }
+  bool payloads_may_stay() const noexcept { return static_cast<bool>(word_); }
+  bool is_within_machine() const;
   void close();
   void abort();
   const address& peer_address() const noexcept { return peer_; }
@@ -57,12 +67,18 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
     outgoing_frame frame;
     std::array<std::byte, prelude_bytes> prelude;
     bool is_sealed = false;
+    bool stays = false;  // the payload
+
+    std::size_t wire_bytes() const noexcept { return prelude_bytes + frame.header.size() + (stays ? 0 : frame.length); }
   };
   struct gathered;
 
   tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted);
   void read_some();
   bool handle_events();
+  bool take_payload();
+  bool stays(const outgoing_frame& f) const noexcept;
+  void go_on_later();
   void drain();
   void write_some();
   gathered gather();
@@ -81,6 +97,11 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
   bool is_on_loopback_ = false;
   channel_handler* handler_ = nullptr;
   frame_decoder decoder_;
+  std::optional<peer_memory> memory_;    // of the peer, if it can be read
+  own_probe word_;                       // what it looks at here
+  bool peer_reads_ = false;              // and it does
+  std::size_t read_in_place_bytes_ = 0;  // in this event
+  bool goes_on_later_ = false;           // frames are here that are the next event's
   std::deque<queued> queue_;
   std::size_t front_done_ = 0;  // bytes of queue_.front() that are with the kernel
   std::size_t unsent_bytes_ = 0;
@@ -113,6 +134,10 @@ class tcp_channel final : public channel {
   }
   void trust_peer() override { connection_->trust_peer(); }
   void configure(const channel_options& options) override { connection_->configure(options); }
+  void read_peer_memory(const peer_memory& m) override { connection_->read_peer_memory(m); }
+  void let_peer_read(own_probe word) override { connection_->let_peer_read(std::move(word)); }
+  bool payloads_may_stay() const override { return connection_->payloads_may_stay(); }
+  bool is_within_machine() const override { return connection_->is_within_machine(); }
   void close() override {
     closed_ = true;
     connection_->close();

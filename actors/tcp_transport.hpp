@@ -17,12 +17,14 @@ class io_loop;
 
 struct tcp_options {
   bool checksum_payloads = true;   // of frames sent; received ones are checked whenever they carry one
-  bool checksum_on_loopback = true;  // also where no wire is between the two ends
+  bool checksum_on_loopback = true;  // also where no wire is between the two ends: then no payload stays, since what is read in place has no checksum
   std::size_t strangers_max = 64;  // accepted connections that have not proven themselves; with one more the oldest is closed
   std::size_t event_bytes_max = 512 * 1024;
   // What the kernel holds of a connection to this machine; 0: what it likes, which is 4 MiB. What is written is read at once here, so that a little keeps
   // both ends busy, and stays in a core's cache on its way from one to the other.
   std::size_t loopback_send_buffer_bytes = 128 * 1024;
+  // Payloads from here on stay where they are for a peer that reads them there: below, a call more costs as much as two copies. Page-locked ones never do (LK-8).
+  std::size_t stays_bytes_min = 16 * 1024;
   std::int64_t linger_ns = 500'000'000;  // how long close() goes on writing
 };
 
@@ -32,6 +34,7 @@ struct tcp_counters {
   std::uint64_t strangers = 0;    // now
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
+  std::uint64_t bytes_read_in_place = 0;  // out of the memory of peers
 };
 
 class tcp_transport : public transport {

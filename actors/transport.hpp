@@ -9,11 +9,14 @@
 // TR-1  Frames of one channel arrive in the order in which they were sent, each once, unchanged or not at all.
 // TR-2  on_closed comes at most once, as the last callback of a channel, and not after close(), abort() or destruction.
 // TR-3  A channel may be closed, aborted or destroyed from within any of its callbacks, and its handler with it.
-// TR-4  A payload tensor is kept until its bytes are with the kernel (or the channel is gone), and no longer.
+// TR-4  A payload tensor is kept until its bytes are with the kernel (or the channel is gone), and no longer. One that stays, because the peer reads it where it is (let_peer_read() here, and
+//       read_peer_memory() there, which every frame from there tells), is kept by who sent it, unchanged, until the frame is acknowledged or the channel is closed, aborted or destroyed: the
+//       channel then withdraws its word (PM-3 of actors/peer_memory.hpp), so that the peer takes nothing for it that it is not, and counts what it could not read as a fault of the connection.
 // TR-5  Until trust_peer() a channel takes only the small first frames, and counts as one of a limited number of
 //       strangers.
 // TR-6  Bytes that are no frame close the channel (on_closed) and are counted by their fault; nothing else is harmed.
 
+#include "actors/peer_memory.hpp"
 #include "devices/tensor.hpp"
 #include "runtime/address.hpp"
 #include "runtime/frame.hpp"
@@ -82,6 +85,14 @@ class channel {
   // The peer has proven itself: larger frames, and no longer a stranger (TR-5).
   virtual void trust_peer() = 0;
   virtual void configure(const channel_options& options) = 0;
+  // The peer's memory can be read from here: large payloads need not be sent, if the peer keeps them until they are acknowledged.
+  virtual void read_peer_memory(const peer_memory&) {}
+  // And ours from there: `word` is what the peer was told to look at. Withdrawn at the latest when the channel ends.
+  virtual void let_peer_read(own_probe) {}
+  // What is sent now, or waits to be, may stay where it is: at once, or from the peer's first word that it reads. Who sends keeps it (TR-4).
+  virtual bool payloads_may_stay() const { return false; }
+  // Both ends are on this machine, by their addresses.
+  virtual bool is_within_machine() const { return false; }
   // No further callback; what is queued is still written for a short while in the background, then the connection ends.
   virtual void close() = 0;
   // No further callback; the connection ends at once, what is queued is dropped.

@@ -16,7 +16,7 @@ static result<int> run(session& s, const onnx_options& o) {
   if (!model) return model.error();
   auto inputs = read_inputs(*model, o);
   if (!inputs) return inputs.error();
-  const auto outputs = run_model(s, *model, *inputs);
+  const auto outputs = run_model(s, *model, *inputs, o.devices);
   if (!outputs) return outputs.error();
   return show_outputs(*outputs, o);
 }
@@ -24,15 +24,19 @@ static result<int> run(session& s, const onnx_options& o) {
 static result<int> check(session& s, const onnx_options& o) {
   const auto folders = find_cases(o.checked);
   if (!folders) return folders.error();
+  if (o.devices.is_on_gpu())
+    if (auto there = try_device(s, o.devices); !there) return std::move(there.error());
   check_report report(folders->size(), o);
-  for (const auto& folder : *folders) report.add(check_case(s, folder));
+  for (const auto& folder : *folders) report.add(check_case(s, folder, o.devices));
   return report.finish();
 }
 
 int main(int argc, char** argv) {
   const auto o = onnx_options::parse(argc, argv);
   try {
-    const auto s = session::open({});
+    session_options where;
+    o.devices.set(where);
+    const auto s = session::open(where);
     if (!s) return fail(s.error());
     const auto code = o.checked.empty() ? run(**s, o) : check(**s, o);
     return code ? *code : fail(code.error());

@@ -21,7 +21,9 @@
 // DV-6  No call waits for the device; synchronize() alone does, and is for ends, tests and benchmarks.
 // DV-7  While a stream is captured nothing runs, and nothing but enqueue(), copies between device and pinned memory and fill_zero() is allowed on it: whoever asks for more gets an error.
 //       What a captured step uses is allocated before and given back after its last replay.
+// DV-8  What ran when is told to whoever traces a stream (devices/device_trace.hpp); one that nobody traces pays a look at a pointer.
 
+#include "devices/device_trace.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
 
@@ -68,7 +70,7 @@ class device_event {
   std::shared_ptr<const state> state_;
 };
 
-// Memory of a device. `stream`: who may use it before any event (DV-3).
+// Memory of a device. Who allocated it may use it before any event (DV-3).
 struct device_memory {
   std::byte* bytes = nullptr;
   std::size_t size_bytes = 0;
@@ -81,6 +83,7 @@ struct memory_stats {
   std::uint64_t cached_bytes = 0;                 // free, kept for the next who asks
   std::uint64_t allocations = 0, reuses = 0;      // calls, and those that the cache answered
   std::uint64_t pinned_bytes = 0;
+  std::uint64_t staged_copies = 0, staged_bytes = 0;  // from or to pageable memory, by way of pinned memory of the device's own: a copy more on the host
 };
 
 // What a piece of work touches; the order checker of debug builds looks at it.
@@ -105,6 +108,8 @@ class device_stream {
   // --- work, in order; `op` names it in errors and timelines and stays valid until the device is gone ---
   // On the asynchronous host device `run` is called on the stream's thread; on CUDA at once, to launch kernels on native().
   virtual result<void> enqueue(std::string_view op, const touched& what, std::function<result<void>()> run) = 0;
+  // Work that a library launches only some time after `run`, as NCCL does: what comes next, be it an event, is asked for when it has.
+  virtual result<void> enqueue_launched_later(std::string_view op, const touched& what, std::function<result<void>()> run) { return enqueue(op, what, std::move(run)); }
   virtual result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) = 0;
   virtual result<void> fill_zero(std::string_view op, std::span<std::byte> to) = 0;
   // What is enqueued from now on runs after the event. Of this stream, or done: nothing happens.
@@ -124,6 +129,14 @@ class device_stream {
   virtual result<void> replay(std::string_view op, const captured_step& step) = 0;
   // The number that random ops of captured steps take for the step of their tag: set before each replay, in the order of the stream.
   virtual result<void> set_draw(std::uint64_t step) = 0;
+
+  // --- what ran, and when (DV-8) ---
+  // From now on, what is enqueued; null: nobody wants to know any more.
+  virtual void trace(std::shared_ptr<slice_sink> to) = 0;
+  // Whose work is enqueued from now on. Matters only while it is traced.
+  virtual void label(const slice_label& whose) = 0;
+  // Gives what is done to its sink.
+  virtual void collect() = 0;
 
   // What failed in it, if something did.
   virtual result<void> failed() const = 0;

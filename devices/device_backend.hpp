@@ -12,6 +12,7 @@
 // DK-3  A type of op without a kernel is an error (not_found) that names it and the device.
 
 #include "devices/device.hpp"
+#include "devices/device_collective.hpp"
 #include "devices/optimizer_step.hpp"
 #include "schema/attributes.hpp"
 #include "schema/dtype.hpp"
@@ -57,6 +58,11 @@ class device_backend {
   // A step of an optimizer, with the host's bits where the device's arithmetic has them. What `u` names stays until it is done; workspace: update_workspace_bytes(), aligned to 256.
   virtual std::size_t update_workspace_bytes(const optimizer_step& step, std::size_t elements) const noexcept = 0;
   virtual result<void> enqueue_update(device_stream& on, std::string_view op, const optimizer_step& step, const device_update& u, std::span<std::byte> workspace) = 0;
+  // --- collectives; errors: this device has none (no NCCL here) ---
+  // By the first rank of a group, in the process in which that rank then begins.
+  virtual result<communicator_id> make_communicator_id() = 0;
+  // Begins to look for the other ranks. On a thread that set_up_thread() was called on.
+  virtual result<std::unique_ptr<device_communicator>> begin_communicator(const communicator_id& id, int rank, int ranks, communicator_changed changed) = 0;
   // First thing on a thread that enqueues.
   virtual void set_up_thread() noexcept {}
 };

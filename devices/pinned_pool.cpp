@@ -20,22 +20,23 @@ class pinned_memory final : public memory_holder {
 
 }  // namespace
 
+tensor make_pinned(const std::shared_ptr<device_backend>& from, const tensor_spec& spec, std::size_t bound_bytes) {
+  auto m = from->device().allocate_pinned(std::max({bound_bytes, spec.size_bytes(), std::size_t{1}}));
+  return m ? tensor::over({m->bytes, m->size_bytes}, spec, std::make_unique<pinned_memory>(from, *m)) : tensor();
+}
+
 tensor pinned_pool::take(const tensor_spec& spec) {
   for (auto& t : tensors_)
     if (t.is_unique() && spec.size_bytes() <= t.capacity_bytes()) {
       if (t.spec() != spec) t.reshape(spec);
       return t;
     }
-  auto fresh = make(spec);
-  if (tensors_.size() < size_) tensors_.push_back(fresh);
+  const auto bytes = std::max(bound_bytes_, spec.size_bytes());
+  const bool has_room = tensors_.size() < size_;
+  auto fresh = is_pinned_ && has_room ? make_pinned(backend_, spec, bytes) : tensor();
+  if (!fresh) fresh = tensor::make(spec, bytes);
+  if (has_room) tensors_.push_back(fresh);
   return fresh;
-}
-
-tensor pinned_pool::make(const tensor_spec& spec) const {
-  const auto bytes = std::max({bound_bytes_, spec.size_bytes(), std::size_t{1}});
-  if (is_pinned_)
-    if (auto m = backend_->device().allocate_pinned(bytes)) return tensor::over({m->bytes, m->size_bytes}, spec, std::make_unique<pinned_memory>(backend_, *m));
-  return tensor::make(spec, bytes);
 }
 
 }  // namespace troupe

@@ -1,7 +1,7 @@
 #pragma once
 // Page-locked buffers of one port, on the host, which a device copies to: like buffer_pool.hpp, and reused likewise.
 //
-// Where a device gives no more of it, a buffer is of ordinary memory, and the device copies by way of some of its own.
+// PI-1  It never has more page-locked buffers than its size. Where that many are in use, or a device gives no more, a buffer is of ordinary memory, and the device copies by way of some of its own.
 //
 // Threading: one owner; the tensors that it gives out may go anywhere. Ownership: a buffer keeps the backend alive.
 
@@ -13,6 +13,9 @@
 
 namespace troupe {
 
+// Page-locked memory of a device for `spec`, and up to `bound_bytes`; nothing, where it gives no more.
+tensor make_pinned(const std::shared_ptr<device_backend>& from, const tensor_spec& spec, std::size_t bound_bytes);
+
 class pinned_pool {
  public:
   // Keeps at most `size` buffers of `bound_bytes` each. `is_pinned` not: of ordinary memory, for whoever keeps them long.
@@ -22,8 +25,6 @@ class pinned_pool {
   tensor take(const tensor_spec& spec);
 
  private:
-  tensor make(const tensor_spec& spec) const;
-
   std::size_t bound_bytes_, size_;
   std::shared_ptr<device_backend> backend_;
   bool is_pinned_;

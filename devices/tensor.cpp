@@ -4,6 +4,7 @@
 #include "schema/error.hpp"
 
 #include <new>
+#include <sys/mman.h>
 
 namespace troupe {
 
@@ -11,6 +12,10 @@ tensor tensor::make(const tensor_spec& spec, std::size_t bound_bytes) {
   expects(spec.size_bytes() <= bound_bytes, "T-2: a tensor fits its buffer");
   if (bound_bytes > bytes_max) throw std::bad_alloc();
   void* memory = ::operator new(sizeof(block) + bound_bytes, std::align_val_t{alignment_bytes});
+  if (bound_bytes >= (std::size_t{4} << 20)) {
+    const auto page = std::uintptr_t{4096}, from = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
+    ::madvise(reinterpret_cast<void*>(from), (reinterpret_cast<std::uintptr_t>(memory) + sizeof(block) + bound_bytes - from) / page * page, MADV_HUGEPAGE);
+  }
   auto* b = new (memory) block;
   b->capacity_bytes = bound_bytes;
   b->bytes = static_cast<std::byte*>(memory) + sizeof(block);

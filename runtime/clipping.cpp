@@ -1,5 +1,7 @@
 #include "runtime/clipping.hpp"
 
+#include "runtime/on_device.hpp"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -35,9 +37,9 @@ value global_norm(std::span<const value> values, source_location where) {
   value sum;
   for (const auto& v : values) {
     if (!v.is_valid()) continue;
-    const auto squares = reduce_sum(square(v, where), {}, false, where);
+    const auto squares = on_device(*v.owner, device_of(v), where, [&] { return reduce_sum(square(v, where), {}, false, where); });
     if (!squares.is_valid()) return {};
-    sum = sum.is_valid() ? add(sum, squares, where) : squares;
+    sum = sum.is_valid() ? on_device(*v.owner, common_device(sum, squares), where, [&] { return add(sum, squares, where); }) : squares;
   }
   if (!sum.is_valid()) return {};
   // The smallest normal number: the root of 0 has no gradient.
@@ -63,7 +65,7 @@ std::vector<value> clip_by_global_norm(std::span<const value> values, double mos
   if (!norm.is_valid()) return out;
   const auto scale = scale_for(norm, most, where);
   for (std::size_t i = 0; i < values.size(); ++i)
-    if (values[i].is_valid()) out[i] = mul(values[i], scale, where);
+    if (values[i].is_valid()) out[i] = on_device(*values[i].owner, device_of(values[i]), where, [&] { return mul(values[i], scale, where); });
   return out;
 }
 

@@ -2,6 +2,8 @@
 // Functions that bound values, gradients above all, composed of the ops of runtime/ops.hpp: they work on any f32 or f64 values, have gradients,
 // and run wherever the graph does. (An optimizer clips on the shard, after the gradients of all workers are summed: runtime/optimizer.hpp.)
 //
+// What clip_by_global_norm() and global_norm() make of one value stands on its device (runtime/on_device.hpp).
+//
 // A bound that is not a finite number above 0 is an error of the graph at the caller's line.
 
 #include "runtime/graph.hpp"

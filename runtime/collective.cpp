@@ -279,14 +279,23 @@ result<void> check(const collective_spec& s) {
   return {};
 }
 
-collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, std::uint32_t ranks, bool any_order) {
+// With p parts of which p - 1 are here, and a lot less one that has not gone back, one credit is left: c - (p - 1) - (c / 2 - 1) >= 1.
+std::uint32_t fewest_credits(const collective_spec& s) noexcept {
+  std::size_t most = 1;
+  for (const auto& p : s.parts) most = std::max(most, p.size());
+  return static_cast<std::uint32_t>(2 * most - 1);
+}
+
+collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, std::uint32_t ranks, std::uint32_t parts, bool any_order) {
   using algorithm = collective_algorithm;
   constexpr std::size_t exchange_bytes = 64 * 1024;  // that a rank sends
+  constexpr std::size_t pair_bytes = std::size_t{1} << 20;  // as many bytes as by direct, in half the messages; each adds up all, which costs more where it is more than a core's cache holds
   constexpr std::uint32_t direct_ranks = 8;
   constexpr std::size_t ring_bytes = std::size_t{1} << 20;
   if (kind == collective_kind::broadcast) return ranks <= 3 ? algorithm::direct : algorithm::tree;
   const bool is_whole = kind == collective_kind::all_reduce || kind == collective_kind::barrier;
   if (is_whole && ranks > 1 && bytes * (ranks - 1) <= exchange_bytes && (!any_order || ranks <= direct_ranks)) return algorithm::exchange;
+  if (is_whole && ranks == 2 && parts == 2 && bytes <= pair_bytes) return algorithm::exchange;
   if (!any_order || ranks <= direct_ranks) return algorithm::direct;
   if (is_whole && bytes < ring_bytes) return algorithm::halving;
   return algorithm::ring;

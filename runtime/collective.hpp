@@ -71,8 +71,13 @@ struct collective_spec {
 // What is wrong with it: numbers out of range, parts that do not fit, an algorithm that the kind or the ranks do not have, a type that is not summed.
 result<void> check(const collective_spec& s);
 
-// The algorithm for so many bytes: the fastest whose order of summing is that of the parts, or (`any_order`) the fastest. Figures are in runtime/README.md.
-collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, std::uint32_t ranks, bool any_order);
+// Chunks that may be on their way from one rank to another, at the least: a rank takes all of another's parts of a piece at once, and gives credits back in lots.
+std::uint32_t fewest_credits(const collective_spec& s) noexcept;
+// So many at once are given back.
+constexpr std::uint32_t credit_lot(std::uint32_t credits) noexcept { return credits < 4 ? 1 : credits / 2; }
+
+// The algorithm for so many bytes and parts, of all ranks: the fastest whose order of summing is that of the parts, or (`any_order`) the fastest. Figures are in runtime/README.md.
+collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, std::uint32_t ranks, std::uint32_t parts, bool any_order);
 
 struct collective_piece {
   std::uint32_t owner = 0;

@@ -74,7 +74,7 @@ struct collective_wait {
 
 class collective_state {
  public:
-  // The spec has passed check(). `credits`: chunks to one peer at a time, no fewer than a rank has parts.
+  // The spec has passed check(). `credits`: chunks to one peer at a time, no fewer than fewest_credits().
   collective_state(const collective_spec& spec, std::uint32_t credits, std::uint64_t step = 0);
 
   const std::vector<collective_piece>& pieces() const noexcept { return pieces_; }

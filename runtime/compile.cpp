@@ -3,6 +3,7 @@
 #include "runtime/clipping.hpp"
 #include "runtime/device_name.hpp"
 #include "runtime/initializers.hpp"
+#include "runtime/on_device.hpp"
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/op_library.hpp"
 #include "runtime/ops.hpp"
@@ -93,9 +94,11 @@ void tell(pass_report& report, const graph& g, const value& variable, const valu
 value zero_if_finite(std::span<const value> all, const source_location& where) {
   value sum;
   for (const auto& x : all) {
-    const auto zero = reduce_sum(sub(x, x, where), {}, false, where);
-    const auto one = zero.is_valid() && zero.spec().type != dtype::f32 ? cast(zero, dtype::f32, where) : zero;
-    sum = sum.is_valid() ? add(sum, one, where) : one;
+    const auto one = on_device(*x.owner, device_of(x), where, [&] {
+      const auto zero = reduce_sum(sub(x, x, where), {}, false, where);
+      return zero.is_valid() && zero.spec().type != dtype::f32 ? cast(zero, dtype::f32, where) : zero;
+    });
+    sum = sum.is_valid() ? on_device(*x.owner, common_device(sum, one), where, [&] { return add(sum, one, where); }) : one;
   }
   return sum;
 }
@@ -140,7 +143,7 @@ loss_scale scale_of(graph& g, const loss_scale_spec& s, const source_location& w
 void unscale(graph& g, std::span<const value> loss_and_gradients, std::span<value> gradients, const loss_scale& scale, value& sample, const source_location& where) {
   const auto zero = zero_if_finite(loss_and_gradients, where);
   const auto factor = add(reciprocal(scale.scale, where), zero, where);
-  for (auto& d : gradients) d = mul(d, factor, where);
+  for (auto& d : gradients) d = on_device(g, device_of(d), where, [&] { return mul(d, factor, where); });
   if (!scale.variable.is_valid() || !zero.is_valid()) return;
   const auto good = cast(equal(zero, constant(g, 0.0F, "zero", where), where), dtype::f32, where);
   sample = broadcast_like(good, scale.variable, where);
@@ -157,7 +160,7 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
   if (scaling && g.has(loss) && floating.has(loss.spec().type)) {
     scale = scale_of(g, *scaling, where);
     const auto scope = g.name_scope("loss_scale", where);
-    if (scale.scale.is_valid()) scaled = mul(loss, loss.spec().type == dtype::f32 ? scale.scale : cast(scale.scale, loss.spec().type, where), where);
+    if (scale.scale.is_valid()) scaled = on_device(g, device_of(loss), where, [&] { return mul(loss, loss.spec().type == dtype::f32 ? scale.scale : cast(scale.scale, loss.spec().type, where), where); });
     if (g.first_error()) return *g.first_error();
   }
   const auto derivatives = gradients(g, scaled, all);
@@ -283,7 +286,8 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   if (!placed) return std::move(placed.error());
   d = t.actors("begin", placed->actors.size(), [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
   if (passes::calls_collectives(d)) d = t.actors("collectives", d.actors.size(), [&](pass_report* r) { return passes::collectives(std::move(d), options.fast, r, reasons); });
-  if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options.fast, r); });
+  if (all_reduce) d = t.actors("all_reduce", d.actors.size(), [&](pass_report* r) { return passes::all_reduce(std::move(d), start, where, options, r); });
+  if (all_reduce && options.order_pushes) d = t.actors("order_pushes", d.actors.size(), [&](pass_report* r) { return passes::order_pushes(std::move(d), r, reasons); });
   if (options.order_reads) d = t.actors("order_reads", d.actors.size(), [&](pass_report* r) { return passes::order_reads(std::move(d), ops, r, reasons); });
   const bool has_devices = std::any_of(d.actors.begin(), d.actors.end(), [](const auto& a) { return is_device_stream(a.planned.stream); });
   if (has_devices) d = t.actors("copies", d.actors.size(), [&](pass_report* r) { return passes::copies(std::move(d), r, reasons); });
@@ -303,6 +307,42 @@ std::vector<planned_library> libraries_of(const passes::draft& d, const op_table
   for (const auto& a : d.actors)
     for (const auto& op : a.planned.ops) types.push_back(op.type);
   return troupe::libraries_of(types, ops);
+}
+
+// --- devices
+
+// The role that a wish with a job or task leads to, as find_task() does where every role has a node of its own.
+void add_wish(device_wishes& all, const device_name& d, passes::owner_kind owner, std::uint32_t index, device_wish w) {
+  const auto admits = [&](std::string_view job, std::uint32_t task) { return (!d.job || *d.job == job) && (!d.task || *d.task == task); };
+  const auto first_of = [&](std::string_view job, const std::vector<device_wish>& of) -> std::optional<std::size_t> {
+    const auto task = d.task.value_or(0);
+    return task < of.size() && admits(job, task) ? std::optional<std::size_t>(task) : std::nullopt;
+  };
+  const bool is_workers = owner == passes::owner_kind::worker;
+  auto* of = is_workers ? &all.workers : &all.shards;
+  std::optional<std::size_t> at = index;
+  if (!admits(is_workers ? "worker" : "ps", index)) {
+    of = &all.workers;
+    at = first_of("worker", all.workers);
+    if (!at) of = &all.shards, at = first_of("ps", all.shards);
+  }
+  if (at && w.devices > (*of)[*at].devices) (*of)[*at] = std::move(w);
+}
+
+device_wishes wishes_of(const passes::draft& d, const training_spec& spec) {
+  device_wishes all{std::vector<device_wish>(spec.workers), std::vector<device_wish>(spec.shards)};
+  bool has_some = false;
+  std::string last;  // most wishes are those of their neighbours
+  device_name wish;
+  for (const auto& a : d.actors) {
+    const bool is_shard = a.planned.kind == actor_kind::shard;
+    if (a.device.empty() || !(is_shard || a.planned.kind == actor_kind::op)) continue;
+    if (a.device != last) wish = *parse_device(last = a.device);
+    if (!wish.gpu) continue;
+    has_some = true;
+    add_wish(all, wish, a.owner, a.index, {*wish.gpu + 1, is_shard ? a.planned.shard.variable : a.planned.ops.front().name, a.planned.source});
+  }
+  return has_some ? all : device_wishes{};
 }
 
 // --- fingerprint
@@ -380,6 +420,7 @@ struct training_program::parts {
   std::vector<std::pair<std::string, std::string>> schedule;
   std::uint64_t steps_per_epoch = 0;
   std::vector<planned_library> libraries;
+  device_wishes devices;
   op_table ops;  // as they were
 };
 
@@ -389,6 +430,7 @@ const std::string& training_program::fingerprint() const noexcept { return parts
 const std::vector<std::pair<std::string, std::string>>& training_program::schedule() const noexcept { return parts_->schedule; }
 std::uint64_t training_program::steps_per_epoch() const noexcept { return parts_->steps_per_epoch; }
 const std::vector<planned_library>& training_program::libraries() const noexcept { return parts_->libraries; }
+const device_wishes& training_program::devices() const noexcept { return parts_->devices; }
 
 std::vector<std::pair<std::string, tensor_spec>> training_program::variables() const {
   std::vector<std::pair<std::string, tensor_spec>> out;
@@ -465,11 +507,12 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   auto schedule = schedule_of(*d, spec, options, print);
   const auto epoch = steps_per_epoch_of(*d, spec.workers);
   auto libraries = libraries_of(*d, g.ops());
+  auto devices = wishes_of(*d, spec);
   if (options.fuse) *d = t.actors("fuse", d->actors.size(), [&](pass_report* r) { return passes::fuse(std::move(*d), g.ops(), r); });
   auto kept = options;
   kept.report = nullptr;  // it is of this call
   return training_program(std::make_shared<const training_program::parts>(
-      training_program::parts{spec, std::move(kept), std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries), g.ops()}));
+      training_program::parts{spec, std::move(kept), std::move(*d), std::move(print), std::move(schedule), epoch, std::move(libraries), std::move(devices), g.ops()}));
 }
 
 result<plan> compile_training(graph& g, value loss, const training_spec& spec, const compile_options& options) {

@@ -38,6 +38,13 @@ struct compile_options {
   bool share_memory = true;
   // Synchronous training: a gradient of a megabyte or more waits for the ops on its stream that read the version it is made of, so that its shard needs one version at a time.
   bool order_reads = true;
+  // Training with all_reduce: a gradient that is at least half of all bytes that a worker exchanges is made before the others, and exchanged while they are.
+  bool order_pushes = true;
+  // Training with all_reduce: copies of a variable that wishes for a device are there, and gradients are added up there, where the job keeps nothing of it for recovery or checkpoints.
+  // Off: copies are on the host, and gradients go by links. The bits are the same.
+  bool device_collectives = true;
+  // Training with all_reduce: gradients of fewer bytes are added up together until they have so many; 0: as many as were measured (256 KiB on hosts), or guessed (4 MiB on devices).
+  std::size_t bucket_bytes = 0;
   // What happens where an op makes a NaN or an infinity; whoever looks for them reads every result once more. A graph that is stepped knows `ignore` and
   // `stop`. With `skip`, workers push whole gradients (sparse_pushes).
   nan_policy on_nan = nan_policy::ignore;
@@ -115,6 +122,20 @@ struct epoch_start {
   std::vector<handed_variable> handed{};
 };
 
+// What the node of a worker or shard must have: devices gpu:0 to gpu:N-1.
+struct device_wish {
+  std::uint32_t devices = 0;  // 0: none
+  std::string who{};          // op or variable whose wish reaches furthest, the first such one
+  source_line source{};
+  friend bool operator==(const device_wish&, const device_wish&) = default;
+};
+// By worker, and by shard. Empty: nobody wishes for any.
+struct device_wishes {
+  std::vector<device_wish> workers{}, shards{};
+  bool empty() const noexcept { return workers.empty() && shards.empty(); }
+  friend bool operator==(const device_wishes&, const device_wishes&) = default;
+};
+
 // A training that is compiled but for the places.
 class training_program {
  public:
@@ -136,6 +157,8 @@ class training_program {
   std::uint64_t steps_per_epoch() const noexcept;
   // Of users, whose ops stand in it: every node that takes part must have them.
   const std::vector<planned_library>& libraries() const noexcept;
+  // What is left of wishes for devices after passes::devices() and replicate(). One that names a task counts for the worker or shard of that name, else for whose op or variable it is.
+  const device_wishes& devices() const noexcept;
   result<plan> place(const task_map& where, const epoch_start& start, compile_report* report = nullptr) const;
 
  private:

@@ -1,5 +1,6 @@
 #include "runtime/control_message.hpp"
 
+#include "runtime/plan.hpp"
 #include "runtime/trace_codec.hpp"
 #include "schema/wire.capnp.h"
 
@@ -52,6 +53,28 @@ void write_member(wire::Member::Builder to, const member_info& m) {
     libraries[i].setVersion(m.libraries[i].version);
     libraries[i].setAbi(m.libraries[i].abi);
   }
+  auto devices = to.initDevices(static_cast<unsigned>(m.devices.size()));
+  for (unsigned i = 0; i < devices.size(); ++i) {
+    devices[i].setHardware(m.devices[i].hardware);
+    devices[i].setMemoryBytes(m.devices[i].memory_bytes);
+    devices[i].setCount(m.devices[i].count);
+  }
+}
+
+result<std::vector<device_group>> read_devices(wire::Member::Reader from) {
+  std::vector<device_group> out;
+  std::uint64_t count = 0;
+  if (from.getDevices().size() > devices_max)  // a list claims what it likes for a few bytes
+    return error(error_code::usage, fmt::format("member {:x}: {} groups of devices are beyond the limit of {}", from.getId(), from.getDevices().size(), devices_max));
+  for (auto d : from.getDevices()) {
+    count += d.getCount();
+    if (d.getCount() == 0 || count > devices_max)
+      return error(error_code::usage, fmt::format("member {:x}: a group of {} devices, {} with those before: a node has at most {}, a group at least one", from.getId(), d.getCount(), count, devices_max));
+    if (d.getHardware().size() > hardware_bytes_max)
+      return error(error_code::usage, fmt::format("member {:x}: the name of a device is beyond the limit of {} bytes", from.getId(), hardware_bytes_max));
+    out.push_back({text_of(d.getHardware()), d.getMemoryBytes(), d.getCount()});
+  }
+  return out;
 }
 
 result<member_info> read_member(wire::Member::Reader from) {
@@ -65,10 +88,12 @@ result<member_info> read_member(wire::Member::Reader from) {
       return error(error_code::usage, fmt::format("member {:x}: the name or version of a library is beyond the limit of {} bytes", from.getId(), library_text_bytes_max));
     libraries.push_back({text_of(l.getName()), text_of(l.getVersion()), l.getAbi()});
   }
+  auto devices = read_devices(from);
+  if (!devices) return std::move(devices.error());
   return member_info{node_id{from.getId()}, from.getStartTimeNs(), text_of(from.getName()), text_of(from.getAddress()),
                      text_of(from.getHost()), from.getPid(), static_cast<member_kind>(from.getKind()), text_of(from.getJob()),
                      from.getStreams(), from.getIncarnation(), static_cast<member_state>(from.getState()), text_of(from.getReason()),
-                     from.getJobs(), from.getRevision(), std::move(libraries)};
+                     from.getJobs(), from.getRevision(), std::move(libraries), std::move(*devices)};
 }
 
 template <class List>
@@ -150,6 +175,7 @@ struct writer {
     p.setActor(m.actor.c_str());
     p.setStep(m.step);
     p.setDataMessages(m.data_messages);
+    p.setIsDerived(m.is_derived);
     write_reports(p.initShards(static_cast<unsigned>(m.shards.size())), m.shards);
   }
   void operator()(const halt_part& m) {
@@ -270,7 +296,7 @@ result<control_message> read_control(wire::Control::Reader from) {
     case wire::Control::PART_ENDED: {
       auto p = from.getPartEnded();
       return control_message(part_ended{job_id{p.getJob()}, p.getEpoch(), text_of(p.getError()), text_of(p.getActor()), p.getStep(),
-                                        read_reports(p.getShards()), p.getDataMessages()});
+                                        read_reports(p.getShards()), p.getDataMessages(), p.getIsDerived()});
     }
     case wire::Control::HALT: {
       auto h = from.getHalt();
@@ -371,6 +397,8 @@ std::vector<std::byte> encode(const identity& i) {
   to.setExpected(raw(i.expected));
   to.setLink(i.link);
   to.setBegins(i.begins);
+  to.setProbeAddress(i.probe.address);
+  to.setProbeValue(i.probe.value);
   return to_bytes(message);
 }
 
@@ -381,7 +409,7 @@ result<identity> decode_identity(std::span<const std::byte> bytes) {
     auto member = read_member(from.getMember());
     if (!member) return member.error();
     return identity{std::move(*member), static_cast<lane>(from.getLane()), from.getReceived(),
-                    node_id{from.getExpected()}, from.getLink(), from.getBegins()};
+                    node_id{from.getExpected()}, from.getLink(), from.getBegins(), {from.getProbeAddress(), from.getProbeValue()}};
   });
 }
 

@@ -5,6 +5,7 @@
 // fit is an error that names the field. Encoding cannot fail.
 
 #include "runtime/kept_shard.hpp"
+#include "runtime/node_devices.hpp"
 #include "runtime/trace.hpp"
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
@@ -38,6 +39,7 @@ struct member_info {
   std::uint32_t jobs = 0;      // parts of jobs that it runs
   std::uint32_t revision = 0;  // of its own record
   std::vector<library_id> libraries{};  // of users' ops, loaded there
+  std::vector<device_group> devices{};  // gpu:0, gpu:1, ...
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
@@ -117,6 +119,7 @@ struct part_ended {
   std::uint64_t step = 0;
   std::vector<shard_report> shards;
   std::uint64_t data_messages = 0;  // items that the part's actors received
+  bool is_derived = false;          // the error may follow from the end of another node (supervision.hpp, SV-1)
 };
 // To the coordinator: something that people want to know, of an actor that goes on.
 struct part_noted {
@@ -162,6 +165,12 @@ result<control_message> decode_control(std::span<const std::byte> bytes);
 enum class lane : std::uint8_t { control = 0, data = 1 };
 std::string_view to_string(lane l) noexcept;
 
+// A word of a process, by which another one of its machine finds out whether it can read there (actors/peer_memory.hpp).
+struct memory_probe {
+  std::uint64_t address = 0, value = 0;  // address 0: there is none
+  friend bool operator==(const memory_probe&, const memory_probe&) = default;
+};
+
 // The body of an identity frame (runtime/handshake.hpp): who speaks, and where its lane goes on.
 struct identity {
   member_info member;
@@ -170,6 +179,7 @@ struct identity {
   node_id expected{};          // whom the initiator means to reach; 0: whoever it is
   std::uint64_t link = 0;      // which link
   bool begins = false;         // it begins with this connection
+  memory_probe probe{};        // where to try whether the speaker's memory can be read
 };
 
 std::vector<std::byte> encode(const identity& i);

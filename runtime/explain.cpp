@@ -3,9 +3,11 @@
 #include "runtime/byte_size.hpp"
 #include "runtime/loop_rules.hpp"
 #include "runtime/memory_budget.hpp"
+#include "runtime/segment.hpp"
 #include "runtime/text.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -100,6 +102,12 @@ std::string passes_text(const compile_report& r) {
   return out;
 }
 
+std::vector<std::string> device_names_of(const plan& p, std::uint32_t task) {
+  std::vector<std::string> out;
+  for (const auto d : devices_of(p, task)) out.push_back(stream_text(device_stream_of(d)));
+  return out;
+}
+
 std::string actors_text(const explained_plan& e) {
   const auto& p = e.plan;
   std::string out = "\nwhere actors are, and why\n";
@@ -110,7 +118,9 @@ std::string actors_text(const explained_plan& e) {
     const auto shown = std::min(actors_max, all.size());
     std::size_t width = 0;
     for (std::size_t k = 0; k < shown; ++k) width = std::max(width, std::min(name_width_max, characters(p.actors[all[k]].name)));
-    out += fmt::format("  {}{}: {}\n", p.tasks[t].name, p.tasks[t].is_client ? " (the program)" : "", plural(all.size(), "actor"));
+    const auto devices = device_names_of(p, static_cast<std::uint32_t>(t));
+    out += fmt::format("  {}{}: {}{}\n", p.tasks[t].name, p.tasks[t].is_client ? " (the program)" : "", plural(all.size(), "actor"),
+                       devices.empty() ? "" : fmt::format("; its node needs {}", fmt::join(devices, ", ")));
     for (std::size_t k = 0; k < shown; ++k) {
       const auto& a = p.actors[all[k]];
       const auto line = text_of(a.source);
@@ -262,7 +272,7 @@ std::string explain_json(const explained_plan& e) {
                       {"memory_bytes", needs[i]}, {"ops", std::move(ops)}});
   }
   for (std::uint32_t t = 0; t < p.tasks.size(); ++t)
-    tasks.push_back({{"name", p.tasks[t].name}, {"is_client", p.tasks[t].is_client}, {"actors", actors_of[t]}, {"peak_memory_bytes", memory_of_part(p, t).bytes}});
+    tasks.push_back({{"name", p.tasks[t].name}, {"is_client", p.tasks[t].is_client}, {"actors", actors_of[t]}, {"devices", device_names_of(p, t)}, {"peak_memory_bytes", memory_of_part(p, t).bytes}});
   for (const auto& x : p.edges)
     edges.push_back({{"from", p.actors[x.from.actor].name}, {"output", x.from.port}, {"to", p.actors[x.to.actor].name}, {"input", x.to.port}, {"tensor", to_string(x.spec)},
                      {"size_bytes", x.spec.size_bytes()}, {"credits", x.credits}});

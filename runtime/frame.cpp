@@ -74,7 +74,8 @@ std::string_view to_string(frame_fault f) noexcept {
                                                          "payload too long",
                                                          "bad header checksum",
                                                          "bad payload checksum",
-                                                         "truncated"};
+                                                         "truncated",
+                                                         "unreadable payload"};
   return names[static_cast<std::size_t>(f)];
 }
 
@@ -86,17 +87,18 @@ std::array<std::byte, prelude_bytes> make_prelude(const frame_fields& fields, st
                                                   std::span<const std::byte> payload, bool checksum_payload) {
   expects(header.size() <= header_limit(fields.kind), "a frame's header is longer than its kind allows");
   expects(payload.size() <= payload_limit(fields.kind), "a frame's payload is longer than its kind allows");
-  const bool has_checksum = checksum_payload && !payload.empty();
+  const bool stays = fields.payload_stays && !payload.empty();
+  const bool has_checksum = checksum_payload && !payload.empty() && !stays;
   std::array<std::byte, prelude_bytes> p{};
   put(p.data(), frame_magic);
   put(p.data() + 4, frame_version);
   put(p.data() + 6, static_cast<std::uint8_t>(fields.kind));
-  put(p.data() + 7, has_checksum ? flag_payload_checksum : std::uint8_t{0});
+  put(p.data() + 7, static_cast<std::uint8_t>((has_checksum ? flag_payload_checksum : 0) | (stays ? flag_payload_stays : 0) | (fields.reads_memory ? flag_reads_memory : 0)));
   put(p.data() + 8, static_cast<std::uint32_t>(header.size()));
   put(p.data() + 12, static_cast<std::uint32_t>(payload.size()));
   put(p.data() + 16, fields.sequence);
   put(p.data() + 24, fields.ack);
-  put(p.data() + 32, has_checksum ? std::uint64_t{XXH3_64bits(payload.data(), payload.size())} : std::uint64_t{0});
+  put(p.data() + 32, has_checksum ? std::uint64_t{XXH3_64bits(payload.data(), payload.size())} : stays ? std::uint64_t{reinterpret_cast<std::uintptr_t>(payload.data())} : std::uint64_t{0});
   put(p.data() + seed_bytes, header_checksum(XXH3_64bits(p.data(), seed_bytes), header));
   return p;
 }
@@ -108,7 +110,7 @@ std::vector<std::byte> encode_frame(const frame_fields& fields, std::span<const 
   bytes.reserve(p.size() + header.size() + payload.size());
   bytes.insert(bytes.end(), p.begin(), p.end());
   bytes.insert(bytes.end(), header.begin(), header.end());
-  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  if (!fields.payload_stays) bytes.insert(bytes.end(), payload.begin(), payload.end());
   return bytes;
 }
 
@@ -186,13 +188,16 @@ bool frame_decoder::parse_prelude() {
   prelude_.payload_length = get<std::uint32_t>(p + 12);
   prelude_.sequence = get<std::uint64_t>(p + 16);
   prelude_.ack = get<std::uint64_t>(p + 24);
-  prelude_.payload_checksum = get<std::uint64_t>(p + 32);
+  const bool has_checksum = (prelude_.flags & flag_payload_checksum) != 0, stays = (prelude_.flags & flag_payload_stays) != 0;
+  const auto about_payload = get<std::uint64_t>(p + 32);
+  prelude_.payload_checksum = has_checksum ? about_payload : 0;
+  prelude_.payload_address = stays ? about_payload : 0;
   if (prelude_.header_length > header_limit(prelude_.kind)) return fail(frame_fault::header_too_long) != event::failed;
   if (prelude_.payload_length > payload_limit(prelude_.kind))
     return fail(frame_fault::payload_too_long) != event::failed;
-  const bool has_checksum = (prelude_.flags & flag_payload_checksum) != 0;
-  const bool is_flagged_right = (prelude_.flags & ~flag_payload_checksum) == 0 &&
-                                (has_checksum ? prelude_.payload_length > 0 : prelude_.payload_checksum == 0);
+  constexpr auto known_flags = flag_payload_checksum | flag_payload_stays | flag_reads_memory;
+  const bool is_flagged_right = (prelude_.flags & ~known_flags) == 0 && !(has_checksum && stays) && (has_checksum || stays ? prelude_.payload_length > 0 : about_payload == 0) &&
+                                (!stays || (admits_staying_ && about_payload != 0));
   if (!is_flagged_right || get<std::uint64_t>(p + 40) != 0 || get<std::uint64_t>(p + 48) != 0)
     return fail(frame_fault::bad_flags) != event::failed;
   header_seed_ = XXH3_64bits(p, seed_bytes);
@@ -233,7 +238,7 @@ frame_decoder::event frame_decoder::take_header() {
 }
 
 void frame_decoder::deliver_to(std::span<std::byte> destination) {
-  expects(state_ == state::decide, "frame_decoder::deliver_to() without header_ready");
+  expects(state_ == state::decide && !prelude_.payload_stays(), "frame_decoder::deliver_to() without header_ready, or of what stays");
   expects(destination.size() == prelude_.payload_length, "a payload's destination has another length than the payload");
   payload_ = destination;
   discards_ = false;
@@ -245,8 +250,16 @@ void frame_decoder::discard() {
   begin_payload();
 }
 
+void frame_decoder::read_in_place(std::span<std::byte> destination) {
+  expects(state_ == state::decide && prelude_.payload_stays(), "frame_decoder::read_in_place() without header_ready, or of what does not stay");
+  expects(destination.size() == prelude_.payload_length, "a payload's destination has another length than the payload");
+  payload_ = destination;
+  begin_payload();
+}
+
 void frame_decoder::begin_payload() {
   state_ = state::payload;
+  if (prelude_.payload_stays()) payload_done_ = prelude_.payload_length;
   if ((prelude_.flags & flag_payload_checksum) == 0) return;
   if (checksum_ == nullptr) checksum_ = std::make_unique<checksum_state>();
   XXH3_64bits_reset(&checksum_->xxh);
@@ -327,6 +340,7 @@ error frame_decoder::fault_error() const {
     case frame_fault::bad_header_checksum: return refused("a frame's header was damaged on the way (checksum)");
     case frame_fault::bad_payload_checksum: return refused("a frame's payload was damaged on the way (checksum)");
     case frame_fault::truncated: return refused("the connection ended in the middle of a frame");
+    case frame_fault::unreadable: return refused("a payload in the peer's memory could not be read");
   }
   return refused("unknown fault");
 }

@@ -5,15 +5,20 @@
 //        0      4  magic "TRPF"
 //        4      2  version of this format; magic and version never change place
 //        6      1  kind
-//        7      1  flags: bit 0, the payload has a checksum; the others are 0
+//        7      1  flags: bit 0, the payload has a checksum; bit 1, it stays where it is; bit 2, who sends this frame
+//                  can read the memory of who gets it; the others are 0
 //        8      4  header length:  bounded by kind, see below
 //       12      4  payload length: bounded by kind, see below
 //       16      8  sequence on its lane; 0: not numbered
 //       24      8  ack: every sequence of the other direction up to here has arrived
-//       32      8  checksum of the payload (XXH3-64), 0 without flag bit 0
+//       32      8  checksum of the payload (XXH3-64) with flag bit 0, its address in the sender's memory with bit 1, else 0
 //       40     16  room for a keyed checksum; 0
 //       56      8  checksum of the header: XXH3-64(header, seed = XXH3-64(bytes 0..55 of this prelude))
-//       64         header (Cap'n Proto, or the fixed formats of runtime/handshake.hpp), then the raw payload
+//       64         header (Cap'n Proto, or the fixed formats of runtime/handshake.hpp), then the raw payload, unless it stays
+//
+// A payload that stays is not on the wire: the receiver, a process of the same machine, reads it out of the sender's memory, which
+// lies there unchanged until the frame is acknowledged or its connection has ended, which the receiver can see there (actors/peer_memory.hpp). Only who has said that it can (bit 2) is sent such
+// frames. What stays has no checksum.
 //
 // The codec is pure: no socket, no clock. The decoder tells its reader where the next bytes go, so that the payload of
 // a chunk is read from the socket into the tensor that it belongs to:
@@ -21,7 +26,7 @@
 //   for (;;) {
 //     switch (decoder.next()) {
 //       case need_bytes:     n = readv(fd, decoder.space()); decoder.filled(n); break;
-//       case header_ready:   decoder.deliver_to(destination) or decoder.discard(); break;
+//       case header_ready:   decoder.deliver_to(destination), or read_in_place() of what stays, or decoder.discard(); break;
 //       case frame_complete: use decoder.prelude(), decoder.header(), decoder.payload(); break;
 //       case failed:         decoder.fault() says why: close the connection, count it.
 //     }
@@ -36,6 +41,7 @@
 // FR-4  A decoder that has failed stays failed and takes no further byte.
 // FR-5  Every byte sequence is answered by events or one fault: never a crash, an endless loop or a read out of bounds.
 // FR-6  header() is aligned to 8 bytes, as Cap'n Proto asks.
+// FR-7  A payload that stays is a fault (bad flags) where nobody has said that it can be read.
 
 #include "schema/error.hpp"
 
@@ -56,9 +62,11 @@ inline constexpr std::uint8_t frame_kind_last = 6;
 std::string_view to_string(frame_kind k) noexcept;
 
 inline constexpr std::uint32_t frame_magic = 0x46505254;  // "TRPF"
-inline constexpr std::uint16_t frame_version = 1;
+inline constexpr std::uint16_t frame_version = 2;
 inline constexpr std::size_t prelude_bytes = 64;
 inline constexpr std::uint8_t flag_payload_checksum = 1;
+inline constexpr std::uint8_t flag_payload_stays = 2;
+inline constexpr std::uint8_t flag_reads_memory = 4;
 
 inline constexpr std::uint32_t handshake_header_max = 1024;  // hello, proof, refuse: before anybody is trusted
 inline constexpr std::uint32_t header_max = 64 * 1024;       // identity, chunk
@@ -77,8 +85,10 @@ struct frame_prelude {
   std::uint64_t sequence = 0;
   std::uint64_t ack = 0;
   std::uint64_t payload_checksum = 0;
+  std::uint64_t payload_address = 0;  // of one that stays; else 0
 
-  std::size_t frame_bytes() const noexcept { return prelude_bytes + header_length + payload_length; }
+  bool payload_stays() const noexcept { return payload_address != 0; }
+  std::size_t frame_bytes() const noexcept { return prelude_bytes + header_length + (payload_stays() ? 0 : payload_length); }
 };
 
 // Why a connection was given up. `none` counts nothing.
@@ -93,8 +103,9 @@ enum class frame_fault : std::uint8_t {
   bad_header_checksum,
   bad_payload_checksum,
   truncated,  // the connection ended inside a frame (finish())
+  unreadable,  // a payload that stays could not be read
 };
-inline constexpr std::size_t frame_fault_count = 10;
+inline constexpr std::size_t frame_fault_count = 11;
 std::string_view to_string(frame_fault f) noexcept;
 
 // Faults counted by kind, for the debug tool.
@@ -111,13 +122,15 @@ struct frame_fields {
   frame_kind kind = frame_kind::control;
   std::uint64_t sequence = 0;
   std::uint64_t ack = 0;
+  bool reads_memory = false;   // we can read the receiver's memory
+  bool payload_stays = false;  // and it ours: the payload, if there is one, is not sent
 };
 
 // The prelude that stands in front of `header` and `payload`, which stay where they are. Lengths within the limits of
 // the kind are the caller's duty (expects).
 std::array<std::byte, prelude_bytes> make_prelude(const frame_fields& fields, std::span<const std::byte> header,
                                                   std::span<const std::byte> payload, bool checksum_payload);
-// The whole frame in one piece, for small ones and tests.
+// The whole frame in one piece, for small ones and tests; without a payload that stays.
 std::vector<std::byte> encode_frame(const frame_fields& fields, std::span<const std::byte> header,
                                     std::span<const std::byte> payload = {}, bool checksum_payload = true);
 
@@ -132,6 +145,8 @@ class frame_decoder {
 
   // Frames after the current one come from a proven peer.
   void trust_peer() noexcept { trust_ = frame_trust::peer; }
+  // Payloads may stay in the peer's memory from now on (FR-7).
+  void admit_payloads_that_stay() noexcept { admits_staying_ = true; }
 
   // Where the next bytes go, after need_bytes: first the rest of a payload (or nothing), then read-ahead. Behind a
   // payload the read-ahead is short, so that little of the next payload is copied. At least one byte in all.
@@ -150,6 +165,10 @@ class frame_decoder {
   // The payload goes to `destination`, which is payload_length bytes long and stays valid until frame_complete.
   void deliver_to(std::span<std::byte> destination);
   void discard();
+  // A payload that stays, which the reader has copied to `destination` itself.
+  void read_in_place(std::span<std::byte> destination);
+  // ... or could not: fails (unreadable).
+  void unreadable() noexcept { (void)fail(frame_fault::unreadable); }
 
   // The stream has ended: none at a boundary between frames, else truncated (or the fault it failed with before).
   frame_fault finish();
@@ -185,6 +204,7 @@ class frame_decoder {
   std::span<std::byte> payload_;
   std::size_t payload_done_ = 0;
   bool discards_ = false;
+  bool admits_staying_ = false;
   state state_ = state::prelude;
   frame_fault fault_ = frame_fault::none;
   frame_trust trust_;

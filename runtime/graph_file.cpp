@@ -153,6 +153,9 @@ class encoder {
     to.setShare(t.options.share);
     to.setShareMemory(t.options.share_memory);
     to.setOrderReads(t.options.order_reads);
+    to.setOrderPushes(t.options.order_pushes);
+    to.setDeviceCollectives(t.options.device_collectives);
+    to.setBucketBytes(t.options.bucket_bytes);
     to.setOnNan(static_cast<std::uint8_t>(t.options.on_nan));
     to.setFast(t.options.fast);
     to.setHardPlacement(!t.options.soft_placement);
@@ -386,6 +389,9 @@ class decoder : private wire_parts::part_reader {
     t.options.share = r.getShare();
     t.options.share_memory = r.getShareMemory();
     t.options.order_reads = r.getOrderReads();
+    t.options.order_pushes = r.getOrderPushes();
+    t.options.device_collectives = r.getDeviceCollectives();
+    t.options.bucket_bytes = r.getBucketBytes();
     t.options.fast = r.getFast();
     t.options.soft_placement = !r.getHardPlacement();
     t.options.device = text(r.getDevice());

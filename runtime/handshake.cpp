@@ -193,7 +193,7 @@ std::vector<handshake_frame> handshake::take_outgoing() { return std::exchange(o
 
 void handshake::send_identity() {
   send(frame_kind::identity, encode(identity{options_.self, options_.lane, options_.received, is_acceptor() ? peer_->member.id : options_.expected,
-                                             link(), begins()}));
+                                             link(), begins(), options_.probe}));
 }
 
 void handshake::send(frame_kind kind, std::vector<std::byte> header) { outgoing_.push_back({kind, std::move(header)}); }

@@ -61,6 +61,7 @@ struct handshake_options {
   bool begins = true;
   std::uint64_t received = 0;
   node_id expected{};  // 0: whoever answers
+  memory_probe probe{};
 };
 
 struct handshake_frame {
@@ -114,6 +115,7 @@ class handshake {
   troupe::lane lane() const noexcept { return options_.lane; }
   // From `decide` on.
   const member_info& peer() const noexcept { return peer_->member; }
+  const memory_probe& peer_probe() const noexcept { return peer_->probe; }
   // Every sequence that we sent on this lane of this link, up to here, has arrived there.
   std::uint64_t peer_received() const noexcept { return begins() ? 0 : peer_->received; }
   // The link that the connection is for, and whether it begins with it: the initiator's word.

@@ -134,6 +134,7 @@ void job_coordinator::start_if_placed() {
   if (phase_ != job_phase::placing || !awaited_.empty() || (has_local_part_ && !is_local_part_there_)) return;
   phase_ = job_phase::running;
   since_ = now_;
+  derived_.reset();
   for (auto n : parties_->running()) send(n, start_part{setup_.id});
   if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0) note("variables have no replica until another node comes");
   if (setup_.bugs != nullptr && setup_.bugs->releases_givers_early) release_keepers();
@@ -196,7 +197,10 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
     auto f = at_node(from, p.error);
     f.actor = p.actor;
     f.step = p.step;
-    return trouble(std::move(f));
+    f.is_derived = p.is_derived;
+    if (!f.is_derived) return trouble(std::move(f));
+    if (!derived_) derived_ = std::move(f);  // SV-1: whose end it followed from is told soon, or it was not
+    return;
   }
   parties_->ended(from);
   finish_if_ended();
@@ -416,21 +420,36 @@ std::vector<member_info> job_coordinator::living_nodes() const {
     if (!leaving_.contains(id)) staying.push_back(m);
   }
   auto nodes = nodes_in_order(staying);
-  return nodes.empty() ? nodes_in_order(all) : nodes;
+  return nodes.empty() || !lack_of_devices(nodes).empty() ? nodes_in_order(all) : nodes;
+}
+
+// Of what some role wishes for, among those nodes together (not empty); empty: none.
+std::string job_coordinator::lack_of_devices(std::span<const member_info> nodes) const {
+  if (!setup_.program) return {};
+  const auto ok = check_devices(nodes, setup_.program->devices());
+  return ok ? std::string() : ok.error().text();
+}
+
+void job_coordinator::wait_for_node(std::string why) {
+  if (phase_ != job_phase::waiting) since_ = now_;  // who comes and cannot help ends no waiting
+  phase_ = job_phase::waiting;
+  waits_for_ = std::move(why);
+  until_ = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [id, until] : excluded_)
+    if (is_alive(id) && until > now_) until_ = std::min(until_, until);
+  note("waits for a node that takes work: " + waits_for_);
 }
 
 void job_coordinator::place_next() {
   choose_start();
   const bool is_embedded = std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; });
   const auto nodes = living_nodes();
-  if (nodes.empty() && !is_embedded) {
-    phase_ = job_phase::waiting;
-    since_ = now_;
-    return note("waits for a node that takes work: there is none");
-  }
+  if (nodes.empty() && !is_embedded) return wait_for_node("there is none");
+  if (!is_embedded)
+    if (auto lack = lack_of_devices(nodes); !lack.empty()) return wait_for_node(std::move(lack));
   // Variables that are in a node's memory stay there after a failure: it is quicker.
   const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
-  if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all);
+  if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all, setup_.program->devices());
   choose_handed();
   choose_keepers();
   if (!setup_.checkpoints.folder.empty()) return claim();
@@ -561,7 +580,8 @@ void job_coordinator::spread_if_better() {
 std::optional<role_map> job_coordinator::better_roles() const {
   const auto nodes = living_nodes();
   if (nodes.empty() || std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; })) return std::nullopt;
-  auto next = next_roles(roles_, nodes, rebalancing::all);
+  if (!lack_of_devices(nodes).empty()) return std::nullopt;
+  auto next = next_roles(roles_, nodes, rebalancing::all, setup_.program->devices());
   return next == roles_ ? std::nullopt : std::optional(std::move(next));
 }
 
@@ -635,9 +655,12 @@ void job_coordinator::tick(std::int64_t now_ns) {
       if (now_ >= until_) is_claim_due_ ? claim() : place_next();
       return;
     case job_phase::waiting:
-      if (now_ - since_ > waiting_max_ns) fail(at_node({}, fmt::format("no node has come for {} s; before: {}", waiting_max_ns / 1'000'000'000, incident_)));
+      if (now_ >= until_) return place_next();  // somebody may be given work again
+      if (now_ - since_ > waiting_max_ns) fail(at_node({}, fmt::format("no node that takes work has come for {} s ({}); before: {}", waiting_max_ns / 1'000'000'000, waits_for_, incident_)));
       return;
-    case job_phase::running: return cut_if_due();
+    case job_phase::running:
+      if (derived_ && now_ >= derived_->time_ns + failure_log::settle_ns) return trouble(*std::exchange(derived_, {}));
+      return cut_if_due();
     default: return;
   }
 }

@@ -213,6 +213,8 @@ class job_coordinator {
   void end(const std::string& reason);
   std::string lack_at(const member_info& m) const;
   std::vector<member_info> living_nodes() const;
+  std::string lack_of_devices(std::span<const member_info> nodes) const;
+  void wait_for_node(std::string why);
   std::optional<role_map> better_roles() const;
   void spread_if_better();
   void commit(std::uint64_t step, float loss);
@@ -230,7 +232,7 @@ class job_coordinator {
 
   job_phase phase_ = job_phase::placing;
   std::int64_t since_ = 0;        // of the phase
-  std::int64_t until_ = 0;        // of a pause
+  std::int64_t until_ = 0;        // of a pause, or of the first exclusion that ends while a node is waited for
   std::uint32_t epoch_ = 0;
   role_map roles_;
   epoch_start start_;
@@ -256,7 +258,9 @@ class job_coordinator {
   std::string newest_;                       // of the nodes that have come and got no work yet
   std::uint64_t data_messages_ = 0, recoveries_ = 0;
   failure_log failures_;
+  std::optional<failure> derived_;           // of this epoch: its cause has not been told yet
   restart_limiter limiter_;
+  std::string waits_for_;                    // in phase waiting
   std::string incident_;                     // why there is a recovery; empty: it was planned
   std::vector<std::uint64_t> next_loss_;     // by worker: first step whose loss the program has not got
   std::deque<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet

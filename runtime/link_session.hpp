@@ -25,7 +25,8 @@
 // LS-6  After a loss the side with the smaller node id dials at once. The other waits dial_grace_ns for it, then dials
 //       too, so that both sides learn quickly when there is nobody any more.
 // LS-7  A frame of another life (sender or receiver) is dropped and counted.
-// LS-8  What was withdrawn keeps its number and holds no memory: whoever still has to get the frame gets an empty one.
+// LS-8  What was withdrawn keeps its number and holds no memory: whoever still has to get the frame gets an empty one. Where payloads stay in memory for the peer to read them (FR-7 of
+//       runtime/frame.hpp), a frame that its connection has keeps what it holds until it is acknowledged or, after that connection, withdrawn again.
 // Ends: close(), when membership says that the peer is dead or has left.
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -151,12 +152,14 @@ class link_session {
   bool has_to_write(lane l) const noexcept;
   // The peer has everything up to `sequence`. Old news is fine. Error: LS-4.
   result<void> acknowledged(lane l, std::uint64_t sequence);
-  // Lets go of kept frames whose header `is_over` says so of (LS-8): nobody would use them any more.
+  // Lets go of kept frames whose header `is_over` says so of (LS-8): nobody would use them any more. `payloads_stay`: the peer may be about to read those of frames that the lane's connection
+  // has.
   template <class F>
-  void withdraw(lane l, F&& is_over) {
+  void withdraw(lane l, F&& is_over, bool payloads_stay = false) {
     auto& d = at(l);
+    const auto stay_until = payloads_stay && d.state == lane_state::up ? d.written : 0;
     for (auto& f : d.kept)
-      if (!f.header.empty() && is_over(std::span<const std::byte>(f.header))) make_empty(d, f);
+      if (f.sequence > stay_until && !f.header.empty() && is_over(std::span<const std::byte>(f.header))) make_empty(d, f);
   }
   std::uint64_t acknowledged_frames(lane l) const noexcept { return at(l).acked; }
   std::size_t unacknowledged_frames(lane l) const noexcept { return at(l).kept.size(); }

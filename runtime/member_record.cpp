@@ -45,7 +45,7 @@ member_info united(const member_info& first, const member_info& second) {
   // any.
   const auto rest = [](const member_info& m) {
     return std::tie(m.reason, m.name, m.address, m.host, m.job, m.start_time_ns, m.pid, m.kind, m.streams,
-                    m.incarnation, m.jobs, m.libraries);
+                    m.incarnation, m.jobs, m.libraries, m.devices);
   };
   if (rank(a) != rank(b)) return rank(a) < rank(b) ? b : a;
   return rest(b) < rest(a) ? b : a;

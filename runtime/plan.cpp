@@ -1,5 +1,6 @@
 #include "runtime/plan.hpp"
 
+#include "devices/device_collective.hpp"
 #include "devices/host/packed_rows.hpp"
 
 #include <array>
@@ -62,10 +63,30 @@ std::size_t hand_over_ports(const shard_spec& s) noexcept { return 1 + slot_coun
 
 std::size_t gradient_ports(const shard_spec& s) noexcept { return s.takes_sums ? 1 : s.steps.size(); }
 
+tensor_spec piece_spec(const planned_collective& c) {
+  if (!c.is_on_device()) return piece_spec(c.spec);
+  return {dtype::u8, {static_cast<std::int64_t>(sizeof(communicator_id))}};
+}
+
 tensor_spec piece_spec(const collective_spec& s) {
   const auto bytes = std::min(s.piece_elements, std::max<std::int64_t>(1, s.elements)) * static_cast<std::int64_t>(size_of(s.type));
   const dim piece{bytes, 'p'};
   return {dtype::u8, *shape::from({&piece, 1})};
+}
+
+collective_peers peers_of(const planned_collective& c) {
+  if (!c.is_on_device()) return peers_of(c.spec);
+  collective_peers p;
+  if (c.spec.rank != 0) p.from = {0};
+  for (std::uint32_t r = 1; c.spec.rank == 0 && r < c.spec.ranks(); ++r) p.to.push_back(r);
+  return p;
+}
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> buckets_of(const planned_collective& c) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> out;
+  std::uint32_t first = 0;
+  for (const auto tensors : c.buckets) out.emplace_back(first, first + tensors), first += tensors;
+  return out;
 }
 
 std::int64_t offset_in_vector(std::span<const tensor_spec> tensors, std::size_t k) noexcept {

@@ -17,7 +17,8 @@
 //       There, some input of an op is not sticky; of ops that make up branches and loops, only input 0 of a branch may be.
 // PL-10 Fetches that have places are one to the program: these are 0, 1, 2, ..., each once.
 // PL-11 A collective is a group: one actor for each rank, on a task of its own, each with the same collective_spec but for its rank. Edges join any two ranks of which one
-//       sends the other something, from the task of one to that of the other, and carry pieces.
+//       sends the other something, from the task of one to that of the other, and carry pieces. A rank on a device (planned_collective::buckets) is of an all-reduce that sums f32; ranks of
+//       its group are on devices of the same number, and rank 0 sends each other one the id of their communicator, once.
 // PL-12 An op on a device stream is a segment: its kernels are its ops one after the other, take inputs or values made before, and put what they make at an output port or in its arena,
 //       where no two values lie over each other while somebody is to read them. It is in no loop, and has no buffers of the plan. What it takes and makes is memory of its device, as with a shard there: a copy
 //       brings it in, out, or across from another device of its task; all others take and make memory of the host.
@@ -231,14 +232,23 @@ struct planned_edge {
 struct planned_collective {
   collective_spec spec;
   std::uint32_t tensors = 1;
+  // On a device: the tensors are reduced in so many operations, one after the other in this order, each of so many of them. Empty: on the host.
+  std::vector<std::uint32_t> buckets{};
+  bool is_in_order = true;                          // on a device: sums have the order of the parts, else that of the device's own all-reduce
   std::vector<std::uint32_t> workers{};             // logical ones, whose parts the rank has, in the order of these
   std::vector<std::uint32_t> peers_from, peers_to;  // ranks, ascending
   std::size_t own_parts() const noexcept { return spec.rank < spec.parts.size() ? spec.parts[spec.rank].size() : 0; }
   std::size_t own_inputs() const noexcept { return own_parts() * (spec.kind == collective_kind::reduce_scatter ? 1 : tensors); }
+  bool is_on_device() const noexcept { return !buckets.empty(); }
   friend bool operator==(const planned_collective&, const planned_collective&) = default;
 };
-// What an edge between ranks carries: the bytes of a piece.
+// What an edge between ranks carries: the bytes of a piece, or (on devices) of an id.
 tensor_spec piece_spec(const collective_spec& s);
+tensor_spec piece_spec(const planned_collective& c);
+// Ranks that its rank sends something to, or takes something from.
+collective_peers peers_of(const planned_collective& c);
+// The tensors of each bucket: first, and behind the last.
+std::vector<std::pair<std::uint32_t, std::uint32_t>> buckets_of(const planned_collective& c);
 // Where tensor k of a vector begins, and (k = tensors.size()) how many elements there are in all.
 std::int64_t offset_in_vector(std::span<const tensor_spec> tensors, std::size_t k) noexcept;
 
@@ -283,8 +293,14 @@ struct planned_actor {
 
 // Whether an actor's outputs lie in the memory of its stream's device.
 inline bool makes_device_memory(const planned_actor& a) noexcept {
-  return is_device_stream(a.stream) && (a.kind == actor_kind::op || a.kind == actor_kind::shard || (a.kind == actor_kind::copy && a.copy != copy_kind::out));
+  return is_device_stream(a.stream) && (a.kind == actor_kind::op || a.kind == actor_kind::shard || a.kind == actor_kind::collective || (a.kind == actor_kind::copy && a.copy != copy_kind::out));
 }
+// Whether it takes memory of its stream's device.
+inline bool takes_device_memory(const planned_actor& a) noexcept {
+  return is_device_stream(a.stream) && (a.kind == actor_kind::op || a.kind == actor_kind::shard || a.kind == actor_kind::collective);
+}
+// Ranks on the host run beside the links.
+inline bool runs_beside_links(const planned_actor& a) noexcept { return a.kind == actor_kind::collective && !is_device_stream(a.stream); }
 
 // Memory that ops of one stream write in turn: runtime/shared_buffer.hpp.
 struct planned_buffer {

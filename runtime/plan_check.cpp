@@ -160,12 +160,25 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   return check_readers(a, p);
 }
 
+// Of a rank on a device, and that others are not.
+result<void> check_on_device(const planned_actor& a, const planned_collective& c) {
+  if (c.is_on_device() != is_device_stream(a.stream)) return blame(a, "PL-11", "a rank on a device has buckets, and no other");
+  if (!c.is_on_device()) return {};
+  if (c.spec.kind != collective_kind::all_reduce || c.spec.reduction != reduction_kind::sum || c.spec.type != dtype::f32) return blame(a, "PL-11", "on a device it sums f32 for all, and nothing else");
+  if (std::any_of(c.spec.parts.begin(), c.spec.parts.end(), [](const auto& p) { return p.empty(); })) return blame(a, "PL-11", "on devices every rank contributes");
+  std::uint64_t tensors = 0;
+  for (const auto b : c.buckets) tensors += b;
+  if (tensors != c.tensors || std::find(c.buckets.begin(), c.buckets.end(), 0U) != c.buckets.end()) return blame(a, "PL-11", fmt::format("its {} buckets have {} tensors in all, and it has {}", c.buckets.size(), tensors, c.tensors));
+  return {};
+}
+
 // What a rank knows of itself (PL-11).
 result<void> check_collective(const planned_actor& a) {
   if (!a.collective) return blame(a, "PL-11", "it says nothing of its collective");
   const auto& c = *a.collective;
   if (auto ok = check(c.spec); !ok) return blame(a, "PL-11", ok.error().message());
-  const auto peers = peers_of(c.spec);
+  if (auto ok = check_on_device(a, c); !ok) return ok;
+  const auto peers = peers_of(c);
   if (c.peers_from != peers.from || c.peers_to != peers.to) return blame(a, "PL-11", "its peers are not those of its algorithm");
   if (c.tensors < 1 || c.tensors > a.output_specs.size() || a.outputs.size() != c.tensors + c.peers_to.size() || a.inputs.size() != c.own_inputs() + c.peers_from.size())
     return blame(a, "PL-11", fmt::format("it has {} inputs and {} outputs, for {} tensors of {} parts and {} and {} peers", a.inputs.size(), a.outputs.size(), c.tensors,
@@ -181,7 +194,7 @@ result<void> check_collective(const planned_actor& a) {
     return blame(a, "PL-11", fmt::format("its tensors do not make up {} elements", c.spec.elements));
   if (c.workers.size() != c.own_parts()) return blame(a, "PL-11", fmt::format("{} workers have its {} parts", c.workers.size(), c.own_parts()));
   for (std::size_t port = c.tensors; port < a.outputs.size(); ++port)
-    if (a.outputs[port].size() != 1 || a.output_specs[port] != piece_spec(c.spec)) return blame(a, "PL-11", "what goes to another rank is no piece");
+    if (a.outputs[port].size() != 1 || a.output_specs[port] != piece_spec(c)) return blame(a, "PL-11", "what goes to another rank is no piece");
   return {};
 }
 
@@ -358,9 +371,11 @@ result<void> check_groups(const plan& p) {
       auto same = c.spec;
       same.rank = peer;
       const bool as_many = from.collective && (from.collective->tensors == c.tensors || c.spec.kind == collective_kind::reduce_scatter);
+      if (c.is_on_device() && (!from.collective || from.collective->buckets != c.buckets || from.collective->is_in_order != c.is_in_order || from.stream != a.stream))
+        return blame(a, "PL-11", fmt::format("'{}' is not on a device of the same number, or has other buckets", from.name));
       if (!as_many || from.collective->spec != same || e.from.port < from.collective->tensors || from.collective->peers_to[e.from.port - from.collective->tensors] != c.spec.rank)
         return blame(a, "PL-11", fmt::format("'{}' is not rank {} of the same collective", from.name, peer));
-      if (e.credits < c.spec.parts[peer].size()) return blame(a, "PL-11", fmt::format("{} credits for {} parts of rank {}", e.credits, c.spec.parts[peer].size(), peer));
+      if (e.credits < fewest_credits(c.spec)) return blame(a, "PL-11", fmt::format("{} credits between ranks {} and {}, which need {}", e.credits, peer, c.spec.rank, fewest_credits(c.spec)));
     }
   }
   return {};

@@ -133,6 +133,9 @@ class encoder {
     to.setTensors(c.tensors);
     auto workers = to.initWorkers(list_size(c.workers));
     for (unsigned i = 0; i < workers.size(); ++i) workers.set(i, c.workers[i]);
+    auto buckets = to.initBuckets(list_size(c.buckets));
+    for (unsigned i = 0; i < buckets.size(); ++i) buckets.set(i, c.buckets[i]);
+    to.setIsInOrder(c.is_in_order);
   }
   void put_actor(wire::PlannedActor::Builder to, const planned_actor& a) const {
     to.setKind(static_cast<std::uint8_t>(a.kind));
@@ -298,8 +301,11 @@ class decoder : private wire_parts::part_reader {
     const auto workers = r.getWorkers();
     limit("workers of a rank", workers.size(), parts_max, 1);
     for (const auto w : workers) c.workers.push_back(w);
+    spend((std::uint64_t{r.getBuckets().size()} + 1) / 2, 1);
+    for (const auto b : r.getBuckets()) c.buckets.push_back(b);
+    c.is_in_order = r.getIsInOrder();
     if (auto ok = check(c.spec); !ok) throw bad_plan{ok.error().message()};
-    const auto peers = peers_of(c.spec);
+    const auto peers = peers_of(c);
     c.peers_from = peers.from;
     c.peers_to = peers.to;
     return c;

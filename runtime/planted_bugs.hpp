@@ -41,6 +41,7 @@ struct planted_bugs {
   bool writes_manifests_early = false;   // a checkpoint becomes visible when the first of its parts is there
   bool takes_late_parts = false;         // parts of a checkpoint are taken when their epoch has been halted
   bool keeps_too_few = false;            // a shard writes over a version that it should keep
+  bool breaks_in_callbacks = false;      // a link breaks an invariant at every sixteenth chunk, where no actor's handler is there to end
 };
 
 // One of them, for who names it: on a command line, or in a report.
@@ -70,6 +71,7 @@ inline constexpr std::array planted_bug_table{
     planted_bug{"writes-manifests-early", &planted_bugs::writes_manifests_early, "a checkpoint becomes visible when the first of its parts is there"},
     planted_bug{"takes-late-parts", &planted_bugs::takes_late_parts, "parts of a checkpoint are taken when their epoch has been halted"},
     planted_bug{"keeps-too-few", &planted_bugs::keeps_too_few, "a shard writes over a version that it should keep"},
+    planted_bug{"breaks-in-callbacks", &planted_bugs::breaks_in_callbacks, "a link breaks an invariant at every sixteenth chunk, in no actor's handler"},
 };
 static_assert(sizeof(planted_bugs) == planted_bug_table.size(), "every planted bug has a name");
 

@@ -15,6 +15,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t largest_named_max = 5;
+constexpr std::size_t ops_named_max = 4;  // of a kernel
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + arena_alignment_bytes - 1) / arena_alignment_bytes * arena_alignment_bytes; }
 std::uint64_t bytes_of(const tensor_spec& s) { return std::max<std::uint64_t>(1, s.size_bytes()); }
@@ -117,13 +118,20 @@ result<void> check_places(const planned_actor& a) {
 }  // namespace
 
 bool may_be_on_device(const shard_spec& s) noexcept {
-  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 && s.cut_every == 0 && !s.cuts_at_end && !s.forwards && !s.follows && !s.takes_sums && !s.pushes_rows && !s.loss_scale && !s.leaves_out_marked;
+  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 && s.cut_every == 0 && !s.cuts_at_end && !s.forwards && (!s.follows || s.update == update_kind::sync) && !s.pushes_rows && !s.loss_scale && !s.leaves_out_marked;
 }
 
 std::span<const planned_op> ops_of(const planned_actor& a, std::size_t k) noexcept {
   const auto begin = std::min<std::size_t>(a.kernels[k].first_op, a.ops.size());
   const auto end = k + 1 < a.kernels.size() ? std::min<std::size_t>(a.kernels[k + 1].first_op, a.ops.size()) : a.ops.size();
   return begin < end ? std::span(a.ops).subspan(begin, end - begin) : std::span<const planned_op>();
+}
+
+std::string name_of_kernel(const planned_actor& segment, std::size_t k) {
+  const auto ops = ops_of(segment, k);
+  std::string name;
+  for (std::size_t i = 0; i < std::min(ops.size(), ops_named_max); ++i) name += i == 0 ? ops[i].name : "+" + ops[i].type;
+  return name;
 }
 
 std::vector<std::size_t> last_readers(std::span<const planned_kernel> kernels) {
@@ -194,21 +202,30 @@ result<void> check_devices(const plan& p) {
       if (const auto& e = p.edges[a.inputs[0]]; e.spec != a.output_specs[0]) return blame(a, fmt::format("it takes {} and makes {}", to_string(e.spec), to_string(a.output_specs[0])));
     } else if (is_device_stream(a.stream) && a.kind == actor_kind::shard && !may_be_on_device(a.shard)) {
       return blame(a, "a variable that is recovered, saved, copied or pushed by rows is on the host");
-    } else if (is_device_stream(a.stream) && a.kind != actor_kind::op && a.kind != actor_kind::shard && a.kind != actor_kind::send && a.kind != actor_kind::receive) {
-      return blame(a, "only ops, variables, copies and transfers stand on a device");
+    } else if (is_device_stream(a.stream) && a.kind != actor_kind::op && a.kind != actor_kind::shard && a.kind != actor_kind::send && a.kind != actor_kind::receive && a.kind != actor_kind::collective) {
+      return blame(a, "only ops, variables, copies, ranks and transfers stand on a device");
     }
   }
   for (const auto& e : p.edges) {
     const auto &from = p.actors[e.from.actor], &to = p.actors[e.to.actor];
+    if (to.kind == actor_kind::collective && to.collective && e.to.port >= to.collective->own_inputs()) continue;  // between ranks, by the host
     const bool is_made_there = makes_device_memory(from), is_here = is_made_there && from.stream == to.stream && from.task == to.task;
     bool fits = false;
     if (to.kind == actor_kind::copy)
       fits = to.copy == copy_kind::in ? !is_made_there : to.copy == copy_kind::out ? is_here : is_made_there && from.stream != to.stream && from.task == to.task;
     else
-      fits = (to.kind == actor_kind::op || to.kind == actor_kind::shard) && is_device_stream(to.stream) ? is_here : !is_made_there;
+      fits = takes_device_memory(to) ? is_here : !is_made_there;
     if (!fits) return blame(to, fmt::format("what '{}' makes lies in other memory than it takes", from.name));
   }
   return {};
+}
+
+std::uint64_t gathered_bytes(const planned_collective& c) noexcept {
+  std::uint64_t slots = 0;
+  for (const auto& parts : c.spec.parts) slots = std::max<std::uint64_t>(slots, parts.size());
+  slots *= c.spec.ranks();
+  const auto piece = std::min<std::uint64_t>(static_cast<std::uint64_t>(c.spec.piece_elements), static_cast<std::uint64_t>(std::max<std::int64_t>(c.spec.elements, piece_alignment)));
+  return slots * piece * size_of(c.spec.type);
 }
 
 device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t device) {
@@ -232,6 +249,7 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
         for (const auto e : port) credits = std::max<std::uint64_t>(credits, p.edges[e].credits);
       if (__builtin_mul_overflow(shard_state::slots_wanted(a.shard) + credits + slot_count(a.shard.optimizer), std::uint64_t{a.shard.spec.size_bytes()}, &bytes)) bytes = most;
     }
+    if (a.kind == actor_kind::collective && a.collective) bytes = add(bytes, gathered_bytes(*a.collective));
     if (bytes > 0) all.emplace_back(bytes, a.name);
     if (a.arena_bytes > arena.first) arena = {a.arena_bytes, a.name};
   }
@@ -243,6 +261,31 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
   if (arena.first > 0) need.largest = fmt::format("values inside of '{}' ({})", arena.second, format_bytes(arena.first));
   for (std::size_t i = 0; i < shown; ++i) need.largest += fmt::format("{}outputs of '{}' ({})", need.largest.empty() ? "" : ", ", all[i].second, format_bytes(all[i].first));
   return need;
+}
+
+std::uint32_t maker_of(const plan& p, const planned_actor& copy) {
+  auto at = p.edges[copy.inputs[0]].from.actor;
+  while (p.actors[at].hands_on) at = p.edges[p.actors[at].inputs[0]].from.actor;
+  return at;
+}
+
+std::size_t landing_buffers(const plan& p, std::uint32_t receive) {
+  if (p.actors[receive].kind != actor_kind::receive) return 0;
+  std::size_t downstream = 0;
+  std::vector<std::uint32_t> open{receive};
+  while (!open.empty()) {
+    const auto& from = p.actors[open.back()];
+    open.pop_back();
+    for (const auto e : from.outputs[0]) {
+      const auto& to = p.actors[p.edges[e].to.actor];
+      if (to.hands_on && p.edges[e].to.port == 0) open.push_back(p.edges[e].to.actor);
+      if (to.kind != actor_kind::copy || to.copy != copy_kind::in) continue;
+      std::size_t under_way = 1;
+      for (const auto o : to.outputs[0]) under_way = std::max<std::size_t>(under_way, p.edges[o].credits);
+      downstream += p.edges[e].credits + under_way + 1;
+    }
+  }
+  return downstream == 0 ? 0 : 2 * std::size_t{p.edges[p.actors[receive].inputs[0]].credits} + 1 + downstream;
 }
 
 std::vector<std::uint32_t> devices_of(const plan& p, std::uint32_t task) {

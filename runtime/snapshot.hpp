@@ -40,6 +40,14 @@ std::string_view to_string(job_state s) noexcept;    // "running", ...
 constexpr bool is_over(job_state s) noexcept { return s == job_state::done || s == job_state::failed; }
 
 // One life of one process.
+struct device_snapshot {
+  std::string name;                // "gpu:0"
+  std::string hardware;            // "NVIDIA H100 80GB HBM3"
+  std::uint64_t memory_bytes = 0;  // that jobs may use; 0: no limit but the machine's
+
+  friend bool operator==(const device_snapshot&, const device_snapshot&) = default;
+};
+
 struct node_snapshot {
   std::string id;    // hexadecimal, unique to this life
   std::string name;  // "n1": unique among the living
@@ -47,6 +55,7 @@ struct node_snapshot {
   std::string kind;  // "node" or "client"
   std::string job;   // "worker", "ps" or "": what --job said
   std::string address;
+  std::vector<device_snapshot> devices;  // gpu:0, gpu:1, ...
   std::uint64_t incarnation = 0;
   node_state state = node_state::alive;
   std::string reason;              // of a state other than alive, for a person

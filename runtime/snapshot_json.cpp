@@ -20,10 +20,15 @@ constexpr int depth_max = 8;  // an answer needs five: answer, actors, actor, po
 template <class T, class U>
 concept is = std::same_as<std::remove_const_t<T>, U>;
 
+template <class V, is<device_snapshot> T>
+void fields(V& v, T& d) {
+  v("name", d.name), v("hardware", d.hardware), v("memory_bytes", d.memory_bytes);
+}
+
 template <class V, is<node_snapshot> T>
 void fields(V& v, T& n) {
   v("id", n.id), v("name", n.name), v("pid", n.pid), v("kind", n.kind), v("job", n.job), v("address", n.address);
-  v("incarnation", n.incarnation), v("state", n.state), v("reason", n.reason);
+  v("devices", n.devices), v("incarnation", n.incarnation), v("state", n.state), v("reason", n.reason);
   v("unreachable_seconds", n.unreachable_seconds);
 }
 

@@ -31,6 +31,8 @@ inline constexpr std::size_t trace_page_events_max = 32 * 1024;            // 1.
 inline constexpr std::size_t trace_page_described_max = std::size_t{4} << 20;  // bytes of descriptions, but for the first
 inline constexpr std::size_t trace_edges_max = 500'000;                    // of one actor; those beyond have no arrows: 6 MiB
 inline constexpr std::size_t trace_page_actors_max = trace_page_described_max / 64 + 1;  // each counts as 64 bytes or more
+inline constexpr std::size_t trace_kernel_bytes_max = std::size_t{1} << 20;  // of the names of one actor's kernels, each with 16 more; those beyond have the actor's
+inline constexpr std::size_t trace_kernels_max = trace_kernel_bytes_max / 16;
 inline constexpr std::size_t trace_lanes_max = 4096;
 inline constexpr std::size_t trace_owner_bytes_max = 128;
 inline constexpr std::uint32_t trace_nobody = 0;
@@ -64,6 +66,7 @@ struct traced_actor {
   std::vector<std::uint32_t> inputs;    // edge by input port
   std::vector<std::uint32_t> outputs;   // edges of all output ports, in their order
   std::vector<std::uint32_t> ports;     // of each of those: the output port
+  std::vector<std::string> kernels{};   // of a segment, by number: what each is called
 
   friend bool operator==(const traced_actor&, const traced_actor&) = default;
 };

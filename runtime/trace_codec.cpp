@@ -45,14 +45,19 @@ void write_actor(wire::TraceActor::Builder to, const traced_actor& a) {
   write_numbers(to.initInputs(count_of_list(a.inputs)), a.inputs);
   write_numbers(to.initOutputs(count_of_list(a.outputs)), a.outputs);
   write_numbers(to.initPorts(count_of_list(a.ports)), a.ports);
+  auto kernels = to.initKernels(count_of_list(a.kernels));
+  for (unsigned i = 0; i < kernels.size(); ++i) kernels.set(i, a.kernels[i]);
 }
 
 result<traced_actor> read_actor(wire::TraceActor::Reader from) {
   if (from.getKind() > static_cast<std::uint8_t>(actor_kind::copy))
     return error(error_code::usage, fmt::format("a page of a timeline: an actor is of the unknown kind {}", from.getKind()));
   if (from.getOutputs().size() != from.getPorts().size()) return error(error_code::usage, "a page of a timeline: edges and ports of an actor differ in number");
+  if (from.getKernels().size() > trace_kernels_max) return beyond("kernels of an actor", from.getKernels().size(), trace_kernels_max);
+  std::vector<std::string> kernels;
+  for (const auto k : from.getKernels()) kernels.push_back(string_of(k));
   return traced_actor{from.getNumber(), from.getPart(), static_cast<actor_kind>(from.getKind()), string_of(from.getName()), string_of(from.getType()),
-                      node_id{from.getPeer()}, read_numbers(from.getInputs()), read_numbers(from.getOutputs()), read_numbers(from.getPorts())};
+                      node_id{from.getPeer()}, read_numbers(from.getInputs()), read_numbers(from.getOutputs()), read_numbers(from.getPorts()), std::move(kernels)};
 }
 
 void write_lane(wire::TraceLane::Builder to, const traced_lane& l) {

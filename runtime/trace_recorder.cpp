@@ -39,8 +39,10 @@ trace_page trace_recorder::answer(const trace_query& q, std::int64_t now_ns) {
 }
 
 void trace_recorder::tick(std::int64_t now_ns) {
-  for (auto& [id, r] : recordings_)
+  for (auto& [id, r] : recordings_) {
     if (!r.is_over && now_ns >= r.until_ns) end(r);
+    if (r.is_over && !r.is_settled) settle(r, now_ns);
+  }
   std::erase_if(recordings_, [now_ns](const auto& r) { return now_ns - r.second.asked_ns > trace_lease_ns; });
   switch_off_if_idle();
 }
@@ -49,26 +51,52 @@ void trace_recorder::begin(recording& r, const trace_query& q, std::int64_t now_
   r.owner = q.owner;
   r.began_ns = now_ns;
   r.until_ns = now_ns + q.duration_ns;
-  if (!is_on_)
-    for (const auto& s : sources_) s.lane->switch_on(now_ns);
-  is_on_ = true;
+  for (const auto& s : sources_)
+    if (!(s.is_told_later ? is_on_later_ : is_on_)) s.lane->switch_on(now_ns);
+  is_on_ = is_on_later_ = true;
   for (const auto& s : sources_) r.lanes.push_back({s.lane->ring()->written()});
 }
 
 // What a thread is in the midst of has not been recorded yet.
 void trace_recorder::end(recording& r) {
   r.is_over = true;
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (!sources_[i].is_told_later) end_lane(r, i);
+}
+
+// RE-5.
+void trace_recorder::settle(recording& r, std::int64_t now_ns) {
+  const bool waits_no_longer = now_ns - r.until_ns >= trace_settle_ns;
+  r.is_settled = true;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    r.lanes[i].end = sources_[i].lane->ring()->written();
-    r.lanes[i].is_asleep = sources_[i].lane->is_asleep();
-    r.lanes[i].running = sources_[i].current ? sources_[i].current->load(std::memory_order_relaxed) : 0;
+    if (r.lanes[i].has_ended) continue;
+    if (waits_no_longer || sources_[i].lane->known_until_ns() >= r.until_ns)
+      end_lane(r, i);
+    else
+      r.is_settled = false;
   }
 }
 
+void trace_recorder::end_lane(recording& r, std::size_t i) {
+  auto& p = r.lanes[i];
+  p.has_ended = true;
+  p.end = sources_[i].lane->ring()->written();
+  p.is_asleep = sources_[i].lane->is_asleep();
+  p.running = sources_[i].current ? sources_[i].current->load(std::memory_order_relaxed) : 0;
+}
+
 void trace_recorder::switch_off_if_idle() {
-  if (!is_on_ || std::ranges::any_of(recordings_, [](const auto& r) { return !r.second.is_over; })) return;
-  is_on_ = false;
-  for (const auto& s : sources_) s.lane->switch_off();
+  const auto none_is = [this](auto still) { return std::ranges::none_of(recordings_, [&](const auto& r) { return still(r.second); }); };
+  if (is_on_ && none_is([](const recording& r) { return !r.is_over; })) {
+    is_on_ = false;
+    for (const auto& s : sources_)
+      if (!s.is_told_later) s.lane->switch_off();
+  }
+  if (is_on_later_ && none_is([](const recording& r) { return !r.is_settled; })) {
+    is_on_later_ = false;
+    for (const auto& s : sources_)
+      if (s.is_told_later) s.lane->switch_off();
+  }
 }
 
 void trace_recorder::fill(trace_page& page, recording& r) {
@@ -84,7 +112,7 @@ void trace_recorder::fill(trace_page& page, recording& r) {
   }
   describe(page, r);
   page.has_more = page.has_more || !r.undescribed.empty();
-  page.is_last = r.is_over && !page.has_more;
+  page.is_last = r.is_settled && !page.has_more;
 }
 
 // True: there is no more for now.
@@ -92,7 +120,7 @@ bool trace_recorder::read_lane(recording& r, std::size_t lane, traced_lane& to) 
   auto& p = r.lanes[lane];
   const auto& ring = *sources_[lane].lane->ring();
   auto left = std::max<std::size_t>(1, trace_page_events_max / sources_.size());
-  if (r.is_over) left = std::min<std::size_t>(left, p.end - std::min(p.end, p.cursor));
+  if (p.has_ended) left = std::min<std::size_t>(left, p.end - std::min(p.end, p.cursor));
   events_.clear();
   to.lost = left == 0 ? 0 : ring.read(p.cursor, left, events_);
   for (const auto& e : events_)
@@ -100,7 +128,7 @@ bool trace_recorder::read_lane(recording& r, std::size_t lane, traced_lane& to) 
       kept->actor = number_of(r, e);
       to.events.push_back(*kept);
     }
-  return p.cursor >= (r.is_over ? p.end : ring.written() - std::min<std::uint64_t>(ring.written(), left));
+  return p.cursor >= (p.has_ended ? p.end : ring.written() - std::min<std::uint64_t>(ring.written(), left));
 }
 
 // RE-3.
@@ -146,6 +174,10 @@ void trace_recorder::describe(trace_page& page, recording& r) {
         a.inputs.resize(std::min(a.inputs.size(), trace_edges_max));
         a.outputs.resize(std::min(a.outputs.size(), trace_edges_max - a.inputs.size()));
         a.ports.resize(a.outputs.size());
+        std::size_t named = 0;
+        const auto beyond = std::ranges::find_if(a.kernels, [&](const std::string& k) { return (named += k.size() + 16) > trace_kernel_bytes_max; });
+        a.kernels.resize(static_cast<std::size_t>(beyond - a.kernels.begin()));
+        bytes += std::min(named, trace_kernel_bytes_max);
         bytes += found->part.job_name.size() + found->part.task.size();
         if (r.parts.insert(found->part.part).second) page.parts.push_back(std::move(found->part));
       }

@@ -11,6 +11,7 @@
 // RE-3  A recording has what happened from its beginning to its end, slices cut off at both; what lanes wrote over before it was read
 //       is counted in its pages.
 // RE-4  A page has at most trace_page_events_max events, of each lane its share; and descriptions of trace_page_described_max bytes and one more.
+// RE-5  A lane that is told later than things happened (of a device's stream) is read on, after the end, until it knows of all before that, for trace_settle_ns at most. What a device still runs then is in no page.
 //
 // Threading: the node's. Time is passed in, of the clock of the lanes.
 
@@ -32,6 +33,7 @@
 namespace troupe {
 
 inline constexpr std::int64_t trace_lease_ns = 5'000'000'000;  // a tool asks twenty times a second
+inline constexpr std::int64_t trace_settle_ns = 200'000'000;    // the thread that writes it may be busy
 inline constexpr std::size_t trace_recordings_max = 8;         // each has cursors and names of its own
 
 struct trace_source {
@@ -39,6 +41,7 @@ struct trace_source {
   bool is_stream = false;
   std::shared_ptr<trace_lane> lane;
   std::shared_ptr<const std::atomic<std::uint64_t>> current{};  // subject whose kernel runs, 0: none; null: not known
+  bool is_told_later = false;  // RE-5
 };
 
 struct trace_subject {
@@ -62,11 +65,13 @@ class trace_recorder {
     std::uint64_t cursor = 0, end = 0;  // end: of a recording that is over
     std::uint64_t running = 0;
     bool is_asleep = false;
+    bool has_ended = false;
   };
   struct recording {
     std::string owner;
     std::int64_t began_ns = 0, until_ns = 0, asked_ns = 0;
-    bool is_over = false;
+    bool is_over = false;     // its time is
+    bool is_settled = false;  // and nothing more comes of it
     std::vector<position> lanes;
     std::unordered_map<std::uint64_t, std::uint32_t> numbers, texts;  // of subjects, and of turns
     std::deque<traced_actor> undescribed;                              // number, and for turns all; else `subjects` has who it is
@@ -76,6 +81,8 @@ class trace_recorder {
 
   void begin(recording& r, const trace_query& q, std::int64_t now_ns);
   void end(recording& r);
+  void settle(recording& r, std::int64_t now_ns);
+  void end_lane(recording& r, std::size_t i);
   void switch_off_if_idle();
   void fill(trace_page& page, recording& r);
   bool read_lane(recording& r, std::size_t lane, traced_lane& to);
@@ -88,7 +95,7 @@ class trace_recorder {
   directory who_;
   std::map<std::uint64_t, recording> recordings_;
   std::vector<trace_event> events_;  // read, of one lane
-  bool is_on_ = false;
+  bool is_on_ = false, is_on_later_ = false;  // the lanes; those of RE-5
 };
 
 }  // namespace troupe

@@ -7,11 +7,13 @@
 //   writer: the worker's thread      slice(), falls_asleep(), wakes(), transfer()
 //   reader: the node's actor         switch_on(), switch_off(), and read() with a cursor of its own for each who records
 //
+// A stream of a device has a lane too, whose writer is the thread that enqueues there: it writes what the stream tells it (device_work(), knows_until()), which is later than it ran.
+//
 // TR-1  A writer never waits: when a ring is full the oldest event is written over.
 // TR-2  A reader gets each event whole, once and in order, or counts it as lost: what it got and what it lost are what was written
 //       since its cursor began.
 // TR-3  Slices of a lane do not overlap and come in the order of time: one begins where the one before it ended, or where its thread woke
-//       up, so a firing costs one look at the clock. Its time includes taking the message that made it fire out of the mailbox.
+//       up, so a firing costs one look at the clock. Its time includes taking the message that made it fire out of the mailbox. Those of a device's stream begin and end as its work did.
 // TR-4  A ring's memory comes with the first switch_on() and stays with the lane, since its writer may be in the midst of an event when it is
 //       switched off. The system gives pages of it as they are written.
 //
@@ -41,8 +43,13 @@ enum class trace_kind : std::uint8_t {
   transfer = 5,  // a tensor of `step` was between the link and the peer's acknowledgement; these overlap
   turn = 6,      // an actor that belongs to no plan handled messages; `subject` is its name, a text that lives as long as the program
   idle = 7,      // the thread slept
+  kernel = 8,    // a device ran one of an actor's kernels: number `where`; everywhere: the actor has but this
+  replay = 9,    // a device ran a captured step of an actor: `where` kernels
+  copy = 10,     // a device copied `bytes` for an actor
 };
-inline constexpr std::uint8_t trace_kind_last = 7;
+inline constexpr std::uint8_t trace_kind_last = 10;
+constexpr bool has_bytes(trace_kind k) noexcept { return k == trace_kind::transfer || k == trace_kind::copy; }
+constexpr bool is_device_work(trace_kind k) noexcept { return k == trace_kind::kernel || k == trace_kind::replay || k == trace_kind::copy; }
 
 struct trace_event {
   static constexpr std::uint32_t everywhere = 0xffffff;
@@ -51,9 +58,9 @@ struct trace_event {
   trace_kind kind = trace_kind::idle;
   std::uint64_t subject = 0;  // part << 32 | actor + 1; of a turn an address
   std::uint64_t step = 0;
-  std::uint32_t where = everywhere;  // a port
+  std::uint32_t where = everywhere;  // a port, or as the kind says
   std::uint32_t waited = 0;          // what the actor waited for before: actor_record's word of state and port
-  std::uint64_t bytes = 0;           // of a transfer
+  std::uint64_t bytes = 0;           // of a transfer or a copy
 
   friend bool operator==(const trace_event&, const trace_event&) = default;
 };
@@ -99,7 +106,7 @@ class trace_ring {
 
   // The last word: 8 bits of kind, then 56 of bytes, or 24 of the port and 32 of the wait.
   static std::uint64_t packed(const trace_event& e) noexcept {
-    const auto rest = e.kind == trace_kind::transfer ? e.bytes : (e.where & 0xffffff) | std::uint64_t{e.waited} << 24;
+    const auto rest = has_bytes(e.kind) ? e.bytes : (e.where & 0xffffff) | std::uint64_t{e.waited} << 24;
     return static_cast<std::uint64_t>(e.kind) | rest << 8;
   }
 
@@ -111,7 +118,7 @@ class trace_ring {
     std::array<std::uint64_t, event_words> w{};
     for (std::size_t i = 0; i < event_words; ++i) w[i] = std::atomic_ref(from[i]).load(std::memory_order_acquire);
     trace_event e{static_cast<std::int64_t>(w[0]), static_cast<std::int64_t>(w[1]), static_cast<trace_kind>(w[4] & 0xff), w[2], w[3]};
-    if (e.kind == trace_kind::transfer) {
+    if (has_bytes(e.kind)) {
       e.bytes = w[4] >> 8;
     } else {
       e.where = static_cast<std::uint32_t>(w[4] >> 8) & 0xffffff;
@@ -130,6 +137,8 @@ class trace_lane {
  public:
   // Events of a stream: two steps of 100 op actors in flight are one per 200 ns; 2^18 hold 50 ms of that, in 10 MiB.
   static constexpr std::size_t stream_events = std::size_t{1} << 18, worker_events = std::size_t{1} << 15;
+  // Of a device's stream: kernels of 3 us are as many in 200 ms; in 2.5 MiB.
+  static constexpr std::size_t device_events = std::size_t{1} << 16;
 
   trace_lane(std::function<std::int64_t()> now_ns, std::size_t capacity) : now_ns_(std::move(now_ns)), capacity_(capacity) {}
   trace_lane(const trace_lane&) = delete;
@@ -158,7 +167,15 @@ class trace_lane {
       ring->write({begin_ns, now_ns_(), trace_kind::transfer, subject, step, trace_event::everywhere, 0, bytes});
   }
 
+  // Of a device's stream.
+  void device_work(const trace_event& e) {
+    if (auto* ring = ring_.load(std::memory_order_acquire)) ring->write(e);
+  }
+  // All that had ended by then has been written, or was not to be.
+  void knows_until(std::int64_t ns) noexcept { known_until_ns_.store(ns, std::memory_order_release); }
+
   // --- reader ----------------------------------------------------------------------------------------------------------
+  std::int64_t known_until_ns() const noexcept { return known_until_ns_.load(std::memory_order_acquire); }
   void switch_on(std::int64_t now_ns) {
     if (memory_ == nullptr) memory_ = std::make_unique<trace_ring>(capacity_);
     on_since_ns_.store(now_ns, std::memory_order_relaxed);
@@ -177,7 +194,7 @@ class trace_lane {
   }
 
   std::atomic<trace_ring*> ring_{nullptr};
-  std::atomic<std::int64_t> on_since_ns_{0};
+  std::atomic<std::int64_t> on_since_ns_{0}, known_until_ns_{0};
   std::int64_t last_ns_ = 0;  // the writer's: where its last slice ended
   std::atomic<bool> is_asleep_{false};
   const std::function<std::int64_t()> now_ns_;

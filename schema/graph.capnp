@@ -110,4 +110,7 @@ struct GraphTraining {
   lossScaleGrowsEvery @31 :UInt64;  # good steps
   hardPlacement @32 :Bool;          # an op that its device does not run is an error
   device @33 :Text;                 # of ops that wish for none
+  deviceCollectives @34 :Bool = true;
+  bucketBytes @35 :UInt64;          # 0: as was measured
+  orderPushes @36 :Bool = true;
 }

@@ -148,6 +148,8 @@ struct Collective {
   parts @8 :List(List(UInt32));  # by rank
   tensors @9 :UInt32;
   workers @10 :List(UInt32);     # of the own parts
+  buckets @11 :List(UInt32);     # of a rank on a device: how many tensors each of its operations takes; empty: on the host
+  isInOrder @12 :Bool = true;    # there: sums have the order of the parts
 }
 
 # Edges are written once, in Plan.edges; which edges a port has follows from them. The edges of an output port are in the order

@@ -29,6 +29,14 @@ struct Member {
   jobs @12 :UInt32;         # parts of jobs that it runs now; two clusters that both have some do not merge
   revision @13 :UInt32;     # counts the member's own changes of its record: the higher one is newer
   libraries @14 :List(MemberLibrary);  # of users' ops, that it has loaded: who lacks one gets no work that needs it
+  devices @15 :List(MemberDevices);    # gpu:0, gpu:1, ... in their order: who lacks one gets no work that wishes for it
+}
+
+# Devices that follow each other and are alike.
+struct MemberDevices {
+  hardware @0 :Text;        # "NVIDIA H100 80GB HBM3", at most 64 bytes
+  memoryBytes @1 :UInt64;   # that jobs may use on each; 0: no limit but the machine's
+  count @2 :UInt32;         # at least 1; of all groups together at most 256
 }
 
 struct MemberLibrary { name @0 :Text; version @1 :Text; abi @2 :UInt64; }
@@ -52,6 +60,8 @@ struct Identity {
   expected @3 :UInt64;      # the node that the initiator means to reach; 0: whoever it is
   link @4 :UInt64;          # the link that the connection is for: a random number, chosen by the initiator that began it
   begins @5 :Bool;          # it begins with this connection
+  probeAddress @6 :UInt64;  # a word in the memory of the speaker, and what it says: who can read it tells so in every frame, and is not sent
+  probeValue @7 :UInt64;    # payloads that it can read where they are. 0: there is none
 }
 
 # In front of every chunk of a tensor. Chunks of one tensor arrive in order on its lane.
@@ -123,10 +133,11 @@ struct TraceActor {
   inputs @6 :List(UInt32);  # edge by input port
   outputs @7 :List(UInt32); # edges of all output ports, in their order
   ports @8 :List(UInt32);   # of each of those: the output port
+  kernels @9 :List(Text);   # of what runs on a device: names of its kernels, by number
 }
 
 struct TraceLane {
-  name @0 :Text;            # of a thread: "cpu:0", "service"
+  name @0 :Text;            # of a thread: "cpu:0", "service"; of a stream of a device: "gpu:0/compute"
   isStream @1 :Bool;
   isAsleep @2 :Bool;        # when the recording ended
   running @3 :UInt32;       # whose kernel ran then; 0: nobody's
@@ -139,9 +150,9 @@ struct TraceEvent {
   kind @2 :UInt8;           # runtime/trace_ring.hpp
   actor @3 :UInt32;         # 0: nobody
   step @4 :UInt64;
-  where @5 :UInt32;         # a port; 0xffffff: all
+  where @5 :UInt32;         # a port, or a kernel; 0xffffff: all. Of a replay: how many kernels
   waited @6 :UInt32;        # for what, before: state << 24 | port
-  bytes @7 :UInt64;         # of a transfer
+  bytes @7 :UInt64;         # of a transfer or a copy
 }
 
 struct Control {
@@ -161,7 +172,8 @@ struct Control {
                                         # job: end all its actors here
     partEnded :group { job @13 :UInt64; error @14 :Text; actor @15 :Text; step @16 :UInt64; shards @17 :List(ShardReport);
                       dataMessages @30 :UInt64;     # items that its actors received
-                      epoch @34 :UInt32; }
+                      epoch @34 :UInt32;
+                      isDerived @67 :Bool; }        # the error may follow from the end of another node, which is about to be told
                                         # a node's part is done (empty error), or failed (root cause)
     query :group { id @18 :UInt64; request @19 :Text; }
                                         # the debug tool asks: "nodes", "actors", "jobs", "events"

@@ -41,6 +41,8 @@ def expected():
             yield "training_step", f"batch {batch}{fuse}", "us", "hand-written loop"
     for batch in (128, 16, 1):
         yield "timeline", f"a training step, batch {batch}, recorded", "us", "not recorded"
+    for batch in (128, 1):
+        yield "timeline", f"a training step on an asynchronous host device, batch {batch}, recorded", "us", "not recorded"
     for n in IN_FLIGHT[:2]:
         yield "timeline", f"a hop, {n}, recorded", "ns", "not recorded"
     for what, unit, beside in ((", one while it trains", "steps/s", "the same without"), (", written", "GB/s", "write, fsync")):
@@ -51,9 +53,10 @@ def expected():
         for checksums in ("", ", checksums"):
             yield "stream", size + checksums, "GB/s", "bare TCP"
             yield "stream", size + checksums + ", CPU of both", "s/GB", "bare TCP"
-    for ranks, bytes_and_how in ((2, ("4096 bytes, exchange", "1048576 bytes, direct")), (4, ("4096 bytes, exchange", "1048576 bytes, direct"))):
+    for ranks, bytes_and_how in ((2, ("4096 bytes, exchange", "1048576 bytes, exchange")), (4, ("4096 bytes, exchange", "1048576 bytes, direct"))):
         for what in bytes_and_how:
-            yield "all_reduce", f"{ranks} processes, {what}", "us", "bare blocking TCP"
+            for how in ("", ", sockets alone"):
+                yield "all_reduce", f"{ranks} processes, {what}{how}", "us", "bare blocking TCP"
 
 
 def run(*arguments):

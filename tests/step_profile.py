@@ -23,11 +23,11 @@ MODELS = {
 OTHERS = 0.01  # what takes less is summed up
 
 
-def record(bin_folder, run_folder, arguments, seconds):
+def record(bin_folder, run_folder, arguments, seconds, of_node=()):
     environment = dict(os.environ, XDG_RUNTIME_DIR=run_folder)
     binary = lambda name: os.path.join(bin_folder, name)
     quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-    started = [subprocess.Popen([binary("troupe-node"), "--cluster", "profile"], **quiet)]
+    started = [subprocess.Popen([binary("troupe-node"), "--cluster", "profile", *of_node], **quiet)]
     try:
         time.sleep(1)
         started.append(subprocess.Popen([binary(arguments[0]), *arguments[1:], "--cluster", "profile"], **quiet))

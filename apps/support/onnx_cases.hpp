@@ -7,6 +7,8 @@
 #include "devices/host/safetensors.hpp"
 #include "runtime/onnx/onnx_import.hpp"
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +19,15 @@ using named_values = std::vector<std::pair<std::string, tensor>>;
 
 // By the model's names. usage: too many or too few; not_found: no such file or input.
 result<named_values> read_inputs(const onnx_model& m, const onnx_options& o);
-// One step of the model. `missing` as of onnx_model::build.
-result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m, const named_values& inputs, std::string* missing = nullptr);
+// Ops that a step of a model was compiled to.
+struct placed_ops {
+  std::uint64_t on_device = 0;
+  std::map<std::string, std::uint64_t> on_host{};  // by type
+};
+// One step of the model. `missing` as of onnx_model::build; `placed`, where given: what ran where.
+result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m, const named_values& inputs, const device_flags& where, std::string* missing = nullptr, placed_ops* placed = nullptr);
+// Whether the device is there, and runs an op.
+result<void> try_device(session& s, const device_flags& where);
 
 // The folders with a model.onnx at or below these, in order of their names. not_found: one that does not exist, or has none.
 result<std::vector<std::string>> find_cases(const std::vector<std::string>& folders);
@@ -29,8 +38,9 @@ struct case_outcome {
   std::string op;    // unsupported: the node's op
   std::string why;   // failed, unsupported
   double error = 0;  // the largest deviation, relative to what is allowed: above 1 it failed
+  placed_ops placed{};  // of its last data set; with a device only
 };
-// Floating point: rtol 1e-3 (bf16 2^-7) and atol 1e-7, others must be equal. All data sets of the case.
-case_outcome check_case(session& s, const std::string& folder);
+// Floating point: rtol 1e-3 (bf16 2^-7) and atol 1e-7; where products compute in halves, 2^-8 (f16) or 2^-5 (bf16) for both. Others must be equal. All data sets of the case.
+case_outcome check_case(session& s, const std::string& folder, const device_flags& where);
 
 }  // namespace troupe

@@ -23,6 +23,7 @@ onnx_options onnx_options::parse(int argc, char** argv) {
   auto* inputs = app.add_option("--input", o.inputs, "A .npy file for each input, in the model's order, or as NAME=FILE");
   auto* output = app.add_option("--output", o.output, "Write each output to NAME.npy in this folder, which is made");
   auto* check = app.add_option("--check", o.checked, "Folders with model.onnx and test_data_set_*/input_*.pb, output_*.pb, or of such folders: run each and compare");
+  o.devices.add_to(app, "of this process. Branches and loops stay on the host. With --check, how many ops ran where is counted");
   check->excludes(model)->excludes(inputs)->excludes(output);
   app.add_flag("--json", o.json, "One line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("onnx_run {}", version()));
@@ -37,6 +38,7 @@ onnx_options onnx_options::parse(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     refuse(fmt::format("{} (see --help)", e.what()));
   }
+  if (auto ok = o.devices.read(); !ok) refuse(ok.error().message());
   if (o.model.empty() && o.checked.empty()) refuse("give a MODEL, or --check DIR (see --help)");
   return o;
 }

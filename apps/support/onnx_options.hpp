@@ -1,6 +1,7 @@
 #pragma once
 // The flags of onnx_run.
 
+#include "apps/support/device_flags.hpp"
 #include "schema/error.hpp"
 
 #include <string>
@@ -13,6 +14,7 @@ struct onnx_options {
   std::vector<std::string> inputs;   // FILE or NAME=FILE
   std::string output;                // folder; empty: none
   std::vector<std::string> checked;  // folders of cases; none: the model is run
+  device_flags devices;
   bool json = false;
 
   // Prints help or what is wrong with the flags, and exits (0 or 2).

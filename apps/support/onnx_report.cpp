@@ -102,6 +102,11 @@ void check_report::add(case_outcome c) {
     case case_outcome::kind::failed: ++failed_, line = fmt::format("fail         {}: {}", name, c.why); break;
     case case_outcome::kind::unsupported: ++unsupported_, ++missing_[c.op], line = fmt::format("unsupported  {}: {}: {}", name, c.op, c.why); break;
   }
+  if (c.type == case_outcome::kind::passed) {
+    on_device_ += c.placed.on_device;
+    cases_on_device_ += c.placed.on_device > 0;
+    for (const auto& [type, count] : c.placed.on_host) on_host_[type] += count;
+  }
   if (!options_.json) (void)write_text(stdout, line + "\n");
   done_.push_back(std::move(c));
   bar_.show(done_.size(), fmt::format("{} passed, {} failed, {} unsupported", passed_, failed_, unsupported_));
@@ -116,9 +121,24 @@ int check_report::finish() {
     std::string ops;
     for (const auto& [op, count] : missing_) ops += fmt::format("{}{} {}", ops.empty() ? "" : ", ", op, count);
     text += ops.empty() ? "\n" : fmt::format(" ({})\n", ops);
+    if (options_.devices.is_on_gpu()) text += devices_text();
   }
   if (const auto out = written(text); !out) return fail(out.error());
   return failed_ > 0 ? static_cast<int>(error_code::failed) : 0;
+}
+
+std::uint64_t check_report::ops_on_host() const {
+  std::uint64_t n = 0;
+  for (const auto& [type, count] : on_host_) n += count;
+  return n;
+}
+
+// Of the cases that passed: nothing is said of others, which may not have run at all.
+std::string check_report::devices_text() const {
+  std::string types;
+  for (const auto& [type, count] : on_host_) types += fmt::format("{}{} {}", types.empty() ? "" : ", ", type, count);
+  return fmt::format("of those that passed, {} ran ops on {}: {} ops there, {} on the host{}\n", cases_on_device_, options_.devices.device.substr(1), on_device_, ops_on_host(),
+                     types.empty() ? "" : fmt::format(" ({})", types));
 }
 
 std::string check_report::json() const {
@@ -126,6 +146,12 @@ std::string check_report::json() const {
   j["passed"] = passed_, j["failed"] = failed_, j["unsupported"] = unsupported_;
   j["unsupported_ops"] = nlohmann::ordered_json::object();
   for (const auto& [op, count] : missing_) j["unsupported_ops"][op] = count;
+  if (options_.devices.is_on_gpu()) {
+    j["device"] = options_.devices.device.substr(1);
+    j["cases_on_device"] = cases_on_device_, j["ops_on_device"] = on_device_, j["ops_on_host"] = ops_on_host();
+    j["host_op_types"] = nlohmann::ordered_json::object();
+    for (const auto& [type, count] : on_host_) j["host_op_types"][type] = count;
+  }
   j["cases"] = nlohmann::ordered_json::array();
   for (const auto& c : done_) {
     nlohmann::ordered_json one{{"name", c.name}};
@@ -133,6 +159,11 @@ std::string check_report::json() const {
     if (!c.op.empty()) one["op"] = c.op;
     if (!c.why.empty()) one["why"] = c.why;
     if (c.type != case_outcome::kind::unsupported) one["error"] = c.error;
+    if (options_.devices.is_on_gpu() && c.type == case_outcome::kind::passed) {
+      std::uint64_t on_host = 0;
+      for (const auto& [type, count] : c.placed.on_host) on_host += count;
+      one["ops_on_device"] = c.placed.on_device, one["ops_on_host"] = on_host;
+    }
     j["cases"].push_back(std::move(one));
   }
   return in_ascii(j);

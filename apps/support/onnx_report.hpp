@@ -26,11 +26,15 @@ class check_report {
 
  private:
   std::string json() const;
+  std::string devices_text() const;
+  std::uint64_t ops_on_host() const;
 
   const onnx_options& options_;
   progress_bar bar_;
   std::vector<case_outcome> done_;
   std::map<std::string, std::uint64_t> missing_;  // by op
+  std::map<std::string, std::uint64_t> on_host_;  // of those that passed, by type
+  std::uint64_t on_device_ = 0, cases_on_device_ = 0;
   std::uint64_t passed_ = 0, failed_ = 0, unsupported_ = 0;
 };
 

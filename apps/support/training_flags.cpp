@@ -1,6 +1,5 @@
 #include "apps/support/training_flags.hpp"
 
-#include "runtime/byte_size.hpp"
 #include "runtime/duration.hpp"
 #include "schema/version.hpp"
 
@@ -101,7 +100,7 @@ void training_flags::usage_error(const std::string& text) const {
 
 void training_flags::parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer,
                            const std::function<void(CLI::App&)>& own) {
-  std::string on_nan_name = "ignore", update_name = update == update_kind::async ? "async" : all_reduce ? "allreduce" : "sync", fuse_name = "on", precision_name = "f32", scale, policy = "stop", wait = "5s", every;
+  std::string on_nan_name = "ignore", update_name = update == update_kind::async ? "async" : all_reduce ? "allreduce" : "sync", fuse_name = "on", scale, policy = "stop", wait = "5s", every;
   optimizer_flags f;
   f.optimizer = default_optimizer;
   schedule_.decay = 0.9;
@@ -134,12 +133,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--minimum", schedule_.minimum, "Factor at the end of --schedule cosine and linear")->capture_default_str();
   app.add_option("--seed", seed, "Of initial weights and the order of samples")->check(not_negative)->capture_default_str();
   app.add_option("--threads", threads, "Threads of this process for ops: streams, which share large ops")->check(CLI::Range(1, 1024))->capture_default_str();
-  std::string gpu_memory;
-  bool hard_placement = false;
-  app.add_option("--device", device, "Where ops run: cpu:N, or gpu:N of each worker's node. Variables and readers stay on the host")->capture_default_str();
-  app.add_flag("--hard-placement", hard_placement, "An op that --device cannot run is an error; else it runs on the host");
-  app.add_option("--gpus", gpus, "Devices of this process: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")->capture_default_str();
-  app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each of them (2GiB)");
+  devices.add_to(app, "of each worker's node. Readers, branches and loops stay on the host, and variables that are recovered, in checkpoints, replicated or pushed by rows, or whose loss is scaled");
   app.add_option("--credits", credits, "Buffers per edge: how far a producer may run ahead")->check(CLI::Range(1, 4096))->capture_default_str();
   app.add_option("--losses", losses, "Write step,loss lines to this file");
   app.add_option("--save", save, "Write the trained variables to this safetensors file");
@@ -158,15 +152,13 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--fuse", fuse_name, "on: element-wise ops run with their producer; off: one actor per op")
       ->check(CLI::IsMember({"on", "off"}))->capture_default_str();
   app.add_flag("--fast", fast, "Large sums may be added up in parts: results differ in the last bits from those without it, not with --threads or nodes");
-  app.add_option("--precision", precision_name, "What products, convolutions and attention compute in: f32, bf16 or f16, with sums in f32; variables, their updates and all else are f32")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))->capture_default_str();
   app.add_option("--loss-scale", scale, "What the loss is multiplied by before gradients are made, which are divided by it: a number, or dynamic, from 65536 on: halved, and the step left out, where gradients "
                                         "are not finite, and doubled after 2000 good steps in a row. Without it dynamic with --precision f16, else none");
   app.add_option("--on-nan", on_nan_name, "When an op makes a NaN or an infinity. ignore: nobody looks; stop: the job fails; warn: say which op it was first, and go on; skip: say so, and "
                                           "leave out what that worker makes of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))->capture_default_str();
-  app.add_option("--without", without, "A pass of the compiler that is left out, with the same results: fold, simplify, share, share_memory, pack_pushes or order_reads")
-      ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes", "order_reads"}));
+  app.add_option("--without", without, "A pass of the compiler that is left out, with the same results: fold, simplify, share, share_memory, pack_pushes, order_reads, order_pushes or device_collectives")
+      ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes", "order_reads", "order_pushes", "device_collectives"}));
   app.add_flag("--json", json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("{} {}", program, version()));
   try {
@@ -181,13 +173,13 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   update = update_name == "async" ? update_kind::async : update_kind::sync;
   all_reduce = update_name == "allreduce";
   if (all_reduce && replicas > 0) usage_error("--update allreduce: every node with workers has a copy of each variable; leave --replicas out");
-  precision = *precision_named(precision_name);
+  if (auto ok = devices.read(); !ok) usage_error(ok.error().message());
   if (app.count("--loss-scale") > 0) {
     auto parsed = parse_loss_scale(scale);
     if (!parsed) usage_error("--loss-scale: " + parsed.error().message());
     loss_scale = *parsed;
   }
-  const bool is_scaled = loss_scale_of(precision, loss_scale).has_value();
+  const bool is_scaled = loss_scale_of(devices.precision, loss_scale).has_value();
   if (is_scaled && on_nan_name == "stop") usage_error("--on-nan stop ends at the first number that is not finite, and a loss scale (--precision f16 has one) is there to meet some and go on: use ignore, warn or skip");
   if (all_reduce && on_nan_name == "skip" && !is_scaled) usage_error("--on-nan skip leaves gradients out, which --update allreduce cannot: use --update sync, or stop or warn");
   fuse = fuse_name == "on";
@@ -202,16 +194,6 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (app.count("--save-graph") > 0 && save_graph.empty()) usage_error("--save-graph: the name of the file is empty");
   if (!save_graph.empty() && (!losses.empty() || !save.empty())) usage_error("--save-graph trains nothing, so that there is nothing for --losses and --save");
   if (name.empty()) usage_error("--name: the name of the job is empty");
-  if (app.count("--device") > 0) {
-    device = device == "gpu" ? "/gpu:0" : device.starts_with('/') ? device : "/" + device;
-    if (auto ok = check_default_device(device); !ok) usage_error("--device: " + ok.error().message());
-  }
-  soft_placement = !hard_placement;
-  if (!gpu_memory.empty()) {
-    const auto bytes = parse_byte_size(gpu_memory);
-    if (!bytes) usage_error("--gpu-memory: " + bytes.error().message());
-    gpu_memory_bytes = *bytes;
-  }
   set_checkpoints(*this, every);
   if (app.count("--cluster") > 0 && cluster.empty()) usage_error("--cluster: the name of the cluster is empty");
   if (cluster.empty() && (!join.empty() || !token_file.empty())) cluster = "default";
@@ -244,26 +226,29 @@ training_options training_flags::training(std::uint64_t steps) const {
 
 compile_options training_flags::compiling() const {
   const auto has = [&](std::string_view pass) { return std::ranges::find(without, pass) == without.end(); };
-  return {.name = name,
-          .fuse = fuse,
-          .credits = credits,
-          .sparse_pushes = has("pack_pushes"),
-          .fold = has("fold"),
-          .simplify = has("simplify"),
-          .share = has("share"),
-          .share_memory = has("share_memory"),
-          .order_reads = has("order_reads"),
-          .on_nan = on_nan,
-          .fast = fast,
-          .precision = precision,
-          .loss_scale = loss_scale,
-          .soft_placement = soft_placement,
-          .device = device};
+  compile_options o{.name = name,
+                    .fuse = fuse,
+                    .credits = credits,
+                    .sparse_pushes = has("pack_pushes"),
+                    .fold = has("fold"),
+                    .simplify = has("simplify"),
+                    .share = has("share"),
+                    .share_memory = has("share_memory"),
+                    .order_reads = has("order_reads"),
+                    .order_pushes = has("order_pushes"),
+                    .device_collectives = has("device_collectives"),
+                    .on_nan = on_nan,
+                    .fast = fast,
+                    .loss_scale = loss_scale};
+  devices.set(o);
+  return o;
 }
 
 session_options training_flags::session(std::function<bool()> is_cancelled) const {
   if (!save_graph.empty()) return {};  // nothing is asked of a cluster
-  return {.cluster = cluster, .join = join, .token_file = token_file, .threads = threads, .gpus = gpus, .gpu_memory_bytes = gpu_memory_bytes, .timeout = timeout, .is_cancelled = std::move(is_cancelled)};
+  session_options o{.cluster = cluster, .join = join, .token_file = token_file, .threads = threads, .timeout = timeout, .is_cancelled = std::move(is_cancelled)};
+  devices.set(o);
+  return o;
 }
 
 }  // namespace troupe

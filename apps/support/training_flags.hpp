@@ -2,6 +2,7 @@
 // The flags that every program takes that trains: where, how, with which optimizer, and what to write.
 
 #include "actors/session.hpp"
+#include "apps/support/device_flags.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -28,9 +29,7 @@ struct training_flags {
   std::uint32_t workers = 1, shards = 1, threads = 1, credits = 2;
   update_kind update = update_kind::sync;
   bool all_reduce = false;
-  std::string device, gpus = "auto";  // of ops that wish for none, and of this process
-  std::uint64_t gpu_memory_bytes = 0;
-  bool soft_placement = true;
+  device_flags devices;
   std::uint64_t seed = 1;
   std::string losses, save, name;
   std::string save_graph;  // a file: the graph is written there, and nothing is trained
@@ -41,7 +40,6 @@ struct training_flags {
   double clip_global_norm = 0;
   bool fuse = true, fast = false, json = false;
   nan_policy on_nan = nan_policy::ignore;
-  precision_kind precision = precision_kind::f32;
   std::optional<loss_scale_spec> loss_scale;  // none: as the precision has it
   std::vector<std::string> without;  // passes of the compiler
 

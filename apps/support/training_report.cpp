@@ -71,7 +71,7 @@ void training_report::show(const training_event& e) {
       feeds_.clear();
       // Who tests a model has no scale in its graph.
       for (const auto& [name, value] : variables_)
-        if (!loss_scale_of(options_.precision, options_.loss_scale) || name != loss_scale_name) feeds_.emplace_back(name, value);
+        if (!loss_scale_of(options_.devices.precision, options_.loss_scale) || name != loss_scale_name) feeds_.emplace_back(name, value);
       return;
     case kind::worker_lost:
       ++lost_workers_;

@@ -1,5 +1,6 @@
 #include "devices/async_host/async_host_backend.hpp"
 
+#include "devices/async_host/host_communicator.hpp"
 #include "devices/host/fused_kernel.hpp"
 #include "devices/host/host_device.hpp"
 
@@ -90,9 +91,24 @@ class backend_of_host final : public device_backend {
     });
   }
 
+  result<communicator_id> make_communicator_id() override {
+    if (auto ok = can_wait(); !ok) return std::move(ok.error());
+    return points_.make_id(device_->name());
+  }
+  result<std::unique_ptr<device_communicator>> begin_communicator(const communicator_id& id, int rank, int ranks, communicator_changed changed) override {
+    if (auto ok = can_wait(); !ok) return std::move(ok.error());
+    return points_.begin(id, rank, ranks, device_->name(), std::move(changed));
+  }
+
  private:
+  result<void> can_wait() const {
+    if (chip_->is_threaded()) return {};
+    return error(error_code::usage, device_->name() + ": work of a collective waits for other ranks, which one thread for all streams cannot: the chip has to be threaded");
+  }
+
   std::shared_ptr<async_host_chip> chip_;
   const kernel_table& kernels_;
+  host_meeting_points points_;
   host_device host_;  // alone: a kernel has the one thread of its stream
   std::unique_ptr<troupe::device> device_;
 };

@@ -84,6 +84,8 @@ struct piece {
   host_event* event = nullptr;              // record
   std::function<void()> call;               // host
   order_checker::clock moment;
+  std::shared_ptr<slice_sink> sink{};       // of work that is traced
+  device_slice slice{};                     // likewise: but for its times
 };
 
 class stream_of_chip;
@@ -98,6 +100,9 @@ struct async_host_chip::shared {
   // The piece that `s` runs next, out of the queue. Under the lock.
   void run(stream_of_chip& s, std::unique_lock<std::mutex>& hold);
   std::uint64_t below(std::uint64_t n) { return random() % n; }
+  // AH-7.
+  std::int64_t begin_ns(const piece& p) const { return options.threaded ? p.sink->now_ns() : static_cast<std::int64_t>(steps - 1) * step_ns; }
+  std::int64_t end_ns(const piece& p) const { return options.threaded ? p.sink->now_ns() : static_cast<std::int64_t>(steps) * step_ns; }
   void delay(std::unique_lock<std::mutex>& hold) {
     if (!options.threaded || options.delay_max_us == 0 || below(4) != 0) return;
     const auto us = below(options.delay_max_us);
@@ -106,6 +111,7 @@ struct async_host_chip::shared {
     hold.lock();
   }
 
+  static constexpr std::int64_t step_ns = 1000;
   const async_host_options options;
   heap_memory memory;
   std::mutex lock;                  // of queues, events and chance; work runs without it
@@ -134,16 +140,22 @@ class stream_of_chip final : public async_host_stream {
       return {};
     }
     if (auto* c = checker()) c->work(number_, op, what);
-    push({.what = piece::kind::work, .op = op, .run = std::move(run), .held = {}, .call = {}, .moment = {}});
+    push_work(op, std::move(run), slice_kind::kernel, 0);
     return {};
   }
-  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind, std::span<const std::byte> from, memory_kind) override {
+  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) override {
     if (to.size() != from.size())
       return error(error_code::failed, name_ + ": '" + std::string(op) + "' copies " + std::to_string(from.size()) + " bytes to " + std::to_string(to.size()));
-    return enqueue(op, {{&from, 1}, {&to, 1}}, [to, from]() -> result<void> {
+    auto run = [to, from]() -> result<void> {
       if (!to.empty()) std::memmove(to.data(), from.data(), to.size());
       return {};
-    });
+    };
+    if (captured_ != nullptr) return enqueue(op, {{&from, 1}, {&to, 1}}, std::move(run));
+    if (auto f = failed(); !f) return f;
+    if (auto* c = checker()) c->work(number_, op, {{&from, 1}, {&to, 1}});
+    if (to_kind == memory_kind::pageable || from_kind == memory_kind::pageable) count_staged(to.size());  // which another device would have to do
+    push_work(op, std::move(run), slice_kind::copy, to.size());
+    return {};
   }
   result<void> fill_zero(std::string_view op, std::span<std::byte> to) override {
     return enqueue(op, {{}, {&to, 1}}, [to]() -> result<void> {
@@ -201,21 +213,39 @@ class stream_of_chip final : public async_host_stream {
     const auto parts = dynamic_cast<const captured_handle&>(step).held;  // what is under way outlives its step's handle
     if (auto* c = checker())
       for (const auto& p : parts->parts) c->work(number_, p.op, {p.reads, p.writes});
-    push({.what = piece::kind::work, .op = op, .run = [parts]() -> result<void> {
+    const auto run = [parts]() -> result<void> {
       for (const auto& p : parts->parts)
         if (auto ok = p.run(); !ok) return std::move(ok.error().while_doing("'" + std::string(p.op) + "'"));
       return {};
-    }, .held = {}, .call = {}, .moment = {}});
+    };
+    push_work(op, run, slice_kind::replay, parts->parts.size());
     return {};
   }
   result<void> set_draw(std::uint64_t step) override {
     if (captured_ != nullptr) return while_captured("setting the step's number");
-    return enqueue("the step's number", {}, [this, step]() -> result<void> {
+    if (auto f = failed(); !f) return f;
+    if (auto* c = checker()) c->work(number_, "the step's number", {});
+    const auto run = [this, step]() -> result<void> {
       draw_ = step;
       return {};
-    });
+    };
+    push({.what = piece::kind::work, .op = "the step's number", .run = run, .held = {}, .call = {}, .moment = {}});
+    return {};
   }
   const std::uint64_t* draw_at() const noexcept override { return captured_ != nullptr ? &draw_ : nullptr; }
+
+  void trace(std::shared_ptr<slice_sink> to) override { sink_ = std::move(to); }
+  void label(const slice_label& whose) override { label_ = whose; }
+  void collect() override {
+    if (!has_ran_.load(std::memory_order_acquire)) return;
+    {
+      const std::lock_guard hold(chip_->lock);
+      has_ran_.store(false, std::memory_order_relaxed);
+      collected_.swap(ran_);
+    }
+    for (const auto& [sink, slice] : collected_) sink->add(slice);
+    collected_.clear();
+  }
 
  private:
   friend struct async_host_chip::shared;
@@ -229,6 +259,14 @@ class stream_of_chip final : public async_host_stream {
     if (auto* c = checker()) c->recorded(number_, e.get());
     push({.what = piece::kind::record, .op = {}, .run = {}, .held = e, .event = e.get(), .call = {}, .moment = {}});
     return device_event(std::move(e));
+  }
+  void push_work(std::string_view op, std::function<result<void>()> run, slice_kind kind, std::uint64_t amount) {
+    piece p{.what = piece::kind::work, .op = op, .run = std::move(run), .held = {}, .call = {}, .moment = {}};
+    if (sink_ != nullptr) [[unlikely]] {
+      p.sink = sink_;
+      p.slice = {kind, label_, op, amount};
+    }
+    push(std::move(p));
   }
   void push(piece p) {
     {
@@ -253,6 +291,7 @@ class stream_of_chip final : public async_host_stream {
   };
   error while_captured(std::string_view what) const { return {error_code::usage, name_ + ": " + std::string(what) + " cannot be part of a captured step"}; }
 
+  void count_staged(std::size_t bytes);
   void run_until_ended();
   void drain();
 
@@ -266,9 +305,15 @@ class stream_of_chip final : public async_host_stream {
   std::shared_ptr<captured_parts> captured_;  // while it is captured
   std::vector<device_memory> freed_in_capture_;
   std::uint64_t draw_ = 0;  // of the stream's work
+  std::shared_ptr<slice_sink> sink_;  // null: nobody traces it
+  slice_label label_;
+  using slice_of_sink = std::pair<std::shared_ptr<slice_sink>, device_slice>;
+  std::vector<slice_of_sink> collected_;  // empty but in collect()
+  std::atomic<bool> has_ran_{false};      // something that is traced; written under the lock
   // Under the chip's lock:
   std::deque<piece> queue_;
   bool is_running_ = false, is_ending_ = false;
+  std::vector<slice_of_sink> ran_;
   std::uint32_t weight_ = 1;  // stepped: how readily it is chosen
   std::unique_ptr<error> failure_;
   std::thread thread_;
@@ -303,6 +348,7 @@ class async_host_device final : public device {
     const std::lock_guard hold(lock_);
     auto s = cache_.stats();
     s.pinned_bytes = pinned_bytes_;
+    s.staged_copies = staged_copies_, s.staged_bytes = staged_bytes_;
     return s;
   }
   void trim() noexcept override {
@@ -320,7 +366,7 @@ class async_host_device final : public device {
   std::string name_, hardware_ = "asynchronous host";
   mutable std::mutex lock_;
   caching_allocator cache_;
-  std::uint64_t pinned_bytes_ = 0;
+  std::uint64_t pinned_bytes_ = 0, staged_copies_ = 0, staged_bytes_ = 0;
   std::array<std::uint32_t, 4> made_{};  // streams, by kind
 };
 
@@ -345,6 +391,12 @@ stream_of_chip::~stream_of_chip() {
   if (thread_.joinable()) thread_.join();
   const std::lock_guard hold(owner_.lock_);
   owner_.cache_.forget(this);
+}
+
+void stream_of_chip::count_staged(std::size_t bytes) {
+  const std::lock_guard hold(owner_.lock_);
+  ++owner_.staged_copies_;
+  owner_.staged_bytes_ += bytes;
 }
 
 // Everything that it was given has been done (AH-5).
@@ -380,7 +432,13 @@ result<device_memory> stream_of_chip::allocate(std::size_t bytes, std::string_vi
   if (!taken) return std::move(taken.error());
   const device_memory m{taken->bytes, bytes};
   if (auto* c = checker()) c->allocated(number_, {m.bytes, caching_allocator::size_class(bytes)});
-  if (auto waited = wait(taken->after); !waited) return std::move(waited.error());
+  if (auto waited = wait(taken->after); !waited) {
+    // This stream has failed meanwhile. Nobody has used it since it was taken.
+    if (auto* c = checker()) c->freed(number_, {m.bytes, caching_allocator::size_class(bytes)});
+    hold.lock();
+    owner_.cache_.free(m.bytes, this, std::move(taken->after));
+    return std::move(waited.error());
+  }
   return m;
 }
 
@@ -425,8 +483,14 @@ void async_host_chip::shared::run(stream_of_chip& s, std::unique_lock<std::mutex
       if (s.failure_ != nullptr) break;  // DV-5
       const bool fails = fails_in != 0 && --fails_in == 0;
       hold.unlock();
+      if (p.sink != nullptr) p.slice.begin_ns = begin_ns(p);
       auto done = fails ? result<void>(error(error_code::failed, "a failure that was injected")) : p.run();
+      if (p.sink != nullptr) p.slice.end_ns = end_ns(p);
       hold.lock();
+      if (done && p.sink != nullptr) {
+        s.ran_.emplace_back(p.sink, p.slice);
+        s.has_ran_.store(true, std::memory_order_release);
+      }
       if (!done) s.failure_ = std::make_unique<error>(std::move(done.error().while_doing(s.name_ + ": '" + std::string(p.op) + "' failed")));
       break;
     }
@@ -465,6 +529,8 @@ async_host_chip::~async_host_chip() = default;
 std::unique_ptr<device> async_host_chip::make_device(std::string name, std::uint64_t limit_bytes) {
   return std::make_unique<async_host_device>(shared_, std::move(name), limit_bytes);
 }
+
+bool async_host_chip::is_threaded() const noexcept { return shared_->options.threaded; }
 
 bool async_host_chip::step() {
   expects(!shared_->options.threaded, "only a chip without threads is stepped");

@@ -12,6 +12,7 @@
 // AH-4  Where a checker is given, it sees every call in the order of the calls.
 // AH-5  A stream that ends has run all that it was given.
 // AH-6  A captured step runs as one piece of work; the checker sees what each of its parts touches when it is replayed.
+// AH-7  Times of slices (devices/device_trace.hpp): threaded, when the stream's thread began the work and had done it; stepped, a step is a microsecond.
 //
 // Threading: as device.hpp says; stepped, everything on one thread. Host functions run inside of step(), or on the stream's thread.
 // Ownership: the chip outlives its devices, a device its streams, the checker all of them.
@@ -49,6 +50,8 @@ class async_host_chip {
 
   // `limit_bytes` of this device alone; 0: what the chip has.
   std::unique_ptr<device> make_device(std::string name, std::uint64_t limit_bytes = 0);
+
+  bool is_threaded() const noexcept;
 
   // Stepped only. False: no stream has work that may run.
   bool step();

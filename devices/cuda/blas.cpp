@@ -92,6 +92,7 @@ struct product_plan final : chip_services::plan {
   struct choice {
     cublasLtMatmulAlgo_t algorithm{};
     std::size_t workspace_bytes = 0;
+    bool is_there = true;
   };
   choice aligned, any;
 };
@@ -131,6 +132,7 @@ class cublaslt final : public blas {
     constexpr std::uintptr_t alignment = 16;
     const auto all = reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b) | reinterpret_cast<std::uintptr_t>(c) | reinterpret_cast<std::uintptr_t>(bias);
     const auto& choice = all % alignment == 0 ? made.aligned : made.any;
+    if (!choice.is_there) return error(error_code::failed, fmt::format("{}: op {}: cuBLASLt has no algorithm for operands that do not lie at multiples of {} bytes", at.device, at.op, alignment));
     const float one = 1, adds = made.p.adds ? 1.0F : 0.0F;
     const double wide_one = 1, wide_adds = made.p.adds ? 1.0 : 0.0;
     const bool is_wide = made.p.type == dtype::f64;
@@ -159,7 +161,8 @@ class cublaslt final : public blas {
         return {};
       }
     if (auto ok = ask(made, 16, made.aligned); !ok) return ok;
-    if (auto ok = ask(made, static_cast<std::uint32_t>(size_of(made.p.type)), made.any); !ok) return ok;
+    // Operands of ports are aligned, those of single batches need not be: where nothing takes these, they are an error when they come.
+    if (auto ok = ask(made, static_cast<std::uint32_t>(size_of(made.p.type)), made.any); !ok) made.any.is_there = false;
     constexpr std::size_t kept_max = 1024;  // shapes of one job; beyond, they are asked for again
     if (chosen_.size() >= kept_max) chosen_.erase(chosen_.begin());
     chosen_.push_back({made.p, made.aligned, made.any});

@@ -1,6 +1,8 @@
 #include "devices/cuda/cuda_backend.hpp"
 
 #include "devices/cuda/optimizers.hpp"
+#include "devices/nccl/communicator.hpp"
+#include "devices/nccl/device_communicator.hpp"
 
 #include <utility>
 
@@ -89,6 +91,12 @@ class backend_of_chip final : public device_backend {
       const auto at = stream.site(op, workspace.data(), {});
       return std::visit(step_on_chip{chip, at, step, u, *g}, step.numbers);
     });
+  }
+
+  result<communicator_id> make_communicator_id() override { return nccl::make_unique_id(); }
+  result<std::unique_ptr<device_communicator>> begin_communicator(const communicator_id& id, int rank, int ranks, communicator_changed changed) override {
+    if (auto ok = device_->chip().make_current(); !ok) return std::move(ok.error());
+    return nccl::begin_on_device(id, rank, ranks, device_->name(), std::move(changed));
   }
 
  private:

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -51,6 +52,36 @@ class once {
   std::mutex mutex_;
   std::unique_ptr<T> value_;
   std::optional<error> failure_;
+};
+
+// Constants come and go on a stream of their own. To get one there the caller waits for that copy alone: plans are made before steps run. To let one go waits for nothing: cudaFree would wait for all that
+// the chip does, a collective that waits for another rank included.
+class constant_stream {
+ public:
+  static result<std::unique_ptr<constant_stream>> make(const std::string& device) {
+    auto made = std::make_unique<constant_stream>();
+    auto stream = std::make_shared<owned>();
+    if (auto ok = check(cudaStreamCreateWithFlags(&stream->handle, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", {device, {}}); !ok) return std::move(ok.error());
+    made->stream_ = std::move(stream);
+    return made;
+  }
+  result<std::shared_ptr<const std::byte>> keep(std::span<const std::byte> bytes, const std::string& device) {
+    void* at = nullptr;
+    if (auto ok = check(cudaMallocAsync(&at, bytes.size(), stream_->handle), "cudaMallocAsync", {device, {}}); !ok) return std::move(ok.error());
+    std::shared_ptr<const std::byte> kept(static_cast<const std::byte*>(at), [stream = stream_](const std::byte* p) { (void)cudaFreeAsync(const_cast<std::byte*>(p), stream->handle); });
+    if (auto ok = check(cudaMemcpyAsync(at, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_->handle), "cudaMemcpyAsync", {device, {}}); !ok) return std::move(ok.error());
+    if (auto ok = check(cudaStreamSynchronize(stream_->handle), "cudaStreamSynchronize", {device, {}}); !ok) return std::move(ok.error());
+    return kept;
+  }
+
+ private:
+  struct owned {
+    cudaStream_t handle = nullptr;
+    ~owned() {
+      if (handle != nullptr) (void)cudaStreamDestroy(handle);
+    }
+  };
+  std::shared_ptr<owned> stream_;  // constants may outlive their chip's handle
 };
 
 class chip_of_runtime final : public cuda_chip {
@@ -145,13 +176,11 @@ class chip_of_runtime final : public cuda_chip {
     if (bytes == 0 || to == from) return {};
     return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(at.on.stream)), "cudaMemcpyAsync", {at.device, at.op});
   }
-  // Not of a device's limit: constants are few. A plain copy, which waits for itself alone: plans are made before steps run.
+  // Not of a device's limit: constants are few.
   result<std::shared_ptr<const std::byte>> keep(std::span<const std::byte> bytes) override {
-    void* at = nullptr;
-    if (auto ok = check(cudaMalloc(&at, bytes.size()), "cudaMalloc", {device_, {}}); !ok) return std::move(ok.error());
-    std::shared_ptr<const std::byte> kept(static_cast<const std::byte*>(at), [](const std::byte* p) { (void)cudaFree(const_cast<std::byte*>(p)); });
-    if (auto ok = check(cudaMemcpy(at, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "cudaMemcpy", {device_, {}}); !ok) return std::move(ok.error());
-    return kept;
+    auto on = constants_.get([&] { return constant_stream::make(device_); });
+    if (!on) return std::move(on.error());
+    return (*on)->keep(bytes, device_);
   }
   result<void> fill_zero(const launch_site& at, void* to, std::size_t bytes) override {
     if (bytes == 0) return {};
@@ -167,11 +196,18 @@ class chip_of_runtime final : public cuda_chip {
   once<blas> blas_;
   once<dnn> dnn_;
   once<kernel_compiler> compiler_;
+  once<constant_stream> constants_;
   std::mutex mutex_;
   std::unordered_map<binary, loaded_kernel> kernels_;
 };
 
 }  // namespace
+
+std::filesystem::path default_binary_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') return std::filesystem::path(cache) / "troupe" / "kernels";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') return std::filesystem::path(home) / ".cache" / "troupe" / "kernels";
+  return {};
+}
 
 result<std::unique_ptr<cuda_chip>> cuda_chip::make(std::string device, int index, const chip_options& options) {
   if (auto ok = check_index(ask_driver(), device, index); !ok) return std::move(ok.error());

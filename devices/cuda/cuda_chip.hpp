@@ -20,6 +20,8 @@ struct chip_options {
   std::filesystem::path binary_folder;  // of generated kernels; empty: in memory alone
   bool uses_nvrtc = true;               // else the compiled element-wise kernels, as where there is none
 };
+// For binaries of this user on this machine: $XDG_CACHE_HOME/troupe/kernels, else ~/.cache/troupe/kernels; empty where neither is known.
+std::filesystem::path default_binary_folder();
 
 class cuda_chip : public chip_services {
  public:

@@ -1,9 +1,11 @@
 #include "devices/cuda/cuda_device.hpp"
 
 #include "devices/caching_allocator.hpp"
+#include "devices/cuda/chip_memory.hpp"
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/progress.hpp"
+#include "devices/cuda/host_calls.hpp"
+#include "devices/cuda/stream_record.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -13,14 +15,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 
 namespace troupe::cuda {
@@ -37,291 +35,6 @@ std::string_view name_of(stream_kind k) noexcept {
   }
   return "stream";
 }
-
-// --- events ---
-
-// Events of one stream, which outlive it in the hands of others.
-class event_pool {
- public:
-  ~event_pool() {
-    for (auto e : free_) (void)cudaEventDestroy(e);
-  }
-  result<cudaEvent_t> take(const call_site& where) {
-    {
-      const lock l(mutex_);
-      if (!free_.empty()) {
-        auto e = free_.back();
-        free_.pop_back();
-        return e;
-      }
-    }
-    cudaEvent_t e = nullptr;
-    if (auto ok = check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreateWithFlags", where); !ok) return std::move(ok.error());
-    return e;
-  }
-  void give(cudaEvent_t e) noexcept {
-    const lock l(mutex_);
-    free_.push_back(e);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<cudaEvent_t> free_;
-};
-
-// What a stream knows of itself, which its events and functions share with it.
-struct stream_record {
-  std::string name;
-  std::mutex mutex;
-  progress ops;                   // under the mutex
-  std::optional<error> failure;   // under the mutex
-  std::atomic<bool> has_failed{false};
-  std::atomic<std::uint64_t> done{0};      // place that an event has shown to be done
-  std::uint32_t* mark = nullptr;           // pinned; the place that the chip has come to, where each op is marked
-  std::atomic<code::fault*> faults{nullptr};  // pinned
-  std::unordered_map<std::string_view, unsigned int> number_of;  // under the mutex
-  std::vector<std::string_view> names;     // by number, under the mutex
-
-  void fail(error e) {
-    const lock l(mutex);
-    if (!failure) failure = std::move(e);
-    has_failed.store(true, std::memory_order_release);
-  }
-  // What the driver reported at a call that may not be to blame.
-  void fail_at_some_op(int status, std::string_view call) {
-    const lock l(mutex);
-    if (failure) return;
-    learn();
-    const auto in_question = ops.in_question(mark != nullptr);  // a stream runs in order: the first without a mark it is
-    failure = error(error_code::failed, fmt::format("{}: {} failed: {} ({}), seen at {}", name, in_question.empty() ? "something before" : in_question,
-                                                    cudaGetErrorString(static_cast<cudaError_t>(status)), cudaGetErrorName(static_cast<cudaError_t>(status)), call));
-    has_failed.store(true, std::memory_order_release);
-  }
-  void learn() {
-    ops.done(done.load(std::memory_order_acquire));
-    if (mark != nullptr) {  // its lower 32 bits
-      const auto low = *const_cast<volatile std::uint32_t*>(mark);
-      const auto last = ops.last();
-      const auto behind = static_cast<std::uint32_t>(last) - low;
-      if (behind <= last) ops.done(last - behind);
-    }
-  }
-  void look_for_faults() {
-    const auto* f = faults.load(std::memory_order_acquire);
-    if (f == nullptr || *const_cast<const volatile unsigned int*>(&f->state) != 2) return;
-    std::atomic_thread_fence(std::memory_order_acquire);
-    const lock l(mutex);
-    if (failure || faults.load(std::memory_order_acquire) == nullptr) return;
-    const auto op = f->op < names.size() ? names[f->op] : std::string_view("an op");
-    failure = error(error_code::failed, fmt::format("{}: op {}: element {} is {}, expected {} to {}", name, op, f->at, f->value, f->low, f->high));
-    has_failed.store(true, std::memory_order_release);
-  }
-  result<void> state() {
-    look_for_faults();
-    if (!has_failed.load(std::memory_order_acquire)) return {};
-    const lock l(mutex);
-    return *failure;
-  }
-};
-
-struct event_state final : device_event::state {
-  std::shared_ptr<event_pool> pool;
-  std::shared_ptr<stream_record> of;
-  cudaEvent_t event = nullptr;
-  std::uint64_t place = 0;
-  mutable std::atomic<bool> is_known{false};
-
-  ~event_state() override { pool->give(event); }
-  bool is_done() const noexcept override {
-    if (is_known.load(std::memory_order_acquire)) return true;
-    const auto status = cudaEventQuery(event);
-    if (status == cudaErrorNotReady) {
-      (void)cudaGetLastError();
-      return false;
-    }
-    if (status == cudaSuccess) {
-      auto seen = of->done.load(std::memory_order_relaxed);
-      while (seen < place && !of->done.compare_exchange_weak(seen, place, std::memory_order_release)) {}
-    } else {
-      of->fail_at_some_op(status, "cudaEventQuery");  // who waits goes on, and finds the failure
-    }
-    is_known.store(true, std::memory_order_release);
-    return true;
-  }
-};
-
-// --- functions of call_host ---
-
-struct host_call {
-  std::atomic<bool> is_taken{false};
-  std::function<void()> fn;
-  std::shared_ptr<stream_record> of;
-  std::chrono::steady_clock::time_point since;
-
-  void run() {
-    if (is_taken.exchange(true)) return;
-    of->look_for_faults();
-    fn();
-    fn = nullptr;
-  }
-};
-
-// Calls what the driver does not call any more since the chip has failed.
-class watch {
- public:
-  watch() : thread_([this] { run(); }) {}
-  ~watch() {
-    {
-      const lock l(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
-  void add(std::shared_ptr<host_call> c, std::shared_ptr<const event_state> behind) {
-    bool was_empty = false;
-    {
-      const lock l(mutex_);
-      was_empty = calls_.empty();
-      calls_.push_back({std::move(c), std::move(behind)});
-    }
-    if (was_empty) changed_.notify_one();
-  }
-
- private:
-  struct waiting {
-    std::shared_ptr<host_call> call;
-    std::shared_ptr<const event_state> behind;  // recorded just before it
-  };
-  static constexpr auto period = std::chrono::milliseconds(100), overdue = std::chrono::milliseconds(300);
-
-  void run() {
-    std::unique_lock l(mutex_);
-    while (true) {
-      changed_.wait(l, [&] { return ends_ || !calls_.empty(); });
-      if (ends_ && calls_.empty()) return;
-      if (!ends_) changed_.wait_for(l, period, [&] { return ends_; });
-      std::deque<waiting> all;
-      all.swap(calls_);
-      l.unlock();
-      std::deque<waiting> left;
-      const auto now = std::chrono::steady_clock::now();
-      for (auto& w : all) {
-        if (w.call->is_taken.load(std::memory_order_acquire)) continue;
-        const bool is_due = ends_now() || now - w.call->since > overdue;
-        // Done and not called for a while, or failed: nobody else will.
-        if (is_due && w.behind->is_done() && w.call->of->has_failed.load(std::memory_order_acquire))
-          w.call->run();
-        else
-          left.push_back(std::move(w));
-      }
-      all.clear();
-      l.lock();
-      for (auto& w : left) calls_.push_back(std::move(w));
-      if (ends_) {  // synchronize() or failure has come before: what is left is called
-        auto rest = std::exchange(calls_, {});
-        l.unlock();
-        for (auto& w : rest) w.call->run();
-        return;
-      }
-    }
-  }
-  bool ends_now() {
-    const lock l(mutex_);
-    return ends_;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<waiting> calls_;
-  bool ends_ = false;
-  std::thread thread_;  // the last: it uses the others
-};
-
-void CUDART_CB call_from_driver(void* data) {
-  const std::unique_ptr<std::shared_ptr<host_call>> call(static_cast<std::shared_ptr<host_call>*>(data));
-  (*call)->run();
-}
-
-// --- memory ---
-
-// Segments of the chip's memory, for a cache of each device.
-class chip_memory final : public system_memory {
- public:
-  explicit chip_memory(std::shared_ptr<cuda_chip> c) : chip_(std::move(c)) {}
-  std::byte* reserve(std::size_t bytes) override {
-    void* at = nullptr;
-    if (chip_->make_current() && cudaMalloc(&at, bytes) == cudaSuccess) return static_cast<std::byte*>(at);
-    (void)cudaGetLastError();
-    return nullptr;
-  }
-  void release(std::byte* p, std::size_t) noexcept override {
-    (void)chip_->make_current();
-    (void)cudaFree(p);  // waits for the chip
-  }
-
- private:
-  std::shared_ptr<cuda_chip> chip_;
-};
-
-// --- pinned memory ---
-
-// What a request takes: few sizes, so that buffers come back to those who ask for about as much.
-std::size_t rounded_size(std::size_t bytes) noexcept { return caching_allocator::size_class(bytes); }
-
-class pinned_pool {
- public:
-  explicit pinned_pool(std::string device) : device_(std::move(device)) {}
-  ~pinned_pool() {
-    for (auto& [size, blocks] : free_)
-      for (auto* b : blocks) (void)cudaFreeHost(b);
-  }
-  result<device_memory> take(std::size_t bytes) {
-    const auto size = rounded_size(bytes);
-    {
-      const lock l(mutex_);
-      if (auto& blocks = free_[size]; !blocks.empty()) {
-        auto* b = blocks.back();
-        blocks.pop_back();
-        return device_memory{b, bytes};
-      }
-    }
-    void* at = nullptr;
-    const auto status = cudaHostAlloc(&at, size, cudaHostAllocPortable);
-    if (is_out_of_memory(status)) {
-      (void)cudaGetLastError();
-      return error(error_code::failed, fmt::format("{}: out of page-locked memory: {} bytes more, {} are in use", device_, size, held_bytes()));
-    }
-    if (auto ok = check(status, "cudaHostAlloc", {device_, {}}); !ok) return std::move(ok.error());
-    const lock l(mutex_);
-    held_ += size;
-    return device_memory{static_cast<std::byte*>(at), bytes};
-  }
-  void give(device_memory m) noexcept {
-    const lock l(mutex_);
-    free_[rounded_size(m.size_bytes)].push_back(m.bytes);
-  }
-  std::uint64_t held_bytes() const {
-    const lock l(mutex_);
-    return held_;
-  }
-  void trim() noexcept {
-    std::map<std::size_t, std::vector<std::byte*>> all;
-    {
-      const lock l(mutex_);
-      all.swap(free_);
-      for (const auto& [size, blocks] : all) held_ -= size * blocks.size();
-    }
-    for (auto& [size, blocks] : all)
-      for (auto* b : blocks) (void)cudaFreeHost(b);
-  }
-
- private:
-  std::string device_;
-  mutable std::mutex mutex_;
-  std::map<std::size_t, std::vector<std::byte*>> free_;
-  std::uint64_t held_ = 0;
-};
 
 // --- the device ---
 
@@ -347,6 +60,7 @@ class stream_of_runtime final : public cuda_stream {
   void* native() const noexcept override { return stream_; }
 
   result<void> enqueue(std::string_view op, const touched&, std::function<result<void>()> run) override;
+  result<void> enqueue_launched_later(std::string_view op, const touched& what, std::function<result<void>()> run) override;
   result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) override;
   result<void> fill_zero(std::string_view op, std::span<std::byte> to) override;
   result<void> wait(const device_event& e) override;
@@ -363,9 +77,29 @@ class stream_of_runtime final : public cuda_stream {
   result<std::unique_ptr<captured_step>> end_capture() override;
   result<void> replay(std::string_view op, const captured_step& step) override;
 
+  void trace(std::shared_ptr<slice_sink> to) override;
+  void label(const slice_label& whose) override { label_ = whose; }
+  void collect() override;
+
  private:
+  // Work between two points of the stream.
+  struct traced_work {
+    std::shared_ptr<slice_sink> sink;
+    device_slice slice;  // but for its times
+    std::shared_ptr<timed_event> begin, end;
+    std::int64_t enqueued_ns = 0;
+  };
+  // Before and after a piece of work is enqueued; without a sink nothing is done.
+  std::optional<traced_work> begin_slice(std::string_view op, slice_kind kind, std::uint64_t amount);
+  void end_slice(std::optional<traced_work>& work);
+  // Calls `run`, which launches.
+  result<void> launch(const std::function<result<void>()>& run);
+  // What was launched later has been: its slice ends here, and so says its mark.
+  result<void> close_launch();
   // Ready for a call of `op`: not failed, and the chip is the thread's.
   result<void> begin(std::string_view op);
+  // The chip is the thread's. The driver may tell here what work before has met: then the stream has failed.
+  result<void> on_chip();
   // A call's status: a failure of the stream if it is one of the chip, or of work before.
   result<void> done(int status, std::string_view call, std::string_view op);
   result<void> leave_mark();
@@ -381,10 +115,18 @@ class stream_of_runtime final : public cuda_stream {
   std::shared_ptr<stream_record> record_;
   std::shared_ptr<event_pool> events_ = std::make_shared<event_pool>();
   cudaStream_t stream_ = nullptr;
+  std::uint64_t recorded_ = 0;     // events so far
   std::uint64_t* draw_ = nullptr;  // on the chip
   device_memory control_;          // pinned: the fault and the mark
   bool is_captured_ = false;
   std::vector<device_memory> freed_in_capture_;
+  std::shared_ptr<slice_sink> sink_;  // null: nobody traces it
+  slice_label label_;
+  std::shared_ptr<event_pool> times_;  // once it was traced
+  time_base base_;                     // not long ago
+  std::deque<traced_work> traced_;     // under way, or not looked at since
+  std::optional<traced_work> open_slice_;  // of what is launched later
+  bool has_open_launch_ = false;
   CUresult (*write_value_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = nullptr;
 };
 
@@ -392,7 +134,10 @@ class device_of_chip final : public cuda_device {
  public:
   device_of_chip(std::string name, std::shared_ptr<cuda_chip> c, const device_options& options)
       : name_(std::move(name)), chip_(std::move(c)), options_(options), pinned_(name_), segments_(chip_), memory_(segments_, name_, options.limit_bytes) {}
-  ~device_of_chip() override { (void)chip_->make_current(); }
+  ~device_of_chip() override {
+    (void)chip_->make_current();
+    if (time_stream_ != nullptr) (void)cudaStreamDestroy(time_stream_);
+  }
 
   const std::string& name() const noexcept override { return name_; }
   const std::string& hardware() const noexcept override { return chip_->hardware().name; }
@@ -420,6 +165,8 @@ class device_of_chip final : public cuda_device {
     const lock l(mutex_);
     auto s = memory_.stats();
     s.pinned_bytes = pinned_.held_bytes();
+    s.staged_copies = staged_copies_.load(std::memory_order_relaxed);
+    s.staged_bytes = staged_bytes_.load(std::memory_order_relaxed);
     return s;
   }
   void trim() noexcept override {
@@ -457,8 +204,39 @@ class device_of_chip final : public cuda_device {
     const lock l(mutex_);
     memory_.forget(stream);
   }
-  pinned_pool& pinned() noexcept { return pinned_; }
-  watch& calls() noexcept { return watch_; }
+  pinned_memory& pinned() noexcept { return pinned_; }
+  call_watch& calls() noexcept { return watch_; }
+  void count_staged(std::size_t bytes) noexcept {
+    staged_copies_.fetch_add(1, std::memory_order_relaxed);
+    staged_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  // --- time (devices/device_trace.hpp) ---
+
+  // From when the streams that are traced count. The first of them records it, on a stream that has nothing else to do.
+  time_base begin_tracing() {
+    const lock l(trace_mutex_);
+    if (traced_streams_++ != 0 && base_.event != nullptr) return base_;
+    clock_ = {};
+    base_ = {};
+    if (time_stream_ == nullptr && cudaStreamCreateWithFlags(&time_stream_, cudaStreamNonBlocking) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return {};
+    }
+    base_.event = record_time(times_, time_stream_);
+    return base_;
+  }
+  void end_tracing() {
+    const lock l(trace_mutex_);
+    --traced_streams_;
+  }
+  // DC-1, of a slice in the device's time: the host's.
+  void to_host_time(device_slice& s, std::int64_t enqueued_ns) {
+    const lock l(trace_mutex_);
+    clock_.hear(s.begin_ns, enqueued_ns);
+    s.begin_ns = clock_.host_ns(s.begin_ns);
+    s.end_ns = clock_.host_ns(s.end_ns);
+  }
 
  private:
   std::string name_;
@@ -467,10 +245,17 @@ class device_of_chip final : public cuda_device {
   std::atomic<int> streams_{0};
   mutable std::mutex mutex_;
   mutable std::unordered_map<int, bool> peers_;  // by chip
-  pinned_pool pinned_;
+  pinned_memory pinned_;
+  std::atomic<std::uint64_t> staged_copies_{0}, staged_bytes_{0};
   chip_memory segments_;
   caching_allocator memory_;  // under the mutex
-  watch watch_;
+  std::mutex trace_mutex_;    // of what follows
+  std::size_t traced_streams_ = 0;
+  cudaStream_t time_stream_ = nullptr;
+  std::shared_ptr<event_pool> times_ = std::make_shared<event_pool>(cudaEventDefault);
+  time_base base_;
+  device_clock clock_;
+  call_watch watch_{*chip_};
 };
 
 // --- streams ---
@@ -503,6 +288,7 @@ result<void> stream_of_runtime::start(bool marks_each_op) {
 
 stream_of_runtime::~stream_of_runtime() {
   (void)device_.chip().make_current();
+  stream_of_runtime::trace(nullptr);
   device_.forget(this);
   if (stream_ != nullptr) {
     (void)cudaStreamSynchronize(stream_);  // the end: nothing of it may use what goes now
@@ -520,18 +306,31 @@ stream_of_runtime::~stream_of_runtime() {
 
 result<void> stream_of_runtime::begin(std::string_view op) {
   if (auto ok = record_->state(); !ok) return ok;
-  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  if (auto ok = on_chip(); !ok) return ok;
+  if (auto ok = close_launch(); !ok) return ok;
   const lock l(record_->mutex);
   record_->ops.begin(op);
   return {};
 }
 
+result<void> stream_of_runtime::on_chip() {
+  auto ok = device_.chip().make_current();
+  if (ok) return ok;
+  const auto status = cudaPeekAtLastError();
+  if (!is_lasting(status)) return ok;
+  record_->fail_at_some_op(status, "cudaSetDevice");
+  return record_->state();
+}
+
 result<void> stream_of_runtime::done(int status, std::string_view call, std::string_view op) {
   if (status == cudaSuccess) return {};
-  if (is_lasting(status))
+  if (is_lasting(status)) {
     record_->fail_at_some_op(status, call);
-  else
-    record_->fail(check(status, call, where(op)).error());
+    return record_->state();
+  }
+  auto ok = check(status, call, where(op));
+  if (is_captured_) return ok;  // nothing of it has run: the stream goes on without the capture
+  record_->fail(ok.error());
   return record_->state();
 }
 
@@ -551,15 +350,45 @@ result<void> stream_of_runtime::leave_mark() {
 
 result<void> stream_of_runtime::enqueue(std::string_view op, const touched&, std::function<result<void>()> run) {
   if (auto ok = begin(op); !ok) return ok;
-  if (auto ok = run(); !ok) {
-    const auto status = cudaPeekAtLastError();
-    if (is_lasting(status))
-      record_->fail_at_some_op(status, "its launch");
-    else
-      record_->fail(ok.error());
-    return record_->state();
-  }
+  auto traced = begin_slice(op, slice_kind::kernel, 0);
+  if (auto ok = launch(run); !ok) return ok;
+  end_slice(traced);
   return leave_mark();
+}
+
+result<void> stream_of_runtime::enqueue_launched_later(std::string_view op, const touched&, std::function<result<void>()> run) {
+  if (auto ok = begin(op); !ok) return ok;
+  auto traced = begin_slice(op, slice_kind::kernel, 0);
+  if (auto ok = launch(run); !ok) return ok;
+  open_slice_ = std::move(traced);
+  has_open_launch_ = true;
+  return {};
+}
+
+result<void> stream_of_runtime::close_launch() {
+  if (!std::exchange(has_open_launch_, false)) [[likely]]
+    return {};
+  end_slice(open_slice_);
+  open_slice_.reset();
+  return leave_mark();
+}
+
+result<void> stream_of_runtime::launch(const std::function<result<void>()>& run) {
+  auto ok = run();
+  if (ok) return ok;
+  // NVIDIA's libraries have runtimes of their own, whose errors this one does not know: the stream has them all.
+  auto status = cudaPeekAtLastError();
+  if (!is_lasting(status) && !is_captured_) {
+    status = cudaStreamQuery(stream_);
+    if (!is_lasting(status)) (void)cudaGetLastError();
+  }
+  if (is_lasting(status))
+    record_->fail_at_some_op(status, "its launch");
+  else if (is_captured_)
+    return ok;  // what cannot be captured is enqueued as it is by whoever asked
+  else
+    record_->fail(ok.error());
+  return record_->state();
 }
 
 result<void> stream_of_runtime::copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) {
@@ -571,22 +400,30 @@ result<void> stream_of_runtime::copy(std::string_view op, std::span<std::byte> t
   if (to_kind == memory_kind::pageable && from_kind != memory_kind::device) return error(error_code::usage, fmt::format("{}: op {}: a copy from host to host is not the device's", record_->name, op));
   if (from_kind == memory_kind::pageable) return stage_in(op, to, from);
   if (to_kind == memory_kind::pageable) return stage_out(op, to, from);
+  auto traced = begin_slice(op, slice_kind::copy, to.size());
   if (auto ok = done(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  end_slice(traced);
   return leave_mark();
 }
 
 result<void> stream_of_runtime::stage_in(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from) {
+  device_.count_staged(from.size());
   auto staging = device_.pinned().take(from.size());
   if (!staging) return std::move(staging.error());
   std::memcpy(staging->bytes, from.data(), from.size());
-  if (auto ok = done(cudaMemcpyAsync(to.data(), staging->bytes, to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  auto traced = begin_slice(op, slice_kind::copy, to.size());
+  if (auto ok = done(cudaMemcpyAsync(to.data(), staging->bytes, to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return device_.pinned().give(*staging), std::move(ok);
+  end_slice(traced);
   return call([pool = &device_.pinned(), m = *staging] { pool->give(m); });
 }
 
 result<void> stream_of_runtime::stage_out(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from) {
+  device_.count_staged(from.size());
   auto staging = device_.pinned().take(from.size());
   if (!staging) return std::move(staging.error());
-  if (auto ok = done(cudaMemcpyAsync(staging->bytes, from.data(), from.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  auto traced = begin_slice(op, slice_kind::copy, from.size());
+  if (auto ok = done(cudaMemcpyAsync(staging->bytes, from.data(), from.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return device_.pinned().give(*staging), std::move(ok);
+  end_slice(traced);
   return call([pool = &device_.pinned(), m = *staging, to] {
     std::memcpy(to.data(), m.bytes, to.size());
     pool->give(m);
@@ -596,7 +433,9 @@ result<void> stream_of_runtime::stage_out(std::string_view op, std::span<std::by
 result<void> stream_of_runtime::fill_zero(std::string_view op, std::span<std::byte> to) {
   if (auto ok = begin(op); !ok) return ok;
   if (to.empty()) return {};
+  auto traced = begin_slice(op, slice_kind::kernel, 0);
   if (auto ok = done(cudaMemsetAsync(to.data(), 0, to.size(), stream_), "cudaMemsetAsync", op); !ok) return ok;
+  end_slice(traced);
   return leave_mark();
 }
 
@@ -605,7 +444,7 @@ result<void> stream_of_runtime::wait(const device_event& e) {
   const auto* state = static_cast<const event_state*>(e.get());
   if (state == nullptr || state->stream == this || state->is_known.load(std::memory_order_acquire)) return {};
   if (is_captured_) return state->is_done() ? result<void>() : while_captured("waiting for an event from outside");
-  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  if (auto ok = on_chip(); !ok) return ok;
   return done(cudaStreamWaitEvent(stream_, state->event, 0), "cudaStreamWaitEvent", {});
 }
 
@@ -621,6 +460,7 @@ result<std::shared_ptr<event_state>> stream_of_runtime::record_state() {
     const lock l(record_->mutex);
     state->place = record_->ops.last();
   }
+  state->number = ++recorded_;
   if (auto ok = done(cudaEventRecord(*e, stream_), "cudaEventRecord", {}); !ok) return std::move(ok.error());
   return state;
 }
@@ -628,7 +468,8 @@ result<std::shared_ptr<event_state>> stream_of_runtime::record_state() {
 result<device_event> stream_of_runtime::record() {
   if (auto ok = record_->state(); !ok) return std::move(ok.error());
   if (is_captured_) return while_captured("an event that others see");
-  if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
+  if (auto ok = on_chip(); !ok) return std::move(ok.error());
+  if (auto ok = close_launch(); !ok) return std::move(ok.error());
   auto state = record_state();
   if (!state) return std::move(state.error());
   return device_event(std::move(*state));
@@ -664,11 +505,16 @@ result<void> stream_of_runtime::call(std::function<void()> fn) {
 result<device_memory> stream_of_runtime::allocate(std::size_t bytes, std::string_view for_whom) {
   if (is_captured_) return while_captured("allocating memory");
   if (auto ok = record_->state(); !ok) return std::move(ok.error());
-  if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
+  if (auto ok = on_chip(); !ok) return std::move(ok.error());
   auto taken = device_.allocate(this, std::max<std::size_t>(bytes, 1), for_whom);
   if (!taken) return std::move(taken.error());
-  if (auto waited = wait(taken->after); !waited) return std::move(waited.error());
-  return device_memory{taken->bytes, bytes};
+  const device_memory m{taken->bytes, bytes};
+  if (auto waited = wait(taken->after); !waited) {
+    // This stream has failed meanwhile. Nobody has used it since it was taken.
+    device_.free(this, m, std::move(taken->after));
+    return std::move(waited.error());
+  }
+  return m;
 }
 
 void stream_of_runtime::free(device_memory m) noexcept {
@@ -686,7 +532,7 @@ void stream_of_runtime::free(device_memory m) noexcept {
 
 result<void> stream_of_runtime::synchronize() {
   if (is_captured_) return while_captured("waiting for it");
-  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  (void)device_.chip().make_current();  // what has failed before, the next call says
   const auto status = cudaStreamSynchronize(stream_);
   if (status == cudaSuccess) {
     const lock l(record_->mutex);
@@ -724,7 +570,7 @@ result<void> stream_of_runtime::set_draw(std::uint64_t step) {
 result<void> stream_of_runtime::begin_capture() {
   if (is_captured_) return while_captured("another capture");
   if (auto ok = record_->state(); !ok) return ok;
-  if (auto ok = device_.chip().make_current(); !ok) return ok;
+  if (auto ok = on_chip(); !ok) return ok;
   // Relaxed: this thread and others go on asking events of other streams meanwhile; what cannot be captured is refused above.
   if (auto ok = done(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", {}); !ok) return ok;
   is_captured_ = true;
@@ -734,7 +580,7 @@ result<void> stream_of_runtime::begin_capture() {
 result<std::unique_ptr<captured_step>> stream_of_runtime::end_capture() {
   expects(is_captured_, "a capture was begun");
   is_captured_ = false;
-  if (auto ok = device_.chip().make_current(); !ok) return std::move(ok.error());
+  if (auto ok = on_chip(); !ok) return std::move(ok.error());
   struct give_back {
     stream_of_runtime& s;
     ~give_back() {
@@ -756,8 +602,64 @@ result<std::unique_ptr<captured_step>> stream_of_runtime::end_capture() {
 result<void> stream_of_runtime::replay(std::string_view op, const captured_step& step) {
   if (is_captured_) return while_captured("a replay");
   if (auto ok = begin(op); !ok) return ok;
+  auto traced = begin_slice(op, slice_kind::replay, step.nodes());
   if (auto ok = done(cudaGraphLaunch(static_cast<const graph_of_runtime&>(step).runnable, stream_), "cudaGraphLaunch", op); !ok) return ok;
+  end_slice(traced);
   return leave_mark();
+}
+
+// --- what ran, and when ---
+
+void stream_of_runtime::trace(std::shared_ptr<slice_sink> to) {
+  if ((sink_ != nullptr) == (to != nullptr)) {
+    sink_ = std::move(to);
+    return;
+  }
+  sink_ = std::move(to);
+  if (sink_ == nullptr) return device_.end_tracing();
+  if (times_ == nullptr) times_ = std::make_shared<event_pool>(cudaEventDefault);
+  (void)device_.chip().make_current();  // where the chip has failed there is no base, and nothing is traced
+  base_ = device_.begin_tracing();
+}
+
+std::optional<stream_of_runtime::traced_work> stream_of_runtime::begin_slice(std::string_view op, slice_kind kind, std::uint64_t amount) {
+  if (sink_ == nullptr) [[likely]]
+    return std::nullopt;
+  if (is_captured_ || base_.event == nullptr) return std::nullopt;
+  traced_work w{sink_, {kind, label_, op, amount}, nullptr, nullptr, sink_->now_ns()};
+  w.begin = record_time(times_, stream_);
+  if (w.begin == nullptr) return std::nullopt;
+  return w;
+}
+
+void stream_of_runtime::end_slice(std::optional<traced_work>& work) {
+  if (!work) [[likely]]
+    return;
+  work->end = record_time(times_, stream_);
+  if (work->end != nullptr) traced_.push_back(std::move(*work));
+}
+
+void stream_of_runtime::collect() {
+  // A time is a float of milliseconds: from a base a second ago it has 60 ns.
+  constexpr std::int64_t base_max_ns = 1'000'000'000;
+  if (traced_.empty()) return;
+  if (!device_.chip().make_current() || record_->has_failed.load(std::memory_order_acquire)) return traced_.clear();
+  while (!traced_.empty()) {
+    auto& w = traced_.front();
+    if (const auto status = cudaEventQuery(w.end->get()); status != cudaSuccess) {
+      if (status != cudaErrorNotReady) return traced_.clear();  // what failed shows where it is asked for
+      (void)cudaGetLastError();
+      return;
+    }
+    const auto begin = base_.of(*w.begin), end = base_.of(*w.end);
+    if (!begin || !end) return;
+    w.slice.begin_ns = *begin;
+    w.slice.end_ns = std::max(*begin, *end);
+    if (*end - base_.ns > base_max_ns) base_ = {w.end, *end};
+    device_.to_host_time(w.slice, w.enqueued_ns);
+    w.sink->add(w.slice);
+    traced_.pop_front();
+  }
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 // Threading: as devices/device.hpp says. Functions of call_host() run on the driver's thread for it; where the chip has failed, which stops that, on the watch's.
 // Ownership: a device outlives its streams, events and memory.
 //
-// CD-1  Events are pooled per stream and made without timing. One that is done is remembered as done, and is not asked again.
+// CD-1  Events are pooled per stream and made without timing. One that is done is remembered as done, and is not asked again. While a stream is traced, each piece of work stands between two
+//       of another pool that have it; they are asked, never waited for, and their times are those since one that the device recorded on a stream of its own when tracing began.
 // CD-2  A failure that the driver reports at some call stands in the stream, with the ops in question (progress.hpp); after a lasting one no call on that chip succeeds, and
 //       each of its streams names those of its own that were under way.
 //       Functions that wait for a stream that has failed are called within a second (DV-5), by a thread that looks at those that are overdue.

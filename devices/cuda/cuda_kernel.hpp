@@ -92,7 +92,7 @@ class chip_services {
   virtual result<plan_ref> plan_elements(const fused_source& source, std::string_view what) = 0;
   virtual result<void> run_elements(const launch_site& at, const plan& p, const fused_source& source, std::span<const std::byte* const> inputs, std::byte* output) = 0;
   virtual result<void> copy(const launch_site& at, void* to, const void* from, std::size_t bytes) = 0;             // on the device
-  // A copy on the device, made now and there as long as the handle is: for constants, by prepare().
+  // A copy on the device, whole when this returns and there as long as the handle is, which goes when nothing on the device uses it any more: for constants, by prepare().
   virtual result<std::shared_ptr<const std::byte>> keep(std::span<const std::byte> bytes) = 0;
   virtual result<void> fill_zero(const launch_site& at, void* to, std::size_t bytes) = 0;
   // Of a launch of code/launch.hpp.

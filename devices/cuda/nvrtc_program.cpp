@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -150,12 +149,6 @@ bool binary_folder::write(std::string_view key, std::span<const char> bytes) con
   if (!ignored) return true;
   std::filesystem::remove(beside, ignored);
   return false;
-}
-
-std::filesystem::path default_binary_folder() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') return std::filesystem::path(cache) / "troupe" / "kernels";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') return std::filesystem::path(home) / ".cache" / "troupe" / "kernels";
-  return {};
 }
 
 struct kernel_compiler::api {

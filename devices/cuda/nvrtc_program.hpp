@@ -69,7 +69,4 @@ class kernel_compiler {
   compiler_stats stats_;
 };
 
-// $XDG_CACHE_HOME/troupe/kernels, else ~/.cache/troupe/kernels; empty where neither is known.
-std::filesystem::path default_binary_folder();
-
 }  // namespace troupe::cuda

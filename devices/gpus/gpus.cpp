@@ -8,8 +8,6 @@
 #endif
 
 #include <charconv>
-#include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -32,19 +30,12 @@ found_gpus on_host(std::uint32_t count, const gpu_options& o, const kernel_table
   auto chip = std::make_shared<async_host_chip>(async_host_options{.threaded = true, .delay_max_us = 0, .checker = nullptr, .on_thread = [] { set_up_kernel_thread(); }});
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto name = "gpu:" + std::to_string(i);
-    out.gpus.push_back({name, "asynchronous host", [name, chip, &kernels, limit = o.limit_bytes]() -> result<std::shared_ptr<device_backend>> { return make_async_host_backend(name, chip, kernels, limit); }});
+    out.gpus.push_back({name, "asynchronous host", o.limit_bytes, [name, chip, &kernels, limit = o.limit_bytes]() -> result<std::shared_ptr<device_backend>> { return make_async_host_backend(name, chip, kernels, limit); }});
   }
   return out;
 }
 
 #ifdef TROUPE_HAS_CUDA
-
-// Binaries of generated kernels: of this user, on this machine.
-std::filesystem::path binary_folder() {
-  for (const auto& [variable, below] : {std::pair("XDG_CACHE_HOME", "troupe"), std::pair("HOME", ".cache/troupe")})
-    if (const char* at = std::getenv(variable); at != nullptr && *at != 0) return std::filesystem::path(at) / below;
-  return {};
-}
 
 // Devices that share a chip share what is opened of it first.
 struct chip_share {
@@ -61,10 +52,10 @@ found_gpus on_chips(const std::vector<cuda::chip>& chips, std::uint32_t count, c
     const auto each = count / chips.size() + (at < count % chips.size() ? 1 : 0);
     const auto name = "gpu:" + std::to_string(i);
     const auto limit = o.limit_bytes != 0 ? o.limit_bytes : chips[at].memory_bytes / 10 * 9 / each;
-    out.gpus.push_back({name, chips[at].name, [name, limit, index = chips[at].index, share = shares[at]]() -> result<std::shared_ptr<device_backend>> {
+    out.gpus.push_back({name, chips[at].name, limit, [name, limit, index = chips[at].index, share = shares[at]]() -> result<std::shared_ptr<device_backend>> {
       const std::lock_guard hold(share->lock);
       if (share->made == nullptr) {
-        auto made = cuda::cuda_chip::make(name, index, {.binary_folder = binary_folder()});
+        auto made = cuda::cuda_chip::make(name, index, {.binary_folder = cuda::default_binary_folder()});
         if (!made) return std::move(made.error());
         share->made = std::move(*made);
       }

@@ -26,6 +26,7 @@ struct gpu_options {
 struct found_gpu {
   std::string name;      // "gpu:0"
   std::string hardware;  // "NVIDIA H100 80GB HBM3"
+  std::uint64_t memory_bytes = 0;  // that jobs may use; 0: no limit but the machine's
   std::function<result<std::shared_ptr<device_backend>>()> open;
 };
 struct found_gpus {

@@ -3,12 +3,14 @@
 #include "devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
 
 #include <cstdint>
+
+// OpenMP's, declared here since not every compiler has the header of the library that oneDNN computes with.
+extern "C" void omp_set_num_threads(int threads) noexcept;
 
 namespace troupe {
 

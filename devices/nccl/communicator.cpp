@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace troupe::nccl {
@@ -34,6 +35,8 @@ struct api {
   decltype(&::ncclCommInitRankConfig) init;
   decltype(&::ncclCommGetAsyncError) state;
   decltype(&::ncclCommAbort) abort;
+  decltype(&::ncclCommFinalize) finalize;
+  decltype(&::ncclCommDestroy) destroy;
   decltype(&::ncclGetErrorString) text_of;
   decltype(&::ncclGetLastError) last_error;
   decltype(&::ncclAllReduce) all_reduce;
@@ -48,7 +51,8 @@ struct api {
       return ok;
     };
     return all(std::pair{&version, "ncclGetVersion"}, std::pair{&make_id, "ncclGetUniqueId"}, std::pair{&init, "ncclCommInitRankConfig"}, std::pair{&state, "ncclCommGetAsyncError"},
-               std::pair{&abort, "ncclCommAbort"}, std::pair{&text_of, "ncclGetErrorString"}, std::pair{&last_error, "ncclGetLastError"}, std::pair{&all_reduce, "ncclAllReduce"},
+               std::pair{&abort, "ncclCommAbort"}, std::pair{&finalize, "ncclCommFinalize"}, std::pair{&destroy, "ncclCommDestroy"},
+               std::pair{&text_of, "ncclGetErrorString"}, std::pair{&last_error, "ncclGetLastError"}, std::pair{&all_reduce, "ncclAllReduce"},
                std::pair{&reduce_scatter, "ncclReduceScatter"}, std::pair{&all_gather, "ncclAllGather"}, std::pair{&broadcast, "ncclBroadcast"});
   }
 };
@@ -106,19 +110,28 @@ class rank_of_nccl final : public communicator {
 
   result<bool> is_ready() override {
     const std::lock_guard lock(mutex_);
-    if (communicator_ == nullptr) return aborted();
+    if (auto ok = usable(); !ok) return std::move(ok.error());
     auto state = ncclSuccess;
     const auto status = api_.state(communicator_, &state);
     if (status == ncclSuccess && state == ncclInProgress) return false;
-    if (status == ncclSuccess && state == ncclSuccess) return true;
-    auto e = failed(status != ncclSuccess ? status : state, "a collective or its beginning", {});
-    end();  // NC-3
-    return e;
+    if (status == ncclSuccess && state == ncclSuccess) {
+      has_finished_ = is_finishing_;
+      return true;
+    }
+    failure_ = failed(status != ncclSuccess ? status : state, "a collective or its beginning", {});
+    return *failure_;  // NC-3
   }
 
   void abort() noexcept override {
     const std::lock_guard lock(mutex_);
     end();
+  }
+
+  result<void> finish() override {
+    const std::lock_guard lock(mutex_);
+    if (auto ok = usable(); !ok) return ok;
+    if (std::exchange(is_finishing_, true)) return error(error_code::usage, fmt::format("{}: the communicator is at its end", name_));
+    return settle(api_.finalize(communicator_), "ncclCommFinalize", {});
   }
 
   result<void> all_reduce(void* stream, std::string_view op, const void* from, void* to, std::size_t count, dtype type, reduce how) override {
@@ -139,7 +152,8 @@ class rank_of_nccl final : public communicator {
   template <class Call>
   result<void> call(std::string_view what, std::string_view op, Call c) {
     const std::lock_guard lock(mutex_);
-    if (communicator_ == nullptr) return aborted();
+    if (auto ok = usable(); !ok) return ok;
+    if (is_finishing_) return error(error_code::usage, fmt::format("{}: op {}: the communicator is at its end", name_, op));
     return settle(c(), what, op);
   }
   // In progress is not an error: is_ready() has the end of it.
@@ -151,9 +165,13 @@ class rank_of_nccl final : public communicator {
     const char* more = communicator_ != nullptr ? api_.last_error(communicator_) : nullptr;
     return cuda::call_failed({name_, op}, call, api_.text_of(status), more != nullptr ? std::string_view(more) : std::string_view());
   }
-  error aborted() const { return {error_code::failed, fmt::format("{}: the communicator is aborted", name_)}; }
+  result<void> usable() const {
+    if (failure_) return *failure_;
+    if (communicator_ == nullptr) return error(error_code::failed, fmt::format("{}: the communicator is aborted", name_));
+    return {};
+  }
   void end() noexcept {
-    if (communicator_ != nullptr) (void)api_.abort(std::exchange(communicator_, nullptr));
+    if (communicator_ != nullptr) (void)(has_finished_ ? api_.destroy : api_.abort)(std::exchange(communicator_, nullptr));
   }
 
   api api_;
@@ -161,6 +179,8 @@ class rank_of_nccl final : public communicator {
   std::string name_;
   std::mutex mutex_;  // abort() may come while another call runs, none of which waits
   ncclComm_t communicator_ = nullptr;
+  std::optional<error> failure_;  // the first that is_ready() found
+  bool is_finishing_ = false, has_finished_ = false;
 };
 
 }  // namespace

@@ -6,15 +6,19 @@
 // Threading: all calls of one communicator from one thread, but abort(), which may come from any and at any time.
 // Ownership: outlives the work that was enqueued with it, unless that is aborted.
 //
-// NC-1  No call waits: begin() and collectives return at once, and is_ready() says whether the last one is settled. Until it is, nothing else may be called but abort().
+// NC-1  No call waits for other ranks: begin() and collectives return at once, and is_ready() says whether the last one is settled. Until it is, nothing else may be called but abort().
+//       abort() takes as long as NCCL's threads and the driver need to let go: it frees memory of the device.
 // NC-2  Collectives of one communicator are enqueued in the same order by all ranks, of different communicators of one device ordered by events.
-// NC-3  After abort(), or an error of is_ready(), every call is an error, and the kernels that waited for others on the device have ended.
+// NC-3  After abort() every call is an error, and the kernels that waited for others on the device have ended, whatever they have written. The first error of is_ready() stays, and is that
+//       of every further call; abort() is still to be called then, by who has seen to it that nobody takes what those kernels leave behind.
 // NC-4  mean is the sum divided by the number of ranks, by NCCL, in the type of the elements.
+// NC-5  What a rank has sent may still be under way when its own part of a collective is done: a rank that just left would take it from the others. So one ends by finish(), and aborts
+//       only what has gone wrong.
 
+#include "devices/device_collective.hpp"
 #include "schema/dtype.hpp"
 #include "schema/error.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,11 +27,8 @@
 
 namespace troupe::nccl {
 
-enum class reduce : std::uint8_t { sum, mean, min, max };
-
-struct unique_id {
-  std::array<std::byte, 128> bytes{};
-};
+using reduce = device_reduction;
+using unique_id = communicator_id;
 
 // By the first rank. Error (not_found): there is no NCCL.
 result<unique_id> make_unique_id();
@@ -38,11 +39,13 @@ class communicator {
  public:
   // `device`, "gpu:0", and its chip is the calling thread's (cuda_chip::make_current). Begins to look for the others.
   static result<std::unique_ptr<communicator>> begin(const unique_id& id, int rank, int ranks, std::string device);
-  virtual ~communicator() = default;  // aborts what is under way
+  virtual ~communicator() = default;  // after finish(), once that is settled: ends it; else aborts what is under way
 
   // false: not yet. An error names rank and device, and what NCCL said.
   virtual result<bool> is_ready() = 0;
   virtual void abort() noexcept = 0;
+  // NC-5. Begins the end, by all ranks: is_ready() says when it has come, and no collective may be called any more.
+  virtual result<void> finish() = 0;
   virtual int rank() const noexcept = 0;
   virtual int ranks() const noexcept = 0;
 

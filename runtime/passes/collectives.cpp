@@ -110,7 +110,7 @@ class exchanger {
     c.spec.elements = spec.shape.elements();
     if (c.spec.kind == collective_kind::reduce_scatter) c.spec.elements *= static_cast<std::int64_t>(members.size());
     const auto bytes = static_cast<std::size_t>(c.spec.elements) * size_of(c.spec.type);
-    c.spec.algorithm = choose_algorithm(c.spec.kind, bytes, c.spec.ranks(), any_order_);
+    c.spec.algorithm = choose_algorithm(c.spec.kind, bytes, c.spec.ranks(), parts_of(c.spec), any_order_);
     const auto first = static_cast<std::uint32_t>(d_.actors.size());
     for (std::uint32_t r = 0; r < tasks.size(); ++r) {
       d_.actors.push_back(make_rank(members, c, tasks[r], r, first, name));

@@ -28,6 +28,7 @@ class copier {
     const auto left = d_.actors.size();
     for (std::uint32_t c = 0; c < left; ++c)
       for (std::size_t port = 0; port < d_.actors[c].from.size(); ++port) {
+        if (const auto& taker = d_.actors[c].planned.collective; taker && port >= taker->own_inputs()) continue;  // between ranks
         const auto from = reach(d_.actors[c].from[port], c);
         d_.actors[c].from[port] = from;
       }
@@ -38,7 +39,7 @@ class copier {
   // Where consumer `c` finds what `from` makes.
   port_ref reach(port_ref from, std::uint32_t c) {
     const auto &p = d_.actors[from.actor].planned, &to = d_.actors[c].planned;
-    const bool is_made_there = makes_device_memory(p), is_taken_there = is_device_stream(to.stream) && (to.kind == actor_kind::op || to.kind == actor_kind::shard);
+    const bool is_made_there = makes_device_memory(p), is_taken_there = takes_device_memory(to);
     const auto task = to.task, stream = to.stream;
     if (!is_made_there && !is_taken_there) return from;
     if (is_made_there && is_taken_there && p.task == task) {

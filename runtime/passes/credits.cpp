@@ -6,7 +6,7 @@
 
 namespace troupe::passes {
 
-// Pieces on their way from one rank of a collective to another: 2 MiB at most; not tuned.
+// Pieces on their way from one rank of a collective to another, at the least: 2 MiB; not tuned.
 constexpr std::uint32_t rank_credits = 8;
 
 // Every actor takes one item per port and firing and holds none back, and all edges of a fork carry the same tags, so
@@ -33,7 +33,7 @@ plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report
       const auto& spec = producer.output_specs[from[port].port];
       const bool are_ranks = p.actors[c].collective && port >= p.actors[c].collective->own_inputs();
       if (are_ranks) {
-        p.edges.push_back({from[port], {c, port}, spec, std::max<std::uint32_t>(rank_credits, static_cast<std::uint32_t>(producer.collective->spec.parts[producer.collective->spec.rank].size()))});
+        p.edges.push_back({from[port], {c, port}, spec, std::max(rank_credits, fewest_credits(producer.collective->spec) + 1)});
         continue;
       }
       const bool is_single = p.actors[c].awaits_receipt || producer.awaits_receipt, is_gradient = p.actors[c].kind == actor_kind::collective ||

@@ -4,8 +4,12 @@
 // The gradient of a value belongs to the region that the value belongs to, except for loops: a loop gets another one that goes back through its
 // iterations, whose variables are the gradients of the variables, and whose body is that of the gradients of the body. So a region
 // in a loop has a mirror, where its gradients are computed; what they need of it comes by stacks (runtime/graph_regions.hpp).
+//
+// What is made for an op stands on its device, and a sum of gradients of one value where its summands or the value do (runtime/on_device.hpp). What lies in branches and loops stands on
+// the host, and no sum there wishes for more.
 
 #include "runtime/compile.hpp"
+#include "runtime/on_device.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/ops.hpp"
 
@@ -52,7 +56,7 @@ class differentiator {
       : g_(g), r_(g.regions()), depends_(dependants(g, loss.node, with_respect_to)), sums_(loss.node + 1) {
     const auto scope = g.name_scope("gradients");
     const auto where = g.node(loss.node).source;
-    accumulate(loss, constant(g, 1.0, loss.spec().type, "one", where), where);
+    accumulate(loss, on_device(g, r_.current() == 0 ? device_of(loss) : std::string(), where, [&] { return constant(g, 1.0, loss.spec().type, "one", where); }), where);
     walk(r_.loop_around(r_.current()), loss.node, 0);
   }
 
@@ -88,11 +92,7 @@ class differentiator {
       g_.record(bad_request(is_second ? "gradients of gradients of a loop are not known: unroll the loop" : fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type, n.name)).at(n.source));
       return;
     }
-    const auto operand_gradients = [&] {
-      if (n.device.empty()) return row->gradient(g_, n, sums_[n.index]);
-      const auto device = g_.device_scope(n.device, n.source);
-      return row->gradient(g_, n, sums_[n.index]);
-    }();
+    const auto operand_gradients = on_device(g_, n.device, n.source, [&] { return row->gradient(g_, n, sums_[n.index]); });
     const auto refuse = [&](std::string what) { g_.record(bad_request(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
     if (operand_gradients.size() > n.inputs.size()) refuse(fmt::format("its gradient rule makes {} gradients for {} operands", operand_gradients.size(), n.inputs.size()));
     for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
@@ -109,14 +109,25 @@ class differentiator {
     outputs.resize(g_.node(of.node).outputs.size());
     auto& sum = outputs[of.output];
     if (r_.is_trivial()) {
-      const auto one = sum.is_valid() ? joined(sum, gradient, where) : gradient;
-      sum = one.is_valid() ? one : sum_of(sum, gradient, where);
+      if (!sum.is_valid()) {
+        sum = gradient;
+        return;
+      }
+      sum = on_device(g_, device_of_sum(of, sum, gradient), where, [&] {
+        const auto one = joined(sum, gradient, where);
+        return one.is_valid() ? one : sum_of(sum, gradient, where);
+      });
       return;
     }
     const auto home = homes_.find({of.node, of.output});
     const regions::inside in(r_, home != homes_.end() ? home->second : mirror(r_.of(of), where));
     gradient = r_.import(gradient, where);
-    sum = sum.is_valid() ? sum_of(sum, gradient, where) : gradient;
+    if (!sum.is_valid()) {
+      sum = gradient;
+      return;
+    }
+    const bool is_outside = r_.of(sum) == 0 && r_.of(gradient) == 0 && r_.current() == 0;
+    sum = on_device(g_, is_outside ? device_of_sum(of, sum, gradient) : std::string(), where, [&] { return sum_of(sum, gradient, where); });
   }
 
   // Of f16 and bf16, which nothing but products computes in: rounded once.

@@ -1,7 +1,7 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --collectives--> --order_reads--> --copies--> --partition--> --segments--> draft
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --collectives--> --order_pushes--> --order_reads--> --copies--> --partition--> --segments--> draft
 //   --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
@@ -137,9 +137,11 @@ result<void> check_collectives(const flow& f, const training_spec* training);
 // Ranks in the place of the ops that call collectives (runtime/collectives.hpp). `any_order`: as of all_reduce.
 bool calls_collectives(const draft& d);
 draft collectives(draft d, bool any_order, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Copies of every variable on every task that has workers, and collectives between them (compile.hpp, training_spec::all_reduce). `any_order`: sums may be made in
-// another order than that of the workers.
-draft all_reduce(draft d, const epoch_start& start, const places& where, bool any_order, pass_report* report = nullptr);
+// Copies of every variable on every task that has workers, and collectives between them (compile.hpp, training_spec::all_reduce), among devices where the variable is on one. With
+// options.fast sums may be made in another order than that of the workers.
+draft all_reduce(draft d, const epoch_start& start, const places& where, const compile_options& options, pass_report* report = nullptr);
+// Lets a gradient that is most of what a worker exchanges be made before those that need not be there for it.
+draft order_pushes(draft d, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Lets large gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
 draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Puts a copy into every edge between the memory of the host and of a device, or of two; consumers of one port on one device share it. What handed a device's variable on to

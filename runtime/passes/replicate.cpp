@@ -111,13 +111,13 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
 
 // A variable that is recovered, saved, copied or pushed by rows is on the host, whatever it wishes for.
 void keep_from_devices(draft_actor& a, const training_spec& spec, pass_report* report) {
-  if (a.device.empty() || (may_be_on_device(a.planned.shard) && !spec.all_reduce && !spec.has_replicas)) return;
+  if (a.device.empty() || (may_be_on_device(a.planned.shard) && !spec.has_replicas)) return;
   auto wish = parse_device(a.device);
   expects(bool(wish), "a device in a graph was checked by its scope");
   if (!wish->gpu) return;
   if (report != nullptr)
     report->add(a.planned.shard.variable, a.planned.source, [&] {
-      const auto why = a.planned.shard.pushes_rows ? "its gradient is pushed by rows" : spec.all_reduce ? "its copies are kept equal by all-reduce" : "the job keeps it for recovery or checkpoints";
+      const auto why = a.planned.shard.pushes_rows ? "its gradient is pushed by rows" : "the job keeps it for recovery or checkpoints";
       return fmt::format("is held on the host, not on '{}': {}", a.device, why);
     });
   wish->gpu.reset();

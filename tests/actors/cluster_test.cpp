@@ -15,9 +15,7 @@ namespace {
 constexpr std::int64_t ms = sim_cluster::ms;
 constexpr std::int64_t s = 1000 * ms;
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t seeds_default = 16;  // all of it is one thread
-#elif defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t seeds_default = 40;
 #else
 constexpr std::uint64_t seeds_default = 1000;
@@ -419,6 +417,18 @@ BOOST_FIXTURE_TEST_CASE(a_gradient_that_is_applied_twice_is_found_in_asynchronou
     sim_cluster c(tables, {.seed = seed, .bugs = &bugs});
     return check_asynchronous(*this, c, {.workers = 2, .update = update_kind::async, .observe_every = 0});
   });
+}
+
+// --- what breaks in the simulation itself ---
+
+BOOST_FIXTURE_TEST_CASE(SC_5_what_breaks_while_the_program_takes_a_message_is_told_and_all_ends_as_ever, fixture) {
+  sim_cluster c(tables, {.seed = 1});
+  BOOST_TEST_REQUIRE(c.form());
+  c.program().hear = [](const std::string&) { fail_invariant("it was planted in the program", std::source_location::current()); };
+  start(c, {});
+  BOOST_TEST(c.run_until([&] { return !c.program().broken.empty(); }, 10 * s));
+  BOOST_TEST(c.program().broken.find("broken invariant: it was planted in the program") != std::string::npos, c.program().broken);
+  BOOST_TEST(c.finish());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

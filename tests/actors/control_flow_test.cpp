@@ -20,18 +20,18 @@ using feeds = std::vector<std::pair<std::string_view, tensor>>;
 using model = std::function<std::vector<value>(graph&)>;
 
 tensor number(float x) { return tensor::of({x}, shape{}); }
-tensor whole(std::int32_t n) { return tensor::of<std::int32_t>(dtype::i32, shape{}, std::array{n}); }
+tensor one_integer(std::int32_t n) { return tensor::of<std::int32_t>(dtype::i32, shape{}, std::array{n}); }
 tensor row(std::vector<float> x) { return tensor::of<float>(dtype::f32, shape{static_cast<std::int64_t>(x.size())}, x); }
 
 const tensor_spec real{dtype::f32, shape{}}, integer{dtype::i32, shape{}};
 
-std::vector<float> numbers(const tensor& t) {
+std::vector<float> floats_of(const tensor& t) {
   if (t.type() == dtype::i32) return {t.data<std::int32_t>(), t.data<std::int32_t>() + t.elements()};
   return {t.data<float>(), t.data<float>() + t.elements()};
 }
-std::vector<std::vector<float>> numbers(const std::vector<tensor>& all) {
+std::vector<std::vector<float>> floats_of(const std::vector<tensor>& all) {
   std::vector<std::vector<float>> out;
-  for (const auto& t : all) out.push_back(numbers(t));
+  for (const auto& t : all) out.push_back(floats_of(t));
   return out;
 }
 
@@ -54,7 +54,7 @@ struct fixture {
       const auto values = build(*e);
       BOOST_TEST_REQUIRE(!e->first_error(), (e->first_error() ? e->first_error()->text() : ""));
       expected.emplace_back();
-      for (const auto& v : values) expected.back().push_back(numbers(*e->read(v)));
+      for (const auto& v : values) expected.back().push_back(floats_of(*e->read(v)));
     }
     given_ = nullptr;
     for (const bool fuse : {true, false})
@@ -70,12 +70,12 @@ struct fixture {
         for (std::size_t i = 0; i < steps.size(); ++i) {
           const auto got = (*steps_of)->step(steps[i], 20s);
           BOOST_TEST_REQUIRE(bool(got), (got ? "" : got.error().text()));
-          BOOST_TEST(numbers(*got) == expected[i], "fuse " << fuse << ", credits " << credits << ", step " << i);
+          BOOST_TEST(floats_of(*got) == expected[i], "fuse " << fuse << ", credits " << credits << ", step " << i);
         }
         // Many in flight.
         for (const auto& f : steps)
           for (const auto& [name, t] : f) BOOST_TEST_REQUIRE(bool((*steps_of)->feed(name, t)));
-        for (std::size_t i = 0; i < steps.size(); ++i) BOOST_TEST(numbers(*(*steps_of)->fetch(20s)) == expected[i]);
+        for (std::size_t i = 0; i < steps.size(); ++i) BOOST_TEST(floats_of(*(*steps_of)->fetch(20s)) == expected[i]);
       }
     return expected;
   }
@@ -159,7 +159,7 @@ BOOST_FIXTURE_TEST_CASE(loops_and_branches_lie_in_each_other, fixture) {
                                 });
     return std::vector{out[1]};
   };
-  const auto all = run(collatz, {{{"n", whole(9)}}, {{"n", whole(0)}}, {{"n", whole(27)}}, {{"n", whole(1)}}});
+  const auto all = run(collatz, {{{"n", one_integer(9)}}, {{"n", one_integer(0)}}, {{"n", one_integer(27)}}, {{"n", one_integer(1)}}});
   BOOST_TEST(all[0][0][0] == 19);
   BOOST_TEST(all[1][0][0] == 0);
   BOOST_TEST(all[2][0][0] == 111);
@@ -215,9 +215,9 @@ BOOST_FIXTURE_TEST_CASE(gradients_go_back_through_the_iterations, fixture) {
     auto y = x;
     for (int i = 0; i < n; ++i) y = mul(square(y), w);
     const auto d = gradients(*e, reduce_sum(mul(y, x)), std::array{x, w});
-    BOOST_TEST(all[std::size_t(n)][0] == numbers(*e->read(y)));
-    BOOST_TEST(all[std::size_t(n)][1] == numbers(*e->read(d[0])), boost::test_tools::tolerance(1e-5F) << boost::test_tools::per_element());
-    if (n > 0) BOOST_TEST(all[std::size_t(n)][2] == numbers(*e->read(d[1])), boost::test_tools::tolerance(1e-5F) << boost::test_tools::per_element());
+    BOOST_TEST(all[std::size_t(n)][0] == floats_of(*e->read(y)));
+    BOOST_TEST(all[std::size_t(n)][1] == floats_of(*e->read(d[0])), boost::test_tools::tolerance(1e-5F) << boost::test_tools::per_element());
+    if (n > 0) BOOST_TEST(all[std::size_t(n)][2] == floats_of(*e->read(d[1])), boost::test_tools::tolerance(1e-5F) << boost::test_tools::per_element());
   }
 }
 
@@ -263,7 +263,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_drawn_in_a_loop_differ_by_iteration_and_are_thos
   const auto first = (*steps)->step(std::array<std::pair<std::string_view, tensor>, 1>{{{"n", number(4)}}});
   const auto second = (*steps)->step(std::array<std::pair<std::string_view, tensor>, 1>{{{"n", number(4)}}});
   BOOST_TEST_REQUIRE(bool(first));
-  auto all = numbers((*first)[1]), more = numbers((*second)[1]);
+  auto all = floats_of((*first)[1]), more = floats_of((*second)[1]);
   all.insert(all.end(), more.begin(), more.end());
   std::sort(all.begin(), all.end());
   BOOST_TEST((std::adjacent_find(all.begin(), all.end()) == all.end()));
@@ -299,7 +299,7 @@ BOOST_FIXTURE_TEST_CASE(a_loop_that_never_ends_is_cancelled_at_the_deadline_and_
   BOOST_TEST((late.error().code() == error_code::timed_out));
   const auto next = step(1, 100, 20s);
   BOOST_TEST_REQUIRE(bool(next), (next ? "" : next.error().text()));
-  BOOST_TEST(numbers((*next)[0])[0] == 128);
+  BOOST_TEST(floats_of((*next)[0])[0] == 128);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_loop_with_too_many_iterations_fails_with_its_line, fixture) {

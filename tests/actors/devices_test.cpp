@@ -1,20 +1,27 @@
 // Graphs on devices: asynchronous host devices whose order of work and delays come by seed, under the order checker, beside the same graph on the host.
 
+#include "actors/process.hpp"
 #include "actors/session.hpp"
 #include "devices/async_host/async_host_backend.hpp"
 #include "devices/host/host_device.hpp"
-#include "devices/host/safetensors.hpp"
+#include "runtime/compile_report.hpp"
 #include "runtime/layers.hpp"
 #include "tests/support/image_folder.hpp"
+#include "tests/support/training_outcome.hpp"
+#include "tests/support/two_nodes.hpp"
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace troupe;
+using test::follow;
+using test::outcome;
 
 namespace {
 
@@ -39,24 +46,6 @@ struct late_devices {
   std::shared_ptr<async_host_chip> chip;
   std::vector<std::shared_ptr<device_backend>> backends;
 };
-
-struct outcome {
-  std::vector<float> losses;
-  std::string hash, failure;
-};
-
-outcome follow(training& run) {
-  outcome out;
-  while (auto e = run.next()) {
-    if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
-    if (e->type == training_event::kind::failed) out.failure = e->text;
-    if (e->type != training_event::kind::variables) continue;
-    std::vector<named_tensor> tensors;
-    for (auto& [name, value] : e->variables) tensors.push_back({name, value});
-    out.hash = weights_hash(tensors);
-  }
-  return out;
-}
 
 // Layers on `first` and `second`; "": on the host.
 outcome train(session& s, const std::string& folder, training_options o, const std::string& first, const std::string& second) {
@@ -205,6 +194,68 @@ BOOST_FIXTURE_TEST_CASE(a_device_that_is_not_there_is_named_with_the_op_and_what
   BOOST_TEST(!session::open({.gpus = "host:0"}));
 }
 
+// Three nodes of this process and a client; a node has as many devices as its number says.
+struct nodes_with_devices : image_folder {
+  std::unique_ptr<session> start(std::vector<std::uint32_t> devices) {
+    for (const auto n : devices) {
+      process_options o;
+      o.cluster = "with-devices";
+      o.gpus = n == 0 ? std::string("none") : "host:" + std::to_string(n);
+      auto node = process::start(o);
+      BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
+      nodes.push_back(std::move(*node));
+    }
+    auto opened = session::open({.cluster = "with-devices", .timeout = std::chrono::seconds(30)});
+    BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
+    while ((*opened)->nodes().size() < nodes.size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return std::move(*opened);
+  }
+  ~nodes_with_devices() {
+    for (auto& n : nodes) n->leave("the test is over");
+  }
+  test::runtime_folder folder;
+  std::vector<std::unique_ptr<process>> nodes;
+};
+
+BOOST_FIXTURE_TEST_CASE(over_a_cluster_work_goes_to_the_nodes_that_have_its_device, nodes_with_devices) {
+  outcome expected;
+  {
+    auto host = session::open({.gpus = "none"});
+    BOOST_REQUIRE(host);
+    expected = train(**host, path, {.steps = 6}, "", "");
+  }
+  const auto s = start({0, 1, 0});
+  std::size_t with = 0;
+  for (const auto& n : s->nodes()) with += count_of(n.devices);
+  BOOST_TEST(with == 1u);
+  const auto got = train(*s, path, {.steps = 6}, "/gpu:0", "/gpu:0");
+  BOOST_TEST(got.failure == "");
+  BOOST_TEST(got.hash == expected.hash);
+  // A wish of one layer is enough; what no wish is about may go anywhere.
+  BOOST_TEST(train(*s, path, {.steps = 6}, "", "/gpu:0").hash == expected.hash);
+  BOOST_TEST(train(*s, path, {.steps = 6}, "", "").hash == expected.hash);
+  const auto refused = [&](training_options o, const char* device) {
+    auto data = open_idx(path, false);
+    BOOST_REQUIRE(data);
+    graph g(s->ops());
+    auto b = idx_batch(g, *data, {.batch = 24, .seed = 5, .parts = o.workers});
+    const auto on = g.device_scope(device);
+    const auto run = s->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), o);
+    BOOST_REQUIRE(!run);
+    BOOST_TEST((run.error().code() == error_code::usage));
+    BOOST_TEST(run.error().text().find("devices_test.cpp:") != std::string::npos, run.error().text());
+    BOOST_TEST(run.error().text().find("has gpu:0 (asynchronous host)") != std::string::npos, run.error().text());
+    return run.error().text();
+  };
+  const auto few = refused({.workers = 2, .steps = 2}, "/gpu:0"), none = refused({.steps = 2}, "/gpu:3");
+  BOOST_TEST(few.find("each of 2 workers that wish for devices needs a node of its own that has them") != std::string::npos, few);
+  BOOST_TEST(none.find("is to run on gpu:3, and no node that takes workers has it") != std::string::npos, none);
+  // Workers that may share a node share its device.
+  const auto shared = train(*s, path, {.workers = 2, .steps = 6, .on_failure = failure_policy::resume}, "/gpu:0", "/gpu:0");
+  BOOST_TEST(shared.failure == "");
+  BOOST_TEST(shared.losses.size() == 6u);
+}
+
 BOOST_FIXTURE_TEST_CASE(too_little_memory_names_the_largest_and_the_device_stays_usable, image_folder) {
   late_devices late(1, 1, 64 << 10);
   auto s = late.open();
@@ -238,6 +289,85 @@ BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and
   }
 }
 
+// The device's work fails while copies and captured steps are on their way: what it might still have read or written comes back while the process lives, also where no further job runs there.
+BOOST_FIXTURE_TEST_CASE(DS_5_memory_of_the_host_comes_back_after_a_failure, image_folder) {
+  late_devices late(5, 1);
+  auto s = late.open();
+  const auto pinned = [&] { return late.backends[0]->device().memory().pinned_bytes; };
+  std::size_t was_pinned = 0, failed = 0;
+  for (std::uint64_t k = 1; k <= 80; k += 3) {
+    late.chip->fail_work(k);
+    const auto got = train(*s, path, {.steps = 6}, "/gpu:0", "");  // what goes to the second layer lies in pinned memory
+    failed += !got.failure.empty();
+    was_pinned += pinned() > 0;
+    if (got.failure.empty()) late.chip->fail_work(0);  // it had less work than that
+    // The actors end, and what they leave behind goes when their streams are through.
+    const auto hang = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (pinned() != 0 && std::chrono::steady_clock::now() < hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    BOOST_TEST_REQUIRE(pinned() == 0u, "after a failure of work " << k);
+  }
+  BOOST_TEST(failed > 10u);
+  BOOST_TEST(was_pinned > 0u);  // else this would show nothing
+}
+
+// Whichever piece of work fails, of whichever device: what the program gets is right, or an error. It may be the last thing that this device is given.
+BOOST_AUTO_TEST_CASE(DS_8_a_failure_on_one_device_is_seen_where_values_leave_from_another) {
+  late_devices late(9);
+  auto s = late.open();
+  std::size_t failed = 0, fine = 0;
+  for (std::uint64_t k = 1; k <= 14; ++k) {
+    graph g(s->ops());
+    const auto x = input(g, tensor_spec{dtype::f32, {2, 3}}, "x");
+    value y, z;
+    {
+      const auto on = g.device_scope("/gpu:0");
+      y = reduce_sum(x * x, {1});
+    }
+    {
+      const auto on = g.device_scope("/gpu:1");
+      z = reduce_sum(y, {0}) + constant(g, 1.0F);
+    }
+    auto run = s->compile(g, std::span(&std::as_const(z), 1), {});
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    late.chip->fail_work(k);
+    const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({1, 2, 3, 4, 5, 6}, {2, 3})}});
+    late.chip->fail_work(0);
+    BOOST_TEST_CONTEXT("work " << k) {
+      if (got) {
+        BOOST_TEST(got->front().data<float>()[0] == 92.0F);
+        ++fine;
+      } else {
+        BOOST_TEST(got.error().text().find("a failure that was injected") != std::string::npos, got.error().text());
+        ++failed;
+      }
+    }
+  }
+  BOOST_TEST(failed >= 4u);  // two copies in, or more, and two segments
+  BOOST_TEST(fine > 0u);     // the last ones had less work than that
+}
+
+BOOST_FIXTURE_TEST_CASE(DS_5_a_process_that_leaves_in_the_middle_of_a_step_waits_for_what_its_devices_have_been_given, image_folder) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    late_devices late(seed, 2, 0, 400);
+    auto s = late.open();
+    auto data = open_idx(path, false);
+    BOOST_REQUIRE(data);
+    graph g(s->ops());
+    auto b = idx_batch(g, *data, {.batch = 24, .seed = 5});
+    const auto on = g.device_scope("/gpu:0");
+    const auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels, b.scale);
+    training_options o{.steps = 100'000};
+    o.compile.device = "/gpu:1";
+    {
+      const auto run = s->train(g, loss, o);
+      BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10 + 7 * seed));
+    }
+    s.reset();
+    late.check();
+  }
+}
+
 BOOST_AUTO_TEST_CASE(what_no_device_runs_stands_on_the_host_or_is_an_error) {
   late_devices late(2);
   auto s = late.open();
@@ -260,8 +390,22 @@ BOOST_AUTO_TEST_CASE(what_no_device_runs_stands_on_the_host_or_is_an_error) {
   const auto z = build(h);
   const auto refused = s->compile(h, std::span(&z, 1), {.soft_placement = false});
   BOOST_REQUIRE(!refused);
-  BOOST_TEST(refused.error().text().find("branch or loop") != std::string::npos, refused.error().text());
-  BOOST_TEST(refused.error().text().find("devices_test.cpp") != std::string::npos, refused.error().text());
+  // One line: who, where, why and what to do.
+  BOOST_TEST(refused.error().text().find("is to stand on '/gpu:0', and cannot: ") != std::string::npos, refused.error().text());
+  BOOST_TEST(refused.error().text().find("branch or loop, which runs on the host") != std::string::npos, refused.error().text());
+  BOOST_TEST(refused.error().text().find("or allow soft placement (compile_options::soft_placement; no --hard-placement)") != std::string::npos, refused.error().text());
+  BOOST_TEST(refused.error().text().find('\n') == std::string::npos);
+  BOOST_TEST(refused.error().text().find("devices_test.cpp:") != std::string::npos, refused.error().text());
+  // What stands on the host silently is told by the plan, each op with its line.
+  compile_report told;
+  BOOST_REQUIRE(bool(compile_steps(g, std::span(&y, 1), {.device = "/gpu:0", .report = &told})));
+  const auto of_devices = std::find_if(told.passes.begin(), told.passes.end(), [](const auto& p) { return p.pass == "devices"; });
+  BOOST_REQUIRE((of_devices != told.passes.end() && !of_devices->changes.empty()));
+  for (const auto& c : of_devices->changes) {
+    BOOST_TEST(c.text().find("is placed on the host, not on '/gpu:0': ") != std::string::npos, c.text());
+    BOOST_TEST(c.text().find("branch or loop, which runs on the host") != std::string::npos, c.text());
+    BOOST_TEST(c.text().find("devices_test.cpp:") != std::string::npos, c.text());
+  }
   const auto wrong = s->compile(h, std::span(&z, 1), {.device = "/gpu:many"});
   BOOST_REQUIRE(!wrong);
   BOOST_TEST(wrong.error().text().find("'many' is no number") != std::string::npos, wrong.error().text());

@@ -8,7 +8,7 @@ using namespace troupe;
 
 namespace {
 
-std::vector<float> numbers(const tensor& t) { return {t.data<float>(), t.data<float>() + t.elements()}; }
+std::vector<float> floats_of(const tensor& t) { return {t.data<float>(), t.data<float>() + t.elements()}; }
 
 }  // namespace
 
@@ -26,12 +26,12 @@ BOOST_AUTO_TEST_CASE(a_lambda_is_traced_once_for_each_combination_of_shapes) {
   for (int i = 0; i < 3; ++i) {
     const auto y = f({tensor::of({1, 2}, {1, 2}), w});
     BOOST_TEST_REQUIRE(static_cast<bool>(y), (y ? "" : y.error().text()));
-    BOOST_TEST(numbers(y->at(0)) == (std::vector<float>{2, 0}), boost::test_tools::per_element());
+    BOOST_TEST(floats_of(y->at(0)) == (std::vector<float>{2, 0}), boost::test_tools::per_element());
   }
   BOOST_TEST(calls == 1);
   const auto two_rows = f({tensor::of({1, 2, 3, -4}, {2, 2}), w});
   BOOST_TEST_REQUIRE(static_cast<bool>(two_rows));
-  BOOST_TEST(numbers(two_rows->at(0)) == (std::vector<float>{2, 0, 6, 8}), boost::test_tools::per_element());
+  BOOST_TEST(floats_of(two_rows->at(0)) == (std::vector<float>{2, 0, 6, 8}), boost::test_tools::per_element());
   BOOST_TEST(calls == 2);
   BOOST_TEST(f.traces() == 2u);
 }
@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(several_results_gradients_and_operands_that_nobody_needs) {
   const auto y = f({tensor::of({1, 2, 3}, {3}), tensor::of({9}, {1})});
   BOOST_TEST_REQUIRE(static_cast<bool>(y), (y ? "" : y.error().text()));
   BOOST_TEST(y->at(0).data<float>()[0] == 14);
-  BOOST_TEST(numbers(y->at(1)) == (std::vector<float>{2, 4, 6}), boost::test_tools::per_element());
+  BOOST_TEST(floats_of(y->at(1)) == (std::vector<float>{2, 4, 6}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_call_on_values_adds_its_ops_to_their_graph) {
@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(a_call_on_values_adds_its_ops_to_their_graph) {
   const auto e = (*s)->eager();
   const auto x = e->value_of(tensor::of({1, 2}, {2}));
   const auto y = twice(std::array{x});
-  BOOST_TEST(numbers(*e->read(y[0])) == (std::vector<float>{2, 4}), boost::test_tools::per_element());
+  BOOST_TEST(floats_of(*e->read(y[0])) == (std::vector<float>{2, 4}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(mistakes_are_errors_with_the_line_and_the_function_goes_on) {

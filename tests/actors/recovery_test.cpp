@@ -13,10 +13,8 @@ using namespace troupe;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t seeds_default = 10;  // all of it is one thread
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t seeds_default = 40;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t seeds_default = 16;
 #else
 constexpr std::uint64_t seeds_default = 500;
 #endif
@@ -33,19 +31,23 @@ struct fixture {
     return std::move(*made);
   }();
 
-  // Totals over seeds first, first + 1, ..., with no violation.
-  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, bool draws_optimizer = false, bool all_reduce = false, bool is_mixed = false, bool calls_collectives = false) {
+  // Totals over seeds first, first + 1, ..., with no violation. `limits`: what else than `faults` is said of them.
+  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, sim_limits limits = {}) {
     const auto kinds = parse_faults(faults);
     BOOST_TEST_REQUIRE(bool(kinds));
+    limits.faults = *kinds;
+    const auto flags = fmt::format("{}{}{}{}{}", limits.draws_optimizer ? " --optimizers" : "", limits.all_reduce ? " --all-reduce" : "", limits.is_mixed ? " --mixed-precision" : "",
+                                   limits.calls_collectives ? " --collectives" : "", limits.gpus > 0 ? fmt::format(" --gpus {}", limits.gpus) : "");
     sim_verdict all;
     const auto began = std::chrono::steady_clock::now();
     for (auto seed = first; seed < first + n; ++seed) {
-      const auto v = sim->run(draw_scenario(seed, {0, 0, *kinds, draws_optimizer, all_reduce, is_mixed, calls_collectives}));
-      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}{}{}{}: {}", seed, faults, draws_optimizer ? " --optimizers" : "", all_reduce ? " --all-reduce" : "", is_mixed ? " --mixed-precision" : "", calls_collectives ? " --collectives" : "", v.violation));
+      const auto v = sim->run(draw_scenario(seed, limits));
+      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}: {}", seed, faults, flags, v.violation));
       all.recoveries += v.recoveries;
       all.resumed_from_disk += v.resumed_from_disk;
       all.checkpoints += v.checkpoints;
       all.faults += v.faults;
+      all.device_steps += v.device_steps;
     }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
     BOOST_TEST_MESSAGE(fmt::format("{}: {} seeds, {:.1f} ms each", boost::unit_test::framework::current_test_case().p_name.get(), n, took.count() / double(n)));
@@ -84,19 +86,19 @@ BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixt
 
 // Each optimizer with its slots, by every way that a variable takes: in memory, by hand-over, to replicas, from the disk.
 BOOST_FIXTURE_TEST_CASE(every_optimizer_and_schedule_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
-  const auto all = hold(60'000, seeds() / 2, "all", true);
-  const auto of_disk = hold(70'000, 10 + seeds() / 4, "kill-client,power", true);
+  const auto all = hold(60'000, seeds() / 2, "all", {.draws_optimizer = true});
+  const auto of_disk = hold(70'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true});
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
   // Few of "all" kill a node: where seeds are few, it is these that must.
-  const auto of_members = hold(80'000, 10 + seeds() / 4, "join,kill,leave", true);
+  const auto of_members = hold(80'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true});
   BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
 }
 
 // Every node with workers has a copy of each variable, so that a death alone takes nothing away.
 BOOST_FIXTURE_TEST_CASE(gradients_that_are_exchanged_by_all_reduce_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong, fixture) {
-  const auto all = hold(100'000, seeds() / 2, "all", true, true);
-  const auto of_members = hold(110'000, 10 + seeds() / 4, "join,kill,leave", true, true);
-  const auto of_disk = hold(120'000, 10 + seeds() / 4, "kill-client,power", false, true);
+  const auto all = hold(100'000, seeds() / 2, "all", {.draws_optimizer = true, .all_reduce = true});
+  const auto of_members = hold(110'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true, .all_reduce = true});
+  const auto of_disk = hold(120'000, 10 + seeds() / 4, "kill-client,power", {.all_reduce = true});
   BOOST_TEST(all.faults > seeds() / 4);
   BOOST_TEST(of_members.recoveries > 0U);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
@@ -104,10 +106,10 @@ BOOST_FIXTURE_TEST_CASE(gradients_that_are_exchanged_by_all_reduce_give_the_bits
 
 // The scale of the loss, and which steps are left out, are those of an undisturbed run (LS-1, LS-2): with shards, replicas, checkpoints and all-reduce.
 BOOST_FIXTURE_TEST_CASE(LS_2_a_scaled_loss_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
-  const auto all = hold(130'000, seeds() / 2, "all", true, false, true);
-  const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill", false, false, true);
-  const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power", true, false, true);
-  const auto exchanged = hold(160'000, 10 + seeds() / 4, "join,kill,leave", true, true, true);
+  const auto all = hold(130'000, seeds() / 2, "all", {.draws_optimizer = true, .is_mixed = true});
+  const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill,leave", {.is_mixed = true});
+  const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true, .is_mixed = true});
+  const auto exchanged = hold(160'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true, .all_reduce = true, .is_mixed = true});
   BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
   BOOST_TEST(exchanged.recoveries > 0U);
@@ -115,10 +117,20 @@ BOOST_FIXTURE_TEST_CASE(LS_2_a_scaled_loss_recovers_with_the_bits_of_an_undistur
 
 // Programs that call collectives, with shards and with copies.
 BOOST_FIXTURE_TEST_CASE(collectives_that_a_program_calls_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong, fixture) {
-  const auto all = hold(170'000, seeds() / 4, "all", false, false, false, true);
-  const auto of_members = hold(180'000, 10 + seeds() / 4, "join,kill,leave", false, true, false, true);
+  const auto all = hold(170'000, seeds() / 4, "all", {.calls_collectives = true});
+  const auto of_members = hold(180'000, 10 + seeds() / 4, "join,kill,leave", {.all_reduce = true, .calls_collectives = true});
   BOOST_TEST(all.faults > seeds() / 8);
   BOOST_TEST(of_members.recoveries > 0U);
+}
+
+// Workers compute on devices that run late, by the seed; variables, which are kept, stay on the host.
+BOOST_FIXTURE_TEST_CASE(IN_14_what_is_computed_on_devices_recovers_with_the_bits_of_an_undisturbed_run_on_the_host, fixture) {
+  const auto all = hold(190'000, seeds() / 4, "all", {.draws_optimizer = true, .gpus = 1});
+  const auto of_members = hold(200'000, 10 + seeds() / 4, "join,kill,leave", {.gpus = 2});
+  const auto exchanged = hold(210'000, 10 + seeds() / 8, "join,kill,leave", {.all_reduce = true, .is_mixed = true, .gpus = 2});
+  BOOST_TEST(all.device_steps > seeds());
+  BOOST_TEST(of_members.recoveries > 0U);
+  BOOST_TEST(exchanged.recoveries > 0U);
 }
 
 // It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.
@@ -154,6 +166,27 @@ BOOST_FIXTURE_TEST_CASE(a_failing_schedule_is_shrunk_to_the_faults_that_matter, 
   BOOST_TEST(shortest.faults.empty());  // this bug needs none
   BOOST_TEST(!sim->run(shortest, &bugs).violation.empty());
   BOOST_TEST(sim->run(sc).violation == "");
+}
+
+// Where no handler is there to end, the process ends, as production's does; the others are ended as ever, and what is told is the invariant.
+BOOST_FIXTURE_TEST_CASE(SC_5_an_invariant_that_breaks_in_a_callback_ends_the_simulation_with_its_text, fixture) {
+  const planted_bugs bugs{.breaks_in_callbacks = true};
+  std::size_t broken = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto sc = draw_scenario(seed, {0, 0, *parse_faults("all")});
+    const auto before = sim->run(sc);
+    const auto v = sim->run(sc, &bugs);
+    const auto after = sim->run(sc);
+    BOOST_TEST(before.violation == "");
+    BOOST_TEST(after.violation == "");
+    BOOST_TEST(before.trace_hash == after.trace_hash);
+    if (v.violation.empty()) continue;  // too few chunks
+    BOOST_TEST(v.violation.find("ended by itself: network: ") != std::string::npos, v.violation);
+    BOOST_TEST(v.violation.find("broken invariant: it was planted at every sixteenth chunk") != std::string::npos, v.violation);
+    BOOST_TEST(v.trace_hash == sim->run(sc, &bugs).trace_hash);
+    ++broken;
+  }
+  BOOST_TEST(broken > 15U);
 }
 
 BOOST_AUTO_TEST_CASE(faults_are_named) {

@@ -49,8 +49,10 @@ struct end final : channel_handler {
   std::size_t payload_bytes = 0;
   bool discards = false;
   std::function<void()> then;
+  std::function<void()> before_payload;
 
   std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t n) override {
+    if (before_payload) before_payload();
     if (discards) return {};
     landed.resize(n);
     return landed;
@@ -118,6 +120,17 @@ struct fixture {
   address here;
   std::vector<std::unique_ptr<end>> accepted;
 };
+
+// b() has been accepted, and is broken before it was started: with something unread the kernel answers with a reset.
+void break_before_start(fixture& f) {
+  std::unique_ptr<channel> caller;
+  f.net.connect(f.here, second, [&](auto r) { caller = std::move(*r); });
+  BOOST_REQUIRE(f.run_until([&] { return caller && f.accepted.size() == 1; }));
+  f.b().send(1, "never read");
+  f.run_until([] { return false; }, 20 * ms);
+  caller.reset();
+  BOOST_REQUIRE(f.run_until([&] { return f.net.counters().strangers == 0; }));
+}
 
 }  // namespace
 
@@ -344,19 +357,32 @@ BOOST_AUTO_TEST_CASE(TR_5_strangers_are_limited_and_a_proven_peer_is_none) {
 
 BOOST_AUTO_TEST_CASE(a_connection_that_breaks_before_it_is_started_burns_no_time_and_is_told_at_the_start) {
   fixture f;
-  std::unique_ptr<channel> caller;
-  f.net.connect(f.here, second, [&](auto r) { caller = std::move(*r); });
-  BOOST_REQUIRE(f.run_until([&] { return caller && f.accepted.size() == 1; }));
-  f.b().send(1, "never read");
-  f.run_until([] { return false; }, 20 * ms);
-  caller.reset();  // with something unread: the kernel answers with a reset
-  BOOST_REQUIRE(f.run_until([&] { return f.net.counters().strangers == 0; }));
+  break_before_start(f);
   int handlers = 0;
   for (int i = 0; i < 10; ++i) handlers += f.loop.poll(1);
   BOOST_TEST(handlers == 0);
   f.b().ch->start(f.b());
   BOOST_TEST(!f.b().closed.has_value());
   BOOST_TEST(f.run_until([&] { return f.b().closed.has_value(); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_connection_that_broke_before_it_was_started_may_be_closed_by_who_is_told_of_it) {
+  fixture f;
+  break_before_start(f);
+  struct closer final : channel_handler {
+    std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
+    void on_frame(const received_frame&) override {}
+    void on_closed(const error&, frame_fault) override {
+      has_closed = true;
+      ch->close();
+    }
+    channel* ch = nullptr;
+    bool has_closed = false;
+  } handler;
+  handler.ch = f.b().ch.get();
+  f.b().ch->start(handler);
+  BOOST_TEST(f.run_until([&] { return handler.has_closed; }));
+  for (int i = 0; i < 10; ++i) f.loop.poll(1);
 }
 
 BOOST_AUTO_TEST_CASE(nobody_there_is_an_error_with_the_address) {
@@ -483,6 +509,163 @@ BOOST_AUTO_TEST_CASE(a_transport_that_ends_takes_its_connections_along_and_leave
   for (int i = 0; i < 5; ++i) loop.poll(1);
   BOOST_TEST(!a->closed.has_value());
   BOOST_TEST(a->ch->unsent_bytes() == 0);
+}
+
+// --- payloads that stay where they are: both ends are this process, which may read itself -------------------------------------
+
+struct lending : fixture {
+  explicit lending(const tcp_options& options = {.checksum_on_loopback = false}) : fixture(options) {}
+
+  // b() reads the payloads of `a` where they are, which knows it from b()'s first frame. False: the system lets nobody read.
+  bool lend() {
+    connect(a, here);
+    own_probe word(0x0123456789abcdef);
+    const auto memory = peer_memory::open(static_cast<std::uint32_t>(::getpid()), word.where());
+    if (!memory) {
+      BOOST_TEST_MESSAGE("skipped: this system lets no process be read (process_vm_readv)");
+      return false;
+    }
+    a.ch->let_peer_read(std::move(word));
+    b().ch->read_peer_memory(*memory);
+    BOOST_TEST(a.ch->payloads_may_stay());  // from the first word of b() that it reads
+    b().send(1, "I read");
+    BOOST_REQUIRE(run_until([&] { return a.sequences.size() == 1; }));
+    return true;
+  }
+  bool has_landed(const tensor& t) { return std::ranges::equal(b().landed, t.bytes()); }
+
+  end a;
+};
+
+BOOST_FIXTURE_TEST_CASE(TR_4_a_payload_that_stays_arrives_bit_equal_and_is_on_no_wire, lending) {
+  if (!lend()) return;
+  const auto before = net.counters().bytes_sent;
+  const auto t = some_tensor(MiB);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    a.send(i, "header", t);
+    BOOST_REQUIRE(run_until([&] { return b().sequences.size() == i; }));
+    BOOST_TEST(has_landed(t));
+    b().landed.clear();
+  }
+  BOOST_TEST(net.counters().bytes_read_in_place == 3 * MiB);
+  BOOST_TEST(net.counters().bytes_sent - before == 3 * (prelude_bytes + 6));
+  BOOST_TEST(a.ch->unsent_bytes() == 0u);
+  BOOST_TEST(t.is_unique());  // the transport's part: who sent it keeps it until it is acknowledged
+  b().discards = true;  // then nobody reads it
+  a.send(4, "header", t);
+  BOOST_REQUIRE(run_until([&] { return b().sequences.size() == 4; }));
+  BOOST_TEST(net.counters().bytes_read_in_place == 3 * MiB);
+}
+
+BOOST_FIXTURE_TEST_CASE(what_is_small_or_not_numbered_or_page_locked_does_not_stay, lending) {
+  if (!lend()) return;
+  struct page_locked final : memory_holder {
+    explicit page_locked(tensor of) : t(std::move(of)) {}
+    bool is_pinned() const noexcept override { return true; }
+    tensor t;
+  };
+  auto memory = some_tensor(MiB);
+  const auto locked = tensor::over(memory.bytes(), memory.spec(), std::make_unique<page_locked>(memory));
+  const auto part = locked.part(64 * 1024, {dtype::u8, shape{64 * 1024}});
+  const std::vector<std::pair<std::uint64_t, tensor>> sent{{1, some_tensor(16 * 1024 - 1)}, {0, some_tensor(MiB)}, {2, locked}, {3, part}};
+  for (const auto& [sequence, t] : sent) {
+    const auto n = b().sequences.size();
+    a.send(sequence, "", t);
+    BOOST_REQUIRE(run_until([&] { return b().sequences.size() == n + 1; }));
+    BOOST_TEST(has_landed(t));
+  }
+  BOOST_TEST(net.counters().bytes_read_in_place == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(where_all_payloads_are_to_have_checksums_none_stays) {
+  lending f({.checksum_on_loopback = true});
+  if (!f.lend()) return;
+  const auto t = some_tensor(MiB);
+  f.a.send(1, "", t);
+  BOOST_REQUIRE(f.run_until([&] { return f.b().sequences.size() == 1; }));
+  BOOST_TEST(f.has_landed(t));
+  BOOST_TEST(f.net.counters().bytes_read_in_place == 0u);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_payload_stays_only_for_who_was_told_where_whatever_it_says, lending) {
+  connect(a, here);
+  own_probe word(7);
+  const auto memory = peer_memory::open(static_cast<std::uint32_t>(::getpid()), word.where());
+  if (!memory) {
+    BOOST_TEST_MESSAGE("skipped: this system lets no process be read (process_vm_readv)");
+    return;
+  }
+  b().ch->read_peer_memory(*memory);
+  b().send(1, "I read");
+  BOOST_REQUIRE(run_until([&] { return a.sequences.size() == 1; }));
+  a.send(1, "", some_tensor(MiB));
+  BOOST_REQUIRE(run_until([&] { return b().sequences.size() == 1; }));
+  BOOST_TEST(net.counters().bytes_read_in_place == 0u);
+}
+
+// The owner of the tensor closes the connection, and has written over it, when the peer is about to read it.
+BOOST_AUTO_TEST_CASE(PM_3_a_payload_that_was_withdrawn_is_not_delivered) {
+  for (int way = 0; way < 3; ++way) {
+    lending f;
+    if (!f.lend()) return;
+    auto t = some_tensor(MiB);
+    f.b().before_payload = [&] {
+      if (way == 0) f.a.ch->close();
+      if (way == 1) f.a.ch->abort();
+      if (way == 2) f.a.ch.reset();
+      BOOST_TEST(t.is_unique());
+      std::ranges::fill(t.bytes(), std::byte{0});
+    };
+    f.a.send(1, "", t);
+    BOOST_REQUIRE(f.run_until([&] { return f.b().closed.has_value(); }));
+    BOOST_TEST(to_string(f.b().fault) == "unreadable payload");
+    BOOST_TEST(f.b().sequences.empty());
+    BOOST_TEST(f.net.faults().of(frame_fault::unreadable) == 1u);
+    BOOST_TEST(f.net.counters().bytes_read_in_place == 0u);
+  }
+}
+
+// A peer that says what is not so; it writes its bytes by itself.
+BOOST_FIXTURE_TEST_CASE(what_cannot_be_read_is_a_fault_and_arrives_over_the_socket_on_the_next_connection, lending) {
+  if (!lend()) return;
+  for (const std::uint64_t nowhere : {std::uint64_t{16}, std::uint64_t{1} << 63, ~std::uint64_t{0} - 4096}) {
+    const auto faults = net.faults().of(frame_fault::unreadable);
+    unique_fd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto to = known_addresses(here).front();
+    const auto n = accepted.size();
+    BOOST_REQUIRE(::connect(raw.get(), to.get(), to.length) == 0);
+    BOOST_REQUIRE(run_until([&] { return accepted.size() == n + 1; }));
+    own_probe word(9);
+    b().ch->trust_peer();
+    b().ch->read_peer_memory(*peer_memory::open(static_cast<std::uint32_t>(::getpid()), word.where()));
+    b().ch->start(b());
+    const std::span<const std::byte> lie(reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(nowhere)), 100'000);  // only its address is used
+    const auto bytes = encode_frame({.kind = frame_kind::chunk, .sequence = 1, .payload_stays = true}, text("header"), lie);
+    BOOST_TEST(bytes.size() == prelude_bytes + 6);
+    BOOST_REQUIRE(::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+    BOOST_REQUIRE(run_until([&] { return b().closed.has_value(); }));
+    BOOST_TEST(to_string(b().fault) == "unreadable payload");
+    BOOST_TEST((b().closed->code() == error_code::unreachable));
+    BOOST_TEST(b().sequences.empty());
+    BOOST_TEST(net.faults().of(frame_fault::unreadable) == faults + 1);
+  }
+  end again;
+  connect(again, here);
+  again.ch->let_peer_read(own_probe(11));
+  b().send(1, "I do not read");
+  BOOST_REQUIRE(run_until([&] { return again.sequences.size() == 1; }));
+  const auto t = some_tensor(MiB);
+  again.send(1, "", t);
+  BOOST_REQUIRE(run_until([&] { return b().sequences.size() == 1; }));
+  BOOST_TEST(has_landed(t));
+  BOOST_TEST(net.counters().bytes_read_in_place == 0u);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_connection_within_the_machine_is_known_by_its_addresses, fixture) {
+  end a;
+  connect(a, here);
+  BOOST_TEST(a.ch->is_within_machine());
+  BOOST_TEST(b().ch->is_within_machine());
 }
 
 // --- through the proxy -----------------------------------------------------------------------------------------------------

@@ -201,6 +201,7 @@ class guarded {
 }  // namespace
 
 result<chip_on_host::plan_ref> chip_on_host::plan_product(const cuda::product& p) {
+  if (!has_epilogues && p.end != cuda::epilogue::none) return error(error_code::failed, "no algorithm for a product with this end");
   auto made = std::make_shared<product_plan>();
   made->p = p;
   made->workspace_bytes = 100;

@@ -31,6 +31,7 @@ class chip_on_host final : public cuda::chip_services {
   std::size_t sort_workspace_bytes(std::int64_t n) override;
   int multiprocessors() const noexcept override { return multiprocessors_; }
   int products = 0;  // calls so far
+  bool has_epilogues = true;
 
  private:
   int multiprocessors_;

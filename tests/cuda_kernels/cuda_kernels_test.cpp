@@ -98,42 +98,45 @@ BOOST_AUTO_TEST_CASE(a_group_behind_a_product_gives_what_its_ops_give) {
   const auto a = numbers(f32, {2, 5, 7}, 1), b = numbers(f32, {7, 6}, 2), bias = numbers(f32, {6}, 3), other = numbers(f32, {2, 5, 6}, 4);
   const tensor_spec out{f32, {2, 5, 6}};
   const cuda::group_step product{"matmul", {}, {0, 1}, f32};
-  // What the epilogue of a product can do, and what it cannot.
-  for (const auto& group : std::vector<steps>{{product},
-                                              {product, {"add", {}, {-1, 2}, f32}},
-                                              {product, {"add", {}, {2, -1}, f32}, {"relu", {}, {-2}, f32}},
-                                              {product, {"add", {}, {-1, 2}, f32}, {"gelu_tanh", {}, {-2}, f32}},
-                                              {product, {"add", {}, {-1, 2}, f32}, {"relu", {}, {-2}, f32}, {"mul", {}, {-3, 3}, f32}},
-                                              {product, {"add", {}, {-1, 2}, f32}, {"sigmoid", {}, {-2}, f32}, {"mul", {}, {-3, -2}, f32}},
-                                              {product, {"add", {}, {-1, 3}, f32}},
-                                              {product, {"add", {}, {-1, 2}, f32}, {"mul", {}, {-2, -1}, f32}},
-                                              {product, {"relu", {}, {-1}, f32}},
-                                              {product, {"add", {}, {-1, 2}, f32}, {"relu", {}, {-2}, f32}, {"sub", {}, {-3, -2}, f32}}}) {
-    const std::vector<tensor> in{a, b, bias, other};
-    std::vector<tensor> values;
-    for (const auto& s : group) {
-      op_case c{s.op, s.attrs, {}, {out}, 0, 0};
-      for (const auto o : s.operands) c.inputs.push_back(o >= 0 ? in[static_cast<std::size_t>(o)] : values[static_cast<std::size_t>(-1 - o)]);
-      values.push_back((*run_on_host(c))[0]);
+  // What the epilogue of a product can do, and what it cannot; also on a chip whose library has no products with one.
+  for (const bool has_epilogues : {true, false}) {
+    for (const auto& group : std::vector<steps>{{product},
+                                                {product, {"add", {}, {-1, 2}, f32}},
+                                                {product, {"add", {}, {2, -1}, f32}, {"relu", {}, {-2}, f32}},
+                                                {product, {"add", {}, {-1, 2}, f32}, {"gelu_tanh", {}, {-2}, f32}},
+                                                {product, {"add", {}, {-1, 2}, f32}, {"relu", {}, {-2}, f32}, {"mul", {}, {-3, 3}, f32}},
+                                                {product, {"add", {}, {-1, 2}, f32}, {"sigmoid", {}, {-2}, f32}, {"mul", {}, {-3, -2}, f32}},
+                                                {product, {"add", {}, {-1, 3}, f32}},
+                                                {product, {"add", {}, {-1, 2}, f32}, {"mul", {}, {-2, -1}, f32}},
+                                                {product, {"relu", {}, {-1}, f32}},
+                                                {product, {"add", {}, {-1, 2}, f32}, {"relu", {}, {-2}, f32}, {"sub", {}, {-3, -2}, f32}}}) {
+      chip.has_epilogues = has_epilogues;
+      const std::vector<tensor> in{a, b, bias, other};
+      std::vector<tensor> values;
+      for (const auto& s : group) {
+        op_case c{s.op, s.attrs, {}, {out}, 0, 0};
+        for (const auto o : s.operands) c.inputs.push_back(o >= 0 ? in[static_cast<std::size_t>(o)] : values[static_cast<std::size_t>(-1 - o)]);
+        values.push_back((*run_on_host(c))[0]);
+      }
+      auto made = cuda::make_cuda_group(group, table, chip);
+      BOOST_REQUIRE(made);
+      const std::vector<tensor_spec> specs{a.spec(), b.spec(), bias.spec(), other.spec()};
+      const auto ok = (*made)->prepare(specs, {&out, 1});
+      BOOST_REQUIRE_MESSAGE(ok, (ok ? "" : ok.error().text()));
+      std::vector<std::byte> workspace((*made)->workspace_bytes());
+      auto got = tensor::make(out);
+      std::vector<const std::byte*> from;
+      for (const auto& t : in) from.push_back(t.bytes().data());
+      const std::vector<std::byte*> to{got.bytes().data()};
+      cuda::launch_site at;
+      at.workspace = workspace.data();
+      BOOST_REQUIRE((*made)->enqueue(at, from, to));
+      std::string text;
+      for (const auto& s : group) text += " " + s.op;
+      BOOST_TEST(largest_error(got, values.back()) <= 1e-6, text);
     }
-    auto made = cuda::make_cuda_group(group, table, chip);
-    BOOST_REQUIRE(made);
-    const std::vector<tensor_spec> specs{a.spec(), b.spec(), bias.spec(), other.spec()};
-    const auto ok = (*made)->prepare(specs, {&out, 1});
-    BOOST_REQUIRE_MESSAGE(ok, (ok ? "" : ok.error().text()));
-    std::vector<std::byte> workspace((*made)->workspace_bytes());
-    auto got = tensor::make(out);
-    std::vector<const std::byte*> from;
-    for (const auto& t : in) from.push_back(t.bytes().data());
-    const std::vector<std::byte*> to{got.bytes().data()};
-    cuda::launch_site at;
-    at.workspace = workspace.data();
-    BOOST_REQUIRE((*made)->enqueue(at, from, to));
-    std::string text;
-    for (const auto& s : group) text += " " + s.op;
-    BOOST_TEST(largest_error(got, values.back()) <= 1e-6, text);
   }
-  BOOST_TEST(chip.products == 10);
+  BOOST_TEST(chip.products == 20);
   BOOST_TEST(cuda::make_cuda_group({product, {"softmax", {}, {-1}, f32}}, table, chip).error().message() ==
              "op 1 of a fused group, softmax, is not element-wise: only the first may be of another kind");
 }

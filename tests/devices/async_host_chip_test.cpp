@@ -100,4 +100,24 @@ BOOST_AUTO_TEST_CASE(two_devices_of_a_chip_have_limits_of_their_own_and_share_it
   BOOST_TEST(g0->memory().cached_bytes == 0u);
 }
 
+// The failure may come between any two things that the caller does.
+BOOST_AUTO_TEST_CASE(an_allocation_that_a_failure_overtakes_leaves_no_memory_behind) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    chip c({.seed = seed, .threaded = true});
+    const auto gpu = c.make_device("gpu:0");
+    auto s = *gpu->make_stream(stream_kind::compute);
+    c.fail_work(1);
+    std::vector<device_memory> all;
+    BOOST_REQUIRE(bool(s->enqueue("broken", {}, []() -> result<void> { return {}; })));
+    while (all.size() < 10'000) {
+      const auto m = s->allocate(64, "x");
+      if (!m) break;
+      all.push_back(*m);
+    }
+    BOOST_TEST(!s->synchronize());
+    for (const auto& m : all) s->free(m);
+    BOOST_TEST(gpu->memory().used_bytes == 0u);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

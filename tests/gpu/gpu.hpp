@@ -6,6 +6,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
@@ -21,7 +22,9 @@ inline std::string_view kept_name(const std::string& name) {
 
 class gpu {
  public:
-  explicit gpu(int each = 1, const cuda::device_options& options = {}, const cuda::chip_options& of_chips = {}) {
+  // Generated kernels are kept in the folder TROUPE_TEST_KERNELS, where that is set: who runs the tests several times compiles them once.
+  explicit gpu(int each = 1, const cuda::device_options& options = {}, cuda::chip_options of_chips = {}) {
+    if (const char* folder = std::getenv("TROUPE_TEST_KERNELS"); folder != nullptr && of_chips.binary_folder.empty()) of_chips.binary_folder = folder;
     auto made = cuda::make_cuda_devices(each, options, of_chips);
     BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
     devices_ = std::move(*made);

@@ -1,6 +1,9 @@
 // NCCL with several ranks on one GPU, a process each: for results, order and abort, not speed.
 //
-//   gpu_nccl [--ranks N] [--kill]     every collective; with --kill the last rank dies in the middle, and the others must abort and go on without it
+//   gpu_nccl [--ranks N] [--load | --kill | --stop]
+//
+// Every collective; with --load, then 64 all-reduces of two communicators in flight, in one order that events make; with --kill (--stop) the last rank dies (stops) in the middle, and the others
+// must abort and go on without it.
 //
 // The parent never touches CUDA: it starts ranks and carries the id from the first to the others. Without a GPU: a line that says why, and 77.
 
@@ -24,6 +27,18 @@ using namespace troupe;
 namespace {
 
 constexpr int skipped = 77;
+
+enum class course { plain, load, kill, stop };
+const char* flag_of(course c) {
+  switch (c) {
+    case course::load: return "--load";
+    case course::kill: return "--kill";
+    case course::stop: return "--stop";
+    case course::plain: break;
+  }
+  return nullptr;
+}
+bool loses_one(course c) { return c == course::kill || c == course::stop; }
 
 struct rank_process {
   pid_t pid;
@@ -111,7 +126,33 @@ void every_collective(nccl::communicator& c, rank_state& s, std::size_t count) {
   s.expect("reduce_scatter", each, [&](std::size_t i) { return n * static_cast<float>((i + each * static_cast<std::size_t>(c.rank())) % 100) + 100 * n * (n - 1) / 2; });
 }
 
-int run_rank(int rank, int ranks, bool kills) {
+// NC-5.
+void finish(nccl::communicator& c) {
+  fine(c.finish());
+  settle(c);
+}
+
+// All ranks enqueue `all` sums, of two communicators in turn, ordered by events (NC-2), and none waits for any before the last: sums of different pieces would show another order.
+void under_load(nccl::communicator& one, nccl::communicator& other, cuda::cuda_device& device, rank_state& s) {
+  constexpr std::size_t all = 64, each = 16'384;  // pieces, floats
+  const auto second = fine(device.make_cuda_stream(stream_kind::collective));
+  const auto n = static_cast<float>(one.ranks()), own = static_cast<float>(one.rank());
+  s.fill(all * each, [&](std::size_t i) { return static_cast<float>(i / each) + 100 * own; });
+  auto before = fine(s.stream->record());
+  for (std::size_t i = 0; i < all; ++i) {
+    auto& on = i % 2 == 0 ? *s.stream : *second;
+    auto& c = i % 2 == 0 ? one : other;
+    fine(on.wait(before));
+    std::this_thread::sleep_for(std::chrono::microseconds((i * 7 + static_cast<std::size_t>(one.rank()) * 13) % 5 * 200));  // no two ranks at once
+    fine(c.all_reduce(on.native(), "sum", s.a.bytes + i * each * 4, s.b.bytes + i * each * 4, each, dtype::f32, nccl::reduce::sum));
+    settle(c);  // it has been enqueued
+    before = fine(on.record());
+  }
+  fine(s.stream->wait(before));
+  s.expect("64 sums under load", all * each, [&](std::size_t i) { return n * static_cast<float>(i / each) + 100 * n * (n - 1) / 2; });
+}
+
+int run_rank(int rank, int ranks, course how) {
   auto devices = cuda::make_cuda_devices(1, {}, {});
   if (!devices) end("skipped: " + devices.error().text(), skipped);
   auto& device = *devices->front();
@@ -134,8 +175,16 @@ int run_rank(int rank, int ranks, bool kills) {
   };
   auto c = meet(rank, ranks);
   for (const std::size_t count : {12, 1200, 600'000}) every_collective(*c, s, count);
-  if (!kills) return 0;
-  if (rank == ranks - 1) std::raise(SIGKILL);
+  if (how == course::load) {
+    auto other = meet(rank, ranks);
+    under_load(*c, *other, device, s);
+    finish(*other);
+  }
+  if (!loses_one(how)) {
+    finish(*c);
+    return 0;
+  }
+  if (rank == ranks - 1) std::raise(how == course::kill ? SIGKILL : SIGSTOP);
   // The others enqueue what can never end, abort, and go on without it.
   fine(c->all_reduce(s.stream->native(), "sum", s.a.bytes, s.b.bytes, 600'000, dtype::f32, nccl::reduce::sum));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -148,13 +197,14 @@ int run_rank(int rank, int ranks, bool kills) {
   if (ranks - 1 > 0) {
     c = meet(rank, ranks - 1);
     every_collective(*c, s, 1200);
+    finish(*c);
   }
   return 0;
 }
 
 // --- the parent ---
 
-rank_process start(const char* self, int rank, int ranks, bool kills) {
+rank_process start(const char* self, int rank, int ranks, course how) {
   int to[2], from[2];
   if (::pipe(to) != 0 || ::pipe(from) != 0) end("failed: no pipes");
   const auto pid = ::fork();
@@ -169,35 +219,36 @@ rank_process start(const char* self, int rank, int ranks, bool kills) {
     ::dup2(13, 3), ::dup2(14, 4);
     for (int fd = 5; fd < 128; ++fd) ::close(fd);
     const auto own = std::to_string(rank), all = std::to_string(ranks);
-    ::execl(self, self, "--rank", own.c_str(), "--ranks", all.c_str(), kills ? "--kill" : nullptr, nullptr);
+    ::execl(self, "gpu_nccl", "--rank", own.c_str(), "--ranks", all.c_str(), flag_of(how), nullptr);
     std::_Exit(127);
   }
   ::close(to[0]), ::close(from[1]);
   return {pid, to[1], from[0]};
 }
 
-int run_parent(const char* self, int ranks, bool kills) {
+int run_parent(const char* self, int ranks, course how) {
   std::signal(SIGPIPE, SIG_IGN);
   std::vector<rank_process> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(start(self, r, ranks, kills));
-  // An id for each communicator: with --kill, a second one without the last rank.
-  for (int round = 0; round < (kills ? 2 : 1); ++round) {
+  for (int r = 0; r < ranks; ++r) all.push_back(start(self, r, ranks, how));
+  // An id for each communicator: a second one under load, or without the last rank.
+  for (int round = 0; round < (how == course::plain ? 1 : 2); ++round) {
     nccl::unique_id id;
     if (!read_all(all[0].from, id.bytes.data(), id.bytes.size())) break;
-    for (int r = 1; r < ranks - round; ++r) (void)write_all(all[static_cast<std::size_t>(r)].to, id.bytes.data(), id.bytes.size());
+    for (int r = 1; r < ranks - (loses_one(how) ? round : 0); ++r) (void)write_all(all[static_cast<std::size_t>(r)].to, id.bytes.data(), id.bytes.size());
   }
   for (const auto& r : all) ::close(r.to);  // who still waits for an id gets none
   int worst = 0;
   bool skips = false;
   for (int r = 0; r < ranks; ++r) {
     int status = 0;
+    if (how == course::stop && r == ranks - 1) ::kill(all[static_cast<std::size_t>(r)].pid, SIGKILL);  // the others have ended
     ::waitpid(all[static_cast<std::size_t>(r)].pid, &status, 0);
-    const bool is_victim = kills && r == ranks - 1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    const bool is_victim = loses_one(how) && r == ranks - 1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     if (WIFEXITED(status) && WEXITSTATUS(status) == skipped) skips = true;
     else if (!is_victim && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) worst = 1;
   }
   if (worst == 0 && skips) return skipped;
-  std::printf("%d ranks%s: %s\n", ranks, kills ? ", the last one killed" : "", worst == 0 ? "every collective is right" : "failed");
+  std::printf("%d ranks%s: %s\n", ranks, how == course::kill ? ", the last one killed" : how == course::stop ? ", the last one stopped" : how == course::load ? ", under load" : "", worst == 0 ? "every collective is right" : "failed");
   return worst;
 }
 
@@ -205,17 +256,17 @@ int run_parent(const char* self, int ranks, bool kills) {
 
 int main(int argc, char** argv) {
   int ranks = 2, rank = -1;
-  bool kills = false;
+  course how = course::plain;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
     if (a == "--ranks" && i + 1 < argc) {
       ranks = std::atoi(argv[++i]);
     } else if (a == "--rank" && i + 1 < argc) {
       rank = std::atoi(argv[++i]);
-    } else if (a == "--kill") {
-      kills = true;
+    } else if (a == "--load" || a == "--kill" || a == "--stop") {
+      how = a == "--load" ? course::load : a == "--kill" ? course::kill : course::stop;
     } else {
-      std::printf("gpu_nccl [--ranks N] [--kill]: NCCL with several ranks on one GPU, a process each\n");
+      std::printf("gpu_nccl [--ranks N] [--load | --kill | --stop]: NCCL with several ranks on one GPU, a process each\n");
       return a == "--help" ? 0 : 2;
     }
   }
@@ -223,5 +274,5 @@ int main(int argc, char** argv) {
     std::printf("gpu_nccl takes 2 to 16 ranks\n");
     return 2;
   }
-  return rank >= 0 ? run_rank(rank, ranks, kills) : run_parent("/proc/self/exe", ranks, kills);
+  return rank >= 0 ? run_rank(rank, ranks, how) : run_parent("/proc/self/exe", ranks, how);
 }

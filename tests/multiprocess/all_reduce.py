@@ -125,5 +125,60 @@ class all_reduce(harness.cluster_test):
             self.assertEqual(len(p.err.strip().splitlines()), 1)
 
 
+class among_devices(harness.cluster_test):
+    """The same with gradients that are added up on the nodes' devices: stand-ins on the host, whose collectives meet by sockets."""
+
+    DEVICE = ("--update", "allreduce", "--device", "gpu:0")
+
+    def setUp(self):
+        super().setUp()
+        self.data = self.make_data()
+
+    def flags(self, workers, *more, epochs=EPOCHS):
+        return ["--workers", workers, "--epochs", epochs, "--data", self.data, "--json", *more]
+
+    def bits_alone(self, workers, *more, epochs):
+        return self.json_of(self.train_alone(*self.flags(workers, *more, epochs=epochs)))["weights_hash"]
+
+    def test_it_gives_the_bits_of_shards_on_the_host(self):
+        self.start_nodes(3, "--gpus", "host:1")
+        for workers, more in ((2, ()), (3, ("--optimizer", "adam", "--clip-norm", "0.5"))):
+            wanted = self.bits_alone(workers, *more, epochs=4)
+            for how in ((), ("--without", "device_collectives")):
+                result = self.json_of(self.train(*self.flags(workers, *self.DEVICE, *more, *how, epochs=4)))
+                self.assertEqual(result["weights_hash"], wanted, (workers, more, how))
+                self.assertEqual(result["applied"], workers * result["steps"])
+
+    # In turn killed and stopped, in the middle of a training and as soon as it is there, when ranks still look for each other.
+    def test_a_rank_that_dies_ends_the_job_with_its_name_and_the_others_are_fit_for_the_next(self):
+        wanted = self.bits_alone(2, epochs=4)
+        for k in range(max(4, 2 * DEATHS)):
+            how = (signal.SIGKILL, signal.SIGSTOP)[k % 2]
+            self.start_nodes(3 - sum(n.is_running() for n in self.nodes), "--gpus", "host:1")
+            name = f"job{k}"
+            training = self.start_training(*self.flags(3, *self.DEVICE, "--name", name, epochs=100_000))
+            if k % 4 < 2:
+                self.until_step(training, name, 20)
+            victim = self.node_of(name, f"worker/{k % 3}/")
+            victim.send(how)
+            self.assertEqual(training.wait(), 1, training.tail())
+            line = training.err.strip().splitlines()[-1]
+            self.assertRegex(line, f"job {name} failed: .*pid {victim.pid}")
+            self.assertIn("died", line)
+            if how == signal.SIGSTOP:
+                victim.send(signal.SIGKILL)
+            victim.wait()
+            self.until("the parts of the job have ended", lambda: not self.running_parts(name))
+            result = self.json_of(self.train(*self.flags(2, *self.DEVICE, epochs=4)))
+            self.assertEqual(result["weights_hash"], wanted, (k, how))
+
+    def test_a_node_without_the_device_is_named(self):
+        self.start_nodes(1, "--gpus", "host:1")
+        self.start_nodes(1, "--gpus", "none")
+        p = self.start_training(*self.flags(2, *self.DEVICE, epochs=1))
+        self.assertEqual(p.wait(), 2, p.tail())
+        self.assertRegex(p.err, "to run on gpu:0.* has no device")
+
+
 if __name__ == "__main__":
     harness.main()

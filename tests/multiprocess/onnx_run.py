@@ -220,6 +220,43 @@ class onnx_run(harness.cluster_test):
         self.assertTrue(text.lines["out"][1].startswith("unsupported  alien: NonZero: "), text.out)
         self.assertEqual(text.lines["out"][2], "1 passed, 0 failed, 1 unsupported (NonZero 1)")
 
+    # --- devices ------------------------------------------------------------------------------------------------------
+
+    def test_a_model_runs_on_a_device_with_the_same_bits(self):
+        m = self.write("m.onnx", DIFFERENCE)
+        a, b = self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4]))
+        here = self.onnx(m, "--input", a, b).out
+        self.assertEqual(self.onnx(m, "--input", a, b, "--device", "gpu:1", "--gpus", "host:2", "--gpu-memory", "64MiB").out, here)
+        self.refuses(FAILED, [m, "--input", a, b, "--device", "gpu:1", "--gpus", "host:1"], "there is no gpu:1 for", "has gpu:0 alone")
+        self.refuses(USAGE, [m, "--input", a, b, "--device", "gpu:many"], "--device", "'many' is no number")
+        self.refuses(USAGE, [m, "--input", a, b, "--device", ""], "--device", "cpu:N or gpu:N")
+        self.refuses(USAGE, [m, "--input", a, b, "--gpus", "some"], "--gpus 'some'")
+        self.refuses(USAGE, [m, "--input", a, b, "--gpu-memory", "much"], "--gpu-memory")
+        self.refuses(USAGE, [m, "--input", a, b, "--precision", "f8"], "--precision")
+
+    def test_products_compute_in_the_precision_that_is_asked_for(self):
+        m = self.write("m.onnx", model([node("MatMul", ["a", "b"], ["y"])], [port("a", [1, 2]), port("b", [2, 1])], [port("y", [1, 1])]))
+        # 1 + 2^-9 is 1 in bf16 and itself in f16, 1 + 2^-12 is 1 in both.
+        a, b = self.write("a.npy", array([1, 2], [1 + 2 ** -9, 1 + 2 ** -12])), self.write("b.npy", array([2, 1], [256, 2]))
+        for device in ([], ["--device", "gpu:0", "--gpus", "host:1"]):
+            said = [json.loads(self.onnx(m, "--input", a, b, "--json", "--precision", p, *device).out)["outputs"][0]["values"][0] for p in ("f32", "f16", "bf16")]
+            self.assertEqual(said, [256.5 + 2 + 2 ** -11, 258.5, 258], device)
+
+    def test_cases_on_a_device_are_counted(self):
+        self.case("good", [0, 2])
+        self.case("wrong", [0, 3])
+        self.case("alien", [0, 2], nodes=[node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["y"])])
+        device = ["--device", "gpu:0", "--gpus", "host:1"]
+        report = json.loads(self.onnx("--check", self.path("cases"), "--json", *device, code=FAILED).out)
+        self.assertEqual((report["passed"], report["failed"], report["unsupported"]), (1, 1, 1))
+        self.assertEqual((report["device"], report["cases_on_device"], report["ops_on_device"], report["ops_on_host"], report["host_op_types"]), ("gpu:0", 1, 1, 0, {}))
+        self.assertEqual({c["name"]: (c["ops_on_device"], c["ops_on_host"]) for c in report["cases"] if c["result"] == "passed"}, {"good": (1, 0)})
+        text = self.onnx("--check", self.path("cases/good"), *device)
+        self.assertEqual(text.lines["out"][-1], "of those that passed, 1 ran ops on gpu:0: 1 ops there, 0 on the host")
+        self.assertNotIn("ops_on_device", self.onnx("--check", self.path("cases/good"), "--json", "--device", "cpu:0").out)
+        # A device that is not there is said once.
+        self.refuses(FAILED, ["--check", self.path("cases"), "--device", "gpu:3", "--gpus", "host:1"], "there is no gpu:3", "has gpu:0 alone")
+
     def test_a_case_whose_files_are_damaged_fails_alone(self):
         self.case("good", [0, 2])
         for name, data in (("model", {"model.onnx": b"\xff" * 40}), ("input", {"test_data_set_0/input_0.pb": b"\x0a"}),

@@ -1,14 +1,17 @@
+#include "runtime/collective_state.hpp"
 #include "runtime/compile.hpp"
 #include "runtime/compile_report.hpp"
 #include "runtime/layers.hpp"
 #include "runtime/memory_budget.hpp"
 #include "runtime/op_table.hpp"
+#include "runtime/segment.hpp"
 
 #include <boost/test/unit_test.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 using namespace troupe;
@@ -59,6 +62,19 @@ std::vector<const planned_actor*> of_kind(const plan& p, actor_kind k) {
   for (const auto& a : p.actors)
     if (a.kind == k) out.push_back(&a);
   return out;
+}
+
+using spoiler = std::function<void(plan&, planned_actor&)>;
+
+// A plan whose first rank is spoilt is refused with the name of a rank.
+void is_refused(plan p, const char* what, const spoiler& spoil) {
+  const auto at = std::find_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::collective; });
+  spoil(p, *at);
+  const auto ok = check(p);
+  BOOST_TEST_CONTEXT(what) {
+    BOOST_REQUIRE(!ok);
+    BOOST_TEST(ok.error().text().find("all_reduce/") != std::string::npos, ok.error().text());
+  }
 }
 
 }  // namespace
@@ -127,16 +143,7 @@ BOOST_AUTO_TEST_CASE(a_rank_needs_memory_for_results_and_for_what_its_peers_send
 
 BOOST_AUTO_TEST_CASE(PL_11_groups_that_do_not_fit_are_refused_with_the_name_of_the_rank) {
   const auto good = made(3);
-  const auto refuse = [&](const char* what, const std::function<void(plan&, planned_actor&)>& spoil) {
-    auto p = good;
-    const auto at = std::find_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::collective; });
-    spoil(p, *at);
-    const auto ok = check(p);
-    BOOST_TEST_CONTEXT(what) {
-      BOOST_REQUIRE(!ok);
-      BOOST_TEST(ok.error().text().find("all_reduce/") != std::string::npos, ok.error().text());
-    }
-  };
+  const auto refuse = [&](const char* what, const spoiler& spoil) { is_refused(good, what, spoil); };
   refuse("no collective", [](plan&, planned_actor& a) { a.collective.reset(); });
   refuse("another order", [](plan&, planned_actor& a) { a.collective->spec.algorithm = collective_algorithm::ring; });
   refuse("another shape", [](plan&, planned_actor& a) { a.collective->spec.elements += 16; });
@@ -150,10 +157,135 @@ BOOST_AUTO_TEST_CASE(PL_11_groups_that_do_not_fit_are_refused_with_the_name_of_t
     for (auto& other : p.actors)
       if (other.kind == actor_kind::collective) other.task = a.task;
   });
-  refuse("too few credits", [](plan& p, planned_actor& a) {
+  refuse("no credits", [](plan& p, planned_actor& a) { p.edges[a.inputs.back()].credits = 0; });
+}
+
+BOOST_AUTO_TEST_CASE(PL_11_ranks_of_many_and_of_unequally_many_workers_have_credits_for_all_parts_of_a_piece) {
+  for (const auto& [here, there] : {std::pair{9U, 8U}, std::pair{9U, 9U}, std::pair{17U, 1U}}) {
+    auto s = spec(2);
+    s.workers = here + there;
+    s.worker_task.assign(here, 0);
+    s.worker_task.resize(s.workers, 1);
+    const auto p = compiled(s);
+    BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+    for (const auto* rank : of_kind(*p, actor_kind::collective)) {
+      const auto& c = *rank->collective;
+      for (auto port = c.own_inputs(); port < rank->inputs.size(); ++port) BOOST_CHECK_NO_THROW(collective_state(c.spec, p->edges[rank->inputs[port]].credits));
+      for (auto port = std::size_t{c.tensors}; port < rank->outputs.size(); ++port) BOOST_CHECK_NO_THROW(collective_state(c.spec, p->edges[rank->outputs[port].front()].credits));
+    }
+    is_refused(*p, "one credit too few", [](plan& q, planned_actor& a) { q.edges[a.inputs.back()].credits = fewest_credits(a.collective->spec) - 1; });
+  }
+}
+
+// --- on devices ---
+
+BOOST_AUTO_TEST_CASE(on_devices_there_is_one_rank_on_each_for_all_buckets_and_nothing_of_a_step_leaves_but_losses) {
+  for (const auto workers : {2U, 3U}) {
+    const auto p = compiled(spec(workers), {.bucket_bytes = 64 << 10, .device = "/gpu:1"});
+    BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+    const auto ranks = of_kind(*p, actor_kind::collective);
+    BOOST_REQUIRE_EQUAL(ranks.size(), workers);
+    for (const auto* r : ranks) {
+      const auto& c = *r->collective;
+      BOOST_TEST(r->name == fmt::format("all_reduce/gpu:1/{}", c.spec.rank));
+      BOOST_TEST(r->stream == device_stream_of(1));
+      BOOST_TEST(c.tensors == 6U);
+      // dense_3 and its bias, dense_2's and a bias, dense_1's: gradients in the order in which they are made.
+      std::uint32_t tensors = 0;
+      for (const auto b : c.buckets) tensors += b;
+      BOOST_TEST(tensors == 6U);
+      BOOST_TEST(c.buckets.size() >= 3U);
+      BOOST_TEST(c.is_in_order == (workers == 3));  // a + b is b + a
+      for (std::size_t port = 0; port < c.own_inputs(); ++port) BOOST_TEST(p->actors[p->edges[r->inputs[port]].from.actor].task == r->task);
+    }
+    for (const auto* s : of_kind(*p, actor_kind::shard)) {
+      BOOST_TEST(s->stream == device_stream_of(1));
+      BOOST_TEST((s->shard.takes_sums || s->shard.follows));
+    }
+    BOOST_TEST(of_kind(*p, actor_kind::shard).size() == 6 * workers);
+    for (const auto* a : of_kind(*p, actor_kind::send)) BOOST_TEST(p->tasks[p->actors[p->edges[a->outputs[0][0]].to.actor].task].is_client);
+    const auto back = decode_plan(encode(*p));
+    BOOST_REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));
+    BOOST_TEST((*back == *p));
+    // Results and what is gathered are memory of the device, not of the host.
+    const auto needs = memory_by_actor(*p);
+    for (std::size_t i = 0; i < p->actors.size(); ++i)
+      if (p->actors[i].kind == actor_kind::collective) BOOST_TEST(needs[i] == 0U);
+    const auto sum = ranks[0]->collective->spec.elements * 4;
+    BOOST_TEST(memory_of_device(*p, ranks[0]->task, 1).bytes > static_cast<std::uint64_t>((2 + workers) * sum));
+    BOOST_TEST(gathered_bytes(*ranks[0]->collective) == static_cast<std::uint64_t>(workers * sum));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(variables_on_the_host_and_on_devices_are_groups_of_their_own) {
+  graph g(ops);
+  const auto data = idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
+  value x = data.images;
+  const std::array devices{"/gpu:0", "/gpu:1", "/cpu:0"};
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const auto on = g.device_scope(devices[i]);
+    x = dense(x, 10, fmt::format("dense_{}", i));
+  }
+  const auto p = compile_training(g, softmax_cross_entropy(x, data.labels, data.scale), spec(2), {});
+  BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+  std::vector<std::string> names;
+  for (const auto* r : of_kind(*p, actor_kind::collective)) {
+    names.push_back(r->name);
+    BOOST_TEST(r->collective->tensors == 2U);
+  }
+  std::sort(names.begin(), names.end());
+  BOOST_TEST(names == (std::vector<std::string>{"all_reduce/0/0", "all_reduce/0/1", "all_reduce/gpu:0/0", "all_reduce/gpu:0/1", "all_reduce/gpu:1/0", "all_reduce/gpu:1/1"}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_keeps_gradients_from_devices_is_told) {
+  const auto told = [&](const training_spec& s, compile_options o) {
+    compile_report report;
+    o.report = &report;
+    o.device = "/gpu:0";
+    const auto p = compiled(s, o);
+    BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+    for (const auto* r : of_kind(*p, actor_kind::collective)) BOOST_TEST(!r->collective->is_on_device());
+    BOOST_TEST(!of_kind(*p, actor_kind::collective).empty());
+    std::string text;
+    for (const auto& pass : report.passes)
+      for (const auto& c : pass.changes) text += c.what + "\n";
+    return text;
+  };
+  BOOST_TEST(told(spec(2), {.device_collectives = false}).find("is held on the host, not on gpu:0: gradients are added up by links, as asked for") != std::string::npos);
+  BOOST_TEST(told(spec(2, 1), {}).find("/job:ps/task:0, which holds it, has no worker") != std::string::npos);
+  auto recovers = spec(2);
+  recovers.is_recoverable = true;
+  BOOST_TEST(told(recovers, {}).find("the job keeps it for recovery or checkpoints") != std::string::npos);
+  compile_report report;
+  BOOST_REQUIRE(compiled(spec(3), {.device = "/gpu:0", .report = &report}));
+  std::string text;
+  for (const auto& pass : report.passes)
+    for (const auto& c : pass.changes) text += c.what + "\n";
+  BOOST_TEST(text.find("in 1 operation, which gather all workers' and add them in their order") != std::string::npos, text);
+}
+
+BOOST_AUTO_TEST_CASE(PL_11_groups_of_devices_that_do_not_fit_are_refused_with_the_name_of_the_rank) {
+  const auto good = compiled(spec(3), {.device = "/gpu:0"});
+  BOOST_REQUIRE(good);
+  const auto refuse = [&](const char* what, const spoiler& spoil) { is_refused(*good, what, spoil); };
+  refuse("no buckets", [](plan&, planned_actor& a) { a.collective->buckets.clear(); });
+  refuse("too many tensors in buckets", [](plan&, planned_actor& a) { ++a.collective->buckets[0]; });
+  refuse("an empty bucket", [](plan&, planned_actor& a) { a.collective->buckets.push_back(0); });
+  refuse("on the host", [](plan&, planned_actor& a) { a.stream = 0; });
+  refuse("on another device", [](plan&, planned_actor& a) { a.stream = device_stream_of(3); });
+  refuse("another order", [](plan&, planned_actor& a) { a.collective->is_in_order = false; });
+  refuse("another reduction", [](plan& p, planned_actor&) {
+    for (auto& a : p.actors)
+      if (a.collective) a.collective->spec.reduction = reduction_kind::max;
+  });
+  refuse("a rank without a part", [](plan& p, planned_actor&) {
+    for (auto& a : p.actors)
+      if (a.collective) a.collective->spec.parts = {{0, 1}, {2}, {}};
+  });
+  refuse("fewer peers", [](plan&, planned_actor& a) { a.collective->peers_to.pop_back(); });
+  refuse("the same task", [](plan& p, planned_actor& a) {
     for (auto& other : p.actors)
-      if (other.kind == actor_kind::collective && &other != &a) other.collective->spec.parts = {{0}, {1}, {2}};
-    p.edges[a.inputs.back()].credits = 0;
+      if (other.kind == actor_kind::collective) other.task = a.task;
   });
 }
 

@@ -42,7 +42,7 @@ class group {
     std::uint64_t steps = 0;
   };
 
-  group(collective_spec s, std::uint32_t credits, std::uint64_t seed, std::uint64_t steps) : random_(seed), steps_(steps) {
+  group(collective_spec s, std::uint32_t credits, std::uint64_t seed, std::uint64_t steps) : random_(seed), steps_(steps), lot_(credit_lot(credits)) {
     for (std::uint32_t r = 0; r < s.ranks(); ++r) {
       s.rank = r;
       const auto ok = check(s);
@@ -82,7 +82,7 @@ class group {
         at -= idle.size();
         const auto [of, peer] = credits_[at];
         credits_.erase(credits_.begin() + static_cast<std::ptrdiff_t>(at));
-        ranks_[of].state.on_credit(peer);
+        ranks_[of].state.on_credit(peer, lot_);
         carry_out(of);
       }
     }
@@ -111,6 +111,11 @@ class group {
     flights_[wire].pop_front();
     take(wire.second, f);
     carry_out(wire.second);
+  }
+
+  // In lots, as actors do.
+  void give_back(std::uint32_t to, std::uint32_t from) {
+    if (++owed_[{to, from}] % lot_ == 0) credits_.emplace_back(to, from);
   }
 
   void take(std::uint32_t r, const flight& f) {
@@ -147,7 +152,7 @@ class group {
         BOOST_REQUIRE_EQUAL(k.slots[o.index].size(), size(k, a.piece));
         from = k.slots[o.index].data();
         k.piece_depth[a.piece] = std::max(k.piece_depth[a.piece], k.slot_depth[o.index]);
-        credits_.emplace_back(k.slot_peer[o.index], r);
+        give_back(k.slot_peer[o.index], r);
       }
       if (sum.empty() && &o == &a.operands.front())
         sum.assign(from, from + size(k, a.piece));
@@ -160,7 +165,7 @@ class group {
     BOOST_REQUIRE_EQUAL(k.slots[a.slot].size(), size(k, a.piece));
     std::copy(k.slots[a.slot].begin(), k.slots[a.slot].end(), piece(k, a.piece));
     k.piece_depth[a.piece] = std::max(k.piece_depth[a.piece], k.slot_depth[a.slot]);
-    credits_.emplace_back(k.slot_peer[a.slot], r);
+    give_back(k.slot_peer[a.slot], r);
   }
   void apply(std::uint32_t, rank& k, const collective_own& a) {
     const auto* from = k.parts[a.part].data() + k.state.pieces()[a.piece].offset;
@@ -197,7 +202,9 @@ class group {
   std::uint64_t steps_;
   std::vector<rank> ranks_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<flight>> flights_;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> credits_;  // on their way to: rank, from: peer
+  std::uint32_t lot_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> owed_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> credits_;  // lots on their way to: rank, from: peer
   std::deque<std::vector<float>> kept_;
 };
 
@@ -221,11 +228,8 @@ std::uint32_t bits(float f) { return std::bit_cast<std::uint32_t>(f); }
 
 // Every rank has the sum of all parts: the same bits, those of the order of parts where that is promised.
 void reduce_everywhere(const collective_spec& s, std::uint64_t seed, std::uint32_t credits = 2, std::uint64_t steps = 3) {
-  std::size_t parts = 0;
-  for (const auto& p : s.parts) {
-    parts += p.size();
-    credits = std::max(credits, static_cast<std::uint32_t>(p.size()));
-  }
+  const auto parts = parts_of(s);
+  credits = std::max(credits, fewest_credits(s));
   std::map<std::uint64_t, std::vector<float>> first;
   group g(s, credits, seed, steps);
   g.on_finished = [&](group::rank& k, std::uint64_t step) {
@@ -278,6 +282,19 @@ BOOST_AUTO_TEST_CASE(CO_3_ranks_may_have_several_parts_or_none) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(CS_2_ranks_of_many_parts_never_wait_for_credits_that_are_owed) {
+  for (const auto a : {algorithm::exchange, algorithm::direct})
+    for (std::uint32_t parts = 1; parts <= 17; ++parts)
+      for (const std::int64_t elements : {32, 32 * 4}) {
+        std::vector<std::vector<std::uint32_t>> of(2);
+        for (std::uint32_t p = 0; p < 2 * parts; ++p) of[p % 2].push_back(p);
+        const auto s = spec_of(kind::all_reduce, a, of, elements);
+        for (const auto credits : {fewest_credits(s), fewest_credits(s) + 1, std::max(8U, fewest_credits(s))})
+          BOOST_TEST_CONTEXT(fmt::format("{}, {} parts each, {} elements, {} credits", to_string(a), parts, elements, credits))
+          for (std::uint64_t seed = 0; seed < repetitions(5); ++seed) reduce_everywhere(s, seed, credits, 4);
+      }
+}
+
 BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
   for (std::uint32_t ranks = 1; ranks <= 7; ++ranks)
     for (std::uint64_t seed = 0; seed < repetitions(20); ++seed) {
@@ -288,7 +305,8 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
       for (std::uint32_t p = 0; p < parts; ++p) of[p < ranks ? ranks - 1 - p : random() % ranks].push_back(p);
       const auto in_slices = parts * static_cast<std::int64_t>(random() % 50);
       for (const auto a : {algorithm::direct, algorithm::ring}) {
-        group scatter(spec_of(kind::reduce_scatter, a, of, in_slices), 5, seed, 2);
+        const auto credits = fewest_credits(spec_of(kind::reduce_scatter, a, of, in_slices));
+        group scatter(spec_of(kind::reduce_scatter, a, of, in_slices), credits, seed, 2);
         scatter.on_finished = [&](group::rank& k, std::uint64_t step) {
           for (const auto own : of[k.spec.rank]) {
             const auto [from, to] = slice_of(k.spec, own);
@@ -300,7 +318,7 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
           }
         };
         scatter.run();
-        group gather(spec_of(kind::all_gather, a, of, in_slices), 5, seed, 2);
+        group gather(spec_of(kind::all_gather, a, of, in_slices), credits, seed, 2);
         gather.on_finished = [&](group::rank& k, std::uint64_t step) {
           for (std::uint32_t p = 0; p < parts; ++p) {
             const auto [from, to] = slice_of(k.spec, p);
@@ -364,6 +382,20 @@ BOOST_AUTO_TEST_CASE(costs_the_messages_and_bytes_that_the_header_says) {
     BOOST_TEST(cost(algorithm::tree).first <= 2 * log2);
     BOOST_TEST(cost(algorithm::tree).second <= log2 * n);
   }
+}
+
+BOOST_AUTO_TEST_CASE(the_algorithm_follows_from_bytes_ranks_and_parts) {
+  constexpr std::size_t gradient = 803'840;
+  BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 2, 2, false) == algorithm::exchange));
+  BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 2, 3, false) == algorithm::direct));  // a part more is as many bytes more
+  BOOST_TEST((choose_algorithm(kind::all_reduce, 8 * gradient, 2, 2, false) == algorithm::direct));
+  BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 4, 4, false) == algorithm::direct));
+  BOOST_TEST((choose_algorithm(kind::all_reduce, 4096, 4, 4, false) == algorithm::exchange));
+  BOOST_TEST((choose_algorithm(kind::reduce_scatter, 4096, 2, 2, false) == algorithm::direct));
+  BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 9, 9, true) == algorithm::halving));
+  BOOST_TEST((choose_algorithm(kind::all_reduce, 8 * gradient, 9, 9, true) == algorithm::ring));
+  BOOST_TEST((choose_algorithm(kind::broadcast, gradient, 2, 2, false) == algorithm::direct));
+  BOOST_TEST((choose_algorithm(kind::broadcast, gradient, 4, 4, false) == algorithm::tree));
 }
 
 BOOST_AUTO_TEST_CASE(CS_1_what_no_list_has_is_an_error_that_names_it) {

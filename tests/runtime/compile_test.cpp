@@ -4,6 +4,7 @@
 #include "runtime/op_table.hpp"
 #include "runtime/passes/passes.hpp"
 #include "tests/support/reference.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -802,8 +803,9 @@ double seconds_to_compile(std::uint64_t ops, bool fuse) {
 
 BOOST_AUTO_TEST_CASE(a_random_graph_of_100000_ops_compiles_in_seconds_and_linearly) {
   for (const bool fuse : {true, false}) {
-    const auto small = seconds_to_compile(10'000, fuse), large = seconds_to_compile(100'000, fuse);
-    BOOST_TEST_MESSAGE("fuse " << fuse << ": 10,000 ops " << small << " s, 100,000 ops " << large << " s");
+    const auto ops = static_cast<std::size_t>(repetitions(100'000));
+    const auto small = seconds_to_compile(ops / 10, fuse), large = seconds_to_compile(ops, fuse);
+    BOOST_TEST_MESSAGE("fuse " << fuse << ": " << ops / 10 << " ops " << small << " s, " << ops << " ops " << large << " s");
     BOOST_TEST(large < 40 * (small + 0.02));  // linear would be 10; the limit leaves room for caches and noise
   }
 }
@@ -815,7 +817,7 @@ BOOST_AUTO_TEST_CASE(a_chain_and_a_tree_of_100000_ops_fuse_into_one_actor) {
     const auto x = input(c.g, {dtype::f32, {16}}, "x");
     if (!is_tree) {
       auto y = x;
-      for (int i = 0; i < 100'000; ++i) y = i % 2 == 0 ? relu(y) : add(y, x);
+      for (std::uint64_t i = 0; i < repetitions(100'000); ++i) y = i % 2 == 0 ? relu(y) : add(y, x);
       values = {y};
     } else {
       // Each leaf by itself: equal ones would be one.

@@ -1,6 +1,7 @@
 #include "runtime/control_message.hpp"
 
 #include "runtime/frame.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -39,7 +40,7 @@ trace_page sample_page() {
   p.now_ns = 1000, p.began_ns = 100, p.ended_ns = 900;
   p.has_more = true, p.is_last = true;
   p.parts = {{3, job_id{5}, 2, "mnist", "/job:worker/task:0"}};
-  p.actors = {{1, 3, actor_kind::send, "worker/0/x/send", "send", node_id{9}, {4}, {5, 6}, {0, 1}}, {2, 0, actor_kind::op, "link", "", {}, {}, {}, {}}};
+  p.actors = {{1, 3, actor_kind::send, "worker/0/x/send", "send", node_id{9}, {4}, {5, 6}, {0, 1}, {"k", "l/m"}}, {2, 0, actor_kind::op, "link", "", {}, {}, {}, {}}};
   p.lanes = {{"cpu:0", true, false, 1, 17, {{200, 300, trace_kind::firing, 1, 12, trace_event::everywhere, 0x2000001, 0}, {300, 400, trace_kind::transfer, 1, 12, trace_event::everywhere, 0, 4096}}},
              {"service", false, true, trace_nobody, 0, {}}};
   return p;
@@ -51,6 +52,7 @@ std::vector<control_message> samples() {
   m.name = "n7";
   m.address = "127.0.0.1:7000";
   m.libraries = {{"own_ops", "1.0", 5}};
+  m.devices = {{"asynchronous host", 1 << 30, 2}, {"NVIDIA H100", 0, 1}};
   return {heartbeat{3}, view_update{{m, m}}, leave{"was asked to"}, credit_batch{{{job_id{1}, 1, 2, 3}}},
           place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}, "/checkpoints", "step-1"}, part_placed{job_id{1}, 3, "no"},
           start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
@@ -69,6 +71,8 @@ BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
   BOOST_TEST(part.error == "text");
   BOOST_TEST(part.step == 12u);
   BOOST_TEST(part.data_messages == 99u);
+  BOOST_TEST(!part.is_derived);
+  BOOST_TEST(round_trip(part_ended{job_id{5}, 2, "text", "", 12, {}, 99, true}).is_derived);
   BOOST_TEST(part.epoch == 2u);
   BOOST_TEST_REQUIRE(part.shards.size() == 1u);
   BOOST_TEST(part.shards[0].applied == (std::vector<std::uint64_t>{6, 7}), boost::test_tools::per_element());
@@ -101,6 +105,29 @@ BOOST_AUTO_TEST_CASE(a_members_libraries_come_back_as_they_were_and_have_limits)
   long_version.libraries[1].version.assign(65, '1');
   BOOST_TEST(text(many).find("17 libraries are beyond the limit of 16") != std::string::npos, text(many));
   for (const auto& bad : {long_name, long_version}) BOOST_TEST(text(bad).find("beyond the limit of 64 bytes") != std::string::npos, text(bad));
+}
+
+BOOST_AUTO_TEST_CASE(a_members_devices_come_back_as_they_were_and_have_limits) {
+  member_info m;
+  m.id = node_id{7};
+  m.devices = {{"asynchronous host", 0, 2}, {"NVIDIA H100 80GB HBM3", 3ULL << 40, 253}, {"", 1, 1}};
+  BOOST_TEST((round_trip(view_update{{m}}).members.at(0) == m));
+  const auto text = [](const member_info& of) {
+    aligned_bytes bytes(encode(troupe::control_message(view_update{{of}})));
+    const auto decoded = decode_control(bytes.span());
+    return decoded ? std::string("no error") : decoded.error().text();
+  };
+  auto many = m, none = m, too_many = m, huge = m, long_name = m;
+  many.devices.resize(257, {"x", 0, 0});
+  none.devices[2].count = 0;
+  too_many.devices[2].count = 2;
+  huge.devices[1].count = 0xffffffff;
+  long_name.devices[0].hardware.assign(65, 'x');
+  BOOST_TEST(text(many).find("257 groups of devices are beyond the limit of 256") != std::string::npos, text(many));
+  BOOST_TEST(text(none).find("a group of 0 devices") != std::string::npos, text(none));
+  BOOST_TEST(text(too_many).find("257 with those before: a node has at most 256") != std::string::npos, text(too_many));
+  BOOST_TEST(text(huge).find("a node has at most 256") != std::string::npos, text(huge));
+  BOOST_TEST(text(long_name).find("beyond the limit of 64 bytes") != std::string::npos, text(long_name));
 }
 
 BOOST_AUTO_TEST_CASE(what_a_recovery_needs_comes_back_as_it_was) {
@@ -143,11 +170,12 @@ BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {
   BOOST_TEST(has(broken([](auto& p) { p.now_ns = -1; }), "a time is beyond all limits"));
   BOOST_TEST(has(broken([](auto& p) { p.began_ns = trace_time_max_ns + 1; }), "a time is beyond all limits"));
   BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events[0].end_ns = std::numeric_limits<std::int64_t>::max(); }), "a time of an event"));
-  BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events.resize(trace_page_events_max + trace_lanes_max, p.lanes[0].events[0]), p.lanes.resize(2000, p.lanes[0]); }), "events are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events.resize(trace_page_events_max + trace_lanes_max, p.lanes[0].events[0]), p.lanes.resize(8, p.lanes[0]); }), "events are beyond"));
   BOOST_TEST(has(broken([](auto& p) { p.lanes.resize(trace_lanes_max + 1); }), "threads are beyond"));
   BOOST_TEST(has(broken([](auto& p) { p.actors.resize(trace_page_actors_max + 1); }), "actors are beyond"));
   BOOST_TEST(has(broken([](auto& p) { p.parts.resize(trace_page_actors_max + 1); }), "parts of jobs are beyond"));
   BOOST_TEST(has(broken([](auto& p) { p.actors[0].kind = static_cast<actor_kind>(99); }), "unknown kind 99"));
+  BOOST_TEST(has(broken([](auto& p) { p.actors[0].kernels.resize(trace_kernels_max + 1); }), "kernels of an actor are beyond"));
   // Of a later version.
   auto later = sample_page();
   later.lanes[0].events[0].kind = static_cast<trace_kind>(99);
@@ -157,7 +185,7 @@ BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {
 // Ranks of collectives, whose number came last, once made a tool refuse the whole page.
 BOOST_AUTO_TEST_CASE(actors_of_every_kind_are_in_timelines) {
   auto p = sample_page();
-  for (std::uint8_t k = 0; k <= static_cast<std::uint8_t>(actor_kind::collective); ++k) {
+  for (std::uint8_t k = 0; k <= static_cast<std::uint8_t>(actor_kind::copy); ++k) {
     traced_actor a;
     a.kind = static_cast<actor_kind>(k);
     p.actors.push_back(a);
@@ -174,6 +202,7 @@ BOOST_AUTO_TEST_CASE(a_page_that_is_full_fits_into_a_control_frame) {
   large.inputs.resize(trace_edges_max / 2);
   large.outputs.resize(trace_edges_max - large.inputs.size());
   large.ports.resize(large.outputs.size());
+  large.kernels.assign(trace_kernels_max, "");
   p.actors.push_back(std::move(large));
   BOOST_TEST(encode(troupe::control_message(p)).size() < control_header_max);
   BOOST_TEST((round_trip(p) == p));
@@ -194,7 +223,7 @@ BOOST_AUTO_TEST_CASE(a_chunk_says_whose_bytes_follow) {
 BOOST_AUTO_TEST_CASE(any_bytes_give_a_message_or_an_error) {
   std::mt19937_64 random(1);
   std::uint64_t errors = 0, messages = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (std::uint64_t i = 0; i < repetitions(20'000); ++i) {
     const auto all = samples();
     aligned_bytes bytes(encode(all[random() % all.size()]));
     for (auto n = 1 + random() % 4; n > 0; --n) bytes.span()[random() % bytes.size] = static_cast<std::byte>(random());

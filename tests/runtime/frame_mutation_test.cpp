@@ -3,6 +3,7 @@
 #include "runtime/frame.hpp"
 
 #include "tests/support/frame_reader.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -105,15 +106,15 @@ BOOST_AUTO_TEST_CASE(FR_5_mutated_frames_are_refused_and_never_delivered_changed
     if (!all_are_of(bad.frames, good.frames)) BOOST_FAIL("a changed frame was delivered, seed " << seed);
     faults.count(bad.decoder.finish());
   }
-  // The mutations reach every check.
+  // The mutations reach every check of the decoder; whether memory can be read is told by who reads it.
   for (std::size_t f = 1; f < frame_fault_count; ++f)
-    BOOST_TEST(faults.by_fault[f] > 0, to_string(static_cast<frame_fault>(f)) << " was never provoked");
+    if (static_cast<frame_fault>(f) != frame_fault::unreadable) BOOST_TEST(faults.by_fault[f] > 0, to_string(static_cast<frame_fault>(f)) << " was never provoked");
   BOOST_TEST(faults.total() > std::uint64_t{mutations} * 3 / 4);
 }
 
 BOOST_AUTO_TEST_CASE(FR_5_random_bytes_are_no_frame) {
-  for (int seed = 0; seed < 10'000; ++seed) {
-    mutator m(static_cast<std::uint64_t>(seed));
+  for (std::uint64_t seed = 0; seed < repetitions(10'000); ++seed) {
+    mutator m(seed);
     frame_reader r(m.below(2) == 0 ? frame_trust::peer : frame_trust::stranger);
     r.read(m.bytes(64 + m.below(500)), 1 + m.below(100));
     BOOST_REQUIRE(r.frames.empty());

@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(the_bytes_of_a_payload_go_straight_to_their_destination) {
 
 BOOST_AUTO_TEST_CASE(each_fault_has_its_name) {
   BOOST_TEST(to_string(fault_of(with<std::uint32_t>(0, 0x20544547))) == "bad magic");
-  BOOST_TEST(to_string(fault_of(with<std::uint16_t>(4, 2))) == "bad version");
+  BOOST_TEST(to_string(fault_of(with<std::uint16_t>(4, 1))) == "bad version");
   BOOST_TEST(to_string(fault_of(with<std::uint8_t>(6, 0))) == "bad kind");
   BOOST_TEST(to_string(fault_of(with<std::uint8_t>(6, 7))) == "bad kind");
   BOOST_TEST(to_string(fault_of(with<std::uint8_t>(7, 2))) == "bad flags");
@@ -172,6 +172,61 @@ BOOST_AUTO_TEST_CASE(FR_1_an_announced_length_takes_no_memory_until_its_bytes_co
   }
 }
 
+BOOST_AUTO_TEST_CASE(FR_7_a_payload_that_stays_is_an_address_and_a_fault_where_nobody_reads) {
+  const auto payload = some_bytes(70'000);
+  auto stream = encode_frame({.kind = frame_kind::chunk, .sequence = 1, .reads_memory = true, .payload_stays = true}, some_bytes(100), payload);
+  BOOST_TEST(stream.size() == prelude_bytes + 100);
+  BOOST_TEST(to_string(fault_of(stream)) == "bad flags");
+  append(stream, encode_frame({frame_kind::chunk, 2, 0}, some_bytes(10), some_bytes(5)));
+  for (const bool discards : {false, true})
+    for (const std::size_t piece : {1ul, 64ul, 4096ul}) {
+      frame_reader r(frame_trust::peer);
+      r.decoder.admit_payloads_that_stay();
+      BOOST_TEST((r.read(stream, piece, discards) == event::need_bytes));
+      BOOST_TEST(to_string(r.decoder.finish()) == "none");
+      BOOST_REQUIRE_EQUAL(r.frames.size(), 2u);
+      const auto& p = r.frames[0].prelude;
+      BOOST_TEST(p.payload_stays());
+      BOOST_TEST(p.payload_address == reinterpret_cast<std::uintptr_t>(payload.data()));
+      BOOST_TEST(p.payload_length == payload.size());
+      BOOST_TEST(p.frame_bytes() == prelude_bytes + 100);
+      BOOST_TEST((p.flags & flag_reads_memory) != 0);
+      BOOST_TEST(r.frames[0].payload.size() == (discards ? 0 : payload.size()));
+      BOOST_TEST((r.frames[1].payload == (discards ? std::vector<std::byte>{} : some_bytes(5))));
+      BOOST_TEST((r.frames[1].prelude.flags & flag_reads_memory) == 0);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(FR_7_what_stays_has_an_address_and_no_checksum_and_is_not_empty) {
+  const auto fault = [](std::uint8_t flags, std::uint32_t payload_length, std::uint64_t about) {
+    auto bytes = with<std::uint8_t>(7, flags);
+    bytes[6] = static_cast<std::byte>(frame_kind::chunk);
+    std::memcpy(bytes.data() + 12, &payload_length, 4);
+    std::memcpy(bytes.data() + 32, &about, 8);
+    frame_reader r(frame_trust::peer);
+    r.decoder.admit_payloads_that_stay();
+    r.read(bytes, 4096);
+    return std::string(to_string(r.decoder.fault()));
+  };
+  BOOST_TEST(fault(flag_payload_stays, 100, 0) == "bad flags");
+  BOOST_TEST(fault(flag_payload_stays, 0, 4096) == "bad flags");
+  BOOST_TEST(fault(flag_payload_stays | flag_payload_checksum, 100, 4096) == "bad flags");
+  BOOST_TEST(fault(0, 100, 4096) == "bad flags");
+  BOOST_TEST(fault(flag_payload_stays, 100, 4096) == "bad header checksum");  // the first that is wrong with it
+  // One that its reader could not read has failed, and says so.
+  frame_decoder d(frame_trust::peer);
+  d.admit_payloads_that_stay();
+  const auto payload = some_bytes(20);
+  const auto bytes = encode_frame({.kind = frame_kind::chunk, .sequence = 1, .payload_stays = true}, {}, payload);
+  BOOST_TEST((d.next() == event::need_bytes));
+  std::memcpy(d.space()[1].data(), bytes.data(), bytes.size());
+  d.filled(bytes.size());
+  BOOST_TEST((d.next() == event::header_ready));
+  d.unreadable();
+  BOOST_TEST((d.next() == event::failed));
+  BOOST_TEST(to_string(d.finish()) == "unreadable payload");
+}
+
 BOOST_AUTO_TEST_CASE(FR_4_a_failed_decoder_stays_failed) {
   frame_reader r(frame_trust::peer);
   BOOST_TEST((r.read(with<std::uint32_t>(0, 1), 4096) == event::failed));
@@ -203,14 +258,14 @@ BOOST_AUTO_TEST_CASE(trust_begins_with_the_next_frame) {
 BOOST_AUTO_TEST_CASE(the_text_of_a_version_fault_names_both_versions) {
   frame_reader r(frame_trust::stranger);
   r.read(with<std::uint16_t>(4, 77), 4096);
-  BOOST_TEST(r.decoder.fault_error().message().find("version 77, this node version 1") != std::string::npos);
+  BOOST_TEST(r.decoder.fault_error().message().find("version 77, this node version 2") != std::string::npos);
 }
 
 // The checksums are XXH3-64 over what the header of frame.hpp says, so that other programs can read the format.
 BOOST_AUTO_TEST_CASE(a_known_frame_has_known_bytes) {
   const auto p =
       make_prelude({frame_kind::chunk, 0x0102030405060708, 9}, {}, std::vector<std::byte>(3, std::byte{'a'}), true);
-  const char* head = "TRPF\x01\x00\x06\x01\x00\x00\x00\x00\x03\x00\x00\x00\x08\x07\x06\x05\x04\x03\x02\x01\x09";
+  const char* head = "TRPF\x02\x00\x06\x01\x00\x00\x00\x00\x03\x00\x00\x00\x08\x07\x06\x05\x04\x03\x02\x01\x09";
   BOOST_TEST(std::memcmp(p.data(), head, 25) == 0);
 }
 

@@ -3,9 +3,12 @@
 
 #include "devices/host/host_device.hpp"
 #include "runtime/compile.hpp"
+#include "runtime/control_flow.hpp"
 #include "runtime/eager.hpp"
 #include "runtime/loop_rules.hpp"
+#include "runtime/on_device.hpp"
 #include "runtime/op_table.hpp"
+#include "runtime/ops.hpp"
 #include "tests/support/op_cases.hpp"
 #include "tests/support/repetitions.hpp"
 
@@ -13,10 +16,12 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <map>
+#include <set>
 #include <sstream>
 
 using namespace troupe;
@@ -246,6 +251,129 @@ BOOST_AUTO_TEST_CASE(what_splits_a_tensor_is_put_together_without_a_zero) {
   BOOST_TEST(types_of({{1, 2}, {2, 5}}) == "1 concat 1 put_slice ");  // not the whole of it
   BOOST_TEST(types_of({{0, 3}, {2, 6}}) == "1 add 2 put_slice ");     // they overlap
   BOOST_TEST(types_of({{0, 6}, {0, 6}}) == "1 add 2 put_slice ");
+}
+
+namespace {
+
+// What gradients add to a graph: "type on device" of each op that is needed for them and not for the loss, sorted, each once.
+std::string placed_gradients(graph& g, value loss, std::span<const value> of) {
+  const auto made = troupe::gradients(g, loss, of);
+  BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
+  const auto forward = g.needed_by(std::span(&loss, 1)), needed = g.needed_by(made);
+  std::set<std::string> all;
+  for (const auto& n : g.nodes())
+    if (needed[n.index] && !forward[n.index]) all.insert(fmt::format("{} on {}; ", n.type, n.device.empty() ? "the host" : n.device));
+  std::string text;
+  for (const auto& one : all) text += one;
+  return text;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(towers_have_their_backward_pass_on_their_own_devices) {
+  const auto ops = make_op_table();
+  const auto towers = [&](const std::string& device_of_w, std::array<const char*, 2> devices) {
+    graph g(ops);
+    const auto w = on_device(g, device_of_w, source_location::current(), [&] { return variable(g, {dtype::f32, {4, 4}}, {}, "w"); });
+    value loss;
+    for (const auto* device : devices) {
+      const auto x = input(g, {dtype::f32, {2, 4}}, "x");
+      const auto on = g.device_scope(device);
+      const auto part = reduce_sum(exp(matmul(x, w)));
+      loss = loss.is_valid() ? loss + part : part;
+    }
+    auto text = placed_gradients(g, loss, std::array{w});
+    const auto at = text.find("add on ");
+    BOOST_REQUIRE(at != std::string::npos);
+    const auto sum = text.substr(at, text.find(';', at) - at);
+    text.erase(at, sum.size() + 2);
+    BOOST_TEST(text.find("host") == std::string::npos, text);
+    for (const auto* device : devices) BOOST_TEST(text.find(fmt::format("matmul on {};", device)) != std::string::npos, text);
+    return sum;
+  };
+  BOOST_TEST(towers("", {"/gpu:0", "/gpu:1"}) == "add on the host");  // where the variable is
+  BOOST_TEST(towers("/gpu:1", {"/gpu:0", "/gpu:1"}) == "add on /gpu:1");
+  BOOST_TEST(towers("/gpu:2", {"/gpu:0", "/gpu:1"}) == "add on /gpu:2");
+  BOOST_TEST(towers("", {"/gpu:1", "/gpu:1"}) == "add on /gpu:1");
+  BOOST_TEST(towers("/gpu:0", {"/gpu:1", "/gpu:1"}) == "add on /gpu:1");
+  // Its shard is there, not what a worker makes of it.
+  BOOST_TEST(towers("/job:ps/task:0/gpu:0", {"/gpu:0", "/gpu:1"}) == "add on the host");
+}
+
+BOOST_AUTO_TEST_CASE(a_sum_of_gradients_from_several_devices_stands_where_the_value_does) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto w = variable(g, {dtype::f32, {4}}, {}, "w");
+  const auto on = [&](const char* device, const auto& make) {
+    const auto scope = g.device_scope(device);
+    return make();
+  };
+  const auto x = on("/gpu:2", [&] { return exp(w); });
+  const auto a = on("/gpu:0", [&] { return reduce_sum(sin(x)); }), b = on("/gpu:1", [&] { return reduce_sum(cos(x)); }), c = on("/gpu:1", [&] { return reduce_sum(sqrt(x)); });
+  const auto loss = on("/gpu:2", [&] { return a + b + c; });
+  const auto text = placed_gradients(g, loss, std::array{w});
+  BOOST_TEST(text.find("host") == std::string::npos, text);
+  // The two from /gpu:1 there, and that with the one from /gpu:0 beside x.
+  BOOST_TEST(text.find("add on /gpu:1; add on /gpu:2; ") != std::string::npos, text);
+  BOOST_TEST(text.find("add on /gpu:0") == std::string::npos, text);
+}
+
+BOOST_AUTO_TEST_CASE(slices_are_joined_and_halves_added_up_on_their_device) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto w = variable(g, {dtype::f32, {4, 6}}, {}, "w"), u = variable(g, {dtype::f32, {4, 6}}, {}, "u");
+  value loss;
+  {
+    const auto on = g.device_scope("/gpu:1");
+    loss = reduce_sum(exp(slice(w, {{}, {0, 3}}))) + reduce_sum(exp(slice(w, {{}, {3, 6}})));
+    const auto h = cast(exp(u), dtype::bf16);
+    loss = loss + reduce_sum(cast(matmul(h, transpose(h, {1, 0})), dtype::f32));
+  }
+  const auto text = placed_gradients(g, loss, std::array{w, u});
+  BOOST_TEST(text.find("concat on /gpu:1; ") != std::string::npos, text);
+  BOOST_TEST(text.find("host") == std::string::npos, text);
+}
+
+// What is done to a variable's gradient before it is pushed.
+BOOST_AUTO_TEST_CASE(scales_and_clips_of_a_gradient_stand_beside_it) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  value loss;
+  for (const auto* device : {"/gpu:0", "/gpu:1"}) {
+    const auto w = variable(g, {dtype::f32, {4, 4}}, {}, fmt::format("w{}", device[5]));
+    const auto on = g.device_scope(device);
+    const auto part = reduce_sum(exp(matmul(w, w)));
+    loss = loss.is_valid() ? loss + part : part;
+  }
+  const auto before = g.nodes().size();
+  training_spec s;
+  s.clip_global_norm = 1;
+  const auto p = compile_training(g, loss, s, {.loss_scale = dynamic_loss_scale(512, 7)});
+  BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
+  std::set<std::string> clipped;
+  for (std::size_t i = before; i < g.nodes().size(); ++i) {
+    const auto& n = g.node(static_cast<std::uint32_t>(i));
+    if (n.outputs[0].shape.rank() != 2) continue;
+    BOOST_TEST(!n.device.empty(), n.name);
+    if (n.type == "mul" && n.name.find('/') == std::string::npos) clipped.insert(n.device);
+  }
+  BOOST_TEST(clipped == (std::set<std::string>{"/gpu:0", "/gpu:1"}), boost::test_tools::per_element());
+}
+
+// There, and so does a sum of gradients: hard placement has nothing to say against it.
+BOOST_AUTO_TEST_CASE(gradients_in_loops_and_branches_stand_on_the_host) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  value w;
+  {
+    const auto on = g.device_scope("/gpu:0");
+    w = variable(g, {dtype::f32, {4}}, {}, "w");
+  }
+  const auto x = input(g, {dtype::f32, {4}}, "x");
+  const auto looped = while_loop({x}, [&](std::span<const value> v) { return less(reduce_sum(v[0]), constant(g, 3.0F)); }, [&](std::span<const value> v) { return std::vector{v[0] * w + w}; }, {.iterations_max = 4});
+  const auto chosen = cond(less(reduce_sum(x), constant(g, 0.0F)), [&] { return w * w; }, [&] { return w + x; });
+  const auto p = compile_training(g, reduce_sum(looped[0] + chosen), {}, {.soft_placement = false});
+  BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
 }
 
 // What computes in f16 and bf16 gives the gradients of the same numbers in f64, but for roundings of operands, results and gradients. Differences would see nothing but those.

@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(GF_1_a_graph_comes_back_as_it_was_with_the_same_bytes_and_p
     graph g(ops);
     const auto loss = s.build(g);
     BOOST_TEST_REQUIRE(!g.first_error(), s.name << ": " << (g.first_error() ? g.first_error()->text() : ""));
-    const graph_use use{.name = s.name, .loss = loss, .fetches = {{"the loss", loss}, {"first", {&g, 0, 0}}}, .training = graph_training{two_workers(), {.name = s.name, .credits = 3, .edge_bytes = 12'345'678, .simplify = false, .share_memory = false, .order_reads = false, .on_nan = nan_policy::warn, .fast = true, .precision = precision_kind::f16, .loss_scale = dynamic_loss_scale(512, 7)}}};
+    const graph_use use{.name = s.name, .loss = loss, .fetches = {{"the loss", loss}, {"first", {&g, 0, 0}}}, .training = graph_training{two_workers(), {.name = s.name, .credits = 3, .edge_bytes = 12'345'678, .simplify = false, .share_memory = false, .order_reads = false, .order_pushes = false, .device_collectives = false, .bucket_bytes = 777, .on_nan = nan_policy::warn, .fast = true, .precision = precision_kind::f16, .loss_scale = dynamic_loss_scale(512, 7)}}};
     const auto bytes = bytes_of(g, use);
     auto back = read(bytes, ops);
     BOOST_TEST((bytes_of(*back.graph, back.use) == bytes), s.name);
@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(GF_1_a_graph_comes_back_as_it_was_with_the_same_bytes_and_p
     const auto& options = back.use.training->options;
     BOOST_TEST(options.credits == 3U);
     BOOST_TEST(options.edge_bytes == 12'345'678U);
-    BOOST_TEST((options.fuse && options.fold && !options.simplify && options.share && !options.share_memory && !options.order_reads && options.sparse_pushes && options.fast));
+    BOOST_TEST((options.fuse && options.fold && !options.simplify && options.share && !options.share_memory && !options.order_reads && !options.order_pushes && !options.device_collectives && options.bucket_bytes == 777 && options.sparse_pushes && options.fast));
     BOOST_TEST((options.on_nan == nan_policy::warn));
     BOOST_TEST((options.precision == precision_kind::f16 && options.loss_scale == dynamic_loss_scale(512, 7)));
     BOOST_TEST((back.use.training->spec.optimizer == two_workers().optimizer && back.use.training->spec.schedule == two_workers().schedule));

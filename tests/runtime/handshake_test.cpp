@@ -116,6 +116,20 @@ BOOST_AUTO_TEST_CASE(who_expects_another_life_learns_who_answers) {
   BOOST_TEST(p.initiator.peer().name == "n22");
 }
 
+BOOST_AUTO_TEST_CASE(each_learns_where_the_other_ones_memory_can_be_tried_or_that_it_cannot) {
+  auto i = caller(), a = called();
+  i.probe = {0x7fff12345678, 0xfedcba9876543210};
+  pair p(i, a);
+  p.run();
+  BOOST_TEST((p.acceptor.peer_probe() == memory_probe{0x7fff12345678, 0xfedcba9876543210}));
+  BOOST_TEST((p.initiator.peer_probe() == memory_probe{}));
+  BOOST_TEST(p.initiator.peer_probe().address == 0u);
+  a.probe = {8, 9};
+  pair q(i, a);
+  q.run();
+  BOOST_TEST((q.initiator.peer_probe() == memory_probe{8, 9}));
+}
+
 BOOST_AUTO_TEST_CASE(no_token_on_both_sides_is_a_token_too) {
   auto i = caller(), a = called();
   i.token = a.token = "";

@@ -22,7 +22,7 @@ member_info member(node_id id, member_kind kind = member_kind::node) {
   return m;
 }
 
-training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false, bool has_replicas = false, const std::string& library = "") {
+training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false, bool has_replicas = false, const std::string& library = "", const std::string& device = "") {
   auto ops = make_op_table();
   auto row = *ops.find("square");
   if (!library.empty()) row.library = std::make_shared<const library_id>(library, "1.0", 5);
@@ -40,7 +40,7 @@ training_program make_program(update_kind update, std::uint32_t workers, bool is
   t.has_replicas = has_replicas;
   const value product[] = {mul(w, b)};
   const auto loss = reduce_sum(library.empty() ? product[0] : g.add("own", product, {}, "own", source_location::current()));
-  auto made = compile_program(g, loss, t, {.name = "training"});
+  auto made = compile_program(g, loss, t, {.name = "training", .device = device});
   BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
   return *made;
 }
@@ -53,18 +53,20 @@ struct world {
   std::size_t claims = 0, manifests = 0, drops = 0;
 
   world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "", std::vector<node_id> replicas = {},
-        const std::string& library = "") {
+        const std::string& library = "", const std::string& device = "") {
     job_setup setup;
     setup.id = job_id{7};
     setup.name = "training";
     setup.client = client;
-    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(), !replicas.empty(), library);
+    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(), !replicas.empty(), library, device);
     setup.roles = {{n1, n2}, {n3, n3}, std::move(replicas)};
     setup.on_failure = policy;
     setup.checkpoints.folder = std::move(folder);
     std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2), member(n3)};
     for (auto& m : members)
       if (!library.empty()) m.libraries = {{library, "1.0", 5}};
+    for (auto& m : members)
+      if (!device.empty() && m.id != n3 && m.id != client) m.devices = {{"chip", 0, 1}};
     job.emplace(std::move(setup), members, 1 << 20);
     job->begin(0);
     take();
@@ -132,6 +134,28 @@ BOOST_AUTO_TEST_CASE(everybody_is_placed_then_started) {
   w.all_placed({n1, n2, n3, client});
   BOOST_TEST(w.sent_to<start_part>().size() == 4U);
   BOOST_TEST((w.told.back().kind == job_event_kind::started));
+}
+
+// SV-1: a collective that breaks off may be told before the death that it follows from.
+BOOST_AUTO_TEST_CASE(a_derived_failure_gives_way_to_its_cause_and_is_believed_when_none_comes) {
+  for (const bool has_cause : {true, false}) {
+    world w(failure_policy::stop);
+    w.all_placed({n1, n2, n3, client});
+    w.job->tick(5 * s);
+    w.job->on_ended(n1, {job_id{7}, w.job->epoch(), "gpu:0: rank 1 is gone", "all_reduce/gpu:0/0", 3, {}, 0, true});
+    w.job->on_ended(n3, {job_id{7}, w.job->epoch(), "another one", "all_reduce/gpu:0/2", 3, {}, 0, true});
+    w.job->tick(6 * s);
+    w.take();
+    BOOST_TEST(w.last(job_event_kind::failed) == "not told");
+    if (has_cause) w.job->on_lost(n2, "no sign of life", false);
+    w.take();
+    BOOST_TEST((w.last(job_event_kind::failed) != "not told") == has_cause);
+    w.job->tick(7 * s);
+    w.take();
+    const auto text = w.last(job_event_kind::failed);
+    BOOST_TEST(text.find(has_cause ? "node n2" : "node n1 (pid 1), actor all_reduce/gpu:0/0, step 3: gpu:0: rank 1 is gone") != std::string::npos, text);
+    BOOST_TEST((text.find("is gone") != std::string::npos) == !has_cause, text);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_job_that_stops_on_failure_names_the_node_and_ends_everywhere) {
@@ -324,6 +348,108 @@ BOOST_AUTO_TEST_CASE(PM_4_a_node_that_lacks_a_library_of_the_job_gets_no_work_an
   able.libraries = {{"own_ops", "1.0", 5}};
   w.job->on_member(able);
   BOOST_TEST((w.job->phase() == job_phase::halting));
+}
+
+// --- devices ---
+
+// n1 and n2 have gpu:0, n3 has none.
+struct on_devices : world {
+  on_devices() : world(failure_policy::resume, update_kind::sync, "", {}, "", "/gpu:0") {
+    all_placed({n1, n2, n3, client});
+    losses(0, 1);
+  }
+  bool is_used(node_id n) const { return std::find(job->roles().workers.begin(), job->roles().workers.end(), n) != job->roles().workers.end(); }
+};
+
+member_info with_a_device(node_id id) {
+  auto m = member(id);
+  m.devices = {{"chip", 0, 1}};
+  return m;
+}
+
+BOOST_FIXTURE_TEST_CASE(PM_5_in_a_recovery_workers_move_to_nodes_with_their_device_alone, on_devices) {
+  job->on_member(member(node_id{5}));  // idle, and without
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));  // for the shards
+  halted(n1), halted(n2), halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST(!is_used(node_id{5}));
+  BOOST_TEST((job->roles().shards != std::vector<node_id>{n3, n3}));
+  for (auto n : job->nodes()) job->on_placed(n, {job_id{7}, job->epoch(), "", {}});
+  job->on_local_part(job->epoch());
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::running));
+  job->on_lost(n2, "gone", false);
+  halted(n1), halted(client), halted(n3, both({0, 1})), halted(node_id{5}, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{n1, n1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(PM_5_without_a_node_that_has_the_device_a_job_waits_for_one, on_devices) {
+  job->on_lost(n1, "gone", false), job->on_lost(n2, "gone", false);
+  halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
+  const auto says = last(job_event_kind::note);
+  BOOST_TEST(says.find("waits for a node that takes work: ") != std::string::npos, says);
+  BOOST_TEST(says.find("job_coordinator_test.cpp:") != std::string::npos, says);
+  BOOST_TEST(says.find("is to run on gpu:0, and no node that takes workers has it: n3 has no device") != std::string::npos, says);
+  job->tick(500 * s);
+  job->on_member(member(node_id{5}));
+  take();
+  BOOST_TEST((job->phase() == job_phase::waiting));
+  BOOST_TEST(last(job_event_kind::note).find("n5 has no device") != std::string::npos);
+  job->on_member(with_a_device(node_id{6}));
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{node_id{6}, node_id{6}}));
+}
+
+BOOST_FIXTURE_TEST_CASE(JC_6_who_comes_and_has_no_device_does_not_prolong_the_waiting, on_devices) {
+  job->on_lost(n1, "gone", false), job->on_lost(n2, "gone", false);
+  halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
+  job->tick(400 * s);
+  job->on_member(member(node_id{5}));
+  job->tick(601 * s);
+  take();
+  BOOST_TEST((job->phase() == job_phase::over));
+  BOOST_TEST(job->cause().find("no node that takes work has come for 600 s") != std::string::npos, job->cause());
+  BOOST_TEST(job->cause().find("is to run on gpu:0") != std::string::npos, job->cause());
+}
+
+// The one node with the device is alive, and excluded for a while.
+BOOST_FIXTURE_TEST_CASE(a_job_that_waits_for_a_node_takes_one_that_is_no_longer_excluded, on_devices) {
+  job->on_lost(n2, "gone", false);
+  halted(n1), halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
+  job->on_placed(n3, {job_id{7}, job->epoch(), "no link to n1", n1});
+  take();
+  halted(n1), halted(client), halted(n3, both({0, 1}));
+  const auto since = 1 * s;  // a back-off may come first
+  job->tick(since);
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
+  job->tick(since + troupe::job_coordinator::excluded_ns / 2);
+  BOOST_TEST((job->phase() == job_phase::waiting));
+  job->tick(since + troupe::job_coordinator::excluded_ns);
+  take();
+  BOOST_TEST((job->phase() == job_phase::placing));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{n1, n1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(work_of_a_device_stays_on_a_node_that_wants_to_leave_until_another_one_has_it, on_devices) {
+  job->on_lost(n2, "gone", false);
+  halted(n1), halted(client), halted(n3, both({0, 1}));
+  all_placed({n1, n3, client});
+  losses(1, 2);
+  job->on_leaving(n1);
+  take();
+  BOOST_TEST((job->phase() == job_phase::running));
+  BOOST_TEST(last(job_event_kind::note).find("its work stays until one comes") != std::string::npos, last(job_event_kind::note));
+  job->on_member(with_a_device(node_id{6}));
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));
+  halted(n1), halted(client), halted(n3, both({1, 2}));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{node_id{6}, node_id{6}}));
 }
 
 // --- replicas ---

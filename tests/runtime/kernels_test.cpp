@@ -5,6 +5,7 @@
 #include "runtime/op_table.hpp"
 #include "tests/support/op_cases.hpp"
 #include "tests/support/reference.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -21,7 +22,7 @@ using namespace troupe::op_cases;
 
 namespace {
 
-constexpr int shapes_each = 100;
+constexpr int shapes_each = static_cast<int>(repetitions(100));
 
 // In units of the last place of an f32 near the exact result, or near `scale`, where that is larger.
 double ulp(double got, double exact, double scale = 0) {

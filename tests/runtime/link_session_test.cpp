@@ -170,6 +170,30 @@ BOOST_AUTO_TEST_CASE(LS_8_what_is_withdrawn_keeps_its_number_and_lets_its_tensor
   BOOST_TEST(s.unacknowledged_bytes(lane::data) == 0u);
 }
 
+BOOST_AUTO_TEST_CASE(LS_8_where_payloads_stay_a_frame_that_its_connection_has_keeps_its_tensor_until_it_is_acknowledged) {
+  troupe::link_session s(a_id, b_id);
+  connect_both(s);
+  auto t = tensor::of({1, 2, 3, 4}, shape{4}), later = tensor::of({5, 6, 7, 8}, shape{4});
+  for (const auto& sent : {t, t}) BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(0), sent, {0, 16}));
+  write_all(s, lane::data);
+  BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(0), later, {0, 16}));
+  const auto withdraw_all = [&] { s.withdraw(lane::data, [](auto) { return true; }, true); };
+  withdraw_all();
+  BOOST_TEST(!t.is_unique());
+  BOOST_TEST(later.is_unique());  // no connection has it
+  BOOST_TEST(bool(s.acknowledged(lane::data, 1)));
+  withdraw_all();
+  BOOST_TEST(!t.is_unique());
+  BOOST_TEST(s.unacknowledged_payload_bytes(lane::data) == 16u);
+  // The connection is gone, and with it what the peer was told.
+  s.lost(lane::data, 0);
+  withdraw_all();
+  BOOST_TEST(t.is_unique());
+  BOOST_TEST(s.unacknowledged_payload_bytes(lane::data) == 0u);
+  BOOST_REQUIRE(s.connected(lane::data, 1));
+  BOOST_TEST((write_all(s, lane::data) == std::vector<std::uint64_t>{2, 3}));
+}
+
 BOOST_AUTO_TEST_CASE(LS_2_a_frame_and_its_tensor_stay_in_place_until_acknowledged) {
   troupe::link_session s(a_id, b_id);
   connect_both(s);

@@ -234,6 +234,49 @@ BOOST_AUTO_TEST_CASE(variables_stand_on_their_device_unless_somebody_keeps_them)
   BOOST_TEST(is_told);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_received_for_a_device_has_as_many_buffers_as_may_hold_it_and_nothing_else_has_any) {
+  const auto compile = [&](const std::string& device, bool is_kept) {
+    graph g(ops());
+    const auto x = input(g, tensor_spec{dtype::f32, {4, 8}}, "x");
+    const auto loss = reduce_sum(relu(dense(x, 3, "layer")));
+    training_spec spec;
+    spec.steps = 4;
+    spec.tasks = 3;
+    spec.task_names = {"/job:worker/task:0", "/job:ps/task:0", "/job:client/task:0"};
+    spec.worker_task = {0};
+    spec.shard_task = {1};
+    spec.client_task = 2;
+    spec.has_cuts = is_kept;
+    auto p = compile_training(g, loss, spec, {.device = device});
+    BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
+    return *p;
+  };
+  for (const bool is_kept : {false, true}) {
+    const auto p = compile("/gpu:0", is_kept);
+    std::size_t landed = 0, others = 0;
+    for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
+      const auto n = landing_buffers(p, i);
+      if (n == 0) {
+        others += p.actors[i].kind == actor_kind::receive;
+        continue;
+      }
+      ++landed;
+      BOOST_TEST((p.actors[i].kind == actor_kind::receive));
+      // The link's, what waits for the copy, and what the copy has under way.
+      BOOST_TEST(n >= 2 * p.edges[p.actors[i].inputs[0]].credits + 1 + 1 + 1 + 1);
+    }
+    // Versions of two variables for the worker, also by way of a read; and gradients, where the shards are on a device too.
+    BOOST_TEST(landed >= (is_kept ? 2u : 4u));
+    BOOST_TEST(others > 0u);  // for the program
+    std::size_t found = 0;
+    for (const auto& a : p.actors)
+      if (a.copy == copy_kind::in) found += landing_buffers(p, maker_of(p, a)) > 0;
+    BOOST_TEST(found == landed);
+  }
+  const auto p = compile("/cpu:0", false);
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i) BOOST_TEST(landing_buffers(p, i) == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(a_device_is_written_as_others_are) {
   graph g(ops());
   const auto x = input(g, tensor_spec{dtype::f32, {4}}, "x");

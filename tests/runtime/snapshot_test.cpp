@@ -21,6 +21,7 @@ node_snapshot node(const std::string& name, node_state state = node_state::alive
   n.kind = "node";
   n.job = "worker";
   n.address = "127.0.0.1:4000";
+  n.devices = {{"gpu:0", "asynchronous host", 0}, {"gpu:1", "NVIDIA H100", std::numeric_limits<std::uint64_t>::max()}};
   n.incarnation = 7;
   n.state = state;
   return n;

@@ -211,6 +211,94 @@ BOOST_AUTO_TEST_CASE(RE_4_what_does_not_fit_into_a_page_comes_with_the_next_ones
   BOOST_TEST(std::ranges::count(actors, std::string("link"), &traced_actor::name) == 1);
 }
 
+namespace {
+
+// A node with a device, whose stream's lane is told of things later.
+struct node_with_device {
+  std::int64_t now = 10 * second;
+  std::shared_ptr<trace_lane> worker = std::make_shared<trace_lane>([this] { return now; }, 64), stream = std::make_shared<trace_lane>([this] { return now; }, 64);
+  troupe::trace_recorder recorder{{{"gpu:0", true, worker}, {.name = "gpu:0/compute", .lane = stream, .is_told_later = true}}, [](std::uint64_t) { return std::nullopt; }};
+
+  trace_page ask(std::uint64_t recording, std::int64_t duration = 0) { return recorder.answer({1, recording, duration, false, "process 1"}, now); }
+  void ran(std::int64_t begin, std::int64_t end) { stream->device_work({begin, end, trace_kind::kernel, part | 1, 4}); }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(RE_5_what_a_device_ran_before_the_end_is_in_it_though_the_lane_hears_later) {
+  node_with_device n;
+  const auto began = n.ask(1, second).began_ns;
+  n.ran(began + 100, began + 200);
+  BOOST_TEST(n.ask(1).lanes[1].events.size() == 1u);
+  n.now = began + second + 1000;
+  auto page = n.ask(1);
+  BOOST_TEST(page.ended_ns == began + second);
+  BOOST_TEST(!page.is_last);
+  BOOST_TEST(!n.worker->is_on());  // RE-2
+  BOOST_TEST(n.stream->is_on());
+  n.stream->knows_until(began + second - 1);
+  BOOST_TEST(!n.ask(1).is_last);
+  n.ran(began + 300, began + 400);
+  n.ran(began + 500, began + 2 * second);   // cut off
+  n.ran(began + second + 1, began + 2 * second);  // of another time
+  n.stream->knows_until(began + second);
+  page = n.ask(1);
+  BOOST_TEST(page.is_last);
+  BOOST_REQUIRE(page.lanes[1].events.size() == 2u);
+  BOOST_TEST(page.lanes[1].events[1].end_ns == began + second);
+  BOOST_TEST(!n.stream->is_on());
+}
+
+BOOST_AUTO_TEST_CASE(RE_5_a_lane_that_hears_of_nothing_holds_no_recording_for_longer_than_that) {
+  node_with_device n;
+  const auto began = n.ask(1, second).began_ns;
+  (void)n.ask(2, 5 * second);
+  n.now = began + second + trace_settle_ns - 1;
+  BOOST_TEST(!n.ask(1).is_last);
+  n.now += 1;
+  BOOST_TEST(n.ask(1).is_last);
+  BOOST_TEST(n.stream->is_on());  // for the other
+  n.ran(began + 2 * second, began + 2 * second + 1);
+  BOOST_TEST(n.ask(1).lanes[1].events.empty());
+  BOOST_TEST(n.ask(2).lanes[1].events.size() == 1u);
+  // And one that nobody asks for any more.
+  n.now = began + 5 * second + trace_settle_ns;
+  n.recorder.tick(n.now);
+  BOOST_TEST(!n.stream->is_on());
+  n.now += trace_lease_ns;
+  n.recorder.tick(n.now);
+  BOOST_TEST(n.recorder.recordings() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(RE_4_names_of_kernels_count_and_those_beyond_the_limit_are_left_out) {
+  std::int64_t now = second;
+  const auto lane = std::make_shared<trace_lane>([&] { return now; }, 64);
+  constexpr std::size_t kernels = 3000, name_bytes = 1000;  // 3 MB
+  troupe::trace_recorder recorder({{.name = "gpu:0/compute", .lane = lane, .is_told_later = true}}, [](std::uint64_t) {
+    trace_subject s;
+    s.actor.name = "segment";
+    s.actor.kernels.assign(kernels, std::string(name_bytes, 'k'));
+    return std::optional(s);
+  });
+  (void)recorder.answer({1, 1, second, false, "process 1"}, now);
+  for (std::uint64_t i = 1; i <= 12; ++i) lane->device_work({now, now, trace_kind::kernel, i, 1, 0});
+  std::size_t actors = 0, pages = 0;
+  for (bool has_more = true; has_more; ++pages) {
+    const auto page = recorder.answer({1, 1, 0, false, ""}, now);
+    std::size_t bytes = 0;
+    for (const auto& a : page.actors) {
+      BOOST_TEST(a.kernels.size() == trace_kernel_bytes_max / (name_bytes + 16));
+      for (const auto& k : a.kernels) bytes += k.size();
+    }
+    BOOST_TEST(bytes <= trace_page_described_max + trace_kernel_bytes_max);
+    actors += page.actors.size();
+    has_more = page.has_more;
+    BOOST_REQUIRE(pages < 20u);
+  }
+  BOOST_TEST(actors == 12u);
+  BOOST_TEST(pages > 2u);
+}
+
 BOOST_AUTO_TEST_CASE(who_is_not_known_any_more_has_a_number_and_no_name) {
   node n;
   (void)n.ask(1, second);

@@ -37,16 +37,21 @@ BOOST_AUTO_TEST_CASE(events_come_back_as_they_were) {
   troupe::trace_ring ring(4);
   const trace_event transfer{5, 9, trace_kind::transfer, 7, 3, trace_event::everywhere, 0, (std::uint64_t{1} << 56) - 1};
   const trace_event firing{-3, 1, trace_kind::firing, ~std::uint64_t{0}, 1, trace_event::everywhere, 0xffffffff, 0};
-  ring.write(transfer);
-  ring.write(firing);
+  const trace_event kernel{1, 2, trace_kind::kernel, 9, 4, 17, 0, 0};
+  const trace_event copy{2, 3, trace_kind::copy, 9, 4, trace_event::everywhere, 0, std::uint64_t{1} << 40};
+  for (const auto& e : {transfer, firing, kernel}) ring.write(e);
   std::uint64_t cursor = 0;
   std::vector<trace_event> out;
   BOOST_TEST(ring.read(cursor, 10, out) == 0u);
-  BOOST_TEST_REQUIRE(out.size() == 2u);
+  BOOST_TEST_REQUIRE(out.size() == 3u);
   BOOST_TEST((out[0] == transfer));
   BOOST_TEST((out[1] == firing));
+  BOOST_TEST((out[2] == kernel));
   BOOST_TEST(ring.read(cursor, 10, out) == 0u);
-  BOOST_TEST(out.size() == 2u);
+  BOOST_TEST(out.size() == 3u);
+  ring.write(copy);
+  BOOST_TEST(ring.read(cursor, 10, out) == 0u);
+  BOOST_TEST((out.back() == copy));
 }
 
 BOOST_AUTO_TEST_CASE(TR_2_what_was_written_over_is_lost_and_counted) {
@@ -121,6 +126,7 @@ BOOST_AUTO_TEST_CASE(a_lane_that_is_off_records_nothing_and_takes_no_memory) {
   l.lane.slice(trace_kind::firing, 1);
   l.lane.falls_asleep();
   l.lane.wakes();
+  l.lane.device_work({1, 2, trace_kind::kernel, 9, 4});
   BOOST_TEST(!l.lane.is_on());
   BOOST_TEST(l.lane.ring() == nullptr);
 }

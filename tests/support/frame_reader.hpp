@@ -32,7 +32,12 @@ struct frame_reader {
         case frame_decoder::event::header_ready:
           headers_ready += 1;
           destination.assign(decoder.prelude().payload_length, std::byte{0});
-          discards ? decoder.discard() : decoder.deliver_to(destination);
+          if (discards)
+            decoder.discard();
+          else if (decoder.prelude().payload_stays())
+            decoder.read_in_place(destination);  // as if the sender's memory were zeros
+          else
+            decoder.deliver_to(destination);
           break;
         case frame_decoder::event::frame_complete:
           frames.push_back({decoder.prelude(),

@@ -53,7 +53,8 @@ std::size_t frame_at(std::span<const std::byte> bytes, bool& is_frame) {
   std::memcpy(words, bytes.data(), sizeof words);
   is_frame = words[0] == frame_magic && words[2] <= control_header_max && words[3] <= payload_max;
   if (!is_frame) return bytes.size();
-  const std::size_t size = prelude_bytes + words[2] + words[3];
+  const bool stays = (std::to_integer<unsigned>(bytes[7]) & flag_payload_stays) != 0;  // the payload, which is not on the wire then
+  const std::size_t size = prelude_bytes + words[2] + (stays ? 0 : words[3]);
   return size <= bytes.size() ? size : 0;
 }
 

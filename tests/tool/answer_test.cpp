@@ -82,13 +82,21 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
     for (const auto& [key, value] : list.at(0).items()) names += key + " ";
     return names;
   };
-  BOOST_TEST(keys("list nodes --json") == "id name pid kind job address incarnation state reason unreachable_seconds ");
+  BOOST_TEST(keys("list nodes --json") == "id name pid kind job address devices incarnation state reason unreachable_seconds ");
   BOOST_TEST(keys("list actors --json") ==
              "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
              "queue steps ports ");
   BOOST_TEST(keys("list jobs --json") ==
              "id name state workers shards update step steps started_seconds ended_seconds client participants cause epoch recoveries checkpoints ");
+  BOOST_TEST(nlohmann::json::parse(run("list nodes --json").out).at(1).at("devices").dump() ==
+             R"([{"hardware":"NVIDIA H100 80GB HBM3","memory_bytes":42949672960,"name":"gpu:0"},{"hardware":"NVIDIA H100 80GB HBM3","memory_bytes":42949672960,"name":"gpu:1"}])");
   BOOST_TEST(nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") == "loss");
+}
+
+BOOST_AUTO_TEST_CASE(the_devices_of_a_node_are_listed_and_shown) {
+  BOOST_TEST(has_text(run("list nodes").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
+  BOOST_TEST(has_text(run("show node n1").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
+  BOOST_TEST(!has_text(run("show node n2").out, "gpu:"));
 }
 
 BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {

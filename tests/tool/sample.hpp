@@ -16,6 +16,7 @@ inline node_snapshot sample_node(const std::string& name, const std::string& kin
   n.kind = kind;
   n.job = name == "n2" ? "ps" : kind == "node" ? "worker" : "";
   n.address = "127.0.0.1:4000" + name.substr(1);
+  if (name == "n1") n.devices = {{"gpu:0", "NVIDIA H100 80GB HBM3", 40ULL << 30}, {"gpu:1", "NVIDIA H100 80GB HBM3", 40ULL << 30}};
   n.incarnation = 3;
   return n;
 }

@@ -189,6 +189,55 @@ BOOST_AUTO_TEST_CASE(one_job_of_several_is_shown_alone) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_a_device_ran_has_rows_of_its_own_and_an_arrow_from_who_enqueued_it) {
+  auto n = node("n1", 1, 1'000'000);
+  auto copy_in = actor(1, actor_kind::copy, "x/in", {0}, {1}), segment = actor(2, actor_kind::op, "segment", {1}, {2}), copy_out = actor(3, actor_kind::copy, "y/out", {2}, {3});
+  segment.kernels = {"layer/matmul+relu", "loss"};
+  for (auto x : {copy_in, segment, copy_out}) n.actors[x.number] = x;
+  n.lanes.resize(4);
+  n.lanes[0].name = "gpu:0";
+  n.lanes[0].events = {{1'000'000, 1'000'100, trace_kind::firing, 1, 7, everywhere, 0, 0},
+                       {1'000'100, 1'000'200, trace_kind::firing, 2, 7, everywhere, 0, 0},
+                       {1'000'200, 1'000'300, trace_kind::firing, 2, 8, everywhere, 0, 0},
+                       {1'004'000, 1'004'100, trace_kind::firing, 3, 7, everywhere, 0, 0}};
+  n.lanes[1].name = "gpu:0/compute", n.lanes[2].name = "gpu:0/copy_in", n.lanes[3].name = "gpu:0/copy_out";
+  n.lanes[1].events = {{1'001'000, 1'001'500, trace_kind::kernel, 2, 7, 0, 0, 0}, {1'001'500, 1'002'000, trace_kind::kernel, 2, 7, 1, 0, 0}, {1'003'000, 1'003'400, trace_kind::replay, 2, 8, 2, 0, 0},
+                       {1'003'400, 1'003'500, trace_kind::kernel, 2, 9, everywhere, 0, 0}};
+  n.lanes[2].events = {{1'000'050, 1'000'950, trace_kind::copy, 1, 7, everywhere, 0, 4096}};
+  n.lanes[3].events = {{1'002'000, 1'003'900, trace_kind::copy, 3, 7, everywhere, 0, 64}};
+  cluster_recording r;
+  r.duration_ns = 1'000'000'000;
+  r.nodes = {std::move(n)};
+  const auto f = read_timeline(r);
+  BOOST_TEST((f.threads.at({1, 2}) == "gpu:0/compute"));
+  const auto& first = slice(f, 1, 2, 0);
+  BOOST_TEST(first.name == "layer/matmul+relu");
+  BOOST_TEST(first.category == "kernel");
+  BOOST_TEST(first.args.dump() == R"({"job":"mnist","step":7,"type":"matmul+relu"})");
+  BOOST_TEST(slice(f, 1, 2, 1).name == "loss");
+  const auto& replay = slice(f, 1, 2, 2);
+  BOOST_TEST(replay.name == "segment");
+  BOOST_TEST(replay.category == "replay");
+  BOOST_TEST(replay.args.at("kernels") == 2);
+  BOOST_TEST(slice(f, 1, 2, 3).name == "segment");  // a kernel without a number is its actor
+  const auto& in = slice(f, 1, 3, 0);
+  BOOST_TEST(in.category == "memcpy");
+  BOOST_TEST(in.args.at("bytes") == 4096);
+  BOOST_TEST(slice(f, 1, 4, 0).args.at("bytes") == 64);
+  // x/in -> segment -> y/out (step 7), and for each of the four firings its work on the device; of step 9 no firing is there.
+  BOOST_TEST(f.arrows.size() == 2u + 4u);
+  std::size_t to_device = 0, from_device = 0;
+  for (const auto& [id, a] : f.arrows) {
+    BOOST_TEST(a.first.at_ns <= a.second.at_ns);
+    to_device += a.first.thread == 1 && a.second.thread != 1;
+    from_device += a.first.thread != 1 && a.second.thread == 1;
+    if (a.first.thread == 4) BOOST_TEST(f.at(a.second)->name == "y/out");
+  }
+  BOOST_TEST(to_device == 3u);
+  BOOST_TEST(from_device == 1u);
+  BOOST_TEST(read_timeline(r, "other").count("kernel") == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(names_of_any_kind_give_a_valid_file) {
   auto r = two_nodes();
   r.nodes[0].name = "\"\\\n\xff{}";
@@ -216,6 +265,7 @@ BOOST_AUTO_TEST_CASE(TI_1_TI_2_TI_3_hold_whatever_a_node_says) {
       }
       for (auto& [number, a] : n.actors) {
         if (random() % 4 == 0) a.part = 99;
+        if (random() % 2 == 0) a.kernels = {"a", "b"};
         if (random() % 4 == 0) a.inputs.assign(3, static_cast<std::uint32_t>(random() % 4));
       }
     }

@@ -2,7 +2,13 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CapnProto REQUIRED)  # its check for libatomic needs C among the languages
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+# Debian's oneDNN computes with GCC's OpenMP, also in a program of another compiler: a second one would not hear how many threads it may take.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  set(TROUPE_OPENMP OpenMP::OpenMP_CXX)
+else()
+  find_library(TROUPE_OPENMP NAMES libgomp.so.1 gomp REQUIRED)
+endif()
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -18,7 +24,7 @@ find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(troupe_dnnl INTERFACE)
 target_include_directories(troupe_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
-target_link_libraries(troupe_dnnl INTERFACE ${DNNL_LIBRARY} OpenMP::OpenMP_CXX)
+target_link_libraries(troupe_dnnl INTERFACE ${DNNL_LIBRARY} ${TROUPE_OPENMP})
 
 # xxHash, header only.
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)

@@ -1,11 +1,11 @@
-# Warnings are for Troupe's own sources, and errors only where Troupe itself is the project.
+# Warnings are GCC's, for Troupe's own sources, and errors only where Troupe itself is the project. Another compiler says what it says by itself.
 # Flags are for C++ alone: nvcc, which takes neither these nor -march, gets its own where its target stands.
 set(TROUPE_NOT_CUDA $<NOT:$<COMPILE_LANGUAGE:CUDA>>)
-add_compile_options("$<${TROUPE_NOT_CUDA}:-Wall;-Wextra;-Wpedantic;-Wconversion>")
-if(PROJECT_IS_TOP_LEVEL)
-  add_compile_options($<${TROUPE_NOT_CUDA}:-Werror>)
-endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options("$<${TROUPE_NOT_CUDA}:-Wall;-Wextra;-Wpedantic;-Wconversion>")
+  if(PROJECT_IS_TOP_LEVEL)
+    add_compile_options($<${TROUPE_NOT_CUDA}:-Werror>)
+  endif()
   # GCC 12 sees overflows and null pointers in inlined standard library code that are not there.
   add_compile_options("$<${TROUPE_NOT_CUDA}:-Wno-stringop-overflow;-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-restrict;-Wno-null-dereference>")
 endif()
@@ -19,7 +19,7 @@ function(troupe_unite target groups)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)  # a source that is included is no header
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # a source that is included is no header
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME)
@@ -28,6 +28,17 @@ function(troupe_unite target groups)
     math(EXPR group "0x${hash} % ${groups}")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP group_${group})
   endforeach()
+endfunction()
+
+# Headers that most sources of a target include, compiled once before them, where a build is from scratch (TROUPE_UNITY). A build without sees whether each source includes what it uses.
+function(troupe_precompile target)
+  if(NOT TROUPE_UNITY)
+    return()
+  endif()
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")  # or ccache takes each for another one
+  endif()
 endfunction()
 
 # One interface target with what every target of Troupe is built with, and every program that links it: headers have code, too.
@@ -43,6 +54,11 @@ endif()
 if(TROUPE_SANITIZE)
   target_compile_options(troupe_options INTERFACE "$<${TROUPE_NOT_CUDA}:-fsanitize=${TROUPE_SANITIZE};-fno-omit-frame-pointer>")
   target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 20)  # newer ones define it themselves, as GCC does
+    string(REGEX MATCH "address|thread" kind "${TROUPE_SANITIZE}")
+    string(TOUPPER "__SANITIZE_${kind}__" macro)
+    target_compile_definitions(troupe_options INTERFACE ${macro}=1)
+  endif()
   if(TROUPE_SANITIZE MATCHES "undefined")
     target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-fno-sanitize-recover=all>)
     # Checks of pointers are a third of the compiler's time. A null pointer and what lies outside of an object are AddressSanitizer's to find; parsers of bytes run with

@@ -105,21 +105,22 @@ result<std::vector<node_id>> wait_for_nodes(process& p, std::size_t others) {
   return error(error_code::timed_out, "the other nodes were not found within 10 s");
 }
 
-result<void> over_processes(std::uint32_t ranks, const bench_options& o, bench_report& report, bare_client& bare) {
+result<void> over_processes(std::uint32_t ranks, direct_reads reads, const bench_options& o, bench_report& report, bare_client& bare) {
   bench_folder folder;
   auto path = folder.path();
   if (!path) return path.error();
   ::setenv("XDG_RUNTIME_DIR", path->c_str(), 1);
-  const auto cluster = fmt::format("bench-{}-{}", ::getpid(), ranks);
+  const auto cluster = fmt::format("bench-{}-{}-{}", ::getpid(), ranks, static_cast<int>(reads));
   std::vector<std::unique_ptr<peer_process>> peers;
   for (std::uint32_t r = 1; r < ranks; ++r) {
-    auto peer = peer_process::start({"node", cluster});
+    auto peer = peer_process::start({"node", cluster, reads == direct_reads::off ? "off" : "auto"});
     if (!peer) return peer.error();
     peers.push_back(std::move(*peer));
   }
   process_options options;
   options.cluster = cluster;
   options.kind = member_kind::client;
+  options.reads = reads;
   options.libraries = {&bench_ops()};
   auto client = process::start(options);
   if (!client) return client.error();
@@ -128,7 +129,7 @@ result<void> over_processes(std::uint32_t ranks, const bench_options& o, bench_r
   std::vector<std::size_t> sizes{4 << 10, 64 << 10, 940'584, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   if (o.is_quick) sizes = {4 << 10, 1 << 20};
   for (const auto bytes : sizes) {
-    const auto algorithm = choose_algorithm(collective_kind::all_reduce, bytes, ranks, false);
+    const auto algorithm = choose_algorithm(collective_kind::all_reduce, bytes, ranks, ranks, false);
     auto p = reduce_everywhere(static_cast<std::int64_t>(bytes / sizeof(float)), ranks, algorithm);
     constexpr std::string_view own_types[] = {"standing"};
     p.libraries = libraries_of(own_types, (*client)->ops());
@@ -138,7 +139,7 @@ result<void> over_processes(std::uint32_t ranks, const bench_options& o, bench_r
     const auto in_us = [&](result<double> seconds) { return seconds ? result<double>(*seconds * 1e6 / double(count)) : seconds; };
     auto figures = take_turns(o.runs, {[&] { return in_us(bare.ping_pong(bytes, count)); }, [&] { return in_us((*graph)->run(count, 1)); }});
     if (!figures) return figures.error();
-    report.add({"all_reduce", fmt::format("{} processes, {} bytes, {}", ranks, bytes, to_string(algorithm)), "us", (*figures)[1], (*graph)->actors(), "bare blocking TCP", (*figures)[0],
+    report.add({"all_reduce", fmt::format("{} processes, {} bytes, {}{}", ranks, bytes, to_string(algorithm), reads == direct_reads::off ? ", sockets alone" : ""), "us", (*figures)[1], (*graph)->actors(), "bare blocking TCP", (*figures)[0],
                 bench_ratio::ours_to_baseline, ""});
   }
   return {};
@@ -154,7 +155,8 @@ result<void> bench_all_reduce(const bench_options& o, bench_report& report) {
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
   for (const std::uint32_t ranks : {2U, 4U})
-    if (auto ok = over_processes(ranks, o, report, **bare); !ok) return ok;
+    for (const auto reads : {direct_reads::automatic, direct_reads::off})
+      if (auto ok = over_processes(ranks, reads, o, report, **bare); !ok) return ok;
   return {};
 }
 

@@ -60,8 +60,9 @@ int serve_link(bool has_checksums) {
   });
 }
 
-int serve_node(const std::string& cluster) {
+int serve_node(const std::string& cluster, direct_reads reads) {
   process_options options;
+  options.reads = reads;
   options.cluster = cluster;
   options.libraries = {&bench_ops()};
   auto p = process::start(options);
@@ -145,7 +146,9 @@ double own_cpu_seconds() {
 
 int run_peer(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "link") return serve_link(arguments[1] == "on");
-  if (arguments.size() == 2 && arguments[0] == "node") return serve_node(arguments[1]);
+  if (arguments.size() == 2 && arguments[0] == "node") return serve_node(arguments[1], direct_reads::automatic);
+  if (arguments.size() == 3 && arguments[0] == "node")
+    if (const auto reads = parse_direct_reads(arguments[2])) return serve_node(arguments[1], *reads);
   fmt::print(stderr, "troupe-bench: --peer is for troupe-bench itself\n");
   return 2;
 }

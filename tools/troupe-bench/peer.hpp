@@ -6,7 +6,7 @@
 //
 //   --peer link CHECKSUMS   ready: "BARE_PORT LINK_PORT"   cpu: its CPU seconds so far   buffers N: in which tensors of
 //                                                            stream case N have arrived
-//   --peer node CLUSTER     ready: its address              cpu
+//   --peer node CLUSTER [READS]  ready: its address              cpu
 //
 // Threading: start, ask and destroy from one thread.
 

@@ -34,6 +34,10 @@ int main(int argc, char** argv) {
   app.add_option("--gpus", options.gpus, "Devices: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")->capture_default_str();
   app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each of them (2GiB)");
   app.add_option("--load", options.load, "Shared library of ops of your own, which jobs may use here; may be repeated");
+  std::string reads = "auto";
+  app.add_option("--direct-reads", reads, "How tensors come from nodes of the same machine. auto: out of their memory where the system allows it, in one copy; on: and let every process "
+                                          "of this user read this one, where Yama restricts it; off: over sockets")
+      ->check(CLI::IsMember({"auto", "on", "off"}))->capture_default_str();
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {
@@ -60,6 +64,8 @@ int main(int argc, char** argv) {
     }
     options.memory_bytes = *bytes;
   }
+
+  options.reads = *troupe::parse_direct_reads(reads);
 
   if (!gpu_memory.empty()) {
     auto bytes = troupe::parse_byte_size(gpu_memory);

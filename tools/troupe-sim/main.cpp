@@ -23,7 +23,7 @@ namespace {
 
 struct arguments {
   std::uint64_t first = 1, last = 100, steps = 0;
-  std::uint32_t nodes = 0;
+  std::uint32_t nodes = 0, gpus = 0;
   std::string faults = "all", trace, plant;
   bool is_single = false, draws_optimizer = false, all_reduce = false, is_mixed = false, collectives = false, json = false;
 };
@@ -72,15 +72,22 @@ void describe(std::FILE* to, const sim_scenario& sc) {
   for (const auto& f : sc.faults) fmt::print(to, "  {}\n", to_string(f));
 }
 
+// What else than the seed draws a scenario.
+std::string flags_of(const arguments& o) {
+  return (o.faults == "all" ? "" : " --faults " + o.faults) + (o.nodes == 0 ? "" : fmt::format(" --nodes {}", o.nodes)) + (o.steps == 0 ? "" : fmt::format(" --steps {}", o.steps)) +
+         (o.draws_optimizer ? " --optimizers" : "") + (o.all_reduce ? " --all-reduce" : "") + (o.is_mixed ? " --mixed-precision" : "") + (o.collectives ? " --collectives" : "") +
+         (o.gpus == 0 ? "" : fmt::format(" --gpus {}", o.gpus));
+}
+
 // The failing seed with the shortest schedule that still fails.
-void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v) {
+void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v, const arguments& o) {
   fmt::print("seed {}: {}\n", sc.seed, v.violation);
   const auto shortest = sim.shrink(sc);
   const auto again = sim.run(shortest);
   fmt::print("  the shortest schedule found, of {} faults (of {}), ends with: {}\n", shortest.faults.size(), sc.faults.size(), again.violation);
   describe(stdout, shortest);
   for (const auto& line : again.story) fmt::print("    {}\n", line);
-  fmt::print("  again: troupe-sim --seed {}{}\n", sc.seed, (sc.shape.optimizer == 0 ? std::string() : " --optimizers") + (sc.shape.all_reduce ? " --all-reduce" : "") + (sc.shape.is_mixed ? " --mixed-precision" : "") + (sc.shape.calls_collectives ? " --collectives" : ""));
+  fmt::print("  again: troupe-sim --seed {}{}\n", sc.seed, flags_of(o));
   std::fflush(stdout);
 }
 
@@ -111,7 +118,14 @@ int run(const arguments& o) {
   auto made = simulator::make();
   if (!made) return fail(made.error());
   auto& sim = **made;
-  const sim_limits limits{o.nodes, o.steps, *kinds, o.draws_optimizer, o.all_reduce, o.is_mixed, o.collectives};
+  const sim_limits limits{.nodes = o.nodes,
+                          .steps = o.steps,
+                          .faults = *kinds,
+                          .draws_optimizer = o.draws_optimizer,
+                          .all_reduce = o.all_reduce,
+                          .is_mixed = o.is_mixed,
+                          .calls_collectives = o.collectives,
+                          .gpus = o.gpus};
   if (!o.plant.empty()) {
     auto found = nlohmann::ordered_json::array();
     const bool is_every_one_found = hunt(sim, o, limits, found);
@@ -141,7 +155,7 @@ int run(const arguments& o) {
       describe(stdout, sc);
       for (const auto& line : v.story) fmt::print("    {}\n", line);
     }
-    if (!v.violation.empty() && !o.json) explain(sim, sc, v);
+    if (!v.violation.empty() && !o.json) explain(sim, sc, v, o);
     const auto now = std::chrono::steady_clock::now();
     if (seed < o.last && now - shown < (is_terminal ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) continue;
     shown = now;
@@ -192,6 +206,7 @@ int main(int argc, char** argv) {
   app.add_flag("--all-reduce", o.all_reduce, "Synchronous jobs exchange their gradients by all-reduce, without replicas; nothing else changes");
   app.add_flag("--mixed-precision", o.is_mixed, "Jobs compute in f16, with a scale of the loss that leaves out steps; nothing else changes");
   app.add_flag("--collectives", o.collectives, "Programs of synchronous jobs call collectives in each step; nothing else changes");
+  app.add_option("--gpus", o.gpus, "Each node has so many asynchronous host devices, on which jobs compute; nothing else changes")->check(CLI::Range(0, 2));
   app.add_flag("--optimizers", o.draws_optimizer, "Draw optimizer, learning-rate schedule and clipping, too (without it: SGD); nothing else changes");
   app.add_option("--trace", o.trace, "Write the hash of every history to this file");
   app.add_option("--plant", o.plant, "Plant this bug (all: one after the other) and tell which seed finds it first")

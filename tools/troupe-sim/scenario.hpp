@@ -19,6 +19,7 @@
 //   IN-11 Nodes that leave in good order are not missed: no recovery, nothing lost.
 //   IN-12 Where nobody dies and disks work, a job that is to write checkpoints does.
 //   IN-13 Once faults have stopped, all processes hold each other alive.
+//   IN-14 On devices nothing is read before it was written, nor written while it is read (devices/order_checker.hpp); and IN-1 holds for them.
 //
 // Credits are conserved: actors check it at every item (PA-1, TR-1), and fail else (IN-4).
 //
@@ -69,8 +70,8 @@ struct sim_scenario {
   std::uint64_t seed = 1;
   std::uint32_t nodes = 3, ps_nodes = 0;
   bool is_one_machine = false;
-  sim_job_shape shape;
-  std::vector<sim_fault> faults;  // by time
+  sim_job_shape shape{};
+  std::vector<sim_fault> faults{};  // by time
 };
 
 // Bytes that all edges of that job together can carry, if each crosses processes.
@@ -79,11 +80,12 @@ std::size_t edge_bytes(const training_program& program, const sim_job_shape& sha
 struct sim_limits {
   std::uint32_t nodes = 0;  // 0: drawn, 3 to 7
   std::uint64_t steps = 0;  // 0: drawn
-  std::vector<sim_fault_kind> faults;
+  std::vector<sim_fault_kind> faults{};
   bool draws_optimizer = false;  // with schedule and clipping; else SGD
   bool all_reduce = false;       // synchronous jobs exchange their gradients so, without replicas
   bool is_mixed = false;         // in f16, with a scale of the loss
   bool calls_collectives = false;  // programs of synchronous jobs do
+  std::uint32_t gpus = 0;          // of each node: jobs compute there
 };
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits);
 
@@ -92,7 +94,7 @@ struct sim_verdict {
   std::uint64_t trace_hash = 0; // of the order of all messages and events
   std::uint64_t messages = 0;
   std::int64_t virtual_ns = 0;
-  std::uint64_t recoveries = 0, resumed_from_disk = 0, checkpoints = 0, faults = 0;
+  std::uint64_t recoveries = 0, resumed_from_disk = 0, checkpoints = 0, faults = 0, device_steps = 0;
   std::vector<std::string> story;  // what the program was told
 };
 

@@ -1,8 +1,12 @@
 #include "tools/troupe-sim/sim_cluster.hpp"
 
 #include "actors/archive.hpp"
+#include "actors/device_streams.hpp"
+#include "actors/failing.hpp"
 #include "actors/process_supervisor.hpp"
 #include "actors/tell.hpp"
+#include "devices/async_host/async_host_backend.hpp"
+#include "runtime/node_devices.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <fmt/format.h>
@@ -16,6 +20,7 @@ namespace {
 
 constexpr std::uint64_t wall_clock_start_ns = 1'700'000'000'000'000'000;
 constexpr std::uint64_t steps_max = 1'000'000;  // messages and events of one run_until()
+constexpr const char* hardware = "asynchronous host";
 
 sim_options draw_options(std::mt19937_64& random) {
   constexpr std::int64_t us = 1000;
@@ -27,7 +32,12 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t with) {
   return (hash ^ with) * 0x9e3779b97f4a7c15U ^ (hash >> 29);
 }
 
-caf::behavior program_actor(caf::event_based_actor*, sim_program* p) {
+caf::behavior program_actor(caf::event_based_actor* self, sim_program* p) {
+  self->set_exception_handler([p](caf::scheduled_actor* who, std::exception_ptr& thrown) {
+    auto reason = reason_of(who, thrown);
+    p->broken = failure_text(reason).value_or("");
+    return reason;
+  });
   return {
       [p](const job_started& m) {
         p->job = m.job;
@@ -177,6 +187,7 @@ sim_cluster::sim_cluster(sim_tables& tables, const sim_cluster_options& options)
     : tables_(tables), options_(options), random_(options.seed * 0x9e3779b97f4a7c15U + 1), network_(random_(), draw_options(random_)) {
   const std::uint32_t eagerness[] = {2, 4, 16, 64};
   network_one_in_ = eagerness[random_() % 4];
+  if (options_.gpus > 0) device_one_in_ = eagerness[random_() % 4];
   set_up_kernel_thread();  // streams run on this one
   config_.seeded();
   system_ = std::make_unique<caf::actor_system>(config_);
@@ -209,6 +220,7 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   m.self.host = options_.is_one_machine ? "machine" : p->host;
   m.self.pid = p->pid;
   m.self.kind = kind;
+  for (std::uint32_t i = 0; kind == member_kind::node && i < options_.gpus; ++i) add_device(m.self.devices, hardware, 0);
   if (kind == member_kind::node && number < options_.nodes && number + options_.ps_nodes >= options_.nodes) m.self.job = "ps";
   m.cluster = "simulated";
   m.token = "token";
@@ -235,15 +247,16 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   n.kernels = &tables_.kernels;
   n.device = &tables_.device;
   n.streams.push_back(p->unit);
+  if (kind == member_kind::node) add_devices(*p, n);
   n.service = p->unit;
   n.archive = p->archive = spawn_archive(*system_, p->unit);
   n.supervisor = p->supervisor = spawn_process_supervisor(*system_, p->unit,
                                                           {n.now_ns, p->archive, p->files.get(), p->unit,
-                                                           [this, raw = p.get()](const std::string& why) {
-                                                             raw->crash = why;
-                                                             has_leavers_ = true;
-                                                           },
-                                                           [raw = p.get()](const std::string& what) { raw->restarts.push_back(what); }});
+                                                           [this, raw = p.get()](const std::string& why) { give_up(*raw, why); },
+                                                           [this, raw = p.get()](const std::string& what) {
+                                                             raw->restarts.push_back(what);
+                                                             failures_.push_back(fmt::format("{}: {}", raw->host, what));
+                                                           }});
   n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
   n.probe = options_.probe;
@@ -255,6 +268,18 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   tell(nullptr, p->supervisor, watch{"member", member_policy, p->member_actor});
   tell(nullptr, p->node, set_member{p->member_actor});
   return p;
+}
+
+void sim_cluster::add_devices(process& p, node_environment& n) {
+  if (options_.gpus == 0) return;
+  p.chip = std::make_shared<async_host_chip>(async_host_options{.seed = p.random(), .checker = &p.checker});
+  for (std::uint32_t i = 0; i < options_.gpus; ++i) {
+    const auto name = fmt::format("gpu:{}", i);
+    p.devices.push_back(std::make_shared<device_streams>(*system_, p.unit, name, hardware,
+                                                         [this, name, chip = p.chip]() -> result<std::shared_ptr<device_backend>> { return make_async_host_backend(name, chip, tables_.kernels); }, *p.clock, n.now_ns));
+    n.streams.push_back(p.unit);
+  }
+  n.devices = p.devices;
 }
 
 bool sim_cluster::has_process(std::uint32_t pid) const {
@@ -302,19 +327,56 @@ void sim_cluster::reap() {
     if ((*processes_[i]->has_left || !processes_[i]->crash.empty()) && !processes_[i]->is_killed) kill(i);
 }
 
+// SC-6.
+bool sim_cluster::step_device() {
+  const auto first = random_() % processes_.size();
+  for (std::size_t k = 0; k < processes_.size(); ++k) {
+    const auto i = (first + k) % processes_.size();
+    auto& p = *processes_[i];
+    if (p.chip == nullptr || !may_run(p.unit) || !p.chip->step()) continue;
+    ++device_steps_;
+    orders_ = mixed(orders_, 2 + i);
+    return true;
+  }
+  return false;
+}
+
+void sim_cluster::note_mistakes(const process& p) {
+  for (const auto& r : p.checker.reports()) mistakes_.push_back(fmt::format("{}: {}", p.host, r.text()));
+}
+
+// SC-5, as process.cpp has it. That nobody is at home in an event is a mistake of the simulation itself.
+void sim_cluster::run_event() {
+  try {
+    network_.run_one();
+  } catch (const std::exception& e) {
+    const auto at = std::find_if(processes_.begin(), processes_.end(), [&](const auto& p) { return p->host == network_.running_host(); });
+    if (at == processes_.end()) throw;
+    give_up(**at, fmt::format("network: {}", e.what()));
+  }
+}
+
+void sim_cluster::give_up(process& p, const std::string& why) {
+  p.crash = why;
+  has_leavers_ = true;
+  failures_.push_back(fmt::format("{} ended by itself: {}", p.host, why));
+}
+
 bool sim_cluster::step() {
   if (has_leavers_) reap();
   const bool is_near = network_.has_events() && network_.next_event_ns() <= network_.now_ns() + near_ns;
+  if (options_.gpus > 0 && draw(device_one_in_) && step_device()) return true;
   if (!is_near || !draw(network_one_in_)) {
     if (const auto i = choose()) {
       ++messages_;
       scheduler_->run(*i);
       return true;
     }
+    if (options_.gpus > 0 && step_device()) return true;
   }
   if (!network_.has_events()) return choose().has_value();
   orders_ = mixed(orders_, 1);
-  network_.run_one();
+  run_event();
   return true;
 }
 
@@ -350,6 +412,10 @@ void sim_cluster::run_job(std::shared_ptr<const job_request> request) {
 }
 
 void sim_cluster::stop_job(const std::string& reason) { tell(nullptr, processes_[client()]->node, stop_own_job{program_actor_, reason}); }
+
+void sim_cluster::deliver(std::uint32_t to, std::uint32_t from, control_message body) {
+  tell(nullptr, processes_[to]->node, peer_message{info(from).id, std::move(body)});
+}
 
 void sim_cluster::kill(std::uint32_t process) {
   auto& p = *processes_[process];
@@ -449,6 +515,7 @@ std::size_t sim_cluster::job_actors(std::uint32_t process) {
 bool sim_cluster::finish() {
   hold("");
   is_finishing_ = true;
+  if (!program_.broken.empty()) program_actor_ = spawn_on(*system_, nullptr, &program_actor, &program_);  // for the goodbyes
   for (auto& p : dead_) processes_.push_back(std::move(p));
   dead_.clear();
   network_.set_filter({});
@@ -478,6 +545,8 @@ bool sim_cluster::finish() {
   is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms) && is_clean;
   for (auto& p : processes_) {
     if (p->leaver) tell(nullptr, std::exchange(p->leaver, nullptr), left_cluster{});  // it was killed before
+    for (const auto& d : p->devices) d->synchronize();
+    for (const auto& d : p->devices) d->end_actors();
     tell(nullptr, p->supervisor, end_actor{});
     p->supervisor = nullptr;
     p->node = nullptr;
@@ -488,6 +557,7 @@ bool sim_cluster::finish() {
   program_actor_ = nullptr;
   while (scheduler_->runnable() > 0) scheduler_->run(0);
   run_for(300 * ms);
+  for (const auto& p : processes_) note_mistakes(*p);
   const auto left = system_->registry().running();
   if (left > 0) system_->await_actors_before_shutdown(false);
   system_.reset();

@@ -9,6 +9,10 @@
 // SC-2  An event due within near_ns may overtake any message, a later one only comes when no actor is runnable.
 // SC-3  finish() ends everything and tells whether an actor was left over.
 // SC-4  A process that is killed does nothing more from that message on; one that is frozen does nothing until it is thawed.
+// SC-5  What breaks in a callback of the network ends the process whose it is, and in an actor what production ends with that; failures() tells.
+//       In a message to the program it is in sim_program::broken. So step() and finish() throw nothing but what `done` of run_until() throws.
+// SC-6  A node's devices, of which its record tells, are asynchronous host devices on one chip, which runs a piece of work when the seed says so, and before time goes on; that of a process that is
+//       killed or frozen does nothing more.
 //
 // Threading: one thread.
 
@@ -17,7 +21,9 @@
 #include "actors/scheduler.hpp"
 #include "actors/sim_transport.hpp"
 #include "tools/troupe-sim/sim_disk.hpp"
+#include "devices/async_host/async_host_chip.hpp"
 #include "devices/host/host_device.hpp"
+#include "devices/order_checker.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/snapshot.hpp"
 
@@ -53,6 +59,7 @@ struct sim_program {
   std::vector<node_answer> answers;
   std::vector<trace_page> pages;
   std::uint32_t goodbyes = 0;  // of nodes and members that ended
+  std::string broken;          // what an invariant said that broke while a message was taken; "": none did
   std::function<std::int64_t()> now_ns;
   std::int64_t over_ns = 0, worker_lost_ns = 0;
 
@@ -74,6 +81,7 @@ struct sim_cluster_options {
   const planted_bugs* bugs = nullptr;
   apply_probe* probe = nullptr;    // is told of every version that a shard makes
   std::uint64_t memory_bytes = 0;  // of a node, for jobs; 0: no limit
+  std::uint32_t gpus = 0;          // of each node
 };
 
 class sim_cluster {
@@ -100,6 +108,8 @@ class sim_cluster {
   bool form();
   void run_job(std::shared_ptr<const job_request> request);
   void stop_job(const std::string& reason);
+  // The node of `to` gets a message as if `from` had sent it.
+  void deliver(std::uint32_t to, std::uint32_t from, control_message body);
   // One message or one event; false: nothing is left to do.
   bool step();
   // Until `done` says so; false: `limit_ns` of virtual time have passed before.
@@ -134,6 +144,10 @@ class sim_cluster {
   const std::string& crash(std::uint32_t process) const { return processes_[process]->crash; }
   // What its supervisor has started again.
   const std::vector<std::string>& restarts(std::uint32_t process) const { return processes_[process]->restarts; }
+  // "host2.5 ended by itself: ..." and what supervisors have started again, of all processes that there were, also after finish().
+  const std::vector<std::string>& failures() const noexcept { return failures_; }
+  // "host2.5", as failures() names it.
+  const std::string& host(std::uint32_t process) const { return processes_[process]->host; }
   bool is_alive(std::uint32_t process) const { return !processes_[process]->is_killed; }
 
   // What a node says of itself, its actors, jobs and events.
@@ -144,6 +158,9 @@ class sim_cluster {
   std::uint64_t drops(drop_reason r) const;
   // Bytes of tensors that all processes keep because they were not acknowledged.
   std::size_t kept_bytes() const;
+  // What the checkers of devices of all processes that there were have found; after finish().
+  const std::vector<std::string>& mistakes_of_order() const noexcept { return mistakes_; }
+  std::uint64_t device_steps() const noexcept { return device_steps_; }  // pieces of work
   // Actors of any job on this process that have not ended.
   std::size_t job_actors(std::uint32_t process);
 
@@ -163,6 +180,9 @@ class sim_cluster {
     caf::actor archive, supervisor;
     std::string crash;
     std::vector<std::string> restarts;
+    order_checker checker;
+    std::shared_ptr<async_host_chip> chip;  // null: no devices
+    std::vector<std::shared_ptr<device_streams>> devices;
     std::uint32_t pid = 0;
     bool is_frozen = false, is_leaving = false;
     bool has_failing = false;  // an actor was made to fail; nobody may have noticed yet
@@ -179,6 +199,11 @@ class sim_cluster {
 
   std::unique_ptr<process> make_process(std::uint32_t number, member_kind kind);
   void reap();
+  void run_event();
+  void add_devices(process& p, node_environment& n);
+  bool step_device();
+  void note_mistakes(const process& p);
+  void give_up(process& p, const std::string& why);
   bool has_process(std::uint32_t pid) const;
   bool may_run(const caf::execution_unit* home) const;
   std::optional<std::size_t> choose();
@@ -203,6 +228,9 @@ class sim_cluster {
   std::string held_;
   std::uint64_t orders_ = 0, messages_ = 0;
   std::uint64_t last_query_ = 0;
+  std::vector<std::string> failures_, mistakes_;
+  std::uint64_t device_steps_ = 0;
+  std::uint32_t device_one_in_ = 4;  // how eagerly devices work
 };
 
 }  // namespace troupe

@@ -49,8 +49,8 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
   return t;
 }
 
-result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes, node_id client) {
-  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop, shape.has_replicas, shape.all_reduce);
+result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes, node_id client, const device_wishes& wishes = {}) {
+  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop, shape.has_replicas, shape.all_reduce, wishes);
 }
 
 }  // namespace
@@ -86,30 +86,39 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
                                           const std::vector<member_info>& nodes, node_id client) {
   graph g(tables.ops);
   const auto batch = idx_batch(g, data.info, {.batch = 4});
-  auto x = dense(relu(dense(batch.images, 5, "hidden")), 3, "logits");
+  const auto hidden = relu(dense(batch.images, 5, "hidden"));
+  const auto last = [&] { return dense(hidden, 3, "logits"); };
+  const auto last_elsewhere = [&] {
+    const auto there = g.device_scope("/gpu:1");
+    return last();
+  };
+  auto x = shape.gpus > 1 ? last_elsewhere() : last();
   if (shape.optimizer != 0) x = add(x, embedding(variable(g, {dtype::f32, {40, 3}}, {initializer_spec::kind::uniform, 0.1}, "table"), batch.labels));
   const auto counter = variable(g, {dtype::f32, {3}}, {}, "counter");
   auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
   if (shape.calls_collectives) {
     const auto own = mul(reduce_sum(x, {0}), constant(g, 1.0F / 64));
     const auto everybody = all_gather(all_reduce(own), all_workers(shape.workers));
-    const auto last = stop_gradient(broadcast(barrier(own), shape.workers - 1));
-    loss = add(loss, add(reduce_sum(everybody), reduce_sum(mul(own, last))));
+    const auto of_last = stop_gradient(broadcast(barrier(own), shape.workers - 1));
+    loss = add(loss, add(reduce_sum(everybody), reduce_sum(mul(own, of_last))));
   }
   auto roles = roles_of(shape, nodes, client);
   if (!roles) return roles.error();
   return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), {.name = "training",
                          .precision = shape.is_mixed ? precision_kind::f16 : precision_kind::f32,
-                         .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt});
+                         .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt,
+                         .device = shape.gpus > 0 ? "/gpu:0" : ""});
 }
 
 result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
                                                       const std::vector<member_info>& nodes, node_id client) {
   auto program = make_sim_program(tables, data, shape, nodes, client);
   if (!program) return program.error();
+  auto roles = roles_of(shape, nodes, client, nodes.empty() ? device_wishes{} : program->devices());  // PM-5, as sessions place
+  if (!roles) return roles.error();
   auto request = std::make_shared<job_request>();
   request->program = std::move(*program);
-  request->roles = *roles_of(shape, nodes, client);
+  request->roles = std::move(*roles);
   request->on_failure = shape.on_failure;
   return request;
 }
@@ -189,6 +198,7 @@ const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
   undisturbed.on_failure = failure_policy::stop;
   undisturbed.checkpoints = {};
   undisturbed.update = update_kind::sync;
+  undisturbed.gpus = 0;
   sim_cluster alone(tables_, {.seed = 1, .nodes = 0});
   expects(alone.form(), "a process by itself is a cluster");
   auto request = make_sim_request(tables_, data_, undisturbed, {}, alone.info(0).id);

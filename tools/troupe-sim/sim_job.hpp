@@ -42,6 +42,7 @@ struct sim_job_shape {
   bool calls_collectives = false;  // workers exchange sums of their logits in each step (sync)
   std::uint32_t optimizer = 0;  // number of a sim_optimizer
   bool is_mixed = false;        // f16, with a scale of the loss that is too large at first and soon again, so that steps are left out
+  std::uint32_t gpus = 0;       // 0: all ops are on the host; 1: on gpu:0 what a device runs; 2: the last layer on gpu:1
   checkpoint_options checkpoints{};
 };
 

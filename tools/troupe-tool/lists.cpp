@@ -2,6 +2,7 @@
 
 #include "runtime/byte_size.hpp"
 #include "runtime/duration.hpp"
+#include "runtime/node_devices.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 
 #include <fmt/format.h>
@@ -22,6 +23,13 @@ std::string node_state_text(const node_snapshot& n) {
   if (n.state != node_state::alive && n.unreachable_seconds > 0)
     text += n.state == node_state::left ? fmt::format(" {} ago", format_seconds(n.unreachable_seconds)) : " for " + format_seconds(n.unreachable_seconds);
   return n.reason.empty() ? text : fmt::format("{} ({})", text, n.reason);
+}
+
+std::string devices_of(const node_snapshot& n) {
+  if (n.devices.empty()) return "-";
+  std::vector<device_group> groups;
+  for (const auto& d : n.devices) add_device(groups, d.hardware, d.memory_bytes);
+  return devices_text(groups);
 }
 
 // Lines "name  value", names aligned.
@@ -58,11 +66,12 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"JOB", false, 0, 1},
            {"PID", true},
            {"ADDRESS", false, 9, 3, 21},
-           {"INCARNATION", true, 0, 5},
-           {"ID", false, 0, 4}});
+           {"DEVICES", false, 14, 4, 40},
+           {"INCARNATION", true, 0, 6},
+           {"ID", false, 0, 5}});
   for (const auto& n : c.nodes)
     if (is_recent(n))
-      t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address),
+      t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address), devices_of(n),
              std::to_string(n.incarnation), n.id});
   return t.draw(width);
 }
@@ -178,6 +187,7 @@ std::string show_node(const cluster_snapshot& c, const node_snapshot& n) {
                 {"state", node_state_text(n)},
                 {"pid", std::to_string(n.pid)},
                 {"address", or_dash(n.address)},
+                {"devices", devices_of(n)},
                 {"incarnation", std::to_string(n.incarnation)},
                 {"actors", or_dash(actors)},
                 {"takes part in", or_dash(jobs)}});

@@ -39,6 +39,14 @@ struct item_end {
   std::int64_t last_ns() const noexcept { return std::max(begin_ns, end_ns - 1); }
 };
 
+// What one actor of one process did for a step, on its worker and on a device.
+struct work_key {
+  std::size_t process = 0;
+  std::uint32_t actor = trace_nobody;
+  std::uint64_t step = 0;
+  friend auto operator<=>(const work_key&, const work_key&) = default;
+};
+
 std::uint64_t mix(std::uint64_t h, std::uint64_t x) {
   h = (h ^ x) * 0x9e3779b97f4a7c15U;
   return h ^ (h >> 29);
@@ -63,6 +71,7 @@ class timeline_writer {
     for (std::size_t i = 0; i < recording_.nodes.size(); ++i) meet(i);
     for (std::size_t i = 0; i < recording_.nodes.size(); ++i) write_node(i);
     write_arrows();
+    write_arrows_of_devices();
     add("\n],\"otherData\":{}}}\n", other_data().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     flush(0);
     return summary_;
@@ -104,6 +113,9 @@ class timeline_writer {
       for (const auto e : a.inputs) taken_by_.try_emplace({d.job, e}, &a);
       for (const auto e : a.outputs) emitted_by_.try_emplace({d.job, e}, &a);
     }
+    for (const auto& l : n.lanes)
+      for (const auto& e : l.events)
+        if (is_device_work(e.kind)) has_devices_.emplace(process, e.actor);
   }
 
   const drawn_actor* find(std::size_t process, std::uint32_t number) const {
@@ -173,11 +185,13 @@ class timeline_writer {
   void write_event(std::size_t process, std::size_t thread, std::int64_t begin, std::int64_t end, const traced_event& e, const drawn_actor& a) {
     if (e.kind == trace_kind::turn) return write_slice(process, thread, begin, end, "actor", a.name, "");
     ++summary_.slices;
+    if (is_device_work(e.kind)) return write_device_work(process, thread, begin, end, e, a);
     const auto category = e.kind == trace_kind::open ? "open" : e.kind == trace_kind::emit ? "emit" : to_string(a.actor->kind);
     auto args = fmt::format("{}{}\"step\":{}", a.details, a.details.empty() ? "" : ",", e.step);
     if (const auto what = wait_of(e, a); !what.empty()) args += ",\"waited_for\":" + quoted(what);
     write_slice(process, thread, begin, end, category, a.name, args);
     if (!a.has_job) return;
+    if (has_devices_.contains({process, e.actor})) fired_.try_emplace({process, e.actor, e.step}, item_end{{}, process, thread, begin, end});
     const auto& t = *a.actor;
     if (e.kind == trace_kind::firing || e.kind == trace_kind::apply)
       for (std::size_t port = 0; port < t.inputs.size(); ++port)
@@ -185,6 +199,15 @@ class timeline_writer {
     if (e.kind == trace_kind::firing || e.kind == trace_kind::emit)
       for (std::size_t i = 0; i < t.outputs.size(); ++i)
         if (e.kind == trace_kind::firing || e.where == t.ports[i]) emitted_.push_back({{a.job, t.outputs[i], e.step}, process, thread, begin, end});
+  }
+
+  void write_device_work(std::size_t process, std::size_t thread, std::int64_t begin, std::int64_t end, const traced_event& e, const drawn_actor& a) {
+    auto args = fmt::format("{}{}\"step\":{}", a.details, a.details.empty() ? "" : ",", e.step);
+    if (e.kind == trace_kind::replay) args += fmt::format(",\"kernels\":{}", e.where);
+    if (e.kind == trace_kind::copy) args += fmt::format(",\"bytes\":{}", e.bytes);
+    const bool is_named = e.kind == trace_kind::kernel && e.where < a.actor->kernels.size();
+    write_slice(process, thread, begin, end, e.kind == trace_kind::copy ? "memcpy" : e.kind == trace_kind::replay ? "replay" : "kernel", is_named ? quoted(a.actor->kernels[e.where]) : a.name, args);
+    if (a.has_job) ran_.try_emplace({process, e.actor, e.step}, item_end{{}, process, thread, begin, end});
   }
 
   // What the stream waited for is what the actor had waited for that ran next.
@@ -265,14 +288,27 @@ class timeline_writer {
       if (to == taken_.end()) return;
       if (to->item != from->item) continue;
       const auto& [job, epoch] = jobs[from->item.job];
-      const auto id = mix(mix(mix(mix(0, raw(job)), epoch), from->item.edge), from->item.step);
-      // Somewhere in its slice an item was emitted, and somewhere in its slice taken, but not before that: a slice has the time from its begin
-      // to before its end.
-      const auto emitted_ns = std::min(from->last_ns(), std::max(from->begin_ns, to->begin_ns));
-      write_end(*from, emitted_ns, "s", id, "");
-      write_end(*to, std::max(to->begin_ns, std::min(to->last_ns(), emitted_ns)), "f", id, "\"bp\":\"e\",");
-      ++summary_.arrows;
+      write_arrow(*from, *to, mix(mix(mix(mix(0, raw(job)), epoch), from->item.edge), from->item.step));
     }
+  }
+
+  // Between the slice of a firing and that of the work which it gave a device, from what began first.
+  void write_arrows_of_devices() {
+    for (const auto& [work, ran] : ran_) {
+      const auto fired = fired_.find(work);
+      if (fired == fired_.end()) continue;
+      const auto id = mix(mix(mix(1, raw(recording_.nodes[work.process].id)), work.actor), work.step);
+      const bool is_first = fired->second.begin_ns <= ran.begin_ns;
+      write_arrow(is_first ? fired->second : ran, is_first ? ran : fired->second, id);
+    }
+  }
+
+  // Somewhere in its slice an item was emitted, and somewhere in its slice taken, but not before that: a slice has the time from its begin to before its end.
+  void write_arrow(const item_end& from, const item_end& to, std::uint64_t id) {
+    const auto emitted_ns = std::min(from.last_ns(), std::max(from.begin_ns, to.begin_ns));
+    write_end(from, emitted_ns, "s", id, "");
+    write_end(to, std::max(to.begin_ns, std::min(to.last_ns(), emitted_ns)), "f", id, "\"bp\":\"e\",");
+    ++summary_.arrows;
   }
 
   void write_end(const item_end& e, std::int64_t at_ns, const char* phase, std::uint64_t id, const char* more) {
@@ -314,6 +350,8 @@ class timeline_writer {
   std::vector<std::map<std::uint32_t, drawn_actor>> actors_;        // by process
   std::map<std::pair<std::uint32_t, std::uint32_t>, const traced_actor*> taken_by_, emitted_by_;  // (job, edge)
   std::vector<item_end> emitted_, taken_;
+  std::set<std::pair<std::size_t, std::uint32_t>> has_devices_;  // actors, by process, that devices worked for
+  std::map<work_key, item_end> fired_, ran_;                      // of those: the first slice of each step on the worker, and on a device
   timeline_summary summary_;
 };
 

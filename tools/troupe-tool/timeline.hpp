@@ -4,11 +4,13 @@
 //
 //   in the file             what it is
 //   process                 a node, with the tasks that it runs
-//   thread                  a stream or another worker; and rows of transfers for each node that tensors went to
+//   thread                  a stream or another worker; rows of what the streams of a device ran (the worker that enqueues there has one too); and rows of transfers for each node that
+//                           tensors went to
 //   slice (X)               a firing, a shard's apply or send, the making of kernels, a turn of an actor that is in no plan, a thread that waits,
-//                           a tensor on its way
+//                           a tensor on its way; on a device a kernel, a captured step that was replayed (with the number of its kernels), or a copy (with its bytes)
 //   arrow (s, f)            an item: from the firing that emitted it to the one that took it, on whatever node. Its id follows from job, epoch,
-//                           edge and step; in a loop that of the first iteration
+//                           edge and step; in a loop that of the first iteration. And work of a device: from the firing that enqueued it to
+//                           the first of its slices; from a copy off the device to the firing that passed it on
 //   otherData               the nodes with their clocks, and what is missing
 //
 // TI-1  It is valid JSON, whatever was recorded.

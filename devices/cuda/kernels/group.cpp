@@ -47,8 +47,10 @@ class group final : public cuda_kernel {
   result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
     if (outputs.size() != 1) return error(error_code::usage, fmt::format("a fused group gives one result, the plan has {}", outputs.size()));
     const auto& out = outputs[0];
-    const auto end = find_end(steps_, inputs, out);
-    if (auto ok = prepare_head(end, inputs, out); !ok) return ok;
+    auto end = find_end(steps_, inputs, out);
+    auto ok = prepare_head(end, inputs, out);
+    if (!ok && end.end != epilogue::none) ok = prepare_head(end = {}, inputs, out);  // not every type and size has a product with this end
+    if (!ok) return ok;
     return prepare_rest(end.steps, inputs, out);
   }
   std::size_t workspace_bytes() const noexcept override { return std::max(head_->workspace_bytes(), rest_ != nullptr ? rest_->workspace_bytes() : 0); }

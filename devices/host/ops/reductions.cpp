@@ -44,13 +44,13 @@ struct max_of {  // a NaN stays
   template <class T>
   static constexpr T none() { return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest(); }
   template <class T>
-  static T join(T a, T b) { return (b > a) | (b != b) ? b : a; }  // without a branch
+  static T join(T a, T b) { return ((b > a) | (b != b)) ? b : a; }  // without a branch
 };
 struct min_of {
   template <class T>
   static constexpr T none() { return std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max(); }
   template <class T>
-  static T join(T a, T b) { return (b < a) | (b != b) ? b : a; }
+  static T join(T a, T b) { return ((b < a) | (b != b)) ? b : a; }
 };
 // The same of numbers, which processors do at once.
 struct max_of_numbers : max_of {

@@ -1,5 +1,5 @@
 #pragma once
-// Included before everything else in fuzz targets: Cap'n Proto 0.9 counts on C++20 turning `text == string` around,
+// Included before everything else where clang compiles: Cap'n Proto 0.9 counts on C++20 turning `text == string` around,
 // which clang (from 16 on) does not where the class also has operator!=. Its own operators for C++17 are there if it
 // believes that there is no <=>.
 

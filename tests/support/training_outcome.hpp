@@ -1,0 +1,30 @@
+#pragma once
+// What a training told until its end: losses, the hash of its variables, and why it failed, if it did.
+
+#include "actors/session.hpp"
+#include "devices/host/safetensors.hpp"
+
+#include <string>
+#include <vector>
+
+namespace troupe::test {
+
+struct outcome {
+  std::vector<float> losses;
+  std::string hash, failure;
+};
+
+inline outcome follow(training& run) {
+  outcome out;
+  while (auto e = run.next()) {
+    if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
+    if (e->type == training_event::kind::failed) out.failure = e->text;
+    if (e->type != training_event::kind::variables) continue;
+    std::vector<named_tensor> tensors;
+    for (auto& [name, value] : e->variables) tensors.push_back({name, value});
+    out.hash = weights_hash(tensors);
+  }
+  return out;
+}
+
+}  // namespace troupe::test
