@@ -17,7 +17,7 @@
 //       there), and the next job has another one.
 // DR-6  Once its own collectives have run, a rank finishes its communicator (DC-6), and has ended when that has: or when it has done its own, and another is lost. So no rank's end breaks
 //       off what another has under way.
-// DR-7  A failure of the communicator or its stream may follow from the end of a node, and is told as derived.
+// DR-7  A failure that may follow from another rank's end (DC-7) is told as derived; what has failed here is told as the cause, also where the communicator knows only what followed.
 // Ends: as every port actor; its communicator is aborted then if DR-6 has not come.
 // Threading: the device's worker.
 
@@ -243,10 +243,13 @@ class device_collective_logic final : public port_logic {
   bool is_settled() const override { return is_settled_; }
 
   // DR-7. Whether all of its own is done is asked before it is broken off: then everything is.
-  void lost(const error& e) {
+  void lost(const error& told) {
     if (has_done_own()) return end_well();
+    const auto own = lane_ == nullptr ? result<void>() : lane_->stream().failed();
+    const auto& e = !own && told.code() != error_code::usage ? own.error() : told;
     break_off();
-    fail_derived(was_ready_ ? at_line(e) : without_collectives(e));
+    const auto text = was_ready_ ? at_line(e) : without_collectives(e);
+    e.code() == error_code::unreachable ? fail_derived(text) : fail(text);
   }
 
   // DR-5, in this order.

@@ -16,6 +16,7 @@
 // DC-6  What a rank has sent may still be under way when its own part of a collective is done: a rank that just left would take it from the others. So one ends by finish(), by all ranks,
 //       behind their last collective, which need not have run yet. is_ready() says when the end has come: all that this rank has sent has arrived. No collective may be called any more; a
 //       rank that goes afterwards is missed by nobody. What has not finished is aborted by its destructor.
+// DC-7  An error that may follow from another rank's end has the code `unreachable`, every other one has its cause here: so a failure of one rank, which all of them notice, is told by its cause.
 
 #include "devices/device.hpp"
 #include "schema/dtype.hpp"

@@ -71,8 +71,10 @@ struct call_header {
   bool is_same(const call_header& o) const noexcept { return kind == o.kind && type == o.type && how == o.how && root == o.root && bytes == o.bytes; }
 };
 
+enum class answer : std::uint64_t { fine, refused, rank_gone };  // else a text follows that says why
 struct reply_header {
-  std::uint64_t is_refused = 0, bytes = 0;
+  answer a = answer::fine;
+  std::uint64_t bytes = 0;
 };
 
 std::string_view name_of(call_kind k) noexcept {
@@ -268,7 +270,9 @@ class host_gang {
 
  private:
   error aborted() const { return {error_code::failed, name_ + ": the communicator is aborted"}; }
-  error lost(int rank) const { return {error_code::failed, fmt::format("{}: rank {} is gone", name_, rank)}; }
+  // DC-7.
+  error lost(int rank) const { return {error_code::unreachable, fmt::format("{}: rank {} is gone", name_, rank)}; }
+  error refused(answer a, std::string_view why) const { return {a == answer::rank_gone ? error_code::unreachable : error_code::failed, fmt::format("{}: {}", name_, why)}; }
   bool is_aborted() const {
     const std::lock_guard hold(lock_);
     return is_aborted_;
@@ -370,13 +374,13 @@ class host_gang {
       if (refusal.empty() && !own.is_same(h)) refusal = refuse(own, r, h);
     }
     refusal.resize(std::min(refusal.size(), text_bytes_max));
-    const reply_header reply{!refusal.empty(), refusal.size()};
+    const reply_header reply{refusal.empty() ? answer::fine : answer::refused, refusal.size()};
     for (int r = 1; r < ranks_; ++r) {
       bool is_sent = send_one(peer(r), reply) && send_all(peer(r), refusal.data(), refusal.size());
       for (const auto& bytes : all) is_sent = is_sent && (!refusal.empty() || send_all(peer(r), bytes.data(), bytes.size()));
       if (!is_sent) return lost(r);
     }
-    return refusal.empty() ? result<void>() : error(error_code::failed, fmt::format("{}: {}", name_, refusal));
+    return refusal.empty() ? result<void>() : refused(reply.a, refusal);
   }
 
   result<void> hand_to_first(const call_header& own, std::vector<std::vector<std::byte>>& all) {
@@ -392,10 +396,10 @@ class host_gang {
   result<void> hear_answer() const {
     reply_header reply;
     if (!receive_one(peer(0), reply)) return lost(0);
-    if (reply.is_refused == 0) return {};
+    if (reply.a == answer::fine) return {};
     std::string refusal(std::min<std::size_t>(reply.bytes, text_bytes_max), ' ');
     if (!receive_all(peer(0), refusal.data(), refusal.size())) return lost(0);
-    return error(error_code::failed, fmt::format("{}: {}", name_, refusal));
+    return refused(reply.a, refusal);
   }
 
   // HC-4. Where it cannot be sent any more, rank 0 may have said why before it went.
@@ -409,6 +413,7 @@ class host_gang {
     std::vector<int> missing(static_cast<std::size_t>(ranks_ - 1));
     std::iota(missing.begin(), missing.end(), 1);
     std::string refusal;
+    auto a = answer::fine;
     for (std::vector<pollfd> polled; refusal.empty() && !missing.empty();) {
       polled.clear();
       for (const auto r : missing) polled.push_back({.fd = peer(r), .events = POLLIN, .revents = 0});
@@ -419,17 +424,17 @@ class host_gang {
         call_header h;
         std::vector<std::byte> bytes;
         if (!hear(r, h, bytes))
-          refusal = fmt::format("rank {} is gone", r);
+          a = answer::rank_gone, refusal = fmt::format("rank {} is gone", r);
         else if (h.kind != call_kind::finish)
-          refusal = refuse({.kind = call_kind::finish}, r, h);
+          a = answer::refused, refusal = refuse({.kind = call_kind::finish}, r, h);
         missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
     if (is_aborted()) return aborted();  // and nobody is told that others are gone whom the abort has cut off
     refusal.resize(std::min(refusal.size(), text_bytes_max));
-    const reply_header reply{!refusal.empty(), refusal.size()};
+    const reply_header reply{a, refusal.size()};
     for (int r = 1; r < ranks_; ++r) (void)(send_one(peer(r), reply) && send_all(peer(r), refusal.data(), refusal.size()));  // who has gone after its goodbye is not missed
-    return refusal.empty() ? result<void>() : error(error_code::failed, fmt::format("{}: {}", name_, refusal));
+    return a == answer::fine ? result<void>() : refused(a, refusal);
   }
 
   const std::string name_;

@@ -163,7 +163,10 @@ class rank_of_nccl final : public communicator {
   }
   error failed(ncclResult_t status, std::string_view call, std::string_view op) const {
     const char* more = communicator_ != nullptr ? api_.last_error(communicator_) : nullptr;
-    return cuda::call_failed({name_, op}, call, api_.text_of(status), more != nullptr ? std::string_view(more) : std::string_view());
+    auto e = cuda::call_failed({name_, op}, call, api_.text_of(status), more != nullptr ? std::string_view(more) : std::string_view());
+    // NC-6. A socket that another rank has closed may be told as an error of the system, too.
+    const bool may_follow = status == ncclRemoteError || status == ncclSystemError;
+    return may_follow ? error(error_code::unreachable, e.message()) : e;
   }
   result<void> usable() const {
     if (failure_) return *failure_;

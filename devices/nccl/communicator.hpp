@@ -14,6 +14,7 @@
 // NC-4  mean is the sum divided by the number of ranks, by NCCL, in the type of the elements.
 // NC-5  What a rank has sent may still be under way when its own part of a collective is done: a rank that just left would take it from the others. So one ends by finish(), and aborts
 //       only what has gone wrong.
+// NC-6  An error that may follow from another rank's end has the code `unreachable` (devices/device_collective.hpp, DC-7).
 
 #include "devices/device_collective.hpp"
 #include "schema/dtype.hpp"

@@ -3,6 +3,7 @@
 #include "actors/session.hpp"
 #include "runtime/graph_file.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/source_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -22,7 +23,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::string page = TROUPE_SOURCE_DIR "/runtime/ERRORS.md";
+const std::string page = test::source_folder() + "/runtime/ERRORS.md";
 
 struct place {
   session& s;

@@ -30,6 +30,7 @@ struct group_case {
 // What CUDA has and C++ has not. A thread is an iteration: those of generated kernels share nothing.
 constexpr const char* prelude = R"(
 #include "devices/element_ops.hpp"
+#include "tests/support/source_folder.hpp"
 #define __device__
 #define __global__
 #define __launch_bounds__(n)
@@ -140,7 +141,7 @@ BOOST_AUTO_TEST_CASE(FS_1_every_generated_kernel_computes_what_the_hosts_kernels
   const temporary folder;
   std::ofstream(folder.path / "generated.cpp") << text;
   const auto library = folder.path / "generated.so";
-  const auto command = fmt::format("{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{} -o {} {} > {} 2>&1", TROUPE_CXX, TROUPE_CXX_ARCH, TROUPE_SOURCE_DIR, library.string(),
+  const auto command = fmt::format("{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{} -o {} {} > {} 2>&1", TROUPE_CXX, TROUPE_CXX_ARCH, test::source_folder(), library.string(),
                                    (folder.path / "generated.cpp").string(), (folder.path / "log").string());
   const bool is_built = std::system(command.c_str()) == 0;
   std::string log;

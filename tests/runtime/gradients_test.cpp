@@ -11,6 +11,7 @@
 #include "runtime/ops.hpp"
 #include "tests/support/op_cases.hpp"
 #include "tests/support/repetitions.hpp"
+#include "tests/support/source_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -446,7 +447,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_halves_are_those_of_f64_but_for_their_rounding
 
 BOOST_AUTO_TEST_CASE(the_table_of_ops_in_the_documentation_is_that_of_the_tests) {
   if (cases_each != cases_of_page) return;
-  const std::string path = TROUPE_SOURCE_DIR "/runtime/ops/README.md";
+  const std::string path = test::source_folder() + "/runtime/ops/README.md";
   if (std::getenv("TROUPE_WRITE_DOCS") != nullptr) std::ofstream(path) << table();
   std::stringstream written;
   written << std::ifstream(path).rdbuf();

@@ -10,24 +10,48 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options("$<${TROUPE_NOT_CUDA}:-Wno-stringop-overflow;-Wno-array-bounds;-Wno-maybe-uninitialized;-Wno-restrict;-Wno-null-dereference>")
 endif()
 
+# Names of sources in objects and messages are relative to the source folder, so that they do not differ between clones. Those that ccache passes on are relative to the build folder.
+if(PROJECT_IS_TOP_LEVEL)
+  file(RELATIVE_PATH up ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+  add_compile_options("$<${TROUPE_NOT_CUDA}:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=;-ffile-prefix-map=${up}=>")
+endif()
+
 # Compiles the sources of a target in `groups` groups, each as one: a build from scratch takes a quarter less time. Names in their anonymous
 # namespaces must then differ within a group; a file's own name says which that is, so that a new file moves no other. Builds without
 # TROUPE_UNITY see whether each source includes what it uses. With SANITIZED only under sanitizers: what is fast or measured stays in sources of its own, since a
-# compiler inlines less in a larger one (a hop in groups: 13 % slower).
+# compiler inlines less in a larger one (a hop in groups: 13 % slower). ALONE: sources that stand in no group. (CMake's own groups include sources by absolute
+# paths, which no cache finds again from another folder.)
 function(troupe_unite target groups)
-  if(NOT TROUPE_UNITY OR ("SANITIZED" IN_LIST ARGN AND NOT TROUPE_SANITIZE))
+  cmake_parse_arguments(arg "SANITIZED" "" "ALONE" ${ARGN})
+  if(NOT TROUPE_UNITY OR (arg_SANITIZED AND NOT TROUPE_SANITIZE))
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # a source that is included is no header
   get_target_property(sources ${target} SOURCES)
+  set(left "")
   foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE)
     get_filename_component(name ${source} NAME)
+    cmake_path(IS_PREFIX PROJECT_BINARY_DIR ${source} is_generated)
+    if(is_generated OR name IN_LIST arg_ALONE OR NOT name MATCHES "\\.cpp$")
+      list(APPEND left ${source})
+      continue()
+    endif()
     string(MD5 hash ${name})
     string(SUBSTRING ${hash} 0 6 hash)
     math(EXPR group "0x${hash} % ${groups}")
-    set_source_files_properties(${source} PROPERTIES UNITY_GROUP group_${group})
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    string(APPEND group_${group} "#include \"${source}\"\n")
   endforeach()
+  math(EXPR last "${groups} - 1")
+  foreach(group RANGE ${last})
+    if(group_${group})
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/groups/${target}_${group}.cpp)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${group_${group}}" @ONLY)
+      list(APPEND left ${file})
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${left}")
 endfunction()
 
 # Headers that most sources of a target include, compiled once before them, where a build is from scratch (TROUPE_UNITY). A build without sees whether each source includes what it uses.
