@@ -1,0 +1,202 @@
+"""Suites as CMake registered them with ctest, and a run of one: a command with a mark, folders and a log of its own."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import processes
+
+SKIPPED = 77
+TIMEOUT = 120.0  # of a test that does not say more
+
+
+class suite:
+    def __init__(self, preset, build_folder, described):
+        properties = {p["name"]: p["value"] for p in described.get("properties", [])}
+        self.preset, self.build_folder = preset, build_folder
+        self.name = described["name"]
+        self.command = described.get("command")
+        self.labels = properties.get("LABELS", [])
+        self.timeout = float(properties.get("TIMEOUT", TIMEOUT))
+        self.folder = properties.get("WORKING_DIRECTORY", build_folder)
+        self.is_alone = bool(properties.get("RUN_SERIAL"))
+        self.cost = float(properties.get("COST", 0))
+        self.environment = dict(e.partition("=")[::2] for e in properties.get("ENVIRONMENT", []))
+        self.skip_code = int(properties.get("SKIP_RETURN_CODE", SKIPPED))
+
+    @property
+    def label(self):
+        return self.name.split(".")[0]  # they are named label.folder.suite
+
+    def __str__(self):
+        return f"{self.preset} {self.name}"
+
+    def target(self):
+        """What has to be built for it; nothing for what looks at sources alone."""
+        label, folder, *rest = self.name.split(".")
+        if self.name in OWN_TARGETS:
+            return OWN_TARGETS[self.name]
+        if folder == "simulator":
+            return "troupe-sim"
+        if label == "fuzz":
+            return f"{folder}_fuzz"
+        if label == "multiprocess":
+            return "check_multiprocess" if not rest else f"{folder}_tests"
+        if folder == "gpu" or label == "gpu":
+            return "check_release"
+        return None if folder == "house" else f"{folder}_tests"
+
+
+OWN_TARGETS = {"actor.shared": "shared_tests", "unit.runtime.computing": "computing_tests", "unit.house.bundle": "check_release",
+               "multiprocess.house.terminal": "check_multiprocess", "multiprocess.house.package": "check_release",
+               "multiprocess.bench.smoke": "troupe-bench"}
+
+
+def read_suites(preset, build_folder):
+    said = subprocess.run(["ctest", "--test-dir", build_folder, "--show-only=json-v1"], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, check=True).stdout
+    return [suite(preset, build_folder, t) for t in json.loads(said)["tests"]]
+
+
+class times:
+    """How long suites took here last time: the longest begin first."""
+
+    def __init__(self, build_folder):
+        self.file = os.path.join(build_folder, "test_times.json")
+        try:
+            with open(self.file) as f:
+                self.seconds = json.load(f)
+        except (OSError, ValueError):
+            self.seconds = {}
+
+    def note(self, name, seconds):
+        self.seconds[name] = round(seconds, 2)
+
+    def of(self, s):
+        return self.seconds.get(s.name, s.cost)
+
+    def save(self):
+        with open(self.file, "w") as f:
+            json.dump(self.seconds, f, indent=0, sort_keys=True)
+
+
+class run:
+    """A suite that runs, or has run.
+
+    Its parent is a shell of its own, so that a test that kills its parent ends that shell and not this program. It is
+    over when the shell has ended and nothing with its mark is left, which it gets GRACE seconds for.
+    """
+
+    GRACE = 2.0
+    numbers = 0
+
+    def __init__(self, s, scratch, patience=1.0):
+        run.numbers += 1
+        self.suite = s
+        self.mark = f"{os.getpid()}-{run.numbers}"
+        self.home = os.path.join(scratch, str(run.numbers))
+        self.log = os.path.join(self.home, "log")
+        self.code_file = os.path.join(self.home, "code")
+        self.tmp = os.path.join(self.home, "t")
+        self.limit = s.timeout * patience
+        self.result = None  # passed, failed, skipped
+        self.why = []
+        self.hang = ""
+        self.is_shell_over = False
+        self.shell_status = 0
+        self.since_over = 0.0
+        self.seconds = self.cpu = 0.0
+
+    def start(self):
+        os.makedirs(self.tmp, mode=0o700)
+        environment = dict(os.environ, TMPDIR=self.tmp, XDG_RUNTIME_DIR=self.tmp, PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1",
+                           BOOST_TEST_REPORT_LEVEL="short", BOOST_TEST_COLOR_OUTPUT="no", **self.suite.environment)
+        environment[processes.MARK] = self.mark
+        script = 'out=$1 code=$2; shift 2; "$@" > "$out" 2>&1 < /dev/null; echo $? > "$code"'
+        self.began = time.monotonic()
+        p = subprocess.Popen(["sh", "-c", script, "test", self.log, self.code_file, *self.suite.command], cwd=self.suite.folder, env=environment,
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        self.pid = p.pid
+        p.returncode = 0  # it is waited for by wait4 in the loop
+
+    def shell_ended(self, status, usage):
+        self.is_shell_over = True
+        self.shell_status = status
+        self.seconds = time.monotonic() - self.began
+        self.cpu = usage.ru_utime + usage.ru_stime
+        self.since_over = time.monotonic()
+
+    def look(self, shared_before):
+        """Called every few milliseconds. True: it is over."""
+        now = time.monotonic()
+        if not self.is_shell_over:
+            if now - self.began > self.limit and not self.hang:
+                self.stop(f"has not ended after {self.limit:.0f} s")
+            return False
+        left = processes.marked(self.mark)
+        if left and now - self.since_over < self.GRACE and not self.hang and os.path.exists(self.code_file):
+            return False
+        self.judge(left, shared_before)
+        return True
+
+    def stop(self, why):
+        """Says where it hangs, and ends it."""
+        self.why.append(why)
+        pids = processes.marked(self.mark)
+        self.hang = "\n".join(processes.one_line(p) for p in pids) + "\n" + processes.where_they_hang(pids, self.suite.build_folder)
+        processes.kill(processes.marked(self.mark))
+        processes.kill([self.pid])
+
+    def judge(self, left, shared_before):
+        code = None
+        try:
+            with open(self.code_file) as f:
+                code = int(f.read())
+        except (OSError, ValueError):
+            if not self.why:
+                self.why.append(f"its parent has been killed (signal {os.WTERMSIG(self.shell_status)})" if os.WIFSIGNALED(self.shell_status)
+                                else "its parent ended without a word")
+        if code is not None and code not in (0, self.suite.skip_code):
+            self.why.append(f"ended with {code}" if code <= 128 else f"ended by signal {code - 128} ({signal_name(code - 128)})")
+        if not self.hang:
+            self.why += [f"leaves a process behind: {processes.one_line(p)}" for p in left]
+        processes.kill(left)
+        if code == 0:
+            self.why += [f"leaves {os.path.relpath(p, self.tmp)} behind in its temporary folder" for p in things_in(self.tmp)]
+            self.why += [f"leaves {t} behind, or another one that ran meanwhile" for t in sorted(processes.shared_things() - shared_before)]
+        self.result = "failed" if self.why else "skipped" if code == self.suite.skip_code else "passed"
+
+    def output(self):
+        try:
+            with open(self.log, errors="replace") as f:
+                return f.read()
+        except OSError:
+            return ""
+
+    def counts(self):
+        """Test cases and assertions that it ran."""
+        text = self.output()
+        cases = re.search(r"^Running (\d+) test cases?", text, re.M) or re.search(r"^Ran (\d+) tests? in", text, re.M)
+        assertions = re.findall(r"(\d+) assertions? out of (\d+) passed", text)
+        return int(cases.group(1)) if cases else 1, sum(int(b) for _, b in assertions)
+
+    def forget(self):
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def things_in(folder):
+    try:
+        return [os.path.join(folder, n) for n in sorted(os.listdir(folder))]
+    except OSError:
+        return []
+
+
+def signal_name(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "?"
