@@ -59,11 +59,11 @@ class segmenter {
 
   static bool is_loop(const draft_actor& a) { return a.planned.kind == actor_kind::op && a.planned.ops[0].type == loop_enter_op; }
 
-  // Edges that go back (PS-2) order nothing.
+  // Edges that go back (PS-2) order nothing. What a rank contributes may come from another collective, and comes before it.
   static bool is_back(const draft& d, std::uint32_t consumer, std::size_t port) {
     const auto &c = d.actors[consumer].planned, &p = d.actors[d.actors[consumer].from[port].actor].planned;
     if (c.kind == actor_kind::shard) return true;
-    if (c.kind == actor_kind::collective && p.kind == actor_kind::collective) return true;
+    if (c.collective && p.kind == actor_kind::collective && port >= c.collective->own_inputs()) return true;
     return c.kind == actor_kind::op && c.ops[0].type == loop_enter_op && port == 1;
   }
 

@@ -123,21 +123,30 @@ BOOST_AUTO_TEST_CASE(shapes_follow_from_the_size_of_the_group) {
   BOOST_TEST(!g.first_error());
 }
 
-// Ranks of one collective may take what those of another made, and so may the ranks that add up gradients.
+// Ranks of one collective may take what those of another made, and so may the ranks that add up gradients. What a rank
+// contributes is no edge back: segments of a device come behind it (PL-4).
 BOOST_AUTO_TEST_CASE(collectives_may_follow_each_other_at_once) {
-  auto s = spec({0, 1, 0});
-  s.all_reduce = true;
-  const auto p = made(s, [](value x) { return all_reduce(all_reduce(barrier(x)), reduction_kind::mean); });
-  std::size_t local = 0;
-  for (const auto& e : p.edges) {
-    const auto& from = p.actors[e.from.actor];
-    const auto& to = p.actors[e.to.actor];
-    if (from.kind != actor_kind::collective || to.kind != actor_kind::collective) continue;
-    const bool is_own = e.to.port < to.collective->own_inputs();
-    BOOST_TEST((from.task == to.task) == is_own);
-    local += is_own;
-  }
-  BOOST_TEST(local > 0U);
+  for (const std::string device : {"", "/gpu:0"})
+    for (const bool all_reduces : {true, false}) {
+      auto s = spec({0, 1, 0});
+      s.all_reduce = all_reduces;
+      compile_options o;
+      o.device = device;
+      const auto p = made(s, [](value x) {
+        const auto all = all_reduce(all_reduce(barrier(x)), reduction_kind::mean);
+        return tanh(all_reduce(all_reduce(exp(all) * x)));
+      }, o);
+      std::size_t local = 0;
+      for (const auto& e : p.edges) {
+        const auto& from = p.actors[e.from.actor];
+        const auto& to = p.actors[e.to.actor];
+        if (from.kind != actor_kind::collective || to.kind != actor_kind::collective) continue;
+        const bool is_own = e.to.port < to.collective->own_inputs();
+        BOOST_TEST((from.task == to.task) == is_own);
+        local += is_own;
+      }
+      BOOST_TEST(local > 0U);
+    }
 }
 
 BOOST_AUTO_TEST_CASE(several_groups_are_several_collectives_and_who_is_in_none_keeps_its_own) {
