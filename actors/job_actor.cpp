@@ -215,7 +215,7 @@ struct job_actor_state {
       if (auto* p = std::get_if<part_saved>(&m.body)) return j.on_saved(m.from, *p);
       if (auto* p = std::get_if<part_noted>(&m.body)) return j.on_noted(m.from, *p);
       if (std::holds_alternative<leaving_node>(m.body)) return j.on_leaving(m.from);
-      if (auto* l = std::get_if<lost_peer>(&m.body)) return j.on_lost(l->node, l->reason, l->has_left);
+      if (auto* l = std::get_if<lost_peer>(&m.body)) return j.on_lost_by(m.from, l->node, l->reason, l->has_left);
     });
   }
 

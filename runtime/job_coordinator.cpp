@@ -234,10 +234,27 @@ std::string job_coordinator::first_actor_on(node_id n) const {
 
 void job_coordinator::send(node_id to, control_message body) { actions_.emplace_back(job_action::send{to, std::move(body)}); }
 
-void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_left) {
+void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_left) { lose(n, reason, has_left, true); }
+
+// Who has left has said so itself, to whoever tells us. What our own process says is what we see.
+void job_coordinator::on_lost_by(node_id from, node_id n, const std::string& reason, bool has_left) {
+  if (from == setup_.client || has_left) return on_lost(n, reason, has_left);
+  // Between two epochs nobody needs the other: who is unlinked then turns out when the next one is placed.
+  if (phase_ != job_phase::placing && phase_ != job_phase::running && phase_ != job_phase::halting) return;
+  if (!is_alive(from) || is_excluded(from) || parties_->is_lost(from)) return;
+  const bool is_client = n == setup_.client;
+  lose(is_client ? from : n, is_client ? "it holds the program's node dead: " + reason : reason, false, false);
+}
+
+// `is_gone`: for us, too; else it is one of two that do not reach each other.
+void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, bool is_gone) {
   if (phase_ == job_phase::over) return;
   auto f = at_node(n, {});
   exclude(n);
+  const auto drop = [&] {
+    if (is_gone) members_.erase(n);
+    releases_.erase(n);
+  };
   if (phase_ == job_phase::halting) {
     send(n, stop_part{setup_.id, "another participant holds this node dead"});
     f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
@@ -246,7 +263,8 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
       note(fmt::format("{} has left", f.node));
     else if (is_missed)
       blame(std::move(f));
-    members_.erase(n);
+    drop();
+    kept_.erase(n);
     if (awaited_.erase(n) > 0) go_on_if_halted();
     return;
   }
@@ -254,16 +272,13 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
     if (kept_.contains(n)) note(fmt::format("{} died: {}", f.where_and_why(), reason));
     return forget(n);
   }
-  if (parties_->is_lost(n)) {
-    members_.erase(n);
-    return;
-  }
+  if (parties_->is_lost(n)) return drop();
   const auto verdict = parties_->lose(n);
   f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
   f.step = step();
   f.actor = first_actor_on(n);
   send(n, stop_part{setup_.id, "another participant holds this node dead"});
-  members_.erase(n);
+  drop();
   if (verdict == loss_verdict::irrelevant) return finish_if_ended();
   if (has_left && phase_ == job_phase::placing && is_recoverable()) {  // it had none of our work yet when it went
     incident_.clear();
@@ -291,6 +306,11 @@ void job_coordinator::on_rejoined(const member_info& self) {
 
 void job_coordinator::exclude(node_id n) {
   if (is_alive(n) && n != setup_.client) excluded_[n] = now_ + excluded_ns;
+}
+
+bool job_coordinator::is_excluded(node_id n) const {
+  const auto at = excluded_.find(n);
+  return n != setup_.client && at != excluded_.end() && at->second > now_;
 }
 
 void job_coordinator::trouble(failure f) {
@@ -331,6 +351,7 @@ void job_coordinator::on_halted(node_id from, part_halted p) {
   if (phase_ != job_phase::halting || p.epoch != epoch_) return;
   for (const auto& r : p.shards) accounts_->on_shard(r);
   data_messages_ += p.data_messages;
+  if (parties_->is_lost(from)) return;  // it was told to end, and forgets what it keeps
   kept_.insert_or_assign(from, std::move(p.kept));
   if (awaited_.erase(from) > 0) go_on_if_halted();
 }
@@ -386,7 +407,7 @@ void job_coordinator::choose_start() {
   holders_.clear();
   for (const auto& [node, reports] : kept_)
     for (const auto& k : reports) {
-      if (k.versions.empty() || !is_alive(node) || (node != setup_.client && excluded_.contains(node) && excluded_.at(node) > now_)) continue;
+      if (k.versions.empty() || !is_alive(node) || is_excluded(node)) continue;
       const auto [at, is_new] = holders_.try_emplace(k.variable, node, k);
       const auto newest = at->second.second.versions.back();
       const bool is_shard = std::find(roles_.shards.begin(), roles_.shards.end(), node) != roles_.shards.end();
@@ -414,7 +435,7 @@ std::string job_coordinator::lack_at(const member_info& m) const {
 std::vector<member_info> job_coordinator::living_nodes() const {
   std::vector<member_info> all, staying;
   for (const auto& [id, m] : members_) {
-    if (const auto at = excluded_.find(id); at != excluded_.end() && at->second > now_) continue;
+    if (is_excluded(id)) continue;
     if (!lack_at(m).empty()) continue;
     all.push_back(m);
     if (!leaving_.contains(id)) staying.push_back(m);
@@ -649,7 +670,8 @@ void job_coordinator::tick(std::int64_t now_ns) {
       exclude(*awaited_.begin());
       return trouble(at_node(*awaited_.begin(), fmt::format("has not answered to its part of the plan for {} s", answer_max_ns / 1'000'000'000)));
     case job_phase::halting:
-      while (mute() && phase_ == job_phase::halting) on_lost(*awaited_.begin(), fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000), false);
+      while (mute() && phase_ == job_phase::halting)
+        lose(*awaited_.begin(), fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000), false, false);
       return;
     case job_phase::pausing:
       if (now_ >= until_) is_claim_due_ ? claim() : place_next();

@@ -13,6 +13,7 @@
 //   on_loss, on_saved              running               tell the program; write a manifest
 //   on_ended                       running               when all have: -> over
 //   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
+//   on_lost_by                     placing to halting    the same, if who says so is believed (JC-8)
 //   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
 //   on_rejoined                    any                   as if everybody else were lost
 //   on_leaving                     running               the work of that node moves
@@ -32,6 +33,8 @@
 // JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not answer for answer_max_ns.
 // JC-7  Work is spread anew only when the epoch has begun everywhere, replicas included: a planned halt before would leave variables that
 //       had just one holder with that one alone for as long as it lasts.
+// JC-8  Who is alive for us, and mute, or not reached by another node, is left out of the job for excluded_ns, not for good. Where one node
+//       holds another one dead that is the other, and what it says from then on is not believed. The program's node is never left out.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -142,6 +145,8 @@ class job_coordinator {
   // --- reports -------------------------------------------------------------------------------------------------------
   void on_member(const member_info& m);
   void on_lost(node_id n, const std::string& reason, bool has_left);
+  // Another one that takes part says so. For us `n` may be alive.
+  void on_lost_by(node_id from, node_id n, const std::string& reason, bool has_left);
   // The cluster held this process dead; it is `self` now, and nobody of the others takes part any more.
   void on_rejoined(const member_info& self);
   // The node wants to leave: its work moves, then it is told stop.
@@ -183,6 +188,7 @@ class job_coordinator {
 
   bool is_recoverable() const noexcept { return setup_.program.has_value() && setup_.on_failure != failure_policy::stop; }
   bool is_alive(node_id n) const { return members_.contains(n); }
+  bool is_excluded(node_id n) const;
   failure at_node(node_id n, std::string text) const;
   std::string first_actor_on(node_id n) const;
   void send(node_id to, control_message body);
@@ -195,6 +201,7 @@ class job_coordinator {
   void place();
   void start_if_placed();
   void finish_if_ended();
+  void lose(node_id n, const std::string& reason, bool has_left, bool is_gone);
   void trouble(failure f);
   void blame(failure f);
   void halt(const std::string& why);

@@ -292,6 +292,13 @@ BOOST_AUTO_TEST_CASE(a_part_that_does_not_end_is_left_behind) {
   w.take();
   BOOST_TEST((w.job->phase() == job_phase::placing));
   BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+  // It is alive, and no longer mute (JC-8).
+  w.all_placed({n3, client});
+  w.losses(0, 2);
+  w.job->tick(troupe::job_coordinator::answer_max_ns + troupe::job_coordinator::excluded_ns + 2 * s);
+  w.job->on_member(member(node_id{5}));
+  w.halted(client), w.halted(n3, both({1, 2}));
+  BOOST_TEST(std::count(w.job->roles().workers.begin(), w.job->roles().workers.end(), n1) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_node_that_joins_is_given_work_if_that_makes_somebody_less_busy) {
@@ -450,6 +457,86 @@ BOOST_FIXTURE_TEST_CASE(work_of_a_device_stays_on_a_node_that_wants_to_leave_unt
   BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));
   halted(n1), halted(client), halted(n3, both({1, 2}));
   BOOST_TEST((job->roles().workers == std::vector<node_id>{node_id{6}, node_id{6}}));
+}
+
+// --- nodes that do not reach each other ---
+
+BOOST_AUTO_TEST_CASE(JC_8_whom_another_node_holds_dead_gets_work_again_after_a_while) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost_by(n1, n2, "no sign of life", false);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.sent_to<halt_part>().size() == 3U);
+  w.halted(n1), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.all_placed({n1, n3, client});
+  w.losses(4, 6);
+  w.job->tick(troupe::job_coordinator::excluded_ns + s);
+  w.job->on_lost(n1, "gone", false);  // as we see it ourselves: for good
+  w.halted(client), w.halted(n3, both({5, 6}));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n2, n2}));
+}
+
+BOOST_AUTO_TEST_CASE(JC_8_of_two_nodes_that_hold_each_other_dead_one_goes_on) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost_by(n1, n2, "no sign of life", false);
+  w.job->on_lost_by(n2, n1, "no sign of life", false);
+  w.take();
+  w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::halting));
+  w.halted(n1);
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.all_placed({n1, n3, client});
+  w.job->on_lost_by(n2, n3, "no sign of life", false);  // late: it is not believed any more
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  BOOST_TEST(w.job->totals().recoveries == 1U);
+}
+
+// Its part has been told to end: nobody waits for it, and what it kept is gone.
+BOOST_AUTO_TEST_CASE(JC_8_who_hands_variables_over_and_is_held_dead_is_not_waited_for) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_leaving(n3);
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_lost_by(n1, n3, "no sign of life", false);
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({3, 4})), w.halted(client);
+  BOOST_TEST((w.job->phase() != job_phase::halting));
+  BOOST_TEST(w.last(job_event_kind::note).find("variables are lost") == 0U, w.last(job_event_kind::note));
+}
+
+BOOST_AUTO_TEST_CASE(JC_8_who_holds_the_program_dead_goes_and_the_program_does_not) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost_by(n1, client, "no sign of life", false);
+  w.take();
+  w.halted(n2), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n2, n2}));
+}
+
+// Their parts have ended, and whether they reach each other is seen when the next ones are placed.
+BOOST_AUTO_TEST_CASE(JC_8_what_nodes_say_of_each_other_between_epochs_takes_no_variable_away) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  w.job->on_lost_by(n1, n3, "no sign of life", false);
+  w.job->on_epoch(2U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
 }
 
 // --- replicas ---
