@@ -117,8 +117,11 @@ void job_coordinator::place() {
 
 void job_coordinator::on_placed(node_id from, const part_placed& p) {
   if (phase_ != job_phase::placing || p.epoch != epoch_) return;
-  // Two nodes that do not reach each other cannot share a job; a client counts on either.
-  if (raw(p.unlinked) != 0) exclude(p.unlinked != setup_.client ? p.unlinked : from);
+  // Two nodes that do not reach each other cannot share a job (JC-8).
+  if (raw(p.unlinked) != 0) {
+    const bool is_other_worth_more = p.unlinked == setup_.client || (from != setup_.client && kept_by(from) < kept_by(p.unlinked));
+    exclude(is_other_worth_more ? from : p.unlinked);
+  }
   if (!p.error.empty()) return trouble(at_node(from, "refused its part: " + p.error));
   awaited_.erase(from);
   start_if_placed();
@@ -311,6 +314,23 @@ void job_coordinator::exclude(node_id n) {
 bool job_coordinator::is_excluded(node_id n) const {
   const auto at = excluded_.find(n);
   return n != setup_.client && at != excluded_.end() && at->second > now_;
+}
+
+// Variables that nobody else keeps who may be given work, and all.
+std::pair<std::size_t, std::size_t> job_coordinator::kept_by(node_id n) const {
+  const auto keeps = [&](node_id who, const std::string& variable) {
+    const auto at = kept_.find(who);
+    return at != kept_.end() && is_alive(who) && !is_excluded(who) &&
+           std::any_of(at->second.begin(), at->second.end(), [&](const auto& k) { return k.variable == variable && !k.versions.empty(); });
+  };
+  std::pair<std::size_t, std::size_t> count;
+  if (!setup_.program) return count;
+  for (const auto& [variable, spec] : setup_.program->variables()) {
+    if (!keeps(n, variable)) continue;
+    ++count.second;
+    if (std::none_of(kept_.begin(), kept_.end(), [&](const auto& other) { return other.first != n && keeps(other.first, variable); })) ++count.first;
+  }
+  return count;
 }
 
 void job_coordinator::trouble(failure f) {

@@ -34,7 +34,8 @@
 // JC-7  Work is spread anew only when the epoch has begun everywhere, replicas included: a planned halt before would leave variables that
 //       had just one holder with that one alone for as long as it lasts.
 // JC-8  Who is alive for us, and mute, or not reached by another node, is left out of the job for excluded_ns, not for good. Where one node
-//       holds another one dead that is the other, and what it says from then on is not believed. The program's node is never left out.
+//       holds another one dead that is the other, and what it says from then on is not believed; of two without a link it is the one
+//       that keeps less of the variables. The program's node is never left out.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -227,6 +228,7 @@ class job_coordinator {
   void commit(std::uint64_t step, float loss);
   void flush_losses(std::uint64_t below);
   void exclude(node_id n);
+  std::pair<std::size_t, std::size_t> kept_by(node_id n) const;
   void write_manifests();
   void cut_if_due();
 

@@ -539,6 +539,50 @@ BOOST_AUTO_TEST_CASE(JC_8_what_nodes_say_of_each_other_between_epochs_takes_no_v
   BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
 }
 
+BOOST_AUTO_TEST_CASE(JC_8_of_two_unlinked_nodes_the_one_that_keeps_less_is_left_out) {
+  for (const bool says_n1 : {true, false}) {
+    world w(failure_policy::resume);
+    w.all_placed({n1, n2, n3, client});
+    w.losses(0, 5);
+    w.job->on_lost(n2, "gone", false);
+    w.halted(n1), w.halted(client), w.halted(n3, both({4, 5}));
+    BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+    const auto from = says_n1 ? n1 : n3, other = says_n1 ? n3 : n1;
+    w.job->on_placed(from, {job_id{7}, w.job->epoch(), "no link", other});
+    w.take();
+    w.halted(n1), w.halted(client), w.halted(n3, both({4, 5}));
+    for (int i = 1; i < 50 && w.job->phase() == job_phase::pausing; ++i) w.job->tick(i * s / 10);
+    w.take();
+    BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+    BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
+    BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+    const auto p = decode_plan(w.last_place()->plan);
+    for (const auto& a : p->actors)
+      if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 5U);
+  }
+}
+
+// n1 has one that n2 has, too, n3 one that nobody else has.
+BOOST_AUTO_TEST_CASE(JC_8_of_two_unlinked_nodes_the_one_stays_that_keeps_what_nobody_else_does) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 5);
+  w.job->on_ended(n2, {job_id{7}, w.job->epoch(), "no memory", "worker/1/mul", 4, {}, 0});
+  const auto all = both({4, 5});
+  w.halted(client), w.halted(n1, {all[0]}), w.halted(n2, {all[0]}), w.halted(n3, {all[1]});
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_placed(n1, {job_id{7}, w.job->epoch(), "no link", n3});
+  w.take();
+  w.halted(client), w.halted(n1, {all[0]}), w.halted(n2, {all[0]}), w.halted(n3, {all[1]});
+  for (int i = 1; i < 50 && w.job->phase() == job_phase::pausing; ++i) w.job->tick(i * s / 10);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  BOOST_TEST(std::count(w.job->nodes().begin(), w.job->nodes().end(), n1) == 0);
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 5U);
+}
+
 // --- replicas ---
 
 struct replicated : world {
