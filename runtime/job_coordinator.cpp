@@ -555,12 +555,16 @@ void job_coordinator::release_keepers() {
   }
 }
 
+bool job_coordinator::has_leavers(const std::vector<member_info>& nodes) const {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const auto& m) { return leaving_.contains(m.id); });
+}
+
 void job_coordinator::on_leaving(node_id n) {
   if (!is_recoverable() || phase_ == job_phase::over || !leaving_.insert(n).second) return;
   const bool takes_part = std::find(nodes_.begin(), nodes_.end(), n) != nodes_.end();
   if (!takes_part) return send(n, stop_part{setup_.id, std::string(moved_reason)});
   const auto others = living_nodes();
-  if (std::any_of(others.begin(), others.end(), [&](const auto& m) { return leaving_.contains(m.id); }))
+  if (has_leavers(others))
     return note(fmt::format("{} wants to leave, and there is no other node: its work stays until one comes", at_node(n, {}).node));
   if (phase_ != job_phase::running && phase_ != job_phase::placing) return;  // its work moves with the next epoch
   incident_.clear();
@@ -586,11 +590,12 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
     return;
   }
   epoch_ = *epoch;
-  const auto is_there = [&](node_id n) { return is_alive(n); };
-  const bool has_givers = std::all_of(handed_.begin(), handed_.end(), [&](const auto& h) { return is_there(h.second.from); });
-  if (!has_givers || !std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there) ||
-      !std::all_of(roles_.replicas.begin(), roles_.replicas.end(), [&](auto n) { return raw(n) == 0 || is_there(n); }))
-    return place_next();  // somebody has died meanwhile
+  // Somebody may have died meanwhile, or want to leave (JC-9).
+  const bool may_move = !has_leavers(living_nodes());
+  const auto has_gone = [&](node_id n) { return raw(n) != 0 && (!is_alive(n) || (may_move && leaving_.contains(n))); };
+  const auto have_gone = [&](const std::vector<node_id>& nodes) { return std::any_of(nodes.begin(), nodes.end(), has_gone); };
+  const bool has_givers = std::all_of(handed_.begin(), handed_.end(), [&](const auto& h) { return is_alive(h.second.from); });
+  if (!has_givers || have_gone(roles_.workers) || have_gone(roles_.shards) || have_gone(roles_.replicas)) return place_next();
   if (needs_checkpoint_ && newest) {
     start_ = start_of(*newest);
     note(fmt::format("variables are lost with their node: back to the checkpoint of step {}", newest->step));

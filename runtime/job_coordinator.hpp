@@ -16,7 +16,7 @@
 //   on_lost_by                     placing to halting    the same, if who says so is believed (JC-8)
 //   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
 //   on_rejoined                    any                   as if everybody else were lost
-//   on_leaving                     running               the work of that node moves
+//   on_leaving                     running; claiming     the work of that node moves (JC-9)
 //   on_member                      waiting; running      there is a node again; the work is spread anew if that helps (JC-7)
 //   on_epoch                       claiming              send place to everybody -> placing
 //   on_stop, or give-up            any                   send stop to all -> over
@@ -36,6 +36,7 @@
 // JC-8  Who is alive for us, and mute, or not reached by another node, is left out of the job for excluded_ns, not for good. Where one node
 //       holds another one dead that is the other, and what it says from then on is not believed; of two without a link it is the one
 //       that keeps less of the variables. The program's node is never left out.
+// JC-9  Who wants to leave is given no part of an epoch that begins later, where there is another node that can take it.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -190,6 +191,7 @@ class job_coordinator {
   bool is_recoverable() const noexcept { return setup_.program.has_value() && setup_.on_failure != failure_policy::stop; }
   bool is_alive(node_id n) const { return members_.contains(n); }
   bool is_excluded(node_id n) const;
+  bool has_leavers(const std::vector<member_info>& nodes) const;
   failure at_node(node_id n, std::string text) const;
   std::string first_actor_on(node_id n) const;
   void send(node_id to, control_message body);

@@ -748,6 +748,41 @@ BOOST_AUTO_TEST_CASE(a_node_that_wants_to_leave_stays_while_there_is_no_other) {
   BOOST_TEST((w.job->roles().shards == std::vector<node_id>{node_id{6}, node_id{6}}));
 }
 
+BOOST_AUTO_TEST_CASE(JC_9_a_node_that_wants_to_leave_while_an_epoch_is_claimed_gets_no_part_of_it) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.job->on_leaving(n1);
+  w.job->on_epoch(2U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  BOOST_TEST(w.claims == 2U);
+  w.job->on_epoch(3U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+  BOOST_TEST((w.sent_to<stop_part>().back() == n1));
+}
+
+BOOST_AUTO_TEST_CASE(JC_9_without_another_node_the_epoch_begins_on_one_that_wants_to_leave) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n1, "gone", false), w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  w.job->on_leaving(n3);
+  w.job->on_epoch(2U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST(w.claims == 1U);
+  BOOST_TEST(w.last(job_event_kind::note).find("its work stays until one comes") != std::string::npos, w.last(job_event_kind::note));
+}
+
 BOOST_AUTO_TEST_CASE(lost_variables_come_from_a_checkpoint_under_a_claimed_epoch) {
   world w(failure_policy::resume, update_kind::sync, "/checkpoints");
   w.all_placed({n1, n2, n3, client});
