@@ -30,6 +30,19 @@ std::string variable_behind(const plan& p, std::uint32_t edge) {
   return actor->shard.variable;
 }
 
+// In worker order, as wide as losses are.
+template <class T>
+float sum_as(const std::vector<tensor>& losses) {
+  T sum = 0;
+  for (const auto& v : losses) sum += *v.data<T>();
+  return static_cast<float>(sum);
+}
+
+// f32 or f64, as gradients() sees to.
+float sum_of(const std::vector<tensor>& losses) {
+  return losses.front().spec().type == dtype::f64 ? sum_as<double>(losses) : sum_as<float>(losses);
+}
+
 job_setup make_setup(const job_arguments& a) {
   const auto& r = *a.request;
   return {a.id, r.name(), a.self.id, r.program, r.roles, r.on_failure, r.limits, r.checkpoints, r.job_plan, r.nodes, a.bugs};
@@ -247,9 +260,7 @@ struct job_actor_state {
   }
 
   void on_loss(const fetched& m) {
-    float loss = 0;
-    for (const auto& v : m.values) loss += *v.data<float>();  // in worker order
-    report([&](job_coordinator& j) { j.on_loss(m.port, m.t.step, loss); });
+    report([&, loss = sum_of(m.values)](job_coordinator& j) { j.on_loss(m.port, m.t.step, loss); });
   }
 
   void on_variables(const planned_actor& fetch, fetched& m) {

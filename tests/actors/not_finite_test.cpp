@@ -171,6 +171,27 @@ BOOST_AUTO_TEST_CASE(skip_knows_a_loss_of_f64) {
   BOOST_TEST(losses == 3U);
 }
 
+BOOST_AUTO_TEST_CASE(a_loss_of_f64_is_told_as_what_it_is) {
+  const auto losses_of = [](dtype type, std::uint32_t workers, update_kind update) {
+    auto s = std::move(*session::open({}));
+    graph g(s->ops());
+    auto w = variable(g, {dtype::f32, {batch}}, filled_with(2), "w");
+    auto run = s->train(g, reduce_sum(cast(w, type)), {.workers = workers, .update = update, .optimizer = sgd({.learning_rate = 0.25}), .steps = 3});
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    std::vector<float> losses;
+    while (auto e = (*run)->next()) {
+      BOOST_TEST((e->type != training_event::kind::failed), e->text);
+      if (e->type == training_event::kind::loss) losses.push_back(e->loss);
+    }
+    return losses;
+  };
+  for (const auto type : {dtype::f32, dtype::f64}) {
+    BOOST_TEST(losses_of(type, 1, update_kind::sync) == (std::vector<float>{8, 7, 6}), boost::test_tools::per_element());
+    BOOST_TEST(losses_of(type, 2, update_kind::sync) == (std::vector<float>{16, 12, 8}), boost::test_tools::per_element());
+    BOOST_TEST(losses_of(type, 1, update_kind::async) == (std::vector<float>{8, 7, 6}), boost::test_tools::per_element());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_step_of_a_stepped_graph_fails_and_the_next_graph_works) {
   auto s = std::move(*session::open({}));
   graph g(s->ops());
