@@ -11,6 +11,8 @@
 // CA-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
 // CA-4  What is final is read by the link right where the result has it, if this rank has come to that step.
 // CA-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
+// CA-6  A cut's mark on any contribution of a step is on all results of the step: pieces carry it from rank to rank, and what anybody's result is made of came
+//       with it.
 // CA-5  A rank has ended once its peers have taken all that it sent, or one of them is lost: a node whose part has ended may die, and nothing is missed.
 // Threading: the worker of the links, so that a piece is added where it was read and sent on from there. Nothing that it does takes longer than
 // adding up one piece.
@@ -132,6 +134,7 @@ class collective_logic final : public port_logic {
     const auto& piece = state_->pieces()[state_->piece_of(from.rank, m.part)];
     if (m.value.size_bytes() != static_cast<std::size_t>(piece.elements) * size_of(spec().type))
       return error(error_code::failed, fmt::format("rank {} sent {} bytes for a piece of {} elements", from.rank, m.value.size_bytes(), piece.elements));
+    mark_ = std::max(mark_, m.t.mark);  // CA-6
     slots_[**slot] = std::move(m.value);
     slot_peer_[**slot] = from.rank;
     return {};
@@ -182,6 +185,7 @@ class collective_logic final : public port_logic {
         return fail(error(error_code::failed, fmt::format("rank {} of {} {}: worker {} contributes {}, and it takes {}", spec().rank, spec().ranks(), to_string(spec().kind),
                                                           collective().workers[i * parts() / ports_.in.size()], to_string(head.value.spec()), to_string(wanted))));
       tag_ = head.t;
+      mark_ = std::max(mark_, head.t.mark);
     }
     if (ports_.in.empty()) tag_.step = fired_;
     result_ = results_->take(vector_);
@@ -244,10 +248,11 @@ class collective_logic final : public port_logic {
     const auto bytes = elements_of(a.piece) * size_of(spec().type);
     record_.count_out(bytes);
     tell(self_.context(), to.link,
-         send_piece{part_->job, to.edge_out, to.sent++, tag{.step = state_->step()}, a.part >= 0 ? contributions_[static_cast<std::size_t>(a.part)] : result_, begin_of(a.piece), bytes, a.key});
+         send_piece{part_->job, to.edge_out, to.sent++, tag{.step = state_->step(), .mark = mark_}, a.part >= 0 ? contributions_[static_cast<std::size_t>(a.part)] : result_, begin_of(a.piece), bytes, a.key});
   }
 
   void carry_out(const collective_finished&) {
+    tag_.mark = std::exchange(mark_, 0);
     for (std::uint32_t t = 0; t < collective().tensors; ++t) emit(t, tag_, result_at(t));
     result_ = {};
     for (auto& c : contributions_) c = {};
@@ -312,6 +317,7 @@ class collective_logic final : public port_logic {
   std::vector<tensor> contributions_;  // by part
   std::vector<const std::byte*> operands_;
   tag tag_;
+  std::uint32_t mark_ = 0;  // of the step that is the current one, as far as it has come
 };
 
 }  // namespace

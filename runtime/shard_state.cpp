@@ -84,7 +84,7 @@ result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std:
   if (step >= spec_.steps[worker]) return complain(fmt::format("the worker has {} steps only", spec_.steps[worker]));
   if (step > expected) return complain(fmt::format("step {} is missing", expected));
   ++l.received;
-  if (mark != 0) marks_[worker] = 1 + step;
+  if (mark != 0 && !spec_.follows) marks_[worker] = 1 + step;
   if (spec_.update == update_kind::async) arrivals_.push_back(worker);
   return arrival::queued;
 }

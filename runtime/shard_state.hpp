@@ -40,7 +40,8 @@
 // SS-8  The last spec.keeps versions before the current one, as far as this epoch made or began with them, are in slots that nobody
 //       writes.
 // SS-9  The values of a cut hold exactly the gradients of steps < step_w of each worker w, the same on all shards. A cut is saved
-//       before the next one is given out; meanwhile applies wait only for a next one that is due.
+//       before the next one is given out; meanwhile applies wait only for a next one that is due. A shard that follows another one gives
+//       out none: with all-reduce its sums carry the same marks.
 // SS-10 An apply takes the credit of its port to the replica; so the replica has all that went before on that port. Claims for these
 //       ports are made as soon as there is none (their readers are numbered behind the spec's), so that on_credit() tells of each
 //       item that it is committed.

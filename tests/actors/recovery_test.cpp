@@ -133,6 +133,24 @@ BOOST_FIXTURE_TEST_CASE(IN_14_what_is_computed_on_devices_recovers_with_the_bits
   BOOST_TEST(exchanged.recoveries > 0U);
 }
 
+// A mark comes from one worker, and shards of other nodes save their part of its cut.
+BOOST_FIXTURE_TEST_CASE(checkpoints_that_time_asks_for_are_written_whatever_collectives_lie_on_the_way_of_their_marks, fixture) {
+  for (const bool all_reduce : {false, true})
+    for (const bool calls : {false, true})
+      for (const std::uint32_t workers : {2U, 3U, 4U}) {
+        auto sc = draw_scenario(workers, {.nodes = 3});
+        sc.ps_nodes = 0;
+        sc.faults.clear();  // but for links that are slow, so that it takes a while
+        for (std::uint32_t a = 0; a < sc.nodes; ++a)
+          for (auto b = a + 1; b <= sc.nodes; ++b) sc.faults.push_back({0, sim_fault_kind::slow, a, b, false, 60'000'000'000});
+        sc.shape = {.workers = workers, .shards = 2, .steps = 40, .observe_every = 0, .on_failure = failure_policy::resume, .all_reduce = all_reduce, .calls_collectives = calls};
+        sc.shape.checkpoints = {.folder = "/checkpoints", .every_ns = 1};
+        const auto v = sim->run(sc);
+        BOOST_TEST(v.violation == "");
+        BOOST_TEST(v.checkpoints > 1U, "all-reduce " << all_reduce << ", calls " << calls << ", workers " << workers << ": none but that of the end");
+      }
+}
+
 // It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.
 BOOST_FIXTURE_TEST_CASE(nodes_stand_still_for_long_while_others_die, fixture) {
   hold(800, 1 + seeds() / 4, "freeze,kill-client,kill");

@@ -4,6 +4,7 @@
 TROUPE_DEATHS=50 kills and stops so many ranks, each in a training of its own, and prints how long the others took to name them.
 """
 
+import glob
 import os
 import re
 import signal
@@ -116,6 +117,21 @@ class all_reduce(harness.cluster_test):
         self.start_nodes(2)
         result = self.json_of(self.train(*self.flags(2, *keep, "--resume")))
         self.assertEqual(result["weights_hash"], wanted)
+
+    # One worker sets the mark, and both nodes have variables to save. How many are written is up to the machine.
+    def test_checkpoints_are_written_that_time_and_people_ask_for(self):
+        self.start_nodes(2)
+        for name, more in (("timed", ["--checkpoint-every", "200ms"]), ("asked", [])):
+            training = self.start_training(*self.flags(2, "--update", "allreduce", "--shards", 2, "--name", name, "--checkpoint", self.path("checkpoints"), *more, epochs=100_000))
+            self.until_step(training, name, 10)
+            if more:
+                self.until("a checkpoint is there", lambda: glob.glob(self.path(f"checkpoints/{name}/step-*/manifest.json")) or not training.is_running())
+            else:
+                self.assertIn("new checkpoint", self.tool("checkpoint", "make", name))
+            self.assertTrue(training.is_running(), training.tail())
+            self.assertIn("whole", self.tool("checkpoint", "verify", self.path(f"checkpoints/{name}")))
+            training.send(signal.SIGINT)
+            training.wait()
 
     def test_what_it_cannot_do_is_refused_in_one_line(self):
         for more, what in ((("--replicas", "1", "--on-failure", "resume", "--cluster", "x"), "copy of each variable"), (("--on-nan", "skip"), "leaves gradients out")):

@@ -387,6 +387,24 @@ BOOST_AUTO_TEST_CASE(random_runs_keep_all_invariants_and_end) {
 }
 
 // Two shards get the same gradients in different orders; a cut is the same on both.
+// With all-reduce a copy takes the sums that its shard takes, marks included, and saves nothing.
+BOOST_AUTO_TEST_CASE(SS_9_who_follows_gives_out_no_cut) {
+  for (const bool follows : {false, true}) {
+    auto spec = make_spec(update_kind::sync, 1, 6);
+    spec.follows = follows;
+    troupe::shard_state s(spec, troupe::shard_state::slots_wanted(spec));
+    std::vector<std::uint64_t> cuts;
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      BOOST_REQUIRE((*s.on_gradient(0, step, step == 3 ? 1 : 0) == arrival::queued));
+      while (auto a = s.next()) {
+        if (auto* c = std::get_if<shard_claim>(&*a)) s.on_credit(c->reader);
+        if (auto* c = std::get_if<shard_cut>(&*a)) cuts.push_back(c->step), s.on_saved();
+      }
+    }
+    BOOST_TEST(cuts == (follows ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>{3}), boost::test_tools::per_element());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(SS_9_a_marked_cut_holds_the_same_steps_on_all_shards) {
   std::size_t cuts = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
