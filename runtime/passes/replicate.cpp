@@ -4,7 +4,8 @@
 // that it read for that step: by the flow itself, or else through an op `after` that is put in. So a shard that has applied
 // step t knows that every shard had version t, and the mark of a cut, put on one variable's version, is on every gradient. In a
 // synchronous one they depend on the loss of that step too, and the loss waits until the program has the one before: so whoever has a
-// version t + 1 knows that the program has the losses of all steps before t (RC-2).
+// version t + 1 knows that the program has the losses of all steps before t (RC-2). It is what brings the loss to the host that
+// waits: a device's op runs ahead by as many steps as its copy has under way, and depending on that says nothing.
 
 #include "runtime/passes/passes.hpp"
 
@@ -235,6 +236,14 @@ class ancestors {
   std::vector<std::uint64_t> bits_;
 };
 
+// Its op gives a loss only when the program has the one before.
+bool is_paced_by_program(const flow_op& loss) {
+  if (loss.device.empty()) return true;
+  const auto wish = parse_device(loss.device);
+  expects(bool(wish), "a device in a graph was checked by its scope");
+  return !wish->gpu;
+}
+
 // Passes `gradient` on when `others` are there.
 draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uint32_t worker, const training_spec& spec,
                       std::size_t others) {
@@ -291,6 +300,10 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     for (const auto& v : variables) needed.push_back({v.op, 0});
   if (losses.planned.awaits_receipt) needed.push_back(f.roots[0]);
   const ancestors reads(f, needed);
+  const auto has = [&, counts_loss = is_paced_by_program(f.ops[f.roots[0].op])](std::uint32_t gradient, std::size_t k) {
+    const bool is_loss = losses.planned.awaits_receipt && k + 1 == needed.size();
+    return reads.depends(gradient, k) && (counts_loss || !is_loss);
+  };
   for (std::uint32_t w = 0; w < spec.workers; ++w) {
     wiring wires(f, d);
     const auto producer = [&](op_ref r) { return wires.producer(r); };
@@ -311,7 +324,7 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
       auto from = producer(gradient);
       std::vector<port_ref> missing;
       for (std::size_t k = 0; k < needed.size(); ++k)
-        if (!reads.depends(gradient.op, k)) missing.push_back(producer(needed[k]));
+        if (!has(gradient.op, k)) missing.push_back(producer(needed[k]));
       if (!missing.empty()) {
         auto gate = make_gate(f.ops[variables[v].op], f.ops[gradient.op], w, spec, missing.size());
         gate.from = {from};

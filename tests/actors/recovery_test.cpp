@@ -133,6 +133,23 @@ BOOST_FIXTURE_TEST_CASE(IN_14_what_is_computed_on_devices_recovers_with_the_bits
   BOOST_TEST(exchanged.recoveries > 0U);
 }
 
+// Links to the program are slow when a node dies: gradients of later steps must not have been applied meanwhile (RC-2).
+BOOST_FIXTURE_TEST_CASE(IN_10_one_death_takes_no_variable_away_where_nodes_have_copies_however_late_the_program_hears_of_losses, fixture) {
+  std::uint64_t recoveries = 0;
+  for (std::uint64_t seed = 1; seed <= 10 + seeds() / 8; ++seed)
+    for (const std::uint32_t gpus : {0U, 1U, 2U}) {
+      auto sc = draw_scenario(seed, {.nodes = 3, .all_reduce = true, .gpus = gpus});
+      sc.ps_nodes = 0;
+      sc.shape = {.workers = 2 + static_cast<std::uint32_t>(seed % 2), .steps = 20, .observe_every = 0, .on_failure = failure_policy::resume, .all_reduce = true, .has_counter = false, .gpus = gpus};
+      for (std::uint32_t node = 0; node < sc.nodes; ++node) sc.faults.push_back({0, sim_fault_kind::slow, sc.nodes, node, false, 60'000'000'000});
+      sc.faults.push_back({1'000 + 200 * (seed % 10), sim_fault_kind::kill, static_cast<std::uint32_t>(seed), 0, false, 500'000'000});
+      const auto v = sim->run(sc);
+      BOOST_TEST(v.violation == "", "seed " << seed << ", gpus " << gpus << ": " << v.violation);
+      recoveries += v.recoveries;
+    }
+  BOOST_TEST(recoveries > seeds() / 8);
+}
+
 // A mark comes from one worker, and shards of other nodes save their part of its cut.
 BOOST_FIXTURE_TEST_CASE(checkpoints_that_time_asks_for_are_written_whatever_collectives_lie_on_the_way_of_their_marks, fixture) {
   for (const bool all_reduce : {false, true})

@@ -448,6 +448,8 @@ class history final : private apply_probe {
     if (deaths == 0) return *lost + ", and nobody died (IN-11)";
     const bool had_shards = p.recovering.empty() || p.recovering.front().find("shard") != std::string::npos;
     if (deaths + leaves == 1 && sc_.shape.has_replicas) return *lost + ", in spite of replicas (IN-10)";
+    // Workers are on nodes of their own.
+    if (deaths + leaves == 1 && sc_.shape.all_reduce && sc_.shape.workers > 1) return *lost + ", in spite of the copies on other nodes (IN-10)";
     if (deaths + leaves == 1 && !had_shards) return *lost + ", and the only node that died had none (IN-10)";
     return {};
   }

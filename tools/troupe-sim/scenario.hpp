@@ -15,7 +15,8 @@
 //         each copy, of which a node has one at most).
 //   IN-9  Memory is bounded: of tensors, links keep no more than twice what the credits of all edges of two epochs allow (an item's credit may come
 //         back before its acknowledgement, and nodes come to an epoch one after the other). Headers are not counted: here tensors are smaller.
-//   IN-10 The loss of one node takes no variable away that was not there alone; with replicas, none: looked at where no other fault could.
+//   IN-10 The loss of one node takes no variable away that was not there alone; with replicas, or with all-reduce and several workers, none: looked at where no
+//         other fault could.
 //   IN-11 Nodes that leave in good order are not missed: no recovery, nothing lost.
 //   IN-12 Where nobody dies and disks work, a job that is to write checkpoints does.
 //   IN-13 Once faults have stopped, all processes hold each other alive.

@@ -94,8 +94,8 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
   };
   auto x = shape.gpus > 1 ? last_elsewhere() : last();
   if (shape.optimizer != 0) x = add(x, embedding(variable(g, {dtype::f32, {40, 3}}, {initializer_spec::kind::uniform, 0.1}, "table"), batch.labels));
-  const auto counter = variable(g, {dtype::f32, {3}}, {}, "counter");
-  auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
+  const auto counter = shape.has_counter ? variable(g, {dtype::f32, {3}}, {}, "counter") : value();
+  auto loss = shape.has_counter ? add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter)) : softmax_cross_entropy(x, batch.labels, batch.scale);
   if (shape.calls_collectives) {
     const auto own = mul(reduce_sum(x, {0}), constant(g, 1.0F / 64));
     const auto everybody = all_gather(all_reduce(own), all_workers(shape.workers));
@@ -191,7 +191,7 @@ std::string left_over(sim_cluster& c) {
 }
 
 const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
-  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer, shape.is_mixed, shape.calls_collectives);
+  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer, shape.is_mixed, shape.calls_collectives, shape.has_counter);
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto undisturbed = shape;

@@ -40,6 +40,7 @@ struct sim_job_shape {
   bool has_replicas = false;
   bool all_reduce = false;
   bool calls_collectives = false;  // workers exchange sums of their logits in each step (sync)
+  bool has_counter = true;         // without it the loss is what the gradients are made with
   std::uint32_t optimizer = 0;  // number of a sim_optimizer
   bool is_mixed = false;        // f16, with a scale of the loss that is too large at first and soon again, so that steps are left out
   std::uint32_t gpus = 0;       // 0: all ops are on the host; 1: on gpu:0 what a device runs; 2: the last layer on gpu:1
@@ -83,7 +84,7 @@ class sim_reference {
  private:
   sim_tables& tables_;
   const sim_data& data_;
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, is_mixed, calls_collectives
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool, bool, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, is_mixed, calls_collectives, has_counter
 };
 
 }  // namespace troupe
