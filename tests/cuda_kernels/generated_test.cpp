@@ -2,6 +2,7 @@
 
 #include "devices/cuda/fused_source.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
+#include "tests/support/source_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
 
