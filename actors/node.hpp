@@ -198,7 +198,7 @@ caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
 // them all, by way of the job, which begins a new epoch. part_policy for itself: it is not restarted either; the job is told, and another
 // supervisor ends what is left.
 //
-// PS-1  A part fails once: with the first failure that is not derived from a lost peer.
+// PT-1  A part fails once: with the first failure that is not derived from a lost peer.
 // Ends: on stop_part_actors, after all its actors have ended.
 struct part_request {
   std::shared_ptr<part_context> context;  // supervisor and program are filled in by the supervisor and the node
