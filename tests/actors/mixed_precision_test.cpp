@@ -239,8 +239,8 @@ BOOST_AUTO_TEST_CASE(gradients_below_what_f16_has_need_a_scale) {
   BOOST_TEST(std::abs(change(fixed_loss_scale(1), precision_kind::bf16) - exact) < 1e-4);
 }
 
-// LS-1: one worker's overflow leaves out the step of all, and of all variables.
-BOOST_AUTO_TEST_CASE(LS_1_a_step_that_is_not_finite_on_one_worker_is_left_out_by_all) {
+// LSC-1: one worker's overflow leaves out the step of all, and of all variables.
+BOOST_AUTO_TEST_CASE(LSC_1_a_step_that_is_not_finite_on_one_worker_is_left_out_by_all) {
   // 1e5 is no number of f16; bad in step 3 of worker 1.
   const auto overflow_once = [](std::uint32_t worker, std::uint64_t step) { return worker == 1 && step == 3 ? 1e5F : 0.25F; };
   for (const bool all_reduce : {false, true}) {

@@ -604,7 +604,7 @@ BOOST_FIXTURE_TEST_CASE(a_payload_stays_only_for_who_was_told_where_whatever_it_
 }
 
 // The owner of the tensor closes the connection, and has written over it, when the peer is about to read it.
-BOOST_AUTO_TEST_CASE(PM_3_a_payload_that_was_withdrawn_is_not_delivered) {
+BOOST_AUTO_TEST_CASE(PE_3_a_payload_that_was_withdrawn_is_not_delivered) {
   for (int way = 0; way < 3; ++way) {
     lending f;
     if (!f.lend()) return;

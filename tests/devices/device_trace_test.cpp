@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(DT_5_what_is_done_is_given_out_at_once_and_what_is_under_wa
   }
 }
 
-BOOST_AUTO_TEST_CASE(DC_1_DC_2_a_clock_comes_nearer_with_every_piece_that_met_an_idle_device) {
+BOOST_AUTO_TEST_CASE(CLK_1_CLK_2_a_clock_comes_nearer_with_every_piece_that_met_an_idle_device) {
   device_clock c;
   constexpr std::int64_t ahead = 5'000'000;  // what is to be found
   // Enqueued 400 us before it began, since the device was busy; then less; then right then.

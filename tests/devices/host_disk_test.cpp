@@ -144,7 +144,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_used_so_is_said) {
   check_error(d->create(long_path, disk::create_mode::replace), code, long_path, "too long");
 }
 
-BOOST_AUTO_TEST_CASE(DI_3_a_pipe_stops_nobody) {
+BOOST_AUTO_TEST_CASE(DSK_3_a_pipe_stops_nobody) {
   const temporary_folder folder;
   const auto d = make_host_disk();
   const auto path = folder.file("pipe");
