@@ -45,10 +45,17 @@ struct device_cluster : image_folder {
     how.ask.timeout_ns = 60 * second;
     how.duration_ns = second / 5;
     program = std::thread([this] { train(); });
-    test::wait_until("the training has done 5 steps", [this] { return steps >= 5 || has_failed; });
-    BOOST_TEST_REQUIRE(!has_failed);
+    try {
+      test::wait_until("the training has done 5 steps", [this] { return steps >= 5 || has_failed; });
+      BOOST_TEST_REQUIRE(!has_failed);
+    } catch (...) {  // what has no end of its own ends also without a destructor
+      end();
+      throw;
+    }
   }
-  ~device_cluster() {
+  ~device_cluster() { end(); }
+
+  void end() {
     is_over = true;
     const test::waiting_for named("the end of the thread that trains");
     if (program.joinable()) program.join();
