@@ -1,6 +1,7 @@
 // Another process's memory, read where it lies: children that are forked, whose memory is what it was here at the fork, and which tell what they change through a pipe.
 
 #include "actors/peer_memory.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -48,7 +49,9 @@ class child {
   std::uint32_t pid() const { return static_cast<std::uint32_t>(pid_); }
   void do_next() {
     char byte = 0;
-    BOOST_REQUIRE((::write(to_[1], "x", 1) == 1 && ::read(from_[0], &byte, 1) == 1));
+    BOOST_REQUIRE(::write(to_[1], "x", 1) == 1);
+    test::wait_readable(from_[0], "the child has done what it was told");
+    BOOST_REQUIRE(::read(from_[0], &byte, 1) == 1);
   }
   void end() {
     if (pid_ <= 0 || has_ended_) return;

@@ -2,6 +2,7 @@
 
 #include "devices/async_host/async_host_chip.hpp"
 #include "devices/device_trace.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -150,6 +151,7 @@ BOOST_AUTO_TEST_CASE(DT_3_a_copy_that_ran_while_a_kernel_did_lies_within_it) {
     BOOST_REQUIRE(bool(copies->enqueue("copy", {}, nothing)));
     BOOST_REQUIRE(bool(copies->call_host([&, i] { copied = i; })));
   }
+  const test::waiting_for named("kernels and copies, which wait for each other");
   BOOST_REQUIRE(bool(compute->synchronize()));
   BOOST_REQUIRE(bool(copies->synchronize()));
   compute->collect(), copies->collect();

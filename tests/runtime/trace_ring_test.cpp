@@ -1,4 +1,5 @@
 #include "runtime/trace_ring.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -106,6 +107,7 @@ BOOST_AUTO_TEST_CASE(RI_1_RI_2_readers_beside_a_writer_get_whole_events_in_order
   };
   outcome many, few;
   std::thread slow([&] { read_all(200, many); }), fast([&] { read_all(7, few); });
+  const test::waiting_for named("both readers, to begin and to end");
   while (readers < 2) std::this_thread::yield();
   for (std::uint64_t n = 0; n < events; ++n) {
     ring.write(numbered(n));
@@ -182,6 +184,7 @@ BOOST_AUTO_TEST_CASE(RI_4_a_lane_is_switched_while_its_thread_writes) {
       if (n % 100 == 0) lane.falls_asleep(), lane.wakes();
     }
   });
+  const test::waiting_for named("what the other thread writes, or its end");
   std::uint64_t cursor = 0, wrong = 0, seen = 0;
   std::int64_t last = 0;
   for (int i = 0; i < 200; ++i) {
