@@ -6,14 +6,14 @@
 //   credit         consumer, link         room for results; room for more pieces at a peer
 //   peer_lost      supervisor             a rank's node is gone: what it has not taken is not waited for; the job's coordinator says what follows
 //
-// CA-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are sent out of it as soon as they are final, and out of contributions
+// CL-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are sent out of it as soon as they are final, and out of contributions
 //       as they are.
-// CA-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
-// CA-4  What is final is read by the link right where the result has it, if this rank has come to that step.
-// CA-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
-// CA-6  A cut's mark on any contribution of a step is on all results of the step: pieces carry it from rank to rank, and what anybody's result is made of came
+// CL-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
+// CL-4  What is final is read by the link right where the result has it, if this rank has come to that step.
+// CL-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
+// CL-6  A cut's mark on any contribution of a step is on all results of the step: pieces carry it from rank to rank, and what anybody's result is made of came
 //       with it.
-// CA-5  A rank has ended once its peers have taken all that it sent, or one of them is lost: a node whose part has ended may die, and nothing is missed.
+// CL-5  A rank has ended once its peers have taken all that it sent, or one of them is lost: a node whose part has ended may die, and nothing is missed.
 // Threading: the worker of the links, so that a piece is added where it was read and sent on from there. Nothing that it does takes longer than
 // adding up one piece.
 
@@ -56,7 +56,7 @@ class collective_logic final : public port_logic {
     std::uint64_t sent = 0;      // items
     std::uint32_t owed = 0;      // credits that have not gone back
     std::uint32_t owed_max = 1;
-    std::deque<tensor_ready> early;  // CA-2
+    std::deque<tensor_ready> early;  // CL-2
   };
 
   // The ports of peers have no counters in this process.
@@ -103,7 +103,7 @@ class collective_logic final : public port_logic {
     return {};
   }
 
-  // CA-4.
+  // CL-4.
   tensor destination(std::uint32_t port, std::uint64_t step, std::uint32_t part) {
     const auto own = collective().own_inputs();
     if (has_failed_ || !result_ || port < own || port - own >= collective().peers_from.size()) return {};
@@ -281,7 +281,7 @@ class collective_logic final : public port_logic {
 
   std::size_t begin_of_slice(std::uint32_t part) const { return static_cast<std::size_t>(slice_of(spec(), part).first) * size_of(spec().type); }
 
-  // CA-3.
+  // CL-3.
   void let_go(std::uint32_t slot) {
     slots_[slot] = {};
     auto& p = peers_[slot_peer_[slot]];

@@ -1,8 +1,8 @@
 // The ops that branches and loops are made of (runtime/loop_rules.hpp): they hand tensors on, each by a rule of its own, and compute nothing.
 //
-// CO-1  A token that nobody is to get costs no message, but its credit is in hand all the same: what a run of a loop needs at its end was taken
+// CN-1  A token that nobody is to get costs no message, but its credit is in hand all the same: what a run of a loop needs at its end was taken
 //       at its beginning.
-// CO-2  What is handed on is the tensor that came; only a condition that an actor decides itself is made here.
+// CN-2  What is handed on is the tensor that came; only a condition that an actor decides itself is made here.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"

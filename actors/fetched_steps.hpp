@@ -1,8 +1,8 @@
 #pragma once
 // What a program fetches of a graph that it steps, put together again: the streams that make it have a fetch each (plan.hpp, PL-10).
 //
-// FS-1  A step is complete once every fetch has fired for it. A fetch fires for one step after the other.
-// FS-2  Each fetch gets a credit for each step that the program is done with.
+// FT-1  A step is complete once every fetch has fired for it. A fetch fires for one step after the other.
+// FT-2  Each fetch gets a credit for each step that the program is done with.
 // Threading: one thread at a time.
 
 #include "actors/messages.hpp"

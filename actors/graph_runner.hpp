@@ -2,9 +2,11 @@
 // A graph of which many threads of a program run parts at once: feeds and fetches by name.
 //
 //   auto r = session.runner(g);
-//   r->bind("dense_1/weights", weights);                             // fed in every run that does not feed it itself
-//   auto out = r->run({{"x", images}}, {"softmax"});                 // from any thread
-//   auto part = r->run({{"relu_1", activations}}, {"softmax"});      // from the middle on: any value that lies in no branch or loop can be fed, and what only it needs is not computed
+//   r->bind("dense_1/weights", weights);              // fed in runs that do not feed it themselves
+//   auto out = r->run({{"x", images}}, {"softmax"});  // from any thread
+//   // From the middle on: any value that lies in no branch or loop can be fed, and what only it
+//   // needs is not computed.
+//   auto part = r->run({{"relu_1", activations}}, {"softmax"});
 //
 // Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled when it is asked for first; the others do not
 // wait for that. Runs of one set are admitted in the order in which they came, and overlap as far as credits allow.

@@ -24,7 +24,7 @@
 // LK-6  A connection on which nothing is acknowledged for stall_ns, while the peer is heard, is replaced: something between the two
 //       may swallow one connection and leave the other.
 // LK-7  A tensor that a process of this machine reads where it lies (actors/peer_memory.hpp) is held by its frame, and so not written again (tensor::is_unique), until the frame is acknowledged:
-//       also one that is withdrawn, while the connection stands that has told where it is. A connection that ends, and a link that closes, withdraws its word before any tensor goes (PM-3).
+//       also one that is withdrawn, while the connection stands that has told where it is. A connection that ends, and a link that closes, withdraws its word before any tensor goes (PE-3).
 //       What the peer has in memory that cannot be read from here after all comes over the wire: the connection is replaced once, and none of the link says anything of reading from then on.
 // LK-8  What is copied to a device from here is read into page-locked memory, while there are buffers of it (devices/landing_pool.hpp); what is sent out of such is read from there when it is
 //       written to the socket. That is so within a machine, too: drivers map page-locked memory in ways that no other process can read. To read into such is an ordinary copy.

@@ -344,7 +344,7 @@ void member_core::established(greeter& g) {
   announce_if_up(peer.id);
 }
 
-// PM-4. That it is on this host is only what the peer says, so the addresses have to say it too (we have a word for it); and one that names our own word would have us read ourselves.
+// PE-4. That it is on this host is only what the peer says, so the addresses have to say it too (we have a word for it); and one that names our own word would have us read ourselves.
 std::optional<peer_memory> member_core::memory_of(const greeter& g) const {
   const auto& peer = g.shake.peer();
   if (!g.word || peer.host.empty() || peer.host != env_.self.host || g.shake.peer_probe() == g.word.where()) return {};

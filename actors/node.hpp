@@ -3,30 +3,42 @@
 // control messages between jobs, parts and peers.
 //
 //   node_actor
-//   message       from               effect                                                  answer
-//   member_up     member             a link to that peer works; jobs here learn of it        -
-//   member_down   member             its parts and jobs learn of it                          -
-//   view_changed  member             what `nodes` answers                                    -
-//   peer_message  link, itself       route: place, start, halt, stop ... see wire.capnp      by to_node
-//   to_node       jobs, supervisors  pass on through the peer's link (or to itself)          -
-//   part_event    supervisors        tell the coordinator                                    -
-//   job_bound     links              the part is placed once all links know its edges        -
-//   part_orphaned a part's supervisor, failing   tell the coordinator; what is left of the part ends    -
-//   job_orphaned  a job actor, failing   its parts end everywhere                            job_failed to the program
-//   part_on_disk  archive            tell the coordinator                                    -
-//   shards_loaded archive            go on placing the part that waits for them              -
-//   run_job       program            spawn a job actor that coordinates it                   job_started, ... to the program
-//   get_view      program            -                                                       view_changed
-//   stop_own_job  program            pass on to that job                                     -
-//   job_over      job                forget it (stays listed for a minute)                   -
-//   ask           link, program      collect a node_answer                                   answered
-//   ask_trace     link               record a timeline, or give a page of it                 send_control with a trace_page
-//   member_event  member, job        remember it among the events                            -
-//   rejoined      member             we were fenced: stop all parts and jobs, be who we are  jobs_changed
-//   set_member    process            whom to tell how many parts run here                    -
-//   node_tick     timer              sample streams, drive jobs, forget what ended a minute ago -
-//   drain_node    program            ask coordinators to move the parts elsewhere            node_drained, when they have
-//   end_node      program            stop all parts and jobs, then end                       node_ended to the program
+//   message        from         effect                                    answer
+//   member_up      member       a link to that peer works; jobs here      -
+//                               learn of it
+//   member_down    member       its parts and jobs learn of it            -
+//   view_changed   member       what `nodes` answers                      -
+//   peer_message   link,        route: place, start, halt, stop ... see   by to_node
+//                  itself       wire.capnp
+//   to_node        jobs,        pass on through the peer's link (or to    -
+//                  supervisors  itself)
+//   part_event     supervisors  tell the coordinator                      -
+//   job_bound      links        the part is placed once all links know    -
+//                               its edges
+//   part_orphaned  supervisors  one fails: tell the coordinator, and end  -
+//                               what is left of the part
+//   job_orphaned   jobs         one fails: its parts end everywhere       job_failed to the program
+//   part_on_disk   archive      tell the coordinator                      -
+//   shards_loaded  archive      go on placing the part that waits for     -
+//                               them
+//   run_job        program      spawn a job actor that coordinates it     job_started, ... to the
+//                                                                         program
+//   get_view       program      -                                         view_changed
+//   stop_own_job   program      pass on to that job                       -
+//   job_over       job          forget it (stays listed for a minute)     -
+//   ask            link,        collect a node_answer                     answered
+//                  program
+//   ask_trace      link         record a timeline, or give a page of it   send_control with a
+//                                                                         trace_page
+//   member_event   member, job  remember it among the events              -
+//   rejoined       member       we were fenced: stop all parts and jobs,  jobs_changed
+//                               be who we are
+//   set_member     process      whom to tell how many parts run here      -
+//   node_tick      timer        sample streams, drive jobs, forget what   -
+//                               ended a minute ago
+//   drain_node     program      ask coordinators to move the parts        node_drained, when they
+//                               elsewhere                                 have
+//   end_node       program      stop all parts and jobs, then end         node_ended to the program
 //
 // Supervision: node_policy. Without it the process ends: nobody else knows its parts.
 // NO-4  A message for a part or job that is not here is dropped and counted. (The others are in part_table.hpp.)
@@ -198,7 +210,7 @@ caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
 // them all, by way of the job, which begins a new epoch. part_policy for itself: it is not restarted either; the job is told, and another
 // supervisor ends what is left.
 //
-// PS-1  A part fails once: with the first failure that is not derived from a lost peer.
+// PT-1  A part fails once: with the first failure that is not derived from a lost peer.
 // Ends: on stop_part_actors, after all its actors have ended.
 struct part_request {
   std::shared_ptr<part_context> context;  // supervisor and program are filled in by the supervisor and the node

@@ -2,9 +2,10 @@
 // The parts of jobs on a node: placing them, ending them, and what stays of their variables in between.
 //
 //   of a job          what the table does
-//   place_part        wait for the links it needs, load its variables, spawn it, bind it to the links  -> part_placed
+//   place_part        wait for the links it needs, load its variables, spawn it, bind it to the
+//                     links; then part_placed
 //   start_part        let its sources fire
-//   halt_part         end its actors, keep its variables                                              -> part_halted of that epoch
+//   halt_part         end its actors, keep its variables; then part_halted of that epoch
 //   epoch_begun       forget what is kept of variables whose shard or replica is elsewhere
 //   begin_cut         mark what its workers make next
 //   stop_part         end its actors, forget its variables

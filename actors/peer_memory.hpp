@@ -10,12 +10,12 @@
 //   a frame that says where its payload lies        ->    read(): the payload, then the word
 //   keeps the payload as it is until the frame is acknowledged, or word.withdraw(), then lets go of it
 //
-// PM-1  open() gives memory only if the word is there: a process of the same number elsewhere, or another one by now, is not taken for the peer.
-// PM-2  A read gives all bytes or fails: the peer has ended, or the address is none of its, or the memory is not an ordinary one (a device's).
-// PM-3  A read fails if the word does not say any more what it said, and looks at the word after the last byte of the payload. Who sends withdraws the word before anything
+// PE-1  open() gives memory only if the word is there: a process of the same number elsewhere, or another one by now, is not taken for the peer.
+// PE-2  A read gives all bytes or fails: the peer has ended, or the address is none of its, or the memory is not an ordinary one (a device's).
+// PE-3  A read fails if the word does not say any more what it said, and looks at the word after the last byte of the payload. Who sends withdraws the word before anything
 //       that the peer was told to read, and has not acknowledged, may be written again or freed. So bytes that have changed are never taken for the payload: either the frame
 //       still held its tensor when the last byte was read, or the word was withdrawn by then.
-// PM-4  A process reads what a peer tells it to only over a connection within this machine, from a peer that has proven itself (actors/member.cpp). What such a peer could make of it is no more
+// PE-4  A process reads what a peer tells it to only over a connection within this machine, from a peer that has proven itself (actors/member.cpp). What such a peer could make of it is no more
 //       than it may do anyway.
 //
 // Threading: none of its own; values. The word may be read at any time, by anybody.
@@ -44,9 +44,9 @@ void permit_reads(direct_reads how) noexcept;
 
 class peer_memory {
  public:
-  // PM-1. nullopt: it cannot be read from here.
+  // PE-1. nullopt: it cannot be read from here.
   static std::optional<peer_memory> open(std::uint32_t pid, const memory_probe& probe) noexcept;
-  // PM-2, PM-3. After a failure `to` holds anything.
+  // PE-2, PE-3. After a failure `to` holds anything.
   bool read(std::span<std::byte> to, std::uint64_t address) const noexcept;
 
  private:
@@ -66,7 +66,7 @@ class own_probe {
 
   explicit operator bool() const noexcept { return word_ != nullptr; }
   memory_probe where() const noexcept;  // address 0: there is none
-  // PM-3. There is none afterwards.
+  // PE-3. There is none afterwards.
   void withdraw() noexcept;
 
  private:

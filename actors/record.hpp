@@ -5,9 +5,9 @@
 // 2. A connection to each; once all stand, or cannot, all are told to begin, so that they record the same time.
 // 3. Each is asked for its next page every page_pause_ns, and at once while it has more, until its last page.
 //
-// RC-1  A node that does not answer within the timeout, or goes, is in `silent` with the reason; what it gave until then stays.
-// RC-2  At most trace_events_max events are kept; those beyond are counted as lost.
-// RC-3  Whoever ends early is forgotten by the nodes (runtime/trace_recorder.hpp, RE-2).
+// RD-1  A node that does not answer within the timeout, or goes, is in `silent` with the reason; what it gave until then stays.
+// RD-2  At most trace_events_max events are kept; those beyond are counted as lost.
+// RD-3  Whoever ends early is forgotten by the nodes (runtime/trace_recorder.hpp, RE-2).
 
 #include "actors/inspect.hpp"
 #include "runtime/trace.hpp"

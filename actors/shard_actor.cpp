@@ -232,7 +232,7 @@ class shard_logic final : public shard_port_logic {
     return {};
   }
 
-  // A worker says so by a gradient that is all NaN, which sums are then, too: the step of all workers is left out (LS-1).
+  // A worker says so by a gradient that is all NaN, which sums are then, too: the step of all workers is left out (LSC-1).
   bool leave_out_marked() {
     if (!spec_.leaves_out_marked || elements() == 0) return false;
     if (std::all_of(gradients_.begin(), gradients_.end(), [](const float* g) { return std::isfinite(g[0]); })) return false;

@@ -4,13 +4,13 @@
 //          link, which keeps the tensor until it is acknowledged.
 // receive: takes items from the link, passes them on when its consumers have a credit, and then returns the remote one.
 //
-// TR-1  At most `credits` items of an edge are between the two halves.
+// TA-1  At most `credits` items of an edge are between the two halves.
 //
 // On an edge that awaits receipt (one credit) the producer gets its credit back only when the item has been taken by the
 // receive's consumer: until then it can't make the next one.
 //
-// TR-2  A send whose receiver is dead swallows what it is given, and counts it, so that the producer's other consumers go on.
-// TR-3  A send has ended once its receiver has passed on every item: a node whose part has ended may die, and nothing is missed.
+// TA-2  A send whose receiver is dead swallows what it is given, and counts it, so that the producer's other consumers go on.
+// TA-3  A send has ended once its receiver has passed on every item: a node whose part has ended may die, and nothing is missed.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
@@ -37,7 +37,7 @@ class send_logic final : public port_logic {
 
   void on_credit(const credit& m) override {
     credits_ += m.count;
-    expects(credits_ <= remote().credits, "TR-1: no more credits come back than were taken");
+    expects(credits_ <= remote().credits, "TA-1: no more credits come back than were taken");
     if (self_plan().awaits_receipt && std::exchange(owes_, false)) give_back(0);
     advance();
     if (is_done() && is_settled()) report_done();

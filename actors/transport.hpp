@@ -11,7 +11,7 @@
 // TR-3  A channel may be closed, aborted or destroyed from within any of its callbacks, and its handler with it.
 // TR-4  A payload tensor is kept until its bytes are with the kernel (or the channel is gone), and no longer. One that stays, because the peer reads it where it is (let_peer_read() here, and
 //       read_peer_memory() there, which every frame from there tells), is kept by who sent it, unchanged, until the frame is acknowledged or the channel is closed, aborted or destroyed: the
-//       channel then withdraws its word (PM-3 of actors/peer_memory.hpp), so that the peer takes nothing for it that it is not, and counts what it could not read as a fault of the connection.
+//       channel then withdraws its word (PE-3 of actors/peer_memory.hpp), so that the peer takes nothing for it that it is not, and counts what it could not read as a fault of the connection.
 // TR-5  Until trust_peer() a channel takes only the small first frames, and counts as one of a limited number of
 //       strangers.
 // TR-6  Bytes that are no frame close the channel (on_closed) and are counted by their fault; nothing else is harmed.

@@ -49,8 +49,8 @@ class slice_sink {
 
 // How a device's clock stands to the host's, from work whose times are known on the device and that cannot have begun before it was enqueued. Pure.
 //
-// DC-1  No piece of work begins before it was enqueued; and one that met an idle device began right then, so the largest difference that was heard of is the nearest.
-// DC-2  The difference only grows, so what came in order stays in order.
+// CLK-1  No piece of work begins before it was enqueued; and one that met an idle device began right then, so the largest difference that was heard of is the nearest.
+// CLK-2  The difference only grows, so what came in order stays in order.
 class device_clock {
  public:
   void hear(std::int64_t device_ns, std::int64_t enqueued_ns) noexcept { ahead_ns_ = std::max(ahead_ns_, enqueued_ns - device_ns); }

@@ -11,10 +11,10 @@
 //
 // Threading: calls of a host disk come from any thread, it has no state; a file and a lock have one owner.
 //
-// DI-1  Contents are durable after disk_file::sync(); names (created, renamed, removed) after sync_folder() of the
-//       folder that holds them. Before that a crash of the machine may keep or lose each of them, and cut contents short.
-// DI-2  rename() within a folder is atomic: whoever looks, even after a crash, finds the old file or the new one.
-// DI-3  Only regular files are opened, and no call waits for another process.
+// DSK-1  Contents are durable after disk_file::sync(); names (created, renamed, removed) after sync_folder() of the
+//        folder that holds them. Before that a crash of the machine may keep or lose each of them, and cut contents short.
+// DSK-2  rename() within a folder is atomic: whoever looks, even after a crash, finds the old file or the new one.
+// DSK-3  Only regular files are opened, and no call waits for another process.
 
 #include "schema/error.hpp"
 

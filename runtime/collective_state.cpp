@@ -11,7 +11,7 @@ using take_kind = collective_stage::take_kind;
 
 collective_state::collective_state(const collective_spec& spec, std::uint32_t credits, std::uint64_t step)
     : spec_(spec), pieces_(pieces_of(spec)), lists_(spec.ranks()), peers_(spec.ranks()), states_(pieces_.size()), step_(step) {
-  expects(credits >= fewest_credits(spec_), "CS-2: a rank takes all parts of a piece at once");
+  expects(credits >= fewest_credits(spec_), "CM-2: a rank takes all parts of a piece at once");
   part_rank_.resize(parts_of(spec_));
   part_lane_.resize(parts_of(spec_));
   for (std::uint32_t r = 0; r < spec_.ranks(); ++r)

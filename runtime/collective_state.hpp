@@ -13,10 +13,10 @@
 //
 // Threading: one owner.
 //
-// CS-1  A chunk is taken once. One that comes twice, of a step that is over, or that no list has is an error that names rank, step and piece.
-// CS-2  What a rank takes never waits for what it sends: so chunks that others wait to get rid of are taken, their credits come back, and nobody waits in a circle.
-// CS-3  At most `credits` chunks are on their way to one peer, early ones included.
-// CS-4  Equal specs (but for the rank) and any order of reports give equal results.
+// CM-1  A chunk is taken once. One that comes twice, of a step that is over, or that no list has is an error that names rank, step and piece.
+// CM-2  What a rank takes never waits for what it sends: so chunks that others wait to get rid of are taken, their credits come back, and nobody waits in a circle.
+// CM-3  At most `credits` chunks are on their way to one peer, early ones included.
+// CM-4  Equal specs (but for the rank) and any order of reports give equal results.
 
 #include "runtime/collective.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 // Collectives that a program calls: ops by which workers of a training exchange tensors within a step.
 //
-//   const auto mean = all_reduce(reduce_mean(x, {0}), reduction_kind::mean);                // over all workers
-//   const auto all = all_gather(keys, all_workers(n));                                     // [n * rows, ...]
+//   const auto mean = all_reduce(reduce_mean(x, {0}), reduction_kind::mean);  // over all workers
+//   const auto all = all_gather(keys, all_workers(n));                        // [n * rows, ...]
 //
 // Every worker has a copy of the graph, so every member of a group makes the same call, with equal shapes and types, in the same order: what workers of other systems
 // get wrong at run time does not come up. Calls need no order among each other either: each has its own edges between ranks, and a rank that waits blocks nobody.

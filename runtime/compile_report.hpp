@@ -2,11 +2,11 @@
 // What the passes of the compiler did to a graph, for people: filled in where compile_options::report asks for it. Whoever compiles
 // twice into one report has both in it.
 //
-// CR-1  Passes stand in the order in which they ran. Up to `share` and `pack_pushes` they count ops of one worker's graph, from
+// RP-1  Passes stand in the order in which they ran. Up to `share` and `pack_pushes` they count ops of one worker's graph, from
 //       `replicate` (of a training) or `lower` (of steps) on actors, those of all workers.
-// CR-2  A pass tells of at most changes_max changes, those that it made first, and counts the others.
-// CR-3  A plan is the same with and without a report.
-// CR-4  placements[i] is about actor i of the plan; actors behind its end were put in by later passes.
+// RP-2  A pass tells of at most changes_max changes, those that it made first, and counts the others.
+// RP-3  A plan is the same with and without a report.
+// RP-4  placements[i] is about actor i of the plan; actors behind its end were put in by later passes.
 
 #include "runtime/plan.hpp"
 

@@ -4,7 +4,8 @@
 //   // |x|, and how often 2 has to be multiplied until it is more than 1000
 //   auto y = cond(less(x, zero), [&] { return neg(x); }, [&] { return x; });
 //   auto n = while_loop({zero, one}, [&](auto v) { return less(v[1], thousand); },
-//                       [&](auto v) { return std::vector{add(v[0], one), mul(v[1], two)}; }, {.iterations_max = 100})[0];
+//                       [&](auto v) { return std::vector{add(v[0], one), mul(v[1], two)}; },
+//                       {.iterations_max = 100})[0];
 //
 // The functions run once, when the graph is built: they add the ops of a branch, a condition or a body, which may use any value from around; what they
 // return is what gets out. Of the branches one is computed in each step, and the body as often as the condition holds, which is asked before

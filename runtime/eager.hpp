@@ -1,11 +1,11 @@
 #pragma once
 // Values that are computed at once: the functions that add ops to a graph (runtime/ops.hpp) run them here as they are called.
 //
-//   auto e = s.eager();                       // of a session; or eager(ops, kernels, device)
+//   auto e = s.eager();                   // of a session; or eager(ops, kernels, device)
 //   const auto x = e->value_of(pixels), w = e->value_of(weights);
 //   const auto y = relu(matmul(x, w));
 //   const auto dw = gradients(*e, reduce_sum(y), std::array{w});
-//   const result<tensor> t = e->read(y);                 // to_string(*t) (devices/tensor_text.hpp) shows it
+//   const result<tensor> t = e->read(y);  // to_string(*t) (devices/tensor_text.hpp) shows it
 //
 // An eager is a graph that keeps a tensor for each of its values, so whatever builds a graph, layers and gradients too, computes here
 // what a step of that graph would: the same kernels, without fusion, bit for bit.

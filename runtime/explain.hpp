@@ -6,7 +6,7 @@
 //
 // EX-1  Explaining runs nothing, opens nothing that the graph names, and leaves a graph as it was.
 // EX-2  The plan is the one that a job with these numbers would get, on the tasks that are given.
-// EX-3  No list of the text is cut without the number that is left out; JSON has all but changes of a pass beyond its limit (CR-2).
+// EX-3  No list of the text is cut without the number that is left out; JSON has all but changes of a pass beyond its limit (RP-2).
 // EX-4  Texts are functions of plan and report.
 //
 // Threading: any thread; a graph belongs to one.

@@ -5,16 +5,19 @@
 //        0      4  magic "TRPF"
 //        4      2  version of this format; magic and version never change place
 //        6      1  kind
-//        7      1  flags: bit 0, the payload has a checksum; bit 1, it stays where it is; bit 2, who sends this frame
-//                  can read the memory of who gets it; the others are 0
+//        7      1  flags: bit 0, the payload has a checksum; bit 1, it stays where it is; bit 2,
+//                  who sends this frame can read the memory of who gets it; the others are 0
 //        8      4  header length:  bounded by kind, see below
 //       12      4  payload length: bounded by kind, see below
 //       16      8  sequence on its lane; 0: not numbered
 //       24      8  ack: every sequence of the other direction up to here has arrived
-//       32      8  checksum of the payload (XXH3-64) with flag bit 0, its address in the sender's memory with bit 1, else 0
+//       32      8  checksum of the payload (XXH3-64) with flag bit 0, its address in the sender's
+//                  memory with bit 1, else 0
 //       40     16  room for a keyed checksum; 0
-//       56      8  checksum of the header: XXH3-64(header, seed = XXH3-64(bytes 0..55 of this prelude))
-//       64         header (Cap'n Proto, or the fixed formats of runtime/handshake.hpp), then the raw payload, unless it stays
+//       56      8  checksum of the header: XXH3-64(header, seed = XXH3-64(bytes 0..55 of this
+//                  prelude))
+//       64         header (Cap'n Proto, or the fixed formats of runtime/handshake.hpp), then the
+//                  raw payload, unless it stays
 //
 // A payload that stays is not on the wire: the receiver, a process of the same machine, reads it out of the sender's memory, which
 // lies there unchanged until the frame is acknowledged or its connection has ended, which the receiver can see there (actors/peer_memory.hpp). Only who has said that it can (bit 2) is sent such
@@ -26,7 +29,8 @@
 //   for (;;) {
 //     switch (decoder.next()) {
 //       case need_bytes:     n = readv(fd, decoder.space()); decoder.filled(n); break;
-//       case header_ready:   decoder.deliver_to(destination), or read_in_place() of what stays, or decoder.discard(); break;
+//       case header_ready:   decoder.deliver_to(destination), or read_in_place() of what stays,
+//                            or decoder.discard(); break;
 //       case frame_complete: use decoder.prelude(), decoder.header(), decoder.payload(); break;
 //       case failed:         decoder.fault() says why: close the connection, count it.
 //     }

@@ -196,4 +196,5 @@ inline shape batch_of(std::int64_t bound, std::initializer_list<std::int64_t> si
 
 #include "runtime/control_flow.hpp"
 #include "runtime/ops.hpp"  // the functions that add ops
-#include "runtime/operators.hpp"
+
+#include "runtime/operators.hpp"  // in a block of its own: behind the ops that they are made of

@@ -2,12 +2,12 @@
 // The first frames of a connection: two processes prove to each other that they hold the cluster's token, then say who
 // they are.
 //
-//   initiator (connects)             acceptor
-//   hello  ----------------------->  <-------------------------------- hello     at once, both
-//   proof  ----------------------->                                              after the other's hello
-//                                    <-------------------------------- proof     after the initiator's proof was right
-//   identity --------------------->                                              after the acceptor's proof was right
-//                                    <----------------------------- identity     after its owner said accept()
+//   initiator (connects)        acceptor
+//   hello ------------------>   <----------------- hello      at once, both
+//   proof ------------------>                                 after the other's hello
+//                               <----------------- proof      after the initiator's proof was right
+//   identity --------------->                                 after the acceptor's proof was right
+//                               <-------------- identity      after its owner said accept()
 //
 //   hello     version u16, lane u8 (acceptor: 255), length of the name u8, 4 bytes 0, nonce[32], name of the cluster
 //   proof     HMAC-SHA256(token, label of the prover's role, initiator's hello, acceptor's hello): 32 bytes

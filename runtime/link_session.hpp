@@ -7,10 +7,12 @@
 // Whoever owns the session moves frames between it and a transport:
 //
 //   to send             send(lane, ...)                        number and keep it
-//   lane can write      while (f = next_to_write(lane)) ...    write it with the ack that take_ack(lane) gives
+//   lane can write      while (f = next_to_write(lane)) ...    write it with the ack that
+//                                                              take_ack(lane) gives
 //   frame came          arrived(lane, sequence, bytes, now)    deliver it only on `deliver`
 //   with every frame    acknowledged(lane, ack)                releases what the peer has
-//   ack_due(lane, now)  send an unnumbered frame (sequence 0) with take_ack(lane); e.g. the heartbeat
+//   ack_due(lane, now)  send an unnumbered frame (sequence 0) with take_ack(lane); e.g. the
+//                       heartbeat
 //   connection made     connected(lane, peer's received)       both sides tell received(lane) first
 //   connection ended    lost(lane, now); then poll(now) says when to dial
 //

@@ -3,13 +3,21 @@
 //
 // Branches and loops are made of ops that pass tokens on (runtime/control_flow.hpp has what a program writes):
 //
-//   op              takes                    makes
-//   branch          x, a condition           x for the branch that is taken, a dead token for the other one
-//   merge           a condition, one value of each branch: that of the branch that was taken
-//   loop_enter      the first value, then one per iteration: in turn, until a dead one comes back
-//   loop_condition  a condition              the same, unless its step was cancelled or the loop has made too many iterations
-//   loop_next       x, a condition           x for the body, or (where the condition does not hold) a dead token, and x leaves the loop
-//   loop_stack      a value of each iteration, all of them: the same, the last one first
+//   op              takes             makes
+//   branch          x, a condition    x for the branch that is taken, a dead token for the other one
+//   merge           a condition, one  that of the branch that was taken
+//                   value of each
+//                   branch
+//   loop_enter      the first value,  these in turn, until a dead one comes back
+//                   then one per
+//                   iteration
+//   loop_condition  a condition       the same, unless its step was cancelled or the loop has made too
+//                                     many iterations
+//   loop_next       x, a condition    x for the body, or (where the condition does not hold) a dead
+//                                     token, and x leaves the loop
+//   loop_stack      a value of each   the same, the last one first
+//                   iteration, all
+//                   of them
 //
 // All other ops just fire: one that takes a dead token makes dead tokens, without its kernel. So a branch that is not taken costs a message per op and takes the
 // same credits in the same order as one that is, and nobody needs to be told.

@@ -23,10 +23,12 @@ struct operand {
   bool is_number = false;
   source_location where;
 
-  operand(value x, source_location line = source_location::current()) : v(x), where(line) {}  // NOLINT: implicit
+  // NOLINTNEXTLINE: implicit
+  operand(value x, source_location line = source_location::current()) : v(x), where(line) {}
   template <class Number>
     requires std::integral<Number> || std::floating_point<Number>
-  operand(Number n, source_location line = source_location::current()) : number(static_cast<double>(n)), is_number(true), where(line) {  // NOLINT
+  // NOLINTNEXTLINE
+  operand(Number n, source_location line = source_location::current()) : number(static_cast<double>(n)), is_number(true), where(line) {
     if constexpr (std::integral<Number>)
       if (std::in_range<std::int64_t>(n)) whole = static_cast<std::int64_t>(n);
   }

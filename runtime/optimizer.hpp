@@ -1,7 +1,8 @@
 #pragma once
 // Optimizers and learning-rate schedules, as values: what a program asks for, and what a plan carries.
 //
-//   s.train(g, loss, {.optimizer = adamw({.learning_rate = 1e-3}), .schedule = cosine({.steps = 10'000, .warmup = 500}), .steps = 10'000});
+//   s.train(g, loss, {.optimizer = adamw({.learning_rate = 1e-3}),
+//                     .schedule = cosine({.steps = 10'000, .warmup = 500}), .steps = 10'000});
 //
 // Names, formulas and defaults of the functions below are those of torch.optim; an optimizer_spec that nothing was said of is SGD with 0.05 and
 // momentum 0.9. An optimizer keeps tensors of the variable's shape beside each variable, its

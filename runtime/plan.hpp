@@ -147,7 +147,7 @@ struct loss_scale_update {
 };
 
 // An output port of a shard, and which versions it sends. Item number n of the port is the variable
-//   sync:   at version first + n * stride                    (version v = the value after v applied steps)
+//   sync:   at version first + n * stride (version v = the value after v applied steps)
 //   async:  for a worker: once that worker's gradients of steps < n were applied, whatever others did
 // A port with at_end sends one item: the value after the last gradient of every worker (or its death).
 struct shard_reader {

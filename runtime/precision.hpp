@@ -9,9 +9,9 @@
 // The scale is a variable of the training, "loss_scale", f32[2]: {scale, good steps since it has changed}. So recovery, replicas, checkpoints and all-reduce have nothing
 // new to know, and every worker has the scale of its step's version.
 //
-// LS-1  (sync) A step is left out by all workers and for all variables, or by none.
-// LS-2  Scale and counts are functions of the steps' gradients alone: the same for any number of nodes and threads, and after a recovery.
-// LS-3  The scale is a finite f32 from 1 on, or as it was asked for.
+// LSC-1  (sync) A step is left out by all workers and for all variables, or by none.
+// LSC-2  Scale and counts are functions of the steps' gradients alone: the same for any number of nodes and threads, and after a recovery.
+// LSC-3  The scale is a finite f32 from 1 on, or as it was asked for.
 //
 // Threading: pure functions.
 

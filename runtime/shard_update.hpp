@@ -1,8 +1,8 @@
 #pragma once
 // One step of an optimizer on a variable: which numbers of its spec count in which step. The arithmetic is the device's.
 //
-// SU-1  The result is a pure function of the spec, the count, values, state and the gradients in their order: no clock, no history.
-// SU-2  A sum of gradients alone gives the bits of all of them (a replica gets the sum).
+// UP-1  The result is a pure function of the spec, the count, values, state and the gradients in their order: no clock, no history.
+// UP-2  A sum of gradients alone gives the bits of all of them (a replica gets the sum).
 //
 // Threading: pure functions.
 

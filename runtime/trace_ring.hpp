@@ -9,12 +9,12 @@
 //
 // A stream of a device has a lane too, whose writer is the thread that enqueues there: it writes what the stream tells it (device_work(), knows_until()), which is later than it ran.
 //
-// TR-1  A writer never waits: when a ring is full the oldest event is written over.
-// TR-2  A reader gets each event whole, once and in order, or counts it as lost: what it got and what it lost are what was written
+// RI-1  A writer never waits: when a ring is full the oldest event is written over.
+// RI-2  A reader gets each event whole, once and in order, or counts it as lost: what it got and what it lost are what was written
 //       since its cursor began.
-// TR-3  Slices of a lane do not overlap and come in the order of time: one begins where the one before it ended, or where its thread woke
+// RI-3  Slices of a lane do not overlap and come in the order of time: one begins where the one before it ended, or where its thread woke
 //       up, so a firing costs one look at the clock. Its time includes taking the message that made it fire out of the mailbox. Those of a device's stream begin and end as its work did.
-// TR-4  A ring's memory comes with the first switch_on() and stays with the lane, since its writer may be in the midst of an event when it is
+// RI-4  A ring's memory comes with the first switch_on() and stays with the lane, since its writer may be in the midst of an event when it is
 //       switched off. The system gives pages of it as they are written.
 //
 // Threading: as above. Readers may be many; all are on the node's thread.

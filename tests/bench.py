@@ -5,8 +5,9 @@
 """
 
 import json
-import subprocess
 import sys
+
+import limits
 
 KEYS = ["bench", "case", "unit", "median", "min", "max", "runs", "actors", "baseline", "baseline_median", "ratio", "ratio_of", "goal"]
 IN_FLIGHT = [f"{n} in flight" for n in (1, 8, 64)]
@@ -60,7 +61,7 @@ def expected():
 
 
 def run(*arguments):
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=280)
+    return limits.run(arguments, seconds=280, text=True)
 
 
 def check_line(line):

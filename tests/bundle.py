@@ -2,10 +2,11 @@
 """bundle.py ROOT BUILD: tools/bundle packs the GPU programs, what it packed starts where nothing but it and the system is found, and `run` does as it says where there is no GPU."""
 
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
+
+import limits
 
 NAMES = ["gpu_tests", "gpu_bench", "gpu_nccl", "engine_bench", "train_classifier", "train_language_model", "train_towers"]
 REPORTS = """========= COMPUTE-SANITIZER
@@ -33,14 +34,16 @@ CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 
 
 def run_in(top, *flags, **environment):
-    return subprocess.run([os.path.join(top, "run"), *flags], capture_output=True, text=True, check=False, env=dict(os.environ, **environment))
+    environment = dict(os.environ, **environment)
+    return limits.run([os.path.join(top, "run"), *flags], text=True, env=environment)
 
 
 def counts(top, text):
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
         log.write(text)
         log.flush()
-        answer = subprocess.run(["awk", "-v", "tool=memcheck", "-f", os.path.join(top, "share", "sanitizer_counts.awk"), log.name], capture_output=True, text=True, check=False)
+        script = os.path.join(top, "share", "sanitizer_counts.awk")
+        answer = limits.run(["awk", "-v", "tool=memcheck", "-f", script, log.name], text=True)
     return answer.returncode, answer.stdout.splitlines()
 
 
@@ -101,7 +104,9 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         work = os.path.realpath(work)
         tarball = os.path.join(work, "bundle.tar.gz")
-        subprocess.run([sys.executable, os.path.join(root, "tools", "bundle"), "--build", build, "--output", tarball], check=True)
+        pack = os.path.join(root, "tools", "bundle")
+        limits.run([sys.executable, pack, "--build", build, "--output", tarball], check=True,
+                   seconds=limits.BUILD)
         with tarfile.open(tarball) as tar:
             tar.extractall(work)
         top = os.path.join(work, "troupe-gpu")
@@ -110,7 +115,8 @@ def main():
         names = os.listdir(os.path.join(top, "lib"))
         assert not [n for n in names if n.startswith(("libcuda", "libcublas", "libcudnn", "libnvrtc", "libnccl", "libc.", "libstdc++"))], names
         # Each library that is packed is the one that is used.
-        out = subprocess.run(["ldd", os.path.join(top, "bin", "troupe-gpu")], check=True, capture_output=True, text=True).stdout
+        programs = os.path.join(top, "bin", "troupe-gpu")
+        out = limits.run(["ldd", programs], check=True, text=True).stdout
         assert "not found" not in out, out
         for name in names:
             lines = [line for line in out.splitlines() if line.strip().startswith(name + " ")]
@@ -120,7 +126,7 @@ def main():
         for flags in (["--what"], ["nothing"], ["--seconds", "many"], ["--output"]):
             assert run_in(top, *flags).returncode == 2, flags
         for program in NAMES:
-            answer = subprocess.run([os.path.join(top, "bin", program), "--help"], capture_output=True, text=True, check=False)
+            answer = limits.run([os.path.join(top, "bin", program), "--help"], text=True)
             assert answer.returncode == 0, answer
         # Hidden, so that the answer is the same with a GPU.
         for what in ("tests", "engine", "nccl", "bench", "torch", "towers", "sanitizers", "all"):

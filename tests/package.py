@@ -8,11 +8,14 @@ README, and so must the library of ops in apps/own_op/ by the CMake lines of its
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import limits
 
 SOURCE, BUILD = (os.path.abspath(a) for a in sys.argv[1:3])
 
@@ -31,7 +34,7 @@ class package(unittest.TestCase):
         return os.path.join(self.folder.name, *names)
 
     def run_command(self, *command):
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = limits.run(command, seconds=limits.BUILD, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, f"{' '.join(command)}\n{done.stdout}")
         return done.stdout
 
@@ -74,13 +77,16 @@ class package(unittest.TestCase):
         self.assertEqual(hashes[0], hashes[1])
         # A node of the installed programs takes it, too.
         node = subprocess.Popen([self.path("prefix", "bin", "troupe-node"), "--cluster", "package", "--load", library], stdout=subprocess.PIPE,
-                                text=True, env=dict(os.environ, XDG_RUNTIME_DIR=self.folder.name, TMPDIR=self.folder.name))
+                                text=True, start_new_session=True,
+                                env=dict(os.environ, XDG_RUNTIME_DIR=self.folder.name, TMPDIR=self.folder.name))
         try:
+            self.assertTrue(select.select([node.stdout], [], [], limits.HANG)[0],
+                            f"the node did not say within {limits.HANG:.0f} s that it listens")
             self.assertTrue(node.stdout.readline().startswith("listening "))
         finally:
             node.terminate()
-            self.assertEqual(node.wait(60), 0)
-            node.stdout.close()
+            limits.output_of(node)
+        self.assertEqual(node.returncode, 0)
 
     def test_a_folder_of_the_project(self):
         self.write_project(lines_of_readme().replace("find_package(troupe REQUIRED)", f"add_subdirectory({SOURCE} troupe)"))

@@ -15,6 +15,8 @@ import tempfile
 import time
 import unittest
 
+import limits
+
 ROOT = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else pathlib.Path(".")
 
 NODE = '#!/bin/bash\necho $$ >> {log}/nodes\necho "$XDG_RUNTIME_DIR" > {log}/scratch\ntrap "exit 0" TERM\nwhile :; do sleep 0.05; done\n'
@@ -55,7 +57,7 @@ class quickstart(unittest.TestCase):
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
     def finish(self, process, code, seconds=30):
-        out, _ = process.communicate(timeout=seconds)
+        out, _ = limits.output_of(process, seconds)
         self.assertEqual(process.returncode, code, out)
         for pid in self.pids():
             self.assertFalse(os.path.exists(f"/proc/{pid}"), f"process {pid} was left behind\n{out}")

@@ -14,6 +14,8 @@ import termios
 import time
 import unittest
 
+import limits
+
 TROUPE = sys.argv.pop(1)
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 
@@ -46,7 +48,12 @@ class terminal(unittest.TestCase):
 
     def finish(self, process, code):
         seen = self.read_until(LEAVE)
-        self.assertEqual(process.wait(timeout=20), code)
+        try:
+            self.assertEqual(process.wait(timeout=20), code)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            command = " ".join(process.args)
+            self.fail(f"{command} did not end within 20 s; it drew\n{limits.tail(seen)}")
         self.assertEqual(termios.tcgetattr(self.slave), self.mode)
         return seen
 
@@ -72,7 +79,7 @@ class terminal(unittest.TestCase):
             self.finish(process, 0)
 
     def test_in_a_pipe_it_prints_once_without_escapes_and_ends_with_3(self):
-        done = subprocess.run([TROUPE, "--timeout", "200ms"], env=self.environment, capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
+        done = limits.run([TROUPE, "--timeout", "200ms"], env=self.environment, seconds=20)
         self.assertEqual(done.returncode, 3)
         self.assertEqual(done.stdout, b"")
         self.assertNotIn(b"\x1b", done.stderr)
@@ -80,18 +87,19 @@ class terminal(unittest.TestCase):
 
     def test_wait_retries_until_its_timeout(self):
         began = time.monotonic()
-        done = subprocess.run([TROUPE, "wait", "nodes=1", "--timeout", "700ms"], env=self.environment, capture_output=True, timeout=20)
+        done = limits.run([TROUPE, "wait", "nodes=1", "--timeout", "700ms"], env=self.environment,
+                          seconds=20)
         self.assertEqual(done.returncode, 4)
         self.assertGreaterEqual(time.monotonic() - began, 0.6)
         self.assertIn(b"after 700 ms", done.stderr)
 
     def test_usage_and_version_need_no_cluster(self):
-        run = lambda *a: subprocess.run([TROUPE, *a], env=self.environment, capture_output=True, timeout=20, text=True)
+        run = lambda *a: limits.run([TROUPE, *a], env=self.environment, seconds=20, text=True)
         self.assertEqual(run("lst").returncode, 2)
         self.assertEqual(run("version").stdout.split()[0], "troupe")
         self.assertEqual(run("--help").returncode, 0)
         full = open("/dev/full", "w")
-        self.assertEqual(subprocess.run([TROUPE, "version"], stdout=full).returncode, 1)
+        self.assertEqual(limits.run([TROUPE, "version"], stdout=full).returncode, 1)
         full.close()
 
 

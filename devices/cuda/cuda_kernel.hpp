@@ -7,12 +7,12 @@
 // Threading: one kernel object is used by the thread that enqueues on its stream.
 // Ownership: operands, results and workspace belong to the caller, and stay until an event behind the work is done.
 //
-// CK-1  prepare() before the first enqueue() and whenever a shape differs; it may compile and ask libraries, enqueue() may not allocate.
-// CK-2  enqueue() makes the same calls with the same arguments for equal shapes and addresses, so that a captured graph can be replayed; a random op reads the
+// KC-1  prepare() before the first enqueue() and whenever a shape differs; it may compile and ask libraries, enqueue() may not allocate.
+// KC-2  enqueue() makes the same calls with the same arguments for equal shapes and addresses, so that a captured graph can be replayed; a random op reads the
 //       step from draw_at where that is given.
-// CK-3  Bad data (an index or label outside) is reported to the stream's fault and leaves memory alone; the result is then meaningless.
-// CK-4  An op without a kernel is an error (not_found): "no CUDA kernel for X; placed on the host".
-// CK-5  Addresses are multiples of 16 bytes. outputs[0] may be inputs[0] where the host's row says can_run_in_place, which element-wise ops do.
+// KC-3  Bad data (an index or label outside) is reported to the stream's fault and leaves memory alone; the result is then meaningless.
+// KC-4  An op without a kernel is an error (not_found): "no CUDA kernel for X; placed on the host".
+// KC-5  Addresses are multiples of 16 bytes. outputs[0] may be inputs[0] where the host's row says can_run_in_place, which element-wise ops do.
 
 #include "devices/cuda/code/geometry.hpp"
 #include "devices/cuda/code/launch.hpp"
@@ -118,7 +118,7 @@ class cuda_kernel_table {
  public:
   void add(std::string op, cuda_kernel_factory make) { rows_.insert_or_assign(std::move(op), std::move(make)); }
   bool has(const std::string& op) const { return rows_.contains(op); }
-  // Error: CK-4.
+  // Error: KC-4.
   result<std::unique_ptr<cuda_kernel>> make(const std::string& op, const attributes& attrs, chip_services& chip) const;
   std::vector<std::string> ops() const;  // sorted
 

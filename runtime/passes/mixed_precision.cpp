@@ -8,9 +8,9 @@
 //                                                same bits as casts on the other side, and move half the bytes
 //   everything else, and what is asked for       f32: reductions, normalisation, softmax, losses, gradients of variables
 //
-// MP-1  A value is cast at most once in each direction, for all who need it: next to who makes it, so that a variable that a loop reads is cast outside of the loop, once
+// MX-1  A value is cast at most once in each direction, for all who need it: next to who makes it, so that a variable that a loop reads is cast outside of the loop, once
 //       a step. Of variables, inputs and constants, whose device is not where they are computed: once for each device.
-// MP-2  No cast is cast back: who needs the native form gets that.
+// MX-2  No cast is cast back: who needs the native form gets that.
 
 #include "runtime/passes/passes.hpp"
 

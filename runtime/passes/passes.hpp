@@ -1,8 +1,10 @@
 #pragma once
 // The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
 //
-//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast--> --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place--> --begin--> --collectives--> --order_pushes--> --order_reads--> --copies--> --partition--> --segments--> draft
-//   --credits--> plan --share_memory--> plan
+//   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast-->
+//   --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place-->
+//   --begin--> --collectives--> --order_pushes--> --order_reads--> --copies--> --partition-->
+//   --segments--> draft --credits--> plan --share_memory--> plan
 //
 // A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
 // are still written as "input port i takes output port p of actor a", so that passes may insert and merge actors.

@@ -3,6 +3,7 @@
 #include "actors/session.hpp"
 #include "devices/host/safetensors.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/image_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -32,7 +33,7 @@ outcome train(const std::string& folder, const training_options& o, std::uint32_
   auto run = (*s)->train(g, softmax_cross_entropy(build(g, b.images), b.labels, b.scale), o);
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   outcome out;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
     if (e->type == training_event::kind::failed) BOOST_ERROR(e->text);
     if (e->type != training_event::kind::variables) continue;

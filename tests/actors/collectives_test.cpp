@@ -4,6 +4,7 @@
 #include "runtime/collectives.hpp"
 #include "runtime/initializers.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/image_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -43,7 +44,7 @@ outcome train(const std::string& folder, std::uint32_t workers, const std::funct
   auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), {.workers = workers, .steps = steps});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   outcome out;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
     if (e->type == training_event::kind::failed) BOOST_ERROR(e->text);
     if (e->type != training_event::kind::variables) continue;
@@ -137,7 +138,7 @@ BOOST_FIXTURE_TEST_CASE(gradients_flow_through_sums_of_all_workers, image_folder
     auto run = (*s)->train(g, softmax_cross_entropy(dense(relu(normal), 10, "out"), b.labels, b.scale), {.workers = workers, .optimizer = sgd({.learning_rate = 0.1}), .steps = 6});
     BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
     outcome out;
-    while (auto e = (*run)->next()) {
+    while (auto e = test::next_event(**run)) {
       if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
       if (e->type == training_event::kind::failed) BOOST_ERROR(e->text);
       if (e->type == training_event::kind::variables)

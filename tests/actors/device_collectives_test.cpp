@@ -8,6 +8,7 @@
 #include "devices/async_host/async_host_backend.hpp"
 #include "devices/host/host_device.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/image_folder.hpp"
 #include "tests/support/training_outcome.hpp"
 #include "tests/support/two_nodes.hpp"
@@ -23,7 +24,6 @@
 #include <cmath>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 using namespace troupe;
@@ -75,6 +75,7 @@ class failing_sum final : public device_communicator {
   result<void> wait_for_abort(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to) {
     is_broken_ = true;
     return on.enqueue(op, {{&from, 1}, {&to, 1}}, [to, aborted = is_aborted_] {
+      const test::waiting_for named("the communicator to be aborted");
       aborted->wait(false);
       std::fill(to.begin(), to.end(), std::byte{0x40});  // 3.004 as a float
       return result<void>();
@@ -144,7 +145,8 @@ struct late_nodes {
     auto opened = session::open({.cluster = cluster, .gpus = "none", .timeout = std::chrono::seconds(30)});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
     client = std::move(*opened);
-    while (client->nodes().size() < count) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    test::wait_until("the client is linked to all nodes",
+                     [&] { return client->nodes().size() >= count; });
   }
   int communicators() const {
     int n = 0;
@@ -188,7 +190,8 @@ view_changed look(process& p) {
   caf::scoped_actor self{p.system()};
   view_changed view;
   tell(nullptr, p.node(), get_view{caf::actor_cast<caf::actor>(self)});
-  self->receive([&](view_changed& v) { view = std::move(v); });
+  self->receive([&](view_changed& v) { view = std::move(v); },
+                caf::after(test::hang) >> [] { BOOST_FAIL("waited for the view of a node"); });
   after_message();
   return view;
 }
@@ -365,7 +368,7 @@ BOOST_FIXTURE_TEST_CASE(a_device_adds_up_for_one_job_at_a_time, image_folder) {
   auto o = among_devices(2, 1'000'000);
   o.compile.name = "endless";
   auto endless = start(*cluster.client, path, o);
-  for (auto e = endless->next(); e && e->type != training_event::kind::loss; e = endless->next()) BOOST_REQUIRE(e->type != training_event::kind::failed);
+  for (auto e = test::next_event(*endless); e && e->type != training_event::kind::loss; e = test::next_event(*endless)) BOOST_REQUIRE(e->type != training_event::kind::failed);
   o.compile.name = "second";
   o.steps = 6;
   const auto refused = train(*cluster.client, path, o);
@@ -384,12 +387,13 @@ BOOST_FIXTURE_TEST_CASE(a_node_that_leaves_in_the_middle_is_named_and_the_others
   late_nodes cluster(3, 71);
   auto o = among_devices(3, 1'000'000);
   auto run = start(*cluster.client, path, o);
-  for (auto e = run->next(); e && e->type != training_event::kind::loss; e = run->next()) BOOST_REQUIRE(e->type != training_event::kind::failed);
+  for (auto e = test::next_event(*run); e && e->type != training_event::kind::loss; e = test::next_event(*run)) BOOST_REQUIRE(e->type != training_event::kind::failed);
   const auto name = cluster.client->nodes()[1].name;
   cluster.nodes[1]->node->leave("it is needed elsewhere");
   const auto ended = follow(*run);
   BOOST_TEST(ended.failure.find(name) != std::string::npos, ended.failure);
-  while (cluster.client->nodes().size() > 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  test::wait_until("the node that left is not linked any more",
+                   [&] { return cluster.client->nodes().size() <= 2; });
   o = among_devices(2, 6);
   is_same(train(*cluster.client, path, o), on_host(path, o));
 }

@@ -8,6 +8,7 @@
 #include "runtime/layers.hpp"
 #include "tests/support/image_folder.hpp"
 #include "tests/support/trace_file.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -44,11 +45,19 @@ struct device_cluster : image_folder {
     how.ask.timeout_ns = 60 * second;
     how.duration_ns = second / 5;
     program = std::thread([this] { train(); });
-    while (steps < 5 && !has_failed) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    BOOST_TEST_REQUIRE(!has_failed);
+    try {
+      test::wait_until("the training has done 5 steps", [this] { return steps >= 5 || has_failed; });
+      BOOST_TEST_REQUIRE(!has_failed);
+    } catch (...) {  // what has no end of its own ends also without a destructor
+      end();
+      throw;
+    }
   }
-  ~device_cluster() {
+  ~device_cluster() { end(); }
+
+  void end() {
     is_over = true;
+    const test::waiting_for named("the end of the thread that trains");
     if (program.joinable()) program.join();
     node->leave("the test is over");
     ::unsetenv("XDG_RUNTIME_DIR");
@@ -147,7 +156,8 @@ BOOST_FIXTURE_TEST_CASE(each_stream_of_a_device_has_a_row_of_what_it_ran_and_a_r
   }
   // What was on is off again, and the job goes on.
   const auto before = steps.load();
-  while (steps < before + 3 && !has_failed) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  test::wait_until("the training has done 3 more steps",
+                   [&] { return steps >= before + 3 || has_failed; });
   BOOST_TEST(!has_failed);
 }
 

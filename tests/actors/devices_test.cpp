@@ -9,6 +9,7 @@
 #include "tests/support/image_folder.hpp"
 #include "tests/support/training_outcome.hpp"
 #include "tests/support/two_nodes.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -207,7 +208,8 @@ struct nodes_with_devices : image_folder {
     }
     auto opened = session::open({.cluster = "with-devices", .timeout = std::chrono::seconds(30)});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
-    while ((*opened)->nodes().size() < nodes.size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    test::wait_until("the client is linked to all nodes",
+                     [&] { return (*opened)->nodes().size() >= nodes.size(); });
     return std::move(*opened);
   }
   ~nodes_with_devices() {
@@ -302,9 +304,8 @@ BOOST_FIXTURE_TEST_CASE(DS_5_memory_of_the_host_comes_back_after_a_failure, imag
     was_pinned += pinned() > 0;
     if (got.failure.empty()) late.chip->fail_work(0);  // it had less work than that
     // The actors end, and what they leave behind goes when their streams are through.
-    const auto hang = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (pinned() != 0 && std::chrono::steady_clock::now() < hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    BOOST_TEST_REQUIRE(pinned() == 0u, "after a failure of work " << k);
+    test::wait_until(fmt::format("no memory is page-locked after a failure of work {}", k),
+                     [&] { return pinned() == 0; });
   }
   BOOST_TEST(failed > 10u);
   BOOST_TEST(was_pinned > 0u);  // else this would show nothing

@@ -1,4 +1,5 @@
 #include "actors/discovery.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -60,6 +61,7 @@ struct odd_socket {
   }
   ~odd_socket() { ::close(fd); }
   void say(const std::string& text) const {
+    test::wait_readable(fd, "somebody connects to the socket");
     const int c = ::accept(fd, nullptr, nullptr);
     BOOST_REQUIRE(::write(c, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
     ::close(c);
@@ -163,6 +165,7 @@ BOOST_AUTO_TEST_CASE(DI_2_two_that_ask_each_other_at_the_same_time_both_get_an_a
       a.answer();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    const test::waiting_for named("the end of the other process's part");
     other.join();
     BOOST_REQUIRE(b_announced);
     BOOST_REQUIRE_GE(seen_by_a.size() + seen_by_b.size(), 1u);

@@ -3,6 +3,8 @@
 #include "actors/session.hpp"
 #include "runtime/layers.hpp"
 #include "runtime/ops.hpp"
+#include "tests/support/events.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -48,7 +50,7 @@ struct outcome {
 
 outcome follow(training& run) {
   outcome o;
-  while (auto e = run.next()) {
+  while (auto e = test::next_event(run)) {
     if (e->type == training_event::kind::loss) o.losses.push_back(e->loss);
     if (e->type == training_event::kind::variables) o.variables = e->variables;
     if (e->type == training_event::kind::failed) o.failure = e->text;
@@ -58,7 +60,7 @@ outcome follow(training& run) {
 }
 
 void wait_for_start(training& run) {
-  for (auto e = run.next(); e && e->type != training_event::kind::started; e = run.next()) BOOST_REQUIRE(e->type != training_event::kind::failed);
+  for (auto e = test::next_event(run); e && e->type != training_event::kind::started; e = test::next_event(run)) BOOST_REQUIRE(e->type != training_event::kind::failed);
 }
 
 outcome train_fed(update_kind update, std::uint32_t workers, std::uint32_t threads, std::uint64_t steps) {
@@ -82,10 +84,11 @@ outcome train_fed(update_kind update, std::uint32_t workers, std::uint32_t threa
       for (std::uint64_t step = 0; step < steps; ++step) {
         const auto b = batch_of_step(w, step);
         const std::pair<std::string_view, tensor> feeds[] = {{"x", b.x}, {"y", b.y}};
-        if (auto fed = feeders[w]->feed(feeds); !fed) errors[w] = fed.error().text();
+        if (auto fed = feeders[w]->feed(feeds, test::hang); !fed) errors[w] = fed.error().text();
       }
     });
   auto o = follow(**run);
+  const test::waiting_for named("the end of the threads that feed");
   for (auto& t : feeding) t.join();
   for (const auto& e : errors) BOOST_TEST(e == "");
   for (const auto& f : feeders) BOOST_TEST(f->steps() == steps);
@@ -182,7 +185,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_feed_is_said_and_nothing_is_fed) {
   const auto b = batch_of_step(0, 0);
   using feed = std::pair<std::string_view, tensor>;
   const auto says = [&](std::vector<feed> feeds, std::string_view text) {
-    auto fed = (*f)->feed(feeds);
+    auto fed = (*f)->feed(feeds, test::hang);
     BOOST_REQUIRE(!fed);
     BOOST_TEST((fed.error().code() == error_code::usage));
     BOOST_TEST(fed.error().text().find(text) != std::string::npos, fed.error().text());
@@ -194,13 +197,13 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_feed_is_said_and_nothing_is_fed) {
   says({{"x", b.y}, {"y", b.y}}, "input 'x' takes");
   says({{"x", b.x}, {"y", tensor()}}, "was given no tensor");
   BOOST_TEST((*f)->steps() == 0U);
-  for (int step = 0; step < 2; ++step) BOOST_TEST(bool((*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}})));
+  for (int step = 0; step < 2; ++step) BOOST_TEST(bool((*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}}, test::hang)));
   const auto o = follow(**run);
   BOOST_TEST(o.failure == "");
   BOOST_TEST(o.losses.size() == 2U);
   // There is nobody to take more.
   auto late = result<void>();
-  for (int step = 0; step < 10 && late; ++step) late = (*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}});
+  for (int step = 0; step < 10 && late; ++step) late = (*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}}, test::hang);
   BOOST_REQUIRE(!late);
   BOOST_TEST(late.error().text().find("the training has ended") != std::string::npos, late.error().text());
 }
@@ -221,7 +224,7 @@ BOOST_AUTO_TEST_CASE(a_feeder_waits_for_room_until_its_deadline_or_the_end) {
   for (int step = 0; step < 100 && fed; ++step) fed = (*f)->feed(feeds, std::chrono::milliseconds(50));
   BOOST_REQUIRE(!fed);
   BOOST_TEST((fed.error().code() == error_code::timed_out));
-  std::thread waits([&] { fed = (*f)->feed(feeds); });
+  std::thread waits([&] { fed = (*f)->feed(feeds, test::hang); });
   (*run)->stop("enough");
   const auto o = follow(**run);
   waits.join();

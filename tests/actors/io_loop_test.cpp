@@ -1,6 +1,7 @@
 #include "actors/io_loop.hpp"
 
 #include "actors/tcp_socket.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -46,6 +47,7 @@ BOOST_AUTO_TEST_CASE(IO_1_wake_ends_a_wait_and_what_was_done_before_is_seen) {
     loop.poll(10'000);
     BOOST_REQUIRE_EQUAL(value, round);
     BOOST_REQUIRE_LT(loop.now_ns() - before, 5'000 * ms);
+    const test::waiting_for named("the end of the thread that wakes the loop");
     other.join();
     loop.poll(0);
   }
@@ -74,6 +76,7 @@ BOOST_AUTO_TEST_CASE(IO_1_no_wake_is_lost_between_two_threads_that_pass_a_value_
       here.wake();
     }
   });
+  const test::waiting_for named("its turn, or the end of the other thread");
   const auto before = here.now_ns();
   for (int i = 0; i < rounds; i += 2) {
     turn.store(i + 1, std::memory_order_relaxed);
@@ -131,6 +134,7 @@ BOOST_AUTO_TEST_CASE(IO_3_timers_fire_in_order_and_never_early) {
       is_early = is_early || loop.now_ns() - start < delay * ms;
       order.push_back(delay);
     });
+  const test::waiting_for named("timers, which end a wait without a limit");
   while (order.size() < 5) loop.poll(-1);
   BOOST_TEST((order == std::vector<int>{0, 10, 10, 20, 30}));
   BOOST_TEST(!is_early);
@@ -162,6 +166,7 @@ BOOST_AUTO_TEST_CASE(a_timer_that_starts_itself_again_does_not_hold_the_loop_up)
     loop.after(0, again);
   };
   loop.after(0, again);
+  const test::waiting_for named("the timer");
   for (int i = 0; i < 5; ++i) loop.poll(-1);
   BOOST_TEST(fired == 5);
 }
@@ -175,6 +180,7 @@ BOOST_AUTO_TEST_CASE(what_is_deferred_runs_when_the_handler_has_returned_or_befo
     log += 'b';
   });
   loop.after(0, [&] { log += 'd'; });
+  const test::waiting_for named("the timer");
   loop.poll(-1);
   BOOST_TEST(log == "abcd");
   loop.defer([&] { loop.defer([&] { log += 'e'; }); });

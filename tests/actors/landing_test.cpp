@@ -6,6 +6,7 @@
 #include "tests/support/image_folder.hpp"
 #include "tests/support/training_outcome.hpp"
 #include "tests/support/two_nodes.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -44,7 +45,8 @@ struct device_nodes {
     auto opened = session::open({.cluster = cluster, .timeout = std::chrono::seconds(30)});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
     client = std::move(*opened);
-    while (client->nodes().size() < nodes.size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    test::wait_until("the client is linked to all nodes",
+                     [this] { return client->nodes().size() >= nodes.size(); });
   }
   ~device_nodes() {
     client.reset();

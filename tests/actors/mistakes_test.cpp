@@ -50,6 +50,8 @@ using fed = std::vector<std::pair<std::string_view, tensor>>;
   mistake { title, #__VA_ARGS__, [](place& p) -> std::string { auto& g = p.g; auto& s = p.s; (void)g, (void)s; __VA_ARGS__ } }
 
 const std::vector<mistake>& mistakes() {
+  // Each on one line: the page shows its text, blanks included.
+  // clang-format off
   static const std::vector<mistake> all{
       MISTAKE("Shapes that do not fit", matmul(input(g, {dtype::f32, {32, 784}}, "x"), input(g, {dtype::f32, {10, 784}}, "w")); return p.built();),
       MISTAKE("Shapes that cannot be broadcast", input(g, {dtype::f32, {2, 3}}, "x") + input(g, {dtype::f32, {2}}, "b"); return p.built();),
@@ -82,6 +84,7 @@ const std::vector<mistake>& mistakes() {
       MISTAKE("A file that is no graph", return p.of(decode_graph(std::vector<std::byte>(100), s.ops()));),
       MISTAKE("A cluster that is not there", return p.of(session::open({.cluster = "nobody", .timeout = 50ms}));),
   };
+  // clang-format on
   return all;
 }
 
@@ -122,8 +125,9 @@ std::string shown(std::string code) {
 std::string written(session& s) {
   std::string text =
       "# What Troupe says of typical mistakes\n\n"
-      "Made by `tests/actors/mistakes_test.cpp`, which runs each line and compares what it says with this page (with `TROUPE_WRITE_DOCS=1` it makes the page\n"
-      "anew). `g` is a graph, `s` a session; each line stands in `model.cpp`. After any of them the process lives on and the session works.\n";
+      "Made by `tests/actors/mistakes_test.cpp`, which runs each line and compares what it says with this\n"
+      "page (with `TROUPE_WRITE_DOCS=1` it makes the page anew). `g` is a graph, `s` a session; each line\n"
+      "stands in `model.cpp`. After any of them the process lives on and the session works.\n";
   for (const auto& m : mistakes()) {
     place p(s);
     text += fmt::format("\n**{}**\n\n```cpp\n{}\n```\n```text\n{}\n```\n", m.title, shown(m.code), told(m.make(p)));

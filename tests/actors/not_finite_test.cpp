@@ -4,6 +4,7 @@
 #include "devices/host/finite.hpp"
 #include "runtime/layers.hpp"
 #include "runtime/ops.hpp"
+#include "tests/support/events.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -40,7 +41,7 @@ outcome train(std::uint32_t workers, std::uint64_t steps, update_kind update, na
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   outcome out;
   std::vector<std::unique_ptr<feeder>> feeders;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     using kind = training_event::kind;
     if (e->type == kind::loss) out.losses.push_back(e->loss);
     if (e->type == kind::note) out.notes.push_back(e->text);
@@ -55,7 +56,7 @@ outcome train(std::uint32_t workers, std::uint64_t steps, update_kind update, na
         std::fill_n(t.data<float>(), batch, 1.0F);
         t.data<float>()[2] = number(k, step);
         const std::pair<std::string_view, tensor> feeds[] = {{"x", t}};
-        if (!feeders[k]->feed(feeds)) break;  // it has failed
+        if (!feeders[k]->feed(feeds, test::hang)) break;  // it has failed
       }
   }
   return out;
@@ -164,7 +165,7 @@ BOOST_AUTO_TEST_CASE(skip_knows_a_loss_of_f64) {
   auto run = s->train(g, reduce_sum(cast(square(w), dtype::f64)), o);
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   std::size_t losses = 0;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     BOOST_TEST((e->type != training_event::kind::failed), e->text);
     losses += e->type == training_event::kind::loss ? 1 : 0;
   }

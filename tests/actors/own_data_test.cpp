@@ -4,6 +4,7 @@
 #include "devices/host/idx_sampler.hpp"
 #include "devices/host/safetensors.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/events.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -44,7 +45,7 @@ outcome train(const training_options& o, std::uint32_t threads) {
   auto run = (*s)->train(g, loss, o);
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   outcome out;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
     if (e->type == training_event::kind::failed) BOOST_ERROR(e->text);
     if (e->type != training_event::kind::variables) continue;

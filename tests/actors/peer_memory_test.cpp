@@ -1,6 +1,7 @@
 // Another process's memory, read where it lies: children that are forked, whose memory is what it was here at the fork, and which tell what they change through a pipe.
 
 #include "actors/peer_memory.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -48,7 +49,9 @@ class child {
   std::uint32_t pid() const { return static_cast<std::uint32_t>(pid_); }
   void do_next() {
     char byte = 0;
-    BOOST_REQUIRE((::write(to_[1], "x", 1) == 1 && ::read(from_[0], &byte, 1) == 1));
+    BOOST_REQUIRE(::write(to_[1], "x", 1) == 1);
+    test::wait_readable(from_[0], "the child has done what it was told");
+    BOOST_REQUIRE(::read(from_[0], &byte, 1) == 1);
   }
   void end() {
     if (pid_ <= 0 || has_ended_) return;
@@ -82,7 +85,7 @@ std::vector<std::byte> some_bytes(std::size_t n) {
 
 BOOST_AUTO_TEST_SUITE(peer_memory)
 
-BOOST_AUTO_TEST_CASE(PM_2_what_another_process_has_is_read_whole_whatever_its_size) {
+BOOST_AUTO_TEST_CASE(PE_2_what_another_process_has_is_read_whole_whatever_its_size) {
   if (!can_read()) return;
   own_probe word(random_word);
   const auto mine = some_bytes(3'000'001);
@@ -98,7 +101,7 @@ BOOST_AUTO_TEST_CASE(PM_2_what_another_process_has_is_read_whole_whatever_its_si
   }
 }
 
-BOOST_AUTO_TEST_CASE(PM_1_a_wrong_word_a_wrong_address_and_a_wrong_process_give_nothing) {
+BOOST_AUTO_TEST_CASE(PE_1_a_wrong_word_a_wrong_address_and_a_wrong_process_give_nothing) {
   own_probe word(random_word);
   const auto there = word.where();
   std::uint64_t other = random_word;
@@ -116,7 +119,7 @@ BOOST_AUTO_TEST_CASE(PM_1_a_wrong_word_a_wrong_address_and_a_wrong_process_give_
   BOOST_TEST(!troupe::peer_memory::open(std::numeric_limits<std::uint32_t>::max(), there));
 }
 
-BOOST_AUTO_TEST_CASE(PM_1_a_word_that_says_zero_is_none) {
+BOOST_AUTO_TEST_CASE(PE_1_a_word_that_says_zero_is_none) {
   std::uint64_t zero = 0;
   child c;
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), {address_of(&zero), 0}));
@@ -124,7 +127,7 @@ BOOST_AUTO_TEST_CASE(PM_1_a_word_that_says_zero_is_none) {
   BOOST_TEST(own_probe(0).where().value != 0u);
 }
 
-BOOST_AUTO_TEST_CASE(PM_2_an_address_that_is_not_there_fails_and_the_next_read_is_fine) {
+BOOST_AUTO_TEST_CASE(PE_2_an_address_that_is_not_there_fails_and_the_next_read_is_fine) {
   if (!can_read()) return;
   own_probe word(random_word);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -141,7 +144,7 @@ BOOST_AUTO_TEST_CASE(PM_2_an_address_that_is_not_there_fails_and_the_next_read_i
   ::munmap(two, 2 * page);
 }
 
-BOOST_AUTO_TEST_CASE(PM_3_what_is_read_after_the_word_was_withdrawn_is_not_taken) {
+BOOST_AUTO_TEST_CASE(PE_3_what_is_read_after_the_word_was_withdrawn_is_not_taken) {
   if (!can_read()) return;
   own_probe word(random_word);
   const auto there = word.where();
@@ -160,7 +163,7 @@ BOOST_AUTO_TEST_CASE(PM_3_what_is_read_after_the_word_was_withdrawn_is_not_taken
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), there));
 }
 
-BOOST_AUTO_TEST_CASE(PM_3_a_word_is_withdrawn_at_its_end_and_when_another_takes_its_place) {
+BOOST_AUTO_TEST_CASE(PE_3_a_word_is_withdrawn_at_its_end_and_when_another_takes_its_place) {
   if (!can_read()) return;
   std::optional<own_probe> one(std::in_place, random_word), two(std::in_place, random_word);
   const auto first = one->where(), second = two->where();
@@ -180,7 +183,7 @@ BOOST_AUTO_TEST_CASE(PM_3_a_word_is_withdrawn_at_its_end_and_when_another_takes_
   BOOST_TEST(!*two);
 }
 
-BOOST_AUTO_TEST_CASE(PM_2_a_process_that_has_ended_is_not_read) {
+BOOST_AUTO_TEST_CASE(PE_2_a_process_that_has_ended_is_not_read) {
   if (!can_read()) return;
   own_probe word(random_word);
   const auto mine = some_bytes(20'000);  // before the fork: else it is not the child's too

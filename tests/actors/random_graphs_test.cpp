@@ -3,6 +3,7 @@
 
 #include "actors/session.hpp"
 #include "runtime/compile.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/op_cases.hpp"
 #include "tests/support/two_nodes.hpp"
 
@@ -172,7 +173,7 @@ std::map<std::string, tensor> trained(session& s, program p) {
   auto run = s.train(g, p.loss, {.optimizer = sgd({.learning_rate = 1}), .seed = weights_seed, .steps = 1});
   BOOST_TEST_REQUIRE(bool(run), (run ? "" : run.error().text()));
   std::map<std::string, tensor> weights;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     BOOST_TEST_REQUIRE((e->type != training_event::kind::failed), e->text);
     if (e->type == training_event::kind::variables)
       for (const auto& [name, t] : e->variables) weights[name] = t;

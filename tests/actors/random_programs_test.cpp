@@ -2,6 +2,7 @@
 // trained over two nodes.
 
 #include "actors/session.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/two_nodes.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -175,7 +176,7 @@ std::map<std::string, std::vector<float>> trained(session& s, std::uint64_t seed
   auto run = s.train(g, loss, {.optimizer = sgd({.learning_rate = 1}), .seed = weights_seed, .steps = 1});
   BOOST_TEST_REQUIRE(bool(run), (run ? "" : run.error().text()));
   std::map<std::string, std::vector<float>> after;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     BOOST_TEST_REQUIRE((e->type != training_event::kind::failed), e->text);
     if (e->type == training_event::kind::variables)
       for (const auto& [name, t] : e->variables) after[name] = numbers(t);

@@ -104,8 +104,8 @@ BOOST_FIXTURE_TEST_CASE(gradients_that_are_exchanged_by_all_reduce_give_the_bits
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
 }
 
-// The scale of the loss, and which steps are left out, are those of an undisturbed run (LS-1, LS-2): with shards, replicas, checkpoints and all-reduce.
-BOOST_FIXTURE_TEST_CASE(LS_2_a_scaled_loss_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
+// The scale of the loss, and which steps are left out, are those of an undisturbed run (LSC-1, LSC-2): with shards, replicas, checkpoints and all-reduce.
+BOOST_FIXTURE_TEST_CASE(LSC_2_a_scaled_loss_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
   const auto all = hold(130'000, seeds() / 2, "all", {.draws_optimizer = true, .is_mixed = true});
   const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill,leave", {.is_mixed = true});
   const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true, .is_mixed = true});

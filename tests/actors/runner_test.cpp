@@ -4,6 +4,7 @@
 #include "runtime/control_flow.hpp"
 #include "runtime/layers.hpp"
 #include "runtime/ops.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -94,7 +95,10 @@ BOOST_FIXTURE_TEST_CASE(many_threads_run_at_once_and_each_gets_its_own, arithmet
         if (!got || *got->front().data<float>() != expected) ++wrong;
       }
     });
-  for (auto& t : threads) t.join();
+  {
+    const test::waiting_for named("the end of the threads that run the graph");
+    for (auto& t : threads) t.join();
+  }
   BOOST_TEST(wrong == 0);
   BOOST_TEST(r->compiled() == 3U);
 }
@@ -158,7 +162,10 @@ BOOST_AUTO_TEST_CASE(a_run_that_fails_leaves_the_others_and_the_next) {
         else ++good;
       }
     });
-  for (auto& t : threads) t.join();
+  {
+    const test::waiting_for named("the end of the threads that run the graph");
+    for (auto& t : threads) t.join();
+  }
   BOOST_TEST(wrong == 0);
   BOOST_TEST(failed >= 5);
   BOOST_TEST(good > 0);
@@ -205,7 +212,10 @@ BOOST_AUTO_TEST_CASE(a_loop_that_does_not_end_is_cancelled_at_its_deadline) {
   // One that is behind another which does not end, either.
   std::thread first([&] { (void)r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}}, std::vector<std::string_view>{"out"}, std::chrono::milliseconds(300)); });
   (void)r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}}, std::vector<std::string_view>{"out"}, std::chrono::milliseconds(100));
-  first.join();
+  {
+    const test::waiting_for named("the end of the first run, at its deadline");
+    first.join();
+  }
   BOOST_TEST(number(r->run({{"limit", scalar(9)}}, {"out"})) == 18);
 }
 

@@ -4,6 +4,7 @@
 
 #include "devices/host/safetensors.hpp"
 #include "runtime/layers.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/image_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -33,7 +34,7 @@ outcome train(const std::string& folder, training_options o, std::uint32_t threa
   auto run = (*s)->train(g, loss, o);
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   outcome out;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
     if (e->type == training_event::kind::failed) out.failure = e->text;
     if (e->type == training_event::kind::finished) out.totals = e->totals;
@@ -121,7 +122,7 @@ BOOST_FIXTURE_TEST_CASE(rows_that_are_pushed_give_the_bits_of_whole_gradients, i
     auto run = (*s)->train(g, softmax_cross_entropy(seen, b.labels, b.scale), o);
     BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
     std::pair<std::vector<float>, std::string> out;
-    while (auto e = (*run)->next()) {
+    while (auto e = test::next_event(**run)) {
       if (e->type == training_event::kind::loss) out.first.push_back(e->loss);
       if (e->type == training_event::kind::failed) BOOST_ERROR(e->text);
       if (e->type != training_event::kind::variables) continue;
@@ -245,7 +246,7 @@ BOOST_FIXTURE_TEST_CASE(stopping_a_training_ends_it_with_the_reason, image_folde
   auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), {.steps = 1'000'000});
   BOOST_REQUIRE(run);
   std::string failure;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss && e->step == 10) (*run)->stop("enough");
     if (e->type == training_event::kind::failed) failure = e->text;
   }
@@ -262,7 +263,7 @@ BOOST_FIXTURE_TEST_CASE(a_training_may_be_stopped_before_it_has_started, image_f
   BOOST_REQUIRE(run);
   (*run)->stop("enough");
   std::string failure;
-  while (auto e = (*run)->next())
+  while (auto e = test::next_event(**run))
     if (e->type == training_event::kind::failed) failure = e->text;
   BOOST_TEST(failure.find("enough") != std::string::npos);
 }

@@ -3,6 +3,7 @@
 #include "actors/io_loop.hpp"
 #include "actors/tcp_socket.hpp"
 #include "tests/support/tcp_proxy.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -501,7 +502,10 @@ BOOST_AUTO_TEST_CASE(a_transport_that_ends_takes_its_connections_along_and_leave
     class tcp_transport net(loop);
     auto at = net.listen({"127.0.0.1", 0}, [](auto) {});
     net.connect(*at, second, [&](auto r) { a->ch = std::move(*r); });
-    while (!a->ch) loop.poll(10);
+    test::wait_until("the connection is there", [&] {
+      loop.poll(0);
+      return bool(a->ch);
+    });
     a->ch->start(*a);
     net.connect(*at, second, [&](auto) { BOOST_TEST(false); });
   }
@@ -604,7 +608,7 @@ BOOST_FIXTURE_TEST_CASE(a_payload_stays_only_for_who_was_told_where_whatever_it_
 }
 
 // The owner of the tensor closes the connection, and has written over it, when the peer is about to read it.
-BOOST_AUTO_TEST_CASE(PM_3_a_payload_that_was_withdrawn_is_not_delivered) {
+BOOST_AUTO_TEST_CASE(PE_3_a_payload_that_was_withdrawn_is_not_delivered) {
   for (int way = 0; way < 3; ++way) {
     lending f;
     if (!f.lend()) return;

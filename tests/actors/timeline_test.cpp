@@ -7,6 +7,7 @@
 #include "runtime/placement.hpp"
 #include "tests/support/image_folder.hpp"
 #include "tests/support/trace_file.hpp"
+#include "tests/support/wait.hpp"
 #include "tools/troupe-sim/sim_job.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -212,10 +213,11 @@ struct real_cluster : image_folder {
     how.ask.cluster = cluster;
     how.ask.timeout_ns = 60 * s;  // however slow the machine is
     how.duration_ns = s / 2;
-    while (count_alive() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    test::wait_until("both nodes are alive", [this] { return count_alive() >= 2; });
   }
   ~real_cluster() {
     is_over = true;
+    const test::waiting_for named("the end of the thread that trains");
     if (program.joinable()) program.join();
     for (auto& n : nodes) n->leave("the test is over");
     ::unsetenv("XDG_RUNTIME_DIR");
@@ -244,7 +246,7 @@ struct real_cluster : image_folder {
         if (is_over) (*run)->stop("the test is over");
       }
     });
-    while (steps < 5) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    test::wait_until("the training has done 5 steps", [this] { return steps >= 5; });
   }
 
   const std::string cluster = fmt::format("timeline-{}", ::getpid());
@@ -267,7 +269,10 @@ BOOST_FIXTURE_TEST_CASE(a_training_over_two_nodes_is_recorded_by_two_tools_at_on
   other.on_progress = {};
   std::thread second([&] { got[1] = record_cluster(other); });
   got[0] = record_cluster(how);
-  second.join();
+  {
+    const test::waiting_for named("the end of the second recording");
+    second.join();
+  }
   BOOST_TEST(reports > 0u);
   for (auto& r : got) {
     BOOST_TEST_REQUIRE(bool(r), (r ? "" : r.error().text()));
@@ -284,7 +289,7 @@ BOOST_FIXTURE_TEST_CASE(a_training_over_two_nodes_is_recorded_by_two_tools_at_on
   }
   // What was on is off again, and the job goes on.
   const auto before = steps.load();
-  while (steps < before + 3) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  test::wait_until("the training has done 3 more steps", [&] { return steps >= before + 3; });
 }
 
 BOOST_FIXTURE_TEST_CASE(nothing_runs_and_the_recording_has_threads_that_wait, real_cluster) {

@@ -4,6 +4,7 @@
 #include "devices/cuda/code/launch.hpp"
 #include "devices/cuda/code/rows.hpp"
 #include "devices/cuda/column_product.hpp"
+#include "tests/support/wait.hpp"
 
 #include <algorithm>
 #include <barrier>
@@ -84,6 +85,7 @@ int launch_teams(const stream_of_chip&, const F& f, std::int64_t teams, std::int
       several team{&all, own, test::team_threads};
       for (std::int64_t t = 0; t < teams; ++t) f(team, t);
     });
+  const test::waiting_for named("the threads of a team, which meet");
   for (auto& t : threads) t.join();
   return 0;
 }

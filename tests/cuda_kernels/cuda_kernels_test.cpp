@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(a_NaN_is_treated_as_on_the_host) {
   team_threads = 1;
 }
 
-BOOST_AUTO_TEST_CASE(CK_3_an_index_outside_is_reported_and_memory_left_alone) {
+BOOST_AUTO_TEST_CASE(KC_3_an_index_outside_is_reported_and_memory_left_alone) {
   chip_on_host chip;
   const auto x = numbers(dtype::f32, {5, 4}, 1);
   const auto bad = [](std::int32_t value) {
@@ -204,7 +204,7 @@ BOOST_AUTO_TEST_CASE(CK_3_an_index_outside_is_reported_and_memory_left_alone) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(CK_4_ops_without_a_kernel_say_so) {
+BOOST_AUTO_TEST_CASE(KC_4_ops_without_a_kernel_say_so) {
   chip_on_host chip;
   const auto made = cuda::make_cuda_kernels().make("text_batch", {}, chip);
   BOOST_REQUIRE(!made);

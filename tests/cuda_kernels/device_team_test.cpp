@@ -47,6 +47,7 @@ void __syncthreads() { block->meet.arrive_and_wait(); }
 #undef __device__
 
 #include "devices/cuda/code/rows.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -69,6 +70,7 @@ void on_threads(int threads, const std::function<void()>& run) {
       threadIdx.x = static_cast<unsigned int>(i);
       run();
     });
+  const troupe::test::waiting_for named("the threads of a block, which meet");
   for (auto& t : all) t.join();
   block = nullptr;
 }

@@ -2,6 +2,8 @@
 
 #include "devices/cuda/fused_source.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
+#include "tests/support/source_folder.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -30,7 +32,6 @@ struct group_case {
 // What CUDA has and C++ has not. A thread is an iteration: those of generated kernels share nothing.
 constexpr const char* prelude = R"(
 #include "devices/element_ops.hpp"
-#include "tests/support/source_folder.hpp"
 #define __device__
 #define __global__
 #define __launch_bounds__(n)
@@ -143,7 +144,10 @@ BOOST_AUTO_TEST_CASE(FS_1_every_generated_kernel_computes_what_the_hosts_kernels
   const auto library = folder.path / "generated.so";
   const auto command = fmt::format("{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{} -o {} {} > {} 2>&1", TROUPE_CXX, TROUPE_CXX_ARCH, test::source_folder(), library.string(),
                                    (folder.path / "generated.cpp").string(), (folder.path / "log").string());
-  const bool is_built = std::system(command.c_str()) == 0;
+  const bool is_built = [&] {
+    const test::waiting_for named("the compiler of the kernels");
+    return std::system(command.c_str()) == 0;
+  }();
   std::string log;
   if (!is_built) std::getline(std::ifstream(folder.path / "log"), log, '\0');
   BOOST_REQUIRE_MESSAGE(is_built, log.substr(0, 4000));

@@ -2,6 +2,7 @@
 
 #include "devices/async_host/async_host_chip.hpp"
 #include "devices/device_trace.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -150,6 +151,7 @@ BOOST_AUTO_TEST_CASE(DT_3_a_copy_that_ran_while_a_kernel_did_lies_within_it) {
     BOOST_REQUIRE(bool(copies->enqueue("copy", {}, nothing)));
     BOOST_REQUIRE(bool(copies->call_host([&, i] { copied = i; })));
   }
+  const test::waiting_for named("kernels and copies, which wait for each other");
   BOOST_REQUIRE(bool(compute->synchronize()));
   BOOST_REQUIRE(bool(copies->synchronize()));
   compute->collect(), copies->collect();
@@ -177,7 +179,7 @@ BOOST_AUTO_TEST_CASE(DT_5_what_is_done_is_given_out_at_once_and_what_is_under_wa
   }
 }
 
-BOOST_AUTO_TEST_CASE(DC_1_DC_2_a_clock_comes_nearer_with_every_piece_that_met_an_idle_device) {
+BOOST_AUTO_TEST_CASE(CLK_1_CLK_2_a_clock_comes_nearer_with_every_piece_that_met_an_idle_device) {
   device_clock c;
   constexpr std::int64_t ahead = 5'000'000;  // what is to be found
   // Enqueued 400 us before it began, since the device was busy; then less; then right then.

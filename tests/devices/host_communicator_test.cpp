@@ -4,6 +4,7 @@
 
 #include "devices/async_host/async_host_backend.hpp"
 #include "devices/host/host_device.hpp"
+#include "tests/support/wait.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -40,6 +41,7 @@ class changes {
   }
   void await(int count) {
     std::unique_lock hold(lock_);
+    const test::waiting_for named("change " + std::to_string(count) + " of a communicator");
     changed_.wait(hold, [&] { return count_ >= count; });
   }
 
@@ -248,6 +250,7 @@ class rank_by_hand {
   void say(std::span<const std::byte> bytes) const { BOOST_REQUIRE(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size())); }
   void hear_welcome() const {
     char c = 0;
+    test::wait_readable(fd_, "the welcome has come");
     BOOST_REQUIRE(::recv(fd_, &c, 1, 0) == 1);
   }
   void say_goodbye() const {
@@ -353,6 +356,7 @@ BOOST_AUTO_TEST_CASE(DC_6_whoever_has_finished_goes_at_once_and_harms_nobody) {
         c.reset();
       });
     }
+    const test::waiting_for named("the end of all ranks' threads");
     for (auto& t : threads) t.join();
     for (const auto& f : failures) BOOST_TEST(f == "");
     for (auto& r : g.all) BOOST_TEST(bool(r->stream->synchronize()));

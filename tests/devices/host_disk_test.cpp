@@ -1,6 +1,7 @@
 #include "devices/host/host_disk.hpp"
 
 #include "tests/devices/temporary_folder.hpp"
+#include "tests/support/wait.hpp"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -105,6 +106,7 @@ BOOST_AUTO_TEST_CASE(of_many_exclusive_creators_one_succeeds) {
         if (file) ++made;
         if (!file && file.error().code() == error_code::denied) ++denied;
       });
+    const test::waiting_for named("the end of all creators");
     for (auto& t : threads) t.join();
     BOOST_TEST(made == 1);
     BOOST_TEST(denied == 3);
@@ -144,7 +146,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_used_so_is_said) {
   check_error(d->create(long_path, disk::create_mode::replace), code, long_path, "too long");
 }
 
-BOOST_AUTO_TEST_CASE(DI_3_a_pipe_stops_nobody) {
+BOOST_AUTO_TEST_CASE(DSK_3_a_pipe_stops_nobody) {
   const temporary_folder folder;
   const auto d = make_host_disk();
   const auto path = folder.file("pipe");
@@ -250,6 +252,7 @@ BOOST_AUTO_TEST_CASE(a_lock_ends_with_its_process) {
     for (;;) ::pause();
   }
   char answer = 0;
+  test::wait_readable(ready[0], "the child has asked for the lock");
   BOOST_REQUIRE(::read(ready[0], &answer, 1) == 1);
   BOOST_TEST(answer == 'y');
   check_error(d->lock(path), error_code::denied, path, "another program holds it");

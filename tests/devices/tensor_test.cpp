@@ -1,6 +1,7 @@
 // The handle: who may write, and when memory goes.
 
 #include "devices/tensor.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -99,6 +100,7 @@ BOOST_AUTO_TEST_CASE(handles_of_several_counts_come_and_go_on_several_threads) {
       out = sum;
     });
   a = troupe::tensor();
+  const test::waiting_for named("the end of all threads");
   for (auto& t : threads) t.join();
   for (const auto sum : sums) BOOST_TEST(sum == 2500.0F);
 }

@@ -3,6 +3,7 @@
 #include "devices/host/fused_kernel.hpp"
 #include "tests/devices/kernel_harness.hpp"
 #include "tests/support/idle_threads.hpp"
+#include "tests/support/wait.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -83,14 +84,15 @@ BOOST_AUTO_TEST_CASE(who_is_idle_takes_part) {
   idle_threads idle(team, 2);
   std::mutex mutex;
   std::set<std::thread::id> who;
-  while (who.size() < 2) {  // a thread may take its time to wake
+  test::wait_until("the idle thread takes part", [&] {  // it may take its time to wake
     BOOST_REQUIRE(team.run(16, [&](std::size_t, std::size_t) -> result<void> {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       std::lock_guard lock(mutex);
       who.insert(std::this_thread::get_id());
       return {};
     }));
-  }
+    return who.size() >= 2;
+  });
   BOOST_TEST(idle.helped() > 0U);
 }
 
@@ -107,6 +109,7 @@ BOOST_AUTO_TEST_CASE(several_threads_run_ops_at_once) {
           return {};
         });
     });
+  const test::waiting_for named("the end of all runs");
   for (auto& o : owners) o.join();
   BOOST_TEST(tiles == 12U * 500 * 5);
 }

@@ -1,10 +1,9 @@
 // A kernel that fails asynchronously. After that the process has no chip any more: a suite, and a process, of its own.
 
 #include "tests/gpu/gpu.hpp"
+#include "tests/support/wait.hpp"
 
 #include <atomic>
-#include <chrono>
-#include <thread>
 
 using namespace troupe;
 using namespace troupe::test;
@@ -33,8 +32,8 @@ BOOST_AUTO_TEST_CASE(an_illegal_address_names_the_op_and_nobody_waits_for_ever) 
   BOOST_TEST_MESSAGE(end.error().text());
   BOOST_TEST(end.error().message().find("the_culprit") != std::string::npos);
   BOOST_TEST(end.error().message().find("cudaErrorIllegalAddress") != std::string::npos);
-  for (int i = 0; i < 2000 && !is_called; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  BOOST_TEST(is_called.load());
+  test::wait_until("the host function is called after the failure",
+                   [&] { return is_called.load(); });
   BOOST_TEST(!after.enqueue());
   auto other = machine[0].make_cuda_stream(stream_kind::compute);
   BOOST_TEST(!other);

@@ -3,9 +3,9 @@
 //
 // The CUDA runtime, linked statically or not, and every library of CUDA's reach the driver by dlsym() for cuGetProcAddress and by that for all else; the library stands in front of both.
 //
-// DC-1  A waiting call is one that may wait for the device, or keep it from running: synchronisations, copies and fills without a stream, allocations and their ends, loading and
-//       unloading of code, and copies on a stream from or to pageable memory.
-// DC-2  An overlap is a host function that was enqueued while an earlier one had not been called yet: work of the one was enqueued before work of the other had ended.
+// DRV-1  A waiting call is one that may wait for the device, or keep it from running: synchronisations, copies and fills without a stream, allocations and their ends, loading and
+//        unloading of code, and copies on a stream from or to pageable memory.
+// DRV-2  An overlap is a host function that was enqueued while an earlier one had not been called yet: work of the one was enqueued before work of the other had ended.
 //
 // Threading: any.
 
@@ -17,10 +17,10 @@
 namespace troupe::test {
 
 struct driver_calls {
-  std::uint64_t waits = 0;           // DC-1
+  std::uint64_t waits = 0;           // DRV-1
   std::uint64_t enqueues = 0;        // kernels, graphs, copies and fills on streams
   std::uint64_t host_functions = 0;  // enqueued
-  std::uint64_t overlaps = 0;        // DC-2
+  std::uint64_t overlaps = 0;        // DRV-2
   char last_wait[64] = {};           // its name
 };
 

@@ -6,6 +6,7 @@
 #include "runtime/layers.hpp"
 #include "runtime/ops.hpp"
 #include "tests/gpu/driver_calls.hpp"
+#include "tests/support/events.hpp"
 #include "tests/support/two_nodes.hpp"
 
 #include <fcntl.h>
@@ -58,7 +59,7 @@ std::vector<float> losses_of(session& s, const std::string& first, const std::st
   auto run = s.train(g, loss, {.optimizer = optimizer, .seed = 3, .steps = 60});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   std::vector<float> out;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss) out.push_back(e->loss);
     BOOST_REQUIRE_MESSAGE(e->type != training_event::kind::failed, e->text);
   }
@@ -155,7 +156,7 @@ BOOST_AUTO_TEST_CASE(a_training_makes_no_waiting_driver_call_and_enqueues_a_step
   auto run = s->train(g, loss, {.optimizer = sgd({.learning_rate = 1e-3}), .seed = 3, .steps = steps, .compile = {.device = "/gpu:0"}});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   std::optional<test::driver_calls> first, last;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     BOOST_REQUIRE_MESSAGE(e->type != training_event::kind::failed, e->text);
     if (e->type != training_event::kind::loss) continue;
     if (e->step == from) first = driver_calls_now();
@@ -209,11 +210,13 @@ class node_processes {
   ~node_processes() {
     client_.reset();
     for (auto& c : children_) ::close(c.to);
+    const test::waiting_for named("the processes that are nodes to end");
     for (auto& c : children_) ::waitpid(c.pid, nullptr, 0);
   }
   session& client() { return *client_; }
   void await(std::size_t count) {
-    while (client_->nodes().size() != count) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    test::wait_until(fmt::format("{} nodes are linked", count),
+                     [&] { return client_->nodes().size() == count; });
   }
   int kill(std::size_t i) {
     const auto pid = children_[i].pid;
@@ -269,7 +272,7 @@ shared_outcome train_among(session& s, std::uint32_t workers, bool all_reduce, c
   auto run = s.train(g, reduce_mean(error * error) * (1.0F / static_cast<float>(workers)), o);
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   shared_outcome out;
-  while (auto e = (*run)->next()) {
+  while (auto e = test::next_event(**run)) {
     if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
     if (e->type == training_event::kind::loss && at_loss) at_loss(e->step);
     if (e->type == training_event::kind::failed) out.failure = e->text;

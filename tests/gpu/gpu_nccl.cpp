@@ -45,6 +45,25 @@ struct rank_process {
   int to, from;  // its standard input and output of ids
 };
 
+// A limit against hangs of this process, the parent or a rank: it ends, and says what it waited for.
+constexpr unsigned limit_s = 100;
+// The parent takes its ranks along, one of which may be stopped; 0: none, or it has ended.
+volatile pid_t pids_of_ranks[16] = {};
+const char* volatile waits_for = "";
+
+void give_up(int) {
+  const auto say = [](const char* text) { (void)!::write(STDOUT_FILENO, text, std::strlen(text)); };
+  say("failed: waited 100 s for "), say(waits_for), say("\n");
+  for (const pid_t pid : pids_of_ranks)
+    if (pid > 0) ::kill(pid, SIGKILL);
+  ::_exit(1);
+}
+void wait_at_most(const char* for_what) {
+  waits_for = for_what;
+  std::signal(SIGALRM, give_up);
+  ::alarm(limit_s);
+}
+
 bool write_all(int fd, const void* p, std::size_t n) { return ::write(fd, p, n) == static_cast<ssize_t>(n); }
 bool read_all(int fd, void* p, std::size_t n) {
   for (std::size_t done = 0; done < n;) {
@@ -153,6 +172,7 @@ void under_load(nccl::communicator& one, nccl::communicator& other, cuda::cuda_d
 }
 
 int run_rank(int rank, int ranks, course how) {
+  wait_at_most("the device, in a rank");
   auto devices = cuda::make_cuda_devices(1, {}, {});
   if (!devices) end("skipped: " + devices.error().text(), skipped);
   auto& device = *devices->front();
@@ -162,6 +182,7 @@ int run_rank(int rank, int ranks, course how) {
   s.a = fine(s.stream->allocate(bytes, "a"));
   s.b = fine(s.stream->allocate(bytes, "b"));
   const auto meet = [&](int own, int all) {
+    wait_at_most("all ranks to meet, in a rank");
     nccl::unique_id id;
     if (own == 0) {
       id = fine(nccl::make_unique_id());
@@ -174,9 +195,11 @@ int run_rank(int rank, int ranks, course how) {
     return c;
   };
   auto c = meet(rank, ranks);
+  wait_at_most("every collective, in a rank");
   for (const std::size_t count : {12, 1200, 600'000}) every_collective(*c, s, count);
   if (how == course::load) {
     auto other = meet(rank, ranks);
+    wait_at_most("the sums under load, in a rank");
     under_load(*c, *other, device, s);
     finish(*other);
   }
@@ -187,6 +210,7 @@ int run_rank(int rank, int ranks, course how) {
   if (rank == ranks - 1) std::raise(how == course::kill ? SIGKILL : SIGSTOP);
   // The others enqueue what can never end, abort, and go on without it.
   fine(c->all_reduce(s.stream->native(), "sum", s.a.bytes, s.b.bytes, 600'000, dtype::f32, nccl::reduce::sum));
+  wait_at_most("the abort, in a rank");
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const auto begin = std::chrono::steady_clock::now();
   c->abort();
@@ -196,6 +220,7 @@ int run_rank(int rank, int ranks, course how) {
   std::printf("rank %d: aborted in %.3f s\n", rank, took);
   if (ranks - 1 > 0) {
     c = meet(rank, ranks - 1);
+    wait_at_most("the collectives of the ranks that are left, in a rank");
     every_collective(*c, s, 1200);
     finish(*c);
   }
@@ -229,9 +254,13 @@ rank_process start(const char* self, int rank, int ranks, course how) {
 int run_parent(const char* self, int ranks, course how) {
   std::signal(SIGPIPE, SIG_IGN);
   std::vector<rank_process> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(start(self, r, ranks, how));
+  for (int r = 0; r < ranks; ++r) {
+    all.push_back(start(self, r, ranks, how));
+    pids_of_ranks[r] = all.back().pid;
+  }
   // An id for each communicator: a second one under load, or without the last rank.
   for (int round = 0; round < (how == course::plain ? 1 : 2); ++round) {
+    wait_at_most("an id of the first rank");
     nccl::unique_id id;
     if (!read_all(all[0].from, id.bytes.data(), id.bytes.size())) break;
     for (int r = 1; r < ranks - (loses_one(how) ? round : 0); ++r) (void)write_all(all[static_cast<std::size_t>(r)].to, id.bytes.data(), id.bytes.size());
@@ -240,9 +269,11 @@ int run_parent(const char* self, int ranks, course how) {
   int worst = 0;
   bool skips = false;
   for (int r = 0; r < ranks; ++r) {
+    wait_at_most("a rank to end");
     int status = 0;
     if (how == course::stop && r == ranks - 1) ::kill(all[static_cast<std::size_t>(r)].pid, SIGKILL);  // the others have ended
     ::waitpid(all[static_cast<std::size_t>(r)].pid, &status, 0);
+    pids_of_ranks[r] = 0;
     const bool is_victim = loses_one(how) && r == ranks - 1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     if (WIFEXITED(status) && WEXITSTATUS(status) == skipped) skips = true;
     else if (!is_victim && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) worst = 1;

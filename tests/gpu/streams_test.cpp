@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(DV_4_devices_that_share_a_chip_have_limits_of_their_own) {
   BOOST_TEST(machine[0].memory().peak_bytes <= (64U << 20));
 }
 
-BOOST_AUTO_TEST_CASE(CK_3_an_index_outside_is_named_with_its_op) {
+BOOST_AUTO_TEST_CASE(KC_3_an_index_outside_is_named_with_its_op) {
   gpu machine;
   auto s = machine.stream();
   auto bad = indices(dtype::i32, {4}, 1, 0, 5);

@@ -108,10 +108,14 @@ class bad_input(harness.cluster_test):
         self.until("there is a checkpoint", lambda: glob.glob(os.path.join(folder, "classifier", "*", "manifest*")))
         with open(self.path("in_the_way"), "w") as f:
             f.write("no folder")
-        while not os.path.isfile(folder):  # the program makes its folder again when it is gone
+
+        def is_in_the_way():  # the program makes its folder again when it is gone
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(IsADirectoryError):
                 os.rename(self.path("in_the_way"), folder)
+            return os.path.isfile(folder)
+
+        self.until("a file stands where the folder was", is_in_the_way, pause=0)
         self.assertEqual(p.wait(), FAILED, p.tail())
         self.assertGreater(json.loads(p.out)["checkpoints_missing"], 0, p.tail())
         self.assertIn("its last checkpoint is not there", p.lines["err"][-1])
@@ -332,8 +336,11 @@ class bad_input(harness.cluster_test):
         port = int(self.address(self.start_node()).rsplit(":", 1)[1])
         with socket.create_connection(("127.0.0.1", port)) as s:
             s.settimeout(harness.HANG)
-            while s.recv(4096):
-                pass
+            try:
+                while s.recv(4096):
+                    pass
+            except TimeoutError:
+                self.fail(f"the node did not close a silent connection within {harness.HANG:.0f} s")
 
     def test_garbage_in_the_folder_of_sockets_harms_nobody(self):
         nodes = self.start_nodes(2)
@@ -346,6 +353,7 @@ class bad_input(harness.cluster_test):
         silent.bind(os.path.join(folder, "00000000000000bb.sock"))
         silent.listen()
         babbling = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        babbling.settimeout(harness.HANG)
         for name in os.listdir(folder):
             for data in (b"", b"x", os.urandom(500), os.urandom(60000)):
                 try:

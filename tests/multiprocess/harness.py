@@ -65,7 +65,7 @@ class program:
         return "\n".join(self.lines["err"])
 
     def line(self, pattern, which="out", seconds=HANG):
-        """The first line that matches, and when it was read; None if the program's output ended or the time is over."""
+        """The first line that matches, and when it was read; None if the output ended without one."""
         end = time.monotonic() + seconds
         with self.changed:
             while True:
@@ -74,9 +74,13 @@ class program:
                     if found:
                         return found, at
                 reader = self.readers[0 if which == "out" else 1]
-                if not reader.is_alive() or time.monotonic() > end:
+                if not reader.is_alive():
                     return None
+                if time.monotonic() > end:
+                    break
                 self.changed.wait(0.2)
+        waited = f"{self} did not say '{pattern}' within {seconds:.0f} s"
+        raise AssertionError(f"{waited}\n{self.tail()}")
 
     def is_running(self):
         return self.process.poll() is None
@@ -99,9 +103,7 @@ class program:
         if self.is_running():
             os.kill(self.pid, signal.SIGCONT)
             os.kill(self.pid, signal.SIGKILL)
-        self.process.wait()
-        for reader in self.readers:
-            reader.join(timeout=10)
+        self.wait()
 
     def tail(self):
         return f"stdout: {self.out[-2000:]}\nstderr: {self.err[-4000:]}"
@@ -122,9 +124,15 @@ class cluster_test(unittest.TestCase):
     def tearDown(self):
         if self._has_failed():
             self._explain()
+        stuck = []
         for p in self.programs:
-            p.end()
+            try:
+                p.end()
+            except AssertionError as e:  # also killed it does not end: the others do
+                stuck.append(str(e))
         self.folder.cleanup()
+        if stuck:
+            self.fail("\n".join(stuck))
 
     def _has_failed(self):
         if hasattr(self._outcome, "errors"):  # before Python 3.11
@@ -232,7 +240,7 @@ class cluster_test(unittest.TestCase):
             if value:
                 return value
             if time.monotonic() > end:
-                self.fail(f"{what}: not within {seconds:.0f} s")
+                self.fail(f"waited until {what}: not within {seconds:.0f} s")
             time.sleep(pause)
 
     def job(self, name):

@@ -46,7 +46,8 @@ class readme(harness.cluster_test):
 
     def run_command(self, command):
         if command.startswith("("):
-            return subprocess.run(["bash", "-c", command], cwd=self.folder.name, check=True)
+            return subprocess.run(["bash", "-c", command], cwd=self.folder.name, check=True,
+                                  timeout=harness.HANG)
         command = command.replace("10.0.0.", "127.0.0.").replace(":7000", f":{self.port}").replace("--token-file token", f"--token-file {self.path('token')}")
         command, _, file = command.partition(" > ")
         in_background = command.endswith("&")

@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import time
@@ -151,6 +152,7 @@ class timeline(harness.cluster_test):
             p = subprocess.Popen([os.path.join(harness.BIN, "troupe"), "--cluster", self.cluster, "timeline", "--seconds", "0.5"], env=self.environment,
                                  stdin=subprocess.DEVNULL, stdout=out, stderr=slave)
             self.assertEqual(p.wait(harness.HANG), 0)
+        self.assertTrue(select.select([master], [], [], harness.HANG)[0], "nothing was drawn")
         seen = os.read(master, 65536)
         os.close(master)
         os.close(slave)

@@ -51,7 +51,7 @@ class suite:
         return None if folder == "house" else f"{folder}_tests"
 
 
-OWN_TARGETS = {"actor.shared": "shared_tests", "unit.runtime.computing": "computing_tests", "unit.house.bundle": "check_release",
+OWN_TARGETS = {"actor.shared": "shared_tests", "unit.house.bundle": "check_release",
                "multiprocess.house.terminal": "check_multiprocess", "multiprocess.house.package": "check_release",
                "multiprocess.bench.smoke": "troupe-bench"}
 

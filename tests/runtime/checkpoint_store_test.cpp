@@ -3,6 +3,7 @@
 #include "devices/host/host_disk.hpp"
 #include "tests/devices/temporary_folder.hpp"
 #include "tests/support/repetitions.hpp"
+#include "tests/support/wait.hpp"
 #include "tools/troupe-sim/sim_disk.hpp"
 
 #include <signal.h>
@@ -790,6 +791,7 @@ BOOST_AUTO_TEST_CASE(a_job_of_a_living_process_is_locked_and_free_once_it_is_kil
     for (;;) ::pause();
   }
   char answer = 0;
+  test::wait_readable(ready[0], "the child has asked for the lock");
   BOOST_REQUIRE(::read(ready[0], &answer, 1) == 1);
   BOOST_TEST(answer == 'y');
   check_error(store.lock_job(), error_code::denied, {"job mnist is in use", "client \"child\" (pid 77"});

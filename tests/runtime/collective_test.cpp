@@ -282,7 +282,7 @@ BOOST_AUTO_TEST_CASE(CO_3_ranks_may_have_several_parts_or_none) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(CS_2_ranks_of_many_parts_never_wait_for_credits_that_are_owed) {
+BOOST_AUTO_TEST_CASE(CM_2_ranks_of_many_parts_never_wait_for_credits_that_are_owed) {
   for (const auto a : {algorithm::exchange, algorithm::direct})
     for (std::uint32_t parts = 1; parts <= 17; ++parts)
       for (const std::int64_t elements : {32, 32 * 4}) {
@@ -398,7 +398,7 @@ BOOST_AUTO_TEST_CASE(the_algorithm_follows_from_bytes_ranks_and_parts) {
   BOOST_TEST((choose_algorithm(kind::broadcast, gradient, 4, 4, false) == algorithm::tree));
 }
 
-BOOST_AUTO_TEST_CASE(CS_1_what_no_list_has_is_an_error_that_names_it) {
+BOOST_AUTO_TEST_CASE(CM_1_what_no_list_has_is_an_error_that_names_it) {
   auto s = spec_of(kind::all_reduce, algorithm::direct, one_each(3), 64);
   collective_state state(s, 2);
   BOOST_TEST(!state.on_chunk(0, 0, 0));  // itself

@@ -1,4 +1,5 @@
 #include "runtime/credit.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -145,6 +146,7 @@ BOOST_AUTO_TEST_CASE(CR_4_two_threads_pass_a_million_items_through_plain_buffers
       }
     }
   });
+  const test::waiting_for named("credits, or the end of the consumer, which waits for items");
   for (std::uint64_t i = 0; i < items; ++i) {
     if (!credit.take()) {
       ++waits;

@@ -66,7 +66,7 @@ std::string changes(const explained_plan& e, std::string_view name) {
 
 BOOST_AUTO_TEST_SUITE(explain_plan)
 
-BOOST_AUTO_TEST_CASE(CR_3_EX_2_the_plan_is_that_of_a_job_with_and_without_a_report) {
+BOOST_AUTO_TEST_CASE(RP_3_EX_2_the_plan_is_that_of_a_job_with_and_without_a_report) {
   for (const bool fuse : {true, false}) {
     graph g(ops);
     const auto loss = test::loss_of(g);
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(EX_1_a_graph_stays_as_it_was) {
   BOOST_TEST(!g.first_error().has_value());
 }
 
-BOOST_AUTO_TEST_CASE(CR_1_what_one_pass_leaves_is_what_the_next_one_begins_with) {
+BOOST_AUTO_TEST_CASE(RP_1_what_one_pass_leaves_is_what_the_next_one_begins_with) {
   graph g(ops);
   const auto where = three_nodes();
   const auto e = planned(g, test::loss_of(g), spread(), &where);
@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(a_training_tells_of_variables_rows_gates_places_crossings_a
   BOOST_TEST(has(text, "with its reader '"));
 }
 
-BOOST_AUTO_TEST_CASE(CR_2_changes_beyond_the_limit_are_counted) {
+BOOST_AUTO_TEST_CASE(RP_2_changes_beyond_the_limit_are_counted) {
   graph g(ops);
   const auto x = input(g, {dtype::f32, {4}}, "x");
   for (std::size_t i = 0; i < pass_report::changes_max + 7; ++i) exp(x);
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(CR_2_changes_beyond_the_limit_are_counted) {
   BOOST_TEST(has(explain(e), fmt::format("... and {} more", pass_report::changes_max + 7 - 6)));
 }
 
-BOOST_AUTO_TEST_CASE(CR_4_there_is_a_reason_for_every_actor_and_replicas_have_theirs) {
+BOOST_AUTO_TEST_CASE(RP_4_there_is_a_reason_for_every_actor_and_replicas_have_theirs) {
   graph g(ops);
   auto where = three_nodes();
   where.replica_task = {1, 2};

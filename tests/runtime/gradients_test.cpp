@@ -201,13 +201,17 @@ std::string gradient_of(const std::string& type, const op_row& row) {
 std::string table() {
   std::string text =
       "# Ops\n\n"
-      "Every op that plans may have, made by `tests/runtime/gradients_test.cpp` (run it with `TROUPE_WRITE_DOCS=1` to make this page anew). The functions\n"
-      "that add them to a graph, with shapes and rules, stand in [ops.hpp](../ops.hpp); some of those are made of several ops.\n\n"
+      "Every op that plans may have, made by `tests/runtime/gradients_test.cpp` (run it with\n"
+      "`TROUPE_WRITE_DOCS=1` to make this page anew). The functions that add them to a graph, with shapes\n"
+      "and rules, stand in [ops.hpp](../ops.hpp); some of those are made of several ops.\n\n"
       "- **types**: of the first operand.\n"
-      "- **gradient**: through at least one operand; *twice*: the gradient has one, too. Ops without one jump, are constant, or give whole numbers.\n"
-      "- **derivatives**: how many were compared with central differences in f64, of first and of second order, over random shapes with broadcasting.\n"
-      "- **error**: of f32 results in units of the last place, at most, over 100 random shapes against plain loops in f64; sums and products: near their\n"
-      "  largest terms. 0.5 is correctly rounded; moving elements, comparing and counting are exact.\n\n"
+      "- **gradient**: through at least one operand; *twice*: the gradient has one, too. Ops without one\n"
+      "  jump, are constant, or give whole numbers.\n"
+      "- **derivatives**: how many were compared with central differences in f64, of first and of second\n"
+      "  order, over random shapes with broadcasting.\n"
+      "- **error**: of f32 results in units of the last place, at most, over 100 random shapes against\n"
+      "  plain loops in f64; sums and products: near their largest terms. 0.5 is correctly rounded; moving\n"
+      "  elements, comparing and counting are exact.\n\n"
       "| op | operands | types | gradient | derivatives | error |\n|---|---|---|---|---|---|\n";
   std::size_t first = 0, second = 0;
   const auto ops = make_op_table();

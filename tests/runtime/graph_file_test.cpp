@@ -7,6 +7,7 @@
 #include "runtime/layers.hpp"
 #include "runtime/op_library.hpp"
 #include "tests/support/graph_files.hpp"
+#include "tests/support/repetitions.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -249,7 +250,7 @@ BOOST_AUTO_TEST_CASE(GF_2_a_changed_file_whose_hash_is_right_is_an_error_or_a_gr
   use.fetches = {{"loss", *use.loss}};
   const auto good = bytes_of(g, use);
   std::size_t graphs = 0, plans = 0;
-  for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
+  for (std::uint64_t seed = 0; seed < repetitions(20'000); ++seed) {
     std::mt19937_64 random(seed);
     const auto bytes = sealed(test::mutated({good.begin() + test::message_at, good.end()}, random));
     auto made = decode_graph(bytes, ops);
@@ -273,7 +274,7 @@ BOOST_AUTO_TEST_CASE(GF_2_a_changed_file_whose_hash_is_right_is_an_error_or_a_gr
 
 BOOST_AUTO_TEST_CASE(GF_3_random_bytes_are_no_graph) {
   const auto ops = make_op_table();
-  for (std::uint64_t seed = 0; seed < 3'000; ++seed) {
+  for (std::uint64_t seed = 0; seed < repetitions(3'000); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<std::byte> bytes(8 * (random() % 60));
     for (auto& b : bytes) b = static_cast<std::byte>(random());

@@ -84,8 +84,8 @@ BOOST_AUTO_TEST_CASE(products_take_and_make_halves_and_what_is_around_them_stays
   BOOST_TEST(text_of(f16) == "x = input f32; w = variable f32; x/f16 = cast(x) f16; w/f16 = cast(w) f16; matmul_1 = matmul(x/f16, w/f16) f16; matmul_1/f32 = cast(matmul_1) f32; -> matmul_1/f32");
 }
 
-// MP-1.
-BOOST_AUTO_TEST_CASE(MP_1_a_value_is_cast_once_for_all_who_need_it) {
+// MX-1.
+BOOST_AUTO_TEST_CASE(MX_1_a_value_is_cast_once_for_all_who_need_it) {
   fixture f;
   const auto x = f.matrix("x"), w = f.weights("w");
   const auto y = matmul(x, w);
@@ -94,8 +94,8 @@ BOOST_AUTO_TEST_CASE(MP_1_a_value_is_cast_once_for_all_who_need_it) {
   check_specs(flow, f.ops);
 }
 
-// MP-2.
-BOOST_AUTO_TEST_CASE(MP_2_what_moves_elements_between_products_moves_halves) {
+// MX-2.
+BOOST_AUTO_TEST_CASE(MX_2_what_moves_elements_between_products_moves_halves) {
   fixture f;
   const auto x = f.matrix("x"), w = f.weights("w");
   const auto y = transpose(reshape(matmul(x, w), {2, 2, 4}), {1, 0, 2});
@@ -229,8 +229,8 @@ BOOST_AUTO_TEST_CASE(the_report_says_what_computes_in_halves) {
 
 // --- the scale of the loss
 
-// LS-3.
-BOOST_AUTO_TEST_CASE(LS_3_a_scale_is_halved_down_to_1_and_doubled_after_good_steps_in_a_row) {
+// LSC-3.
+BOOST_AUTO_TEST_CASE(LSC_3_a_scale_is_halved_down_to_1_and_doubled_after_good_steps_in_a_row) {
   float s[2] = {65'536, 0};
   const auto step = [&](bool is_good) {
     update_loss_scale(s, is_good, 3);
@@ -250,7 +250,7 @@ BOOST_AUTO_TEST_CASE(LS_3_a_scale_is_halved_down_to_1_and_doubled_after_good_ste
   BOOST_TEST(odd[0] == 1.0F);
 }
 
-// SU-2 of a scale: a sum gives the bits of all.
+// UP-2 of a scale: a sum gives the bits of all.
 BOOST_AUTO_TEST_CASE(a_scale_falls_where_one_worker_is_not_finite) {
   shard_spec s;
   s.spec = {dtype::f32, {2}};

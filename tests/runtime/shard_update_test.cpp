@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(a_hundred_steps_are_those_of_the_formulas) {
     }
 }
 
-BOOST_AUTO_TEST_CASE(SU_2_the_sum_of_the_gradients_gives_the_bits_of_all_of_them) {
+BOOST_AUTO_TEST_CASE(UP_2_the_sum_of_the_gradients_gives_the_bits_of_all_of_them) {
   for (const auto& o : all_optimizers()) {
     kept all(o), alone(o);
     for (std::uint64_t t = 0; t < 10; ++t) {

@@ -1,4 +1,5 @@
 #include "runtime/trace_ring.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -54,7 +55,7 @@ BOOST_AUTO_TEST_CASE(events_come_back_as_they_were) {
   BOOST_TEST((out.back() == copy));
 }
 
-BOOST_AUTO_TEST_CASE(TR_2_what_was_written_over_is_lost_and_counted) {
+BOOST_AUTO_TEST_CASE(RI_2_what_was_written_over_is_lost_and_counted) {
   for (const std::uint64_t written : {0, 1, 7, 8, 9, 15, 16, 17, 100}) {
     troupe::trace_ring ring(8);
     for (std::uint64_t n = 0; n < written; ++n) ring.write(numbered(n));
@@ -69,7 +70,7 @@ BOOST_AUTO_TEST_CASE(TR_2_what_was_written_over_is_lost_and_counted) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(TR_2_every_reader_has_a_cursor_of_its_own) {
+BOOST_AUTO_TEST_CASE(RI_2_every_reader_has_a_cursor_of_its_own) {
   troupe::trace_ring ring(8);
   for (std::uint64_t n = 0; n < 5; ++n) ring.write(numbered(n));
   std::uint64_t first = 0, second = ring.written();
@@ -81,7 +82,7 @@ BOOST_AUTO_TEST_CASE(TR_2_every_reader_has_a_cursor_of_its_own) {
   BOOST_TEST(of_second.size() == 2u);
 }
 
-BOOST_AUTO_TEST_CASE(TR_1_TR_2_readers_beside_a_writer_get_whole_events_in_order_and_count_the_others) {
+BOOST_AUTO_TEST_CASE(RI_1_RI_2_readers_beside_a_writer_get_whole_events_in_order_and_count_the_others) {
   constexpr std::uint64_t events = 400'000;
   troupe::trace_ring ring(256);
   std::atomic<bool> has_ended{false};
@@ -106,6 +107,7 @@ BOOST_AUTO_TEST_CASE(TR_1_TR_2_readers_beside_a_writer_get_whole_events_in_order
   };
   outcome many, few;
   std::thread slow([&] { read_all(200, many); }), fast([&] { read_all(7, few); });
+  const test::waiting_for named("both readers, to begin and to end");
   while (readers < 2) std::this_thread::yield();
   for (std::uint64_t n = 0; n < events; ++n) {
     ring.write(numbered(n));
@@ -131,7 +133,7 @@ BOOST_AUTO_TEST_CASE(a_lane_that_is_off_records_nothing_and_takes_no_memory) {
   BOOST_TEST(l.lane.ring() == nullptr);
 }
 
-BOOST_AUTO_TEST_CASE(TR_3_slices_begin_where_the_one_before_ended_or_the_thread_woke) {
+BOOST_AUTO_TEST_CASE(RI_3_slices_begin_where_the_one_before_ended_or_the_thread_woke) {
   clocked_lane l;
   l.lane.switch_on(l.now);
   l.now = 1100;
@@ -154,7 +156,7 @@ BOOST_AUTO_TEST_CASE(TR_3_slices_begin_where_the_one_before_ended_or_the_thread_
   BOOST_TEST((e[3] == trace_event{1900, 1950, trace_kind::emit, 1, 6, 0, 0, 0}));
 }
 
-BOOST_AUTO_TEST_CASE(TR_3_what_began_before_it_was_switched_on_is_cut_off_there) {
+BOOST_AUTO_TEST_CASE(RI_3_what_began_before_it_was_switched_on_is_cut_off_there) {
   clocked_lane l;
   l.lane.switch_on(l.now);
   l.now = 1100;
@@ -172,7 +174,7 @@ BOOST_AUTO_TEST_CASE(TR_3_what_began_before_it_was_switched_on_is_cut_off_there)
   BOOST_TEST((e[1] == trace_event{3000, 3500, trace_kind::idle, 0, 0, trace_event::everywhere, 0, 0}));
 }
 
-BOOST_AUTO_TEST_CASE(TR_4_a_lane_is_switched_while_its_thread_writes) {
+BOOST_AUTO_TEST_CASE(RI_4_a_lane_is_switched_while_its_thread_writes) {
   std::atomic<std::int64_t> clock{0};
   trace_lane lane([&] { return ++clock; }, 1024);
   std::atomic<bool> has_ended{false};
@@ -182,6 +184,7 @@ BOOST_AUTO_TEST_CASE(TR_4_a_lane_is_switched_while_its_thread_writes) {
       if (n % 100 == 0) lane.falls_asleep(), lane.wakes();
     }
   });
+  const test::waiting_for named("what the other thread writes, or its end");
   std::uint64_t cursor = 0, wrong = 0, seen = 0;
   std::int64_t last = 0;
   for (int i = 0; i < 200; ++i) {

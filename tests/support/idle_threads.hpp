@@ -2,6 +2,7 @@
 // Threads that have nothing to do but help, as idle streams of a process do: for tests of kernels that share their work.
 
 #include "devices/host/host_device.hpp"
+#include "tests/support/wait.hpp"
 
 #include <atomic>
 #include <semaphore>
@@ -25,6 +26,7 @@ class idle_threads {
   ~idle_threads() {
     is_over_ = true;
     tiles_.release(static_cast<std::ptrdiff_t>(threads_.size()));
+    const waiting_for named("the end of the idle threads");
     for (auto& t : threads_) t.join();
     team_.set_up(1, {});
   }

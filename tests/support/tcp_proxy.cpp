@@ -2,6 +2,7 @@
 
 #include "actors/tcp_socket.hpp"
 #include "runtime/frame.hpp"
+#include "tests/support/wait.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -204,6 +205,7 @@ tcp_proxy::~tcp_proxy() {
   }
   state_->changed.notify_all();
   ::shutdown(state_->listener.get(), SHUT_RDWR);
+  const test::waiting_for named("the end of the proxy's threads");
   state_->acceptor.join();
   for (auto& t : state_->pumps) t.join();
 }

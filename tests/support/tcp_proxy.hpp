@@ -3,7 +3,8 @@
 // delays what goes through. Frames go through whole (their ends are known), other bytes as they come.
 //
 //   tcp_proxy proxy(target);
-//   proxy.add({proxy_direction::to_target, proxy_action::flip, at_frame(2, 70)});  // byte 70 of the third frame
+//   // byte 70 of the third frame
+//   proxy.add({proxy_direction::to_target, proxy_action::flip, at_frame(2, 70)});
 //   connect(proxy.listens_on());
 //
 // Threading: one thread accepts, two carry each connection. All calls from any thread. The destructor ends them all.

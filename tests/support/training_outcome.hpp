@@ -3,6 +3,7 @@
 
 #include "actors/session.hpp"
 #include "devices/host/safetensors.hpp"
+#include "tests/support/events.hpp"
 
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ struct outcome {
 
 inline outcome follow(training& run) {
   outcome out;
-  while (auto e = run.next()) {
+  while (auto e = next_event(run)) {
     if (e->type == training_event::kind::loss) out.losses.push_back(e->loss);
     if (e->type == training_event::kind::failed) out.failure = e->text;
     if (e->type != training_event::kind::variables) continue;

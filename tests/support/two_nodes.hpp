@@ -5,6 +5,7 @@
 
 #include "actors/process.hpp"
 #include "actors/session.hpp"
+#include "tests/support/wait.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -13,7 +14,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace troupe::test {
@@ -50,7 +50,8 @@ class two_nodes {
     auto opened = session::open({.cluster = cluster, .timeout = std::chrono::seconds(30)});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
     client_ = std::move(*opened);
-    while (client_->nodes().size() < nodes_.size()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    wait_until("the client is linked to both nodes",
+               [this] { return client_->nodes().size() >= nodes_.size(); });
   }
   ~two_nodes() {
     client_.reset();

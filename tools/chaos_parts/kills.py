@@ -17,7 +17,7 @@ AGAIN = [0.015, 0.03, 0.12]  # seconds within which a second death follows: with
 TRIES = 12     # stops of a victim until it is caught in the state that is aimed at
 EPOCHS_PER_KILL = 1.5
 AIMS = {"worker": ["pull", "push", "commit", "checkpoint"], "shard": ["pull", "push", "apply", "checkpoint"],
-        "both": ["pull", "push", "commit", "checkpoint"]}  # of what can be seen: PS-1
+        "both": ["pull", "push", "commit", "checkpoint"]}  # of what can be seen: VI-1
 
 
 class look:

@@ -13,7 +13,7 @@ ours what came. One kill can hit several states at once, since each variable and
   commit      A worker of the victim has the versions of a step, and the program not its loss, which would commit the step before.
   compute     None of these: backward, or a gradient that its worker has not made yet.
 
-PS-1  What cannot be seen is not claimed: edges inside the victim (its worker, its shard) have no say.
+VI-1  What cannot be seen is not claimed: edges inside the victim (its worker, its shard) have no say.
 """
 
 import re

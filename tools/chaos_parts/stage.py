@@ -8,8 +8,8 @@
 Committed steps are the lines that train_classifier writes to --losses: a program gets the loss of a step once, in order, and of a
 job that is resumed only when every shard has applied it (JC-4). The file is a pseudo-terminal, so that lines come one by one.
 
-ST-1  Every process that a stage starts is ended by its pid when the stage ends, however it ends; its folder goes with it, unless it
-      is to be kept.
+STG-1  Every process that a stage starts is ended by its pid when the stage ends, however it ends; its folder goes with it, unless it
+       is to be kept.
 """
 
 import os

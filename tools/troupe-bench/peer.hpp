@@ -4,9 +4,10 @@
 // The two talk by lines over pipes: the peer prints one when it is ready, and answers each line that it reads. It ends
 // when its input does, so none outlives the benchmark, however that ends.
 //
-//   --peer link CHECKSUMS   ready: "BARE_PORT LINK_PORT"   cpu: its CPU seconds so far   buffers N: in which tensors of
-//                                                            stream case N have arrived
-//   --peer node CLUSTER [READS]  ready: its address              cpu
+//   --peer link CHECKSUMS        ready: "BARE_PORT LINK_PORT"   cpu: its CPU seconds so far
+//                                                               buffers N: in which tensors of
+//                                                               stream case N have arrived
+//   --peer node CLUSTER [READS]  ready: its address             cpu
 //
 // Threading: start, ask and destroy from one thread.
 
