@@ -27,11 +27,12 @@ struct archive_state {
 
   caf::stateful_actor<archive_state>* self = nullptr;
   std::map<job_id, open_part> parts;
-  caf::actor disk;                                       // null: it is being started again
-  std::deque<std::shared_ptr<const disk_request>> waiting;  // as many as clients wait for answers: each of them has its own limit
-  std::shared_ptr<const disk_request> at_hand;           // AC-5
+  caf::actor disk;  // null: it is being started again
+  // As many as clients wait for answers: each of them has its own limit.
+  std::deque<std::shared_ptr<const disk_request>> waiting;
+  std::shared_ptr<const disk_request> at_hand;  // AC-5
 
-  // --- cuts of a part ----------------------------------------------------------------------------------------------------------
+  // --- cuts of a part ----------------------------------------------------------------------------
 
   void open(open_cuts& m) {
     const auto job = m.job;
@@ -53,7 +54,8 @@ struct archive_state {
 
   void collect(save_shard& m) {
     const auto at = parts.find(m.job);
-    if (at == parts.end() || at->second.about.epoch != m.epoch) return tell(self->context(), m.from, cut_saved{m.step});
+    if (at == parts.end() || at->second.about.epoch != m.epoch)
+      return tell(self->context(), m.from, cut_saved{m.step});
     const auto step = m.step;
     if (!give_up_others(at->second, step)) return tell(self->context(), m.from, cut_saved{step});
     auto& cut = at->second.cuts[step];
@@ -64,17 +66,27 @@ struct archive_state {
     ask(write_part{at->second.about, std::move(shards)});
   }
 
-  // The cuts of a shard ascend: what another one has passed can't become whole. False: that goes for cut `step` itself.
+  // The cuts of a shard ascend: what another one has passed can't become whole. False: that goes
+  // for cut `step` itself.
   bool give_up_others(open_part& part, std::uint64_t step) {
-    for (auto at = part.cuts.begin(); at != part.cuts.end() && at->first < step; at = part.cuts.erase(at)) {
-      part_saved report{part.about.job, part.about.epoch, at->first, "not all variables stopped at it", {}, {}, {}, 0, {}};
+    for (auto at = part.cuts.begin(); at != part.cuts.end() && at->first < step;
+         at = part.cuts.erase(at)) {
+      part_saved report{part.about.job,
+                        part.about.epoch,
+                        at->first,
+                        "not all variables stopped at it",
+                        {},
+                        {},
+                        {},
+                        0,
+                        {}};
       tell(self->context(), part.about.node, part_on_disk{std::move(report)});
       release(at->second);
     }
     return part.cuts.empty() || part.cuts.begin()->first == step;
   }
 
-  // --- the disk ----------------------------------------------------------------------------------------------------------------
+  // --- the disk ----------------------------------------------------------------------------------
 
   template <class Request>
   void ask(Request&& request) {
@@ -109,13 +121,20 @@ struct archive_state {
   }
 
   void pass_on(const write_part& r, disk_answer& answer) {
-    tell(self->context(), r.about.node, part_on_disk{std::move(std::get<part_saved>(answer))});  // before the shards: SS-9
+    // Before the shards: SS-9.
+    tell(self->context(), r.about.node, part_on_disk{std::move(std::get<part_saved>(answer))});
     release(r.shards);
   }
-  void pass_on(const load_shards& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<shards_loaded>(answer))); }
-  void pass_on(const claim_next& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<epoch_claimed>(answer))); }
+  void pass_on(const load_shards& r, disk_answer& answer) {
+    tell(self->context(), r.to, std::move(std::get<shards_loaded>(answer)));
+  }
+  void pass_on(const claim_next& r, disk_answer& answer) {
+    tell(self->context(), r.to, std::move(std::get<epoch_claimed>(answer)));
+  }
   void pass_on(const drop_cut&, disk_answer&) {}
-  void pass_on(const write_cut& r, disk_answer& answer) { tell(self->context(), r.to, std::move(std::get<cut_written>(answer))); }
+  void pass_on(const write_cut& r, disk_answer& answer) {
+    tell(self->context(), r.to, std::move(std::get<cut_written>(answer)));
+  }
 };
 
 caf::behavior archive(caf::stateful_actor<archive_state>* self) {
@@ -138,6 +157,8 @@ caf::behavior archive(caf::stateful_actor<archive_state>* self) {
 
 }  // namespace
 
-caf::actor spawn_archive(caf::actor_system& sys, caf::execution_unit* worker) { return spawn_on(sys, worker, &archive); }
+caf::actor spawn_archive(caf::actor_system& sys, caf::execution_unit* worker) {
+  return spawn_on(sys, worker, &archive);
+}
 
 }  // namespace troupe

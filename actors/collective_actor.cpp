@@ -1,19 +1,24 @@
-// One rank of a collective: reduces or moves what this process contributes, piece by piece, with its peers. What happens when is decided by
-// runtime/collective_state.hpp; here are the bytes.
+// One rank of a collective: reduces or moves what this process contributes, piece by piece, with
+// its peers. What happens when is decided by runtime/collective_state.hpp; here are the bytes.
 //
-//   tensor_ready   producer (own ports)   keep it; begin when the whole contribution is here, and credits for the results
+//   tensor_ready   producer (own ports)   keep it; begin when the whole contribution is here, and
+//                                         credits for the results
 //                  link (ports of peers)  a piece of the step, or of a later one
 //   credit         consumer, link         room for results; room for more pieces at a peer
-//   peer_lost      supervisor             a rank's node is gone: what it has not taken is not waited for; the job's coordinator says what follows
+//   peer_lost      supervisor             a rank's node is gone: what it has not taken is not
+//                                         waited for; the job's coordinator says what follows
 //
-// CL-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are sent out of it as soon as they are final, and out of contributions
-//       as they are.
+// CL-1  A result is written in memory that nobody else has, until it is passed on whole. Pieces are
+//       sent out of it as soon as they are final, and out of contributions as they are.
 // CL-2  Pieces of a later step wait in their edge's credits until this rank comes to that step.
-// CL-4  What is final is read by the link right where the result has it, if this rank has come to that step.
-// CL-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message of its own for them.
-// CL-5  A rank has ended once its peers have taken all that it sent, or one of them is lost: a node whose part has ended may die, and nothing is missed.
-// Threading: the worker of the links, so that a piece is added where it was read and sent on from there. Nothing that it does takes longer than
-// adding up one piece.
+// CL-4  What is final is read by the link right where the result has it, if this rank has come to
+//       that step.
+// CL-3  Credits go back to a peer in halves of an edge, so that a small collective costs no message
+//       of its own for them.
+// CL-5  A rank has ended once its peers have taken all that it sent, or one of them is lost: a node
+//       whose part has ended may die, and nothing is missed.
+// Threading: the worker of the links, so that a piece is added where it was read and sent on from
+// there. Nothing that it does takes longer than adding up one piece.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
@@ -44,15 +49,17 @@ class collective_logic final : public port_logic {
   const collective_spec& spec() const { return collective().spec; }
   std::size_t parts() const { return collective().own_parts(); }
   bool scatters() const { return spec().kind == collective_kind::reduce_scatter; }
-  std::span<const tensor_spec> tensors() const { return {self_plan().output_specs.data(), collective().tensors}; }
+  std::span<const tensor_spec> tensors() const {
+    return {self_plan().output_specs.data(), collective().tensors};
+  }
   bool is_packed() const { return collective().tensors > 1 && !scatters(); }
 
   struct peer {
     std::uint32_t rank = 0;
     caf::actor link;
     std::uint32_t edge_in = 0, edge_out = 0;
-    std::uint64_t sent = 0;      // items
-    std::uint32_t owed = 0;      // credits that have not gone back
+    std::uint64_t sent = 0;  // items
+    std::uint32_t owed = 0;  // credits that have not gone back
     std::uint32_t owed_max = 1;
     std::deque<tensor_ready> early;  // CL-2
   };
@@ -77,23 +84,30 @@ class collective_logic final : public port_logic {
     }
     for (std::uint32_t r = 0; r < peers_.size(); ++r) peers_[r].rank = r;
     ports_.in.resize(own);
-    while (!ports_.out.empty() && ports_.out.back().output >= collective().tensors) ports_.out.pop_back();
+    while (!ports_.out.empty() && ports_.out.back().output >= collective().tensors)
+      ports_.out.pop_back();
     state_.emplace(spec(), credits_, fired_);
     desk_ = handles->desks.at(actor_);
-    desk_->destination = [this](std::uint32_t port, std::uint64_t step, std::uint32_t part) { return destination(port, step, part); };
+    desk_->destination = [this](std::uint32_t port, std::uint64_t step, std::uint32_t part) {
+      return destination(port, step, part);
+    };
     slots_.resize(state_->slots());
     slot_peer_.resize(state_->slots());
     for (const auto peer : collective().peers_to) show_credits(peer);
   }
 
   result<void> open() override {
-    if (!can_combine(spec().type)) return error(error_code::usage, fmt::format("{} of {}: these cannot be combined", to_string(spec().kind), to_string(spec().type)));
+    if (!can_combine(spec().type))
+      return error(error_code::usage, fmt::format("{} of {}: these cannot be combined",
+                                                  to_string(spec().kind), to_string(spec().type)));
     const auto bytes = static_cast<std::size_t>(spec().elements) * size_of(spec().type);
     const dim all{static_cast<std::int64_t>(bytes), 0};
-    vector_ = is_packed() || scatters() ? tensor_spec{dtype::u8, *shape::from({&all, 1})} : tensors()[0];
+    vector_ =
+        is_packed() || scatters() ? tensor_spec{dtype::u8, *shape::from({&all, 1})} : tensors()[0];
     std::size_t buffers = 1;
     for (std::size_t port = 0; port < collective().tensors; ++port)
-      for (const auto e : self_plan().outputs[port]) buffers = std::max<std::size_t>(buffers, 1 + part_->job_plan->edges[e].credits);
+      for (const auto e : self_plan().outputs[port])
+        buffers = std::max<std::size_t>(buffers, 1 + part_->job_plan->edges[e].credits);
     results_.emplace(bytes, buffers);
     if (is_packed()) copies_.emplace(bytes, 2 * parts());
     if (scatters()) copies_.emplace(bytes / parts_of(spec()), buffers * parts());
@@ -104,9 +118,11 @@ class collective_logic final : public port_logic {
   // CL-4.
   tensor destination(std::uint32_t port, std::uint64_t step, std::uint32_t part) {
     const auto own = collective().own_inputs();
-    if (has_failed_ || !result_ || port < own || port - own >= collective().peers_from.size()) return {};
+    if (has_failed_ || !result_ || port < own || port - own >= collective().peers_from.size())
+      return {};
     const auto piece = state_->lands_in(collective().peers_from[port - own], step, part);
-    if (!piece || begin_of(*piece) % tensor::alignment_bytes != 0) return {};  // slices may begin anywhere: then it is copied
+    // Slices may begin anywhere: then it is copied.
+    if (!piece || begin_of(*piece) % tensor::alignment_bytes != 0) return {};
     const dim bytes{static_cast<std::int64_t>(elements_of(*piece) * size_of(spec().type)), 0};
     return result_.part(begin_of(*piece), {dtype::u8, *shape::from({&bytes, 1})});
   }
@@ -131,7 +147,9 @@ class collective_logic final : public port_logic {
     }
     const auto& piece = state_->pieces()[state_->piece_of(from.rank, m.part)];
     if (m.value.size_bytes() != static_cast<std::size_t>(piece.elements) * size_of(spec().type))
-      return error(error_code::failed, fmt::format("rank {} sent {} bytes for a piece of {} elements", from.rank, m.value.size_bytes(), piece.elements));
+      return error(error_code::failed,
+                   fmt::format("rank {} sent {} bytes for a piece of {} elements", from.rank,
+                               m.value.size_bytes(), piece.elements));
     slots_[**slot] = std::move(m.value);
     slot_peer_[**slot] = from.rank;
     return {};
@@ -143,7 +161,9 @@ class collective_logic final : public port_logic {
     if (has_failed_) return;
     const auto peer = collective().peers_to.at(m.outlet - first);
     if (m.count > credits_ - state_->credits_of(peer))
-      return fail(error(error_code::failed, fmt::format("rank {} gave back {} credits, of {} that it had", peer, m.count, credits_ - state_->credits_of(peer))));
+      return fail(error(error_code::failed,
+                        fmt::format("rank {} gave back {} credits, of {} that it had", peer,
+                                    m.count, credits_ - state_->credits_of(peer))));
     state_->on_credit(peer, m.count);
     show_credits(peer);
     advance();
@@ -157,7 +177,8 @@ class collective_logic final : public port_logic {
 
   bool is_settled() const override {
     const auto& to = collective().peers_to;
-    return is_peer_lost_ || std::all_of(to.begin(), to.end(), [&](auto r) { return state_->credits_of(r) == credits_; });
+    return is_peer_lost_ || std::all_of(to.begin(), to.end(),
+                                        [&](auto r) { return state_->credits_of(r) == credits_; });
   }
 
   void advance() override {
@@ -177,10 +198,16 @@ class collective_logic final : public port_logic {
     tag_ = {};
     for (std::size_t i = 0; i < ports_.in.size(); ++i) {
       const auto& head = ports_.in[i].queue.front();
-      if (head.t.dead != 0) return fail(error(error_code::failed, "a contribution was left out, which no collective takes"));
-      if (const auto& wanted = part_->job_plan->edges[self_plan().inputs[i]].spec; head.value.spec() != wanted)
-        return fail(error(error_code::failed, fmt::format("rank {} of {} {}: worker {} contributes {}, and it takes {}", spec().rank, spec().ranks(), to_string(spec().kind),
-                                                          collective().workers[i * parts() / ports_.in.size()], to_string(head.value.spec()), to_string(wanted))));
+      if (head.t.dead != 0)
+        return fail(
+            error(error_code::failed, "a contribution was left out, which no collective takes"));
+      if (const auto& wanted = part_->job_plan->edges[self_plan().inputs[i]].spec;
+          head.value.spec() != wanted)
+        return fail(error(error_code::failed,
+                          fmt::format("rank {} of {} {}: worker {} contributes {}, and it takes {}",
+                                      spec().rank, spec().ranks(), to_string(spec().kind),
+                                      collective().workers[i * parts() / ports_.in.size()],
+                                      to_string(head.value.spec()), to_string(wanted))));
       tag_ = head.t;
     }
     if (ports_.in.empty()) tag_.step = fired_;
@@ -193,49 +220,67 @@ class collective_logic final : public port_logic {
       contributions_[p] = copies_->take(vector_);
       for (std::size_t t = 0; t < collective().tensors; ++t) {
         const auto& value = ports_.in[p * collective().tensors + t].queue.front().value;
-        std::ranges::copy(value.bytes(), contributions_[p].bytes().begin() + static_cast<std::ptrdiff_t>(offset_bytes(t)));
+        std::ranges::copy(value.bytes(), contributions_[p].bytes().begin() +
+                                             static_cast<std::ptrdiff_t>(offset_bytes(t)));
       }
     }
     state_->begin();
   }
 
-  std::size_t offset_bytes(std::size_t t) const { return static_cast<std::size_t>(offset_in_vector(tensors(), t)) * size_of(spec().type); }
+  std::size_t offset_bytes(std::size_t t) const {
+    return static_cast<std::size_t>(offset_in_vector(tensors(), t)) * size_of(spec().type);
+  }
 
   void run() {
     if (has_failed_) return;
     busy_mark busy(*this);
-    while (auto action = state_->next()) std::visit([this](const auto& a) { carry_out(a); }, *action);
+    while (auto action = state_->next())
+      std::visit([this](const auto& a) { carry_out(a); }, *action);
   }
 
-  std::size_t begin_of(std::uint32_t piece) const { return static_cast<std::size_t>(state_->pieces()[piece].offset) * size_of(spec().type); }
-  std::size_t elements_of(std::uint32_t piece) const { return static_cast<std::size_t>(state_->pieces()[piece].elements); }
+  std::size_t begin_of(std::uint32_t piece) const {
+    return static_cast<std::size_t>(state_->pieces()[piece].offset) * size_of(spec().type);
+  }
+  std::size_t elements_of(std::uint32_t piece) const {
+    return static_cast<std::size_t>(state_->pieces()[piece].elements);
+  }
   std::byte* result_of(std::uint32_t piece) { return result_.bytes().data() + begin_of(piece); }
 
   void carry_out(const collective_reduce& a) {
     operands_.clear();
     for (const auto& o : a.operands) switch (o.of) {
-        case collective_operand::kind::part: operands_.push_back(std::as_const(contributions_[o.index]).bytes().data() + begin_of(a.piece)); break;
+        case collective_operand::kind::part:
+          operands_.push_back(std::as_const(contributions_[o.index]).bytes().data() +
+                              begin_of(a.piece));
+          break;
         case collective_operand::kind::result: operands_.push_back(result_of(a.piece)); break;
-        case collective_operand::kind::slot: operands_.push_back(std::as_const(slots_[o.index]).bytes().data()); break;
+        case collective_operand::kind::slot:
+          operands_.push_back(std::as_const(slots_[o.index]).bytes().data());
+          break;
       }
-    const auto kind = spec().reduction == reduction_kind::min ? combine_kind::min : spec().reduction == reduction_kind::max ? combine_kind::max : combine_kind::sum;
+    const auto kind = spec().reduction == reduction_kind::min   ? combine_kind::min
+                      : spec().reduction == reduction_kind::max ? combine_kind::max
+                                                                : combine_kind::sum;
     combine(kind, spec().type, result_of(a.piece), operands_, elements_of(a.piece));
     if (a.is_final && spec().reduction == reduction_kind::mean) {
-      divide(spec().type, result_of(a.piece), elements_of(a.piece), static_cast<double>(parts_of(spec())));
+      divide(spec().type, result_of(a.piece), elements_of(a.piece),
+             static_cast<double>(parts_of(spec())));
     }
     for (const auto& o : a.operands)
       if (o.of == collective_operand::kind::slot) let_go(o.index);
   }
 
   void carry_out(const collective_copy& a) {
-    if (const auto from = std::as_const(slots_[a.slot]).bytes(); from.data() != result_of(a.piece)) std::ranges::copy(from, result_of(a.piece));
+    if (const auto from = std::as_const(slots_[a.slot]).bytes(); from.data() != result_of(a.piece))
+      std::ranges::copy(from, result_of(a.piece));
     let_go(a.slot);
   }
 
   void carry_out(const collective_own& a) {
     auto from = begin_of(a.piece);
     if (has_slices(spec().kind)) from -= begin_of_slice(state_->pieces()[a.piece].part);
-    std::copy_n(std::as_const(contributions_[a.part]).bytes().data() + from, elements_of(a.piece) * size_of(spec().type), result_of(a.piece));
+    std::copy_n(std::as_const(contributions_[a.part]).bytes().data() + from,
+                elements_of(a.piece) * size_of(spec().type), result_of(a.piece));
   }
 
   void carry_out(const collective_send& a) {
@@ -244,7 +289,9 @@ class collective_logic final : public port_logic {
     const auto bytes = elements_of(a.piece) * size_of(spec().type);
     record_.count_out(bytes);
     tell(self_.context(), to.link,
-         send_piece{part_->job, to.edge_out, to.sent++, tag{.step = state_->step()}, a.part >= 0 ? contributions_[static_cast<std::size_t>(a.part)] : result_, begin_of(a.piece), bytes, a.key});
+         send_piece{part_->job, to.edge_out, to.sent++, tag{.step = state_->step()},
+                    a.part >= 0 ? contributions_[static_cast<std::size_t>(a.part)] : result_,
+                    begin_of(a.piece), bytes, a.key});
   }
 
   void carry_out(const collective_finished&) {
@@ -258,7 +305,9 @@ class collective_logic final : public port_logic {
     update_queue();
     count_firing(tag_);
     for (auto& p : peers_) {
-      if (is_done() && p.owed > 0) tell(self_.context(), p.link, return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
+      if (is_done() && p.owed > 0)
+        tell(self_.context(), p.link,
+             return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
       const auto all = std::exchange(p.early, {});
       for (auto m : all)
         if (auto ok = arrive(p, m); !ok) return fail(ok.error());
@@ -270,11 +319,14 @@ class collective_logic final : public port_logic {
     const auto from = scatters() ? begin_of_slice(spec().parts[spec().rank][t]) : offset_bytes(t);
     if (from % tensor::alignment_bytes == 0) return result_.part(from, tensors()[t]);
     auto copy = copies_->take(tensors()[t]);  // a slice may begin anywhere
-    std::copy_n(std::as_const(result_).bytes().data() + from, copy.size_bytes(), copy.bytes().data());
+    std::copy_n(std::as_const(result_).bytes().data() + from, copy.size_bytes(),
+                copy.bytes().data());
     return copy;
   }
 
-  std::size_t begin_of_slice(std::uint32_t part) const { return static_cast<std::size_t>(slice_of(spec(), part).first) * size_of(spec().type); }
+  std::size_t begin_of_slice(std::uint32_t part) const {
+    return static_cast<std::size_t>(slice_of(spec(), part).first) * size_of(spec().type);
+  }
 
   // CL-3.
   void let_go(std::uint32_t slot) {
@@ -287,16 +339,24 @@ class collective_logic final : public port_logic {
   void show_credits(std::uint32_t peer) {
     const auto& to = collective().peers_to;
     const auto place = static_cast<std::size_t>(std::find(to.begin(), to.end(), peer) - to.begin());
-    record_.ports[record_.ports.size() - to.size() + place]->credits_left.store(static_cast<std::int32_t>(state_->credits_of(peer)), std::memory_order_relaxed);
+    record_.ports[record_.ports.size() - to.size() + place]->credits_left.store(
+        static_cast<std::int32_t>(state_->credits_of(peer)), std::memory_order_relaxed);
   }
 
   void show_wait() {
     const auto w = state_->waiting();
-    const auto place = [&](const std::vector<std::uint32_t>& peers) { return static_cast<std::uint32_t>(std::find(peers.begin(), peers.end(), w.peer) - peers.begin()); };
+    const auto place = [&](const std::vector<std::uint32_t>& peers) {
+      return static_cast<std::uint32_t>(std::find(peers.begin(), peers.end(), w.peer) -
+                                        peers.begin());
+    };
     if (w.type == collective_wait::kind::chunk)
-      record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(collective().own_inputs()) + place(collective().peers_from));
+      record_.enter(
+          actor_state::waiting_for_input,
+          static_cast<std::uint32_t>(collective().own_inputs()) + place(collective().peers_from));
     if (w.type == collective_wait::kind::credit)
-      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(self_plan().inputs.size()) + collective().tensors + place(collective().peers_to));
+      record_.enter(actor_state::waiting_for_credit,
+                    static_cast<std::uint32_t>(self_plan().inputs.size()) + collective().tensors +
+                        place(collective().peers_to));
   }
 
   std::vector<peer> peers_;  // by rank
@@ -316,7 +376,9 @@ class collective_logic final : public port_logic {
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_collective_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_collective_logic(port_shell& s,
+                                                  std::shared_ptr<const part_context> p,
+                                                  std::uint32_t a) {
   return std::make_unique<collective_logic>(s, std::move(p), a);
 }
 

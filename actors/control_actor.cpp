@@ -1,8 +1,10 @@
-// The ops that branches and loops are made of (runtime/loop_rules.hpp): they hand tensors on, each by a rule of its own, and compute nothing.
+// The ops that branches and loops are made of (runtime/loop_rules.hpp): they hand tensors on, each
+// by a rule of its own, and compute nothing.
 //
-// CN-1  A token that nobody is to get costs no message, but its credit is in hand all the same: what a run of a loop needs at its end was taken
-//       at its beginning.
-// CN-2  What is handed on is the tensor that came; only a condition that an actor decides itself is made here.
+// CN-1  A token that nobody is to get costs no message, but its credit is in hand all the same:
+//       what a run of a loop needs at its end was taken at its beginning.
+// CN-2  What is handed on is the tensor that came; only a condition that an actor decides itself is
+//       made here.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
@@ -22,7 +24,9 @@ namespace {
 constexpr std::uint32_t firings_a_turn = 256;  // of one that no edge holds back
 
 // A condition, as a tensor.
-tensor make_condition(bool holds) { return tensor::of<boolean>(dtype::boolean, shape{}, std::array{boolean(holds)}); }
+tensor make_condition(bool holds) {
+  return tensor::of<boolean>(dtype::boolean, shape{}, std::array{boolean(holds)});
+}
 bool holds(const tensor& condition) { return *condition.data<boolean>(); }
 
 class control_logic : public port_logic {
@@ -55,7 +59,8 @@ class control_logic : public port_logic {
   bool can_send() {
     for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
       if (!ports_.acquire(i)) {
-        record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + i);
+        record_.enter(actor_state::waiting_for_credit,
+                      static_cast<std::uint32_t>(ports_.in.size()) + i);
         return false;
       }
     return true;
@@ -86,9 +91,13 @@ class gate_logic final : public control_logic {
 
   result<void> open() override {
     const auto& type = op().type;
-    rule_ = type == branch_op ? rule::branch : type == merge_op ? rule::merge : type == loop_next_op ? rule::next : rule::condition;
+    rule_ = type == branch_op      ? rule::branch
+            : type == merge_op     ? rule::merge
+            : type == loop_next_op ? rule::next
+                                   : rule::condition;
     if (rule_ == rule::branch || rule_ == rule::next) level_ = level();
-    if (rule_ == rule::condition) iterations_max_ = static_cast<std::uint64_t>(op().attrs.integer("iterations_max"));
+    if (rule_ == rule::condition)
+      iterations_max_ = static_cast<std::uint64_t>(op().attrs.integer("iterations_max"));
     taken_.resize(ports_.in.size());
     return {};
   }
@@ -106,7 +115,8 @@ class gate_logic final : public control_logic {
       all.mark = std::max(all.mark, head.t.mark);
       all.dead = dead_of(all, head.t);
     }
-    for (std::uint32_t i = 0; i < ports_.in.size(); ++i) taken_[i] = keeps(i, all) ? ports_.in[i].queue.front() : take(i);
+    for (std::uint32_t i = 0; i < ports_.in.size(); ++i)
+      taken_[i] = keeps(i, all) ? ports_.in[i].queue.front() : take(i);
     const auto mark = all.mark;
     switch (rule_) {
       case rule::branch: choose(mark); break;
@@ -148,8 +158,12 @@ class gate_logic final : public control_logic {
     last_ = c.t;
     if (c.t.dead == 0 && holds(c.value)) {
       // A loop of a step that nobody wants any more ends.
-      if (cancelled_ && c.t.step <= *cancelled_) c.value = make_condition(false);
-      else if (iterations_max_ != 0 && c.t.iteration >= iterations_max_) return fail_here(fmt::format("the loop has made {} iterations, and may make no more (iterations_max)", c.t.iteration));
+      if (cancelled_ && c.t.step <= *cancelled_)
+        c.value = make_condition(false);
+      else if (iterations_max_ != 0 && c.t.iteration >= iterations_max_)
+        return fail_here(
+            fmt::format("the loop has made {} iterations, and may make no more (iterations_max)",
+                        c.t.iteration));
     }
     send(0, c.t, std::move(c.value));
   }
@@ -174,7 +188,9 @@ class gate_logic final : public control_logic {
     }
   }
 
-  static std::uint16_t dead_of(const tag& a, const tag& b) { return a.dead == 0 || (b.dead != 0 && b.dead < a.dead) ? b.dead : a.dead; }
+  static std::uint16_t dead_of(const tag& a, const tag& b) {
+    return a.dead == 0 || (b.dead != 0 && b.dead < a.dead) ? b.dead : a.dead;
+  }
 
   rule rule_ = rule::branch;
   std::uint16_t level_ = 0;
@@ -200,7 +216,8 @@ class enter_logic final : public control_logic {
     const busy_mark busy(*this);
     auto i = take(port);
     if (port == 0 && loop_entry::is_too_far(i.t)) {
-      fail_here(fmt::format("a loop around it has made {} iterations, and may make no more", i.t.iteration));
+      fail_here(fmt::format("a loop around it has made {} iterations, and may make no more",
+                            i.t.iteration));
       return true;
     }
     const auto out = entry_.take(i.t);
@@ -220,9 +237,11 @@ class stack_logic final : public control_logic {
  private:
   result<void> open() override {
     std::vector<std::uint16_t> levels;
-    for (const auto l : op().attrs.integers("levels")) levels.push_back(static_cast<std::uint16_t>(l));
+    for (const auto l : op().attrs.integers("levels"))
+      levels.push_back(static_cast<std::uint16_t>(l));
     is_condition_ = op().attrs.integer("condition") != 0;
-    stack_.emplace(std::move(levels), is_condition_, static_cast<std::size_t>(op().attrs.integer("tokens")));
+    stack_.emplace(std::move(levels), is_condition_,
+                   static_cast<std::size_t>(op().attrs.integer("tokens")));
     return {};
   }
 
@@ -243,7 +262,9 @@ class stack_logic final : public control_logic {
     }
     const busy_mark busy(*this);
     auto i = take(0);
-    if (!stack_->take(i.t, std::move(i.value))) fail_here("the loop has made more iterations than it may (iterations_max), whose values its gradients need");
+    if (!stack_->take(i.t, std::move(i.value)))
+      fail_here(
+          "the loop has made more iterations than it may (iterations_max), whose values its gradients need");
     return true;
   }
 
@@ -253,7 +274,8 @@ class stack_logic final : public control_logic {
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_control_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_control_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                               std::uint32_t a) {
   const auto& type = p->job_plan->actors[a].ops.front().type;
   if (type == loop_enter_op) return std::make_unique<enter_logic>(s, std::move(p), a);
   if (type == loop_stack_op) return std::make_unique<stack_logic>(s, std::move(p), a);

@@ -1,20 +1,28 @@
-// A copy between the memory of the host and of a device, or of two devices of a node, on the copy streams of its device.
+// A copy between the memory of the host and of a device, or of two devices of a node, on the copy
+// streams of its device.
 //
-//   in      host -> device, on copy_in; passed on at once, with its event. The host's tensor is held until it has been read
+//   in      host -> device, on copy_in; passed on at once, with its event. The host's tensor is
+//           held until it has been read
 //   across  another device -> this one, on copy_in; likewise
-//   out     device -> host, on copy_out; passed on when the device says that it is done: the host's consumers are the ones who wait
+//   out     device -> host, on copy_out; passed on when the device says that it is done: the host's
+//           consumers are the ones who wait
 //
 //   message       from               effect
 //   tensor_ready  producer           enqueue the copy, while there is room for what comes of it
 //   credit        consumer           the same
 //   device_done   device             in: what was read may go. out: pass on what has arrived
 //
-// CY-1  What it reads on a device is waited for by the copy stream, and comes back with the copy's event.
-// CY-2  out: as many copies are on their way as the edge behind it has credits; items are passed on in order.
+// CY-1  What it reads on a device is waited for by the copy stream, and comes back with the copy's
+//       event.
+// CY-2  out: as many copies are on their way as the edge behind it has credits; items are passed on
+//       in order.
 // CY-3  Where the plan looks for NaN, it is what leaves a device that is looked at.
-// CY-4  in: what another process sent lies in page-locked memory, as many buffers as are in use at once (devices/landing_pool.hpp), and out: what goes to one is sent out of the buffer that the device
-//       copied to, one for each that may be on its way; so neither is copied on the host.
-// CY-5  out: nothing is passed on once a stream of the part has failed, here or on another device, where what is copied may have come from (DS-8).
+// CY-4  in: what another process sent lies in page-locked memory, as many buffers as are in use at
+//       once (devices/landing_pool.hpp), and out: what goes to one is sent out of the buffer that
+//       the device copied to, one for each that may be on its way; so neither is copied on the
+//       host.
+// CY-5  out: nothing is passed on once a stream of the part has failed, here or on another device,
+//       where what is copied may have come from (DS-8).
 // Threading: the device's worker.
 
 #include "actors/device_streams.hpp"
@@ -48,7 +56,8 @@ class copy_logic : public port_logic {
     lane_ = streams_->lane(kind);
     name_ = streams_->keep_name(self_plan().name);
     credits_ = 1;
-    for (const auto e : self_plan().outputs[0]) credits_ = std::max(credits_, part_->job_plan->edges[e].credits);
+    for (const auto e : self_plan().outputs[0])
+      credits_ = std::max(credits_, part_->job_plan->edges[e].credits);
     return {};
   }
 
@@ -59,7 +68,9 @@ class copy_logic : public port_logic {
 
   // This actor is told device_done, once what has been enqueued is done.
   result<void> tell_when_done(std::uint64_t number) {
-    return stream().call_host([to = caf::actor_cast<port_actor>(&self_), number] { tell(nullptr, to, device_done{number}); });
+    return stream().call_host([to = caf::actor_cast<port_actor>(&self_), number] {
+      tell(nullptr, to, device_done{number});
+    });
   }
 
   error at_line(error e) const {
@@ -78,12 +89,15 @@ class copy_in_logic final : public copy_logic {
  public:
   using copy_logic::copy_logic;
   ~copy_in_logic() override {
-    if (!held_.empty()) streams_->keep_behind(*lane_, std::make_shared<decltype(held_)>(std::move(held_)));
+    if (!held_.empty())
+      streams_->keep_behind(*lane_, std::make_shared<decltype(held_)>(std::move(held_)));
   }
 
  private:
   void wire_more(const std::shared_ptr<const part_handles>& handles) override {
-    if (const auto at = handles->landings.find(maker_of(*part_->job_plan, self_plan())); at != handles->landings.end()) landing_ = at->second;
+    if (const auto at = handles->landings.find(maker_of(*part_->job_plan, self_plan()));
+        at != handles->landings.end())
+      landing_ = at->second;
   }
 
   const planned_edge& in_edge() const { return part_->job_plan->edges[self_plan().inputs[0]]; }
@@ -91,8 +105,10 @@ class copy_in_logic final : public copy_logic {
   result<void> open() override {
     if (auto ok = open_on(stream_kind::copy_in); !ok) return ok;
     // CY-4: what one step needs; more as it turns out that more are on their way.
-    for (std::uint32_t i = 0; landing_ != nullptr && i <= in_edge().credits; ++i) (void)landing_->grow(streams_->shared_backend());
-    pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_, stream(), lane_, self_plan().name);
+    for (std::uint32_t i = 0; landing_ != nullptr && i <= in_edge().credits; ++i)
+      (void)landing_->grow(streams_->shared_backend());
+    pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_, stream(), lane_,
+                  self_plan().name);
     return {};
   }
 
@@ -102,7 +118,8 @@ class copy_in_logic final : public copy_logic {
 
   void fire() {
     busy_mark busy(*this);
-    after_message();  // what the item's producer wrote is read on the stream's thread, outside of CAF
+    // What the item's producer wrote is read on the stream's thread, outside of CAF.
+    after_message();
     auto i = ports_.in[0].queue.pop();
     const auto t = i.t;
     tensor out;
@@ -120,15 +137,22 @@ class copy_in_logic final : public copy_logic {
 
   result<tensor> copy(tensor from) {
     const bool is_across = self_plan().copy == copy_kind::across;
-    if (!from || (from.on_device() != nullptr) != is_across) return error(error_code::failed, "what came does not lie where it is copied from");
+    if (!from || (from.on_device() != nullptr) != is_across)
+      return error(error_code::failed, "what came does not lie where it is copied from");
     newest_events waits;
     auto to = pool_->take(from.spec(), waits);
     if (!to) return std::move(to.error());
     if (is_across) waits.add(from.on_device()->written());
     if (auto ok = lane_->wait(waits); !ok) return std::move(ok.error());
-    const auto kind = is_across ? memory_kind::device : from.is_pinned() ? memory_kind::pinned : memory_kind::pageable;
-    if (kind == memory_kind::pageable && landing_ != nullptr) (void)landing_->grow(streams_->shared_backend());
-    if (auto ok = stream().copy(name_, to->bytes(), memory_kind::device, std::as_const(from).bytes(), kind); !ok) return std::move(ok.error());
+    const auto kind = is_across          ? memory_kind::device
+                      : from.is_pinned() ? memory_kind::pinned
+                                         : memory_kind::pageable;
+    if (kind == memory_kind::pageable && landing_ != nullptr)
+      (void)landing_->grow(streams_->shared_backend());
+    if (auto ok = stream().copy(name_, to->bytes(), memory_kind::device,
+                                std::as_const(from).bytes(), kind);
+        !ok)
+      return std::move(ok.error());
     auto done = stream().record();
     if (!done) return keep({*to, std::move(from)}), std::move(done.error());
     to->on_device()->written(*done);
@@ -147,7 +171,7 @@ class copy_in_logic final : public copy_logic {
   }
 
   std::optional<device_buffer_pool> pool_;
-  std::shared_ptr<landing_pool> landing_;  // null: nothing comes from other processes
+  std::shared_ptr<landing_pool> landing_;              // null: nothing comes from other processes
   std::deque<std::pair<std::uint64_t, tensor>> held_;  // of the host, until it has been read
   std::uint64_t copies_ = 0;
 };
@@ -156,7 +180,8 @@ class copy_out_logic final : public copy_logic {
  public:
   using copy_logic::copy_logic;
   ~copy_out_logic() override {
-    if (!under_way_.empty()) streams_->keep_behind(*lane_, std::make_shared<decltype(under_way_)>(std::move(under_way_)));
+    if (!under_way_.empty())
+      streams_->keep_behind(*lane_, std::make_shared<decltype(under_way_)>(std::move(under_way_)));
   }
 
  private:
@@ -174,19 +199,24 @@ class copy_out_logic final : public copy_logic {
     for (const auto e : self_plan().outputs[0]) {
       const auto& to = part_->job_plan->actors[part_->job_plan->edges[e].to.actor];
       is_fetched = is_fetched || to.kind == actor_kind::fetch;
-      if (to.kind == actor_kind::send) sent += 2 * std::size_t{part_->job_plan->edges[to.outputs[0][0]].credits};
+      if (to.kind == actor_kind::send)
+        sent += 2 * std::size_t{part_->job_plan->edges[to.outputs[0][0]].credits};
     }
-    pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_ + sent, streams_->shared_backend(), !is_fetched);
+    pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_ + sent,
+                  streams_->shared_backend(), !is_fetched);
     return {};
   }
 
   void advance() override {
     if (!is_started_ || has_failed_) return;
     do {
-      while (!has_failed_ && under_way_.size() < credits_ && !ports_.in[0].queue.is_empty()) begin();
+      while (!has_failed_ && under_way_.size() < credits_ && !ports_.in[0].queue.is_empty())
+        begin();
     } while (!has_failed_ && !is_done() && pass_on());  // which makes room
     if (has_failed_ || is_done()) return;
-    if (!under_way_.empty() && under_way_.front().number > done_) return record_.enter(actor_state::running);  // the device does
+    // The device does.
+    if (!under_way_.empty() && under_way_.front().number > done_)
+      return record_.enter(actor_state::running);
     if (under_way_.empty()) record_.enter(actor_state::waiting_for_input, 0);
   }
 
@@ -209,11 +239,13 @@ class copy_out_logic final : public copy_logic {
 
   result<tensor> copy(const tensor& from) {
     auto* memory = from ? from.on_device() : nullptr;
-    if (memory == nullptr) return error(error_code::failed, "what came does not lie in the device's memory");
+    if (memory == nullptr)
+      return error(error_code::failed, "what came does not lie in the device's memory");
     if (auto ok = lane_->wait(memory->written()); !ok) return std::move(ok.error());
     auto to = pool_->take(from.spec());
     const auto kind = to.is_pinned() ? memory_kind::pinned : memory_kind::pageable;
-    if (auto ok = stream().copy(name_, to.bytes(), kind, from.bytes(), memory_kind::device); !ok) return std::move(ok.error());
+    if (auto ok = stream().copy(name_, to.bytes(), kind, from.bytes(), memory_kind::device); !ok)
+      return std::move(ok.error());
     auto done = stream().record();
     if (!done) return keep({to, from}), std::move(done.error());
     memory->read_until(std::move(*done));
@@ -227,7 +259,8 @@ class copy_out_logic final : public copy_logic {
     if (under_way_.empty() || under_way_.front().number > done_) return false;
     for (std::uint32_t o = 0; o < ports_.out.size(); ++o)
       if (!ports_.acquire(o)) {
-        record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + o);
+        record_.enter(actor_state::waiting_for_credit,
+                      static_cast<std::uint32_t>(ports_.in.size()) + o);
         return false;
       }
     busy_mark busy(*this);
@@ -239,19 +272,25 @@ class copy_out_logic final : public copy_logic {
     return true;
   }
 
-  static bool is_of_collectives(const std::shared_ptr<device_lane>& l) { return l->stream().kind() == stream_kind::collective; }
+  static bool is_of_collectives(const std::shared_ptr<device_lane>& l) {
+    return l->stream().kind() == stream_kind::collective;
+  }
 
   void on_device_done(const device_done& m) override {
     if (has_failed_) return;
     // CY-5. By now all actors of the part have opened.
     if (lanes_.empty()) {
       lanes_ = part_->lanes->all();
-      std::ranges::stable_partition(lanes_, is_of_collectives);  // versions are made of what they give
+      // Versions are made of what they give.
+      std::ranges::stable_partition(lanes_, is_of_collectives);
     }
     for (const auto& l : lanes_) {
       if (l->is_given_up()) return;  // its rank has been told why, or has told
       auto ok = l->stream().failed();
-      if (!ok) return is_of_collectives(l) ? fail_derived(at_line(std::move(ok.error()))) : fail(at_line(std::move(ok.error())));  // a compute stream's failure is the root of what follows from it here
+      // A compute stream's failure is the root of what follows from it here.
+      if (!ok)
+        return is_of_collectives(l) ? fail_derived(at_line(std::move(ok.error())))
+                                    : fail(at_line(std::move(ok.error())));
     }
     done_ = std::max(done_, m.number);
     advance();
@@ -263,18 +302,24 @@ class copy_out_logic final : public copy_logic {
     if (policy == nan_policy::ignore) return true;
     const auto at = first_not_finite(u.value);
     if (!at) return true;
-    const auto& from = part_->job_plan->actors[part_->job_plan->edges[self_plan().inputs[0]].from.actor];
-    auto what = fmt::format("'{}' on {} gives {}, element {} of {}; what stays on the device is not looked at", from.name, stream_text(from.stream), not_finite_text(u.value, *at), *at, to_string(u.value.spec()));
+    const auto& from =
+        part_->job_plan->actors[part_->job_plan->edges[self_plan().inputs[0]].from.actor];
+    auto what = fmt::format(
+        "'{}' on {} gives {}, element {} of {}; what stays on the device is not looked at",
+        from.name, stream_text(from.stream), not_finite_text(u.value, *at), *at,
+        to_string(u.value.spec()));
     if (policy == nan_policy::stop) {
       fail(at_line(error(error_code::failed, std::move(what))));
       return false;
     }
-    if (!std::exchange(has_noted_, true)) note(u.t.step, at_line(error(error_code::failed, std::move(what))).text());
+    if (!std::exchange(has_noted_, true))
+      note(u.t.step, at_line(error(error_code::failed, std::move(what))).text());
     return true;
   }
 
   std::optional<pinned_pool> pool_;
-  std::vector<std::shared_ptr<device_lane>> lanes_;  // of this part on all devices, from the first completion on
+  // Of this part on all devices, from the first completion on.
+  std::vector<std::shared_ptr<device_lane>> lanes_;
   std::deque<under_way> under_way_;
   std::uint64_t copies_ = 0, done_ = 0;  // enqueued, and known to be done
   bool has_noted_ = false;
@@ -282,8 +327,10 @@ class copy_out_logic final : public copy_logic {
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_copy_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
-  if (p->job_plan->actors[a].copy == copy_kind::out) return std::make_unique<copy_out_logic>(s, std::move(p), a);
+std::unique_ptr<port_logic> make_copy_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                            std::uint32_t a) {
+  if (p->job_plan->actors[a].copy == copy_kind::out)
+    return std::make_unique<copy_out_logic>(s, std::move(p), a);
   return std::make_unique<copy_in_logic>(s, std::move(p), a);
 }
 

@@ -1,13 +1,17 @@
-// A parameter shard in the memory of a device: gradients that are made there, and versions that are read there, never leave it. What happens when is decided by
-// runtime/shard_state.hpp, as for a shard of the host (shard_actor.cpp); an apply is a step of the optimizer in the compute stream.
+// A parameter shard in the memory of a device: gradients that are made there, and versions that are
+// read there, never leave it. What happens when is decided by runtime/shard_state.hpp, as for a
+// shard of the host (shard_actor.cpp); an apply is a step of the optimizer in the compute stream.
 //
-//   tensor_ready   worker    a gradient: keep it until its apply
-//                  rank      what a collective of devices made of all workers' gradients (device_collective_actor.cpp)
-//   credit         consumer  a version may go out
-//   peer_lost      supervisor  a worker is lost
+//   tensor_ready  worker      a gradient: keep it until its apply
+//                 rank        what a collective of devices made of all workers' gradients
+//                             (device_collective_actor.cpp)
+//   credit        consumer    a version may go out
+//   peer_lost     supervisor  a worker is lost
 //
-// DP-1  A version is written once, into memory that nobody reads, and passed on while its step is in the queue. The optimizer's state is changed in place: the stream orders it.
-// DP-2  Nothing of it is kept after the job (runtime/segment.hpp, may_be_on_device): no recovery, checkpoint or replica.
+// DP-1  A version is written once, into memory that nobody reads, and passed on while its step is
+//       in the queue. The optimizer's state is changed in place: the stream orders it.
+// DP-2  Nothing of it is kept after the job (runtime/segment.hpp, may_be_on_device): no recovery,
+//       checkpoint or replica.
 // Threading: the device's worker.
 
 #include "actors/device_streams.hpp"
@@ -46,7 +50,8 @@ class device_shard_logic final : public shard_port_logic {
     std::size_t out = 1;
     for (const auto& port : self_plan().outputs)
       for (const auto e : port) out = std::max<std::size_t>(out, part_->job_plan->edges[e].credits);
-    pool_.emplace(spec_.spec.size_bytes(), 1 + state_->slots() + slots_.size() + out, compute_->stream(), compute_, self_plan().name);
+    pool_.emplace(spec_.spec.size_bytes(), 1 + state_->slots() + slots_.size() + out,
+                  compute_->stream(), compute_, self_plan().name);
     if (auto begun = initialize(); !begun) return at_line(begun.error());
     publish();
     return {};
@@ -55,7 +60,8 @@ class device_shard_logic final : public shard_port_logic {
   // The bits of a shard of the host.
   result<void> initialize() {
     auto values = tensor::make(spec_.spec);
-    troupe::initialize({values.data<float>(), elements()}, spec_.initializer, spec_.seed, spec_.variable);
+    troupe::initialize({values.data<float>(), elements()}, spec_.initializer, spec_.seed,
+                       spec_.variable);
     auto first = upload(std::move(values));
     if (!first) return std::move(first.error());
     versions_[0] = std::move(*first);
@@ -75,9 +81,13 @@ class device_shard_logic final : public shard_port_logic {
     if (!to) return out_of_memory(to.error());
     auto& stream = compute_->stream();
     compute_->label(subject(), 0);
-    if (auto ok = stream.copy(name_, to->bytes(), memory_kind::device, std::as_const(from).bytes(), memory_kind::pageable); !ok) return std::move(ok.error());
+    if (auto ok = stream.copy(name_, to->bytes(), memory_kind::device, std::as_const(from).bytes(),
+                              memory_kind::pageable);
+        !ok)
+      return std::move(ok.error());
     auto done = stream.record();
-    if (!done) return streams_->keep_behind(*compute_, {*to, std::move(from)}), std::move(done.error());
+    if (!done)
+      return streams_->keep_behind(*compute_, {*to, std::move(from)}), std::move(done.error());
     to->on_device()->written(*done);
     streams_->keep_until(*done, std::make_shared<const tensor>(std::move(from)));
     return to;
@@ -88,7 +98,8 @@ class device_shard_logic final : public shard_port_logic {
     record_.count_in(m.value ? m.value.size_bytes() : 0);
     auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
     // A sum is a gradient of every worker.
-    for (std::uint32_t w = 1; spec_.takes_sums && arrived && w < workers_; ++w) arrived = state_->on_gradient(w, m.t.step, m.t.mark);
+    for (std::uint32_t w = 1; spec_.takes_sums && arrived && w < workers_; ++w)
+      arrived = state_->on_gradient(w, m.t.step, m.t.mark);
     if (!arrived) return fail(arrived.error());
     if (*arrived == shard_state::arrival::queued)
       ports_.arrive(m.port, item{m.t, std::move(m.value)});
@@ -107,7 +118,8 @@ class device_shard_logic final : public shard_port_logic {
     if (m.port >= gradients_ || ports_.in[m.port].is_lost) return;
     ports_.in[m.port].is_lost = true;
     if (spec_.update == update_kind::sync) return;  // the job ends, by its coordinator
-    if (auto lost = state_->worker_lost(m.port); !lost) return fail(std::move(lost.error()).while_doing(m.reason));
+    if (auto lost = state_->worker_lost(m.port); !lost)
+      return fail(std::move(lost.error()).while_doing(m.reason));
     advance();
   }
 
@@ -144,7 +156,8 @@ class device_shard_logic final : public shard_port_logic {
     update_queue();
     ++fired_;
     record_.count_step();
-    trace(trace_kind::apply, a.step, a.worker < 0 ? trace_event::everywhere : static_cast<std::uint32_t>(a.worker));
+    trace(trace_kind::apply, a.step,
+          a.worker < 0 ? trace_event::everywhere : static_cast<std::uint32_t>(a.worker));
   }
 
   // DP-1.
@@ -155,7 +168,10 @@ class device_shard_logic final : public shard_port_logic {
     for (auto i = first; i < last; ++i) {
       const auto& g = ports_.in[i].queue.front().value;
       if (!g) continue;  // left out by its worker
-      if (g.spec() != spec_.spec || g.on_device() == nullptr) return error(error_code::failed, fmt::format("gradient of worker {} is {}, of the variable {}", i, to_string(g.spec()), to_string(spec_.spec)));
+      if (g.spec() != spec_.spec || g.on_device() == nullptr)
+        return error(error_code::failed,
+                     fmt::format("gradient of worker {} is {}, of the variable {}", i,
+                                 to_string(g.spec()), to_string(spec_.spec)));
       u.gradients.push_back(std::as_const(g).bytes());
       if (g.on_device()->writer() == &compute_->stream()) continue;
       needed.add(g.on_device()->written());
@@ -176,17 +192,22 @@ class device_shard_logic final : public shard_port_logic {
     return {};
   }
 
-  result<void> enqueue(const shard_apply& a, device_update u, tensor& to, const newest_events& needed) {
+  result<void> enqueue(const shard_apply& a, device_update u, tensor& to,
+                       const newest_events& needed) {
     if (auto ok = compute_->wait(needed); !ok) return ok;
     const auto before = std::accumulate(applied_.begin(), applied_.end(), std::uint64_t{0});
-    const auto step = step_of(spec_, count_of(spec_, spec_.update == update_kind::sync ? a.version : before + 1));
+    const auto step =
+        step_of(spec_, count_of(spec_, spec_.update == update_kind::sync ? a.version : before + 1));
     u.values = std::as_const(versions_[a.from]).bytes();
     u.result = to.bytes();
     for (auto& s : optimizer_) u.state.push_back(s.bytes());
-    const auto scratch = streams_->scratch(streams_->backend().update_workspace_bytes(step, elements()));
+    const auto scratch =
+        streams_->scratch(streams_->backend().update_workspace_bytes(step, elements()));
     if (!scratch) return out_of_memory(scratch.error());
     compute_->label(subject(), a.step);
-    if (auto ok = streams_->backend().enqueue_update(compute_->stream(), name_, step, u, *scratch); !ok) return ok;
+    if (auto ok = streams_->backend().enqueue_update(compute_->stream(), name_, step, u, *scratch);
+        !ok)
+      return ok;
     compute_->count(0, 0);
     return {};
   }
@@ -200,12 +221,17 @@ class device_shard_logic final : public shard_port_logic {
     trace(trace_kind::emit, a.item, a.reader);
   }
 
-  void carry_out(const shard_cut&) { fail(error(error_code::failed, fmt::format("variable '{}' is on a device, where no checkpoint is made", spec_.variable))); }
+  void carry_out(const shard_cut&) {
+    fail(error(
+        error_code::failed,
+        fmt::format("variable '{}' is on a device, where no checkpoint is made", spec_.variable)));
+  }
 
   error out_of_memory(error e) const {
     const auto device = device_of(self_plan().stream);
     const auto need = memory_of_device(*part_->job_plan, self_plan().task, device);
-    return error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}", e.message(), need.bytes, device, need.largest));
+    return error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}",
+                                       e.message(), need.bytes, device, need.largest));
   }
   error at_line(error e) const {
     if (!self_plan().source.file.empty()) e.at(self_plan().source.file, self_plan().source.line);
@@ -216,15 +242,17 @@ class device_shard_logic final : public shard_port_logic {
   std::shared_ptr<device_lane> compute_;
   std::string_view name_;
   std::optional<device_buffer_pool> pool_;
-  std::vector<tensor> versions_;   // by slot of the state
-  std::vector<tensor> optimizer_;  // its slots
+  std::vector<tensor> versions_;        // by slot of the state
+  std::vector<tensor> optimizer_;       // its slots
   std::size_t gradients_ = 0;           // ports of these
   std::vector<std::uint64_t> applied_;  // by worker
 };
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_device_shard_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_device_shard_logic(port_shell& s,
+                                                    std::shared_ptr<const part_context> p,
+                                                    std::uint32_t a) {
   return std::make_unique<device_shard_logic>(s, std::move(p), a);
 }
 

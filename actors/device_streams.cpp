@@ -22,7 +22,8 @@ struct stream_state {
   std::shared_ptr<device_lane> lane;
 };
 
-caf::behavior stream_actor(caf::stateful_actor<stream_state>* self, std::shared_ptr<device_lane> lane) {
+caf::behavior stream_actor(caf::stateful_actor<stream_state>* self,
+                           std::shared_ptr<device_lane> lane) {
   self->state.lane = std::move(lane);
   return {
       [self](take_back& m) {
@@ -57,9 +58,14 @@ class sink_of_lane final : public slice_sink {
   explicit sink_of_lane(std::shared_ptr<trace_lane> to) : to_(std::move(to)) {}
   std::int64_t now_ns() const override { return to_->now_ns(); }
   void add(const device_slice& s) override {
-    trace_event e{s.begin_ns, s.end_ns, trace_kind::kernel, s.label.subject, s.label.step, s.label.kernel};
-    if (s.kind == slice_kind::replay) e.kind = trace_kind::replay, e.where = static_cast<std::uint32_t>(std::min<std::uint64_t>(s.amount, trace_event::everywhere));
-    if (s.kind == slice_kind::copy) e.kind = trace_kind::copy, e.where = trace_event::everywhere, e.bytes = s.amount;
+    trace_event e{s.begin_ns,      s.end_ns,     trace_kind::kernel,
+                  s.label.subject, s.label.step, s.label.kernel};
+    if (s.kind == slice_kind::replay)
+      e.kind = trace_kind::replay,
+      e.where =
+          static_cast<std::uint32_t>(std::min<std::uint64_t>(s.amount, trace_event::everywhere));
+    if (s.kind == slice_kind::copy)
+      e.kind = trace_kind::copy, e.where = trace_event::everywhere, e.bytes = s.amount;
     to_->device_work(e);
   }
 
@@ -69,8 +75,16 @@ class sink_of_lane final : public slice_sink {
 
 }  // namespace
 
-device_lane::device_lane(std::shared_ptr<device_backend> backend, std::unique_ptr<device_stream> stream, std::shared_ptr<actor_record> record, std::shared_ptr<trace_lane> timeline, std::thread::id worker)
-    : backend_(std::move(backend)), stream_(std::move(stream)), waited_(stream_.get()), record_(std::move(record)), timeline_(std::move(timeline)), worker_(worker) {}
+device_lane::device_lane(std::shared_ptr<device_backend> backend,
+                         std::unique_ptr<device_stream> stream,
+                         std::shared_ptr<actor_record> record, std::shared_ptr<trace_lane> timeline,
+                         std::thread::id worker)
+    : backend_(std::move(backend)),
+      stream_(std::move(stream)),
+      waited_(stream_.get()),
+      record_(std::move(record)),
+      timeline_(std::move(timeline)),
+      worker_(worker) {}
 
 void device_lane::label_traced(const slice_label& l) {
   if (const bool is_on = timeline_->is_on(); is_on != is_traced_) {
@@ -105,20 +119,24 @@ void device_lane::count(std::uint64_t bytes_in, std::uint64_t bytes_out) noexcep
 
 void device_lane::take_back(device_memory m, std::vector<device_event> uses) noexcept {
   if (std::this_thread::get_id() != worker_) {
-    if (const auto to = actor()) tell(nullptr, to, troupe::take_back{m, std::move(uses)});  // else the device is about to go, and its memory with it
+    // Else the device is about to go, and its memory with it.
+    if (const auto to = actor()) tell(nullptr, to, troupe::take_back{m, std::move(uses)});
     return;
   }
   newest_events all;
   for (const auto& e : uses) all.add(e);
   if (wait(all)) return stream_->free(m);
-  // The stream has failed, and waits for nobody: neither for these uses nor for those that its pools' buffers had when they were to be written anew.
+  // The stream has failed, and waits for nobody: neither for these uses nor for those that its
+  // pools' buffers had when they were to be written anew.
   all.add(unwaited_);
   late_.emplace_back(m, all.events());
 }
 
 void device_lane::settle() noexcept {
   std::erase_if(late_, [&](const auto& l) {
-    if (!std::all_of(l.second.begin(), l.second.end(), [](const device_event& e) { return e.is_done(); })) return false;
+    if (!std::all_of(l.second.begin(), l.second.end(),
+                     [](const device_event& e) { return e.is_done(); }))
+      return false;
     stream_->free(l.first);
     return true;
   });
@@ -129,18 +147,28 @@ void device_lane::keep(std::shared_ptr<const void> what) {
   if (!to) return;  // the end: the stream has been waited for
   kept_.emplace_back(++kept_last_, std::move(what));
   // An error would be that it is captured now; then it stays until the stream ends.
-  (void)stream_->call_host([to = std::move(to), number = kept_last_] { tell(nullptr, to, device_done{number}); });
+  (void)stream_->call_host(
+      [to = std::move(to), number = kept_last_] { tell(nullptr, to, device_done{number}); });
 }
 
 void device_lane::let_go(std::uint64_t number) {
   while (!kept_.empty() && kept_.front().first <= number) kept_.pop_front();
 }
 
-device_streams::device_streams(caf::actor_system& sys, caf::execution_unit* worker, std::string name, std::string hardware, opener open, const coarse_clock& clock,
+device_streams::device_streams(caf::actor_system& sys, caf::execution_unit* worker,
+                               std::string name, std::string hardware, opener open,
+                               const coarse_clock& clock,
                                const std::function<std::int64_t()>& now_ns)
-    : system_(sys), worker_(worker), name_(std::move(name)), hardware_(std::move(hardware)), open_(std::move(open)), collector_(spawn_on(sys, worker, &collector_actor)) {
+    : system_(sys),
+      worker_(worker),
+      name_(std::move(name)),
+      hardware_(std::move(hardware)),
+      open_(std::move(open)),
+      collector_(spawn_on(sys, worker, &collector_actor)) {
   for (std::size_t k = 0; k < kinds; ++k) {
-    records_.push_back(std::make_shared<actor_record>(actor_kind::stream, name_ + "/" + std::string(to_string(static_cast<stream_kind>(k))), "", clock));
+    records_.push_back(std::make_shared<actor_record>(
+        actor_kind::stream, name_ + "/" + std::string(to_string(static_cast<stream_kind>(k))), "",
+        clock));
     timelines_.push_back(std::make_shared<trace_lane>(now_ns, trace_lane::device_events));
   }
 }
@@ -167,7 +195,9 @@ result<void> device_streams::open(std::uint32_t part) {
   backend_->set_up_thread();
   settle();
   const auto known = opened_anew_at_.find(part);
-  if (known != opened_anew_at_.end() && known->second != opened_anew_) return error(error_code::failed, name_ + ": a stream of it has failed, and another job has a new one by now");
+  if (known != opened_anew_at_.end() && known->second != opened_anew_)
+    return error(error_code::failed,
+                 name_ + ": a stream of it has failed, and another job has a new one by now");
   for (std::size_t k = 0; k < kinds; ++k) {
     const auto before = lanes_[k];
     auto ok = before == nullptr ? result<void>() : before->stream().failed();
@@ -187,7 +217,8 @@ result<void> device_streams::open(std::uint32_t part) {
 
 result<void> device_streams::open(std::uint32_t part, part_lanes& of) {
   if (auto ok = open(part); !ok) return ok;
-  for (const auto k : {stream_kind::compute, stream_kind::copy_in, stream_kind::copy_out}) of.add(lane(k));
+  for (const auto k : {stream_kind::compute, stream_kind::copy_in, stream_kind::copy_out})
+    of.add(lane(k));
   return {};
 }
 
@@ -198,7 +229,8 @@ void device_streams::settle() noexcept {
 result<void> device_streams::make_lane(std::size_t kind) {
   auto stream = backend_->device().make_stream(static_cast<stream_kind>(kind));
   if (!stream) return std::move(stream.error());
-  auto fresh = std::make_shared<device_lane>(backend_, std::move(*stream), records_[kind], timelines_[kind], std::this_thread::get_id());
+  auto fresh = std::make_shared<device_lane>(backend_, std::move(*stream), records_[kind],
+                                             timelines_[kind], std::this_thread::get_id());
   fresh->actor_ = spawn_on(system_, worker_, &stream_actor, fresh);
   auto before = std::exchange(lanes_[kind], std::move(fresh));
   if (before != nullptr) failed_.push_back(before);
@@ -222,7 +254,9 @@ result<std::span<std::byte>> device_streams::scratch(std::size_t bytes) {
   return std::span(scratch_.bytes, scratch_.size_bytes);
 }
 
-void device_streams::keep_until(device_event e, std::shared_ptr<const void> what) { kept_.emplace_back(std::move(e), std::move(what)); }
+void device_streams::keep_until(device_event e, std::shared_ptr<const void> what) {
+  kept_.emplace_back(std::move(e), std::move(what));
+}
 
 void device_streams::end_actors() {
   if (collector_) tell(nullptr, std::exchange(collector_, nullptr), end_actor{});

@@ -35,7 +35,8 @@ constexpr std::size_t asked_max = 4096;
 std::string reason() { return std::strerror(errno); }
 
 std::int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -66,18 +67,23 @@ bool fill(sockaddr_un& to, const std::string& path) {
 result<void> make_private(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return error(error_code::usage, fmt::format("cannot make the folder {}: {}", path, reason()));
-  struct stat s {};
+  struct stat s{};
   if (::lstat(path.c_str(), &s) != 0)
-    return error(error_code::usage, fmt::format("cannot look at the folder {}: {}", path, reason()));
-  if (!S_ISDIR(s.st_mode)) return error(error_code::denied, fmt::format("{} is not a folder: remove it", path));
+    return error(error_code::usage,
+                 fmt::format("cannot look at the folder {}: {}", path, reason()));
+  if (!S_ISDIR(s.st_mode))
+    return error(error_code::denied, fmt::format("{} is not a folder: remove it", path));
   if (s.st_uid != ::geteuid())
-    return error(error_code::denied,
-                 fmt::format("the folder {} belongs to user {}, not to user {}: remove it, or set XDG_RUNTIME_DIR to a "
-                             "folder of your own",
-                             path, s.st_uid, ::geteuid()));
+    return error(
+        error_code::denied,
+        fmt::format(
+            "the folder {} belongs to user {}, not to user {}: remove it, or set XDG_RUNTIME_DIR to a "
+            "folder of your own",
+            path, s.st_uid, ::geteuid()));
   if ((s.st_mode & 0077) != 0)
-    return error(error_code::denied, fmt::format("others may enter the folder {} (mode {:04o}): chmod 700 {}", path,
-                                                 s.st_mode & 07777, path));
+    return error(error_code::denied,
+                 fmt::format("others may enter the folder {} (mode {:04o}): chmod 700 {}", path,
+                             s.st_mode & 07777, path));
   return {};
 }
 
@@ -86,13 +92,15 @@ void remove_old_aside(const std::filesystem::path& path) {
   constexpr std::time_t old_seconds = 60;
   const auto name = path.filename().native();
   if (!name.ends_with(".sock.") && !name.starts_with(".token-")) return;
-  struct stat s {};
-  if (::lstat(path.c_str(), &s) == 0 && ::time(nullptr) - s.st_mtime > old_seconds) ::unlink(path.c_str());
+  struct stat s{};
+  if (::lstat(path.c_str(), &s) == 0 && ::time(nullptr) - s.st_mtime > old_seconds)
+    ::unlink(path.c_str());
 }
 
 bool is_own_folder(const std::string& path) {
-  struct stat s {};
-  return !path.empty() && ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == ::geteuid();
+  struct stat s{};
+  return !path.empty() && ::stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode) &&
+         s.st_uid == ::geteuid();
 }
 
 // The whole of a small answer or file, as far as it is there.
@@ -121,36 +129,47 @@ std::optional<std::string> address_in(std::string_view text, node_id id) {
 }  // namespace
 
 result<void> check_cluster_name(std::string_view name) {
-  constexpr std::string_view allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  constexpr std::string_view allowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   if (name.empty() || name.size() > 64 || name == "." || name == ".." ||
       name.find_first_not_of(allowed) != std::string_view::npos)
-    return error(error_code::usage,
-                 fmt::format("{:?} is no name for a cluster: 1 to 64 letters, digits, '.', '_' or '-'", name));
+    return error(
+        error_code::usage,
+        fmt::format("{:?} is no name for a cluster: 1 to 64 letters, digits, '.', '_' or '-'",
+                    name));
   return {};
 }
 
 result<std::string> read_token_file(const std::string& path) {
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return error(error_code::usage, fmt::format("cannot read the token file {}: {}", path, reason()));
-  struct stat s {};
+  if (fd < 0)
+    return error(error_code::usage,
+                 fmt::format("cannot read the token file {}: {}", path, reason()));
+  struct stat s{};
   std::string token;
   const bool is_file = ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
   const bool is_private = (s.st_mode & 0077) == 0;
   const bool is_ours = s.st_uid == ::geteuid() || s.st_uid == 0;
-  const auto read = is_file && is_private && is_ours ? read_some(fd, token, token_bytes_max) : read_end::failed;
+  const auto read =
+      is_file && is_private && is_ours ? read_some(fd, token, token_bytes_max) : read_end::failed;
   shut(fd);
-  if (!is_file) return error(error_code::usage, fmt::format("the token file {} is not a file", path));
+  if (!is_file)
+    return error(error_code::usage, fmt::format("the token file {} is not a file", path));
   if (!is_ours)
-    return error(error_code::denied,
-                 fmt::format("the token file {} belongs to user {}: use one of your own", path, s.st_uid));
+    return error(
+        error_code::denied,
+        fmt::format("the token file {} belongs to user {}: use one of your own", path, s.st_uid));
   if (!is_private)
-    return error(error_code::denied, fmt::format("others may read the token file {} (mode {:04o}): chmod 600 {}", path,
-                                                 s.st_mode & 07777, path));
+    return error(error_code::denied,
+                 fmt::format("others may read the token file {} (mode {:04o}): chmod 600 {}", path,
+                             s.st_mode & 07777, path));
   if (read != read_end::end)
     return error(error_code::usage,
-                 fmt::format("the token file {} is longer than {} bytes, or cannot be read", path, token_bytes_max));
+                 fmt::format("the token file {} is longer than {} bytes, or cannot be read", path,
+                             token_bytes_max));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty()) return error(error_code::usage, fmt::format("the token file {} is empty", path));
+  if (token.empty())
+    return error(error_code::usage, fmt::format("the token file {} is empty", path));
   return token;
 }
 
@@ -163,12 +182,13 @@ discovery_roots discovery_roots::of_environment() {
   return {variable("XDG_RUNTIME_DIR"), temporary.empty() ? "/tmp" : std::move(temporary)};
 }
 
-// --- the folder ------------------------------------------------------------------------------------------------------
+// --- the folder ----------------------------------------------------------------------------------
 
 result<discovery> discovery::open(const discovery_roots& roots, std::string_view cluster) {
   if (auto named = check_cluster_name(cluster); !named) return named.error();
-  const auto base = is_own_folder(roots.runtime) ? roots.runtime + "/troupe"
-                                                 : fmt::format("{}/troupe-{}", roots.temporary, ::geteuid());
+  const auto base = is_own_folder(roots.runtime)
+                        ? roots.runtime + "/troupe"
+                        : fmt::format("{}/troupe-{}", roots.temporary, ::geteuid());
   discovery d;
   d.folder_ = fmt::format("{}/{}", base, cluster);
   // While it is not listening yet, a socket has a name that is longer by a dot.
@@ -177,9 +197,10 @@ result<discovery> discovery::open(const discovery_roots& roots, std::string_view
   if (!fill(probe, longest))
     return error(
         error_code::usage,
-        fmt::format("{} has {} bytes, and the name of a socket at most {}: choose a shorter name for the cluster, or "
-                    "set XDG_RUNTIME_DIR to a folder with a shorter path",
-                    longest, longest.size(), sizeof(probe.sun_path) - 1));
+        fmt::format(
+            "{} has {} bytes, and the name of a socket at most {}: choose a shorter name for the cluster, or "
+            "set XDG_RUNTIME_DIR to a folder with a shorter path",
+            longest, longest.size(), sizeof(probe.sun_path) - 1));
   for (const auto& folder : {base, d.folder_})
     if (auto made = make_private(folder); !made) return made.error();
   d.spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -212,7 +233,9 @@ void discovery::close_all() noexcept {
   asked_.clear();
 }
 
-std::string discovery::path_of(node_id id) const { return fmt::format("{}/{:016x}{}", folder_, raw(id), suffix); }
+std::string discovery::path_of(node_id id) const {
+  return fmt::format("{}/{:016x}{}", folder_, raw(id), suffix);
+}
 
 // Written aside, then linked under its name, which fails for all but the first.
 result<std::string> discovery::shared_token() const {
@@ -226,16 +249,19 @@ result<std::string> discovery::shared_token() const {
   text += '\n';
   const auto aside = fmt::format("{}/.token-{}-{}", folder_, ::getpid(), text.substr(0, 16));
   int fd = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  const bool is_written = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const bool is_linked = is_written && (::link(aside.c_str(), path.c_str()) == 0 || errno == EEXIST);
+  const bool is_written =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool is_linked =
+      is_written && (::link(aside.c_str(), path.c_str()) == 0 || errno == EEXIST);
   const auto why = reason();
   shut(fd);
   ::unlink(aside.c_str());
-  if (!is_linked) return error(error_code::usage, fmt::format("cannot write the token file {}: {}", path, why));
+  if (!is_linked)
+    return error(error_code::usage, fmt::format("cannot write the token file {}: {}", path, why));
   return read_token_file(path);
 }
 
-// --- our socket ------------------------------------------------------------------------------------------------------
+// --- our socket ----------------------------------------------------------------------------------
 
 result<void> discovery::announce(node_id id, const std::string& address) {
   const auto path = path_of(id);
@@ -244,7 +270,8 @@ result<void> discovery::announce(node_id id, const std::string& address) {
   fill(at, aside);
   ::unlink(aside.c_str());
   int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const bool is_named = fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0 &&
+  const bool is_named = fd >= 0 &&
+                        ::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0 &&
                         ::listen(fd, backlog) == 0 && ::rename(aside.c_str(), path.c_str()) == 0;
   if (!is_named) {
     const auto why = reason();
@@ -266,7 +293,8 @@ void discovery::answer() {
   for (int i = 0; i < answers_at_once; ++i) {
     int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare_ >= 0) {
-      // Without a descriptor nobody can be answered; but who stays in the queue wakes the loop for ever.
+      // Without a descriptor nobody can be answered; but who stays in the queue wakes the loop for
+      // ever.
       shut(spare_);
       fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       shut(fd);
@@ -281,13 +309,15 @@ void discovery::answer() {
   }
 }
 
-// --- the others ------------------------------------------------------------------------------------------------------
+// --- the others ----------------------------------------------------------------------------------
 
-std::vector<discovery_entry> discovery::entries(const std::function<bool(node_id)>& is_known, int wait_ms) {
+std::vector<discovery_entry> discovery::entries(const std::function<bool(node_id)>& is_known,
+                                                int wait_ms) {
   const auto start = now_ms();
   std::vector<node_id> present;
   std::error_code failed;
-  for (std::filesystem::directory_iterator it(folder_, failed), end; !failed && it != end; it.increment(failed)) {
+  for (std::filesystem::directory_iterator it(folder_, failed), end; !failed && it != end;
+       it.increment(failed)) {
     const auto id = id_of(it->path().filename().native());
     if (!id) remove_old_aside(it->path());
     if (id && (listener_ < 0 || *id != self_)) present.push_back(*id);
@@ -305,7 +335,9 @@ std::vector<discovery_entry> discovery::entries(const std::function<bool(node_id
 
 // What is no longer in the folder.
 void discovery::forget(const std::vector<node_id>& present) {
-  const auto is_gone = [&](node_id id) { return !std::binary_search(present.begin(), present.end(), id); };
+  const auto is_gone = [&](node_id id) {
+    return !std::binary_search(present.begin(), present.end(), id);
+  };
   std::erase_if(found_, [&](const auto& e) { return is_gone(e.first); });
   for (auto& [id, q] : asked_)
     if (is_gone(id)) shut(q.fd);
@@ -315,7 +347,8 @@ void discovery::forget(const std::vector<node_id>& present) {
 void discovery::ask(node_id id, std::int64_t now) {
   if (found_.contains(id)) return;
   const auto at = asked_.find(id);
-  if (at == asked_.end() ? asked_.size() >= asked_max : now - at->second.asked_ms < ask_again_ms) return;
+  if (at == asked_.end() ? asked_.size() >= asked_max : now - at->second.asked_ms < ask_again_ms)
+    return;
   auto& q = asked_[id];
   shut(q.fd);
   q.text.clear();

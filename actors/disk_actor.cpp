@@ -23,21 +23,26 @@ struct disk_state {
 
   disk* where = nullptr;
 
-  // --- a part of a cut ---------------------------------------------------------------------------------------------------------
+  // --- a part of a cut ---------------------------------------------------------------------------
 
   disk_answer act(const write_part& m) {
     const auto& [about, shards] = m;
-    part_saved report{about.job, about.epoch, shards.front().step, {}, shards.front().applied, {}, {}, 0, {}};
+    part_saved report{
+        about.job, about.epoch, shards.front().step, {}, shards.front().applied, {}, {}, 0, {}};
     std::vector<named_tensor> tensors;
     for (const auto& s : shards) {
-      if (s.applied != report.worker_steps) report.error = fmt::format("variables {} and {} hold different steps", shards.front().variable, s.variable);
+      if (s.applied != report.worker_steps)
+        report.error = fmt::format("variables {} and {} hold different steps",
+                                   shards.front().variable, s.variable);
       report.variables.push_back(s.variable);
       tensors.push_back({s.variable, s.values});
-      for (const auto& [slot, value] : s.state) tensors.push_back({slot_tensor_name(s.variable, slot), value});
+      for (const auto& [slot, value] : s.state)
+        tensors.push_back({slot_tensor_name(s.variable, slot), value});
     }
     std::sort(report.variables.begin(), report.variables.end());
     if (!report.error.empty()) return report;
-    auto written = checkpoint_store(*where, about.folder, about.name, about.bugs).write_part({about.epoch, report.step}, about.part, tensors);
+    auto written = checkpoint_store(*where, about.folder, about.name, about.bugs)
+                       .write_part({about.epoch, report.step}, about.part, tensors);
     if (!written) {
       report.error = written.error().text();
       return report;
@@ -48,7 +53,7 @@ struct disk_state {
     return report;
   }
 
-  // --- reading -----------------------------------------------------------------------------------------------------------------
+  // --- reading -----------------------------------------------------------------------------------
 
   disk_answer act(const load_shards& m) {
     shards_loaded out{m.job, m.epoch, {}, {}};
@@ -62,33 +67,42 @@ struct disk_state {
     if (!manifest) return manifest.error();
     const checkpoint_id id{manifest->epoch, manifest->step};
     const auto& wanted = m.variables;
-    std::map<std::string, std::map<std::string, tensor, std::less<>>> found;  // by variable and slot
+    // By variable and slot.
+    std::map<std::string, std::map<std::string, tensor, std::less<>>> found;
     for (const auto& part : manifest->parts) {
-      if (std::none_of(part.variables.begin(), part.variables.end(), [&](const auto& v) { return wanted.contains(v); })) continue;
+      if (std::none_of(part.variables.begin(), part.variables.end(),
+                       [&](const auto& v) { return wanted.contains(v); }))
+        continue;
       auto tensors = store.load_part(id, part);
       if (!tensors) return tensors.error();
       for (auto& [name, value] : *tensors) {
         const auto [variable, slot] = split_tensor_name(name);
-        if (wanted.contains(std::string(variable))) found[std::string(variable)].emplace(slot, std::move(value));
+        if (wanted.contains(std::string(variable)))
+          found[std::string(variable)].emplace(slot, std::move(value));
       }
     }
     for (const auto& [variable, slots] : wanted) {
       auto& tensors = found[variable];
       const auto values = tensors.extract("");
-      if (values.empty()) return error(error_code::failed, fmt::format("{} lacks variable '{}'", store.folder_of(id), variable));
+      if (values.empty())
+        return error(error_code::failed,
+                     fmt::format("{} lacks variable '{}'", store.folder_of(id), variable));
       kept_version saved{manifest->step, values.mapped(), {}};
       std::vector<std::string> there;
       for (const auto& [slot, value] : tensors) there.push_back(slot);
-      if (auto ok = compare_slots(variable, there, slots); !ok) return std::move(ok.error().while_doing(store.folder_of(id)));
+      if (auto ok = compare_slots(variable, there, slots); !ok)
+        return std::move(ok.error().while_doing(store.folder_of(id)));
       for (const auto& slot : slots) saved.state.push_back(std::move(tensors.find(slot)->second));
-      out[variable] = std::make_shared<kept_shard>(kept_shard{{std::move(saved)}, manifest->worker_steps, false});
+      out[variable] = std::make_shared<kept_shard>(
+          kept_shard{{std::move(saved)}, manifest->worker_steps, false});
     }
     return {};
   }
 
   result<checkpoint_manifest> find(checkpoint_store& store, const load_shards& m) {
     const auto id = parse_checkpoint_folder_name(m.checkpoint);
-    if (!id) return error(error_code::usage, fmt::format("'{}' is no name of a checkpoint", m.checkpoint));
+    if (!id)
+      return error(error_code::usage, fmt::format("'{}' is no name of a checkpoint", m.checkpoint));
     auto all = store.list();
     if (!all) return all.error();
     for (auto& c : all->checkpoints)
@@ -96,10 +110,12 @@ struct disk_state {
         if (c.manifest) return std::move(*c.manifest);
         return error(error_code::failed, c.problem);
       }
-    return error(error_code::not_found, fmt::format("{} is not there: every node needs the same folder", store.folder_of(*id)));
+    return error(
+        error_code::not_found,
+        fmt::format("{} is not there: every node needs the same folder", store.folder_of(*id)));
   }
 
-  // --- the whole job -----------------------------------------------------------------------------------------------------------
+  // --- the whole job -----------------------------------------------------------------------------
 
   disk_answer act(const claim_next& m) {
     checkpoint_store store(*where, m.folder, m.name);
@@ -122,7 +138,8 @@ struct disk_state {
     checkpoint_store store(*where, m.folder, m.manifest.job);
     auto published = publish(store, m);
     if (!published) (void)store.remove_unfinished({m.manifest.epoch, m.manifest.step});
-    return cut_written{m.manifest.step, m.manifest.epoch, std::make_shared<const result<void>>(std::move(published))};
+    return cut_written{m.manifest.step, m.manifest.epoch,
+                       std::make_shared<const result<void>>(std::move(published))};
   }
 
   // What cannot be removed now is removed with the next one.
@@ -135,7 +152,10 @@ struct disk_state {
     const auto newest = store.newest_epoch();
     if (!newest) return newest.error();
     if (*newest > m.manifest.epoch)  // AC-3
-      return error(error_code::denied, fmt::format("epoch {} of this job was claimed in {}: another program has resumed it", *newest, store.folder()));
+      return error(
+          error_code::denied,
+          fmt::format("epoch {} of this job was claimed in {}: another program has resumed it",
+                      *newest, store.folder()));
     if (auto written = store.write_manifest(m.manifest); !written) return written;
     // What cannot be removed now is removed the next time.
     (void)store.prune(m.keep, checkpoint_check::sizes, m.run);
@@ -160,21 +180,28 @@ struct refuse {
 
   disk_answer operator()(const write_part& m) const {
     const auto& [about, shards] = m;
-    return part_saved{about.job, about.epoch, shards.front().step, why, shards.front().applied, {}, {}, 0, {}};
+    return part_saved{
+        about.job, about.epoch, shards.front().step, why, shards.front().applied, {}, {}, 0, {}};
   }
-  disk_answer operator()(const load_shards& m) const { return shards_loaded{m.job, m.epoch, why, {}}; }
+  disk_answer operator()(const load_shards& m) const {
+    return shards_loaded{m.job, m.epoch, why, {}};
+  }
   disk_answer operator()(const claim_next&) const {
-    return epoch_claimed{std::make_shared<const result<std::uint32_t>>(error(error_code::failed, why)), {}, {}};
+    return epoch_claimed{
+        std::make_shared<const result<std::uint32_t>>(error(error_code::failed, why)), {}, {}};
   }
   disk_answer operator()(const write_cut& m) const {
-    return cut_written{m.manifest.step, m.manifest.epoch, std::make_shared<const result<void>>(error(error_code::failed, why))};
+    return cut_written{m.manifest.step, m.manifest.epoch,
+                       std::make_shared<const result<void>>(error(error_code::failed, why))};
   }
   disk_answer operator()(const drop_cut&) const { return cut_dropped{}; }
 };
 
 }  // namespace
 
-disk_answer refusal_of(const disk_request& request, const std::string& why) { return std::visit(refuse{why}, request); }
+disk_answer refusal_of(const disk_request& request, const std::string& why) {
+  return std::visit(refuse{why}, request);
+}
 
 caf::actor spawn_disk(caf::actor_system& sys, caf::execution_unit* worker, disk& where) {
   return spawn_on(sys, worker, &disk_behavior, &where);

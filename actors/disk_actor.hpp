@@ -1,6 +1,7 @@
 #pragma once
-// The disk's actor: carries out what the archive asks for, one request after the other, and may block. It holds nothing between two
-// requests, so that one that broke it costs that request only: its supervisor starts another one (actors/process_supervisor.hpp).
+// The disk's actor: carries out what the archive asks for, one request after the other, and may
+// block. It holds nothing between two requests, so that one that broke it costs that request only:
+// its supervisor starts another one (actors/process_supervisor.hpp).
 //
 //   disk_actor
 //   message     from      effect                                   answer
@@ -19,12 +20,15 @@
 
 namespace troupe {
 
-// Restarted at once, then later and later. What breaks it again and again would go on to do so: after five times the process ends, and
-// the jobs go on elsewhere.
-inline constexpr supervision_policy disk_policy{
-    .restart = restart_kind::permanent,
-    .strategy = restart_strategy::one_for_one,
-    .limits = {.failures_max = 5, .window_ns = 60'000'000'000, .in_vain_max = 10, .delay_ns = 100'000'000, .delay_max_ns = 5'000'000'000}};
+// Restarted at once, then later and later. What breaks it again and again would go on to do so:
+// after five times the process ends, and the jobs go on elsewhere.
+inline constexpr supervision_policy disk_policy{.restart = restart_kind::permanent,
+                                                .strategy = restart_strategy::one_for_one,
+                                                .limits = {.failures_max = 5,
+                                                           .window_ns = 60'000'000'000,
+                                                           .in_vain_max = 10,
+                                                           .delay_ns = 100'000'000,
+                                                           .delay_max_ns = 5'000'000'000}};
 
 struct write_part {  // of a cut
   open_cuts about;
@@ -32,13 +36,17 @@ struct write_part {  // of a cut
 };
 struct cut_dropped {};
 using disk_request = std::variant<write_part, load_shards, claim_next, write_cut, drop_cut>;
-using disk_answer = std::variant<part_saved, shards_loaded, epoch_claimed, cut_written, cut_dropped>;  // in the same order
+// In the same order.
+using disk_answer =
+    std::variant<part_saved, shards_loaded, epoch_claimed, cut_written, cut_dropped>;
 
 struct disk_work {
   std::shared_ptr<const disk_request> request;
   caf::actor to;
 };
-struct disk_done { std::shared_ptr<disk_answer> answer; };
+struct disk_done {
+  std::shared_ptr<disk_answer> answer;
+};
 
 // What answers a request that was not carried out.
 disk_answer refusal_of(const disk_request& request, const std::string& why);

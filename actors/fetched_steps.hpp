@@ -1,7 +1,9 @@
 #pragma once
-// What a program fetches of a graph that it steps, put together again: the streams that make it have a fetch each (plan.hpp, PL-10).
+// What a program fetches of a graph that it steps, put together again: the streams that make it
+// have a fetch each (plan.hpp, PL-10).
 //
-// FT-1  A step is complete once every fetch has fired for it. A fetch fires for one step after the other.
+// FT-1  A step is complete once every fetch has fired for it. A fetch fires for one step after the
+//       other.
 // FT-2  Each fetch gets a credit for each step that the program is done with.
 // Threading: one thread at a time.
 

@@ -4,12 +4,18 @@
 
 namespace troupe {
 
-result<std::vector<tensor>> function::operator()(std::span<const tensor> operands, source_location where) {
+result<std::vector<tensor>> function::operator()(std::span<const tensor> operands,
+                                                 source_location where) {
   if (operands.size() != operands_)
-    return error(error_code::usage, fmt::format("function '{}' takes {} operands, not {}", options_.name, operands_, operands.size())).at(where);
+    return error(error_code::usage, fmt::format("function '{}' takes {} operands, not {}",
+                                                options_.name, operands_, operands.size()))
+        .at(where);
   std::string key;
   for (const auto& t : operands) {
-    if (!t) return error(error_code::usage, fmt::format("function '{}': an operand is no tensor", options_.name)).at(where);
+    if (!t)
+      return error(error_code::usage,
+                   fmt::format("function '{}': an operand is no tensor", options_.name))
+          .at(where);
     key += to_string(t.spec()) + ";";
   }
   auto at = graphs_.find(key);
@@ -27,29 +33,47 @@ result<std::vector<tensor>> function::operator()(std::span<const tensor> operand
   return values;
 }
 
-std::vector<value> function::operator()(std::span<const value> operands, source_location where) const {
+std::vector<value> function::operator()(std::span<const value> operands,
+                                        source_location where) const {
   if (operands.size() == operands_) return body_(operands);
   for (const auto& v : operands)
-    if (v.is_valid()) v.owner->record(error(error_code::usage, fmt::format("function '{}' takes {} operands, not {}", options_.name, operands_, operands.size())).at(where));
+    if (v.is_valid())
+      v.owner->record(
+          error(error_code::usage, fmt::format("function '{}' takes {} operands, not {}",
+                                               options_.name, operands_, operands.size()))
+              .at(where));
   return {};
 }
 
-result<function::compiled> function::trace(std::span<const tensor> operands, const source_location& where) const {
+result<function::compiled> function::trace(std::span<const tensor> operands,
+                                           const source_location& where) const {
   graph g(session_.ops());
   std::vector<value> inputs;
-  for (const auto& t : operands) inputs.push_back(input(g, t.spec(), fmt::format("operand_{}", inputs.size()), where));
+  for (const auto& t : operands)
+    inputs.push_back(input(g, t.spec(), fmt::format("operand_{}", inputs.size()), where));
   const auto outputs = body_(inputs);
   if (g.first_error()) return *g.first_error();
-  if (outputs.empty()) return error(error_code::usage, fmt::format("function '{}' returns nothing", options_.name)).at(where);
+  if (outputs.empty())
+    return error(error_code::usage, fmt::format("function '{}' returns nothing", options_.name))
+        .at(where);
   for (const auto& v : outputs)
-    if (!v.is_valid() || v.owner != &g) return error(error_code::usage, fmt::format("function '{}' returns a value that it did not make from its operands", options_.name)).at(where);
+    if (!v.is_valid() || v.owner != &g)
+      return error(
+                 error_code::usage,
+                 fmt::format("function '{}' returns a value that it did not make from its operands",
+                             options_.name))
+          .at(where);
   for (const auto& n : g.nodes())
     if (n.type == "variable" || (n.type == "input" && n.index >= inputs.size()))
-      return error(error_code::usage, fmt::format("function '{}' makes {} '{}' of its own: pass it as an operand", options_.name, n.type, n.name)).at(n.source);
+      return error(error_code::usage,
+                   fmt::format("function '{}' makes {} '{}' of its own: pass it as an operand",
+                               options_.name, n.type, n.name))
+          .at(n.source);
   // Operands that nothing depends on are not fed.
   const auto is_needed = g.needed_by(outputs);
   compiled c;
-  for (const auto& v : inputs) c.inputs.push_back(is_needed[v.node] ? g.node(v.node).name : std::string());
+  for (const auto& v : inputs)
+    c.inputs.push_back(is_needed[v.node] ? g.node(v.node).name : std::string());
   auto steps = session_.compile(g, outputs, options_);
   if (!steps) return std::move(steps.error());
   c.steps = std::move(*steps);

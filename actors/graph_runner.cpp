@@ -1,15 +1,21 @@
-// Two kinds of actors stand behind a runner, on the service worker: one dispatcher, which knows the sets of feeds and fetches, and for each set the
-// client of a job, which admits runs. A call is a mailbox, from its first message to its answer.
+// Two kinds of actors stand behind a runner, on the service worker: one dispatcher, which knows the
+// sets of feeds and fetches, and for each set the client of a job, which admits runs. A call is a
+// mailbox, from its first message to its answer.
 //
-//   message      from          effect                                                            answer
-//   run_graph    a call        dispatcher: to the set's client, or kept while a call compiles    run_ended, or (the first of a set) compile_first
-//   compiled     that call     dispatcher: the set has a client, or none; kept runs go there     -
-//   give_up      a call        client: the run is taken out, or its values are dropped           -
-//   client_over  a client      dispatcher: the next run of the set is compiled anew              client_forgotten; until then runs come back
-//   end_runner   the runner    everything ends                                                   runner_ended
+//   message      from        effect                              answer
+//   run_graph    a call      dispatcher: to the set's client,    run_ended, or (the first of a set)
+//                            or kept while a call compiles       compile_first
+//   compiled     that call   dispatcher: the set has a client,   -
+//                            or none; kept runs go there
+//   give_up      a call      client: the run is taken out, or    -
+//                            its values are dropped
+//   client_over  a client    dispatcher: the next run of the     client_forgotten; until then runs
+//                            set is compiled anew                come back
+//   end_runner   the runner  everything ends                     runner_ended
 //
 // GR-1  A run that was taken is answered exactly once, or given up.
-// GR-2  Runs of a set are fed in the order in which they came, each whole: all its inputs have room.
+// GR-2  Runs of a set are fed in the order in which they came, each whole: all its inputs have
+//       room.
 
 #include "actors/graph_runner.hpp"
 
@@ -55,10 +61,16 @@ struct client_over {
   caf::actor client;
 };
 struct client_forgotten {};
-struct end_runner { caf::actor to; };
+struct end_runner {
+  caf::actor to;
+};
 struct runner_ended {};
-struct count_sets { caf::actor to; };
-struct sets_counted { std::size_t count = 0; };
+struct count_sets {
+  caf::actor to;
+};
+struct sets_counted {
+  std::size_t count = 0;
+};
 
 }  // namespace troupe
 
@@ -99,8 +111,10 @@ struct set_client {
     made.emplace(request->job_plan);
     const auto& actors = request->job_plan.actors;
     for (std::uint32_t i = 0; i < actors.size(); ++i) {
-      if (actors[i].kind == actor_kind::feed) inputs.add(actors[i].name, i, actors[i].output_specs.at(0));
-      if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op) loop_conditions.push_back(i);
+      if (actors[i].kind == actor_kind::feed)
+        inputs.add(actors[i].name, i, actors[i].output_specs.at(0));
+      if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op)
+        loop_conditions.push_back(i);
     }
     tell(self->context(), node, run_job{request, caf::actor_cast<caf::actor>(self)});
   }
@@ -112,15 +126,22 @@ struct set_client {
   void take(run_graph& r) {
     if (is_over) return tell(self->context(), dispatcher, std::move(r));
     // What no fetch needs has no input.
-    std::erase_if(r.feeds, [&](const auto& f) { return std::none_of(inputs.begin(), inputs.end(), [&](const auto& i) { return i.first == f.first; }); });
+    std::erase_if(r.feeds, [&](const auto& f) {
+      return std::none_of(inputs.begin(), inputs.end(),
+                          [&](const auto& i) { return i.first == f.first; });
+    });
     std::vector<std::pair<std::string_view, tensor>> feeds(r.feeds.begin(), r.feeds.end());
-    if (auto fits = inputs.find_all(feeds); !fits) return answer(r.call, {{}, std::move(fits.error())});
+    if (auto fits = inputs.find_all(feeds); !fits)
+      return answer(r.call, {{}, std::move(fits.error())});
     waiting.push_back(std::move(r));
     admit();
   }
 
   void admit() {
-    const auto has_room = [&] { return std::all_of(inputs.begin(), inputs.end(), [](const auto& i) { return i.second.room > 0; }); };
+    const auto has_room = [&] {
+      return std::all_of(inputs.begin(), inputs.end(),
+                         [](const auto& i) { return i.second.room > 0; });
+    };
     // A graph that takes nothing makes its values by itself, a few ahead.
     while (handles && !waiting.empty() && has_room()) {
       auto run = std::move(waiting.front());
@@ -148,13 +169,16 @@ struct set_client {
       under_way.pop_front();
       ++answered;
       if (!handles) continue;
-      made->each_fetch([&](std::uint32_t fetch) { tell(self->context(), handles->actors[fetch], credit{0, 1}); });
+      made->each_fetch([&](std::uint32_t fetch) {
+        tell(self->context(), handles->actors[fetch], credit{0, 1});
+      });
       if (!under_way.empty() && !under_way.front()) cancel_loops();
     }
   }
   // Of the oldest step.
   void cancel_loops() {
-    for (const auto c : loop_conditions) tell(self->context(), handles->actors[c], cancel_step{answered});
+    for (const auto c : loop_conditions)
+      tell(self->context(), handles->actors[c], cancel_step{answered});
   }
 
   void on_give_up(const give_up& m) {
@@ -165,7 +189,8 @@ struct set_client {
     if (at == under_way.begin() && handles) cancel_loops();  // else once it is the oldest
   }
 
-  // Runs that were not fed have not failed, unless the job could not begin: another would not, either.
+  // Runs that were not fed have not failed, unless the job could not begin: another would not,
+  // either.
   void on_over(const std::string& why) {
     is_over = true;
     handles.reset();
@@ -173,14 +198,16 @@ struct set_client {
     for (const auto& call : std::exchange(under_way, {})) answer(call, {{}, failure});
     if (ends_for) return leave();
     tell(self->context(), dispatcher, client_over{set, caf::actor_cast<caf::actor>(self)});
-    for (auto& r : std::exchange(waiting, {})) has_started ? tell(self->context(), dispatcher, std::move(r)) : answer(r.call, {{}, failure});
+    for (auto& r : std::exchange(waiting, {}))
+      has_started ? tell(self->context(), dispatcher, std::move(r)) : answer(r.call, {{}, failure});
   }
 
   void end(const end_runner& m) {
     ends_for = m.to;
     if (is_over) return leave();
     handles.reset();
-    tell(self->context(), node, stop_own_job{caf::actor_cast<caf::actor>(self), "the program has given it up"});
+    tell(self->context(), node,
+         stop_own_job{caf::actor_cast<caf::actor>(self), "the program has given it up"});
   }
   void leave() {
     tell(self->context(), ends_for, runner_ended{});
@@ -188,7 +215,9 @@ struct set_client {
   }
 };
 
-caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set, std::shared_ptr<const job_request> request, caf::actor node, caf::actor dispatcher) {
+caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set,
+                      std::shared_ptr<const job_request> request, caf::actor node,
+                      caf::actor dispatcher) {
   auto& s = self->state;
   s.self = self;
   s.set = std::move(set);
@@ -230,7 +259,9 @@ struct dispatcher_state {
   std::unordered_map<std::string, set> sets{};
   std::size_t compiled = 0;
 
-  caf::execution_unit* service() const { return static_cast<pinned_scheduler&>(owner->system().scheduler()).service(); }
+  caf::execution_unit* service() const {
+    return static_cast<pinned_scheduler&>(owner->system().scheduler()).service();
+  }
 
   void take(run_graph& m) {
     const auto [at, is_new] = sets.try_emplace(m.set);
@@ -256,7 +287,8 @@ struct dispatcher_state {
       return;
     }
     ++compiled;
-    at->second.client = spawn_on(owner->system(), service(), &run_set, m.set, m.request, owner->node(), caf::actor_cast<caf::actor>(self));
+    at->second.client = spawn_on(owner->system(), service(), &run_set, m.set, m.request,
+                                 owner->node(), caf::actor_cast<caf::actor>(self));
     for (auto& r : waiting) tell(self->context(), at->second.client, std::move(r));
   }
 
@@ -292,7 +324,8 @@ caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* own
       [&s](graph_compiled& m) { s.on_compiled(m); },
       [&s](give_up& m) { s.on_give_up(m); },
       [&s](const client_over& m) {
-        if (const auto at = s.sets.find(m.set); at != s.sets.end() && at->second.client == m.client) s.sets.erase(at);
+        if (const auto at = s.sets.find(m.set); at != s.sets.end() && at->second.client == m.client)
+          s.sets.erase(at);
         tell(s.self->context(), m.client, client_forgotten{});
       },
       [&s](const count_sets& m) { tell(s.self->context(), m.to, sets_counted{s.compiled}); },
@@ -304,7 +337,8 @@ caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* own
 
 class runner_impl final : public graph_runner {
  public:
-  runner_impl(process& p, const graph& g, compile_options options, node_id self) : process_(p), graph_(g), options_(std::move(options)), self_(self) {
+  runner_impl(process& p, const graph& g, compile_options options, node_id self)
+      : process_(p), graph_(g), options_(std::move(options)), self_(self) {
     auto* service = static_cast<pinned_scheduler&>(p.system().scheduler()).service();
     dispatcher_ = spawn_on(p.system(), service, &dispatch, &p);
     for (std::uint32_t i = 0; i < g.nodes().size(); ++i) ops_.emplace(g.node(i).name, i);
@@ -315,7 +349,9 @@ class runner_impl final : public graph_runner {
     tell(nullptr, dispatcher_, end_runner{caf::actor_cast<caf::actor>(call)});
     std::optional<std::size_t> clients;
     std::size_t ended = 0;
-    while (!clients || ended < *clients) call->receive([&](const sets_counted& m) { clients = m.count; }, [&](runner_ended) { ++ended; });
+    while (!clients || ended < *clients)
+      call->receive([&](const sets_counted& m) { clients = m.count; },
+                    [&](runner_ended) { ++ended; });
     after_message();
   }
 
@@ -323,7 +359,8 @@ class runner_impl final : public graph_runner {
     auto to = find(name);
     if (!to) return std::move(to.error());
     if (auto fits = check_fed(name, *to, value); !fits) return fits;
-    const auto at = std::find_if(bound_.begin(), bound_.end(), [&](const auto& b) { return b.first == name; });
+    const auto at =
+        std::find_if(bound_.begin(), bound_.end(), [&](const auto& b) { return b.first == name; });
     if (at != bound_.end())
       at->second = std::move(value);
     else
@@ -331,7 +368,9 @@ class runner_impl final : public graph_runner {
     return {};
   }
 
-  result<std::vector<tensor>> run(std::span<const feed> feeds, std::span<const std::string_view> fetches, std::chrono::milliseconds deadline) override {
+  result<std::vector<tensor>> run(std::span<const feed> feeds,
+                                  std::span<const std::string_view> fetches,
+                                  std::chrono::milliseconds deadline) override {
     const auto end = std::chrono::steady_clock::now() + deadline;
     std::vector<value> fed, fetched_values;
     run_graph m;
@@ -339,12 +378,16 @@ class runner_impl final : public graph_runner {
       auto to = find(name);
       if (!to) return std::move(to.error());
       if (auto fits = check_fed(name, *to, value); !fits) return std::move(fits.error());
-      if (std::any_of(m.feeds.begin(), m.feeds.end(), [&](const auto& f) { return f.first == name; })) return error(error_code::usage, fmt::format("'{}' is fed twice", name));
+      if (std::any_of(m.feeds.begin(), m.feeds.end(),
+                      [&](const auto& f) { return f.first == name; }))
+        return error(error_code::usage, fmt::format("'{}' is fed twice", name));
       fed.push_back(*to);
       m.feeds.emplace_back(std::string(name), value);
     }
     for (const auto& [name, value] : bound_) {
-      if (std::any_of(m.feeds.begin(), m.feeds.end(), [&](const auto& f) { return f.first == name; })) continue;
+      if (std::any_of(m.feeds.begin(), m.feeds.end(),
+                      [&](const auto& f) { return f.first == name; }))
+        continue;
       fed.push_back(*find(name));
       m.feeds.emplace_back(name, value);
     }
@@ -376,12 +419,20 @@ class runner_impl final : public graph_runner {
     auto at = ops_.find(std::string(name));
     if (const auto colon = name.rfind(':'); at == ops_.end() && colon != std::string_view::npos) {
       const auto number = name.substr(colon + 1);
-      if (const auto [rest, ec] = std::from_chars(number.data(), number.data() + number.size(), output); ec == std::errc() && rest == number.data() + number.size() && output > 0)
+      if (const auto [rest, ec] =
+              std::from_chars(number.data(), number.data() + number.size(), output);
+          ec == std::errc() && rest == number.data() + number.size() && output > 0)
         at = ops_.find(std::string(name.substr(0, colon)));
     }
-    if (at == ops_.end()) return error(error_code::usage, fmt::format("the graph has no '{}'{}", name, near_names(name, names_to_fetch())));
+    if (at == ops_.end())
+      return error(error_code::usage, fmt::format("the graph has no '{}'{}", name,
+                                                  near_names(name, names_to_fetch())));
     const auto& n = graph_.node(at->second);
-    if (output >= n.outputs.size()) return error(error_code::usage, fmt::format("'{}' has {} outputs, and '{}' asks for number {}", n.name, n.outputs.size(), name, output)).at(n.source);
+    if (output >= n.outputs.size())
+      return error(error_code::usage,
+                   fmt::format("'{}' has {} outputs, and '{}' asks for number {}", n.name,
+                               n.outputs.size(), name, output))
+          .at(n.source);
     return value{const_cast<graph*>(&graph_), at->second, output};  // it is only looked at
   }
 
@@ -397,7 +448,9 @@ class runner_impl final : public graph_runner {
     const auto& spec = n.outputs[to.output];
     if (!t) return error(error_code::usage, fmt::format("'{}' was given no tensor", name));
     if (t.type() != spec.type || !spec.shape.admits(t.shape()))
-      return error(error_code::usage, fmt::format("'{}' takes {}, and was given {}", name, to_string(spec), to_string(t.spec()))).at(n.source);
+      return error(error_code::usage, fmt::format("'{}' takes {}, and was given {}", name,
+                                                  to_string(spec), to_string(t.spec())))
+          .at(n.source);
     return {};
   }
 
@@ -409,14 +462,20 @@ class runner_impl final : public graph_runner {
     return fmt::format("{}\n\n{}", fmt::join(names, "\n"), fmt::join(fetches, "\n"));
   }
 
-  result<std::vector<tensor>> wait(caf::scoped_actor& call, const std::string& set, std::span<const value> fetches, std::span<const value> feeds,
-                                   std::chrono::steady_clock::time_point end, std::chrono::milliseconds deadline) {
+  result<std::vector<tensor>> wait(caf::scoped_actor& call, const std::string& set,
+                                   std::span<const value> fetches, std::span<const value> feeds,
+                                   std::chrono::steady_clock::time_point end,
+                                   std::chrono::milliseconds deadline) {
     for (;;) {
       std::optional<run_ended> ended;
       bool is_first = false;
-      const auto left = std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
+      const auto left = std::max(
+          std::chrono::milliseconds(0),
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
       bool is_late = false;
-      call->receive([&](run_ended& m) { ended = std::move(m); }, [&](compile_first) { is_first = true; }, caf::after(left) >> [&] { is_late = true; });
+      call->receive([&](run_ended& m) { ended = std::move(m); },
+                    [&](compile_first) { is_first = true; },
+                    caf::after(left) >> [&] { is_late = true; });
       after_message();
       if (is_first) {  // even if it is late: others wait for it
         compile(set, fetches, feeds);
@@ -424,14 +483,17 @@ class runner_impl final : public graph_runner {
       }
       if (is_late) {
         tell(nullptr, dispatcher_, give_up{set, caf::actor_cast<caf::actor>(call)});
-        return error(error_code::timed_out, fmt::format("the run has not ended, and was cancelled, after {} ms", deadline.count()));
+        return error(
+            error_code::timed_out,
+            fmt::format("the run has not ended, and was cancelled, after {} ms", deadline.count()));
       }
       if (ended->failure) return std::move(*ended->failure);
       return std::move(ended->values);
     }
   }
 
-  void compile(const std::string& set, std::span<const value> fetches, std::span<const value> feeds) {
+  void compile(const std::string& set, std::span<const value> fetches,
+               std::span<const value> feeds) {
     graph_compiled m{set, nullptr};
     auto compiled = [&]() -> result<plan> {
       try {
@@ -441,7 +503,8 @@ class runner_impl final : public graph_runner {
       }
     }();
     if (compiled)
-      m.request = std::make_shared<const job_request>(job_request{std::move(*compiled), {self_}, true});
+      m.request =
+          std::make_shared<const job_request>(job_request{std::move(*compiled), {self_}, true});
     else
       m.why = std::move(compiled.error());
     tell(nullptr, dispatcher_, std::move(m));
@@ -458,7 +521,8 @@ class runner_impl final : public graph_runner {
 
 }  // namespace
 
-std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options, node_id self) {
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options,
+                                          node_id self) {
   return std::make_unique<runner_impl>(p, g, std::move(options), self);
 }
 

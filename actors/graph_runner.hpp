@@ -8,13 +8,16 @@
 //   // needs is not computed.
 //   auto part = r->run({{"relu_1", activations}}, {"softmax"});
 //
-// Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled when it is asked for first; the others do not
-// wait for that. Runs of one set are admitted in the order in which they came, and overlap as far as credits allow.
+// Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled
+// when it is asked for first; the others do not wait for that. Runs of one set are admitted in the
+// order in which they came, and overlap as far as credits allow.
 //
-// Threading: run() from any thread, each blocks its own; bind() before the first run. The graph must not change after that.
+// Threading: run() from any thread, each blocks its own; bind() before the first run. The graph
+// must not change after that.
 // Ownership: session and graph outlive the runner, and the runner the calls that run.
-// Errors: usage (a name, shape or type that is wrong; an input that is needed and not fed; nothing fetched), timed_out (the run was cancelled),
-// failed (an op, and with it all runs of that set that were under way; the next run begins anew).
+// Errors: usage (a name, shape or type that is wrong; an input that is needed and not fed; nothing
+// fetched), timed_out (the run was cancelled), failed (an op, and with it all runs of that set that
+// were under way; the next run begins anew).
 
 #include "devices/tensor.hpp"
 #include "runtime/compile.hpp"
@@ -39,9 +42,14 @@ class graph_runner {
   virtual ~graph_runner() = default;
   virtual result<void> bind(std::string_view name, tensor value) = 0;
   // The values of `fetches`, in their order. Feeds that no fetch needs are left out.
-  virtual result<std::vector<tensor>> run(std::span<const feed> feeds, std::span<const std::string_view> fetches, std::chrono::milliseconds deadline = no_deadline) = 0;
-  result<std::vector<tensor>> run(std::initializer_list<feed> feeds, std::initializer_list<std::string_view> fetches, std::chrono::milliseconds deadline = no_deadline) {
-    return run(std::span(feeds.begin(), feeds.size()), std::span(fetches.begin(), fetches.size()), deadline);
+  virtual result<std::vector<tensor>> run(std::span<const feed> feeds,
+                                          std::span<const std::string_view> fetches,
+                                          std::chrono::milliseconds deadline = no_deadline) = 0;
+  result<std::vector<tensor>> run(std::initializer_list<feed> feeds,
+                                  std::initializer_list<std::string_view> fetches,
+                                  std::chrono::milliseconds deadline = no_deadline) {
+    return run(std::span(feeds.begin(), feeds.size()), std::span(fetches.begin(), fetches.size()),
+               deadline);
   }
   // Sets of feeds and fetches that were compiled.
   virtual std::size_t compiled() = 0;

@@ -10,7 +10,8 @@ namespace troupe {
 namespace {
 
 void fill_randomly(std::span<std::byte> out) {
-  const bool ok = RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
+  const bool ok =
+      RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
   expects(ok, "the system gives random bytes");
 }
 
@@ -42,7 +43,8 @@ void guest_connection::connect(const address& at, std::int64_t timeout_ns) {
 }
 
 void guest_connection::send(const control_message& m) {
-  if (status_ == status::ready) connection_->send({frame_kind::control, 0, received_, encode(m), {}, 0, 0});
+  if (status_ == status::ready)
+    connection_->send({frame_kind::control, 0, received_, encode(m), {}, 0, 0});
 }
 
 void guest_connection::close() {
@@ -71,7 +73,8 @@ void guest_connection::on_closed(const error& why, frame_fault fault) {
 }
 
 void guest_connection::advance() {
-  for (auto& f : shake_->take_outgoing()) connection_->send({f.kind, 0, 0, std::move(f.header), {}, 0, 0});
+  for (auto& f : shake_->take_outgoing())
+    connection_->send({f.kind, 0, 0, std::move(f.header), {}, 0, 0});
   if (shake_->is_proven()) connection_->trust_peer();
   if (shake_->state() == handshake::status::refused) return fail(shake_->reason());
   if (shake_->state() != handshake::status::established || status_ != status::connecting) return;

@@ -1,10 +1,13 @@
 #pragma once
-// A connection of a guest to one node: it proves that it holds the cluster's token, asks, and becomes no member.
+// A connection of a guest to one node: it proves that it holds the cluster's token, asks, and
+// becomes no member.
 //
-//   connect() -> connecting -> ready (on_ready) -> ... messages (on_message) ... -> failed (on_failed), or closed by its owner
+//   connect() -> connecting -> ready (on_ready) -> ... messages (on_message) ... -> failed
+//   (on_failed), or closed by its owner
 //
 // GU-1  on_failed comes at most once, with the reason; after it, and after close(), nothing comes.
-// GU-2  Every frame that leaves acknowledges what has arrived, so that the node keeps nothing for longer than between two questions.
+// GU-2  Every frame that leaves acknowledges what has arrived, so that the node keeps nothing for
+//       longer than between two questions.
 // Threading: that of the transport. Callbacks may close the connection.
 
 #include "actors/tcp_transport.hpp"
@@ -25,7 +28,8 @@ class guest_connection final : private channel_handler {
  public:
   enum class status : std::uint8_t { connecting, ready, failed, closed };
 
-  guest_connection(tcp_transport& net, handshake_options options) : net_(net), options_(std::move(options)) {}
+  guest_connection(tcp_transport& net, handshake_options options)
+      : net_(net), options_(std::move(options)) {}
 
   std::function<void()> on_ready = [] {};
   std::function<void(control_message)> on_message = [](control_message) {};
@@ -39,7 +43,10 @@ class guest_connection final : private channel_handler {
   const member_info& peer() const noexcept { return shake_->peer(); }  // from on_ready on
 
  private:
-  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
+  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>,
+                                           std::uint32_t) override {
+    return {};
+  }
   void on_frame(const received_frame& f) override;
   void on_closed(const error& why, frame_fault fault) override;
   void advance();

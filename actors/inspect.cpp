@@ -27,7 +27,8 @@ class question {
  public:
   enum class status : std::uint8_t { open, answered, failed };
 
-  question(tcp_transport& net, const handshake_options& options, std::string request) : connection_(net, options), request_(std::move(request)) {
+  question(tcp_transport& net, const handshake_options& options, std::string request)
+      : connection_(net, options), request_(std::move(request)) {
     connection_.on_ready = [this] { connection_.send(query{1, request_}); };
     connection_.on_message = [this](const control_message& m) {
       if (const auto* a = std::get_if<troupe::answer>(&m)) on_answer(*a);
@@ -65,14 +66,16 @@ class question {
 
 class asker {
  public:
-  explicit asker(const ask_options& options) : options_(options), net_(loop_), end_ns_(loop_.now_ns() + options.timeout_ns) {}
+  explicit asker(const ask_options& options)
+      : options_(options), net_(loop_), end_ns_(loop_.now_ns() + options.timeout_ns) {}
 
   result<cluster_snapshot> run() {
     auto found = local_discovery::open(options_.cluster, options_.token_file, loop_);
     if (!found) return found.error();
     if (auto begun = begin(**found); !begun) return begun.error();
     while (loop_.now_ns() < end_ns_ && is_open()) {
-      loop_.poll(static_cast<int>(std::max<std::int64_t>(1, (end_ns_ - loop_.now_ns()) / 1'000'000)));
+      loop_.poll(
+          static_cast<int>(std::max<std::int64_t>(1, (end_ns_ - loop_.now_ns()) / 1'000'000)));
       follow_views();
     }
     return summarize();
@@ -86,8 +89,11 @@ class asker {
     if (!options_.join.empty()) return {};
     for (const auto& p : here.find([](node_id) { return false; })) (void)ask(p.address, p.address);
     if (questions_.empty())
-      return error(error_code::unreachable, fmt::format("no node of cluster '{}' runs for this user on this machine: start one with "
-                                                        "troupe-node --cluster {}, or name one with --join HOST:PORT", options_.cluster, options_.cluster));
+      return error(
+          error_code::unreachable,
+          fmt::format("no node of cluster '{}' runs for this user on this machine: start one with "
+                      "troupe-node --cluster {}, or name one with --join HOST:PORT",
+                      options_.cluster, options_.cluster));
     return {};
   }
 
@@ -96,7 +102,12 @@ class asker {
     if (questions_.contains(address_text)) return {};
     auto at = parse_address(address_text);
     if (!at) return at.error();
-    auto& q = questions_.emplace(address_text, std::make_unique<question>(net_, shake_, options_.request.empty() ? words_of(options_.parts) : options_.request)).first->second;
+    auto& q = questions_
+                  .emplace(address_text, std::make_unique<question>(net_, shake_,
+                                                                    options_.request.empty()
+                                                                        ? words_of(options_.parts)
+                                                                        : options_.request))
+                  .first->second;
     q->ask(*at, std::max<std::int64_t>(1, end_ns_ - loop_.now_ns()));
     return {};
   }
@@ -114,7 +125,8 @@ class asker {
       if (q->state() != question::status::answered) continue;
       names_[a] = q->reply().self.name;
       for (const auto& p : q->reply().peers)
-        if (p.state == node_state::alive || p.state == node_state::unreachable) more.emplace_back(p.address, p.name);
+        if (p.state == node_state::alive || p.state == node_state::unreachable)
+          more.emplace_back(p.address, p.name);
     }
     for (const auto& [address_text, name] : more)
       if (!address_text.empty()) (void)ask(address_text, name);
@@ -130,7 +142,9 @@ class asker {
         continue;
       }
       const bool is_open = q->state() == question::status::open;
-      silent.push_back({names_.at(a), is_open ? fmt::format("no answer within {:.1f} s", double(options_.timeout_ns) * 1e-9) : q->reason().message()});
+      silent.push_back({names_.at(a), is_open ? fmt::format("no answer within {:.1f} s",
+                                                            double(options_.timeout_ns) * 1e-9)
+                                              : q->reason().message()});
       if (!is_open) last = &q->reason();
     }
     if (!answers.empty()) {
@@ -138,11 +152,14 @@ class asker {
       return merge(answers, std::move(silent));
     }
     if (last != nullptr) return *last;
-    return error(error_code::timed_out, fmt::format("{} of cluster '{}' did not answer within {:.1f} s", silent.front().name, options_.cluster,
-                                                    double(options_.timeout_ns) * 1e-9));
+    return error(
+        error_code::timed_out,
+        fmt::format("{} of cluster '{}' did not answer within {:.1f} s", silent.front().name,
+                    options_.cluster, double(options_.timeout_ns) * 1e-9));
   }
 
-  // Everybody who answered knows that it is dead or has left. Who never answered is known by its address alone.
+  // Everybody who answered knows that it is dead or has left. Who never answered is known by its
+  // address alone.
   static bool is_gone(const std::string& name, const std::vector<node_answer>& answers) {
     bool is_known = false;
     for (const auto& a : answers)

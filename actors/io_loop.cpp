@@ -26,19 +26,23 @@ std::uint32_t interest(bool want_read, bool want_write) noexcept {
          (want_write ? static_cast<std::uint32_t>(EPOLLOUT) : 0u);
 }
 
-// The generation tells an event of a removed descriptor from one of its successor of the same number.
+// The generation tells an event of a removed descriptor from one of its successor of the same
+// number.
 std::uint64_t event_key(int fd, std::uint32_t generation) noexcept {
   return std::uint64_t{generation} << 32 | static_cast<std::uint32_t>(fd);
 }
 
-[[noreturn]] void fail_system(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
+[[noreturn]] void fail_system(const char* call) {
+  throw std::system_error(errno, std::generic_category(), call);
+}
 
 }  // namespace
 
 io_loop::io_loop() {
-  // Where the standard descriptors are closed, the next ones opened would take their numbers, and every error text would go into
-  // a socket.
-  for (int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC); fd >= 0; fd = ::open("/dev/null", O_RDWR | O_CLOEXEC))
+  // Where the standard descriptors are closed, the next ones opened would take their numbers, and
+  // every error text would go into a socket.
+  for (int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC); fd >= 0;
+       fd = ::open("/dev/null", O_RDWR | O_CLOEXEC))
     if (fd > STDERR_FILENO) {
       ::close(fd);
       break;
@@ -57,7 +61,8 @@ io_loop::io_loop() {
 }
 
 io_loop::~io_loop() {
-  // Handlers may hold the last reference to objects that remove descriptors, so they go while the loop is still whole.
+  // Handlers may hold the last reference to objects that remove descriptors, so they go while the
+  // loop is still whole.
   timers_.clear();
   deferred_.clear();
   while (!fds_.empty()) remove(fds_.begin()->first);
@@ -67,9 +72,11 @@ io_loop::~io_loop() {
 
 int io_loop::poll(int timeout_ms) {
   run_deferred();
-  // wake() sets woken_ before it reads sleeps_, poll() sets sleeps_ before it reads woken_: one of them sees the other.
+  // wake() sets woken_ before it reads sleeps_, poll() sets sleeps_ before it reads woken_: one of
+  // them sees the other.
   sleeps_.store(true, std::memory_order_seq_cst);
-  const int wait = woken_.load(std::memory_order_seq_cst) || !deferred_.empty() ? 0 : wait_ms(timeout_ms);
+  const int wait =
+      woken_.load(std::memory_order_seq_cst) || !deferred_.empty() ? 0 : wait_ms(timeout_ms);
   std::array<epoll_event, events_per_poll> events;
   const bool is_told = wait != 0 && on_sleep_;
   if (is_told) on_sleep_(true);
@@ -100,19 +107,23 @@ int io_loop::poll(int timeout_ms) {
 
 void io_loop::wake() noexcept {
   woken_.store(true, std::memory_order_seq_cst);
-  if (!sleeps_.load(std::memory_order_seq_cst) || !sleeps_.exchange(false, std::memory_order_seq_cst)) return;
+  if (!sleeps_.load(std::memory_order_seq_cst) ||
+      !sleeps_.exchange(false, std::memory_order_seq_cst))
+    return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto n = ::write(event_, &one, sizeof one);
 }
 
 std::int64_t io_loop::now_ns() const noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
 timer_id io_loop::after(std::int64_t delay_ns, std::function<void()> fn) {
   const std::int64_t now = now_ns();
-  const std::int64_t delay = std::clamp(delay_ns, std::int64_t{0}, std::numeric_limits<std::int64_t>::max() - now);
+  const std::int64_t delay =
+      std::clamp(delay_ns, std::int64_t{0}, std::numeric_limits<std::int64_t>::max() - now);
   const std::uint64_t id = ++timer_last_;
   timers_.emplace(timer_key{now + delay, id}, std::move(fn));
   deadlines_.emplace(id, now + delay);
@@ -159,8 +170,8 @@ void io_loop::defer(std::function<void()> fn) { deferred_.push_back(std::move(fn
 int io_loop::wait_ms(int timeout_ms) const {
   if (timers_.empty() || timeout_ms == 0) return timeout_ms;
   const std::int64_t until = std::max<std::int64_t>(0, timers_.begin()->first.first - now_ns());
-  const std::int64_t ms =
-      std::min<std::int64_t>(until / ns_per_ms + (until % ns_per_ms != 0), std::numeric_limits<int>::max());
+  const std::int64_t ms = std::min<std::int64_t>(until / ns_per_ms + (until % ns_per_ms != 0),
+                                                 std::numeric_limits<int>::max());
   return timeout_ms < 0 ? static_cast<int>(ms) : std::min(timeout_ms, static_cast<int>(ms));
 }
 

@@ -3,10 +3,12 @@
 //
 // Threading: all calls from one thread, the one that calls poll(); wake() and now_ns() from any.
 //
-// IO-1  After wake(), a poll() that waits returns at once, and so does the next one if none was waiting. What a
-//       thread did before its wake() is seen after that poll() has returned.
-// IO-2  A handler of a descriptor that was removed is not called any more, also when its event was already fetched.
-// IO-3  Timers fire in the order of their deadlines (equal ones in the order of their making), never early.
+// IO-1  After wake(), a poll() that waits returns at once, and so does the next one if none was
+//       waiting. What a thread did before its wake() is seen after that poll() has returned.
+// IO-2  A handler of a descriptor that was removed is not called any more, also when its event was
+//       already fetched.
+// IO-3  Timers fire in the order of their deadlines (equal ones in the order of their making),
+//       never early.
 // IO-4  Handlers may add, change and remove descriptors, timers and themselves.
 
 #include <atomic>
@@ -34,10 +36,11 @@ class io_loop {
   io_loop(const io_loop&) = delete;
   io_loop& operator=(const io_loop&) = delete;
 
-  // Waits for events, due timers or wake(), at most `timeout_ms` (-1: without end, 0: not at all), handles what is
-  // there once and returns how many handlers were called.
+  // Waits for events, due timers or wake(), at most `timeout_ms` (-1: without end, 0: not at all),
+  // handles what is there once and returns how many handlers were called.
   int poll(int timeout_ms);
-  // From any thread. Costs an atomic operation while poll() does not sleep, else one write to an eventfd.
+  // From any thread. Costs an atomic operation while poll() does not sleep, else one write to an
+  // eventfd.
   void wake() noexcept;
 
   // Is told before the thread goes to sleep in poll() (true) and when it has woken up (false).
@@ -52,7 +55,8 @@ class io_loop {
   void change(int fd, bool want_read, bool want_write);
   void remove(int fd);
 
-  // Calls `fn` once: when the handler that runs now has returned, or at the beginning of the next poll().
+  // Calls `fn` once: when the handler that runs now has returned, or at the beginning of the next
+  // poll().
   void defer(std::function<void()> fn);
 
  private:

@@ -13,26 +13,29 @@
 
 #include <algorithm>
 #include <charconv>
-#include <string_view>
 #include <set>
+#include <string_view>
 
 namespace troupe {
 
 namespace {
 
-constexpr std::size_t plan_bytes_max = control_header_max - 256 * 1024;  // beside it the message names the nodes
+// Beside it the message names the nodes.
+constexpr std::size_t plan_bytes_max = control_header_max - 256 * 1024;
 
 // The variable whose versions come in at input `edge`: transfers are passed through.
 std::string variable_behind(const plan& p, std::uint32_t edge) {
   const auto* actor = &p.actors[p.edges[edge].from.actor];
-  while (actor->kind == actor_kind::receive || actor->kind == actor_kind::send || actor->kind == actor_kind::copy)
+  while (actor->kind == actor_kind::receive || actor->kind == actor_kind::send ||
+         actor->kind == actor_kind::copy)
     actor = &p.actors[p.edges[actor->inputs.at(0)].from.actor];
   return actor->shard.variable;
 }
 
 job_setup make_setup(const job_arguments& a) {
   const auto& r = *a.request;
-  return {a.id, r.name(), a.self.id, r.program, r.roles, r.on_failure, r.limits, r.checkpoints, r.job_plan, r.nodes, a.bugs};
+  return {a.id,     r.name(),      a.self.id,  r.program, r.roles, r.on_failure,
+          r.limits, r.checkpoints, r.job_plan, r.nodes,   a.bugs};
 }
 
 struct job_actor_state {
@@ -43,7 +46,7 @@ struct job_actor_state {
   std::optional<job_coordinator> job;
   std::shared_ptr<const part_handles> handles;
   std::uint32_t described = 0;  // the epoch whose plan is on the board
-  std::uint64_t items = 0;  // observations that the program has got
+  std::uint64_t items = 0;      // observations that the program has got
   std::optional<job_variables> at_end;
 
   void open(job_arguments a) {
@@ -60,7 +63,7 @@ struct job_actor_state {
     tell(self->context(), about.program, std::move(m));
   }
 
-  // --- what the coordinator wants ------------------------------------------------------------------------------------------------
+  // --- what the coordinator wants ----------------------------------------------------------------
 
   void carry_out() {
     for (auto actions = job->take_actions(); !actions.empty(); actions = job->take_actions())
@@ -68,14 +71,22 @@ struct job_actor_state {
     show();
   }
 
-  void act(job_action::send& s) { tell(self->context(), about.node, to_node{s.to, std::move(s.body)}); }
+  void act(job_action::send& s) {
+    tell(self->context(), about.node, to_node{s.to, std::move(s.body)});
+  }
 
   void act(const job_action::claim_epoch& c) {
     const auto& r = *about.request;
-    if (!about.archive) return job->on_epoch(error(error_code::denied, "this process writes no checkpoints"), {});
+    if (!about.archive)
+      return job->on_epoch(error(error_code::denied, "this process writes no checkpoints"), {});
     tell(self->context(), about.archive,
-         claim_next{r.checkpoints.folder, r.name(), {about.self.name, about.self.host, about.self.pid, about.wall_clock_ns() / 1'000'000'000},
-                    c.wants_checkpoint, lineage(), caf::actor_cast<caf::actor>(self)});
+         claim_next{r.checkpoints.folder,
+                    r.name(),
+                    {about.self.name, about.self.host, about.self.pid,
+                     about.wall_clock_ns() / 1'000'000'000},
+                    c.wants_checkpoint,
+                    lineage(),
+                    caf::actor_cast<caf::actor>(self)});
   }
 
   checkpoint_lineage lineage() const {
@@ -83,11 +94,14 @@ struct job_actor_state {
     return {c.epoch, c.resume_from ? c.resume_from->step : 0};
   }
 
-  // What this run can go on with: its own checkpoints, and the one that it began with, by its own count of steps.
+  // What this run can go on with: its own checkpoints, and the one that it began with, by its own
+  // count of steps.
   std::optional<known_checkpoint> known(const std::optional<checkpoint_manifest>& m) const {
     const auto& r = *about.request;
     if (!m) return std::nullopt;
-    if (const auto& from = r.checkpoints.resume_from; from && from->epoch == m->epoch && from->step == m->step) return from;
+    if (const auto& from = r.checkpoints.resume_from;
+        from && from->epoch == m->epoch && from->step == m->step)
+      return from;
     if (m->schedule != r.schedule) return std::nullopt;
     return known_checkpoint{m->epoch, m->step, m->worker_steps};
   }
@@ -98,7 +112,9 @@ struct job_actor_state {
   }
 
   void act(job_action::drop_cut& d) {
-    tell(self->context(), about.archive, troupe::drop_cut{about.request->checkpoints.folder, about.request->name(), {d.epoch, d.step}});
+    tell(self->context(), about.archive,
+         troupe::drop_cut{
+             about.request->checkpoints.folder, about.request->name(), {d.epoch, d.step}});
   }
 
   void act(job_action::write_manifest& w) {
@@ -110,16 +126,21 @@ struct job_actor_state {
     m.worker_steps = std::move(w.worker_steps);
     m.schedule = r.schedule;
     m.made_unix_ns = about.wall_clock_ns();
-    for (auto& p : w.parts) m.parts.push_back({std::move(p.file), p.bytes, std::move(p.hash), std::move(p.variables)});
-    std::sort(m.parts.begin(), m.parts.end(), [](const auto& a, const auto& b) { return a.file < b.file; });
+    for (auto& p : w.parts)
+      m.parts.push_back({std::move(p.file), p.bytes, std::move(p.hash), std::move(p.variables)});
+    std::sort(m.parts.begin(), m.parts.end(),
+              [](const auto& a, const auto& b) { return a.file < b.file; });
     const auto slots = slot_names(r.program->spec().optimizer);
     for (auto& [name, spec] : r.program->variables()) m.variables.push_back({name, spec, slots});
-    tell(self->context(), about.archive, write_cut{r.checkpoints.folder, std::move(m), r.keep, lineage(), caf::actor_cast<caf::actor>(self)});
+    tell(self->context(), about.archive,
+         write_cut{r.checkpoints.folder, std::move(m), r.keep, lineage(),
+                   caf::actor_cast<caf::actor>(self)});
   }
 
   void act(job_event& e) {
     switch (e.kind) {
-      case job_event_kind::started: return to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
+      case job_event_kind::started:
+        return to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
       case job_event_kind::loss:
         about.record->count_step();
         return to_program(job_progress{e.step, e.worker, e.loss});
@@ -164,7 +185,8 @@ struct job_actor_state {
 
   template <class Message>
   void say(Message m, const std::string& text) {
-    tell(self->context(), about.node, member_event{fmt::format("job {}: {}", about.request->name(), text)});
+    tell(self->context(), about.node,
+         member_event{fmt::format("job {}: {}", about.request->name(), text)});
     to_program(std::move(m));
   }
 
@@ -181,14 +203,18 @@ struct job_actor_state {
       described = job->epoch();
       describe(job->current_plan(), b);
       b.participants.clear();
-      for (auto n : std::set<node_id>(job->nodes().begin(), job->nodes().end())) b.participants.push_back(name_of(n));
+      for (auto n : std::set<node_id>(job->nodes().begin(), job->nodes().end()))
+        b.participants.push_back(name_of(n));
     }
     b.epoch = job->epoch();
     b.step = job->step();
     b.recoveries = job->totals().recoveries;
     b.checkpoints = job->totals().checkpoints;
     if (b.state == job_state::running || b.state == job_state::recovering)
-      b.state = job->phase() == job_phase::running || (job->phase() == job_phase::placing && b.recoveries == 0) ? job_state::running : job_state::recovering;
+      b.state = job->phase() == job_phase::running ||
+                        (job->phase() == job_phase::placing && b.recoveries == 0)
+                    ? job_state::running
+                    : job_state::recovering;
   }
 
   std::string name_of(node_id n) const {
@@ -197,7 +223,7 @@ struct job_actor_state {
     return fmt::format("{:x}", raw(n));
   }
 
-  // --- what happens ------------------------------------------------------------------------------------------------------------------
+  // --- what happens ------------------------------------------------------------------------------
 
   template <class Report>
   void report(Report&& r) {
@@ -215,7 +241,8 @@ struct job_actor_state {
       if (auto* p = std::get_if<part_saved>(&m.body)) return j.on_saved(m.from, *p);
       if (auto* p = std::get_if<part_noted>(&m.body)) return j.on_noted(m.from, *p);
       if (std::holds_alternative<leaving_node>(m.body)) return j.on_leaving(m.from);
-      if (auto* l = std::get_if<lost_peer>(&m.body)) return j.on_lost(l->node, l->reason, l->has_left);
+      if (auto* l = std::get_if<lost_peer>(&m.body))
+        return j.on_lost(l->node, l->reason, l->has_left);
     });
   }
 
@@ -257,8 +284,10 @@ struct job_actor_state {
     items = m.t.step + 1;
     job_variables out{m.t.step, {}};
     for (std::size_t i = 0; i < m.values.size(); ++i)
-      out.values.emplace_back(variable_behind(job->current_plan(), fetch.inputs[i]), std::move(m.values[i]));
-    // What is observed at the end counts when the job has ended: another epoch may come to other values.
+      out.values.emplace_back(variable_behind(job->current_plan(), fetch.inputs[i]),
+                              std::move(m.values[i]));
+    // What is observed at the end counts when the job has ended: another epoch may come to other
+    // values.
     if (about.request->on_failure == failure_policy::stop) return to_program(std::move(out));
     items = 0;
     at_end = std::move(out);
@@ -275,13 +304,17 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       [&s](local_part& m) { s.on_local(m); },
       [&s](const member_up& m) { s.on_up(m); },
       [&s](const member_down& m) {
-        s.report([&](job_coordinator& j) { j.on_lost(m.member.id, m.member.reason, m.member.state == member_state::left); });
+        s.report([&](job_coordinator& j) {
+          j.on_lost(m.member.id, m.member.reason, m.member.state == member_state::left);
+        });
       },
       [&s](const rejoined& m) { s.on_rejoined(m); },
       [&s](fetched& m) { s.on_fetched(m); },
       [](const feed_ready&) {},
       [&s](const epoch_claimed& m) { s.on_claimed(m); },
-      [&s](const cut_written& m) { s.report([&](job_coordinator& j) { j.on_manifest(m.step, m.epoch, *m.written); }); },
+      [&s](const cut_written& m) {
+        s.report([&](job_coordinator& j) { j.on_manifest(m.step, m.epoch, *m.written); });
+      },
       [&s](want_cut) { s.report([](job_coordinator& j) { j.want_checkpoint(); }); },
       [&s](const stop_job& m) { s.report([&](job_coordinator& j) { j.on_stop(m.reason); }); },
       [&s](job_tick) { s.report([&](job_coordinator& j) { j.tick(s.about.now_ns()); }); },
@@ -290,9 +323,11 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
 
 }  // namespace
 
-void take_over(opened_folder folder, const checkpoint_options& o, job_request& request, std::vector<std::string>& notes) {
+void take_over(opened_folder folder, const checkpoint_options& o, job_request& request,
+               std::vector<std::string>& notes) {
   request.keeps_lock = std::shared_ptr<const void>(std::move(folder.lock));
-  request.checkpoints = {o.folder, o.every_steps, o.every_ns, std::move(folder.resume_from), folder.epoch};
+  request.checkpoints = {o.folder, o.every_steps, o.every_ns, std::move(folder.resume_from),
+                         folder.epoch};
   request.schedule = request.program->schedule();
   request.keep = std::max<std::uint32_t>(1, o.keep);
   notes.insert(notes.end(), folder.notes.begin(), folder.notes.end());

@@ -8,11 +8,13 @@ namespace troupe {
 
 result<fed_input*> fed_inputs::find(std::string_view name, const tensor& value) {
   auto at = inputs_.find(name);
-  if (at == inputs_.end()) return error(error_code::usage, fmt::format("the graph has no input '{}'{}", name, known()));
+  if (at == inputs_.end())
+    return error(error_code::usage, fmt::format("the graph has no input '{}'{}", name, known()));
   if (!value) return error(error_code::usage, fmt::format("input '{}' was given no tensor", name));
   const auto& spec = at->second.spec;
   if (value.type() != spec.type || !spec.shape.admits(value.shape()))
-    return error(error_code::usage, fmt::format("input '{}' takes {}, and was given {}", name, to_string(spec), to_string(value.spec())));
+    return error(error_code::usage, fmt::format("input '{}' takes {}, and was given {}", name,
+                                                to_string(spec), to_string(value.spec())));
   return &at->second;
 }
 
@@ -21,11 +23,13 @@ result<std::vector<fed_input*>> fed_inputs::find_all(feeds values) {
   for (const auto& [name, value] : values) {
     auto at = find(name, value);
     if (!at) return std::move(at.error());
-    if (std::find(to.begin(), to.end(), *at) != to.end()) return error(error_code::usage, fmt::format("input '{}' is given twice for one step", name));
+    if (std::find(to.begin(), to.end(), *at) != to.end())
+      return error(error_code::usage, fmt::format("input '{}' is given twice for one step", name));
     to.push_back(*at);
   }
   for (auto& [name, f] : inputs_)
-    if (std::find(to.begin(), to.end(), &f) == to.end()) return error(error_code::usage, fmt::format("input '{}' is not fed", name));
+    if (std::find(to.begin(), to.end(), &f) == to.end())
+      return error(error_code::usage, fmt::format("input '{}' is not fed", name));
   return to;
 }
 

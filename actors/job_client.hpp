@@ -1,5 +1,6 @@
 #pragma once
-// What the ends of a job in the program share: its mailbox, and the inputs that it feeds. Used in actors/ only.
+// What the ends of a job in the program share: its mailbox, and the inputs that it feeds. Used in
+// actors/ only.
 //
 // Threading: one thread at a time.
 
@@ -34,7 +35,9 @@ class fed_inputs {
  public:
   using feeds = std::span<const std::pair<std::string_view, tensor>>;
 
-  void add(std::string name, std::uint32_t actor, tensor_spec spec) { inputs_.emplace(std::move(name), fed_input{actor, std::move(spec)}); }
+  void add(std::string name, std::uint32_t actor, tensor_spec spec) {
+    inputs_.emplace(std::move(name), fed_input{actor, std::move(spec)});
+  }
   // Errors: usage: another name, no tensor, another type or shape.
   result<fed_input*> find(std::string_view name, const tensor& value);
   // One for each feed. Errors: as find(); an input twice, or not at all. Nothing has changed.
@@ -69,8 +72,11 @@ class job_client {
   bool is_over_ = false;
 };
 
-std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request, std::vector<std::string> notes, bool is_fed);
-std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options, node_id self);
-result<std::unique_ptr<stepper>> make_stepper(process& p, std::shared_ptr<const job_request> request);
+std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request,
+                                        std::vector<std::string> notes, bool is_fed);
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options,
+                                          node_id self);
+result<std::unique_ptr<stepper>> make_stepper(process& p,
+                                              std::shared_ptr<const job_request> request);
 
 }  // namespace troupe

@@ -11,8 +11,10 @@
 
 namespace troupe {
 
-link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker, node_id self, member_info peer, link_hooks hooks,
-                     std::shared_ptr<actor_record> record, const planted_bugs* bugs, std::shared_ptr<trace_lane> timeline)
+link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker,
+                     node_id self, member_info peer, link_hooks hooks,
+                     std::shared_ptr<actor_record> record, const planted_bugs* bugs,
+                     std::shared_ptr<trace_lane> timeline)
     : net_(net),
       system_(sys),
       worker_(worker),
@@ -31,14 +33,16 @@ link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit
 
 link_core::~link_core() { close(); }
 
-void link_core::attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received, const std::optional<peer_memory>& memory, own_probe word) {
+void link_core::attach(lane l, std::unique_ptr<channel> connection, std::uint64_t peer_received,
+                       const std::optional<peer_memory>& memory, own_probe word) {
   auto& io = lanes_[static_cast<std::size_t>(l)];
   io.connection = std::move(connection);
   io.progress_ns = 0;
   if (l == lane::data && word) io.connection->let_peer_read(std::move(word));
   if (l == lane::data && memory && !reads_failed_) io.connection->read_peer_memory(*memory);
   io.connection->start(io);
-  if (auto connected = session_.connected(l, peer_received); !connected) return hooks_.broken(peer_.id, connected.error());
+  if (auto connected = session_.connected(l, peer_received); !connected)
+    return hooks_.broken(peer_.id, connected.error());
   pump(l);
 }
 
@@ -54,13 +58,22 @@ void link_core::send(control_message body) {
 void link_core::send_unnumbered(const control_message& body) {
   auto& io = lanes_[0];
   if (session_.state(lane::control) != lane_state::up || !io.connection) return;
-  io.connection->send({frame_kind::control, 0, session_.take_ack(lane::control), encode(body), {}, 0, 0});
+  io.connection->send(
+      {frame_kind::control, 0, session_.take_ack(lane::control), encode(body), {}, 0, 0});
 }
 
 void link_core::send(send_tensor m) {
   auto at = jobs_.find(m.job);
   if (at == jobs_.end()) return session_.count_drop(drop_reason::unknown_job);
-  chunk_header h{m.job, at->second.epoch, m.edge, session_.self(), session_.peer(), m.t, m.sequence, m.value ? m.value.spec() : tensor_spec{dtype::u8, {0}}, 0};
+  chunk_header h{m.job,
+                 at->second.epoch,
+                 m.edge,
+                 session_.self(),
+                 session_.peer(),
+                 m.t,
+                 m.sequence,
+                 m.value ? m.value.spec() : tensor_spec{dtype::u8, {0}},
+                 0};
   const auto bytes = m.value ? m.value.size_bytes() : 0;
   record_->count_out(bytes);
   for_each_chunk(bytes, [&](chunk_part part) {
@@ -76,25 +89,41 @@ void link_core::send(send_piece m) {
   auto at = jobs_.find(m.job);
   if (at == jobs_.end()) return session_.count_drop(drop_reason::unknown_job);
   const dim length{static_cast<std::int64_t>(m.length_bytes), 0};
-  chunk_header h{m.job, at->second.epoch, m.edge, session_.self(), session_.peer(), m.t, m.sequence, {dtype::u8, *shape::from({&length, 1})}, 0, m.part};
+  chunk_header h{m.job,
+                 at->second.epoch,
+                 m.edge,
+                 session_.self(),
+                 session_.peer(),
+                 m.t,
+                 m.sequence,
+                 {dtype::u8, *shape::from({&length, 1})},
+                 0,
+                 m.part};
   record_->count_out(m.length_bytes);
   for_each_chunk(m.length_bytes, [&](chunk_part part) {
     h.offset = part.offset;
-    (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, {m.offset_bytes + part.offset, part.length});
+    (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value,
+                        {m.offset_bytes + part.offset, part.length});
   });
-  if (trace_ != nullptr && trace_->is_on()) trace_sent(at->second, m.edge, m.t.step, m.length_bytes);
+  if (trace_ != nullptr && trace_->is_on())
+    trace_sent(at->second, m.edge, m.t.step, m.length_bytes);
   schedule_flush();
 }
 
-void link_core::trace_sent(const bound_job& job, std::uint32_t edge, std::uint64_t step, std::uint64_t bytes) {
+void link_core::trace_sent(const bound_job& job, std::uint32_t edge, std::uint64_t step,
+                           std::uint64_t bytes) {
   const auto sender = job.job_plan->edges[edge].from.actor;
-  const auto last = session_.acknowledged_frames(lane::data) + session_.unacknowledged_frames(lane::data);
-  traced_.push_back({last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), step, bytes});
+  const auto last =
+      session_.acknowledged_frames(lane::data) + session_.unacknowledged_frames(lane::data);
+  traced_.push_back(
+      {last, trace_->now_ns(), std::uint64_t{job.part} << 32 | (sender + 1), step, bytes});
 }
 
 void link_core::trace_acknowledged() {
-  for (; !traced_.empty() && traced_.front().sequence <= session_.acknowledged_frames(lane::data); traced_.pop_front())
-    trace_->transfer(traced_.front().begin_ns, traced_.front().subject, traced_.front().step, traced_.front().bytes);
+  for (; !traced_.empty() && traced_.front().sequence <= session_.acknowledged_frames(lane::data);
+       traced_.pop_front())
+    trace_->transfer(traced_.front().begin_ns, traced_.front().subject, traced_.front().step,
+                     traced_.front().bytes);
 }
 
 void link_core::give_back(const return_credit& m) {
@@ -119,17 +148,27 @@ void link_core::bind(bind_job m) {
     if (receiver && p.tasks[p.actors[edge.from.actor].task].node == peer_.id) {
       const auto desk = m.handles->desks.find(edge.to.actor);
       const auto landing = m.handles->landings.find(edge.to.actor);
-      b.incoming.emplace(e, incoming_edge{receiver, edge.to.port, desk != m.handles->desks.end() ? desk->second : nullptr, landing != m.handles->landings.end() ? landing->second : nullptr, edge.spec,
-                                          buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1), 0, 0, {}});
+      b.incoming.emplace(
+          e, incoming_edge{receiver,
+                           edge.to.port,
+                           desk != m.handles->desks.end() ? desk->second : nullptr,
+                           landing != m.handles->landings.end() ? landing->second : nullptr,
+                           edge.spec,
+                           buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1),
+                           0,
+                           0,
+                           {}});
     }
     if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) {
       std::uint32_t outlet = 0;
-      for (std::uint32_t port = 0; port < edge.from.port; ++port) outlet += static_cast<std::uint32_t>(p.actors[edge.from.actor].outputs[port].size());
+      for (std::uint32_t port = 0; port < edge.from.port; ++port)
+        outlet += static_cast<std::uint32_t>(p.actors[edge.from.actor].outputs[port].size());
       b.senders.emplace(e, bound_job::sender{sender, outlet});
     }
   }
   forget_chunk(m.job);
-  // What earlier epochs sent has no taker any more, and epochs may follow each other faster than acknowledgements come.
+  // What earlier epochs sent has no taker any more, and epochs may follow each other faster than
+  // acknowledgements come.
   const auto& data = lanes_[static_cast<std::size_t>(lane::data)].connection;
   const auto is_over = [&](std::span<const std::byte> header) {
     const auto h = decode_chunk(header);
@@ -144,7 +183,8 @@ void link_core::unbind(job_id job) {
   jobs_.erase(job);
 }
 
-// A chunk of the job may be half read: its edge goes, while its memory has to stay until the connection has read the rest.
+// A chunk of the job may be half read: its edge goes, while its memory has to stay until the
+// connection has read the rest.
 void link_core::forget_chunk(job_id job) {
   if (chunk_.edge == nullptr || chunk_.header.job != job) return;
   chunk_.orphan = std::move(chunk_.edge->value);
@@ -164,14 +204,16 @@ void link_core::on_tick() {
 bool link_core::is_stalled(lane l, std::int64_t now) {
   auto& io = lanes_[static_cast<std::size_t>(l)];
   const auto has = session_.acknowledged_frames(l);
-  if (session_.unacknowledged_frames(l) == 0 || has != io.acknowledged || io.progress_ns == 0) io.progress_ns = now;
+  if (session_.unacknowledged_frames(l) == 0 || has != io.acknowledged || io.progress_ns == 0)
+    io.progress_ns = now;
   io.acknowledged = has;
   return now - io.progress_ns > stall_ns;
 }
 
 // An empty frame that carries the ack only.
 void link_core::send_ack(lane l) {
-  lanes_[static_cast<std::size_t>(l)].connection->send({frame_kind::control, 0, session_.take_ack(l), {}, {}, 0, 0});
+  lanes_[static_cast<std::size_t>(l)].connection->send(
+      {frame_kind::control, 0, session_.take_ack(l), {}, {}, 0, 0});
 }
 
 void link_core::close() {
@@ -188,9 +230,11 @@ void link_core::close() {
   traced_.clear();
 }
 
-// --- what arrives ----------------------------------------------------------------------------------------------------------------
+// --- what arrives --------------------------------------------------------------------------------
 
-std::span<std::byte> link_core::lane_io::payload_destination(frame_kind kind, std::span<const std::byte> header, std::uint32_t payload_length) {
+std::span<std::byte> link_core::lane_io::payload_destination(frame_kind kind,
+                                                             std::span<const std::byte> header,
+                                                             std::uint32_t payload_length) {
   if (kind != frame_kind::chunk || which != lane::data) return {};
   auto& c = owner->chunk_;
   c.edge = nullptr;
@@ -211,7 +255,8 @@ void link_core::lane_io::on_frame(const received_frame& frame) {
   auto alive = link.is_alive_;  // a hook may end the link
   link.hooks_.heard(link.peer_.id);
   if (!*alive) return;
-  if (auto acked = link.session_.acknowledged(which, frame.ack); !acked) return link.hooks_.broken(link.peer_.id, acked.error());
+  if (auto acked = link.session_.acknowledged(which, frame.ack); !acked)
+    return link.hooks_.broken(link.peer_.id, acked.error());
   if (!link.traced_.empty()) link.trace_acknowledged();
   const auto bytes = prelude_bytes + frame.header.size() + frame.payload_length;
   switch (link.session_.arrived(which, frame.sequence, bytes, link.net_.now_ns())) {
@@ -264,15 +309,18 @@ void link_core::grant(const credit_batch& batch) {
   }
 }
 
-link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint32_t payload_length) {
-  if (!session_.admits(h.sender, h.receiver) && (bugs_ == nullptr || !bugs_->admits_other_lives)) return nullptr;
+link_core::incoming_edge* link_core::take_chunk(const chunk_header& h,
+                                                std::uint32_t payload_length) {
+  if (!session_.admits(h.sender, h.receiver) && (bugs_ == nullptr || !bugs_->admits_other_lives))
+    return nullptr;
   auto dropped = [&](drop_reason why) {
     session_.count_drop(why);
     return nullptr;
   };
   auto job = jobs_.find(h.job);
   if (job == jobs_.end()) return dropped(drop_reason::unknown_job);
-  if (job->second.epoch != h.epoch && (bugs_ == nullptr || !bugs_->admits_other_epochs)) return dropped(drop_reason::other_epoch);
+  if (job->second.epoch != h.epoch && (bugs_ == nullptr || !bugs_->admits_other_epochs))
+    return dropped(drop_reason::other_epoch);
   auto at = job->second.incoming.find(h.edge);
   if (at == job->second.incoming.end()) return dropped(drop_reason::unknown_edge);
   auto& edge = at->second;
@@ -282,15 +330,21 @@ link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint
     edge.value = tensor();
     return &edge;
   }
-  if (h.spec.type != edge.bound.type || !edge.bound.shape.admits(h.spec.shape)) return dropped(drop_reason::unknown_edge);
+  if (h.spec.type != edge.bound.type || !edge.bound.shape.admits(h.spec.shape))
+    return dropped(drop_reason::unknown_edge);
   if (h.offset + payload_length > h.spec.size_bytes()) return dropped(drop_reason::unknown_edge);
   if (h.offset < edge.offset) return dropped(drop_reason::duplicate);
   if (h.offset == 0) {
     try {
-      edge.value = edge.desk && edge.desk->destination ? edge.desk->destination(edge.port, h.t.step, h.part) : edge.landing ? edge.landing->take(h.spec) : tensor();
+      edge.value = edge.desk && edge.desk->destination
+                       ? edge.desk->destination(edge.port, h.t.step, h.part)
+                   : edge.landing ? edge.landing->take(h.spec)
+                                  : tensor();
       if (!edge.value || edge.value.spec() != h.spec) edge.value = edge.pool.take(h.spec);
     } catch (const std::bad_alloc&) {
-      hooks_.no_memory(h.job, fmt::format("this node has no memory for a tensor of {} ({}) from {}", to_string(h.spec), format_bytes(h.spec.size_bytes()), peer_.name));
+      hooks_.no_memory(
+          h.job, fmt::format("this node has no memory for a tensor of {} ({}) from {}",
+                             to_string(h.spec), format_bytes(h.spec.size_bytes()), peer_.name));
       return dropped(drop_reason::unknown_edge);
     }
   }
@@ -298,7 +352,8 @@ link_core::incoming_edge* link_core::take_chunk(const chunk_header& h, std::uint
 }
 
 void link_core::on_chunk(const received_frame& frame) {
-  expects(bugs_ == nullptr || !bugs_->breaks_in_callbacks || frame.sequence % 16 != 0, "it was planted at every sixteenth chunk");
+  expects(bugs_ == nullptr || !bugs_->breaks_in_callbacks || frame.sequence % 16 != 0,
+          "it was planted at every sixteenth chunk");
   if (frame.payload_length == 0) {  // an empty tensor: nobody asked where its bytes go
     auto h = decode_chunk(frame.header);
     if (!h) return session_.count_drop(drop_reason::unknown_edge);
@@ -312,10 +367,11 @@ void link_core::on_chunk(const received_frame& frame) {
   record_->count_in(edge->offset);
   ++edge->sequence;
   edge->offset = 0;
-  tell(worker_, edge->receiver, tensor_ready{edge->port, chunk_.header.part, chunk_.header.t, std::move(edge->value)});
+  tell(worker_, edge->receiver,
+       tensor_ready{edge->port, chunk_.header.part, chunk_.header.t, std::move(edge->value)});
 }
 
-// --- what leaves -----------------------------------------------------------------------------------------------------------------
+// --- what leaves ---------------------------------------------------------------------------------
 
 void link_core::schedule_flush() {
   if (std::exchange(is_flush_due_, true)) return;
@@ -328,13 +384,17 @@ void link_core::flush() {
   is_flush_due_ = false;
   const bool gives_credits = session_.has_credits();
   if (gives_credits) {
-    if (auto sent = session_.send(lane::control, frame_kind::control, encode(control_message(credit_batch{session_.take_credits()}))); !sent)
+    if (auto sent = session_.send(lane::control, frame_kind::control,
+                                  encode(control_message(credit_batch{session_.take_credits()})));
+        !sent)
       return hooks_.broken(peer_.id, sent.error());
   }
   pump(lane::control);
   pump(lane::data);
   // Data that went the other way took the acknowledgement along.
-  if (gives_credits && session_.owes_ack(lane::data) && lanes_[static_cast<std::size_t>(lane::data)].connection) send_ack(lane::data);
+  if (gives_credits && session_.owes_ack(lane::data) &&
+      lanes_[static_cast<std::size_t>(lane::data)].connection)
+    send_ack(lane::data);
 }
 
 void link_core::pump(lane l) {
@@ -342,11 +402,12 @@ void link_core::pump(lane l) {
   while (io.connection) {
     const auto* f = session_.next_to_write(l);
     if (f == nullptr) return;
-    io.connection->send({f->kind, f->sequence, session_.take_ack(l), f->header, f->payload, f->offset, f->length});
+    io.connection->send(
+        {f->kind, f->sequence, session_.take_ack(l), f->header, f->payload, f->offset, f->length});
   }
 }
 
-// --- the actor -------------------------------------------------------------------------------------------------------------------
+// --- the actor -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -355,7 +416,8 @@ struct link_actor_state {
   std::shared_ptr<link_core> core;
 };
 
-caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::shared_ptr<link_core> core) {
+caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self,
+                         std::shared_ptr<link_core> core) {
   self->state.core = std::move(core);
   self->set_exception_handler(&reason_of);
   auto& s = self->state;
@@ -384,7 +446,8 @@ caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self, std::share
 
 }  // namespace
 
-caf::actor spawn_link(caf::actor_system& sys, caf::execution_unit* worker, std::shared_ptr<link_core> core) {
+caf::actor spawn_link(caf::actor_system& sys, caf::execution_unit* worker,
+                      std::shared_ptr<link_core> core) {
   return spawn_on(sys, worker, &link_actor, std::move(core));
 }
 

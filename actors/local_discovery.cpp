@@ -7,7 +7,8 @@ namespace troupe {
 
 namespace {
 
-// While a member is young it looks often, and must not be held up by one that does not answer. A tool looks once.
+// While a member is young it looks often, and must not be held up by one that does not answer. A
+// tool looks once.
 constexpr int member_wait_ms = 20;
 constexpr int tool_wait_ms = 200;
 
@@ -23,7 +24,8 @@ class answering final : public io_loop::fd_handler {
 }  // namespace
 
 struct local_discovery::state {
-  state(discovery d, std::string t, io_loop& l) : places(std::move(d)), token(std::move(t)), loop(l) {}
+  state(discovery d, std::string t, io_loop& l)
+      : places(std::move(d)), token(std::move(t)), loop(l) {}
 
   discovery places;
   std::string token;
@@ -36,7 +38,9 @@ local_discovery::~local_discovery() {
   if (state_->places.fd() >= 0) state_->loop.remove(state_->places.fd());
 }
 
-result<std::unique_ptr<local_discovery>> local_discovery::open(const std::string& cluster, const std::string& token_file, io_loop& loop) {
+result<std::unique_ptr<local_discovery>> local_discovery::open(const std::string& cluster,
+                                                               const std::string& token_file,
+                                                               io_loop& loop) {
   auto places = discovery::open(discovery_roots::of_environment(), cluster);
   if (!places) return places.error();
   auto token = token_file.empty() ? places->shared_token() : read_token_file(token_file);
@@ -50,7 +54,8 @@ const std::string& local_discovery::token() const noexcept { return state_->toke
 std::vector<rendezvous::place> local_discovery::find(const std::function<bool(node_id)>& is_known) {
   std::vector<place> out;
   const auto wait_ms = state_->places.fd() >= 0 ? member_wait_ms : tool_wait_ms;
-  for (auto& e : state_->places.entries(is_known, wait_ms)) out.push_back({std::move(e.address), e.id});
+  for (auto& e : state_->places.entries(is_known, wait_ms))
+    out.push_back({std::move(e.address), e.id});
   return out;
 }
 

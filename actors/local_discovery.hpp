@@ -1,6 +1,6 @@
 #pragma once
-// Discovery on one machine, on a process's I/O loop: our socket in the cluster's folder answers whoever asks, and the others' sockets are
-// asked (actors/discovery.hpp).
+// Discovery on one machine, on a process's I/O loop: our socket in the cluster's folder answers
+// whoever asks, and the others' sockets are asked (actors/discovery.hpp).
 //
 // Threading: open() before the loop's thread runs; the rest on it.
 
@@ -16,8 +16,11 @@ class io_loop;
 
 class local_discovery final : public rendezvous {
  public:
-  // The token is that of `token_file`, or, if empty, the one that all clusters of this name and user share on this machine.
-  static result<std::unique_ptr<local_discovery>> open(const std::string& cluster, const std::string& token_file, io_loop& loop);
+  // The token is that of `token_file`, or, if empty, the one that all clusters of this name and
+  // user share on this machine.
+  static result<std::unique_ptr<local_discovery>> open(const std::string& cluster,
+                                                       const std::string& token_file,
+                                                       io_loop& loop);
   ~local_discovery() override;
 
   const std::string& token() const noexcept;

@@ -1,5 +1,6 @@
 #pragma once
-// The process as a member of its cluster: finds the others, greets whoever connects, keeps a link to each, notices who dies.
+// The process as a member of its cluster: finds the others, greets whoever connects, keeps a link
+// to each, notices who dies.
 //
 //   member_actor
 //   message        from      effect                                                    answer
@@ -8,19 +9,23 @@
 //   link_failed    a link    give it up; a new one may come after its back-off         -
 //   end_actor      itself    end                                                       -
 //
-// To the node: member_up, member_down, view_changed, peer_message, ask and ask_trace (from tools), member_event, rejoined.
+// To the node: member_up, member_down, view_changed, peer_message, ask and ask_trace (from tools),
+// member_event, rejoined.
 //
-// member_core does the work, driven by the transport's callbacks and one timer, all on the I/O worker: no computation delays it.
-// What it decides is decided by runtime/membership.hpp, runtime/handshake.hpp and runtime/link_session.hpp.
+// member_core does the work, driven by the transport's callbacks and one timer, all on the I/O
+// worker: no computation delays it. What it decides is decided by runtime/membership.hpp,
+// runtime/handshake.hpp and runtime/link_session.hpp.
 //
 // ME-1  Nothing of a connection is used before the handshake has proven its peer.
-// ME-2  member_up comes once a link with both lanes stands and the view holds the peer alive; member_down once it is dead or gone.
+// ME-2  member_up comes once a link with both lanes stands and the view holds the peer alive;
+//       member_down once it is dead or gone.
 // ME-3  A connection of a tool is a link without membership.
-// ME-4  A link lives at both ends or at none. Each has a number; a connection for a link that this end gave up is refused as
-//       forgotten, and one that begins a link ends the former. For jobs a link given up is a death of the peer, which may come
-//       up again.
-// ME-5  The actor of a link that fails takes its link with it (ME-4), and is supervised by link_policy: nobody sends to an actor that is
-//       not there, and a link that fails again and again makes the member fail.
+// ME-4  A link lives at both ends or at none. Each has a number; a connection for a link that this
+//       end gave up is refused as forgotten, and one that begins a link ends the former. For jobs a
+//       link given up is a death of the peer, which may come up again.
+// ME-5  The actor of a link that fails takes its link with it (ME-4), and is supervised by
+//       link_policy: nobody sends to an actor that is not there, and a link that fails again and
+//       again makes the member fail.
 // Supervision: member_policy. Without it the process ends: it would look alive and know nobody.
 // Threading: the I/O worker; construct and listen before its thread runs.
 
@@ -41,7 +46,9 @@
 
 namespace troupe {
 
-struct jobs_changed { std::uint32_t jobs = 0; };
+struct jobs_changed {
+  std::uint32_t jobs = 0;
+};
 struct leave_cluster {
   std::string reason;
   caf::actor to;
@@ -52,9 +59,15 @@ struct link_failed {
   std::uint64_t number = 0;
   std::string text;
 };
-inline constexpr supervision_policy member_policy{.restart = restart_kind::transient, .limits = no_restarts};
-struct member_event { std::string text; };   // for the node's list of events
-struct rejoined { member_info self; };       // we were fenced: all parts end, this is who we are now
+inline constexpr supervision_policy member_policy{.restart = restart_kind::transient,
+                                                  .limits = no_restarts};
+struct member_event {
+  std::string text;
+};  // for the node's list of events
+// We were fenced: all parts end, this is who we are now.
+struct rejoined {
+  member_info self;
+};
 
 // Where other members of this machine may be found.
 class rendezvous {
@@ -71,22 +84,23 @@ class rendezvous {
 };
 
 struct member_environment {
-  member_info self;           // its address is filled in by listen()
+  member_info self;  // its address is filled in by listen()
   std::string cluster, token;
   std::vector<std::string> seeds;  // --join
   bool is_tool = false;            // asks only: does not listen, is no member
   transport* net = nullptr;
-  rendezvous* places = nullptr;    // null: only seeds
+  rendezvous* places = nullptr;  // null: only seeds
   std::shared_ptr<coarse_clock> clock;
-  std::function<void(std::span<std::byte>)> random;   // unpredictable bytes
+  std::function<void(std::span<std::byte>)> random;  // unpredictable bytes
   std::function<std::uint64_t()> wall_clock_ns;
   std::function<bool(std::uint32_t pid)> process_exists;
   membership_options options;
-  // A seed will not have us for a reason that does not pass, and we know nobody else. On the I/O worker.
+  // A seed will not have us for a reason that does not pass, and we know nobody else. On the I/O
+  // worker.
   std::function<void(const error&)> on_denied;
   direct_reads reads = direct_reads::off;  // of tensors in the memory of peers on this machine
-  const planted_bugs* bugs = nullptr;  // tests only
-  std::shared_ptr<trace_lane> lane;    // of the I/O worker; null: its transfers are in no timeline
+  const planted_bugs* bugs = nullptr;      // tests only
+  std::shared_ptr<trace_lane> lane;  // of the I/O worker; null: its transfers are in no timeline
 };
 
 class member_core {
@@ -101,7 +115,8 @@ class member_core {
   const member_info& self() const noexcept { return env_.self; }
 
   // From the actor, on the I/O worker: everything begins.
-  void start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor_addr self, caf::actor node);
+  void start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor_addr self,
+             caf::actor node);
   void set_jobs(std::uint32_t jobs);
   void leave(const std::string& reason, std::function<void()> then);
   // The refusals of our own dials, newest last: why a --join did not succeed.
@@ -111,7 +126,8 @@ class member_core {
   std::uint64_t drops(drop_reason r) const;
   // Bytes of tensors that the links keep because the peers have not acknowledged them.
   std::size_t kept_bytes() const;
-  // Closes a link that cannot go on, with all that it keeps; a new one follows as long as membership holds the peer alive.
+  // Closes a link that cannot go on, with all that it keeps; a new one follows as long as
+  // membership holds the peer alive.
   void give_up_link(node_id peer, const std::string& why);
   // Throws when that has happened too often.
   void on_link_failed(const link_failed& m);
@@ -135,7 +151,8 @@ class member_core {
   void look_around();
   void dial(const std::string& to, node_id expected, lane l);
   void dial_failed(const std::string& to, node_id expected, lane l, dial_failure why);
-  void greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled, node_id expected, lane l);
+  void greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled, node_id expected,
+             lane l);
   bool is_dialling(const member_info& peer, lane l) const;
   void advance(greeter& g);
   void established(greeter& g);
@@ -183,7 +200,8 @@ class member_core {
   std::shared_ptr<bool> is_alive_;
 };
 
-caf::actor spawn_member(caf::actor_system& sys, caf::execution_unit* worker, std::shared_ptr<member_core> core, caf::actor node);
+caf::actor spawn_member(caf::actor_system& sys, caf::execution_unit* worker,
+                        std::shared_ptr<member_core> core, caf::actor node);
 
 }  // namespace troupe
 

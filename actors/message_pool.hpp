@@ -1,16 +1,20 @@
 #pragma once
 // Mailbox elements that are used again.
 //
-// Allocating an element, building CAF's description of its content and freeing it is a fifth of a hop. Actors of a part
-// that run on one worker share a pool: an element that one of them has handled carries the next message that another
-// sends. The list is last in, first out, so that few elements serve many edges and stay in the cache.
+// Allocating an element, building CAF's description of its content and freeing it is a fifth of a
+// hop. Actors of a part that run on one worker share a pool: an element that one of them has
+// handled carries the next message that another sends. The list is last in, first out, so that few
+// elements serve many edges and stay in the cache.
 //
-// An element is a complete CAF message. Its receiver may recognise it (in_pooled) and skip CAF's matching of handlers.
+// An element is a complete CAF message. Its receiver may recognise it (in_pooled) and skip CAF's
+// matching of handlers.
 //
-// Threading: send() and recycle() on the worker that all actors of the pool are pinned to. Elements may go anywhere.
+// Threading: send() and recycle() on the worker that all actors of the pool are pinned to. Elements
+// may go anywhere.
 // Ownership: who may recycle keeps the pool; elements do not.
 //
-// MP-1  Only an element that was given to recycle() returns to its pool, once it is disposed of; any other is deleted.
+// MP-1  Only an element that was given to recycle() returns to its pool, once it is disposed of;
+//       any other is deleted.
 // MP-2  An element in the pool holds no value: tensors are let go when their message is.
 
 #include "actors/tell.hpp"
@@ -63,12 +67,18 @@ class message_pool {
     using values = caf::detail::tuple_vals_impl<caf::type_erased_tuple, Message>;
 
     element(message_pool& owner, Message&& m)
-        : caf::mailbox_element(nullptr, caf::make_message_id(), {}), values(std::move(m)), home(&owner) {}
+        : caf::mailbox_element(nullptr, caf::make_message_id(), {}),
+          values(std::move(m)),
+          home(&owner) {}
 
     caf::type_erased_tuple& content() override { return *this; }
     const caf::type_erased_tuple& content() const override { return *this; }
-    caf::message move_content_to_message() override { return caf::make_message(std::move(std::get<0>(this->data()))); }
-    caf::message copy_content_to_message() const override { return caf::make_message(std::get<0>(this->data())); }
+    caf::message move_content_to_message() override {
+      return caf::make_message(std::move(std::get<0>(this->data())));
+    }
+    caf::message copy_content_to_message() const override {
+      return caf::make_message(std::get<0>(this->data()));
+    }
 
     void request_deletion(bool) const noexcept override {
       if (!is_recycled) {
@@ -96,7 +106,8 @@ class message_pool {
   struct plain_delete {
     void operator()(element* e) const noexcept { delete e; }
   };
-  std::vector<std::unique_ptr<element, plain_delete>> free_;  // at most as many as were under way at one time
+  // At most as many as were under way at one time.
+  std::vector<std::unique_ptr<element, plain_delete>> free_;
 };
 
 }  // namespace troupe

@@ -1,6 +1,6 @@
 #pragma once
-// A node: the process as a member of a cluster. It holds the table of parts (part_table.hpp), answers questions, and routes
-// control messages between jobs, parts and peers.
+// A node: the process as a member of a cluster. It holds the table of parts (part_table.hpp),
+// answers questions, and routes control messages between jobs, parts and peers.
 //
 //   node_actor
 //   message        from         effect                                    answer
@@ -41,8 +41,10 @@
 //   end_node       program      stop all parts and jobs, then end         node_ended to the program
 //
 // Supervision: node_policy. Without it the process ends: nobody else knows its parts.
-// NO-4  A message for a part or job that is not here is dropped and counted. (The others are in part_table.hpp.)
-// NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once it ends nothing is placed.
+// NO-4  A message for a part or job that is not here is dropped and counted. (The others are in
+//       part_table.hpp.)
+// NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once
+//       it ends nothing is placed.
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
@@ -83,8 +85,9 @@ struct member_down {
 struct view_changed {
   member_info self;
   std::vector<member_info> members;  // without self
-  std::string denied;                // why a member that we dialled would not have us, the last time; empty: none did
-  std::set<node_id> linked;          // in the answer to get_view: who can be sent something already
+  // Why a member that we dialled would not have us, the last time; empty: none did.
+  std::string denied;
+  std::set<node_id> linked;  // in the answer to get_view: who can be sent something already
 };
 struct peer_message {
   node_id from{};
@@ -94,27 +97,34 @@ struct to_node {
   node_id to{};
   control_message body;
 };
-struct send_control { control_message body; };  // node -> link
-struct bind_job {                               // node -> link: whom the edges of a job end at here
+struct send_control {
+  control_message body;
+};  // node -> link
+struct bind_job {  // node -> link: whom the edges of a job end at here
   job_id job{};
   std::uint32_t epoch = 0;
   std::shared_ptr<const plan> job_plan;
   std::shared_ptr<const part_handles> handles;
-  caf::actor node;  // is told job_bound
+  caf::actor node;         // is told job_bound
   std::uint32_t part = 0;  // its number in this process
 };
-struct job_bound { job_id job{}; };
-struct unbind_job { job_id job{}; };
+struct job_bound {
+  job_id job{};
+};
+struct unbind_job {
+  job_id job{};
+};
 
 enum class part_event_kind : std::uint8_t { placed, noted, failed, done, stopped };
 struct part_event {
   job_id job{};
-  std::uint32_t part = 0;                       // its number in this process
+  std::uint32_t part = 0;  // its number in this process
   part_event_kind kind = part_event_kind::placed;
   std::string text, actor;  // of a failure
   std::uint64_t step = 0;
   std::shared_ptr<const part_handles> handles;  // of a placed part
-  bool is_derived = false;                       // a failure that may follow from the end of another node
+  // A failure that may follow from the end of another node.
+  bool is_derived = false;
 };
 struct part_orphaned {  // its supervisor has failed
   job_id job{};
@@ -125,8 +135,11 @@ struct job_orphaned {  // its actor has failed
   job_id job{};
   std::string text;
 };
-struct stop_part_actors { std::string reason; };  // node -> supervisor
-struct task_lost {                                // node -> supervisor: the node of that task is dead
+struct stop_part_actors {
+  std::string reason;
+};  // node -> supervisor
+// Node -> supervisor: the node of that task is dead.
+struct task_lost {
   std::uint32_t task = 0;
   std::string reason;
 };
@@ -134,44 +147,64 @@ struct task_lost {                                // node -> supervisor: the nod
 struct job_request {
   // A plan that is placed once ...
   plan job_plan{};
-  std::vector<node_id> nodes{};     // by task
-  bool fetches_to_program = false;  // fetched values go to the program directly, not by way of the job
+  std::vector<node_id> nodes{};  // by task
+  // Fetched values go to the program directly, not by way of the job.
+  bool fetches_to_program = false;
   // ... or a training, which may be placed again.
   std::optional<training_program> program{};
   role_map roles{};
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
   checkpoint_policy checkpoints{};
-  checkpoint_schedule schedule{};           // stands in every manifest
-  std::uint32_t keep = 3;                   // checkpoints
-  std::shared_ptr<const void> keeps_lock{}; // on the job's folder, while the job lives
+  checkpoint_schedule schedule{};            // stands in every manifest
+  std::uint32_t keep = 3;                    // checkpoints
+  std::shared_ptr<const void> keeps_lock{};  // on the job's folder, while the job lives
 
   const std::string& name() const { return program ? program->name() : job_plan.name; }
 };
 // What the request has of a folder of checkpoints; its notes go to `notes`.
-void take_over(opened_folder folder, const checkpoint_options& o, job_request& request, std::vector<std::string>& notes);
+void take_over(opened_folder folder, const checkpoint_options& o, job_request& request,
+               std::vector<std::string>& notes);
 
 struct run_job {
   std::shared_ptr<const job_request> request;
   caf::actor program;
 };
-struct job_over { job_id job{}; };
-struct ask { std::uint64_t id = 0; std::string request; caf::actor to; };
-struct answered { std::uint64_t id = 0; std::string json; };
-struct ask_trace { trace_query query; caf::actor to; };
-struct get_view { caf::actor to; };         // program: answer view_changed
-struct stop_own_job {                        // program: end the job it started
+struct job_over {
+  job_id job{};
+};
+struct ask {
+  std::uint64_t id = 0;
+  std::string request;
+  caf::actor to;
+};
+struct answered {
+  std::uint64_t id = 0;
+  std::string json;
+};
+struct ask_trace {
+  trace_query query;
+  caf::actor to;
+};
+struct get_view {
+  caf::actor to;
+};  // program: answer view_changed
+struct stop_own_job {  // program: end the job it started
   caf::actor program;
   std::string reason;
 };
-struct set_member { caf::actor member; };  // process -> node, once
+struct set_member {
+  caf::actor member;
+};  // process -> node, once
 struct node_tick {};
 struct end_node {
   std::string reason;
   caf::actor to;  // gets node_ended
 };
 struct node_ended {};
-struct drain_node { caf::actor to; };  // gets node_drained
+struct drain_node {
+  caf::actor to;
+};  // gets node_drained
 struct node_drained {};
 
 // What a node is given (no globals): who it is, its clock, its tables, its workers.
@@ -179,52 +212,65 @@ struct node_environment {
   member_info self;
   std::string cluster;
   std::shared_ptr<coarse_clock> clock;
-  std::function<std::uint64_t()> wall_clock_ns;   // for ids and ages of jobs
-  std::function<std::int64_t()> now_ns;           // monotonic, for deadlines
+  std::function<std::uint64_t()> wall_clock_ns;  // for ids and ages of jobs
+  std::function<std::int64_t()> now_ns;          // monotonic, for deadlines
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;
-  std::uint64_t memory_bytes = 0;                 // for all parts together; 0: no limit
-  std::vector<caf::execution_unit*> streams;      // of the host, then of devices; null: wherever the scheduler puts it
+  std::uint64_t memory_bytes = 0;  // for all parts together; 0: no limit
+  // Of the host, then of devices; null: wherever the scheduler puts it.
+  std::vector<caf::execution_unit*> streams;
   std::vector<std::shared_ptr<device_streams>> devices;
-  std::string why_no_devices;                     // where there are none
+  std::string why_no_devices;                         // where there are none
   std::vector<std::shared_ptr<stream_meter>> meters;  // by stream; none: the node makes them
-  std::vector<trace_source> lanes;                // of timelines: of the workers that are no streams
+  // Of timelines: of the workers that are no streams.
+  std::vector<trace_source> lanes;
   caf::execution_unit* service = nullptr;
-  caf::execution_unit* io = nullptr;              // where links are; null: wherever the scheduler puts it
-  caf::actor supervisor;                          // of the process: is told that time passes; null: none
-  caf::actor archive;                             // null: this node neither writes nor reads checkpoints
-  const planted_bugs* bugs = nullptr;             // tests only
-  std::function<void()> on_leave_asked;           // a tool asks this process to leave; null: it does not do that
-  apply_probe* probe = nullptr;                   // the simulator's
+  // Where links are; null: wherever the scheduler puts it.
+  caf::execution_unit* io = nullptr;
+  // Of the process: is told that time passes; null: none.
+  caf::actor supervisor;
+  // Null: this node neither writes nor reads checkpoints.
+  caf::actor archive;
+  const planted_bugs* bugs = nullptr;  // tests only
+  // A tool asks this process to leave; null: it does not do that.
+  std::function<void()> on_leave_asked;
+  apply_probe* probe = nullptr;  // the simulator's
 };
 
-inline constexpr supervision_policy node_policy{.restart = restart_kind::transient, .limits = no_restarts};
+inline constexpr supervision_policy node_policy{.restart = restart_kind::transient,
+                                                .limits = no_restarts};
 
 caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
 
-// The supervisor of one part: spawns its actors, wires them, ends them; reports part_events to the node.
+// The supervisor of one part: spawns its actors, wires them, ends them; reports part_events to the
+// node.
 //   actor_ready, actor_done, actor_failed   port actors
 //   start_firing, mark_cut, stop_part_actors, task_lost   node
-// Supervision: port_policy for its actors. What they have sent each other is gone with any one of them, so that a failure of one ends
-// them all, by way of the job, which begins a new epoch. part_policy for itself: it is not restarted either; the job is told, and another
-// supervisor ends what is left.
+// Supervision: port_policy for its actors. What they have sent each other is gone with any one of
+// them, so that a failure of one ends them all, by way of the job, which begins a new epoch.
+// part_policy for itself: it is not restarted either; the job is told, and another supervisor ends
+// what is left.
 //
 // PT-1  A part fails once: with the first failure that is not derived from a lost peer.
 // Ends: on stop_part_actors, after all its actors have ended.
 struct part_request {
-  std::shared_ptr<part_context> context;  // supervisor and program are filled in by the supervisor and the node
-  std::vector<std::uint32_t> actors;      // indices in the plan
-  std::vector<caf::actor> links;          // by task
+  // Supervisor and program are filled in by the supervisor and the node.
+  std::shared_ptr<part_context> context;
+  std::vector<std::uint32_t> actors;  // indices in the plan
+  std::vector<caf::actor> links;      // by task
   std::vector<caf::execution_unit*> streams;
   caf::execution_unit* io = nullptr;
   caf::actor node;
   std::shared_ptr<part_handles> handles;  // filled in by the supervisor
-  bool is_left_over = false;              // another supervisor has failed: end the actors in `handles`
+  // Another supervisor has failed: end the actors in `handles`.
+  bool is_left_over = false;
 };
-inline constexpr supervision_policy part_policy{.restart = restart_kind::temporary, .limits = no_restarts};
+inline constexpr supervision_policy part_policy{.restart = restart_kind::temporary,
+                                                .limits = no_restarts};
 
-caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker, part_request request);
+caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker,
+                            part_request request);
 
 }  // namespace troupe
 

@@ -24,15 +24,17 @@ namespace troupe {
 
 namespace {
 
-constexpr std::uint64_t linger_ns = 60'000'000'000;  // ended actors and jobs stay listed for a minute
+// Ended actors and jobs stay listed for a minute.
+constexpr std::uint64_t linger_ns = 60'000'000'000;
 constexpr std::size_t events_max = 256;
-constexpr std::int64_t move_max_ns = 5'000'000'000;  // for work that came while we were about to leave
+// For work that came while we were about to leave.
+constexpr std::int64_t move_max_ns = 5'000'000'000;
 
 struct node_actor_state : part_services {
   static inline const char* name = "node";
 
   caf::stateful_actor<node_actor_state>* self = nullptr;
-  node_view view;                    // what questions are answered from
+  node_view view;  // what questions are answered from
   std::optional<part_table> parts;
   std::map<job_id, caf::actor> program_of;
   std::string denied;
@@ -40,11 +42,11 @@ struct node_actor_state : part_services {
   std::optional<trace_recorder> recorder;
   std::uint64_t stray_messages = 0;  // NO-4
   caf::actor member;
-  bool is_draining = false;          // for good
-  caf::actor draining;               // who is told when what can move has moved
+  bool is_draining = false;  // for good
+  caf::actor draining;       // who is told when what can move has moved
   std::optional<end_node> end_when_drained;
   std::int64_t end_asked_ns = 0;
-  caf::actor ending;                 // who is told when all parts have ended
+  caf::actor ending;  // who is told when all parts have ended
   bool is_ending = false;
 
   void open(caf::stateful_actor<node_actor_state>* s, node_environment e) {
@@ -54,26 +56,37 @@ struct node_actor_state : part_services {
     stream_meters = view.env.meters;
     std::vector<trace_source> sources;
     for (std::size_t i = 0; i < view.env.streams.size(); ++i) {
-      if (stream_meters.size() == i) stream_meters.push_back(std::make_shared<stream_meter>(view.env.now_ns));
-      view.stream_records.push_back(std::make_shared<actor_record>(actor_kind::stream, i < view.host_streams() ? fmt::format("cpu:{}", i) : fmt::format("gpu:{}", i - view.host_streams()), "", *view.env.clock));
+      if (stream_meters.size() == i)
+        stream_meters.push_back(std::make_shared<stream_meter>(view.env.now_ns));
+      view.stream_records.push_back(std::make_shared<actor_record>(
+          actor_kind::stream,
+          i < view.host_streams() ? fmt::format("cpu:{}", i)
+                                  : fmt::format("gpu:{}", i - view.host_streams()),
+          "", *view.env.clock));
       const auto& m = stream_meters[i];
       sources.push_back({view.stream_records.back()->name, true, {m, &m->lane}, {m, &m->current}});
       if (i < view.host_streams() || i - view.host_streams() >= view.env.devices.size()) continue;
       const auto& device = *view.env.devices[i - view.host_streams()];
-      for (std::size_t k = 0; k < device.records().size(); ++k) sources.push_back({.name = device.records()[k]->name, .lane = device.timelines()[k], .is_told_later = true});
+      for (std::size_t k = 0; k < device.records().size(); ++k)
+        sources.push_back({.name = device.records()[k]->name,
+                           .lane = device.timelines()[k],
+                           .is_told_later = true});
     }
     sources.insert(sources.end(), view.env.lanes.begin(), view.env.lanes.end());
     parts.emplace(*this, self->system());
-    recorder.emplace(std::move(sources), [this](std::uint64_t subject) { return describe_subject(*parts, subject); });
+    recorder.emplace(std::move(sources),
+                     [this](std::uint64_t subject) { return describe_subject(*parts, subject); });
   }
 
-  // --- part_services -------------------------------------------------------------------------------------------------------------
+  // --- part_services -----------------------------------------------------------------------------
 
   const node_environment& environment() const override { return view.env; }
   const std::map<node_id, peer_entry>& peers() const override { return view.peers; }
   caf::actor handle() override { return caf::actor_cast<caf::actor>(self); }
   caf::execution_unit* context() override { return self->context(); }
-  const std::vector<std::shared_ptr<stream_meter>>& meters() const override { return stream_meters; }
+  const std::vector<std::shared_ptr<stream_meter>>& meters() const override {
+    return stream_meters;
+  }
 
   void note(std::string text) override {
     view.events.emplace_back(view.env.wall_clock_ns(), std::move(text));
@@ -90,9 +103,11 @@ struct node_actor_state : part_services {
 
   void send(node_id to, control_message body) override {
     view.record->count_out(0);
-    if (to == view.env.self.id) return tell(self->context(), handle(), peer_message{view.env.self.id, std::move(body)});
+    if (to == view.env.self.id)
+      return tell(self->context(), handle(), peer_message{view.env.self.id, std::move(body)});
     auto at = view.peers.find(to);
-    if (at != view.peers.end() && at->second.link) tell(self->context(), at->second.link, send_control{std::move(body)});
+    if (at != view.peers.end() && at->second.link)
+      tell(self->context(), at->second.link, send_control{std::move(body)});
   }
 
   void parts_changed() override {
@@ -112,10 +127,11 @@ struct node_actor_state : part_services {
     return at->second.request->fetches_to_program ? program_of.at(job) : at->second.actor;
   }
 
-  // --- peers ---------------------------------------------------------------------------------------------------------------
+  // --- peers -------------------------------------------------------------------------------------
 
   void on_up(member_up& m) {
-    note(fmt::format("{} joined: {} at {}, pid {}", m.member.name, to_string(m.member.kind), m.member.address, m.member.pid));
+    note(fmt::format("{} joined: {} at {}, pid {}", m.member.name, to_string(m.member.kind),
+                     m.member.address, m.member.pid));
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_up{m});
     auto id = m.member.id;
@@ -124,8 +140,9 @@ struct node_actor_state : part_services {
   }
 
   void on_down(const member_down& m) {
-    note(fmt::format("{} {} {}: {}", m.member.name, m.member.state == member_state::left ? "has" : "is",
-                     to_string(m.member.state), m.member.reason));
+    note(fmt::format("{} {} {}: {}", m.member.name,
+                     m.member.state == member_state::left ? "has" : "is", to_string(m.member.state),
+                     m.member.reason));
     if (m.member.state == member_state::unreachable) return;
     view.peers.erase(m.member.id);
     for (auto& [id, job] : view.jobs)
@@ -136,12 +153,13 @@ struct node_actor_state : part_services {
   void on_rejoined(rejoined& m) {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, rejoined{m});
-    if (view.env.bugs == nullptr || !view.env.bugs->keeps_parts_when_fenced) parts->stop_all("the cluster held this node dead");
+    if (view.env.bugs == nullptr || !view.env.bugs->keeps_parts_when_fenced)
+      parts->stop_all("the cluster held this node dead");
     view.peers.clear();
     view.env.self = std::move(m.self);
   }
 
-  // --- messages of jobs ------------------------------------------------------------------------------------------------------
+  // --- messages of jobs --------------------------------------------------------------------------
 
   void on_message(peer_message& m) {
     view.record->count_in(0);
@@ -175,7 +193,7 @@ struct node_actor_state : part_services {
     if (at != parts->all().end()) send(at->second.coordinator, std::move(m.report));
   }
 
-  // --- jobs started here -----------------------------------------------------------------------------------------------------
+  // --- jobs started here -------------------------------------------------------------------------
 
   void run(run_job& m) {
     const auto& env = view.env;
@@ -183,7 +201,8 @@ struct node_actor_state : part_services {
     std::vector<member_info> known{env.self};
     for (const auto& [peer, entry] : view.peers) known.push_back(entry.member);
     const auto& job_name = m.request->name();
-    auto job_record = std::make_shared<actor_record>(actor_kind::job, "job/" + job_name, job_name, *env.clock);
+    auto job_record =
+        std::make_shared<actor_record>(actor_kind::job, "job/" + job_name, job_name, *env.clock);
     auto board = std::make_shared<job_snapshot>();
     board->id = fmt::format("{:016x}", raw(id));
     board->name = job_name;
@@ -191,11 +210,13 @@ struct node_actor_state : part_services {
     program_of[id] = m.program;
     auto& entry = view.jobs[id];
     entry = job_entry{{}, m.request, board, env.wall_clock_ns(), 0};
-    entry.actor = spawn_job(self->system(), env.service,
-                            job_arguments{id, m.request, handle(), env.archive, m.program, std::move(known), env.self, env.now_ns,
-                                          env.wall_clock_ns, job_record, board, env.bugs});
+    entry.actor = spawn_job(
+        self->system(), env.service,
+        job_arguments{id, m.request, handle(), env.archive, m.program, std::move(known), env.self,
+                      env.now_ns, env.wall_clock_ns, job_record, board, env.bugs});
     on_failure(entry.actor, [node = self->address(), id](const std::string& text) {
-      if (const auto to = caf::actor_cast<caf::actor>(node)) tell(nullptr, to, job_orphaned{id, text});
+      if (const auto to = caf::actor_cast<caf::actor>(node))
+        tell(nullptr, to, job_orphaned{id, text});
     });
     view.job_records[id] = std::move(job_record);
     note(fmt::format("job {} starts", job_name));
@@ -208,7 +229,8 @@ struct node_actor_state : part_services {
     at->second.actor = nullptr;
     at->second.request = nullptr;
     program_of.erase(m.job);
-    note(fmt::format("job {} is over: {}", at->second.board->name, at->second.board->cause.empty() ? "done" : at->second.board->bare_cause()));
+    note(fmt::format("job {} is over: {}", at->second.board->name,
+                     at->second.board->cause.empty() ? "done" : at->second.board->bare_cause()));
     end_if_empty();
   }
 
@@ -234,10 +256,11 @@ struct node_actor_state : part_services {
     return v;
   }
 
-  // --- time ------------------------------------------------------------------------------------------------------------------------
+  // --- time --------------------------------------------------------------------------------------
 
   void tick() {
-    if (end_when_drained && view.env.now_ns() - end_asked_ns > move_max_ns) end(*std::exchange(end_when_drained, std::nullopt));
+    if (end_when_drained && view.env.now_ns() - end_asked_ns > move_max_ns)
+      end(*std::exchange(end_when_drained, std::nullopt));
     if (view.env.supervisor) tell(self->context(), view.env.supervisor, supervision_tick{});
     recorder->tick(view.env.now_ns());
     sample();
@@ -246,7 +269,9 @@ struct node_actor_state : part_services {
       if (job.ended_ns == 0) tell(self->context(), job.actor, job_tick{});
     const auto now = view.env.wall_clock_ns();
     parts->forget_old(now - std::min(now, linger_ns));
-    std::erase_if(view.jobs, [&](const auto& j) { return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns; });
+    std::erase_if(view.jobs, [&](const auto& j) {
+      return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns;
+    });
     std::erase_if(view.job_records, [&](const auto& r) { return !view.jobs.contains(r.first); });
   }
 
@@ -259,29 +284,34 @@ struct node_actor_state : part_services {
       if (current == 0) continue;
       view.stream_records[i]->busy.add_busy(view.samples);
       for (const auto& [id, part] : parts->all())
-        if (part.context->part == current >> 32 && (current & 0xffffffff) <= part.context->records.size())
-          if (auto& r = part.context->records[(current & 0xffffffff) - 1]) r->busy.add_busy(view.samples);
+        if (part.context->part == current >> 32 &&
+            (current & 0xffffffff) <= part.context->records.size())
+          if (auto& r = part.context->records[(current & 0xffffffff) - 1])
+            r->busy.add_busy(view.samples);
     }
   }
 
   void on_view(view_changed& m) {
-    view.env.self = std::move(m.self), view.members = std::move(m.members), denied = std::move(m.denied);
+    view.env.self = std::move(m.self), view.members = std::move(m.members),
+    denied = std::move(m.denied);
     const auto now = view.env.wall_clock_ns();
     const auto before = std::exchange(view.state_since, {});
     for (const auto& one : view.members) {
       const auto at = before.find(one.id);
       const bool is_known = at != before.end() && at->second.first == one.state;
-      const auto since = one.state == member_state::left && at == before.end() ? node_view::long_ago : now;
+      const auto since =
+          one.state == member_state::left && at == before.end() ? node_view::long_ago : now;
       view.state_since.emplace(one.id, std::pair(one.state, is_known ? at->second.second : since));
     }
   }
 
-  // --- requests of tools -----------------------------------------------------------------------------------------------------
+  // --- requests of tools -------------------------------------------------------------------------
 
   // "leave NODE", "checkpoint JOB", by name or id; what is said to it. Anything else: nothing.
   std::string obey(const std::string& request) {
     const auto space = request.find(' ');
-    const auto what = request.substr(0, space), whom = space == std::string::npos ? std::string() : request.substr(space + 1);
+    const auto what = request.substr(0, space),
+               whom = space == std::string::npos ? std::string() : request.substr(space + 1);
     if (what == "leave") return leave_if_named(whom);
     if (what == "checkpoint") return save_if_ours(whom);
     return {};
@@ -290,7 +320,8 @@ struct node_actor_state : part_services {
   std::string leave_if_named(const std::string& name) {
     const auto& env = view.env;
     if (name != env.self.name && name != fmt::format("{:016x}", raw(env.self.id))) return {};
-    if (!env.on_leave_asked) return "refused: it is a program that runs a job, and leaves when that ends";
+    if (!env.on_leave_asked)
+      return "refused: it is a program that runs a job, and leaves when that ends";
     note("was asked to leave by a tool");
     env.on_leave_asked();
     return "leaves";
@@ -312,7 +343,7 @@ struct node_actor_state : part_services {
     return said;
   }
 
-  // --- the end -------------------------------------------------------------------------------------------------------------------
+  // --- the end -----------------------------------------------------------------------------------
 
   void drain(const drain_node& m) {
     is_draining = true;
@@ -380,12 +411,14 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](const ask_trace& m) {
         if (m.query.recording != 0)
           for (const auto& d : s.view.env.devices) d->ask_to_collect();
-        tell(s.self->context(), m.to, send_control{s.recorder->answer(m.query, s.view.env.now_ns())});
+        tell(s.self->context(), m.to,
+             send_control{s.recorder->answer(m.query, s.view.env.now_ns())});
       },
       [&s](const get_view& m) { tell(s.self->context(), m.to, s.tell_view()); },
       [&s](const stop_own_job& m) {
         for (const auto& [job, program] : s.program_of)
-          if (program == m.program) tell(s.self->context(), s.view.jobs.at(job).actor, stop_job{m.reason});
+          if (program == m.program)
+            tell(s.self->context(), s.view.jobs.at(job).actor, stop_job{m.reason});
       },
       [&s](member_event& m) { s.note(std::move(m.text)); },
       [&s](rejoined& m) { s.on_rejoined(m); },

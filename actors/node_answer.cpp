@@ -15,7 +15,9 @@ namespace troupe {
 
 namespace {
 
-double age(std::uint64_t now, std::uint64_t then) { return then == 0 || now < then ? 0 : double(now - then) * 1e-9; }
+double age(std::uint64_t now, std::uint64_t then) {
+  return then == 0 || now < then ? 0 : double(now - then) * 1e-9;
+}
 
 struct answerer {
   const node_view& view;
@@ -30,17 +32,20 @@ struct answerer {
     n.job = m.job;
     n.address = m.address;
     for (const auto& d : m.devices)
-      for (std::uint32_t i = 0; i < d.count; ++i) n.devices.push_back({fmt::format("gpu:{}", n.devices.size()), d.hardware, d.memory_bytes});
+      for (std::uint32_t i = 0; i < d.count; ++i)
+        n.devices.push_back({fmt::format("gpu:{}", n.devices.size()), d.hardware, d.memory_bytes});
     n.incarnation = m.incarnation;
     n.state = static_cast<node_state>(m.state);
     n.reason = m.reason;
-    if (auto at = view.state_since.find(m.id); at != view.state_since.end() && m.state != member_state::alive)
+    if (auto at = view.state_since.find(m.id);
+        at != view.state_since.end() && m.state != member_state::alive)
       n.unreachable_seconds = age(view.env.wall_clock_ns(), at->second.second);
     return n;
   }
 
   // `part` is null for actors of the node itself.
-  actor_snapshot describe(const actor_record& r, const std::string& index, const part_entry* part) const {
+  actor_snapshot describe(const actor_record& r, const std::string& index,
+                          const part_entry* part) const {
     actor_snapshot a;
     a.id = view.env.self.name + "." + index;
     a.kind = std::string(to_string(r.kind));
@@ -57,14 +62,18 @@ struct answerer {
     a.steps = r.steps.load(std::memory_order_relaxed);
     if (part != nullptr) a.job_id = fmt::format("{:016x}", raw(part->context->job));
     a.busy_ratio = r.busy.ratio(view.samples);
-    const bool waits = a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
+    const bool waits =
+        a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
     for (std::size_t i = 0; i < r.ports.size(); ++i) {
       const auto& p = *r.ports[i];
       port_snapshot s;
       s.name = fmt::format("{}{}", p.is_input ? "in" : "out", p.index);
       s.peer = p.peer;
       s.peer_node = part != nullptr ? node_of_task(*part, p.peer_task) : "";
-      if (!p.is_input) s.credits = static_cast<std::uint64_t>(std::max(0, p.credit != nullptr ? p.credit->free() : p.credits_left.load(std::memory_order_relaxed)));
+      if (!p.is_input)
+        s.credits = static_cast<std::uint64_t>(
+            std::max(0, p.credit != nullptr ? p.credit->free()
+                                            : p.credits_left.load(std::memory_order_relaxed)));
       s.credits_max = p.credits_max;
       s.queued = p.queued.load(std::memory_order_relaxed);
       s.is_waiting = waits && r.waiting_port() == i;
@@ -95,13 +104,16 @@ struct answerer {
 
   node_answer answer(const std::string& request) const {
     const auto now = view.env.wall_clock_ns();
-    const bool wants_actors = request.find("actors") != std::string::npos, wants_jobs = request.find("jobs") != std::string::npos,
+    const bool wants_actors = request.find("actors") != std::string::npos,
+               wants_jobs = request.find("jobs") != std::string::npos,
                wants_events = request.find("events") != std::string::npos;
     node_answer out;
     out.cluster = view.env.cluster;
     out.self = describe(view.env.self);
     for (const auto& m : view.members)
-      if (const auto since = view.state_since.find(m.id); since == view.state_since.end() || since->second.second != node_view::long_ago) out.peers.push_back(describe(m));
+      if (const auto since = view.state_since.find(m.id);
+          since == view.state_since.end() || since->second.second != node_view::long_ago)
+        out.peers.push_back(describe(m));
     if (wants_actors) list_actors(out);
     if (wants_jobs)
       for (const auto& [id, j] : view.jobs) {
@@ -114,7 +126,8 @@ struct answerer {
       for (const auto& [id, part] : parts.all())
         if (!view.jobs.contains(id)) out.jobs.push_back(describe(id, part, now));
     if (wants_events)
-      for (const auto& [time, text] : view.events) out.events.push_back({age(now, time), view.env.self.name, text});
+      for (const auto& [time, text] : view.events)
+        out.events.push_back({age(now, time), view.env.self.name, text});
     return out;
   }
 
@@ -123,15 +136,18 @@ struct answerer {
     job_snapshot j;
     j.id = fmt::format("{:016x}", raw(id));
     troupe::describe(*part.context->job_plan, j);
-    for (auto i : part.actors) j.step = std::max(j.step, part.context->records[i]->steps.load(std::memory_order_relaxed));
+    for (auto i : part.actors)
+      j.step = std::max(j.step, part.context->records[i]->steps.load(std::memory_order_relaxed));
     if (j.steps > 0) j.step = std::min(j.step, j.steps);
     j.started_seconds = age(now, part.started_ns);
     j.ended_seconds = part.is_halted ? 0 : age(now, part.ended_ns);
-    if (part.ended_ns != 0) j.state = part.reason == job_done_reason ? job_state::done : job_state::failed;
+    if (part.ended_ns != 0)
+      j.state = part.reason == job_done_reason ? job_state::done : job_state::failed;
     if (part.is_halted) j.state = job_state::recovering;
     j.epoch = part.epoch;
     if (j.state == job_state::failed) j.cause = part.reason;
-    for (auto n : std::set<node_id>(part.nodes.begin(), part.nodes.end())) j.participants.push_back(name_of(n));
+    for (auto n : std::set<node_id>(part.nodes.begin(), part.nodes.end()))
+      j.participants.push_back(name_of(n));
     j.client = name_of(part.coordinator);
     return j;
   }
@@ -145,7 +161,12 @@ struct answerer {
 
   void list_actors(node_answer& out) const {
     out.actors.push_back(describe(*view.record, "node", nullptr));
-    for (std::size_t i = 0; i < view.stream_records.size(); ++i) out.actors.push_back(describe(*view.stream_records[i], i < view.host_streams() ? fmt::format("cpu{}", i) : fmt::format("gpu{}", i - view.host_streams()), nullptr));
+    for (std::size_t i = 0; i < view.stream_records.size(); ++i)
+      out.actors.push_back(describe(*view.stream_records[i],
+                                    i < view.host_streams()
+                                        ? fmt::format("cpu{}", i)
+                                        : fmt::format("gpu{}", i - view.host_streams()),
+                                    nullptr));
     for (const auto& d : view.env.devices)
       for (const auto& r : d->records()) out.actors.push_back(describe(*r, r->name, nullptr));
     for (const auto& [id, p] : view.peers)
@@ -156,7 +177,9 @@ struct answerer {
       out.actors.push_back(std::move(a));
     }
     for (const auto& [id, part] : parts.all())
-      for (auto i : part.actors) out.actors.push_back(describe(*part.context->records[i], fmt::format("{}.{}", part.context->part, i), &part));
+      for (auto i : part.actors)
+        out.actors.push_back(describe(*part.context->records[i],
+                                      fmt::format("{}.{}", part.context->part, i), &part));
   }
 };
 
@@ -170,9 +193,11 @@ std::string type_of(const planned_actor& a) {
 }  // namespace
 
 std::optional<trace_subject> describe_subject(const part_table& parts, std::uint64_t subject) {
-  const auto at = std::ranges::find_if(parts.all(), [&](const auto& p) { return p.second.context->part == subject >> 32; });
+  const auto at = std::ranges::find_if(
+      parts.all(), [&](const auto& p) { return p.second.context->part == subject >> 32; });
   const auto index = (subject & 0xffffffff) - 1;
-  if (at == parts.all().end() || index >= at->second.context->job_plan->actors.size()) return std::nullopt;
+  if (at == parts.all().end() || index >= at->second.context->job_plan->actors.size())
+    return std::nullopt;
   const auto& context = *at->second.context;
   const auto& plan = *context.job_plan;
   const auto& from = plan.actors[index];
@@ -189,11 +214,15 @@ std::optional<trace_subject> describe_subject(const part_table& parts, std::uint
       a.outputs.push_back(e);
       a.ports.push_back(port);
     }
-  for (std::size_t k = 0; k < from.kernels.size(); ++k) a.kernels.push_back(name_of_kernel(from, k));
-  if (from.kind == actor_kind::send && !a.outputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.outputs[0]].to.actor].task].node;
-  if (from.kind == actor_kind::receive && !a.inputs.empty()) a.peer = plan.tasks[plan.actors[plan.edges[a.inputs[0]].from.actor].task].node;
+  for (std::size_t k = 0; k < from.kernels.size(); ++k)
+    a.kernels.push_back(name_of_kernel(from, k));
+  if (from.kind == actor_kind::send && !a.outputs.empty())
+    a.peer = plan.tasks[plan.actors[plan.edges[a.outputs[0]].to.actor].task].node;
+  if (from.kind == actor_kind::receive && !a.inputs.empty())
+    a.peer = plan.tasks[plan.actors[plan.edges[a.inputs[0]].from.actor].task].node;
   // Where a rank sends to several others, its events do not say to which.
-  if (from.collective && from.collective->peers_to.size() == 1) a.peer = plan.tasks[plan.actors[plan.edges[from.outputs.back().front()].to.actor].task].node;
+  if (from.collective && from.collective->peers_to.size() == 1)
+    a.peer = plan.tasks[plan.actors[plan.edges[from.outputs.back().front()].to.actor].task].node;
   return s;
 }
 

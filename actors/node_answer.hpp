@@ -1,5 +1,6 @@
 #pragma once
-// What a node answers when it is asked what it does: what it knows, as a snapshot (runtime/snapshot.hpp).
+// What a node answers when it is asked what it does: what it knows, as a snapshot
+// (runtime/snapshot.hpp).
 //
 // Threading: the node's; records of actors are read while their actors write them.
 
@@ -29,9 +30,11 @@ struct node_view {
   node_environment env;
   std::map<node_id, peer_entry> peers;
   std::vector<member_info> members;
-  static constexpr std::uint64_t long_ago = 0;  // left before it was heard of, nobody knows when: it is not told of
-  std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;  // of members; first seen in it
-  std::map<job_id, job_entry> jobs;                                       // coordinated here
+  // Left before it was heard of, nobody knows when: it is not told of.
+  static constexpr std::uint64_t long_ago = 0;
+  // Of members; first seen in it.
+  std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;
+  std::map<job_id, job_entry> jobs;  // coordinated here
   std::map<job_id, std::shared_ptr<actor_record>> job_records;
   std::vector<std::shared_ptr<actor_record>> stream_records;  // of the host, then of devices
   std::size_t host_streams() const noexcept { return env.streams.size() - env.devices.size(); }

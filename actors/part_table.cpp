@@ -21,17 +21,19 @@ namespace troupe {
 
 namespace {
 
-constexpr std::int64_t link_wait_ns = 1'000'000'000;  // for a link between two nodes that the coordinator reaches already
+// For a link between two nodes that the coordinator reaches already.
+constexpr std::int64_t link_wait_ns = 1'000'000'000;
 constexpr std::size_t waiting_places_max = 64;
 
 }  // namespace
 
 part_table::~part_table() {
   for (const auto& [id, part] : parts_)
-    if (part.supervisor) tell(nullptr, part.supervisor, stop_part_actors{"the node's actor failed"});
+    if (part.supervisor)
+      tell(nullptr, part.supervisor, stop_part_actors{"the node's actor failed"});
 }
 
-// --- placing ---------------------------------------------------------------------------------------------------------------------
+// --- placing -------------------------------------------------------------------------------------
 
 void part_table::place(node_id from, place_part p) {
   waiting_.push_back({from, std::move(p), node_.environment().now_ns()});
@@ -46,12 +48,15 @@ void part_table::place_waiting() {
     try {
       try_to_place(std::move(w));
     } catch (const std::bad_alloc&) {
-      refuse(from, about, fmt::format("{} has no memory left for it", node_.environment().self.name));
+      refuse(from, about,
+             fmt::format("{} has no memory left for it", node_.environment().self.name));
     }
   }
 }
 
-void part_table::refuse(node_id from, const place_part& p, const std::string& why) { node_.send(from, part_placed{p.job, p.epoch, why}); }
+void part_table::refuse(node_id from, const place_part& p, const std::string& why) {
+  node_.send(from, part_placed{p.job, p.epoch, why});
+}
 
 void part_table::try_to_place(waiting_place w) {
   const auto& env = node_.environment();
@@ -60,12 +65,14 @@ void part_table::try_to_place(waiting_place w) {
   if (const auto at = parts_.find(job); at != parts_.end()) {
     if (at->second.epoch >= p.epoch) return;  // NO-1
     if (at->second.ended_ns == 0) {
-      if (!at->second.is_halted) halt(at->second.coordinator, halt_part{job, at->second.epoch, "a newer epoch has begun"});
+      if (!at->second.is_halted)
+        halt(at->second.coordinator, halt_part{job, at->second.epoch, "a newer epoch has begun"});
       return waiting_.push_back(std::move(w));
     }
   }
   if (w.is_loading) return waiting_.push_back(std::move(w));
-  const bool is_late = env.now_ns() - w.since_ns > link_wait_ns || waiting_.size() >= waiting_places_max;
+  const bool is_late =
+      env.now_ns() - w.since_ns > link_wait_ns || waiting_.size() >= waiting_places_max;
   // Who is no peer yet could die without our noticing, and the part would stay.
   if (w.from != env.self.id && !node_.peers().contains(w.from)) {
     if (!is_late) waiting_.push_back(std::move(w));
@@ -73,7 +80,8 @@ void part_table::try_to_place(waiting_place w) {
   }
   auto decoded = decode_plan(p.plan);
   if (!decoded) return refuse(w.from, p, decoded.error().text());
-  if (decoded->tasks.size() != p.nodes.size()) return refuse(w.from, p, "the plan's tasks and the nodes given for them differ in number");
+  if (decoded->tasks.size() != p.nodes.size())
+    return refuse(w.from, p, "the plan's tasks and the nodes given for them differ in number");
   std::vector<caf::actor> links(p.nodes.size());
   std::int64_t own = -1;
   for (std::size_t i = 0; i < p.nodes.size(); ++i) {
@@ -82,17 +90,21 @@ void part_table::try_to_place(waiting_place w) {
       own = static_cast<std::int64_t>(i);
       continue;
     }
-    if (auto at = node_.peers().find(p.nodes[i]); at != node_.peers().end()) links[i] = at->second.link;
+    if (auto at = node_.peers().find(p.nodes[i]); at != node_.peers().end())
+      links[i] = at->second.link;
   }
   if (own < 0) return refuse(w.from, p, "no task of the plan is placed on this node");
   const auto task = static_cast<std::uint32_t>(own);
   if (const auto missing = missing_link(*decoded, p.nodes, task); missing >= 0) {
     const auto other = static_cast<std::size_t>(missing);
     if (!is_late) return waiting_.push_back(std::move(w));
-    return node_.send(w.from, part_placed{p.job, p.epoch, fmt::format("{} has no link to the node of {} yet", env.self.name, decoded->tasks[other].name),
+    return node_.send(w.from, part_placed{p.job, p.epoch,
+                                          fmt::format("{} has no link to the node of {} yet",
+                                                      env.self.name, decoded->tasks[other].name),
                                           p.nodes[other]});
   }
-  if (auto lack = lack_of(*decoded, task, *env.ops, env.self.name); !lack.empty()) return refuse(w.from, p, lack);
+  if (auto lack = lack_of(*decoded, task, *env.ops, env.self.name); !lack.empty())
+    return refuse(w.from, p, lack);
   if (auto lack = lack_of_devices(*decoded, task); !lack.empty()) return refuse(w.from, p, lack);
   switch (auto lack = lack_of_communicators(*decoded, task, job); lack.first) {
     case wait_or_refuse::neither: break;
@@ -106,14 +118,17 @@ void part_table::try_to_place(waiting_place w) {
 }
 
 void part_table::load(waiting_place w, const plan& p, std::uint32_t own) {
-  load_shards ask{w.place.job, w.place.epoch, w.place.checkpoints, p.name, w.place.restore_from, {}, node_.handle()};
+  load_shards ask{w.place.job, w.place.epoch, w.place.checkpoints, p.name, w.place.restore_from,
+                  {},          node_.handle()};
   for (const auto& a : p.actors)
-    if (a.kind == actor_kind::shard && a.task == own && !a.shard.follows) ask.variables.emplace(a.shard.variable, slot_names(a.shard.optimizer));
+    if (a.kind == actor_kind::shard && a.task == own && !a.shard.follows)
+      ask.variables.emplace(a.shard.variable, slot_names(a.shard.optimizer));
   kept_.erase(w.place.job);
   w.is_loaded = ask.variables.empty();
   w.is_loading = !w.is_loaded;
   if (w.is_loaded) return try_to_place(std::move(w));
-  if (!node_.environment().archive) return refuse(w.from, w.place, "this node reads no checkpoints");
+  if (!node_.environment().archive)
+    return refuse(w.from, w.place, "this node reads no checkpoints");
   tell(node_.context(), node_.environment().archive, std::move(ask));
   waiting_.push_back(std::move(w));
 }
@@ -138,26 +153,44 @@ std::string part_table::lack_of_devices(const plan& p, std::uint32_t task) const
   const auto& env = node_.environment();
   const auto wanted = devices_of(p, task);
   if (wanted.empty() || wanted.back() < env.devices.size()) return {};
-  const auto who = std::find_if(p.actors.begin(), p.actors.end(), [&](const auto& a) { return a.task == task && a.stream == device_stream_of(wanted.back()); });
-  const auto has = env.devices.empty()       ? fmt::format("has no GPU{}{}", env.why_no_devices.empty() ? "" : ": ", env.why_no_devices)
-                   : env.devices.size() == 1 ? std::string("has gpu:0 alone")
-                                             : fmt::format("has gpu:0 to gpu:{}", env.devices.size() - 1);
-  const auto line = who->source.file.empty() ? std::string() : fmt::format(" ({}:{})", who->source.file, who->source.line);
-  return fmt::format("there is no gpu:{} for '{}'{}: {} {}", wanted.back(), who->name, line, env.self.name, has);
+  const auto who = std::find_if(p.actors.begin(), p.actors.end(), [&](const auto& a) {
+    return a.task == task && a.stream == device_stream_of(wanted.back());
+  });
+  const auto has =
+      env.devices.empty() ? fmt::format("has no GPU{}{}", env.why_no_devices.empty() ? "" : ": ",
+                                        env.why_no_devices)
+      : env.devices.size() == 1 ? std::string("has gpu:0 alone")
+                                : fmt::format("has gpu:0 to gpu:{}", env.devices.size() - 1);
+  const auto line = who->source.file.empty()
+                        ? std::string()
+                        : fmt::format(" ({}:{})", who->source.file, who->source.line);
+  return fmt::format("there is no gpu:{} for '{}'{}: {} {}", wanted.back(), who->name, line,
+                     env.self.name, has);
 }
 
-// Two collectives of one device wait for each other for ever where another device has them in another order, so a device has one communicator at a time.
-std::pair<part_table::wait_or_refuse, std::string> part_table::lack_of_communicators(const plan& p, std::uint32_t task, job_id job) const {
-  const auto is_rank = [](const planned_actor& a, std::uint32_t on) { return a.kind == actor_kind::collective && a.task == on && is_device_stream(a.stream); };
+// Two collectives of one device wait for each other for ever where another device has them in
+// another order, so a device has one communicator at a time.
+std::pair<part_table::wait_or_refuse, std::string> part_table::lack_of_communicators(
+    const plan& p, std::uint32_t task, job_id job) const {
+  const auto is_rank = [](const planned_actor& a, std::uint32_t on) {
+    return a.kind == actor_kind::collective && a.task == on && is_device_stream(a.stream);
+  };
   for (const auto& wanted : p.actors) {
     if (!is_rank(wanted, task)) continue;
     for (const auto& [id, part] : parts_) {
       if (id == job || part.ended_ns != 0) continue;
       const auto& theirs = part.context->job_plan->actors;
-      if (std::none_of(part.actors.begin(), part.actors.end(), [&](auto i) { return is_rank(theirs[i], theirs[i].task) && theirs[i].stream == wanted.stream; })) continue;
+      if (std::none_of(part.actors.begin(), part.actors.end(), [&](auto i) {
+            return is_rank(theirs[i], theirs[i].task) && theirs[i].stream == wanted.stream;
+          }))
+        continue;
       if (!part.reason.empty()) return {wait_or_refuse::wait, {}};  // it is about to end
-      return {wait_or_refuse::refuse, fmt::format("{} of {} adds up gradients of job '{}', and a device does so for one job at a time: wait for its end, take another device, or leave device_collectives out",
-                                                  stream_text(wanted.stream), node_.environment().self.name, part.context->job_plan->name)};
+      return {
+          wait_or_refuse::refuse,
+          fmt::format(
+              "{} of {} adds up gradients of job '{}', and a device does so for one job at a time: wait for its end, take another device, or leave device_collectives out",
+              stream_text(wanted.stream), node_.environment().self.name,
+              part.context->job_plan->name)};
     }
   }
   return {wait_or_refuse::neither, {}};
@@ -169,13 +202,17 @@ std::string part_table::exceeds_memory(const memory_need& need, job_id but) cons
   std::uint64_t used = 0;
   for (const auto& [id, part] : parts_)
     if (part.ended_ns == 0 && id != but) used += part.memory_bytes;
-  if (env.memory_bytes == 0 || (used <= env.memory_bytes && need.bytes <= env.memory_bytes - used)) return {};
-  return fmt::format("{} has {} for jobs, {} of it in use, and the part needs {}, most of it for {}", env.self.name,
-                     format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes), to_string(need.largest));
+  if (env.memory_bytes == 0 || (used <= env.memory_bytes && need.bytes <= env.memory_bytes - used))
+    return {};
+  return fmt::format(
+      "{} has {} for jobs, {} of it in use, and the part needs {}, most of it for {}",
+      env.self.name, format_bytes(env.memory_bytes), format_bytes(used), format_bytes(need.bytes),
+      to_string(need.largest));
 }
 
 // The task of a node that an edge of our part leads to and that no link reaches; -1: none.
-std::int64_t part_table::missing_link(const plan& p, const std::vector<node_id>& nodes, std::uint32_t own) const {
+std::int64_t part_table::missing_link(const plan& p, const std::vector<node_id>& nodes,
+                                      std::uint32_t own) const {
   for (const auto& e : p.edges) {
     const auto from = p.actors[e.from.actor].task, to = p.actors[e.to.actor].task;
     const auto other = from == own ? to : to == own ? from : own;
@@ -204,9 +241,13 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   context->io_meter = std::make_shared<stream_meter>(env.now_ns);
   context->io_pool = std::make_shared<message_pool<tensor_ready>>();
   // A lane has one writer, the thread. Where links have none of their own, all is on one.
-  const auto network = std::find_if(env.lanes.begin(), env.lanes.end(), [](const trace_source& l) { return l.name == "network"; });
-  auto& beside = env.io == nullptr && !context->meters.empty() ? context->meters.front() : context->io_meter;
-  context->io_lane = network != env.lanes.end() ? network->lane : std::shared_ptr<trace_lane>(beside, &beside->lane);
+  const auto network = std::find_if(env.lanes.begin(), env.lanes.end(),
+                                    [](const trace_source& l) { return l.name == "network"; });
+  auto& beside =
+      env.io == nullptr && !context->meters.empty() ? context->meters.front() : context->io_meter;
+  context->io_lane = network != env.lanes.end()
+                         ? network->lane
+                         : std::shared_ptr<trace_lane>(beside, &beside->lane);
   context->devices = env.devices;
   context->lanes = std::make_shared<part_lanes>();
   context->credits = edge_credits(job_plan, context->host_streams());
@@ -225,16 +266,27 @@ std::shared_ptr<part_context> part_table::make_context(const place_part& p, cons
   return context;
 }
 
-void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, std::uint32_t own, std::vector<caf::actor> links) {
+void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, std::uint32_t own,
+                       std::vector<caf::actor> links) {
   const auto& env = node_.environment();
   const auto& p = w.place;
   for (std::size_t i = 0; i < p.nodes.size(); ++i) job_plan->tasks[i].node = p.nodes[i];
   auto context = make_context(p, *job_plan);
-  part_entry entry{context, {}, p.nodes, w.from, p.epoch, memory_of_part(*job_plan, own).bytes, {}, std::make_shared<part_handles>(), env.wall_clock_ns()};
+  part_entry entry{context,
+                   {},
+                   p.nodes,
+                   w.from,
+                   p.epoch,
+                   memory_of_part(*job_plan, own).bytes,
+                   {},
+                   std::make_shared<part_handles>(),
+                   env.wall_clock_ns()};
   const auto before = std::exchange(kept_[p.job], {});
-  const bool goes_on = p.restore_from.empty() && std::any_of(job_plan->actors.begin(), job_plan->actors.end(), [](const auto& a) {
-    return a.kind == actor_kind::shard && a.shard.restore != restore_kind::initial;
-  });
+  const bool goes_on =
+      p.restore_from.empty() &&
+      std::any_of(job_plan->actors.begin(), job_plan->actors.end(), [](const auto& a) {
+        return a.kind == actor_kind::shard && a.shard.restore != restore_kind::initial;
+      });
   if (goes_on) kept_[p.job] = before;  // until the epoch has begun everywhere
   const auto sparse = sparse_edges(*job_plan);
   make_buffers(*context, *job_plan, own);
@@ -248,13 +300,15 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     context->ledgers[i] = std::make_shared<shard_counters>(a.shard.steps.size());
     const auto at = goes_on || w.is_loaded ? before.find(a.shard.variable) : before.end();
     context->kept[i] = at != before.end() ? at->second : std::make_shared<kept_shard>();
-    if (w.is_loaded && !a.shard.follows && !context->kept[i]->slots.empty()) {  // another schedule may count the same values otherwise
+    // Another schedule may count the same values otherwise.
+    if (w.is_loaded && !a.shard.follows && !context->kept[i]->slots.empty()) {
       context->kept[i]->slots[0].version = a.shard.version;
       context->kept[i]->applied = a.shard.start;
     }
     kept_[p.job].insert_or_assign(a.shard.variable, context->kept[i]);
   }
-  for (const auto i : by_stream(*job_plan, entry.actors, context->host_streams())) context->records[i] = make_record(*context, *job_plan, i, sparse);
+  for (const auto i : by_stream(*job_plan, entry.actors, context->host_streams()))
+    context->records[i] = make_record(*context, *job_plan, i, sparse);
   for (const auto i : entry.actors) {
     const auto& a = job_plan->actors[i];
     if (a.kind != actor_kind::op || a.ops.empty() || a.ops.front().type != hand_over_op) continue;
@@ -264,9 +318,13 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
     context->handed.emplace(at->first, std::make_shared<kept_shard>(*at->second));
   }
   if (!p.checkpoints.empty() && shards > 0 && env.archive)
-    tell(node_.context(), env.archive, open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle(), env.bugs});
+    tell(node_.context(), env.archive,
+         open_cuts{p.job, p.epoch, p.checkpoints, job_plan->name, own, shards, node_.handle(),
+                   env.bugs});
   context->job_plan = std::move(job_plan);
-  entry.supervisor = supervise(p.job, part_request{context, entry.actors, std::move(links), env.streams, env.io, node_.handle(), entry.handles, false});
+  entry.supervisor =
+      supervise(p.job, part_request{context, entry.actors, std::move(links), env.streams, env.io,
+                                    node_.handle(), entry.handles, false});
   parts_.insert_or_assign(p.job, std::move(entry));
   node_.parts_changed();
 }
@@ -275,7 +333,8 @@ caf::actor part_table::supervise(job_id job, part_request request) {
   const auto part = request.context->part;
   auto supervisor = spawn_supervisor(system_, node_.environment().service, std::move(request));
   on_failure(supervisor, [node = node_.handle().address(), job, part](const std::string& text) {
-    if (const auto to = caf::actor_cast<caf::actor>(node)) tell(nullptr, to, part_orphaned{job, part, text});
+    if (const auto to = caf::actor_cast<caf::actor>(node))
+      tell(nullptr, to, part_orphaned{job, part, text});
   });
   return supervisor;
 }
@@ -287,29 +346,38 @@ void part_table::on_orphaned(const part_orphaned& m) {
   auto& part = at->second;
   const auto text = "the supervisor of the part failed: " + m.text;
   node_.note(text);
-  node_.send(part.coordinator, part_ended{m.job, part.epoch, text, "supervisor", 0, reports(part), data_messages(part)});
-  part.supervisor = supervise(m.job, part_request{part.context, part.actors, {}, {}, nullptr, node_.handle(), part.handles, true});
+  node_.send(part.coordinator, part_ended{m.job, part.epoch, text, "supervisor", 0, reports(part),
+                                          data_messages(part)});
+  part.supervisor = supervise(
+      m.job,
+      part_request{part.context, part.actors, {}, {}, nullptr, node_.handle(), part.handles, true});
 }
 
 // PL-8 gives their uses, in the order of the plan.
 void part_table::make_buffers(part_context& context, const plan& p, std::uint32_t own) {
   for (std::size_t b = 0; b < p.buffers.size(); ++b)
-    if (p.buffers[b].task == own) context.buffers[b] = std::make_unique<shared_buffer>(p.buffers[b].bytes, p.steps_in_flight);
+    if (p.buffers[b].task == own)
+      context.buffers[b] = std::make_unique<shared_buffer>(p.buffers[b].bytes, p.steps_in_flight);
   for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
     const auto& a = p.actors[i];
     if (a.task != own || a.hands_on) continue;
     for (std::uint32_t port = 0; port < a.buffers.size(); ++port) {
       const auto b = static_cast<std::uint32_t>(a.buffers[port]);
-      if (a.buffers[port] >= 0) context.uses[i].push_back({port, b, context.buffers[b]->add_use(i, a.in_place >= 0)});
+      if (a.buffers[port] >= 0)
+        context.uses[i].push_back({port, b, context.buffers[b]->add_use(i, a.in_place >= 0)});
     }
   }
 }
 
-std::shared_ptr<actor_record> part_table::make_record(const part_context& context, const plan& p, std::uint32_t i, const std::vector<bool>& sparse) {
+std::shared_ptr<actor_record> part_table::make_record(const part_context& context, const plan& p,
+                                                      std::uint32_t i,
+                                                      const std::vector<bool>& sparse) {
   const auto& a = p.actors[i];
   auto r = std::make_shared<actor_record>(a.kind, a.name, p.name, *node_.environment().clock);
-  r->steps.store(a.kind == actor_kind::shard ? a.shard.version : a.start, std::memory_order_relaxed);
-  auto add = [&](bool is_input, std::uint32_t index, const port_ref* peer, const planned_edge* e, const edge_credit* credit) {
+  r->steps.store(a.kind == actor_kind::shard ? a.shard.version : a.start,
+                 std::memory_order_relaxed);
+  auto add = [&](bool is_input, std::uint32_t index, const port_ref* peer, const planned_edge* e,
+                 const edge_credit* credit) {
     auto port = std::make_unique<port_record>();
     port->is_input = is_input;
     port->index = index;
@@ -327,19 +395,26 @@ std::shared_ptr<actor_record> part_table::make_record(const part_context& contex
   }
   for (std::uint32_t port = 0; port < a.outputs.size(); ++port)
     for (auto e : a.outputs[port])
-      add(false, port, &p.edges[e].to, &p.edges[e], a.kind == actor_kind::send || p.actors[p.edges[e].to.actor].task != a.task ? nullptr : &context.credits[e]);
+      add(false, port, &p.edges[e].to, &p.edges[e],
+          a.kind == actor_kind::send || p.actors[p.edges[e].to.actor].task != a.task
+              ? nullptr
+              : &context.credits[e]);
   if (a.kind == actor_kind::fetch) add(false, 0, nullptr, nullptr, nullptr);
   return r;
 }
 
-void part_table::give_handles(job_id job, part_entry& part, const std::shared_ptr<const part_handles>& handles) {
+void part_table::give_handles(job_id job, part_entry& part,
+                              const std::shared_ptr<const part_handles>& handles) {
   for (std::size_t task = 0; task < part.nodes.size(); ++task) {
     auto at = node_.peers().find(part.nodes[task]);
     if (at == node_.peers().end() || !at->second.link) continue;
     ++part.unbound;
-    tell(node_.context(), at->second.link, bind_job{job, part.epoch, part.context->job_plan, handles, node_.handle(), part.context->part});
+    tell(node_.context(), at->second.link,
+         bind_job{job, part.epoch, part.context->job_plan, handles, node_.handle(),
+                  part.context->part});
   }
-  if (auto actor = node_.job_actor(job)) tell(node_.context(), actor, local_part{part.epoch, handles});
+  if (auto actor = node_.job_actor(job))
+    tell(node_.context(), actor, local_part{part.epoch, handles});
   if (part.unbound == 0) node_.send(part.coordinator, part_placed{job, part.epoch, ""});
 }
 
@@ -355,7 +430,8 @@ void part_table::start(const start_part& s) {
 
 void part_table::cut(const begin_cut& c) {
   auto* part = find_running(c.job);
-  if (part != nullptr && part->epoch == c.epoch) tell(node_.context(), part->supervisor, mark_cut{c.mark});
+  if (part != nullptr && part->epoch == c.epoch)
+    tell(node_.context(), part->supervisor, mark_cut{c.mark});
 }
 
 void part_table::begun(const epoch_begun& b) {
@@ -364,12 +440,13 @@ void part_table::begun(const epoch_begun& b) {
   const auto& plan = *part->context->job_plan;
   std::erase_if(kept_[b.job], [&](const auto& entry) {
     return std::none_of(part->actors.begin(), part->actors.end(), [&](auto i) {
-      return plan.actors[i].kind == actor_kind::shard && plan.actors[i].shard.variable == entry.first;
+      return plan.actors[i].kind == actor_kind::shard &&
+             plan.actors[i].shard.variable == entry.first;
     });
   });
 }
 
-// --- ending ----------------------------------------------------------------------------------------------------------------------
+// --- ending --------------------------------------------------------------------------------------
 
 part_entry* part_table::find_running(job_id job) {
   auto at = parts_.find(job);
@@ -392,7 +469,8 @@ void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
     end_actors(part, reason);
   else
     node_.parts_changed();
-  if (node_.environment().archive) tell(node_.context(), node_.environment().archive, close_cuts{job});
+  if (node_.environment().archive)
+    tell(node_.context(), node_.environment().archive, close_cuts{job});
 }
 
 void part_table::stop(const stop_part& s) {
@@ -408,14 +486,16 @@ void part_table::stop(const stop_part& s) {
 }
 
 void part_table::halt(node_id from, const halt_part& h) {
-  std::erase_if(waiting_, [&](const auto& w) { return w.place.job == h.job && w.place.epoch <= h.epoch; });
+  std::erase_if(waiting_,
+                [&](const auto& w) { return w.place.job == h.job && w.place.epoch <= h.epoch; });
   const auto at = parts_.find(h.job);
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
   part.is_halted = true;
   part.halted_epoch = std::max(part.halted_epoch, h.epoch);
   data_[h.job] = node_.environment().device->datasets_in_use();
-  if (node_.environment().archive) tell(node_.context(), node_.environment().archive, close_cuts{h.job});
+  if (node_.environment().archive)
+    tell(node_.context(), node_.environment().archive, close_cuts{h.job});
   end_actors(part, h.reason);
 }
 
@@ -436,21 +516,27 @@ void part_table::answer_halt(job_id job, node_id to, std::uint32_t epoch) {
 }
 
 void part_table::answer_waiting_halts() {
-  for (const auto& [job, asked] : std::exchange(unanswered_, {})) answer_halt(job, asked.first, asked.second);
+  for (const auto& [job, asked] : std::exchange(unanswered_, {}))
+    answer_halt(job, asked.first, asked.second);
 }
 
 void part_table::on_event(part_event& e) {
   auto at = parts_.find(e.job);
-  if (at == parts_.end() || (e.part != 0 && at->second.context->part != e.part)) return;  // 0: whichever
+  // 0: whichever.
+  if (at == parts_.end() || (e.part != 0 && at->second.context->part != e.part)) return;
   auto& part = at->second;
   switch (e.kind) {
     case part_event_kind::placed: return give_handles(e.job, part, e.handles);
-    case part_event_kind::noted: return node_.send(part.coordinator, part_noted{e.job, part.epoch, e.actor, e.step, e.text});
+    case part_event_kind::noted:
+      return node_.send(part.coordinator, part_noted{e.job, part.epoch, e.actor, e.step, e.text});
     case part_event_kind::failed:
       node_.note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
-      return node_.send(part.coordinator, part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part), data_messages(part), e.is_derived});
+      return node_.send(part.coordinator,
+                        part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part),
+                                   data_messages(part), e.is_derived});
     case part_event_kind::done:
-      return node_.send(part.coordinator, part_ended{e.job, part.epoch, "", "", 0, reports(part), data_messages(part)});
+      return node_.send(part.coordinator, part_ended{e.job, part.epoch, "", "", 0, reports(part),
+                                                     data_messages(part)});
     case part_event_kind::stopped: break;
   }
   part.ended_ns = node_.environment().wall_clock_ns();
@@ -487,13 +573,17 @@ void part_table::stop_all(const std::string& reason) {
 }
 
 void part_table::forget_old(std::uint64_t before_ns) {
-  std::erase_if(parts_, [&](const auto& p) { return p.second.ended_ns != 0 && !p.second.is_halted && p.second.ended_ns < before_ns; });
+  std::erase_if(parts_, [&](const auto& p) {
+    return p.second.ended_ns != 0 && !p.second.is_halted && p.second.ended_ns < before_ns;
+  });
 }
 
-// --- looking ---------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------
 
 std::uint32_t part_table::running() const noexcept {
-  return static_cast<std::uint32_t>(std::count_if(parts_.begin(), parts_.end(), [](const auto& p) { return p.second.ended_ns == 0 || p.second.is_halted; }));
+  return static_cast<std::uint32_t>(std::count_if(parts_.begin(), parts_.end(), [](const auto& p) {
+    return p.second.ended_ns == 0 || p.second.is_halted;
+  }));
 }
 
 std::vector<std::pair<job_id, node_id>> part_table::movable() const {
@@ -501,20 +591,25 @@ std::vector<std::pair<job_id, node_id>> part_table::movable() const {
   std::vector<std::pair<job_id, node_id>> out;
   for (const auto& [id, part] : parts_) {
     const auto& actors = part.context->job_plan->actors;
-    const bool is_recoverable = std::any_of(actors.begin(), actors.end(), [](const auto& a) { return a.kind == actor_kind::shard && a.shard.is_recoverable; });
+    const bool is_recoverable = std::any_of(actors.begin(), actors.end(), [](const auto& a) {
+      return a.kind == actor_kind::shard && a.shard.is_recoverable;
+    });
     const bool counts_halted = bugs == nullptr || !bugs->leaves_when_halted;
-    if ((part.ended_ns == 0 || (part.is_halted && counts_halted)) && is_recoverable) out.emplace_back(id, part.coordinator);
+    if ((part.ended_ns == 0 || (part.is_halted && counts_halted)) && is_recoverable)
+      out.emplace_back(id, part.coordinator);
   }
   return out;
 }
 
 bool part_table::is_idle() const noexcept {
-  return std::all_of(parts_.begin(), parts_.end(), [](const auto& p) { return p.second.ended_ns != 0; });
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [](const auto& p) { return p.second.ended_ns != 0; });
 }
 
 std::uint64_t part_table::data_messages(const part_entry& part) {
   std::uint64_t n = 0;
-  for (auto i : part.actors) n += part.context->records[i]->messages_in.load(std::memory_order_relaxed);
+  for (auto i : part.actors)
+    n += part.context->records[i]->messages_in.load(std::memory_order_relaxed);
   return n;
 }
 
@@ -522,7 +617,8 @@ std::vector<shard_report> part_table::reports(const part_entry& part) {
   std::vector<shard_report> out;
   for (auto i : part.actors) {
     const auto& l = part.context->ledgers[i];
-    if (l == nullptr || part.context->job_plan->actors[i].shard.follows) continue;  // a replica's are its shard's
+    // A replica's are its shard's.
+    if (l == nullptr || part.context->job_plan->actors[i].shard.follows) continue;
     shard_report r{i, {}, {}, {}, {}};
     for (std::size_t w = 0; w < l->received.size(); ++w) {
       r.received.push_back(l->received[w].load(std::memory_order_relaxed));

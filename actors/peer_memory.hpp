@@ -1,22 +1,31 @@
 #pragma once
-// The memory of another process of this machine, read where it lies: one copy, where a socket takes two.
+// The memory of another process of this machine, read where it lies: one copy, where a socket takes
+// two.
 //
-// Linux lets a process read another one's memory (process_vm_readv) by the rules for debuggers: of the same user, in the same or an inner
-// space of process ids, unless the system restricts it further (Yama: kernel.yama.ptrace_scope above 0, a container's filter of system calls). So it is tried: a process tells
-// its peers, once they are proven, where a word of its lies and what it says (memory_probe in the identity frame). Each connection has a word of its own.
+// Linux lets a process read another one's memory (process_vm_readv) by the rules for debuggers: of
+// the same user, in the same or an inner space of process ids, unless the system restricts it
+// further (Yama: kernel.yama.ptrace_scope above 0, a container's filter of system calls). So it is
+// tried: a process tells its peers, once they are proven, where a word of its lies and what it says
+// (memory_probe in the identity frame). Each connection has a word of its own.
 //
 //   who sends                                             who reads
 //   own_probe word(random); tells where() it lies   ->    peer_memory::open(pid, where)
 //   a frame that says where its payload lies        ->    read(): the payload, then the word
-//   keeps the payload as it is until the frame is acknowledged, or word.withdraw(), then lets go of it
+//   keeps the payload as it is until the frame is acknowledged, or word.withdraw(), then lets go of
+//   it
 //
-// PE-1  open() gives memory only if the word is there: a process of the same number elsewhere, or another one by now, is not taken for the peer.
-// PE-2  A read gives all bytes or fails: the peer has ended, or the address is none of its, or the memory is not an ordinary one (a device's).
-// PE-3  A read fails if the word does not say any more what it said, and looks at the word after the last byte of the payload. Who sends withdraws the word before anything
-//       that the peer was told to read, and has not acknowledged, may be written again or freed. So bytes that have changed are never taken for the payload: either the frame
-//       still held its tensor when the last byte was read, or the word was withdrawn by then.
-// PE-4  A process reads what a peer tells it to only over a connection within this machine, from a peer that has proven itself (actors/member.cpp). What such a peer could make of it is no more
-//       than it may do anyway.
+// PE-1  open() gives memory only if the word is there: a process of the same number elsewhere, or
+//       another one by now, is not taken for the peer.
+// PE-2  A read gives all bytes or fails: the peer has ended, or the address is none of its, or the
+//       memory is not an ordinary one (a device's).
+// PE-3  A read fails if the word does not say any more what it said, and looks at the word after
+//       the last byte of the payload. Who sends withdraws the word before anything that the peer
+//       was told to read, and has not acknowledged, may be written again or freed. So bytes that
+//       have changed are never taken for the payload: either the frame still held its tensor when
+//       the last byte was read, or the word was withdrawn by then.
+// PE-4  A process reads what a peer tells it to only over a connection within this machine, from a
+//       peer that has proven itself (actors/member.cpp). What such a peer could make of it is no
+//       more than it may do anyway.
 //
 // Threading: none of its own; values. The word may be read at any time, by anybody.
 
@@ -58,8 +67,8 @@ class peer_memory {
 // The word of one connection; it lies there as long as this lives, and is withdrawn at its end.
 class own_probe {
  public:
-  own_probe() noexcept = default;             // none: nobody shall read
-  explicit own_probe(std::uint64_t random);   // what it says; nobody else can know it
+  own_probe() noexcept = default;            // none: nobody shall read
+  explicit own_probe(std::uint64_t random);  // what it says; nobody else can know it
   own_probe(own_probe&&) noexcept = default;
   own_probe& operator=(own_probe&& o) noexcept;
   ~own_probe() { withdraw(); }

@@ -8,13 +8,18 @@ namespace troupe {
 
 namespace {
 
-std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor) {
+std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const part_context> part,
+                                       std::uint32_t actor) {
   switch (part->job_plan->actors[actor].kind) {
     case actor_kind::op:
-      if (is_device_stream(part->job_plan->actors[actor].stream)) return make_segment_logic(self, std::move(part), actor);
-      return is_control(part->job_plan->actors[actor].ops.front().type) ? make_control_logic(self, std::move(part), actor) : make_op_logic(self, std::move(part), actor);
+      if (is_device_stream(part->job_plan->actors[actor].stream))
+        return make_segment_logic(self, std::move(part), actor);
+      return is_control(part->job_plan->actors[actor].ops.front().type)
+                 ? make_control_logic(self, std::move(part), actor)
+                 : make_op_logic(self, std::move(part), actor);
     case actor_kind::shard:
-      if (is_device_stream(part->job_plan->actors[actor].stream)) return make_device_shard_logic(self, std::move(part), actor);
+      if (is_device_stream(part->job_plan->actors[actor].stream))
+        return make_device_shard_logic(self, std::move(part), actor);
       return make_shard_logic(self, std::move(part), actor);
     case actor_kind::send: return make_send_logic(self, std::move(part), actor);
     case actor_kind::receive: return make_receive_logic(self, std::move(part), actor);
@@ -22,7 +27,8 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
     case actor_kind::fetch: return make_fetch_logic(self, std::move(part), actor);
     case actor_kind::copy: return make_copy_logic(self, std::move(part), actor);
     case actor_kind::collective:
-      if (is_device_stream(part->job_plan->actors[actor].stream)) return make_device_collective_logic(self, std::move(part), actor);
+      if (is_device_stream(part->job_plan->actors[actor].stream))
+        return make_device_collective_logic(self, std::move(part), actor);
       return make_collective_logic(self, std::move(part), actor);
     default: break;
   }
@@ -33,11 +39,14 @@ std::unique_ptr<port_logic> make_logic(port_shell& self, std::shared_ptr<const p
 
 std::optional<std::uint64_t> part_context::handed_version(const std::string& variable) const {
   for (const auto& a : job_plan->actors)
-    if (a.kind == actor_kind::shard && a.shard.variable == variable && a.shard.update == update_kind::sync) return a.shard.version;
+    if (a.kind == actor_kind::shard && a.shard.variable == variable &&
+        a.shard.update == update_kind::sync)
+      return a.shard.version;
   return std::nullopt;
 }
 
-port_shell::port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part, std::uint32_t actor)
+port_shell::port_shell(caf::actor_config& cfg, std::shared_ptr<const part_context> part,
+                       std::uint32_t actor)
     : port_actor::base(cfg),
       pool_(part->pool_of(part->job_plan->actors[actor])),
       logic_(make_logic(*this, std::move(part), actor)) {}
@@ -56,7 +65,8 @@ void port_shell::guarded(Call&& call) {
   }
 }
 
-// PA-4. The base class looks for a handler by comparing types one after the other, and makes a promise of a response.
+// PA-4. The base class looks for a handler by comparing types one after the other, and makes a
+// promise of a response.
 caf::invoke_message_result port_shell::consume(caf::mailbox_element& x) {
   auto* m = message_pool<tensor_ready>::in_pooled(x);
   if (m == nullptr) return port_actor::base::consume(x);
@@ -84,7 +94,8 @@ port_shell::behavior_type port_shell::make_behavior() {
   };
 }
 
-port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> part, std::uint32_t actor)
+port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> part,
+                       std::uint32_t actor)
     : self_(self),
       part_(std::move(part)),
       actor_(actor),
@@ -95,7 +106,8 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
       lane_(part_->lane_of(plan_)) {
   const auto& plan = *part_->job_plan;
   fired_ = plan_.start;
-  for (auto edge : self_plan().inputs) ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
+  for (auto edge : self_plan().inputs)
+    ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
 }
 
 void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
@@ -114,7 +126,8 @@ void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
     for (auto e : self_plan().outputs[port]) {
       const auto& edge = plan.edges[e];
       outlets_of_[port].push_back(static_cast<std::uint32_t>(ports_.out.size()));
-      ports_.out.push_back({&credits[e], handles.actors[edge.to.actor], edge.to.port, port, false, false});
+      ports_.out.push_back(
+          {&credits[e], handles.actors[edge.to.actor], edge.to.port, port, false, false});
     }
   wire_more(all);
   if (auto opened = open(); !opened) return fail(opened.error());
@@ -152,10 +165,13 @@ void port_logic::report_failure(const error& e, bool is_derived) {
   tell(self_.context(), part_->supervisor, actor_failed{actor_, fired_, e.text(), is_derived});
 }
 
-void port_logic::note(std::uint64_t step, std::string text) { tell(self_.context(), part_->supervisor, actor_noted{actor_, step, std::move(text)}); }
+void port_logic::note(std::uint64_t step, std::string text) {
+  tell(self_.context(), part_->supervisor, actor_noted{actor_, step, std::move(text)});
+}
 
 void port_logic::come_back() {
-  if (!std::exchange(is_coming_back_, true)) tell(self_.context(), caf::actor_cast<caf::actor>(&self_), start_firing{});
+  if (!std::exchange(is_coming_back_, true))
+    tell(self_.context(), caf::actor_cast<caf::actor>(&self_), start_firing{});
 }
 
 bool port_logic::must_wait() {
@@ -164,7 +180,8 @@ bool port_logic::must_wait() {
     case wait_kind::none: return false;
     case wait_kind::input: record_.enter(actor_state::waiting_for_input, w.index); return true;
     case wait_kind::credit:
-      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()) + w.index);
+      record_.enter(actor_state::waiting_for_credit,
+                    static_cast<std::uint32_t>(ports_.in.size()) + w.index);
       return true;
   }
   return true;

@@ -35,25 +35,30 @@ namespace troupe {
 namespace {
 
 void random_bytes(std::span<std::byte> out) {
-  const bool ok = RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
+  const bool ok =
+      RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
   expects(ok, "the system gives random bytes");
 }
 
 std::uint64_t wall_clock_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
 }
 
 std::int64_t monotonic_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
-// Equal in two processes only where each may ask the kernel whether the other's pid lives: containers of one host, or
-// two machines of one name, differ in their process namespace or their boot.
+// Equal in two processes only where each may ask the kernel whether the other's pid lives:
+// containers of one host, or two machines of one name, differ in their process namespace or their
+// boot.
 std::string host_identity() {
   char name[256] = {};
   std::string identity = ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-  struct stat pids {};
+  struct stat pids{};
   if (::stat("/proc/self/ns/pid", &pids) == 0) identity += fmt::format("/{}", pids.st_ino);
   if (std::ifstream boot("/proc/sys/kernel/random/boot_id"); boot) {
     std::string id;
@@ -69,7 +74,8 @@ void say(const std::string& text) {
   [[maybe_unused]] const auto put = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-// Without what has failed the process would look alive to others and answer nobody, so it ends, and they notice at once.
+// Without what has failed the process would look alive to others and answer nobody, so it ends, and
+// they notice at once.
 void give_up(const std::string& why) {
   say("ends after a failure: " + why);
   ::_exit(1);
@@ -78,7 +84,8 @@ void give_up(const std::string& why) {
 class loop_events final : public event_source {
  public:
   explicit loop_events(io_loop& loop) : loop_(loop) {}
-  // What breaks in a callback of the transport leaves the member or a link half done, and no actor's handler is there to end.
+  // What breaks in a callback of the transport leaves the member or a link half done, and no
+  // actor's handler is there to end.
   bool poll(int timeout_ms) override {
     try {
       return loop_.poll(timeout_ms) > 0;
@@ -114,10 +121,14 @@ member_info describe_self(const process_options& options) {
 result<found_gpus> gpus_of(const process_options& o, const kernel_table& kernels) {
   if (o.gpu_backends.empty()) {
     const bool is_guest = o.kind == member_kind::client && !o.cluster.empty() && o.gpus == "auto";
-    return find_gpus({.which = is_guest ? "none" : o.gpus, .limit_bytes = o.gpu_memory_bytes}, kernels);
+    return find_gpus({.which = is_guest ? "none" : o.gpus, .limit_bytes = o.gpu_memory_bytes},
+                     kernels);
   }
   found_gpus out;
-  for (const auto& b : o.gpu_backends) out.gpus.push_back({b->device().name(), b->device().hardware(), b->device().memory().limit_bytes, [b]() -> result<std::shared_ptr<device_backend>> { return b; }});
+  for (const auto& b : o.gpu_backends)
+    out.gpus.push_back({b->device().name(), b->device().hardware(),
+                        b->device().memory().limit_bytes,
+                        [b]() -> result<std::shared_ptr<device_backend>> { return b; }});
   return out;
 }
 
@@ -147,9 +158,12 @@ result<std::unique_ptr<process>> process::start(const process_options& options) 
   try {
     return begin(options);
   } catch (const std::system_error& e) {  // descriptors, threads
-    return error(error_code::failed, fmt::format("this process cannot start: {} (ulimit -a shows what it may use)", e.what()));
+    return error(
+        error_code::failed,
+        fmt::format("this process cannot start: {} (ulimit -a shows what it may use)", e.what()));
   } catch (const std::bad_alloc&) {
-    return error(error_code::failed, "this process cannot start: no memory is left (ulimit -a shows what it may use)");
+    return error(error_code::failed,
+                 "this process cannot start: no memory is left (ulimit -a shows what it may use)");
   }
 }
 
@@ -159,8 +173,12 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   if (options.kind == member_kind::node && options.listen.empty())
     for (const auto& j : options.join)
       if (const auto seed = parse_address(j); seed && !is_loopback(*seed))
-        return error(error_code::usage, fmt::format("--join {} is another machine, whose nodes could not reach this one on loopback: "
-                                                    "give --listen HOST:PORT, an address of this machine, too", j));
+        return error(
+            error_code::usage,
+            fmt::format(
+                "--join {} is another machine, whose nodes could not reach this one on loopback: "
+                "give --listen HOST:PORT, an address of this machine, too",
+                j));
   const auto at = parse_address(options.listen.empty() ? "127.0.0.1:0" : options.listen);
   if (!at) return at.error();
   for (const auto& j : options.join)
@@ -184,10 +202,15 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   permit_reads(options.reads);
   env.on_denied = options.on_denied;
   env.wall_clock_ns = wall_clock_ns;
-  env.process_exists = [](std::uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; };
+  env.process_exists = [](std::uint32_t pid) {
+    return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH;
+  };
   if (!options.cluster.empty()) {
     if (!is_loopback(*at) && options.token_file.empty())
-      return error(error_code::denied, fmt::format("--listen {} is reachable from other machines: it needs --token-file", options.listen));
+      return error(
+          error_code::denied,
+          fmt::format("--listen {} is reachable from other machines: it needs --token-file",
+                      options.listen));
     auto found = local_discovery::open(options.cluster, options.token_file, p->loop);
     if (!found) return found.error();
     p->discovery = std::move(*found);
@@ -196,7 +219,8 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   }
   auto lane_of_io = std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
   env.lane = lane_of_io;
-  p->loop.on_sleep([lane_of_io](bool sleeps) { sleeps ? lane_of_io->falls_asleep() : lane_of_io->wakes(); });
+  p->loop.on_sleep(
+      [lane_of_io](bool sleeps) { sleeps ? lane_of_io->falls_asleep() : lane_of_io->wakes(); });
   p->member = std::make_shared<member_core>(std::move(env));
   if (!options.cluster.empty())
     if (auto listening = p->member->listen(*at); !listening) return listening.error();
@@ -211,7 +235,9 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
     p->config.lanes.emplace_back(node.meters.back(), &node.meters.back()->lane);
   }
   for (const char* name : {"service", "disk", "network"}) {
-    auto lane = std::string_view(name) == "network" ? lane_of_io : std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
+    auto lane = std::string_view(name) == "network"
+                    ? lane_of_io
+                    : std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
     node.lanes.push_back({name, false, lane});
     p->config.lanes.push_back(std::move(lane));
   }
@@ -237,16 +263,20 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   for (std::uint32_t i = 0; i < p->config.devices; ++i) {
     auto& g = gpus->gpus[i];
     node.streams.push_back(workers.device(i));
-    p->devices.push_back(std::make_shared<device_streams>(*p->system, workers.device(i), std::move(g.name), std::move(g.hardware), std::move(g.open), *p->clock, monotonic_ns));
+    p->devices.push_back(std::make_shared<device_streams>(
+        *p->system, workers.device(i), std::move(g.name), std::move(g.hardware), std::move(g.open),
+        *p->clock, monotonic_ns));
   }
   node.devices = p->devices;
   node.why_no_devices = gpus->why_none;
   node.service = workers.service();
   node.io = workers.io();
   node.archive = p->archive = spawn_archive(*p->system, workers.service());
-  node.supervisor = p->supervisor =
-      spawn_process_supervisor(*p->system, workers.service(), {monotonic_ns, p->archive, p->files.get(), workers.disk(), give_up, say});
-  on_failure(p->supervisor, [](const std::string& text) { give_up("actor process_supervisor: " + text); });
+  node.supervisor = p->supervisor = spawn_process_supervisor(
+      *p->system, workers.service(),
+      {monotonic_ns, p->archive, p->files.get(), workers.disk(), give_up, say});
+  on_failure(p->supervisor,
+             [](const std::string& text) { give_up("actor process_supervisor: " + text); });
   p->node = spawn_node(*p->system, std::move(node));
   p->member_actor = spawn_member(*p->system, workers.io(), p->member, p->node);
   tell(nullptr, p->supervisor, watch{"archive", archive_policy, p->archive});
@@ -273,7 +303,8 @@ bool process::drain(std::chrono::milliseconds timeout, const std::function<bool(
   const auto end = std::chrono::steady_clock::now() + timeout;
   bool is_drained = false;
   while (!is_drained && std::chrono::steady_clock::now() < end && !is_cancelled())
-    self->receive([&](node_drained) { is_drained = true; }, caf::after(std::chrono::milliseconds(50)) >> [] {});
+    self->receive([&](node_drained) { is_drained = true; },
+                  caf::after(std::chrono::milliseconds(50)) >> [] {});
   return is_drained;
 }
 
@@ -288,7 +319,8 @@ void process::leave(const std::string& reason) {
     self->receive([](left_cluster) {});
   }
   tell(nullptr, p.supervisor, end_actor{});
-  // No actor of a part enqueues any more, and what devices were given tells actors that it is done; those of streams take back and let go until their end.
+  // No actor of a part enqueues any more, and what devices were given tells actors that it is done;
+  // those of streams take back and let go until their end.
   for (const auto& d : p.devices) d->synchronize();
   for (const auto& d : p.devices) d->end_actors();
   p.node = nullptr;

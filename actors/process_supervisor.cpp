@@ -30,7 +30,8 @@ struct process_supervisor_state {
   void open(caf::stateful_actor<process_supervisor_state>* s, process_supervision a) {
     self = s;
     about = std::move(a);
-    const auto group = tree.add_supervisor(top_supervisor, "disk", disk_policy.strategy, disk_policy.limits);
+    const auto group =
+        tree.add_supervisor(top_supervisor, "disk", disk_policy.strategy, disk_policy.limits);
     disk = tree.add_child(group, "actor", disk_policy.restart);
     tree.start(about.now_ns());
     carry_out();
@@ -73,17 +74,22 @@ struct process_supervisor_state {
 
   void start(supervised_id who) {
     const auto given = starting.find(who);
-    const auto actor = given != starting.end() ? given->second : spawn_disk(self->system(), about.disk_worker, *about.files);
+    const auto actor = given != starting.end()
+                           ? given->second
+                           : spawn_disk(self->system(), about.disk_worker, *about.files);
     if (given != starting.end()) starting.erase(given);
     children.emplace(actor.address(), who);
     self->monitor(actor);
     if (who == disk) tell(self->context(), about.archive, use_disk{actor});
-    if (who == disk && !disk_failure.empty()) about.on_restart(fmt::format("the disk actor was started again, after its failure: {}", disk_failure));
+    if (who == disk && !disk_failure.empty())
+      about.on_restart(
+          fmt::format("the disk actor was started again, after its failure: {}", disk_failure));
     tree.on_started(who, about.now_ns());
   }
 };
 
-caf::behavior process_supervisor(caf::stateful_actor<process_supervisor_state>* self, process_supervision about) {
+caf::behavior process_supervisor(caf::stateful_actor<process_supervisor_state>* self,
+                                 process_supervision about) {
   auto& s = self->state;
   self->set_down_handler([&s](const caf::down_msg& m) { s.on_down(m); });
   s.open(self, std::move(about));
@@ -96,7 +102,8 @@ caf::behavior process_supervisor(caf::stateful_actor<process_supervisor_state>* 
 
 }  // namespace
 
-caf::actor spawn_process_supervisor(caf::actor_system& sys, caf::execution_unit* worker, process_supervision about) {
+caf::actor spawn_process_supervisor(caf::actor_system& sys, caf::execution_unit* worker,
+                                    process_supervision about) {
   return spawn_on(sys, worker, &process_supervisor, std::move(about));
 }
 

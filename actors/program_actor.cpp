@@ -1,9 +1,12 @@
 // The edges to the program that runs a job.
 //
-// feed:  takes tensors from the program, in order, and gives each the next tag. It tells the program when one has been taken, so
-//        a program that feeds faster than the graph runs is held back like any producer.
-// fetch: one item per port makes a firing, which goes to the program; the program gives a credit back when it is done
-//        with it, so a program that does not take its values holds the graph back like any consumer. One that awaits receipt
+// feed:  takes tensors from the program, in order, and gives each the next tag. It tells the
+//        program when one has been taken, so a program that feeds faster than the graph runs is
+//        held back like any producer.
+// fetch: one item per port makes a firing, which goes to the program; the program gives a credit
+// back when it is done
+//        with it, so a program that does not take its values holds the graph back like any
+//        consumer. One that awaits receipt
 //        hands on at once what is complete: whoever made it counts on that.
 
 #include "actors/port_actor.hpp"
@@ -13,7 +16,8 @@ namespace troupe {
 
 namespace {
 
-// Items on their way to or from the program, per feed or fetch. Losses are small, and the program may look at them once in many steps.
+// Items on their way to or from the program, per feed or fetch. Losses are small, and the program
+// may look at them once in many steps.
 constexpr std::uint32_t program_credits = feed_room, loss_credits = 256;
 
 class feed_logic final : public port_logic {
@@ -84,17 +88,21 @@ class fetch_logic final : public port_logic {
     auto& program_port = *record_.ports.back();
     waited_ = record_.word();
     for (;;) {
-      program_port.credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
+      program_port.credits_left.store(static_cast<std::int32_t>(credits_),
+                                      std::memory_order_relaxed);
       if (is_done()) return;
       const auto port = next_port();
       if (port < 0 && has_all_there_will_be()) return report_done();
       if (port < 0) return record_.enter(actor_state::waiting_for_input, missing_);
-      if (credits_ == 0 && !self_plan().awaits_receipt) return record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(ports_.in.size()));
+      if (credits_ == 0 && !self_plan().awaits_receipt)
+        return record_.enter(actor_state::waiting_for_credit,
+                             static_cast<std::uint32_t>(ports_.in.size()));
       fire(static_cast<std::uint32_t>(port));
     }
   }
 
-  // The port to take from (all of them, for one that needs every port: then 0), or -1: `missing_` has nothing.
+  // The port to take from (all of them, for one that needs every port: then 0), or -1: `missing_`
+  // has nothing.
   std::int64_t next_port() {
     const auto n = static_cast<std::uint32_t>(ports_.in.size());
     if (!self_plan().fires_on_any) {
@@ -154,11 +162,13 @@ class fetch_logic final : public port_logic {
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_feed_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_feed_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                            std::uint32_t a) {
   return std::make_unique<feed_logic>(s, std::move(p), a);
 }
 
-std::unique_ptr<port_logic> make_fetch_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_fetch_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                             std::uint32_t a) {
   return std::make_unique<fetch_logic>(s, std::move(p), a);
 }
 

@@ -18,7 +18,8 @@ namespace troupe {
 
 namespace {
 
-constexpr std::int64_t page_pause_ns = 50'000'000;  // a stream's ring holds as much of the smallest ops
+// A stream's ring holds as much of the smallest ops.
+constexpr std::int64_t page_pause_ns = 50'000'000;
 constexpr std::int64_t progress_ns = 100'000'000;
 
 std::uint64_t random_number() {
@@ -30,7 +31,8 @@ std::uint64_t random_number() {
 
 class recorder {
  public:
-  explicit recorder(const record_options& options) : options_(options), net_(loop_), number_(random_number()) {}
+  explicit recorder(const record_options& options)
+      : options_(options), net_(loop_), number_(random_number()) {}
 
   result<cluster_recording> run() {
     auto snapshot = ask_cluster(options_.ask);
@@ -55,17 +57,19 @@ class recorder {
     peer(tcp_transport& net, const handshake_options& o) : connection(net, o) {}
     guest_connection connection;
     state is = state::connecting;
-    std::int64_t at_ns = 0;       // asked: when; pausing: until when
+    std::int64_t at_ns = 0;  // asked: when; pausing: until when
     std::uint64_t question = 0;
     node_recording recording;
-    std::string failure;          // why it is silent
+    std::string failure;  // why it is silent
   };
 
   bool has(state s) const {
     return std::ranges::any_of(peers_, [s](const auto& p) { return p->is == s; });
   }
 
-  std::string no_answer() const { return fmt::format("no answer within {:.1f} s", double(options_.ask.timeout_ns) * 1e-9); }
+  std::string no_answer() const {
+    return fmt::format("no answer within {:.1f} s", double(options_.ask.timeout_ns) * 1e-9);
+  }
 
   void greet(const node_snapshot& n, const handshake_options& shake) {
     const bool is_there = n.state == node_state::alive || n.state == node_state::unreachable;
@@ -105,7 +109,8 @@ class recorder {
   void ask(peer& p) {
     p.is = state::asked;
     p.at_ns = loop_.now_ns();
-    p.connection.send(trace_query{++p.question, number_, p.question == 1 ? options_.duration_ns : 0, false, fmt::format("process {} (troupe timeline)", ::getpid())});
+    p.connection.send(trace_query{++p.question, number_, p.question == 1 ? options_.duration_ns : 0,
+                                  false, fmt::format("process {} (troupe timeline)", ::getpid())});
   }
 
   void on_page(peer& p, trace_page page) {
@@ -114,7 +119,9 @@ class recorder {
     p.recording.clock.hear(p.at_ns, page.now_ns, now);
     if (!page.error.empty()) return give_up(p, std::move(page.error));
     const bool has_more = page.has_more;
-    p.recording.add(std::move(page), options_.events_max - std::min(options_.events_max, events() - p.recording.events()));
+    p.recording.add(
+        std::move(page),
+        options_.events_max - std::min(options_.events_max, events() - p.recording.events()));
     if (p.recording.is_whole) {
       p.connection.send(trace_query{++p.question, number_, 0, true, {}});
       p.is = state::over;
@@ -132,14 +139,18 @@ class recorder {
     auto next = now + progress_ns;
     for (auto& p : peers_) {
       if (p->is == state::pausing && p->at_ns <= now) ask(*p);
-      if (p->is == state::asked && p->at_ns + options_.ask.timeout_ns <= now) give_up(*p, no_answer());
+      if (p->is == state::asked && p->at_ns + options_.ask.timeout_ns <= now)
+        give_up(*p, no_answer());
       if (p->is == state::pausing) next = std::min(next, p->at_ns);
     }
     poll(next);
     if (loop_.now_ns() >= progress_at_ns_) progress();
   }
 
-  void poll(std::int64_t until_ns) { loop_.poll(static_cast<int>(std::clamp<std::int64_t>((until_ns - loop_.now_ns() + 999'999) / 1'000'000, 1, 1000))); }
+  void poll(std::int64_t until_ns) {
+    loop_.poll(static_cast<int>(
+        std::clamp<std::int64_t>((until_ns - loop_.now_ns() + 999'999) / 1'000'000, 1, 1000)));
+  }
 
   std::size_t events() const {
     std::size_t n = 0;
@@ -150,22 +161,31 @@ class recorder {
   void progress() {
     progress_at_ns_ = loop_.now_ns() + progress_ns;
     if (!options_.on_progress) return;
-    const auto recording = std::ranges::count_if(peers_, [](const auto& p) { return p->failure.empty(); });
-    options_.on_progress({std::min(loop_.now_ns() - began_ns_, options_.duration_ns), static_cast<std::size_t>(recording), events()});
+    const auto recording =
+        std::ranges::count_if(peers_, [](const auto& p) { return p->failure.empty(); });
+    options_.on_progress({std::min(loop_.now_ns() - began_ns_, options_.duration_ns),
+                          static_cast<std::size_t>(recording), events()});
   }
 
   result<cluster_recording> take(cluster_snapshot snapshot) {
-    cluster_recording out{snapshot.cluster, options_.duration_ns, {}, std::move(snapshot.silent), std::move(snapshot.jobs)};
+    cluster_recording out{snapshot.cluster,
+                          options_.duration_ns,
+                          {},
+                          std::move(snapshot.silent),
+                          std::move(snapshot.jobs)};
     for (auto& p : peers_) {
       if (!p->failure.empty()) {
-        std::erase_if(out.silent, [&](const silent_node& s) { return s.name == p->recording.name; });
+        std::erase_if(out.silent,
+                      [&](const silent_node& s) { return s.name == p->recording.name; });
         out.silent.push_back({p->recording.name, p->failure});
       }
       if (p->recording.began_ns != 0) out.nodes.push_back(std::move(p->recording));
     }
     share_clocks(out.nodes);
     if (out.nodes.empty() && !out.silent.empty())
-      return error(error_code::timed_out, fmt::format("no node could be recorded; {}: {}", out.silent.front().name, out.silent.front().reason));
+      return error(error_code::timed_out,
+                   fmt::format("no node could be recorded; {}: {}", out.silent.front().name,
+                               out.silent.front().reason));
     return out;
   }
 

@@ -1,11 +1,16 @@
-// A segment: ops of one device, enqueued on its compute stream one after the other. Fires once per tag, as an op does, and passes its results on while their kernels are in the queue.
+// A segment: ops of one device, enqueued on its compute stream one after the other. Fires once per
+// tag, as an op does, and passes its results on while their kernels are in the queue.
 //
 //   tensor_ready, credit   as of an op (actors/port_actor.hpp)
 //
-// SG-1  What it takes from another stream is waited for by the compute stream, never by a thread; what it hands to one carries its event.
-// SG-2  Values inside are in the scratch memory of the compute stream (device_streams.hpp, DS-3), and outputs in buffers of their own, as many as credits and one.
-// SG-3  The second firing with the same addresses and shapes is captured, and each one after it is a replay: the bits are the same.
-// SG-4  A failure names the op and its line: the kernel that cannot be enqueued, or what the stream knows of one that failed later.
+// SG-1  What it takes from another stream is waited for by the compute stream, never by a thread;
+//       what it hands to one carries its event.
+// SG-2  Values inside are in the scratch memory of the compute stream (device_streams.hpp, DS-3),
+//       and outputs in buffers of their own, as many as credits and one.
+// SG-3  The second firing with the same addresses and shapes is captured, and each one after it is
+//       a replay: the bits are the same.
+// SG-4  A failure names the op and its line: the kernel that cannot be enqueued, or what the stream
+//       knows of one that failed later.
 // Threading: the device's worker.
 
 #include "actors/device_streams.hpp"
@@ -24,7 +29,8 @@ namespace troupe {
 namespace {
 
 constexpr std::uint32_t firings_a_turn = 64;  // of one that no edge holds back
-constexpr std::size_t captured_max = 16;      // sets of addresses; a port has as many buffers as credits and one, which come in turn
+// Sets of addresses; a port has as many buffers as credits and one, which come in turn.
+constexpr std::size_t captured_max = 16;
 constexpr std::size_t kernels_worth_capturing = 2;
 
 class segment_logic final : public port_logic {
@@ -33,7 +39,9 @@ class segment_logic final : public port_logic {
   ~segment_logic() override {
     // They may be at work, with what they have in the device's memory.
     if (kernels_.empty() || compute_ == nullptr) return;
-    streams_->keep_behind(*compute_, std::make_shared<std::pair<std::vector<replayable>, std::vector<kernel_here>>>(std::move(captured_), std::move(kernels_)));
+    streams_->keep_behind(
+        *compute_, std::make_shared<std::pair<std::vector<replayable>, std::vector<kernel_here>>>(
+                       std::move(captured_), std::move(kernels_)));
   }
 
  private:
@@ -65,9 +73,11 @@ class segment_logic final : public port_logic {
       for (const auto e : segment().outputs[port]) {
         buffers = std::max<std::size_t>(buffers, 1 + part_->job_plan->edges[e].credits);
         const auto& to = part_->job_plan->actors[part_->job_plan->edges[e].to.actor];
-        records_event_ = records_event_ || to.kind != actor_kind::op || to.stream != segment().stream;
+        records_event_ =
+            records_event_ || to.kind != actor_kind::op || to.stream != segment().stream;
       }
-      pools_.emplace_back(segment().output_specs[port].size_bytes(), buffers, compute_->stream(), compute_, segment().name);
+      pools_.emplace_back(segment().output_specs[port].size_bytes(), buffers, compute_->stream(),
+                          compute_, segment().name);
     }
     inputs_.resize(ports_.in.size());
     input_specs_.resize(ports_.in.size());
@@ -83,13 +93,17 @@ class segment_logic final : public port_logic {
     for (std::size_t i = 0; i < ops.size(); ++i) {
       steps.push_back({ops[i].type, ops[i].attrs, ops[i].operands, dtype::f32});
       const auto* row = part_->ops->find(ops[i].type);
-      if (row == nullptr) return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here", ops[i].name, ops[i].type)), k);
+      if (row == nullptr)
+        return at_line(error(error_code::usage, fmt::format("op '{}' of type '{}' is unknown here",
+                                                            ops[i].name, ops[i].type)),
+                       k);
       depends_on_step_ = depends_on_step_ || row->depends_on_step;
     }
     // Types of results inside of a group: by the shape rules, at the bounds.
     const auto bounds = results_of(k, bounds_of_operands(k), nullptr);
     if (!bounds) return bounds.error();
-    for (std::size_t i = 0; i < steps.size(); ++i) steps[i].type = (*bounds)[i].empty() ? dtype::f32 : (*bounds)[i].front().type;
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      steps[i].type = (*bounds)[i].empty() ? dtype::f32 : (*bounds)[i].front().type;
     auto made = streams_->backend().make_kernel(steps);
     if (!made) return at_line(made.error(), k);
     kernel_here here;
@@ -101,18 +115,25 @@ class segment_logic final : public port_logic {
 
   std::vector<tensor_spec> bounds_of_operands(std::size_t k) const {
     std::vector<tensor_spec> all, operands;
-    for (const auto& kernel : segment().kernels) all.insert(all.end(), kernel.results.begin(), kernel.results.end());
+    for (const auto& kernel : segment().kernels)
+      all.insert(all.end(), kernel.results.begin(), kernel.results.end());
     for (const auto o : segment().kernels[k].operands)
-      operands.push_back(o >= 0 ? part_->job_plan->edges[segment().inputs[static_cast<std::size_t>(o)]].spec : all[static_cast<std::size_t>(-1 - o)]);
+      operands.push_back(
+          o >= 0 ? part_->job_plan->edges[segment().inputs[static_cast<std::size_t>(o)]].spec
+                 : all[static_cast<std::size_t>(-1 - o)]);
     return operands;
   }
 
   // All outputs of every op of a kernel, by the shape rules.
-  result<std::vector<std::vector<tensor_spec>>> results_of(std::size_t k, const std::vector<tensor_spec>& operands, const tag* t) const {
+  result<std::vector<std::vector<tensor_spec>>> results_of(std::size_t k,
+                                                           const std::vector<tensor_spec>& operands,
+                                                           const tag* t) const {
     std::vector<std::vector<tensor_spec>> results;
     for (const auto& op : ops_of(segment(), k)) {
       std::vector<tensor_spec> of_op;
-      for (const auto o : op.operands) of_op.push_back(o >= 0 ? operands[static_cast<std::size_t>(o)] : results[static_cast<std::size_t>(-1 - o)].front());
+      for (const auto o : op.operands)
+        of_op.push_back(o >= 0 ? operands[static_cast<std::size_t>(o)]
+                               : results[static_cast<std::size_t>(-1 - o)].front());
       auto shapes = part_->ops->find(op.type)->shapes(op.attrs, of_op, t);
       if (!shapes) return at_line(shapes.error(), k);
       results.push_back(std::move(*shapes));
@@ -144,12 +165,14 @@ class segment_logic final : public port_logic {
     if (t.dead == 0)
       if (auto ran = run(t); !ran) {
         if (!hand_over()) {  // of what may have been enqueued before
-          inputs_.insert(inputs_.end(), std::move_iterator(outputs_.begin()), std::move_iterator(outputs_.end()));
+          inputs_.insert(inputs_.end(), std::move_iterator(outputs_.begin()),
+                         std::move_iterator(outputs_.end()));
           streams_->keep_behind(*compute_, std::move(inputs_));
         }
         return fail(ran.error());
       }
-    for (std::uint32_t port = 0; port < outputs_.size(); ++port) emit(port, t, std::exchange(outputs_[port], tensor()));
+    for (std::uint32_t port = 0; port < outputs_.size(); ++port)
+      emit(port, t, std::exchange(outputs_[port], tensor()));
     for (std::uint32_t i = 0; i < ports_.in.size(); ++i) {
       inputs_[i] = tensor();
       ports_.in[i].queue.pop();
@@ -176,7 +199,10 @@ class segment_logic final : public port_logic {
   result<void> find_shapes(const tag& t) {
     bool is_new = !is_prepared_;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i] || inputs_[i].on_device() == nullptr) return at_segment(error(error_code::failed, fmt::format("what came at input {} is not in the device's memory", i)));
+      if (!inputs_[i] || inputs_[i].on_device() == nullptr)
+        return at_segment(
+            error(error_code::failed,
+                  fmt::format("what came at input {} is not in the device's memory", i)));
       if (!is_new && inputs_[i].spec() == input_specs_[i]) continue;
       input_specs_[i] = inputs_[i].spec();
       is_new = true;
@@ -187,16 +213,23 @@ class segment_logic final : public port_logic {
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
       auto& kernel = kernels_[k];
       kernel.inputs.clear();
-      for (const auto o : segment().kernels[k].operands) kernel.inputs.push_back(o >= 0 ? input_specs_[static_cast<std::size_t>(o)] : values_[static_cast<std::size_t>(-1 - o)].spec);
+      for (const auto o : segment().kernels[k].operands)
+        kernel.inputs.push_back(o >= 0 ? input_specs_[static_cast<std::size_t>(o)]
+                                       : values_[static_cast<std::size_t>(-1 - o)].spec);
       auto results = results_of(k, kernel.inputs, &t);
       if (!results) return std::move(results.error());
       kernel.outputs = std::move(results->back());
       for (std::size_t r = 0; r < kernel.outputs.size(); ++r, ++value) {
         if (kernel.outputs[r].size_bytes() > segment().kernels[k].results[r].size_bytes())
-          return at_line(error(error_code::failed, fmt::format("it makes {}, more than the plan's bound of {}", to_string(kernel.outputs[r]), to_string(segment().kernels[k].results[r]))), k);
+          return at_line(
+              error(error_code::failed, fmt::format("it makes {}, more than the plan's bound of {}",
+                                                    to_string(kernel.outputs[r]),
+                                                    to_string(segment().kernels[k].results[r]))),
+              k);
         values_[value].spec = kernel.outputs[r];
       }
-      if (auto ok = kernel.op->prepare(kernel.inputs, kernel.outputs); !ok) return at_line(ok.error(), k);
+      if (auto ok = kernel.op->prepare(kernel.inputs, kernel.outputs); !ok)
+        return at_line(ok.error(), k);
       workspace_bytes_ = std::max(workspace_bytes_, kernel.op->workspace_bytes());
     }
     is_prepared_ = true;
@@ -213,7 +246,8 @@ class segment_logic final : public port_logic {
           const auto port = static_cast<std::size_t>(-1 - place);
           auto taken = pools_[port].take(values_[value].spec, waits);
           if (!taken) {
-            (void)compute_->wait(waits);  // buffers of other ports are in use still, and go back by this stream
+            // Buffers of other ports are in use still, and go back by this stream.
+            (void)compute_->wait(waits);
             return out_of_memory(taken.error());
           }
           outputs_[port] = std::move(*taken);
@@ -227,7 +261,8 @@ class segment_logic final : public port_logic {
   result<void> wait_for_inputs() {
     newest_events needed;
     for (const auto& i : inputs_)
-      if (const auto* m = i.on_device(); m->writer() != &compute_->stream()) needed.add(m->written());
+      if (const auto* m = i.on_device(); m->writer() != &compute_->stream())
+        needed.add(m->written());
     return compute_->wait(needed);
   }
 
@@ -237,16 +272,20 @@ class segment_logic final : public port_logic {
       for (const auto place : segment().kernels[k].places) {
         auto& v = values_[value++];
         const auto bytes = v.spec.size_bytes();
-        v.memory = place < 0 ? outputs_[static_cast<std::size_t>(-1 - place)].bytes().first(bytes) : scratch.subspan(static_cast<std::size_t>(place), bytes);
+        v.memory = place < 0 ? outputs_[static_cast<std::size_t>(-1 - place)].bytes().first(bytes)
+                             : scratch.subspan(static_cast<std::size_t>(place), bytes);
       }
     value = 0;
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
       auto& kernel = kernels_[k];
       kernel.from.clear();
       for (const auto o : segment().kernels[k].operands)
-        kernel.from.push_back(o >= 0 ? std::as_const(inputs_[static_cast<std::size_t>(o)]).bytes() : std::span<const std::byte>(values_[static_cast<std::size_t>(-1 - o)].memory));
+        kernel.from.push_back(
+            o >= 0 ? std::as_const(inputs_[static_cast<std::size_t>(o)]).bytes()
+                   : std::span<const std::byte>(values_[static_cast<std::size_t>(-1 - o)].memory));
       kernel.to.clear();
-      for (std::size_t r = 0; r < kernel.outputs.size(); ++r) kernel.to.push_back(values_[value++].memory);
+      for (std::size_t r = 0; r < kernel.outputs.size(); ++r)
+        kernel.to.push_back(values_[value++].memory);
     }
     workspace_ = scratch.subspan(segment().arena_bytes, workspace_bytes_);
   }
@@ -254,21 +293,26 @@ class segment_logic final : public port_logic {
   // --- the stream's work ---
 
   result<void> enqueue(const tag& t) {
-    auto* known = kernels_.size() >= kernels_worth_capturing && can_capture_ ? find_captured() : nullptr;
+    auto* known =
+        kernels_.size() >= kernels_worth_capturing && can_capture_ ? find_captured() : nullptr;
     if (known == nullptr) return enqueue_each(t);
     if (known->step == nullptr)
       if (auto ok = capture(*known, t); !ok) return ok;
     if (known->step == nullptr) return enqueue_each(t);
     if (depends_on_step_)
       if (auto ok = compute_->stream().set_draw(t.step); !ok) return at_segment(ok.error());
-    if (auto ok = compute_->stream().replay(name_, *known->step); !ok) return at_segment(ok.error());
+    if (auto ok = compute_->stream().replay(name_, *known->step); !ok)
+      return at_segment(ok.error());
     return {};
   }
 
   result<void> enqueue_each(const tag& t) {
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
       compute_->label_kernel(static_cast<std::uint32_t>(k));
-      if (auto ok = kernels_[k].op->enqueue(compute_->stream(), kernels_[k].name, t, kernels_[k].from, kernels_[k].to, workspace_); !ok) return at_line(ok.error(), k);
+      if (auto ok = kernels_[k].op->enqueue(compute_->stream(), kernels_[k].name, t,
+                                            kernels_[k].from, kernels_[k].to, workspace_);
+          !ok)
+        return at_line(ok.error(), k);
     }
     return {};
   }
@@ -279,8 +323,11 @@ class segment_logic final : public port_logic {
     for (const auto& i : inputs_) addresses_.push_back(std::as_const(i).bytes().data());
     for (const auto& o : outputs_) addresses_.push_back(std::as_const(o).bytes().data());
     for (auto& c : captured_)
-      if (c.shapes == shapes_ && c.scratch == streams_->scratch_number() && c.addresses == addresses_) return &c;
-    if (captured_.size() == captured_max) retire(captured_.front()), captured_.erase(captured_.begin());
+      if (c.shapes == shapes_ && c.scratch == streams_->scratch_number() &&
+          c.addresses == addresses_)
+        return &c;
+    if (captured_.size() == captured_max)
+      retire(captured_.front()), captured_.erase(captured_.begin());
     captured_.push_back({addresses_, shapes_, streams_->scratch_number(), nullptr});
     return nullptr;
   }
@@ -311,7 +358,9 @@ class segment_logic final : public port_logic {
 
   // SG-1.
   result<void> hand_over() {
-    const auto is_of_others = [&](const tensor& i) { return i.on_device() != nullptr && i.on_device()->writer() != &compute_->stream(); };
+    const auto is_of_others = [&](const tensor& i) {
+      return i.on_device() != nullptr && i.on_device()->writer() != &compute_->stream();
+    };
     if (!records_event_ && std::none_of(inputs_.begin(), inputs_.end(), is_of_others)) return {};
     auto done = compute_->stream().record();
     if (!done) return at_segment(done.error());
@@ -327,11 +376,14 @@ class segment_logic final : public port_logic {
   error out_of_memory(error e) const {
     const auto device = device_of(segment().stream);
     const auto need = memory_of_device(*part_->job_plan, segment().task, device);
-    return at_segment(error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}", e.message(), need.bytes, device, need.largest)));
+    return at_segment(
+        error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}",
+                                    e.message(), need.bytes, device, need.largest)));
   }
   error at_line(error e, std::size_t k) const {
     const auto ops = ops_of(segment(), k);
-    if (!ops.empty() && !ops.front().source.file.empty()) e.at(ops.front().source.file, ops.front().source.line);
+    if (!ops.empty() && !ops.front().source.file.empty())
+      e.at(ops.front().source.file, ops.front().source.line);
     return e;
   }
   error at_segment(error e) const { return at_line(std::move(e), 0); }
@@ -356,14 +408,15 @@ class segment_logic final : public port_logic {
   std::uint64_t shapes_ = 0;  // how often they were new
   std::uint32_t mark_ = 0;
   bool is_prepared_ = false;
-  bool records_event_ = false;   // somebody on another stream takes an output
+  bool records_event_ = false;  // somebody on another stream takes an output
   bool depends_on_step_ = false;
   bool can_capture_ = true;
 };
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_segment_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_segment_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                               std::uint32_t a) {
   return std::make_unique<segment_logic>(s, std::move(p), a);
 }
 

@@ -15,35 +15,51 @@ namespace {
 
 class session_impl final : public session {
  public:
-  explicit session_impl(std::unique_ptr<process> p, bool is_alone) : process_(std::move(p)), is_alone_(is_alone) {}
+  explicit session_impl(std::unique_ptr<process> p, bool is_alone)
+      : process_(std::move(p)), is_alone_(is_alone) {}
 
   const op_table& ops() const override { return process_->ops(); }
   std::unique_ptr<troupe::eager> eager(std::uint64_t seed) override {
-    return std::make_unique<troupe::eager>(process_->ops(), process_->kernels(), process_->device(), seed);
+    return std::make_unique<troupe::eager>(process_->ops(), process_->kernels(), process_->device(),
+                                           seed);
   }
 
   std::vector<member_info> nodes() override { return usable(look()); }
 
-  result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& o) override {
+  result<std::unique_ptr<training>> train(graph& g, value loss,
+                                          const training_options& o) override {
     const auto view = look();
     auto there = usable(view);
-    if (!is_alone_ && there.empty()) return error(error_code::unreachable, "the cluster has no node that takes work: start troupe-node");
+    if (!is_alone_ && there.empty())
+      return error(error_code::unreachable,
+                   "the cluster has no node that takes work: start troupe-node");
     const auto able = with_libraries(std::move(there), libraries_of(g));
     const auto& nodes = able.nodes;
-    if (!is_alone_ && nodes.empty()) return error(error_code::usage, fmt::format("no node can take the work: {}", some_of(able.left_out)));
+    if (!is_alone_ && nodes.empty())
+      return error(error_code::usage,
+                   fmt::format("no node can take the work: {}", some_of(able.left_out)));
     const bool may_share = o.on_failure != failure_policy::stop;
-    if (o.replicas > 1) return error(error_code::usage, fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
+    if (o.replicas > 1)
+      return error(error_code::usage,
+                   fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
     if (o.replicas > 0 && (is_alone_ || o.on_failure != failure_policy::resume))
-      return error(error_code::usage, "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
+      return error(
+          error_code::usage,
+          "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
     if (auto ok = check(make_spec(o, {})); !ok) return ok.error();
-    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0, o.all_reduce);
+    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
+                             o.all_reduce);
     if (!roles) return with_left_out(roles.error(), able.left_out);
-    auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
+    auto program =
+        compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
     if (!program) return program.error();
     // Only now it is known what stands on devices.
-    if (!nodes.empty()) roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0, o.all_reduce, program->devices());
+    if (!nodes.empty())
+      roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
+                          o.all_reduce, program->devices());
     if (!roles) return with_left_out(roles.error(), able.left_out);
-    if (auto fed = check_feeds(*program, place_roles(*roles, view.self.id), o); !fed) return fed.error();
+    if (auto fed = check_feeds(*program, place_roles(*roles, view.self.id), o); !fed)
+      return fed.error();
     auto request = std::make_shared<job_request>();
     request->program = std::move(*program);
     request->roles = std::move(*roles);
@@ -51,23 +67,30 @@ class session_impl final : public session {
     request->limits = o.limits;
     std::vector<std::string> notes;
     for (const auto& lack : able.left_out) notes.push_back("gets no work: " + lack);
-    if (auto ready = open_checkpoints(o.checkpoints, view.self, *request, notes); !ready) return ready.error();
+    if (auto ready = open_checkpoints(o.checkpoints, view.self, *request, notes); !ready)
+      return ready.error();
     return make_training(*process_, std::move(request), std::move(notes), o.is_fed);
   }
 
-  result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches, const compile_options& o) override {
+  result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
+                                           const compile_options& o) override {
     auto compiled = compile_steps(g, fetches, o);
     if (!compiled) return compiled.error();
-    return make_stepper(*process_, std::make_shared<job_request>(job_request{std::move(*compiled), {look().self.id}, true}));
+    return make_stepper(*process_, std::make_shared<job_request>(
+                                       job_request{std::move(*compiled), {look().self.id}, true}));
   }
 
-  std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override { return make_runner(*process_, g, o, look().self.id); }
+  std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
+    return make_runner(*process_, g, o, look().self.id);
+  }
 
   // Why members would not have this process.
   std::string denied() { return look().denied; }
 
-  // Waits until every node that the cluster knows is linked to this process; at the end one is enough.
-  bool wait_for_nodes(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled) {
+  // Waits until every node that the cluster knows is linked to this process; at the end one is
+  // enough.
+  bool wait_for_nodes(std::chrono::milliseconds timeout,
+                      const std::function<bool()>& is_cancelled) {
     const auto end = std::chrono::steady_clock::now() + timeout;
     caf::scoped_actor pause{process_->system()};
     for (;;) {
@@ -81,7 +104,8 @@ class session_impl final : public session {
   }
 
  private:
-  // Nodes that lack one get no work, but for what gradients alone need, which the nodes themselves look at.
+  // Nodes that lack one get no work, but for what gradients alone need, which the nodes themselves
+  // look at.
   static std::vector<planned_library> libraries_of(const graph& g) {
     std::vector<std::string_view> types;
     for (const auto& n : g.nodes()) types.push_back(n.type);
@@ -89,13 +113,17 @@ class session_impl final : public session {
   }
 
   static error with_left_out(const error& e, const std::vector<std::string>& left_out) {
-    return left_out.empty() ? e : error(e.code(), fmt::format("{}; left out: {}", e.text(), some_of(left_out)));
+    return left_out.empty()
+               ? e
+               : error(e.code(), fmt::format("{}; left out: {}", e.text(), some_of(left_out)));
   }
 
   static std::string some_of(const std::vector<std::string>& lines) {
     constexpr std::size_t lines_max = 4;
     const auto shown = std::span(lines).first(std::min(lines.size(), lines_max));
-    return fmt::format("{}{}", fmt::join(shown, "; "), lines.size() > lines_max ? fmt::format("; and {} more", lines.size() - lines_max) : "");
+    return fmt::format(
+        "{}{}", fmt::join(shown, "; "),
+        lines.size() > lines_max ? fmt::format("; and {} more", lines.size() - lines_max) : "");
   }
 
   static training_spec make_spec(const training_options& o, const task_map& where) {
@@ -108,26 +136,39 @@ class session_impl final : public session {
     return spec;
   }
 
-  // What is fed is gone with the step that it was fed for: a training that goes on after a failure has to read its samples again.
-  static result<void> check_feeds(const training_program& program, const task_map& where, const training_options& o) {
+  // What is fed is gone with the step that it was fed for: a training that goes on after a failure
+  // has to read its samples again.
+  static result<void> check_feeds(const training_program& program, const task_map& where,
+                                  const training_options& o) {
     const auto placed = program.place(where, {});
     if (!placed) return placed.error();
-    const auto at = std::find_if(placed->actors.begin(), placed->actors.end(), [](const auto& a) { return a.kind == actor_kind::feed; });
+    const auto at = std::find_if(placed->actors.begin(), placed->actors.end(),
+                                 [](const auto& a) { return a.kind == actor_kind::feed; });
     const bool has_inputs = at != placed->actors.end();
     if (has_inputs && !o.is_fed)
-      return error(error_code::usage, fmt::format("the loss depends on input '{}', which nobody feeds: read samples with idx_batch or text_batch, or set training_options::is_fed and feed it",
-                                                  at->name)).at(at->source.file, at->source.line);
-    if (o.is_fed && !has_inputs) return error(error_code::usage, "training_options::is_fed is set, and the loss depends on no input");
+      return error(
+                 error_code::usage,
+                 fmt::format(
+                     "the loss depends on input '{}', which nobody feeds: read samples with idx_batch or text_batch, or set training_options::is_fed and feed it",
+                     at->name))
+          .at(at->source.file, at->source.line);
+    if (o.is_fed && !has_inputs)
+      return error(error_code::usage,
+                   "training_options::is_fed is set, and the loss depends on no input");
     if (o.is_fed && (o.on_failure != failure_policy::stop || !o.checkpoints.folder.empty()))
-      return error(error_code::usage, "a training that the program feeds cannot go on after a failure, nor from a checkpoint: what was fed is not kept");
+      return error(
+          error_code::usage,
+          "a training that the program feeds cannot go on after a failure, nor from a checkpoint: what was fed is not kept");
     return {};
   }
 
   // The job's folder is ours from here to the job's end: locked, and its next epoch claimed.
-  result<void> open_checkpoints(const checkpoint_options& o, const member_info& self, job_request& request, std::vector<std::string>& notes) {
+  result<void> open_checkpoints(const checkpoint_options& o, const member_info& self,
+                                job_request& request, std::vector<std::string>& notes) {
     if (o.folder.empty()) return {};
-    auto opened = open_job_folder(process_->files(), o, *request.program,
-                                  {self.name, self.host, self.pid, static_cast<std::uint64_t>(std::time(nullptr))});
+    auto opened = open_job_folder(
+        process_->files(), o, *request.program,
+        {self.name, self.host, self.pid, static_cast<std::uint64_t>(std::time(nullptr))});
     if (!opened) return opened.error();
     take_over(std::move(*opened), o, request, notes);
     return {};
@@ -189,11 +230,15 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   if (!started) return started.error();
   auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());
   if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout, o.is_cancelled)) {
-    if (o.is_cancelled && o.is_cancelled()) return error(error_code::failed, "interrupted while it looked for the cluster");
+    if (o.is_cancelled && o.is_cancelled())
+      return error(error_code::failed, "interrupted while it looked for the cluster");
     if (const auto why = s->denied(); !why.empty())
-      return error(error_code::denied, fmt::format("no node of cluster '{}' lets this program in: {}", o.cluster, why));
-    return error(error_code::unreachable, fmt::format("no node of cluster '{}' was found within {} ms: start one with "
-                                                      "troupe-node --cluster {}, or name one with --join HOST:PORT", o.cluster, o.timeout.count(), o.cluster));
+      return error(error_code::denied,
+                   fmt::format("no node of cluster '{}' lets this program in: {}", o.cluster, why));
+    return error(error_code::unreachable,
+                 fmt::format("no node of cluster '{}' was found within {} ms: start one with "
+                             "troupe-node --cluster {}, or name one with --join HOST:PORT",
+                             o.cluster, o.timeout.count(), o.cluster));
   }
   return std::unique_ptr<session>(std::move(s));
 }

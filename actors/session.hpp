@@ -1,5 +1,6 @@
 #pragma once
-// What a program uses: open a session (alone, or as a client of a cluster), train a graph, or step one.
+// What a program uses: open a session (alone, or as a client of a cluster), train a graph, or step
+// one.
 //
 //   auto opened = troupe::session::open({});                      // everything in this process
 //   if (!opened) return fail(opened.error());
@@ -9,10 +10,11 @@
 //   auto run = s.train(g, loss, {.workers = 2, .steps = 1000});
 //   while (auto event = (*run)->next()) ...                       // losses, variables, the end
 //
-// Threading: one session and what it gives out belong to one thread of the program, feeders and runners excepted; calls block that thread only.
+// Threading: one session and what it gives out belong to one thread of the program, feeders and
+// runners excepted; calls block that thread only.
 // Ownership: a session outlives its trainings and steppers.
-// Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job; the text is the one line
-// that says who, what, where, which step).
+// Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job; the
+// text is the one line that says who, what, where, which step).
 
 #include "actors/graph_runner.hpp"
 #include "devices/tensor.hpp"
@@ -41,65 +43,79 @@ struct op_library;
 
 // Members have initializers so that a program may name just those that it sets.
 struct session_options {
-  std::string cluster{};            // empty: alone
-  std::vector<std::string> join{};  // HOST:PORT of members, beside those of this user on this machine
+  std::string cluster{};  // empty: alone
+  // HOST:PORT of members, beside those of this user on this machine.
+  std::vector<std::string> join{};
   std::string token_file{};
-  std::uint32_t threads = 1;        // for ops: host streams of this process, which share large ops
-  // Devices gpu:0, gpu:1, ... of this process (devices/gpus/gpus.hpp): "auto", every chip that there is; "none"; "N", so many, which share the chips; "host:N", stand-ins on the host.
+  std::uint32_t threads = 1;  // for ops: host streams of this process, which share large ops
+  // Devices gpu:0, gpu:1, ... of this process (devices/gpus/gpus.hpp): "auto", every chip that
+  // there is; "none"; "N", so many, which share the chips; "host:N", stand-ins on the host.
   std::string gpus = "auto";
-  std::uint64_t gpu_memory_bytes = 0;       // that each may take; 0: its part of its chip's
-  std::vector<std::shared_ptr<device_backend>> gpu_backends{};  // these and no others, where there are some: for tests
+  std::uint64_t gpu_memory_bytes = 0;  // that each may take; 0: its part of its chip's
+  // These and no others, where there are some: for tests.
+  std::vector<std::shared_ptr<device_backend>> gpu_backends{};
   std::chrono::milliseconds timeout{5000};  // to find the cluster
-  // The user's own ops (runtime/op_library.hpp): linked into this program, or in files; over a cluster nodes need the same ones.
+  // The user's own ops (runtime/op_library.hpp): linked into this program, or in files; over a
+  // cluster nodes need the same ones.
   std::vector<const op_library*> libraries{};
   std::vector<std::string> load{};
-  std::function<bool()> is_cancelled{};     // asked while open() looks for the cluster; true: it gives up
+  // Asked while open() looks for the cluster; true: it gives up.
+  std::function<bool()> is_cancelled{};
 };
 
 struct training_options {
-  // Each computes the graph on its own part of a batch. sync: their gradients are added up, and so are the losses that are told. So a loss
-  // is a sum over samples times a scale of the whole batch (readers give it: idx_batch().scale is 1 / its samples); a mean over a worker's own part
-  // would count `workers` times. async: each applies its own; readers then give the scale of the part.
+  // Each computes the graph on its own part of a batch. sync: their gradients are added up, and so
+  // are the losses that are told. So a loss is a sum over samples times a scale of the whole batch
+  // (readers give it: idx_batch().scale is 1 / its samples); a mean over a worker's own part would
+  // count `workers` times. async: each applies its own; readers then give the scale of the part.
   std::uint32_t workers = 1;
   std::uint32_t shards = 1;
   update_kind update = update_kind::sync;
-  // sync, over a cluster: every node with workers has a copy of all variables, gradients are added up by all-reduce, in buckets that leave while others are still
-  // computed, and shards say only whose copy the program observes and checkpoints. The same bits; without replicas and on_nan `skip`.
+  // sync, over a cluster: every node with workers has a copy of all variables, gradients are added
+  // up by all-reduce, in buckets that leave while others are still computed, and shards say only
+  // whose copy the program observes and checkpoints. The same bits; without replicas and on_nan
+  // `skip`.
   bool all_reduce = false;
-  optimizer_spec optimizer{};       // runtime/optimizer.hpp: adam({.learning_rate = 1e-3}), ...
+  optimizer_spec optimizer{};         // runtime/optimizer.hpp: adam({.learning_rate = 1e-3}), ...
   learning_rate_schedule schedule{};  // cosine({.steps = 10'000, .warmup = 500}), ...
-  // Each worker scales its own gradients, before it pushes them, so that their common norm is at most this; 0: not. With several workers
-  // it is each one's part that is clipped: the sum of all (sync) may be as much larger as there are workers. Norms of the sum, variable by
-  // variable: the optimizer's clip_norm.
+  // Each worker scales its own gradients, before it pushes them, so that their common norm is at
+  // most this; 0: not. With several workers it is each one's part that is clipped: the sum of all
+  // (sync) may be as much larger as there are workers. Norms of the sum, variable by variable: the
+  // optimizer's clip_norm.
   double clip_global_norm = 0;
   std::uint64_t seed = 1;
-  std::uint64_t steps = 1;          // of each worker
-  std::uint64_t observe_every = 0;  // sync: versions between two observations of the variables; 0: at the end only
-  // What happens after the loss of a node or a failing actor. Unless it is `stop`, workers may share nodes, and nodes that join
-  // take part of the work.
+  std::uint64_t steps = 1;  // of each worker
+  // Sync: versions between two observations of the variables; 0: at the end only.
+  std::uint64_t observe_every = 0;
+  // What happens after the loss of a node or a failing actor. Unless it is `stop`, workers may
+  // share nodes, and nodes that join take part of the work.
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
-  // With failure_policy::resume, over a cluster: copies of each variable on other nodes, 0 or 1. A loss is told, and (async) a worker's
-  // push returns, when the copy has the update; the loss of one node takes no such update away. Where there is no other node, there is
-  // no copy until one comes.
+  // With failure_policy::resume, over a cluster: copies of each variable on other nodes, 0 or 1. A
+  // loss is told, and (async) a worker's push returns, when the copy has the update; the loss of
+  // one node takes no such update away. Where there is no other node, there is no copy until one
+  // comes.
   std::uint32_t replicas = 0;
   checkpoint_options checkpoints{};
-  // The graph has inputs, which the program feeds, each worker's by a feeder: training::make_feeder(). With on_failure `stop` only.
+  // The graph has inputs, which the program feeds, each worker's by a feeder:
+  // training::make_feeder(). With on_failure `stop` only.
   bool is_fed = false;
-  compile_options compile{};        // name, fuse, credits
+  compile_options compile{};  // name, fuse, credits
 };
 
 // What the compiler is told of it, but for the places.
 training_spec spec_of(const training_options& o);
 
 struct worker_totals {
-  std::uint64_t fed = 0, applied = 0, dropped = 0, in_flight = 0;  // steps; fed = applied + dropped + in flight at death
+  // Steps; fed = applied + dropped + in flight at death.
+  std::uint64_t fed = 0, applied = 0, dropped = 0, in_flight = 0;
 };
 
 struct training_totals {
   std::vector<worker_totals> workers;
   std::uint64_t actors = 0, op_actors = 0, data_messages = 0;
-  std::uint64_t recoveries = 0, redone = 0, checkpoints = 0;  // redone: steps made again, all workers together
+  // redone: steps made again, all workers together.
+  std::uint64_t recoveries = 0, redone = 0, checkpoints = 0;
   std::uint64_t checkpoints_missing = 0;  // not written, since the last one that is there
 };
 
@@ -126,14 +142,17 @@ struct training_event {
 };
 
 // What a program feeds to one worker of a training, step after step.
-// Threading: each feeder belongs to one thread at a time; those of several workers may be used at once, beside the thread that takes the
-// training's events. With update_kind::async these steps run at once, each on the variables as they then are. Ownership: the training outlives it.
+// Threading: each feeder belongs to one thread at a time; those of several workers may be used at
+// once, beside the thread that takes the training's events. With update_kind::async these steps run
+// at once, each on the variables as they then are. Ownership: the training outlives it.
 class feeder {
  public:
   virtual ~feeder() = default;
-  // All inputs of the worker's next step; waits while the graph has no room for it. An error: nothing was fed. usage: an input is missing, or twice;
-  // a name, type or shape is wrong. timed_out: there was no room in time. failed: the training has ended.
-  virtual result<void> feed(std::span<const std::pair<std::string_view, tensor>> values, std::chrono::milliseconds deadline = std::chrono::hours(24 * 365)) = 0;
+  // All inputs of the worker's next step; waits while the graph has no room for it. An error:
+  // nothing was fed. usage: an input is missing, or twice; a name, type or shape is wrong.
+  // timed_out: there was no room in time. failed: the training has ended.
+  virtual result<void> feed(std::span<const std::pair<std::string_view, tensor>> values,
+                            std::chrono::milliseconds deadline = std::chrono::hours(24 * 365)) = 0;
   virtual std::uint64_t steps() const = 0;  // that were fed
 };
 
@@ -142,30 +161,38 @@ class training {
  public:
   virtual ~training() = default;
   // The next event; `none` after `timeout`. After the last event: nullopt.
-  virtual std::optional<training_event> next(std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;
+  virtual std::optional<training_event> next(
+      std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;
   // Ends the job on all nodes; a `failed` event with this reason follows.
   virtual void stop(const std::string& reason) = 0;
-  // Of a training with is_fed, after its event `started`; one for each worker. Errors: usage, failed (it has ended).
+  // Of a training with is_fed, after its event `started`; one for each worker. Errors: usage,
+  // failed (it has ended).
   virtual result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) = 0;
 };
 
-// A graph that the program steps: feeds in, fetches out. Steps overlap as far as credits allow: feed ahead, then fetch.
-// Errors: failed: an op did, and the stepper is over; every later call says so again. Compile the graph once more to go on.
+// A graph that the program steps: feeds in, fetches out. Steps overlap as far as credits allow:
+// feed ahead, then fetch.
+// Errors: failed: an op did, and the stepper is over; every later call says so again. Compile the
+// graph once more to go on.
 class stepper {
  public:
   virtual ~stepper() = default;
-  // One tensor for input (or variable) `name`; waits while the graph has no room for it. timed_out: no room for 10 s while
-  // values wait to be fetched; nothing was fed.
+  // One tensor for input (or variable) `name`; waits while the graph has no room for it. timed_out:
+  // no room for 10 s while values wait to be fetched; nothing was fed.
   virtual result<void> feed(std::string_view name, tensor value) = 0;
-  // The values of the next step, in the order of the fetches; waits for them. usage: an input was not fed for that step. timed_out: it has not
-  // ended within `deadline`; it goes on, and is fetched or cancelled later.
+  // The values of the next step, in the order of the fetches; waits for them. usage: an input was
+  // not fed for that step. timed_out: it has not ended within `deadline`; it goes on, and is
+  // fetched or cancelled later.
   virtual result<std::vector<tensor>> fetch(std::chrono::milliseconds deadline = no_deadline) = 0;
-  // Gives the oldest step up that was fed and not fetched: its values are dropped when they come, and what is fetched next is the step behind it.
-  // usage: there is none.
+  // Gives the oldest step up that was fed and not fetched: its values are dropped when they come,
+  // and what is fetched next is the step behind it. usage: there is none.
   virtual result<void> cancel() = 0;
-  // Feeds every input and fetches; whatever is wrong with a feed, nothing was fed. timed_out: the step was cancelled, or (the graph had no room for it
-  // within `deadline`) nothing was fed; either way the next call begins the next step.
-  virtual result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds, std::chrono::milliseconds deadline = no_deadline) = 0;
+  // Feeds every input and fetches; whatever is wrong with a feed, nothing was fed. timed_out: the
+  // step was cancelled, or (the graph had no room for it within `deadline`) nothing was fed; either
+  // way the next call begins the next step.
+  virtual result<std::vector<tensor>> step(
+      std::span<const std::pair<std::string_view, tensor>> feeds,
+      std::chrono::milliseconds deadline = no_deadline) = 0;
 
   static constexpr std::chrono::milliseconds no_deadline = std::chrono::hours(24 * 365);
 };
@@ -180,12 +207,16 @@ class session {
   virtual std::unique_ptr<troupe::eager> eager(std::uint64_t seed = 1) = 0;
   // Nodes that can take work, in the order in which they were started; alone: none.
   virtual std::vector<member_info> nodes() = 0;
-  // The loss is a scalar of `g`, which is one worker's graph. Workers are placed on the nodes from the first, shards on the
-  // nodes of job `ps` in turn, or where there are none on the nodes counted from the last; alone: all here.
-  virtual result<std::unique_ptr<training>> train(graph& g, value loss, const training_options& options) = 0;
-  virtual result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches, const compile_options& options = {}) = 0;
+  // The loss is a scalar of `g`, which is one worker's graph. Workers are placed on the nodes from
+  // the first, shards on the nodes of job `ps` in turn, or where there are none on the nodes
+  // counted from the last; alone: all here.
+  virtual result<std::unique_ptr<training>> train(graph& g, value loss,
+                                                  const training_options& options) = 0;
+  virtual result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
+                                                   const compile_options& options = {}) = 0;
   // Runs parts of a graph, by name, from any thread (actors/graph_runner.hpp).
-  virtual std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& options = {.name = "runner"}) = 0;
+  virtual std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& options = {
+                                                                   .name = "runner"}) = 0;
 };
 
 }  // namespace troupe

@@ -10,7 +10,10 @@ namespace troupe {
 class sim_channel final : public channel {
  public:
   sim_channel(sim_network& net, std::string host, address peer)
-      : net_(net), number_(++net.last_channel_), host_(std::move(host)), peer_address_(std::move(peer)) {
+      : net_(net),
+        number_(++net.last_channel_),
+        host_(std::move(host)),
+        peer_address_(std::move(peer)) {
     net_.channels_.emplace(number_, this);
   }
   ~sim_channel() override { end(); }
@@ -67,12 +70,17 @@ class sim_channel final : public channel {
       return;
     }
     if (net_.draw(c.lost_one_in)) return;
-    const auto extra = c.slow_ns > 0 ? static_cast<std::int64_t>(net_.random_() % static_cast<std::uint64_t>(c.slow_ns)) : 0;
+    const auto extra =
+        c.slow_ns > 0
+            ? static_cast<std::int64_t>(net_.random_() % static_cast<std::uint64_t>(c.slow_ns))
+            : 0;
     const auto when = std::max(peer_->last_ + 1, net_.now_ + net_.draw_delay() + extra);
     auto shared = std::make_shared<outgoing_frame>(std::move(frame));
-    if (net_.draw(c.doubled_one_in)) peer_->schedule_delivery(when, std::make_shared<outgoing_frame>(*shared));
+    if (net_.draw(c.doubled_one_in))
+      peer_->schedule_delivery(when, std::make_shared<outgoing_frame>(*shared));
     // One that is overtaken comes after what is sent next.
-    if (net_.draw(c.reordered_one_in)) return peer_->schedule_delivery(when + 2 * net_.options_.delay_max_ns, std::move(shared));
+    if (net_.draw(c.reordered_one_in))
+      return peer_->schedule_delivery(when + 2 * net_.options_.delay_max_ns, std::move(shared));
     peer_->last_ = when;
     peer_->schedule_delivery(when, std::move(shared));
   }
@@ -84,7 +92,6 @@ class sim_channel final : public channel {
   }
 
  private:
-
   void schedule_delivery(std::int64_t when, std::shared_ptr<outgoing_frame> f) {
     net_.at(when, host_, [this, alive = std::weak_ptr<bool>(alive_), f] {
       if (!alive.expired()) deliver(f);
@@ -106,10 +113,12 @@ class sim_channel final : public channel {
     if (f->length > 0) {
       to = handler_->payload_destination(f->kind, header, static_cast<std::uint32_t>(f->length));
       if (!to.empty())
-        std::memcpy(to.data(), std::as_const(f->payload).bytes().data() + f->offset, is_lost ? f->length / 2 : f->length);
+        std::memcpy(to.data(), std::as_const(f->payload).bytes().data() + f->offset,
+                    is_lost ? f->length / 2 : f->length);
     }
     if (is_lost) return;
-    handler_->on_frame({f->kind, f->sequence, f->ack, header, to, static_cast<std::uint32_t>(f->length)});
+    handler_->on_frame(
+        {f->kind, f->sequence, f->ack, header, to, static_cast<std::uint32_t>(f->length)});
   }
 
   void notify_closed(std::int64_t when, const std::string& why) {
@@ -131,7 +140,8 @@ class sim_channel final : public channel {
     if (peer_ == nullptr) return;
     auto* other = std::exchange(peer_, nullptr);
     other->peer_ = nullptr;
-    other->notify_closed(std::max(other->last_ + 1, net_.now_ + net_.draw_delay()), "the peer closed the connection");
+    other->notify_closed(std::max(other->last_ + 1, net_.now_ + net_.draw_delay()),
+                         "the peer closed the connection");
   }
 
   sim_network& net_;
@@ -142,15 +152,16 @@ class sim_channel final : public channel {
   channel_handler* handler_ = nullptr;
   std::vector<std::shared_ptr<outgoing_frame>> early_;
   std::vector<outgoing_frame> held_;  // by a condition
-  std::string early_end_;  // it ended before anybody listened
-  std::int64_t last_ = 0;  // when the latest frame for this end arrives
-  std::int64_t breaks_at_ = -1;  // what arrives later is lost; -1: the connection is whole
-  bool is_cut_short_ = false;    // the first lost frame has been seen
+  std::string early_end_;             // it ended before anybody listened
+  std::int64_t last_ = 0;             // when the latest frame for this end arrives
+  std::int64_t breaks_at_ = -1;       // what arrives later is lost; -1: the connection is whole
+  bool is_cut_short_ = false;         // the first lost frame has been seen
   bool is_ended_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-sim_network::sim_network(std::uint64_t seed, const sim_options& options) : random_(seed), options_(options) {}
+sim_network::sim_network(std::uint64_t seed, const sim_options& options)
+    : random_(seed), options_(options) {}
 
 sim_network::~sim_network() {
   // Events own channels, and a channel that goes wants to tell its peer.
@@ -170,15 +181,19 @@ const sim_condition& sim_network::condition(const std::string& from, const std::
   return at == conditions_.end() ? none : at->second;
 }
 
-void sim_network::set_condition(const std::string& from, const std::string& to, const sim_condition& c) {
+void sim_network::set_condition(const std::string& from, const std::string& to,
+                                const sim_condition& c) {
   conditions_.insert_or_assign({from, to}, c);
   if (c.is_blocked) return;
   const auto all = channels_;
   for (auto [number, channel] : all)
-    if (channels_.contains(number) && channel->host() == from && channel->peer() != nullptr && channel->peer()->host() == to) channel->go_on();
+    if (channels_.contains(number) && channel->host() == from && channel->peer() != nullptr &&
+        channel->peer()->host() == to)
+      channel->go_on();
 }
 
-std::uint64_t sim_network::at(std::int64_t when, const std::string& host, std::function<void()> run) {
+std::uint64_t sim_network::at(std::int64_t when, const std::string& host,
+                              std::function<void()> run) {
   if (is_over_) return 0;
   const auto id = ++last_event_;
   when = std::max(when, now_);
@@ -210,7 +225,8 @@ void sim_network::kill(const std::string& host) {
   std::erase_if(listeners_, [&](const auto& l) { return l.second.host == host; });
   const auto all = channels_;
   for (auto [number, c] : all)
-    if (c->host() != host && c->peer() != nullptr && c->peer()->host() == host) c->break_off("connection reset by peer");
+    if (c->host() != host && c->peer() != nullptr && c->peer()->host() == host)
+      c->break_off("connection reset by peer");
 }
 
 void sim_network::cut(const std::string& a, const std::string& b) {
@@ -223,7 +239,8 @@ void sim_network::cut(const std::string& a, const std::string& b) {
   }
 }
 
-sim_transport::sim_transport(sim_network& net, std::string host) : net_(net), host_(std::move(host)) {}
+sim_transport::sim_transport(sim_network& net, std::string host)
+    : net_(net), host_(std::move(host)) {}
 
 sim_transport::~sim_transport() { stop_listening(); }
 
@@ -239,28 +256,35 @@ void sim_transport::stop_listening() {
   port_ = 0;
 }
 
-void sim_transport::connect(const address& to, std::int64_t timeout_ns, connect_handler on_connected) {
+void sim_transport::connect(const address& to, std::int64_t timeout_ns,
+                            connect_handler on_connected) {
   auto& net = net_;
   auto host = host_;
-  net.at(net.now_ + net.draw_delay(), host, [&net, host, to, timeout_ns, on_connected = std::move(on_connected)] {
-    auto at = net.listeners_.find(to.port);
-    if (at == net.listeners_.end())
-      return on_connected(error(error_code::unreachable, "connection to " + to_string(to) + " was refused"));
-    if (net.condition(host, at->second.host).is_blocked || net.condition(at->second.host, host).is_blocked) {
-      net.at(net.now_ + timeout_ns, host, [on_connected] { on_connected(error(error_code::timed_out, "no answer in time")); });
-      return;
-    }
-    auto mine = std::make_unique<sim_channel>(net, host, to);
-    auto theirs = std::make_unique<sim_channel>(net, at->second.host, address{host, 1});
-    sim_channel::join(*mine, *theirs);
-    // The accepting side learns of it as its own event.
-    auto handed = std::make_shared<std::unique_ptr<channel>>(std::move(theirs));
-    net.at(net.now_ + 1, at->second.host, [&net, port = to.port, handed] {
-      auto l = net.listeners_.find(port);
-      if (l != net.listeners_.end()) l->second.accept(std::move(*handed));
-    });
-    on_connected(result<std::unique_ptr<channel>>(std::unique_ptr<channel>(std::move(mine))));
-  });
+  net.at(
+      net.now_ + net.draw_delay(), host,
+      [&net, host, to, timeout_ns, on_connected = std::move(on_connected)] {
+        auto at = net.listeners_.find(to.port);
+        if (at == net.listeners_.end())
+          return on_connected(
+              error(error_code::unreachable, "connection to " + to_string(to) + " was refused"));
+        if (net.condition(host, at->second.host).is_blocked ||
+            net.condition(at->second.host, host).is_blocked) {
+          net.at(net.now_ + timeout_ns, host, [on_connected] {
+            on_connected(error(error_code::timed_out, "no answer in time"));
+          });
+          return;
+        }
+        auto mine = std::make_unique<sim_channel>(net, host, to);
+        auto theirs = std::make_unique<sim_channel>(net, at->second.host, address{host, 1});
+        sim_channel::join(*mine, *theirs);
+        // The accepting side learns of it as its own event.
+        auto handed = std::make_shared<std::unique_ptr<channel>>(std::move(theirs));
+        net.at(net.now_ + 1, at->second.host, [&net, port = to.port, handed] {
+          auto l = net.listeners_.find(port);
+          if (l != net.listeners_.end()) l->second.accept(std::move(*handed));
+        });
+        on_connected(result<std::unique_ptr<channel>>(std::unique_ptr<channel>(std::move(mine))));
+      });
 }
 
 timer_id sim_transport::after(std::int64_t delay_ns, std::function<void()> fn) {
@@ -272,7 +296,8 @@ void sim_transport::cancel(timer_id id) {
   if (at == net_.times_.end()) return;
   const sim_network::event_key key{at->second, at->first};
   net_.events_.erase(key);
-  if (const auto kept = net_.frozen_.find(host_); kept != net_.frozen_.end()) kept->second.erase(key);
+  if (const auto kept = net_.frozen_.find(host_); kept != net_.frozen_.end())
+    kept->second.erase(key);
   net_.times_.erase(at);
 }
 

@@ -1,23 +1,26 @@
 #pragma once
-// A network in memory with a virtual clock: many transports in one thread, every delay drawn from a seed.
+// A network in memory with a virtual clock: many transports in one thread, every delay drawn from a
+// seed.
 //
-// Links, members and jobs run over it unchanged. Frames of a channel keep their order (TR-1), those of different
-// channels overtake each other. Nothing happens but in run_one(), and the same seed and the same calls give the same history.
+// Links, members and jobs run over it unchanged. Frames of a channel keep their order (TR-1), those
+// of different channels overtake each other. Nothing happens but in run_one(), and the same seed
+// and the same calls give the same history.
 //
 // Threading: one thread.
 //
 // SI-1  A callback never comes from within a call, as actors/transport.hpp asks.
-// SI-2  A connection that is cut or whose peer is killed may lose what was on its way, from some frame on, and half of
-//       that frame may have arrived.
-// SI-4  A condition between two hosts may hold frames back until it ends (what a network does to TCP), or lose, double and
-//       reorder them, which breaks TR-1 on purpose: links have to bear that, too.
+// SI-2  A connection that is cut or whose peer is killed may lose what was on its way, from some
+//       frame on, and half of that frame may have arrived.
+// SI-4  A condition between two hosts may hold frames back until it ends (what a network does to
+//       TCP), or lose, double and reorder them, which breaks TR-1 on purpose: links have to bear
+//       that, too.
 // SI-3  Time stands still while a callback runs and goes on to the next event's time in run_one().
 
 #include "actors/transport.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -33,9 +36,9 @@ struct sim_options {
 
 // What the network does to frames from one host to another.
 struct sim_condition {
-  bool is_blocked = false;          // nothing arrives, nor can a connection be made, until it ends
-  std::int64_t slow_ns = 0;         // more delay, up to this much
-  std::uint32_t lost_one_in = 0;    // 0: none
+  bool is_blocked = false;        // nothing arrives, nor can a connection be made, until it ends
+  std::int64_t slow_ns = 0;       // more delay, up to this much
+  std::uint32_t lost_one_in = 0;  // 0: none
   std::uint32_t doubled_one_in = 0;
   std::uint32_t reordered_one_in = 0;
 };
@@ -58,17 +61,20 @@ class sim_network {
   // Whose event ran last, or is running.
   const std::string& running_host() const noexcept { return running_host_; }
   // Time will stop there, even if nothing happens.
-  void stop_at(std::int64_t when) { at(when, "", [] {}); }
+  void stop_at(std::int64_t when) {
+    at(when, "", [] {});
+  }
 
   // The process at `host` is gone: its connections break, its timers and listeners with them.
   void kill(const std::string& host);
-  // The process at `host` stands still: nothing reaches it and its timers do not fire until thaw(), when all that has come due
-  // happens at once, in order.
+  // The process at `host` stands still: nothing reaches it and its timers do not fire until thaw(),
+  // when all that has come due happens at once, in order.
   void freeze(const std::string& host) { frozen_.try_emplace(host); }
   void thaw(const std::string& host);
   // Breaks every connection between two hosts; new ones may be made.
   void cut(const std::string& a, const std::string& b);
-  // From `from` to `to`, in that direction only; the default condition ends it, and what was held back goes on.
+  // From `from` to `to`, in that direction only; the default condition ends it, and what was held
+  // back goes on.
   void set_condition(const std::string& from, const std::string& to, const sim_condition& c);
   // Sees every frame before it travels; false: it never arrives (and TR-1 is broken on purpose).
   void set_filter(filter f) { filter_ = std::move(f); }
@@ -106,7 +112,8 @@ class sim_network {
   std::map<std::string, std::map<event_key, event>> frozen_;  // with what has come due meanwhile
   std::set<std::string> dead_;
   std::map<std::pair<std::string, std::string>, sim_condition> conditions_;
-  std::map<std::uint64_t, class sim_channel*> channels_;  // by number: the order must not hang on addresses
+  // By number: the order must not hang on addresses.
+  std::map<std::uint64_t, class sim_channel*> channels_;
   std::uint64_t last_channel_ = 0;
   bool is_over_ = false;
   filter filter_;

@@ -34,20 +34,37 @@ struct supervisor_state {
     handles->links = request.links;
     const auto& job_plan = *request.context->job_plan;
     for (const auto i : request.actors) {
-      if (runs_beside_links(job_plan.actors[i])) handles->desks.emplace(i, std::make_shared<piece_desk>());
-      if (const auto size = landing_buffers(job_plan, i); size > 0) handles->landings.emplace(i, std::make_shared<landing_pool>(job_plan.edges[job_plan.actors[i].inputs[0]].spec.size_bytes(), size));
+      if (runs_beside_links(job_plan.actors[i]))
+        handles->desks.emplace(i, std::make_shared<piece_desk>());
+      if (const auto size = landing_buffers(job_plan, i); size > 0)
+        handles->landings.emplace(
+            i, std::make_shared<landing_pool>(
+                   job_plan.edges[job_plan.actors[i].inputs[0]].spec.size_bytes(), size));
     }
-    for (auto i : by_stream(*request.context->job_plan, request.actors, request.context->host_streams())) {
+    for (auto i :
+         by_stream(*request.context->job_plan, request.actors, request.context->host_streams())) {
       const auto& planned = request.context->job_plan->actors[i];
-      auto* worker = runs_beside_links(planned) ? request.io : request.streams[worker_of(planned.stream, request.context->host_streams())];
-      auto a = spawn_on<port_shell>(self->system(), worker, std::shared_ptr<const part_context>(request.context), i);
+      auto* worker =
+          runs_beside_links(planned)
+              ? request.io
+              : request.streams[worker_of(planned.stream, request.context->host_streams())];
+      auto a = spawn_on<port_shell>(self->system(), worker,
+                                    std::shared_ptr<const part_context>(request.context), i);
       self->monitor(a);
       handles->actors[i] = std::move(a);
       ++alive;
     }
     for (auto i : request.actors) tell(self->context(), handles->actors[i], wire_ports{handles});
-    if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, request.handles});
-    if (request.actors.empty()) report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
+    if (request.actors.empty())
+      report({request.context->job,
+              request.context->part,
+              part_event_kind::placed,
+              {},
+              {},
+              0,
+              request.handles});
+    if (request.actors.empty())
+      report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
   }
 
   void end_left_over() {
@@ -62,11 +79,19 @@ struct supervisor_state {
   void report(part_event e) { tell(self->context(), request.node, std::move(e)); }
 
   void on_ready() {
-    if (++ready == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::placed, {}, {}, 0, request.handles});
+    if (++ready == request.actors.size())
+      report({request.context->job,
+              request.context->part,
+              part_event_kind::placed,
+              {},
+              {},
+              0,
+              request.handles});
   }
 
   void on_done() {
-    if (++done == request.actors.size()) report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
+    if (++done == request.actors.size())
+      report({request.context->job, request.context->part, part_event_kind::done, {}, {}, 0, {}});
   }
 
   // One failure is told, but for a derived one before it.
@@ -74,11 +99,25 @@ struct supervisor_state {
     if (has_failed || (m.is_derived && std::exchange(has_derived, true))) return;
     has_failed = !m.is_derived;
     const auto& actor = request.context->job_plan->actors[m.actor];
-    report({request.context->job, request.context->part, part_event_kind::failed, m.text, actor.name, m.step, {}, m.is_derived});
+    report({request.context->job,
+            request.context->part,
+            part_event_kind::failed,
+            m.text,
+            actor.name,
+            m.step,
+            {},
+            m.is_derived});
   }
 
   void on_noted(const actor_noted& m) {
-    if (!has_failed) report({request.context->job, request.context->part, part_event_kind::noted, m.text, request.context->job_plan->actors[m.actor].name, m.step, {}});
+    if (!has_failed)
+      report({request.context->job,
+              request.context->part,
+              part_event_kind::noted,
+              m.text,
+              request.context->job_plan->actors[m.actor].name,
+              m.step,
+              {}});
   }
 
   void on_down(const caf::down_msg& m) {
@@ -96,22 +135,36 @@ struct supervisor_state {
 
   void mark(const mark_cut& m) {
     for (auto i : request.actors)
-      if (request.context->job_plan->actors[i].marks_cuts) tell(self->context(), request.handles->actors[i], mark_cut{m});
+      if (request.context->job_plan->actors[i].marks_cuts)
+        tell(self->context(), request.handles->actors[i], mark_cut{m});
   }
 
   void on_task_lost(const task_lost& m) {
     const auto& p = *request.context->job_plan;
     for (auto i : request.actors) {
       const auto& a = p.actors[i];
-      const bool receives = a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].task == m.task;
-      const bool sends = a.kind == actor_kind::send && p.actors[p.edges[a.outputs[0][0]].to.actor].task == m.task;
+      const bool receives =
+          a.kind == actor_kind::receive && p.actors[p.edges[a.inputs[0]].from.actor].task == m.task;
+      const bool sends =
+          a.kind == actor_kind::send && p.actors[p.edges[a.outputs[0][0]].to.actor].task == m.task;
       // A communicator of devices is lost with any of its ranks, whoever sends whom its id.
-      const bool loses_rank = a.kind == actor_kind::collective && a.collective->is_on_device() &&
-                              std::any_of(p.actors.begin(), p.actors.end(), [&](const auto& o) { return o.kind == actor_kind::collective && o.task == m.task && o.stream == a.stream; });
-      const auto joins = [&](const planned_edge& e) { return a.kind == actor_kind::collective && (p.actors[e.from.actor].task == m.task || p.actors[e.to.actor].task == m.task); };
-      const bool exchanges = std::any_of(a.inputs.begin(), a.inputs.end(), [&](auto e) { return joins(p.edges[e]); }) ||
-                             std::any_of(a.outputs.begin(), a.outputs.end(), [&](const auto& es) { return std::any_of(es.begin(), es.end(), [&](auto e) { return joins(p.edges[e]); }); });
-      if (receives || sends || exchanges || loses_rank) tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
+      const bool loses_rank =
+          a.kind == actor_kind::collective && a.collective->is_on_device() &&
+          std::any_of(p.actors.begin(), p.actors.end(), [&](const auto& o) {
+            return o.kind == actor_kind::collective && o.task == m.task && o.stream == a.stream;
+          });
+      const auto joins = [&](const planned_edge& e) {
+        return a.kind == actor_kind::collective &&
+               (p.actors[e.from.actor].task == m.task || p.actors[e.to.actor].task == m.task);
+      };
+      const bool exchanges =
+          std::any_of(a.inputs.begin(), a.inputs.end(),
+                      [&](auto e) { return joins(p.edges[e]); }) ||
+          std::any_of(a.outputs.begin(), a.outputs.end(), [&](const auto& es) {
+            return std::any_of(es.begin(), es.end(), [&](auto e) { return joins(p.edges[e]); });
+          });
+      if (receives || sends || exchanges || loses_rank)
+        tell(self->context(), request.handles->actors[i], peer_lost{0, m.reason});
     }
   }
 
@@ -149,7 +202,8 @@ caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_reque
 
 }  // namespace
 
-caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker, part_request request) {
+caf::actor spawn_supervisor(caf::actor_system& sys, caf::execution_unit* worker,
+                            part_request request) {
   return spawn_on(sys, worker, &supervisor, std::move(request));
 }
 

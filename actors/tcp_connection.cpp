@@ -37,19 +37,25 @@ struct tcp_connection::gathered {
   }
 };
 
-std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared> shared, unique_fd fd,
-                                                     bool is_accepted) {
-  std::shared_ptr<tcp_connection> c(new tcp_connection(std::move(shared), std::move(fd), is_accepted));
+std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared> shared,
+                                                     unique_fd fd, bool is_accepted) {
+  std::shared_ptr<tcp_connection> c(
+      new tcp_connection(std::move(shared), std::move(fd), is_accepted));
   c->shared_->connections.emplace(c.get(), c);
   c->shared_->loop.add(c->fd_.get(), c, false, false);
   return c;
 }
 
 tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted)
-    : shared_(std::move(shared)), fd_(std::move(fd)), peer_(peer_of(fd_.get())), is_on_loopback_(is_loopback(peer_)), is_stranger_(is_accepted),
+    : shared_(std::move(shared)),
+      fd_(std::move(fd)),
+      peer_(peer_of(fd_.get())),
+      is_on_loopback_(is_loopback(peer_)),
+      is_stranger_(is_accepted),
       number_(++shared_->last_connection) {
   if (is_stranger_) ++shared_->counters.strangers;
-  if (is_on_loopback_) configure({.send_buffer_bytes = shared_->options.loopback_send_buffer_bytes});
+  if (is_on_loopback_)
+    configure({.send_buffer_bytes = shared_->options.loopback_send_buffer_bytes});
 }
 
 tcp_connection::~tcp_connection() { end(); }
@@ -59,7 +65,9 @@ void tcp_connection::turn_away_oldest(tcp_shared& shared) {
   for (const auto& [at, weak] : shared.connections)
     if (at->is_stranger_ && (oldest == nullptr || at->number_ < oldest->number_))
       if (auto c = weak.lock()) oldest = std::move(c);
-  if (oldest != nullptr) oldest->lost(error(error_code::denied, "it has not proven itself, and too many others wait to"), frame_fault::none);
+  if (oldest != nullptr)
+    oldest->lost(error(error_code::denied, "it has not proven itself, and too many others wait to"),
+                 frame_fault::none);
 }
 
 void tcp_connection::start(channel_handler& handler) {
@@ -76,7 +84,8 @@ void tcp_connection::start(channel_handler& handler) {
 
 void tcp_connection::send(outgoing_frame frame) {
   if (state_ != state::open || early_loss_ != nullptr) return;
-  expects(frame.length == 0 || (frame.payload && frame.offset + frame.length <= frame.payload.size_bytes()),
+  expects(frame.length == 0 ||
+              (frame.payload && frame.offset + frame.length <= frame.payload.size_bytes()),
           "a frame's payload is outside of its tensor");
   unsent_bytes_ += prelude_bytes + frame.header.size() + frame.length;
   was_above_ = was_above_ || unsent_bytes_ > low_bytes_;
@@ -113,7 +122,9 @@ void tcp_connection::read_peer_memory(const peer_memory& m) {
 }
 
 // A connection to an address of our own comes from that address.
-bool tcp_connection::is_within_machine() const { return is_on_loopback_ || (fd_ && local_address_of(fd_.get()).host == peer_.host); }
+bool tcp_connection::is_within_machine() const {
+  return is_on_loopback_ || (fd_ && local_address_of(fd_.get()).host == peer_.host);
+}
 
 void tcp_connection::close() {
   word_.withdraw();  // so what is gathered from now on goes over the socket
@@ -140,8 +151,9 @@ void tcp_connection::on_ready(bool readable, bool writable) {
   if (state_ == state::closing) return drain();
   if (handler_ != nullptr) return read_some();
   // Nobody to tell yet, and the descriptor would report its end again and again.
-  early_loss_ = std::make_unique<error>(error_code::unreachable,
-                                        fmt::format("the connection to {} was closed by the peer", to_string(peer_)));
+  early_loss_ = std::make_unique<error>(
+      error_code::unreachable,
+      fmt::format("the connection to {} was closed by the peer", to_string(peer_)));
   shared_->loop.remove(fd_.get());
   no_stranger_any_more();
 }
@@ -165,16 +177,16 @@ void tcp_connection::read_some() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (would_block(errno)) return;
-      return lost({error_code::unreachable,
-                   fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
+      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}",
+                                                        to_string(peer_), system_message(errno))},
                   frame_fault::none);
     }
     if (n == 0) {
       const frame_fault fault = decoder_.finish();
-      return lost(
-          {error_code::unreachable, fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
-                                                fault == frame_fault::none ? "" : " in the middle of a frame")},
-          fault);
+      return lost({error_code::unreachable,
+                   fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
+                               fault == frame_fault::none ? "" : " in the middle of a frame")},
+                  fault);
     }
     const auto got = static_cast<std::size_t>(n);
     shared_->counters.bytes_received += got;
@@ -197,7 +209,8 @@ bool tcp_connection::handle_events() {
       case frame_decoder::event::frame_complete: {
         const auto& p = decoder_.prelude();
         peer_reads_ = peer_reads_ || (p.flags & flag_reads_memory) != 0;
-        handler_->on_frame({p.kind, p.sequence, p.ack, decoder_.header(), decoder_.payload(), p.payload_length});
+        handler_->on_frame(
+            {p.kind, p.sequence, p.ack, decoder_.header(), decoder_.payload(), p.payload_length});
         if (state_ != state::open) return false;
         if (read_in_place_bytes_ >= shared_->options.event_bytes_max) {
           go_on_later();
@@ -215,7 +228,8 @@ bool tcp_connection::handle_events() {
 // False as handle_events().
 bool tcp_connection::take_payload() {
   const auto& p = decoder_.prelude();
-  const auto destination = handler_->payload_destination(p.kind, decoder_.header(), p.payload_length);
+  const auto destination =
+      handler_->payload_destination(p.kind, decoder_.header(), p.payload_length);
   if (state_ != state::open) return false;
   if (destination.empty()) {
     decoder_.discard();
@@ -227,7 +241,9 @@ bool tcp_connection::take_payload() {
     decoder_.read_in_place(destination);
   } else {
     decoder_.unreadable();
-    lost({error_code::unreachable, fmt::format("the connection to {} broke: {}", to_string(peer_), decoder_.fault_error().message())}, frame_fault::unreadable);
+    lost({error_code::unreachable, fmt::format("the connection to {} broke: {}", to_string(peer_),
+                                               decoder_.fault_error().message())},
+         frame_fault::unreadable);
     return false;
   }
   return true;
@@ -241,12 +257,13 @@ void tcp_connection::go_on_later() {
     if (self == nullptr) return;
     self->goes_on_later_ = false;
     self->read_in_place_bytes_ = 0;
-    if (self->state_ == state::open && self->handler_ != nullptr && self->handle_events()) self->read_some();
+    if (self->state_ == state::open && self->handler_ != nullptr && self->handle_events())
+      self->read_some();
   });
 }
 
-// While closing: what still comes is thrown away, so that the kernel does not answer it with a reset, which would
-// destroy our last frames on their way.
+// While closing: what still comes is thrown away, so that the kernel does not answer it with a
+// reset, which would destroy our last frames on their way.
 void tcp_connection::drain() {
   std::array<std::byte, 64 * 1024> nowhere;
   const ssize_t n = ::read(fd_.get(), nowhere.data(), nowhere.size());
@@ -274,8 +291,8 @@ void tcp_connection::write_some() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (would_block(errno)) break;
-      return lost({error_code::unreachable,
-                   fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
+      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}",
+                                                        to_string(peer_), system_message(errno))},
                   frame_fault::none);
     }
     const auto sent = static_cast<std::size_t>(n);
@@ -292,21 +309,25 @@ void tcp_connection::write_some() {
   }
 }
 
-// As many frames as fit into one call and one event. Their checksums are made here: a payload is read twice in a row,
-// and the second time it is in the cache.
+// As many frames as fit into one call and one event. Their checksums are made here: a payload is
+// read twice in a row, and the second time it is in the cache.
 tcp_connection::gathered tcp_connection::gather() {
   gathered g;
   g.skip = front_done_;
   for (auto& q : queue_) {
-    if (g.count + iovecs_per_frame > iovecs_max || g.bytes >= shared_->options.event_bytes_max) break;
+    if (g.count + iovecs_per_frame > iovecs_max || g.bytes >= shared_->options.event_bytes_max)
+      break;
     const outgoing_frame& f = q.frame;
     const std::span<const std::byte> payload =
-        f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length) : std::span<const std::byte>{};
+        f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length)
+                     : std::span<const std::byte>{};
     if (!q.is_sealed) {
       q.stays = stays(f);
       if (q.stays) unsent_bytes_ -= f.length;
-      q.prelude = make_prelude({f.kind, f.sequence, f.ack, memory_.has_value(), q.stays}, f.header, payload,
-                               shared_->options.checksum_payloads && (shared_->options.checksum_on_loopback || !is_on_loopback_));
+      q.prelude =
+          make_prelude({f.kind, f.sequence, f.ack, memory_.has_value(), q.stays}, f.header, payload,
+                       shared_->options.checksum_payloads &&
+                           (shared_->options.checksum_on_loopback || !is_on_loopback_));
       q.is_sealed = true;
     }
     g.add(q.prelude.data(), q.prelude.size());
@@ -318,7 +339,8 @@ tcp_connection::gathered tcp_connection::gather() {
 
 bool tcp_connection::stays(const outgoing_frame& f) const noexcept {
   const auto& o = shared_->options;
-  return payloads_stay() && f.sequence != 0 && f.length != 0 && f.length >= o.stays_bytes_min && !f.payload.is_pinned() && !(o.checksum_payloads && o.checksum_on_loopback);
+  return payloads_stay() && f.sequence != 0 && f.length != 0 && f.length >= o.stays_bytes_min &&
+         !f.payload.is_pinned() && !(o.checksum_payloads && o.checksum_on_loopback);
 }
 
 void tcp_connection::written(std::size_t n) {

@@ -1,10 +1,12 @@
 #pragma once
-// One TCP connection of a tcp_transport: a queue of frames out, a decoder of frames in. The channel that its owner
-// holds is a handle (tcp_channel), so that a connection can finish its last writes, or its current callback, after the
-// owner let go.
+// One TCP connection of a tcp_transport: a queue of frames out, a decoder of frames in. The channel
+// that its owner holds is a handle (tcp_channel), so that a connection can finish its last writes,
+// or its current callback, after the owner let go.
 //
-// A payload stays where it is if the peer has said that it reads here (a flag of its frames), we have told it where (let_peer_read), checksums are not asked for on loopback too, and it is large
-// and in ordinary memory; a frame that is not numbered is never acknowledged, so its payload never stays. When the frame is with the kernel, this holds its tensor no longer: who sent it does
+// A payload stays where it is if the peer has said that it reads here (a flag of its frames), we
+// have told it where (let_peer_read), checksums are not asked for on loopback too, and it is large
+// and in ordinary memory; a frame that is not numbered is never acknowledged, so its payload never
+// stays. When the frame is with the kernel, this holds its tensor no longer: who sent it does
 // (TR-4). The word is withdrawn as the first thing when the connection ends, in whatever way.
 //
 // Threading: the io_loop's. Invariants TR-1..TR-6 of actors/transport.hpp.
@@ -36,10 +38,12 @@ struct tcp_shared {
   std::uint64_t last_connection = 0;
 };
 
-class tcp_connection final : public io_loop::fd_handler, public std::enable_shared_from_this<tcp_connection> {
+class tcp_connection final : public io_loop::fd_handler,
+                             public std::enable_shared_from_this<tcp_connection> {
  public:
   // `is_accepted`: it counts as a stranger until trust_peer().
-  static std::shared_ptr<tcp_connection> make(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted);
+  static std::shared_ptr<tcp_connection> make(std::shared_ptr<tcp_shared> shared, unique_fd fd,
+                                              bool is_accepted);
   ~tcp_connection() override;
   // Closes the stranger that has been here longest.
   static void turn_away_oldest(tcp_shared& shared);
@@ -69,7 +73,9 @@ class tcp_connection final : public io_loop::fd_handler, public std::enable_shar
     bool is_sealed = false;
     bool stays = false;  // the payload
 
-    std::size_t wire_bytes() const noexcept { return prelude_bytes + frame.header.size() + (stays ? 0 : frame.length); }
+    std::size_t wire_bytes() const noexcept {
+      return prelude_bytes + frame.header.size() + (stays ? 0 : frame.length);
+    }
   };
   struct gathered;
 

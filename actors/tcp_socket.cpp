@@ -45,13 +45,20 @@ error listen_error(const address& at, int number) {
   const std::string name = to_string(at);
   switch (number) {
     case EADDRINUSE:
-      return {error_code::usage,
-              fmt::format("cannot listen on {}: the port is in use; choose another one, or port 0 for any free port",
-                          name)};
+      return {
+          error_code::usage,
+          fmt::format(
+              "cannot listen on {}: the port is in use; choose another one, or port 0 for any free port",
+              name)};
     case EADDRNOTAVAIL:
-      return {error_code::usage, fmt::format("cannot listen on {}: it is not an address of this machine", name)};
-    case EACCES: return {error_code::usage, fmt::format("cannot listen on {}: ports below 1024 need privileges", name)};
-    default: return {error_code::failed, fmt::format("cannot listen on {}: {}", name, system_message(number))};
+      return {error_code::usage,
+              fmt::format("cannot listen on {}: it is not an address of this machine", name)};
+    case EACCES:
+      return {error_code::usage,
+              fmt::format("cannot listen on {}: ports below 1024 need privileges", name)};
+    default:
+      return {error_code::failed,
+              fmt::format("cannot listen on {}: {}", name, system_message(number))};
   }
 }
 
@@ -95,11 +102,14 @@ address local_address_of(int fd) {
 }
 
 std::vector<socket_address> known_addresses(const address& a) {
-  if (a.host == "localhost") return {ipv4(in_addr{htonl(INADDR_LOOPBACK)}, a.port), ipv6(in6addr_loopback, a.port)};
+  if (a.host == "localhost")
+    return {ipv4(in_addr{htonl(INADDR_LOOPBACK)}, a.port), ipv6(in6addr_loopback, a.port)};
   in_addr host4;
-  if (is_ipv4(a.host) && inet_pton(AF_INET, a.host.c_str(), &host4) == 1) return {ipv4(host4, a.port)};
+  if (is_ipv4(a.host) && inet_pton(AF_INET, a.host.c_str(), &host4) == 1)
+    return {ipv4(host4, a.port)};
   in6_addr host6;
-  if (is_ipv6(a.host) && inet_pton(AF_INET6, a.host.c_str(), &host6) == 1) return {ipv6(host6, a.port)};
+  if (is_ipv6(a.host) && inet_pton(AF_INET6, a.host.c_str(), &host6) == 1)
+    return {ipv6(host6, a.port)};
   return {};
 }
 
@@ -121,13 +131,16 @@ result<std::vector<socket_address>> look_up(const address& a) {
     found.push_back(one);
   }
   freeaddrinfo(list);
-  if (found.empty()) return error(error_code::unreachable, fmt::format("no address found for host '{}'", a.host));
+  if (found.empty())
+    return error(error_code::unreachable, fmt::format("no address found for host '{}'", a.host));
   return found;
 }
 
 result<unique_fd> open_stream_socket(int family) {
   unique_fd fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return error(error_code::failed, fmt::format("cannot open a socket: {}", system_message(errno)));
+  if (!fd)
+    return error(error_code::failed,
+                 fmt::format("cannot open a socket: {}", system_message(errno)));
   set_stream_options(fd.get());
   return fd;
 }
@@ -154,7 +167,8 @@ result<name_lookup> name_lookup::start(const address& a) {
   auto s = std::make_shared<shared>();
   s->ready = unique_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!s->ready)
-    return error(error_code::failed, fmt::format("cannot look up host '{}': {}", a.host, system_message(errno)));
+    return error(error_code::failed,
+                 fmt::format("cannot look up host '{}': {}", a.host, system_message(errno)));
   try {
     std::thread([s, a] {
       s->found = std::make_unique<result<std::vector<socket_address>>>(look_up(a));
@@ -169,7 +183,8 @@ result<name_lookup> name_lookup::start(const address& a) {
 }
 
 result<std::vector<socket_address>> name_lookup::answer() const {
-  expects(shared_->is_done.load(std::memory_order_acquire), "a name's answer was asked for before it was there");
+  expects(shared_->is_done.load(std::memory_order_acquire),
+          "a name's answer was asked for before it was there");
   return *shared_->found;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the TCP transport needs of the operating system: a descriptor with an owner, socket addresses, listening,
-// looking names up.
+// What the TCP transport needs of the operating system: a descriptor with an owner, socket
+// addresses, listening, looking names up.
 //
 // Threading: none of its own. name_lookup owns a thread for as long as a lookup takes.
 
@@ -52,7 +52,8 @@ address to_address(const socket_address& a);
 address peer_of(int fd);
 address local_address_of(int fd);
 
-// Without asking anybody: numeric hosts, and localhost (127.0.0.1, then ::1). Empty for other names.
+// Without asking anybody: numeric hosts, and localhost (127.0.0.1, then ::1). Empty for other
+// names.
 std::vector<socket_address> known_addresses(const address& a);
 // Asks the system's resolver, which may take seconds.
 result<std::vector<socket_address>> look_up(const address& a);
@@ -63,8 +64,8 @@ result<unique_fd> open_listener(const address& at);
 result<unique_fd> open_stream_socket(int family);
 void set_stream_options(int fd);
 
-// A lookup on a thread of its own. fd() becomes readable when answer() may be called. The object may go before the
-// answer comes.
+// A lookup on a thread of its own. fd() becomes readable when answer() may be called. The object
+// may go before the answer comes.
 class name_lookup {
  public:
   static result<name_lookup> start(const address& a);

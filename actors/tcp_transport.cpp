@@ -40,7 +40,8 @@ class listener final : public io_loop::fd_handler, public std::enable_shared_fro
         return;
       }
       if (shared_->counters.strangers >= shared_->options.strangers_max) {
-        // The oldest is the one least likely to prove itself yet: silent connections keep nobody out.
+        // The oldest is the one least likely to prove itself yet: silent connections keep nobody
+        // out.
         ++shared_->counters.turned_away;
         tcp_connection::turn_away_oldest(*shared_);
       }
@@ -51,7 +52,8 @@ class listener final : public io_loop::fd_handler, public std::enable_shared_fro
   }
 
  private:
-  // Out of descriptors or memory: the waiting connection stays readable, and asking again at once would only burn time.
+  // Out of descriptors or memory: the waiting connection stays readable, and asking again at once
+  // would only burn time.
   void pause() {
     shared_->loop.change(fd_.get(), false, false);
     pause_ = shared_->loop.after(pause_without_descriptors_ns, [weak = weak_from_this()] {
@@ -66,19 +68,23 @@ class listener final : public io_loop::fd_handler, public std::enable_shared_fro
   timer_id pause_{};
 };
 
-// One connect: looks the name up, then tries its addresses in turn until one answers or the time is over.
-class connecting final : public io_loop::fd_handler, public std::enable_shared_from_this<connecting> {
+// One connect: looks the name up, then tries its addresses in turn until one answers or the time is
+// over.
+class connecting final : public io_loop::fd_handler,
+                         public std::enable_shared_from_this<connecting> {
  public:
   using set = std::unordered_set<std::shared_ptr<connecting>>;
 
-  connecting(std::shared_ptr<tcp_shared> shared, set& all, const address& to, transport::connect_handler fn)
+  connecting(std::shared_ptr<tcp_shared> shared, set& all, const address& to,
+             transport::connect_handler fn)
       : shared_(std::move(shared)), all_(all), to_(to), on_connected_(std::move(fn)) {}
 
   void begin(std::int64_t timeout_ns) {
     timer_ = shared_->loop.after(timeout_ns, [weak = weak_from_this(), timeout_ns] {
       if (const auto self = weak.lock())
-        self->finish(error(error_code::timed_out, fmt::format("no answer from {} within {} ms", to_string(self->to_),
-                                                              timeout_ns / 1'000'000)));
+        self->finish(error(error_code::timed_out,
+                           fmt::format("no answer from {} within {} ms", to_string(self->to_),
+                                       timeout_ns / 1'000'000)));
     });
     // No callback from within a call.
     shared_->loop.defer([weak = weak_from_this()] {
@@ -135,7 +141,8 @@ class connecting final : public io_loop::fd_handler, public std::enable_shared_f
       }
       fd_ = std::move(*opened);
       if (::connect(fd_.get(), a.get(), a.length) == 0) return succeed();
-      if (errno == EINPROGRESS) return shared_->loop.add(fd_.get(), shared_from_this(), false, true);
+      if (errno == EINPROGRESS)
+        return shared_->loop.add(fd_.get(), shared_from_this(), false, true);
       last_failure_ = system_message(errno);
     }
     finish(unreachable(last_failure_));
@@ -184,7 +191,8 @@ struct tcp_transport::state {
   connecting::set pending;
 };
 
-tcp_transport::tcp_transport(io_loop& loop, const tcp_options& options) : state_(std::make_unique<state>()) {
+tcp_transport::tcp_transport(io_loop& loop, const tcp_options& options)
+    : state_(std::make_unique<state>()) {
   state_->shared = std::make_shared<tcp_shared>(loop, options);
 }
 
@@ -211,8 +219,10 @@ void tcp_transport::stop_listening() {
   state_->listeners.clear();
 }
 
-void tcp_transport::connect(const address& to, std::int64_t timeout_ns, connect_handler on_connected) {
-  auto c = std::make_shared<connecting>(state_->shared, state_->pending, to, std::move(on_connected));
+void tcp_transport::connect(const address& to, std::int64_t timeout_ns,
+                            connect_handler on_connected) {
+  auto c =
+      std::make_shared<connecting>(state_->shared, state_->pending, to, std::move(on_connected));
   state_->pending.insert(c);
   c->begin(timeout_ns);
 }

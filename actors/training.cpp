@@ -28,7 +28,8 @@ training_totals to_public(const job_totals& t) {
 // Feeds one worker, from a mailbox of its own.
 class feeder_impl final : public feeder {
  public:
-  feeder_impl(process& p, const part_handles& handles, std::span<const job_feed> inputs) : self_(p.system()) {
+  feeder_impl(process& p, const part_handles& handles, std::span<const job_feed> inputs)
+      : self_(p.system()) {
     for (const auto& i : inputs) {
       feeds_.add(i.input, i.actor, i.spec);
       const auto& [to, is_new] = actors_.emplace(i.actor, handles.actors[i.actor]);
@@ -37,17 +38,26 @@ class feeder_impl final : public feeder {
     }
   }
 
-  result<void> feed(std::span<const std::pair<std::string_view, tensor>> values, std::chrono::milliseconds deadline) override {
+  result<void> feed(std::span<const std::pair<std::string_view, tensor>> values,
+                    std::chrono::milliseconds deadline) override {
     auto to = feeds_.find_all(values);
     if (!to) return std::move(to.error());
     const auto end = std::chrono::steady_clock::now() + deadline;
-    const auto has_room = [&] { return std::all_of(to->begin(), to->end(), [](const auto* f) { return f->room > 0; }); };
+    const auto has_room = [&] {
+      return std::all_of(to->begin(), to->end(), [](const auto* f) { return f->room > 0; });
+    };
     while (!has_room() && !is_over_) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-      if (left.count() <= 0) return error(error_code::timed_out, fmt::format("step {} was not fed: there is no room for it, after {} ms", steps_, deadline.count()));
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      if (left.count() <= 0)
+        return error(error_code::timed_out,
+                     fmt::format("step {} was not fed: there is no room for it, after {} ms",
+                                 steps_, deadline.count()));
       receive(left);
     }
-    if (is_over_) return error(error_code::failed, fmt::format("step {} was not fed: the training has ended", steps_));
+    if (is_over_)
+      return error(error_code::failed,
+                   fmt::format("step {} was not fed: the training has ended", steps_));
     for (std::size_t i = 0; i < to->size(); ++i) {
       auto& f = *(*to)[i];
       --f.room;
@@ -62,7 +72,8 @@ class feeder_impl final : public feeder {
 
  private:
   void receive(std::chrono::milliseconds timeout) {
-    self_->receive([&](const feed_ready& m) { feeds_.on_ready(m); }, [&](const caf::down_msg&) { is_over_ = true; }, caf::after(timeout) >> [] {});
+    self_->receive([&](const feed_ready& m) { feeds_.on_ready(m); },
+                   [&](const caf::down_msg&) { is_over_ = true; }, caf::after(timeout) >> [] {});
     after_message();
   }
 
@@ -75,8 +86,12 @@ class feeder_impl final : public feeder {
 
 class training_impl final : public training, private job_client {
  public:
-  training_impl(process& p, std::shared_ptr<const job_request> request, std::vector<std::string> notes, bool is_fed)
-      : job_client(p), notes_(std::move(notes)), workers_(request->program->spec().workers), is_fed_(is_fed) {
+  training_impl(process& p, std::shared_ptr<const job_request> request,
+                std::vector<std::string> notes, bool is_fed)
+      : job_client(p),
+        notes_(std::move(notes)),
+        workers_(request->program->spec().workers),
+        is_fed_(is_fed) {
     tell(nullptr, process_.node(), run_job{std::move(request), mailbox()});
   }
   ~training_impl() override {
@@ -149,11 +164,18 @@ class training_impl final : public training, private job_client {
   }
 
   result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) override {
-    if (!is_fed_) return error(error_code::usage, "this training reads its samples itself: training_options::is_fed is not set");
-    if (worker >= workers_) return error(error_code::usage, fmt::format("there is no worker {}: the training has {}", worker, workers_));
+    if (!is_fed_)
+      return error(error_code::usage,
+                   "this training reads its samples itself: training_options::is_fed is not set");
+    if (worker >= workers_)
+      return error(error_code::usage,
+                   fmt::format("there is no worker {}: the training has {}", worker, workers_));
     if (is_over_) return error(error_code::failed, "the training has ended");
-    if (!handles_) return error(error_code::usage, "the training has not started: a feeder is made after its event 'started'");
-    if (!has_feeder_.insert(worker).second) return error(error_code::usage, fmt::format("worker {} has a feeder already", worker));
+    if (!handles_)
+      return error(error_code::usage,
+                   "the training has not started: a feeder is made after its event 'started'");
+    if (!has_feeder_.insert(worker).second)
+      return error(error_code::usage, fmt::format("worker {} has a feeder already", worker));
     std::vector<job_feed> mine;
     for (const auto& f : feeds_)
       if (f.worker == worker) mine.push_back(f);
@@ -170,7 +192,8 @@ class training_impl final : public training, private job_client {
 
 }  // namespace
 
-std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request, std::vector<std::string> notes, bool is_fed) {
+std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request,
+                                        std::vector<std::string> notes, bool is_fed) {
   return std::make_unique<training_impl>(p, std::move(request), std::move(notes), is_fed);
 }
 

@@ -1,16 +1,19 @@
 // The two halves of an edge that crosses processes.
 //
-// send:    takes an item from its producer once the remote consumer has a buffer for it (a remote credit), and hands it to the
-//          link, which keeps the tensor until it is acknowledged.
-// receive: takes items from the link, passes them on when its consumers have a credit, and then returns the remote one.
+// send:    takes an item from its producer once the remote consumer has a buffer for it (a remote
+//          credit), and hands it to the link, which keeps the tensor until it is acknowledged.
+// receive: takes items from the link, passes them on when its consumers have a credit, and then
+// returns the remote one.
 //
 // TA-1  At most `credits` items of an edge are between the two halves.
 //
-// On an edge that awaits receipt (one credit) the producer gets its credit back only when the item has been taken by the
-// receive's consumer: until then it can't make the next one.
+// On an edge that awaits receipt (one credit) the producer gets its credit back only when the item
+// has been taken by the receive's consumer: until then it can't make the next one.
 //
-// TA-2  A send whose receiver is dead swallows what it is given, and counts it, so that the producer's other consumers go on.
-// TA-3  A send has ended once its receiver has passed on every item: a node whose part has ended may die, and nothing is missed.
+// TA-2  A send whose receiver is dead swallows what it is given, and counts it, so that the
+//       producer's other consumers go on.
+// TA-3  A send has ended once its receiver has passed on every item: a node whose part has ended
+//       may die, and nothing is missed.
 
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
@@ -26,13 +29,17 @@ class send_logic final : public port_logic {
   using port_logic::port_logic;
 
  private:
-  const planned_edge& remote() const { return part_->job_plan->edges[self_plan().outputs.at(0).at(0)]; }
+  const planned_edge& remote() const {
+    return part_->job_plan->edges[self_plan().outputs.at(0).at(0)];
+  }
 
   void wire_more(const std::shared_ptr<const part_handles>& handles) override {
     ports_.out.clear();  // the remote edge has no counter in this process
-    credits_ = remote().credits + (part_->bugs != nullptr && part_->bugs->sends_without_credit ? 1 : 0);
+    credits_ =
+        remote().credits + (part_->bugs != nullptr && part_->bugs->sends_without_credit ? 1 : 0);
     link_ = handles->links[part_->job_plan->actors[remote().to.actor].task];
-    record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
+    record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_),
+                                             std::memory_order_relaxed);
   }
 
   void on_credit(const credit& m) override {
@@ -59,7 +66,8 @@ class send_logic final : public port_logic {
       if (!is_receiver_lost_) {
         --credits_;
         record_.count_out(i.value ? i.value.size_bytes() : 0);
-        tell(self_.context(), link_, send_tensor{part_->job, self_plan().outputs[0][0], sent_++, i.t, std::move(i.value)});
+        tell(self_.context(), link_,
+             send_tensor{part_->job, self_plan().outputs[0][0], sent_++, i.t, std::move(i.value)});
       }
       if (self_plan().awaits_receipt && !is_receiver_lost_)
         owes_ = true;
@@ -68,7 +76,8 @@ class send_logic final : public port_logic {
       count_firing(i.t);
     }
     update_queue();
-    record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_), std::memory_order_relaxed);
+    record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_),
+                                             std::memory_order_relaxed);
     if (is_reported_done_) return;
     if (in.queue.is_empty() && !is_done())
       record_.enter(actor_state::waiting_for_input, 0);
@@ -134,11 +143,13 @@ class receive_logic final : public port_logic {
 
 }  // namespace
 
-std::unique_ptr<port_logic> make_send_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_send_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                            std::uint32_t a) {
   return std::make_unique<send_logic>(s, std::move(p), a);
 }
 
-std::unique_ptr<port_logic> make_receive_logic(port_shell& s, std::shared_ptr<const part_context> p, std::uint32_t a) {
+std::unique_ptr<port_logic> make_receive_logic(port_shell& s, std::shared_ptr<const part_context> p,
+                                               std::uint32_t a) {
   return std::make_unique<receive_logic>(s, std::move(p), a);
 }
 

@@ -1,5 +1,6 @@
-// Runs a model in the ONNX format once, in this process, on arrays of NumPy's; or checks Troupe against folders of such models with
-// what goes in and must come out. Reading flags, files and cases is in apps/support/.
+// Runs a model in the ONNX format once, in this process, on arrays of NumPy's; or checks Troupe
+// against folders of such models with what goes in and must come out. Reading flags, files and
+// cases is in apps/support/.
 
 #include "actors/session.hpp"
 #include "apps/support/onnx_cases.hpp"
@@ -40,7 +41,8 @@ int main(int argc, char** argv) {
     if (!s) return fail(s.error());
     const auto code = o.checked.empty() ? run(**s, o) : check(**s, o);
     return code ? *code : fail(code.error());
-  } catch (const std::bad_alloc&) {  // what files ask for is an error where they are read; this is the rest
+  } catch (const std::bad_alloc&) {  // what files ask for is an error where they are read; this is
+                                     // the rest
     return fail(error(error_code::failed, "there is no memory left"));
   }
 }

@@ -1,5 +1,5 @@
-// Trains an image classifier: in this process, or over the nodes of a cluster. The whole program is here; reading flags,
-// drawing the progress bar and writing files are in apps/support/.
+// Trains an image classifier: in this process, or over the nodes of a cluster. The whole program is
+// here; reading flags, drawing the progress bar and writing files are in apps/support/.
 
 #include "actors/session.hpp"
 #include "apps/support/classifier_options.hpp"
@@ -34,7 +34,8 @@ static value classifier(value images, const idx_info& size, const classifier_opt
 }
 
 // Trains on all nodes of the session; the variables at the end are in the report.
-static result<void> train(session& s, const idx_info& images, const classifier_options& o, training_report& report) {
+static result<void> train(session& s, const idx_info& images, const classifier_options& o,
+                          training_report& report) {
   graph g(s.ops());
   const idx_batch_options reading{.batch = o.batch, .seed = o.seed, .parts = o.workers};
   auto batch = idx_batch(g, images, reading);
@@ -42,21 +43,25 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
 
   const auto steps = steps_per_epoch(images, reading);
   if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(o.epochs * steps));
-  auto run = s.train(g, loss, {.workers = o.workers,
-                               .shards = o.shards,
-                               .update = o.update,
-                               .all_reduce = o.all_reduce,
-                               .optimizer = o.optimizer,
-                               .schedule = o.schedule_over(o.epochs * steps),
-                               .clip_global_norm = o.clip_global_norm,
-                               .seed = o.seed,
-                               .steps = o.epochs * steps,
-                               .on_failure = o.on_failure,
-                               .replicas = o.replicas,
-                               .checkpoints = o.checkpoints,
-                               .compile = o.compiling()});
+  auto run = s.train(g, loss,
+                     {.workers = o.workers,
+                      .shards = o.shards,
+                      .update = o.update,
+                      .all_reduce = o.all_reduce,
+                      .optimizer = o.optimizer,
+                      .schedule = o.schedule_over(o.epochs * steps),
+                      .clip_global_norm = o.clip_global_norm,
+                      .seed = o.seed,
+                      .steps = o.epochs * steps,
+                      .on_failure = o.on_failure,
+                      .replicas = o.replicas,
+                      .checkpoints = o.checkpoints,
+                      .compile = o.compiling()});
   if (!run) return run.error();
-  report.begin({.samples = double(images.samples) * double(o.epochs), .steps = o.epochs * steps, .epochs = o.epochs, .unit = "images"});
+  report.begin({.samples = double(images.samples) * double(o.epochs),
+                .steps = o.epochs * steps,
+                .epochs = o.epochs,
+                .unit = "images"});
   while (auto event = (*run)->next(report.refresh())) {
     if (report.is_interrupted()) (*run)->stop("interrupted");
     report.show(*event);
@@ -65,7 +70,8 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
 }
 
 // Counts right answers on the test images, in this process, with the variables that training gave.
-static result<double> test(session& s, const idx_info& images, const classifier_options& o, training_report& report) {
+static result<double> test(session& s, const idx_info& images, const classifier_options& o,
+                           training_report& report) {
   graph g(s.ops());
   auto batch = idx_batch(g, images, {.batch = 1000, .shuffle = false});
   const value correct = count_correct(classifier(batch.images, images, o), batch.labels);

@@ -1,5 +1,6 @@
-// Trains on samples that the program makes itself, in a thread for each worker: asynchronous SGD by concurrent steps on one graph. Then many threads
-// ask what was learnt. In this process, or over the nodes of a cluster, which the threads feed.
+// Trains on samples that the program makes itself, in a thread for each worker: asynchronous SGD by
+// concurrent steps on one graph. Then many threads ask what was learnt. In this process, or over
+// the nodes of a cluster, which the threads feed.
 
 #include "actors/session.hpp"
 #include "apps/support/training_flags.hpp"
@@ -32,7 +33,9 @@ static samples draw(std::mt19937_64& random, std::int64_t n) {
   std::normal_distribution<float> noise(0, 0.01F);
   for (std::int64_t i = 0; i < n; ++i) {
     const auto spiral = static_cast<std::int32_t>(random() & 1);
-    const auto radius = along(random), angle = 3 * std::numbers::pi_v<float> * radius + static_cast<float>(spiral) * std::numbers::pi_v<float>;
+    const auto radius = along(random),
+               angle = 3 * std::numbers::pi_v<float> * radius +
+                       static_cast<float>(spiral) * std::numbers::pi_v<float>;
     s.points.data<float>()[2 * i] = radius * std::cos(angle) + noise(random);
     s.points.data<float>()[2 * i + 1] = radius * std::sin(angle) + noise(random);
     s.spirals.data<std::int32_t>()[i] = spiral;
@@ -45,12 +48,14 @@ static value classify(value points) {
   return dense(hidden, 2, "dense_3");
 }
 
-// Every thread feeds a worker of its own. Asynchronous steps run at once, each on the variables as they then are.
+// Every thread feeds a worker of its own. Asynchronous steps run at once, each on the variables as
+// they then are.
 static void feed(feeder& to, std::uint64_t seed, const spiral_options& o) {
   std::mt19937_64 random(seed);
   for (std::uint64_t step = 0; step < o.steps; ++step) {
     const auto s = draw(random, o.batch);
-    const std::pair<std::string_view, tensor> feeds[] = {{"points", s.points}, {"spirals", s.spirals}};
+    const std::pair<std::string_view, tensor> feeds[] = {{"points", s.points},
+                                                         {"spirals", s.spirals}};
     if (!to.feed(feeds)) return;  // the training has ended, and says why
   }
 }
@@ -67,7 +72,10 @@ static result<void> train(session& s, const spiral_options& o, training_report& 
   if (!o.save_graph.empty()) return report.save_graph(g, loss, how);
   auto run = s.train(g, loss, how);
   if (!run) return run.error();
-  report.begin({.samples = double(o.batch) * double(o.steps) * double(o.update == update_kind::sync ? o.workers : 1), .steps = o.steps, .unit = "points"});
+  report.begin({.samples = double(o.batch) * double(o.steps) *
+                           double(o.update == update_kind::sync ? o.workers : 1),
+                .steps = o.steps,
+                .unit = "points"});
   // Feeders are made once the training has started, and end with it.
   std::vector<std::unique_ptr<feeder>> feeders;
   std::vector<std::thread> threads;
@@ -80,7 +88,8 @@ static result<void> train(session& s, const spiral_options& o, training_report& 
       if (!made) return made.error();
       feeders.push_back(std::move(*made));
     }
-    for (std::uint32_t w = 0; w < o.workers; ++w) threads.emplace_back(feed, std::ref(*feeders[w]), o.seed * 1'000 + w, std::cref(o));
+    for (std::uint32_t w = 0; w < o.workers; ++w)
+      threads.emplace_back(feed, std::ref(*feeders[w]), o.seed * 1'000 + w, std::cref(o));
   }
   for (auto& t : threads) t.join();
   return report.outcome();
@@ -109,7 +118,10 @@ static result<double> test(session& s, const spiral_options& o, training_report&
           ended[w] = told.error();
           return;
         }
-        for (std::int64_t i = 0; i < points_of_run; ++i) right[w] += told->front().data<std::int32_t>()[i] == asked.spirals.data<std::int32_t>()[i] ? 1 : 0;
+        for (std::int64_t i = 0; i < points_of_run; ++i)
+          right[w] += told->front().data<std::int32_t>()[i] == asked.spirals.data<std::int32_t>()[i]
+                          ? 1
+                          : 0;
       }
     });
   for (auto& t : threads) t.join();
@@ -127,10 +139,17 @@ int main(int argc, char** argv) {
   o.workers = 4;
   o.threads = 2;
   o.update = update_kind::async;
-  o.parse(argc, argv, "Trains on points that a thread for each worker makes and feeds, here or over the nodes of a cluster.", "adam", [&](CLI::App& app) {
-    app.add_option("--steps", o.steps, "Steps of each worker")->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))->capture_default_str();
-    app.add_option("--batch", o.batch, "Points per step of one worker")->check(CLI::Range(1, 1'000'000))->capture_default_str();
-  });
+  o.parse(
+      argc, argv,
+      "Trains on points that a thread for each worker makes and feeds, here or over the nodes of a cluster.",
+      "adam", [&](CLI::App& app) {
+        app.add_option("--steps", o.steps, "Steps of each worker")
+            ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+            ->capture_default_str();
+        app.add_option("--batch", o.batch, "Points per step of one worker")
+            ->check(CLI::Range(1, 1'000'000))
+            ->capture_default_str();
+      });
   training_report report(o);
   if (auto ready = report.prepare(); !ready) return report.fail(ready.error());
   auto s = session::open(o.session([&] { return report.is_interrupted(); }));
@@ -140,5 +159,6 @@ int main(int argc, char** argv) {
   if (auto saved = report.save(); !saved) return report.fail(saved.error());
   auto accuracy = test(**s, o, report);
   if (!accuracy) return report.fail(accuracy.error());
-  return report.finish("test_accuracy", *accuracy, fmt::format("{:.4f} of new points are told right", *accuracy));
+  return report.finish("test_accuracy", *accuracy,
+                       fmt::format("{:.4f} of new points are told right", *accuracy));
 }

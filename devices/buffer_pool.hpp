@@ -1,8 +1,9 @@
 #pragma once
 // Buffers of one port, reused as soon as nobody else holds them.
 //
-// The credits of the port's edges bound how many are in use at once, so a pool of that many (and one that is being written)
-// never allocates after its first steps. A consumer that keeps tensors for longer costs fresh ones, which the pool forgets.
+// The credits of the port's edges bound how many are in use at once, so a pool of that many (and
+// one that is being written) never allocates after its first steps. A consumer that keeps tensors
+// for longer costs fresh ones, which the pool forgets.
 //
 // Threading: one owner; the tensors it gives out may go anywhere.
 

@@ -9,7 +9,9 @@ namespace {
 
 // What an ended stream freed: nobody's until the event is done. Only its address is used.
 const char nobody = 0;
-const device_stream* of_nobody() noexcept { return reinterpret_cast<const device_stream*>(&nobody); }
+const device_stream* of_nobody() noexcept {
+  return reinterpret_cast<const device_stream*>(&nobody);
+}
 
 std::size_t round_up(std::size_t n, std::size_t to) noexcept { return (n + to - 1) / to * to; }
 
@@ -26,7 +28,9 @@ std::string in_words(std::uint64_t bytes) {
 
 }  // namespace
 
-caching_allocator::caching_allocator(system_memory& memory, std::string name, std::uint64_t limit_bytes) : memory_(memory), name_(std::move(name)) {
+caching_allocator::caching_allocator(system_memory& memory, std::string name,
+                                     std::uint64_t limit_bytes)
+    : memory_(memory), name_(std::move(name)) {
   stats_.limit_bytes = limit_bytes;
 }
 
@@ -37,11 +41,13 @@ caching_allocator::~caching_allocator() {
 std::size_t caching_allocator::size_class(std::size_t bytes) noexcept {
   if (bytes <= granule_bytes) return granule_bytes;
   if (bytes > std::size_t{1} << 62) return bytes;  // nobody has it, and rounding must not wrap
-  const auto step = std::max(granule_bytes, std::bit_floor(bytes - 1) / 8);  // the classes above 2^k are 2^k / 8 apart
+  // The classes above 2^k are 2^k / 8 apart.
+  const auto step = std::max(granule_bytes, std::bit_floor(bytes - 1) / 8);
   return round_up(bytes, step);
 }
 
-auto caching_allocator::allocate(std::size_t bytes, const device_stream* stream, std::string_view for_whom) -> result<allocated> {
+auto caching_allocator::allocate(std::size_t bytes, const device_stream* stream,
+                                 std::string_view for_whom) -> result<allocated> {
   const auto size = size_class(bytes);
   const auto kind = size <= small_bytes_max ? small : large;
   refused_ = false;
@@ -76,7 +82,8 @@ auto caching_allocator::allocate(std::size_t bytes, const device_stream* stream,
   return taken;
 }
 
-auto caching_allocator::take(blocks::iterator b, std::size_t size, std::string_view for_whom) -> allocated {
+auto caching_allocator::take(blocks::iterator b, std::size_t size, std::string_view for_whom)
+    -> allocated {
   erase_free(b);
   if (b->second.size_bytes - size >= granule_bytes) {
     block rest = b->second;
@@ -126,7 +133,8 @@ void caching_allocator::trim() noexcept {
   settle();
   for (auto s = segments_.begin(); s != segments_.end();) {
     const auto b = blocks_.find(s->first);
-    if (b->second.used || b->second.stream != nullptr || b->second.size_bytes != s->second.size_bytes) {
+    if (b->second.used || b->second.stream != nullptr ||
+        b->second.size_bytes != s->second.size_bytes) {
       ++s;
       continue;
     }
@@ -138,7 +146,8 @@ void caching_allocator::trim() noexcept {
   }
 }
 
-auto caching_allocator::find(std::size_t bytes, pool kind, const device_stream* stream) -> blocks::iterator {
+auto caching_allocator::find(std::size_t bytes, pool kind, const device_stream* stream)
+    -> blocks::iterator {
   const std::pair<std::size_t, std::byte*>* best = nullptr;
   // Of blocks of equal size the stream's own comes first: nobody else may have it yet.
   for (const auto* of : {stream, static_cast<const device_stream*>(nullptr)}) {
@@ -154,7 +163,9 @@ auto caching_allocator::find_pending(std::size_t bytes) -> blocks::iterator {
   auto best = blocks_.end();
   for (auto* p : pending_) {
     const auto b = blocks_.find(p);
-    if (b->second.size_bytes >= bytes && (best == blocks_.end() || b->second.size_bytes < best->second.size_bytes)) best = b;
+    if (b->second.size_bytes >= bytes &&
+        (best == blocks_.end() || b->second.size_bytes < best->second.size_bytes))
+      best = b;
   }
   return best;
 }
@@ -165,11 +176,15 @@ auto caching_allocator::grow(std::size_t bytes, pool kind) -> blocks::iterator {
     return blocks_.end();
   }
   const auto reserved = stats_.used_bytes + stats_.cached_bytes;
-  const auto left = stats_.limit_bytes == 0 ? ~std::uint64_t{0} : (stats_.limit_bytes - reserved) / granule_bytes * granule_bytes;
+  const auto left = stats_.limit_bytes == 0
+                        ? ~std::uint64_t{0}
+                        : (stats_.limit_bytes - reserved) / granule_bytes * granule_bytes;
   if (bytes > left) return blocks_.end();
   auto want = round_up(bytes, small_segment_bytes);
-  if (kind == small) want = small_segment_bytes;
-  else if (bytes <= middle_bytes_max) want = middle_segment_bytes;
+  if (kind == small)
+    want = small_segment_bytes;
+  else if (bytes <= middle_bytes_max)
+    want = middle_segment_bytes;
   const auto b = reserve(std::min<std::uint64_t>(want, left), kind);
   // A system that has no whole segment any more may still have what is needed.
   return b == blocks_.end() && want > bytes ? reserve(bytes, kind) : b;
@@ -183,7 +198,10 @@ auto caching_allocator::reserve(std::size_t bytes, pool kind) -> blocks::iterato
   }
   segments_.emplace(begin, segment{bytes, kind});
   stats_.cached_bytes += bytes;
-  const auto b = blocks_.emplace(begin, block{.size_bytes = bytes, .segment = begin, .freed = {}, .for_whom = {}}).first;
+  const auto b =
+      blocks_
+          .emplace(begin, block{.size_bytes = bytes, .segment = begin, .freed = {}, .for_whom = {}})
+          .first;
   insert_free(b);
   return b;
 }
@@ -201,13 +219,16 @@ void caching_allocator::erase_free(blocks::iterator b) {
   pending_.erase(b->first);
 }
 
-// Joins a free block with its free neighbours: of the same stream, where the event of the later free stands for both, since a stream runs in order; and, for a stream that
-// would go without, what is everybody's with what is its own.
-auto caching_allocator::merge(blocks::iterator b, const device_stream* for_stream) -> blocks::iterator {
+// Joins a free block with its free neighbours: of the same stream, where the event of the later
+// free stands for both, since a stream runs in order; and, for a stream that would go without, what
+// is everybody's with what is its own.
+auto caching_allocator::merge(blocks::iterator b, const device_stream* for_stream)
+    -> blocks::iterator {
   const auto can_join = [&](const block& x, const block& y) {
     if (x.used || y.used || x.segment != y.segment) return false;
     if (x.stream == y.stream) return x.stream != of_nobody();  // its streams are several
-    return for_stream != nullptr && (x.stream == nullptr || x.stream == for_stream) && (y.stream == nullptr || y.stream == for_stream);
+    return for_stream != nullptr && (x.stream == nullptr || x.stream == for_stream) &&
+           (y.stream == nullptr || y.stream == for_stream);
   };
   const auto join = [&](blocks::iterator x, blocks::iterator y, bool later_is_x) {
     erase_free(x);
@@ -222,16 +243,19 @@ auto caching_allocator::merge(blocks::iterator b, const device_stream* for_strea
     insert_free(x);
     return x;
   };
-  // The later event is that of the one with the larger number; `b` was freed last where backends do not number.
+  // The later event is that of the one with the larger number; `b` was freed last where backends do
+  // not number.
   const auto is_later = [](const block& x, const block& y, bool otherwise) {
     const auto* a = x.freed.get();
     const auto* c = y.freed.get();
     if (a == nullptr || c == nullptr || a->number == c->number) return otherwise;
     return a->number > c->number;
   };
-  if (const auto next = std::next(b); next != blocks_.end() && can_join(b->second, next->second)) b = join(b, next, is_later(b->second, next->second, true));
+  if (const auto next = std::next(b); next != blocks_.end() && can_join(b->second, next->second))
+    b = join(b, next, is_later(b->second, next->second, true));
   if (b != blocks_.begin())
-    if (const auto before = std::prev(b); can_join(before->second, b->second)) b = join(before, b, is_later(before->second, b->second, false));
+    if (const auto before = std::prev(b); can_join(before->second, b->second))
+      b = join(before, b, is_later(before->second, b->second, false));
   return b;
 }
 
@@ -249,7 +273,8 @@ void caching_allocator::settle() {
     if (blocks_.find(p)->second.freed.is_done()) done.push_back(p);
   for (auto* p : done) {
     const auto b = blocks_.find(p);
-    if (b == blocks_.end() || b->second.used || b->second.stream == nullptr) continue;  // has become a part of its neighbour
+    // Has become a part of its neighbour.
+    if (b == blocks_.end() || b->second.used || b->second.stream == nullptr) continue;
     erase_free(b);
     b->second.stream = nullptr;
     b->second.freed = {};
@@ -270,20 +295,27 @@ error caching_allocator::out_of_memory(std::size_t bytes, std::string_view for_w
     held += b.size_bytes;
     ++count;
   }
-  std::vector<std::pair<std::string_view, std::pair<std::uint64_t, std::uint64_t>>> holders(by_holder.begin(), by_holder.end());
-  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.first > b.second.first; });
-  std::string text = name_ + ": no memory for " + in_words(bytes) + " of '" + std::string(for_whom) + "': " + in_words(stats_.used_bytes) + " in use";
+  std::vector<std::pair<std::string_view, std::pair<std::uint64_t, std::uint64_t>>> holders(
+      by_holder.begin(), by_holder.end());
+  std::stable_sort(holders.begin(), holders.end(),
+                   [](const auto& a, const auto& b) { return a.second.first > b.second.first; });
+  std::string text = name_ + ": no memory for " + in_words(bytes) + " of '" +
+                     std::string(for_whom) + "': " + in_words(stats_.used_bytes) + " in use";
   if (stats_.limit_bytes != 0) text += " of a limit of " + in_words(stats_.limit_bytes);
   if (refused_) text += ", and the system has no more";
-  if (largest_free != 0) text += "; " + in_words(stats_.cached_bytes) + " cached, in pieces of at most " + in_words(largest_free);
+  if (largest_free != 0)
+    text += "; " + in_words(stats_.cached_bytes) + " cached, in pieces of at most " +
+            in_words(largest_free);
   if (!holders.empty()) text += "; the largest holders: ";
   for (std::size_t i = 0; i < std::min(holders.size(), holders_named_max); ++i) {
     if (i != 0) text += ", ";
     text += "'" + std::string(holders[i].first) + "' " + in_words(holders[i].second.first);
     if (holders[i].second.second > 1) text += " in " + std::to_string(holders[i].second.second);
   }
-  if (holders.size() > holders_named_max) text += ", and " + std::to_string(holders.size() - holders_named_max) + " more";
-  return {error_code::failed, text + ". Take a smaller batch, fewer steps in flight, or a higher limit"};
+  if (holders.size() > holders_named_max)
+    text += ", and " + std::to_string(holders.size() - holders_named_max) + " more";
+  return {error_code::failed,
+          text + ". Take a smaller batch, fewer steps in flight, or a higher limit"};
 }
 
 }  // namespace troupe

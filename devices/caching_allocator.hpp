@@ -1,21 +1,31 @@
 #pragma once
-// The memory of a device, kept and given out again in the order of its streams. A policy over an abstract system memory: the asynchronous host device and CUDA both use it.
+// The memory of a device, kept and given out again in the order of its streams. A policy over an
+// abstract system memory: the asynchronous host device and CUDA both use it.
 //
-// Memory comes from the system in segments, which are cut into blocks. A request takes the smallest free block that holds its size class (best fit), and what is
-// left of that becomes a block again; free neighbours of a segment become one. A freed block belongs to the stream that freed it until the event of that moment is done.
-// Before a request fails, in this order: cached neighbours of which some are still this stream's are joined; whole free segments go back to the system and it is asked for
-// exactly what is needed; a small request is cut from a large segment; a block of another stream is given out with the event that the taker has to wait for on the device.
+// Memory comes from the system in segments, which are cut into blocks. A request takes the smallest
+// free block that holds its size class (best fit), and what is left of that becomes a block again;
+// free neighbours of a segment become one. A freed block belongs to the stream that freed it until
+// the event of that moment is done. Before a request fails, in this order: cached neighbours of
+// which some are still this stream's are joined; whole free segments go back to the system and it
+// is asked for exactly what is needed; a small request is cut from a large segment; a block of
+// another stream is given out with the event that the taker has to wait for on the device.
 //
-// Size classes: multiples of 512 bytes up to 4 KiB, then eight to each doubling. A request of at most 4 KiB wastes less than 512 bytes, a larger one less than an eighth of itself.
-// Segments: 2 MiB for classes up to 1 MiB, 32 MiB for those up to 16 MiB, beyond a segment for each request in multiples of 2 MiB; less where the limit leaves less.
+// Size classes: multiples of 512 bytes up to 4 KiB, then eight to each doubling. A request of at
+// most 4 KiB wastes less than 512 bytes, a larger one less than an eighth of itself.
+// Segments: 2 MiB for classes up to 1 MiB, 32 MiB for those up to 16 MiB, beyond a segment for each
+// request in multiples of 2 MiB; less where the limit leaves less.
 //
 // CA-1  Blocks that are given out never overlap, and hold what was asked for.
 // CA-2  used + cached bytes never exceed the limit (0: none), so used bytes do not either.
-// CA-3  A block goes to a stream other than the one that freed it only after its event is done, or with that event in `after`.
-// CA-4  Once everything is free and every event is done, each segment is one block, and trim() gives all of them back.
-// CA-5  An error leaves the allocator as it was but for the cache, names the largest holders, and says what to do.
+// CA-3  A block goes to a stream other than the one that freed it only after its event is done, or
+//       with that event in `after`.
+// CA-4  Once everything is free and every event is done, each segment is one block, and trim()
+//       gives all of them back.
+// CA-5  An error leaves the allocator as it was but for the cache, names the largest holders, and
+//       says what to do.
 //
-// Threading: none of its own; its device calls it under a lock. Ownership: of the segments, which go back at the end whether or not blocks are out.
+// Threading: none of its own; its device calls it under a lock. Ownership: of the segments, which
+// go back at the end whether or not blocks are out.
 
 #include "devices/device.hpp"
 
@@ -29,20 +39,24 @@ namespace troupe {
 class system_memory {
  public:
   virtual ~system_memory() = default;
-  virtual std::byte* reserve(std::size_t bytes) = 0;  // aligned to 512 bytes; null: there is no more
+  // Aligned to 512 bytes; null: there is no more.
+  virtual std::byte* reserve(std::size_t bytes) = 0;
   virtual void release(std::byte* p, std::size_t bytes) noexcept = 0;
 };
 
 class caching_allocator {
  public:
   static constexpr std::size_t granule_bytes = 512;
-  static constexpr std::size_t small_bytes_max = std::size_t{1} << 20, small_segment_bytes = std::size_t{2} << 20;
-  static constexpr std::size_t middle_bytes_max = std::size_t{16} << 20, middle_segment_bytes = std::size_t{32} << 20;
+  static constexpr std::size_t small_bytes_max = std::size_t{1} << 20,
+                               small_segment_bytes = std::size_t{2} << 20;
+  static constexpr std::size_t middle_bytes_max = std::size_t{16} << 20,
+                               middle_segment_bytes = std::size_t{32} << 20;
   static constexpr std::size_t holders_named_max = 5;
 
   struct allocated {
     std::byte* bytes = nullptr;
-    device_event after;  // the taker's stream waits for it before it touches the bytes; null: at once
+    // The taker's stream waits for it before it touches the bytes; null: at once.
+    device_event after;
   };
 
   // `name`: of the device, for errors.
@@ -54,10 +68,13 @@ class caching_allocator {
   // What a request of `bytes` takes.
   static std::size_t size_class(std::size_t bytes) noexcept;
 
-  result<allocated> allocate(std::size_t bytes, const device_stream* stream, std::string_view for_whom);
-  // `freed`: recorded on `stream` after its last use of the bytes; null: nobody uses them any more. Throws broken_invariant for what is not given out.
+  result<allocated> allocate(std::size_t bytes, const device_stream* stream,
+                             std::string_view for_whom);
+  // `freed`: recorded on `stream` after its last use of the bytes; null: nobody uses them any more.
+  // Throws broken_invariant for what is not given out.
   void free(std::byte* p, const device_stream* stream, device_event freed);
-  // A stream that ends: what it freed waits for its events alone, so that a later stream at the same address does not inherit it.
+  // A stream that ends: what it freed waits for its events alone, so that a later stream at the
+  // same address does not inherit it.
   void forget(const device_stream* stream);
   // Gives back every segment that is free and whose events are done.
   void trim() noexcept;
@@ -71,9 +88,10 @@ class caching_allocator {
   };
   struct block {
     std::size_t size_bytes;
-    std::byte* segment;                     // where its segment begins
+    std::byte* segment;  // where its segment begins
     bool used = false;
-    const device_stream* stream = nullptr;  // free: whose it is until `freed` is done; null: everybody's
+    // Free: whose it is until `freed` is done; null: everybody's.
+    const device_stream* stream = nullptr;
     device_event freed;
     std::string for_whom;
   };
@@ -99,8 +117,9 @@ class caching_allocator {
   std::map<std::byte*, segment> segments_;
   blocks blocks_;
   std::array<std::map<const device_stream*, free_set>, 2> free_;  // by pool, then by whose they are
-  std::set<std::byte*> pending_;                                   // free, of a stream
-  bool refused_ = false;                                           // by the system, not by the limit
+  std::set<std::byte*> pending_;                                  // free, of a stream
+  // By the system, not by the limit.
+  bool refused_ = false;
 };
 
 }  // namespace troupe

@@ -1,27 +1,39 @@
 #pragma once
-// A device as the engine sees it: memory, streams, events and work in order. The asynchronous host device (devices/async_host/) and CUDA
-// (devices/cuda/) are behind it; whoever enqueues work does not know which.
+// A device as the engine sees it: memory, streams, events and work in order. The asynchronous host
+// device (devices/async_host/) and CUDA (devices/cuda/) are behind it; whoever enqueues work does
+// not know which.
 //
-// A stream runs what is enqueued in order, and later than the call. Nothing here waits for a device: who wants to know that work is done asks an
-// event (is_done), lets another stream wait for it (device_stream::wait), or has a function called (call_host), which should do no more than send a message.
+// A stream runs what is enqueued in order, and later than the call. Nothing here waits for a
+// device: who wants to know that work is done asks an event (is_done), lets another stream wait for
+// it (device_stream::wait), or has a function called (call_host), which should do no more than send
+// a message.
 //
-// Ownership: a device outlives its streams, events and memory. Memory given back by free() is used again by the same stream at once, by others after an
-// event. An event is a handle, counted; the last one returns it to the pool of its stream.
-// Threading: a stream is enqueued on by one thread at a time; events may be asked, waited for and dropped on any thread. Functions of call_host() run on a thread
-// of the device's.
-// Errors: every call is checked at the call. What fails later stands in the stream: failed() has it, with the name of the op that was being enqueued, and every later
-// call on that stream returns it too. Out of memory is error_code::failed, names the largest holders, and leaves the device usable.
+// Ownership: a device outlives its streams, events and memory. Memory given back by free() is used
+// again by the same stream at once, by others after an event. An event is a handle, counted; the
+// last one returns it to the pool of its stream.
+// Threading: a stream is enqueued on by one thread at a time; events may be asked, waited for and
+// dropped on any thread. Functions of call_host() run on a thread of the device's.
+// Errors: every call is checked at the call. What fails later stands in the stream: failed() has
+// it, with the name of the op that was being enqueued, and every later call on that stream returns
+// it too. Out of memory is error_code::failed, names the largest holders, and leaves the device
+// usable.
 //
-// DV-1  Work of one stream runs in the order in which it was enqueued; between streams only events order.
-// DV-2  An event is recorded once, and is done when all that its stream was given before has been done. Done stays done.
-// DV-3  Bytes of two different allocations that are in use never overlap; what is free may be given out to the stream that freed it, or, once the event of that
-//       moment is done, to any other.
+// DV-1  Work of one stream runs in the order in which it was enqueued; between streams only events
+//       order.
+// DV-2  An event is recorded once, and is done when all that its stream was given before has been
+//       done. Done stays done.
+// DV-3  Bytes of two different allocations that are in use never overlap; what is free may be given
+//       out to the stream that freed it, or, once the event of that moment is done, to any other.
 // DV-4  used_bytes never exceeds limit_bytes (0: none but the device's own).
-// DV-5  After a failure in a stream nothing more that was enqueued on it runs; host functions are still called, so that nobody waits for ever.
-// DV-6  No call waits for the device; synchronize() alone does, and is for ends, tests and benchmarks.
-// DV-7  While a stream is captured nothing runs, and nothing but enqueue(), copies between device and pinned memory and fill_zero() is allowed on it: whoever asks for more gets an error.
+// DV-5  After a failure in a stream nothing more that was enqueued on it runs; host functions are
+//       still called, so that nobody waits for ever.
+// DV-6  No call waits for the device; synchronize() alone does, and is for ends, tests and
+//       benchmarks.
+// DV-7  While a stream is captured nothing runs, and nothing but enqueue(), copies between device
+//       and pinned memory and fill_zero() is allowed on it: whoever asks for more gets an error.
 //       What a captured step uses is allocated before and given back after its last replay.
-// DV-8  What ran when is told to whoever traces a stream (devices/device_trace.hpp); one that nobody traces pays a look at a pointer.
+// DV-8  What ran when is told to whoever traces a stream (devices/device_trace.hpp); one that
+//       nobody traces pays a look at a pointer.
 
 #include "devices/device_trace.hpp"
 #include "schema/error.hpp"
@@ -55,14 +67,17 @@ class device_event {
     virtual ~state() = default;
     virtual bool is_done() const noexcept = 0;  // never waits
     const device_stream* stream = nullptr;      // where it was recorded
-    std::uint64_t number = 0;                    // of those of its stream, counted from 1: the larger, the later; 0: the backend does not count
+    // Of those of its stream, counted from 1: the larger, the later; 0: the backend does not count.
+    std::uint64_t number = 0;
   };
 
   device_event() noexcept = default;  // of the past: done, and nobody waits for it
   explicit device_event(std::shared_ptr<const state> s) noexcept : state_(std::move(s)) {}
   explicit operator bool() const noexcept { return state_ != nullptr; }
   bool is_done() const noexcept { return state_ == nullptr || state_->is_done(); }
-  const device_stream* stream() const noexcept { return state_ != nullptr ? state_->stream : nullptr; }
+  const device_stream* stream() const noexcept {
+    return state_ != nullptr ? state_->stream : nullptr;
+  }
   const state* get() const noexcept { return state_.get(); }
   const std::shared_ptr<const state>& shared() const noexcept { return state_; }
 
@@ -79,11 +94,13 @@ struct device_memory {
 
 struct memory_stats {
   std::uint64_t limit_bytes = 0;
-  std::uint64_t used_bytes = 0, peak_bytes = 0;   // given out
-  std::uint64_t cached_bytes = 0;                 // free, kept for the next who asks
-  std::uint64_t allocations = 0, reuses = 0;      // calls, and those that the cache answered
+  std::uint64_t used_bytes = 0, peak_bytes = 0;  // given out
+  std::uint64_t cached_bytes = 0;                // free, kept for the next who asks
+  std::uint64_t allocations = 0, reuses = 0;     // calls, and those that the cache answered
   std::uint64_t pinned_bytes = 0;
-  std::uint64_t staged_copies = 0, staged_bytes = 0;  // from or to pageable memory, by way of pinned memory of the device's own: a copy more on the host
+  // From or to pageable memory, by way of pinned memory of the device's own: a copy more on the
+  // host.
+  std::uint64_t staged_copies = 0, staged_bytes = 0;
 };
 
 // What a piece of work touches; the order checker of debug builds looks at it.
@@ -105,17 +122,26 @@ class device_stream {
   virtual stream_kind kind() const noexcept = 0;
   virtual const std::string& name() const noexcept = 0;  // "gpu:0/compute"
 
-  // --- work, in order; `op` names it in errors and timelines and stays valid until the device is gone ---
-  // On the asynchronous host device `run` is called on the stream's thread; on CUDA at once, to launch kernels on native().
-  virtual result<void> enqueue(std::string_view op, const touched& what, std::function<result<void>()> run) = 0;
-  // Work that a library launches only some time after `run`, as NCCL does: what comes next, be it an event, is asked for when it has.
-  virtual result<void> enqueue_launched_later(std::string_view op, const touched& what, std::function<result<void>()> run) { return enqueue(op, what, std::move(run)); }
-  virtual result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) = 0;
+  // --- work, in order; `op` names it in errors and timelines and stays valid until the device is
+  // gone ---
+  // On the asynchronous host device `run` is called on the stream's thread; on CUDA at once, to
+  // launch kernels on native().
+  virtual result<void> enqueue(std::string_view op, const touched& what,
+                               std::function<result<void>()> run) = 0;
+  // Work that a library launches only some time after `run`, as NCCL does: what comes next, be it
+  // an event, is asked for when it has.
+  virtual result<void> enqueue_launched_later(std::string_view op, const touched& what,
+                                              std::function<result<void>()> run) {
+    return enqueue(op, what, std::move(run));
+  }
+  virtual result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind,
+                            std::span<const std::byte> from, memory_kind from_kind) = 0;
   virtual result<void> fill_zero(std::string_view op, std::span<std::byte> to) = 0;
   // What is enqueued from now on runs after the event. Of this stream, or done: nothing happens.
   virtual result<void> wait(const device_event& e) = 0;
   virtual result<device_event> record() = 0;
-  // Calls `fn` on a thread of the device once all before it is done; also after a failure (DV-5). It must not call the device.
+  // Calls `fn` on a thread of the device once all before it is done; also after a failure (DV-5).
+  // It must not call the device.
   virtual result<void> call_host(std::function<void()> fn) = 0;
 
   // --- memory, in the order of the stream ---
@@ -124,10 +150,12 @@ class device_stream {
 
   // --- captured steps (DV-7) ---
   virtual result<void> begin_capture() = 0;
-  // Nothing of it has run. Error: something was captured that cannot be; the stream is usable again.
+  // Nothing of it has run. Error: something was captured that cannot be; the stream is usable
+  // again.
   virtual result<std::unique_ptr<captured_step>> end_capture() = 0;
   virtual result<void> replay(std::string_view op, const captured_step& step) = 0;
-  // The number that random ops of captured steps take for the step of their tag: set before each replay, in the order of the stream.
+  // The number that random ops of captured steps take for the step of their tag: set before each
+  // replay, in the order of the stream.
   virtual result<void> set_draw(std::uint64_t step) = 0;
 
   // --- what ran, and when (DV-8) ---
@@ -149,8 +177,9 @@ class device_stream {
 class device {
  public:
   virtual ~device() = default;
-  virtual const std::string& name() const noexcept = 0;       // "gpu:0", also of one that shares its chip with others
-  virtual const std::string& hardware() const noexcept = 0;   // "NVIDIA H100 80GB HBM3"
+  // "gpu:0", also of one that shares its chip with others.
+  virtual const std::string& name() const noexcept = 0;
+  virtual const std::string& hardware() const noexcept = 0;  // "NVIDIA H100 80GB HBM3"
   virtual result<std::unique_ptr<device_stream>> make_stream(stream_kind kind) = 0;
   // Page-locked memory of the host, from which copies run by themselves.
   virtual result<device_memory> allocate_pinned(std::size_t bytes) = 0;

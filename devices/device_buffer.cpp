@@ -15,7 +15,9 @@ device_buffer::~device_buffer() {
 void device_buffer::read_until(device_event e) {
   if (!e || e.stream() == writer_) return;  // the writer's own stream orders it
   auto* u = new use{std::move(e), readers_.load(std::memory_order_relaxed)};
-  while (!readers_.compare_exchange_weak(u->next, u, std::memory_order_release, std::memory_order_relaxed)) {}
+  while (!readers_.compare_exchange_weak(u->next, u, std::memory_order_release,
+                                         std::memory_order_relaxed)) {
+  }
 }
 
 newest_events device_buffer::take_uses() {

@@ -1,5 +1,6 @@
 #pragma once
-// Marks functions that run on the host and on CUDA devices alike. To any other compiler it is nothing.
+// Marks functions that run on the host and on CUDA devices alike. To any other compiler it is
+// nothing.
 
 #if defined(__CUDACC__)
 #define TROUPE_DEVICE __host__ __device__

@@ -1,8 +1,10 @@
 #pragma once
 // Events of several streams: what has to be waited for, and what has been.
 //
-// DE-1  There is at most one wait for each stream, for its newest event (two, where a backend does not number its events).
-// DE-2  What a stream has waited for is not waited for again, nor anything older of the same stream (waited_for).
+// DE-1  There is at most one wait for each stream, for its newest event (two, where a backend does
+//       not number its events).
+// DE-2  What a stream has waited for is not waited for again, nor anything older of the same stream
+//       (waited_for).
 //
 // Threading: none; one owner.
 
@@ -28,7 +30,8 @@ class newest_events {
   std::vector<device_event> events_;
 };
 
-// What one stream has waited for (DE-2). A stream that ends is forgotten before its address is used again.
+// What one stream has waited for (DE-2). A stream that ends is forgotten before its address is used
+// again.
 class waited_for {
  public:
   explicit waited_for(const device_stream* own) noexcept : own_(own) {}

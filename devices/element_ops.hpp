@@ -1,8 +1,10 @@
 #pragma once
-// The element-wise ops as functions of elements: what the host's loops (devices/host/ops/), the kernels that are generated for CUDA and their fallback
-// (devices/cuda/) all call, so that f32 results have the same bits everywhere.
+// The element-wise ops as functions of elements: what the host's loops (devices/host/ops/), the
+// kernels that are generated for CUDA and their fallback (devices/cuda/) all call, so that f32
+// results have the same bits everywhere.
 //
-// Compiled by GCC or Clang, by nvcc, and by NVRTC, which finds the headers below in a table of the program's own (devices/cuda/nvrtc_program.hpp): nothing else may be included.
+// Compiled by GCC or Clang, by nvcc, and by NVRTC, which finds the headers below in a table of the
+// program's own (devices/cuda/nvrtc_program.hpp): nothing else may be included.
 //
 // Threading: plain functions.
 
@@ -30,15 +32,21 @@ TROUPE_DEVICE auto wrapping(T x) {
 
 struct add_op {
   template <class T>
-  TROUPE_DEVICE static T apply(T a, T b) { return static_cast<T>(wrapping(a) + wrapping(b)); }
+  TROUPE_DEVICE static T apply(T a, T b) {
+    return static_cast<T>(wrapping(a) + wrapping(b));
+  }
 };
 struct sub_op {
   template <class T>
-  TROUPE_DEVICE static T apply(T a, T b) { return static_cast<T>(wrapping(a) - wrapping(b)); }
+  TROUPE_DEVICE static T apply(T a, T b) {
+    return static_cast<T>(wrapping(a) - wrapping(b));
+  }
 };
 struct mul_op {
   template <class T>
-  TROUPE_DEVICE static T apply(T a, T b) { return static_cast<T>(wrapping(a) * wrapping(b)); }
+  TROUPE_DEVICE static T apply(T a, T b) {
+    return static_cast<T>(wrapping(a) * wrapping(b));
+  }
 };
 struct div_op {  // of whole numbers: by 0 it is 0, and the least one by -1 wraps around
   template <class T>
@@ -64,28 +72,38 @@ struct pow_op {
 struct neg_op {
   template <class T>
   TROUPE_DEVICE static T apply(T x) {
-    if constexpr (std::is_integral_v<T>) return static_cast<T>(0U - wrapping(x));
-    else return -x;
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(0U - wrapping(x));
+    else
+      return -x;
   }
 };
 struct abs_op {
   template <class T>
   TROUPE_DEVICE static T apply(T x) {
-    if constexpr (std::is_integral_v<T>) return x < 0 ? static_cast<T>(0U - wrapping(x)) : x;
-    else return std::abs(x);
+    if constexpr (std::is_integral_v<T>)
+      return x < 0 ? static_cast<T>(0U - wrapping(x)) : x;
+    else
+      return std::abs(x);
   }
 };
 struct sign_op {  // of 0 and NaN: they themselves
   template <class T>
-  TROUPE_DEVICE static T apply(T x) { return x > T{} ? T{1} : x < T{} ? T{-1} : x; }
+  TROUPE_DEVICE static T apply(T x) {
+    return x > T{} ? T{1} : x < T{} ? T{-1} : x;
+  }
 };
 struct square_op {
   template <class T>
-  TROUPE_DEVICE static T apply(T x) { return static_cast<T>(wrapping(x) * wrapping(x)); }
+  TROUPE_DEVICE static T apply(T x) {
+    return static_cast<T>(wrapping(x) * wrapping(x));
+  }
 };
 struct reciprocal_op {
   template <class T>
-  TROUPE_DEVICE static T apply(T x) { return T{1} / x; }
+  TROUPE_DEVICE static T apply(T x) {
+    return T{1} / x;
+  }
 };
 struct fused_multiply_add_op {  // a b + c, rounded once
   TROUPE_DEVICE static auto apply(auto a, auto b, auto c) { return std::fma(a, b, c); }
@@ -106,7 +124,9 @@ struct sqrt_op {
 };
 struct rsqrt_op {
   template <class T>
-  TROUPE_DEVICE static T apply(T x) { return T{1} / std::sqrt(x); }
+  TROUPE_DEVICE static T apply(T x) {
+    return T{1} / std::sqrt(x);
+  }
 };
 struct erf_op {
   TROUPE_DEVICE static float apply(float x) { return vector_math::erf(x); }
@@ -148,11 +168,15 @@ struct tanh_op {
 };
 struct softplus_op {
   TROUPE_DEVICE static float apply(float x) { return vector_math::softplus(x); }
-  TROUPE_DEVICE static double apply(double x) { return (x > 0 || x != x ? x : 0) + std::log1p(std::exp(-std::abs(x))); }
+  TROUPE_DEVICE static double apply(double x) {
+    return (x > 0 || x != x ? x : 0) + std::log1p(std::exp(-std::abs(x)));
+  }
 };
 struct gelu_op {  // x Phi(x)
   TROUPE_DEVICE static float apply(float x) { return x * vector_math::normal_cdf(x); }
-  TROUPE_DEVICE static double apply(double x) { return 0.5 * x * std::erfc(-x * 0.70710678118654752440); }
+  TROUPE_DEVICE static double apply(double x) {
+    return 0.5 * x * std::erfc(-x * 0.70710678118654752440);
+  }
 };
 struct gelu_grad_op {  // dy (Phi(x) + x phi(x))
   TROUPE_DEVICE static float apply(float dy, float x) {
@@ -160,11 +184,18 @@ struct gelu_grad_op {  // dy (Phi(x) + x phi(x))
     const float near = x < -13.0F ? -13.0F : x > 13.0F ? 13.0F : x;  // beyond, x phi(x) is nothing
     return dy * (at.cdf + near * (at.bell * 0.39894228F));
   }
-  TROUPE_DEVICE static double apply(double dy, double x) { return dy * (0.5 * std::erfc(-x * 0.70710678118654752440) + (std::abs(x) < 40 ? x * std::exp(-0.5 * x * x) * 0.39894228040143267794 : 0)); }
+  TROUPE_DEVICE static double apply(double dy, double x) {
+    return dy * (0.5 * std::erfc(-x * 0.70710678118654752440) +
+                 (std::abs(x) < 40 ? x * std::exp(-0.5 * x * x) * 0.39894228040143267794 : 0));
+  }
 };
 struct gelu_tanh_op {
-  TROUPE_DEVICE static float apply(float x) { return 0.5F * x * (1.0F + vector_math::tanh(0.79788456F * (x + 0.044715F * x * x * x))); }
-  TROUPE_DEVICE static double apply(double x) { return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+  TROUPE_DEVICE static float apply(float x) {
+    return 0.5F * x * (1.0F + vector_math::tanh(0.79788456F * (x + 0.044715F * x * x * x)));
+  }
+  TROUPE_DEVICE static double apply(double x) {
+    return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+  }
 };
 struct clip_op {  // max(low, min(x, high)), so that high wins over x and low over both; a NaN stays
   TROUPE_DEVICE static auto apply(auto x, auto low, auto high) {
@@ -173,7 +204,9 @@ struct clip_op {  // max(low, min(x, high)), so that high wins over x and low ov
   }
 };
 struct relu_grad_op {
-  TROUPE_DEVICE static auto apply(auto dy, auto y) { return y > decltype(y){} ? dy : decltype(dy){}; }
+  TROUPE_DEVICE static auto apply(auto dy, auto y) {
+    return y > decltype(y){} ? dy : decltype(dy){};
+  }
 };
 struct sigmoid_grad_op {
   TROUPE_DEVICE static auto apply(auto dy, auto y) { return dy * (y * (1 - y)); }
@@ -219,12 +252,16 @@ struct is_nan_op {
 };
 struct where_op {
   template <class T>
-  TROUPE_DEVICE static T apply(boolean c, T a, T b) { return c ? a : b; }
+  TROUPE_DEVICE static T apply(boolean c, T a, T b) {
+    return c ? a : b;
+  }
 };
 
 struct first_op {  // the other one says how large
   template <class T>
-  TROUPE_DEVICE static T apply(T x, T) { return x; }
+  TROUPE_DEVICE static T apply(T x, T) {
+    return x;
+  }
 };
 
 // --- cast ---
@@ -235,12 +272,14 @@ TROUPE_DEVICE inline float widened(bf16 x) { return to_f32(x); }
 TROUPE_DEVICE inline std::uint8_t widened(boolean x) { return x ? 1 : 0; }
 TROUPE_DEVICE auto widened(auto x) { return x; }
 
-// Fractions are cut off. What does not fit becomes the nearest number that does, and NaN 0: C++ leaves both open, and processors differ.
+// Fractions are cut off. What does not fit becomes the nearest number that does, and NaN 0: C++
+// leaves both open, and processors differ.
 template <class To, class From>
 TROUPE_DEVICE To saturated(From x) {
   if constexpr (std::is_floating_point_v<From>) {
     // The first numbers beyond the range are powers of two, and so exact in every floating type.
-    constexpr From above = static_cast<From>(std::uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
+    constexpr From above =
+        static_cast<From>(std::uint64_t{1} << (std::numeric_limits<To>::digits - 1)) * 2;
     constexpr From below = std::is_signed_v<To> ? -above : From{0};
     if (!(x == x)) return To{0};
     if (x >= above) return std::numeric_limits<To>::max();
@@ -255,11 +294,16 @@ template <class To>
 struct cast_op {
   TROUPE_DEVICE static To apply(auto from) {
     const auto x = widened(from);
-    if constexpr (std::is_same_v<To, boolean>) return boolean(x != decltype(x){});
-    else if constexpr (std::is_same_v<To, f16>) return to_f16(static_cast<float>(x));
-    else if constexpr (std::is_same_v<To, bf16>) return to_bf16(static_cast<float>(x));
-    else if constexpr (std::is_integral_v<To>) return saturated<To>(x);
-    else return static_cast<To>(x);
+    if constexpr (std::is_same_v<To, boolean>)
+      return boolean(x != decltype(x){});
+    else if constexpr (std::is_same_v<To, f16>)
+      return to_f16(static_cast<float>(x));
+    else if constexpr (std::is_same_v<To, bf16>)
+      return to_bf16(static_cast<float>(x));
+    else if constexpr (std::is_integral_v<To>)
+      return saturated<To>(x);
+    else
+      return static_cast<To>(x);
   }
 };
 

@@ -1,14 +1,19 @@
 #pragma once
-// Page-locked buffers that frames from other processes are read into, for copies to a device: from where the frame was read the device copies by itself, and nothing on the host is
-// copied again.
+// Page-locked buffers that frames from other processes are read into, for copies to a device: from
+// where the frame was read the device copies by itself, and nothing on the host is copied again.
 //
-//   thread of the links   take(): a buffer that nobody else has; none: the link has memory of its own
-//   thread of the copies  grow(): one buffer more, since to get page-locked memory takes a device's driver milliseconds, for which no link may stand still
+//   thread of the links   take(): a buffer that nobody else has; none: the link has memory of its
+//                         own
+//   thread of the copies  grow(): one buffer more, since to get page-locked memory takes a device's
+//                         driver milliseconds, for which no link may stand still
 //
-// LP-1  It never has more buffers than its size, however many tensors are on their way; those beyond lie in ordinary memory, which the device copies by way of some of its own.
-// LP-2  A buffer is given out only while nobody else has a handle of it. It goes back to its device when the pool and all who hold it have dropped it.
+// LP-1  It never has more buffers than its size, however many tensors are on their way; those
+//       beyond lie in ordinary memory, which the device copies by way of some of its own.
+// LP-2  A buffer is given out only while nobody else has a handle of it. It goes back to its device
+//       when the pool and all who hold it have dropped it.
 //
-// Threading: any; a lock, held for as long as it takes to look through a few handles. Ownership: shared by the link, the copies and whoever placed the job; a buffer keeps its backend alive.
+// Threading: any; a lock, held for as long as it takes to look through a few handles. Ownership:
+// shared by the link, the copies and whoever placed the job; a buffer keeps its backend alive.
 
 #include "devices/device_backend.hpp"
 #include "devices/tensor.hpp"
@@ -23,7 +28,8 @@ namespace troupe {
 class landing_pool {
  public:
   // Of at most `size` buffers of `bound_bytes` each.
-  landing_pool(std::size_t bound_bytes, std::size_t size) : bound_bytes_(bound_bytes), size_(size) {}
+  landing_pool(std::size_t bound_bytes, std::size_t size)
+      : bound_bytes_(bound_bytes), size_(size) {}
 
   // Nothing: all are in use, or `spec` is larger than they are.
   tensor take(const tensor_spec& spec);

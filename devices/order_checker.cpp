@@ -17,7 +17,8 @@ void join(order_checker::clock& into, const order_checker::clock& from) {
 std::string_view to_string(order_checker::kind k) noexcept {
   switch (k) {
     case order_checker::kind::read_of_unfinished: return "reads what may not be written yet";
-    case order_checker::kind::write_over_unfinished: return "writes over what may not be written yet";
+    case order_checker::kind::write_over_unfinished:
+      return "writes over what may not be written yet";
     case order_checker::kind::write_under_reader: return "writes over what may still be read";
     case order_checker::kind::use_after_free: return "uses what has been freed";
     case order_checker::kind::free_in_use: return "is freed while it may be in use";
@@ -27,8 +28,11 @@ std::string_view to_string(order_checker::kind k) noexcept {
 
 std::string order_checker::report::text() const {
   char where[64];
-  std::snprintf(where, sizeof where, "%zu bytes at %p", size_bytes, static_cast<const void*>(begin));
-  return "'" + op + "' on " + stream + " " + std::string(to_string(what)) + ": " + where + ", last used by '" + other_op + "' on " + other_stream + ", for which " + stream + " has not waited";
+  std::snprintf(where, sizeof where, "%zu bytes at %p", size_bytes,
+                static_cast<const void*>(begin));
+  return "'" + op + "' on " + stream + " " + std::string(to_string(what)) + ": " + where +
+         ", last used by '" + other_op + "' on " + other_stream + ", for which " + stream +
+         " has not waited";
 }
 
 std::uint32_t order_checker::add_stream(std::string name) {
@@ -78,29 +82,45 @@ void order_checker::each(std::span<const std::byte> bytes, F f) {
   }
 }
 
-void order_checker::add(kind k, const use& now, const use& other, const std::byte* begin, const std::byte* end) {
-  report r{k, now.op, names_[now.stream], other.op, names_[other.stream], begin, static_cast<std::size_t>(end - begin)};
-  auto& times = seen_[std::to_string(static_cast<int>(k)) + '\n' + r.op + '\n' + r.stream + '\n' + r.other_op + '\n' + r.other_stream];
+void order_checker::add(kind k, const use& now, const use& other, const std::byte* begin,
+                        const std::byte* end) {
+  report r{k,
+           now.op,
+           names_[now.stream],
+           other.op,
+           names_[other.stream],
+           begin,
+           static_cast<std::size_t>(end - begin)};
+  auto& times = seen_[std::to_string(static_cast<int>(k)) + '\n' + r.op + '\n' + r.stream + '\n' +
+                      r.other_op + '\n' + r.other_stream];
   if (times++ == 0 && reports_.size() < reports_max) reports_.push_back(std::move(r));
 }
 
 void order_checker::read(const use& now, std::span<const std::byte> bytes) {
   each(bytes, [&](const std::byte* begin, range& r) {
-    if (r.is_freed) add(kind::use_after_free, now, r.writer, begin, r.end);
-    else if (!has_seen(now.stream, r.writer)) add(kind::read_of_unfinished, now, r.writer, begin, r.end);
-    const auto same = std::find_if(r.readers.begin(), r.readers.end(), [&](const use& u) { return u.stream == now.stream; });
-    if (same != r.readers.end()) *same = now;
-    else r.readers.push_back(now);
+    if (r.is_freed)
+      add(kind::use_after_free, now, r.writer, begin, r.end);
+    else if (!has_seen(now.stream, r.writer))
+      add(kind::read_of_unfinished, now, r.writer, begin, r.end);
+    const auto same = std::find_if(r.readers.begin(), r.readers.end(),
+                                   [&](const use& u) { return u.stream == now.stream; });
+    if (same != r.readers.end())
+      *same = now;
+    else
+      r.readers.push_back(now);
   });
 }
 
 void order_checker::write(const use& now, std::span<const std::byte> bytes, bool is_free) {
   each(bytes, [&](const std::byte* begin, range& r) {
-    if (r.is_freed) add(kind::use_after_free, now, r.writer, begin, r.end);
+    if (r.is_freed)
+      add(kind::use_after_free, now, r.writer, begin, r.end);
     else {
-      if (!has_seen(now.stream, r.writer)) add(is_free ? kind::free_in_use : kind::write_over_unfinished, now, r.writer, begin, r.end);
+      if (!has_seen(now.stream, r.writer))
+        add(is_free ? kind::free_in_use : kind::write_over_unfinished, now, r.writer, begin, r.end);
       for (const auto& u : r.readers)
-        if (!has_seen(now.stream, u)) add(is_free ? kind::free_in_use : kind::write_under_reader, now, u, begin, r.end);
+        if (!has_seen(now.stream, u))
+          add(is_free ? kind::free_in_use : kind::write_under_reader, now, u, begin, r.end);
     }
     r.writer = now;
     r.readers.clear();
@@ -124,7 +144,8 @@ void order_checker::recorded(std::uint32_t stream, const device_event::state* e)
 
 void order_checker::waits(std::uint32_t stream, const device_event::state* e) {
   const std::lock_guard hold(lock_);
-  if (const auto known = events_.find(e); known != events_.end()) join(clocks_[stream], known->second);
+  if (const auto known = events_.find(e); known != events_.end())
+    join(clocks_[stream], known->second);
 }
 
 auto order_checker::moment(std::uint32_t stream) const -> clock {

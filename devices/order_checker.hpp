@@ -1,23 +1,30 @@
 #pragma once
-// Finds uses of memory that no order protects, from what is enqueued alone: also those that happened to go well this time.
+// Finds uses of memory that no order protects, from what is enqueued alone: also those that
+// happened to go well this time.
 //
-// Each stream has a vector clock, and so has the host, which counts as one. Work of a stream moves its own clock on; an event is the clock of its moment; waiting for an event, or
-// learning on the host that it is done, takes over what it knows; enqueueing takes over what the host knows. Two uses of a byte are ordered if the clock of the later
-// one's stream has reached the earlier one (Fidge 1988; the last writer and the newest reader of each stream, as in DJIT+).
+// Each stream has a vector clock, and so has the host, which counts as one. Work of a stream moves
+// its own clock on; an event is the clock of its moment; waiting for an event, or learning on the
+// host that it is done, takes over what it knows; enqueueing takes over what the host knows. Two
+// uses of a byte are ordered if the clock of the later one's stream has reached the earlier one
+// (Fidge 1988; the last writer and the newest reader of each stream, as in DJIT+).
 //
 //   found                 when
 //   read_of_unfinished    a stream reads what another one writes, and has not waited for it
 //   write_over_unfinished a stream writes what another one writes, and has not waited for it
 //   write_under_reader    a stream writes what another one reads, and has not waited for it
 //   use_after_free        a use of what has been freed, also in order
-//   free_in_use           memory is freed on a stream that has not waited for its last writer and all its readers
+//   free_in_use           memory is freed on a stream that has not waited for its last writer and
+//                         all its readers
 //
 // OC-1  A use that every order of the enqueued work would make safe is never reported.
-// OC-2  A use that some order would make unsafe is reported at the call that makes it so, with both ops, both streams and the range.
-// OC-3  Per pair of ops and kind there is one report; at most `reports_max` are kept, the rest are counted.
+// OC-2  A use that some order would make unsafe is reported at the call that makes it so, with both
+//       ops, both streams and the range.
+// OC-3  Per pair of ops and kind there is one report; at most `reports_max` are kept, the rest are
+//       counted.
 //
-// The host counts as one even where several of its threads enqueue, so an order that only one of them knows is not missed by the others. Handing memory over between streams is the
-// allocator's promise (DV-3): allocated() forgets what was before.
+// The host counts as one even where several of its threads enqueue, so an order that only one of
+// them knows is not missed by the others. Handing memory over between streams is the allocator's
+// promise (DV-3): allocated() forgets what was before.
 // Threading: any thread; it holds a lock. Passed to a device when that is made, and outlives it.
 
 #include "devices/device.hpp"
@@ -29,10 +36,17 @@ namespace troupe {
 
 class order_checker {
  public:
-  enum class kind : std::uint8_t { read_of_unfinished, write_over_unfinished, write_under_reader, use_after_free, free_in_use };
+  enum class kind : std::uint8_t {
+    read_of_unfinished,
+    write_over_unfinished,
+    write_under_reader,
+    use_after_free,
+    free_in_use
+  };
   struct report {
     kind what;
-    std::string op, stream, other_op, other_stream;  // the later use, and the one it had to wait for
+    // The later use, and the one it had to wait for.
+    std::string op, stream, other_op, other_stream;
     const std::byte* begin = nullptr;
     std::size_t size_bytes = 0;
     std::string text() const;
@@ -49,7 +63,8 @@ class order_checker {
   void waits(std::uint32_t stream, const device_event::state* e);
   void allocated(std::uint32_t stream, std::span<const std::byte> bytes);
   void freed(std::uint32_t stream, std::span<const std::byte> bytes);
-  // What the host will know once a host function that is enqueued now is called; pass it to host_called() then.
+  // What the host will know once a host function that is enqueued now is called; pass it to
+  // host_called() then.
   using clock = std::vector<std::uint64_t>;
   clock moment(std::uint32_t stream) const;
 
@@ -87,8 +102,9 @@ class order_checker {
   mutable std::mutex lock_;
   std::vector<std::string> names_{"host"};
   std::vector<clock> clocks_{clock(1, 0)};
-  std::map<const device_event::state*, clock> events_;  // by state, which pools use again: as many as there are states
-  ranges ranges_;                                        // disjoint
+  // By state, which pools use again: as many as there are states.
+  std::map<const device_event::state*, clock> events_;
+  ranges ranges_;  // disjoint
   std::vector<report> reports_;
   std::map<std::string, std::uint64_t> seen_;  // by kind, ops and streams
 };

@@ -9,7 +9,8 @@ namespace {
 
 class pinned_memory final : public memory_holder {
  public:
-  pinned_memory(std::shared_ptr<device_backend> backend, device_memory m) noexcept : backend_(std::move(backend)), memory_(m) {}
+  pinned_memory(std::shared_ptr<device_backend> backend, device_memory m) noexcept
+      : backend_(std::move(backend)), memory_(m) {}
   ~pinned_memory() override { backend_->device().free_pinned(memory_); }
   bool is_pinned() const noexcept override { return true; }
 
@@ -20,9 +21,13 @@ class pinned_memory final : public memory_holder {
 
 }  // namespace
 
-tensor make_pinned(const std::shared_ptr<device_backend>& from, const tensor_spec& spec, std::size_t bound_bytes) {
-  auto m = from->device().allocate_pinned(std::max({bound_bytes, spec.size_bytes(), std::size_t{1}}));
-  return m ? tensor::over({m->bytes, m->size_bytes}, spec, std::make_unique<pinned_memory>(from, *m)) : tensor();
+tensor make_pinned(const std::shared_ptr<device_backend>& from, const tensor_spec& spec,
+                   std::size_t bound_bytes) {
+  auto m =
+      from->device().allocate_pinned(std::max({bound_bytes, spec.size_bytes(), std::size_t{1}}));
+  return m ? tensor::over({m->bytes, m->size_bytes}, spec,
+                          std::make_unique<pinned_memory>(from, *m))
+           : tensor();
 }
 
 tensor pinned_pool::take(const tensor_spec& spec) {

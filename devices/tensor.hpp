@@ -1,18 +1,20 @@
 #pragma once
 // Tensors: a handle of one pointer to a reference-counted block of spec and 64-byte aligned bytes.
 //
-// A handle is what messages carry, so it is as small as a pointer. The block holds the spec in front of the
-// bytes, in one allocation. Bytes may also lie elsewhere (over()): in memory of a device, which only that device's streams read and write, or in memory that
-// its copies run from by themselves.
+// A handle is what messages carry, so it is as small as a pointer. The block holds the spec in
+// front of the bytes, in one allocation. Bytes may also lie elsewhere (over()): in memory of a
+// device, which only that device's streams read and write, or in memory that its copies run from by
+// themselves.
 //
-// Threading: the count is atomic; spec and bytes are written by one owner before the tensor is shared, and only read
-// afterwards. A producer may write again once it holds the only reference (is_unique), which is how
-// buffers are reused without an allocator on the hot path.
+// Threading: the count is atomic; spec and bytes are written by one owner before the tensor is
+// shared, and only read afterwards. A producer may write again once it holds the only reference
+// (is_unique), which is how buffers are reused without an allocator on the hot path.
 //
 // T-1  data() is aligned to 64 bytes.
 // T-2  size_bytes() <= capacity_bytes().
 // T-3  reshape() only while is_unique().
-// T-4  A tensor and what is made of it by with_own_count() are unique to nobody as long as both are there.
+// T-4  A tensor and what is made of it by with_own_count() are unique to nobody as long as both are
+//      there.
 // T-5  on_device() is null where the host may read the bytes.
 
 #include "schema/error.hpp"
@@ -29,11 +31,13 @@ namespace troupe {
 
 class device_buffer;
 
-// Whom memory belongs to that does not lie behind its block. Ends with the last handle, on that one's thread.
+// Whom memory belongs to that does not lie behind its block. Ends with the last handle, on that
+// one's thread.
 class memory_holder {
  public:
   virtual ~memory_holder() = default;
-  virtual bool is_pinned() const noexcept { return false; }  // page-locked: devices copy from it and to it by themselves
+  // Page-locked: devices copy from it and to it by themselves.
+  virtual bool is_pinned() const noexcept { return false; }
 };
 
 class tensor {
@@ -42,20 +46,25 @@ class tensor {
   static constexpr std::size_t bytes_max = std::size_t{1} << 40;  // nobody has more for one
 
   tensor() noexcept = default;  // "nothing here"
-  // Uninitialised memory for `spec`, which must not be symbolic. Throws std::bad_alloc, for more than bytes_max always.
+  // Uninitialised memory for `spec`, which must not be symbolic. Throws std::bad_alloc, for more
+  // than bytes_max always.
   static tensor make(const tensor_spec& spec) { return make(spec, spec.size_bytes()); }
   // Memory for up to `bound_bytes`, to be reshaped within that.
   static tensor make(const tensor_spec& spec, std::size_t bound_bytes);
-  // `spec` over `bytes`, aligned as T-1 says, of which `holder` keeps what it needs (null: the caller does). Throws std::bad_alloc.
-  static tensor over(std::span<std::byte> bytes, const tensor_spec& spec, std::unique_ptr<memory_holder> holder);
+  // `spec` over `bytes`, aligned as T-1 says, of which `holder` keeps what it needs (null: the
+  // caller does). Throws std::bad_alloc.
+  static tensor over(std::span<std::byte> bytes, const tensor_spec& spec,
+                     std::unique_ptr<memory_holder> holder);
   // The same over memory of a device (devices/device_buffer.hpp).
   static tensor over(std::unique_ptr<device_buffer> memory, const tensor_spec& spec);
 
-  // A copy of `values`, for tests, feeds and constants: as many as the shape has elements. T must be the type that `type` names.
+  // A copy of `values`, for tests, feeds and constants: as many as the shape has elements. T must
+  // be the type that `type` names.
   template <class T>
   static tensor of(dtype type, const troupe::shape& s, std::span<const T> values) {
     expects(sizeof(T) == size_of(type), "the elements have the size that their type has");
-    expects(static_cast<std::int64_t>(values.size()) == s.elements(), "there are as many numbers as the shape has elements");
+    expects(static_cast<std::int64_t>(values.size()) == s.elements(),
+            "there are as many numbers as the shape has elements");
     tensor t = make(tensor_spec{type, s});
     for (std::size_t i = 0; i < values.size(); ++i) t.data<T>()[i] = values[i];
     return t;
@@ -64,12 +73,13 @@ class tensor {
     return of<float>(dtype::f32, s, std::span<const float>(values.begin(), values.size()));
   }
 
-  // The same bytes behind a count of its own, for a thread that hands them to many: each handle that comes or goes writes the count, and two threads that
-  // write one take some 50 ns each time. Holds one handle of this one. Throws std::bad_alloc.
+  // The same bytes behind a count of its own, for a thread that hands them to many: each handle
+  // that comes or goes writes the count, and two threads that write one take some 50 ns each time.
+  // Holds one handle of this one. Throws std::bad_alloc.
   tensor with_own_count() const;
 
-  // `spec` of its bytes, from `offset_bytes`, a multiple of the alignment, on: another tensor over the same memory, with a count of its own (T-4).
-  // Throws std::bad_alloc.
+  // `spec` of its bytes, from `offset_bytes`, a multiple of the alignment, on: another tensor over
+  // the same memory, with a count of its own (T-4). Throws std::bad_alloc.
   tensor part(std::size_t offset_bytes, const tensor_spec& spec) const;
 
   tensor(const tensor& o) noexcept : block_(o.block_) {
@@ -81,7 +91,8 @@ class tensor {
     return *this;
   }
   ~tensor() {
-    if (block_ != nullptr && block_->count.fetch_sub(1, std::memory_order_acq_rel) == 1) destroy(block_);
+    if (block_ != nullptr && block_->count.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      destroy(block_);
   }
 
   explicit operator bool() const noexcept { return block_ != nullptr; }
@@ -90,9 +101,12 @@ class tensor {
   dtype type() const noexcept { return block_->spec.type; }
   std::int64_t elements() const noexcept { return block_->spec.shape.elements(); }
   std::size_t size_bytes() const noexcept { return block_->spec.size_bytes(); }
-  std::size_t capacity_bytes() const noexcept { return block_ != nullptr ? block_->capacity_bytes : 0; }
+  std::size_t capacity_bytes() const noexcept {
+    return block_ != nullptr ? block_->capacity_bytes : 0;
+  }
   bool is_unique() const noexcept {
-    return block_ != nullptr && block_->count.load(std::memory_order_acquire) == 1 && (block_->of == nullptr || block_->of->count.load(std::memory_order_acquire) == 1);
+    return block_ != nullptr && block_->count.load(std::memory_order_acquire) == 1 &&
+           (block_->of == nullptr || block_->of->count.load(std::memory_order_acquire) == 1);
   }
 
   // Where its bytes lie on a device (T-5), with the events of their uses; null: on the host.
@@ -123,7 +137,8 @@ class tensor {
     std::atomic<std::uint32_t> count{1};
     std::size_t capacity_bytes = 0;
     std::byte* bytes = nullptr;
-    block* of = nullptr;  // whose bytes they are; null: they lie behind this, or belong to the holder
+    // Whose bytes they are; null: they lie behind this, or belong to the holder.
+    block* of = nullptr;
     memory_holder* holder = nullptr;
     device_buffer* device = nullptr;
     tensor_spec spec;

@@ -22,7 +22,8 @@ std::string element(const tensor& t, std::int64_t i) {
 }
 
 // Dimensions from `axis` on, beginning with element `first`.
-void append(std::string& out, const tensor& t, std::size_t axis, std::int64_t first, std::int64_t edge) {
+void append(std::string& out, const tensor& t, std::size_t axis, std::int64_t first,
+            std::int64_t edge) {
   const auto& s = t.shape();
   if (axis == s.rank()) {
     out += element(t, first);

@@ -1,12 +1,13 @@
 #pragma once
 // What can be seen of one actor at any time: counters, state, and the wait it is in.
 //
-// Rule 14 of the design: what can be seen is the protocol itself. The actor's own thread writes plain counters (a relaxed
-// store each, never a locked instruction); anybody reads. Times are coarse ticks that the node's clock advances,
-// since reading a clock costs as much as a small op.
+// Rule 14 of the design: what can be seen is the protocol itself. The actor's own thread writes
+// plain counters (a relaxed store each, never a locked instruction); anybody reads. Times are
+// coarse ticks that the node's clock advances, since reading a clock costs as much as a small op.
 //
 // AR-1  Every counter has one writer, the thread that runs the actor.
-// AR-2  A wait names its port; the port names the actor at the other end. So "why" is a walk over records.
+// AR-2  A wait names its port; the port names the actor at the other end. So "why" is a walk over
+//       records.
 
 #include "runtime/busy_mean.hpp"
 #include "runtime/credit.hpp"
@@ -38,20 +39,25 @@ class coarse_clock {
 
 struct port_record {
   bool is_input = false;
-  std::uint32_t index = 0;         // port of the actor
-  std::string peer;                // actor name in the same job; "program" for feeds and fetches
-  std::string peer_task;           // where the peer runs, for people
+  std::uint32_t index = 0;  // port of the actor
+  std::string peer;         // actor name in the same job; "program" for feeds and fetches
+  std::string peer_task;    // where the peer runs, for people
   const edge_credit* credit = nullptr;  // of the edge, where both ends are in this process
   std::uint32_t credits_max = 0;
-  bool is_sparse = false;  // a wait here lasts by design: runtime/sparse_edges.hpp
-  std::atomic<std::uint32_t> queued{0};       // items that wait at this input port
-  std::atomic<std::int32_t> credits_left{0};  // where `credit` is null: what the actor itself counts (remote edges, the program)
+  bool is_sparse = false;                // a wait here lasts by design: runtime/sparse_edges.hpp
+  std::atomic<std::uint32_t> queued{0};  // items that wait at this input port
+  // Where `credit` is null: what the actor itself counts (remote edges, the program)
+  std::atomic<std::int32_t> credits_left{0};
 };
 
 class actor_record {
  public:
   actor_record(actor_kind kind, std::string name, std::string job, const coarse_clock& clock)
-      : kind(kind), name(std::move(name)), job(std::move(job)), clock_(clock), since_(clock.now()) {}
+      : kind(kind),
+        name(std::move(name)),
+        job(std::move(job)),
+        clock_(clock),
+        since_(clock.now()) {}
 
   const actor_kind kind;
   const std::string name;
@@ -63,7 +69,9 @@ class actor_record {
   void count_in(std::uint64_t bytes) noexcept { add(messages_in, 1), add(bytes_in, bytes); }
   void count_out(std::uint64_t bytes) noexcept { add(messages_out, 1), add(bytes_out, bytes); }
   // A wait that follows is a new one, also for an actor that never ran in between.
-  void count_step() noexcept { add(steps, 1), since_.store(clock_.now(), std::memory_order_relaxed); }
+  void count_step() noexcept {
+    add(steps, 1), since_.store(clock_.now(), std::memory_order_relaxed);
+  }
   void set_queued(std::uint32_t n) noexcept { queue.store(n, std::memory_order_relaxed); }
   // Entering the state it is in already keeps the time it began.
   void enter(actor_state s, std::uint32_t port = 0) noexcept {
@@ -79,19 +87,28 @@ class actor_record {
     return before;
   }
 
-  // A wait for the memory that `reader`, an actor of the plan, is yet to be done with. Counts as one for a credit.
-  void enter_buffer_wait(std::uint32_t reader) noexcept { enter(actor_state::waiting_for_credit, buffer_wait | reader); }
+  // A wait for the memory that `reader`, an actor of the plan, is yet to be done with. Counts as
+  // one for a credit.
+  void enter_buffer_wait(std::uint32_t reader) noexcept {
+    enter(actor_state::waiting_for_credit, buffer_wait | reader);
+  }
 
   // State << 24 | port: what a timeline keeps of a wait.
   std::uint32_t word() const noexcept { return state_.load(std::memory_order_relaxed); }
   actor_state state() const noexcept { return state_of(word()); }
   std::uint32_t waiting_port() const noexcept { return port_of(word()); }  // index into ports
-  static actor_state state_of(std::uint32_t word) noexcept { return static_cast<actor_state>(word >> 24); }
+  static actor_state state_of(std::uint32_t word) noexcept {
+    return static_cast<actor_state>(word >> 24);
+  }
   static std::uint32_t port_of(std::uint32_t word) noexcept { return word & 0xffffff; }
-  static bool is_buffer_wait(std::uint32_t word) noexcept { return state_of(word) == actor_state::waiting_for_credit && (word & buffer_wait) != 0; }
+  static bool is_buffer_wait(std::uint32_t word) noexcept {
+    return state_of(word) == actor_state::waiting_for_credit && (word & buffer_wait) != 0;
+  }
   std::optional<std::uint32_t> waiting_reader() const noexcept {
     const auto port = waiting_port();
-    return state() == actor_state::waiting_for_credit && (port & buffer_wait) != 0 ? std::optional(port & ~buffer_wait) : std::nullopt;
+    return state() == actor_state::waiting_for_credit && (port & buffer_wait) != 0
+               ? std::optional(port & ~buffer_wait)
+               : std::nullopt;
   }
   double seconds_in_state() const noexcept {
     const auto since = since_.load(std::memory_order_relaxed);  // first: never later than now

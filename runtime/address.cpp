@@ -16,11 +16,13 @@ error bad_address(std::string_view text, std::string_view what) {
 }
 
 bool is_host_character(char c) noexcept {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '.' || c == '_';
 }
 
 bool looks_like_ipv4(std::string_view host) noexcept {
-  return std::all_of(host.begin(), host.end(), [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
+  return std::all_of(host.begin(), host.end(),
+                     [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
 }
 
 template <class Binary>
@@ -36,7 +38,8 @@ result<std::uint16_t> parse_port(std::string_view text, std::string_view port) {
   unsigned value = 0;
   const auto [end, failure] = std::from_chars(port.data(), port.data() + port.size(), value);
   if (port.empty() || failure != std::errc{} || end != port.data() + port.size() || value > 65535)
-    return bad_address(text, fmt::format("'{}' is no port; a port is a number from 0 to 65535", port));
+    return bad_address(text,
+                       fmt::format("'{}' is no port; a port is a number from 0 to 65535", port));
   return static_cast<std::uint16_t>(value);
 }
 
@@ -57,10 +60,12 @@ result<address> parse_address(std::string_view text) {
   } else if (host.find(':') != host.npos) {
     return bad_address(text, "an IPv6 address stands in brackets, as in [::1]:7000");
   } else if (host.empty()) {
-    return bad_address(text, "the host is missing; write localhost:7000, or 0.0.0.0:7000 for every interface");
+    return bad_address(
+        text, "the host is missing; write localhost:7000, or 0.0.0.0:7000 for every interface");
   } else if (looks_like_ipv4(host)
                  ? !is_ipv4(host)
-                 : host.size() > host_bytes_max || !std::all_of(host.begin(), host.end(), is_host_character)) {
+                 : host.size() > host_bytes_max ||
+                       !std::all_of(host.begin(), host.end(), is_host_character)) {
     return bad_address(text, fmt::format("'{}' is neither an address nor a host name", host));
   }
   auto port = parse_port(text, text.substr(colon + 1));
@@ -74,7 +79,8 @@ std::string to_string(const address& a) {
 }
 
 bool is_loopback(const address& a) noexcept {
-  return a.host == "localhost" || a.host == "::1" || (is_ipv4(a.host) && a.host.starts_with("127."));
+  return a.host == "localhost" || a.host == "::1" ||
+         (is_ipv4(a.host) && a.host.starts_with("127."));
 }
 
 }  // namespace troupe

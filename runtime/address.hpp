@@ -1,7 +1,8 @@
 #pragma once
 // HOST:PORT as people write it: "localhost:0", "127.0.0.1:7000", "[::1]:7000", "gpu-3.lab:7000".
 //
-// Pure: looking a name up is the transport's work. Port 0 means "any free port" where somebody listens.
+// Pure: looking a name up is the transport's work. Port 0 means "any free port" where somebody
+// listens.
 
 #include "schema/error.hpp"
 

@@ -1,10 +1,12 @@
 #pragma once
-// How busy something was of late: the mean of samples "busy or not", each counting less by a constant factor than the next.
+// How busy something was of late: the mean of samples "busy or not", each counting less by a
+// constant factor than the next.
 //
-// Time is the number of samples taken so far, of whatever is sampled; who was not busy need not be told so. So a sampler that
-// finds one of a thousand actors running writes to that one only.
+// Time is the number of samples taken so far, of whatever is sampled; who was not busy need not be
+// told so. So a sampler that finds one of a thousand actors running writes to that one only.
 //
-// BM-1  The ratio is in 0..1. After a change of load it is within a seventh of the new one two windows later.
+// BM-1  The ratio is in 0..1. After a change of load it is within a seventh of the new one two
+//       windows later.
 // Threading: one owner, which samples and reads.
 
 #include <algorithm>
@@ -17,7 +19,8 @@ class busy_mean {
  public:
   static constexpr double window_samples = 50;  // a second of a node's ticks
 
-  // The sample number `now`, counted from 1, found it busy. Numbers ascend; those left out found it idle.
+  // The sample number `now`, counted from 1, found it busy. Numbers ascend; those left out found it
+  // idle.
   void add_busy(std::uint64_t now) noexcept {
     level_ = ratio(now) + (1 - std::exp(-1 / window_samples));
     last_ = now;

@@ -14,7 +14,8 @@ namespace {
 
 error bad_size(std::string_view text, std::string_view what) {
   return {error_code::usage,
-          fmt::format("'{}' is not a size: {}; write for example 512MiB, 2GiB or a number of bytes", text, what)};
+          fmt::format("'{}' is not a size: {}; write for example 512MiB, 2GiB or a number of bytes",
+                      text, what)};
 }
 
 std::optional<std::uint64_t> factor_of(std::string_view unit) {
@@ -40,7 +41,8 @@ result<std::uint64_t> parse_byte_size(std::string_view text) {
   auto unit = digits_end == std::string_view::npos ? std::string_view{} : text.substr(digits_end);
   if (unit.starts_with(' ')) unit.remove_prefix(1);
   if (number.empty())
-    return bad_size(text, text.starts_with('-') ? "it is negative" : "it does not start with a number");
+    return bad_size(text,
+                    text.starts_with('-') ? "it is negative" : "it does not start with a number");
   const auto factor = factor_of(unit);
   if (!factor) return bad_size(text, fmt::format("'{}' is no unit of memory", unit));
 
@@ -55,7 +57,8 @@ result<std::uint64_t> parse_byte_size(std::string_view text) {
     return bytes;
   }
   double fraction = 0;
-  if (auto [rest, failure] = std::from_chars(number.data(), end, fraction, std::chars_format::fixed);
+  if (auto [rest, failure] =
+          std::from_chars(number.data(), end, fraction, std::chars_format::fixed);
       failure != std::errc{} || rest != end)
     return bad_size(text, fmt::format("'{}' is no number", number));
   const double bytes = std::round(fraction * static_cast<double>(*factor));

@@ -1,8 +1,8 @@
 #include "runtime/checkpoint.hpp"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 #include <nlohmann/json.hpp>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <charconv>
@@ -18,13 +18,16 @@ using json = nlohmann::ordered_json;
 
 constexpr std::string_view format_name = "troupe checkpoint";
 constexpr std::uint64_t version_now = 1;
-constexpr std::size_t depth_max = 8;                     // a manifest needs four: manifest, parts, part, variables
-constexpr std::size_t folder_name_characters_max = 160;  // file systems take 255; some tools add an ending
+// A manifest needs four: manifest, parts, part, variables.
+constexpr std::size_t depth_max = 8;
+// File systems take 255; some tools add an ending.
+constexpr std::size_t folder_name_characters_max = 160;
 constexpr std::size_t cut_name_characters = 120;
 constexpr std::int64_t elements_max = std::int64_t{1} << 56;  // whose bytes can still be counted
 
 bool is_plain(char c) noexcept {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-';
 }
 
 template <class T>
@@ -37,8 +40,10 @@ std::optional<T> number(std::string_view s) noexcept {
 
 // The number between prefix and suffix, if that is how name_of() writes it.
 template <class T, class Name>
-std::optional<T> number_in(std::string_view name, std::string_view prefix, std::string_view suffix, Name name_of) {
-  if (name.size() < prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix))
+std::optional<T> number_in(std::string_view name, std::string_view prefix, std::string_view suffix,
+                           Name name_of) {
+  if (name.size() < prefix.size() + suffix.size() || !name.starts_with(prefix) ||
+      !name.ends_with(suffix))
     return std::nullopt;
   const auto n = number<T>(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
   if (!n || name_of(*n) != name) return std::nullopt;
@@ -62,7 +67,8 @@ void fields(V& v, T& x) {
 template <class V, is<checkpoint_manifest> T>
 void fields(V& v, T& m) {
   v("job", m.job), v("epoch", m.epoch), v("step", m.step), v("worker_steps", m.worker_steps);
-  v("schedule", m.schedule), v("parts", m.parts), v("variables", m.variables), v("made_unix_ns", m.made_unix_ns);
+  v("schedule", m.schedule), v("parts", m.parts), v("variables", m.variables),
+      v("made_unix_ns", m.made_unix_ns);
 }
 
 template <class V, is<checkpoint_claimant> T>
@@ -78,7 +84,9 @@ struct writer {
   json write(const std::string& s) const { return s; }
   json write(std::unsigned_integral auto n) const { return n; }
   json write(dtype type) const { return std::string(to_string(type)); }
-  json write(const shape& s) const { return std::vector<std::int64_t>(s.sizes().begin(), s.sizes().end()); }
+  json write(const shape& s) const {
+    return std::vector<std::int64_t>(s.sizes().begin(), s.sizes().end());
+  }
   json write(const checkpoint_schedule& s) const {
     json object = json::object();
     for (const auto& [key, value] : s) object[key] = value;
@@ -91,8 +99,8 @@ struct writer {
     return items;
   }
   template <class T>
-  requires std::is_class_v<T> json write(const T& value)
-  const {
+    requires std::is_class_v<T>
+  json write(const T& value) const {
     writer inner;
     fields(inner, value);
     return std::move(inner.out);
@@ -146,7 +154,8 @@ struct reader {
     read(j, sizes, where);
     if (failure) return;
     std::vector<dim> dims;
-    for (const auto n : sizes) dims.push_back({static_cast<std::int64_t>(n), 0});  // too large ones get negative
+    // Too large ones get negative.
+    for (const auto n : sizes) dims.push_back({static_cast<std::int64_t>(n), 0});
     if (const auto made = shape::from(dims))
       s = *made;
     else
@@ -166,7 +175,7 @@ struct reader {
       read(j[i], list.emplace_back(), fmt::format("{}[{}]", where, i));
   }
   template <class T>
-  requires std::is_class_v<T>
+    requires std::is_class_v<T>
   void read(const json& j, T& value, const std::string& where) {
     if (!j.is_object()) return fail(j, where, "an object");
     reader inner{j, where.empty() ? "" : where + ".", failure};
@@ -202,11 +211,13 @@ error bad(std::string_view file, std::string_view what) {
 }
 
 // Everything behind the bytes that are hashed.
-std::string last_lines(std::string_view hash) { return fmt::format("  \"hash\": \"{}\"\n}}\n", hash); }
+std::string last_lines(std::string_view hash) {
+  return fmt::format("  \"hash\": \"{}\"\n}}\n", hash);
+}
 
 bool leads_out(std::string_view file) noexcept {
-  return file.empty() || file == "." || file.find('/') != file.npos || file.find('\\') != file.npos ||
-         file.find("..") != file.npos;
+  return file.empty() || file == "." || file.find('/') != file.npos ||
+         file.find('\\') != file.npos || file.find("..") != file.npos;
 }
 
 bool is_hash(std::string_view text) noexcept {
@@ -227,30 +238,38 @@ std::string problem_of(const std::vector<checkpoint_variable>& variables) {
     if (v.spec.shape.elements() > elements_max) return wrong("is too large");
     std::set<std::string_view> slots;
     for (const auto& slot : v.slots) {
-      if (!is_slot_name(slot)) return wrong(fmt::format("has a slot {}, which no slot is called", in_quotes(slot)));
-      if (!slots.insert(slot).second) return wrong(fmt::format("has a slot {} twice", in_quotes(slot)));
+      if (!is_slot_name(slot))
+        return wrong(fmt::format("has a slot {}, which no slot is called", in_quotes(slot)));
+      if (!slots.insert(slot).second)
+        return wrong(fmt::format("has a slot {} twice", in_quotes(slot)));
     }
   }
   return "";
 }
 
 // What is wrong with the parts, given variables that are fine.
-std::string problem_of(const std::vector<checkpoint_part>& parts, const std::vector<checkpoint_variable>& variables) {
+std::string problem_of(const std::vector<checkpoint_part>& parts,
+                       const std::vector<checkpoint_variable>& variables) {
   std::set<std::string_view> files, missing;
   for (const auto& v : variables) missing.insert(v.name);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto& p = parts[i];
     if (leads_out(p.file))
-      return fmt::format("a manifest that names files outside its folder: parts[{}].file is {}", i, in_quotes(p.file));
+      return fmt::format("a manifest that names files outside its folder: parts[{}].file is {}", i,
+                         in_quotes(p.file));
     if (!is_part_file_name(p.file))
       return fmt::format("parts[{}].file is {}, not a name of a part", i, in_quotes(p.file));
-    if (!files.insert(p.file).second) return fmt::format("parts[{}].file: {} is there twice", i, in_quotes(p.file));
-    if (!is_hash(p.hash)) return fmt::format("parts[{}].hash is {}, not 32 hex digits", i, in_quotes(p.hash));
+    if (!files.insert(p.file).second)
+      return fmt::format("parts[{}].file: {} is there twice", i, in_quotes(p.file));
+    if (!is_hash(p.hash))
+      return fmt::format("parts[{}].hash is {}, not 32 hex digits", i, in_quotes(p.hash));
     for (const auto& name : p.variables)
       if (missing.erase(name) == 0)
-        return fmt::format("parts[{}].variables: {} is unknown, or there twice", i, in_quotes(name));
+        return fmt::format("parts[{}].variables: {} is unknown, or there twice", i,
+                           in_quotes(name));
   }
-  if (!missing.empty()) return fmt::format("variable {} is in no part", in_quotes(*missing.begin()));
+  if (!missing.empty())
+    return fmt::format("variable {} is in no part", in_quotes(*missing.begin()));
   return "";
 }
 
@@ -272,7 +291,9 @@ std::string job_folder_name(std::string_view job) {
   return fmt::format("{}%-{}", name.substr(0, cut), hash_of(std::as_bytes(std::span(job))));
 }
 
-std::string checkpoint_folder_name(checkpoint_id id) { return fmt::format("step-{:012}.epoch-{}", id.step, id.epoch); }
+std::string checkpoint_folder_name(checkpoint_id id) {
+  return fmt::format("step-{:012}.epoch-{}", id.step, id.epoch);
+}
 
 std::optional<checkpoint_id> parse_checkpoint_folder_name(std::string_view name) {
   constexpr std::string_view front = "step-", middle = ".epoch-";
@@ -290,7 +311,9 @@ std::optional<std::uint32_t> parse_epoch_file_name(std::string_view name) {
   return number_in<std::uint32_t>(name, "epoch-", "", epoch_file_name);
 }
 
-std::string part_file_name(std::uint32_t number) { return fmt::format("part-{}.safetensors", number); }
+std::string part_file_name(std::uint32_t number) {
+  return fmt::format("part-{}.safetensors", number);
+}
 
 bool is_part_file_name(std::string_view name) {
   return number_in<std::uint32_t>(name, "part-", ".safetensors", part_file_name).has_value();
@@ -307,8 +330,10 @@ std::pair<std::string_view, std::string_view> split_tensor_name(std::string_view
 }
 
 bool is_variable_name(std::string_view name) noexcept {
-  return !name.empty() && name != "__metadata__" &&  // which means something else in safetensors files
-         std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f && c != '#'; });
+  // Which means something else in safetensors files.
+  return !name.empty() && name != "__metadata__" &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return c > ' ' && c < 0x7f && c != '#'; });
 }
 
 bool is_slot_name(std::string_view name) noexcept {
@@ -330,7 +355,8 @@ struct content_hash::state {
 };
 
 content_hash::content_hash() : state_(std::make_unique<state>()) {
-  expects(state_->xxh != nullptr && XXH3_128bits_reset(state_->xxh.get()) == XXH_OK, "xxHash has memory");
+  expects(state_->xxh != nullptr && XXH3_128bits_reset(state_->xxh.get()) == XXH_OK,
+          "xxHash has memory");
 }
 
 content_hash::~content_hash() = default;
@@ -353,7 +379,8 @@ std::string hash_of(std::span<const std::byte> bytes) {
 result<void> check_manifest(const checkpoint_manifest& m, std::string_view file) {
   std::set<std::string_view> keys;
   for (const auto& [key, value] : m.schedule)
-    if (!keys.insert(key).second) return bad(file, fmt::format("schedule: {} is there twice", in_quotes(key)));
+    if (!keys.insert(key).second)
+      return bad(file, fmt::format("schedule: {} is there twice", in_quotes(key)));
   auto problem = problem_of(m.variables);
   if (problem.empty()) problem = problem_of(m.parts, m.variables);
   if (!problem.empty()) return bad(file, problem);
@@ -373,14 +400,18 @@ result<std::string> to_text(const checkpoint_manifest& m, std::string_view file)
   return text;
 }
 
-result<checkpoint_manifest> parse_manifest(std::span<const std::byte> bytes, std::string_view file) {
+result<checkpoint_manifest> parse_manifest(std::span<const std::byte> bytes,
+                                           std::string_view file) {
   if (bytes.size() > manifest_bytes_max)
-    return bad(file, fmt::format("it has {} bytes, expected at most {}", bytes.size(), manifest_bytes_max));
+    return bad(file, fmt::format("it has {} bytes, expected at most {}", bytes.size(),
+                                 manifest_bytes_max));
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto end_characters = last_lines(std::string(32, '0')).size();
   const auto hashed = bytes.first(bytes.size() - std::min(bytes.size(), end_characters));
   if (text.substr(hashed.size()) != last_lines(hash_of(hashed)))
-    return bad(file, "it is damaged, cut short or not written by Troupe: the hash in its last line does not fit");
+    return bad(
+        file,
+        "it is damaged, cut short or not written by Troupe: the hash in its last line does not fit");
   const auto tree = parse_object(text);
   if (!tree) return bad(file, "no JSON object, or one of too many levels");
   std::optional<std::string> failure;
@@ -392,9 +423,10 @@ result<checkpoint_manifest> parse_manifest(std::span<const std::byte> bytes, std
     failure = fmt::format("format is {}, not \"{}\"", in_quotes(format), format_name);
   if (failure) return bad(file, *failure);
   if (version > version_now)
-    return error(error_code::usage,
-                 fmt::format("{}: made by a newer Troupe: its version is {}, this one reads up to {}", file, version,
-                             version_now));
+    return error(
+        error_code::usage,
+        fmt::format("{}: made by a newer Troupe: its version is {}, this one reads up to {}", file,
+                    version, version_now));
   checkpoint_manifest m;
   fields(read, m);
   if (failure) return bad(file, *failure);
@@ -406,7 +438,8 @@ std::string to_text(const checkpoint_claimant& c) {
   return writer().write(c).dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-result<checkpoint_claimant> parse_claimant(std::span<const std::byte> bytes, std::string_view file) {
+result<checkpoint_claimant> parse_claimant(std::span<const std::byte> bytes,
+                                           std::string_view file) {
   std::optional<std::string> failure;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto tree = bytes.size() <= claim_bytes_max ? parse_object(text) : std::nullopt;
@@ -415,36 +448,48 @@ result<checkpoint_claimant> parse_claimant(std::span<const std::byte> bytes, std
     reader{*tree, "", failure}.read(*tree, c, "");
   else
     failure = "it is no JSON object";
-  if (failure) return error(error_code::usage, fmt::format("{}: not a claim that can be read: {}", file, *failure));
+  if (failure)
+    return error(error_code::usage,
+                 fmt::format("{}: not a claim that can be read: {}", file, *failure));
   return c;
 }
 
 std::string describe(const checkpoint_claimant& c) {
-  return fmt::format("client {} (pid {} on host {})", in_quotes(c.client), c.pid, in_quotes(c.host));
+  return fmt::format("client {} (pid {} on host {})", in_quotes(c.client), c.pid,
+                     in_quotes(c.host));
 }
 
-result<void> compare_slots(std::string_view variable, std::span<const std::string> has, std::span<const std::string> wanted) {
+result<void> compare_slots(std::string_view variable, std::span<const std::string> has,
+                           std::span<const std::string> wanted) {
   if (std::is_permutation(has.begin(), has.end(), wanted.begin(), wanted.end())) return {};
-  const auto text = [](std::span<const std::string> slots) { return slots.empty() ? std::string("no slots") : fmt::format("{}", fmt::join(slots, ", ")); };
-  return error(error_code::usage, fmt::format("the checkpoint is of another optimizer: it has {} of variable '{}', and this one's slots are {}", text(has), variable,
-                                              text(wanted)));
+  const auto text = [](std::span<const std::string> slots) {
+    return slots.empty() ? std::string("no slots") : fmt::format("{}", fmt::join(slots, ", "));
+  };
+  return error(
+      error_code::usage,
+      fmt::format(
+          "the checkpoint is of another optimizer: it has {} of variable '{}', and this one's slots are {}",
+          text(has), variable, text(wanted)));
 }
 
-std::vector<std::string> compare_schedule(const checkpoint_manifest& m, const checkpoint_schedule& wanted) {
+std::vector<std::string> compare_schedule(const checkpoint_manifest& m,
+                                          const checkpoint_schedule& wanted) {
   const std::map<std::string_view, std::string_view> made(m.schedule.begin(), m.schedule.end());
   const std::map<std::string_view, std::string_view> now(wanted.begin(), wanted.end());
   std::vector<std::string> differences;
   for (const auto& [key, value] : wanted) {
     const auto there = made.find(key);
     if (there == made.end())
-      differences.push_back(fmt::format("{}: this run has {}, the checkpoint does not say", key, value));
-    else if (there->second != value)
       differences.push_back(
-          fmt::format("{}: the checkpoint was made with {}, this run has {}", key, there->second, value));
+          fmt::format("{}: this run has {}, the checkpoint does not say", key, value));
+    else if (there->second != value)
+      differences.push_back(fmt::format("{}: the checkpoint was made with {}, this run has {}", key,
+                                        there->second, value));
   }
   for (const auto& [key, value] : m.schedule)
     if (!now.contains(key))
-      differences.push_back(fmt::format("{}: the checkpoint was made with {}, this run does not say", key, value));
+      differences.push_back(
+          fmt::format("{}: the checkpoint was made with {}, this run does not say", key, value));
   return differences;
 }
 

@@ -1,24 +1,27 @@
 #pragma once
-// Checkpoints as names and text: what files are called, what a manifest says, and whether that can be right. Pure; the files
-// themselves are those of checkpoint_store.hpp.
+// Checkpoints as names and text: what files are called, what a manifest says, and whether that can
+// be right. Pure; the files themselves are those of checkpoint_store.hpp.
 //
 //   JOB/epoch-00000003                                 somebody's claim of epoch 3
 //   JOB/lock                                           held by the program that owns the job
 //   JOB/step-000000000120.epoch-3/part-0.safetensors   values and optimizer state of some variables
-//   JOB/step-000000000120.epoch-3/manifest.json        written last: without it there is no checkpoint
+//   JOB/step-000000000120.epoch-3/manifest.json        written last: without it there is no
+//                                                      checkpoint
 //
-// An epoch is one life of a job: each start and each recovery claims a new one. A recovery may go on from an older step and
-// do steps again, so of two checkpoints the one of the higher epoch is newer, and only within an epoch that of
-// the higher step.
+// An epoch is one life of a job: each start and each recovery claims a new one. A recovery may go
+// on from an older step and do steps again, so of two checkpoints the one of the higher epoch is
+// newer, and only within an epoch that of the higher step.
 //
-// A manifest is indented JSON. Its first two fields ("format", "version") and its last line but one (the hash of all bytes
-// before that line) stay the same in all versions, so damage and a newer version can be told apart.
+// A manifest is indented JSON. Its first two fields ("format", "version") and its last line but one
+// (the hash of all bytes before that line) stay the same in all versions, so damage and a newer
+// version can be told apart.
 //
 // CK-1  parse_manifest(to_text(m)) == m, for every m that to_text() takes.
-// CK-2  Parsing takes any bytes: a manifest that check_manifest() accepts, or an error of one line that names file and field.
-//       One changed bit anywhere is an error.
+// CK-2  Parsing takes any bytes: a manifest that check_manifest() accepts, or an error of one line
+//       that names file and field. One changed bit anywhere is an error.
 // CK-3  No name in a manifest leads out of the checkpoint's folder.
-// CK-4  Different jobs, epochs, steps and parts have different names, and a name is read back to what it was made from.
+// CK-4  Different jobs, epochs, steps and parts have different names, and a name is read back to
+//       what it was made from.
 
 #include "schema/error.hpp"
 #include "schema/tensor_spec.hpp"
@@ -59,9 +62,12 @@ using checkpoint_schedule = std::vector<std::pair<std::string, std::string>>;
 struct checkpoint_manifest {
   std::string job;
   std::uint32_t epoch = 0;
-  std::uint64_t step = 0;                   // sync: version of every variable; async: gradients applied in all
-  std::vector<std::uint64_t> worker_steps;  // of each logical worker, in the values: where its readers go on
-  checkpoint_schedule schedule;             // what a run must share to go on bit for bit: "batch" -> "128"
+  // Sync: version of every variable; async: gradients applied in all.
+  std::uint64_t step = 0;
+  // Of each logical worker, in the values: where its readers go on.
+  std::vector<std::uint64_t> worker_steps;
+  // What a run must share to go on bit for bit: "batch" -> "128".
+  checkpoint_schedule schedule;
   std::vector<checkpoint_part> parts;
   std::vector<checkpoint_variable> variables;
   std::uint64_t made_unix_ns = 0;
@@ -81,14 +87,15 @@ struct checkpoint_claimant {
 inline constexpr std::string_view manifest_file_name = "manifest.json";
 inline constexpr std::string_view lock_file_name = "lock";
 
-// Letters, digits, '_', '-' and '.' (but not in front) stay, every other byte becomes %XX; at most 160 characters, where a
-// hash stands for the end of longer names.
+// Letters, digits, '_', '-' and '.' (but not in front) stay, every other byte becomes %XX; at most
+// 160 characters, where a hash stands for the end of longer names.
 std::string job_folder_name(std::string_view job);
 
 struct checkpoint_id {
   std::uint32_t epoch = 0;
   std::uint64_t step = 0;
-  friend auto operator<=>(const checkpoint_id&, const checkpoint_id&) = default;  // the newer one is greater
+  // The newer one is greater.
+  friend auto operator<=>(const checkpoint_id&, const checkpoint_id&) = default;
 };
 std::string checkpoint_folder_name(checkpoint_id id);
 std::optional<checkpoint_id> parse_checkpoint_folder_name(std::string_view name);
@@ -124,8 +131,8 @@ class content_hash {
 };
 std::string hash_of(std::span<const std::byte> bytes);
 
-// What contradicts itself, as an error that starts with `file`: parts with foreign, equal or no names, variables that are in
-// no part or in two, shapes that are not exact, ...
+// What contradicts itself, as an error that starts with `file`: parts with foreign, equal or no
+// names, variables that are in no part or in two, shapes that are not exact, ...
 result<void> check_manifest(const checkpoint_manifest& m, std::string_view file);
 // Errors of check_manifest(), a text that is no UTF-8, or more than manifest_bytes_max.
 result<std::string> to_text(const checkpoint_manifest& m, std::string_view file);
@@ -136,10 +143,14 @@ result<checkpoint_claimant> parse_claimant(std::span<const std::byte> bytes, std
 // client "c1" (pid 12 on host "h")
 std::string describe(const checkpoint_claimant& c);
 
-// The optimizer's slots of a variable, as a checkpoint has them and as a job wants them, in any order. Error: names variable and both.
-result<void> compare_slots(std::string_view variable, std::span<const std::string> has, std::span<const std::string> wanted);
+// The optimizer's slots of a variable, as a checkpoint has them and as a job wants them, in any
+// order. Error: names variable and both.
+result<void> compare_slots(std::string_view variable, std::span<const std::string> has,
+                           std::span<const std::string> wanted);
 
-// What differs, as people read it: "batch: the checkpoint was made with 128, this run has 64". Empty: the run can go on.
-std::vector<std::string> compare_schedule(const checkpoint_manifest& m, const checkpoint_schedule& wanted);
+// What differs, as people read it: "batch: the checkpoint was made with 128, this run has 64".
+// Empty: the run can go on.
+std::vector<std::string> compare_schedule(const checkpoint_manifest& m,
+                                          const checkpoint_schedule& wanted);
 
 }  // namespace troupe

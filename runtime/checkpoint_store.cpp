@@ -23,16 +23,19 @@ std::string join(std::string folder, std::string_view name) {
   return fmt::format("{}{}{}", folder, folder == "/" ? "" : "/", name);
 }
 
-// Any folder above may be new, so the names in all of them are synced. Beyond the nearest `ours`, one that may not even be
-// opened is none that was made here.
+// Any folder above may be new, so the names in all of them are synced. Beyond the nearest `ours`,
+// one that may not even be opened is none that was made here.
 result<void> make_durable_folder(disk& d, const std::string& path, int ours) {
   if (auto ok = d.make_folder(path); !ok) return ok;
   for (auto folder = parent_of(path); !folder.empty(); folder = parent_of(folder), --ours)
-    if (auto ok = d.sync_folder(folder); !ok && (ours > 0 || ok.error().code() != error_code::usage)) return ok;
+    if (auto ok = d.sync_folder(folder);
+        !ok && (ours > 0 || ok.error().code() != error_code::usage))
+      return ok;
   return {};
 }
 
-result<void> write_claim(disk& d, const std::string& folder, disk_file& file, const std::string& text) {
+result<void> write_claim(disk& d, const std::string& folder, disk_file& file,
+                         const std::string& text) {
   if (auto ok = file.write(std::as_bytes(std::span(text))); !ok) return ok;
   if (auto ok = file.sync(); !ok) return ok;
   if (auto ok = file.close(); !ok) return ok;
@@ -41,7 +44,8 @@ result<void> write_claim(disk& d, const std::string& folder, disk_file& file, co
 
 // Of a planted bug: write_whole() without a sync.
 template <class Seen>
-result<void> write_unsynced(disk& d, const std::string& path, std::span<const std::span<const std::byte>> pieces, const Seen& seen) {
+result<void> write_unsynced(disk& d, const std::string& path,
+                            std::span<const std::span<const std::byte>> pieces, const Seen& seen) {
   const auto temporary = path + std::string(temporary_suffix);
   auto file = d.create(temporary, disk::create_mode::replace);
   if (!file) return std::move(file.error());
@@ -60,7 +64,8 @@ bool is_known(std::string_view name) {
 }
 
 // The tensors that a part must hold, with their specs.
-std::map<std::string, tensor_spec> expected_tensors(const checkpoint_part& part, const checkpoint_manifest& m) {
+std::map<std::string, tensor_spec> expected_tensors(const checkpoint_part& part,
+                                                    const checkpoint_manifest& m) {
   std::map<std::string_view, const checkpoint_variable*> variables;
   for (const auto& v : m.variables) variables[v.name] = &v;
   std::map<std::string, tensor_spec> expected;
@@ -72,18 +77,19 @@ std::map<std::string, tensor_spec> expected_tensors(const checkpoint_part& part,
   return expected;
 }
 
-void compare_tensors(std::map<std::string, tensor_spec> expected, std::span<const safetensors_entry> entries,
-                     const std::string& path, std::vector<std::string>& problems) {
+void compare_tensors(std::map<std::string, tensor_spec> expected,
+                     std::span<const safetensors_entry> entries, const std::string& path,
+                     std::vector<std::string>& problems) {
   for (const auto& e : entries) {
     const auto at = expected.find(e.name);
     if (at == expected.end()) {
-      problems.push_back(
-          fmt::format("{}: holds a tensor {}, of which the manifest knows nothing", path, in_quotes(e.name)));
+      problems.push_back(fmt::format("{}: holds a tensor {}, of which the manifest knows nothing",
+                                     path, in_quotes(e.name)));
       continue;
     }
     if (at->second != e.spec)
-      problems.push_back(fmt::format("{}: tensor {} is {}, the manifest says {}", path, in_quotes(e.name),
-                                     to_string(e.spec), to_string(at->second)));
+      problems.push_back(fmt::format("{}: tensor {} is {}, the manifest says {}", path,
+                                     in_quotes(e.name), to_string(e.spec), to_string(at->second)));
     expected.erase(at);
   }
   for (const auto& [name, spec] : expected)
@@ -92,7 +98,8 @@ void compare_tensors(std::map<std::string, tensor_spec> expected, std::span<cons
 
 }  // namespace
 
-checkpoint_store::checkpoint_store(disk& d, const std::string& folder, std::string job, const planted_bugs* bugs)
+checkpoint_store::checkpoint_store(disk& d, const std::string& folder, std::string job,
+                                   const planted_bugs* bugs)
     : disk_(d), job_(std::move(job)), folder_(join(folder, job_folder_name(job_))), bugs_(bugs) {}
 
 checkpoint_store checkpoint_store::at_folder(disk& d, std::string job_folder) {
@@ -101,7 +108,9 @@ checkpoint_store checkpoint_store::at_folder(disk& d, std::string job_folder) {
   return store;
 }
 
-std::string checkpoint_store::folder_of(checkpoint_id id) const { return join(folder_, checkpoint_folder_name(id)); }
+std::string checkpoint_store::folder_of(checkpoint_id id) const {
+  return join(folder_, checkpoint_folder_name(id));
+}
 
 std::string checkpoint_store::path_of(checkpoint_id id, std::string_view file) const {
   return join(folder_of(id), file);
@@ -122,7 +131,8 @@ result<void> checkpoint_store::make_checkpoint_folder(checkpoint_id id) {
 std::string checkpoint_store::claimed_by(std::uint32_t epoch) {
   const auto path = join(folder_, epoch_file_name(epoch));
   const auto bytes = disk_.read(path, claim_bytes_max);
-  const auto who = bytes ? parse_claimant(*bytes, path) : result<checkpoint_claimant>(bytes.error());
+  const auto who =
+      bytes ? parse_claimant(*bytes, path) : result<checkpoint_claimant>(bytes.error());
   return fmt::format("epoch {} of job {} was claimed by {}", epoch, job_,
                      who ? describe(*who) : "somebody who did not write who (yet)");
 }
@@ -132,8 +142,9 @@ result<std::unique_ptr<disk_lock>> checkpoint_store::lock_job() {
   auto lock = disk_.lock(join(folder_, lock_file_name));
   if (lock || lock.error().code() != error_code::denied) return lock;
   const auto newest = newest_epoch();
-  return error(error_code::denied, fmt::format("job {} is in use: {}{}", job_, lock.error().message(),
-                                               newest && *newest > 0 ? "; " + claimed_by(*newest) : ""));
+  return error(error_code::denied,
+               fmt::format("job {} is in use: {}{}", job_, lock.error().message(),
+                           newest && *newest > 0 ? "; " + claimed_by(*newest) : ""));
 }
 
 result<std::uint32_t> checkpoint_store::newest_epoch() {
@@ -152,11 +163,13 @@ result<std::uint32_t> checkpoint_store::claim_epoch(const checkpoint_claimant& w
   const auto newest = newest_epoch();
   if (!newest) return newest.error();
   if (*newest == std::numeric_limits<std::uint32_t>::max())
-    return error(error_code::usage, fmt::format("{}: there is no epoch after {}", folder_, *newest));
+    return error(error_code::usage,
+                 fmt::format("{}: there is no epoch after {}", folder_, *newest));
   const auto epoch = *newest + 1;
   const auto path = join(folder_, epoch_file_name(epoch));
   auto file = disk_.create(path, disk::create_mode::exclusive);
-  if (!file && file.error().code() == error_code::denied) return error(error_code::denied, claimed_by(epoch));
+  if (!file && file.error().code() == error_code::denied)
+    return error(error_code::denied, claimed_by(epoch));
   if (!file) return std::move(file.error());
   if (auto ok = write_claim(disk_, folder_, **file, to_text(who)); !ok) {
     file->reset();
@@ -170,7 +183,9 @@ result<std::uint32_t> checkpoint_store::claim_epoch(const checkpoint_claimant& w
 result<void> checkpoint_store::expect_invisible(checkpoint_id id) {
   const auto path = path_of(id, manifest_file_name);
   const auto there = disk_.size(path);
-  if (there) return error(error_code::denied, fmt::format("{} is there already: a checkpoint is written once", path));
+  if (there)
+    return error(error_code::denied,
+                 fmt::format("{} is there already: a checkpoint is written once", path));
   if (there.error().code() != error_code::not_found) return there.error();
   return {};
 }
@@ -184,8 +199,8 @@ result<checkpoint_part> checkpoint_store::write_part(checkpoint_id id, std::uint
     const auto [variable, slot] = split_tensor_name(t.name);
     const bool is_value = variable.size() == t.name.size();
     if (!is_variable_name(variable) || (!is_value && !is_slot_name(slot)))
-      return error(error_code::usage,
-                   fmt::format("cannot write {}: {} is no name of a tensor", path, in_quotes(t.name)));
+      return error(error_code::usage, fmt::format("cannot write {}: {} is no name of a tensor",
+                                                  path, in_quotes(t.name)));
     if (is_value) part.variables.push_back(t.name);
   }
   const auto layout = lay_out_safetensors(path, tensors);
@@ -200,7 +215,10 @@ result<checkpoint_part> checkpoint_store::write_part(checkpoint_id id, std::uint
     part.bytes += bytes.size();
   };
   const bool is_hasty = bugs_ != nullptr && bugs_->syncs_no_parts;
-  if (auto ok = is_hasty ? write_unsynced(disk_, path, pieces, count) : write_whole(disk_, path, pieces, count); !ok) return std::move(ok.error());
+  if (auto ok = is_hasty ? write_unsynced(disk_, path, pieces, count)
+                         : write_whole(disk_, path, pieces, count);
+      !ok)
+    return std::move(ok.error());
   part.hash = hash.text();
   return part;
 }
@@ -210,7 +228,8 @@ result<void> checkpoint_store::check_size(checkpoint_id id, const checkpoint_par
   const auto size = disk_.size(path);
   if (!size) return size.error();
   if (*size != part.bytes)
-    return error(error_code::usage, fmt::format("{}: has {} bytes, and should have {}", path, *size, part.bytes));
+    return error(error_code::usage,
+                 fmt::format("{}: has {} bytes, and should have {}", path, *size, part.bytes));
   return {};
 }
 
@@ -220,11 +239,13 @@ result<void> checkpoint_store::write_manifest(const checkpoint_manifest& m) {
   const auto text = to_text(m, path);
   if (!text) return text.error();
   if (m.job != job_)
-    return error(error_code::usage, fmt::format("cannot write {}: it is of job {}, not of {}", path, m.job, job_));
+    return error(error_code::usage,
+                 fmt::format("cannot write {}: it is of job {}, not of {}", path, m.job, job_));
   if (auto ok = expect_invisible(id); !ok) return ok;
   for (const auto& part : m.parts)
     if (auto ok = check_size(id, part); !ok)
-      return std::move(ok.error().while_doing(fmt::format("cannot write {}, a part of it is not here", path)));
+      return std::move(
+          ok.error().while_doing(fmt::format("cannot write {}, a part of it is not here", path)));
   if (auto ok = make_checkpoint_folder(id); !ok) return ok;
   const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(*text))};
   return write_whole(disk_, path, pieces);
@@ -236,9 +257,10 @@ result<checkpoint_manifest> checkpoint_store::read_manifest(checkpoint_id id) {
   if (!bytes) return bytes.error();
   auto m = parse_manifest(*bytes, path);
   if (m && ((m->job != job_ && !job_.empty()) || checkpoint_id{m->epoch, m->step} != id))
-    return error(error_code::usage,
-                 fmt::format("{}: says that it is {} of job {}: its folder was renamed or copied", path,
-                             checkpoint_folder_name({m->epoch, m->step}), job_folder_name(m->job)));
+    return error(
+        error_code::usage,
+        fmt::format("{}: says that it is {} of job {}: its folder was renamed or copied", path,
+                    checkpoint_folder_name({m->epoch, m->step}), job_folder_name(m->job)));
   return m;
 }
 
@@ -262,17 +284,21 @@ result<checkpoint_list> checkpoint_store::list() {
   return all;
 }
 
-result<std::vector<std::byte>> checkpoint_store::read_part(checkpoint_id id, const checkpoint_part& part) {
+result<std::vector<std::byte>> checkpoint_store::read_part(checkpoint_id id,
+                                                           const checkpoint_part& part) {
   if (auto ok = check_size(id, part); !ok) return std::move(ok.error());
   const auto path = path_of(id, part.file);
   auto bytes = disk_.read(path, part.bytes);
   if (!bytes || hash_of(*bytes) == part.hash) return bytes;
-  return error(error_code::usage, fmt::format("{}: is damaged: its hash is not that of the manifest", path));
+  return error(error_code::usage,
+               fmt::format("{}: is damaged: its hash is not that of the manifest", path));
 }
 
-std::vector<std::string> checkpoint_store::verify(const checkpoint_manifest& m, checkpoint_check check) {
+std::vector<std::string> checkpoint_store::verify(const checkpoint_manifest& m,
+                                                  checkpoint_check check) {
   const checkpoint_id id{m.epoch, m.step};
-  if (const auto ok = check_manifest(m, path_of(id, manifest_file_name)); !ok) return {ok.error().message()};
+  if (const auto ok = check_manifest(m, path_of(id, manifest_file_name)); !ok)
+    return {ok.error().message()};
   std::vector<std::string> problems;
   for (const auto& part : m.parts) {
     if (check == checkpoint_check::sizes) {
@@ -281,8 +307,8 @@ std::vector<std::string> checkpoint_store::verify(const checkpoint_manifest& m, 
     }
     const auto path = path_of(id, part.file);
     const auto bytes = read_part(id, part);
-    const auto entries =
-        bytes ? parse_safetensors_entries(*bytes, path) : result<std::vector<safetensors_entry>>(bytes.error());
+    const auto entries = bytes ? parse_safetensors_entries(*bytes, path)
+                               : result<std::vector<safetensors_entry>>(bytes.error());
     if (entries)
       compare_tensors(expected_tensors(part, m), *entries, path, problems);
     else
@@ -305,32 +331,39 @@ result<latest_checkpoint> checkpoint_store::latest_whole(checkpoint_lineage run)
       latest.manifest = std::move(c.manifest);
       break;
     }
-    const auto more = problems.size() > 1 ? fmt::format(" (and {} more problems)", problems.size() - 1) : "";
+    const auto more =
+        problems.size() > 1 ? fmt::format(" (and {} more problems)", problems.size() - 1) : "";
     passed_over.emplace_back(c.id, problems.front() + more);
   }
   for (const auto id : all->incomplete)
     if (run.has(id) && (!found || id > *found))
-      passed_over.emplace_back(id, fmt::format("{}: has no manifest: it was not finished", folder_of(id)));
+      passed_over.emplace_back(
+          id, fmt::format("{}: has no manifest: it was not finished", folder_of(id)));
   std::sort(passed_over.rbegin(), passed_over.rend());
   for (auto& [id, line] : passed_over) latest.passed_over.push_back(std::move(line));
   return latest;
 }
 
-result<std::vector<named_tensor>> checkpoint_store::load_part(checkpoint_id id, const checkpoint_part& part) {
+result<std::vector<named_tensor>> checkpoint_store::load_part(checkpoint_id id,
+                                                              const checkpoint_part& part) {
   const auto path = path_of(id, part.file);
   if (!is_part_file_name(part.file))
-    return error(error_code::usage, fmt::format("cannot load {}: that is no part of a checkpoint", path));
+    return error(error_code::usage,
+                 fmt::format("cannot load {}: that is no part of a checkpoint", path));
   const auto bytes = read_part(id, part);
   if (!bytes) return bytes.error();
   auto tensors = parse_safetensors(*bytes, path);
   if (!tensors) return tensors;
   for (const auto& name : part.variables)
-    if (std::none_of(tensors->begin(), tensors->end(), [&](const auto& t) { return t.name == name; }))
-      return error(error_code::usage, fmt::format("{}: lacks the tensor {}", path, in_quotes(name)));
+    if (std::none_of(tensors->begin(), tensors->end(),
+                     [&](const auto& t) { return t.name == name; }))
+      return error(error_code::usage,
+                   fmt::format("{}: lacks the tensor {}", path, in_quotes(name)));
   return tensors;
 }
 
-// The manifest first, durably: what is then left behind is no checkpoint (CS-3). False: nothing was there to remove.
+// The manifest first, durably: what is then left behind is no checkpoint (CS-3). False: nothing was
+// there to remove.
 result<bool> checkpoint_store::remove_checkpoint(checkpoint_id id) {
   const auto folder = folder_of(id);
   auto files = disk_.list(folder);
@@ -358,13 +391,16 @@ result<void> checkpoint_store::remove_unfinished(checkpoint_id given_up) {
   return {};
 }
 
-result<std::vector<checkpoint_id>> checkpoint_store::prune(std::size_t keep, checkpoint_check check, checkpoint_lineage run) {
-  if (keep == 0) return error(error_code::usage, fmt::format("{}: at least one checkpoint is kept", folder_));
+result<std::vector<checkpoint_id>> checkpoint_store::prune(std::size_t keep, checkpoint_check check,
+                                                           checkpoint_lineage run) {
+  if (keep == 0)
+    return error(error_code::usage, fmt::format("{}: at least one checkpoint is kept", folder_));
   const auto all = list();
   if (!all) return all.error();
   std::vector<checkpoint_id> whole;
   for (const auto& c : all->checkpoints)
-    if (whole.size() < keep && run.has(c.id) && c.manifest && verify(*c.manifest, check).empty()) whole.push_back(c.id);
+    if (whole.size() < keep && run.has(c.id) && c.manifest && verify(*c.manifest, check).empty())
+      whole.push_back(c.id);
   std::vector<checkpoint_id> old;
   for (const auto& c : all->checkpoints)
     if (whole.size() == keep && c.id < whole.back()) old.push_back(c.id);

@@ -20,13 +20,17 @@ std::vector<std::uint32_t> all_but(std::uint32_t ranks, std::uint32_t rank) {
   return others;
 }
 
-bool reduces(collective_kind k) noexcept { return k == collective_kind::all_reduce || k == collective_kind::reduce_scatter || k == collective_kind::barrier; }
+bool reduces(collective_kind k) noexcept {
+  return k == collective_kind::all_reduce || k == collective_kind::reduce_scatter ||
+         k == collective_kind::barrier;
+}
 bool gathers(collective_kind k) noexcept { return k != collective_kind::reduce_scatter; }
 
 // The lists of one rank for pieces of one owner.
 class lister {
  public:
-  lister(const collective_spec& s, std::uint32_t owner) : s_(s), ranks_(s.ranks()), rank_(s.rank), owner_(owner) {}
+  lister(const collective_spec& s, std::uint32_t owner)
+      : s_(s), ranks_(s.ranks()), rank_(s.rank), owner_(owner) {}
 
   std::vector<collective_stage> list() {
     switch (s_.algorithm) {
@@ -101,7 +105,8 @@ class lister {
 
   void ring() {
     const auto next = (rank_ + 1) % ranks_, before = (rank_ + ranks_ - 1) % ranks_;
-    const auto place = (rank_ + ranks_ - owner_ - 1) % ranks_;  // 0: behind the owner, where sums begin; ranks - 1: the owner
+    // 0: behind the owner, where sums begin; ranks - 1: the owner.
+    const auto place = (rank_ + ranks_ - owner_ - 1) % ranks_;
     if (rank_ == owner_) {
       auto* s = &add();
       if (reduces(s_.kind)) {
@@ -133,7 +138,8 @@ class lister {
     }
     const bool is_folded = rank_ + core < ranks_;
     const auto differs = rank_ ^ owner_;
-    const auto top = differs == 0 ? std::uint32_t{0} : std::bit_floor(differs);  // where this rank leaves; 0: it is the owner
+    // Where this rank leaves; 0: it is the owner.
+    const auto top = differs == 0 ? std::uint32_t{0} : std::bit_floor(differs);
     bool has_reduced = false;
     if (is_folded) {
       reduce_from(rank_ + core);
@@ -175,7 +181,8 @@ class lister {
       s.to = std::move(children);
       return;
     }
-    for (auto c = children.rbegin(); c != children.rend(); ++c) reduce_from(*c);  // small subtrees are done first
+    // Small subtrees are done first.
+    for (auto c = children.rbegin(); c != children.rend(); ++c) reduce_from(*c);
     if (own == 0) {
       if (children.empty()) add().take = take_kind::reduce;
       stages_.back().is_final = true;
@@ -197,8 +204,10 @@ class lister {
 // Ranks that own pieces.
 std::vector<std::uint32_t> owners_of(const collective_spec& s) {
   if (s.algorithm == collective_algorithm::exchange) return {0};
-  if (s.algorithm == collective_algorithm::tree || s.kind == collective_kind::broadcast) return {s.root};
-  const auto n = s.algorithm == collective_algorithm::halving ? std::bit_floor(s.ranks()) : s.ranks();
+  if (s.algorithm == collective_algorithm::tree || s.kind == collective_kind::broadcast)
+    return {s.root};
+  const auto n =
+      s.algorithm == collective_algorithm::halving ? std::bit_floor(s.ranks()) : s.ranks();
   std::vector<std::uint32_t> owners(n);
   for (std::uint32_t r = 0; r < n; ++r) owners[r] = r;
   return owners;
@@ -246,55 +255,79 @@ std::string_view to_string(collective_algorithm a) noexcept {
 
 result<void> check(const collective_spec& s) {
   using kind = collective_kind;
-  if (s.kind > kind::barrier || s.reduction > reduction_kind::max || s.algorithm > collective_algorithm::tree)
+  if (s.kind > kind::barrier || s.reduction > reduction_kind::max ||
+      s.algorithm > collective_algorithm::tree)
     return usage("a collective's kind, reduction or algorithm is a number without meaning");
   const auto what = to_string(s.kind);
-  if (s.ranks() == 0 || s.ranks() > ranks_max) return usage(fmt::format("{}: a group has 1..{} ranks, this one {}", what, ranks_max, s.ranks()));
-  if (s.rank >= s.ranks() || s.root >= s.ranks()) return usage(fmt::format("{}: rank {} and root {} of a group of {} ranks", what, s.rank, s.root, s.ranks()));
-  if (s.elements < 0 || s.piece_elements < piece_alignment || s.piece_elements % piece_alignment != 0)
-    return usage(fmt::format("{}: {} elements in pieces of {}: pieces have a multiple of {}", what, s.elements, s.piece_elements, piece_alignment));
-  if (s.type != dtype::f32 && s.type != dtype::f64 && s.type != dtype::i32 && s.type != dtype::i64 && (reduces(s.kind) && s.kind != kind::barrier))
-    return usage(fmt::format("{}: elements of type {} are not reduced: f32, f64, i32 and i64 are", what, to_string(s.type)));
-  if (s.reduction == reduction_kind::mean && s.type != dtype::f32 && s.type != dtype::f64) return usage(fmt::format("{}: a mean is of f32 or f64, not of {}", what, to_string(s.type)));
+  if (s.ranks() == 0 || s.ranks() > ranks_max)
+    return usage(
+        fmt::format("{}: a group has 1..{} ranks, this one {}", what, ranks_max, s.ranks()));
+  if (s.rank >= s.ranks() || s.root >= s.ranks())
+    return usage(fmt::format("{}: rank {} and root {} of a group of {} ranks", what, s.rank, s.root,
+                             s.ranks()));
+  if (s.elements < 0 || s.piece_elements < piece_alignment ||
+      s.piece_elements % piece_alignment != 0)
+    return usage(fmt::format("{}: {} elements in pieces of {}: pieces have a multiple of {}", what,
+                             s.elements, s.piece_elements, piece_alignment));
+  if (s.type != dtype::f32 && s.type != dtype::f64 && s.type != dtype::i32 &&
+      s.type != dtype::i64 && (reduces(s.kind) && s.kind != kind::barrier))
+    return usage(fmt::format("{}: elements of type {} are not reduced: f32, f64, i32 and i64 are",
+                             what, to_string(s.type)));
+  if (s.reduction == reduction_kind::mean && s.type != dtype::f32 && s.type != dtype::f64)
+    return usage(fmt::format("{}: a mean is of f32 or f64, not of {}", what, to_string(s.type)));
   std::vector<std::uint32_t> all;
   for (const auto& p : s.parts) {
-    if (!std::is_sorted(p.begin(), p.end())) return usage(fmt::format("{}: the parts of a rank ascend", what));
+    if (!std::is_sorted(p.begin(), p.end()))
+      return usage(fmt::format("{}: the parts of a rank ascend", what));
     all.insert(all.end(), p.begin(), p.end());
   }
-  if (all.size() > parts_max) return usage(fmt::format("{}: a group has at most {} parts", what, parts_max));
+  if (all.size() > parts_max)
+    return usage(fmt::format("{}: a group has at most {} parts", what, parts_max));
   std::sort(all.begin(), all.end());
   for (std::uint32_t i = 0; i < all.size(); ++i)
     if (all[i] != i) return usage(fmt::format("{}: part {} is missing or stands twice", what, i));
   if (all.empty()) return usage(fmt::format("{}: nobody contributes anything", what));
-  const bool takes_whole = s.algorithm == collective_algorithm::exchange || s.algorithm == collective_algorithm::direct;
-  if ((!takes_whole || has_slices(s.kind)) && std::any_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.empty(); }))
+  const bool takes_whole =
+      s.algorithm == collective_algorithm::exchange || s.algorithm == collective_algorithm::direct;
+  if ((!takes_whole || has_slices(s.kind)) &&
+      std::any_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.empty(); }))
     return usage(fmt::format("{} by {}: every rank contributes", what, to_string(s.algorithm)));
-  if (s.kind == kind::broadcast && s.parts[s.root].empty()) return usage(fmt::format("{}: root {} has no part", what, s.root));
+  if (s.kind == kind::broadcast && s.parts[s.root].empty())
+    return usage(fmt::format("{}: root {} has no part", what, s.root));
   if (has_slices(s.kind) && s.elements % static_cast<std::int64_t>(all.size()) != 0)
-    return usage(fmt::format("{}: {} elements are no slices of one size for {} parts", what, s.elements, all.size()));
+    return usage(fmt::format("{}: {} elements are no slices of one size for {} parts", what,
+                             s.elements, all.size()));
   const bool fits = s.kind == kind::all_reduce || s.kind == kind::barrier ||
-                    (s.kind == kind::broadcast ? s.algorithm == collective_algorithm::tree || s.algorithm == collective_algorithm::direct
-                                               : s.algorithm == collective_algorithm::direct || s.algorithm == collective_algorithm::ring);
+                    (s.kind == kind::broadcast ? s.algorithm == collective_algorithm::tree ||
+                                                     s.algorithm == collective_algorithm::direct
+                                               : s.algorithm == collective_algorithm::direct ||
+                                                     s.algorithm == collective_algorithm::ring);
   if (!fits) return usage(fmt::format("{} is not made by {}", what, to_string(s.algorithm)));
   return {};
 }
 
-// With p parts of which p - 1 are here, and a lot less one that has not gone back, one credit is left: c - (p - 1) - (c / 2 - 1) >= 1.
+// With p parts of which p - 1 are here, and a lot less one that has not gone back, one credit is
+// left: c - (p - 1) - (c / 2 - 1) >= 1.
 std::uint32_t fewest_credits(const collective_spec& s) noexcept {
   std::size_t most = 1;
   for (const auto& p : s.parts) most = std::max(most, p.size());
   return static_cast<std::uint32_t>(2 * most - 1);
 }
 
-collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, std::uint32_t ranks, std::uint32_t parts, bool any_order) {
+collective_algorithm choose_algorithm(collective_kind kind, std::size_t bytes, std::uint32_t ranks,
+                                      std::uint32_t parts, bool any_order) {
   using algorithm = collective_algorithm;
   constexpr std::size_t exchange_bytes = 64 * 1024;  // that a rank sends
-  constexpr std::size_t pair_bytes = std::size_t{1} << 20;  // as many bytes as by direct, in half the messages; each adds up all, which costs more where it is more than a core's cache holds
+  // As many bytes as by direct, in half the messages; each adds up all, which costs more where it
+  // is more than a core's cache holds.
+  constexpr std::size_t pair_bytes = std::size_t{1} << 20;
   constexpr std::uint32_t direct_ranks = 8;
   constexpr std::size_t ring_bytes = std::size_t{1} << 20;
   if (kind == collective_kind::broadcast) return ranks <= 3 ? algorithm::direct : algorithm::tree;
   const bool is_whole = kind == collective_kind::all_reduce || kind == collective_kind::barrier;
-  if (is_whole && ranks > 1 && bytes * (ranks - 1) <= exchange_bytes && (!any_order || ranks <= direct_ranks)) return algorithm::exchange;
+  if (is_whole && ranks > 1 && bytes * (ranks - 1) <= exchange_bytes &&
+      (!any_order || ranks <= direct_ranks))
+    return algorithm::exchange;
   if (is_whole && ranks == 2 && parts == 2 && bytes <= pair_bytes) return algorithm::exchange;
   if (!any_order || ranks <= direct_ranks) return algorithm::direct;
   if (is_whole && bytes < ring_bytes) return algorithm::halving;
@@ -333,7 +366,8 @@ std::vector<share> shares_of(const collective_spec& s) {
   }
   const auto owners = owners_of(s);
   const auto n = static_cast<std::uint32_t>(owners.size());
-  for (std::uint32_t k = 0; k < n; ++k) shares.push_back({owners[k], 0, boundary(s.elements, k, n), boundary(s.elements, k + 1, n)});
+  for (std::uint32_t k = 0; k < n; ++k)
+    shares.push_back({owners[k], 0, boundary(s.elements, k, n), boundary(s.elements, k + 1, n)});
   return shares;
 }
 
@@ -359,7 +393,9 @@ std::vector<collective_piece> pieces_of(const collective_spec& s) {
   return pieces;
 }
 
-std::vector<collective_stage> stages_of(const collective_spec& s, std::uint32_t owner) { return lister(s, owner).list(); }
+std::vector<collective_stage> stages_of(const collective_spec& s, std::uint32_t owner) {
+  return lister(s, owner).list();
+}
 
 collective_peers peers_of(const collective_spec& s) {
   std::vector<bool> to(s.ranks()), from(s.ranks());

@@ -9,8 +9,14 @@ namespace troupe {
 
 using take_kind = collective_stage::take_kind;
 
-collective_state::collective_state(const collective_spec& spec, std::uint32_t credits, std::uint64_t step)
-    : spec_(spec), pieces_(pieces_of(spec)), lists_(spec.ranks()), peers_(spec.ranks()), states_(pieces_.size()), step_(step) {
+collective_state::collective_state(const collective_spec& spec, std::uint32_t credits,
+                                   std::uint64_t step)
+    : spec_(spec),
+      pieces_(pieces_of(spec)),
+      lists_(spec.ranks()),
+      peers_(spec.ranks()),
+      states_(pieces_.size()),
+      step_(step) {
   expects(credits >= fewest_credits(spec_), "CM-2: a rank takes all parts of a piece at once");
   part_rank_.resize(parts_of(spec_));
   part_lane_.resize(parts_of(spec_));
@@ -31,7 +37,8 @@ collective_state::collective_state(const collective_spec& spec, std::uint32_t cr
   slots_.resize(slots);
   is_expected_.resize(slots);
   for (std::uint32_t p = 0; p < pieces_.size(); ++p)
-    for (const auto& s : list_of(p)) for_each_slot(p, s, [&](std::uint32_t slot) { is_expected_[slot] = 1; });
+    for (const auto& s : list_of(p))
+      for_each_slot(p, s, [&](std::uint32_t slot) { is_expected_[slot] = 1; });
 }
 
 std::uint32_t collective_state::lanes_of(std::uint32_t rank) const noexcept {
@@ -67,23 +74,33 @@ void collective_state::begin() {
   for (std::uint32_t p = 0; p < pieces_.size(); ++p) make_ready(p);
 }
 
-result<std::optional<std::uint32_t>> collective_state::on_chunk(std::uint32_t peer, std::uint64_t step, std::uint32_t key) {
+result<std::optional<std::uint32_t>> collective_state::on_chunk(std::uint32_t peer,
+                                                                std::uint64_t step,
+                                                                std::uint32_t key) {
   if (peer >= peers_.size() || !peers_[peer].is_sender || key >= pieces_.size() * lanes_of(peer))
-    return error(error_code::failed, fmt::format("rank {} sent chunk {} of {}, which rank {} does not take", peer, key, to_string(spec_.kind), spec_.rank));
+    return error(error_code::failed,
+                 fmt::format("rank {} sent chunk {} of {}, which rank {} does not take", peer, key,
+                             to_string(spec_.kind), spec_.rank));
   if (step > step_) return std::optional<std::uint32_t>();
   const auto slot = peers_[peer].first_slot + key;
   if (step < step_ || is_expected_[slot] == 0 || slots_[slot] != 0)
-    return error(error_code::failed, fmt::format("rank {} sent piece {} of {} at step {}, which rank {} {}, at step {}", peer, piece_of(peer, key), to_string(spec_.kind), step, spec_.rank,
-                                                 is_expected_[slot] == 0 ? "does not take" : "has already", step_));
+    return error(error_code::failed,
+                 fmt::format("rank {} sent piece {} of {} at step {}, which rank {} {}, at step {}",
+                             peer, piece_of(peer, key), to_string(spec_.kind), step, spec_.rank,
+                             is_expected_[slot] == 0 ? "does not take" : "has already", step_));
   slots_[slot] = 1;
   if (has_begun_) make_ready(key / lanes_of(peer));
   return std::optional<std::uint32_t>(slot);
 }
 
-std::optional<std::uint32_t> collective_state::lands_in(std::uint32_t peer, std::uint64_t step, std::uint32_t key) const noexcept {
-  if (!has_begun_ || step != step_ || peer >= peers_.size() || !peers_[peer].is_sender || key >= pieces_.size() * lanes_of(peer)) return std::nullopt;
+std::optional<std::uint32_t> collective_state::lands_in(std::uint32_t peer, std::uint64_t step,
+                                                        std::uint32_t key) const noexcept {
+  if (!has_begun_ || step != step_ || peer >= peers_.size() || !peers_[peer].is_sender ||
+      key >= pieces_.size() * lanes_of(peer))
+    return std::nullopt;
   const auto slot = peers_[peer].first_slot + key;
-  if (key % lanes_of(peer) + 1 != lanes_of(peer) || is_expected_[slot] == 0 || slots_[slot] != 0) return std::nullopt;
+  if (key % lanes_of(peer) + 1 != lanes_of(peer) || is_expected_[slot] == 0 || slots_[slot] != 0)
+    return std::nullopt;
   return piece_of(peer, key);
 }
 
@@ -124,7 +141,8 @@ std::optional<collective_action> collective_state::next() {
       continue;
     }
     if (auto action = advance(piece)) return action;
-    if (auto send = next_send()) return send;  // before this rank computes, others get what they can begin with
+    // Before this rank computes, others get what they can begin with.
+    if (auto send = next_send()) return send;
   }
   if (open_pieces_ != 0 || queued_ != 0) return std::nullopt;
   has_begun_ = false;
@@ -148,13 +166,16 @@ std::optional<collective_action> collective_state::advance(std::uint32_t piece) 
   return action;
 }
 
-std::optional<collective_action> collective_state::take(std::uint32_t piece, const collective_stage& s) {
+std::optional<collective_action> collective_state::take(std::uint32_t piece,
+                                                        const collective_stage& s) {
   using operand = collective_operand;
   auto& at = states_[piece];
   std::vector<operand> operands;
   switch (s.take) {
     case take_kind::nothing: return std::nullopt;
-    case take_kind::own: at.has_result = true; return collective_own{piece, has_slices(spec_.kind) ? part_lane_[pieces_[piece].part] : 0};
+    case take_kind::own:
+      at.has_result = true;
+      return collective_own{piece, has_slices(spec_.kind) ? part_lane_[pieces_[piece].part] : 0};
     case take_kind::copy: {
       const auto slot = slot_of(s.from[0], piece, lanes_of(s.from[0]) - 1);
       slots_[slot] = 0;
@@ -189,7 +210,8 @@ void collective_state::queue_sends(std::uint32_t piece, const collective_stage& 
     auto& p = peers_[peer];
     const auto before = p.queue.size();
     if (s.sends_parts)
-      for (std::uint32_t i = 0; i < parts; ++i) p.queue.push_back({piece, piece * lanes + i, static_cast<std::int32_t>(i)});
+      for (std::uint32_t i = 0; i < parts; ++i)
+        p.queue.push_back({piece, piece * lanes + i, static_cast<std::int32_t>(i)});
     else
       p.queue.push_back({piece, piece * lanes + (s.is_final ? lanes - 1 : 0), -1});
     queued_ += static_cast<std::uint32_t>(p.queue.size() - before);

@@ -5,7 +5,8 @@
 namespace troupe {
 
 std::string pass_change::text() const {
-  return source.file.empty() ? fmt::format("'{}' {}", op, what) : fmt::format("'{}' {} ({}:{})", op, what, source.file, source.line);
+  return source.file.empty() ? fmt::format("'{}' {}", op, what)
+                             : fmt::format("'{}' {} ({}:{})", op, what, source.file, source.line);
 }
 
 }  // namespace troupe

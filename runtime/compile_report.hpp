@@ -1,12 +1,15 @@
 #pragma once
-// What the passes of the compiler did to a graph, for people: filled in where compile_options::report asks for it. Whoever compiles
-// twice into one report has both in it.
+// What the passes of the compiler did to a graph, for people: filled in where
+// compile_options::report asks for it. Whoever compiles twice into one report has both in it.
 //
-// RP-1  Passes stand in the order in which they ran. Up to `share` and `pack_pushes` they count ops of one worker's graph, from
-//       `replicate` (of a training) or `lower` (of steps) on actors, those of all workers.
-// RP-2  A pass tells of at most changes_max changes, those that it made first, and counts the others.
+// RP-1  Passes stand in the order in which they ran. Up to `share` and `pack_pushes` they count ops
+//       of one worker's graph, from `replicate` (of a training) or `lower` (of steps) on actors,
+//       those of all workers.
+// RP-2  A pass tells of at most changes_max changes, those that it made first, and counts the
+//       others.
 // RP-3  A plan is the same with and without a report.
-// RP-4  placements[i] is about actor i of the plan; actors behind its end were put in by later passes.
+// RP-4  placements[i] is about actor i of the plan; actors behind its end were put in by later
+//       passes.
 
 #include "runtime/plan.hpp"
 
@@ -49,9 +52,9 @@ struct pass_report {
 // Why an actor runs where it runs.
 struct placement_reason {
   enum class kind : std::uint8_t { worker, shard, client } owner = kind::client;
-  std::uint32_t index = 0;   // of the worker or shard
-  std::string wish{};        // its device, as device_scope() said
-  bool is_by_wish = false;   // the wish led it away from its worker or shard
+  std::uint32_t index = 0;  // of the worker or shard
+  std::string wish{};       // its device, as device_scope() said
+  bool is_by_wish = false;  // the wish led it away from its worker or shard
 };
 
 struct compile_report {
@@ -60,7 +63,10 @@ struct compile_report {
 
   // Appended; valid until the next one is.
   pass_report& begin(std::string pass, std::size_t before, bool counts_actors = false) {
-    passes.push_back({.pass = std::move(pass), .counts_actors = counts_actors, .before = before, .after = before});
+    passes.push_back({.pass = std::move(pass),
+                      .counts_actors = counts_actors,
+                      .before = before,
+                      .after = before});
     return passes.back();
   }
 };

@@ -65,13 +65,21 @@ result<std::vector<device_group>> read_devices(wire::Member::Reader from) {
   std::vector<device_group> out;
   std::uint64_t count = 0;
   if (from.getDevices().size() > devices_max)  // a list claims what it likes for a few bytes
-    return error(error_code::usage, fmt::format("member {:x}: {} groups of devices are beyond the limit of {}", from.getId(), from.getDevices().size(), devices_max));
+    return error(error_code::usage,
+                 fmt::format("member {:x}: {} groups of devices are beyond the limit of {}",
+                             from.getId(), from.getDevices().size(), devices_max));
   for (auto d : from.getDevices()) {
     count += d.getCount();
     if (d.getCount() == 0 || count > devices_max)
-      return error(error_code::usage, fmt::format("member {:x}: a group of {} devices, {} with those before: a node has at most {}, a group at least one", from.getId(), d.getCount(), count, devices_max));
+      return error(
+          error_code::usage,
+          fmt::format(
+              "member {:x}: a group of {} devices, {} with those before: a node has at most {}, a group at least one",
+              from.getId(), d.getCount(), count, devices_max));
     if (d.getHardware().size() > hardware_bytes_max)
-      return error(error_code::usage, fmt::format("member {:x}: the name of a device is beyond the limit of {} bytes", from.getId(), hardware_bytes_max));
+      return error(error_code::usage,
+                   fmt::format("member {:x}: the name of a device is beyond the limit of {} bytes",
+                               from.getId(), hardware_bytes_max));
     out.push_back({text_of(d.getHardware()), d.getMemoryBytes(), d.getCount()});
   }
   return out;
@@ -79,21 +87,41 @@ result<std::vector<device_group>> read_devices(wire::Member::Reader from) {
 
 result<member_info> read_member(wire::Member::Reader from) {
   if (from.getKind() > 2 || from.getState() > 3)
-    return error(error_code::usage, fmt::format("member {:x}: kind {} or state {} is unknown", from.getId(), from.getKind(), from.getState()));
+    return error(error_code::usage, fmt::format("member {:x}: kind {} or state {} is unknown",
+                                                from.getId(), from.getKind(), from.getState()));
   std::vector<library_id> libraries;
   if (from.getLibraries().size() > libraries_max)
-    return error(error_code::usage, fmt::format("member {:x}: {} libraries are beyond the limit of {}", from.getId(), from.getLibraries().size(), libraries_max));
+    return error(error_code::usage,
+                 fmt::format("member {:x}: {} libraries are beyond the limit of {}", from.getId(),
+                             from.getLibraries().size(), libraries_max));
   for (auto l : from.getLibraries()) {
-    if (l.getName().size() > library_text_bytes_max || l.getVersion().size() > library_text_bytes_max)
-      return error(error_code::usage, fmt::format("member {:x}: the name or version of a library is beyond the limit of {} bytes", from.getId(), library_text_bytes_max));
+    if (l.getName().size() > library_text_bytes_max ||
+        l.getVersion().size() > library_text_bytes_max)
+      return error(
+          error_code::usage,
+          fmt::format(
+              "member {:x}: the name or version of a library is beyond the limit of {} bytes",
+              from.getId(), library_text_bytes_max));
     libraries.push_back({text_of(l.getName()), text_of(l.getVersion()), l.getAbi()});
   }
   auto devices = read_devices(from);
   if (!devices) return std::move(devices.error());
-  return member_info{node_id{from.getId()}, from.getStartTimeNs(), text_of(from.getName()), text_of(from.getAddress()),
-                     text_of(from.getHost()), from.getPid(), static_cast<member_kind>(from.getKind()), text_of(from.getJob()),
-                     from.getStreams(), from.getIncarnation(), static_cast<member_state>(from.getState()), text_of(from.getReason()),
-                     from.getJobs(), from.getRevision(), std::move(libraries), std::move(*devices)};
+  return member_info{node_id{from.getId()},
+                     from.getStartTimeNs(),
+                     text_of(from.getName()),
+                     text_of(from.getAddress()),
+                     text_of(from.getHost()),
+                     from.getPid(),
+                     static_cast<member_kind>(from.getKind()),
+                     text_of(from.getJob()),
+                     from.getStreams(),
+                     from.getIncarnation(),
+                     static_cast<member_state>(from.getState()),
+                     text_of(from.getReason()),
+                     from.getJobs(),
+                     from.getRevision(),
+                     std::move(libraries),
+                     std::move(*devices)};
 }
 
 template <class List>
@@ -108,7 +136,8 @@ std::vector<std::uint64_t> read_list(List from) {
   return out;
 }
 
-void write_reports(capnp::List<wire::ShardReport>::Builder to, const std::vector<shard_report>& from) {
+void write_reports(capnp::List<wire::ShardReport>::Builder to,
+                   const std::vector<shard_report>& from) {
   for (unsigned i = 0; i < to.size(); ++i) {
     const auto& s = from[i];
     to[i].setActor(s.actor);
@@ -122,7 +151,8 @@ void write_reports(capnp::List<wire::ShardReport>::Builder to, const std::vector
 std::vector<shard_report> read_reports(capnp::List<wire::ShardReport>::Reader from) {
   std::vector<shard_report> out;
   for (auto s : from)
-    out.push_back({s.getActor(), read_list(s.getReceived()), read_list(s.getApplied()), read_list(s.getDropped()), read_list(s.getDuplicates())});
+    out.push_back({s.getActor(), read_list(s.getReceived()), read_list(s.getApplied()),
+                   read_list(s.getDropped()), read_list(s.getDuplicates())});
   return out;
 }
 
@@ -148,7 +178,8 @@ struct writer {
     auto p = to.initPlace();
     p.setJob(raw(m.job));
     p.setEpoch(m.epoch);
-    std::ranges::copy(m.plan, reinterpret_cast<std::byte*>(p.initPlan(static_cast<unsigned>(m.plan.size())).begin()));
+    std::ranges::copy(m.plan, reinterpret_cast<std::byte*>(
+                                  p.initPlan(static_cast<unsigned>(m.plan.size())).begin()));
     auto nodes = p.initNodes(static_cast<unsigned>(m.nodes.size()));
     for (unsigned i = 0; i < nodes.size(); ++i) nodes.set(i, raw(m.nodes[i]));
     p.setCheckpoints(m.checkpoints);
@@ -191,8 +222,10 @@ struct writer {
     auto kept = h.initKept(static_cast<unsigned>(m.kept.size()));
     for (unsigned i = 0; i < kept.size(); ++i) {
       kept[i].setVariable(m.kept[i].variable);
-      write_list(kept[i].initVersions(static_cast<unsigned>(m.kept[i].versions.size())), m.kept[i].versions);
-      write_list(kept[i].initApplied(static_cast<unsigned>(m.kept[i].applied.size())), m.kept[i].applied);
+      write_list(kept[i].initVersions(static_cast<unsigned>(m.kept[i].versions.size())),
+                 m.kept[i].versions);
+      write_list(kept[i].initApplied(static_cast<unsigned>(m.kept[i].applied.size())),
+                 m.kept[i].applied);
     }
     write_reports(h.initShards(static_cast<unsigned>(m.shards.size())), m.shards);
     h.setDataMessages(m.data_messages);
@@ -262,7 +295,8 @@ struct writer {
 result<control_message> read_view(wire::Control::Reader from) {
   view_update out;
   if (from.getView().size() > view_members_max)
-    return error(error_code::usage, fmt::format("a view of {} members is beyond the limit of {}", from.getView().size(), view_members_max));
+    return error(error_code::usage, fmt::format("a view of {} members is beyond the limit of {}",
+                                                from.getView().size(), view_members_max));
   for (auto m : from.getView()) {
     auto member = read_member(m);
     if (!member) return member.error();
@@ -278,25 +312,31 @@ result<control_message> read_control(wire::Control::Reader from) {
     case wire::Control::LEAVE: return control_message(leave{text_of(from.getLeave())});
     case wire::Control::CREDITS: {
       credit_batch out;
-      for (auto c : from.getCredits()) out.credits.push_back({job_id{c.getJob()}, c.getEpoch(), c.getEdge(), c.getCount()});
+      for (auto c : from.getCredits())
+        out.credits.push_back({job_id{c.getJob()}, c.getEpoch(), c.getEdge(), c.getCount()});
       return control_message(std::move(out));
     }
     case wire::Control::PLACE: {
       auto p = from.getPlace();
-      place_part out{job_id{p.getJob()}, p.getEpoch(), bytes_of(p.getPlan()), {}, text_of(p.getCheckpoints()), text_of(p.getRestoreFrom())};
+      place_part out{job_id{p.getJob()},          p.getEpoch(),
+                     bytes_of(p.getPlan()),       {},
+                     text_of(p.getCheckpoints()), text_of(p.getRestoreFrom())};
       for (auto n : p.getNodes()) out.nodes.push_back(node_id{n});
       return control_message(std::move(out));
     }
     case wire::Control::PLACED:
-      return control_message(part_placed{job_id{from.getPlaced().getJob()}, from.getPlaced().getEpoch(), text_of(from.getPlaced().getError()),
-                                         node_id{from.getPlaced().getUnlinked()}});
+      return control_message(part_placed{
+          job_id{from.getPlaced().getJob()}, from.getPlaced().getEpoch(),
+          text_of(from.getPlaced().getError()), node_id{from.getPlaced().getUnlinked()}});
     case wire::Control::START: return control_message(start_part{job_id{from.getStart()}});
     case wire::Control::STOP:
-      return control_message(stop_part{job_id{from.getStop().getJob()}, text_of(from.getStop().getReason())});
+      return control_message(
+          stop_part{job_id{from.getStop().getJob()}, text_of(from.getStop().getReason())});
     case wire::Control::PART_ENDED: {
       auto p = from.getPartEnded();
-      return control_message(part_ended{job_id{p.getJob()}, p.getEpoch(), text_of(p.getError()), text_of(p.getActor()), p.getStep(),
-                                        read_reports(p.getShards()), p.getDataMessages(), p.getIsDerived()});
+      return control_message(part_ended{
+          job_id{p.getJob()}, p.getEpoch(), text_of(p.getError()), text_of(p.getActor()),
+          p.getStep(), read_reports(p.getShards()), p.getDataMessages(), p.getIsDerived()});
     }
     case wire::Control::HALT: {
       auto h = from.getHalt();
@@ -304,36 +344,53 @@ result<control_message> read_control(wire::Control::Reader from) {
     }
     case wire::Control::HALTED: {
       auto h = from.getHalted();
-      part_halted out{job_id{h.getJob()}, h.getEpoch(), {}, read_reports(h.getShards()), h.getDataMessages()};
-      for (auto k : h.getKept()) out.kept.push_back({text_of(k.getVariable()), read_list(k.getVersions()), read_list(k.getApplied())});
+      part_halted out{
+          job_id{h.getJob()}, h.getEpoch(), {}, read_reports(h.getShards()), h.getDataMessages()};
+      for (auto k : h.getKept())
+        out.kept.push_back(
+            {text_of(k.getVariable()), read_list(k.getVersions()), read_list(k.getApplied())});
       return control_message(std::move(out));
     }
     case wire::Control::BEGIN_CUT: {
       auto c = from.getBeginCut();
       return control_message(begin_cut{job_id{c.getJob()}, c.getEpoch(), c.getMark()});
     }
-    case wire::Control::BEGUN: return control_message(epoch_begun{job_id{from.getBegun().getJob()}, from.getBegun().getEpoch()});
+    case wire::Control::BEGUN:
+      return control_message(
+          epoch_begun{job_id{from.getBegun().getJob()}, from.getBegun().getEpoch()});
     case wire::Control::LEAVING: return control_message(leaving_node{job_id{from.getLeaving()}});
     case wire::Control::SAVED: {
       auto s = from.getSaved();
-      part_saved out{job_id{s.getJob()}, s.getEpoch(), s.getStep(), text_of(s.getError()), read_list(s.getWorkerSteps()),
-                     text_of(s.getFile()), text_of(s.getHash()), s.getBytes(), {}};
+      part_saved out{job_id{s.getJob()},
+                     s.getEpoch(),
+                     s.getStep(),
+                     text_of(s.getError()),
+                     read_list(s.getWorkerSteps()),
+                     text_of(s.getFile()),
+                     text_of(s.getHash()),
+                     s.getBytes(),
+                     {}};
       for (auto v : s.getVariables()) out.variables.push_back(text_of(v));
       return control_message(std::move(out));
     }
     case wire::Control::NOTED: {
       auto n = from.getNoted();
-      return control_message(part_noted{job_id{n.getJob()}, n.getEpoch(), text_of(n.getActor()), n.getStep(), text_of(n.getText())});
+      return control_message(part_noted{job_id{n.getJob()}, n.getEpoch(), text_of(n.getActor()),
+                                        n.getStep(), text_of(n.getText())});
     }
-    case wire::Control::QUERY: return control_message(query{from.getQuery().getId(), text_of(from.getQuery().getRequest())});
-    case wire::Control::ANSWER: return control_message(answer{from.getAnswer().getId(), text_of(from.getAnswer().getJson())});
+    case wire::Control::QUERY:
+      return control_message(query{from.getQuery().getId(), text_of(from.getQuery().getRequest())});
+    case wire::Control::ANSWER:
+      return control_message(answer{from.getAnswer().getId(), text_of(from.getAnswer().getJson())});
     case wire::Control::LOST_PEER: {
       auto l = from.getLostPeer();
-      return control_message(lost_peer{job_id{l.getJob()}, node_id{l.getNode()}, text_of(l.getReason()), l.getHasLeft()});
+      return control_message(lost_peer{job_id{l.getJob()}, node_id{l.getNode()},
+                                       text_of(l.getReason()), l.getHasLeft()});
     }
     case wire::Control::FENCED: {
       auto f = from.getFenced();
-      return control_message(fenced{text_of(f.getReason()), f.getNodes(), f.getJobs(), f.getStartTimeNs(), node_id{f.getId()}});
+      return control_message(fenced{text_of(f.getReason()), f.getNodes(), f.getJobs(),
+                                    f.getStartTimeNs(), node_id{f.getId()}});
     }
     case wire::Control::TRACE_QUERY: {
       auto q = read_trace(from.getTraceQuery());
@@ -344,23 +401,29 @@ result<control_message> read_control(wire::Control::Reader from) {
       return p ? result<control_message>(std::move(*p)) : p.error();
     }
   }
-  return error(error_code::usage, fmt::format("control message {} is unknown to this version", static_cast<int>(from.which())));
+  return error(error_code::usage, fmt::format("control message {} is unknown to this version",
+                                              static_cast<int>(from.which())));
 }
 
 // Runs `read` over a message in `bytes`, which must be whole words, aligned to 8.
 template <class Read>
-auto with_message(std::span<const std::byte> bytes, Read read) -> decltype(read(std::declval<capnp::FlatArrayMessageReader&>())) {
-  if (bytes.size() % sizeof(capnp::word) != 0 || reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(capnp::word) != 0)
+auto with_message(std::span<const std::byte> bytes, Read read)
+    -> decltype(read(std::declval<capnp::FlatArrayMessageReader&>())) {
+  if (bytes.size() % sizeof(capnp::word) != 0 ||
+      reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(capnp::word) != 0)
     return error(error_code::usage, "a message is not a whole number of aligned words");
   capnp::ReaderOptions options;
   options.traversalLimitInWords = 4 * bytes.size() / sizeof(capnp::word) + 64;
   options.nestingLimit = 16;
   try {
     capnp::FlatArrayMessageReader reader(
-        kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes.data()), bytes.size() / sizeof(capnp::word)), options);
+        kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes.data()),
+                     bytes.size() / sizeof(capnp::word)),
+        options);
     return read(reader);
   } catch (const kj::Exception& e) {
-    return error(error_code::usage, fmt::format("a message does not parse: {}", e.getDescription().cStr()));
+    return error(error_code::usage,
+                 fmt::format("a message does not parse: {}", e.getDescription().cStr()));
   }
 }
 
@@ -383,7 +446,9 @@ std::vector<std::byte> encode(const control_message& m) {
 }
 
 result<control_message> decode_control(std::span<const std::byte> bytes) {
-  return with_message(bytes, [](auto& reader) -> result<control_message> { return read_control(reader.template getRoot<wire::Control>()); });
+  return with_message(bytes, [](auto& reader) -> result<control_message> {
+    return read_control(reader.template getRoot<wire::Control>());
+  });
 }
 
 std::string_view to_string(lane l) noexcept { return l == lane::control ? "control" : "data"; }
@@ -405,11 +470,18 @@ std::vector<std::byte> encode(const identity& i) {
 result<identity> decode_identity(std::span<const std::byte> bytes) {
   return with_message(bytes, [](auto& reader) -> result<identity> {
     auto from = reader.template getRoot<wire::Identity>();
-    if (from.getLane() > 1) return error(error_code::usage, fmt::format("an identity names the unknown lane {}", from.getLane()));
+    if (from.getLane() > 1)
+      return error(error_code::usage,
+                   fmt::format("an identity names the unknown lane {}", from.getLane()));
     auto member = read_member(from.getMember());
     if (!member) return member.error();
-    return identity{std::move(*member), static_cast<lane>(from.getLane()), from.getReceived(),
-                    node_id{from.getExpected()}, from.getLink(), from.getBegins(), {from.getProbeAddress(), from.getProbeValue()}};
+    return identity{std::move(*member),
+                    static_cast<lane>(from.getLane()),
+                    from.getReceived(),
+                    node_id{from.getExpected()},
+                    from.getLink(),
+                    from.getBegins(),
+                    {from.getProbeAddress(), from.getProbeValue()}};
   });
 }
 
@@ -444,18 +516,27 @@ std::vector<std::byte> encode(const chunk_header& h) {
 result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
   return with_message(bytes, [](auto& reader) -> result<chunk_header> {
     auto c = reader.template getRoot<wire::Chunk>();
-    if (c.getDtype() >= dtype_count) return error(error_code::usage, fmt::format("a chunk has the unknown dtype {}", c.getDtype()));
+    if (c.getDtype() >= dtype_count)
+      return error(error_code::usage,
+                   fmt::format("a chunk has the unknown dtype {}", c.getDtype()));
     std::vector<dim> dims;
-    if (c.getDims().size() > shape::rank_max) return error(error_code::usage, "a chunk has more than 8 dimensions");
+    if (c.getDims().size() > shape::rank_max)
+      return error(error_code::usage, "a chunk has more than 8 dimensions");
     for (auto d : c.getDims()) dims.push_back({d, 0});
     const auto s = shape::from(dims);
     std::int64_t bytes_in_all = 0;
-    if (!s || __builtin_mul_overflow(s->elements(), static_cast<std::int64_t>(size_of(static_cast<dtype>(c.getDtype()))), &bytes_in_all) ||
+    if (!s ||
+        __builtin_mul_overflow(s->elements(),
+                               static_cast<std::int64_t>(size_of(static_cast<dtype>(c.getDtype()))),
+                               &bytes_in_all) ||
         static_cast<std::uint64_t>(bytes_in_all) != c.getTotalBytes())
       return error(error_code::usage, "a chunk's dimensions and its total length do not fit");
     const auto t = c.getTag();
-    if (t.getMicroBatch() > std::numeric_limits<std::uint16_t>::max()) return error(error_code::usage, fmt::format("a chunk is of micro-batch {}", t.getMicroBatch()));
-    if (t.getDead() != 0 && c.getTotalBytes() != 0) return error(error_code::usage, "a chunk of a dead token has bytes");
+    if (t.getMicroBatch() > std::numeric_limits<std::uint16_t>::max())
+      return error(error_code::usage,
+                   fmt::format("a chunk is of micro-batch {}", t.getMicroBatch()));
+    if (t.getDead() != 0 && c.getTotalBytes() != 0)
+      return error(error_code::usage, "a chunk of a dead token has bytes");
     const tag at{.step = t.getStep(),
                  .frame = std::uint64_t{t.getFrameHigh()} << 32U | t.getFrame(),
                  .run = t.getRun(),
@@ -463,9 +544,16 @@ result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
                  .mark = t.getMark(),
                  .micro_batch = static_cast<std::uint16_t>(t.getMicroBatch()),
                  .dead = t.getDead()};
-    return chunk_header{job_id{c.getJob()}, c.getEpoch(), c.getEdge(), node_id{c.getSender()}, node_id{c.getReceiver()},
-                        at, c.getSequence(),
-                        tensor_spec{static_cast<dtype>(c.getDtype()), *s}, c.getOffset(), c.getPart()};
+    return chunk_header{job_id{c.getJob()},
+                        c.getEpoch(),
+                        c.getEdge(),
+                        node_id{c.getSender()},
+                        node_id{c.getReceiver()},
+                        at,
+                        c.getSequence(),
+                        tensor_spec{static_cast<dtype>(c.getDtype()), *s},
+                        c.getOffset(),
+                        c.getPart()};
   });
 }
 

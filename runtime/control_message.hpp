@@ -1,8 +1,9 @@
 #pragma once
-// The bodies of frames as C++ values, and their Cap'n Proto form (schema/wire.capnp, which has the protocol in prose).
+// The bodies of frames as C++ values, and their Cap'n Proto form (schema/wire.capnp, which has the
+// protocol in prose).
 //
-// Decoding takes any bytes from a proven peer: limits are checked, enumerations and counts validated, and what does not
-// fit is an error that names the field. Encoding cannot fail.
+// Decoding takes any bytes from a proven peer: limits are checked, enumerations and counts
+// validated, and what does not fit is an error that names the field. Encoding cannot fail.
 
 #include "runtime/kept_shard.hpp"
 #include "runtime/node_devices.hpp"
@@ -36,43 +37,56 @@ struct member_info {
   std::uint32_t incarnation = 1;
   member_state state = member_state::alive;
   std::string reason;
-  std::uint32_t jobs = 0;      // parts of jobs that it runs
-  std::uint32_t revision = 0;  // of its own record
+  std::uint32_t jobs = 0;               // parts of jobs that it runs
+  std::uint32_t revision = 0;           // of its own record
   std::vector<library_id> libraries{};  // of users' ops, loaded there
   std::vector<device_group> devices{};  // gpu:0, gpu:1, ...
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
 
-struct heartbeat { std::uint64_t count = 0; };
-struct view_update { std::vector<member_info> members; };
-struct leave { std::string reason; };
+struct heartbeat {
+  std::uint64_t count = 0;
+};
+struct view_update {
+  std::vector<member_info> members;
+};
+struct leave {
+  std::string reason;
+};
 struct credit_return {
   job_id job{};
   std::uint32_t epoch = 0, edge = 0, count = 0;
 };
-struct credit_batch { std::vector<credit_return> credits; };
+struct credit_batch {
+  std::vector<credit_return> credits;
+};
 struct place_part {
   job_id job{};
   std::uint32_t epoch = 0;
   std::vector<std::byte> plan;
-  std::vector<node_id> nodes;   // by task
-  std::string checkpoints;      // folder of checkpoints, with one of the job in it; empty: it writes none
-  std::string restore_from;     // name of the checkpoint that the shards begin with; empty: what the node keeps, or nothing
+  std::vector<node_id> nodes;  // by task
+  // Folder of checkpoints, with one of the job in it; empty: it writes none.
+  std::string checkpoints;
+  // Name of the checkpoint that the shards begin with; empty: what the node keeps, or nothing.
+  std::string restore_from;
 };
 struct part_placed {
   job_id job{};
   std::uint32_t epoch = 0;
-  std::string error{};   // empty: placed
-  node_id unlinked{};    // the node that no link leads to, where that is the error
+  std::string error{};  // empty: placed
+  node_id unlinked{};   // the node that no link leads to, where that is the error
 };
-// To everybody who takes part in an epoch that does not go on: end its actors, keep the variables. Answer: part_halted.
+// To everybody who takes part in an epoch that does not go on: end its actors, keep the variables.
+// Answer: part_halted.
 struct halt_part {
   job_id job{};
   std::uint32_t epoch = 0;
   std::string reason;
 };
-struct start_part { job_id job{}; };
+struct start_part {
+  job_id job{};
+};
 struct stop_part {
   job_id job{};
   std::string reason;  // job_done_reason, or why the job failed
@@ -94,13 +108,16 @@ struct begin_cut {
   job_id job{};
   std::uint32_t epoch = 0, mark = 0;
 };
-// Coordinator: every variable and replica of the epoch has begun; what nodes keep of them beside those may go.
+// Coordinator: every variable and replica of the epoch has begun; what nodes keep of them beside
+// those may go.
 struct epoch_begun {
   job_id job{};
   std::uint32_t epoch = 0;
 };
 // To coordinators: the node wants to leave; its work is to go elsewhere first.
-struct leaving_node { job_id job{}; };
+struct leaving_node {
+  job_id job{};
+};
 // A node's part of a cut is on disk, or not.
 struct part_saved {
   job_id job{};
@@ -119,7 +136,8 @@ struct part_ended {
   std::uint64_t step = 0;
   std::vector<shard_report> shards;
   std::uint64_t data_messages = 0;  // items that the part's actors received
-  bool is_derived = false;          // the error may follow from the end of another node (supervision.hpp, SV-1)
+  // The error may follow from the end of another node (supervision.hpp, SV-1)
+  bool is_derived = false;
 };
 // To the coordinator: something that people want to know, of an actor that goes on.
 struct part_noted {
@@ -148,16 +166,18 @@ struct lost_peer {
 // "You are dead to us": what the sender's side of the cluster weighs (runtime/membership.hpp).
 struct fenced {
   std::string reason;
-  std::uint32_t nodes = 0, jobs = 0;       // alive, running
-  std::uint64_t founder_start_time_ns = 0; // of the founder among the living
+  std::uint32_t nodes = 0, jobs = 0;        // alive, running
+  std::uint64_t founder_start_time_ns = 0;  // of the founder among the living
   node_id founder{};
 
   friend bool operator==(const fenced&, const fenced&) = default;
 };
 
-using control_message = std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part, stop_part,
-                                     part_ended, query, answer, lost_peer, fenced, halt_part, part_halted, begin_cut, part_saved, leaving_node,
-                                     epoch_begun, trace_query, trace_page, part_noted>;
+using control_message =
+    std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part,
+                 stop_part, part_ended, query, answer, lost_peer, fenced, halt_part, part_halted,
+                 begin_cut, part_saved, leaving_node, epoch_begun, trace_query, trace_page,
+                 part_noted>;
 
 std::vector<std::byte> encode(const control_message& m);
 result<control_message> decode_control(std::span<const std::byte> bytes);
@@ -165,7 +185,8 @@ result<control_message> decode_control(std::span<const std::byte> bytes);
 enum class lane : std::uint8_t { control = 0, data = 1 };
 std::string_view to_string(lane l) noexcept;
 
-// A word of a process, by which another one of its machine finds out whether it can read there (actors/peer_memory.hpp).
+// A word of a process, by which another one of its machine finds out whether it can read there
+// (actors/peer_memory.hpp).
 struct memory_probe {
   std::uint64_t address = 0, value = 0;  // address 0: there is none
   friend bool operator==(const memory_probe&, const memory_probe&) = default;
@@ -202,6 +223,7 @@ std::vector<std::byte> encode(const chunk_header& h);
 result<chunk_header> decode_chunk(std::span<const std::byte> bytes);
 
 inline constexpr std::size_t view_members_max = 4096;
-inline constexpr std::size_t text_max = 16 * 1024 * 1024;  // of an answer; other texts are far smaller
+// Of an answer; other texts are far smaller.
+inline constexpr std::size_t text_max = 16 * 1024 * 1024;
 
 }  // namespace troupe

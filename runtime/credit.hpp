@@ -1,27 +1,31 @@
 #pragma once
 // The credit of an edge inside a process: a counter, and a promise of at most one message.
 //
-// A producer starts with N credits, one per output buffer of the edge. Sending an item uses one, the consumer's return
-// gives it back. As long as credits are free, neither side sends the other a message about them; only a
-// producer that found none is told, once, about the next one.
+// A producer starts with N credits, one per output buffer of the edge. Sending an item uses one,
+// the consumer's return gives it back. As long as credits are free, neither side sends the other a
+// message about them; only a producer that found none is told, once, about the next one.
 //
-//   producer   take()  true: it holds a credit and may fill a buffer and send.
-//                      false: it waits. It must not take again until the `credit` message comes; that message *is*
-//                      the credit, so it then sends without another take().
-//   consumer   give()  true: the producer waits, so send it one `credit` message.
-//                      false: nothing to do.
+//   producer   take()  true: it holds a credit and may fill a buffer and send. false: it waits. It
+//                      must not take again until the `credit` message comes; that message *is* the
+//                      credit, so it then sends without another take().
+//   consumer   give()  true: the producer waits, so send it one `credit` message. false: nothing to
+//                      do.
 //
-// The counter is the number of free credits, or -1 while the producer waits: the failed take() has already taken the
-// next credit out of the counter, and the give() that fills the hole passes it on as the message.
+// The counter is the number of free credits, or -1 while the producer waits: the failed take() has
+// already taken the next credit out of the counter, and the give() that fills the hole passes it on
+// as the message.
 //
-// CR-1  Credits are conserved: free + in use = N, where in use counts items sent and not given back, credits held by
-//       the producer, and `credit` messages on their way.
+// CR-1  Credits are conserved: free + in use = N, where in use counts items sent and not given
+//       back, credits held by the producer, and `credit` messages on their way.
 // CR-2  At most one waiter and at most one `credit` message on its way; the counter is in -1..N.
-// CR-3  A waiting producer is told exactly once, by the first give() after its failed take(): no wake-up is lost.
-// CR-4  A buffer is written again only after its reader is done: take() acquires what give() released.
+// CR-3  A waiting producer is told exactly once, by the first give() after its failed take(): no
+//       wake-up is lost.
+// CR-4  A buffer is written again only after its reader is done: take() acquires what give()
+//       released.
 //
-// Threading: one producer and one consumer at a time, on any two threads; free() and is_waiting() from any thread.
-// Where many edges lie side by side, their owner decides about cache lines: both ends write this word.
+// Threading: one producer and one consumer at a time, on any two threads; free() and is_waiting()
+// from any thread. Where many edges lie side by side, their owner decides about cache lines: both
+// ends write this word.
 
 #include "schema/error.hpp"
 

@@ -11,11 +11,13 @@
 namespace troupe {
 namespace {
 
-constexpr std::string_view form = "a device is written /job:NAME/task:N/cpu:N or /job:NAME/task:N/gpu:N, where parts may be left out";
+constexpr std::string_view form =
+    "a device is written /job:NAME/task:N/cpu:N or /job:NAME/task:N/gpu:N, where parts may be left out";
 
 bool is_job(std::string_view s) noexcept {
   return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
   });
 }
 
@@ -30,7 +32,10 @@ std::optional<std::uint32_t> number(std::string_view s) noexcept {
 
 device_name device_name::refined_by(const device_name& wish) const {
   const auto& stream = wish.cpu || wish.gpu ? wish : *this;
-  return {.job = wish.job ? wish.job : job, .task = wish.task ? wish.task : task, .cpu = stream.cpu, .gpu = stream.gpu};
+  return {.job = wish.job ? wish.job : job,
+          .task = wish.task ? wish.task : task,
+          .cpu = stream.cpu,
+          .gpu = stream.gpu};
 }
 
 bool device_name::admits(const device_name& full) const noexcept {
@@ -52,8 +57,10 @@ result<device_name> parse_device(std::string_view text) {
     const auto colon = part.find(':');
     const auto kind = part.substr(0, colon);
     const auto what = colon == std::string_view::npos ? std::string_view{} : part.substr(colon + 1);
-    const auto at = static_cast<std::size_t>(std::find(std::begin(kinds), std::end(kinds), kind) - std::begin(kinds));
-    if (at == std::size(kinds)) return refuse(fmt::format("there is no '{}' (devices are cpu and gpu)", kind));
+    const auto at = static_cast<std::size_t>(std::find(std::begin(kinds), std::end(kinds), kind) -
+                                             std::begin(kinds));
+    if (at == std::size(kinds))
+      return refuse(fmt::format("there is no '{}' (devices are cpu and gpu)", kind));
     if (at < next_kind) return refuse(fmt::format("'{}' stands twice or too late", kind));
     if (kind == "gpu" && d.cpu) return refuse("it is either a cpu or a gpu");
     next_kind = at + 1;
@@ -64,7 +71,8 @@ result<device_name> parse_device(std::string_view text) {
     }
     const auto n = number(what);
     if (!n) return refuse(fmt::format("'{}' is no number", what));
-    if (kind == "gpu" && *n >= devices_max) return refuse(fmt::format("a node has {} gpus at most", devices_max));
+    if (kind == "gpu" && *n >= devices_max)
+      return refuse(fmt::format("a node has {} gpus at most", devices_max));
     (kind == "task" ? d.task : kind == "cpu" ? d.cpu : d.gpu) = n;
   }
   return d;

@@ -23,7 +23,8 @@ result<tensor> room_for(const tensor_spec& s) {
 
 }  // namespace
 
-eager::eager(const op_table& ops, const kernel_table& kernels, host_device& device, std::uint64_t seed)
+eager::eager(const op_table& ops, const kernel_table& kernels, host_device& device,
+             std::uint64_t seed)
     : graph(ops), kernels_(kernels), device_(device), seed_(seed) {}
 
 value eager::value_of(tensor t, std::string_view name, source_location where) {
@@ -39,7 +40,11 @@ value eager::value_of(tensor t, std::string_view name, source_location where) {
 }
 
 result<tensor> eager::read(value v) const {
-  if (!v.is_valid()) return first_error() ? *first_error() : error(error_code::usage, "the value is invalid: no gradient flows there, or nobody has made it");
+  if (!v.is_valid())
+    return first_error()
+               ? *first_error()
+               : error(error_code::usage,
+                       "the value is invalid: no gradient flows there, or nobody has made it");
   if (v.owner != this || v.node >= tensors_.size() || v.output >= tensors_[v.node].size())
     return error(error_code::usage, "the value is not one of this eager, or its tape has ended");
   return tensors_[v.node][v.output];
@@ -47,7 +52,9 @@ result<tensor> eager::read(value v) const {
 
 std::optional<bool> eager::known(const value& v) const {
   const auto t = read(v);
-  return t && t->type() == dtype::boolean && t->elements() == 1 ? std::optional(bool(*t->data<boolean>())) : std::nullopt;
+  return t && t->type() == dtype::boolean && t->elements() == 1
+             ? std::optional(bool(*t->data<boolean>()))
+             : std::nullopt;
 }
 
 std::optional<error> eager::take_error() {
@@ -103,22 +110,30 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
   if (auto ok = (*made)->run(tag_, inputs, outputs); !ok) return ok;
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (!outputs[i] || outputs[i].spec() != n.outputs[i])
-      return error(error_code::failed, fmt::format("its kernel made {} as output {}, which is {}", outputs[i] ? to_string(outputs[i].spec()) : "nothing", i, to_string(n.outputs[i])));
+      return error(error_code::failed,
+                   fmt::format("its kernel made {} as output {}, which is {}",
+                               outputs[i] ? to_string(outputs[i].spec()) : "nothing", i,
+                               to_string(n.outputs[i])));
   return {};
 }
 
-void eager::set_variable(std::string name, tensor t) { variables_.insert_or_assign(std::move(name), std::move(t)); }
+void eager::set_variable(std::string name, tensor t) {
+  variables_.insert_or_assign(std::move(name), std::move(t));
+}
 
 result<tensor> eager::initial(const graph_node& n) const {
   if (const auto set = variables_.find(n.name); set != variables_.end()) {
     if (!set->second || set->second.spec() != n.outputs[0])
-      return error(error_code::usage, fmt::format("the variable is {}, and was set to {}", to_string(n.outputs[0]), set->second ? to_string(set->second.spec()) : "nothing"));
+      return error(error_code::usage,
+                   fmt::format("the variable is {}, and was set to {}", to_string(n.outputs[0]),
+                               set->second ? to_string(set->second.spec()) : "nothing"));
     return set->second;
   }
   auto made = room_for(n.outputs[0]);
   if (!made) return made;
   auto& t = *made;
-  initialize({t.data<float>(), static_cast<std::size_t>(t.elements())}, n.initializer.value_or(initializer_spec{}), seed_, n.name);
+  initialize({t.data<float>(), static_cast<std::size_t>(t.elements())},
+             n.initializer.value_or(initializer_spec{}), seed_, n.name);
   return made;
 }
 

@@ -12,19 +12,22 @@ namespace {
 
 // Enough for hundreds of credits or a dozen headers in one read.
 constexpr std::size_t read_ahead_bytes = 64 * 1024;
-// Behind a payload: the next prelude and header, and little of the next payload, which would be copied.
+// Behind a payload: the next prelude and header, and little of the next payload, which would be
+// copied.
 constexpr std::size_t short_read_ahead_bytes = 2 * 1024;
 constexpr std::size_t seed_bytes = prelude_bytes - 8;
 
 template <class T>
 void put(std::byte* at, T value) noexcept {
-  for (std::size_t i = 0; i < sizeof(T); ++i) at[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    at[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
 }
 
 template <class T>
 T get(const std::byte* at) noexcept {
   std::uint64_t value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) value |= std::to_integer<std::uint64_t>(at[i]) << (8 * i);
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    value |= std::to_integer<std::uint64_t>(at[i]) << (8 * i);
   return static_cast<T>(value);
 }
 
@@ -40,7 +43,9 @@ std::uint32_t header_limit(frame_kind k) noexcept {
   return 0;
 }
 
-std::uint32_t payload_limit(frame_kind k) noexcept { return k == frame_kind::chunk ? payload_max : 0; }
+std::uint32_t payload_limit(frame_kind k) noexcept {
+  return k == frame_kind::chunk ? payload_max : 0;
+}
 
 // A refusal may come at any time before the link is up.
 bool may_send(frame_trust trust, frame_kind k) noexcept {
@@ -59,7 +64,8 @@ struct frame_decoder::checksum_state {
 };
 
 std::string_view to_string(frame_kind k) noexcept {
-  constexpr std::string_view names[] = {"none", "hello", "proof", "refuse", "identity", "control", "chunk"};
+  constexpr std::string_view names[] = {"none",     "hello",   "proof", "refuse",
+                                        "identity", "control", "chunk"};
   const auto i = static_cast<std::size_t>(k);
   return i <= frame_kind_last ? names[i] : "unknown";
 }
@@ -83,22 +89,30 @@ std::uint64_t fault_counters::total() const noexcept {
   return std::accumulate(by_fault.begin() + 1, by_fault.end(), std::uint64_t{0});
 }
 
-std::array<std::byte, prelude_bytes> make_prelude(const frame_fields& fields, std::span<const std::byte> header,
-                                                  std::span<const std::byte> payload, bool checksum_payload) {
-  expects(header.size() <= header_limit(fields.kind), "a frame's header is longer than its kind allows");
-  expects(payload.size() <= payload_limit(fields.kind), "a frame's payload is longer than its kind allows");
+std::array<std::byte, prelude_bytes> make_prelude(const frame_fields& fields,
+                                                  std::span<const std::byte> header,
+                                                  std::span<const std::byte> payload,
+                                                  bool checksum_payload) {
+  expects(header.size() <= header_limit(fields.kind),
+          "a frame's header is longer than its kind allows");
+  expects(payload.size() <= payload_limit(fields.kind),
+          "a frame's payload is longer than its kind allows");
   const bool stays = fields.payload_stays && !payload.empty();
   const bool has_checksum = checksum_payload && !payload.empty() && !stays;
   std::array<std::byte, prelude_bytes> p{};
   put(p.data(), frame_magic);
   put(p.data() + 4, frame_version);
   put(p.data() + 6, static_cast<std::uint8_t>(fields.kind));
-  put(p.data() + 7, static_cast<std::uint8_t>((has_checksum ? flag_payload_checksum : 0) | (stays ? flag_payload_stays : 0) | (fields.reads_memory ? flag_reads_memory : 0)));
+  put(p.data() + 7, static_cast<std::uint8_t>((has_checksum ? flag_payload_checksum : 0) |
+                                              (stays ? flag_payload_stays : 0) |
+                                              (fields.reads_memory ? flag_reads_memory : 0)));
   put(p.data() + 8, static_cast<std::uint32_t>(header.size()));
   put(p.data() + 12, static_cast<std::uint32_t>(payload.size()));
   put(p.data() + 16, fields.sequence);
   put(p.data() + 24, fields.ack);
-  put(p.data() + 32, has_checksum ? std::uint64_t{XXH3_64bits(payload.data(), payload.size())} : stays ? std::uint64_t{reinterpret_cast<std::uintptr_t>(payload.data())} : std::uint64_t{0});
+  put(p.data() + 32, has_checksum ? std::uint64_t{XXH3_64bits(payload.data(), payload.size())}
+                     : stays      ? std::uint64_t{reinterpret_cast<std::uintptr_t>(payload.data())}
+                                  : std::uint64_t{0});
   put(p.data() + seed_bytes, header_checksum(XXH3_64bits(p.data(), seed_bytes), header));
   return p;
 }
@@ -130,7 +144,8 @@ std::array<std::span<std::byte>, 2> frame_decoder::space() {
   }
   const std::span<std::byte> rest(ahead_.get() + end_, read_ahead_bytes - end_);
   if (state_ == state::payload && !discards_)
-    return {payload_.subspan(payload_done_), rest.first(std::min(rest.size(), short_read_ahead_bytes))};
+    return {payload_.subspan(payload_done_),
+            rest.first(std::min(rest.size(), short_read_ahead_bytes))};
   if (state_ == state::header && is_long_header()) {
     return {aside_room(), rest.first(std::min(rest.size(), short_read_ahead_bytes))};
   }
@@ -188,16 +203,20 @@ bool frame_decoder::parse_prelude() {
   prelude_.payload_length = get<std::uint32_t>(p + 12);
   prelude_.sequence = get<std::uint64_t>(p + 16);
   prelude_.ack = get<std::uint64_t>(p + 24);
-  const bool has_checksum = (prelude_.flags & flag_payload_checksum) != 0, stays = (prelude_.flags & flag_payload_stays) != 0;
+  const bool has_checksum = (prelude_.flags & flag_payload_checksum) != 0,
+             stays = (prelude_.flags & flag_payload_stays) != 0;
   const auto about_payload = get<std::uint64_t>(p + 32);
   prelude_.payload_checksum = has_checksum ? about_payload : 0;
   prelude_.payload_address = stays ? about_payload : 0;
-  if (prelude_.header_length > header_limit(prelude_.kind)) return fail(frame_fault::header_too_long) != event::failed;
+  if (prelude_.header_length > header_limit(prelude_.kind))
+    return fail(frame_fault::header_too_long) != event::failed;
   if (prelude_.payload_length > payload_limit(prelude_.kind))
     return fail(frame_fault::payload_too_long) != event::failed;
   constexpr auto known_flags = flag_payload_checksum | flag_payload_stays | flag_reads_memory;
-  const bool is_flagged_right = (prelude_.flags & ~known_flags) == 0 && !(has_checksum && stays) && (has_checksum || stays ? prelude_.payload_length > 0 : about_payload == 0) &&
-                                (!stays || (admits_staying_ && about_payload != 0));
+  const bool is_flagged_right =
+      (prelude_.flags & ~known_flags) == 0 && !(has_checksum && stays) &&
+      (has_checksum || stays ? prelude_.payload_length > 0 : about_payload == 0) &&
+      (!stays || (admits_staying_ && about_payload != 0));
   if (!is_flagged_right || get<std::uint64_t>(p + 40) != 0 || get<std::uint64_t>(p + 48) != 0)
     return fail(frame_fault::bad_flags) != event::failed;
   header_seed_ = XXH3_64bits(p, seed_bytes);
@@ -220,11 +239,13 @@ frame_decoder::event frame_decoder::take_header() {
     }
     if (header_done_ < length) return event::need_bytes;
     header_ = aside().first(length);
-    if (header_checksum(header_seed_, header_) != header_checksum_) return fail(frame_fault::bad_header_checksum);
+    if (header_checksum(header_seed_, header_) != header_checksum_)
+      return fail(frame_fault::bad_header_checksum);
   } else {
     if (buffered_bytes() < length) return event::need_bytes;
     const std::span<const std::byte> found(ahead_.get() + begin_, length);
-    if (header_checksum(header_seed_, found) != header_checksum_) return fail(frame_fault::bad_header_checksum);
+    if (header_checksum(header_seed_, found) != header_checksum_)
+      return fail(frame_fault::bad_header_checksum);
     // Copied, because the read-ahead moves on while the payload arrives, and because of FR-6.
     if (aside_.size() * 8 < length) aside_.resize((length + 7) / 8);
     if (length > 0) std::memcpy(aside().data(), found.data(), length);
@@ -238,8 +259,10 @@ frame_decoder::event frame_decoder::take_header() {
 }
 
 void frame_decoder::deliver_to(std::span<std::byte> destination) {
-  expects(state_ == state::decide && !prelude_.payload_stays(), "frame_decoder::deliver_to() without header_ready, or of what stays");
-  expects(destination.size() == prelude_.payload_length, "a payload's destination has another length than the payload");
+  expects(state_ == state::decide && !prelude_.payload_stays(),
+          "frame_decoder::deliver_to() without header_ready, or of what stays");
+  expects(destination.size() == prelude_.payload_length,
+          "a payload's destination has another length than the payload");
   payload_ = destination;
   discards_ = false;
   begin_payload();
@@ -251,8 +274,10 @@ void frame_decoder::discard() {
 }
 
 void frame_decoder::read_in_place(std::span<std::byte> destination) {
-  expects(state_ == state::decide && prelude_.payload_stays(), "frame_decoder::read_in_place() without header_ready, or of what does not stay");
-  expects(destination.size() == prelude_.payload_length, "a payload's destination has another length than the payload");
+  expects(state_ == state::decide && prelude_.payload_stays(),
+          "frame_decoder::read_in_place() without header_ready, or of what does not stay");
+  expects(destination.size() == prelude_.payload_length,
+          "a payload's destination has another length than the payload");
   payload_ = destination;
   begin_payload();
 }
@@ -281,13 +306,16 @@ frame_decoder::event frame_decoder::take_payload() {
     begin_ += n;
   }
   if (payload_done_ < prelude_.payload_length) return event::need_bytes;
-  if ((prelude_.flags & flag_payload_checksum) != 0 && XXH3_64bits_digest(&checksum_->xxh) != prelude_.payload_checksum)
+  if ((prelude_.flags & flag_payload_checksum) != 0 &&
+      XXH3_64bits_digest(&checksum_->xxh) != prelude_.payload_checksum)
     return fail(frame_fault::bad_payload_checksum);
   state_ = state::complete;
   return event::frame_complete;
 }
 
-bool frame_decoder::is_long_header() const noexcept { return prelude_.header_length > read_ahead_bytes; }
+bool frame_decoder::is_long_header() const noexcept {
+  return prelude_.header_length > read_ahead_bytes;
+}
 
 std::span<std::byte> frame_decoder::aside() noexcept {
   return {reinterpret_cast<std::byte*>(aside_.data()), aside_.size() * 8};
@@ -312,7 +340,8 @@ frame_decoder::event frame_decoder::fail(frame_fault f) noexcept {
 }
 
 frame_fault frame_decoder::finish() {
-  const bool is_at_boundary = (state_ == state::prelude || state_ == state::complete) && buffered_bytes() == 0;
+  const bool is_at_boundary =
+      (state_ == state::prelude || state_ == state::complete) && buffered_bytes() == 0;
   if (state_ != state::failed && !is_at_boundary) fail(frame_fault::truncated);
   return fault_;
 }
@@ -322,25 +351,34 @@ error frame_decoder::fault_error() const {
   switch (fault_) {
     case frame_fault::none: return refused("nothing is wrong");
     case frame_fault::bad_magic:
-      return refused("the peer does not speak Troupe's protocol (its bytes do not begin like a frame)");
+      return refused(
+          "the peer does not speak Troupe's protocol (its bytes do not begin like a frame)");
     case frame_fault::bad_version:
-      return refused(fmt::format("the peer speaks frame version {}, this node version {}: run the same release on both",
-                                 prelude_.version, frame_version));
+      return refused(fmt::format(
+          "the peer speaks frame version {}, this node version {}: run the same release on both",
+          prelude_.version, frame_version));
     case frame_fault::bad_kind:
-      return refused(fmt::format("the peer sent a frame of kind {} ({}), which may not come {}",
-                                 static_cast<unsigned>(prelude_.kind), to_string(prelude_.kind),
-                                 trust_ == frame_trust::stranger ? "before it has proven itself" : "any more"));
-    case frame_fault::bad_flags: return refused("the peer set flags that this release does not know");
+      return refused(fmt::format(
+          "the peer sent a frame of kind {} ({}), which may not come {}",
+          static_cast<unsigned>(prelude_.kind), to_string(prelude_.kind),
+          trust_ == frame_trust::stranger ? "before it has proven itself" : "any more"));
+    case frame_fault::bad_flags:
+      return refused("the peer set flags that this release does not know");
     case frame_fault::header_too_long:
-      return refused(fmt::format("the peer announced a header of {} bytes in a frame of kind {}; at most {} may come",
-                                 prelude_.header_length, to_string(prelude_.kind), header_limit(prelude_.kind)));
+      return refused(fmt::format(
+          "the peer announced a header of {} bytes in a frame of kind {}; at most {} may come",
+          prelude_.header_length, to_string(prelude_.kind), header_limit(prelude_.kind)));
     case frame_fault::payload_too_long:
-      return refused(fmt::format("the peer announced a payload of {} bytes in a frame of kind {}; at most {} may come",
-                                 prelude_.payload_length, to_string(prelude_.kind), payload_limit(prelude_.kind)));
-    case frame_fault::bad_header_checksum: return refused("a frame's header was damaged on the way (checksum)");
-    case frame_fault::bad_payload_checksum: return refused("a frame's payload was damaged on the way (checksum)");
+      return refused(fmt::format(
+          "the peer announced a payload of {} bytes in a frame of kind {}; at most {} may come",
+          prelude_.payload_length, to_string(prelude_.kind), payload_limit(prelude_.kind)));
+    case frame_fault::bad_header_checksum:
+      return refused("a frame's header was damaged on the way (checksum)");
+    case frame_fault::bad_payload_checksum:
+      return refused("a frame's payload was damaged on the way (checksum)");
     case frame_fault::truncated: return refused("the connection ended in the middle of a frame");
-    case frame_fault::unreadable: return refused("a payload in the peer's memory could not be read");
+    case frame_fault::unreadable:
+      return refused("a payload in the peer's memory could not be read");
   }
   return refused("unknown fault");
 }

@@ -19,12 +19,13 @@
 //       64         header (Cap'n Proto, or the fixed formats of runtime/handshake.hpp), then the
 //                  raw payload, unless it stays
 //
-// A payload that stays is not on the wire: the receiver, a process of the same machine, reads it out of the sender's memory, which
-// lies there unchanged until the frame is acknowledged or its connection has ended, which the receiver can see there (actors/peer_memory.hpp). Only who has said that it can (bit 2) is sent such
-// frames. What stays has no checksum.
+// A payload that stays is not on the wire: the receiver, a process of the same machine, reads it
+// out of the sender's memory, which lies there unchanged until the frame is acknowledged or its
+// connection has ended, which the receiver can see there (actors/peer_memory.hpp). Only who has
+// said that it can (bit 2) is sent such frames. What stays has no checksum.
 //
-// The codec is pure: no socket, no clock. The decoder tells its reader where the next bytes go, so that the payload of
-// a chunk is read from the socket into the tensor that it belongs to:
+// The codec is pure: no socket, no clock. The decoder tells its reader where the next bytes go, so
+// that the payload of a chunk is read from the socket into the tensor that it belongs to:
 //
 //   for (;;) {
 //     switch (decoder.next()) {
@@ -38,12 +39,16 @@
 //
 // Threading: none of its own; one owner.
 //
-// FR-1  Nothing is allocated for a length before it is within the limits, and a header beyond the read-ahead
-//       takes memory only as its bytes arrive (64 KiB, then at most twice what has arrived).
-// FR-2  header_ready comes after the header's checksum was found right, and only for a payload of at least one byte.
-// FR-3  frame_complete comes after the payload's checksum was found right, also for a discarded payload.
+// FR-1  Nothing is allocated for a length before it is within the limits, and a header beyond the
+//       read-ahead takes memory only as its bytes arrive (64 KiB, then at most twice what has
+//       arrived).
+// FR-2  header_ready comes after the header's checksum was found right, and only for a payload of
+//       at least one byte.
+// FR-3  frame_complete comes after the payload's checksum was found right, also for a discarded
+//       payload.
 // FR-4  A decoder that has failed stays failed and takes no further byte.
-// FR-5  Every byte sequence is answered by events or one fault: never a crash, an endless loop or a read out of bounds.
+// FR-5  Every byte sequence is answered by events or one fault: never a crash, an endless loop or a
+//       read out of bounds.
 // FR-6  header() is aligned to 8 bytes, as Cap'n Proto asks.
 // FR-7  A payload that stays is a fault (bad flags) where nobody has said that it can be read.
 
@@ -61,7 +66,14 @@
 namespace troupe {
 
 // The numbers are on the wire.
-enum class frame_kind : std::uint8_t { hello = 1, proof = 2, refuse = 3, identity = 4, control = 5, chunk = 6 };
+enum class frame_kind : std::uint8_t {
+  hello = 1,
+  proof = 2,
+  refuse = 3,
+  identity = 4,
+  control = 5,
+  chunk = 6
+};
 inline constexpr std::uint8_t frame_kind_last = 6;
 std::string_view to_string(frame_kind k) noexcept;
 
@@ -72,10 +84,12 @@ inline constexpr std::uint8_t flag_payload_checksum = 1;
 inline constexpr std::uint8_t flag_payload_stays = 2;
 inline constexpr std::uint8_t flag_reads_memory = 4;
 
-inline constexpr std::uint32_t handshake_header_max = 1024;  // hello, proof, refuse: before anybody is trusted
-inline constexpr std::uint32_t header_max = 64 * 1024;       // identity, chunk
+// Hello, proof, refuse: before anybody is trusted.
+inline constexpr std::uint32_t handshake_header_max = 1024;
+inline constexpr std::uint32_t header_max = 64 * 1024;                 // identity, chunk
 inline constexpr std::uint32_t control_header_max = 16 * 1024 * 1024;  // a plan travels in one
-inline constexpr std::uint32_t payload_max = 1024 * 1024;              // chunk only; the others have none
+// Chunk only; the others have none.
+inline constexpr std::uint32_t payload_max = 1024 * 1024;
 
 // Before the peer is proven only the first frames may come; afterwards only the others.
 enum class frame_trust : std::uint8_t { stranger, peer };
@@ -92,7 +106,9 @@ struct frame_prelude {
   std::uint64_t payload_address = 0;  // of one that stays; else 0
 
   bool payload_stays() const noexcept { return payload_address != 0; }
-  std::size_t frame_bytes() const noexcept { return prelude_bytes + header_length + (payload_stays() ? 0 : payload_length); }
+  std::size_t frame_bytes() const noexcept {
+    return prelude_bytes + header_length + (payload_stays() ? 0 : payload_length);
+  }
 };
 
 // Why a connection was given up. `none` counts nothing.
@@ -106,7 +122,7 @@ enum class frame_fault : std::uint8_t {
   payload_too_long,  // also: a payload where the kind has none
   bad_header_checksum,
   bad_payload_checksum,
-  truncated,  // the connection ended inside a frame (finish())
+  truncated,   // the connection ended inside a frame (finish())
   unreadable,  // a payload that stays could not be read
 };
 inline constexpr std::size_t frame_fault_count = 11;
@@ -130,13 +146,16 @@ struct frame_fields {
   bool payload_stays = false;  // and it ours: the payload, if there is one, is not sent
 };
 
-// The prelude that stands in front of `header` and `payload`, which stay where they are. Lengths within the limits of
-// the kind are the caller's duty (expects).
-std::array<std::byte, prelude_bytes> make_prelude(const frame_fields& fields, std::span<const std::byte> header,
-                                                  std::span<const std::byte> payload, bool checksum_payload);
+// The prelude that stands in front of `header` and `payload`, which stay where they are. Lengths
+// within the limits of the kind are the caller's duty (expects).
+std::array<std::byte, prelude_bytes> make_prelude(const frame_fields& fields,
+                                                  std::span<const std::byte> header,
+                                                  std::span<const std::byte> payload,
+                                                  bool checksum_payload);
 // The whole frame in one piece, for small ones and tests; without a payload that stays.
 std::vector<std::byte> encode_frame(const frame_fields& fields, std::span<const std::byte> header,
-                                    std::span<const std::byte> payload = {}, bool checksum_payload = true);
+                                    std::span<const std::byte> payload = {},
+                                    bool checksum_payload = true);
 
 class frame_decoder {
  public:
@@ -152,12 +171,14 @@ class frame_decoder {
   // Payloads may stay in the peer's memory from now on (FR-7).
   void admit_payloads_that_stay() noexcept { admits_staying_ = true; }
 
-  // Where the next bytes go, after need_bytes: first the rest of a payload (or nothing), then read-ahead. Behind a
-  // payload the read-ahead is short, so that little of the next payload is copied. At least one byte in all.
+  // Where the next bytes go, after need_bytes: first the rest of a payload (or nothing), then
+  // read-ahead. Behind a payload the read-ahead is short, so that little of the next payload is
+  // copied. At least one byte in all.
   std::array<std::span<std::byte>, 2> space();
   // The reader has written `n` bytes to space(), first piece first.
   void filled(std::size_t n);
-  // What follows from the bytes that are here. After header_ready, deliver_to() or discard() comes first.
+  // What follows from the bytes that are here. After header_ready, deliver_to() or discard() comes
+  // first.
   event next();
 
   // Of the current frame: valid from header_ready or frame_complete to the next call of next().
@@ -166,7 +187,8 @@ class frame_decoder {
   // Where the payload was delivered; empty if it was discarded or there is none.
   std::span<std::byte> payload() const noexcept { return payload_; }
 
-  // The payload goes to `destination`, which is payload_length bytes long and stays valid until frame_complete.
+  // The payload goes to `destination`, which is payload_length bytes long and stays valid until
+  // frame_complete.
   void deliver_to(std::span<std::byte> destination);
   void discard();
   // A payload that stays, which the reader has copied to `destination` itself.
@@ -174,7 +196,8 @@ class frame_decoder {
   // ... or could not: fails (unreadable).
   void unreadable() noexcept { (void)fail(frame_fault::unreadable); }
 
-  // The stream has ended: none at a boundary between frames, else truncated (or the fault it failed with before).
+  // The stream has ended: none at a boundary between frames, else truncated (or the fault it failed
+  // with before).
   frame_fault finish();
   frame_fault fault() const noexcept { return fault_; }
   // "connection sent ...": what was wrong, for people.

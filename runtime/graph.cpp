@@ -13,8 +13,8 @@ namespace troupe {
 namespace {
 
 bool is_name_character(char c) noexcept {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-         c == '.' || c == '/';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-' || c == '.' || c == '/';
 }
 
 bool is_name(std::string_view name) noexcept {
@@ -37,11 +37,15 @@ bool has_invalid(std::span<const value> values) {
   return std::any_of(values.begin(), values.end(), [](const value& v) { return !v.is_valid(); });
 }
 
-std::string joined(std::string_view scope, std::string_view name) { return scope.empty() ? std::string(name) : fmt::format("{}/{}", scope, name); }
+std::string joined(std::string_view scope, std::string_view name) {
+  return scope.empty() ? std::string(name) : fmt::format("{}/{}", scope, name);
+}
 
 error bad_name(std::string_view name) {
-  return error(error_code::usage,
-               fmt::format("name '{}': use letters, digits, '_', '-', '.' and '/', and at least one of them", name));
+  return error(
+      error_code::usage,
+      fmt::format("name '{}': use letters, digits, '_', '-', '.' and '/', and at least one of them",
+                  name));
 }
 
 }  // namespace
@@ -49,8 +53,11 @@ error bad_name(std::string_view name) {
 const tensor_spec& value::spec() const {
   expects(is_valid(), "only a valid value has a spec");
   const auto nodes = owner->nodes();
-  if (node < nodes.size() && output < nodes[node].outputs.size()) return nodes[node].outputs[output];
-  owner->record(error(error_code::usage, "a value is used that its graph does not have: its tape has ended, or the graph has never made it"));
+  if (node < nodes.size() && output < nodes[node].outputs.size())
+    return nodes[node].outputs[output];
+  owner->record(error(
+      error_code::usage,
+      "a value is used that its graph does not have: its tape has ended, or the graph has never made it"));
   static const tensor_spec nothing;
   return nothing;
 }
@@ -62,7 +69,8 @@ void graph::record(error e) {
 }
 
 std::string graph::scoped(std::string_view type, std::string_view base) const {
-  return joined(scopes_.is_shared && type == "variable" ? scopes_.variable_name : scopes_.name, base);
+  return joined(scopes_.is_shared && type == "variable" ? scopes_.variable_name : scopes_.name,
+                base);
 }
 
 std::string graph::name_for(std::string_view base) const {
@@ -70,7 +78,8 @@ std::string graph::name_for(std::string_view base) const {
   const auto taken = names_.find(full);
   if (taken == names_.end()) return full;
   for (auto suffix = taken->second;; ++suffix)
-    if (auto candidate = fmt::format("{}_{}", full, suffix); !names_.contains(candidate)) return candidate;
+    if (auto candidate = fmt::format("{}_{}", full, suffix); !names_.contains(candidate))
+      return candidate;
 }
 
 std::string graph::unique_name(std::string full) {
@@ -88,43 +97,58 @@ value graph::shared_variable(const graph_node& wanted) {
   const auto found = std::ranges::find(nodes_, wanted.name, &graph_node::name);
   expects(found != nodes_.end(), "a taken name is an op's");
   const auto refuse = [&](std::string why) {
-    record(error(error_code::usage, fmt::format("variable '{}' is to be shared, but {}", wanted.name, why)).at(wanted.source));
+    record(error(error_code::usage,
+                 fmt::format("variable '{}' is to be shared, but {}", wanted.name, why))
+               .at(wanted.source));
     return value{};
   };
   const auto there = fmt::format("{}:{}", found->source.file_name(), found->source.line());
-  if (found->type != "variable") return refuse(fmt::format("the {} of {} has that name: choose another", found->type, there));
+  if (found->type != "variable")
+    return refuse(fmt::format("the {} of {} has that name: choose another", found->type, there));
   if (found->outputs != wanted.outputs)
-    return refuse(fmt::format("it is {} here and {} at {}: choose another name, or the same sizes", to_string(wanted.outputs[0]), to_string(found->outputs[0]), there));
+    return refuse(fmt::format("it is {} here and {} at {}: choose another name, or the same sizes",
+                              to_string(wanted.outputs[0]), to_string(found->outputs[0]), there));
   if (found->initializer != wanted.initializer)
-    return refuse(fmt::format("its initial values are others than at {}: choose another name, or the same ones", there));
+    return refuse(fmt::format(
+        "its initial values are others than at {}: choose another name, or the same ones", there));
   return {this, found->index, 0};
 }
 
-result<void> graph::check_operands(std::string_view type, std::span<const value> inputs, const op_row& row) const {
+result<void> graph::check_operands(std::string_view type, std::span<const value> inputs,
+                                   const op_row& row) const {
   if (row.inputs_max == 0 && inputs.size() != row.inputs)
-    return error(error_code::usage, fmt::format("{} takes {} operands, not {}", type, row.inputs, inputs.size()));
+    return error(error_code::usage,
+                 fmt::format("{} takes {} operands, not {}", type, row.inputs, inputs.size()));
   if (row.inputs_max != 0 && (inputs.size() < row.inputs || inputs.size() > row.inputs_max))
-    return error(error_code::usage, fmt::format("{} takes {} to {} operands, not {}", type, row.inputs, row.inputs_max, inputs.size()));
+    return error(error_code::usage, fmt::format("{} takes {} to {} operands, not {}", type,
+                                                row.inputs, row.inputs_max, inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto& v = inputs[i];
     if (v.owner == nullptr)
-      return error(error_code::usage, fmt::format("operand {} of {} is not a value of any graph", i, type));
-    if (v.owner != this) return error(error_code::usage, fmt::format("operand {} of {} belongs to another graph", i, type));
+      return error(error_code::usage,
+                   fmt::format("operand {} of {} is not a value of any graph", i, type));
+    if (v.owner != this)
+      return error(error_code::usage,
+                   fmt::format("operand {} of {} belongs to another graph", i, type));
     if (v.node >= nodes_.size() || v.output >= nodes_[v.node].outputs.size())
-      return error(error_code::usage, fmt::format("operand {} of {} names an output that no op has", i, type));
+      return error(error_code::usage,
+                   fmt::format("operand {} of {} names an output that no op has", i, type));
   }
   return {};
 }
 
-value graph::add(std::string type, std::span<const value> inputs, attributes attrs, std::string_view name,
-                 const source_location& where, std::optional<initializer_spec> initializer) {
+value graph::add(std::string type, std::span<const value> inputs, attributes attrs,
+                 std::string_view name, const source_location& where,
+                 std::optional<initializer_spec> initializer) {
   const auto refuse = [&](error e) {
     record(std::move(e.at(where)));
     return value{};
   };
   const auto* row = ops_.find(type);
-  if (row == nullptr) return refuse(error(error_code::usage, fmt::format("there is no op '{}'", type)));
-  const bool lacks_operand = std::any_of(inputs.begin(), inputs.end(), [](const value& v) { return !v.is_valid(); });
+  if (row == nullptr)
+    return refuse(error(error_code::usage, fmt::format("there is no op '{}'", type)));
+  const bool lacks_operand =
+      std::any_of(inputs.begin(), inputs.end(), [](const value& v) { return !v.is_valid(); });
   if (lacks_operand && error_) return {};  // a consequence of the error that is known already
   if (!is_name(name)) return refuse(bad_name(name));
   if (auto ok = check_operands(type, inputs, *row); !ok) {
@@ -143,7 +167,11 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
     if (has_invalid(here)) return {};
     region = innermost(here);
     // What draws numbers, or may fail, does so in each iteration and in none but these.
-    const bool may_fail = row->library != nullptr || (!row->is_elementwise && std::any_of(here.begin(), here.end(), [](const value& v) { return whole.has(v.spec().type); }));
+    const bool may_fail =
+        row->library != nullptr ||
+        (!row->is_elementwise && std::any_of(here.begin(), here.end(), [](const value& v) {
+          return whole.has(v.spec().type);
+        }));
     if (region != regions_.current() && (row->depends_on_step || may_fail)) {
       here[0] = regions_.pace(here[0], where);
       if (has_invalid(here)) return {};
@@ -156,12 +184,15 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
   specs.reserve(inputs.size());
   for (const auto& v : inputs) specs.push_back(v.spec());
   auto outputs = guarded([&] { return row->shapes(attrs, specs, now()); });
-  if (outputs && outputs->empty()) outputs = error(error_code::usage, "its shape rule says of no output what it is");
+  if (outputs && outputs->empty())
+    outputs = error(error_code::usage, "its shape rule says of no output what it is");
   if (outputs && !specs.empty() && !row->types.is_empty() && !row->types.has(specs[0].type))
-    outputs = error(error_code::usage, fmt::format("operand 0 is {}, but must be {}", to_string(specs[0]), to_string(row->types)));
+    outputs = error(error_code::usage, fmt::format("operand 0 is {}, but must be {}",
+                                                   to_string(specs[0]), to_string(row->types)));
   if (!outputs) {
     const auto full = scoped(type, name);
-    return refuse(std::move(outputs.error().while_doing(full == type ? type : fmt::format("{} '{}'", type, full))));
+    return refuse(std::move(
+        outputs.error().while_doing(full == type ? type : fmt::format("{} '{}'", type, full))));
   }
   const auto index = static_cast<std::uint32_t>(nodes_.size());
   const bool is_shared = scopes_.is_shared && type == "variable";
@@ -183,7 +214,8 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
     // What is wrong with numbers begins with the op's type already.
     const auto& n = nodes_.back();
     auto e = std::move(ok.error());
-    if (!e.message().starts_with(n.type + ":")) e.while_doing(fmt::format("{} '{}'", n.type, n.name));
+    if (!e.message().starts_with(n.type + ":"))
+      e.while_doing(fmt::format("{} '{}'", n.type, n.name));
     cut_back(index);
     return refuse(std::move(e));
   }
@@ -198,7 +230,8 @@ std::uint32_t graph::innermost(std::span<const value> values) const {
 }
 
 std::vector<bool> graph::needed_by(std::span<const value> roots) const {
-  // Operands have smaller numbers, so one walk from the last node to the first finds everything, without recursion; loops may want another one.
+  // Operands have smaller numbers, so one walk from the last node to the first finds everything,
+  // without recursion; loops may want another one.
   std::vector<bool> is_needed(nodes_.size());
   for (const auto& r : roots) is_needed[r.node] = true;
   for (bool is_done = false; !is_done;) {
@@ -215,9 +248,12 @@ std::vector<bool> graph::needed_by(std::span<const value> roots) const {
   return is_needed;
 }
 
-value graph::add_in(std::uint32_t region, std::string type, std::span<const value> inputs, attributes attrs, std::string_view name, const source_location& where, std::optional<initializer_spec> initializer) {
+value graph::add_in(std::uint32_t region, std::string type, std::span<const value> inputs,
+                    attributes attrs, std::string_view name, const source_location& where,
+                    std::optional<initializer_spec> initializer) {
   region_to_be_ = region;
-  const auto v = add(std::move(type), inputs, std::move(attrs), name, where, std::move(initializer));
+  const auto v =
+      add(std::move(type), inputs, std::move(attrs), name, where, std::move(initializer));
   region_to_be_.reset();
   return v;
 }
@@ -230,11 +266,17 @@ void graph::cut_back(std::size_t nodes) {
     // "relu_2" is free again, so the next one is to have it.
     const auto end = name.rfind('_');
     std::uint32_t suffix = 0;
-    if (end == std::string::npos || std::from_chars(name.data() + end + 1, name.data() + name.size(), suffix).ptr != name.data() + name.size()) continue;
-    if (const auto base = names_.find(name.substr(0, end)); base != names_.end()) base->second = std::max<std::uint32_t>(1, std::min(base->second, suffix));
+    if (end == std::string::npos ||
+        std::from_chars(name.data() + end + 1, name.data() + name.size(), suffix).ptr !=
+            name.data() + name.size())
+      continue;
+    if (const auto base = names_.find(name.substr(0, end)); base != names_.end())
+      base->second = std::max<std::uint32_t>(1, std::min(base->second, suffix));
   }
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(nodes), nodes_.end());
-  std::erase_if(averages_, [&](const average& a) { return std::max({a.variable.node, a.sample.node, a.beside.node}) >= nodes; });
+  std::erase_if(averages_, [&](const average& a) {
+    return std::max({a.variable.node, a.sample.node, a.beside.node}) >= nodes;
+  });
 }
 
 graph::scope::~scope() { graph_.scopes_ = std::move(before_); }
@@ -256,7 +298,9 @@ graph::scope graph::device_scope(std::string_view device, const source_location&
   if (!wish) record(error(wish.error()).at(where));
   // What is in force was parsed when it was set; nothing is in force at first.
   for (auto* in_force : {&scopes_.device, &scopes_.variable_device})
-    if (wish) *in_force = to_string((in_force->empty() ? device_name{} : *parse_device(*in_force)).refined_by(*wish));
+    if (wish)
+      *in_force = to_string(
+          (in_force->empty() ? device_name{} : *parse_device(*in_force)).refined_by(*wish));
   return scope(*this, std::move(before));
 }
 

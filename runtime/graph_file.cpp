@@ -21,8 +21,8 @@ namespace troupe {
 namespace {
 
 using wire_parts::fill;
-using wire_parts::put;
 using wire_parts::list_size;
+using wire_parts::put;
 
 error usage(std::string text) { return {error_code::usage, std::move(text)}; }
 
@@ -30,7 +30,8 @@ error usage(std::string text) { return {error_code::usage, std::move(text)}; }
 
 constexpr std::string_view magic = "TROUPEGR";
 constexpr std::size_t version_at = 8, zero_at = 12, length_at = 16, hash_at = 24, message_at = 32;
-static_assert(std::endian::native == std::endian::little, "numbers of the file are copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "numbers of the file are copied as they are");
 
 template <class T>
 T number_at(std::span<const std::byte> bytes, std::size_t at) {
@@ -52,16 +53,27 @@ std::vector<std::byte> with_prelude(std::span<const std::byte> message) {
 
 result<std::span<const std::byte>> message_in(std::span<const std::byte> bytes) {
   if (!is_graph_file(bytes)) return usage("not a graph: it does not begin as one");
-  if (bytes.size() < message_at) return usage(fmt::format("not a graph: it ends after {} bytes", bytes.size()));
-  if (const auto version = number_at<std::uint32_t>(bytes, version_at); version != graph_file_version)
-    return usage(version > graph_file_version
-                     ? fmt::format("this graph has version {} of the format, and Troupe {} knows versions up to {}: read it with a newer Troupe", version, troupe::version(), graph_file_version)
-                     : fmt::format("not a graph: there is no version {} of the format", version));
+  if (bytes.size() < message_at)
+    return usage(fmt::format("not a graph: it ends after {} bytes", bytes.size()));
+  if (const auto version = number_at<std::uint32_t>(bytes, version_at);
+      version != graph_file_version)
+    return usage(
+        version > graph_file_version
+            ? fmt::format(
+                  "this graph has version {} of the format, and Troupe {} knows versions up to {}: read it with a newer Troupe",
+                  version, troupe::version(), graph_file_version)
+            : fmt::format("not a graph: there is no version {} of the format", version));
   const auto length = number_at<std::uint64_t>(bytes, length_at);
   const auto message = bytes.subspan(message_at);
-  if (number_at<std::uint32_t>(bytes, zero_at) != 0) return usage("a damaged graph: its beginning has a number that is always 0");
-  if (length != message.size()) return usage(fmt::format("a damaged graph: it has {} bytes behind its beginning, and says that it has {}", message.size(), length));
-  if (XXH3_64bits(message.data(), message.size()) != number_at<std::uint64_t>(bytes, hash_at)) return usage("a damaged graph: its bytes do not have the hash that they had when it was written");
+  if (number_at<std::uint32_t>(bytes, zero_at) != 0)
+    return usage("a damaged graph: its beginning has a number that is always 0");
+  if (length != message.size())
+    return usage(fmt::format(
+        "a damaged graph: it has {} bytes behind its beginning, and says that it has {}",
+        message.size(), length));
+  if (XXH3_64bits(message.data(), message.size()) != number_at<std::uint64_t>(bytes, hash_at))
+    return usage(
+        "a damaged graph: its bytes do not have the hash that they had when it was written");
   return message;
 }
 
@@ -77,13 +89,15 @@ class encoder {
     capnp::MallocMessageBuilder message;
     auto root = message.initRoot<wire::Graph>();
     root.setName(use_.name);
-    fill(root.initNodes(list_size(g_.nodes())), g_.nodes(), [&](auto to, const graph_node& n) { put_node(to, n); });
-    fill(root.initAverages(list_size(g_.averages())), g_.averages(), [&](auto to, const average& a) {
-      put_value(to.initVariable(), a.variable);
-      put_value(to.initSample(), a.sample);
-      put_value(to.initBeside(), a.beside);
-      to.setRate(g_.node(a.variable.node).average_rate.value_or(0));
-    });
+    fill(root.initNodes(list_size(g_.nodes())), g_.nodes(),
+         [&](auto to, const graph_node& n) { put_node(to, n); });
+    fill(root.initAverages(list_size(g_.averages())), g_.averages(),
+         [&](auto to, const average& a) {
+           put_value(to.initVariable(), a.variable);
+           put_value(to.initSample(), a.sample);
+           put_value(to.initBeside(), a.beside);
+           to.setRate(g_.node(a.variable.node).average_rate.value_or(0));
+         });
     auto roots = root.initRoots(static_cast<unsigned>(use_.fetches.size()) + (use_.loss ? 1 : 0));
     unsigned next = 0;
     const auto put_root = [&](const std::string& name, const value& at, bool is_loss) {
@@ -98,13 +112,15 @@ class encoder {
     std::vector<std::string_view> types;
     for (const auto& n : g_.nodes()) types.push_back(n.type);
     const auto libraries = libraries_of(types, g_.ops());
-    fill(root.initLibraries(list_size(libraries)), libraries, [](auto to, const planned_library& l) { put(to, l); });
+    fill(root.initLibraries(list_size(libraries)), libraries,
+         [](auto to, const planned_library& l) { put(to, l); });
     const auto regions = g_.regions().stored();
-    fill(root.initRegions(list_size(regions)), regions, [](auto to, const graph_regions::stored_region& r) {
-      to.setKind(static_cast<std::uint8_t>(r.type));
-      to.setParent(r.parent);
-      to.setOf(r.of);
-    });
+    fill(root.initRegions(list_size(regions)), regions,
+         [](auto to, const graph_regions::stored_region& r) {
+           to.setKind(static_cast<std::uint8_t>(r.type));
+           to.setParent(r.parent);
+           to.setOf(r.of);
+         });
     if (use_.training) put_training(root.initTraining(), *use_.training);
     return wire_parts::to_bytes(message);
   }
@@ -117,9 +133,12 @@ class encoder {
   void put_node(wire::GraphNode::Builder to, const graph_node& n) const {
     to.setType(n.type);
     to.setName(n.name);
-    fill(to.initAttributes(list_size(n.attrs.entries())), n.attrs.entries(), [](auto b, const auto& e) { put(b, e); });
-    fill(to.initInputs(list_size(n.inputs)), n.inputs, [](auto b, const value& v) { put_value(b, v); });
-    fill(to.initOutputs(list_size(n.outputs)), n.outputs, [](auto b, const tensor_spec& s) { put(b, s); });
+    fill(to.initAttributes(list_size(n.attrs.entries())), n.attrs.entries(),
+         [](auto b, const auto& e) { put(b, e); });
+    fill(to.initInputs(list_size(n.inputs)), n.inputs,
+         [](auto b, const value& v) { put_value(b, v); });
+    fill(to.initOutputs(list_size(n.outputs)), n.outputs,
+         [](auto b, const tensor_spec& s) { put(b, s); });
     to.setDevice(n.device);
     lines_.put(to.initSource(), n.source.file_name(), n.source.line());
     to.setRegion(n.region);
@@ -178,16 +197,26 @@ class encoder {
 // What Cap'n Proto cannot take is refused before it is asked to.
 result<void> check_to_save(const graph& g, const graph_use& use) {
   if (g.first_error()) return *g.first_error();
-  if (!use.loss && use.fetches.empty()) return usage("a graph is saved with what it is for: a loss, or values to fetch");
-  if (use.loss && !g.has(*use.loss)) return usage("the loss is not a value of the graph that is saved");
+  if (!use.loss && use.fetches.empty())
+    return usage("a graph is saved with what it is for: a loss, or values to fetch");
+  if (use.loss && !g.has(*use.loss))
+    return usage("the loss is not a value of the graph that is saved");
   for (const auto& f : use.fetches)
-    if (!g.has(f.at)) return usage(fmt::format("fetch '{}' is not a value of the graph that is saved", f.name));
-  if (g.nodes().size() > graph_nodes_max) return usage(fmt::format("a graph of {} ops cannot be saved: {} are the limit", g.nodes().size(), graph_nodes_max));
+    if (!g.has(f.at))
+      return usage(fmt::format("fetch '{}' is not a value of the graph that is saved", f.name));
+  if (g.nodes().size() > graph_nodes_max)
+    return usage(fmt::format("a graph of {} ops cannot be saved: {} are the limit",
+                             g.nodes().size(), graph_nodes_max));
   std::size_t bytes = 0;
   for (const auto& n : g.nodes())
     for (const auto& [name, attribute] : n.attrs.entries()) {
       if (const auto* data = std::get_if<shared_bytes>(&attribute)) bytes += data->view().size();
-      if (bytes > graph_file_bytes_max) return usage(fmt::format("the constants of the graph have more than {} bytes together, which is the limit of a file", graph_file_bytes_max)).at(n.source);
+      if (bytes > graph_file_bytes_max)
+        return usage(
+                   fmt::format(
+                       "the constants of the graph have more than {} bytes together, which is the limit of a file",
+                       graph_file_bytes_max))
+            .at(n.source);
     }
   return {};
 }
@@ -195,12 +224,15 @@ result<void> check_to_save(const graph& g, const graph_use& use) {
 // --- decode
 
 // Words that an element of each list takes in the message, at least.
-constexpr std::uint64_t region_words = 2, node_words = 9, value_words = 1, average_words = 4, root_words = 3;
+constexpr std::uint64_t region_words = 2, node_words = 9, value_words = 1, average_words = 4,
+                        root_words = 3;
 constexpr std::size_t name_bytes_max = 1024;
 
 class decoder : private wire_parts::part_reader {
  public:
-  decoder(std::uint64_t words, const op_table& ops) : part_reader(words), ops_(ops) { out_.graph = std::make_unique<graph>(ops); }
+  decoder(std::uint64_t words, const op_table& ops) : part_reader(words), ops_(ops) {
+    out_.graph = std::make_unique<graph>(ops);
+  }
 
   // An error that has a line; others are thrown.
   result<saved_graph> run(wire::Graph::Reader root) {
@@ -236,7 +268,8 @@ class decoder : private wire_parts::part_reader {
 
   std::string name(capnp::Text::Reader t) {
     auto out = text(t);
-    if (out.empty() || out.size() > name_bytes_max || printable(out) != out) throw bad{fmt::format("'{}' is no name", shown(out))};
+    if (out.empty() || out.size() > name_bytes_max || printable(out) != out)
+      throw bad{fmt::format("'{}' is no name", shown(out))};
     return out;
   }
 
@@ -244,7 +277,8 @@ class decoder : private wire_parts::part_reader {
     limit("regions", all.size(), graph_nodes_max, region_words);
     std::vector<graph_regions::stored_region> regions;
     for (const auto r : all) {
-      if (r.getKind() > static_cast<std::uint8_t>(graph_regions::kind::body)) throw bad{fmt::format("there is no kind {} of regions", r.getKind())};
+      if (r.getKind() > static_cast<std::uint8_t>(graph_regions::kind::body))
+        throw bad{fmt::format("there is no kind {} of regions", r.getKind())};
       regions.push_back({static_cast<graph_regions::kind>(r.getKind()), r.getParent(), r.getOf()});
     }
     return out_.graph->regions().restore(regions);
@@ -267,19 +301,27 @@ class decoder : private wire_parts::part_reader {
     const auto blame = [&](std::string text) { return usage(printable(text)).at(n.source); };
     if (auto ok = check_type(n); !ok) return blame(ok.error().message());
     auto& g = *out_.graph;
-    if (auto ok = g.regions().check_stored(n.region, n.type, n.attrs, n.inputs); !ok) return blame(fmt::format("{} '{}': {}", n.type, n.name, ok.error().message()));
+    if (auto ok = g.regions().check_stored(n.region, n.type, n.attrs, n.inputs); !ok)
+      return blame(fmt::format("{} '{}': {}", n.type, n.name, ok.error().message()));
     const auto made = [&] {
-      if (n.device.empty()) return g.add_in(n.region, n.type, n.inputs, std::move(n.attrs), n.name, n.source, n.initializer);
+      if (n.device.empty())
+        return g.add_in(n.region, n.type, n.inputs, std::move(n.attrs), n.name, n.source,
+                        n.initializer);
       const auto device = g.device_scope(n.device, n.source);
-      return g.add_in(n.region, n.type, n.inputs, std::move(n.attrs), n.name, n.source, n.initializer);
+      return g.add_in(n.region, n.type, n.inputs, std::move(n.attrs), n.name, n.source,
+                      n.initializer);
     }();
     if (g.first_error()) return blame(g.first_error()->message());
     const auto& node = g.node(made.node);
     g.regions().adopt(node);
     if (node.name != n.name) return blame(fmt::format("two ops are called '{}'", n.name));
-    if (node.device != n.device) return blame(fmt::format("{} '{}': device '{}' is written '{}'", n.type, n.name, n.device, node.device));
+    if (node.device != n.device)
+      return blame(fmt::format("{} '{}': device '{}' is written '{}'", n.type, n.name, n.device,
+                               node.device));
     if (node.outputs != n.outputs)
-      return blame(fmt::format("{} '{}' makes {} here, and the file says {}: its op means something else to who wrote the file", n.type, n.name, listed(node.outputs), listed(n.outputs)));
+      return blame(fmt::format(
+          "{} '{}' makes {} here, and the file says {}: its op means something else to who wrote the file",
+          n.type, n.name, listed(node.outputs), listed(n.outputs)));
     return {};
   }
 
@@ -289,7 +331,8 @@ class decoder : private wire_parts::part_reader {
     n.name = name(r.getName());
     n.device = text(r.getDevice());
     n.attrs = all_attributes(r.getAttributes());
-    if (n.attrs.entries().size() != r.getAttributes().size()) throw bad{fmt::format("op '{}' has an attribute twice", n.name)};
+    if (n.attrs.entries().size() != r.getAttributes().size())
+      throw bad{fmt::format("op '{}' has an attribute twice", n.name)};
     const auto inputs = r.getInputs();
     spend(inputs.size(), value_words);
     for (const auto v : inputs) n.inputs.push_back({out_.graph.get(), v.getNode(), v.getOutput()});
@@ -301,7 +344,9 @@ class decoder : private wire_parts::part_reader {
     n.region = r.getRegion();
     const auto initializer = r.getInitializer();
     if (initializer > 5) throw bad{fmt::format("there is no initializer {}", initializer - 1)};
-    if (initializer > 0) n.initializer = initializer_spec{static_cast<initializer_spec::kind>(initializer - 1), r.getLimit()};
+    if (initializer > 0)
+      n.initializer =
+          initializer_spec{static_cast<initializer_spec::kind>(initializer - 1), r.getLimit()};
     return n;
   }
 
@@ -313,42 +358,62 @@ class decoder : private wire_parts::part_reader {
     const auto what = fmt::format("op '{}' is a {}", n.name, n.type);
     if (from != nullptr && (row == nullptr || row->library == nullptr || *row->library != *from)) {
       const auto present = libraries_of(ops_);
-      const bool is_loaded = std::ranges::find(present, from->name, &library_id::name) != present.end();
-      return usage(fmt::format("{}, of library {}, {}", what, to_string(*from),
-                               !is_loaded ? "which is not loaded" : "and this program " + (std::ranges::find(present, *from) == present.end() ? lack_of(*from, present) : "has that without the op")));
+      const bool is_loaded =
+          std::ranges::find(present, from->name, &library_id::name) != present.end();
+      return usage(fmt::format(
+          "{}, of library {}, {}", what, to_string(*from),
+          !is_loaded ? "which is not loaded"
+                     : "and this program " + (std::ranges::find(present, *from) == present.end()
+                                                  ? lack_of(*from, present)
+                                                  : "has that without the op")));
     }
-    if (row == nullptr) return usage(fmt::format("{}, which Troupe {} does not have", what, version()));
-    if (from == nullptr && row->library) return usage(fmt::format("{}, which came with Troupe, and is one of library {} here", what, to_string(*row->library)));
-    if (n.initializer && n.type != "variable") return usage(fmt::format("{}, and has an initial value, as variables alone have", what));
-    if (n.initializer && (!std::isfinite(static_cast<float>(n.initializer->limit)) || (n.initializer->limit < 0 && n.initializer->type != initializer_spec::kind::constant)))
-      return usage(fmt::format("{}, whose initial values cannot be made of {}", what, n.initializer->limit));
+    if (row == nullptr)
+      return usage(fmt::format("{}, which Troupe {} does not have", what, version()));
+    if (from == nullptr && row->library)
+      return usage(fmt::format("{}, which came with Troupe, and is one of library {} here", what,
+                               to_string(*row->library)));
+    if (n.initializer && n.type != "variable")
+      return usage(fmt::format("{}, and has an initial value, as variables alone have", what));
+    if (n.initializer &&
+        (!std::isfinite(static_cast<float>(n.initializer->limit)) ||
+         (n.initializer->limit < 0 && n.initializer->type != initializer_spec::kind::constant)))
+      return usage(
+          fmt::format("{}, whose initial values cannot be made of {}", what, n.initializer->limit));
     return {};
   }
 
   static std::string listed(const std::vector<tensor_spec>& specs) {
     constexpr std::size_t specs_max = 4;
     std::string out;
-    for (std::size_t i = 0; i < std::min(specs.size(), specs_max); ++i) out += (i == 0 ? "" : ", ") + to_string(specs[i]);
-    return specs.size() > specs_max ? fmt::format("{} and {} more", out, specs.size() - specs_max) : out.empty() ? "nothing" : out;
+    for (std::size_t i = 0; i < std::min(specs.size(), specs_max); ++i)
+      out += (i == 0 ? "" : ", ") + to_string(specs[i]);
+    return specs.size() > specs_max ? fmt::format("{} and {} more", out, specs.size() - specs_max)
+           : out.empty()            ? "nothing"
+                                    : out;
   }
 
   // --- the rest
 
   value at(wire::GraphValue::Reader r) const {
     const value v{out_.graph.get(), r.getNode(), r.getOutput()};
-    if (!out_.graph->has(v)) throw bad{fmt::format("output {} of op {} is named, which is not there", v.output, v.node)};
+    if (!out_.graph->has(v))
+      throw bad{fmt::format("output {} of op {} is named, which is not there", v.output, v.node)};
     return v;
   }
 
   void add_average(wire::GraphAverage::Reader r) {
     const average a{at(r.getVariable()), at(r.getSample()), at(r.getBeside())};
     const auto& n = out_.graph->node(a.variable.node);
-    const auto refuse = [&](std::string_view what) { throw bad{fmt::format("moving average '{}': {}", n.name, what)}; };
+    const auto refuse = [&](std::string_view what) {
+      throw bad{fmt::format("moving average '{}': {}", n.name, what)};
+    };
     if (n.type != "variable") refuse("it is no variable");
     if (n.average_rate) refuse("it stands twice");
     if (!(r.getRate() >= 0 && r.getRate() <= 1)) refuse("its rate is not from 0 to 1");
-    if (a.variable.spec() != a.sample.spec() || a.sample.spec().type != dtype::f32 || a.sample.spec().shape.is_symbolic())
-      refuse(fmt::format("it is {}, and its sample {}", to_string(a.variable.spec()), to_string(a.sample.spec())));
+    if (a.variable.spec() != a.sample.spec() || a.sample.spec().type != dtype::f32 ||
+        a.sample.spec().shape.is_symbolic())
+      refuse(fmt::format("it is {}, and its sample {}", to_string(a.variable.spec()),
+                         to_string(a.sample.spec())));
     out_.graph->add_average(a, r.getRate());
   }
 
@@ -369,7 +434,8 @@ class decoder : private wire_parts::part_reader {
     s.workers = r.getWorkers();
     s.shards = r.getShards();
     s.update = update(r.getUpdate());
-    s.optimizer = optimizer(text(r.getOptimizer()), r.getLearningRate(), r.getMomentum(), r.getOptimizerNumbers());
+    s.optimizer = optimizer(text(r.getOptimizer()), r.getLearningRate(), r.getMomentum(),
+                            r.getOptimizerNumbers());
     s.schedule = schedule(r.getSchedule());
     s.clip_global_norm = r.getClipGlobalNorm();
     s.seed = r.getSeed();
@@ -395,18 +461,25 @@ class decoder : private wire_parts::part_reader {
     t.options.fast = r.getFast();
     t.options.soft_placement = !r.getHardPlacement();
     t.options.device = text(r.getDevice());
-    if (auto ok = check_default_device(t.options.device); !ok) throw bad{fmt::format("its training: {}", ok.error().message())};
+    if (auto ok = check_default_device(t.options.device); !ok)
+      throw bad{fmt::format("its training: {}", ok.error().message())};
     t.options.edge_bytes = r.getEdgeBytes();
-    if (r.getOnNan() > static_cast<std::uint8_t>(nan_policy::skip)) throw bad{fmt::format("its training: there is no policy {} for NaN", r.getOnNan())};
+    if (r.getOnNan() > static_cast<std::uint8_t>(nan_policy::skip))
+      throw bad{fmt::format("its training: there is no policy {} for NaN", r.getOnNan())};
     t.options.on_nan = nan_policy{r.getOnNan()};
-    if (r.getPrecision() > static_cast<std::uint8_t>(precision_kind::f16)) throw bad{fmt::format("its training: there is no precision {}", r.getPrecision())};
+    if (r.getPrecision() > static_cast<std::uint8_t>(precision_kind::f16))
+      throw bad{fmt::format("its training: there is no precision {}", r.getPrecision())};
     t.options.precision = precision_kind{r.getPrecision()};
-    if (r.getLossScale() > 2) throw bad{fmt::format("its training: there is no kind {} of loss scale", r.getLossScale())};
+    if (r.getLossScale() > 2)
+      throw bad{fmt::format("its training: there is no kind {} of loss scale", r.getLossScale())};
     if (r.getLossScale() > 0) {
-      t.options.loss_scale = loss_scale_spec{r.getLossScale() == 2, r.getLossScaleInitial(), r.getLossScaleGrowsEvery()};
-      if (auto ok = check(*t.options.loss_scale); !ok) throw bad{fmt::format("its training: {}", ok.error().message())};
+      t.options.loss_scale = loss_scale_spec{r.getLossScale() == 2, r.getLossScaleInitial(),
+                                             r.getLossScaleGrowsEvery()};
+      if (auto ok = check(*t.options.loss_scale); !ok)
+        throw bad{fmt::format("its training: {}", ok.error().message())};
     }
-    if (t.options.credits < 1 || t.options.credits > credits_max) throw bad{fmt::format("its training: an edge cannot have {} credits", t.options.credits)};
+    if (t.options.credits < 1 || t.options.credits > credits_max)
+      throw bad{fmt::format("its training: an edge cannot have {} credits", t.options.credits)};
     t.options.name = out_.use.name;
     return t;
   }
@@ -418,13 +491,17 @@ class decoder : private wire_parts::part_reader {
 
 result<std::vector<std::byte>> encoded(const graph& g, const graph_use& use) {
   auto out = with_prelude(encoder(g, use).run());
-  if (out.size() > graph_file_bytes_max) return usage(fmt::format("the graph has {} bytes, and {} are the limit of a file", out.size(), graph_file_bytes_max));
+  if (out.size() > graph_file_bytes_max)
+    return usage(fmt::format("the graph has {} bytes, and {} are the limit of a file", out.size(),
+                             graph_file_bytes_max));
   return out;
 }
 
 }  // namespace
 
-bool is_graph_file(std::span<const std::byte> bytes) noexcept { return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0; }
+bool is_graph_file(std::span<const std::byte> bytes) noexcept {
+  return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
+}
 
 result<std::vector<std::byte>> encode_graph(const graph& g, const graph_use& use) {
   if (auto ok = check_to_save(g, use); !ok) return std::move(ok.error());
@@ -432,17 +509,22 @@ result<std::vector<std::byte>> encode_graph(const graph& g, const graph_use& use
   if (!bytes) return bytes;
   // What nobody could read is not written.
   const auto back = decode_graph(*bytes, g.ops());
-  if (!back) return error(back.error()).while_doing("the graph would not be the same when it is read");
+  if (!back)
+    return error(back.error()).while_doing("the graph would not be the same when it is read");
   return bytes;
 }
 
 result<saved_graph> decode_graph(std::span<const std::byte> bytes, const op_table& ops) {
-  if (bytes.size() > graph_file_bytes_max) return usage(fmt::format("not a graph: {} bytes, at most {} are allowed", bytes.size(), graph_file_bytes_max));
+  if (bytes.size() > graph_file_bytes_max)
+    return usage(fmt::format("not a graph: {} bytes, at most {} are allowed", bytes.size(),
+                             graph_file_bytes_max));
   const auto message = message_in(bytes);
   if (!message) return message.error();
   std::optional<result<saved_graph>> out;
-  auto ok = wire_parts::read_message(*message, graph_file_bytes_max, "a graph",
-                                     [&](capnp::MessageReader& m, std::uint64_t words) { out.emplace(decoder(words, ops).run(m.getRoot<wire::Graph>())); });
+  auto ok = wire_parts::read_message(
+      *message, graph_file_bytes_max, "a graph", [&](capnp::MessageReader& m, std::uint64_t words) {
+        out.emplace(decoder(words, ops).run(m.getRoot<wire::Graph>()));
+      });
   if (!ok) return usage(printable(ok.error().message()));
   return std::move(*out);
 }
@@ -454,7 +536,9 @@ result<void> save_graph(disk& d, const std::string& path, const graph& g, const 
     if (there.error().code() != error_code::not_found) return error(there.error());
   } else if (*there > 0) {
     const auto old = d.read(path, graph_file_bytes_max);
-    if (!old || !is_graph_file(*old)) return usage(fmt::format("{} is no graph, and stays as it is: choose another name, or remove it", shown(path)));
+    if (!old || !is_graph_file(*old))
+      return usage(fmt::format(
+          "{} is no graph, and stays as it is: choose another name, or remove it", shown(path)));
   }
   const std::span<const std::byte> all(*bytes);
   return write_whole(d, path, {&all, 1});

@@ -1,17 +1,20 @@
 #pragma once
-// Graphs as files: what a program has built, saved before any pass has seen it, so that it can be looked at (`troupe plan`), kept, and
-// compiled by another program. schema/graph.capnp has the format.
+// Graphs as files: what a program has built, saved before any pass has seen it, so that it can be
+// looked at (`troupe plan`), kept, and compiled by another program. schema/graph.capnp has the
+// format.
 //
 //   auto saved = troupe::save_graph(disk, "model.troupe", g, {.name = "mnist", .loss = loss});
 //   auto back = troupe::load_graph(disk, "model.troupe", ops);     // back->graph, back->use.loss
 //
-// A file is anybody's: whatever it holds, reading gives a graph or an error value of one line that no terminal obeys, which names the op
-// and the user's line where one is to blame. Nothing that a graph names (data, texts) is opened.
+// A file is anybody's: whatever it holds, reading gives a graph or an error value of one line that
+// no terminal obeys, which names the op and the user's line where one is to blame. Nothing that a
+// graph names (data, texts) is opened.
 //
-// GF-1  A graph comes back as it was: nodes with types, names, attributes, operands, specs, devices, lines and initializers, averages, and what it
-//       is for. Saved again it has the same bytes, and it compiles to the same plan. What cannot come back so is not saved: an error.
-// GF-2  Every op of a graph that was read went through graph::add(), so that its shape rule holds here; the specs that the file has are
-//       those that the rule gives.
+// GF-1  A graph comes back as it was: nodes with types, names, attributes, operands, specs,
+//       devices, lines and initializers, averages, and what it is for. Saved again it has the same
+//       bytes, and it compiles to the same plan. What cannot come back so is not saved: an error.
+// GF-2  Every op of a graph that was read went through graph::add(), so that its shape rule holds
+//       here; the specs that the file has are those that the rule gives.
 // GF-3  A file that was cut, that has a byte too much or a bit that has flipped is an error.
 // GF-4  A file of a newer format is an error that says so, before anything else of it is looked at.
 // GF-5  Memory is taken in proportion to the file.
@@ -52,10 +55,10 @@ struct graph_training {
 
 // What a graph is for: a loss to train, or values to fetch, or both.
 struct graph_use {
-  std::string name = "job";                   // of jobs that are made of it
+  std::string name = "job";  // of jobs that are made of it
   std::optional<value> loss{};
   std::vector<graph_fetch> fetches{};
-  std::optional<graph_training> training{};   // for whoever compiles it and says nothing else
+  std::optional<graph_training> training{};  // for whoever compiles it and says nothing else
 };
 
 struct saved_graph {
@@ -63,7 +66,8 @@ struct saved_graph {
   graph_use use;  // its values are those of `graph`
 };
 
-// usage: no root, a root of another graph, a graph with an error, or too large; or GF-1: an eager's graph, whose shapes are those of the moment.
+// usage: no root, a root of another graph, a graph with an error, or too large; or GF-1: an eager's
+// graph, whose shapes are those of the moment.
 result<std::vector<std::byte>> encode_graph(const graph& g, const graph_use& use);
 // usage: see GF-2..GF-5. `ops` outlives the graph.
 result<saved_graph> decode_graph(std::span<const std::byte> bytes, const op_table& ops);

@@ -18,7 +18,8 @@ error misplaced(std::string text) { return {error_code::usage, std::move(text)};
 
 std::vector<graph_regions::stored_region> graph_regions::stored() const {
   std::vector<stored_region> all;
-  for (std::size_t r = 1; r < regions_.size(); ++r) all.push_back({regions_[r].type, regions_[r].parent, regions_[r].of});
+  for (std::size_t r = 1; r < regions_.size(); ++r)
+    all.push_back({regions_[r].type, regions_[r].parent, regions_[r].of});
   return all;
 }
 
@@ -26,24 +27,32 @@ result<void> graph_regions::restore(std::span<const stored_region> all) {
   expects(is_trivial(), "regions are restored in a new graph");
   for (std::size_t i = 0; i < all.size(); i += 2) {
     const auto at = static_cast<std::uint32_t>(i + 1);
-    const auto refuse = [&](std::string_view what) { return misplaced(fmt::format("region {}: {}", at, what)); };
+    const auto refuse = [&](std::string_view what) {
+      return misplaced(fmt::format("region {}: {}", at, what));
+    };
     const auto& r = all[i];
-    if (i + 1 == all.size() || (r.type != kind::branch && r.type != kind::condition)) return refuse("a branch or a loop has two regions");
+    if (i + 1 == all.size() || (r.type != kind::branch && r.type != kind::condition))
+      return refuse("a branch or a loop has two regions");
     const auto& second = all[i + 1];
     if (r.parent >= at) return refuse("it lies in one that comes behind it");
-    if (regions_[r.parent].level + 2U > stored_levels_max) return refuse(fmt::format("more than {} regions lie in each other", stored_levels_max));
+    if (regions_[r.parent].level + 2U > stored_levels_max)
+      return refuse(fmt::format("more than {} regions lie in each other", stored_levels_max));
     const auto level = static_cast<std::uint16_t>(regions_[r.parent].level + 1);
     if (second.of != r.of) return refuse("its second half belongs to another one");
     if (r.type == kind::branch) {
-      if (second.type != kind::branch || second.parent != r.parent || r.of != conditionals_.size()) return refuse("it has no second branch");
+      if (second.type != kind::branch || second.parent != r.parent || r.of != conditionals_.size())
+        return refuse("it has no second branch");
       conditionals_.push_back({{}, {at, at + 1}});
       for (int k = 0; k < 2; ++k) regions_.push_back({kind::branch, r.parent, level, r.of});
       continue;
     }
-    if (second.type != kind::body || second.parent != at || r.of != loops_.size()) return refuse("it is a loop without a body");
+    if (second.type != kind::body || second.parent != at || r.of != loops_.size())
+      return refuse("it is a loop without a body");
     std::uint32_t depth = 1;
-    for (auto p = r.parent; p != 0; p = regions_[p].parent) depth += regions_[p].type == kind::body ? 1 : 0;
-    if (depth > loop_depth_max) return refuse(fmt::format("more than {} loops lie in each other", loop_depth_max));
+    for (auto p = r.parent; p != 0; p = regions_[p].parent)
+      depth += regions_[p].type == kind::body ? 1 : 0;
+    if (depth > loop_depth_max)
+      return refuse(fmt::format("more than {} loops lie in each other", loop_depth_max));
     loop l;
     l.condition = at, l.body = at + 1;
     loops_.push_back(std::move(l));
@@ -53,28 +62,49 @@ result<void> graph_regions::restore(std::span<const stored_region> all) {
   return {};
 }
 
-result<void> graph_regions::check_stored(std::uint32_t region, std::string_view type, const attributes& attrs, std::span<const value> inputs) const {
-  if (region >= regions_.size()) return misplaced(fmt::format("it lies in region {} of {}", region, regions_.size()));
+result<void> graph_regions::check_stored(std::uint32_t region, std::string_view type,
+                                         const attributes& attrs,
+                                         std::span<const value> inputs) const {
+  if (region >= regions_.size())
+    return misplaced(fmt::format("it lies in region {} of {}", region, regions_.size()));
   if (is_trivial() && !is_control(type) && type != loop_back_op && type != loop_end_op) return {};
-  const auto refuse = [](std::string_view what) { return misplaced(fmt::format("a branch or a loop does not hang together: {}", what)); };
-  const auto is_in = [&](std::size_t i, std::uint32_t r) { return i < inputs.size() && g_.has(inputs[i]) && of(inputs[i]) == r; };
-  const auto reaches_in = [&](std::size_t i) { return i < inputs.size() && g_.has(inputs[i]) && reaches(of(inputs[i]), region); };
-  const auto number = [&](std::string_view name) { return static_cast<std::uint64_t>(attrs.integer(name, -1)); };
+  const auto refuse = [](std::string_view what) {
+    return misplaced(fmt::format("a branch or a loop does not hang together: {}", what));
+  };
+  const auto is_in = [&](std::size_t i, std::uint32_t r) {
+    return i < inputs.size() && g_.has(inputs[i]) && of(inputs[i]) == r;
+  };
+  const auto reaches_in = [&](std::size_t i) {
+    return i < inputs.size() && g_.has(inputs[i]) && reaches(of(inputs[i]), region);
+  };
+  const auto number = [&](std::string_view name) {
+    return static_cast<std::uint64_t>(attrs.integer(name, -1));
+  };
   if (type == branch_op || type == merge_op) {
     if (number("conditional") >= conditionals_.size()) return refuse("there is no such cond()");
     const auto& c = conditionals_[number("conditional")];
     const auto at = std::size_t{type == branch_op};
-    if (regions_[c.regions[0]].parent != region || !is_in(at, region)) return refuse("it lies elsewhere than its cond()");
-    if (c.condition.node != none && key(inputs[at]) != c.condition) return refuse("it has another condition");
-    if (type == branch_op) return reaches_in(0) && attrs.integer("level") == regions_[c.regions[0]].level ? result<void>{} : refuse("it takes a value from elsewhere");
-    return is_in(1, c.regions[0]) && is_in(2, c.regions[1]) ? result<void>{} : refuse("it takes values that are not of its branches");
+    if (regions_[c.regions[0]].parent != region || !is_in(at, region))
+      return refuse("it lies elsewhere than its cond()");
+    if (c.condition.node != none && key(inputs[at]) != c.condition)
+      return refuse("it has another condition");
+    if (type == branch_op)
+      return reaches_in(0) && attrs.integer("level") == regions_[c.regions[0]].level
+                 ? result<void>{}
+                 : refuse("it takes a value from elsewhere");
+    return is_in(1, c.regions[0]) && is_in(2, c.regions[1])
+               ? result<void>{}
+               : refuse("it takes values that are not of its branches");
   }
   if (type == loop_stack_op) {
-    if (region == 0 || inputs.size() != 1 || !g_.has(inputs[0])) return refuse("nothing is gone back through");
+    if (region == 0 || inputs.size() != 1 || !g_.has(inputs[0]))
+      return refuse("nothing is gone back through");
     const bool is_condition = attrs.integer("condition") == 1;
     const auto r = reverse(of(inputs[0]), region, is_condition);
-    if (!r || attrs.integers("levels") != r->levels || attrs.integer("tokens", -1) != r->tokens) return refuse("what is gone back through has another shape");
-    if (is_condition && loops_[regions_[region].of].goes_on.node != none) return refuse("a loop has two conditions");
+    if (!r || attrs.integers("levels") != r->levels || attrs.integer("tokens", -1) != r->tokens)
+      return refuse("what is gone back through has another shape");
+    if (is_condition && loops_[regions_[region].of].goes_on.node != none)
+      return refuse("a loop has two conditions");
     return {};
   }
   if (!is_control(type) && type != loop_back_op && type != loop_end_op) {
@@ -92,37 +122,49 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
   // Gradients ask for the condition of a loop that has ended.
   if (l.end != none && type != loop_next_op) return refuse("its loop has ended");
   if (type == loop_enter_op) {
-    const bool fits = region == l.condition && is_in(0, regions_[region].parent) && number("variable") == l.variables.size() && attrs.integer("level") == regions_[region].level;
+    const bool fits = region == l.condition && is_in(0, regions_[region].parent) &&
+                      number("variable") == l.variables.size() &&
+                      attrs.integer("level") == regions_[region].level;
     return fits ? result<void>{} : refuse("no variable of it begins so");
   }
   if (type == loop_condition_op) {
-    const bool fits = region == l.condition && is_in(0, region) && l.goes_on.node == none && attrs.integer("iterations_max", -1) >= 0;
+    const bool fits = region == l.condition && is_in(0, region) && l.goes_on.node == none &&
+                      attrs.integer("iterations_max", -1) >= 0;
     return fits ? result<void>{} : refuse("it has another condition");
   }
   if (type == loop_next_op) {
-    const bool fits = region == l.condition && is_in(0, region) && inputs.size() == 2 && l.goes_on.node != none && key(inputs[1]) == l.goes_on && attrs.integer("level") == regions_[l.body].level;
+    const bool fits = region == l.condition && is_in(0, region) && inputs.size() == 2 &&
+                      l.goes_on.node != none && key(inputs[1]) == l.goes_on &&
+                      attrs.integer("level") == regions_[l.body].level;
     return fits ? result<void>{} : refuse("nothing comes into its body so");
   }
   if (type == loop_back_op) {
     const auto k = number("variable");
-    const bool fits = region == l.body && is_in(0, region) && k < l.variables.size() && l.variables[k].back == none && l.variables[k].next != none;
-    return fits && inputs[0].spec() == g_.node(l.variables[k].enter).outputs[0] ? result<void>{} : refuse("nothing comes back so");
+    const bool fits = region == l.body && is_in(0, region) && k < l.variables.size() &&
+                      l.variables[k].back == none && l.variables[k].next != none;
+    return fits && inputs[0].spec() == g_.node(l.variables[k].enter).outputs[0]
+               ? result<void>{}
+               : refuse("nothing comes back so");
   }
   const auto n = l.variables.size();
   bool fits = region == regions_[l.condition].parent && inputs.size() == 2 * n;
-  for (std::size_t k = 0; fits && k < n; ++k) fits = key(inputs[k]) == node_output{l.variables[k].next, 1} && key(inputs[n + k]) == node_output{l.variables[k].back, 0};
+  for (std::size_t k = 0; fits && k < n; ++k)
+    fits = key(inputs[k]) == node_output{l.variables[k].next, 1} &&
+           key(inputs[n + k]) == node_output{l.variables[k].back, 0};
   return fits ? result<void>{} : refuse("it does not end so");
 }
 
 void graph_regions::adopt(const graph_node& n) {
   if (is_trivial()) return;
-  const auto index = static_cast<std::size_t>(std::max<std::int64_t>(0, n.attrs.integer(n.type == branch_op || n.type == merge_op ? "conditional" : "loop")));
+  const auto index = static_cast<std::size_t>(std::max<std::int64_t>(
+      0, n.attrs.integer(n.type == branch_op || n.type == merge_op ? "conditional" : "loop")));
   if (n.type == branch_op || n.type == merge_op) {
     auto& c = conditionals_[index];
     c.condition = key(n.inputs[n.type == branch_op ? 1 : 0]);
     if (n.type == merge_op) return;
     c.branches[key(n.inputs[0])] = n.index;
-    for (std::uint32_t k = 0; k < 2; ++k) regions_[c.regions[k]].imported[key(n.inputs[0])] = {n.index, k};
+    for (std::uint32_t k = 0; k < 2; ++k)
+      regions_[c.regions[k]].imported[key(n.inputs[0])] = {n.index, k};
   } else if (n.type == loop_enter_op) {
     if (loops_[index].variables.empty()) loops_[index].source = n.source;
     loops_[index].variables.push_back({n.index});

@@ -1,6 +1,6 @@
 #pragma once
-// The first frames of a connection: two processes prove to each other that they hold the cluster's token, then say who
-// they are.
+// The first frames of a connection: two processes prove to each other that they hold the cluster's
+// token, then say who they are.
 //
 //   initiator (connects)        acceptor
 //   hello ------------------>   <----------------- hello      at once, both
@@ -9,21 +9,25 @@
 //   identity --------------->                                 after the acceptor's proof was right
 //                               <-------------- identity      after its owner said accept()
 //
-//   hello     version u16, lane u8 (acceptor: 255), length of the name u8, 4 bytes 0, nonce[32], name of the cluster
-//   proof     HMAC-SHA256(token, label of the prover's role, initiator's hello, acceptor's hello): 32 bytes
+//   hello     version u16, lane u8 (acceptor: 255), length of the name u8, 4 bytes 0, nonce[32],
+//             name of the cluster
+//   proof     HMAC-SHA256(token, label of the prover's role, initiator's hello, acceptor's hello):
+//             32 bytes
 //   refuse    refusal u8, a reason for people; the connection ends after it
 //   identity  Cap'n Proto (schema/wire.capnp)
 //
-// Nothing of variable format is parsed before the proof. The acceptor proves second, so that a stranger who only
-// connects learns nothing to guess a token from. Without TLS, who can change bytes on the way can still take
-// over a proven connection: the proof keeps strangers and mistaken neighbours out.
+// Nothing of variable format is parsed before the proof. The acceptor proves second, so that a
+// stranger who only connects learns nothing to guess a token from. Without TLS, who can change
+// bytes on the way can still take over a proven connection: the proof keeps strangers and mistaken
+// neighbours out.
 //
-// Pure: time and randomness are passed in. Frames come from a frame_decoder, which has checked lengths and checksums.
+// Pure: time and randomness are passed in. Frames come from a frame_decoder, which has checked
+// lengths and checksums.
 //
-// HS-1  established only if the peer proved the same token over both hellos, in the other role: neither a
-//       replayed proof (our nonce is new) nor our own one, sent back, is accepted.
-// HS-2  A frame out of order, of a wrong length or with wrong contents ends in `refused`; no input crashes or
-//       allocates beyond it.
+// HS-1  established only if the peer proved the same token over both hellos, in the other role:
+//       neither a replayed proof (our nonce is new) nor our own one, sent back, is accepted.
+// HS-2  A frame out of order, of a wrong length or with wrong contents ends in `refused`; no input
+//       crashes or allocates beyond it.
 // HS-3  Unless finished within handshake_timeout_ns it ends in `refused`.
 // HS-4  After refused or established nothing changes any more.
 
@@ -40,7 +44,8 @@
 
 namespace troupe {
 
-inline constexpr std::uint16_t protocol_version = 1;  // of what nodes say; frame_version is that of the envelope
+// Of what nodes say; frame_version is that of the envelope.
+inline constexpr std::uint16_t protocol_version = 1;
 inline constexpr std::size_t cluster_name_max = 64;
 inline constexpr std::size_t nonce_bytes = 32;
 inline constexpr std::int64_t handshake_timeout_ns = 2'000'000'000;
@@ -54,8 +59,8 @@ struct handshake_options {
   std::string token;    // empty: none, on both sides
   member_info self;
   handshake_nonce nonce{};  // fresh and unpredictable for every connection
-  // Initiator: which lane of which link this connection is to be, whether the link begins with it, and how much has arrived on
-  // the lane before.
+  // Initiator: which lane of which link this connection is to be, whether the link begins with it,
+  // and how much has arrived on the lane before.
   troupe::lane lane = lane::control;
   std::uint64_t link = 0;
   bool begins = true;
@@ -102,7 +107,8 @@ class handshake {
   // The connection broke or its bytes were no frames (channel_handler::on_closed).
   status on_closed(const error& why, frame_fault fault);
 
-  // Acceptor, in `decide`: the peer may come in; `received`: every sequence of its lane that has arrived here on that link.
+  // Acceptor, in `decide`: the peer may come in; `received`: every sequence of its lane that has
+  // arrived here on that link.
   void accept(std::uint64_t received);
   void refuse(refusal why, std::string text);
 
@@ -122,7 +128,9 @@ class handshake {
   std::uint64_t link() const noexcept { return is_acceptor() ? peer_->link : options_.link; }
   bool begins() const noexcept { return is_acceptor() ? peer_->begins : options_.begins; }
   // Acceptor: the peer means to reach another life than this one; it shall learn who answers here.
-  bool expects_another() const noexcept { return raw(peer_->expected) != 0 && peer_->expected != options_.self.id; }
+  bool expects_another() const noexcept {
+    return raw(peer_->expected) != 0 && peer_->expected != options_.self.id;
+  }
   // When refused: why, and whether it was the peer that refused.
   refusal why() const noexcept { return refusal_; }
   bool is_by_peer() const noexcept { return is_by_peer_; }

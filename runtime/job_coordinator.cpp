@@ -19,15 +19,19 @@ constexpr auto all_steps = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view moved_reason = "its work has moved to other nodes";
 
 bool has_role(const role_map& roles, node_id n) {
-  return std::count(roles.workers.begin(), roles.workers.end(), n) > 0 || std::count(roles.shards.begin(), roles.shards.end(), n) > 0 ||
+  return std::count(roles.workers.begin(), roles.workers.end(), n) > 0 ||
+         std::count(roles.shards.begin(), roles.shards.end(), n) > 0 ||
          std::count(roles.replicas.begin(), roles.replicas.end(), n) > 0;
 }
 
-std::uint64_t sum(const std::vector<std::uint64_t>& v) { return std::accumulate(v.begin(), v.end(), std::uint64_t{0}); }
+std::uint64_t sum(const std::vector<std::uint64_t>& v) {
+  return std::accumulate(v.begin(), v.end(), std::uint64_t{0});
+}
 
 // Of all workers together; 0: not by steps, or (sync) up to the shards.
 std::uint64_t steps_between_cuts(const job_setup& s) {
-  const bool is_async = s.program ? s.program->spec().update == update_kind::async : s.fixed.update == update_kind::async;
+  const bool is_async = s.program ? s.program->spec().update == update_kind::async
+                                  : s.fixed.update == update_kind::async;
   const auto workers = s.program ? s.program->spec().workers : s.fixed.workers;
   return is_async ? s.checkpoints.every_steps * workers : 0;
 }
@@ -35,18 +39,21 @@ std::uint64_t steps_between_cuts(const job_setup& s) {
 }  // namespace
 
 std::string_view to_string(job_phase p) noexcept {
-  static constexpr std::string_view names[] = {"placing", "running", "halting", "pausing", "waiting", "claiming", "over"};
+  static constexpr std::string_view names[] = {"placing", "running",  "halting", "pausing",
+                                               "waiting", "claiming", "over"};
   return names[static_cast<std::size_t>(p)];
 }
 
-job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> members, std::size_t message_bytes_max)
+job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> members,
+                                 std::size_t message_bytes_max)
     : setup_(std::move(setup)),
       message_bytes_max_(message_bytes_max),
       roles_(setup_.roles),
       failures_(setup_.name),
       limiter_(setup_.limits),
       cuts_(steps_between_cuts(setup_), setup_.checkpoints.every_ns,
-            setup_.checkpoints.resume_from ? sum(setup_.checkpoints.resume_from->worker_steps) : 0, setup_.bugs) {
+            setup_.checkpoints.resume_from ? sum(setup_.checkpoints.resume_from->worker_steps) : 0,
+            setup_.bugs) {
   for (const auto& m : members) members_.emplace(m.id, m);
   const auto workers = setup_.program ? setup_.program->spec().workers : setup_.fixed.workers;
   first_steps_.assign(workers, 0);
@@ -57,7 +64,7 @@ job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> m
 
 std::vector<job_step> job_coordinator::take_actions() { return std::exchange(actions_, {}); }
 
-// --- placing ---------------------------------------------------------------------------------------------------------
+// --- placing -------------------------------------------------------------------------------------
 
 void job_coordinator::begin(std::int64_t now_ns) {
   now_ = now_ns;
@@ -77,11 +84,18 @@ void job_coordinator::place() {
     const auto where = place_roles(roles_, setup_.client, others);
     start_.handed.clear();
     for (const auto& [variable, h] : handed_) {
-      const auto task = std::find(where.nodes.begin(), where.nodes.end(), h.from) - where.nodes.begin();
-      start_.handed.push_back({variable, static_cast<std::uint32_t>(task), h.applied, h.to_shard, h.to_replica});
-      for (const auto n : h.to_copies) start_.handed.back().to_tasks.push_back(static_cast<std::uint32_t>(std::find(where.nodes.begin(), where.nodes.end(), n) - where.nodes.begin()));
+      const auto task =
+          std::find(where.nodes.begin(), where.nodes.end(), h.from) - where.nodes.begin();
+      start_.handed.push_back(
+          {variable, static_cast<std::uint32_t>(task), h.applied, h.to_shard, h.to_replica});
+      for (const auto n : h.to_copies)
+        start_.handed.back().to_tasks.push_back(static_cast<std::uint32_t>(
+            std::find(where.nodes.begin(), where.nodes.end(), n) - where.nodes.begin()));
     }
-    lag_ = std::any_of(roles_.replicas.begin(), roles_.replicas.end(), [](auto n) { return raw(n) != 0; }) ? 2 : 1;
+    lag_ = std::any_of(roles_.replicas.begin(), roles_.replicas.end(),
+                       [](auto n) { return raw(n) != 0; })
+               ? 2
+               : 1;
     auto placed = setup_.program->place(where, start_);
     if (!placed) return fail(at_node({}, placed.error().text()));
     plan_ = std::make_shared<const plan>(std::move(*placed));
@@ -96,7 +110,8 @@ void job_coordinator::place() {
   ahead_ = made_;
   if (start_.restore == restore_kind::kept && restore_from_.empty())
     for (const auto& [variable, holder] : holders_)
-      for (std::size_t w = 0; w < ahead_.size() && w < holder.second.applied.size(); ++w) ahead_[w] = std::max(ahead_[w], holder.second.applied[w]);
+      for (std::size_t w = 0; w < ahead_.size() && w < holder.second.applied.size(); ++w)
+        ahead_[w] = std::max(ahead_[w], holder.second.applied[w]);
   parties_.emplace(*plan_, nodes_);
   accounts_.emplace(plan_->workers, start_.worker_steps);
   awaited_ = parties_->running();
@@ -108,11 +123,15 @@ void job_coordinator::place() {
   cuts_.begin_epoch(std::move(savers));
   const auto bytes = encode(*plan_);
   if (bytes.size() > message_bytes_max_ && !(awaited_.size() == 1 && has_local_part_))
-    return fail(at_node({}, fmt::format("its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
-                                        plan_->actors.size(), format_bytes(bytes.size()), format_bytes(message_bytes_max_))));
+    return fail(at_node(
+        {},
+        fmt::format(
+            "its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
+            plan_->actors.size(), format_bytes(bytes.size()), format_bytes(message_bytes_max_))));
   for (auto n : awaited_)
     if (!is_alive(n)) return trouble(at_node(n, "is not known here"));
-  for (auto n : awaited_) send(n, place_part{setup_.id, epoch_, bytes, nodes_, setup_.checkpoints.folder, restore_from_});
+  for (auto n : awaited_)
+    send(n, place_part{setup_.id, epoch_, bytes, nodes_, setup_.checkpoints.folder, restore_from_});
 }
 
 void job_coordinator::on_placed(node_id from, const part_placed& p) {
@@ -131,19 +150,23 @@ void job_coordinator::on_local_part(std::uint32_t epoch) {
 }
 
 void job_coordinator::start_if_placed() {
-  if (phase_ != job_phase::placing || !awaited_.empty() || (has_local_part_ && !is_local_part_there_)) return;
+  if (phase_ != job_phase::placing || !awaited_.empty() ||
+      (has_local_part_ && !is_local_part_there_))
+    return;
   phase_ = job_phase::running;
   since_ = now_;
   derived_.reset();
   for (auto n : parties_->running()) send(n, start_part{setup_.id});
-  if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0) note("variables have no replica until another node comes");
+  if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0)
+    note("variables have no replica until another node comes");
   if (setup_.bugs != nullptr && setup_.bugs->releases_givers_early) release_keepers();
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
-  tell({job_event_kind::resumed, from, 0, 0, fmt::format("goes on from step {} (epoch {})", from, epoch_)});
+  tell({job_event_kind::resumed, from, 0, 0,
+        fmt::format("goes on from step {} (epoch {})", from, epoch_)});
 }
 
-// --- running ---------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 
 std::uint64_t job_coordinator::step() const noexcept {
   const bool is_sync = plan_ == nullptr || plan_->update == update_kind::sync;
@@ -158,7 +181,8 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
     if (is_sync || w == worker) accounts_->on_loss(w);
   for (std::uint32_t w = 0; w < made_.size(); ++w)
     if (is_sync || w == worker) made_[w] = std::max(made_[w], step + 1);
-  if (!has_begun_ && phase_ == job_phase::running && step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) {
+  if (!has_begun_ && phase_ == job_phase::running &&
+      step >= ahead_[worker] + (lag_ > 1 ? lag_ : 0)) {
     release_keepers();
     spread_if_better();  // who has come meanwhile
   }
@@ -173,8 +197,8 @@ void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float lo
     tell({job_event_kind::loss, step, 0, loss, {}});
 }
 
-// The loss of step t + 1 was computed from version t + 1 of every variable. Where they have replicas, these have version t then: a shard
-// takes a step up when its replica has the one before.
+// The loss of step t + 1 was computed from version t + 1 of every variable. Where they have
+// replicas, these have version t then: a shard takes a step up when its replica has the one before.
 void job_coordinator::commit(std::uint64_t step, float loss) {
   held_losses_.emplace_back(step, loss);
   flush_losses(step + 1 - std::min(step + 1, lag_));
@@ -199,7 +223,8 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
     f.step = p.step;
     f.is_derived = p.is_derived;
     if (!f.is_derived) return trouble(std::move(f));
-    if (!derived_) derived_ = std::move(f);  // SV-1: whose end it followed from is told soon, or it was not
+    // SV-1: whose end it followed from is told soon, or it was not.
+    if (!derived_) derived_ = std::move(f);
     return;
   }
   parties_->ended(from);
@@ -213,7 +238,7 @@ void job_coordinator::finish_if_ended() {
   tell({.kind = job_event_kind::finished});
 }
 
-// --- failures --------------------------------------------------------------------------------------------------------
+// --- failures ------------------------------------------------------------------------------------
 
 failure job_coordinator::at_node(node_id n, std::string text) const {
   failure f;
@@ -228,11 +253,14 @@ failure job_coordinator::at_node(node_id n, std::string text) const {
 
 std::string job_coordinator::first_actor_on(node_id n) const {
   for (const auto& a : plan_->actors)
-    if (nodes_[a.task] == n && (a.kind == actor_kind::op || a.kind == actor_kind::shard)) return a.name;
+    if (nodes_[a.task] == n && (a.kind == actor_kind::op || a.kind == actor_kind::shard))
+      return a.name;
   return {};
 }
 
-void job_coordinator::send(node_id to, control_message body) { actions_.emplace_back(job_action::send{to, std::move(body)}); }
+void job_coordinator::send(node_id to, control_message body) {
+  actions_.emplace_back(job_action::send{to, std::move(body)});
+}
 
 void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_left) {
   if (phase_ == job_phase::over) return;
@@ -240,7 +268,8 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
   exclude(n);
   if (phase_ == job_phase::halting) {
     send(n, stop_part{setup_.id, "another participant holds this node dead"});
-    f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
+    f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason,
+                         parties_->describe(n));
     const bool is_missed = parties_->lose(n) != loss_verdict::irrelevant || awaited_.contains(n);
     if (is_missed && has_left && incident_.empty())
       note(fmt::format("{} has left", f.node));
@@ -259,18 +288,21 @@ void job_coordinator::on_lost(node_id n, const std::string& reason, bool has_lef
     return;
   }
   const auto verdict = parties_->lose(n);
-  f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason, parties_->describe(n));
+  f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason,
+                       parties_->describe(n));
   f.step = step();
   f.actor = first_actor_on(n);
   send(n, stop_part{setup_.id, "another participant holds this node dead"});
   members_.erase(n);
   if (verdict == loss_verdict::irrelevant) return finish_if_ended();
-  if (has_left && phase_ == job_phase::placing && is_recoverable()) {  // it had none of our work yet when it went
+  // It had none of our work yet when it went.
+  if (has_left && phase_ == job_phase::placing && is_recoverable()) {
     incident_.clear();
     note(fmt::format("{} has left: its work moves to other nodes", f.node));
     return halt("a node has left");
   }
-  if (is_recoverable() || phase_ == job_phase::placing || verdict == loss_verdict::fatal) return trouble(std::move(f));
+  if (is_recoverable() || phase_ == job_phase::placing || verdict == loss_verdict::fatal)
+    return trouble(std::move(f));
   tell({job_event_kind::worker_lost, 0, 0, 0, f.where_and_why()});
   finish_if_ended();
 }
@@ -285,7 +317,8 @@ void job_coordinator::on_rejoined(const member_info& self) {
   excluded_.clear();
   leaving_.clear();
   kept_.clear();
-  if (phase_ == job_phase::waiting || phase_ == job_phase::pausing || phase_ == job_phase::claiming) return note(f.text);
+  if (phase_ == job_phase::waiting || phase_ == job_phase::pausing || phase_ == job_phase::claiming)
+    return note(f.text);
   trouble(std::move(f));
 }
 
@@ -302,7 +335,8 @@ void job_coordinator::trouble(failure f) {
   halt(incident_);
 }
 
-// The first failure of an epoch is why it ends; what follows from it, or happens meanwhile, is noted.
+// The first failure of an epoch is why it ends; what follows from it, or happens meanwhile, is
+// noted.
 void job_coordinator::blame(failure f) {
   f.step = f.step ? f.step : step();
   if (!incident_.empty()) return note(f.where_and_why());
@@ -374,7 +408,8 @@ void job_coordinator::forget(node_id n) {
 epoch_start job_coordinator::start_of(const known_checkpoint& k) {
   restore_from_ = checkpoint_folder_name({k.epoch, k.step});
   const bool is_sync = setup_.program->spec().update == update_kind::sync;
-  return {restore_kind::kept, is_sync ? k.worker_steps.front() : sum(k.worker_steps), k.worker_steps, true};
+  return {restore_kind::kept, is_sync ? k.worker_steps.front() : sum(k.worker_steps),
+          k.worker_steps, true};
 }
 
 void job_coordinator::choose_start() {
@@ -386,11 +421,15 @@ void job_coordinator::choose_start() {
   holders_.clear();
   for (const auto& [node, reports] : kept_)
     for (const auto& k : reports) {
-      if (k.versions.empty() || !is_alive(node) || (node != setup_.client && excluded_.contains(node) && excluded_.at(node) > now_)) continue;
+      if (k.versions.empty() || !is_alive(node) ||
+          (node != setup_.client && excluded_.contains(node) && excluded_.at(node) > now_))
+        continue;
       const auto [at, is_new] = holders_.try_emplace(k.variable, node, k);
       const auto newest = at->second.second.versions.back();
-      const bool is_shard = std::find(roles_.shards.begin(), roles_.shards.end(), node) != roles_.shards.end();
-      if (!is_new && (newest < k.versions.back() || (newest == k.versions.back() && is_shard))) at->second = {node, k};
+      const bool is_shard =
+          std::find(roles_.shards.begin(), roles_.shards.end(), node) != roles_.shards.end();
+      if (!is_new && (newest < k.versions.back() || (newest == k.versions.back() && is_shard)))
+        at->second = {node, k};
     }
   std::map<std::string, kept_report> kept;
   for (const auto& [variable, holder] : holders_) kept.emplace(variable, holder.second);
@@ -442,14 +481,18 @@ void job_coordinator::wait_for_node(std::string why) {
 
 void job_coordinator::place_next() {
   choose_start();
-  const bool is_embedded = std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; });
+  const bool is_embedded = std::all_of(roles_.workers.begin(), roles_.workers.end(),
+                                       [&](auto n) { return n == setup_.client; });
   const auto nodes = living_nodes();
   if (nodes.empty() && !is_embedded) return wait_for_node("there is none");
   if (!is_embedded)
     if (auto lack = lack_of_devices(nodes); !lack.empty()) return wait_for_node(std::move(lack));
   // Variables that are in a node's memory stay there after a failure: it is quicker.
-  const bool is_kept = start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
-  if (!is_embedded) roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all, setup_.program->devices());
+  const bool is_kept =
+      start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
+  if (!is_embedded)
+    roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all,
+                        setup_.program->devices());
   choose_handed();
   choose_keepers();
   if (!setup_.checkpoints.folder.empty()) return claim();
@@ -457,7 +500,8 @@ void job_coordinator::place_next() {
   place();
 }
 
-// Nodes without work that keep variables stay until the epoch has begun everywhere: who gets them may die before.
+// Nodes without work that keep variables stay until the epoch has begun everywhere: who gets them
+// may die before.
 void job_coordinator::choose_keepers() {
   auto all = std::set<node_id>(nodes_.begin(), nodes_.end());
   all.merge(std::exchange(releases_, {}));
@@ -471,18 +515,20 @@ void job_coordinator::choose_keepers() {
   }
 }
 
-// Whether that node can begin with what it keeps itself. Asynchronous versions of a shard and its replica differ, since gradients are
-// added up in another order: both begin with one of them.
+// Whether that node can begin with what it keeps itself. Asynchronous versions of a shard and its
+// replica differ, since gradients are added up in another order: both begin with one of them.
 bool job_coordinator::keeps(node_id n, const std::string& variable) const {
   if (holders_.at(variable).first == n) return true;
   const auto at = kept_.find(n);
   if (at == kept_.end() || setup_.program->spec().update == update_kind::async) return false;
   return std::any_of(at->second.begin(), at->second.end(), [&](const kept_report& k) {
-    return k.variable == variable && std::binary_search(k.versions.begin(), k.versions.end(), start_.version);
+    return k.variable == variable &&
+           std::binary_search(k.versions.begin(), k.versions.end(), start_.version);
   });
 }
 
-// Variables whose shard or replica is not where they are kept. What comes from a checkpoint is read by the shard's node.
+// Variables whose shard or replica is not where they are kept. What comes from a checkpoint is read
+// by the shard's node.
 void job_coordinator::choose_handed() {
   handed_.clear();
   if (start_.restore != restore_kind::kept || needs_checkpoint_) return;
@@ -491,9 +537,11 @@ void job_coordinator::choose_handed() {
   for (std::size_t v = 0; v < variables.size(); ++v) {
     const auto& name = variables[v].first;
     const auto shard = roles_.shards[shards[v]];
-    const auto replica = shards[v] < roles_.replicas.size() ? roles_.replicas[shards[v]] : node_id{};
+    const auto replica =
+        shards[v] < roles_.replicas.size() ? roles_.replicas[shards[v]] : node_id{};
     const auto is_read = !restore_from_.empty();
-    handover h{is_read ? shard : holders_.at(name).first, is_read ? start_.worker_steps : holders_.at(name).second.applied};
+    handover h{is_read ? shard : holders_.at(name).first,
+               is_read ? start_.worker_steps : holders_.at(name).second.applied};
     h.to_shard = !is_read && !keeps(shard, name);
     h.to_replica = raw(replica) != 0 && (is_read || !keeps(replica, name));
     if (setup_.program->spec().all_reduce)
@@ -503,11 +551,13 @@ void job_coordinator::choose_handed() {
   }
 }
 
-// A loss of the epoch proves that every shard has begun; one of two steps later, that every replica has.
+// A loss of the epoch proves that every shard has begun; one of two steps later, that every replica
+// has.
 void job_coordinator::release_keepers() {
   has_begun_ = true;
   for (auto n : std::set<node_id>(nodes_.begin(), nodes_.end()))
-    if (start_.restore == restore_kind::kept && is_alive(n) && !releases_.contains(n)) send(n, epoch_begun{setup_.id, epoch_});
+    if (start_.restore == restore_kind::kept && is_alive(n) && !releases_.contains(n))
+      send(n, epoch_begun{setup_.id, epoch_});
   for (auto n : std::exchange(releases_, {})) {
     parties_->release(n);
     send(n, stop_part{setup_.id, std::string(moved_reason)});
@@ -519,9 +569,13 @@ void job_coordinator::on_leaving(node_id n) {
   const bool takes_part = std::find(nodes_.begin(), nodes_.end(), n) != nodes_.end();
   if (!takes_part) return send(n, stop_part{setup_.id, std::string(moved_reason)});
   const auto others = living_nodes();
-  if (std::any_of(others.begin(), others.end(), [&](const auto& m) { return leaving_.contains(m.id); }))
-    return note(fmt::format("{} wants to leave, and there is no other node: its work stays until one comes", at_node(n, {}).node));
-  if (phase_ != job_phase::running && phase_ != job_phase::placing) return;  // its work moves with the next epoch
+  if (std::any_of(others.begin(), others.end(),
+                  [&](const auto& m) { return leaving_.contains(m.id); }))
+    return note(
+        fmt::format("{} wants to leave, and there is no other node: its work stays until one comes",
+                    at_node(n, {}).node));
+  // Its work moves with the next epoch.
+  if (phase_ != job_phase::running && phase_ != job_phase::placing) return;
   incident_.clear();
   note(fmt::format("{} leaves: its work moves to other nodes", at_node(n, {}).node));
   halt("a node leaves");
@@ -534,9 +588,11 @@ void job_coordinator::claim() {
   actions_.emplace_back(job_action::claim_epoch{needs_checkpoint_});
 }
 
-void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::optional<known_checkpoint>& newest) {
+void job_coordinator::on_epoch(const result<std::uint32_t>& epoch,
+                               const std::optional<known_checkpoint>& newest) {
   if (phase_ != job_phase::claiming) return;
-  if (!epoch && epoch.error().code() == error_code::denied) return fail(at_node({}, epoch.error().text()));
+  if (!epoch && epoch.error().code() == error_code::denied)
+    return fail(at_node({}, epoch.error().text()));
   if (!epoch) {  // the disk may come back
     note(fmt::format("waits for the folder of its checkpoints: {}", epoch.error().text()));
     phase_ = job_phase::pausing;
@@ -546,13 +602,17 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
   }
   epoch_ = *epoch;
   const auto is_there = [&](node_id n) { return is_alive(n); };
-  const bool has_givers = std::all_of(handed_.begin(), handed_.end(), [&](const auto& h) { return is_there(h.second.from); });
-  if (!has_givers || !std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) || !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there) ||
-      !std::all_of(roles_.replicas.begin(), roles_.replicas.end(), [&](auto n) { return raw(n) == 0 || is_there(n); }))
+  const bool has_givers = std::all_of(handed_.begin(), handed_.end(),
+                                      [&](const auto& h) { return is_there(h.second.from); });
+  if (!has_givers || !std::all_of(roles_.workers.begin(), roles_.workers.end(), is_there) ||
+      !std::all_of(roles_.shards.begin(), roles_.shards.end(), is_there) ||
+      !std::all_of(roles_.replicas.begin(), roles_.replicas.end(),
+                   [&](auto n) { return raw(n) == 0 || is_there(n); }))
     return place_next();  // somebody has died meanwhile
   if (needs_checkpoint_ && newest) {
     start_ = start_of(*newest);
-    note(fmt::format("variables are lost with their node: back to the checkpoint of step {}", newest->step));
+    note(fmt::format("variables are lost with their node: back to the checkpoint of step {}",
+                     newest->step));
   } else if (needs_checkpoint_) {
     note("variables are lost with their node, and there is no checkpoint yet: back to step 0");
   }
@@ -563,14 +623,17 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch, const std::op
 void job_coordinator::on_member(const member_info& m) {
   members_.insert_or_assign(m.id, m);
   const bool is_node = m.kind == member_kind::node && m.state == member_state::alive;
-  if (const auto lack = is_node && is_recoverable() ? lack_at(m) : std::string(); !lack.empty()) return note("gets no work: " + lack);
+  if (const auto lack = is_node && is_recoverable() ? lack_at(m) : std::string(); !lack.empty())
+    return note("gets no work: " + lack);
   if (phase_ == job_phase::waiting) return place_next();
   if (is_node) newest_ = m.name;
   spread_if_better();
 }
 
 void job_coordinator::spread_if_better() {
-  if (phase_ != job_phase::running || !has_begun_ || newest_.empty() || !is_recoverable() || !better_roles()) return;
+  if (phase_ != job_phase::running || !has_begun_ || newest_.empty() || !is_recoverable() ||
+      !better_roles())
+    return;
   const auto name = std::exchange(newest_, {});
   incident_.clear();
   note(fmt::format("{} has joined: the work is spread anew", name));
@@ -579,7 +642,9 @@ void job_coordinator::spread_if_better() {
 
 std::optional<role_map> job_coordinator::better_roles() const {
   const auto nodes = living_nodes();
-  if (nodes.empty() || std::all_of(roles_.workers.begin(), roles_.workers.end(), [&](auto n) { return n == setup_.client; })) return std::nullopt;
+  if (nodes.empty() || std::all_of(roles_.workers.begin(), roles_.workers.end(),
+                                   [&](auto n) { return n == setup_.client; }))
+    return std::nullopt;
   if (!lack_of_devices(nodes).empty()) return std::nullopt;
   auto next = next_roles(roles_, nodes, rebalancing::all, setup_.program->devices());
   return next == roles_ ? std::nullopt : std::optional(std::move(next));
@@ -619,16 +684,19 @@ job_totals job_coordinator::totals() const {
   if (plan_ == nullptr) return t;
   t.actors = plan_->actors.size();
   t.op_actors = static_cast<std::uint64_t>(
-      std::count_if(plan_->actors.begin(), plan_->actors.end(), [](const auto& a) { return a.kind == actor_kind::op; }));
+      std::count_if(plan_->actors.begin(), plan_->actors.end(),
+                    [](const auto& a) { return a.kind == actor_kind::op; }));
   for (std::uint32_t w = 0; w < accounts_->workers(); ++w) {
     const auto now = accounts_->of(w);
     worker_account a = closed_[w];
     a.fed += now.fed;
     a.dropped += now.dropped;
     a.applied = now.applied;
-    // Of the steps before this epoch's, those that earlier ones have left out were not applied. (One that was left out and is made again counts as if it had been before.)
+    // Of the steps before this epoch's, those that earlier ones have left out were not applied.
+    // (One that was left out and is made again counts as if it had been before.)
     if (!start_.worker_steps.empty()) {
-      const auto before = start_.worker_steps[w] - std::min(start_.worker_steps[w], first_steps_[w]);
+      const auto before =
+          start_.worker_steps[w] - std::min(start_.worker_steps[w], first_steps_[w]);
       a.applied += before - std::min(before, closed_[w].dropped);
     }
     a.in_flight = a.fed - std::min(a.fed, a.applied + a.dropped);
@@ -638,7 +706,7 @@ job_totals job_coordinator::totals() const {
   return t;
 }
 
-// --- time ------------------------------------------------------------------------------------------------------------
+// --- time ----------------------------------------------------------------------------------------
 
 void job_coordinator::tick(std::int64_t now_ns) {
   now_ = now_ns;
@@ -647,25 +715,33 @@ void job_coordinator::tick(std::int64_t now_ns) {
     case job_phase::placing:
       if (!mute()) return;
       exclude(*awaited_.begin());
-      return trouble(at_node(*awaited_.begin(), fmt::format("has not answered to its part of the plan for {} s", answer_max_ns / 1'000'000'000)));
+      return trouble(at_node(*awaited_.begin(),
+                             fmt::format("has not answered to its part of the plan for {} s",
+                                         answer_max_ns / 1'000'000'000)));
     case job_phase::halting:
-      while (mute() && phase_ == job_phase::halting) on_lost(*awaited_.begin(), fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000), false);
+      while (mute() && phase_ == job_phase::halting)
+        on_lost(*awaited_.begin(),
+                fmt::format("it has not ended its part for {} s", answer_max_ns / 1'000'000'000),
+                false);
       return;
     case job_phase::pausing:
       if (now_ >= until_) is_claim_due_ ? claim() : place_next();
       return;
     case job_phase::waiting:
       if (now_ >= until_) return place_next();  // somebody may be given work again
-      if (now_ - since_ > waiting_max_ns) fail(at_node({}, fmt::format("no node that takes work has come for {} s ({}); before: {}", waiting_max_ns / 1'000'000'000, waits_for_, incident_)));
+      if (now_ - since_ > waiting_max_ns)
+        fail(at_node({}, fmt::format("no node that takes work has come for {} s ({}); before: {}",
+                                     waiting_max_ns / 1'000'000'000, waits_for_, incident_)));
       return;
     case job_phase::running:
-      if (derived_ && now_ >= derived_->time_ns + failure_log::settle_ns) return trouble(*std::exchange(derived_, {}));
+      if (derived_ && now_ >= derived_->time_ns + failure_log::settle_ns)
+        return trouble(*std::exchange(derived_, {}));
       return cut_if_due();
     default: return;
   }
 }
 
-// --- cuts ------------------------------------------------------------------------------------------------------------
+// --- cuts ----------------------------------------------------------------------------------------
 
 void job_coordinator::want_checkpoint() {
   cuts_.want();
@@ -674,7 +750,9 @@ void job_coordinator::want_checkpoint() {
 
 // By time, or (async) by steps: whoever sets the marks is told.
 void job_coordinator::cut_if_due() {
-  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() || !cuts_.is_due(now_, sum(next_loss_))) return;
+  if (phase_ != job_phase::running || setup_.checkpoints.folder.empty() ||
+      !cuts_.is_due(now_, sum(next_loss_)))
+    return;
   // A mark on a gradient that some variable has already would be lost there.
   for (std::size_t w = 0; w < made_.size(); ++w)
     if (plan_->update == update_kind::async && made_[w] < ahead_[w]) return;
@@ -691,14 +769,19 @@ void job_coordinator::on_noted(node_id from, const part_noted& n) {
 }
 
 void job_coordinator::on_saved(node_id from, const part_saved& p) {
-  // Of an epoch that has ended nothing becomes visible any more: the next one may be claimed already.
-  const bool is_late = phase_ != job_phase::running && (setup_.bugs == nullptr || !setup_.bugs->takes_late_parts || phase_ == job_phase::over || phase_ == job_phase::halting);
+  // Of an epoch that has ended nothing becomes visible any more: the next one may be claimed
+  // already.
+  const bool is_late =
+      phase_ != job_phase::running && (setup_.bugs == nullptr || !setup_.bugs->takes_late_parts ||
+                                       phase_ == job_phase::over || phase_ == job_phase::halting);
   if (is_late || p.epoch != epoch_) return;
   std::string error;
   if (!p.error.empty())
     error = at_node(from, p.error).where_and_why();
   else if (p.worker_steps.size() != next_loss_.size())
-    error = at_node(from, fmt::format("it saved steps of {} workers, and the job has {}", p.worker_steps.size(), next_loss_.size())).where_and_why();
+    error = at_node(from, fmt::format("it saved steps of {} workers, and the job has {}",
+                                      p.worker_steps.size(), next_loss_.size()))
+                .where_and_why();
   if (!cuts_.on_saved(from, p, error)) {
     note_if(cuts_.lost(p.step, cuts_.why_lost()));
     actions_.emplace_back(job_action::drop_cut{p.step, epoch_});
@@ -710,7 +793,8 @@ void job_coordinator::write_manifests() {
   for (auto& m : cuts_.take_manifests(next_loss_)) actions_.emplace_back(std::move(m));
 }
 
-void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written) {
+void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch,
+                                  const result<void>& written) {
   if (!cuts_.on_manifest(step, epoch) || phase_ == job_phase::over) return;
   if (written)
     note_if(cuts_.written(step));

@@ -1,9 +1,11 @@
 #pragma once
-// A job as the one who coordinates it sees it: who takes part, how far it is, what to do about a failure.
+// A job as the one who coordinates it sees it: who takes part, how far it is, what to do about a
+// failure.
 //
-// A job runs in epochs. In one epoch every actor is where it is and starts once. When a node is lost, an actor fails or a node is
-// to be taken in, the epoch ends on all nodes (halt), each tells what it keeps of the variables, and the next one begins with the
-// newest cut that they have in common, else with a checkpoint, else from the start, on the nodes that are there then.
+// A job runs in epochs. In one epoch every actor is where it is and starts once. When a node is
+// lost, an actor fails or a node is to be taken in, the epoch ends on all nodes (halt), each tells
+// what it keeps of the variables, and the next one begins with the newest cut that they have in
+// common, else with a checkpoint, else from the start, on the nodes that are there then.
 //
 // The owner reports what happens, then carries out take_actions().
 //
@@ -13,25 +15,30 @@
 //   on_loss, on_saved              running               tell the program; write a manifest
 //   on_ended                       running               when all have: -> over
 //   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
-//   on_halted                      halting               when all have: pausing (back-off), waiting (no node), claiming
+//   on_halted                      halting               when all have: pausing (back-off), waiting
+//                                                        (no node), claiming
 //   on_rejoined                    any                   as if everybody else were lost
 //   on_leaving                     running               the work of that node moves
-//   on_member                      waiting; running      there is a node again; the work is spread anew if that helps (JC-7)
+//   on_member                      waiting; running      there is a node again; the work is spread
+//                                                        anew if that helps (JC-7)
 //   on_epoch                       claiming              send place to everybody -> placing
 //   on_stop, or give-up            any                   send stop to all -> over
 //
 // JC-1  finished or failed is told once, and is the last thing told.
-// JC-2  In each epoch every logical worker and every shard has one place, and a node gets `place` for an epoch only when all that
-//       took part in earlier ones have halted, or are lost, which they learn no later than their next sign of life (they are
-//       told stop).
+// JC-2  In each epoch every logical worker and every shard has one place, and a node gets `place`
+//       for an epoch only when all that took part in earlier ones have halted, or are lost, which
+//       they learn no later than their next sign of life (they are told stop).
 // JC-3  Reports of another epoch than the current one change nothing but the ledger.
-// JC-4  The program gets each step's loss once, in order (sync), and of a job that is resumed only when the step is committed:
-//       when every shard has applied it, and every replica.
-//       A checkpoint becomes visible when the program has got the losses of all steps that are in it.
-// JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts what was made again.
-// JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not answer for answer_max_ns.
-// JC-7  Work is spread anew only when the epoch has begun everywhere, replicas included: a planned halt before would leave variables that
-//       had just one holder with that one alone for as long as it lasts.
+// JC-4  The program gets each step's loss once, in order (sync), and of a job that is resumed only
+//       when the step is committed: when every shard has applied it, and every replica. A
+//       checkpoint becomes visible when the program has got the losses of all steps that are in it.
+// JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts
+//       what was made again.
+// JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not
+//       answer for answer_max_ns.
+// JC-7  Work is spread anew only when the epoch has begun everywhere, replicas included: a planned
+//       halt before would leave variables that had just one holder with that one alone for as long
+//       as it lasts.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -59,16 +66,18 @@ namespace troupe {
 // A checkpoint that is whole.
 struct known_checkpoint {
   std::uint32_t epoch = 0;
-  std::uint64_t step = 0;  // its name; sync: version; async: gradients applied, all workers together
+  // Its name; sync: version; async: gradients applied, all workers together.
+  std::uint64_t step = 0;
   std::vector<std::uint64_t> worker_steps;  // where the workers go on
 };
 
 struct checkpoint_policy {
-  std::string folder;               // with a folder for each job; empty: none are written
-  std::uint64_t every_steps = 0;    // sync: versions, see training_spec::cut_every; async: steps of a worker, in the mean
-  std::int64_t every_ns = 0;        // 0: not by time
+  std::string folder;  // with a folder for each job; empty: none are written
+  // Sync: versions, see training_spec::cut_every; async: steps of a worker, in the mean.
+  std::uint64_t every_steps = 0;
+  std::int64_t every_ns = 0;                    // 0: not by time
   std::optional<known_checkpoint> resume_from;  // the first epoch begins with it
-  std::uint32_t epoch = 1;          // claimed for the first epoch
+  std::uint32_t epoch = 1;                      // claimed for the first epoch
 };
 
 struct job_setup {
@@ -83,7 +92,7 @@ struct job_setup {
   checkpoint_policy checkpoints;
   // ... or a plan that is placed once.
   plan fixed;
-  std::vector<node_id> nodes;  // by task
+  std::vector<node_id> nodes;          // by task
   const planted_bugs* bugs = nullptr;  // tests only
 };
 
@@ -92,16 +101,25 @@ struct worker_account {
 };
 struct job_totals {
   std::vector<worker_account> workers;
-  std::uint64_t actors = 0;         // of the job, on all nodes, in its last epoch
+  std::uint64_t actors = 0;  // of the job, on all nodes, in its last epoch
   std::uint64_t op_actors = 0;
-  std::uint64_t data_messages = 0;  // items on edges, credits not counted
-  std::uint64_t recoveries = 0;     // epochs begun after a failure
-  std::uint64_t redone = 0;         // steps made again, all workers together
-  std::uint64_t checkpoints = 0;    // written
+  std::uint64_t data_messages = 0;        // items on edges, credits not counted
+  std::uint64_t recoveries = 0;           // epochs begun after a failure
+  std::uint64_t redone = 0;               // steps made again, all workers together
+  std::uint64_t checkpoints = 0;          // written
   std::uint64_t checkpoints_missing = 0;  // lost, since the last one that is there
 };
 
-enum class job_event_kind : std::uint8_t { started, loss, worker_lost, recovering, resumed, note, finished, failed };
+enum class job_event_kind : std::uint8_t {
+  started,
+  loss,
+  worker_lost,
+  recovering,
+  resumed,
+  note,
+  finished,
+  failed
+};
 
 struct job_event {
   job_event_kind kind{};
@@ -112,17 +130,21 @@ struct job_event {
 };
 
 struct job_action {
-  struct send { node_id to{}; control_message body; };
-  struct claim_epoch {               // then on_epoch()
-    bool wants_checkpoint = false;   // and the newest whole one
+  struct send {
+    node_id to{};
+    control_message body;
+  };
+  struct claim_epoch {              // then on_epoch()
+    bool wants_checkpoint = false;  // and the newest whole one
   };
   using write_manifest = cut_manifest;  // then on_manifest()
-  struct drop_cut {                  // nobody writes to it any more, and it will not be whole
+  struct drop_cut {                     // nobody writes to it any more, and it will not be whole
     std::uint64_t step = 0;
     std::uint32_t epoch = 0;
   };
 };
-using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest, job_action::drop_cut, job_event>;
+using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest,
+                              job_action::drop_cut, job_event>;
 
 enum class job_phase : std::uint8_t { placing, running, halting, pausing, waiting, claiming, over };
 std::string_view to_string(job_phase p) noexcept;
@@ -135,14 +157,16 @@ class job_coordinator {
   static constexpr std::size_t place_bytes_max_room = 256 * 1024;
 
   // `members`: who has a link to the coordinator, and itself.
-  job_coordinator(job_setup setup, std::span<const member_info> members, std::size_t message_bytes_max);
+  job_coordinator(job_setup setup, std::span<const member_info> members,
+                  std::size_t message_bytes_max);
 
   void begin(std::int64_t now_ns);
 
-  // --- reports -------------------------------------------------------------------------------------------------------
+  // --- reports -----------------------------------------------------------------------------------
   void on_member(const member_info& m);
   void on_lost(node_id n, const std::string& reason, bool has_left);
-  // The cluster held this process dead; it is `self` now, and nobody of the others takes part any more.
+  // The cluster held this process dead; it is `self` now, and nobody of the others takes part any
+  // more.
   void on_rejoined(const member_info& self);
   // The node wants to leave: its work moves, then it is told stop.
   void on_leaving(node_id n);
@@ -163,7 +187,7 @@ class job_coordinator {
 
   std::vector<job_step> take_actions();
 
-  // --- what it is ----------------------------------------------------------------------------------------------------
+  // --- what it is --------------------------------------------------------------------------------
   job_phase phase() const noexcept { return phase_; }
   std::uint32_t epoch() const noexcept { return epoch_; }
   const plan& current_plan() const noexcept { return *plan_; }
@@ -181,7 +205,9 @@ class job_coordinator {
     std::set<node_id> to_copies{};  // with all_reduce
   };
 
-  bool is_recoverable() const noexcept { return setup_.program.has_value() && setup_.on_failure != failure_policy::stop; }
+  bool is_recoverable() const noexcept {
+    return setup_.program.has_value() && setup_.on_failure != failure_policy::stop;
+  }
   bool is_alive(node_id n) const { return members_.contains(n); }
   failure at_node(node_id n, std::string text) const;
   std::string first_actor_on(node_id n) const;
@@ -225,47 +251,55 @@ class job_coordinator {
 
   job_setup setup_;
   std::map<node_id, member_info> members_;
-  std::map<node_id, std::int64_t> excluded_;  // alive for us, and dead for another participant, or mute; until when
+  // Alive for us, and dead for another participant, or mute; until when.
+  std::map<node_id, std::int64_t> excluded_;
   std::size_t message_bytes_max_;
   std::int64_t now_ = 0;
   std::vector<job_step> actions_;
 
   job_phase phase_ = job_phase::placing;
-  std::int64_t since_ = 0;        // of the phase
-  std::int64_t until_ = 0;        // of a pause, or of the first exclusion that ends while a node is waited for
+  std::int64_t since_ = 0;  // of the phase
+  // Of a pause, or of the first exclusion that ends while a node is waited for.
+  std::int64_t until_ = 0;
   std::uint32_t epoch_ = 0;
   role_map roles_;
   epoch_start start_;
-  bool needs_checkpoint_ = false; // to know where to begin
-  bool is_claim_due_ = false;     // after the pause
-  std::string restore_from_;      // folder of a checkpoint, within that of the job
+  bool needs_checkpoint_ = false;  // to know where to begin
+  bool is_claim_due_ = false;      // after the pause
+  std::string restore_from_;       // folder of a checkpoint, within that of the job
   std::shared_ptr<const plan> plan_;
-  std::vector<node_id> nodes_;    // by task
-  std::set<node_id> awaited_;     // who has not answered to place or halt
+  std::vector<node_id> nodes_;  // by task
+  std::set<node_id> awaited_;   // who has not answered to place or halt
   bool has_local_part_ = false, is_local_part_there_ = false;
   bool has_started_ = false;
   std::optional<participants> parties_;
-  std::optional<ledger> accounts_;           // of this epoch
-  std::vector<worker_account> closed_;       // of the epochs before: fed and dropped
-  std::vector<std::uint64_t> first_steps_;   // of the first epoch
+  std::optional<ledger> accounts_;                    // of this epoch
+  std::vector<worker_account> closed_;                // of the epochs before: fed and dropped
+  std::vector<std::uint64_t> first_steps_;            // of the first epoch
   std::map<node_id, std::vector<kept_report>> kept_;  // in answers to halt
-  std::map<std::string, std::pair<node_id, kept_report>> holders_;  // of the variables that the next epoch begins with
-  std::map<std::string, handover> handed_;   // what moves, by variable
-  std::uint64_t lag_ = 1;                    // the loss of step t + lag_ shows that step t is committed
-  std::set<node_id> releases_;               // nodes that have nothing to do any more once the epoch has begun everywhere
+  // Of the variables that the next epoch begins with.
+  std::map<std::string, std::pair<node_id, kept_report>> holders_;
+  std::map<std::string, handover> handed_;  // what moves, by variable
+  // The loss of step t + lag_ shows that step t is committed.
+  std::uint64_t lag_ = 1;
+  // Nodes that have nothing to do any more once the epoch has begun everywhere.
+  std::set<node_id> releases_;
   bool has_begun_ = false;
   std::set<node_id> leaving_;
-  std::string newest_;                       // of the nodes that have come and got no work yet
+  std::string newest_;  // of the nodes that have come and got no work yet
   std::uint64_t data_messages_ = 0, recoveries_ = 0;
   failure_log failures_;
-  std::optional<failure> derived_;           // of this epoch: its cause has not been told yet
+  std::optional<failure> derived_;  // of this epoch: its cause has not been told yet
   restart_limiter limiter_;
-  std::string waits_for_;                    // in phase waiting
-  std::string incident_;                     // why there is a recovery; empty: it was planned
-  std::vector<std::uint64_t> next_loss_;     // by worker: first step whose loss the program has not got
+  std::string waits_for_;  // in phase waiting
+  std::string incident_;   // why there is a recovery; empty: it was planned
+  // By worker: first step whose loss the program has not got.
+  std::vector<std::uint64_t> next_loss_;
   std::deque<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
-  std::vector<std::uint64_t> made_;          // by worker: first step whose loss did not come in this epoch
-  std::vector<std::uint64_t> ahead_;         // async, by worker: steps that some variable has from the epoch before
+  // By worker: first step whose loss did not come in this epoch.
+  std::vector<std::uint64_t> made_;
+  // Async, by worker: steps that some variable has from the epoch before.
+  std::vector<std::uint64_t> ahead_;
   std::string cause_;
   job_cuts cuts_;
 };

@@ -39,8 +39,11 @@ bool job_cuts::on_saved(node_id from, const part_saved& p, const std::string& er
   if (cut.by_node.size() < savers_.size() && !is_hasty) return true;
   is_cutting_ = false;
   const auto& worker_steps = cut.by_node.begin()->second.worker_steps;
-  const bool is_even = std::all_of(cut.by_node.begin(), cut.by_node.end(), [&](const auto& part) { return part.second.worker_steps == worker_steps; });
-  if (cut.error.empty() && !is_even) cut.error = "its parts hold different steps, since a worker was lost";
+  const bool is_even = std::all_of(cut.by_node.begin(), cut.by_node.end(), [&](const auto& part) {
+    return part.second.worker_steps == worker_steps;
+  });
+  if (cut.error.empty() && !is_even)
+    cut.error = "its parts hold different steps, since a worker was lost";
   why_lost_ = std::move(cut.error);
   if (why_lost_.empty()) {
     cut_manifest m{p.step, worker_steps, {}, p.epoch};
@@ -52,15 +55,20 @@ bool job_cuts::on_saved(node_id from, const part_saved& p, const std::string& er
 }
 
 std::vector<cut_manifest> job_cuts::take_manifests(std::span<const std::uint64_t> losses) {
-  const auto has_losses = [&](const cut_manifest& m) { return std::equal(losses.begin(), losses.end(), m.worker_steps.begin(), std::greater_equal{}); };
+  const auto has_losses = [&](const cut_manifest& m) {
+    return std::equal(losses.begin(), losses.end(), m.worker_steps.begin(), std::greater_equal{});
+  };
   const auto waiting = std::stable_partition(due_.begin(), due_.end(), has_losses);
-  std::vector<cut_manifest> out(std::make_move_iterator(due_.begin()), std::make_move_iterator(waiting));
+  std::vector<cut_manifest> out(std::make_move_iterator(due_.begin()),
+                                std::make_move_iterator(waiting));
   due_.erase(due_.begin(), waiting);
   for (const auto& m : out) open_.emplace(m.step, m.epoch);
   return out;
 }
 
-bool job_cuts::on_manifest(std::uint64_t step, std::uint32_t epoch) { return open_.erase({step, epoch}) > 0; }
+bool job_cuts::on_manifest(std::uint64_t step, std::uint32_t epoch) {
+  return open_.erase({step, epoch}) > 0;
+}
 
 std::optional<std::string> job_cuts::written(std::uint64_t step) {
   ++count_;
@@ -72,7 +80,9 @@ std::optional<std::string> job_cuts::written(std::uint64_t step) {
 std::optional<std::string> job_cuts::lost(std::uint64_t step, const std::string& why) {
   ++lost_;
   if (!std::has_single_bit(lost_)) return {};
-  const auto row = lost_ == 1 ? "" : lost_ == 2 ? ", nor is the one before it" : fmt::format(", nor are the {} before it", lost_ - 1);
+  const auto row = lost_ == 1   ? ""
+                   : lost_ == 2 ? ", nor is the one before it"
+                                : fmt::format(", nor are the {} before it", lost_ - 1);
   return fmt::format("the checkpoint of step {} is not there{}: {}", step, row, why);
 }
 

@@ -4,16 +4,19 @@
 //   call                     what it means
 //   begin_epoch()            these nodes have shards: a cut is whole when each has saved its part
 //   is_due() -> ask()        a mark goes to whoever sets marks
-//   on_saved()               a node has saved its part of a cut. Of the last one: a manifest is due, or the cut is lost
+//   on_saved()               a node has saved its part of a cut. Of the last one: a manifest is
+//                            due, or the cut is lost
 //   take_manifests()         what can be written now, and is being written from then on
 //   on_manifest()            it is written, or it is not
 //   end_epoch()              what is not whole never will be
 //
-// CU-1  One cut is on its way at a time, and none is begun while a manifest is due or being written; a cut that is not whole after
-//       making_max_ns does not hold the next one up.
-// CU-2  A manifest can be written when the program has got the losses of all steps that are in it, and not before (RC-2).
+// CU-1  One cut is on its way at a time, and none is begun while a manifest is due or being
+//       written; a cut that is not whole after making_max_ns does not hold the next one up.
+// CU-2  A manifest can be written when the program has got the losses of all steps that are in it,
+//       and not before (RC-2).
 // CU-3  Parts of one cut hold the same steps of every worker.
-// CU-4  Cuts that are lost in a row are told of at the 1st, 2nd, 4th, ...: what ails a disk ails it each time.
+// CU-4  Cuts that are lost in a row are told of at the 1st, 2nd, 4th, ...: what ails a disk ails it
+//       each time.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -42,8 +45,10 @@ class job_cuts {
  public:
   static constexpr std::int64_t making_max_ns = 60'000'000'000;
 
-  // `every_steps`: of all workers together, 0: not by steps. `every_ns`: 0: not by time. `steps`: that the program has when the job begins.
-  job_cuts(std::uint64_t every_steps, std::int64_t every_ns, std::uint64_t steps, const planted_bugs* bugs = nullptr)
+  // `every_steps`: of all workers together, 0: not by steps. `every_ns`: 0: not by time. `steps`:
+  // that the program has when the job begins.
+  job_cuts(std::uint64_t every_steps, std::int64_t every_ns, std::uint64_t steps,
+           const planted_bugs* bugs = nullptr)
       : every_steps_(every_steps), every_ns_(every_ns), steps_(steps), bugs_(bugs) {}
 
   void begin(std::int64_t now_ns) { asked_ns_ = now_ns; }
@@ -55,7 +60,8 @@ class job_cuts {
   bool is_due(std::int64_t now_ns, std::uint64_t steps) const;
   std::uint32_t ask(std::int64_t now_ns, std::uint64_t steps);  // the number of the mark
 
-  // `error`: why the node could not save it, with who and where; empty: it could. False: the cut is lost, see why_lost().
+  // `error`: why the node could not save it, with who and where; empty: it could. False: the cut is
+  // lost, see why_lost().
   bool on_saved(node_id from, const part_saved& p, const std::string& error);
   // `losses`: by worker, how many the program has.
   std::vector<cut_manifest> take_manifests(std::span<const std::uint64_t> losses);
@@ -67,7 +73,7 @@ class job_cuts {
   std::optional<std::string> written(std::uint64_t step);
   std::optional<std::string> lost(std::uint64_t step, const std::string& why);
   const std::string& why_lost() const { return why_lost_; }
-  std::uint64_t count() const { return count_; }  // written
+  std::uint64_t count() const { return count_; }      // written
   std::uint64_t lost_since() const { return lost_; }  // since the last one that is there
 
  private:
@@ -78,7 +84,7 @@ class job_cuts {
 
   std::uint64_t every_steps_;
   std::int64_t every_ns_;
-  std::uint64_t steps_;        // when the last one was asked for
+  std::uint64_t steps_;  // when the last one was asked for
   const planted_bugs* bugs_;
   std::int64_t asked_ns_ = 0;
   std::uint32_t mark_ = 0;
@@ -88,7 +94,7 @@ class job_cuts {
   std::vector<cut_manifest> due_;        // whole; the program has not got all of their losses
   std::set<std::pair<std::uint64_t, std::uint32_t>> open_;  // being written: step, epoch
   std::string why_lost_;
-  std::uint64_t lost_ = 0;               // since the last one that is there
+  std::uint64_t lost_ = 0;  // since the last one that is there
   std::uint64_t count_ = 0;
 };
 

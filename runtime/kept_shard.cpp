@@ -5,7 +5,8 @@
 namespace troupe {
 
 bool kept_version::is_whole(std::size_t slots) const noexcept {
-  return values && state.size() == slots && std::all_of(state.begin(), state.end(), [](const tensor& t) { return bool(t); });
+  return values && state.size() == slots &&
+         std::all_of(state.begin(), state.end(), [](const tensor& t) { return bool(t); });
 }
 
 kept_report report_of(const std::string& variable, const kept_shard& k) {

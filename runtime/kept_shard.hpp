@@ -1,13 +1,17 @@
 #pragma once
-// What a node keeps of a variable, in memory, from one epoch of a job to the next: versions with their optimizer state.
+// What a node keeps of a variable, in memory, from one epoch of a job to the next: versions with
+// their optimizer state.
 //
-// It is where the shard's own slots are, so that nothing is copied when an epoch ends, whatever ends it.
+// It is where the shard's own slots are, so that nothing is copied when an epoch ends, whatever
+// ends it.
 //
-// Threading: the shard's actor while there is one, else the node. The actor's end lies between the two.
+// Threading: the shard's actor while there is one, else the node. The actor's end lies between the
+// two.
 //
-// KS-1  A version that is listed is whole: values and optimizer state were written completely, and nobody writes them.
-// KS-2  What is kept without older versions (asynchronous) is torn from the moment in which an apply in place begins until it is
-//       done: is_torn then, and nothing of it is used.
+// KS-1  A version that is listed is whole: values and optimizer state were written completely, and
+//       nobody writes them.
+// KS-2  What is kept without older versions (asynchronous) is torn from the moment in which an
+//       apply in place begins until it is done: is_torn then, and nothing of it is used.
 
 #include "devices/tensor.hpp"
 
@@ -19,9 +23,10 @@
 namespace troupe {
 
 struct kept_version {
-  std::optional<std::uint64_t> version;  // nullopt: the slot holds nothing that anybody may go back to
+  // Nullopt: the slot holds nothing that anybody may go back to.
+  std::optional<std::uint64_t> version;
   tensor values;
-  std::vector<tensor> state;             // the optimizer's slots, in its order
+  std::vector<tensor> state;  // the optimizer's slots, in its order
 
   // Whether all of it is there, for an optimizer with this many slots.
   bool is_whole(std::size_t slots) const noexcept;
@@ -29,7 +34,8 @@ struct kept_version {
 
 struct kept_shard {
   std::vector<kept_version> slots;
-  std::vector<std::uint64_t> applied;  // by worker, in the newest version: all its gradients of steps below
+  // By worker, in the newest version: all its gradients of steps below.
+  std::vector<std::uint64_t> applied;
   bool is_torn = false;
 };
 

@@ -17,12 +17,13 @@ std::string_view to_string(drop_reason r) noexcept {
   return names[static_cast<std::size_t>(r)];
 }
 
-link_session::link_session(node_id self, node_id peer, const link_options& options, const planted_bugs* bugs)
+link_session::link_session(node_id self, node_id peer, const link_options& options,
+                           const planted_bugs* bugs)
     : self_(self), peer_(peer), options_(options), bugs_(bugs) {
   expects(self != peer, "a link joins two lives");
 }
 
-// --- connections -----------------------------------------------------------------------------------------------------
+// --- connections ---------------------------------------------------------------------------------
 
 bool link_session::is_up() const noexcept {
   return at(lane::control).state == lane_state::up && at(lane::data).state == lane_state::up;
@@ -31,15 +32,18 @@ bool link_session::is_up() const noexcept {
 result<void> link_session::connected(lane l, std::uint64_t peer_received) {
   auto& d = at(l);
   if (d.state == lane_state::closed)
-    return error(error_code::unreachable, fmt::format("the link to node {:x} has ended", raw(peer_)));
+    return error(error_code::unreachable,
+                 fmt::format("the link to node {:x} has ended", raw(peer_)));
   if (peer_received < d.acked || peer_received > d.written_max) {
     return error(
         error_code::failed,
-        fmt::format("node {:x} says on the {} lane that it has {} frames; it acknowledged {} of the {} sent before",
-                    raw(peer_), to_string(l), peer_received, d.acked, d.written_max));
+        fmt::format(
+            "node {:x} says on the {} lane that it has {} frames; it acknowledged {} of the {} sent before",
+            raw(peer_), to_string(l), peer_received, d.acked, d.written_max));
   }
   release(d, peer_received);
-  d.written = bugs_ != nullptr && bugs_->resends_nothing ? std::max(d.written, peer_received) : peer_received;
+  d.written = bugs_ != nullptr && bugs_->resends_nothing ? std::max(d.written, peer_received)
+                                                         : peer_received;
   d.state = lane_state::up;
   // The peer learned received(l) while connecting.
   d.unacked_frames = 0;
@@ -62,7 +66,8 @@ void link_session::dialing(lane l) {
 
 void link_session::dial_failed(lane l, std::int64_t now_ns) {
   auto& d = at(l);
-  if (d.state != lane_state::connecting) return;  // the peer's own dial was faster, or the link has ended
+  // The peer's own dial was faster, or the link has ended.
+  if (d.state != lane_state::connecting) return;
   d.state = lane_state::lost;
   d.dial_at_ns = now_ns + options_.dial_retry_ns;
 }
@@ -91,21 +96,24 @@ void link_session::close() {
   credits_.clear();
 }
 
-// --- sending ---------------------------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------
 
-result<void> link_session::send(lane l, frame_kind kind, std::vector<std::byte> header, tensor payload,
-                                chunk_part part) {
+result<void> link_session::send(lane l, frame_kind kind, std::vector<std::byte> header,
+                                tensor payload, chunk_part part) {
   auto& d = at(l);
   if (d.state == lane_state::closed)
-    return error(error_code::unreachable, fmt::format("the link to node {:x} has ended", raw(peer_)));
-  sent_frame frame{d.acked + d.kept.size() + 1, kind, std::move(header), std::move(payload), part.offset, part.length};
+    return error(error_code::unreachable,
+                 fmt::format("the link to node {:x} has ended", raw(peer_)));
+  sent_frame frame{d.acked + d.kept.size() + 1, kind,        std::move(header),
+                   std::move(payload),          part.offset, part.length};
   const auto size = frame.size_bytes();
-  if (l == lane::control &&
-      (d.kept.size() >= options_.control_frames_max || d.kept_bytes + size > options_.control_bytes_max)) {
+  if (l == lane::control && (d.kept.size() >= options_.control_frames_max ||
+                             d.kept_bytes + size > options_.control_bytes_max)) {
     return error(
         error_code::failed,
-        fmt::format("node {:x} has not acknowledged {} control frames ({} bytes), which is the limit: giving it up",
-                    raw(peer_), d.kept.size(), d.kept_bytes));
+        fmt::format(
+            "node {:x} has not acknowledged {} control frames ({} bytes), which is the limit: giving it up",
+            raw(peer_), d.kept.size(), d.kept_bytes));
   }
   d.kept.push_back(std::move(frame));
   d.kept_bytes += size;
@@ -137,11 +145,13 @@ result<void> link_session::acknowledged(lane l, std::uint64_t sequence) {
   auto& d = at(l);
   if (sequence <= d.acked) return {};
   if (d.state == lane_state::closed) return {};
-  // Beyond `written` is possible: what was still on the way in the connection before has arrived after all.
+  // Beyond `written` is possible: what was still on the way in the connection before has arrived
+  // after all.
   if (sequence > d.written_max) {
-    return error(error_code::failed,
-                 fmt::format("node {:x} acknowledges frame {} of the {} lane, but only {} were sent", raw(peer_),
-                             sequence, to_string(l), d.written_max));
+    return error(
+        error_code::failed,
+        fmt::format("node {:x} acknowledges frame {} of the {} lane, but only {} were sent",
+                    raw(peer_), sequence, to_string(l), d.written_max));
   }
   release(d, sequence);
   d.written = std::max(d.written, sequence);
@@ -156,16 +166,18 @@ void link_session::release(lane_data& d, std::uint64_t sequence) {
   }
 }
 
-// As a bare acknowledgement is: a frame without a header, which its receiver counts and does nothing with.
+// As a bare acknowledgement is: a frame without a header, which its receiver counts and does
+// nothing with.
 void link_session::make_empty(lane_data& d, sent_frame& f) {
   d.kept_bytes -= f.size_bytes() - prelude_bytes;
   d.kept_payload_bytes -= f.length;
   f = {f.sequence, frame_kind::control, {}, {}, 0, 0};
 }
 
-// --- receiving -------------------------------------------------------------------------------------------------------
+// --- receiving -----------------------------------------------------------------------------------
 
-link_session::arrival link_session::arrived(lane l, std::uint64_t sequence, std::size_t bytes, std::int64_t now_ns) {
+link_session::arrival link_session::arrived(lane l, std::uint64_t sequence, std::size_t bytes,
+                                            std::int64_t now_ns) {
   auto& d = at(l);
   if (sequence != 0 && sequence <= d.received) {
     count_drop(drop_reason::duplicate);
@@ -188,7 +200,8 @@ link_session::arrival link_session::arrived(lane l, std::uint64_t sequence, std:
     d.owes_ack = true;
     d.ack_at_ns = now_ns + options_.ack_delay_ns;
   }
-  if (d.unacked_frames >= options_.ack_frames || d.unacked_bytes >= options_.ack_bytes) d.ack_at_ns = now_ns;
+  if (d.unacked_frames >= options_.ack_frames || d.unacked_bytes >= options_.ack_bytes)
+    d.ack_at_ns = now_ns;
   return arrival::deliver;
 }
 
@@ -211,18 +224,17 @@ bool link_session::admits(node_id sender, node_id receiver) noexcept {
   return false;
 }
 
-// --- credits ---------------------------------------------------------------------------------------------------------
+// --- credits -------------------------------------------------------------------------------------
 
 namespace {
 
-auto edge_of(const credit_return& c) noexcept {
-  return std::tuple(raw(c.job), c.epoch, c.edge);
-}
+auto edge_of(const credit_return& c) noexcept { return std::tuple(raw(c.job), c.epoch, c.edge); }
 
 }  // namespace
 
 // Returns are appended, and merged when they are taken: no search on the way of a credit.
-void link_session::return_credit(job_id job, std::uint32_t epoch, std::uint32_t edge, std::uint32_t n) {
+void link_session::return_credit(job_id job, std::uint32_t epoch, std::uint32_t edge,
+                                 std::uint32_t n) {
   if (n == 0 || is_closed()) return;
   const credit_return c{job, epoch, edge, n};
   if (!credits_.empty() && edge_of(credits_.back()) == edge_of(c)) {
@@ -230,7 +242,8 @@ void link_session::return_credit(job_id job, std::uint32_t epoch, std::uint32_t 
     return;
   }
   credits_.push_back(c);
-  // Without a connection they wait; then there is one entry an edge, and merging stays rare by doubling.
+  // Without a connection they wait; then there is one entry an edge, and merging stays rare by
+  // doubling.
   if (credits_.size() >= merge_credits_at_) {
     merge_credits();
     merge_credits_at_ = std::max<std::size_t>(256, 2 * credits_.size());
@@ -245,7 +258,8 @@ std::vector<credit_return> link_session::take_credits() {
 }
 
 void link_session::merge_credits() {
-  std::sort(credits_.begin(), credits_.end(), [](const auto& a, const auto& b) { return edge_of(a) < edge_of(b); });
+  std::sort(credits_.begin(), credits_.end(),
+            [](const auto& a, const auto& b) { return edge_of(a) < edge_of(b); });
   std::size_t end = 0;
   for (const auto& c : credits_) {
     if (end > 0 && edge_of(credits_[end - 1]) == edge_of(c))

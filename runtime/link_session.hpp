@@ -1,10 +1,11 @@
 #pragma once
-// The state of a link to one life of one peer: what was sent and not acknowledged, what was received, on each of two
-// lanes.
+// The state of a link to one life of one peer: what was sent and not acknowledged, what was
+// received, on each of two lanes.
 //
-// A link loses connections but no frames. Each lane numbers its frames 1, 2, ... for the life of the link, keeps them
-// until the peer acknowledges them, and starts again after the last one that arrived when its connection is replaced.
-// Whoever owns the session moves frames between it and a transport:
+// A link loses connections but no frames. Each lane numbers its frames 1, 2, ... for the life of
+// the link, keeps them until the peer acknowledges them, and starts again after the last one that
+// arrived when its connection is replaced. Whoever owns the session moves frames between it and a
+// transport:
 //
 //   to send             send(lane, ...)                        number and keep it
 //   lane can write      while (f = next_to_write(lane)) ...    write it with the ack that
@@ -16,19 +17,23 @@
 //   connection made     connected(lane, peer's received)       both sides tell received(lane) first
 //   connection ended    lost(lane, now); then poll(now) says when to dial
 //
-// LS-1  Every numbered frame is delivered once and in order on its lane, however often the connection is replaced.
-// LS-2  A frame's header, tensor and address (&frame) stay until the peer acknowledged it, it is withdrawn, or the link is closed.
-// LS-3  A sequence <= the last one received is dropped and counted. One beyond the next is a gap: an error of this
-//       connection, which is closed and replaced.
-// LS-4  An acknowledgement of what was never sent, or a peer that forgot what it acknowledged, ends the link: it is not
-//       the life that we knew.
-// LS-5  Memory is bounded: unacknowledged control frames by link_options (beyond it the link fails), data by its
-//       credits.
-// LS-6  After a loss the side with the smaller node id dials at once. The other waits dial_grace_ns for it, then dials
-//       too, so that both sides learn quickly when there is nobody any more.
+// LS-1  Every numbered frame is delivered once and in order on its lane, however often the
+//       connection is replaced.
+// LS-2  A frame's header, tensor and address (&frame) stay until the peer acknowledged it, it is
+//       withdrawn, or the link is closed.
+// LS-3  A sequence <= the last one received is dropped and counted. One beyond the next is a gap:
+//       an error of this connection, which is closed and replaced.
+// LS-4  An acknowledgement of what was never sent, or a peer that forgot what it acknowledged, ends
+//       the link: it is not the life that we knew.
+// LS-5  Memory is bounded: unacknowledged control frames by link_options (beyond it the link
+//       fails), data by its credits.
+// LS-6  After a loss the side with the smaller node id dials at once. The other waits dial_grace_ns
+//       for it, then dials too, so that both sides learn quickly when there is nobody any more.
 // LS-7  A frame of another life (sender or receiver) is dropped and counted.
-// LS-8  What was withdrawn keeps its number and holds no memory: whoever still has to get the frame gets an empty one. Where payloads stay in memory for the peer to read them (FR-7 of
-//       runtime/frame.hpp), a frame that its connection has keeps what it holds until it is acknowledged or, after that connection, withdrawn again.
+// LS-8  What was withdrawn keeps its number and holds no memory: whoever still has to get the frame
+//       gets an empty one. Where payloads stay in memory for the peer to read them (FR-7 of
+//       runtime/frame.hpp), a frame that its connection has keeps what it holds until it is
+//       acknowledged or, after that connection, withdrawn again.
 // Ends: close(), when membership says that the peer is dead or has left.
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -74,8 +79,8 @@ struct chunk_part {
   std::size_t length = 0;
   friend bool operator==(const chunk_part&, const chunk_part&) = default;
 };
-// Calls f(chunk_part) for each chunk of `total` bytes, in order: at most payload_max each, one of length 0 for an empty
-// tensor.
+// Calls f(chunk_part) for each chunk of `total` bytes, in order: at most payload_max each, one of
+// length 0 for an empty tensor.
 template <class F>
 void for_each_chunk(std::size_t total, F&& f) {
   std::size_t offset = 0;
@@ -87,7 +92,14 @@ void for_each_chunk(std::size_t total, F&& f) {
 }
 
 // Why something that arrived was not used.
-enum class drop_reason : std::uint8_t { duplicate, gap, stale_generation, unknown_job, other_epoch, unknown_edge };
+enum class drop_reason : std::uint8_t {
+  duplicate,
+  gap,
+  stale_generation,
+  unknown_job,
+  other_epoch,
+  unknown_edge
+};
 inline constexpr std::size_t drop_reason_count = 6;
 std::string_view to_string(drop_reason r) noexcept;
 
@@ -99,39 +111,43 @@ struct lane_counters {
 };
 
 struct link_options {
-  // A control frame is small but for plans; a peer that takes none of so many for its whole lease is as good as dead.
+  // A control frame is small but for plans; a peer that takes none of so many for its whole lease
+  // is as good as dead.
   std::size_t control_frames_max = 65'536;
   std::size_t control_bytes_max = std::size_t{256} << 20;
   std::uint32_t ack_frames = 64;                 // an ack is due after so many frames,
   std::size_t ack_bytes = std::size_t{4} << 20;  // or bytes,
   std::int64_t ack_delay_ns = 20'000'000;        // or so long after the first one
   std::int64_t dial_grace_ns = 20'000'000;       // LS-6
-  std::int64_t dial_retry_ns = 100'000'000;      // after a dial that failed; membership's lease ends the retries
+  // After a dial that failed; membership's lease ends the retries.
+  std::int64_t dial_retry_ns = 100'000'000;
 };
 
 class link_session {
  public:
-  link_session(node_id self, node_id peer, const link_options& options = {}, const planted_bugs* bugs = nullptr);
+  link_session(node_id self, node_id peer, const link_options& options = {},
+               const planted_bugs* bugs = nullptr);
 
   node_id self() const noexcept { return self_; }
   node_id peer() const noexcept { return peer_; }
   // LS-6: this side dials at once.
   bool dials_first() const noexcept { return raw(self_) < raw(peer_); }
 
-  // --- connections ---------------------------------------------------------------------------------------------------
+  // --- connections -------------------------------------------------------------------------------
   lane_state state(lane l) const noexcept { return at(l).state; }
   // Both lanes are up.
   bool is_up() const noexcept;
   bool is_closed() const noexcept { return at(lane::control).state == lane_state::closed; }
   // The last sequence received: what we tell the peer before anything else on a new connection.
   std::uint64_t received(lane l) const noexcept { return at(l).received; }
-  // A connection stands, and the peer has received up to `peer_received`; it replaces an earlier one. next_to_write()
-  // goes on behind that. An error ends the link (LS-4).
+  // A connection stands, and the peer has received up to `peer_received`; it replaces an earlier
+  // one. next_to_write() goes on behind that. An error ends the link (LS-4).
   result<void> connected(lane l, std::uint64_t peer_received);
-  // False where connected() would refuse: the peer spoke before it received what it has acknowledged since (its dial crossed
-  // ours), or it is not the life that we knew.
+  // False where connected() would refuse: the peer spoke before it received what it has
+  // acknowledged since (its dial crossed ours), or it is not the life that we knew.
   bool can_connect(lane l, std::uint64_t peer_received) const noexcept {
-    return at(l).state != lane_state::closed && peer_received >= at(l).acked && peer_received <= at(l).written_max;
+    return at(l).state != lane_state::closed && peer_received >= at(l).acked &&
+           peer_received <= at(l).written_max;
   }
   // The connection ended or is given up. On a lane that is not up: nothing.
   void lost(lane l, std::int64_t now_ns);
@@ -145,30 +161,36 @@ class link_session {
   // Lets everything go, kept tensors as well. Nothing follows.
   void close();
 
-  // --- sending -------------------------------------------------------------------------------------------------------
-  // Numbers the frame and keeps it; it goes out by next_to_write(), now or after the next connection. Error: LS-5, the
-  // link is to be given up. On a closed link: unreachable.
-  result<void> send(lane l, frame_kind kind, std::vector<std::byte> header, tensor payload = {}, chunk_part part = {});
+  // --- sending -----------------------------------------------------------------------------------
+  // Numbers the frame and keeps it; it goes out by next_to_write(), now or after the next
+  // connection. Error: LS-5, the link is to be given up. On a closed link: unreachable.
+  result<void> send(lane l, frame_kind kind, std::vector<std::byte> header, tensor payload = {},
+                    chunk_part part = {});
   // The next frame for the lane's connection, counted as handed over; null: none, or no connection.
   const sent_frame* next_to_write(lane l);
   bool has_to_write(lane l) const noexcept;
   // The peer has everything up to `sequence`. Old news is fine. Error: LS-4.
   result<void> acknowledged(lane l, std::uint64_t sequence);
-  // Lets go of kept frames whose header `is_over` says so of (LS-8): nobody would use them any more. `payloads_stay`: the peer may be about to read those of frames that the lane's connection
+  // Lets go of kept frames whose header `is_over` says so of (LS-8): nobody would use them any
+  // more. `payloads_stay`: the peer may be about to read those of frames that the lane's connection
   // has.
   template <class F>
   void withdraw(lane l, F&& is_over, bool payloads_stay = false) {
     auto& d = at(l);
     const auto stay_until = payloads_stay && d.state == lane_state::up ? d.written : 0;
     for (auto& f : d.kept)
-      if (f.sequence > stay_until && !f.header.empty() && is_over(std::span<const std::byte>(f.header))) make_empty(d, f);
+      if (f.sequence > stay_until && !f.header.empty() &&
+          is_over(std::span<const std::byte>(f.header)))
+        make_empty(d, f);
   }
   std::uint64_t acknowledged_frames(lane l) const noexcept { return at(l).acked; }
   std::size_t unacknowledged_frames(lane l) const noexcept { return at(l).kept.size(); }
   std::size_t unacknowledged_bytes(lane l) const noexcept { return at(l).kept_bytes; }
-  std::size_t unacknowledged_payload_bytes(lane l) const noexcept { return at(l).kept_payload_bytes; }
+  std::size_t unacknowledged_payload_bytes(lane l) const noexcept {
+    return at(l).kept_payload_bytes;
+  }
 
-  // --- receiving -----------------------------------------------------------------------------------------------------
+  // --- receiving ---------------------------------------------------------------------------------
   enum class arrival : std::uint8_t {
     deliver,
     drop,   // a duplicate: counted
@@ -176,7 +198,8 @@ class link_session {
   };
   // A whole frame arrived. Sequence 0 (not numbered) is always delivered.
   arrival arrived(lane l, std::uint64_t sequence, std::size_t bytes, std::int64_t now_ns);
-  // Whether the frame that would arrive next with this sequence will be delivered: asked before its payload is read.
+  // Whether the frame that would arrive next with this sequence will be delivered: asked before its
+  // payload is read.
   bool would_deliver(lane l, std::uint64_t sequence) const noexcept {
     return sequence == 0 || sequence == at(l).received + 1;
   }
@@ -188,14 +211,15 @@ class link_session {
   // The generation check of a message of a job: LS-7.
   bool admits(node_id sender, node_id receiver) noexcept;
 
-  // --- credits -------------------------------------------------------------------------------------------------------
+  // --- credits -----------------------------------------------------------------------------------
   // A consumer here gave back `n` credits of an edge whose producer is at the peer.
   void return_credit(job_id job, std::uint32_t epoch, std::uint32_t edge, std::uint32_t n = 1);
   bool has_credits() const noexcept { return !credits_.empty(); }
-  // All that were given back since the last call, one entry an edge, in order of (job, epoch, edge).
+  // All that were given back since the last call, one entry an edge, in order of (job, epoch,
+  // edge).
   std::vector<credit_return> take_credits();
 
-  // --- counters ------------------------------------------------------------------------------------------------------
+  // --- counters ----------------------------------------------------------------------------------
   void count_drop(drop_reason r) noexcept { ++drops_[static_cast<std::size_t>(r)]; }
   std::uint64_t drops(drop_reason r) const noexcept { return drops_[static_cast<std::size_t>(r)]; }
   const lane_counters& counters(lane l) const noexcept { return at(l).counters; }
@@ -203,11 +227,11 @@ class link_session {
  private:
   struct lane_data {
     lane_state state = lane_state::connecting;
-    std::deque<sent_frame> kept;   // sequences acked + 1, acked + 2, ...
+    std::deque<sent_frame> kept;  // sequences acked + 1, acked + 2, ...
     std::size_t kept_bytes = 0, kept_payload_bytes = 0;
-    std::uint64_t acked = 0;       // by the peer
-    std::uint64_t written = 0;     // handed to the current connection up to here
-    std::uint64_t written_max = 0; // to any connection
+    std::uint64_t acked = 0;        // by the peer
+    std::uint64_t written = 0;      // handed to the current connection up to here
+    std::uint64_t written_max = 0;  // to any connection
     std::uint64_t received = 0;
     std::uint32_t unacked_frames = 0;  // received since the last ack that we sent
     std::size_t unacked_bytes = 0;

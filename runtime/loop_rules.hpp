@@ -1,36 +1,41 @@
 #pragma once
 // What flows through branches and loops of a graph, as rules without actors.
 //
-// Branches and loops are made of ops that pass tokens on (runtime/control_flow.hpp has what a program writes):
+// Branches and loops are made of ops that pass tokens on (runtime/control_flow.hpp has what a
+// program writes):
 //
-//   op              takes             makes
-//   branch          x, a condition    x for the branch that is taken, a dead token for the other one
-//   merge           a condition, one  that of the branch that was taken
-//                   value of each
-//                   branch
-//   loop_enter      the first value,  these in turn, until a dead one comes back
-//                   then one per
-//                   iteration
-//   loop_condition  a condition       the same, unless its step was cancelled or the loop has made too
-//                                     many iterations
-//   loop_next       x, a condition    x for the body, or (where the condition does not hold) a dead
-//                                     token, and x leaves the loop
-//   loop_stack      a value of each   the same, the last one first
-//                   iteration, all
-//                   of them
+//   op              takes                                   makes
+//   branch          x, a condition                          x for the branch that is taken, a dead
+//                                                           token for the other one
+//   merge           a condition, one value of each branch   that of the branch that was taken
+//   loop_enter      the first value, then one per           these in turn, until a dead one comes
+//                   iteration                               back
+//   loop_condition  a condition                             the same, unless its step was cancelled
+//                                                           or the loop has made too many
+//                                                           iterations
+//   loop_next       x, a condition                          x for the body, or (where the condition
+//                                                           does not hold) a dead token, and x
+//                                                           leaves the loop
+//   loop_stack      a value of each iteration, all of them  the same, the last one first
 //
-// All other ops just fire: one that takes a dead token makes dead tokens, without its kernel. So a branch that is not taken costs a message per op and takes the
-// same credits in the same order as one that is, and nobody needs to be told.
+// All other ops just fire: one that takes a dead token makes dead tokens, without its kernel. So a
+// branch that is not taken costs a message per op and takes the same credits in the same order as
+// one that is, and nobody needs to be told.
 //
-// A dead token has a level: how many branches and loops lie around, up to and with the outermost one that is not taken or has ended. A loop at
-// level n has its condition at n and its body at n + 1. Its condition is evaluated once more than its body runs; then the body sees one dead
-// token of level n + 1, which comes back to loop_enter, which sends one of level n through the condition. So whoever is in a loop sees the end of each run of it.
+// A dead token has a level: how many branches and loops lie around, up to and with the outermost
+// one that is not taken or has ended. A loop at level n has its condition at n and its body at
+// n + 1. Its condition is evaluated once more than its body runs; then the body sees one dead token
+// of level n + 1, which comes back to loop_enter, which sends one of level n through the condition.
+// So whoever is in a loop sees the end of each run of it.
 //
-// LO-1  Tags of every edge in a loop ascend: step, then the iterations of the loops around, from the outermost, then that of the loop itself.
+// LO-1  Tags of every edge in a loop ascend: step, then the iterations of the loops around, from
+//       the outermost, then that of the loop itself.
 // LO-2  What enters a loop with tag t leaves it with tag t.
-// LO-3  The runs of a loop follow each other: the next one begins when the dead token of the one before came back. Within a run, variables of a
-//       loop that do not wait for each other are as many iterations apart as their edges have credits.
-// LO-4  Of the run of a step, an actor that is in a loop sees exactly one token that is dead at or below the level of the outermost body around it, its last.
+// LO-3  The runs of a loop follow each other: the next one begins when the dead token of the one
+//       before came back. Within a run, variables of a loop that do not wait for each other are as
+//       many iterations apart as their edges have credits.
+// LO-4  Of the run of a step, an actor that is in a loop sees exactly one token that is dead at or
+//       below the level of the outermost body around it, its last.
 
 #include "schema/error.hpp"
 #include "schema/ids.hpp"
@@ -46,8 +51,10 @@
 
 namespace troupe {
 
-inline constexpr std::string_view branch_op = "branch", merge_op = "merge", loop_enter_op = "loop_enter", loop_condition_op = "loop_condition",
-                                  loop_next_op = "loop_next", loop_stack_op = "loop_stack";
+inline constexpr std::string_view branch_op = "branch", merge_op = "merge",
+                                  loop_enter_op = "loop_enter",
+                                  loop_condition_op = "loop_condition", loop_next_op = "loop_next",
+                                  loop_stack_op = "loop_stack";
 // In graphs only; a plan has edges for them.
 inline constexpr std::string_view loop_back_op = "loop_back", loop_end_op = "loop_end";
 
@@ -56,9 +63,11 @@ bool is_control(std::string_view type) noexcept;
 
 // --- tags
 
-inline constexpr std::uint32_t loop_depth_max = 4;            // of loops in each other
-inline constexpr std::int64_t region_level_max = 65'535;       // of branches and loops in each other
-inline constexpr std::uint32_t outer_iterations_max = (1U << 21U) - 2;  // of a loop around another one
+inline constexpr std::uint32_t loop_depth_max = 4;  // of loops in each other
+// Of branches and loops in each other.
+inline constexpr std::int64_t region_level_max = 65'535;
+// Of a loop around another one.
+inline constexpr std::uint32_t outer_iterations_max = (1U << 21U) - 2;
 
 // Iteration 0 of a loop that begins at `outer`.
 constexpr tag entered(tag outer) noexcept {
@@ -82,7 +91,8 @@ class loop_entry {
 
   // Where the next token has to come from: 0 the first value, 1 the body.
   std::uint32_t port() const noexcept { return is_inside_ ? 1 : 0; }
-  // The tag of what it makes of the token that came there; nullopt: nothing. That carries the token's value, if it is alive.
+  // The tag of what it makes of the token that came there; nullopt: nothing. That carries the
+  // token's value, if it is alive.
   std::optional<tag> take(const tag& t) {
     if (!is_inside_) {
       is_inside_ = true;
@@ -109,8 +119,8 @@ class loop_entry {
 
 // --- loop_stack
 
-// Takes the tokens of a value in a body, those of all iterations (and of all runs, if loops lie in each other), and gives them back the other way
-// round, for the loops that go back through them.
+// Takes the tokens of a value in a body, those of all iterations (and of all runs, if loops lie in
+// each other), and gives them back the other way round, for the loops that go back through them.
 template <class Value>
 class loop_stack {
  public:
@@ -119,10 +129,15 @@ class loop_stack {
     Value value{};
   };
 
-  // `levels`: of the bodies of the loops that are gone through backwards, from the outermost. `is_condition`: what it makes is the condition of the
-  // innermost of them: alive for each iteration and at its end, then dead at the level of its condition. `tokens_max`: of those that are kept.
+  // `levels`: of the bodies of the loops that are gone through backwards, from the outermost.
+  // `is_condition`: what it makes is the condition of the innermost of them: alive for each
+  // iteration and at its end, then dead at the level of its condition. `tokens_max`: of those that
+  // are kept.
   loop_stack(std::vector<std::uint16_t> levels, bool is_condition, std::size_t tokens_max)
-      : levels_(std::move(levels)), counts_(levels_.size()), is_condition_(is_condition), tokens_max_(tokens_max) {
+      : levels_(std::move(levels)),
+        counts_(levels_.size()),
+        is_condition_(is_condition),
+        tokens_max_(tokens_max) {
     expects(!levels_.empty(), "a stack is of a loop at least");
   }
 
@@ -235,7 +250,7 @@ class loop_stack {
   bool is_condition_;
   std::size_t tokens_max_;
   std::vector<kept> kept_;
-  std::vector<std::uint16_t> ends_;    // of runs that are being given back
+  std::vector<std::uint16_t> ends_;  // of runs that are being given back
   std::vector<due> due_;
   tag end_;
   bool is_full_ = false;

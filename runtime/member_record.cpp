@@ -21,7 +21,9 @@ std::string member_name(node_id id) {
 namespace {
 
 // dead and left are final, and left says more: MB-1.
-int finality(member_state s) noexcept { return s == member_state::left ? 2 : s == member_state::dead ? 1 : 0; }
+int finality(member_state s) noexcept {
+  return s == member_state::left ? 2 : s == member_state::dead ? 1 : 0;
+}
 
 // What only its holder thinks.
 member_info without_opinion(member_info m) {
@@ -41,11 +43,11 @@ member_info united(const member_info& first, const member_info& second) {
   const auto a = without_opinion(first);
   const auto b = without_opinion(second);
   const auto rank = [](const member_info& m) { return std::pair(finality(m.state), m.revision); };
-  // Equal ranks differ in the reason of a death at most, if everybody is honest; the order of the texts is as good as
-  // any.
+  // Equal ranks differ in the reason of a death at most, if everybody is honest; the order of the
+  // texts is as good as any.
   const auto rest = [](const member_info& m) {
-    return std::tie(m.reason, m.name, m.address, m.host, m.job, m.start_time_ns, m.pid, m.kind, m.streams,
-                    m.incarnation, m.jobs, m.libraries, m.devices);
+    return std::tie(m.reason, m.name, m.address, m.host, m.job, m.start_time_ns, m.pid, m.kind,
+                    m.streams, m.incarnation, m.jobs, m.libraries, m.devices);
   };
   if (rank(a) != rank(b)) return rank(a) < rank(b) ? b : a;
   return rest(b) < rest(a) ? b : a;
@@ -53,8 +55,9 @@ member_info united(const member_info& first, const member_info& second) {
 
 std::string_view to_string(membership_action_kind k) noexcept {
   static constexpr std::string_view names[] = {
-      "connect", "close",  "send_view",   "send_heartbeat", "send_fence", "send_leave", "check_process",
-      "rejoin",  "joined", "unreachable", "reachable",      "died",       "left",       "conflict"};
+      "connect",    "close",         "send_view", "send_heartbeat", "send_fence",
+      "send_leave", "check_process", "rejoin",    "joined",         "unreachable",
+      "reachable",  "died",          "left",      "conflict"};
   return names[static_cast<std::size_t>(k)];
 }
 

@@ -23,36 +23,42 @@ void clip(member_info& m) {
   clip(m.reason, 1024);
 }
 
-auto age_key(const member_info& m) {
-  return std::pair(m.start_time_ns, raw(m.id));
-}
+auto age_key(const member_info& m) { return std::pair(m.start_time_ns, raw(m.id)); }
 
 enum class weight { heavier, lighter, both_have_jobs };
 
-// Both halves come to opposite answers from the same two claims. The speakers' ids decide where only these two fell
-// out, and everybody else is on both sides.
+// Both halves come to opposite answers from the same two claims. The speakers' ids decide where
+// only these two fell out, and everybody else is on both sides.
 weight weigh(const fenced& theirs, node_id speaker, const fenced& ours, node_id self) {
   if (theirs.jobs > 0 && ours.jobs > 0) return weight::both_have_jobs;
   const auto key = [](const fenced& f, node_id by) {
-    return std::tuple(f.jobs == 0, -std::int64_t{f.nodes}, f.founder_start_time_ns, raw(f.founder), raw(by));
+    return std::tuple(f.jobs == 0, -std::int64_t{f.nodes}, f.founder_start_time_ns, raw(f.founder),
+                      raw(by));
   };
   return key(theirs, speaker) < key(ours, self) ? weight::heavier : weight::lighter;
 }
 
 }  // namespace
 
-membership::membership(member_info self, const membership_options& options, std::int64_t now_ns, const planted_bugs* bugs)
-    : self_(std::move(self)), options_(options), bugs_(bugs), ticked_ns_(now_ns), beat_ns_(now_ns), gossip_ns_(now_ns) {
+membership::membership(member_info self, const membership_options& options, std::int64_t now_ns,
+                       const planted_bugs* bugs)
+    : self_(std::move(self)),
+      options_(options),
+      bugs_(bugs),
+      ticked_ns_(now_ns),
+      beat_ns_(now_ns),
+      gossip_ns_(now_ns) {
   expects(raw(self_.id) != 0, "a member has an id");
   self_.state = member_state::alive;
   self_.reason.clear();
   if (self_.name.empty()) self_.name = member_name(self_.id);
 }
 
-// --- links -----------------------------------------------------------------------------------------------------------
+// --- links ---------------------------------------------------------------------------------------
 
 void membership::add_seed(std::string address, bool is_lasting, std::int64_t now_ns, node_id id) {
-  if (has_ended_ || address.empty() || address == self_.address || (raw(id) != 0 && id == self_.id)) return;
+  if (has_ended_ || address.empty() || address == self_.address || (raw(id) != 0 && id == self_.id))
+    return;
   for (auto& s : seeds_) {
     if (s.address != address) continue;
     s.is_lasting = s.is_lasting || is_lasting;
@@ -64,7 +70,8 @@ void membership::add_seed(std::string address, bool is_lasting, std::int64_t now
   dial_seeds(now_ns);
 }
 
-void membership::linked(node_id peer, member_kind kind, std::int64_t now_ns, std::string_view dialled) {
+void membership::linked(node_id peer, member_kind kind, std::int64_t now_ns,
+                        std::string_view dialled) {
   if (has_ended_) return;
   if (!dialled.empty()) {
     for (auto& s : seeds_)
@@ -109,7 +116,8 @@ void membership::link_lost(node_id peer, std::int64_t now_ns) {
     if (!keeps_record) peers_.erase(at);
     return;
   }
-  // We may be a member there already, with work on the link. It redials, and then brings the view that was on its way.
+  // We may be a member there already, with work on the link. It redials, and then brings the view
+  // that was on its way.
   if (!p.is_member) return;
   p.dial_at_ns = now_ns + options_.redial_ns;  // the link itself redials first
   if (p.info.host == self_.host && p.info.pid != 0) {
@@ -130,18 +138,22 @@ void membership::link_given_up(node_id peer, std::int64_t now_ns) {
   at->second.dial_at_ns = raw(self_.id) < raw(peer) ? now_ns : now_ns + options_.dial_grace_ns;
 }
 
-void membership::dial_failed(node_id peer, std::string_view address, dial_failure why, std::int64_t now_ns) {
+void membership::dial_failed(node_id peer, std::string_view address, dial_failure why,
+                             std::int64_t now_ns) {
   if (has_ended_) return;
   if (why == dial_failure::refused)
     std::erase_if(seeds_, [&](const seed& s) { return s.address == address && !s.is_lasting; });
   const auto at = peers_.find(peer);
-  if (at == peers_.end() || at->second.is_linked || !at->second.is_member || !is_living(at->second.info)) return;
+  if (at == peers_.end() || at->second.is_linked || !at->second.is_member ||
+      !is_living(at->second.info))
+    return;
   auto& p = at->second;
   if (why == dial_failure::other_life)
-    return end_member(p, member_state::dead, fmt::format("another process answers at {}", p.info.address), false,
-                      now_ns);
+    return end_member(p, member_state::dead,
+                      fmt::format("another process answers at {}", p.info.address), false, now_ns);
   if (why == dial_failure::refused && p.info.host == self_.host)
-    return end_member(p, member_state::dead, fmt::format("connection refused at {}", p.info.address), false, now_ns);
+    return end_member(p, member_state::dead,
+                      fmt::format("connection refused at {}", p.info.address), false, now_ns);
   p.dial_at_ns = std::max(p.dial_at_ns, now_ns + options_.redial_ns);
   // By hearsay only: its first lease is running, and nobody here relies on it yet.
   if (!p.was_linked || p.info.state == member_state::unreachable) return;
@@ -152,12 +164,14 @@ void membership::dial_failed(node_id peer, std::string_view address, dial_failur
 
 void membership::process_gone(node_id peer, std::int64_t now_ns) {
   const auto at = peers_.find(peer);
-  if (has_ended_ || at == peers_.end() || at->second.is_linked || !at->second.is_member || !is_living(at->second.info))
+  if (has_ended_ || at == peers_.end() || at->second.is_linked || !at->second.is_member ||
+      !is_living(at->second.info))
     return;
-  end_member(at->second, member_state::dead, fmt::format("process {} is gone", at->second.info.pid), false, now_ns);
+  end_member(at->second, member_state::dead, fmt::format("process {} is gone", at->second.info.pid),
+             false, now_ns);
 }
 
-// --- views -----------------------------------------------------------------------------------------------------------
+// --- views ---------------------------------------------------------------------------------------
 
 void membership::on_view(node_id from, std::span<const member_info> members, std::int64_t now_ns) {
   const auto at = peers_.find(from);
@@ -171,9 +185,11 @@ void membership::on_view(node_id from, std::span<const member_info> members, std
     fenced theirs{{}, 0, 0, 0, from};
     for (const auto& m : members) theirs.jobs += is_living(m) ? m.jobs : 0;
     if (theirs.jobs > 0 && jobs_on_our_side() > 0) {
-      const auto record = std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.id == from; });
-      say_conflict(
-          theirs, record != members.end() ? fmt::format("{} at {}", record->name, record->address) : member_name(from));
+      const auto record =
+          std::find_if(members.begin(), members.end(), [&](const auto& m) { return m.id == from; });
+      say_conflict(theirs, record != members.end()
+                               ? fmt::format("{} at {}", record->name, record->address)
+                               : member_name(from));
       emit(membership_action_kind::close, from);
       peers_.erase(from);
       return;
@@ -181,7 +197,8 @@ void membership::on_view(node_id from, std::span<const member_info> members, std
   }
   for (const auto& m : members) {
     // Who holds us dead says so itself, by a fence.
-    if (m.id != self_.id && m.kind != member_kind::tool && raw(m.id) != 0) take_record(m, from, now_ns);
+    if (m.id != self_.id && m.kind != member_kind::tool && raw(m.id) != 0)
+      take_record(m, from, now_ns);
   }
   const auto sender = peers_.find(from);
   if (sender != peers_.end() && sender->second.is_linked && lacks_something(members))
@@ -194,7 +211,8 @@ void membership::take_record(member_info m, node_id from, std::int64_t now_ns) {
   clip(m);
   const auto at = peers_.find(m.id);
   if (at == peers_.end() || !at->second.is_member) {
-    // Whom a peer gave up before we knew of it is not our business: it may be the other half of a partition.
+    // Whom a peer gave up before we knew of it is not our business: it may be the other half of a
+    // partition.
     if (m.state != member_state::dead && !is_final(m.id)) add_member(std::move(m), from, now_ns);
     return;
   }
@@ -211,8 +229,8 @@ void membership::take_record(member_info m, node_id from, std::int64_t now_ns) {
   owe_view_to_all(from);
 }
 
-// A peer holds it dead. Where we have a link, its signs of life decide; where we never had one, it has no longer than a
-// lease now.
+// A peer holds it dead. Where we have a link, its signs of life decide; where we never had one, it
+// has no longer than a lease now.
 void membership::doubt(peer_entry& p, std::int64_t now_ns) {
   if (p.is_linked || p.was_linked) return;
   p.dial_at_ns = std::min(p.dial_at_ns, now_ns);
@@ -220,9 +238,11 @@ void membership::doubt(peer_entry& p, std::int64_t now_ns) {
 }
 
 void membership::add_member(member_info m, node_id from, std::int64_t now_ns) {
-  const auto is_member = [](const auto& e) { return e.second.is_member && is_living(e.second.info); };
-  if (is_living(m) &&
-      static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), is_member)) >= options_.members_max)
+  const auto is_member = [](const auto& e) {
+    return e.second.is_member && is_living(e.second.info);
+  };
+  if (is_living(m) && static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(),
+                                                             is_member)) >= options_.members_max)
     return;
   auto [at, is_new] = peers_.try_emplace(m.id);
   auto& p = at->second;
@@ -251,8 +271,8 @@ void membership::replace_older_life(const member_info& newer, std::int64_t now_n
     auto& n = peers_.at(newer_id);
     if (p.info.address != n.info.address || p.info.host != n.info.host) continue;
     auto& older = age_key(p.info) < age_key(n.info) ? p : n;
-    end_member(older, member_state::dead, fmt::format("another process answers at {}", older.info.address), false,
-               now_ns);
+    end_member(older, member_state::dead,
+               fmt::format("another process answers at {}", older.info.address), false, now_ns);
     return;
   }
 }
@@ -270,7 +290,7 @@ void membership::on_leave(node_id from, std::string_view reason, std::int64_t no
   end_member(at->second, member_state::left, std::move(why), false, now_ns);
 }
 
-// --- ends ------------------------------------------------------------------------------------------------------------
+// --- ends ----------------------------------------------------------------------------------------
 
 void membership::end_member(peer_entry& p, member_state state, std::string reason, bool may_return,
                             std::int64_t now_ns) {
@@ -279,16 +299,19 @@ void membership::end_member(peer_entry& p, member_state state, std::string reaso
   p.info.state = state;
   p.info.reason = std::move(reason);
   p.is_linked = p.is_owed_view = false;
-  emit_event(state == member_state::left ? membership_action_kind::left : membership_action_kind::died, p);
+  emit_event(
+      state == member_state::left ? membership_action_kind::left : membership_action_kind::died, p);
   if (has_link) emit(membership_action_kind::close, id);
   owe_view_to_all(id);
-  // The other half of a partition is looked for where it was, until somebody else or nobody answers there.
+  // The other half of a partition is looked for where it was, until somebody else or nobody answers
+  // there.
   const auto address = p.info.address;
   bury(id);
   if (may_return && !address.empty() && seeds_.size() < options_.seeds_max) {
-    const auto is_known =
-        std::any_of(seeds_.begin(), seeds_.end(), [&](const seed& s) { return s.address == address; });
-    if (!is_known) seeds_.push_back({address, id, false, now_ns + options_.redial_ns, options_.redial_ns});
+    const auto is_known = std::any_of(seeds_.begin(), seeds_.end(),
+                                      [&](const seed& s) { return s.address == address; });
+    if (!is_known)
+      seeds_.push_back({address, id, false, now_ns + options_.redial_ns, options_.redial_ns});
   }
 }
 
@@ -298,7 +321,8 @@ void membership::bury(node_id id) {
   if (graves_.insert(id).second) grave_order_.push_back(id);
   while (dead_order_.size() > options_.dead_kept) {
     const auto oldest = peers_.find(dead_order_.front());
-    if (oldest != peers_.end() && oldest->second.is_linked) emit(membership_action_kind::close, oldest->first);
+    if (oldest != peers_.end() && oldest->second.is_linked)
+      emit(membership_action_kind::close, oldest->first);
     if (oldest != peers_.end()) peers_.erase(oldest);
     dead_order_.pop_front();
   }
@@ -319,7 +343,8 @@ void membership::leave(std::string_view reason) {
   self_.state = member_state::left;
   self_.reason = reason;
   for (const auto& [id, p] : peers_)
-    if (p.is_linked && is_living(p.info)) emit(membership_action_kind::send_leave, id, std::string(reason));
+    if (p.is_linked && is_living(p.info))
+      emit(membership_action_kind::send_leave, id, std::string(reason));
   has_ended_ = true;
 }
 
@@ -330,33 +355,32 @@ void membership::set_jobs(std::uint32_t jobs) {
   owe_view_to_all({});
 }
 
-// --- two halves ------------------------------------------------------------------------------------------------------
+// --- two halves ----------------------------------------------------------------------------------
 
 fenced membership::claim_of(std::string reason) const {
   const auto& oldest = founder();
-  return {std::move(reason), static_cast<std::uint32_t>(nodes()), jobs_on_our_side(), oldest.start_time_ns, oldest.id};
+  return {std::move(reason), static_cast<std::uint32_t>(nodes()), jobs_on_our_side(),
+          oldest.start_time_ns, oldest.id};
 }
 
 void membership::fence(peer_entry& p, std::int64_t now_ns) {
   if (p.close_at_ns != 0) return;  // told already on this connection
   p.close_at_ns = now_ns + options_.fence_linger_ns;
   emit(membership_action_kind::send_fence, p.info.id);
-  actions_.back().claim =
-      claim_of(fmt::format("{} holds {} {}{}{}", self_.name, member_name(p.info.id), to_string(p.info.state),
-                           p.info.reason.empty() ? "" : ": ", p.info.reason));
+  actions_.back().claim = claim_of(fmt::format("{} holds {} {}{}{}", self_.name,
+                                               member_name(p.info.id), to_string(p.info.state),
+                                               p.info.reason.empty() ? "" : ": ", p.info.reason));
 }
 
 void membership::on_fenced(node_id from, const fenced& claim, std::int64_t now_ns) {
   const auto at = peers_.find(from);
   if (has_ended_ || at == peers_.end()) return;
-  if (!is_final(from) || (bugs_ != nullptr && bugs_->gives_way_to_anybody)) return give_way(claim.reason);
+  if (!is_final(from) || (bugs_ != nullptr && bugs_->gives_way_to_anybody))
+    return give_way(claim.reason);
   switch (weigh(claim, from, claim_of({}), self_.id)) {
-    case weight::heavier:
-      return give_way(claim.reason);
-    case weight::both_have_jobs:
-      return say_conflict(claim, member_name(from));
-    case weight::lighter:
-      break;
+    case weight::heavier: return give_way(claim.reason);
+    case weight::both_have_jobs: return say_conflict(claim, member_name(from));
+    case weight::lighter: break;
   }
   if (at->second.is_linked) fence(at->second, now_ns);
 }
@@ -372,18 +396,21 @@ void membership::say_conflict(const fenced& theirs, const std::string& who) {
   constexpr std::size_t spoken_of_max = 1024;
   if (conflicts_.size() >= spoken_of_max) conflicts_.clear();
   if (!conflicts_.insert(theirs.founder).second) return;
-  emit(membership_action_kind::conflict, {},
-       fmt::format("{} belongs to another cluster of the same name, and jobs run on both sides: they do not merge. "
-                   "Wait for the jobs of one "
-                   "side to end, or start one side with another --cluster",
-                   who));
+  emit(
+      membership_action_kind::conflict, {},
+      fmt::format(
+          "{} belongs to another cluster of the same name, and jobs run on both sides: they do not merge. "
+          "Wait for the jobs of one "
+          "side to end, or start one side with another --cluster",
+          who));
 }
 
 // Neither do we know the sender nor does it know us, so our clusters have not met.
 bool membership::is_foreign(node_id from, std::span<const member_info> theirs) const {
   const auto at = peers_.find(from);
   if (at != peers_.end() && at->second.is_member) return false;
-  return std::none_of(theirs.begin(), theirs.end(), [&](const auto& m) { return m.id == self_.id; });
+  return std::none_of(theirs.begin(), theirs.end(),
+                      [&](const auto& m) { return m.id == self_.id; });
 }
 
 // Whether `theirs` misses a living member, its latest record, or that it has left.
@@ -396,15 +423,14 @@ bool membership::lacks_something(std::span<const member_info> theirs) const {
     return is_living(*at->second) &&
            (m.state == member_state::left || (is_living(m) && at->second->revision < m.revision));
   };
-  return lacks(self_) || std::any_of(peers_.begin(), peers_.end(),
-                                     [&](const auto& e) { return e.second.is_member && lacks(e.second.info); });
+  return lacks(self_) || std::any_of(peers_.begin(), peers_.end(), [&](const auto& e) {
+           return e.second.is_member && lacks(e.second.info);
+         });
 }
 
-// --- what can be asked -----------------------------------------------------------------------------------------------
+// --- what can be asked ---------------------------------------------------------------------------
 
-std::vector<membership_action> membership::take_actions() {
-  return std::exchange(actions_, {});
-}
+std::vector<membership_action> membership::take_actions() { return std::exchange(actions_, {}); }
 
 std::vector<member_info> membership::members() const {
   std::vector<member_info> out;
@@ -427,14 +453,19 @@ std::vector<member_info> membership::view() const {
 }
 
 std::size_t membership::nodes() const {
-  const auto counts = [](const member_info& m) { return m.kind == member_kind::node && is_living(m); };
+  const auto counts = [](const member_info& m) {
+    return m.kind == member_kind::node && is_living(m);
+  };
   return (counts(self_) ? 1 : 0) +
-         static_cast<std::size_t>(std::count_if(
-             peers_.begin(), peers_.end(), [&](const auto& e) { return e.second.is_member && counts(e.second.info); }));
+         static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(), [&](const auto& e) {
+           return e.second.is_member && counts(e.second.info);
+         }));
 }
 
 const member_info& membership::founder() const {
-  const auto key = [](const member_info& m) { return std::pair(m.kind != member_kind::node, age_key(m)); };
+  const auto key = [](const member_info& m) {
+    return std::pair(m.kind != member_kind::node, age_key(m));
+  };
   const auto* oldest = &self_;
   for (const auto& [id, p] : peers_)
     if (p.is_member && is_living(p.info) && key(p.info) < key(*oldest)) oldest = &p.info;

@@ -44,11 +44,14 @@ void membership::check_leases(std::int64_t now_ns) {
       emit(membership_action_kind::close, id);
       peers_.erase(at);
     } else if (silent >= (p.was_linked ? options_.lease_ns : options_.first_link_ns)) {
-      end_member(p, member_state::dead, fmt::format("no sign of life for {:.1f} s", static_cast<double>(silent) * 1e-9),
+      end_member(p, member_state::dead,
+                 fmt::format("no sign of life for {:.1f} s", static_cast<double>(silent) * 1e-9),
                  true, now_ns);
-    } else if (silent >= options_.suspect_ns && p.was_linked && p.info.state == member_state::alive) {
+    } else if (silent >= options_.suspect_ns && p.was_linked &&
+               p.info.state == member_state::alive) {
       p.info.state = member_state::unreachable;
-      p.info.reason = fmt::format("no sign of life for {:.1f} s", static_cast<double>(silent) * 1e-9);
+      p.info.reason =
+          fmt::format("no sign of life for {:.1f} s", static_cast<double>(silent) * 1e-9);
       emit_event(membership_action_kind::unreachable, p);
     }
   }
@@ -74,8 +77,8 @@ void membership::dial_seeds(std::int64_t now_ns) {
       return (e.second.is_member || e.second.is_linked) && is_living(e.second.info) &&
              e.second.info.address == s.address;
     };
-    const bool is_known =
-        (at != peers_.end() && is_living(at->second.info)) || std::any_of(peers_.begin(), peers_.end(), is_here);
+    const bool is_known = (at != peers_.end() && is_living(at->second.info)) ||
+                          std::any_of(peers_.begin(), peers_.end(), is_here);
     if (is_known) {
       s.wait_ns = options_.redial_ns;
       s.dial_at_ns = now_ns + s.wait_ns;
@@ -100,7 +103,9 @@ void membership::gossip(std::int64_t now_ns) {
   if (now_ns - gossip_ns_ >= options_.gossip_ns) {
     gossip_ns_ = now_ns;
     // Also who is no member yet: its view or ours may have been lost with a connection.
-    const auto can_take = [](const auto& e) { return e.second.is_linked && is_living(e.second.info); };
+    const auto can_take = [](const auto& e) {
+      return e.second.is_linked && is_living(e.second.info);
+    };
     auto next = std::find_if(peers_.upper_bound(gossiped_), peers_.end(), can_take);
     if (next == peers_.end()) next = std::find_if(peers_.begin(), peers_.end(), can_take);
     if (next != peers_.end()) {

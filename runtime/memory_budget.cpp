@@ -25,14 +25,16 @@ std::uint64_t times(std::uint64_t n, std::uint64_t bytes) {
   return __builtin_mul_overflow(n, bytes, &product) ? most : product;
 }
 
-// Items of an output port that are out at once: consumers take them in order, and each needs a credit of every edge.
+// Items of an output port that are out at once: consumers take them in order, and each needs a
+// credit of every edge.
 std::uint64_t credits_of(const plan& p, const std::vector<std::uint32_t>& edges) {
   std::uint64_t n = 0;
   for (auto e : edges) n = std::max<std::uint64_t>(n, p.edges[e].credits);
   return n;
 }
 
-// Of which there is never more than one: versions that workers have, and the gradients made of them.
+// Of which there is never more than one: versions that workers have, and the gradients made of
+// them.
 struct single_tensors {
   std::vector<bool> shards;                                   // by actor
   std::set<std::pair<std::uint32_t, std::uint32_t>> outputs;  // actor and port
@@ -57,7 +59,8 @@ single_tensors single_tensors_of(const plan& p) {
   return out;
 }
 
-// Versions that readers may still have while the newest is written. Synchronous ones get the same ones, in the same order.
+// Versions that readers may still have while the newest is written. Synchronous ones get the same
+// ones, in the same order.
 std::uint64_t versions_out(const plan& p, const planned_actor& a, bool is_single) {
   std::uint64_t n = 0;
   for (std::size_t port = 0; port < a.outputs.size(); ++port) {
@@ -74,19 +77,27 @@ std::uint64_t own_memory(const plan& p, std::uint32_t actor, const single_tensor
   std::uint64_t bytes = 0;
   if (makes_device_memory(a)) return 0;  // segment.hpp counts it
   switch (a.kind) {
-    case actor_kind::copy: return times(1 + credits_of(p, a.outputs[0]), a.output_specs[0].size_bytes());
+    case actor_kind::copy:
+      return times(1 + credits_of(p, a.outputs[0]), a.output_specs[0].size_bytes());
     case actor_kind::op:
     case actor_kind::feed:
       for (std::size_t port = 0; port < a.outputs.size() && !a.hands_on; ++port)
         if (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == loop_stack_op)
-          bytes = add(bytes, times(static_cast<std::uint64_t>(a.ops.front().attrs.integer("tokens")), a.output_specs[port].size_bytes()));
+          bytes =
+              add(bytes, times(static_cast<std::uint64_t>(a.ops.front().attrs.integer("tokens")),
+                               a.output_specs[port].size_bytes()));
         else if (a.kind == actor_kind::op && !a.ops.empty() && is_control(a.ops.front().type))
           continue;  // it hands on what others made
         else if (buffer_of(a, port) < 0)
-          bytes = add(bytes, times(single.outputs.contains({actor, static_cast<std::uint32_t>(port)}) ? 1 : 1 + credits_of(p, a.outputs[port]), a.output_specs[port].size_bytes()));
+          bytes =
+              add(bytes, times(single.outputs.contains({actor, static_cast<std::uint32_t>(port)})
+                                   ? 1
+                                   : 1 + credits_of(p, a.outputs[port]),
+                               a.output_specs[port].size_bytes()));
       return bytes;
     case actor_kind::receive:
-      return times(2 * std::uint64_t{p.edges[a.inputs[0]].credits} + 1, p.edges[a.inputs[0]].spec.size_bytes());
+      return times(2 * std::uint64_t{p.edges[a.inputs[0]].credits} + 1,
+                   p.edges[a.inputs[0]].spec.size_bytes());
     case actor_kind::shard: {
       const std::uint64_t state = slot_count(a.shard.optimizer);
       std::uint64_t buffers = std::uint64_t{shard_state::slots_wanted(a.shard)} + state;
@@ -96,15 +107,20 @@ std::uint64_t own_memory(const plan& p, std::uint32_t actor, const single_tensor
       return times(buffers + versions_out(p, a, single.shards[actor]), a.shard.spec.size_bytes());
     }
     case actor_kind::collective: {
-      // The result, and copies of the parts where several tensors are one vector (or of slices, where these are results); what peers send, twice as edges at a receive.
+      // The result, and copies of the parts where several tensors are one vector (or of slices,
+      // where these are results); what peers send, twice as edges at a receive.
       const auto& c = *a.collective;
       const auto vector = static_cast<std::uint64_t>(c.spec.elements) * size_of(c.spec.type);
       std::uint64_t results = 1;
-      for (std::size_t port = 0; port < c.tensors; ++port) results = std::max(results, 1 + credits_of(p, a.outputs[port]));
-      const auto copies = c.spec.kind == collective_kind::reduce_scatter ? results : c.tensors > 1 ? c.own_parts() : 0;
+      for (std::size_t port = 0; port < c.tensors; ++port)
+        results = std::max(results, 1 + credits_of(p, a.outputs[port]));
+      const auto copies = c.spec.kind == collective_kind::reduce_scatter ? results
+                          : c.tensors > 1                                ? c.own_parts()
+                                                                         : 0;
       bytes = times(results + copies, vector);
       for (std::size_t port = c.own_inputs(); port < a.inputs.size(); ++port)
-        bytes = add(bytes, times(2 * std::uint64_t{p.edges[a.inputs[port]].credits} + 1, p.edges[a.inputs[port]].spec.size_bytes()));
+        bytes = add(bytes, times(2 * std::uint64_t{p.edges[a.inputs[port]].credits} + 1,
+                                 p.edges[a.inputs[port]].spec.size_bytes()));
       return bytes;
     }
     default: return 0;
@@ -123,7 +139,9 @@ std::vector<std::uint64_t> memory_by_actor(const plan& p) {
     for (std::size_t port = 0; port < a.buffers.size() && port < a.output_specs.size(); ++port) {
       const auto b = static_cast<std::size_t>(a.buffers[port]);
       // A buffer is as large as the largest of its uses.
-      if (a.buffers[port] < 0 || b >= p.buffers.size() || is_told[b] || a.output_specs[port].size_bytes() < p.buffers[b].bytes) continue;
+      if (a.buffers[port] < 0 || b >= p.buffers.size() || is_told[b] ||
+          a.output_specs[port].size_bytes() < p.buffers[b].bytes)
+        continue;
       is_told[b] = true;
       needs[i] = add(needs[i], times(p.steps_in_flight, p.buffers[b].bytes));
     }
@@ -141,11 +159,14 @@ memory_need memory_of_part(const plan& p, std::uint32_t task) {
     order.push_back(i);
   }
   const auto shown = std::min(contributors_max, order.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown), order.end(),
-                    [&](auto a, auto b) { return needs[a] != needs[b] ? needs[a] > needs[b] : a < b; });
+  std::partial_sort(
+      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(shown), order.end(),
+      [&](auto a, auto b) { return needs[a] != needs[b] ? needs[a] > needs[b] : a < b; });
   for (std::size_t k = 0; k < shown; ++k) {
     const auto& a = p.actors[order[k]];
-    need.largest.push_back({a.name, needs[order[k]], a.source.file.empty() && !a.ops.empty() ? a.ops.front().source : a.source});
+    need.largest.push_back(
+        {a.name, needs[order[k]],
+         a.source.file.empty() && !a.ops.empty() ? a.ops.front().source : a.source});
   }
   return need;
 }

@@ -12,9 +12,11 @@ std::uint32_t count_of(std::span<const device_group> devices) noexcept {
   return n;
 }
 
-void add_device(std::vector<device_group>& devices, std::string_view hardware, std::uint64_t memory_bytes) {
+void add_device(std::vector<device_group>& devices, std::string_view hardware,
+                std::uint64_t memory_bytes) {
   hardware = hardware.substr(0, hardware_bytes_max);
-  if (!devices.empty() && devices.back().hardware == hardware && devices.back().memory_bytes == memory_bytes)
+  if (!devices.empty() && devices.back().hardware == hardware &&
+      devices.back().memory_bytes == memory_bytes)
     ++devices.back().count;
   else
     devices.push_back({std::string(hardware), memory_bytes, 1});
@@ -28,7 +30,10 @@ std::string devices_text(std::span<const device_group> devices) {
     if (!out.empty()) out += ", ";
     out += fmt::format("gpu:{}", next);
     if (d.count > 1) out += fmt::format(" to gpu:{}", next + d.count - 1);
-    out += d.memory_bytes == 0 ? fmt::format(" ({})", d.hardware) : fmt::format(" ({}, {}{})", d.hardware, format_bytes(d.memory_bytes), d.count > 1 ? " each" : "");
+    out += d.memory_bytes == 0
+               ? fmt::format(" ({})", d.hardware)
+               : fmt::format(" ({}, {}{})", d.hardware, format_bytes(d.memory_bytes),
+                             d.count > 1 ? " each" : "");
     next += d.count;
   }
   return out.empty() ? "no device" : out;

@@ -1,6 +1,7 @@
 #pragma once
-// Ops that belong to a value stand where it stands: its gradient, the sum of its gradients, what scales and clips them. So towers on several devices have their backward pass there,
-// too, and it moves no more than their forward pass does.
+// Ops that belong to a value stand where it stands: its gradient, the sum of its gradients, what
+// scales and clips them. So towers on several devices have their backward pass there, too, and it
+// moves no more than their forward pass does.
 //
 // Threading: as of graph.
 
@@ -12,7 +13,8 @@
 
 namespace troupe {
 
-// What `make` adds stands on `device`, as within a device_scope of it; empty: where it would anyway.
+// What `make` adds stands on `device`, as within a device_scope of it; empty: where it would
+// anyway.
 template <class Make>
 auto on_device(graph& g, const std::string& device, const source_location& where, Make&& make) {
   if (device.empty()) return make();
@@ -20,7 +22,8 @@ auto on_device(graph& g, const std::string& device, const source_location& where
   return make();
 }
 
-// The wish of the op that makes `v`. A variable that is to stand on a task is there for its shard alone: what workers make of it stands where they do.
+// The wish of the op that makes `v`. A variable that is to stand on a task is there for its shard
+// alone: what workers make of it stands where they do.
 inline std::string device_of(const value& v) {
   if (!v.is_valid() || !v.owner->has(v)) return {};
   const auto& n = v.owner->node(v.node);
@@ -36,6 +39,8 @@ inline std::string common_device(const value& a, const value& b, std::string oth
 }
 
 // Where gradients a + b of `of` are added up: where both stand, else where the value does.
-inline std::string device_of_sum(const value& of, const value& a, const value& b) { return common_device(a, b, device_of(of)); }
+inline std::string device_of_sum(const value& of, const value& a, const value& b) {
+  return common_device(a, b, device_of(of));
+}
 
 }  // namespace troupe

@@ -21,40 +21,62 @@ result<library_id> identify(const op_library& l) {
   library_id id{l.name != nullptr ? l.name : "", l.version != nullptr ? l.version : "", l.abi};
   for (const auto& text : {id.name, id.version})
     if (text.empty() || text.size() > library_text_bytes_max || !is_printable(text))
-      return error(error_code::usage, fmt::format("its name and its version have 1..{} letters, digits and signs, no space", library_text_bytes_max));
+      return error(
+          error_code::usage,
+          fmt::format("its name and its version have 1..{} letters, digits and signs, no space",
+                      library_text_bytes_max));
   return id;
 }
 
 // Rows without what is called later, and names that are taken.
-result<void> check_rows(const op_table& ops, const kernel_table& kernels, const op_table& new_ops, const kernel_table& new_kernels) {
+result<void> check_rows(const op_table& ops, const kernel_table& kernels, const op_table& new_ops,
+                        const kernel_table& new_kernels) {
   const auto refuse = [](std::string text) { return error(error_code::usage, std::move(text)); };
   if (new_ops.rows().empty()) return refuse("it adds no op");
-  if (new_ops.rows().size() > plan_library_ops_max) return refuse(fmt::format("it adds {} ops, and {} are the limit", new_ops.rows().size(), plan_library_ops_max));
+  if (new_ops.rows().size() > plan_library_ops_max)
+    return refuse(fmt::format("it adds {} ops, and {} are the limit", new_ops.rows().size(),
+                              plan_library_ops_max));
   for (const auto& [type, row] : new_ops.rows()) {
-    if (type.empty() || !is_printable(type)) return refuse("the name of an op is empty, or has spaces");
+    if (type.empty() || !is_printable(type))
+      return refuse("the name of an op is empty, or has spaces");
     if (const auto* taken = ops.find(type))
-      return refuse(fmt::format("op '{}' is taken: it {}", type, taken->library ? "is one of library " + to_string(*taken->library) : "ships with Troupe"));
-    if (kernels.find(type) != nullptr || type == hand_over_op) return refuse(fmt::format("op '{}' is taken: it ships with Troupe", type));
+      return refuse(fmt::format("op '{}' is taken: it {}", type,
+                                taken->library ? "is one of library " + to_string(*taken->library)
+                                               : "ships with Troupe"));
+    if (kernels.find(type) != nullptr || type == hand_over_op)
+      return refuse(fmt::format("op '{}' is taken: it ships with Troupe", type));
     if (!row.shapes) return refuse(fmt::format("op '{}' has no shape rule", type));
     const auto* kernel = new_kernels.find(type);
-    if (row.is_forwarding && row.inputs == 0) return refuse(fmt::format("op '{}' forwards its operand 0, and has none", type));
-    if (!row.is_forwarding && (kernel == nullptr || !kernel->make)) return refuse(fmt::format("op '{}' has no kernel", type));
+    if (row.is_forwarding && row.inputs == 0)
+      return refuse(fmt::format("op '{}' forwards its operand 0, and has none", type));
+    if (!row.is_forwarding && (kernel == nullptr || !kernel->make))
+      return refuse(fmt::format("op '{}' has no kernel", type));
   }
   for (const auto& [type, row] : new_kernels.rows())
-    if (new_ops.find(type) == nullptr) return refuse(fmt::format("kernel '{}' is one of no op that it adds", type));
+    if (new_ops.find(type) == nullptr)
+      return refuse(fmt::format("kernel '{}' is one of no op that it adds", type));
   return {};
 }
 
 result<void> add_checked(op_table& ops, kernel_table& kernels, const op_library& l) {
   if (l.abi != op_library_abi())
-    return error(error_code::usage, fmt::format("it was built for another Troupe or by another compiler: its ABI is {:016x}, and this program's {:016x}; "
-                                                "build it anew with this Troupe ({}) and its compiler", l.abi, op_library_abi(), version()));
+    return error(
+        error_code::usage,
+        fmt::format(
+            "it was built for another Troupe or by another compiler: its ABI is {:016x}, and this program's {:016x}; "
+            "build it anew with this Troupe ({}) and its compiler",
+            l.abi, op_library_abi(), version()));
   const auto id = identify(l);
   if (!id) return id.error();
   const auto present = libraries_of(ops);
   for (const auto& other : present)
-    if (other.name == id->name) return error(error_code::usage, fmt::format("a library of that name is there already, {}", to_string(other)));
-  if (present.size() >= libraries_max) return error(error_code::usage, fmt::format("{} libraries are there already, and that is the limit", present.size()));
+    if (other.name == id->name)
+      return error(error_code::usage,
+                   fmt::format("a library of that name is there already, {}", to_string(other)));
+  if (present.size() >= libraries_max)
+    return error(
+        error_code::usage,
+        fmt::format("{} libraries are there already, and that is the limit", present.size()));
   if (l.add == nullptr) return error(error_code::usage, "it has no function that adds ops");
   op_table new_ops;
   kernel_table new_kernels;
@@ -70,16 +92,20 @@ result<void> add_checked(op_table& ops, kernel_table& kernels, const op_library&
 }
 
 std::string label(const op_library& l, std::string_view from) {
-  if (l.abi != op_library_abi() || l.name == nullptr) return fmt::format("op library {}", from.empty() ? "without a name" : from);  // OL-1
+  // OL-1.
+  if (l.abi != op_library_abi() || l.name == nullptr)
+    return fmt::format("op library {}", from.empty() ? "without a name" : from);
   const auto name = std::string_view(l.name).substr(0, library_text_bytes_max);
-  return fmt::format("op library {}{}", is_printable(name) ? name : "", from.empty() ? "" : fmt::format(" ({})", from));
+  return fmt::format("op library {}{}", is_printable(name) ? name : "",
+                     from.empty() ? "" : fmt::format(" ({})", from));
 }
 
 }  // namespace
 
 std::string to_string(const library_id& l) { return fmt::format("{} {}", l.name, l.version); }
 
-result<void> add_ops(op_table& ops, kernel_table& kernels, const op_library& library, std::string_view from) {
+result<void> add_ops(op_table& ops, kernel_table& kernels, const op_library& library,
+                     std::string_view from) {
   const auto refuse = [&](const error& why) {
     return error(why.code(), why.text()).while_doing(label(library, from));
   };
@@ -89,7 +115,8 @@ result<void> add_ops(op_table& ops, kernel_table& kernels, const op_library& lib
   } catch (const std::exception& e) {
     return refuse(error(error_code::usage, fmt::format("adding its ops failed: {}", e.what())));
   } catch (...) {
-    return refuse(error(error_code::usage, "adding its ops failed: it threw something that is no std::exception"));
+    return refuse(error(error_code::usage,
+                        "adding its ops failed: it threw something that is no std::exception"));
   }
 }
 
@@ -100,11 +127,13 @@ std::vector<library_id> libraries_of(const op_table& ops) {
   return {all.begin(), all.end()};
 }
 
-std::vector<planned_library> libraries_of(std::span<const std::string_view> types, const op_table& ops) {
+std::vector<planned_library> libraries_of(std::span<const std::string_view> types,
+                                          const op_table& ops) {
   std::map<library_id, std::set<std::string>> used;
   for (const auto type : types) {
     std::string name(type);
-    if (const auto* row = ops.find(name); row != nullptr && row->library) used[*row->library].insert(std::move(name));
+    if (const auto* row = ops.find(name); row != nullptr && row->library)
+      used[*row->library].insert(std::move(name));
   }
   std::vector<planned_library> out;
   for (const auto& [library, names] : used) out.push_back({library, {names.begin(), names.end()}});
@@ -114,15 +143,19 @@ std::vector<planned_library> libraries_of(std::span<const std::string_view> type
 std::string lack_of(const library_id& needed, std::span<const library_id> present) {
   if (std::ranges::find(present, needed) != present.end()) return {};
   const auto at = std::ranges::find(present, needed.name, &library_id::name);
-  if (at == present.end()) return fmt::format("has no library of that name: start it with troupe-node --load");
+  if (at == present.end())
+    return fmt::format("has no library of that name: start it with troupe-node --load");
   if (at->version != needed.version) return fmt::format("has {}", to_string(*at));
-  return fmt::format("has it from another build: its ABI is {:016x}, and {:016x} is needed", at->abi, needed.abi);
+  return fmt::format("has it from another build: its ABI is {:016x}, and {:016x} is needed",
+                     at->abi, needed.abi);
 }
 
-std::string lack_of(std::span<const planned_library> needed, std::span<const library_id> present, std::string_view who) {
+std::string lack_of(std::span<const planned_library> needed, std::span<const library_id> present,
+                    std::string_view who) {
   for (const auto& [library, ops] : needed)
     if (const auto lack = lack_of(library, present); !lack.empty())
-      return fmt::format("op '{}' needs library {}, and {} {}", ops.front(), to_string(library), who, lack);
+      return fmt::format("op '{}' needs library {}, and {} {}", ops.front(), to_string(library),
+                         who, lack);
   return {};
 }
 
@@ -137,11 +170,18 @@ std::string lack_of(const plan& p, std::uint32_t own, const op_table& ops, std::
     const auto* needed = at != named.end() ? at->second : nullptr;
     const auto* row = ops.find(type);
     if (row == nullptr)
-      return needed == nullptr ? fmt::format("op '{}' is unknown on {}", type, who)
-                               : fmt::format("op '{}' of library {} is unknown on {}, which has a library of that name and version without it", type, to_string(*needed), who);
-    if ((needed == nullptr) != (row->library == nullptr) || (needed != nullptr && *needed != *row->library))
-      return fmt::format("op '{}' {} for the plan, and on {} it {}", type, needed == nullptr ? "ships with Troupe" : "is one of library " + to_string(*needed),
-                         who, row->library == nullptr ? "ships with Troupe" : "is one of library " + to_string(*row->library));
+      return needed == nullptr
+                 ? fmt::format("op '{}' is unknown on {}", type, who)
+                 : fmt::format(
+                       "op '{}' of library {} is unknown on {}, which has a library of that name and version without it",
+                       type, to_string(*needed), who);
+    if ((needed == nullptr) != (row->library == nullptr) ||
+        (needed != nullptr && *needed != *row->library))
+      return fmt::format(
+          "op '{}' {} for the plan, and on {} it {}", type,
+          needed == nullptr ? "ships with Troupe" : "is one of library " + to_string(*needed), who,
+          row->library == nullptr ? "ships with Troupe"
+                                  : "is one of library " + to_string(*row->library));
     return {};
   };
   for (const auto& [type, library] : named)
@@ -150,7 +190,8 @@ std::string lack_of(const plan& p, std::uint32_t own, const op_table& ops, std::
     if (a.task != own || a.kind != actor_kind::op) continue;
     for (const auto& op : a.ops) {
       if (op.type == hand_over_op) continue;
-      if (auto lack = check(op.type); !lack.empty()) return fmt::format("op '{}': {}", op.name, lack);
+      if (auto lack = check(op.type); !lack.empty())
+        return fmt::format("op '{}': {}", op.name, lack);
     }
   }
   return {};

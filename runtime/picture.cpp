@@ -12,12 +12,16 @@ namespace troupe {
 
 namespace {
 
-// Cycles are cut at every vertex that is marked: cut at the first one only, a job with eight shards would be drawn as its eight
-// shards in a row. Then depth first; an edge to a vertex on the current path closes a cycle.
+// Cycles are cut at every vertex that is marked: cut at the first one only, a job with eight shards
+// would be drawn as its eight shards in a row. Then depth first; an edge to a vertex on the current
+// path closes a cycle.
 class ranker {
  public:
-  ranker(std::size_t vertices, std::span<const std::pair<std::size_t, std::size_t>> edges, const std::vector<bool>& cuts_cycles)
-      : edges_(edges), outgoing_(vertices), out_{std::vector<std::size_t>(vertices), std::vector<bool>(edges.size())} {
+  ranker(std::size_t vertices, std::span<const std::pair<std::size_t, std::size_t>> edges,
+         const std::vector<bool>& cuts_cycles)
+      : edges_(edges),
+        outgoing_(vertices),
+        out_{std::vector<std::size_t>(vertices), std::vector<bool>(edges.size())} {
     for (std::size_t e = 0; e < edges.size(); ++e) {
       out_.is_back[e] = cuts_cycles[edges[e].second];
       if (!out_.is_back[e]) outgoing_[edges[e].first].push_back(e);
@@ -44,7 +48,8 @@ class ranker {
         if (state[to] == 0) state[to] = 1, path.push_back({to, 0});
       }
     }
-    // Longest paths, in the order in which the walk left the vertices, reversed: a topological order.
+    // Longest paths, in the order in which the walk left the vertices, reversed: a topological
+    // order.
     for (auto v = finished_.rbegin(); v != finished_.rend(); ++v)
       for (const auto e : outgoing_[*v])
         if (!out_.is_back[e]) {
@@ -56,7 +61,8 @@ class ranker {
 
  private:
   std::span<const std::pair<std::size_t, std::size_t>> edges_;
-  std::vector<std::vector<std::size_t>> outgoing_;  // edges that do not lead into a vertex where cycles are cut
+  // Edges that do not lead into a vertex where cycles are cut.
+  std::vector<std::vector<std::size_t>> outgoing_;
   std::vector<std::size_t> finished_;
   ranking out_;
 };
@@ -72,7 +78,8 @@ std::string dot_text(std::string_view text) {
 
 }  // namespace
 
-ranking rank(std::size_t vertices, std::span<const std::pair<std::size_t, std::size_t>> edges, const std::vector<bool>& cuts_cycles) {
+ranking rank(std::size_t vertices, std::span<const std::pair<std::size_t, std::size_t>> edges,
+             const std::vector<bool>& cuts_cycles) {
   return ranker(vertices, edges, cuts_cycles).run();
 }
 
@@ -92,32 +99,42 @@ void arrange(picture& p, const std::vector<bool>& cuts_cycles) {
   });
   std::vector<picture_box> sorted;
   sorted.reserve(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) position[order[i]] = i, sorted.push_back(std::move(p.boxes[order[i]]));
+  for (std::size_t i = 0; i < order.size(); ++i)
+    position[order[i]] = i, sorted.push_back(std::move(p.boxes[order[i]]));
   p.boxes = std::move(sorted);
   for (auto& a : p.arrows) a.from = position[a.from], a.to = position[a.to];
 }
 
 std::string draw_dot(std::span<const picture> pictures) {
-  std::string out = "digraph troupe {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n";
+  std::string out =
+      "digraph troupe {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n";
   std::size_t cluster = 0, base = 0;
   for (const auto& p : pictures) {
-    std::map<std::string, std::vector<std::size_t>, decltype([](const std::string& a, const std::string& b) { return natural_less(a, b); })> groups;
+    std::map<std::string, std::vector<std::size_t>,
+             decltype([](const std::string& a, const std::string& b) {
+               return natural_less(a, b);
+             })>
+        groups;
     for (std::size_t v = 0; v < p.boxes.size(); ++v) groups[p.boxes[v].group].push_back(v);
     for (const auto& [name, boxes] : groups) {
-      out += fmt::format("  subgraph cluster_{} {{\n    label={};\n", cluster++, dot_text(p.name.empty() ? name : fmt::format("{}, {}", name, p.name)));
+      out += fmt::format("  subgraph cluster_{} {{\n    label={};\n", cluster++,
+                         dot_text(p.name.empty() ? name : fmt::format("{}, {}", name, p.name)));
       for (const auto v : boxes) {
         const auto& box = p.boxes[v];
         // \n is Graphviz's line break, so it stays between what is escaped.
         auto label = dot_text(box.name);
         label.pop_back();
-        if (!box.detail.empty()) label += "\\n" + dot_text(box.detail).substr(1, std::string::npos);
-        else label += '"';
+        if (!box.detail.empty())
+          label += "\\n" + dot_text(box.detail).substr(1, std::string::npos);
+        else
+          label += '"';
         out += fmt::format("    v{} [label={}, fillcolor=\"{}\"];\n", base + v, label, box.colour);
       }
       out += "  }\n";
     }
     for (const auto& a : p.arrows)
-      out += fmt::format("  v{} -> v{} [label={}{}{}];\n", base + a.from, base + a.to, dot_text(a.label), a.is_back ? ", constraint=false, style=dashed" : "",
+      out += fmt::format("  v{} -> v{} [label={}{}{}];\n", base + a.from, base + a.to,
+                         dot_text(a.label), a.is_back ? ", constraint=false, style=dashed" : "",
                          a.type == picture_arrow::kind::marked     ? ", color=red"
                          : a.type == picture_arrow::kind::crossing ? ", color=blue"
                                                                    : "");

@@ -1,5 +1,6 @@
-// A band per group, layers from left to right, within a band and layer one box below the other, ordered by where their producers
-// stand (the barycentre heuristic of Sugiyama, Tagawa and Toda, 1981, one sweep).
+// A band per group, layers from left to right, within a band and layer one box below the other,
+// ordered by where their producers stand (the barycentre heuristic of Sugiyama, Tagawa and Toda,
+// 1981, one sweep).
 
 #include "runtime/picture.hpp"
 #include "runtime/snapshot.hpp"
@@ -17,10 +18,12 @@ namespace troupe {
 
 namespace {
 
-constexpr double box_width = 190, line_height = 13, box_height = 8 + 3 * line_height, column_gap = 60, row_gap = 12;
+constexpr double box_width = 190, line_height = 13, box_height = 8 + 3 * line_height,
+                 column_gap = 60, row_gap = 12;
 constexpr double margin = 20, band_head = 24, band_gap = 16, title_height = 36, legend_height = 16;
 constexpr double legend_character_width = 5.6;  // at most, of 10 px, on average
-constexpr std::size_t label_max = 30;  // characters of 11 px that fit into a line; what two lines cannot hold is in the tooltip
+// Characters of 11 px that fit into a line; what two lines cannot hold is in the tooltip.
+constexpr std::size_t label_max = 30;
 
 // Lines stay lines; what XML or a terminal does not take is replaced.
 std::string escaped(std::string_view text) {
@@ -56,10 +59,13 @@ struct layout {
 };
 
 struct natural_order {
-  bool operator()(const std::string& a, const std::string& b) const noexcept { return natural_less(a, b); }
+  bool operator()(const std::string& a, const std::string& b) const noexcept {
+    return natural_less(a, b);
+  }
 };
 
-// Boxes come by layer, so a box's producers (but for arrows that lead back) have their places already.
+// Boxes come by layer, so a box's producers (but for arrows that lead back) have their places
+// already.
 layout place(const picture& p, double top) {
   layout l;
   l.boxes.resize(p.boxes.size());
@@ -79,10 +85,13 @@ layout place(const picture& p, double top) {
       const auto at = columns.find(layer);
       if (at == columns.end()) continue;
       auto& column = at->second;
-      for (const auto v : column) weight[v] = counts[v] > 0 ? sums[v] / counts[v] : static_cast<double>(v);
-      std::stable_sort(column.begin(), column.end(), [&](auto a, auto b) { return weight[a] < weight[b]; });
+      for (const auto v : column)
+        weight[v] = counts[v] > 0 ? sums[v] / counts[v] : static_cast<double>(v);
+      std::stable_sort(column.begin(), column.end(),
+                       [&](auto a, auto b) { return weight[a] < weight[b]; });
       for (std::size_t row = 0; row < column.size(); ++row)
-        for (const auto to : outgoing[column[row]]) sums[to] += static_cast<double>(row), counts[to] += 1;
+        for (const auto to : outgoing[column[row]])
+          sums[to] += static_cast<double>(row), counts[to] += 1;
     }
   double y = top;
   for (const auto& [name, columns] : bands) {
@@ -104,14 +113,21 @@ layout place(const picture& p, double top) {
 
 std::string draw_arrow(const layout& l, const picture_arrow& a) {
   const auto from = l.boxes[a.from], to = l.boxes[a.to];
-  const double x1 = from.x + box_width, y1 = from.y + box_height / 2, x2 = to.x, y2 = to.y + box_height / 2;
-  // Forward arrows leave to the right and bend half way; those that lead back make a loop around both ends.
+  const double x1 = from.x + box_width, y1 = from.y + box_height / 2, x2 = to.x,
+               y2 = to.y + box_height / 2;
+  // Forward arrows leave to the right and bend half way; those that lead back make a loop around
+  // both ends.
   const double bend = a.is_back ? column_gap : std::max((x2 - x1) / 2, 20.0);
   const bool is_marked = a.type == picture_arrow::kind::marked;
-  auto out = fmt::format(R"(<path class="e{}{}" d="M{:.0f},{:.0f} C{:.0f},{:.0f} {:.0f},{:.0f} {:.0f},{:.0f}"><title>{}</title></path>)",
-                         is_marked ? " w" : a.type == picture_arrow::kind::crossing ? " x" : "", a.is_back ? " b" : "", x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2,
-                         escaped(a.tooltip));
-  if (is_marked && !a.label.empty()) out += fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text>)", x1 + 4, y1 - 4, escaped(a.label));
+  auto out = fmt::format(
+      R"(<path class="e{}{}" d="M{:.0f},{:.0f} C{:.0f},{:.0f} {:.0f},{:.0f} {:.0f},{:.0f}"><title>{}</title></path>)",
+      is_marked                                 ? " w"
+      : a.type == picture_arrow::kind::crossing ? " x"
+                                                : "",
+      a.is_back ? " b" : "", x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2, escaped(a.tooltip));
+  if (is_marked && !a.label.empty())
+    out += fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text>)", x1 + 4, y1 - 4,
+                       escaped(a.label));
   return out + "\n";
 }
 
@@ -127,16 +143,22 @@ std::vector<std::string> label_of(std::string_view name) {
 }
 
 std::string draw_box(const picture_box& box, point at) {
-  auto out = fmt::format(R"(<g><title>{}</title><rect class="v" x="{:.0f}" y="{:.0f}" width="{}" height="{}" rx="5" fill="{}"/>)", escaped(box.tooltip), at.x, at.y,
-                         box_width, box_height, escaped(box.colour));
+  auto out = fmt::format(
+      R"(<g><title>{}</title><rect class="v" x="{:.0f}" y="{:.0f}" width="{}" height="{}" rx="5" fill="{}"/>)",
+      escaped(box.tooltip), at.x, at.y, box_width, box_height, escaped(box.colour));
   double y = at.y;
-  for (const auto& line : label_of(box.name)) out += fmt::format(R"(<text x="{:.0f}" y="{:.0f}">{}</text>)", at.x + 6, y += line_height, escaped(line));
+  for (const auto& line : label_of(box.name))
+    out += fmt::format(R"(<text x="{:.0f}" y="{:.0f}">{}</text>)", at.x + 6, y += line_height,
+                       escaped(line));
   return out + fmt::format(R"(<text class="s" x="{:.0f}" y="{:.0f}">{}</text></g>)"
                            "\n",
-                           at.x + 6, at.y + box_height - 7, escaped(shorten(box.detail, label_max + 5)));
+                           at.x + 6, at.y + box_height - 7,
+                           escaped(shorten(box.detail, label_max + 5)));
 }
 
-double head_of(const picture& p) { return title_height + legend_height * static_cast<double>(p.legend.size()); }
+double head_of(const picture& p) {
+  return title_height + legend_height * static_cast<double>(p.legend.size());
+}
 
 std::string draw(const picture& p, const layout& l, double top) {
   auto out = fmt::format(R"(<text class="t" x="{}" y="{:.0f}">{}</text>)"
@@ -148,7 +170,9 @@ std::string draw(const picture& p, const layout& l, double top) {
                        "\n",
                        margin, y += legend_height, escaped(line));
   for (const auto& b : l.bands) {
-    out += fmt::format(R"(<rect class="n" x="{}" y="{:.0f}" width="{:.0f}" height="{:.0f}" rx="8"/>)", margin, b.top, l.width - 2 * margin, b.height);
+    out +=
+        fmt::format(R"(<rect class="n" x="{}" y="{:.0f}" width="{:.0f}" height="{:.0f}" rx="8"/>)",
+                    margin, b.top, l.width - 2 * margin, b.height);
     out += fmt::format(R"(<text x="{}" y="{:.0f}" font-weight="bold">{}</text>)"
                        "\n",
                        margin + 8, b.top + 16, escaped(b.name));
@@ -166,7 +190,9 @@ std::string draw_svg(std::span<const picture> pictures, std::string_view nothing
   for (const auto& p : pictures) {
     const auto l = place(p, height + head_of(p));
     body += draw(p, l, height);
-    for (const auto& line : p.legend) width = std::max(width, 2 * margin + legend_character_width * static_cast<double>(characters(line)));
+    for (const auto& line : p.legend)
+      width = std::max(width,
+                       2 * margin + legend_character_width * static_cast<double>(characters(line)));
     width = std::max(width, l.width);
     height += head_of(p) + l.height + margin;
   }

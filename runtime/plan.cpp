@@ -24,18 +24,22 @@ std::optional<nan_policy> nan_policy_named(std::string_view name) noexcept {
 }
 
 std::string_view to_string(actor_kind k) noexcept {
-  static constexpr std::string_view names[] = {"op",  "shard", "send", "receive", "feed", "fetch",
-                                               "stream", "job", "node", "member", "link", "supervisor", "collective", "copy"};
-  return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
+  static constexpr std::string_view names[] = {
+      "op",  "shard", "send",   "receive", "feed",       "fetch",      "stream",
+      "job", "node",  "member", "link",    "supervisor", "collective", "copy"};
+  return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)]
+                                                        : "unknown";
 }
 
 std::string_view to_string(copy_kind k) noexcept {
   static constexpr std::string_view names[] = {"none", "copy_in", "copy_out", "copy_across"};
-  return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)] : "unknown";
+  return static_cast<std::size_t>(k) < std::size(names) ? names[static_cast<std::size_t>(k)]
+                                                        : "unknown";
 }
 
 std::string stream_text(std::uint32_t stream) {
-  return is_device_stream(stream) ? "gpu:" + std::to_string(device_of(stream)) : "stream " + std::to_string(stream);
+  return is_device_stream(stream) ? "gpu:" + std::to_string(device_of(stream))
+                                  : "stream " + std::to_string(stream);
 }
 
 std::size_t source_of(const shard_spec& s, const shard_reader& r) noexcept {
@@ -53,7 +57,9 @@ std::optional<tensor_spec> packed_spec(const shape& indices, std::size_t width) 
 }
 
 bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcept {
-  if (packed.type != dtype::u8 || packed.shape.rank() == 0 || variable.type != dtype::f32 || variable.shape.rank() == 0 || variable.shape.size(0) == 0) return false;
+  if (packed.type != dtype::u8 || packed.shape.rank() == 0 || variable.type != dtype::f32 ||
+      variable.shape.rank() == 0 || variable.shape.size(0) == 0)
+    return false;
   const auto width = static_cast<std::size_t>(variable.shape.elements() / variable.shape.size(0));
   const auto last = packed.shape[packed.shape.rank() - 1];
   return last.symbol == 0 && static_cast<std::size_t>(last.size) == packed_row_bytes(width);
@@ -61,7 +67,9 @@ bool are_rows_of(const tensor_spec& packed, const tensor_spec& variable) noexcep
 
 std::size_t hand_over_ports(const shard_spec& s) noexcept { return 1 + slot_count(s.optimizer); }
 
-std::size_t gradient_ports(const shard_spec& s) noexcept { return s.takes_sums ? 1 : s.steps.size(); }
+std::size_t gradient_ports(const shard_spec& s) noexcept {
+  return s.takes_sums ? 1 : s.steps.size();
+}
 
 tensor_spec piece_spec(const planned_collective& c) {
   if (!c.is_on_device()) return piece_spec(c.spec);
@@ -69,7 +77,8 @@ tensor_spec piece_spec(const planned_collective& c) {
 }
 
 tensor_spec piece_spec(const collective_spec& s) {
-  const auto bytes = std::min(s.piece_elements, std::max<std::int64_t>(1, s.elements)) * static_cast<std::int64_t>(size_of(s.type));
+  const auto bytes = std::min(s.piece_elements, std::max<std::int64_t>(1, s.elements)) *
+                     static_cast<std::int64_t>(size_of(s.type));
   const dim piece{bytes, 'p'};
   return {dtype::u8, *shape::from({&piece, 1})};
 }
@@ -90,7 +99,9 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> buckets_of(const planned_co
 }
 
 std::int64_t offset_in_vector(std::span<const tensor_spec> tensors, std::size_t k) noexcept {
-  const auto aligned = [](std::int64_t n) { return (n + piece_alignment - 1) / piece_alignment * piece_alignment; };
+  const auto aligned = [](std::int64_t n) {
+    return (n + piece_alignment - 1) / piece_alignment * piece_alignment;
+  };
   std::int64_t at = 0;
   for (std::size_t i = 0; i < k; ++i) at = aligned(at) + tensors[i].shape.elements();
   return k < tensors.size() ? aligned(at) : at;

@@ -1,4 +1,5 @@
-// Plans as bytes (schema/plan.capnp): limits and references here and in wire_parts.hpp, check() does the rest.
+// Plans as bytes (schema/plan.capnp): limits and references here and in wire_parts.hpp, check()
+// does the rest.
 
 #include "runtime/plan.hpp"
 
@@ -13,11 +14,10 @@ namespace troupe {
 namespace {
 
 using wire_parts::fill;
-using wire_parts::put;
 using wire_parts::list_size;
+using wire_parts::put;
 
-// --- encode
-// ----------------------------------------------------------------------------------------------------------------
+// --- encode --------------------------------------------------------------------------------------
 
 class encoder {
  public:
@@ -41,7 +41,8 @@ class encoder {
       to.setIsClient(t.is_client);
       to.setNode(raw(t.node));
     });
-    fill(root.initActors(list_size(p_.actors)), p_.actors, [&](auto to, const planned_actor& a) { put_actor(to, a); });
+    fill(root.initActors(list_size(p_.actors)), p_.actors,
+         [&](auto to, const planned_actor& a) { put_actor(to, a); });
     fill(root.initEdges(list_size(p_.edges)), p_.edges, [&](auto to, const planned_edge& e) {
       to.setFromActor(e.from.actor);
       to.setFromPort(e.from.port);
@@ -56,7 +57,8 @@ class encoder {
       to.setStream(b.stream);
       to.setBytes(b.bytes);
     });
-    fill(root.initLibraries(list_size(p_.libraries)), p_.libraries, [](auto to, const planned_library& l) { put(to, l); });
+    fill(root.initLibraries(list_size(p_.libraries)), p_.libraries,
+         [](auto to, const planned_library& l) { put(to, l); });
     lines_.put(root.initFiles(lines_.count()));
     return wire_parts::to_bytes(message);
   }
@@ -65,7 +67,8 @@ class encoder {
   void put_op(wire::PlannedOp::Builder to, const planned_op& op) const {
     to.setType(op.type);
     to.setName(op.name);
-    fill(to.initAttributes(list_size(op.attrs.entries())), op.attrs.entries(), [](auto b, const auto& e) { put(b, e); });
+    fill(to.initAttributes(list_size(op.attrs.entries())), op.attrs.entries(),
+         [](auto b, const auto& e) { put(b, e); });
     auto operands = to.initOperands(list_size(op.operands));
     for (unsigned i = 0; i < operands.size(); ++i) operands.set(i, op.operands[i]);
     lines_.put(to.initSource(), op.source.file, op.source.line);
@@ -142,11 +145,13 @@ class encoder {
     to.setName(a.name);
     to.setTask(a.task);
     to.setStream(a.stream);
-    fill(to.initOps(list_size(a.ops)), a.ops, [this](auto b, const planned_op& op) { put_op(b, op); });
+    fill(to.initOps(list_size(a.ops)), a.ops,
+         [this](auto b, const planned_op& op) { put_op(b, op); });
     if (a.kind == actor_kind::shard) put_shard(to.initShard(), a.shard);
     if (a.collective) put_collective(to.initCollective(), *a.collective);
     to.setInputs(list_size(a.inputs));
-    fill(to.initOutputs(list_size(a.output_specs)), a.output_specs, [](auto b, const tensor_spec& s) { put(b, s); });
+    fill(to.initOutputs(list_size(a.output_specs)), a.output_specs,
+         [](auto b, const tensor_spec& s) { put(b, s); });
     to.setSteps(a.steps);
     to.setFiresOnAny(a.fires_on_any);
     to.setStart(a.start);
@@ -165,7 +170,8 @@ class encoder {
       b.setFirstOp(k.first_op);
       auto operands = b.initOperands(list_size(k.operands));
       for (unsigned i = 0; i < operands.size(); ++i) operands.set(i, k.operands[i]);
-      fill(b.initResults(list_size(k.results)), k.results, [](auto r, const tensor_spec& s) { put(r, s); });
+      fill(b.initResults(list_size(k.results)), k.results,
+           [](auto r, const tensor_spec& s) { put(r, s); });
       auto at = b.initPlaces(list_size(k.places));
       for (unsigned i = 0; i < at.size(); ++i) at.set(i, k.places[i]);
     });
@@ -178,13 +184,13 @@ class encoder {
   wire_parts::line_writer lines_;
 };
 
-// --- decode
-// ----------------------------------------------------------------------------------------------------------------
+// --- decode --------------------------------------------------------------------------------------
 
 constexpr auto no_edge = std::numeric_limits<std::uint32_t>::max();
 
 // Words that an element of each list takes in the message, at least.
-constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5, buffer_words = 2, kernel_words = 4;
+constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5,
+                        buffer_words = 2, kernel_words = 4;
 using wire_parts::library_words, wire_parts::small_words;
 
 using bad_plan = wire_parts::misread;
@@ -203,7 +209,8 @@ class decoder : private wire_parts::part_reader {
     read_files(root.getFiles());
     const auto tasks = root.getTasks();
     limit("tasks", tasks.size(), plan_tasks_max, task_words);
-    for (const auto t : tasks) p.tasks.push_back({text(t.getName()), t.getIsClient(), node_id{t.getNode()}});
+    for (const auto t : tasks)
+      p.tasks.push_back({text(t.getName()), t.getIsClient(), node_id{t.getNode()}});
     const auto actors = root.getActors();
     const auto edges = root.getEdges();
     limit("actors", actors.size(), plan_actors_max, actor_words);
@@ -242,10 +249,12 @@ class decoder : private wire_parts::part_reader {
     s.spec = spec(r.getSpec());
     s.shard = r.getShard();
     s.update = update(r.getUpdate());
-    s.optimizer = optimizer(text(r.getOptimizer()), r.getLearningRate(), r.getMomentum(), r.getOptimizerNumbers());
+    s.optimizer = optimizer(text(r.getOptimizer()), r.getLearningRate(), r.getMomentum(),
+                            r.getOptimizerNumbers());
     s.schedule = schedule(r.getSchedule());
     s.pushes_rows = r.getPushesRows();
-    if (const auto samples = r.getAverageSamples(); samples > 0) s.average = moving_average_spec{r.getAverageRate(), samples};
+    if (const auto samples = r.getAverageSamples(); samples > 0)
+      s.average = moving_average_spec{r.getAverageRate(), samples};
     const auto initializer = r.getInitializer();
     if (initializer > 4) throw bad_plan{fmt::format("there is no initializer {}", initializer)};
     s.initializer = {static_cast<initializer_spec::kind>(initializer), r.getLimit()};
@@ -255,7 +264,8 @@ class decoder : private wire_parts::part_reader {
     for (const auto n : steps) s.steps.push_back(n);
     const auto readers = r.getReaders();
     spend(readers.size(), small_words);
-    for (const auto x : readers) s.readers.push_back({x.getWorker(), x.getFirst(), x.getStride(), x.getAtEnd()});
+    for (const auto x : readers)
+      s.readers.push_back({x.getWorker(), x.getFirst(), x.getStride(), x.getAtEnd()});
     const auto restore = r.getRestore();
     if (restore > 2) throw bad_plan{fmt::format("there is no way {} to restore a shard", restore)};
     s.restore = static_cast<restore_kind>(restore);
@@ -275,7 +285,8 @@ class decoder : private wire_parts::part_reader {
     s.cuts_at_end = r.getCutsAtEnd();
     s.takes_sums = r.getTakesSums();
     s.leaves_out_marked = r.getLeavesOutMarked();
-    if (const auto samples = r.getLossScaleSamples(); samples > 0) s.loss_scale = loss_scale_update{r.getLossScaleGrowsEvery(), samples};
+    if (const auto samples = r.getLossScaleSamples(); samples > 0)
+      s.loss_scale = loss_scale_update{r.getLossScaleGrowsEvery(), samples};
     return s;
   }
   // Its peers follow from the rest.
@@ -284,7 +295,8 @@ class decoder : private wire_parts::part_reader {
     c.spec.kind = static_cast<collective_kind>(r.getKind());
     c.spec.reduction = static_cast<reduction_kind>(r.getReduction());
     c.spec.algorithm = static_cast<collective_algorithm>(r.getAlgorithm());
-    if (r.getDtype() >= dtype_count) throw bad_plan{fmt::format("there is no element type {}", r.getDtype())};
+    if (r.getDtype() >= dtype_count)
+      throw bad_plan{fmt::format("there is no element type {}", r.getDtype())};
     c.spec.type = static_cast<dtype>(r.getDtype());
     c.spec.rank = r.getRank();
     c.spec.root = r.getRoot();
@@ -313,7 +325,9 @@ class decoder : private wire_parts::part_reader {
   planned_actor actor(wire::PlannedActor::Reader r) {
     planned_actor a;
     const auto kind = r.getKind();
-    if (kind > static_cast<std::uint8_t>(actor_kind::fetch) && kind != static_cast<std::uint8_t>(actor_kind::collective) && kind != static_cast<std::uint8_t>(actor_kind::copy))
+    if (kind > static_cast<std::uint8_t>(actor_kind::fetch) &&
+        kind != static_cast<std::uint8_t>(actor_kind::collective) &&
+        kind != static_cast<std::uint8_t>(actor_kind::copy))
       throw bad_plan{fmt::format("a plan has no actors of kind {}", kind)};
     a.kind = static_cast<actor_kind>(kind);
     a.name = text(r.getName());
@@ -374,17 +388,20 @@ class decoder : private wire_parts::part_reader {
   }
   // Adds the edge to both of its ends.
   static void join(plan& p, wire::PlannedEdge::Reader r) {
-    planned_edge e{{r.getFromActor(), r.getFromPort()}, {r.getToActor(), r.getToPort()}, {}, r.getCredits()};
+    planned_edge e{
+        {r.getFromActor(), r.getFromPort()}, {r.getToActor(), r.getToPort()}, {}, r.getCredits()};
     const auto number = static_cast<std::uint32_t>(p.edges.size());
     if (e.from.actor >= p.actors.size() || e.to.actor >= p.actors.size())
-      throw bad_plan{fmt::format("edge {} joins actors {} and {} of {} (PL-1)", number, e.from.actor, e.to.actor,
-                                 p.actors.size())};
+      throw bad_plan{fmt::format("edge {} joins actors {} and {} of {} (PL-1)", number,
+                                 e.from.actor, e.to.actor, p.actors.size())};
     auto &producer = p.actors[e.from.actor], &consumer = p.actors[e.to.actor];
     if (e.from.port >= producer.outputs.size() || e.to.port >= consumer.inputs.size())
-      throw bad_plan{fmt::format("edge {} from '{}' to '{}' is at a port that does not exist (PL-1)", number,
-                                 producer.name, consumer.name)};
+      throw bad_plan{
+          fmt::format("edge {} from '{}' to '{}' is at a port that does not exist (PL-1)", number,
+                      producer.name, consumer.name)};
     if (consumer.inputs[e.to.port] != no_edge)
-      throw bad_plan{fmt::format("input {} of '{}' has two edges (PL-2)", e.to.port, consumer.name)};
+      throw bad_plan{
+          fmt::format("input {} of '{}' has two edges (PL-2)", e.to.port, consumer.name)};
     e.spec = producer.output_specs[e.from.port];
     producer.outputs[e.from.port].push_back(number);
     consumer.inputs[e.to.port] = number;
@@ -396,16 +413,17 @@ class decoder : private wire_parts::part_reader {
 
 result<plan> decode(std::span<const std::byte> bytes) {
   std::optional<plan> p;
-  auto ok = wire_parts::read_message(bytes, plan_bytes_max, "a plan", [&](capnp::MessageReader& m, std::uint64_t words) { p = decoder(words).run(m.getRoot<wire::Plan>()); });
+  auto ok = wire_parts::read_message(bytes, plan_bytes_max, "a plan",
+                                     [&](capnp::MessageReader& m, std::uint64_t words) {
+                                       p = decoder(words).run(m.getRoot<wire::Plan>());
+                                     });
   if (!ok) return std::move(ok.error());
   return std::move(*p);
 }
 
 }  // namespace
 
-std::vector<std::byte> encode(const plan& p) {
-  return encoder(p).run();
-}
+std::vector<std::byte> encode(const plan& p) { return encoder(p).run(); }
 
 result<plan> decode_plan(std::span<const std::byte> bytes) {
   auto p = decode(bytes);

@@ -1,14 +1,16 @@
 #pragma once
-// The ports of an actor: items that wait at inputs, credits held at outputs, and the firing rule over both.
+// The ports of an actor: items that wait at inputs, credits held at outputs, and the firing rule
+// over both.
 //
 // `Peer` is whatever names the actor at the other end: a handle in actors/, a number in tests.
 //
 // Threading: one owner; only the edge_credit objects are shared with the other end of each edge.
 //
-// PO-1  An inlet never holds more items than its edge has credits: a sender without credit is our own bug.
+// PO-1  An inlet never holds more items than its edge has credits: a sender without credit is our
+//       own bug.
 // PO-2  Tags of an inlet ascend; a firing takes the same tag from every inlet.
-// PO-3  A credit is taken only when all inputs are here, so an actor waits for one thing at a time and a waiting mark means a
-//       real wait.
+// PO-3  A credit is taken only when all inputs are here, so an actor waits for one thing at a time
+//       and a waiting mark means a real wait.
 
 #include "devices/tensor.hpp"
 #include "runtime/credit.hpp"
@@ -94,7 +96,8 @@ class port_set {
 
   // The promised credit of a waiting outlet has come.
   void grant(std::uint32_t outlet_index) {
-    expects(outlet_index < out.size() && out[outlet_index].is_waiting, "a credit message answers a wait");
+    expects(outlet_index < out.size() && out[outlet_index].is_waiting,
+            "a credit message answers a wait");
     out[outlet_index].is_waiting = false;
     out[outlet_index].is_held = true;
   }
@@ -108,9 +111,10 @@ class port_set {
     return o.is_held;
   }
 
-  // The firing rule: none when every input is here and every output has a credit, else what is missing (PO-3).
-  // Until the actor fires, inputs that are here stay and credits in hand too: asking again goes on where the last answer was, so that an actor with
-  // many ports looks at each of them once for a firing.
+  // The firing rule: none when every input is here and every output has a credit, else what is
+  // missing (PO-3). Until the actor fires, inputs that are here stay and credits in hand too:
+  // asking again goes on where the last answer was, so that an actor with many ports looks at each
+  // of them once for a firing.
   wait next_wait() {
     for (; next_in_ < in.size(); ++next_in_)
       if (in[next_in_].queue.is_empty()) return {wait_kind::input, next_in_};

@@ -15,14 +15,18 @@ struct consumer {
 class reads {
  public:
   explicit reads(std::span<const actor_view> actors) : actors_(actors) {
-    const auto is_sync = [](const actor_view& a) { return a.planned->kind == actor_kind::shard && a.planned->shard.update == update_kind::sync; };
+    const auto is_sync = [](const actor_view& a) {
+      return a.planned->kind == actor_kind::shard && a.planned->shard.update == update_kind::sync;
+    };
     if (std::none_of(actors.begin(), actors.end(), is_sync)) return;
     find_consumers();
     for (std::uint32_t s = 0; s < actors.size(); ++s)
       if (is_sync(actors[s])) add(s);
-    for (std::size_t first = 0; first < pairs_.size(); first += 64) look(first, std::min(pairs_.size(), first + 64));
+    for (std::size_t first = 0; first < pairs_.size(); first += 64)
+      look(first, std::min(pairs_.size(), first + 64));
     for (auto& r : all_)
-      if (r.order != read_order::unknown) r.order = r.readers.empty() ? read_order::ordered : read_order::late;
+      if (r.order != read_order::unknown)
+        r.order = r.readers.empty() ? read_order::ordered : read_order::late;
   }
   std::vector<version_reads> take() { return std::move(all_); }
 
@@ -41,13 +45,17 @@ class reads {
     consumers_.resize(begin_.back());
     auto next = begin_;
     for (std::uint32_t c = 0; c < actors_.size(); ++c)
-      for (std::uint32_t i = 0; i < actors_[c].from.size(); ++i) consumers_[next[actors_[c].from[i].actor]++] = {c, i};
+      for (std::uint32_t i = 0; i < actors_[c].from.size(); ++i)
+        consumers_[next[actors_[c].from[i].actor]++] = {c, i};
   }
-  std::span<const consumer> consumers_of(std::uint32_t actor) const { return std::span(consumers_).subspan(begin_[actor], begin_[actor + 1] - begin_[actor]); }
+  std::span<const consumer> consumers_of(std::uint32_t actor) const {
+    return std::span(consumers_).subspan(begin_[actor], begin_[actor + 1] - begin_[actor]);
+  }
 
   void add(std::uint32_t s) {
     const auto& shard = actors_[s].planned->shard;
-    for (std::uint32_t input = 0; input < gradient_ports(shard) && input < actors_[s].from.size(); ++input) {
+    for (std::uint32_t input = 0; input < gradient_ports(shard) && input < actors_[s].from.size();
+         ++input) {
       all_.push_back({s, input, actors_[s].from[input]});
       if (shard.follows || shard.forwards) continue;  // a replica takes versions and gradients, too
       std::vector<std::uint32_t> readers;
@@ -57,14 +65,17 @@ class reads {
     }
   }
 
-  // The ops that take worker `input`'s versions, also through those that hand them on. False: some cannot be ordered.
-  bool find_readers(std::uint32_t s, std::uint32_t input, std::vector<std::uint32_t>& readers) const {
+  // The ops that take worker `input`'s versions, also through those that hand them on. False: some
+  // cannot be ordered.
+  bool find_readers(std::uint32_t s, std::uint32_t input,
+                    std::vector<std::uint32_t>& readers) const {
     const auto& shard = *actors_[s].planned;
     const auto& maker = *actors_[all_.back().gradient.actor].planned;
     if (maker.kind != actor_kind::op || maker.task != shard.task) return false;
     std::vector<port_ref> open;
     for (std::uint32_t port = 0; port < shard.shard.readers.size(); ++port)
-      if (shard.shard.readers[port].worker == static_cast<std::int32_t>(input)) open.push_back({s, port});
+      if (shard.shard.readers[port].worker == static_cast<std::int32_t>(input))
+        open.push_back({s, port});
     if (open.empty()) return false;
     while (!open.empty()) {
       const auto at = open.back();
@@ -72,7 +83,9 @@ class reads {
       for (const auto& c : consumers_of(at.actor)) {
         if (actors_[c.actor].from[c.input].port != at.port) continue;
         const auto& a = *actors_[c.actor].planned;
-        if (a.kind != actor_kind::op || is_control(a.ops.front().type) || a.task != maker.task || a.stream != maker.stream || a.loop_level != 0) return false;
+        if (a.kind != actor_kind::op || is_control(a.ops.front().type) || a.task != maker.task ||
+            a.stream != maker.stream || a.loop_level != 0)
+          return false;
         if (std::find(readers.begin(), readers.end(), c.actor) != readers.end()) continue;
         readers.push_back(c.actor);
         if (actors_[c.actor].hands_on && c.input == 0) open.push_back({c.actor, 0});
@@ -83,7 +96,9 @@ class reads {
 
   // Behind those that hand it on.
   std::uint32_t maker_of(port_ref at) const {
-    while (actors_[at.actor].hands_on && !actors_[at.actor].from.empty() && actors_[at.actor].from[0].actor < at.actor) at = actors_[at.actor].from[0];
+    while (actors_[at.actor].hands_on && !actors_[at.actor].from.empty() &&
+           actors_[at.actor].from[0].actor < at.actor)
+      at = actors_[at.actor].from[0];
     return at.actor;
   }
 
@@ -112,7 +127,8 @@ class reads {
       if ((done[maker_of(r.gradient)] >> (k - first) & 1U) != 0) r.is_made_of_it = true;
       if ((before[r.gradient.actor] >> (k - first) & 1U) != 0) continue;
       r.readers.push_back(pairs_[k].reader);
-      if (actors_[pairs_[k].reader].may_be_dead || actors_[r.gradient.actor].may_be_dead) r.order = read_order::unknown;
+      if (actors_[pairs_[k].reader].may_be_dead || actors_[r.gradient.actor].may_be_dead)
+        r.order = read_order::unknown;
     }
   }
 
@@ -125,10 +141,14 @@ class reads {
 
 }  // namespace
 
-std::vector<version_reads> reads_of_versions(std::span<const actor_view> actors) { return reads(actors).take(); }
+std::vector<version_reads> reads_of_versions(std::span<const actor_view> actors) {
+  return reads(actors).take();
+}
 
 std::vector<version_reads> reads_of_versions(const plan& p) {
-  if (std::none_of(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::shard; })) return {};
+  if (std::none_of(p.actors.begin(), p.actors.end(),
+                   [](const auto& a) { return a.kind == actor_kind::shard; }))
+    return {};
   std::vector<port_ref> from;
   from.reserve(p.edges.size());
   std::vector<actor_view> actors;
@@ -136,7 +156,8 @@ std::vector<version_reads> reads_of_versions(const plan& p) {
   for (const auto& a : p.actors) {
     const auto begin = from.size();
     for (const auto e : a.inputs) {
-      if (e >= p.edges.size() || p.edges[e].from.actor >= p.actors.size()) return {};  // it is no whole plan
+      // It is no whole plan.
+      if (e >= p.edges.size() || p.edges[e].from.actor >= p.actors.size()) return {};
       from.push_back(p.edges[e].from);
     }
     actors.push_back({&a, std::span(from.data() + begin, a.inputs.size()), a.hands_on, false});

@@ -1,9 +1,11 @@
 #pragma once
 // Whether a worker is done with a variable's version when its gradient comes to the shard.
 //
-// A synchronous shard writes the next version over the one before unless somebody still has that (shard_state.hpp). Nobody has if all ops that read it ran on the
-// stream that made the gradient, before that: an op drops what it took before its stream goes on. Then a version, and a gradient, are one tensor each for the whole job,
-// since the next gradient is made of the next version (passes/replicate.cpp sees to it).
+// A synchronous shard writes the next version over the one before unless somebody still has that
+// (shard_state.hpp). Nobody has if all ops that read it ran on the stream that made the gradient,
+// before that: an op drops what it took before its stream goes on. Then a version, and a gradient,
+// are one tensor each for the whole job, since the next gradient is made of the next version
+// (passes/replicate.cpp sees to it).
 //
 // Threading: pure functions.
 //
@@ -37,10 +39,13 @@ struct version_reads {
   port_ref gradient;
   read_order order = read_order::unknown;
   std::vector<std::uint32_t> readers{};
-  bool is_made_of_it = false;  // what is handed on as the gradient is made after the version has come: the next one cannot be made before this one is applied
+  // What is handed on as the gradient is made after the version has come: the next one cannot be
+  // made before this one is applied.
+  bool is_made_of_it = false;
 };
 
-// Of all synchronous shards, in their order and that of their inputs; actors stand behind those whose outputs they take, but for shards.
+// Of all synchronous shards, in their order and that of their inputs; actors stand behind those
+// whose outputs they take, but for shards.
 std::vector<version_reads> reads_of_versions(std::span<const actor_view> actors);
 std::vector<version_reads> reads_of_versions(const plan& p);
 

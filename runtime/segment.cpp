@@ -17,7 +17,9 @@ namespace {
 constexpr std::size_t largest_named_max = 5;
 constexpr std::size_t ops_named_max = 4;  // of a kernel
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + arena_alignment_bytes - 1) / arena_alignment_bytes * arena_alignment_bytes; }
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + arena_alignment_bytes - 1) / arena_alignment_bytes * arena_alignment_bytes;
+}
 std::uint64_t bytes_of(const tensor_spec& s) { return std::max<std::uint64_t>(1, s.size_bytes()); }
 
 error blame(const planned_actor& a, std::string_view what) {
@@ -25,7 +27,6 @@ error blame(const planned_actor& a, std::string_view what) {
   if (!a.source.file.empty()) e.at(a.source.file, a.source.line);
   return e;
 }
-
 
 // Free ranges of an arena that grows at its end.
 class free_ranges {
@@ -50,7 +51,8 @@ class free_ranges {
   }
   void give(std::uint64_t begin, std::uint64_t bytes) {
     auto at = free_.emplace(begin, bytes).first;
-    if (const auto next = std::next(at); next != free_.end() && at->first + at->second == next->first) {
+    if (const auto next = std::next(at);
+        next != free_.end() && at->first + at->second == next->first) {
       at->second += next->second;
       free_.erase(next);
     }
@@ -73,12 +75,18 @@ result<void> check_kernel_ops(const planned_actor& a, std::size_t k) {
   std::vector<bool> is_taken(a.kernels[k].operands.size());
   for (std::size_t i = 0; i < ops.size(); ++i)
     for (const auto o : ops[i].operands) {
-      const auto at = o >= 0 ? static_cast<std::size_t>(o) : static_cast<std::size_t>(-1 - std::int64_t{o});
-      if (at >= (o >= 0 ? is_taken.size() : i)) return blame(a, fmt::format("op '{}' takes operand {}, which does not exist", ops[i].name, o));
+      const auto at =
+          o >= 0 ? static_cast<std::size_t>(o) : static_cast<std::size_t>(-1 - std::int64_t{o});
+      if (at >= (o >= 0 ? is_taken.size() : i))
+        return blame(a,
+                     fmt::format("op '{}' takes operand {}, which does not exist", ops[i].name, o));
       if (o >= 0) is_taken[at] = true;
     }
-  if (std::find(is_taken.begin(), is_taken.end(), false) != is_taken.end()) return blame(a, fmt::format("kernel {} takes something that none of its ops does", k));
-  if (ops.size() > 1 && a.kernels[k].results.size() != 1) return blame(a, fmt::format("kernel {}, a group, makes {} values", k, a.kernels[k].results.size()));
+  if (std::find(is_taken.begin(), is_taken.end(), false) != is_taken.end())
+    return blame(a, fmt::format("kernel {} takes something that none of its ops does", k));
+  if (ops.size() > 1 && a.kernels[k].results.size() != 1)
+    return blame(
+        a, fmt::format("kernel {}, a group, makes {} values", k, a.kernels[k].results.size()));
   return {};
 }
 
@@ -86,51 +94,66 @@ result<void> check_kernel_ops(const planned_actor& a, std::size_t k) {
 result<void> check_places(const planned_actor& a) {
   const auto last = last_readers(a.kernels);
   std::vector<bool> has_value(a.outputs.size());
-  std::map<std::uint64_t, std::uint64_t> used;                             // ranges, by beginning
-  std::vector<std::vector<std::uint64_t>> freed_behind(a.kernels.size());  // their beginnings, by kernel
+  std::map<std::uint64_t, std::uint64_t> used;  // ranges, by beginning
+  // Their beginnings, by kernel.
+  std::vector<std::vector<std::uint64_t>> freed_behind(a.kernels.size());
   std::size_t value = 0;
   for (std::size_t k = 0; k < a.kernels.size(); ++k) {
     const auto& kernel = a.kernels[k];
-    if (kernel.places.size() != kernel.results.size()) return blame(a, fmt::format("{} places for {} values of kernel {}", kernel.places.size(), kernel.results.size(), k));
+    if (kernel.places.size() != kernel.results.size())
+      return blame(a, fmt::format("{} places for {} values of kernel {}", kernel.places.size(),
+                                  kernel.results.size(), k));
     for (std::size_t r = 0; r < kernel.results.size(); ++r, ++value) {
       const auto place = kernel.places[r];
       if (place < 0) {
         const auto port = static_cast<std::uint64_t>(-1 - place);
-        if (port >= a.outputs.size() || has_value[port] || a.output_specs[port] != kernel.results[r]) return blame(a, fmt::format("value {} is not what output {} makes", value, port));
+        if (port >= a.outputs.size() || has_value[port] ||
+            a.output_specs[port] != kernel.results[r])
+          return blame(a, fmt::format("value {} is not what output {} makes", value, port));
         has_value[port] = true;
         continue;
       }
       const auto begin = static_cast<std::uint64_t>(place), bytes = bytes_of(kernel.results[r]);
-      if (begin % arena_alignment_bytes != 0 || bytes > a.arena_bytes || begin > a.arena_bytes - bytes) return blame(a, fmt::format("value {} lies outside of its arena", value));
+      if (begin % arena_alignment_bytes != 0 || bytes > a.arena_bytes ||
+          begin > a.arena_bytes - bytes)
+        return blame(a, fmt::format("value {} lies outside of its arena", value));
       const auto next = used.lower_bound(begin);
       const bool meets_next = next != used.end() && next->first < begin + bytes;
       const bool meets_before = next != used.begin() && std::prev(next)->second > begin;
-      if (meets_next || meets_before) return blame(a, fmt::format("value {} lies over one that is still to be read", value));
+      if (meets_next || meets_before)
+        return blame(a, fmt::format("value {} lies over one that is still to be read", value));
       used.emplace(begin, begin + bytes);
       freed_behind[last[value]].push_back(begin);
     }
     for (const auto begin : freed_behind[k]) used.erase(begin);
   }
-  if (std::find(has_value.begin(), has_value.end(), false) != has_value.end()) return blame(a, "nothing makes one of its outputs");
+  if (std::find(has_value.begin(), has_value.end(), false) != has_value.end())
+    return blame(a, "nothing makes one of its outputs");
   return {};
 }
 
 }  // namespace
 
 bool may_be_on_device(const shard_spec& s) noexcept {
-  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 && s.cut_every == 0 && !s.cuts_at_end && !s.forwards && (!s.follows || s.update == update_kind::sync) && !s.pushes_rows && !s.loss_scale && !s.leaves_out_marked;
+  return s.restore == restore_kind::initial && !s.is_recoverable && s.keeps == 0 &&
+         s.cut_every == 0 && !s.cuts_at_end && !s.forwards &&
+         (!s.follows || s.update == update_kind::sync) && !s.pushes_rows && !s.loss_scale &&
+         !s.leaves_out_marked;
 }
 
 std::span<const planned_op> ops_of(const planned_actor& a, std::size_t k) noexcept {
   const auto begin = std::min<std::size_t>(a.kernels[k].first_op, a.ops.size());
-  const auto end = k + 1 < a.kernels.size() ? std::min<std::size_t>(a.kernels[k + 1].first_op, a.ops.size()) : a.ops.size();
+  const auto end = k + 1 < a.kernels.size()
+                       ? std::min<std::size_t>(a.kernels[k + 1].first_op, a.ops.size())
+                       : a.ops.size();
   return begin < end ? std::span(a.ops).subspan(begin, end - begin) : std::span<const planned_op>();
 }
 
 std::string name_of_kernel(const planned_actor& segment, std::size_t k) {
   const auto ops = ops_of(segment, k);
   std::string name;
-  for (std::size_t i = 0; i < std::min(ops.size(), ops_named_max); ++i) name += i == 0 ? ops[i].name : "+" + ops[i].type;
+  for (std::size_t i = 0; i < std::min(ops.size(), ops_named_max); ++i)
+    name += i == 0 ? ops[i].name : "+" + ops[i].type;
   return name;
 }
 
@@ -164,58 +187,92 @@ std::uint64_t place_values(std::vector<planned_kernel>& kernels) {
 }
 
 result<void> check_segment(const planned_actor& a) {
-  if (device_of(a.stream) >= devices_max) return blame(a, fmt::format("it is on gpu:{}, and a node has {} devices at most", device_of(a.stream), devices_max));
-  if (a.kernels.empty() || a.kernels.front().first_op != 0) return blame(a, "it has no kernels for its ops");
+  if (device_of(a.stream) >= devices_max)
+    return blame(a, fmt::format("it is on gpu:{}, and a node has {} devices at most",
+                                device_of(a.stream), devices_max));
+  if (a.kernels.empty() || a.kernels.front().first_op != 0)
+    return blame(a, "it has no kernels for its ops");
   if (a.loop_level != 0 || !a.sticky.empty()) return blame(a, "it is in a loop");
-  if (!a.buffers.empty() || a.in_place >= 0 || a.hands_on) return blame(a, "it has buffers of the plan");
-  if (a.arena_bytes > static_cast<std::uint64_t>(tensor_bytes_max)) return blame(a, fmt::format("its arena has {} bytes, at most {} are allowed", a.arena_bytes, tensor_bytes_max));
+  if (!a.buffers.empty() || a.in_place >= 0 || a.hands_on)
+    return blame(a, "it has buffers of the plan");
+  if (a.arena_bytes > static_cast<std::uint64_t>(tensor_bytes_max))
+    return blame(a, fmt::format("its arena has {} bytes, at most {} are allowed", a.arena_bytes,
+                                tensor_bytes_max));
   std::vector<bool> is_used(a.inputs.size());
   std::size_t values = 0;
   for (std::size_t k = 0; k < a.kernels.size(); ++k) {
     const auto& kernel = a.kernels[k];
-    if (k > 0 && kernel.first_op <= a.kernels[k - 1].first_op) return blame(a, fmt::format("kernel {} does not begin behind the one before", k));
+    if (k > 0 && kernel.first_op <= a.kernels[k - 1].first_op)
+      return blame(a, fmt::format("kernel {} does not begin behind the one before", k));
     if (kernel.results.empty()) return blame(a, fmt::format("kernel {} makes nothing", k));
     for (const auto& r : kernel.results)
-      if (static_cast<std::uint8_t>(r.type) >= dtype_count || r.shape.elements() > tensor_bytes_max / static_cast<std::int64_t>(size_of(r.type))) return blame(a, "a value is too large");
+      if (static_cast<std::uint8_t>(r.type) >= dtype_count ||
+          r.shape.elements() > tensor_bytes_max / static_cast<std::int64_t>(size_of(r.type)))
+        return blame(a, "a value is too large");
     for (const auto o : kernel.operands) {
-      const auto at = o >= 0 ? static_cast<std::size_t>(o) : static_cast<std::size_t>(-1 - std::int64_t{o});
-      if (at >= (o >= 0 ? a.inputs.size() : values)) return blame(a, fmt::format("kernel {} takes operand {}, which does not exist", k, o));
+      const auto at =
+          o >= 0 ? static_cast<std::size_t>(o) : static_cast<std::size_t>(-1 - std::int64_t{o});
+      if (at >= (o >= 0 ? a.inputs.size() : values))
+        return blame(a, fmt::format("kernel {} takes operand {}, which does not exist", k, o));
       if (o >= 0) is_used[at] = true;
     }
     if (auto ok = check_kernel_ops(a, k); !ok) return ok;
     values += kernel.results.size();
   }
-  if (std::find(is_used.begin(), is_used.end(), false) != is_used.end()) return blame(a, "no kernel takes one of its inputs");
+  if (std::find(is_used.begin(), is_used.end(), false) != is_used.end())
+    return blame(a, "no kernel takes one of its inputs");
   if (a.kernels.back().first_op >= a.ops.size()) return blame(a, "its last kernel has no op");
   return check_places(a);
 }
 
 result<void> check_devices(const plan& p) {
   for (const auto& a : p.actors) {
-    if (a.kind != actor_kind::copy && a.copy != copy_kind::none) return blame(a, "it is no copy, and says of which kind it is");
-    if ((a.kind != actor_kind::op || !is_device_stream(a.stream)) && (!a.kernels.empty() || a.arena_bytes != 0)) return blame(a, "only an op on a device has kernels and an arena");
-    if (is_device_stream(a.stream) && device_of(a.stream) >= devices_max) return blame(a, fmt::format("it is on gpu:{}, and a node has {} devices at most", device_of(a.stream), devices_max));
+    if (a.kind != actor_kind::copy && a.copy != copy_kind::none)
+      return blame(a, "it is no copy, and says of which kind it is");
+    if ((a.kind != actor_kind::op || !is_device_stream(a.stream)) &&
+        (!a.kernels.empty() || a.arena_bytes != 0))
+      return blame(a, "only an op on a device has kernels and an arena");
+    if (is_device_stream(a.stream) && device_of(a.stream) >= devices_max)
+      return blame(a, fmt::format("it is on gpu:{}, and a node has {} devices at most",
+                                  device_of(a.stream), devices_max));
     if (a.kind == actor_kind::copy) {
-      if (a.copy < copy_kind::in || a.copy > copy_kind::across) return blame(a, "it is a copy of no kind");
+      if (a.copy < copy_kind::in || a.copy > copy_kind::across)
+        return blame(a, "it is a copy of no kind");
       if (!is_device_stream(a.stream)) return blame(a, "it is on no device");
-      if (!a.sticky.empty() || !a.buffers.empty()) return blame(a, "it has buffers of the plan, or stays in a loop");
-      if (const auto& e = p.edges[a.inputs[0]]; e.spec != a.output_specs[0]) return blame(a, fmt::format("it takes {} and makes {}", to_string(e.spec), to_string(a.output_specs[0])));
-    } else if (is_device_stream(a.stream) && a.kind == actor_kind::shard && !may_be_on_device(a.shard)) {
-      return blame(a, "a variable that is recovered, saved, copied or pushed by rows is on the host");
-    } else if (is_device_stream(a.stream) && a.kind != actor_kind::op && a.kind != actor_kind::shard && a.kind != actor_kind::send && a.kind != actor_kind::receive && a.kind != actor_kind::collective) {
+      if (!a.sticky.empty() || !a.buffers.empty())
+        return blame(a, "it has buffers of the plan, or stays in a loop");
+      if (const auto& e = p.edges[a.inputs[0]]; e.spec != a.output_specs[0])
+        return blame(a, fmt::format("it takes {} and makes {}", to_string(e.spec),
+                                    to_string(a.output_specs[0])));
+    } else if (is_device_stream(a.stream) && a.kind == actor_kind::shard &&
+               !may_be_on_device(a.shard)) {
+      return blame(a,
+                   "a variable that is recovered, saved, copied or pushed by rows is on the host");
+    } else if (is_device_stream(a.stream) && a.kind != actor_kind::op &&
+               a.kind != actor_kind::shard && a.kind != actor_kind::send &&
+               a.kind != actor_kind::receive && a.kind != actor_kind::collective) {
       return blame(a, "only ops, variables, copies, ranks and transfers stand on a device");
     }
   }
   for (const auto& e : p.edges) {
     const auto &from = p.actors[e.from.actor], &to = p.actors[e.to.actor];
-    if (to.kind == actor_kind::collective && to.collective && e.to.port >= to.collective->own_inputs()) continue;  // between ranks, by the host
-    const bool is_made_there = makes_device_memory(from), is_here = is_made_there && from.stream == to.stream && from.task == to.task;
+    // Between ranks, by the host.
+    if (to.kind == actor_kind::collective && to.collective &&
+        e.to.port >= to.collective->own_inputs())
+      continue;
+    const bool is_made_there = makes_device_memory(from),
+               is_here = is_made_there && from.stream == to.stream && from.task == to.task;
     bool fits = false;
     if (to.kind == actor_kind::copy)
-      fits = to.copy == copy_kind::in ? !is_made_there : to.copy == copy_kind::out ? is_here : is_made_there && from.stream != to.stream && from.task == to.task;
+      fits = to.copy == copy_kind::in ? !is_made_there
+             : to.copy == copy_kind::out
+                 ? is_here
+                 : is_made_there && from.stream != to.stream && from.task == to.task;
     else
       fits = takes_device_memory(to) ? is_here : !is_made_there;
-    if (!fits) return blame(to, fmt::format("what '{}' makes lies in other memory than it takes", from.name));
+    if (!fits)
+      return blame(to,
+                   fmt::format("what '{}' makes lies in other memory than it takes", from.name));
   }
   return {};
 }
@@ -224,7 +281,9 @@ std::uint64_t gathered_bytes(const planned_collective& c) noexcept {
   std::uint64_t slots = 0;
   for (const auto& parts : c.spec.parts) slots = std::max<std::uint64_t>(slots, parts.size());
   slots *= c.spec.ranks();
-  const auto piece = std::min<std::uint64_t>(static_cast<std::uint64_t>(c.spec.piece_elements), static_cast<std::uint64_t>(std::max<std::int64_t>(c.spec.elements, piece_alignment)));
+  const auto piece = std::min<std::uint64_t>(
+      static_cast<std::uint64_t>(c.spec.piece_elements),
+      static_cast<std::uint64_t>(std::max<std::int64_t>(c.spec.elements, piece_alignment)));
   return slots * piece * size_of(c.spec.type);
 }
 
@@ -238,8 +297,11 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
     std::uint64_t bytes = 0;
     for (std::size_t port = 0; port < a.outputs.size() && a.kind != actor_kind::shard; ++port) {
       std::uint64_t credits = 0, own = 0;
-      for (const auto e : a.outputs[port]) credits = std::max<std::uint64_t>(credits, p.edges[e].credits);
-      if (__builtin_mul_overflow(credits + 1, std::uint64_t{a.output_specs[port].size_bytes()}, &own)) own = most;
+      for (const auto e : a.outputs[port])
+        credits = std::max<std::uint64_t>(credits, p.edges[e].credits);
+      if (__builtin_mul_overflow(credits + 1, std::uint64_t{a.output_specs[port].size_bytes()},
+                                 &own))
+        own = most;
       bytes = add(bytes, own);
     }
     if (a.kind == actor_kind::shard) {
@@ -247,9 +309,13 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
       std::uint64_t credits = 0;
       for (const auto& port : a.outputs)
         for (const auto e : port) credits = std::max<std::uint64_t>(credits, p.edges[e].credits);
-      if (__builtin_mul_overflow(shard_state::slots_wanted(a.shard) + credits + slot_count(a.shard.optimizer), std::uint64_t{a.shard.spec.size_bytes()}, &bytes)) bytes = most;
+      if (__builtin_mul_overflow(
+              shard_state::slots_wanted(a.shard) + credits + slot_count(a.shard.optimizer),
+              std::uint64_t{a.shard.spec.size_bytes()}, &bytes))
+        bytes = most;
     }
-    if (a.kind == actor_kind::collective && a.collective) bytes = add(bytes, gathered_bytes(*a.collective));
+    if (a.kind == actor_kind::collective && a.collective)
+      bytes = add(bytes, gathered_bytes(*a.collective));
     if (bytes > 0) all.emplace_back(bytes, a.name);
     if (a.arena_bytes > arena.first) arena = {a.arena_bytes, a.name};
   }
@@ -257,9 +323,16 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
   for (const auto& [bytes, name] : all) need.bytes = add(need.bytes, bytes);
   need.bytes = add(need.bytes, arena.first);
   const auto shown = std::min(largest_named_max, all.size());
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown), all.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
-  if (arena.first > 0) need.largest = fmt::format("values inside of '{}' ({})", arena.second, format_bytes(arena.first));
-  for (std::size_t i = 0; i < shown; ++i) need.largest += fmt::format("{}outputs of '{}' ({})", need.largest.empty() ? "" : ", ", all[i].second, format_bytes(all[i].first));
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown), all.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.first != b.first ? a.first > b.first : a.second < b.second;
+                    });
+  if (arena.first > 0)
+    need.largest =
+        fmt::format("values inside of '{}' ({})", arena.second, format_bytes(arena.first));
+  for (std::size_t i = 0; i < shown; ++i)
+    need.largest += fmt::format("{}outputs of '{}' ({})", need.largest.empty() ? "" : ", ",
+                                all[i].second, format_bytes(all[i].first));
   return need;
 }
 
@@ -281,11 +354,14 @@ std::size_t landing_buffers(const plan& p, std::uint32_t receive) {
       if (to.hands_on && p.edges[e].to.port == 0) open.push_back(p.edges[e].to.actor);
       if (to.kind != actor_kind::copy || to.copy != copy_kind::in) continue;
       std::size_t under_way = 1;
-      for (const auto o : to.outputs[0]) under_way = std::max<std::size_t>(under_way, p.edges[o].credits);
+      for (const auto o : to.outputs[0])
+        under_way = std::max<std::size_t>(under_way, p.edges[o].credits);
       downstream += p.edges[e].credits + under_way + 1;
     }
   }
-  return downstream == 0 ? 0 : 2 * std::size_t{p.edges[p.actors[receive].inputs[0]].credits} + 1 + downstream;
+  return downstream == 0
+             ? 0
+             : 2 * std::size_t{p.edges[p.actors[receive].inputs[0]].credits} + 1 + downstream;
 }
 
 std::vector<std::uint32_t> devices_of(const plan& p, std::uint32_t task) {

@@ -8,7 +8,8 @@
 namespace troupe {
 namespace {
 
-constexpr auto no_version = std::numeric_limits<std::uint64_t>::max();  // of a slot that was never written
+// Of a slot that was never written.
+constexpr auto no_version = std::numeric_limits<std::uint64_t>::max();
 
 std::uint64_t items_of(const shard_spec& spec, const shard_reader& r) noexcept {
   if (r.at_end) return 1;
@@ -29,7 +30,8 @@ std::uint64_t items_before(const shard_spec& spec, const shard_reader& r) noexce
 
 }  // namespace
 
-shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin, const planted_bugs* bugs)
+shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shard_origin& origin,
+                         const planted_bugs* bugs)
     : spec_(spec),
       ledger_(spec.steps.size()),
       lost_(spec.steps.size()),
@@ -44,14 +46,19 @@ shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shar
   std::copy(origin.older.begin(), origin.older.end(), slots_.begin() + 1);
   for (std::size_t w = 0; w < ledger_.size(); ++w) {
     const auto applied = origin.applied.empty() ? 0 : origin.applied.at(w);
-    expects(applied >= first_step(spec, w) && applied <= spec.steps[w], "a shard begins where its workers do, or later");
-    expects(spec.update == update_kind::async || applied == version_, "a synchronous version is a number of steps");
-    ledger_[w].received = ledger_[w].applied = bugs != nullptr && bugs->counts_from_the_start ? first_step(spec, w) : applied;
+    expects(applied >= first_step(spec, w) && applied <= spec.steps[w],
+            "a shard begins where its workers do, or later");
+    expects(spec.update == update_kind::async || applied == version_,
+            "a synchronous version is a number of steps");
+    ledger_[w].received = ledger_[w].applied =
+        bugs != nullptr && bugs->counts_from_the_start ? first_step(spec, w) : applied;
   }
   forwards_.resize(forward_ports(spec));
   readers_.reserve(spec.readers.size());
   for (const auto& r : spec_.readers) {
-    expects(r.worker < static_cast<std::int32_t>(spec.steps.size()) || (spec.follows && spec.update == update_kind::sync), "a reader's worker exists");
+    expects(r.worker < static_cast<std::int32_t>(spec.steps.size()) ||
+                (spec.follows && spec.update == update_kind::sync),
+            "a reader's worker exists");
     expects(r.at_end || r.worker >= 0 || (spec.update == update_kind::sync && r.stride >= 1),
             "an observer of versions belongs to a synchronous shard");
     readers_.push_back(reader_state{.items = items_of(spec_, r), .sent = items_before(spec_, r)});
@@ -59,18 +66,21 @@ shard_state::shard_state(const shard_spec& spec, std::uint32_t slots, const shar
 }
 
 std::uint32_t shard_state::slots_wanted(const shard_spec& spec) noexcept {
-  const auto observers = std::count_if(spec.readers.begin(), spec.readers.end(),
-                                       [](const shard_reader& r) { return r.worker < 0 && !r.at_end; });
+  const auto observers =
+      std::count_if(spec.readers.begin(), spec.readers.end(),
+                    [](const shard_reader& r) { return r.worker < 0 && !r.at_end; });
   return 1 + spec.keeps + static_cast<std::uint32_t>(observers);
 }
 
-// --- reports ---------------------------------------------------------------------------------------------------------
+// --- reports -------------------------------------------------------------------------------------
 
-result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t mark) {
+result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std::uint64_t step,
+                                                      std::uint32_t mark) {
   expects(worker < ledger_.size(), "a gradient's worker exists");
   const auto complain = [&](std::string_view what) {
     return error(error_code::failed,
-                 fmt::format("variable '{}': gradient of worker {}, step {}: {}", spec_.variable, worker, step, what));
+                 fmt::format("variable '{}': gradient of worker {}, step {}: {}", spec_.variable,
+                             worker, step, what));
   };
   if (has_failed_) return complain("the shard has failed before");
   auto& l = ledger_[worker];
@@ -81,7 +91,8 @@ result<shard_state::arrival> shard_state::on_gradient(std::uint32_t worker, std:
     ++(lost_[worker] != 0 ? l.dropped : l.duplicates);
     return arrival::dropped;
   }
-  if (step >= spec_.steps[worker]) return complain(fmt::format("the worker has {} steps only", spec_.steps[worker]));
+  if (step >= spec_.steps[worker])
+    return complain(fmt::format("the worker has {} steps only", spec_.steps[worker]));
   if (step > expected) return complain(fmt::format("step {} is missing", expected));
   ++l.received;
   if (mark != 0) marks_[worker] = 1 + step;
@@ -105,19 +116,22 @@ void shard_state::on_credit(std::uint32_t reader) {
 result<void> shard_state::worker_lost(std::uint32_t worker) {
   expects(worker < lost_.size(), "a lost worker exists");
   if (lost_[worker] != 0) return {};
-  const auto received = ledger_[worker].received - ledger_[worker].dropped - ledger_[worker].duplicates;
+  const auto received =
+      ledger_[worker].received - ledger_[worker].dropped - ledger_[worker].duplicates;
   lost_[worker] = 1;
   if (spec_.update == update_kind::sync && received < spec_.steps[worker]) {
     has_failed_ = true;
-    return error(error_code::failed, fmt::format("variable '{}': worker {} was lost before its gradient of step {}",
-                                                 spec_.variable, worker, received));
+    return error(error_code::failed,
+                 fmt::format("variable '{}': worker {} was lost before its gradient of step {}",
+                             spec_.variable, worker, received));
   }
   for (std::size_t i = 0; i < readers_.size(); ++i)
-    if (spec_.readers[i].worker == static_cast<std::int32_t>(worker)) readers_[i].items = readers_[i].sent;
+    if (spec_.readers[i].worker == static_cast<std::int32_t>(worker))
+      readers_[i].items = readers_[i].sent;
   return {};
 }
 
-// --- decisions -------------------------------------------------------------------------------------------------------
+// --- decisions -----------------------------------------------------------------------------------
 
 std::uint64_t shard_state::queued(std::size_t worker) const noexcept {
   const auto& l = ledger_[worker];
@@ -149,7 +163,8 @@ bool shard_state::is_due(std::size_t reader) const noexcept {
   return ledger_[static_cast<std::size_t>(r.worker)].applied >= state.sent;
 }
 
-// SS-4: some reader will still be sent `version` (at_end readers and those of async take what is current then).
+// SS-4: some reader will still be sent `version` (at_end readers and those of async take what is
+// current then).
 bool shard_state::is_awaited(std::uint64_t version) const noexcept {
   if (spec_.update == update_kind::async) return false;
   for (std::size_t i = 0; i < readers_.size(); ++i) {
@@ -158,7 +173,8 @@ bool shard_state::is_awaited(std::uint64_t version) const noexcept {
     if (r.at_end || state.sent == state.items) continue;
     const auto next = version_due(i);
     const auto stride = r.worker >= 0 ? 1 : r.stride;
-    if (version >= next && (version - next) % stride == 0 && (version - next) / stride < state.items - state.sent)
+    if (version >= next && (version - next) % stride == 0 &&
+        (version - next) / stride < state.items - state.sent)
       return true;
   }
   return false;
@@ -172,7 +188,9 @@ std::uint32_t shard_state::slot_of(std::uint64_t version) const noexcept {
 }
 
 // SS-8, of the versions that will be older than the next one.
-bool shard_state::is_kept(std::uint64_t version) const noexcept { return version + spec_.keeps > version_; }
+bool shard_state::is_kept(std::uint64_t version) const noexcept {
+  return version + spec_.keeps > version_;
+}
 
 std::optional<std::uint64_t> shard_state::kept_in(std::uint32_t slot) const noexcept {
   const auto v = slots_[slot];
@@ -181,17 +199,19 @@ std::optional<std::uint64_t> shard_state::kept_in(std::uint32_t slot) const noex
   return v;
 }
 
-// Where the next version goes: in place unless the current one is still to be sent or kept. Versions older than the current
-// one that nobody awaits leave their slot free.
+// Where the next version goes: in place unless the current one is still to be sent or kept.
+// Versions older than the current one that nobody awaits leave their slot free.
 std::optional<std::uint32_t> shard_state::target_slot() const noexcept {
   const bool keeps_none = spec_.keeps == 0 || (bugs_ != nullptr && bugs_->keeps_too_few);
   if (keeps_none && !is_awaited(version_)) return current_;
   for (std::uint32_t i = 0; i < slots_.size(); ++i)
-    if (i != current_ && (slots_[i] == no_version || (!is_awaited(slots_[i]) && !is_kept(slots_[i])))) return i;
+    if (i != current_ &&
+        (slots_[i] == no_version || (!is_awaited(slots_[i]) && !is_kept(slots_[i]))))
+      return i;
   return std::nullopt;
 }
 
-// --- cuts ------------------------------------------------------------------------------------------------------------
+// --- cuts ----------------------------------------------------------------------------------------
 
 // async: everything of the worker that belongs to the cut is applied, or never comes.
 bool shard_state::is_marked(std::size_t worker) const noexcept {
@@ -199,11 +219,13 @@ bool shard_state::is_marked(std::size_t worker) const noexcept {
 }
 
 std::optional<std::uint64_t> shard_state::cut_due() const noexcept {
-  if (cut_ == version_ || (spec_.is_saved && version_ == origin_)) return std::nullopt;  // saved before
+  // Saved before.
+  if (cut_ == version_ || (spec_.is_saved && version_ == origin_)) return std::nullopt;
   const bool is_last = spec_.cuts_at_end && all_applied();
   if (is_last && version_ != 0) return version_;
   if (spec_.update == update_kind::sync) {
-    const bool is_regular = spec_.cut_every != 0 && version_ != 0 && version_ % spec_.cut_every == 0;
+    const bool is_regular =
+        spec_.cut_every != 0 && version_ != 0 && version_ % spec_.cut_every == 0;
     return is_regular || marks_[0] == version_ + 1 ? std::optional(version_) : std::nullopt;
   }
   bool is_any_marked = false;
@@ -214,7 +236,8 @@ std::optional<std::uint64_t> shard_state::cut_due() const noexcept {
   return is_any_marked ? std::optional(version_) : std::nullopt;
 }
 
-// The oldest one that a cut does not hold back. A cut without a lost worker's last gradients is none, and is refused as a whole.
+// The oldest one that a cut does not hold back. A cut without a lost worker's last gradients is
+// none, and is refused as a whole.
 std::vector<std::uint32_t>::const_iterator shard_state::next_arrival() const noexcept {
   return std::find_if(arrivals_.begin(), arrivals_.end(), [this](auto w) {
     return marks_[w] == 0 || ledger_[w].applied + 1 != marks_[w] || lost_[w] != 0;
@@ -244,10 +267,12 @@ std::optional<shard_action> shard_state::next() {
 }
 
 std::optional<shard_action> shard_state::next_claim() {
-  const auto at = std::find_if(forwards_.begin(), forwards_.end(), [](const auto& f) { return !f.is_claimed && !f.has_credit; });
+  const auto at = std::find_if(forwards_.begin(), forwards_.end(),
+                               [](const auto& f) { return !f.is_claimed && !f.has_credit; });
   if (at == forwards_.end()) return std::nullopt;
   at->is_claimed = true;
-  return shard_claim{static_cast<std::uint32_t>(readers_.size() + static_cast<std::size_t>(at - forwards_.begin()))};
+  return shard_claim{static_cast<std::uint32_t>(readers_.size() +
+                                                static_cast<std::size_t>(at - forwards_.begin()))};
 }
 
 std::optional<shard_action> shard_state::next_item() {
@@ -291,11 +316,12 @@ std::optional<shard_action> shard_state::next_apply() {
   return action;
 }
 
-// --- inspection ------------------------------------------------------------------------------------------------------
+// --- inspection ----------------------------------------------------------------------------------
 
 bool shard_state::is_finished() const noexcept {
   return !has_failed_ && all_applied() && !is_saving_ && !cut_due() &&
-         std::all_of(readers_.begin(), readers_.end(), [](const reader_state& r) { return r.sent == r.items; });
+         std::all_of(readers_.begin(), readers_.end(),
+                     [](const reader_state& r) { return r.sent == r.items; });
 }
 
 shard_wait shard_state::wait_for_reader() const noexcept {
@@ -304,14 +330,14 @@ shard_wait shard_state::wait_for_reader() const noexcept {
   return {};
 }
 
-// The first worker, in order, whose gradient the next apply lacks. A worker that has not been sent its item cannot
-// answer, so then its reader is what we wait for; of a sum, that of any worker.
+// The first worker, in order, whose gradient the next apply lacks. A worker that has not been sent
+// its item cannot answer, so then its reader is what we wait for; of a sum, that of any worker.
 shard_wait shard_state::wait_for_gradient() const noexcept {
   for (std::uint32_t w = 0; w < ledger_.size(); ++w) {
     if (is_ended(w) || queued(w) != 0) continue;
     for (std::uint32_t i = 0; i < readers_.size(); ++i)
-      if ((spec_.readers[i].worker == static_cast<std::int32_t>(w) || ledger_.size() == 1) && spec_.readers[i].worker >= 0 && is_due(i) &&
-          readers_[i].sent == ledger_[w].applied)
+      if ((spec_.readers[i].worker == static_cast<std::int32_t>(w) || ledger_.size() == 1) &&
+          spec_.readers[i].worker >= 0 && is_due(i) && readers_[i].sent == ledger_[w].applied)
         return {shard_wait::kind::credit, i, readers_[i].sent};
     return {shard_wait::kind::gradient, w, ledger_[w].applied};
   }
@@ -322,7 +348,8 @@ shard_wait shard_state::waiting() const noexcept {
   if (has_failed_) return {};
   if (is_saving_ && (cut_due() || all_applied())) return {shard_wait::kind::cut, 0, *cut_};
   if (has_gradients() && !may_forward(next_worker()))
-    return {shard_wait::kind::credit, static_cast<std::uint32_t>(readers_.size() + forward_of(next_worker())), version_};
+    return {shard_wait::kind::credit,
+            static_cast<std::uint32_t>(readers_.size() + forward_of(next_worker())), version_};
   if (has_gradients() || all_applied()) return wait_for_reader();
   return wait_for_gradient();
 }

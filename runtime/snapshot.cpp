@@ -39,17 +39,19 @@ void add_view(nodes_by_id& nodes, const node_snapshot& seen) {
     known.unreachable_seconds = std::max(known.unreachable_seconds, seen.unreachable_seconds);
 }
 
-// What others see of a node that answered itself: it lives, but a wait across that link does not end.
+// What others see of a node that answered itself: it lives, but a wait across that link does not
+// end.
 void add_doubt(node_snapshot& self, const node_snapshot& seen, const std::string& who) {
   if (seen.state == node_state::alive || self.state == node_state::left) return;
-  const auto reason =
-      fmt::format("{} sees it as {}{}{}", who, to_string(seen.state), seen.reason.empty() ? "" : ": ", seen.reason);
+  const auto reason = fmt::format("{} sees it as {}{}{}", who, to_string(seen.state),
+                                  seen.reason.empty() ? "" : ": ", seen.reason);
   self.reason = self.reason.empty() ? reason : fmt::format("{}; {}", self.reason, reason);
   if (weight(seen.state) > weight(self.state)) self.state = seen.state;
   self.unreachable_seconds = std::max(self.unreachable_seconds, seen.unreachable_seconds);
 }
 
-std::vector<node_snapshot> merge_nodes(std::span<const node_answer> answers, std::span<const silent_node> silent) {
+std::vector<node_snapshot> merge_nodes(std::span<const node_answer> answers,
+                                       std::span<const silent_node> silent) {
   nodes_by_id nodes;
   std::set<std::string> answered;
   for (const auto& a : answers)
@@ -86,7 +88,8 @@ std::vector<job_snapshot> merge_jobs(std::span<const node_answer> answers) {
   for (const auto& a : answers)
     for (const auto& j : a.jobs) {
       participants[j.id].insert(j.participants.begin(), j.participants.end());
-      if (auto& cause = causes[j.id]; !j.cause.empty() && (cause.empty() || j.cause < cause)) cause = j.cause;
+      if (auto& cause = causes[j.id]; !j.cause.empty() && (cause.empty() || j.cause < cause))
+        cause = j.cause;
       auto [at, is_new] = best.try_emplace(j.id, view{&j, &a.self.name});
       if (!is_new && authority(*at->second.job, *at->second.who) < authority(j, a.self.name))
         at->second = {&j, &a.self.name};
@@ -192,11 +195,14 @@ cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_
   }
   sort_by_name(c.nodes);
   sort_by_name(c.jobs);
-  std::sort(c.actors.begin(), c.actors.end(), [](const auto& a, const auto& b) { return natural_less(a.id, b.id); });
+  std::sort(c.actors.begin(), c.actors.end(),
+            [](const auto& a, const auto& b) { return natural_less(a.id, b.id); });
   std::sort(c.events.begin(), c.events.end(), [](const event& a, const event& b) {
-    return std::tuple(-a.since_seconds, a.node, a.text) < std::tuple(-b.since_seconds, b.node, b.text);
+    return std::tuple(-a.since_seconds, a.node, a.text) <
+           std::tuple(-b.since_seconds, b.node, b.text);
   });
-  std::sort(silent.begin(), silent.end(), [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
+  std::sort(silent.begin(), silent.end(),
+            [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
   c.silent = std::move(silent);
   return c;
 }

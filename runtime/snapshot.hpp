@@ -1,17 +1,22 @@
 #pragma once
-// What a node answers when it is asked what it does, as values, and a cluster's answers put together.
+// What a node answers when it is asked what it does, as values, and a cluster's answers put
+// together.
 //
-// Every time is an age in seconds, counted on the clock of the node that answers up to its answer: 3.5 means "3.5 seconds
-// ago". So times of several nodes compare without synchronised clocks. Answers of different nodes are taken
-// at slightly different moments; who compares them must not believe a difference below skew_seconds.
+// Every time is an age in seconds, counted on the clock of the node that answers up to its answer:
+// 3.5 means "3.5 seconds ago". So times of several nodes compare without synchronised clocks.
+// Answers of different nodes are taken at slightly different moments; who compares them must not
+// believe a difference below skew_seconds.
 //
-// SN-1  Parsing takes any bytes and allocates in proportion to answer_bytes_max: the result is a snapshot or an error that
-//       names the place. Unknown keys are skipped, missing keys keep their defaults, a key of the wrong type is an error, ratios
-//       and ages are finite and >= 0, and control characters in texts become spaces (they end up on terminals).
-// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and whose numbers are finite, with
-//       at most three decimals.
-// SN-3  After merge() every node id, actor id and job id is listed once, sorted by name with numbers in them as numbers.
-// SN-4  to_json(node_answer) leaves actors out, and counts them, rather than exceed what parsing takes.
+// SN-1  Parsing takes any bytes and allocates in proportion to answer_bytes_max: the result is a
+//       snapshot or an error that names the place. Unknown keys are skipped, missing keys keep
+//       their defaults, a key of the wrong type is an error, ratios and ages are finite and >= 0,
+//       and control characters in texts become spaces (they end up on terminals).
+// SN-2  parse(to_json(x)) == x, for any x whose texts are UTF-8 without control characters and
+//       whose numbers are finite, with at most three decimals.
+// SN-3  After merge() every node id, actor id and job id is listed once, sorted by name with
+//       numbers in them as numbers.
+// SN-4  to_json(node_answer) leaves actors out, and counts them, rather than exceed what parsing
+//       takes.
 
 #include "schema/error.hpp"
 
@@ -24,20 +29,28 @@
 
 namespace troupe {
 
-// JSON of one node's answer: about 25,000 actors of 600 bytes and 50 values each. The values are limited too, since
-// one of three bytes may take a hundred in memory.
+// JSON of one node's answer: about 25,000 actors of 600 bytes and 50 values each. The values are
+// limited too, since one of three bytes may take a hundred in memory.
 inline constexpr std::size_t answer_bytes_max = std::size_t{16} << 20;
 inline constexpr std::size_t answer_values_max = std::size_t{2} << 20;
 inline constexpr double skew_seconds = 1.0;  // answers this close count as simultaneous
 
 enum class node_state : std::uint8_t { alive, unreachable, dead, left };
-enum class actor_state : std::uint8_t { idle, running, waiting_for_input, waiting_for_credit, ended };
+enum class actor_state : std::uint8_t {
+  idle,
+  running,
+  waiting_for_input,
+  waiting_for_credit,
+  ended
+};
 enum class job_state : std::uint8_t { running, done, failed, recovering };
 std::string_view to_string(node_state s) noexcept;   // "alive", ...
 std::string_view to_string(actor_state s) noexcept;  // "waiting for input", ...
 std::string_view to_string(job_state s) noexcept;    // "running", ...
 // Done or failed.
-constexpr bool is_over(job_state s) noexcept { return s == job_state::done || s == job_state::failed; }
+constexpr bool is_over(job_state s) noexcept {
+  return s == job_state::done || s == job_state::failed;
+}
 
 // One life of one process.
 struct device_snapshot {
@@ -66,15 +79,19 @@ struct node_snapshot {
 
 // One end of one edge: an output port with two consumers is two of these, with equal names.
 struct port_snapshot {
-  std::string name;           // "in0", "out1": inputs start with "in", outputs with "out"; "buffer": memory, listed while the actor waits for `peer`, who reads it
+  // "in0", "out1": inputs start with "in", outputs with "out"; "buffer": memory, listed while the
+  // actor waits for `peer`, who reads it.
+  std::string name;
   std::string peer;           // name of the actor of the same job at the other end, or "program"
   std::string peer_node;      // name of that actor's node
   std::uint64_t credits = 0;  // held by this end, if it is an output: free buffers
   std::uint64_t credits_max = 0;
   std::uint64_t queued = 0;  // items that are here and not yet used
-  bool is_waiting = false;   // the actor waits for this port: an input for an item, an output for a credit
+  // The actor waits for this port: an input for an item, an output for a credit.
+  bool is_waiting = false;
   double since_seconds = 0;  // age of that wait
-  bool is_sparse = false;    // items come only at the end of the job or many steps apart: a wait lasts by design
+  // Items come only at the end of the job or many steps apart: a wait lasts by design.
+  bool is_sparse = false;
 
   bool is_input() const noexcept { return name.starts_with("in"); }
   friend bool operator==(const port_snapshot&, const port_snapshot&) = default;
@@ -143,7 +160,8 @@ struct node_answer {
   std::vector<job_snapshot> jobs;
   std::vector<event> events;
   std::uint64_t actors_left_out = 0;  // what did not fit into the answer
-  std::string said;                   // to a request that asks for more than an answer; empty: it does not concern this node
+  // To a request that asks for more than an answer; empty: it does not concern this node.
+  std::string said;
 
   friend bool operator==(const node_answer&, const node_answer&) = default;
 };
@@ -175,8 +193,9 @@ struct cluster_snapshot {
   friend bool operator==(const cluster_snapshot&, const cluster_snapshot&) = default;
 };
 
-// Puts answers together. A node's own word counts most, except that a node which another one cannot reach is
-// unreachable, with that one's name; of a job counts the word of its client, else of who has seen most steps.
+// Puts answers together. A node's own word counts most, except that a node which another one cannot
+// reach is unreachable, with that one's name; of a job counts the word of its client, else of who
+// has seen most steps.
 cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_node> silent = {});
 
 // By id, since two jobs may have one name; by name where an id is missing.
@@ -185,7 +204,7 @@ bool belongs(const actor_snapshot& a, const job_snapshot& j) noexcept;
 // "n2" before "n10".
 bool natural_less(std::string_view a, std::string_view b) noexcept;
 
-// --- JSON: one line, keys with units -----------------------------------------------------------------------------------
+// --- JSON: one line, keys with units -------------------------------------------------------------
 
 // What is written of a number: ages to the millisecond, ratios to a tenth of a per cent.
 double three_decimals(double x) noexcept;

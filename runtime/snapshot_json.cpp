@@ -1,4 +1,5 @@
-// Snapshots as JSON. Each struct lists its fields once, and a writer or a reader walks the list, so both sides agree.
+// Snapshots as JSON. Each struct lists its fields once, and a writer or a reader walks the list, so
+// both sides agree.
 
 #include "runtime/snapshot.hpp"
 
@@ -27,8 +28,10 @@ void fields(V& v, T& d) {
 
 template <class V, is<node_snapshot> T>
 void fields(V& v, T& n) {
-  v("id", n.id), v("name", n.name), v("pid", n.pid), v("kind", n.kind), v("job", n.job), v("address", n.address);
-  v("devices", n.devices), v("incarnation", n.incarnation), v("state", n.state), v("reason", n.reason);
+  v("id", n.id), v("name", n.name), v("pid", n.pid), v("kind", n.kind), v("job", n.job),
+      v("address", n.address);
+  v("devices", n.devices), v("incarnation", n.incarnation), v("state", n.state),
+      v("reason", n.reason);
   v("unreachable_seconds", n.unreachable_seconds);
 }
 
@@ -41,7 +44,8 @@ void fields(V& v, T& p) {
 
 template <class V, is<actor_snapshot> T>
 void fields(V& v, T& a) {
-  v("id", a.id), v("kind", a.kind), v("name", a.name), v("node", a.node), v("job", a.job), v("job_id", a.job_id);
+  v("id", a.id), v("kind", a.kind), v("name", a.name), v("node", a.node), v("job", a.job),
+      v("job_id", a.job_id);
   v("state", a.state), v("since_seconds", a.since_seconds);
   v("messages_in", a.messages_in), v("messages_out", a.messages_out);
   v("bytes_in", a.bytes_in), v("bytes_out", a.bytes_out);
@@ -51,9 +55,12 @@ void fields(V& v, T& a) {
 
 template <class V, is<job_snapshot> T>
 void fields(V& v, T& j) {
-  v("id", j.id), v("name", j.name), v("state", j.state), v("workers", j.workers), v("shards", j.shards);
-  v("update", j.update), v("step", j.step), v("steps", j.steps), v("started_seconds", j.started_seconds);
-  v("ended_seconds", j.ended_seconds), v("client", j.client), v("participants", j.participants), v("cause", j.cause);
+  v("id", j.id), v("name", j.name), v("state", j.state), v("workers", j.workers),
+      v("shards", j.shards);
+  v("update", j.update), v("step", j.step), v("steps", j.steps),
+      v("started_seconds", j.started_seconds);
+  v("ended_seconds", j.ended_seconds), v("client", j.client), v("participants", j.participants),
+      v("cause", j.cause);
   v("epoch", j.epoch), v("recoveries", j.recoveries), v("checkpoints", j.checkpoints);
 }
 
@@ -69,17 +76,19 @@ void fields(V& v, T& s) {
 
 template <class V, is<node_answer> T>
 void fields(V& v, T& a) {
-  v("cluster", a.cluster), v("self", a.self), v("peers", a.peers), v("actors", a.actors), v("jobs", a.jobs);
+  v("cluster", a.cluster), v("self", a.self), v("peers", a.peers), v("actors", a.actors),
+      v("jobs", a.jobs);
   v("events", a.events), v("actors_left_out", a.actors_left_out), v("said", a.said);
 }
 
 template <class V, is<cluster_snapshot> T>
 void fields(V& v, T& c) {
-  v("cluster", c.cluster), v("nodes", c.nodes), v("actors", c.actors), v("jobs", c.jobs), v("events", c.events);
+  v("cluster", c.cluster), v("nodes", c.nodes), v("actors", c.actors), v("jobs", c.jobs),
+      v("events", c.events);
   v("silent", c.silent), v("actors_left_out", c.actors_left_out);
 }
 
-// --- writing -------------------------------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------
 
 struct writer {
   json out = json::object();
@@ -91,11 +100,13 @@ struct writer {
   json write(std::uint64_t n) const { return n; }
   json write(double d) const { return three_decimals(std::isfinite(d) ? d : 0.0); }
   template <class E>
-  requires std::is_enum_v<E> json write(E e)
-  const { return std::string(to_string(e)); }
+    requires std::is_enum_v<E>
+  json write(E e) const {
+    return std::string(to_string(e));
+  }
   template <class T>
-  requires std::is_class_v<T> json write(const T& value)
-  const {
+    requires std::is_class_v<T>
+  json write(const T& value) const {
     writer inner;
     fields(inner, value);
     return std::move(inner.out);
@@ -117,7 +128,7 @@ std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_hand
 
 std::string write_text(const auto& value) { return dump(writer().write(value)); }
 
-// --- reading -------------------------------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 // Control characters: C0, DEL, and C1 as it stands in UTF-8 (C2 80 .. C2 9F).
 void replace_controls(std::string& s) {
@@ -138,12 +149,14 @@ struct reader {
   void operator()(const char* key, T& value) {
     if (failure) return;
     const auto at = in.find(key);
-    if (at != in.end()) read(*at, value, path.empty() ? std::string(key) : fmt::format("{}.{}", path, key));
+    if (at != in.end())
+      read(*at, value, path.empty() ? std::string(key) : fmt::format("{}.{}", path, key));
   }
 
   void fail(const json& got, const std::string& where, std::string_view expected) {
-    failure = error(error_code::failed, fmt::format("a bad answer: {} should be {}, and is {} {}", where, expected,
-                                                    got.type_name(), dump(got).substr(0, 40)));
+    failure =
+        error(error_code::failed, fmt::format("a bad answer: {} should be {}, and is {} {}", where,
+                                              expected, got.type_name(), dump(got).substr(0, 40)));
   }
 
   void read(const json& j, std::string& s, const std::string& where) {
@@ -165,7 +178,7 @@ struct reader {
     d = j.get<double>();
   }
   template <class E>
-  requires std::is_enum_v<E>
+    requires std::is_enum_v<E>
   void read(const json& j, E& e, const std::string& where) {
     if (j.is_string())
       for (std::uint8_t i = 0; !to_string(static_cast<E>(i)).empty(); ++i)
@@ -182,7 +195,7 @@ struct reader {
       read(j[i], list.emplace_back(), fmt::format("{}[{}]", where, i));
   }
   template <class T>
-  requires std::is_class_v<T>
+    requires std::is_class_v<T>
   void read(const json& j, T& value, const std::string& where) {
     if (!j.is_object()) return fail(j, where.empty() ? "it" : where, "an object");
     reader inner{j, where, failure};
@@ -215,11 +228,13 @@ bool is_within_limits(std::string_view text) {
 template <class T>
 result<T> parse(std::string_view text) {
   if (!is_within_limits(text))
-    return error(error_code::failed, fmt::format("a bad answer: more than {} bytes, {} values or {} levels of JSON",
-                                                 answer_bytes_max, answer_values_max, depth_max));
+    return error(error_code::failed,
+                 fmt::format("a bad answer: more than {} bytes, {} values or {} levels of JSON",
+                             answer_bytes_max, answer_values_max, depth_max));
   const json tree = json::parse(text, nullptr, false);
   if (tree.is_discarded())
-    return error(error_code::failed, fmt::format("a bad answer: {} bytes that are no JSON", text.size()));
+    return error(error_code::failed,
+                 fmt::format("a bad answer: {} bytes that are no JSON", text.size()));
   T value;
   std::optional<error> failure;
   reader{tree, {}, failure}.read(tree, value, {});
@@ -236,7 +251,8 @@ double three_decimals(double x) noexcept {
 
 // SN-4: the parts other than actors are few; a sixteenth of the limits is theirs.
 std::string to_json(const node_answer& a) {
-  constexpr std::size_t bytes_max = answer_bytes_max / 16 * 15, values_max = answer_values_max / 16 * 15;
+  constexpr std::size_t bytes_max = answer_bytes_max / 16 * 15,
+                        values_max = answer_values_max / 16 * 15;
   std::string actors;
   std::size_t values = 0, count = 0;
   for (const auto& actor : a.actors) {
@@ -246,11 +262,13 @@ std::string to_json(const node_answer& a) {
     if (count++ > 0) actors += ',';
     actors += text;
   }
-  auto rest =
-      node_answer{a.cluster, a.self, a.peers, {}, a.jobs, a.events, a.actors_left_out + a.actors.size() - count, a.said};
+  auto rest = node_answer{
+      a.cluster, a.self, a.peers, {}, a.jobs, a.events, a.actors_left_out + a.actors.size() - count,
+      a.said};
   auto text = write_text(rest);
   constexpr std::string_view empty_list = "\"actors\":[]";
-  // The last one: before it stand texts, whose quotation marks are escaped, and after it no other list of actors.
+  // The last one: before it stand texts, whose quotation marks are escaped, and after it no other
+  // list of actors.
   text.insert(text.rfind(empty_list) + empty_list.size() - 1, actors);
   return text;
 }
@@ -265,6 +283,8 @@ std::string to_json(std::span<const job_snapshot> jobs) { return write_text(jobs
 std::string to_json(std::span<const event> events) { return write_text(events); }
 
 result<node_answer> parse_node_answer(std::string_view text) { return parse<node_answer>(text); }
-result<cluster_snapshot> parse_cluster_snapshot(std::string_view text) { return parse<cluster_snapshot>(text); }
+result<cluster_snapshot> parse_cluster_snapshot(std::string_view text) {
+  return parse<cluster_snapshot>(text);
+}
 
 }  // namespace troupe

@@ -13,12 +13,14 @@ std::vector<bool> sparse_edges(const plan& p) {
   };
   for (const auto& a : p.actors)
     for (std::size_t port = 0; port < a.shard.readers.size(); ++port)
-      if (const auto& r = a.shard.readers[port]; r.worker < 0 && (r.at_end || r.stride > 1)) mark(a.outputs[port]);
+      if (const auto& r = a.shard.readers[port]; r.worker < 0 && (r.at_end || r.stride > 1))
+        mark(a.outputs[port]);
   while (!to_follow.empty()) {
     const auto& consumer = p.actors[p.edges[to_follow.back()].to.actor];
     to_follow.pop_back();
-    const bool fires = !consumer.fires_on_any || std::all_of(consumer.inputs.begin(), consumer.inputs.end(),
-                                                             [&](auto e) { return sparse[e]; });
+    const bool fires =
+        !consumer.fires_on_any || std::all_of(consumer.inputs.begin(), consumer.inputs.end(),
+                                              [&](auto e) { return sparse[e]; });
     if (consumer.kind == actor_kind::shard || !fires) continue;
     for (const auto& edges : consumer.outputs) mark(edges);
   }

@@ -24,11 +24,13 @@ void append(std::string& list, const std::string& what) {
   list += what;
 }
 
-// The actor that makes what comes in at `edge`: transfers are passed through. A checked plan has no cycle of transfers
-// (PL-4).
+// The actor that makes what comes in at `edge`: transfers are passed through. A checked plan has no
+// cycle of transfers (PL-4).
 const planned_actor& maker(const plan& p, std::uint32_t edge) {
   const auto* actor = &p.actors[p.edges[edge].from.actor];
-  while ((actor->kind == actor_kind::send || actor->kind == actor_kind::receive || actor->kind == actor_kind::copy) && !actor->inputs.empty())
+  while ((actor->kind == actor_kind::send || actor->kind == actor_kind::receive ||
+          actor->kind == actor_kind::copy) &&
+         !actor->inputs.empty())
     actor = &p.actors[p.edges[actor->inputs.front()].from.actor];
   return *actor;
 }
@@ -40,9 +42,10 @@ std::string_view to_string(failure_policy p) noexcept {
   return names[static_cast<std::size_t>(p)];
 }
 
-// --- restarts --------------------------------------------------------------------------------------------------------
+// --- restarts ------------------------------------------------------------------------------------
 
-std::optional<std::int64_t> restart_limiter::on_failure(std::int64_t now_ns, std::uint64_t progress) {
+std::optional<std::int64_t> restart_limiter::on_failure(std::int64_t now_ns,
+                                                        std::uint64_t progress) {
   if (!has_failed_ || progress > progress_) in_vain_ = 0;
   has_failed_ = true;
   progress_ = std::max(progress_, progress);
@@ -54,19 +57,22 @@ std::optional<std::int64_t> restart_limiter::on_failure(std::int64_t now_ns, std
     return std::nullopt;
   }
   if (failures_.size() > limits_.failures_max) {
-    why_ = fmt::format("{} failures within {} s", failures_.size(), limits_.window_ns / 1'000'000'000);
+    why_ =
+        fmt::format("{} failures within {} s", failures_.size(), limits_.window_ns / 1'000'000'000);
     return std::nullopt;
   }
   if (in_vain_ == 1) return 0;
-  return std::min(limits_.delay_max_ns, limits_.delay_ns << std::min<std::uint32_t>(in_vain_ - 2, 20));
+  return std::min(limits_.delay_max_ns,
+                  limits_.delay_ns << std::min<std::uint32_t>(in_vain_ - 2, 20));
 }
 
-// --- root cause first ------------------------------------------------------------------------------------------------
+// --- root cause first ----------------------------------------------------------------------------
 
 std::string failure::where_and_why() const {
   std::string where;
   if (!node.empty())
-    append(where, pid != 0 ? fmt::format("node {} (pid {})", node, pid) : fmt::format("node {}", node));
+    append(where,
+           pid != 0 ? fmt::format("node {} (pid {})", node, pid) : fmt::format("node {}", node));
   if (!actor.empty()) append(where, fmt::format("actor {}", actor));
   if (step) append(where, fmt::format("step {}", *step));
   const auto why = text.empty() ? std::string("no reason given") : text;
@@ -95,10 +101,11 @@ std::optional<std::int64_t> failure_log::deadline_ns() const noexcept {
 
 std::string failure_log::line() const {
   const auto* f = root();
-  return f == nullptr ? "" : on_one_line(fmt::format("job {} failed: {}", job_, f->where_and_why()));
+  return f == nullptr ? ""
+                      : on_one_line(fmt::format("job {} failed: {}", job_, f->where_and_why()));
 }
 
-// --- who may be lost -------------------------------------------------------------------------------------------------
+// --- who may be lost -----------------------------------------------------------------------------
 
 std::vector<std::int32_t> worker_tasks(const plan& p) {
   std::vector<std::int32_t> out(p.workers, -1);
@@ -114,7 +121,8 @@ std::vector<std::int32_t> worker_tasks(const plan& p) {
 }
 
 participants::participants(const plan& p, std::span<const node_id> nodes)
-    : running_(nodes.begin(), nodes.end()), is_async_(p.update == update_kind::async && p.workers > 0) {
+    : running_(nodes.begin(), nodes.end()),
+      is_async_(p.update == update_kind::async && p.workers > 0) {
   expects(nodes.size() == p.tasks.size(), "every task of a job has a node");
   for (std::size_t t = 0; t < nodes.size(); ++t) {
     auto& r = roles_[nodes[t]];
@@ -123,12 +131,16 @@ participants::participants(const plan& p, std::span<const node_id> nodes)
   }
   for (const auto& a : p.actors) {
     auto& r = roles_.at(nodes[a.task]);
-    if (a.kind == actor_kind::shard) (a.shard.follows ? r.replicas : r.shards).insert(a.shard.shard);
-    r.hands_over = r.hands_over || (a.kind == actor_kind::op && !a.ops.empty() && a.ops.front().type == hand_over_op);
+    if (a.kind == actor_kind::shard)
+      (a.shard.follows ? r.replicas : r.shards).insert(a.shard.shard);
+    r.hands_over = r.hands_over || (a.kind == actor_kind::op && !a.ops.empty() &&
+                                    a.ops.front().type == hand_over_op);
     if (a.kind == actor_kind::feed || a.kind == actor_kind::fetch) r.has_program_side = true;
   }
   for (const auto& e : p.edges)
-    if (const auto from = nodes[p.actors[e.from.actor].task], to = nodes[p.actors[e.to.actor].task]; from != to) roles_.at(from).takers.insert(to);
+    if (const auto from = nodes[p.actors[e.from.actor].task], to = nodes[p.actors[e.to.actor].task];
+        from != to)
+      roles_.at(from).takers.insert(to);
   const auto tasks = worker_tasks(p);
   for (std::uint32_t w = 0; w < tasks.size(); ++w)
     if (tasks[w] >= 0) roles_.at(nodes[static_cast<std::size_t>(tasks[w])]).workers.insert(w);
@@ -147,9 +159,13 @@ loss_verdict participants::lose(node_id n) {
   if (at == roles_.end() || !lost_.insert(n).second) return loss_verdict::irrelevant;
   const auto& r = at->second;
   // What it has made may still be on its way, and then it is lost.
-  const bool is_awaited = std::any_of(r.takers.begin(), r.takers.end(), [&](node_id t) { return running_.contains(t); });
-  if (!was_running && (!is_awaited || (is_async_ && r.shards.empty() && r.replicas.empty() && !r.hands_over))) return loss_verdict::irrelevant;
-  if (!is_async_ || r.is_client || r.has_program_side || !r.shards.empty() || !r.replicas.empty() || r.workers.empty())
+  const bool is_awaited = std::any_of(r.takers.begin(), r.takers.end(),
+                                      [&](node_id t) { return running_.contains(t); });
+  if (!was_running &&
+      (!is_awaited || (is_async_ && r.shards.empty() && r.replicas.empty() && !r.hands_over)))
+    return loss_verdict::irrelevant;
+  if (!is_async_ || r.is_client || r.has_program_side || !r.shards.empty() || !r.replicas.empty() ||
+      r.workers.empty())
     return loss_verdict::fatal;
   const bool others_work = std::any_of(roles_.begin(), roles_.end(), [&](const auto& e) {
     return !e.second.workers.empty() && !lost_.contains(e.first);
@@ -159,8 +175,9 @@ loss_verdict participants::lose(node_id n) {
 
 std::vector<std::uint32_t> participants::workers_on(node_id n) const {
   const auto at = roles_.find(n);
-  return at == roles_.end() ? std::vector<std::uint32_t>{}
-                            : std::vector<std::uint32_t>(at->second.workers.begin(), at->second.workers.end());
+  return at == roles_.end()
+             ? std::vector<std::uint32_t>{}
+             : std::vector<std::uint32_t>(at->second.workers.begin(), at->second.workers.end());
 }
 
 std::string participants::describe(node_id n) const {
@@ -175,9 +192,10 @@ std::string participants::describe(node_id n) const {
   return what.empty() ? tasks : fmt::format("{} ({})", tasks, what);
 }
 
-// --- the ledger ------------------------------------------------------------------------------------------------------
+// --- the ledger ----------------------------------------------------------------------------------
 
-ledger::ledger(std::uint32_t workers, std::vector<std::uint64_t> start) : start_(std::move(start)), losses_(workers) {
+ledger::ledger(std::uint32_t workers, std::vector<std::uint64_t> start)
+    : start_(std::move(start)), losses_(workers) {
   start_.resize(workers);
 }
 
@@ -190,7 +208,8 @@ void ledger::on_shard(const shard_report& r) {
   known.actor = r.actor;
   const auto take = [this](std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& from) {
     to.resize(losses_.size());
-    for (std::size_t w = 0; w < std::min(to.size(), from.size()); ++w) to[w] = std::max(to[w], from[w]);
+    for (std::size_t w = 0; w < std::min(to.size(), from.size()); ++w)
+      to[w] = std::max(to[w], from[w]);
   };
   take(known.received, r.received);
   take(known.applied, r.applied);
@@ -198,7 +217,8 @@ void ledger::on_shard(const shard_report& r) {
   take(known.duplicates, r.duplicates);
 }
 
-// Not negative: with t the shard that dropped most, applied + dropped <= applied(t) + dropped(t) <= fed.
+// Not negative: with t the shard that dropped most, applied + dropped <= applied(t) + dropped(t) <=
+// fed.
 worker_ledger ledger::of(std::uint32_t worker) const {
   expects(worker < losses_.size(), "the ledger knows the job's workers");
   worker_ledger out;
@@ -209,7 +229,9 @@ worker_ledger ledger::of(std::uint32_t worker) const {
     const auto applied = new_ones(s.applied[worker]);
     out.applied = is_first ? applied : std::min(out.applied, applied);
     out.dropped = std::max(out.dropped, s.dropped[worker]);
-    out.fed = std::max({out.fed, new_ones(s.received[worker] - std::min(s.received[worker], s.duplicates[worker])), applied + s.dropped[worker]});
+    out.fed = std::max(
+        {out.fed, new_ones(s.received[worker] - std::min(s.received[worker], s.duplicates[worker])),
+         applied + s.dropped[worker]});
     is_first = false;
   }
   out.in_flight = out.fed - out.applied - out.dropped;
@@ -229,8 +251,8 @@ worker_ledger ledger::total() const {
 }
 
 std::string to_string(std::uint32_t worker, const worker_ledger& l) {
-  return fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight {}", worker, l.fed, l.applied, l.dropped,
-                     l.in_flight);
+  return fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight {}", worker, l.fed,
+                     l.applied, l.dropped, l.in_flight);
 }
 
 }  // namespace troupe

@@ -1,17 +1,21 @@
 #pragma once
-// What the coordinator of a job knows about failures: the root cause, who may be lost, and where every gradient went.
+// What the coordinator of a job knows about failures: the root cause, who may be lost, and where
+// every gradient went.
 //
 // Pure: the job actor reports what happened and asks.
 //
-// SV-1  The root is the first failure to arrive that is not derived. A derived one (a wait that failed because somebody
-//       died) becomes the root only when settle_ns have passed without its cause: deaths are noticed at different times
-//       on different nodes.
+// SV-1  The root is the first failure to arrive that is not derived. A derived one (a wait that
+//       failed because somebody died) becomes the root only when settle_ns have passed without its
+//       cause: deaths are noticed at different times on different nodes.
 // SV-2  The user reads one line, whatever the texts contain.
-// SV-3  Asynchronous training goes on without a node that held nothing but workers, while another worker is left. Any
-//       other loss is fatal, but of a node whose part has ended and that nobody who has not ended takes something from.
-// SV-4  fed = applied + dropped + in flight, for every worker, at any moment, whatever reports came or did not come.
-// SV-5  A job that fails again and again without a step forward is given up, after delays that grow; each step forward forgives
-//       all failures before it, but for the limit of failures in a window of time.
+// SV-3  Asynchronous training goes on without a node that held nothing but workers, while another
+//       worker is left. Any other loss is fatal, but of a node whose part has ended and that nobody
+//       who has not ended takes something from.
+// SV-4  fed = applied + dropped + in flight, for every worker, at any moment, whatever reports came
+//       or did not come.
+// SV-5  A job that fails again and again without a step forward is given up, after delays that
+//       grow; each step forward forgives all failures before it, but for the limit of failures in a
+//       window of time.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -35,17 +39,19 @@ namespace troupe {
 enum class failure_policy : std::uint8_t {
   stop,     // it ends
   restart,  // it begins again, from step 0
-  resume,   // it goes on: with what the nodes keep, else from the newest checkpoint, else from step 0
+  // It goes on: with what the nodes keep, else from the newest checkpoint, else from step 0.
+  resume,
 };
 std::string_view to_string(failure_policy p) noexcept;
 
-// --- restarts: as OTP's supervisors limit them (Armstrong 2003), by intensity and period, and by progress ---------------
+// --- restarts: as OTP's supervisors limit them (Armstrong 2003), by intensity and period, and by
+// progress
 
 struct restart_limits {
-  std::uint32_t failures_max = 60;                    // in window_ns
+  std::uint32_t failures_max = 60;  // in window_ns
   std::int64_t window_ns = 60'000'000'000;
-  std::uint32_t in_vain_max = 6;                      // in a row, without a step forward
-  std::int64_t delay_ns = 100'000'000;                // before the second one in a row; it doubles
+  std::uint32_t in_vain_max = 6;        // in a row, without a step forward
+  std::int64_t delay_ns = 100'000'000;  // before the second one in a row; it doubles
   std::int64_t delay_max_ns = 5'000'000'000;
 };
 
@@ -53,7 +59,8 @@ class restart_limiter {
  public:
   explicit restart_limiter(const restart_limits& limits = {}) : limits_(limits) {}
 
-  // A failure, when `progress` steps were done in all. How long to wait before the restart; nullopt: give up (why() says why).
+  // A failure, when `progress` steps were done in all. How long to wait before the restart;
+  // nullopt: give up (why() says why).
   std::optional<std::int64_t> on_failure(std::int64_t now_ns, std::uint64_t progress);
   const std::string& why() const noexcept { return why_; }
 
@@ -66,14 +73,14 @@ class restart_limiter {
   std::string why_;
 };
 
-// --- root cause first ------------------------------------------------------------------------------------------------
+// --- root cause first ----------------------------------------------------------------------------
 
 struct failure {
-  std::string node;        // its name; "": not known
-  std::uint32_t pid = 0;   // 0: not known
-  std::string actor;       // "": the node itself
+  std::string node;       // its name; "": not known
+  std::uint32_t pid = 0;  // 0: not known
+  std::string actor;      // "": the node itself
   std::optional<std::uint64_t> step;
-  std::string text;        // why
+  std::string text;  // why
   bool is_derived = false;
   std::int64_t time_ns = 0;  // of its arrival
 
@@ -96,8 +103,8 @@ class failure_log {
   std::optional<std::int64_t> deadline_ns() const noexcept;
   // The root, or else the first derived failure; null: none.
   const failure* root() const noexcept;
-  // "job NAME failed: node n2 (pid 123), actor worker/1/dense_1, step 431: why", without a line break: SV-2. Empty:
-  // none failed.
+  // "job NAME failed: node n2 (pid 123), actor worker/1/dense_1, step 431: why", without a line
+  // break: SV-2. Empty: none failed.
   std::string line() const;
 
   // The first ones, in order of arrival, and how many in all.
@@ -112,7 +119,7 @@ class failure_log {
   std::uint64_t own_count_ = 0, derived_count_ = 0;
 };
 
-// --- who may be lost -------------------------------------------------------------------------------------------------
+// --- who may be lost -----------------------------------------------------------------------------
 
 enum class loss_verdict : std::uint8_t {
   irrelevant,  // takes no part, or its part has ended
@@ -154,13 +161,14 @@ class participants {
   bool is_async_ = false;
 };
 
-// The task of each logical worker: where its gradients come from. Workers that no shard knows are -1.
+// The task of each logical worker: where its gradients come from. Workers that no shard knows are
+// -1.
 std::vector<std::int32_t> worker_tasks(const plan& p);
 
-// --- the ledger ------------------------------------------------------------------------------------------------------
+// --- the ledger ----------------------------------------------------------------------------------
 
-// Of one worker. A step counts as applied once every shard has applied its gradient, as dropped once a shard dropped
-// it.
+// Of one worker. A step counts as applied once every shard has applied its gradient, as dropped
+// once a shard dropped it.
 struct worker_ledger {
   std::uint64_t fed = 0;
   std::uint64_t applied = 0;
@@ -171,7 +179,8 @@ struct worker_ledger {
 
 class ledger {
  public:
-  // Of one epoch, in which worker w's first step is start[w] (empty: 0). What was applied before is not counted.
+  // Of one epoch, in which worker w's first step is start[w] (empty: 0). What was applied before is
+  // not counted.
   explicit ledger(std::uint32_t workers, std::vector<std::uint64_t> start = {});
 
   // The loss of one more step of `worker` was seen.

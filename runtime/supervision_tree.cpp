@@ -20,7 +20,9 @@ std::string_view to_string(restart_kind k) noexcept {
   return names[static_cast<std::size_t>(k)];
 }
 
-supervision_tree::supervision_tree(std::string name, restart_strategy strategy, const restart_limits& limits) : log_(name) {
+supervision_tree::supervision_tree(std::string name, restart_strategy strategy,
+                                   const restart_limits& limits)
+    : log_(name) {
   entry top;
   top.name = std::move(name);
   top.is_supervisor = true;
@@ -29,9 +31,11 @@ supervision_tree::supervision_tree(std::string name, restart_strategy strategy, 
   entries_.emplace(top_supervisor, std::move(top));
 }
 
-// --- who belongs to it -------------------------------------------------------------------------------------------------------------
+// --- who belongs to it ---------------------------------------------------------------------------
 
-supervised_id supervision_tree::add_supervisor(supervised_id under, std::string name, restart_strategy strategy, const restart_limits& limits) {
+supervised_id supervision_tree::add_supervisor(supervised_id under, std::string name,
+                                               restart_strategy strategy,
+                                               const restart_limits& limits) {
   entry e;
   e.name = std::move(name);
   e.is_supervisor = true;
@@ -40,7 +44,8 @@ supervised_id supervision_tree::add_supervisor(supervised_id under, std::string 
   return add(under, std::move(e));
 }
 
-supervised_id supervision_tree::add_child(supervised_id under, std::string name, restart_kind restart) {
+supervised_id supervision_tree::add_child(supervised_id under, std::string name,
+                                          restart_kind restart) {
   entry e;
   e.name = std::move(name);
   e.restart = restart;
@@ -67,7 +72,7 @@ void supervision_tree::remove(supervised_id child, std::int64_t now_ns) {
   work(now_ns);
 }
 
-// --- reports -----------------------------------------------------------------------------------------------------------------------
+// --- reports -------------------------------------------------------------------------------------
 
 void supervision_tree::start(std::int64_t now_ns) {
   auto& top = at(top_supervisor);
@@ -83,10 +88,14 @@ void supervision_tree::on_started(supervised_id child, std::int64_t now_ns) {
   work(now_ns);
 }
 
-void supervision_tree::on_ended(supervised_id child, std::optional<std::string> failed, std::int64_t now_ns, bool is_derived) {
+void supervision_tree::on_ended(supervised_id child, std::optional<std::string> failed,
+                                std::int64_t now_ns, bool is_derived) {
   const auto found = entries_.find(child);
-  if (found == entries_.end() || found->second.is_supervisor || found->second.state == condition::ended) return;
-  const bool is_missed = found->second.restart == restart_kind::permanent && !found->second.must_end;
+  if (found == entries_.end() || found->second.is_supervisor ||
+      found->second.state == condition::ended)
+    return;
+  const bool is_missed =
+      found->second.restart == restart_kind::permanent && !found->second.must_end;
   if (!failed && is_missed) failed = "it ended";
   std::optional<failure> why;
   if (failed) why = failure{{}, 0, path(child), {}, std::move(*failed), is_derived, now_ns};
@@ -99,18 +108,21 @@ void supervision_tree::tick(std::int64_t now_ns) { work(now_ns); }
 void supervision_tree::stop(std::int64_t now_ns) {
   auto& top = at(top_supervisor);
   top.must_end = true;
-  if (top.state == condition::starting || top.state == condition::running) begin_stop(top_supervisor, top);
+  if (top.state == condition::starting || top.state == condition::running)
+    begin_stop(top_supervisor, top);
   work(now_ns);
 }
 
-// --- what follows from an end --------------------------------------------------------------------------------------------------------
+// --- what follows from an end --------------------------------------------------------------------
 
-void supervision_tree::ended(supervised_id who, const std::optional<failure>& failed, bool is_derived, std::int64_t now_ns) {
+void supervision_tree::ended(supervised_id who, const std::optional<failure>& failed,
+                             bool is_derived, std::int64_t now_ns) {
   auto& e = at(who);
   auto& s = at(*e.supervisor);
   const bool was_to_end = std::exchange(e.must_end, false);
   e.state = condition::ended;
-  if (failed && !e.is_supervisor) {  // the failure of a supervisor is that of its child, noted before
+  // The failure of a supervisor is that of its child, noted before.
+  if (failed && !e.is_supervisor) {
     auto noted = *failed;
     noted.is_derived = is_derived || was_to_end;
     log_.add(std::move(noted));
@@ -123,7 +135,8 @@ void supervision_tree::ended(supervised_id who, const std::optional<failure>& fa
   if (is_derived) return restart(s, who, now_ns + s.limits.delay_ns);  // SU-5
   if (const auto delay = count_failure(s, now_ns)) return restart(s, who, now_ns + *delay);
   auto cause = *failed;  // who ends without one is done, or was to end
-  if (s.limits.failures_max > 0) cause.text += fmt::format("; {}: {}", path(*e.supervisor), s.limiter.why());
+  if (s.limits.failures_max > 0)
+    cause.text += fmt::format("; {}: {}", path(*e.supervisor), s.limiter.why());
   s.verdict = std::move(cause);
   end_children(s);
 }
@@ -139,7 +152,8 @@ void supervision_tree::restart(entry& s, supervised_id from, std::int64_t not_be
   bool is_behind = false;
   for (const auto id : s.children) {
     is_behind = is_behind || id == from;
-    const bool is_meant = id == from || s.strategy == restart_strategy::one_for_all || (s.strategy == restart_strategy::rest_for_one && is_behind);
+    const bool is_meant = id == from || s.strategy == restart_strategy::one_for_all ||
+                          (s.strategy == restart_strategy::rest_for_one && is_behind);
     auto& c = at(id);
     if (!is_meant || !c.is_wanted) continue;
     c.not_before_ns = std::max(c.not_before_ns, not_before_ns);
@@ -148,12 +162,13 @@ void supervision_tree::restart(entry& s, supervised_id from, std::int64_t not_be
   }
 }
 
-// --- towards rest ----------------------------------------------------------------------------------------------------------------------
+// --- towards rest --------------------------------------------------------------------------------
 
 void supervision_tree::work(std::int64_t now_ns) {
   for (bool has_changed = true; has_changed;) {
     has_changed = false;
-    for (const auto& [id, e] : entries_) has_changed = (e.is_supervisor && advance(id, now_ns)) || has_changed;
+    for (const auto& [id, e] : entries_)
+      has_changed = (e.is_supervisor && advance(id, now_ns)) || has_changed;
   }
 }
 
@@ -168,7 +183,9 @@ bool supervision_tree::advance(supervised_id who, std::int64_t now_ns) {
     return true;
   }
   if (start_next(s, now_ns)) return true;
-  const bool all_run = std::ranges::all_of(s.children, [this](auto id) { return !at(id).is_wanted || at(id).state == condition::running; });
+  const bool all_run = std::ranges::all_of(s.children, [this](auto id) {
+    return !at(id).is_wanted || at(id).state == condition::running;
+  });
   if (!all_run || s.state == condition::running) return false;
   s.state = condition::running;
   return true;
@@ -204,7 +221,10 @@ bool supervision_tree::start_next(entry& s, std::int64_t now_ns) {
 std::vector<supervised_id> supervision_tree::waiting_to_start(const entry& s) const {
   std::vector<supervised_id> out;
   if (s.state == condition::ended || s.state == condition::stopping) return out;
-  if (std::ranges::any_of(s.children, [this](auto id) { return at(id).must_end || at(id).state == condition::starting; })) return out;
+  if (std::ranges::any_of(s.children, [this](auto id) {
+        return at(id).must_end || at(id).state == condition::starting;
+      }))
+    return out;
   for (const auto id : s.children) {
     const auto& c = at(id);
     if (!c.is_wanted || c.state != condition::ended) continue;
@@ -250,19 +270,23 @@ void supervision_tree::end_supervisor(supervised_id who, std::int64_t now_ns) {
     if (s.verdict) actions_.push_back({supervision_action_kind::give_up, who, *s.verdict});
     return;
   }
-  if (s.verdict && !s.must_end) actions_.push_back({supervision_action_kind::escalate, who, *s.verdict});
+  if (s.verdict && !s.must_end)
+    actions_.push_back({supervision_action_kind::escalate, who, *s.verdict});
   ended(who, s.verdict, false, now_ns);
 }
 
-// --- looking ---------------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------
 
-std::vector<supervision_action> supervision_tree::take_actions() { return std::exchange(actions_, {}); }
+std::vector<supervision_action> supervision_tree::take_actions() {
+  return std::exchange(actions_, {});
+}
 
 std::optional<std::int64_t> supervision_tree::deadline_ns() const {
   std::optional<std::int64_t> first;
   for (const auto& [id, e] : entries_) {
     if (!e.is_supervisor) continue;
-    for (const auto waiting : waiting_to_start(e)) first = std::min(first.value_or(at(waiting).not_before_ns), at(waiting).not_before_ns);
+    for (const auto waiting : waiting_to_start(e))
+      first = std::min(first.value_or(at(waiting).not_before_ns), at(waiting).not_before_ns);
   }
   return first;
 }
@@ -274,7 +298,8 @@ bool supervision_tree::is_running(supervised_id who) const {
 
 bool supervision_tree::is_starting(supervised_id who) const {
   const auto found = entries_.find(who);
-  return found != entries_.end() && found->second.state == condition::starting && !found->second.must_end;
+  return found != entries_.end() && found->second.state == condition::starting &&
+         !found->second.must_end;
 }
 
 bool supervision_tree::is_over() const {

@@ -1,30 +1,41 @@
 #pragma once
-// Supervisors as in OTP (Armstrong 2003): a tree that says who is stopped and who is started when somebody ends, and when a supervisor
-// itself gives up.
+// Supervisors as in OTP (Armstrong 2003): a tree that says who is stopped and who is started when
+// somebody ends, and when a supervisor itself gives up.
 //
-// Pure: who owns the tree reports what became of its children, carries out the actions in their order, and passes the time in.
+// Pure: who owns the tree reports what became of its children, carries out the actions in their
+// order, and passes the time in.
 //
-//   report       of                              effect                                                     actions
-//   start        the owner, once                 the top starts its children                                start
-//   on_started   a child that was to start       it runs; the next one of its supervisor may start          start
-//   on_ended     a child, by itself or stopped   restart it and whom its supervisor's strategy says         stop, start, escalate, give_up
-//   tick         a clock                         what waited for the end of its back-off starts             start
-//   stop         the owner                       everything ends; is_over() when it has                     stop
+//   report      of                 effect                                         actions
+//   start       the owner, once    the top starts its children                    start
+//   on_started  a child that was   it runs; the next one of its supervisor may    start
+//               to start           start
+//   on_ended    a child, by        restart it and whom its supervisor's strategy  stop, start,
+//               itself or stopped  says                                           escalate, give_up
+//   tick        a clock            what waited for the end of its back-off        start
+//                                  starts
+//   stop        the owner          everything ends; is_over() when it has         stop
 //
-// SU-1  A child is started only when it has ended, and stopped only once between a start and its end: nobody runs twice.
-// SU-2  Children of one supervisor start in the order in which they were added, each when the one before it runs (one_for_one: or
-//       waits for its back-off); they are stopped from the last to the first, each when the one behind it has ended. Nobody starts
-//       while somebody of the same supervisor is being stopped.
-// SU-3  A supervisor that counts more failures than its limits allow stops its children and then fails to its own supervisor: the
-//       action escalate; the top: give_up, the last action of all. A supervisor that is started again counts from 0.
-// SU-4  Root cause first: the end of a child that is to be stopped, or that is said to be derived, is noted and not counted, and what
-//       escalates is the failure of the child that began it, through all supervisors.
-// SU-5  A failure that is not counted restarts its child after delay_ns at the earliest; a counted one after the back-off of its
-//       supervisor, which grows with failures between which there was no quiet window, and begins anew after one.
-// SU-6  Without further reports and with time passing the tree comes to rest: all who should run do, or it is over.
+// SU-1  A child is started only when it has ended, and stopped only once between a start and its
+//       end: nobody runs twice.
+// SU-2  Children of one supervisor start in the order in which they were added, each when the one
+//       before it runs (one_for_one: or waits for its back-off); they are stopped from the last to
+//       the first, each when the one behind it has ended. Nobody starts while somebody of the same
+//       supervisor is being stopped.
+// SU-3  A supervisor that counts more failures than its limits allow stops its children and then
+//       fails to its own supervisor: the action escalate; the top: give_up, the last action of all.
+//       A supervisor that is started again counts from 0.
+// SU-4  Root cause first: the end of a child that is to be stopped, or that is said to be derived,
+//       is noted and not counted, and what escalates is the failure of the child that began it,
+//       through all supervisors.
+// SU-5  A failure that is not counted restarts its child after delay_ns at the earliest; a counted
+//       one after the back-off of its supervisor, which grows with failures between which there was
+//       no quiet window, and begins anew after one.
+// SU-6  Without further reports and with time passing the tree comes to rest: all who should run
+//       do, or it is over.
 //
-// Who carries out owes a report for each action: on_started or on_ended for a start, on_ended for a stop (also if it had ended before).
-// A report that fits nothing, such as one of a child that was removed, is ignored.
+// Who carries out owes a report for each action: on_started or on_ended for a start, on_ended for a
+// stop (also if it had ended before). A report that fits nothing, such as one of a child that was
+// removed, is ignored.
 //
 // Threading: one owner. Time is monotonic, in nanoseconds.
 
@@ -54,7 +65,8 @@ enum class restart_kind : std::uint8_t {
 std::string_view to_string(restart_strategy s) noexcept;
 std::string_view to_string(restart_kind k) noexcept;
 
-// What is done about the end of an actor of some kind; each kind declares its own beside its table of messages.
+// What is done about the end of an actor of some kind; each kind declares its own beside its table
+// of messages.
 struct supervision_policy {
   restart_kind restart = restart_kind::permanent;
   restart_strategy strategy = restart_strategy::one_for_one;  // of its supervisor
@@ -62,9 +74,11 @@ struct supervision_policy {
 };
 
 // Of a supervisor that restarts nobody: the first failure is its own.
-inline constexpr restart_limits no_restarts{.failures_max = 0, .in_vain_max = std::numeric_limits<std::uint32_t>::max()};
+inline constexpr restart_limits no_restarts{
+    .failures_max = 0, .in_vain_max = std::numeric_limits<std::uint32_t>::max()};
 
-enum class supervised_id : std::uint32_t {};  // a child or a supervisor of one tree; never used again
+// A child or a supervisor of one tree; never used again.
+enum class supervised_id : std::uint32_t {};
 inline constexpr supervised_id top_supervisor{0};
 
 enum class supervision_action_kind : std::uint8_t {
@@ -85,33 +99,38 @@ class supervision_tree {
   // The top's strategy and limits. `name` is that of the tree, for people.
   supervision_tree(std::string name, restart_strategy strategy, const restart_limits& limits);
 
-  // --- who belongs to it -----------------------------------------------------------------------------------------------
+  // --- who belongs to it -------------------------------------------------------------------------
   // Behind the others of `under`. Below a supervisor that runs the new one is started.
-  supervised_id add_supervisor(supervised_id under, std::string name, restart_strategy strategy, const restart_limits& limits);
+  supervised_id add_supervisor(supervised_id under, std::string name, restart_strategy strategy,
+                               const restart_limits& limits);
   supervised_id add_child(supervised_id under, std::string name, restart_kind restart);
   // A child that is nobody's business any more, whatever it does.
   void remove(supervised_id child, std::int64_t now_ns);
 
-  // --- reports -----------------------------------------------------------------------------------------------------------
+  // --- reports -----------------------------------------------------------------------------------
   void start(std::int64_t now_ns);
   void on_started(supervised_id child, std::int64_t now_ns);
-  // `failed`: why; nullopt: a normal end. `is_derived`: it follows from the failure of somebody else.
-  void on_ended(supervised_id child, std::optional<std::string> failed, std::int64_t now_ns, bool is_derived = false);
+  // `failed`: why; nullopt: a normal end. `is_derived`: it follows from the failure of somebody
+  // else.
+  void on_ended(supervised_id child, std::optional<std::string> failed, std::int64_t now_ns,
+                bool is_derived = false);
   void tick(std::int64_t now_ns);
   void stop(std::int64_t now_ns);
 
-  // --- what is to be done --------------------------------------------------------------------------------------------------
+  // --- what is to be done ------------------------------------------------------------------------
   std::vector<supervision_action> take_actions();
   // When tick() has something to do; nullopt: not before the next report.
   std::optional<std::int64_t> deadline_ns() const;
 
-  // --- looking ---------------------------------------------------------------------------------------------------------------
+  // --- looking -----------------------------------------------------------------------------------
   bool is_running(supervised_id who) const;
-  // A child that may be started now: its start was asked for, and it has neither started nor ended since.
+  // A child that may be started now: its start was asked for, and it has neither started nor ended
+  // since.
   bool is_starting(supervised_id who) const;
   // Stopped, or given up.
   bool is_over() const;
-  // Why the top gives up, from the moment at which that is certain; its children may still be ending. Null: it does not.
+  // Why the top gives up, from the moment at which that is certain; its children may still be
+  // ending. Null: it does not.
   const failure* verdict() const;
   // Failures of children: own ones are those that no other one explains.
   const failure_log& log() const noexcept { return log_; }
@@ -147,7 +166,8 @@ class supervision_tree {
   void begin_stop(supervised_id who, entry& e);
   void end_children(entry& supervisor);
   void end_supervisor(supervised_id who, std::int64_t now_ns);
-  void ended(supervised_id who, const std::optional<failure>& failed, bool is_derived, std::int64_t now_ns);
+  void ended(supervised_id who, const std::optional<failure>& failed, bool is_derived,
+             std::int64_t now_ns);
   std::optional<std::int64_t> count_failure(entry& s, std::int64_t now_ns);
   void restart(entry& s, supervised_id from, std::int64_t not_before_ns);
   std::string path(supervised_id who) const;

@@ -14,11 +14,13 @@ std::size_t character_bytes(std::string_view text, std::size_t i) {
 // Not below U+0020, not U+007F to U+009F, and no single byte of what is not UTF-8.
 bool is_safe(std::string_view character) {
   const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(character[k]); };
-  return character.size() > 1 ? byte(0) != 0xc2 || byte(1) >= 0xa0 : byte(0) >= 0x20 && byte(0) < 0x7f;
+  return character.size() > 1 ? byte(0) != 0xc2 || byte(1) >= 0xa0
+                              : byte(0) >= 0x20 && byte(0) < 0x7f;
 }
 
 // How many bytes of the text are in `out` then.
-std::size_t put_printable(std::string& out, std::string_view text, char instead, std::size_t bytes_max) {
+std::size_t put_printable(std::string& out, std::string_view text, char instead,
+                          std::size_t bytes_max) {
   const bool is_text = is_utf8(text);
   std::size_t i = 0;
   while (i < text.size() && out.size() < bytes_max) {
@@ -46,14 +48,22 @@ std::size_t offset_of(std::string_view s, std::size_t n) noexcept {
 
 bool is_utf8(std::string_view text) noexcept {
   for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U; };
+    const auto byte = [&](std::size_t k) {
+      return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U;
+    };
     const auto first = byte(i);
-    const std::size_t more = first < 0x80 ? 0 : first >= 0xc2 && first < 0xe0 ? 1 : first >= 0xe0 && first < 0xf0 ? 2 : first >= 0xf0 && first < 0xf5 ? 3 : 9;
+    const std::size_t more = first < 0x80                    ? 0
+                             : first >= 0xc2 && first < 0xe0 ? 1
+                             : first >= 0xe0 && first < 0xf0 ? 2
+                             : first >= 0xf0 && first < 0xf5 ? 3
+                                                             : 9;
     if (more == 9) return false;
     for (std::size_t k = 1; k <= more; ++k)
       if ((byte(i + k) & 0xc0U) != 0x80) return false;
     // No longer forms, no halves of surrogate pairs, nothing above U+10FFFF (RFC 3629).
-    if ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f) || (first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f)) return false;
+    if ((first == 0xe0 && byte(i + 1) < 0xa0) || (first == 0xed && byte(i + 1) > 0x9f) ||
+        (first == 0xf0 && byte(i + 1) < 0x90) || (first == 0xf4 && byte(i + 1) > 0x8f))
+      return false;
     i += more + 1;
   }
   return true;

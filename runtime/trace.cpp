@@ -25,7 +25,8 @@ void node_recording::add(trace_page page, std::size_t room) {
     const auto taken = std::min(left, from.events.size());
     left_out += from.events.size() - taken;
     left -= taken;
-    to.events.insert(to.events.end(), from.events.begin(), from.events.begin() + static_cast<std::ptrdiff_t>(taken));
+    to.events.insert(to.events.end(), from.events.begin(),
+                     from.events.begin() + static_cast<std::ptrdiff_t>(taken));
   }
 }
 

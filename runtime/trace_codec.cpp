@@ -32,7 +32,9 @@ unsigned count_of_list(const Values& v) {
 }
 
 error beyond(std::string_view what, std::size_t count, std::size_t most) {
-  return error(error_code::usage, fmt::format("a page of a timeline: {} {} are beyond the limit of {}", count, what, most));
+  return error(
+      error_code::usage,
+      fmt::format("a page of a timeline: {} {} are beyond the limit of {}", count, what, most));
 }
 
 void write_actor(wire::TraceActor::Builder to, const traced_actor& a) {
@@ -51,13 +53,26 @@ void write_actor(wire::TraceActor::Builder to, const traced_actor& a) {
 
 result<traced_actor> read_actor(wire::TraceActor::Reader from) {
   if (from.getKind() > static_cast<std::uint8_t>(actor_kind::copy))
-    return error(error_code::usage, fmt::format("a page of a timeline: an actor is of the unknown kind {}", from.getKind()));
-  if (from.getOutputs().size() != from.getPorts().size()) return error(error_code::usage, "a page of a timeline: edges and ports of an actor differ in number");
-  if (from.getKernels().size() > trace_kernels_max) return beyond("kernels of an actor", from.getKernels().size(), trace_kernels_max);
+    return error(
+        error_code::usage,
+        fmt::format("a page of a timeline: an actor is of the unknown kind {}", from.getKind()));
+  if (from.getOutputs().size() != from.getPorts().size())
+    return error(error_code::usage,
+                 "a page of a timeline: edges and ports of an actor differ in number");
+  if (from.getKernels().size() > trace_kernels_max)
+    return beyond("kernels of an actor", from.getKernels().size(), trace_kernels_max);
   std::vector<std::string> kernels;
   for (const auto k : from.getKernels()) kernels.push_back(string_of(k));
-  return traced_actor{from.getNumber(), from.getPart(), static_cast<actor_kind>(from.getKind()), string_of(from.getName()), string_of(from.getType()),
-                      node_id{from.getPeer()}, read_numbers(from.getInputs()), read_numbers(from.getOutputs()), read_numbers(from.getPorts()), std::move(kernels)};
+  return traced_actor{from.getNumber(),
+                      from.getPart(),
+                      static_cast<actor_kind>(from.getKind()),
+                      string_of(from.getName()),
+                      string_of(from.getType()),
+                      node_id{from.getPeer()},
+                      read_numbers(from.getInputs()),
+                      read_numbers(from.getOutputs()),
+                      read_numbers(from.getPorts()),
+                      std::move(kernels)};
 }
 
 void write_lane(wire::TraceLane::Builder to, const traced_lane& l) {
@@ -86,7 +101,9 @@ bool is_time(std::int64_t ns) { return ns >= 0 && ns <= trace_time_max_ns; }  //
 // Nothing: an event is of a kind that this version does not know.
 std::optional<traced_event> read_event(wire::TraceEvent::Reader e) {
   if (e.getKind() == 0 || e.getKind() > trace_kind_last) return std::nullopt;
-  return traced_event{e.getBeginNs(), e.getEndNs(), static_cast<trace_kind>(e.getKind()), e.getActor(), e.getStep(), e.getWhere(), e.getWaited(), e.getBytes()};
+  return traced_event{e.getBeginNs(), e.getEndNs(), static_cast<trace_kind>(e.getKind()),
+                      e.getActor(),   e.getStep(),  e.getWhere(),
+                      e.getWaited(),  e.getBytes()};
 }
 
 }  // namespace
@@ -100,9 +117,12 @@ void write_trace(wire::TraceQuery::Builder to, const trace_query& from) {
 }
 
 result<trace_query> read_trace(wire::TraceQuery::Reader from) {
-  if (from.getOwner().size() > trace_owner_bytes_max) return beyond("bytes of the owner's name", from.getOwner().size(), trace_owner_bytes_max);
-  if (from.getDurationNs() < 0) return error(error_code::usage, "a query of a timeline: its duration is negative");
-  return trace_query{from.getId(), from.getRecording(), from.getDurationNs(), from.getEnds(), string_of(from.getOwner())};
+  if (from.getOwner().size() > trace_owner_bytes_max)
+    return beyond("bytes of the owner's name", from.getOwner().size(), trace_owner_bytes_max);
+  if (from.getDurationNs() < 0)
+    return error(error_code::usage, "a query of a timeline: its duration is negative");
+  return trace_query{from.getId(), from.getRecording(), from.getDurationNs(), from.getEnds(),
+                     string_of(from.getOwner())};
 }
 
 void write_trace(wire::TracePage::Builder to, const trace_page& from) {
@@ -136,13 +156,19 @@ result<trace_page> read_trace(wire::TracePage::Reader from) {
   page.now_ns = from.getNowNs();
   page.began_ns = from.getBeganNs();
   page.ended_ns = from.getEndedNs();
-  if (!is_time(page.now_ns) || !is_time(page.began_ns) || !is_time(page.ended_ns)) return error(error_code::usage, "a page of a timeline: a time is beyond all limits");
+  if (!is_time(page.now_ns) || !is_time(page.began_ns) || !is_time(page.ended_ns))
+    return error(error_code::usage, "a page of a timeline: a time is beyond all limits");
   page.has_more = from.getHasMore();
   page.is_last = from.getIsLast();
-  if (from.getLanes().size() > trace_lanes_max) return beyond("threads", from.getLanes().size(), trace_lanes_max);
-  if (from.getActors().size() > trace_page_actors_max) return beyond("actors", from.getActors().size(), trace_page_actors_max);
-  if (from.getParts().size() > trace_page_actors_max) return beyond("parts of jobs", from.getParts().size(), trace_page_actors_max);
-  for (auto p : from.getParts()) page.parts.push_back({p.getPart(), job_id{p.getJob()}, p.getEpoch(), string_of(p.getJobName()), string_of(p.getTask())});
+  if (from.getLanes().size() > trace_lanes_max)
+    return beyond("threads", from.getLanes().size(), trace_lanes_max);
+  if (from.getActors().size() > trace_page_actors_max)
+    return beyond("actors", from.getActors().size(), trace_page_actors_max);
+  if (from.getParts().size() > trace_page_actors_max)
+    return beyond("parts of jobs", from.getParts().size(), trace_page_actors_max);
+  for (auto p : from.getParts())
+    page.parts.push_back({p.getPart(), job_id{p.getJob()}, p.getEpoch(), string_of(p.getJobName()),
+                          string_of(p.getTask())});
   for (auto a : from.getActors()) {
     auto actor = read_actor(a);
     if (!actor) return actor.error();
@@ -151,11 +177,15 @@ result<trace_page> read_trace(wire::TracePage::Reader from) {
   std::size_t events = 0;
   for (auto l : from.getLanes()) {
     events += l.getEvents().size();
-    if (events > trace_page_events_max + trace_lanes_max) return beyond("events", events, trace_page_events_max);
-    traced_lane lane{string_of(l.getName()), l.getIsStream(), l.getIsAsleep(), l.getRunning(), l.getLost(), {}};
+    if (events > trace_page_events_max + trace_lanes_max)
+      return beyond("events", events, trace_page_events_max);
+    traced_lane lane{string_of(l.getName()), l.getIsStream(), l.getIsAsleep(),
+                     l.getRunning(),         l.getLost(),     {}};
     lane.events.reserve(l.getEvents().size());
     for (auto e : l.getEvents()) {
-      if (!is_time(e.getBeginNs()) || !is_time(e.getEndNs())) return error(error_code::usage, "a page of a timeline: a time of an event is beyond all limits");
+      if (!is_time(e.getBeginNs()) || !is_time(e.getEndNs()))
+        return error(error_code::usage,
+                     "a page of a timeline: a time of an event is beyond all limits");
       if (const auto read = read_event(e)) lane.events.push_back(*read);
     }
     page.lanes.push_back(std::move(lane));

@@ -1,6 +1,6 @@
 #pragma once
-// Queries and pages of timelines in Cap'n Proto (schema/wire.capnp): part of the codec of control messages, which runs these within
-// its limits of a message and turns kj::Exception into errors.
+// Queries and pages of timelines in Cap'n Proto (schema/wire.capnp): part of the codec of control
+// messages, which runs these within its limits of a message and turns kj::Exception into errors.
 
 #include "runtime/trace.hpp"
 #include "schema/error.hpp"

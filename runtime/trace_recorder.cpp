@@ -21,10 +21,16 @@ trace_page trace_recorder::answer(const trace_query& q, std::int64_t now_ns) {
   auto at = recordings_.find(q.recording);
   if (at == recordings_.end()) {
     if (q.duration_ns <= 0) return refuse("this recording is not known here, or not any more");
-    if (q.duration_ns > trace_duration_max_ns) return refuse(fmt::format("{} s are more than the {} s that are recorded at most", q.duration_ns / 1'000'000'000, trace_duration_max_ns / 1'000'000'000));
+    if (q.duration_ns > trace_duration_max_ns)
+      return refuse(fmt::format("{} s are more than the {} s that are recorded at most",
+                                q.duration_ns / 1'000'000'000,
+                                trace_duration_max_ns / 1'000'000'000));
     if (recordings_.size() >= trace_recordings_max)
-      return refuse(fmt::format("{} recordings are under way here already, the first by {}", recordings_.size(),
-                                std::ranges::min_element(recordings_, {}, [](const auto& r) { return r.second.began_ns; })->second.owner));
+      return refuse(fmt::format("{} recordings are under way here already, the first by {}",
+                                recordings_.size(),
+                                std::ranges::min_element(recordings_, {}, [](const auto& r) {
+                                  return r.second.began_ns;
+                                })->second.owner));
     at = recordings_.try_emplace(q.recording).first;
     begin(at->second, q, now_ns);
   }
@@ -43,7 +49,8 @@ void trace_recorder::tick(std::int64_t now_ns) {
     if (!r.is_over && now_ns >= r.until_ns) end(r);
     if (r.is_over && !r.is_settled) settle(r, now_ns);
   }
-  std::erase_if(recordings_, [now_ns](const auto& r) { return now_ns - r.second.asked_ns > trace_lease_ns; });
+  std::erase_if(recordings_,
+                [now_ns](const auto& r) { return now_ns - r.second.asked_ns > trace_lease_ns; });
   switch_off_if_idle();
 }
 
@@ -86,7 +93,9 @@ void trace_recorder::end_lane(recording& r, std::size_t i) {
 }
 
 void trace_recorder::switch_off_if_idle() {
-  const auto none_is = [this](auto still) { return std::ranges::none_of(recordings_, [&](const auto& r) { return still(r.second); }); };
+  const auto none_is = [this](auto still) {
+    return std::ranges::none_of(recordings_, [&](const auto& r) { return still(r.second); });
+  };
   if (is_on_ && none_is([](const recording& r) { return !r.is_over; })) {
     is_on_ = false;
     for (const auto& s : sources_)
@@ -128,19 +137,30 @@ bool trace_recorder::read_lane(recording& r, std::size_t lane, traced_lane& to) 
       kept->actor = number_of(r, e);
       to.events.push_back(*kept);
     }
-  return p.cursor >= (p.has_ended ? p.end : ring.written() - std::min<std::uint64_t>(ring.written(), left));
+  return p.cursor >=
+         (p.has_ended ? p.end : ring.written() - std::min<std::uint64_t>(ring.written(), left));
 }
 
 // RE-3.
 std::optional<traced_event> trace_recorder::cut(const recording& r, const trace_event& e) const {
-  if (e.end_ns < r.began_ns || (e.end_ns == r.began_ns && e.begin_ns < e.end_ns) || e.begin_ns >= r.until_ns) return std::nullopt;
-  return traced_event{std::max(e.begin_ns, r.began_ns), std::min(e.end_ns, r.until_ns), e.kind, trace_nobody, e.step, e.where, e.waited, e.bytes};
+  if (e.end_ns < r.began_ns || (e.end_ns == r.began_ns && e.begin_ns < e.end_ns) ||
+      e.begin_ns >= r.until_ns)
+    return std::nullopt;
+  return traced_event{std::max(e.begin_ns, r.began_ns),
+                      std::min(e.end_ns, r.until_ns),
+                      e.kind,
+                      trace_nobody,
+                      e.step,
+                      e.where,
+                      e.waited,
+                      e.bytes};
 }
 
 std::uint32_t trace_recorder::number_of(recording& r, const trace_event& e) {
   if (e.kind == trace_kind::idle) return trace_nobody;
   if (e.kind != trace_kind::turn) return number_of(r, e.subject);
-  const auto [at, is_new] = r.texts.try_emplace(e.subject, static_cast<std::uint32_t>(r.numbers.size() + r.texts.size() + 1));
+  const auto [at, is_new] = r.texts.try_emplace(
+      e.subject, static_cast<std::uint32_t>(r.numbers.size() + r.texts.size() + 1));
   if (is_new) {
     traced_actor a;
     a.number = at->second;
@@ -151,7 +171,8 @@ std::uint32_t trace_recorder::number_of(recording& r, const trace_event& e) {
 }
 
 std::uint32_t trace_recorder::number_of(recording& r, std::uint64_t subject) {
-  const auto [at, is_new] = r.numbers.try_emplace(subject, static_cast<std::uint32_t>(r.numbers.size() + r.texts.size() + 1));
+  const auto [at, is_new] = r.numbers.try_emplace(
+      subject, static_cast<std::uint32_t>(r.numbers.size() + r.texts.size() + 1));
   if (is_new) {
     traced_actor a;
     a.number = at->second;
@@ -175,7 +196,9 @@ void trace_recorder::describe(trace_page& page, recording& r) {
         a.outputs.resize(std::min(a.outputs.size(), trace_edges_max - a.inputs.size()));
         a.ports.resize(a.outputs.size());
         std::size_t named = 0;
-        const auto beyond = std::ranges::find_if(a.kernels, [&](const std::string& k) { return (named += k.size() + 16) > trace_kernel_bytes_max; });
+        const auto beyond = std::ranges::find_if(a.kernels, [&](const std::string& k) {
+          return (named += k.size() + 16) > trace_kernel_bytes_max;
+        });
         a.kernels.resize(static_cast<std::size_t>(beyond - a.kernels.begin()));
         bytes += std::min(named, trace_kernel_bytes_max);
         bytes += found->part.job_name.size() + found->part.task.size();

@@ -1,17 +1,23 @@
 #pragma once
-// The recordings of one node: switches the lanes of its workers on and off, and answers queries with pages.
+// The recordings of one node: switches the lanes of its workers on and off, and answers queries
+// with pages.
 //
 //   event            effect
-//   answer(query)    begin, go on, or end a recording: what its lanes have recorded since its last page
-//   tick(now)        a recording whose time is over ends; one whose tool is silent for trace_lease_ns is forgotten
+//   answer(query)    begin, go on, or end a recording: what its lanes have recorded since its last
+//                    page
+//   tick(now)        a recording whose time is over ends; one whose tool is silent for
+//                    trace_lease_ns is forgotten
 //
 // RE-1  Several recordings at once see the same events, each with cursors of its own.
-// RE-2  Lanes are on while a recording runs, and off from the first tick or query after the last one has ended: what a tool leaves behind
-//       by dying costs nothing after trace_lease_ns.
-// RE-3  A recording has what happened from its beginning to its end, slices cut off at both; what lanes wrote over before it was read
-//       is counted in its pages.
-// RE-4  A page has at most trace_page_events_max events, of each lane its share; and descriptions of trace_page_described_max bytes and one more.
-// RE-5  A lane that is told later than things happened (of a device's stream) is read on, after the end, until it knows of all before that, for trace_settle_ns at most. What a device still runs then is in no page.
+// RE-2  Lanes are on while a recording runs, and off from the first tick or query after the last
+//       one has ended: what a tool leaves behind by dying costs nothing after trace_lease_ns.
+// RE-3  A recording has what happened from its beginning to its end, slices cut off at both; what
+//       lanes wrote over before it was read is counted in its pages.
+// RE-4  A page has at most trace_page_events_max events, of each lane its share; and descriptions
+//       of trace_page_described_max bytes and one more.
+// RE-5  A lane that is told later than things happened (of a device's stream) is read on, after the
+//       end, until it knows of all before that, for trace_settle_ns at most. What a device still
+//       runs then is in no page.
 //
 // Threading: the node's. Time is passed in, of the clock of the lanes.
 
@@ -33,14 +39,17 @@
 namespace troupe {
 
 inline constexpr std::int64_t trace_lease_ns = 5'000'000'000;  // a tool asks twenty times a second
-inline constexpr std::int64_t trace_settle_ns = 200'000'000;    // the thread that writes it may be busy
-inline constexpr std::size_t trace_recordings_max = 8;         // each has cursors and names of its own
+// The thread that writes it may be busy.
+inline constexpr std::int64_t trace_settle_ns = 200'000'000;
+// Each has cursors and names of its own.
+inline constexpr std::size_t trace_recordings_max = 8;
 
 struct trace_source {
   std::string name;  // of the worker
   bool is_stream = false;
   std::shared_ptr<trace_lane> lane;
-  std::shared_ptr<const std::atomic<std::uint64_t>> current{};  // subject whose kernel runs, 0: none; null: not known
+  // Subject whose kernel runs, 0: none; null: not known.
+  std::shared_ptr<const std::atomic<std::uint64_t>> current{};
   bool is_told_later = false;  // RE-5
 };
 
@@ -54,7 +63,8 @@ class trace_recorder {
   // Who a subject of lanes is; nullopt: not known any more.
   using directory = std::function<std::optional<trace_subject>(std::uint64_t)>;
 
-  trace_recorder(std::vector<trace_source> sources, directory who) : sources_(std::move(sources)), who_(std::move(who)) {}
+  trace_recorder(std::vector<trace_source> sources, directory who)
+      : sources_(std::move(sources)), who_(std::move(who)) {}
 
   trace_page answer(const trace_query& q, std::int64_t now_ns);
   void tick(std::int64_t now_ns);
@@ -74,9 +84,10 @@ class trace_recorder {
     bool is_settled = false;  // and nothing more comes of it
     std::vector<position> lanes;
     std::unordered_map<std::uint64_t, std::uint32_t> numbers, texts;  // of subjects, and of turns
-    std::deque<traced_actor> undescribed;                              // number, and for turns all; else `subjects` has who it is
-    std::unordered_map<std::uint32_t, std::uint64_t> subjects;         // of the undescribed
-    std::set<std::uint32_t> parts;                                     // described
+    // Number, and for turns all; else `subjects` has who it is.
+    std::deque<traced_actor> undescribed;
+    std::unordered_map<std::uint32_t, std::uint64_t> subjects;  // of the undescribed
+    std::set<std::uint32_t> parts;                              // described
   };
 
   void begin(recording& r, const trace_query& q, std::int64_t now_ns);
@@ -94,7 +105,7 @@ class trace_recorder {
   std::vector<trace_source> sources_;
   directory who_;
   std::map<std::uint64_t, recording> recordings_;
-  std::vector<trace_event> events_;  // read, of one lane
+  std::vector<trace_event> events_;           // read, of one lane
   bool is_on_ = false, is_on_later_ = false;  // the lanes; those of RE-5
 };
 

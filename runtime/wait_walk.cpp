@@ -15,7 +15,8 @@ bool is_waiting(const actor_snapshot& a) {
 bool waits_by_design(const actor_snapshot& a) {
   const auto waits = [](const auto& p) { return p.is_waiting; };
   return std::any_of(a.ports.begin(), a.ports.end(), waits) &&
-         std::none_of(a.ports.begin(), a.ports.end(), [&](const auto& p) { return waits(p) && !p.is_sparse; });
+         std::none_of(a.ports.begin(), a.ports.end(),
+                      [&](const auto& p) { return waits(p) && !p.is_sparse; });
 }
 
 std::string_view loss_of(node_state s) {
@@ -52,10 +53,11 @@ std::optional<lost_node> node_index::lost(std::string_view name) const {
   const auto silent = silent_.find(name);
   const bool is_silent = silent != silent_.end();
   if (n == nullptr)
-    return lost_node{name, 0, is_silent ? "does not answer" : "is not known", is_silent ? silent->second->reason : "",
-                     0};
+    return lost_node{name, 0, is_silent ? "does not answer" : "is not known",
+                     is_silent ? silent->second->reason : "", 0};
   if (n->state == node_state::alive && !is_silent) return std::nullopt;
-  return lost_node{name, n->pid, loss_of(n->state), is_silent && n->reason.empty() ? silent->second->reason : n->reason,
+  return lost_node{name, n->pid, loss_of(n->state),
+                   is_silent && n->reason.empty() ? silent->second->reason : n->reason,
                    n->unreachable_seconds};
 }
 
@@ -80,16 +82,18 @@ void wait_walk::index_actors(const cluster_snapshot& c, const job_snapshot& job)
   reached_by_.assign(actors_.size(), none);
 }
 
-// Fetches that wait for input come first, so that a chain begins at what the program waits for; then those that the
-// program does not empty. Where no fetch says anything, every waiting actor is a start; then whatever runs. Waits that last by
-// design are a start only where all else is done.
+// Fetches that wait for input come first, so that a chain begins at what the program waits for;
+// then those that the program does not empty. Where no fetch says anything, every waiting actor is
+// a start; then whatever runs. Waits that last by design are a start only where all else is done.
 void wait_walk::start() {
   const auto visit_where = [&](auto&& wanted) {
     for (std::size_t i = 0; i < actors_.size(); ++i)
       if (marks_[i] == mark::unseen && wanted(*actors_[i])) visit(i);
   };
   const auto tells = [&](const auto& a) { return is_waiting(a) && !waits_by_design(a); };
-  visit_where([&](const auto& a) { return a.kind == "fetch" && a.state == actor_state::waiting_for_input && tells(a); });
+  visit_where([&](const auto& a) {
+    return a.kind == "fetch" && a.state == actor_state::waiting_for_input && tells(a);
+  });
   visit_where([&](const auto& a) { return a.kind == "fetch" && tells(a); });
   if (roots_.empty()) visit_where(tells);
   if (roots_.empty()) visit_where([](const auto& a) { return a.state == actor_state::running; });
@@ -144,7 +148,8 @@ std::vector<const port_snapshot*> wait_walk::waits_of(const actor_snapshot& a) c
 bool wait_walk::is_end(std::size_t i, std::size_t via) {
   const auto& a = *actors_[i];
   const double waited = via == none ? a.since_seconds : links_[via].port->since_seconds;
-  root r{.actor = a.name, .node = a.node, .since_seconds = a.since_seconds, .last_link = via, .at = i};
+  root r{
+      .actor = a.name, .node = a.node, .since_seconds = a.since_seconds, .last_link = via, .at = i};
   if (const auto loss = nodes_.lost(a.node)) {
     r.kind = root_kind::node_lost;
     r.since_seconds = loss->since_seconds > 0 ? loss->since_seconds : waited;
@@ -164,7 +169,8 @@ bool wait_walk::is_end(std::size_t i, std::size_t via) {
   return true;
 }
 
-// The actor at the other end of a link, if it is still to be visited; a root is added where the link leads nowhere.
+// The actor at the other end of a link, if it is still to be visited; a root is added where the
+// link leads nowhere.
 std::size_t wait_walk::follow(std::size_t link_index) {
   const auto& [from, port] = links_[link_index];
   const auto& waiter = *actors_[from];
@@ -183,7 +189,8 @@ std::size_t wait_walk::follow(std::size_t link_index) {
     if (marks_[next] == mark::finished) return none;
     r.kind = root_kind::cycle;
     for (auto l = link_index; links_[l].from != next; l = reached_by_[links_[l].from])
-      r.since_seconds = std::min(r.since_seconds, links_[reached_by_[links_[l].from]].port->since_seconds);
+      r.since_seconds =
+          std::min(r.since_seconds, links_[reached_by_[links_[l].from]].port->since_seconds);
     r.is_settled = r.since_seconds >= skew_seconds;
     return add(r), none;
   }
@@ -204,7 +211,9 @@ std::size_t wait_walk::find(std::string_view name, std::string_view node) const 
   for (auto at = first; at != last; ++at) {
     const bool is_there = actors_[at->second]->node == node;
     const bool best_is_there = best != none && actors_[best]->node == node;
-    if (best == none || is_there > best_is_there || (is_there == best_is_there && at->second < best)) best = at->second;
+    if (best == none || is_there > best_is_there ||
+        (is_there == best_is_there && at->second < best))
+      best = at->second;
   }
   return best;
 }
@@ -214,7 +223,8 @@ std::vector<wait_link> wait_walk::chain(const root& r) const {
   for (auto l = r.last_link; l != none; l = reached_by_[links_[l].from]) {
     const auto& a = *actors_[links_[l].from];
     const auto& p = *links_[l].port;
-    links.push_back({a.name, a.id, a.node, p.name, !p.is_input(), p.peer, p.peer_node, p.since_seconds});
+    links.push_back(
+        {a.name, a.id, a.node, p.name, !p.is_input(), p.peer, p.peer_node, p.since_seconds});
   }
   std::reverse(links.begin(), links.end());
   return links;

@@ -1,7 +1,8 @@
 #pragma once
 // The walk behind why(): depth first along the waits of one job's actors, oldest wait first.
 //
-// Linear in actors and ports (WH-1); everything is sorted before it is walked (WH-2). The snapshot must outlive the walk.
+// Linear in actors and ports (WH-1); everything is sorted before it is walked (WH-2). The snapshot
+// must outlive the walk.
 
 #include "runtime/snapshot.hpp"
 #include "runtime/why.hpp"
@@ -17,8 +18,9 @@ namespace troupe {
 // Why a node cannot be waited for: it does not answer or is not alive. nullopt: it is fine.
 struct lost_node {
   std::string_view name;
-  std::uint64_t pid = 0;   // 0: not known
-  std::string_view state;  // "does not answer", "is unreachable", "is dead", "has left", "is not known"
+  std::uint64_t pid = 0;  // 0: not known
+  // "does not answer", "is unreachable", "is dead", "has left", "is not known".
+  std::string_view state;
   std::string_view reason;
   double since_seconds = 0;  // 0: not known
 };
@@ -52,7 +54,9 @@ class wait_walk {
   std::vector<wait_link> chain(const root& r) const;
   // How many links at the end of a cycle's chain form the circle.
   std::size_t circle_length(const root& r) const;
-  const actor_snapshot* actor(const root& r) const { return r.at == none ? nullptr : actors_[r.at]; }
+  const actor_snapshot* actor(const root& r) const {
+    return r.at == none ? nullptr : actors_[r.at];
+  }
 
  private:
   enum class mark : std::uint8_t { unseen, open, finished };

@@ -16,7 +16,9 @@ namespace {
 constexpr std::size_t links_shown_max = 12;  // of a chain in the paragraph; JSON has all
 constexpr std::size_t also_max = 3;
 
-std::string place(std::string_view node) { return node.empty() ? std::string() : fmt::format(" on node {}", node); }
+std::string place(std::string_view node) {
+  return node.empty() ? std::string() : fmt::format(" on node {}", node);
+}
 
 std::string subject(const actor_snapshot& a) {
   return fmt::format("{} {} ({}){}", a.kind, a.name, a.id, place(a.node));
@@ -25,8 +27,9 @@ std::string subject(const actor_snapshot& a) {
 std::string describe(const wait_link& l) {
   const auto peer = l.peer == "program" ? "the program" : l.peer.empty() ? "nobody known" : l.peer;
   return fmt::format("{}{} waits for {} {} from {}, for {}", l.actor,
-                     l.node.empty() ? "" : fmt::format(" ({})", l.node), l.is_credit ? "a credit of" : "input", l.port,
-                     peer, format_seconds(l.since_seconds));
+                     l.node.empty() ? "" : fmt::format(" ({})", l.node),
+                     l.is_credit ? "a credit of" : "input", l.port, peer,
+                     format_seconds(l.since_seconds));
 }
 
 std::string lost_sentence(const lost_node& n, double since_seconds) {
@@ -41,13 +44,14 @@ std::string lost_sentence(const lost_node& n, double since_seconds) {
 std::string circle_sentence(const wait_walk& walk, const wait_walk::root& r) {
   const auto links = walk.chain(r);
   const auto length = walk.circle_length(r);
-  const auto who =
-      length == 1 ? "an actor waits for itself" : fmt::format("{} actors wait for each other in a circle", length);
+  const auto who = length == 1 ? "an actor waits for itself"
+                               : fmt::format("{} actors wait for each other in a circle", length);
   auto text = fmt::format("{}, for {}: ", who, format_seconds(r.since_seconds));
   const auto shown = std::min(length, links_shown_max);
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& l = links[links.size() - length + i];
-    text += fmt::format("{}{} for {} from {}", i > 0 ? ", " : "", l.actor, l.is_credit ? "a credit" : "input", l.peer);
+    text += fmt::format("{}{} for {} from {}", i > 0 ? ", " : "", l.actor,
+                        l.is_credit ? "a credit" : "input", l.peer);
   }
   if (shown < length) text += fmt::format(", and {} more", length - shown);
   return text;
@@ -58,26 +62,33 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
   const auto* a = walk.actor(r);
   switch (r.kind) {
     case root_kind::node_lost:
-      return lost_sentence(nodes.lost(r.node).value_or(lost_node{r.node, 0, "is lost", "", 0}), r.since_seconds) +
+      return lost_sentence(nodes.lost(r.node).value_or(lost_node{r.node, 0, "is lost", "", 0}),
+                           r.since_seconds) +
              fmt::format("; {} is expected there", r.actor);
     case root_kind::actor_ended:
-      return fmt::format("{} ended {} ago, and {}", subject(*a), age,
-                         r.last_link == wait_walk::none ? "nothing else is left" : "what waits for it waits on");
+      return fmt::format(
+          "{} ended {} ago, and {}", subject(*a), age,
+          r.last_link == wait_walk::none ? "nothing else is left" : "what waits for it waits on");
     case root_kind::actor_missing:
-      return fmt::format("node {} answers and has no actor {} of this job, which is waited for, for {}", r.node,
-                         r.actor, age);
+      return fmt::format(
+          "node {} answers and has no actor {} of this job, which is waited for, for {}", r.node,
+          r.actor, age);
     case root_kind::cycle: return circle_sentence(walk, r);
-    case root_kind::program_feed: return fmt::format("{} waits for the program to feed it, for {}", subject(*a), age);
+    case root_kind::program_feed:
+      return fmt::format("{} waits for the program to feed it, for {}", subject(*a), age);
     case root_kind::program_fetch:
-      return fmt::format("the program does not take the values of {}, which is full, for {}", subject(*a), age);
+      return fmt::format("the program does not take the values of {}, which is full, for {}",
+                         subject(*a), age);
     case root_kind::actor_running: return fmt::format("{} runs, for {}", subject(*a), age);
     case root_kind::actor_idle:
       return fmt::format("{} is idle, for {}: nothing has reached it since", subject(*a), age);
     default:
       if (a == nullptr)
-        return fmt::format("{}{} is waited for, for {}, and is not among the actors that were listed", r.actor,
-                           place(r.node), age);
-      return fmt::format("{} is {}, for {}, and does not say for whom", subject(*a), to_string(a->state), age);
+        return fmt::format(
+            "{}{} is waited for, for {}, and is not among the actors that were listed", r.actor,
+            place(r.node), age);
+      return fmt::format("{} is {}, for {}, and does not say for whom", subject(*a),
+                         to_string(a->state), age);
   }
 }
 
@@ -96,8 +107,8 @@ struct judged {
 };
 
 // Nothing of the job is listed: perhaps because the nodes that know it are lost.
-judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, const node_index& nodes,
-                              why_answer answer) {
+judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j,
+                              const node_index& nodes, why_answer answer) {
   for (const auto& name : j.participants)
     if (const auto loss = nodes.lost(name)) {
       answer.kind = root_kind::node_lost;
@@ -108,14 +119,16 @@ judged explain_without_actors(const cluster_snapshot& c, const job_snapshot& j, 
       return {std::move(answer), 0};
     }
   answer.kind = root_kind::unexplained;
-  answer.root = fmt::format(
-      "{}: no node lists an actor of it{}", heading(j),
-      c.actors_left_out > 0 ? fmt::format(" ({} actors were left out of the answers)", c.actors_left_out) : "");
+  answer.root =
+      fmt::format("{}: no node lists an actor of it{}", heading(j),
+                  c.actors_left_out > 0
+                      ? fmt::format(" ({} actors were left out of the answers)", c.actors_left_out)
+                      : "");
   return {std::move(answer), 4};
 }
 
-// The age of the oldest thing that an actor of the job waits for (but by design) or does: in a job that goes on a step
-// renews it.
+// The age of the oldest thing that an actor of the job waits for (but by design) or does: in a job
+// that goes on a step renews it.
 double oldest_doing(const cluster_snapshot& c, const job_snapshot& j) {
   double oldest = 0;
   for (const auto& a : c.actors) {
@@ -138,7 +151,8 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   if (!r.is_settled || (is_young && oldest_doing(c, j) < skew_seconds)) {
     answer.kind = root_kind::moving;
     answer.since_seconds = r.since_seconds;
-    answer.root = fmt::format("{}: it goes on, and no wait is older than {}", heading(j), format_seconds(skew_seconds));
+    answer.root = fmt::format("{}: it goes on, and no wait is older than {}", heading(j),
+                              format_seconds(skew_seconds));
     for (const auto& name : j.participants)
       if (const auto loss = nodes.lost(name); loss && answer.also.size() < also_max)
         answer.also.push_back(lost_sentence(*loss, loss->since_seconds));
@@ -153,15 +167,17 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
   std::vector<std::string_view> told;
   if (r.kind == root_kind::node_lost) told.push_back(r.node);
   for (const auto& name : j.participants)
-    if (const auto loss = nodes.lost(name); loss && std::find(told.begin(), told.end(), name) == told.end()) {
+    if (const auto loss = nodes.lost(name);
+        loss && std::find(told.begin(), told.end(), name) == told.end()) {
       told.push_back(name);
       answer.also.push_back(lost_sentence(*loss, loss->since_seconds));
     }
   for (const auto& other : walk.roots()) {
     if (answer.also.size() >= also_max) break;
-    const bool is_told =
-        other.kind == root_kind::node_lost && std::find(told.begin(), told.end(), other.node) != told.end();
-    if (&other == &r || is_told || !other.is_settled || other.since_seconds < skew_seconds) continue;
+    const bool is_told = other.kind == root_kind::node_lost &&
+                         std::find(told.begin(), told.end(), other.node) != told.end();
+    if (&other == &r || is_told || !other.is_settled || other.since_seconds < skew_seconds)
+      continue;
     if (other.kind == root_kind::node_lost) told.push_back(other.node);
     answer.also.push_back(sentence(walk, other, nodes));
   }
@@ -176,22 +192,26 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
   if (j.state == job_state::recovering) {
     answer.kind = root_kind::recovering;
     answer.since_seconds = 0;
-    answer.root = fmt::format("{}: recovers (epoch {}){}", heading(j), j.epoch, j.cause.empty() ? "" : fmt::format(" after: {}", j.bare_cause()));
+    answer.root = fmt::format("{}: recovers (epoch {}){}", heading(j), j.epoch,
+                              j.cause.empty() ? "" : fmt::format(" after: {}", j.bare_cause()));
     return {std::move(answer), 2};
   }
   answer.kind = j.state == job_state::done ? root_kind::job_done : root_kind::job_failed;
-  answer.root = j.state == job_state::done
-                    ? fmt::format("{}: done, {} ago", heading(j), format_seconds(j.ended_seconds))
-                    : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds),
-                                  j.cause.empty() ? "the cause is not known" : j.bare_cause());
+  answer.root =
+      j.state == job_state::done
+          ? fmt::format("{}: done, {} ago", heading(j), format_seconds(j.ended_seconds))
+          : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds),
+                        j.cause.empty() ? "the cause is not known" : j.bare_cause());
   return {std::move(answer), 5};
 }
 
 // Running ones first, worst and oldest wait first; then the latest that ended.
-bool is_more_urgent(const judged& a, const judged& b, const job_snapshot& ja, const job_snapshot& jb) {
+bool is_more_urgent(const judged& a, const judged& b, const job_snapshot& ja,
+                    const job_snapshot& jb) {
   const auto order = [](const judged& x, const job_snapshot& j) {
     const bool is_running = !is_over(j.state);
-    return std::tuple(!is_running, x.severity, is_running ? -x.answer.since_seconds : j.ended_seconds, j.name, j.id);
+    return std::tuple(!is_running, x.severity,
+                      is_running ? -x.answer.since_seconds : j.ended_seconds, j.name, j.id);
   };
   return order(a, ja) < order(b, jb);
 }
@@ -226,12 +246,14 @@ result<why_answer> explain(const cluster_snapshot& c, std::string_view job) {
     names += (names.empty() ? "" : ", ") + j.name;
     if (!job.empty() && job != j.name && job != j.id) continue;
     auto answer = explain_job(c, j);
-    if (best == nullptr || is_more_urgent(answer, best_answer, j, *best)) best = &j, best_answer = std::move(answer);
+    if (best == nullptr || is_more_urgent(answer, best_answer, j, *best))
+      best = &j, best_answer = std::move(answer);
   }
   if (best != nullptr) return std::move(best_answer.answer);
   if (!job.empty())
-    return error(error_code::not_found, fmt::format("no job '{}' in cluster {}; {}", job, c.cluster,
-                                                    names.empty() ? "it has no jobs" : "there are: " + names));
+    return error(error_code::not_found,
+                 fmt::format("no job '{}' in cluster {}; {}", job, c.cluster,
+                             names.empty() ? "it has no jobs" : "there are: " + names));
   why_answer nothing;
   nothing.root = fmt::format("No job runs in cluster {}", c.cluster);
   return nothing;
@@ -246,7 +268,8 @@ std::string why_answer::text() const {
       const bool is_long = chain.size() > links_shown_max;
       if (is_long && i == last_of_head) {
         const auto skipped = chain.size() - links_shown_max;
-        out += fmt::format("; {} more link{}, which --json lists", skipped, skipped == 1 ? "" : "s");
+        out +=
+            fmt::format("; {} more link{}, which --json lists", skipped, skipped == 1 ? "" : "s");
         i += skipped;
       }
       out += (i > 0 ? "; " : "") + describe(chain[i]);
@@ -268,8 +291,14 @@ std::string why_answer::json() const {
                      {"peer", l.peer},
                      {"peer_node", l.peer_node},
                      {"since_seconds", three_decimals(l.since_seconds)}});
-  const nlohmann::ordered_json out{{"kind", to_string(kind)},        {"job", job},   {"actor", actor}, {"node", node},
-                                   {"since_seconds", three_decimals(since_seconds)}, {"root", root}, {"chain", links}, {"also", also}};
+  const nlohmann::ordered_json out{{"kind", to_string(kind)},
+                                   {"job", job},
+                                   {"actor", actor},
+                                   {"node", node},
+                                   {"since_seconds", three_decimals(since_seconds)},
+                                   {"root", root},
+                                   {"chain", links},
+                                   {"also", also}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

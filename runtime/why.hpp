@@ -1,13 +1,15 @@
 #pragma once
 // "Why is my step stuck?": a walk along the waits that every actor lists.
 //
-// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of the job), but for waits that
-// last by design (port_snapshot::is_sparse), which count only once all else is done, and goes from each
-// waiting input to its producer and from each output without credit to its consumer, across nodes. Where a
-// walk cannot go on is a root. Of several roots the true one is, in this order: a node that is lost, an actor that ended
-// or is missing, a cycle; then the oldest of the others. An ended actor or a cycle is believed only once it is older than
-// skew_seconds: the answers of nodes are not taken at one moment, so younger ones come and go in a healthy job. Where there is
-// nothing else, or nothing of the job has waited or run for that long, the job is said to go on.
+// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of
+// the job), but for waits that last by design (port_snapshot::is_sparse), which count only once all
+// else is done, and goes from each waiting input to its producer and from each output without
+// credit to its consumer, across nodes. Where a walk cannot go on is a root. Of several roots the
+// true one is, in this order: a node that is lost, an actor that ended or is missing, a cycle; then
+// the oldest of the others. An ended actor or a cycle is believed only once it is older than
+// skew_seconds: the answers of nodes are not taken at one moment, so younger ones come and go in a
+// healthy job. Where there is nothing else, or nothing of the job has waited or run for that long,
+// the job is said to go on.
 //
 // WH-1  Each actor is visited once: the cost is linear in actors and ports.
 // WH-2  The answer depends on the snapshot only, not on the order of its lists.
@@ -26,8 +28,8 @@ enum class root_kind : std::uint8_t {
   no_job,  // nothing runs
   job_done,
   job_failed,
-  recovering,  // between two epochs
-  moving,  // it goes on: all that waits or runs is too young to be a root
+  recovering,     // between two epochs
+  moving,         // it goes on: all that waits or runs is too young to be a root
   node_lost,      // the node does not answer, is unreachable, dead or left
   actor_ended,    // somebody waits for an actor that ended
   actor_missing,  // its node answers and does not know the actor
@@ -61,13 +63,14 @@ struct why_answer {
   std::vector<wait_link> chain;   // from the start to the root; of a cycle, its links last
   std::vector<std::string> also;  // sentences about other nodes of the job that are lost
 
-  // "Job mnist, step 12 of 4690: node n2 (pid 4242) ... The chain: ...": one paragraph without line breaks.
+  // "Job mnist, step 12 of 4690: node n2 (pid 4242) ... The chain: ...": one paragraph without line
+  // breaks.
   std::string text() const;
   std::string json() const;
 };
 
-// Of the named job (by name or id); for an empty name of the running job whose wait is oldest, else of the last one that
-// ended. An unknown name is a not_found error that lists the jobs.
+// Of the named job (by name or id); for an empty name of the running job whose wait is oldest, else
+// of the last one that ended. An unknown name is a not_found error that lists the jobs.
 result<why_answer> explain(const cluster_snapshot& c, std::string_view job);
 
 // The paragraph, or the error's text.

@@ -79,11 +79,13 @@ std::vector<std::byte> to_bytes(capnp::MessageBuilder& message) {
 // --- reading
 
 void part_reader::spend(std::uint64_t elements, std::uint64_t words_each) {
-  if (elements > words_left_ / words_each) throw misread{"a list claims more elements than the bytes can hold"};
+  if (elements > words_left_ / words_each)
+    throw misread{"a list claims more elements than the bytes can hold"};
   words_left_ -= elements * words_each;
 }
 
-void part_reader::limit(const char* what, std::uint64_t n, std::uint64_t most, std::uint64_t words_each) {
+void part_reader::limit(const char* what, std::uint64_t n, std::uint64_t most,
+                        std::uint64_t words_each) {
   if (n > most) throw misread{fmt::format("{} {}, at most {} are allowed", n, what, most)};
   spend(n, words_each);
 }
@@ -113,12 +115,9 @@ tensor_spec part_reader::spec(wire::TensorSpec::Reader s) {
 attributes::entry part_reader::attribute(wire::Attribute::Reader a) {
   auto name = text(a.getName());
   switch (a.which()) {
-    case wire::Attribute::INTEGER:
-      return {std::move(name), a.getInteger()};
-    case wire::Attribute::REAL:
-      return {std::move(name), a.getReal()};
-    case wire::Attribute::TEXT:
-      return {std::move(name), text(a.getText())};
+    case wire::Attribute::INTEGER: return {std::move(name), a.getInteger()};
+    case wire::Attribute::REAL: return {std::move(name), a.getReal()};
+    case wire::Attribute::TEXT: return {std::move(name), text(a.getText())};
     case wire::Attribute::INTEGERS: {
       const auto list = a.getIntegers();
       spend(list.size(), 1);
@@ -159,7 +158,8 @@ update_kind part_reader::update(std::uint8_t n) {
   return static_cast<update_kind>(n);
 }
 
-optimizer_spec part_reader::optimizer(std::string type, double learning_rate, double momentum, wire::OptimizerNumbers::Reader n) {
+optimizer_spec part_reader::optimizer(std::string type, double learning_rate, double momentum,
+                                      wire::OptimizerNumbers::Reader n) {
   optimizer_spec o;
   o.type = std::move(type);
   o.learning_rate = learning_rate;
@@ -196,21 +196,28 @@ void part_reader::read_files(capnp::List<capnp::Text>::Reader files) {
   spend(files.size(), small_words);
   for (const auto f : files) {
     files_.push_back(text(f));
-    if (files_.back().size() > file_name_max) throw misread{"the name of a source file is too long"};
+    if (files_.back().size() > file_name_max)
+      throw misread{"the name of a source file is too long"};
   }
 }
 
 source_line part_reader::line(wire::Line::Reader l) const {
   const auto file = l.getFile();
-  if (file > files_.size()) throw misread{fmt::format("a line refers to file {} of {}", file, files_.size())};
+  if (file > files_.size())
+    throw misread{fmt::format("a line refers to file {} of {}", file, files_.size())};
   return {file == 0 ? std::string() : files_[file - 1], l.getLine()};
 }
 
-result<void> read_message(std::span<const std::byte> bytes, std::size_t bytes_max, std::string_view what,
-                          const std::function<void(capnp::MessageReader&, std::uint64_t words)>& read) {
-  const auto refuse = [&](std::string_view why) { return error(error_code::usage, fmt::format("not {}: {}", what, why)); };
-  if (bytes.size() > bytes_max) return refuse(fmt::format("{} bytes, at most {} are allowed", bytes.size(), bytes_max));
-  if (bytes.empty() || bytes.size() % sizeof(capnp::word) != 0) return refuse(fmt::format("{} bytes are not whole words", bytes.size()));
+result<void> read_message(
+    std::span<const std::byte> bytes, std::size_t bytes_max, std::string_view what,
+    const std::function<void(capnp::MessageReader&, std::uint64_t words)>& read) {
+  const auto refuse = [&](std::string_view why) {
+    return error(error_code::usage, fmt::format("not {}: {}", what, why));
+  };
+  if (bytes.size() > bytes_max)
+    return refuse(fmt::format("{} bytes, at most {} are allowed", bytes.size(), bytes_max));
+  if (bytes.empty() || bytes.size() % sizeof(capnp::word) != 0)
+    return refuse(fmt::format("{} bytes are not whole words", bytes.size()));
   // Aligned for Cap'n Proto, whatever the bytes came in.
   auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
   std::memcpy(words.begin(), bytes.data(), bytes.size());

@@ -1,9 +1,10 @@
 #pragma once
-// What plans and graphs have in common as bytes (schema/plan.capnp): lines, specs, attributes, optimizers, libraries. Their codecs alone
-// include this.
+// What plans and graphs have in common as bytes (schema/plan.capnp): lines, specs, attributes,
+// optimizers, libraries. Their codecs alone include this.
 //
-// Cap'n Proto checks every pointer against the message; what it cannot know is checked here: numbers of enums, references, and that no
-// list claims more elements than the bytes can hold, so that memory is taken in proportion to the message.
+// Cap'n Proto checks every pointer against the message; what it cannot know is checked here:
+// numbers of enums, references, and that no list claims more elements than the bytes can hold, so
+// that memory is taken in proportion to the message.
 
 #include "runtime/optimizer.hpp"
 #include "runtime/plan.hpp"
@@ -69,7 +70,8 @@ std::vector<std::byte> to_bytes(capnp::MessageBuilder& message);
 
 // --- reading
 
-// A mistake found while reading leaves through this one exception, as Cap'n Proto's own do; read_message() catches both.
+// A mistake found while reading leaves through this one exception, as Cap'n Proto's own do;
+// read_message() catches both.
 struct misread {
   std::string what;
 };
@@ -94,7 +96,8 @@ class part_reader {
   attributes all_attributes(capnp::List<wire::Attribute>::Reader list);
   planned_library library(wire::Library::Reader r);
   static update_kind update(std::uint8_t n);
-  static optimizer_spec optimizer(std::string type, double learning_rate, double momentum, wire::OptimizerNumbers::Reader n);
+  static optimizer_spec optimizer(std::string type, double learning_rate, double momentum,
+                                  wire::OptimizerNumbers::Reader n);
   static learning_rate_schedule schedule(wire::Schedule::Reader r);
 
   void read_files(capnp::List<capnp::Text>::Reader files);
@@ -106,8 +109,10 @@ class part_reader {
   std::vector<std::string> files_;
 };
 
-// Calls `read` with a message over a copy of the bytes and their number of words, and makes of what it throws an error "not WHAT: ...".
-result<void> read_message(std::span<const std::byte> bytes, std::size_t bytes_max, std::string_view what,
-                          const std::function<void(capnp::MessageReader&, std::uint64_t words)>& read);
+// Calls `read` with a message over a copy of the bytes and their number of words, and makes of what
+// it throws an error "not WHAT: ...".
+result<void> read_message(
+    std::span<const std::byte> bytes, std::size_t bytes_max, std::string_view what,
+    const std::function<void(capnp::MessageReader&, std::uint64_t words)>& read);
 
 }  // namespace troupe::wire_parts

@@ -24,12 +24,15 @@ class dtype_set {
   friend constexpr bool operator==(dtype_set, dtype_set) noexcept = default;
 
  private:
-  static constexpr std::uint32_t bit(dtype t) noexcept { return 1U << static_cast<std::uint8_t>(t); }
+  static constexpr std::uint32_t bit(dtype t) noexcept {
+    return 1U << static_cast<std::uint8_t>(t);
+  }
   std::uint32_t bits_ = 0;
 };
 
 inline constexpr dtype_set floating{dtype::f32, dtype::f64};  // what is computed in
-inline constexpr dtype_set halves{dtype::f16, dtype::bf16};   // what products, convolutions and attention take as well
+// What products, convolutions and attention take as well.
+inline constexpr dtype_set halves{dtype::f16, dtype::bf16};
 inline constexpr dtype_set any_floating{dtype::f32, dtype::f64, dtype::f16, dtype::bf16};
 inline constexpr dtype_set whole{dtype::i32, dtype::i64};
 inline constexpr dtype_set numbers = floating | whole;

@@ -36,7 +36,8 @@ error& error::while_doing(std::string_view what) {
 }
 
 void fail_invariant(const char* what, const std::source_location& where) {
-  throw broken_invariant(fmt::format("{}:{}: broken invariant: {}", where.file_name(), where.line(), what));
+  throw broken_invariant(
+      fmt::format("{}:{}: broken invariant: {}", where.file_name(), where.line(), what));
 }
 
 }  // namespace troupe

@@ -1,9 +1,10 @@
 #pragma once
 // Errors as values, and the one check for our own bugs.
 //
-// A user's mistake, a bad file, a dead peer: an error value, which says who, what, where and what to do, and the
-// caller decides. A broken invariant of our own: expects() throws broken_invariant, which ends the actor
-// that broke it; its supervisor decides. A result<void> that is fine costs one null pointer.
+// A user's mistake, a bad file, a dead peer: an error value, which says who, what, where and what
+// to do, and the caller decides. A broken invariant of our own: expects() throws broken_invariant,
+// which ends the actor that broke it; its supervisor decides. A result<void> that is fine costs one
+// null pointer.
 
 #include "schema/source_location.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 // Logical identities of everything that crosses a file, a process or an actor boundary.
 //
-// Identity is not location: an id says who, a table elsewhere says where. Every id is a strong type,
-// so that an edge can never be passed where an actor is meant.
+// Identity is not location: an id says who, a table elsewhere says where. Every id is a strong
+// type, so that an edge can never be passed where an actor is meant.
 
 #include <compare>
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace troupe {
 
-enum class node_id : std::uint64_t {};   // one life of one process in a cluster: a new life is a new id
+// One life of one process in a cluster: a new life is a new id.
+enum class node_id : std::uint64_t {};
 enum class job_id : std::uint64_t {};    // one run of one plan
 enum class task_id : std::uint32_t {};   // a logical process of a plan: /job:worker/task:0
 enum class actor_id : std::uint32_t {};  // an actor of a plan, or of a node's registry
@@ -26,15 +27,17 @@ constexpr auto raw(Id id) noexcept {
 // Fields that are still always 0 stand here from the first day because they stand on the wire.
 struct tag {
   std::uint64_t step = 0;
-  std::uint64_t frame = 0;  // in loops: the iterations of the loops around (runtime/loop_rules.hpp); 0: in none
+  // In loops: the iterations of the loops around (runtime/loop_rules.hpp); 0: in none.
+  std::uint64_t frame = 0;
   std::uint32_t run = 0;
   std::uint32_t iteration = 0;
-  // Marks the first step that is not in cut `mark` any more (0: no mark). It travels with whatever is computed from the marked
-  // item and is not part of the tag's identity.
+  // Marks the first step that is not in cut `mark` any more (0: no mark). It travels with whatever
+  // is computed from the marked item and is not part of the tag's identity.
   std::uint32_t mark = 0;
   std::uint16_t micro_batch = 0;
-  // A dead token: what it would carry lies in a branch that is not taken or in a loop that has ended, and this is the level of the outermost
-  // such (1, 2, ...; 0: alive). Its item has no tensor. It is not part of the tag's identity.
+  // A dead token: what it would carry lies in a branch that is not taken or in a loop that has
+  // ended, and this is the level of the outermost such (1, 2, ...; 0: alive). Its item has no
+  // tensor. It is not part of the tag's identity.
   std::uint16_t dead = 0;
 
   friend constexpr std::strong_ordering operator<=>(const tag& a, const tag& b) noexcept {

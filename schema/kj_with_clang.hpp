@@ -1,7 +1,7 @@
 #pragma once
-// Included before everything else where clang compiles: Cap'n Proto 0.9 counts on C++20 turning `text == string` around,
-// which clang (from 16 on) does not where the class also has operator!=. Its own operators for C++17 are there if it
-// believes that there is no <=>.
+// Included before everything else where clang compiles: Cap'n Proto 0.9 counts on C++20 turning
+// `text == string` around, which clang (from 16 on) does not where the class also has operator!=.
+// Its own operators for C++17 are there if it believes that there is no <=>.
 
 #include <compare>
 #include <functional>

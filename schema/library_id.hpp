@@ -1,5 +1,6 @@
 #pragma once
-// Which build of which library an op comes from, as nodes, plans and members say it: a library of a user's own ops (runtime/op_library.hpp).
+// Which build of which library an op comes from, as nodes, plans and members say it: a library of a
+// user's own ops (runtime/op_library.hpp).
 
 #include <compare>
 #include <cstddef>
@@ -8,8 +9,9 @@
 
 namespace troupe {
 
-inline constexpr std::size_t library_text_bytes_max = 64;  // of a name, of a version: they stand in every member's record
-inline constexpr std::size_t libraries_max = 16;           // of a process, of a plan
+// Of a name, of a version: they stand in every member's record.
+inline constexpr std::size_t library_text_bytes_max = 64;
+inline constexpr std::size_t libraries_max = 16;  // of a process, of a plan
 
 struct library_id {
   std::string name, version;

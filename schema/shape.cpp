@@ -13,7 +13,9 @@ shape::shape(std::initializer_list<std::int64_t> sizes) {
     sizes_[rank_++] = n;
   }
   std::int64_t product = 1;
-  for (auto n : sizes) expects(!__builtin_mul_overflow(product, n == 0 ? 1 : n, &product), "the sizes of a shape have a product");
+  for (auto n : sizes)
+    expects(!__builtin_mul_overflow(product, n == 0 ? 1 : n, &product),
+            "the sizes of a shape have a product");
 }
 
 std::optional<shape> shape::from(std::span<const dim> dims) noexcept {

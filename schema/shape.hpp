@@ -1,11 +1,12 @@
 #pragma once
 // The extents of a tensor, outermost first, row-major. A value type without allocation.
 //
-// A dimension may be symbolic: its size is then a bound that a step may stay below (the last batch of an epoch is
-// smaller). Symbols are small positive numbers, equal symbols have equal sizes in every step. Tensors at
-// run time have plain shapes, without symbols.
+// A dimension may be symbolic: its size is then a bound that a step may stay below (the last batch
+// of an epoch is smaller). Symbols are small positive numbers, equal symbols have equal sizes in
+// every step. Tensors at run time have plain shapes, without symbols.
 //
-// SH-1  rank() <= rank_max, every size >= 0, and the product of all sizes fits in int64 (checked by from()).
+// SH-1  rank() <= rank_max, every size >= 0, and the product of all sizes fits in int64 (checked by
+//       from()).
 
 #include <array>
 #include <bit>
@@ -19,7 +20,7 @@
 namespace troupe {
 
 struct dim {
-  std::int64_t size = 0;     // elements, or the bound of a symbolic dimension
+  std::int64_t size = 0;    // elements, or the bound of a symbolic dimension
   std::uint8_t symbol = 0;  // 0: the size is exact
 
   friend constexpr bool operator==(const dim&, const dim&) = default;
@@ -51,12 +52,15 @@ class shape {
   // The same rank, symbolic dimensions of the given symbol replaced by an exact size.
   shape with_symbol(std::uint8_t symbol, std::int64_t size) const noexcept;
   shape with_dim(std::size_t i, dim d) const noexcept;
-  // True when `concrete` has this rank, equal exact sizes, and sizes within the bounds of symbolic ones.
+  // True when `concrete` has this rank, equal exact sizes, and sizes within the bounds of symbolic
+  // ones.
   bool admits(const shape& concrete) const noexcept;
 
-  // Every firing compares shapes, mostly of one or two dimensions: a comparison of all bytes would be a call.
+  // Every firing compares shapes, mostly of one or two dimensions: a comparison of all bytes would
+  // be a call.
   friend bool operator==(const shape& a, const shape& b) noexcept {
-    if (a.rank_ != b.rank_ || std::bit_cast<std::uint64_t>(a.symbols_) != std::bit_cast<std::uint64_t>(b.symbols_))
+    if (a.rank_ != b.rank_ ||
+        std::bit_cast<std::uint64_t>(a.symbols_) != std::bit_cast<std::uint64_t>(b.symbols_))
       return false;
     for (std::size_t i = 0; i < a.rank_; ++i)
       if (a.sizes_[i] != b.sizes_[i]) return false;

@@ -1,4 +1,5 @@
-// A library with one op, swish_gate(a, b) = a sigmoid(beta b), for f32 and f64. README.md shows how it is built outside of this tree.
+// A library with one op, swish_gate(a, b) = a sigmoid(beta b), for f32 and f64. README.md shows how
+// it is built outside of this tree.
 
 #include "devices/host/vector_math.hpp"
 #include "runtime/op_library.hpp"
@@ -18,13 +19,18 @@ using namespace troupe;
 // --- what it is: shapes and gradient ---
 
 // a and b have one shape, which may be symbolic, and one type, f32 or f64; the result has both.
-result<std::vector<tensor_spec>> shapes_of(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
-  if (in[0] != in[1]) return error(error_code::usage, fmt::format("a {}, b {}: both have one shape and one type", to_string(in[0]), to_string(in[1])));
-  if (!std::isfinite(attrs.real("beta", 1))) return error(error_code::usage, "beta is not a finite number");
+result<std::vector<tensor_spec>> shapes_of(const attributes& attrs, std::span<const tensor_spec> in,
+                                           const tag*) {
+  if (in[0] != in[1])
+    return error(error_code::usage, fmt::format("a {}, b {}: both have one shape and one type",
+                                                to_string(in[0]), to_string(in[1])));
+  if (!std::isfinite(attrs.real("beta", 1)))
+    return error(error_code::usage, "beta is not a finite number");
   return std::vector<tensor_spec>{in[0]};
 }
 
-// With s = sigmoid(beta b): s in a, a beta s (1 - s) in b. Of ops that have gradients themselves, so that gradients of these exist, too.
+// With s = sigmoid(beta b): s in a, a beta s (1 - s) in b. Of ops that have gradients themselves,
+// so that gradients of these exist, too.
 std::vector<value> gradient_of(graph&, const graph_node& n, std::span<const value> dy) {
   const auto a = n.inputs[0], b = n.inputs[1];
   const double beta = n.attrs.real("beta", 1);
@@ -41,7 +47,9 @@ class swish_gate_kernel final : public kernel {
  public:
   explicit swish_gate_kernel(double beta) : beta_(beta) {}
 
-  result<void> prepare(std::span<const tensor_spec>, std::span<const tensor_spec>) override { return {}; }
+  result<void> prepare(std::span<const tensor_spec>, std::span<const tensor_spec>) override {
+    return {};
+  }
 
   result<void> run(const tag&, std::span<const tensor> in, std::span<tensor> out) override {
     if (in[0].type() == dtype::f32)
@@ -71,8 +79,10 @@ result<std::unique_ptr<kernel>> make_kernel(const attributes& attrs, host_device
 }
 
 void add_own_ops(op_table& ops, kernel_table& kernels) {
-  ops.add("swish_gate", {.inputs = 2, .shapes = shapes_of, .gradient = gradient_of, .types = floating});
-  kernels.add("swish_gate", {make_kernel, true});  // it reads an element before it writes it, so in place is fine
+  ops.add("swish_gate",
+          {.inputs = 2, .shapes = shapes_of, .gradient = gradient_of, .types = floating});
+  // It reads an element before it writes it, so in place is fine.
+  kernels.add("swish_gate", {make_kernel, true});
 }
 
 }  // namespace

@@ -8,13 +8,20 @@
 
 namespace troupe {
 
-void image_options::parse(int argc, char** argv, const std::string& description, const std::function<void(CLI::App&)>& own) {
+void image_options::parse(int argc, char** argv, const std::string& description,
+                          const std::function<void(CLI::App&)>& own) {
   training_flags::parse(argc, argv, description, "sgd", [&](CLI::App& app) {
-    app.add_option("--data", data, "Folder with train-images-idx3-ubyte[.gz] and its three siblings, under the same path on every "
-                                   "worker's node. Without it: a small set that the program makes itself, which is no benchmark");
+    app.add_option(
+        "--data", data,
+        "Folder with train-images-idx3-ubyte[.gz] and its three siblings, under the same path on every "
+        "worker's node. Without it: a small set that the program makes itself, which is no benchmark");
     own(app);
-    app.add_option("--epochs", epochs, "Times that every sample is used")->check(CLI::Range(1, 1'000'000))->capture_default_str();
-    app.add_option("--batch", batch, "Samples per step of one worker")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+    app.add_option("--epochs", epochs, "Times that every sample is used")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
+    app.add_option("--batch", batch, "Samples per step of one worker")
+        ->check(CLI::Range(1, 1'000'000))
+        ->capture_default_str();
   });
   if (!data.empty()) return;
   auto folder = scratch_folder::make("troupe-images");
@@ -28,18 +35,26 @@ classifier_options classifier_options::parse(int argc, char** argv) {
   classifier_options o;
   o.program = "train_classifier";
   o.name = "classifier";
-  o.image_options::parse(argc, argv, "Trains a classifier on images in IDX files, here or over the nodes of a cluster.", [&](CLI::App& app) {
-    app.add_option("--model", o.model, "perceptron: 784-256-128-10; cnn: two convolutions with pooling, and two dense layers")
-        ->check(CLI::IsMember({"perceptron", "cnn"}))->capture_default_str();
-  });
+  o.image_options::parse(
+      argc, argv,
+      "Trains a classifier on images in IDX files, here or over the nodes of a cluster.",
+      [&](CLI::App& app) {
+        app.add_option(
+               "--model", o.model,
+               "perceptron: 784-256-128-10; cnn: two convolutions with pooling, and two dense layers")
+            ->check(CLI::IsMember({"perceptron", "cnn"}))
+            ->capture_default_str();
+      });
   return o;
 }
 
 result<void> image_options::check(const idx_info& images, const idx_info& test_images) const {
-  if (test_images.samples == 0) return error(error_code::usage, fmt::format("there are no test images in {}", data));
+  if (test_images.samples == 0)
+    return error(error_code::usage, fmt::format("there are no test images in {}", data));
   if (test_images.rows != images.rows || test_images.columns != images.columns)
-    return error(error_code::usage, fmt::format("the test images in {} have {}x{} pixels, the others {}x{}", data, test_images.rows,
-                                                test_images.columns, images.rows, images.columns));
+    return error(error_code::usage,
+                 fmt::format("the test images in {} have {}x{} pixels, the others {}x{}", data,
+                             test_images.rows, test_images.columns, images.rows, images.columns));
   return {};
 }
 

@@ -19,8 +19,10 @@ struct image_options : training_flags {
   std::int64_t batch = 128;
   std::shared_ptr<scratch_folder> made_data;
 
-  // Prints help or what is wrong with the flags, and exits (0 or 2). `own` adds the program's flags.
-  void parse(int argc, char** argv, const std::string& description, const std::function<void(CLI::App&)>& own);
+  // Prints help or what is wrong with the flags, and exits (0 or 2). `own` adds the program's
+  // flags.
+  void parse(int argc, char** argv, const std::string& description,
+             const std::function<void(CLI::App&)>& own);
   // The test images fit the others.
   result<void> check(const idx_info& images, const idx_info& test_images) const;
 };

@@ -7,19 +7,29 @@
 namespace troupe {
 
 void device_flags::add_to(CLI::App& app, const std::string& where) {
-  const CLI::Validator is_given([](const std::string& text) { return text.empty() ? "give cpu:N or gpu:N" : ""; }, "cpu:N|gpu:N");
+  const CLI::Validator is_given(
+      [](const std::string& text) { return text.empty() ? "give cpu:N or gpu:N" : ""; },
+      "cpu:N|gpu:N");
   app.add_option("--device", device, "Where ops run: cpu:N, or gpu:N " + where)->check(is_given);
-  app.add_flag("--hard-placement", hard_placement_, "An op that --device cannot run is an error; else it runs on the host");
-  app.add_option("--gpus", gpus, "Devices of this process: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")->capture_default_str();
+  app.add_flag("--hard-placement", hard_placement_,
+               "An op that --device cannot run is an error; else it runs on the host");
+  app.add_option(
+         "--gpus", gpus,
+         "Devices of this process: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")
+      ->capture_default_str();
   app.add_option("--gpu-memory", gpu_memory_, "Bytes that jobs may use on each of them (2GiB)");
-  app.add_option("--precision", precision_name_, "What products, convolutions and attention compute in: f32, bf16 or f16, with sums in f32; variables, their updates and all else are f32")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))->capture_default_str();
+  app.add_option(
+         "--precision", precision_name_,
+         "What products, convolutions and attention compute in: f32, bf16 or f16, with sums in f32; variables, their updates and all else are f32")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
 }
 
 result<void> device_flags::read() {
   if (!device.empty()) {
     device = device == "gpu" ? "/gpu:0" : device.starts_with('/') ? device : "/" + device;
-    if (auto ok = check_default_device(device); !ok) return std::move(ok.error().while_doing("--device"));
+    if (auto ok = check_default_device(device); !ok)
+      return std::move(ok.error().while_doing("--device"));
   }
   if (!gpu_memory_.empty()) {
     auto bytes = parse_byte_size(gpu_memory_);

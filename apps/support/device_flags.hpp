@@ -1,5 +1,6 @@
 #pragma once
-// The flags that say where ops run, and in which precision: of every program that trains or runs a graph.
+// The flags that say where ops run, and in which precision: of every program that trains or runs a
+// graph.
 
 #include "actors/session.hpp"
 
@@ -13,15 +14,16 @@ class App;
 namespace troupe {
 
 struct device_flags {
-  std::string device;              // of ops that wish for none, as compile_options has it: "/gpu:0"
-  std::string gpus = "auto";       // devices of this process
+  std::string device;         // of ops that wish for none, as compile_options has it: "/gpu:0"
+  std::string gpus = "auto";  // devices of this process
   std::uint64_t gpu_memory_bytes = 0;
   bool soft_placement = true;
   precision_kind precision = precision_kind::f32;
 
   bool is_on_gpu() const { return device.find("/gpu:") != std::string::npos; }
 
-  // `where`: whose devices they are, and what stays on the host, for the help. The flags outlive the parser.
+  // `where`: whose devices they are, and what stays on the host, for the help. The flags outlive
+  // the parser.
   void add_to(CLI::App& app, const std::string& where);
   // After parsing: what is wrong, with the flag's name.
   result<void> read();

@@ -1,6 +1,6 @@
 #pragma once
-// Models that onnx_run runs: their inputs from files, and cases in the layout of the format's own tests (a folder with model.onnx and
-// test_data_set_N/input_K.pb, output_K.pb).
+// Models that onnx_run runs: their inputs from files, and cases in the layout of the format's own
+// tests (a folder with model.onnx and test_data_set_N/input_K.pb, output_K.pb).
 
 #include "actors/session.hpp"
 #include "apps/support/onnx_options.hpp"
@@ -25,22 +25,27 @@ struct placed_ops {
   std::map<std::string, std::uint64_t> on_host{};  // by type
 };
 // One step of the model. `missing` as of onnx_model::build; `placed`, where given: what ran where.
-result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m, const named_values& inputs, const device_flags& where, std::string* missing = nullptr, placed_ops* placed = nullptr);
+result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m,
+                                            const named_values& inputs, const device_flags& where,
+                                            std::string* missing = nullptr,
+                                            placed_ops* placed = nullptr);
 // Whether the device is there, and runs an op.
 result<void> try_device(session& s, const device_flags& where);
 
-// The folders with a model.onnx at or below these, in order of their names. not_found: one that does not exist, or has none.
+// The folders with a model.onnx at or below these, in order of their names. not_found: one that
+// does not exist, or has none.
 result<std::vector<std::string>> find_cases(const std::vector<std::string>& folders);
 
 struct case_outcome {
   enum class kind { passed, failed, unsupported } type = kind::passed;
-  std::string name;  // of the folder
-  std::string op;    // unsupported: the node's op
-  std::string why;   // failed, unsupported
-  double error = 0;  // the largest deviation, relative to what is allowed: above 1 it failed
+  std::string name;     // of the folder
+  std::string op;       // unsupported: the node's op
+  std::string why;      // failed, unsupported
+  double error = 0;     // the largest deviation, relative to what is allowed: above 1 it failed
   placed_ops placed{};  // of its last data set; with a device only
 };
-// Floating point: rtol 1e-3 (bf16 2^-7) and atol 1e-7; where products compute in halves, 2^-8 (f16) or 2^-5 (bf16) for both. Others must be equal. All data sets of the case.
+// Floating point: rtol 1e-3 (bf16 2^-7) and atol 1e-7; where products compute in halves, 2^-8 (f16)
+// or 2^-5 (bf16) for both. Others must be equal. All data sets of the case.
 case_outcome check_case(session& s, const std::string& folder, const device_flags& where);
 
 }  // namespace troupe

@@ -17,13 +17,21 @@ int fail(const error& e) {
 
 onnx_options onnx_options::parse(int argc, char** argv) {
   onnx_options o;
-  CLI::App app{"Runs a model in the ONNX format once, in this process, or checks Troupe against folders of models and their results.", "onnx_run"};
+  CLI::App app{
+      "Runs a model in the ONNX format once, in this process, or checks Troupe against folders of models and their results.",
+      "onnx_run"};
   app.footer("Exit codes: 0 fine, 1 a case failed, 2 usage or a bad file, 6 no such file.");
   auto* model = app.add_option("MODEL", o.model, "The model to run");
-  auto* inputs = app.add_option("--input", o.inputs, "A .npy file for each input, in the model's order, or as NAME=FILE");
-  auto* output = app.add_option("--output", o.output, "Write each output to NAME.npy in this folder, which is made");
-  auto* check = app.add_option("--check", o.checked, "Folders with model.onnx and test_data_set_*/input_*.pb, output_*.pb, or of such folders: run each and compare");
-  o.devices.add_to(app, "of this process. Branches and loops stay on the host. With --check, how many ops ran where is counted");
+  auto* inputs = app.add_option(
+      "--input", o.inputs, "A .npy file for each input, in the model's order, or as NAME=FILE");
+  auto* output = app.add_option("--output", o.output,
+                                "Write each output to NAME.npy in this folder, which is made");
+  auto* check = app.add_option(
+      "--check", o.checked,
+      "Folders with model.onnx and test_data_set_*/input_*.pb, output_*.pb, or of such folders: run each and compare");
+  o.devices.add_to(
+      app,
+      "of this process. Branches and loops stay on the host. With --check, how many ops ran where is counted");
   check->excludes(model)->excludes(inputs)->excludes(output);
   app.add_flag("--json", o.json, "One line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("onnx_run {}", version()));

@@ -36,7 +36,8 @@ auto with_element(const tensor& t, std::int64_t i, F f) {
 
 std::string some_elements(const tensor& t) {
   std::string out;
-  for (std::int64_t i = 0; i < std::min(t.elements(), elements_shown); ++i) out += (i == 0 ? "" : ", ") + with_element(t, i, [](auto x) { return fmt::format("{}", x); });
+  for (std::int64_t i = 0; i < std::min(t.elements(), elements_shown); ++i)
+    out += (i == 0 ? "" : ", ") + with_element(t, i, [](auto x) { return fmt::format("{}", x); });
   return out + (t.elements() > elements_shown ? ", ..." : "");
 }
 
@@ -44,17 +45,25 @@ nlohmann::ordered_json json_of(const named_tensor& o, const std::string& file) {
   nlohmann::ordered_json j;
   j["name"] = o.name;
   j["dtype"] = to_string(o.values.type());
-  j["shape"] = std::vector<std::int64_t>(o.values.shape().sizes().begin(), o.values.shape().sizes().end());
+  j["shape"] =
+      std::vector<std::int64_t>(o.values.shape().sizes().begin(), o.values.shape().sizes().end());
   j["values"] = nlohmann::ordered_json::array();
-  for (std::int64_t i = 0; i < std::min(o.values.elements(), elements_shown); ++i) with_element(o.values, i, [&](auto x) { j["values"].push_back(x); return 0; });
+  for (std::int64_t i = 0; i < std::min(o.values.elements(), elements_shown); ++i)
+    with_element(o.values, i, [&](auto x) {
+      j["values"].push_back(x);
+      return 0;
+    });
   if (!file.empty()) j["file"] = file;
   return j;
 }
 
 // One line; names that are not ASCII, or not even UTF-8, do no harm where they are printed.
-std::string in_ascii(const nlohmann::ordered_json& j) { return j.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace); }
+std::string in_ascii(const nlohmann::ordered_json& j) {
+  return j.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
 
-// A file's name from any name: no folders, nothing hidden, nothing that a terminal obeys, each once.
+// A file's name from any name: no folders, nothing hidden, nothing that a terminal obeys, each
+// once.
 std::string file_name(const std::string& name, std::set<std::string>& taken) {
   std::string base = printable(name, '_', 200);
   std::ranges::replace(base, '/', '_');
@@ -65,7 +74,8 @@ std::string file_name(const std::string& name, std::set<std::string>& taken) {
 }
 
 result<int> written(const std::string& text) {
-  if (!write_text(stdout, text) || std::fflush(stdout) != 0) return error(error_code::failed, "standard output cannot be written");
+  if (!write_text(stdout, text) || std::fflush(stdout) != 0)
+    return error(error_code::failed, "standard output cannot be written");
   return 0;
 }
 
@@ -78,7 +88,9 @@ result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_optio
   if (!o.output.empty()) {
     std::error_code failed;
     std::filesystem::create_directories(o.output, failed);
-    if (!std::filesystem::is_directory(o.output, failed)) return error(error_code::usage, fmt::format("--output {}: not a folder, and none can be made", o.output));
+    if (!std::filesystem::is_directory(o.output, failed))
+      return error(error_code::usage,
+                   fmt::format("--output {}: not a folder, and none can be made", o.output));
   }
   for (const auto& out : outputs) {
     std::string file;
@@ -86,21 +98,28 @@ result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_optio
       file = (std::filesystem::path(o.output) / file_name(out.name, taken)).string();
       if (auto saved = save_npy(file, out.values); !saved) return std::move(saved.error());
     }
-    text += fmt::format("{} {}: {}\n", printable(out.name), to_string(out.values.spec()), some_elements(out.values));
+    text += fmt::format("{} {}: {}\n", printable(out.name), to_string(out.values.spec()),
+                        some_elements(out.values));
     all.push_back(json_of(out, file));
   }
   return written(o.json ? in_ascii({{"outputs", all}}) + "\n" : text);
 }
 
-check_report::check_report(std::size_t cases, const onnx_options& o) : options_(o), bar_(cases, ::isatty(STDERR_FILENO) != 1) {}
+check_report::check_report(std::size_t cases, const onnx_options& o)
+    : options_(o), bar_(cases, ::isatty(STDERR_FILENO) != 1) {}
 
 void check_report::add(case_outcome c) {
   std::string line;
   const auto name = printable(c.name);
   switch (c.type) {
     case case_outcome::kind::passed: ++passed_, line = fmt::format("pass         {}", name); break;
-    case case_outcome::kind::failed: ++failed_, line = fmt::format("fail         {}: {}", name, c.why); break;
-    case case_outcome::kind::unsupported: ++unsupported_, ++missing_[c.op], line = fmt::format("unsupported  {}: {}: {}", name, c.op, c.why); break;
+    case case_outcome::kind::failed:
+      ++failed_, line = fmt::format("fail         {}: {}", name, c.why);
+      break;
+    case case_outcome::kind::unsupported:
+      ++unsupported_, ++missing_[c.op],
+          line = fmt::format("unsupported  {}: {}: {}", name, c.op, c.why);
+      break;
   }
   if (c.type == case_outcome::kind::passed) {
     on_device_ += c.placed.on_device;
@@ -109,7 +128,8 @@ void check_report::add(case_outcome c) {
   }
   if (!options_.json) (void)write_text(stdout, line + "\n");
   done_.push_back(std::move(c));
-  bar_.show(done_.size(), fmt::format("{} passed, {} failed, {} unsupported", passed_, failed_, unsupported_));
+  bar_.show(done_.size(),
+            fmt::format("{} passed, {} failed, {} unsupported", passed_, failed_, unsupported_));
 }
 
 int check_report::finish() {
@@ -119,7 +139,8 @@ int check_report::finish() {
   } else {
     text = fmt::format("{} passed, {} failed, {} unsupported", passed_, failed_, unsupported_);
     std::string ops;
-    for (const auto& [op, count] : missing_) ops += fmt::format("{}{} {}", ops.empty() ? "" : ", ", op, count);
+    for (const auto& [op, count] : missing_)
+      ops += fmt::format("{}{} {}", ops.empty() ? "" : ", ", op, count);
     text += ops.empty() ? "\n" : fmt::format(" ({})\n", ops);
     if (options_.devices.is_on_gpu()) text += devices_text();
   }
@@ -136,8 +157,10 @@ std::uint64_t check_report::ops_on_host() const {
 // Of the cases that passed: nothing is said of others, which may not have run at all.
 std::string check_report::devices_text() const {
   std::string types;
-  for (const auto& [type, count] : on_host_) types += fmt::format("{}{} {}", types.empty() ? "" : ", ", type, count);
-  return fmt::format("of those that passed, {} ran ops on {}: {} ops there, {} on the host{}\n", cases_on_device_, options_.devices.device.substr(1), on_device_, ops_on_host(),
+  for (const auto& [type, count] : on_host_)
+    types += fmt::format("{}{} {}", types.empty() ? "" : ", ", type, count);
+  return fmt::format("of those that passed, {} ran ops on {}: {} ops there, {} on the host{}\n",
+                     cases_on_device_, options_.devices.device.substr(1), on_device_, ops_on_host(),
                      types.empty() ? "" : fmt::format(" ({})", types));
 }
 
@@ -148,14 +171,17 @@ std::string check_report::json() const {
   for (const auto& [op, count] : missing_) j["unsupported_ops"][op] = count;
   if (options_.devices.is_on_gpu()) {
     j["device"] = options_.devices.device.substr(1);
-    j["cases_on_device"] = cases_on_device_, j["ops_on_device"] = on_device_, j["ops_on_host"] = ops_on_host();
+    j["cases_on_device"] = cases_on_device_, j["ops_on_device"] = on_device_,
+    j["ops_on_host"] = ops_on_host();
     j["host_op_types"] = nlohmann::ordered_json::object();
     for (const auto& [type, count] : on_host_) j["host_op_types"][type] = count;
   }
   j["cases"] = nlohmann::ordered_json::array();
   for (const auto& c : done_) {
     nlohmann::ordered_json one{{"name", c.name}};
-    one["result"] = c.type == case_outcome::kind::passed ? "passed" : c.type == case_outcome::kind::failed ? "failed" : "unsupported";
+    one["result"] = c.type == case_outcome::kind::passed   ? "passed"
+                    : c.type == case_outcome::kind::failed ? "failed"
+                                                           : "unsupported";
     if (!c.op.empty()) one["op"] = c.op;
     if (!c.why.empty()) one["why"] = c.why;
     if (c.type != case_outcome::kind::unsupported) one["error"] = c.error;

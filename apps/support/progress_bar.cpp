@@ -20,7 +20,9 @@ std::size_t terminal_columns() {
 }  // namespace
 
 progress_bar::progress_bar(std::uint64_t total, bool is_quiet)
-    : total_(std::max<std::uint64_t>(1, total)), is_quiet_(is_quiet), is_terminal_(::isatty(STDERR_FILENO) == 1) {}
+    : total_(std::max<std::uint64_t>(1, total)),
+      is_quiet_(is_quiet),
+      is_terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 progress_bar::~progress_bar() {
   if (is_drawn_ && is_terminal_) say_error("");
@@ -29,7 +31,8 @@ progress_bar::~progress_bar() {
 void progress_bar::show(std::uint64_t done, const std::string& text) {
   if (is_quiet_) return;
   const auto now = std::chrono::steady_clock::now();
-  const auto pause = is_terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000);
+  const auto pause =
+      is_terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000);
   if (is_drawn_ && done < total_ && now - drawn_ < pause) return;
   drawn_ = now;
   is_drawn_ = true;
@@ -53,7 +56,8 @@ void progress_bar::draw(std::uint64_t done, const std::string& text) {
   const auto full = width * std::min(done, total_) / total_;
   std::string bar;
   for (std::size_t i = 0; i < width; ++i) bar += i < full ? "█" : "░";
-  (void)write_text(stderr, fmt::format("\r{} {:3}%  {}\033[K", bar, percent, text.substr(0, columns > 8 ? columns - 8 : 0)));
+  (void)write_text(stderr, fmt::format("\r{} {:3}%  {}\033[K", bar, percent,
+                                       text.substr(0, columns > 8 ? columns - 8 : 0)));
   std::fflush(stderr);
 }
 

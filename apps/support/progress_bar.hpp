@@ -1,5 +1,6 @@
 #pragma once
-// Progress of long work: a bar that redraws itself on a terminal, plain lines in a pipe. Writes to standard error.
+// Progress of long work: a bar that redraws itself on a terminal, plain lines in a pipe. Writes to
+// standard error.
 
 #include <chrono>
 #include <cstdint>
@@ -12,7 +13,8 @@ class progress_bar {
   progress_bar(std::uint64_t total, bool is_quiet);
   ~progress_bar();  // leaves the cursor on a line of its own
 
-  // `text` stands behind the bar. Draws at most ten times a second (a line each two seconds in a pipe), and at the end.
+  // `text` stands behind the bar. Draws at most ten times a second (a line each two seconds in a
+  // pipe), and at the end.
   void show(std::uint64_t done, const std::string& text);
   // A line above the bar.
   void say(const std::string& line);

@@ -1,5 +1,6 @@
 #pragma once
-// The flags that every program takes that trains: where, how, with which optimizer, and what to write.
+// The flags that every program takes that trains: where, how, with which optimizer, and what to
+// write.
 
 #include "actors/session.hpp"
 #include "apps/support/device_flags.hpp"
@@ -41,10 +42,12 @@ struct training_flags {
   bool fuse = true, fast = false, json = false;
   nan_policy on_nan = nan_policy::ignore;
   std::optional<loss_scale_spec> loss_scale;  // none: as the precision has it
-  std::vector<std::string> without;  // passes of the compiler
+  std::vector<std::string> without;           // passes of the compiler
 
-  // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without --optimizer; `own` adds the program's flags.
-  void parse(int argc, char** argv, const std::string& description, const std::string& default_optimizer, const std::function<void(CLI::App&)>& own);
+  // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without
+  // --optimizer; `own` adds the program's flags.
+  void parse(int argc, char** argv, const std::string& description,
+             const std::string& default_optimizer, const std::function<void(CLI::App&)>& own);
   [[noreturn]] void usage_error(const std::string& text) const;
 
   // Of a training of so many steps, at whose end cosine and linear have come down.

@@ -39,11 +39,14 @@ training_report::~training_report() {
 
 result<void> training_report::prepare() {
   if (!options_.save.empty())
-    if (auto ok = can_save_safetensors(options_.save); !ok) return error(ok.error()).while_doing("--save");
+    if (auto ok = can_save_safetensors(options_.save); !ok)
+      return error(ok.error()).while_doing("--save");
   if (options_.losses.empty()) return {};
   losses_ = std::fopen(options_.losses.c_str(), "w");
   if (losses_ == nullptr)
-    return error(errno == ENOENT ? error_code::not_found : error_code::usage, fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno)));
+    return error(
+        errno == ENOENT ? error_code::not_found : error_code::usage,
+        fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno)));
   return {};
 }
 
@@ -56,9 +59,13 @@ void training_report::begin(const extent& e) {
 
 bool training_report::is_interrupted() { return interruptions > 0; }
 
-double training_report::seconds() const { return std::chrono::duration<double>(ended_ - began_).count(); }
+double training_report::seconds() const {
+  return std::chrono::duration<double>(ended_ - began_).count();
+}
 
-double training_report::samples() const { return extent_.samples * double(done_ - skipped_) / double(steps_); }
+double training_report::samples() const {
+  return extent_.samples * double(done_ - skipped_) / double(steps_);
+}
 
 void training_report::show(const training_event& e) {
   using kind = training_event::kind;
@@ -71,7 +78,9 @@ void training_report::show(const training_event& e) {
       feeds_.clear();
       // Who tests a model has no scale in its graph.
       for (const auto& [name, value] : variables_)
-        if (!loss_scale_of(options_.devices.precision, options_.loss_scale) || name != loss_scale_name) feeds_.emplace_back(name, value);
+        if (!loss_scale_of(options_.devices.precision, options_.loss_scale) ||
+            name != loss_scale_name)
+          feeds_.emplace_back(name, value);
       return;
     case kind::worker_lost:
       ++lost_workers_;
@@ -102,33 +111,45 @@ void training_report::show_loss(const training_event& e) {
   ++done_;
   ended_ = std::chrono::steady_clock::now();
   mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
-  if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) && losses_failure_.empty()) {
-    losses_failure_ = fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
+  if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) &&
+      losses_failure_.empty()) {
+    losses_failure_ =
+        fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
     bar_->say(options_.program + ": " + losses_failure_ + "; training goes on");
   }
-  const auto left = rate() > 0 ? extent_.samples * double(steps_ - done_) / double(steps_) / rate() : 0;
+  const auto left =
+      rate() > 0 ? extent_.samples * double(steps_ - done_) / double(steps_) / rate() : 0;
   const auto epoch = std::min<std::uint64_t>(extent_.epochs, 1 + done_ * extent_.epochs / steps_);
-  const auto where = extent_.epochs > 1 ? fmt::format("epoch {}/{}  ", epoch, extent_.epochs) : std::string();
-  bar_->show(done_, fmt::format("{}loss {}  {:.0f} {}/s  {} left", where, std::isnan(mean_loss_) ? "nan" : fmt::format("{:.4f}", mean_loss_), rate(), extent_.unit, format_seconds(left)));
+  const auto where =
+      extent_.epochs > 1 ? fmt::format("epoch {}/{}  ", epoch, extent_.epochs) : std::string();
+  bar_->show(done_, fmt::format("{}loss {}  {:.0f} {}/s  {} left", where,
+                                std::isnan(mean_loss_) ? "nan" : fmt::format("{:.4f}", mean_loss_),
+                                rate(), extent_.unit, format_seconds(left)));
 }
 
 void training_report::show_totals(const training_totals& t) {
   if (options_.update != update_kind::async) {
     std::uint64_t dropped = 0, fed = 0;
     for (const auto& w : t.workers) dropped += w.dropped, fed += w.fed;
-    if (dropped > 0) say_error(fmt::format("{}: of {} gradients of workers {} were left out", options_.program, fed, dropped));
+    if (dropped > 0)
+      say_error(fmt::format("{}: of {} gradients of workers {} were left out", options_.program,
+                            fed, dropped));
     return;
   }
   for (std::size_t w = 0; w < t.workers.size(); ++w) {
     const auto& x = t.workers[w];
-    say_error(fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight at death {}", w, x.fed, x.applied, x.dropped, x.in_flight));
+    say_error(fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight at death {}", w,
+                          x.fed, x.applied, x.dropped, x.in_flight));
   }
 }
 
 result<void> training_report::outcome() const {
   const auto& folder = options_.checkpoints.folder;
   if (!failure_.empty() && totals_.checkpoints > 0)
-    return error(error_code::failed, fmt::format("{}; the same command with --resume goes on from the newest checkpoint in {}", failure_, folder));
+    return error(
+        error_code::failed,
+        fmt::format("{}; the same command with --resume goes on from the newest checkpoint in {}",
+                    failure_, folder));
   if (!failure_.empty()) return error(error_code::failed, failure_);
   if (variables_.empty()) return error(error_code::failed, "the job ended without its variables");
   return {};
@@ -149,33 +170,50 @@ int training_report::fail(const error& e) {
 }
 
 result<void> training_report::save() {
-  if (losses_ != nullptr && std::fclose(std::exchange(losses_, nullptr)) != 0 && losses_failure_.empty())
-    losses_failure_ = fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
+  if (losses_ != nullptr && std::fclose(std::exchange(losses_, nullptr)) != 0 &&
+      losses_failure_.empty())
+    losses_failure_ =
+        fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
   if (options_.save.empty()) return {};
   std::vector<named_tensor> tensors;
   for (const auto& [name, value] : variables_) tensors.push_back({name, value});
   auto saved = save_safetensors(options_.save, tensors);
   if (saved) return {};
-  return error(error_code::failed, fmt::format("trained, and --save failed, so that its variables are lost: {}", saved.error().text()));
+  return error(error_code::failed,
+               fmt::format("trained, and --save failed, so that its variables are lost: {}",
+                           saved.error().text()));
 }
 
 result<void> training_report::save_graph(graph& g, value loss, const training_options& how) {
   const auto& file = options_.save_graph;
-  const auto saved = troupe::save_graph(*make_host_disk(), file, g, {.name = options_.name, .loss = loss, .training = graph_training{spec_of(how), how.compile}});
+  const auto saved = troupe::save_graph(
+      *make_host_disk(), file, g,
+      {.name = options_.name, .loss = loss, .training = graph_training{spec_of(how), how.compile}});
   if (!saved) return error(saved.error()).while_doing("--save-graph");
   const auto ops = g.nodes().size();
-  const auto text = options_.json ? nlohmann::ordered_json{{"graph", file}, {"ops", ops}}.dump() : fmt::format("{}: a graph of {} ops; troupe plan {} explains what becomes of it", file, ops, file);
-  if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0) return error(error_code::failed, fmt::format("the result cannot be written: {}", std::strerror(errno)));
+  const auto text =
+      options_.json
+          ? nlohmann::ordered_json{{"graph", file}, {"ops", ops}}.dump()
+          : fmt::format("{}: a graph of {} ops; troupe plan {} explains what becomes of it", file,
+                        ops, file);
+  if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
+    return error(error_code::failed,
+                 fmt::format("the result cannot be written: {}", std::strerror(errno)));
   return {};
 }
 
 int training_report::finish(const std::string& key, double found, const std::string& in_words) {
-  const auto text = options_.json ? json(key, found)
-                                  : fmt::format("{}, {:.0f} {}/s, {} steps in {}", in_words, rate(), extent_.unit, done_ - skipped_, format_seconds(seconds()));
+  const auto text = options_.json
+                        ? json(key, found)
+                        : fmt::format("{}, {:.0f} {}/s, {} steps in {}", in_words, rate(),
+                                      extent_.unit, done_ - skipped_, format_seconds(seconds()));
   if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
-    return fail(error(error_code::failed, fmt::format("the result cannot be written: {}", std::strerror(errno))));
+    return fail(error(error_code::failed,
+                      fmt::format("the result cannot be written: {}", std::strerror(errno))));
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
-  if (totals_.checkpoints_missing > 0) return fail(error(error_code::failed, "trained, and its last checkpoint is not there (see above)"));
+  if (totals_.checkpoints_missing > 0)
+    return fail(
+        error(error_code::failed, "trained, and its last checkpoint is not there (see above)"));
   return 0;
 }
 
@@ -194,7 +232,9 @@ std::string training_report::json(const std::string& key, double found) const {
   j["seconds"] = seconds();
   j["workers"] = options_.workers;
   j["shards"] = options_.shards;
-  j["update"] = options_.update == update_kind::async ? "async" : options_.all_reduce ? "allreduce" : "sync";
+  j["update"] = options_.update == update_kind::async ? "async"
+                : options_.all_reduce                 ? "allreduce"
+                                                      : "sync";
   j["applied"] = applied;
   j["dropped"] = dropped;
   j["actors"] = totals_.actors;

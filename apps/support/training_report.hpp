@@ -1,9 +1,10 @@
 #pragma once
-// What a program shows and writes that trains: progress, losses, the trained variables, the last line.
+// What a program shows and writes that trains: progress, losses, the trained variables, the last
+// line.
 
 #include "actors/session.hpp"
-#include "apps/support/training_flags.hpp"
 #include "apps/support/progress_bar.hpp"
+#include "apps/support/training_flags.hpp"
 #include "schema/error.hpp"
 
 #include <chrono>
@@ -17,7 +18,8 @@ namespace troupe {
 
 class training_report {
  public:
-  explicit training_report(const training_flags& options);  // from now on Ctrl-C is an interruption, not the end
+  // From now on Ctrl-C is an interruption, not the end.
+  explicit training_report(const training_flags& options);
   ~training_report();
 
   // Before anything long begins: the files that are asked for can be written.
@@ -39,11 +41,13 @@ class training_report {
   // Name and value of every variable, for feeding.
   std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
 
-  int fail(const error& e);        // prints the line; the exit code
-  result<void> save();             // the variables, if asked for
-  // --save-graph, instead of training: the graph with its loss and how it would be trained. Says so.
+  int fail(const error& e);  // prints the line; the exit code
+  result<void> save();       // the variables, if asked for
+  // --save-graph, instead of training: the graph with its loss and how it would be trained. Says
+  // so.
   result<void> save_graph(graph& g, value loss, const training_options& how);
-  // Prints the result; the exit code. `key`, `text`: what the program found in the end, in JSON and in words.
+  // Prints the result; the exit code. `key`, `text`: what the program found in the end, in JSON and
+  // in words.
   int finish(const std::string& key, double found, const std::string& text);
   float mean_loss() const noexcept { return mean_loss_; }  // of the last steps
 
@@ -60,7 +64,8 @@ class training_report {
   std::unique_ptr<progress_bar> bar_;
   std::FILE* losses_ = nullptr;
   extent extent_;
-  std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;  // steps of all workers; skipped: done by an earlier run
+  // Steps of all workers; skipped: done by an earlier run.
+  std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;
   float mean_loss_ = 0;
   std::chrono::steady_clock::time_point began_{}, ended_{};
   std::vector<std::pair<std::string, tensor>> variables_;

@@ -1,8 +1,11 @@
 #pragma once
-// The host's kernels on the asynchronous host device: what a graph computes there has the host's bits, in the order and at the times of device streams.
+// The host's kernels on the asynchronous host device: what a graph computes there has the host's
+// bits, in the order and at the times of device streams.
 //
-// Threading: as devices/device_backend.hpp says; kernels run on the thread of their stream, one at a time.
-// Ownership: `kernels` outlives it, and so does the checker of the options. It has its chip, unless several share one.
+// Threading: as devices/device_backend.hpp says; kernels run on the thread of their stream, one at
+// a time.
+// Ownership: `kernels` outlives it, and so does the checker of the options. It has its chip, unless
+// several share one.
 
 #include "devices/async_host/async_host_chip.hpp"
 #include "devices/device_backend.hpp"
@@ -14,6 +17,9 @@
 namespace troupe {
 
 // `limit_bytes` as of async_host_chip::make_device.
-std::shared_ptr<device_backend> make_async_host_backend(std::string name, std::shared_ptr<async_host_chip> chip, const kernel_table& kernels, std::uint64_t limit_bytes = 0);
+std::shared_ptr<device_backend> make_async_host_backend(std::string name,
+                                                        std::shared_ptr<async_host_chip> chip,
+                                                        const kernel_table& kernels,
+                                                        std::uint64_t limit_bytes = 0);
 
 }  // namespace troupe

@@ -49,13 +49,16 @@ struct host_event final : device_event::state {
   order_checker* checker = nullptr;
 };
 
-// The states of a stream's events. A handle that is dropped brings its state back; it is used again once it is done (AH-3).
+// The states of a stream's events. A handle that is dropped brings its state back; it is used again
+// once it is done (AH-3).
 class event_pool : public std::enable_shared_from_this<event_pool> {
  public:
   std::shared_ptr<host_event> take() {
     const std::lock_guard hold(lock_);
     std::unique_ptr<host_event> e;
-    const auto done = std::find_if(back_.begin(), back_.end(), [](const auto& b) { return b->done.load(std::memory_order_acquire); });
+    const auto done = std::find_if(back_.begin(), back_.end(), [](const auto& b) {
+      return b->done.load(std::memory_order_acquire);
+    });
     if (done != back_.end()) {
       e = std::move(*done);
       back_.erase(done);
@@ -78,14 +81,14 @@ class event_pool : public std::enable_shared_from_this<event_pool> {
 struct piece {
   enum class kind : std::uint8_t { work, wait, record, host } what;
   std::string_view op;
-  std::function<result<void>()> run;        // work
+  std::function<result<void>()> run;  // work
   std::shared_ptr<const device_event::state> held;
-  const host_event* awaited = nullptr;      // wait
-  host_event* event = nullptr;              // record
-  std::function<void()> call;               // host
+  const host_event* awaited = nullptr;  // wait
+  host_event* event = nullptr;          // record
+  std::function<void()> call;           // host
   order_checker::clock moment;
-  std::shared_ptr<slice_sink> sink{};       // of work that is traced
-  device_slice slice{};                     // likewise: but for its times
+  std::shared_ptr<slice_sink> sink{};  // of work that is traced
+  device_slice slice{};                // likewise: but for its times
 };
 
 class stream_of_chip;
@@ -93,7 +96,8 @@ class stream_of_chip;
 }  // namespace
 
 struct async_host_chip::shared {
-  explicit shared(const async_host_options& o) : options(o), memory(o.memory_bytes), random(o.seed) {}
+  explicit shared(const async_host_options& o)
+      : options(o), memory(o.memory_bytes), random(o.seed) {}
 
   bool may_run(const stream_of_chip& s) const;
   bool step();
@@ -101,8 +105,12 @@ struct async_host_chip::shared {
   void run(stream_of_chip& s, std::unique_lock<std::mutex>& hold);
   std::uint64_t below(std::uint64_t n) { return random() % n; }
   // AH-7.
-  std::int64_t begin_ns(const piece& p) const { return options.threaded ? p.sink->now_ns() : static_cast<std::int64_t>(steps - 1) * step_ns; }
-  std::int64_t end_ns(const piece& p) const { return options.threaded ? p.sink->now_ns() : static_cast<std::int64_t>(steps) * step_ns; }
+  std::int64_t begin_ns(const piece& p) const {
+    return options.threaded ? p.sink->now_ns() : static_cast<std::int64_t>(steps - 1) * step_ns;
+  }
+  std::int64_t end_ns(const piece& p) const {
+    return options.threaded ? p.sink->now_ns() : static_cast<std::int64_t>(steps) * step_ns;
+  }
   void delay(std::unique_lock<std::mutex>& hold) {
     if (!options.threaded || options.delay_max_us == 0 || below(4) != 0) return;
     const auto us = below(options.delay_max_us);
@@ -128,24 +136,32 @@ class async_host_device;
 
 class stream_of_chip final : public async_host_stream {
  public:
-  stream_of_chip(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip, stream_kind kind, std::string name);
+  stream_of_chip(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip,
+                 stream_kind kind, std::string name);
   ~stream_of_chip() override;
 
   stream_kind kind() const noexcept override { return kind_; }
   const std::string& name() const noexcept override { return name_; }
-  result<void> enqueue(std::string_view op, const touched& what, std::function<result<void>()> run) override {
+  result<void> enqueue(std::string_view op, const touched& what,
+                       std::function<result<void>()> run) override {
     if (auto f = failed(); !f) return f;
     if (captured_ != nullptr) {
-      captured_->parts.push_back({op, {what.reads.begin(), what.reads.end()}, {what.writes.begin(), what.writes.end()}, std::move(run)});
+      captured_->parts.push_back({op,
+                                  {what.reads.begin(), what.reads.end()},
+                                  {what.writes.begin(), what.writes.end()},
+                                  std::move(run)});
       return {};
     }
     if (auto* c = checker()) c->work(number_, op, what);
     push_work(op, std::move(run), slice_kind::kernel, 0);
     return {};
   }
-  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) override {
+  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind,
+                    std::span<const std::byte> from, memory_kind from_kind) override {
     if (to.size() != from.size())
-      return error(error_code::failed, name_ + ": '" + std::string(op) + "' copies " + std::to_string(from.size()) + " bytes to " + std::to_string(to.size()));
+      return error(error_code::failed, name_ + ": '" + std::string(op) + "' copies " +
+                                           std::to_string(from.size()) + " bytes to " +
+                                           std::to_string(to.size()));
     auto run = [to, from]() -> result<void> {
       if (!to.empty()) std::memmove(to.data(), from.data(), to.size());
       return {};
@@ -153,7 +169,9 @@ class stream_of_chip final : public async_host_stream {
     if (captured_ != nullptr) return enqueue(op, {{&from, 1}, {&to, 1}}, std::move(run));
     if (auto f = failed(); !f) return f;
     if (auto* c = checker()) c->work(number_, op, {{&from, 1}, {&to, 1}});
-    if (to_kind == memory_kind::pageable || from_kind == memory_kind::pageable) count_staged(to.size());  // which another device would have to do
+    // Which another device would have to do.
+    if (to_kind == memory_kind::pageable || from_kind == memory_kind::pageable)
+      count_staged(to.size());
     push_work(op, std::move(run), slice_kind::copy, to.size());
     return {};
   }
@@ -167,11 +185,20 @@ class stream_of_chip final : public async_host_stream {
     if (auto f = failed(); !f) return f;
     if (!e || e.stream() == this) return {};
     const auto* state = dynamic_cast<const host_event*>(e.get());
-    if (state == nullptr) return error(error_code::failed, name_ + ": waits for an event of another backend");
-    if (captured_ != nullptr) return state->is_done() ? result<void>() : while_captured("waiting for an event from outside");
+    if (state == nullptr)
+      return error(error_code::failed, name_ + ": waits for an event of another backend");
+    if (captured_ != nullptr)
+      return state->is_done() ? result<void>()
+                              : while_captured("waiting for an event from outside");
     if (auto* c = checker()) c->waits(number_, state);
     if (state->done.load(std::memory_order_acquire)) return {};
-    push({.what = piece::kind::wait, .op = {}, .run = {}, .held = e.shared(), .awaited = state, .call = {}, .moment = {}});
+    push({.what = piece::kind::wait,
+          .op = {},
+          .run = {},
+          .held = e.shared(),
+          .awaited = state,
+          .call = {},
+          .moment = {}});
     return {};
   }
   result<device_event> record() override {
@@ -183,7 +210,12 @@ class stream_of_chip final : public async_host_stream {
   result<void> call_host(std::function<void()> fn) override {
     if (captured_ != nullptr) return while_captured("a call of the host");
     auto* c = checker();
-    push({.what = piece::kind::host, .op = {}, .run = {}, .held = {}, .call = std::move(fn), .moment = c != nullptr ? c->moment(number_) : order_checker::clock{}});
+    push({.what = piece::kind::host,
+          .op = {},
+          .run = {},
+          .held = {},
+          .call = std::move(fn),
+          .moment = c != nullptr ? c->moment(number_) : order_checker::clock{}});
     return {};
   }
   result<device_memory> allocate(std::size_t bytes, std::string_view for_whom) override;
@@ -210,12 +242,14 @@ class stream_of_chip final : public async_host_stream {
   result<void> replay(std::string_view op, const captured_step& step) override {
     if (captured_ != nullptr) return while_captured("a replay");
     if (auto f = failed(); !f) return f;
-    const auto parts = dynamic_cast<const captured_handle&>(step).held;  // what is under way outlives its step's handle
+    // What is under way outlives its step's handle.
+    const auto parts = dynamic_cast<const captured_handle&>(step).held;
     if (auto* c = checker())
       for (const auto& p : parts->parts) c->work(number_, p.op, {p.reads, p.writes});
     const auto run = [parts]() -> result<void> {
       for (const auto& p : parts->parts)
-        if (auto ok = p.run(); !ok) return std::move(ok.error().while_doing("'" + std::string(p.op) + "'"));
+        if (auto ok = p.run(); !ok)
+          return std::move(ok.error().while_doing("'" + std::string(p.op) + "'"));
       return {};
     };
     push_work(op, run, slice_kind::replay, parts->parts.size());
@@ -229,10 +263,17 @@ class stream_of_chip final : public async_host_stream {
       draw_ = step;
       return {};
     };
-    push({.what = piece::kind::work, .op = "the step's number", .run = run, .held = {}, .call = {}, .moment = {}});
+    push({.what = piece::kind::work,
+          .op = "the step's number",
+          .run = run,
+          .held = {},
+          .call = {},
+          .moment = {}});
     return {};
   }
-  const std::uint64_t* draw_at() const noexcept override { return captured_ != nullptr ? &draw_ : nullptr; }
+  const std::uint64_t* draw_at() const noexcept override {
+    return captured_ != nullptr ? &draw_ : nullptr;
+  }
 
   void trace(std::shared_ptr<slice_sink> to) override { sink_ = std::move(to); }
   void label(const slice_label& whose) override { label_ = whose; }
@@ -250,18 +291,31 @@ class stream_of_chip final : public async_host_stream {
  private:
   friend struct async_host_chip::shared;
   order_checker* checker() const { return chip_->options.checker; }
-  // `tells_host`: whether the host counts as knowing what was before once it has asked; that the allocator asks teaches nobody else.
+  // `tells_host`: whether the host counts as knowing what was before once it has asked; that the
+  // allocator asks teaches nobody else.
   device_event record_always(bool tells_host = true) {
     auto e = events_->take();
     e->stream = this;
     e->number = ++recorded_;
     e->checker = tells_host ? checker() : nullptr;
     if (auto* c = checker()) c->recorded(number_, e.get());
-    push({.what = piece::kind::record, .op = {}, .run = {}, .held = e, .event = e.get(), .call = {}, .moment = {}});
+    push({.what = piece::kind::record,
+          .op = {},
+          .run = {},
+          .held = e,
+          .event = e.get(),
+          .call = {},
+          .moment = {}});
     return device_event(std::move(e));
   }
-  void push_work(std::string_view op, std::function<result<void>()> run, slice_kind kind, std::uint64_t amount) {
-    piece p{.what = piece::kind::work, .op = op, .run = std::move(run), .held = {}, .call = {}, .moment = {}};
+  void push_work(std::string_view op, std::function<result<void>()> run, slice_kind kind,
+                 std::uint64_t amount) {
+    piece p{.what = piece::kind::work,
+            .op = op,
+            .run = std::move(run),
+            .held = {},
+            .call = {},
+            .moment = {}};
     if (sink_ != nullptr) [[unlikely]] {
       p.sink = sink_;
       p.slice = {kind, label_, op, amount};
@@ -289,7 +343,10 @@ class stream_of_chip final : public async_host_stream {
     std::size_t nodes() const noexcept override { return held->parts.size(); }
     std::shared_ptr<const captured_parts> held;
   };
-  error while_captured(std::string_view what) const { return {error_code::usage, name_ + ": " + std::string(what) + " cannot be part of a captured step"}; }
+  error while_captured(std::string_view what) const {
+    return {error_code::usage,
+            name_ + ": " + std::string(what) + " cannot be part of a captured step"};
+  }
 
   void count_staged(std::size_t bytes);
   void run_until_ended();
@@ -304,7 +361,7 @@ class stream_of_chip final : public async_host_stream {
   std::shared_ptr<event_pool> events_ = std::make_shared<event_pool>();
   std::shared_ptr<captured_parts> captured_;  // while it is captured
   std::vector<device_memory> freed_in_capture_;
-  std::uint64_t draw_ = 0;  // of the stream's work
+  std::uint64_t draw_ = 0;            // of the stream's work
   std::shared_ptr<slice_sink> sink_;  // null: nobody traces it
   slice_label label_;
   using slice_of_sink = std::pair<std::shared_ptr<slice_sink>, device_slice>;
@@ -321,19 +378,24 @@ class stream_of_chip final : public async_host_stream {
 
 class async_host_device final : public device {
  public:
-  async_host_device(std::shared_ptr<async_host_chip::shared> chip, std::string name, std::uint64_t limit_bytes)
+  async_host_device(std::shared_ptr<async_host_chip::shared> chip, std::string name,
+                    std::uint64_t limit_bytes)
       : chip_(std::move(chip)), name_(std::move(name)), cache_(chip_->memory, name_, limit_bytes) {}
   const std::string& name() const noexcept override { return name_; }
   const std::string& hardware() const noexcept override { return hardware_; }
   result<std::unique_ptr<device_stream>> make_stream(stream_kind kind) override {
     const std::lock_guard hold(lock_);
     const auto earlier = made_[static_cast<std::size_t>(kind)]++;  // of this kind
-    auto name = name_ + "/" + std::string(to_string(kind)) + (earlier != 0 ? ":" + std::to_string(earlier) : "");
-    return std::unique_ptr<device_stream>(std::make_unique<stream_of_chip>(*this, chip_, kind, std::move(name)));
+    auto name = name_ + "/" + std::string(to_string(kind)) +
+                (earlier != 0 ? ":" + std::to_string(earlier) : "");
+    return std::unique_ptr<device_stream>(
+        std::make_unique<stream_of_chip>(*this, chip_, kind, std::move(name)));
   }
   result<device_memory> allocate_pinned(std::size_t bytes) override {
     auto* p = chip_->memory.reserve(std::max<std::size_t>(bytes, 1));
-    if (p == nullptr) return error(error_code::failed, name_ + ": no pinned memory for " + std::to_string(bytes) + " bytes. Take fewer or smaller staging buffers");
+    if (p == nullptr)
+      return error(error_code::failed, name_ + ": no pinned memory for " + std::to_string(bytes) +
+                                           " bytes. Take fewer or smaller staging buffers");
     const std::lock_guard hold(lock_);
     pinned_bytes_ += bytes;
     return device_memory{p, bytes};
@@ -370,7 +432,9 @@ class async_host_device final : public device {
   std::array<std::uint32_t, 4> made_{};  // streams, by kind
 };
 
-stream_of_chip::stream_of_chip(async_host_device& owner, std::shared_ptr<async_host_chip::shared> chip, stream_kind kind, std::string name)
+stream_of_chip::stream_of_chip(async_host_device& owner,
+                               std::shared_ptr<async_host_chip::shared> chip, stream_kind kind,
+                               std::string name)
     : owner_(owner), chip_(std::move(chip)), kind_(kind), name_(std::move(name)) {
   if (checker() != nullptr) number_ = checker()->add_stream(name_);
   {
@@ -445,7 +509,8 @@ result<device_memory> stream_of_chip::allocate(std::size_t bytes, std::string_vi
 void stream_of_chip::free(device_memory m) noexcept {
   if (!m) return;
   if (captured_ != nullptr) return freed_in_capture_.push_back(m);
-  if (auto* c = checker()) c->freed(number_, {m.bytes, caching_allocator::size_class(m.size_bytes)});
+  if (auto* c = checker())
+    c->freed(number_, {m.bytes, caching_allocator::size_class(m.size_bytes)});
   auto moment = record_always(false);  // also after a failure
   const std::lock_guard hold(owner_.lock_);
   owner_.cache_.free(m.bytes, this, std::move(moment));
@@ -484,19 +549,23 @@ void async_host_chip::shared::run(stream_of_chip& s, std::unique_lock<std::mutex
       const bool fails = fails_in != 0 && --fails_in == 0;
       hold.unlock();
       if (p.sink != nullptr) p.slice.begin_ns = begin_ns(p);
-      auto done = fails ? result<void>(error(error_code::failed, "a failure that was injected")) : p.run();
+      auto done =
+          fails ? result<void>(error(error_code::failed, "a failure that was injected")) : p.run();
       if (p.sink != nullptr) p.slice.end_ns = end_ns(p);
       hold.lock();
       if (done && p.sink != nullptr) {
         s.ran_.emplace_back(p.sink, p.slice);
         s.has_ran_.store(true, std::memory_order_release);
       }
-      if (!done) s.failure_ = std::make_unique<error>(std::move(done.error().while_doing(s.name_ + ": '" + std::string(p.op) + "' failed")));
+      if (!done)
+        s.failure_ = std::make_unique<error>(
+            std::move(done.error().while_doing(s.name_ + ": '" + std::string(p.op) + "' failed")));
       break;
     }
   }
   s.is_running_ = false;
-  // What it held may be the last handle of an event, or a function's captures: both end without the lock.
+  // What it held may be the last handle of an event, or a function's captures: both end without the
+  // lock.
   hold.unlock();
   p = piece{};
   changed.notify_all();
@@ -523,7 +592,8 @@ bool async_host_chip::shared::step() {
   return false;
 }
 
-async_host_chip::async_host_chip(const async_host_options& options) : shared_(std::make_shared<shared>(options)) {}
+async_host_chip::async_host_chip(const async_host_options& options)
+    : shared_(std::make_shared<shared>(options)) {}
 async_host_chip::~async_host_chip() = default;
 
 std::unique_ptr<device> async_host_chip::make_device(std::string name, std::uint64_t limit_bytes) {
@@ -538,7 +608,8 @@ bool async_host_chip::step() {
 }
 
 void async_host_chip::step_some() {
-  for (auto n = shared_->below(2) == 0 ? 0 : shared_->below(12); n > 0 && step(); --n) {}
+  for (auto n = shared_->below(2) == 0 ? 0 : shared_->below(12); n > 0 && step(); --n) {
+  }
 }
 
 void async_host_chip::fail_work(std::uint64_t k) {

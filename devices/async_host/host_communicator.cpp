@@ -43,7 +43,7 @@ namespace {
 constexpr char magic[8] = {'t', 'r', 'o', 'u', 'p', 'e', 'h', '2'};
 constexpr std::size_t secret_bytes = 32;
 constexpr int backlog = 128;
-constexpr int hello_timeout_s = 2;               // of one that has come and says nothing
+constexpr int hello_timeout_s = 2;  // of one that has come and says nothing
 constexpr std::size_t text_bytes_max = 4096;
 constexpr std::uint64_t bytes_max = 1ULL << 40;  // of a rank; what a header may claim
 
@@ -68,10 +68,13 @@ struct call_header {
   std::int32_t root = 0;
   std::uint64_t bytes = 0;  // that it contributes
   char op[72] = {};
-  bool is_same(const call_header& o) const noexcept { return kind == o.kind && type == o.type && how == o.how && root == o.root && bytes == o.bytes; }
+  bool is_same(const call_header& o) const noexcept {
+    return kind == o.kind && type == o.type && how == o.how && root == o.root && bytes == o.bytes;
+  }
 };
 
-enum class answer : std::uint64_t { fine, refused, rank_gone };  // else a text follows that says why
+// Else a text follows that says why.
+enum class answer : std::uint64_t { fine, refused, rank_gone };
 struct reply_header {
   answer a = answer::fine;
   std::uint64_t bytes = 0;
@@ -101,9 +104,13 @@ std::string_view name_of(device_reduction r) noexcept {
 std::string text_of(const call_header& h) {
   if (h.kind == call_kind::finish) return std::string(name_of(h.kind));
   const bool reduces = h.kind == call_kind::all_reduce || h.kind == call_kind::reduce_scatter;
-  const auto type = h.type < dtype_count ? std::string(to_string(static_cast<dtype>(h.type))) : std::to_string(h.type);
-  return fmt::format("{} of {} bytes of {}{}{} for '{}'", name_of(h.kind), h.bytes, type, reduces ? fmt::format(" ({})", name_of(static_cast<device_reduction>(h.how))) : "",
-                     h.kind == call_kind::broadcast ? fmt::format(" from rank {}", h.root) : "", std::string_view(h.op, ::strnlen(h.op, sizeof h.op)));
+  const auto type = h.type < dtype_count ? std::string(to_string(static_cast<dtype>(h.type)))
+                                         : std::to_string(h.type);
+  return fmt::format(
+      "{} of {} bytes of {}{}{} for '{}'", name_of(h.kind), h.bytes, type,
+      reduces ? fmt::format(" ({})", name_of(static_cast<device_reduction>(h.how))) : "",
+      h.kind == call_kind::broadcast ? fmt::format(" from rank {}", h.root) : "",
+      std::string_view(h.op, ::strnlen(h.op, sizeof h.op)));
 }
 
 bool send_all(int fd, const void* from, std::size_t bytes) noexcept {
@@ -127,9 +134,13 @@ bool receive_all(int fd, void* to, std::size_t bytes) noexcept {
 }
 
 template <class T>
-bool send_one(int fd, const T& value) noexcept { return send_all(fd, &value, sizeof value); }
+bool send_one(int fd, const T& value) noexcept {
+  return send_all(fd, &value, sizeof value);
+}
 template <class T>
-bool receive_one(int fd, T& value) noexcept { return receive_all(fd, &value, sizeof value); }
+bool receive_one(int fd, T& value) noexcept {
+  return receive_all(fd, &value, sizeof value);
+}
 
 sockaddr_in loopback(std::uint16_t port) noexcept {
   sockaddr_in a{};
@@ -139,14 +150,21 @@ sockaddr_in loopback(std::uint16_t port) noexcept {
   return a;
 }
 
-combine_kind combine_of(device_reduction how) noexcept { return how == device_reduction::min ? combine_kind::min : how == device_reduction::max ? combine_kind::max : combine_kind::sum; }
+combine_kind combine_of(device_reduction how) noexcept {
+  return how == device_reduction::min   ? combine_kind::min
+         : how == device_reduction::max ? combine_kind::max
+                                        : combine_kind::sum;
+}
 
 // HC-3: sums of `n` elements from `offset` on begin with the rank behind `owner`.
-void reduce(dtype type, device_reduction how, std::byte* to, const std::vector<std::vector<std::byte>>& all, std::size_t offset, std::size_t n, std::size_t owner) {
+void reduce(dtype type, device_reduction how, std::byte* to,
+            const std::vector<std::vector<std::byte>>& all, std::size_t offset, std::size_t n,
+            std::size_t owner) {
   if (n == 0) return;
   const auto ranks = all.size(), first = ranks > 2 ? (owner + 1) % ranks : 0;
   std::vector<const std::byte*> operands;
-  for (std::size_t i = 0; i < ranks; ++i) operands.push_back(all[(first + i) % ranks].data() + offset * size_of(type));
+  for (std::size_t i = 0; i < ranks; ++i)
+    operands.push_back(all[(first + i) % ranks].data() + offset * size_of(type));
   combine(combine_of(how), type, to, operands, n);
   if (how == device_reduction::mean) divide(type, to, n, static_cast<double>(ranks));
 }
@@ -159,7 +177,11 @@ class host_gang {
   using socket = host_meeting_points::socket;
 
   host_gang(std::string device, int rank, int ranks, communicator_changed changed)
-      : name_(fmt::format("{}: rank {} of {}", device, rank, ranks)), rank_(rank), ranks_(ranks), changed_(std::move(changed)), of_(static_cast<std::size_t>(ranks)) {}
+      : name_(fmt::format("{}: rank {} of {}", device, rank, ranks)),
+        rank_(rank),
+        ranks_(ranks),
+        changed_(std::move(changed)),
+        of_(static_cast<std::size_t>(ranks)) {}
 
   int rank() const noexcept { return rank_; }
   int ranks() const noexcept { return ranks_; }
@@ -225,7 +247,8 @@ class host_gang {
     if (--enqueued_ == 0) none_enqueued_.notify_all();
   }
 
-  result<void> run(const call_header& own, std::span<const std::byte> from, std::span<std::byte> to) {
+  result<void> run(const call_header& own, std::span<const std::byte> from,
+                   std::span<std::byte> to) {
     auto done = carry_out(own, from, to);
     {
       const std::lock_guard hold(lock_);
@@ -244,8 +267,10 @@ class host_gang {
     const std::lock_guard hold(lock_);
     if (is_aborted_) return aborted();
     if (failure_) return *failure_;
-    if (!is_formed_) return error(error_code::usage, name_ + ": finish is called before all ranks are there");
-    if (std::exchange(is_finishing_, true)) return error(error_code::usage, name_ + ": the communicator is at its end");
+    if (!is_formed_)
+      return error(error_code::usage, name_ + ": finish is called before all ranks are there");
+    if (std::exchange(is_finishing_, true))
+      return error(error_code::usage, name_ + ": the communicator is at its end");
     return {};
   }
 
@@ -256,7 +281,12 @@ class host_gang {
       none_enqueued_.wait(hold, [&] { return enqueued_ == 0 || is_aborted_ || failure_; });
       if (is_aborted_ || failure_) return;  // which has been told
     }
-    auto done = has_dropped() ? result<void>(error(error_code::failed, name_ + ": a collective has not run, since its stream has failed")) : rank_ == 0 ? answer_goodbyes() : say_goodbye();
+    auto done =
+        has_dropped()
+            ? result<void>(error(error_code::failed,
+                                 name_ + ": a collective has not run, since its stream has failed"))
+        : rank_ == 0 ? answer_goodbyes()
+                     : say_goodbye();
     {
       const std::lock_guard hold(lock_);
       if (is_aborted_) return;
@@ -271,8 +301,13 @@ class host_gang {
  private:
   error aborted() const { return {error_code::failed, name_ + ": the communicator is aborted"}; }
   // DC-7.
-  error lost(int rank) const { return {error_code::unreachable, fmt::format("{}: rank {} is gone", name_, rank)}; }
-  error refused(answer a, std::string_view why) const { return {a == answer::rank_gone ? error_code::unreachable : error_code::failed, fmt::format("{}: {}", name_, why)}; }
+  error lost(int rank) const {
+    return {error_code::unreachable, fmt::format("{}: rank {} is gone", name_, rank)};
+  }
+  error refused(answer a, std::string_view why) const {
+    return {a == answer::rank_gone ? error_code::unreachable : error_code::failed,
+            fmt::format("{}: {}", name_, why)};
+  }
   bool is_aborted() const {
     const std::lock_guard hold(lock_);
     return is_aborted_;
@@ -291,7 +326,10 @@ class host_gang {
     for (int missing = ranks_ - 1; missing > 0;) {
       const auto fd = ::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC);
       if (fd < 0 && (errno == EINTR || errno == ECONNABORTED) && !is_aborted()) continue;
-      if (fd < 0) return is_aborted() ? aborted() : error(error_code::failed, fmt::format("{}: accept: {}", name_, std::strerror(errno)));
+      if (fd < 0)
+        return is_aborted() ? aborted()
+                            : error(error_code::failed,
+                                    fmt::format("{}: accept: {}", name_, std::strerror(errno)));
       auto s = keep(std::make_shared<socket>(fd));
       const timeval patience{hello_timeout_s, 0}, none{};
       (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -301,8 +339,11 @@ class host_gang {
         std::erase(open_, s);
         continue;
       }
-      if (h.ranks != ranks_ || h.rank < 1 || h.rank >= ranks_ || of_[static_cast<std::size_t>(h.rank)] != nullptr)
-        return error(error_code::failed, fmt::format("{}: rank {} of {} came{}", name_, h.rank, h.ranks, h.ranks == ranks_ ? ", which is there already or cannot be" : ""));
+      if (h.ranks != ranks_ || h.rank < 1 || h.rank >= ranks_ ||
+          of_[static_cast<std::size_t>(h.rank)] != nullptr)
+        return error(error_code::failed,
+                     fmt::format("{}: rank {} of {} came{}", name_, h.rank, h.ranks,
+                                 h.ranks == ranks_ ? ", which is there already or cannot be" : ""));
       (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
       send_at_once(fd);
       of_[static_cast<std::size_t>(h.rank)] = std::move(s);
@@ -315,12 +356,15 @@ class host_gang {
 
   result<void> join(const id_content& id) {
     const auto fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return error(error_code::failed, fmt::format("{}: socket: {}", name_, std::strerror(errno)));
+    if (fd < 0)
+      return error(error_code::failed, fmt::format("{}: socket: {}", name_, std::strerror(errno)));
     of_[0] = keep(std::make_shared<socket>(fd));
     send_at_once(fd);
     const auto at = loopback(id.port);
     if (::connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
-      return is_aborted() ? aborted() : error(error_code::failed, fmt::format("{}: rank 0 does not answer: {}", name_, std::strerror(errno)));
+      return is_aborted() ? aborted()
+                          : error(error_code::failed, fmt::format("{}: rank 0 does not answer: {}",
+                                                                  name_, std::strerror(errno)));
     hello h{{}, rank_, ranks_};
     std::memcpy(h.secret, id.secret, secret_bytes);
     std::byte welcome{};
@@ -334,7 +378,8 @@ class host_gang {
   }
   int peer(int rank) const noexcept { return of_[static_cast<std::size_t>(rank)]->fd(); }
 
-  result<void> carry_out(const call_header& own, std::span<const std::byte> from, std::span<std::byte> to) {
+  result<void> carry_out(const call_header& own, std::span<const std::byte> from,
+                         std::span<std::byte> to) {
     std::vector<std::vector<std::byte>> all(static_cast<std::size_t>(ranks_));
     all[static_cast<std::size_t>(rank_)].assign(from.begin(), from.end());
     if (auto ok = rank_ == 0 ? take_from_all(own, all) : hand_to_first(own, all); !ok) return ok;
@@ -345,14 +390,21 @@ class host_gang {
     switch (own.kind) {
       case call_kind::all_reduce: {
         const auto each = (n + ranks - 1) / ranks;
-        for (std::size_t owner = 0, at = 0; at < n; ++owner, at += each) reduce(type, how, to.data() + at * size_of(type), all, at, std::min(each, n - at), owner);
+        for (std::size_t owner = 0, at = 0; at < n; ++owner, at += each)
+          reduce(type, how, to.data() + at * size_of(type), all, at, std::min(each, n - at), owner);
         return {};
       }
-      case call_kind::reduce_scatter: reduce(type, how, to.data(), all, n * static_cast<std::size_t>(rank_), n, static_cast<std::size_t>(rank_)); return {};
-      case call_kind::all_gather:
-        for (std::size_t r = 0; r < ranks; ++r) std::ranges::copy(all[r], to.begin() + static_cast<std::ptrdiff_t>(r * from.size()));
+      case call_kind::reduce_scatter:
+        reduce(type, how, to.data(), all, n * static_cast<std::size_t>(rank_), n,
+               static_cast<std::size_t>(rank_));
         return {};
-      case call_kind::broadcast: std::ranges::copy(all[static_cast<std::size_t>(own.root)], to.begin()); return {};
+      case call_kind::all_gather:
+        for (std::size_t r = 0; r < ranks; ++r)
+          std::ranges::copy(all[r], to.begin() + static_cast<std::ptrdiff_t>(r * from.size()));
+        return {};
+      case call_kind::broadcast:
+        std::ranges::copy(all[static_cast<std::size_t>(own.root)], to.begin());
+        return {};
       case call_kind::finish: break;  // end() has it
     }
     return {};
@@ -364,7 +416,10 @@ class host_gang {
     bytes.resize(h.bytes);
     return receive_all(peer(r), bytes.data(), bytes.size());
   }
-  static std::string refuse(const call_header& own, int r, const call_header& h) { return fmt::format("ranks call different collectives: rank 0 {}, rank {} {}", text_of(own), r, text_of(h)); }
+  static std::string refuse(const call_header& own, int r, const call_header& h) {
+    return fmt::format("ranks call different collectives: rank 0 {}, rank {} {}", text_of(own), r,
+                       text_of(h));
+  }
 
   result<void> take_from_all(const call_header& own, std::vector<std::vector<std::byte>>& all) {
     std::string refusal;
@@ -377,7 +432,8 @@ class host_gang {
     const reply_header reply{refusal.empty() ? answer::fine : answer::refused, refusal.size()};
     for (int r = 1; r < ranks_; ++r) {
       bool is_sent = send_one(peer(r), reply) && send_all(peer(r), refusal.data(), refusal.size());
-      for (const auto& bytes : all) is_sent = is_sent && (!refusal.empty() || send_all(peer(r), bytes.data(), bytes.size()));
+      for (const auto& bytes : all)
+        is_sent = is_sent && (!refusal.empty() || send_all(peer(r), bytes.data(), bytes.size()));
       if (!is_sent) return lost(r);
     }
     return refusal.empty() ? result<void>() : refused(reply.a, refusal);
@@ -416,8 +472,10 @@ class host_gang {
     auto a = answer::fine;
     for (std::vector<pollfd> polled; refusal.empty() && !missing.empty();) {
       polled.clear();
-      for (const auto r : missing) polled.push_back({.fd = peer(r), .events = POLLIN, .revents = 0});
-      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return error(error_code::failed, fmt::format("{}: poll: {}", name_, std::strerror(errno)));
+      for (const auto r : missing)
+        polled.push_back({.fd = peer(r), .events = POLLIN, .revents = 0});
+      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
+        return error(error_code::failed, fmt::format("{}: poll: {}", name_, std::strerror(errno)));
       for (std::size_t i = polled.size(); i-- > 0;) {
         if (polled[i].revents == 0) continue;
         const auto r = missing[i];
@@ -430,10 +488,13 @@ class host_gang {
         missing.erase(missing.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
-    if (is_aborted()) return aborted();  // and nobody is told that others are gone whom the abort has cut off
+    // And nobody is told that others are gone whom the abort has cut off.
+    if (is_aborted()) return aborted();
     refusal.resize(std::min(refusal.size(), text_bytes_max));
     const reply_header reply{a, refusal.size()};
-    for (int r = 1; r < ranks_; ++r) (void)(send_one(peer(r), reply) && send_all(peer(r), refusal.data(), refusal.size()));  // who has gone after its goodbye is not missed
+    // Who has gone after its goodbye is not missed.
+    for (int r = 1; r < ranks_; ++r)
+      (void)(send_one(peer(r), reply) && send_all(peer(r), refusal.data(), refusal.size()));
     return a == answer::fine ? result<void>() : refused(a, refusal);
   }
 
@@ -444,10 +505,13 @@ class host_gang {
   mutable std::mutex lock_;
   std::condition_variable none_enqueued_;  // or it ends otherwise
   std::size_t enqueued_ = 0;               // collectives that have not run
-  bool is_formed_ = false, is_aborted_ = false, is_finishing_ = false, has_finished_ = false, has_dropped_ = false;
+  bool is_formed_ = false, is_aborted_ = false, is_finishing_ = false, has_finished_ = false,
+       has_dropped_ = false;
   std::unique_ptr<error> failure_;
   std::vector<std::shared_ptr<socket>> open_;  // what abort() shuts
-  std::vector<std::shared_ptr<socket>> of_;    // rank 0: by rank; others: rank 0's. By the thread that meets, then by the stream's, then by the one that ends
+  // Rank 0: by rank; others: rank 0's. By the thread that meets, then by the stream's, then by the
+  // one that ends.
+  std::vector<std::shared_ptr<socket>> of_;
 };
 
 namespace {
@@ -455,7 +519,9 @@ namespace {
 // In the queue of a stream, which runs it or, once it has failed, drops it.
 class enqueued_call {
  public:
-  explicit enqueued_call(std::shared_ptr<host_gang> g) : gang_(std::move(g)) { gang_->add_enqueued(); }
+  explicit enqueued_call(std::shared_ptr<host_gang> g) : gang_(std::move(g)) {
+    gang_->add_enqueued();
+  }
   ~enqueued_call() {
     if (!has_run_) gang_->drop_enqueued();
   }
@@ -494,35 +560,60 @@ class rank_on_host final : public device_communicator {
     return {};
   }
 
-  result<void> all_reduce(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, device_reduction how) override {
-    return call(on, {.kind = call_kind::all_reduce, .how = static_cast<std::uint32_t>(how)}, op, from, to, type, from.size() == to.size());
+  result<void> all_reduce(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                          std::span<std::byte> to, dtype type, device_reduction how) override {
+    return call(on, {.kind = call_kind::all_reduce, .how = static_cast<std::uint32_t>(how)}, op,
+                from, to, type, from.size() == to.size());
   }
-  result<void> reduce_scatter(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, device_reduction how) override {
-    return call(on, {.kind = call_kind::reduce_scatter, .how = static_cast<std::uint32_t>(how)}, op, from, to, type, from.size() == to.size() * static_cast<std::size_t>(ranks()));
+  result<void> reduce_scatter(device_stream& on, std::string_view op,
+                              std::span<const std::byte> from, std::span<std::byte> to, dtype type,
+                              device_reduction how) override {
+    return call(on, {.kind = call_kind::reduce_scatter, .how = static_cast<std::uint32_t>(how)}, op,
+                from, to, type, from.size() == to.size() * static_cast<std::size_t>(ranks()));
   }
-  result<void> all_gather(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type) override {
-    return call(on, {.kind = call_kind::all_gather}, op, from, to, type, from.size() * static_cast<std::size_t>(ranks()) == to.size());
+  result<void> all_gather(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                          std::span<std::byte> to, dtype type) override {
+    return call(on, {.kind = call_kind::all_gather}, op, from, to, type,
+                from.size() * static_cast<std::size_t>(ranks()) == to.size());
   }
-  result<void> broadcast(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, int root) override {
-    if (root < 0 || root >= ranks()) return error(error_code::usage, fmt::format("{}: op {}: there is no rank {}", gang_->name(), op, root));
-    return call(on, {.kind = call_kind::broadcast, .root = root}, op, from, to, type, from.size() == to.size());
+  result<void> broadcast(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                         std::span<std::byte> to, dtype type, int root) override {
+    if (root < 0 || root >= ranks())
+      return error(error_code::usage,
+                   fmt::format("{}: op {}: there is no rank {}", gang_->name(), op, root));
+    return call(on, {.kind = call_kind::broadcast, .root = root}, op, from, to, type,
+                from.size() == to.size());
   }
 
  private:
-  result<void> call(device_stream& on, call_header h, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, bool fits) {
+  result<void> call(device_stream& on, call_header h, std::string_view op,
+                    std::span<const std::byte> from, std::span<std::byte> to, dtype type,
+                    bool fits) {
     auto ready = gang_->is_ready();
     if (!ready) return std::move(ready.error());
-    if (gang_->is_finishing()) return error(error_code::usage, fmt::format("{}: op {}: the communicator is at its end", gang_->name(), op));
-    if (!*ready) return error(error_code::usage, fmt::format("{}: op {} is called before all ranks are there", gang_->name(), op));
+    if (gang_->is_finishing())
+      return error(error_code::usage,
+                   fmt::format("{}: op {}: the communicator is at its end", gang_->name(), op));
+    if (!*ready)
+      return error(error_code::usage, fmt::format("{}: op {} is called before all ranks are there",
+                                                  gang_->name(), op));
     h.type = static_cast<std::uint32_t>(type);
     h.bytes = from.size();
     op.copy(h.op, sizeof h.op - 1);
     const bool reduces = h.kind == call_kind::all_reduce || h.kind == call_kind::reduce_scatter;
-    if (!fits || from.size() % size_of(type) != 0) return error(error_code::usage, fmt::format("{}: {} into {} bytes", gang_->name(), text_of(h), to.size()));
-    if (reduces && !can_combine(type)) return error(error_code::usage, fmt::format("{}: {}: f32, f64, i32 and i64 are reduced", gang_->name(), text_of(h)));
-    if (reduces && static_cast<device_reduction>(h.how) == device_reduction::mean && type != dtype::f32 && type != dtype::f64)
-      return error(error_code::usage, fmt::format("{}: {}: a mean is of f32 or f64", gang_->name(), text_of(h)));
-    return on.enqueue(op, {{&from, 1}, {&to, 1}}, [c = std::make_shared<enqueued_call>(gang_), h, from, to] { return c->run(h, from, to); });
+    if (!fits || from.size() % size_of(type) != 0)
+      return error(error_code::usage,
+                   fmt::format("{}: {} into {} bytes", gang_->name(), text_of(h), to.size()));
+    if (reduces && !can_combine(type))
+      return error(error_code::usage, fmt::format("{}: {}: f32, f64, i32 and i64 are reduced",
+                                                  gang_->name(), text_of(h)));
+    if (reduces && static_cast<device_reduction>(h.how) == device_reduction::mean &&
+        type != dtype::f32 && type != dtype::f64)
+      return error(error_code::usage,
+                   fmt::format("{}: {}: a mean is of f32 or f64", gang_->name(), text_of(h)));
+    return on.enqueue(
+        op, {{&from, 1}, {&to, 1}},
+        [c = std::make_shared<enqueued_call>(gang_), h, from, to] { return c->run(h, from, to); });
   }
 
   std::shared_ptr<host_gang> gang_;
@@ -535,14 +626,18 @@ host_meeting_points::host_meeting_points() = default;
 host_meeting_points::~host_meeting_points() = default;
 
 result<communicator_id> host_meeting_points::make_id(const std::string& device) {
-  const auto failed = [&](std::string_view call) { return error(error_code::failed, fmt::format("{}: {}: {}", device, call, std::strerror(errno))); };
+  const auto failed = [&](std::string_view call) {
+    return error(error_code::failed, fmt::format("{}: {}: {}", device, call, std::strerror(errno)));
+  };
   auto s = std::make_unique<socket>(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (s->fd() < 0) return failed("socket");
   auto at = loopback(0);
   socklen_t size = sizeof at;
-  if (::bind(s->fd(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) return failed("bind");
+  if (::bind(s->fd(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
+    return failed("bind");
   if (::listen(s->fd(), backlog) != 0) return failed("listen");
-  if (::getsockname(s->fd(), reinterpret_cast<sockaddr*>(&at), &size) != 0) return failed("getsockname");
+  if (::getsockname(s->fd(), reinterpret_cast<sockaddr*>(&at), &size) != 0)
+    return failed("getsockname");
   id_content content{};
   std::memcpy(content.mark, magic, sizeof magic);
   content.port = ntohs(at.sin_port);
@@ -551,24 +646,38 @@ result<communicator_id> host_meeting_points::make_id(const std::string& device) 
   communicator_id id;
   std::memcpy(id.bytes.data(), &content, sizeof content);
   const std::lock_guard hold(lock_);
-  made_.emplace(std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()), std::move(s));
+  made_.emplace(std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()),
+                std::move(s));
   return id;
 }
 
-result<std::unique_ptr<device_communicator>> host_meeting_points::begin(const communicator_id& id, int rank, int ranks, const std::string& device, communicator_changed changed) {
-  if (ranks < 1 || rank < 0 || rank >= ranks) return error(error_code::usage, fmt::format("{}: there is no rank {} of {}", device, rank, ranks));
+result<std::unique_ptr<device_communicator>> host_meeting_points::begin(
+    const communicator_id& id, int rank, int ranks, const std::string& device,
+    communicator_changed changed) {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    return error(error_code::usage,
+                 fmt::format("{}: there is no rank {} of {}", device, rank, ranks));
   id_content content;
   std::memcpy(&content, id.bytes.data(), sizeof content);
-  if (std::memcmp(content.mark, magic, sizeof magic) != 0) return error(error_code::usage, fmt::format("{}: the id of the communicator is not one of asynchronous host devices", device));
+  if (std::memcmp(content.mark, magic, sizeof magic) != 0)
+    return error(
+        error_code::usage,
+        fmt::format("{}: the id of the communicator is not one of asynchronous host devices",
+                    device));
   std::shared_ptr<socket> listener;
   if (rank == 0) {
     const std::lock_guard hold(lock_);
-    const auto at = made_.find(std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()));
-    if (at == made_.end()) return error(error_code::usage, fmt::format("{}: rank 0 begins where the id of its communicator was made, once", device));
+    const auto at =
+        made_.find(std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()));
+    if (at == made_.end())
+      return error(
+          error_code::usage,
+          fmt::format("{}: rank 0 begins where the id of its communicator was made, once", device));
     listener = std::move(at->second);
     made_.erase(at);
   }
-  auto made = std::make_unique<rank_on_host>(std::make_shared<host_gang>(device, rank, ranks, std::move(changed)));
+  auto made = std::make_unique<rank_on_host>(
+      std::make_shared<host_gang>(device, rank, ranks, std::move(changed)));
   made->meet(content, std::move(listener));
   return std::unique_ptr<device_communicator>(std::move(made));
 }

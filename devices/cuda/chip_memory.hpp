@@ -1,5 +1,6 @@
 #pragma once
-// Where the memory of a CUDA device comes from: segments of its chip's, and page-locked memory of the host. Only for cuda_device.cpp.
+// Where the memory of a CUDA device comes from: segments of its chip's, and page-locked memory of
+// the host. Only for cuda_device.cpp.
 //
 // Threading: any.
 
@@ -27,7 +28,8 @@ class chip_memory final : public system_memory {
   explicit chip_memory(std::shared_ptr<cuda_chip> c) : chip_(std::move(c)) {}
   std::byte* reserve(std::size_t bytes) override {
     void* at = nullptr;
-    if (chip_->make_current() && cudaMalloc(&at, bytes) == cudaSuccess) return static_cast<std::byte*>(at);
+    if (chip_->make_current() && cudaMalloc(&at, bytes) == cudaSuccess)
+      return static_cast<std::byte*>(at);
     (void)cudaGetLastError();
     return nullptr;
   }
@@ -41,7 +43,9 @@ class chip_memory final : public system_memory {
 };
 
 // What a request takes: few sizes, so that buffers come back to those who ask for about as much.
-inline std::size_t rounded_size(std::size_t bytes) noexcept { return caching_allocator::size_class(bytes); }
+inline std::size_t rounded_size(std::size_t bytes) noexcept {
+  return caching_allocator::size_class(bytes);
+}
 
 class pinned_memory {
  public:
@@ -64,7 +68,9 @@ class pinned_memory {
     const auto status = cudaHostAlloc(&at, size, cudaHostAllocPortable);
     if (is_out_of_memory(status)) {
       (void)cudaGetLastError();
-      return error(error_code::failed, fmt::format("{}: out of page-locked memory: {} bytes more, {} are in use", device_, size, held_bytes()));
+      return error(error_code::failed,
+                   fmt::format("{}: out of page-locked memory: {} bytes more, {} are in use",
+                               device_, size, held_bytes()));
     }
     if (auto ok = check(status, "cudaHostAlloc", {device_, {}}); !ok) return std::move(ok.error());
     const std::lock_guard l(mutex_);

@@ -1,8 +1,9 @@
 #pragma once
 // A row-major product as libraries that know only columns take it. Pure.
 //
-// A row-major matrix is its transpose in columns, so c = op(a) op(b) is c^T = op(b)^T op(a)^T: operands change places, rows and columns of the result, too, and a
-// bias that is added to each row of c is one that is added to each column of c^T.
+// A row-major matrix is its transpose in columns, so c = op(a) op(b) is c^T = op(b)^T op(a)^T:
+// operands change places, rows and columns of the result, too, and a bias that is added to each row
+// of c is one that is added to each column of c^T.
 
 #include "devices/cuda/cuda_kernel.hpp"
 
@@ -24,8 +25,10 @@ inline column_product in_columns(const product& p) {
   column_product c;
   c.transpose_first = p.transpose_b;
   c.transpose_second = p.transpose_a;
-  c.first = p.transpose_b ? column_matrix{p.k, p.n, p.stride_b, p.step_b} : column_matrix{p.n, p.k, p.stride_b, p.step_b};
-  c.second = p.transpose_a ? column_matrix{p.m, p.k, p.stride_a, p.step_a} : column_matrix{p.k, p.m, p.stride_a, p.step_a};
+  c.first = p.transpose_b ? column_matrix{p.k, p.n, p.stride_b, p.step_b}
+                          : column_matrix{p.n, p.k, p.stride_b, p.step_b};
+  c.second = p.transpose_a ? column_matrix{p.m, p.k, p.stride_a, p.step_a}
+                           : column_matrix{p.k, p.m, p.stride_a, p.step_a};
   c.d = {p.n, p.m, p.stride_c, p.step_c};
   return c;
 }

@@ -51,7 +51,8 @@ struct graph_of_runtime final : captured_step {
 
 class stream_of_runtime final : public cuda_stream {
  public:
-  stream_of_runtime(device_of_chip& d, stream_kind kind, std::shared_ptr<stream_record> record) : device_(d), kind_(kind), record_(std::move(record)) {}
+  stream_of_runtime(device_of_chip& d, stream_kind kind, std::shared_ptr<stream_record> record)
+      : device_(d), kind_(kind), record_(std::move(record)) {}
   ~stream_of_runtime() override;
   result<void> start(bool marks_each_op);
 
@@ -59,9 +60,12 @@ class stream_of_runtime final : public cuda_stream {
   const std::string& name() const noexcept override { return record_->name; }
   void* native() const noexcept override { return stream_; }
 
-  result<void> enqueue(std::string_view op, const touched&, std::function<result<void>()> run) override;
-  result<void> enqueue_launched_later(std::string_view op, const touched& what, std::function<result<void>()> run) override;
-  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) override;
+  result<void> enqueue(std::string_view op, const touched&,
+                       std::function<result<void>()> run) override;
+  result<void> enqueue_launched_later(std::string_view op, const touched& what,
+                                      std::function<result<void>()> run) override;
+  result<void> copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind,
+                    std::span<const std::byte> from, memory_kind from_kind) override;
   result<void> fill_zero(std::string_view op, std::span<std::byte> to) override;
   result<void> wait(const device_event& e) override;
   result<device_event> record() override;
@@ -90,7 +94,8 @@ class stream_of_runtime final : public cuda_stream {
     std::int64_t enqueued_ns = 0;
   };
   // Before and after a piece of work is enqueued; without a sink nothing is done.
-  std::optional<traced_work> begin_slice(std::string_view op, slice_kind kind, std::uint64_t amount);
+  std::optional<traced_work> begin_slice(std::string_view op, slice_kind kind,
+                                         std::uint64_t amount);
   void end_slice(std::optional<traced_work>& work);
   // Calls `run`, which launches.
   result<void> launch(const std::function<result<void>()>& run);
@@ -98,16 +103,22 @@ class stream_of_runtime final : public cuda_stream {
   result<void> close_launch();
   // Ready for a call of `op`: not failed, and the chip is the thread's.
   result<void> begin(std::string_view op);
-  // The chip is the thread's. The driver may tell here what work before has met: then the stream has failed.
+  // The chip is the thread's. The driver may tell here what work before has met: then the stream
+  // has failed.
   result<void> on_chip();
   // A call's status: a failure of the stream if it is one of the chip, or of work before.
   result<void> done(int status, std::string_view call, std::string_view op);
   result<void> leave_mark();
-  result<void> stage_in(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from);
-  result<void> stage_out(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from);
+  result<void> stage_in(std::string_view op, std::span<std::byte> to,
+                        std::span<const std::byte> from);
+  result<void> stage_out(std::string_view op, std::span<std::byte> to,
+                         std::span<const std::byte> from);
   result<void> call(std::function<void()> fn);
   result<std::shared_ptr<event_state>> record_state();
-  error while_captured(std::string_view what) const { return {error_code::usage, fmt::format("{}: {} cannot be part of a captured step", record_->name, what)}; }
+  error while_captured(std::string_view what) const {
+    return {error_code::usage,
+            fmt::format("{}: {} cannot be part of a captured step", record_->name, what)};
+  }
   call_site where(std::string_view op) const { return {record_->name, op}; }
 
   device_of_chip& device_;
@@ -122,9 +133,9 @@ class stream_of_runtime final : public cuda_stream {
   std::vector<device_memory> freed_in_capture_;
   std::shared_ptr<slice_sink> sink_;  // null: nobody traces it
   slice_label label_;
-  std::shared_ptr<event_pool> times_;  // once it was traced
-  time_base base_;                     // not long ago
-  std::deque<traced_work> traced_;     // under way, or not looked at since
+  std::shared_ptr<event_pool> times_;      // once it was traced
+  time_base base_;                         // not long ago
+  std::deque<traced_work> traced_;         // under way, or not looked at since
   std::optional<traced_work> open_slice_;  // of what is launched later
   bool has_open_launch_ = false;
   CUresult (*write_value_)(CUstream, CUdeviceptr, cuuint32_t, unsigned int) = nullptr;
@@ -133,7 +144,12 @@ class stream_of_runtime final : public cuda_stream {
 class device_of_chip final : public cuda_device {
  public:
   device_of_chip(std::string name, std::shared_ptr<cuda_chip> c, const device_options& options)
-      : name_(std::move(name)), chip_(std::move(c)), options_(options), pinned_(name_), segments_(chip_), memory_(segments_, name_, options.limit_bytes) {}
+      : name_(std::move(name)),
+        chip_(std::move(c)),
+        options_(options),
+        pinned_(name_),
+        segments_(chip_),
+        memory_(segments_, name_, options.limit_bytes) {}
   ~device_of_chip() override {
     (void)chip_->make_current();
     if (time_stream_ != nullptr) (void)cudaStreamDestroy(time_stream_);
@@ -151,7 +167,8 @@ class device_of_chip final : public cuda_device {
     if (auto ok = chip_->make_current(); !ok) return std::move(ok.error());
     auto record = std::make_shared<stream_record>();
     const auto number = streams_.fetch_add(1);
-    record->name = fmt::format("{}/{}{}", name_, name_of(kind), number == 0 ? std::string() : fmt::format(".{}", number));
+    record->name = fmt::format("{}/{}{}", name_, name_of(kind),
+                               number == 0 ? std::string() : fmt::format(".{}", number));
     auto made = std::make_unique<stream_of_runtime>(*this, kind, std::move(record));
     if (auto ok = made->start(options_.marks_each_op); !ok) return std::move(ok.error());
     return std::unique_ptr<cuda_stream>(std::move(made));
@@ -183,16 +200,19 @@ class device_of_chip final : public cuda_device {
     const lock l(mutex_);
     if (const auto at = peers_.find(there); at != peers_.end()) return at->second;
     int can = 0;
-    bool reaches = cudaDeviceCanAccessPeer(&can, here, there) == cudaSuccess && can != 0 && chip_->make_current();
+    bool reaches = cudaDeviceCanAccessPeer(&can, here, there) == cudaSuccess && can != 0 &&
+                   chip_->make_current();
     if (reaches) {
       const auto status = cudaDeviceEnablePeerAccess(there, 0);
-      reaches = status == cudaSuccess || status == cudaErrorPeerAccessAlreadyEnabled;  // another device of this chip was first
+      // Another device of this chip was first.
+      reaches = status == cudaSuccess || status == cudaErrorPeerAccessAlreadyEnabled;
     }
     (void)cudaGetLastError();
     return peers_[there] = reaches;
   }
 
-  result<caching_allocator::allocated> allocate(const device_stream* stream, std::size_t bytes, std::string_view for_whom) {
+  result<caching_allocator::allocated> allocate(const device_stream* stream, std::size_t bytes,
+                                                std::string_view for_whom) {
     const lock l(mutex_);
     return memory_.allocate(bytes, stream, for_whom);
   }
@@ -213,13 +233,15 @@ class device_of_chip final : public cuda_device {
 
   // --- time (devices/device_trace.hpp) ---
 
-  // From when the streams that are traced count. The first of them records it, on a stream that has nothing else to do.
+  // From when the streams that are traced count. The first of them records it, on a stream that has
+  // nothing else to do.
   time_base begin_tracing() {
     const lock l(trace_mutex_);
     if (traced_streams_++ != 0 && base_.event != nullptr) return base_;
     clock_ = {};
     base_ = {};
-    if (time_stream_ == nullptr && cudaStreamCreateWithFlags(&time_stream_, cudaStreamNonBlocking) != cudaSuccess) {
+    if (time_stream_ == nullptr &&
+        cudaStreamCreateWithFlags(&time_stream_, cudaStreamNonBlocking) != cudaSuccess) {
       (void)cudaGetLastError();
       return {};
     }
@@ -261,23 +283,30 @@ class device_of_chip final : public cuda_device {
 // --- streams ---
 
 result<void> stream_of_runtime::start(bool marks_each_op) {
-  if (auto ok = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", where({})); !ok) return ok;
+  if (auto ok = check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+                      "cudaStreamCreateWithFlags", where({}));
+      !ok)
+    return ok;
   constexpr std::size_t control_bytes = 256, mark_at = 128;
   static_assert(sizeof(code::fault) <= mark_at);
   auto control = device_.pinned().take(control_bytes);
   if (!control) return std::move(control.error());
   control_ = *control;
   std::memset(control_.bytes, 0, control_bytes);
-  record_->faults = reinterpret_cast<code::fault*>(control_.bytes);  // page-locked memory has one address for both
+  // Page-locked memory has one address for both.
+  record_->faults = reinterpret_cast<code::fault*>(control_.bytes);
   void* draw = nullptr;
-  if (auto ok = check(cudaMalloc(&draw, sizeof(std::uint64_t)), "cudaMalloc", where({})); !ok) return ok;
+  if (auto ok = check(cudaMalloc(&draw, sizeof(std::uint64_t)), "cudaMalloc", where({})); !ok)
+    return ok;
   draw_ = static_cast<std::uint64_t*>(draw);
   if (!marks_each_op) return {};
   // A function of the driver, which the program does not link.
   void* found = nullptr;
   cudaDriverEntryPointQueryResult answer{};
   constexpr unsigned int version = 12000;
-  if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, version, cudaEnableDefault, &answer) == cudaSuccess && answer == cudaDriverEntryPointSuccess) {
+  if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, version, cudaEnableDefault,
+                                       &answer) == cudaSuccess &&
+      answer == cudaDriverEntryPointSuccess) {
     std::memcpy(&write_value_, &found, sizeof found);
     record_->mark = reinterpret_cast<std::uint32_t*>(control_.bytes + mark_at);
   } else {
@@ -348,7 +377,8 @@ result<void> stream_of_runtime::leave_mark() {
   return {};
 }
 
-result<void> stream_of_runtime::enqueue(std::string_view op, const touched&, std::function<result<void>()> run) {
+result<void> stream_of_runtime::enqueue(std::string_view op, const touched&,
+                                        std::function<result<void>()> run) {
   if (auto ok = begin(op); !ok) return ok;
   auto traced = begin_slice(op, slice_kind::kernel, 0);
   if (auto ok = launch(run); !ok) return ok;
@@ -356,7 +386,8 @@ result<void> stream_of_runtime::enqueue(std::string_view op, const touched&, std
   return leave_mark();
 }
 
-result<void> stream_of_runtime::enqueue_launched_later(std::string_view op, const touched&, std::function<result<void>()> run) {
+result<void> stream_of_runtime::enqueue_launched_later(std::string_view op, const touched&,
+                                                       std::function<result<void>()> run) {
   if (auto ok = begin(op); !ok) return ok;
   auto traced = begin_slice(op, slice_kind::kernel, 0);
   if (auto ok = launch(run); !ok) return ok;
@@ -376,7 +407,8 @@ result<void> stream_of_runtime::close_launch() {
 result<void> stream_of_runtime::launch(const std::function<result<void>()>& run) {
   auto ok = run();
   if (ok) return ok;
-  // NVIDIA's libraries have runtimes of their own, whose errors this one does not know: the stream has them all.
+  // NVIDIA's libraries have runtimes of their own, whose errors this one does not know: the stream
+  // has them all.
   auto status = cudaPeekAtLastError();
   if (!is_lasting(status) && !is_captured_) {
     status = cudaStreamQuery(stream_);
@@ -391,38 +423,56 @@ result<void> stream_of_runtime::launch(const std::function<result<void>()>& run)
   return record_->state();
 }
 
-result<void> stream_of_runtime::copy(std::string_view op, std::span<std::byte> to, memory_kind to_kind, std::span<const std::byte> from, memory_kind from_kind) {
+result<void> stream_of_runtime::copy(std::string_view op, std::span<std::byte> to,
+                                     memory_kind to_kind, std::span<const std::byte> from,
+                                     memory_kind from_kind) {
   expects(to.size() == from.size(), "a copy has one size");
   if (to.empty()) return record_->state();
   const bool is_staged = to_kind == memory_kind::pageable || from_kind == memory_kind::pageable;
   if (is_captured_ && is_staged) return while_captured("a copy from or to pageable memory");
   if (auto ok = begin(op); !ok) return ok;
-  if (to_kind == memory_kind::pageable && from_kind != memory_kind::device) return error(error_code::usage, fmt::format("{}: op {}: a copy from host to host is not the device's", record_->name, op));
+  if (to_kind == memory_kind::pageable && from_kind != memory_kind::device)
+    return error(
+        error_code::usage,
+        fmt::format("{}: op {}: a copy from host to host is not the device's", record_->name, op));
   if (from_kind == memory_kind::pageable) return stage_in(op, to, from);
   if (to_kind == memory_kind::pageable) return stage_out(op, to, from);
   auto traced = begin_slice(op, slice_kind::copy, to.size());
-  if (auto ok = done(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return ok;
+  if (auto ok = done(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, stream_),
+                     "cudaMemcpyAsync", op);
+      !ok)
+    return ok;
   end_slice(traced);
   return leave_mark();
 }
 
-result<void> stream_of_runtime::stage_in(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from) {
+result<void> stream_of_runtime::stage_in(std::string_view op, std::span<std::byte> to,
+                                         std::span<const std::byte> from) {
   device_.count_staged(from.size());
   auto staging = device_.pinned().take(from.size());
   if (!staging) return std::move(staging.error());
   std::memcpy(staging->bytes, from.data(), from.size());
   auto traced = begin_slice(op, slice_kind::copy, to.size());
-  if (auto ok = done(cudaMemcpyAsync(to.data(), staging->bytes, to.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return device_.pinned().give(*staging), std::move(ok);
+  if (auto ok =
+          done(cudaMemcpyAsync(to.data(), staging->bytes, to.size(), cudaMemcpyDefault, stream_),
+               "cudaMemcpyAsync", op);
+      !ok)
+    return device_.pinned().give(*staging), std::move(ok);
   end_slice(traced);
   return call([pool = &device_.pinned(), m = *staging] { pool->give(m); });
 }
 
-result<void> stream_of_runtime::stage_out(std::string_view op, std::span<std::byte> to, std::span<const std::byte> from) {
+result<void> stream_of_runtime::stage_out(std::string_view op, std::span<std::byte> to,
+                                          std::span<const std::byte> from) {
   device_.count_staged(from.size());
   auto staging = device_.pinned().take(from.size());
   if (!staging) return std::move(staging.error());
   auto traced = begin_slice(op, slice_kind::copy, from.size());
-  if (auto ok = done(cudaMemcpyAsync(staging->bytes, from.data(), from.size(), cudaMemcpyDefault, stream_), "cudaMemcpyAsync", op); !ok) return device_.pinned().give(*staging), std::move(ok);
+  if (auto ok = done(
+          cudaMemcpyAsync(staging->bytes, from.data(), from.size(), cudaMemcpyDefault, stream_),
+          "cudaMemcpyAsync", op);
+      !ok)
+    return device_.pinned().give(*staging), std::move(ok);
   end_slice(traced);
   return call([pool = &device_.pinned(), m = *staging, to] {
     std::memcpy(to.data(), m.bytes, to.size());
@@ -434,7 +484,8 @@ result<void> stream_of_runtime::fill_zero(std::string_view op, std::span<std::by
   if (auto ok = begin(op); !ok) return ok;
   if (to.empty()) return {};
   auto traced = begin_slice(op, slice_kind::kernel, 0);
-  if (auto ok = done(cudaMemsetAsync(to.data(), 0, to.size(), stream_), "cudaMemsetAsync", op); !ok) return ok;
+  if (auto ok = done(cudaMemsetAsync(to.data(), 0, to.size(), stream_), "cudaMemsetAsync", op); !ok)
+    return ok;
   end_slice(traced);
   return leave_mark();
 }
@@ -442,8 +493,10 @@ result<void> stream_of_runtime::fill_zero(std::string_view op, std::span<std::by
 result<void> stream_of_runtime::wait(const device_event& e) {
   if (auto ok = record_->state(); !ok) return ok;
   const auto* state = static_cast<const event_state*>(e.get());
-  if (state == nullptr || state->stream == this || state->is_known.load(std::memory_order_acquire)) return {};
-  if (is_captured_) return state->is_done() ? result<void>() : while_captured("waiting for an event from outside");
+  if (state == nullptr || state->stream == this || state->is_known.load(std::memory_order_acquire))
+    return {};
+  if (is_captured_)
+    return state->is_done() ? result<void>() : while_captured("waiting for an event from outside");
   if (auto ok = on_chip(); !ok) return ok;
   return done(cudaStreamWaitEvent(stream_, state->event, 0), "cudaStreamWaitEvent", {});
 }
@@ -461,7 +514,8 @@ result<std::shared_ptr<event_state>> stream_of_runtime::record_state() {
     state->place = record_->ops.last();
   }
   state->number = ++recorded_;
-  if (auto ok = done(cudaEventRecord(*e, stream_), "cudaEventRecord", {}); !ok) return std::move(ok.error());
+  if (auto ok = done(cudaEventRecord(*e, stream_), "cudaEventRecord", {}); !ok)
+    return std::move(ok.error());
   return state;
 }
 
@@ -478,7 +532,9 @@ result<device_event> stream_of_runtime::record() {
 result<void> stream_of_runtime::call_host(std::function<void()> fn) {
   if (is_captured_) return while_captured("a call of the host");
   (void)device_.chip().make_current();
-  (void)call(std::move(fn));  // also after a failure (DV-5): behind what still runs, or at once where the chip takes no calls any more
+  // Also after a failure (DV-5): behind what still runs, or at once where the chip takes no calls
+  // any more.
+  (void)call(std::move(fn));
   return {};
 }
 
@@ -493,11 +549,14 @@ result<void> stream_of_runtime::call(std::function<void()> fn) {
     return std::move(behind.error());
   }
   auto held = std::make_unique<std::shared_ptr<host_call>>(c);
-  if (auto ok = done(cudaLaunchHostFunc(stream_, call_from_driver, held.get()), "cudaLaunchHostFunc", {}); !ok) {
+  if (auto ok =
+          done(cudaLaunchHostFunc(stream_, call_from_driver, held.get()), "cudaLaunchHostFunc", {});
+      !ok) {
     c->run();
     return ok;
   }
-  (void)held.release();  // call_from_driver has it; after a failure that never comes, and these few bytes stay
+  // call_from_driver has it; after a failure that never comes, and these few bytes stay.
+  (void)held.release();
   device_.calls().add(std::move(c), std::move(*behind));
   return {};
 }
@@ -523,7 +582,8 @@ void stream_of_runtime::free(device_memory m) noexcept {
     return;
   }
   if (!m) return;
-  // Also after a failure of an op, since others may still run; where the chip itself has failed nothing does.
+  // Also after a failure of an op, since others may still run; where the chip itself has failed
+  // nothing does.
   device_event after;
   if (device_.chip().make_current())
     if (auto state = record_state()) after = device_event(std::move(*state));
@@ -553,7 +613,8 @@ launch_site stream_of_runtime::site(std::string_view op, std::byte* workspace, c
   s.draw_at = is_captured_ ? draw_ : nullptr;
   s.faults = record_->faults;
   const lock l(record_->mutex);
-  const auto [at, is_new] = record_->number_of.try_emplace(op, static_cast<unsigned int>(record_->names.size()));
+  const auto [at, is_new] =
+      record_->number_of.try_emplace(op, static_cast<unsigned int>(record_->names.size()));
   if (is_new) record_->names.push_back(op);
   s.op_number = at->second;
   return s;
@@ -563,16 +624,23 @@ result<void> stream_of_runtime::set_draw(std::uint64_t step) {
   constexpr std::string_view op = "the step's number";
   if (is_captured_) return while_captured("setting the step's number");
   if (auto ok = begin(op); !ok) return ok;
-  // A kernel that carries the number: a copy of 8 bytes from the host would need page-locked memory that lives as long.
-  return done(code::launch_elements({stream_, device_.chip().multiprocessors()}, code::fill<std::uint64_t>{draw_, step}, 1), "the launch of its kernel", op);
+  // A kernel that carries the number: a copy of 8 bytes from the host would need page-locked memory
+  // that lives as long.
+  return done(code::launch_elements({stream_, device_.chip().multiprocessors()},
+                                    code::fill<std::uint64_t>{draw_, step}, 1),
+              "the launch of its kernel", op);
 }
 
 result<void> stream_of_runtime::begin_capture() {
   if (is_captured_) return while_captured("another capture");
   if (auto ok = record_->state(); !ok) return ok;
   if (auto ok = on_chip(); !ok) return ok;
-  // Relaxed: this thread and others go on asking events of other streams meanwhile; what cannot be captured is refused above.
-  if (auto ok = done(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", {}); !ok) return ok;
+  // Relaxed: this thread and others go on asking events of other streams meanwhile; what cannot be
+  // captured is refused above.
+  if (auto ok = done(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed),
+                     "cudaStreamBeginCapture", {});
+      !ok)
+    return ok;
   is_captured_ = true;
   return {};
 }
@@ -588,14 +656,22 @@ result<std::unique_ptr<captured_step>> stream_of_runtime::end_capture() {
     }
   } after{*this};
   cudaGraph_t graph = nullptr;
-  if (auto ok = check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture", where({})); !ok) return std::move(ok.error());
+  if (auto ok = check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture", where({}));
+      !ok)
+    return std::move(ok.error());
   struct at_end {
     cudaGraph_t g;
     ~at_end() { (void)cudaGraphDestroy(g); }
   } destroyer{graph};
   auto made = std::make_unique<graph_of_runtime>();
-  if (auto ok = check(cudaGraphGetNodes(graph, nullptr, &made->count), "cudaGraphGetNodes", where({})); !ok) return std::move(ok.error());
-  if (auto ok = check(cudaGraphInstantiate(&made->runnable, graph, 0), "cudaGraphInstantiate", where({})); !ok) return std::move(ok.error());
+  if (auto ok =
+          check(cudaGraphGetNodes(graph, nullptr, &made->count), "cudaGraphGetNodes", where({}));
+      !ok)
+    return std::move(ok.error());
+  if (auto ok =
+          check(cudaGraphInstantiate(&made->runnable, graph, 0), "cudaGraphInstantiate", where({}));
+      !ok)
+    return std::move(ok.error());
   return std::unique_ptr<captured_step>(std::move(made));
 }
 
@@ -603,7 +679,10 @@ result<void> stream_of_runtime::replay(std::string_view op, const captured_step&
   if (is_captured_) return while_captured("a replay");
   if (auto ok = begin(op); !ok) return ok;
   auto traced = begin_slice(op, slice_kind::replay, step.nodes());
-  if (auto ok = done(cudaGraphLaunch(static_cast<const graph_of_runtime&>(step).runnable, stream_), "cudaGraphLaunch", op); !ok) return ok;
+  if (auto ok = done(cudaGraphLaunch(static_cast<const graph_of_runtime&>(step).runnable, stream_),
+                     "cudaGraphLaunch", op);
+      !ok)
+    return ok;
   end_slice(traced);
   return leave_mark();
 }
@@ -618,11 +697,14 @@ void stream_of_runtime::trace(std::shared_ptr<slice_sink> to) {
   sink_ = std::move(to);
   if (sink_ == nullptr) return device_.end_tracing();
   if (times_ == nullptr) times_ = std::make_shared<event_pool>(cudaEventDefault);
-  (void)device_.chip().make_current();  // where the chip has failed there is no base, and nothing is traced
+  // Where the chip has failed there is no base, and nothing is traced.
+  (void)device_.chip().make_current();
   base_ = device_.begin_tracing();
 }
 
-std::optional<stream_of_runtime::traced_work> stream_of_runtime::begin_slice(std::string_view op, slice_kind kind, std::uint64_t amount) {
+std::optional<stream_of_runtime::traced_work> stream_of_runtime::begin_slice(std::string_view op,
+                                                                             slice_kind kind,
+                                                                             std::uint64_t amount) {
   if (sink_ == nullptr) [[likely]]
     return std::nullopt;
   if (is_captured_ || base_.event == nullptr) return std::nullopt;
@@ -643,11 +725,13 @@ void stream_of_runtime::collect() {
   // A time is a float of milliseconds: from a base a second ago it has 60 ns.
   constexpr std::int64_t base_max_ns = 1'000'000'000;
   if (traced_.empty()) return;
-  if (!device_.chip().make_current() || record_->has_failed.load(std::memory_order_acquire)) return traced_.clear();
+  if (!device_.chip().make_current() || record_->has_failed.load(std::memory_order_acquire))
+    return traced_.clear();
   while (!traced_.empty()) {
     auto& w = traced_.front();
     if (const auto status = cudaEventQuery(w.end->get()); status != cudaSuccess) {
-      if (status != cudaErrorNotReady) return traced_.clear();  // what failed shows where it is asked for
+      // What failed shows where it is asked for.
+      if (status != cudaErrorNotReady) return traced_.clear();
       (void)cudaGetLastError();
       return;
     }
@@ -664,12 +748,17 @@ void stream_of_runtime::collect() {
 
 }  // namespace
 
-result<std::unique_ptr<cuda_device>> cuda_device::make(std::string name, std::shared_ptr<cuda_chip> c, const device_options& options) {
+result<std::unique_ptr<cuda_device>> cuda_device::make(std::string name,
+                                                       std::shared_ptr<cuda_chip> c,
+                                                       const device_options& options) {
   if (auto ok = c->make_current(); !ok) return std::move(ok.error());
-  return std::unique_ptr<cuda_device>(std::make_unique<device_of_chip>(std::move(name), std::move(c), options));
+  return std::unique_ptr<cuda_device>(
+      std::make_unique<device_of_chip>(std::move(name), std::move(c), options));
 }
 
-result<std::vector<std::unique_ptr<cuda_device>>> make_cuda_devices(int each, const device_options& options, const chip_options& of_chips) {
+result<std::vector<std::unique_ptr<cuda_device>>> make_cuda_devices(int each,
+                                                                    const device_options& options,
+                                                                    const chip_options& of_chips) {
   expects(each >= 1, "a chip has at least one device");
   const auto chips = find_chips();
   if (!chips) return chips.error();
@@ -684,7 +773,8 @@ result<std::vector<std::unique_ptr<cuda_device>>> make_cuda_devices(int each, co
         shared = std::move(*made);
       }
       auto own = options;
-      if (own.limit_bytes == 0) own.limit_bytes = c.memory_bytes / 10 * 9 / static_cast<std::uint64_t>(each);
+      if (own.limit_bytes == 0)
+        own.limit_bytes = c.memory_bytes / 10 * 9 / static_cast<std::uint64_t>(each);
       auto made = cuda_device::make(std::move(name), shared, own);
       if (!made) return std::move(made.error());
       all.push_back(std::move(*made));

@@ -5,7 +5,8 @@
 
 namespace troupe::cuda {
 
-std::string call_text(const call_site& where, std::string_view call, std::string_view text, std::string_view name) {
+std::string call_text(const call_site& where, std::string_view call, std::string_view text,
+                      std::string_view name) {
   std::string out;
   if (!where.device.empty()) out += fmt::format("{}: ", where.device);
   if (!where.op.empty()) out += fmt::format("op {}: ", where.op);
@@ -14,14 +15,16 @@ std::string call_text(const call_site& where, std::string_view call, std::string
   return out;
 }
 
-error call_failed(const call_site& where, std::string_view call, std::string_view text, std::string_view name) {
+error call_failed(const call_site& where, std::string_view call, std::string_view text,
+                  std::string_view name) {
   return {error_code::failed, call_text(where, call, text, name)};
 }
 
 result<void> check(int cuda_status, std::string_view call, const call_site& where) {
   const auto status = static_cast<cudaError_t>(cuda_status);
   if (status == cudaSuccess) return {};
-  if (!is_lasting(cuda_status)) (void)cudaGetLastError();  // or the next call that asks would find this one's
+  // Or the next call that asks would find this one's.
+  if (!is_lasting(cuda_status)) (void)cudaGetLastError();
   return call_failed(where, call, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 

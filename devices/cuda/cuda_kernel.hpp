@@ -1,18 +1,24 @@
 #pragma once
 // What enqueues an op on a CUDA stream, and the table from op names to such kernels.
 //
-// Like devices/kernel.hpp, but nothing is computed when enqueue() returns: it launches on the stream, takes addresses of the device, and never waits. Nothing here
-// includes CUDA: kernels are written against chip_services and code/launch.hpp, behind which tests put the host.
+// Like devices/kernel.hpp, but nothing is computed when enqueue() returns: it launches on the
+// stream, takes addresses of the device, and never waits. Nothing here includes CUDA: kernels are
+// written against chip_services and code/launch.hpp, behind which tests put the host.
 //
 // Threading: one kernel object is used by the thread that enqueues on its stream.
-// Ownership: operands, results and workspace belong to the caller, and stay until an event behind the work is done.
+// Ownership: operands, results and workspace belong to the caller, and stay until an event behind
+// the work is done.
 //
-// KC-1  prepare() before the first enqueue() and whenever a shape differs; it may compile and ask libraries, enqueue() may not allocate.
-// KC-2  enqueue() makes the same calls with the same arguments for equal shapes and addresses, so that a captured graph can be replayed; a random op reads the
-//       step from draw_at where that is given.
-// KC-3  Bad data (an index or label outside) is reported to the stream's fault and leaves memory alone; the result is then meaningless.
+// KC-1  prepare() before the first enqueue() and whenever a shape differs; it may compile and ask
+//       libraries, enqueue() may not allocate.
+// KC-2  enqueue() makes the same calls with the same arguments for equal shapes and addresses, so
+//       that a captured graph can be replayed; a random op reads the step from draw_at where that
+//       is given.
+// KC-3  Bad data (an index or label outside) is reported to the stream's fault and leaves memory
+//       alone; the result is then meaningless.
 // KC-4  An op without a kernel is an error (not_found): "no CUDA kernel for X; placed on the host".
-// KC-5  Addresses are multiples of 16 bytes. outputs[0] may be inputs[0] where the host's row says can_run_in_place, which element-wise ops do.
+// KC-5  Addresses are multiples of 16 bytes. outputs[0] may be inputs[0] where the host's row says
+//       can_run_in_place, which element-wise ops do.
 
 #include "devices/cuda/code/geometry.hpp"
 #include "devices/cuda/code/launch.hpp"
@@ -37,8 +43,8 @@ namespace troupe::cuda {
 // Where and for whom a kernel is enqueued.
 struct launch_site {
   code::stream_of_chip on;
-  std::string_view device, op;  // names, for errors
-  unsigned int op_number = 0;   // in the stream's fault
+  std::string_view device, op;     // names, for errors
+  unsigned int op_number = 0;      // in the stream's fault
   std::byte* workspace = nullptr;  // workspace_bytes(), aligned to 256
   tag t;
   const std::uint64_t* draw_at = nullptr;  // where the device finds the step; null: it is t's
@@ -49,7 +55,8 @@ struct launch_site {
 enum class product_mode : std::uint8_t { exact, tf32 };
 enum class epilogue : std::uint8_t { none, bias, bias_relu, bias_gelu_tanh };
 
-// c[m, n] = op(a) op(b) (+ what was there, where it adds), row-major, `batches` times. Leading dimensions and steps count elements.
+// c[m, n] = op(a) op(b) (+ what was there, where it adds), row-major, `batches` times. Leading
+// dimensions and steps count elements.
 struct product {
   dtype type = dtype::f32;  // of all three; sums of f16 and bf16 are f32
   product_mode mode = product_mode::exact;
@@ -85,14 +92,22 @@ class chip_services {
 
   virtual ~chip_services() = default;
   virtual result<plan_ref> plan_product(const product& p) = 0;
-  virtual result<void> multiply(const launch_site& at, const plan& p, const void* a, const void* b, const void* bias, void* c, std::byte* workspace) = 0;
+  virtual result<void> multiply(const launch_site& at, const plan& p, const void* a, const void* b,
+                                const void* bias, void* c, std::byte* workspace) = 0;
   virtual result<plan_ref> plan_convolution(const convolution& c) = 0;
   // x, w or y: what is written is that of the part.
-  virtual result<void> convolve(const launch_site& at, const plan& p, void* x, void* w, void* y, std::byte* workspace) = 0;
+  virtual result<void> convolve(const launch_site& at, const plan& p, void* x, void* w, void* y,
+                                std::byte* workspace) = 0;
   virtual result<plan_ref> plan_elements(const fused_source& source, std::string_view what) = 0;
-  virtual result<void> run_elements(const launch_site& at, const plan& p, const fused_source& source, std::span<const std::byte* const> inputs, std::byte* output) = 0;
-  virtual result<void> copy(const launch_site& at, void* to, const void* from, std::size_t bytes) = 0;             // on the device
-  // A copy on the device, whole when this returns and there as long as the handle is, which goes when nothing on the device uses it any more: for constants, by prepare().
+  virtual result<void> run_elements(const launch_site& at, const plan& p,
+                                    const fused_source& source,
+                                    std::span<const std::byte* const> inputs,
+                                    std::byte* output) = 0;
+  // On the device.
+  virtual result<void> copy(const launch_site& at, void* to, const void* from,
+                            std::size_t bytes) = 0;
+  // A copy on the device, whole when this returns and there as long as the handle is, which goes
+  // when nothing on the device uses it any more: for constants, by prepare().
   virtual result<std::shared_ptr<const std::byte>> keep(std::span<const std::byte> bytes) = 0;
   virtual result<void> fill_zero(const launch_site& at, void* to, std::size_t bytes) = 0;
   // Of a launch of code/launch.hpp.
@@ -107,19 +122,24 @@ using outputs_of = std::span<std::byte* const>;
 class cuda_kernel {
  public:
   virtual ~cuda_kernel() = default;
-  virtual result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) = 0;
+  virtual result<void> prepare(std::span<const tensor_spec> inputs,
+                               std::span<const tensor_spec> outputs) = 0;
   virtual std::size_t workspace_bytes() const noexcept { return 0; }  // valid after prepare()
   virtual result<void> enqueue(const launch_site& at, inputs_of inputs, outputs_of outputs) = 0;
 };
 
-using cuda_kernel_factory = std::function<result<std::unique_ptr<cuda_kernel>>(const attributes&, chip_services&)>;
+using cuda_kernel_factory =
+    std::function<result<std::unique_ptr<cuda_kernel>>(const attributes&, chip_services&)>;
 
 class cuda_kernel_table {
  public:
-  void add(std::string op, cuda_kernel_factory make) { rows_.insert_or_assign(std::move(op), std::move(make)); }
+  void add(std::string op, cuda_kernel_factory make) {
+    rows_.insert_or_assign(std::move(op), std::move(make));
+  }
   bool has(const std::string& op) const { return rows_.contains(op); }
   // Error: KC-4.
-  result<std::unique_ptr<cuda_kernel>> make(const std::string& op, const attributes& attrs, chip_services& chip) const;
+  result<std::unique_ptr<cuda_kernel>> make(const std::string& op, const attributes& attrs,
+                                            chip_services& chip) const;
   std::vector<std::string> ops() const;  // sorted
 
  private:
@@ -128,7 +148,8 @@ class cuda_kernel_table {
 
 cuda_kernel_table make_cuda_kernels();
 // A fused group, of element-wise ops only. The last step's output is the only one.
-result<std::unique_ptr<cuda_kernel>> make_fused_cuda_kernel(std::vector<element_step> steps, chip_services& chip);
+result<std::unique_ptr<cuda_kernel>> make_fused_cuda_kernel(std::vector<element_step> steps,
+                                                            chip_services& chip);
 
 // One op of a group; operands as those of element_step.
 struct group_step {
@@ -137,11 +158,14 @@ struct group_step {
   std::vector<std::int32_t> operands;
   dtype type = dtype::f32;
 };
-// A fused group whose first op may be of any kind (devices/host/fused_kernel.hpp: FK-2, FK-3). Bias and ReLU or the tanh form of GELU behind a product are part of its call.
-// `table` outlives it.
-result<std::unique_ptr<cuda_kernel>> make_cuda_group(std::vector<group_step> steps, const cuda_kernel_table& table, chip_services& chip);
+// A fused group whose first op may be of any kind (devices/host/fused_kernel.hpp: FK-2, FK-3). Bias
+// and ReLU or the tanh form of GELU behind a product are part of its call. `table` outlives it.
+result<std::unique_ptr<cuda_kernel>> make_cuda_group(std::vector<group_step> steps,
+                                                     const cuda_kernel_table& table,
+                                                     chip_services& chip);
 
-// Pure: the axes that "axes" names are reduced, without it all (devices/host/reduction_walk.hpp); neighbours that are walked alike become one loop.
+// Pure: the axes that "axes" names are reduced, without it all (devices/host/reduction_walk.hpp);
+// neighbours that are walked alike become one loop.
 code::reduction reduction_over(const shape& x, const attributes& attrs);
 
 }  // namespace troupe::cuda

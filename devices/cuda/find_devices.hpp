@@ -1,9 +1,11 @@
 #pragma once
 // Which CUDA devices a machine has, or in one line why it has none.
 //
-// The texts are a pure function of what the driver says, so that they are tested where there is none.
+// The texts are a pure function of what the driver says, so that they are tested where there is
+// none.
 //
-// FD-1  No driver, a driver too old, no device, an index beyond: an error (not_found) of one line that says what to do.
+// FD-1  No driver, a driver too old, no device, an index beyond: an error (not_found) of one line
+//       that says what to do.
 
 #include "schema/error.hpp"
 
@@ -16,8 +18,8 @@ namespace troupe::cuda {
 
 struct chip {
   int index = 0;
-  std::string name;           // "NVIDIA H100 80GB HBM3"
-  int major = 0, minor = 0;   // compute capability
+  std::string name;          // "NVIDIA H100 80GB HBM3"
+  int major = 0, minor = 0;  // compute capability
   std::uint64_t memory_bytes = 0;
   int multiprocessors = 0;
 };

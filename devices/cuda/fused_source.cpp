@@ -8,11 +8,13 @@
 namespace troupe::cuda {
 namespace {
 
-constexpr std::array every_type{dtype::f32, dtype::f64, dtype::i32, dtype::i64, dtype::u8, dtype::f16, dtype::bf16, dtype::boolean};
+constexpr std::array every_type{dtype::f32, dtype::f64, dtype::i32,  dtype::i64,
+                                dtype::u8,  dtype::f16, dtype::bf16, dtype::boolean};
 constexpr std::array floats{dtype::f32, dtype::f64};
 constexpr std::array numbers{dtype::f32, dtype::f64, dtype::i32, dtype::i64};
 constexpr std::array ordered{dtype::f32, dtype::f64, dtype::i32, dtype::i64, dtype::u8};
-constexpr std::array comparable{dtype::f32, dtype::f64, dtype::i32, dtype::i64, dtype::u8, dtype::boolean};
+constexpr std::array comparable{dtype::f32, dtype::f64, dtype::i32,
+                                dtype::i64, dtype::u8,  dtype::boolean};
 constexpr std::array logic{dtype::boolean};
 
 enum class form : std::uint8_t {
@@ -87,11 +89,13 @@ const element_row* find(std::string_view op) noexcept {
 }
 
 std::string_view name_of(dtype t) noexcept {
-  constexpr std::array<std::string_view, dtype_count> names{"float", "double", "std::int32_t", "std::int64_t", "std::uint8_t", "f16", "bf16", "boolean"};
+  constexpr std::array<std::string_view, dtype_count> names{
+      "float", "double", "std::int32_t", "std::int64_t", "std::uint8_t", "f16", "bf16", "boolean"};
   return names[static_cast<std::size_t>(t)];
 }
 
-// A dimension of the result, or several that all operands walk alike: its size, and steps of every port.
+// A dimension of the result, or several that all operands walk alike: its size, and steps of every
+// port.
 struct loop {
   std::int64_t size;
   std::vector<std::int64_t> steps;
@@ -130,9 +134,14 @@ bool fits(const element_row& row, std::span<const dtype> in, dtype out) {
   const auto has = [&](dtype t) { return std::ranges::find(row.types, t) != row.types.end(); };
   if (in.size() != row.operands) return false;
   switch (row.f) {
-    case form::same: return has(in[0]) && out == in[0] && std::ranges::all_of(in, [&](dtype t) { return t == in[0]; });
-    case form::predicate: return has(in[0]) && out == dtype::boolean && std::ranges::all_of(in, [&](dtype t) { return t == in[0]; });
-    case form::choice: return in[0] == dtype::boolean && has(in[1]) && in[1] == in[2] && out == in[1];
+    case form::same:
+      return has(in[0]) && out == in[0] &&
+             std::ranges::all_of(in, [&](dtype t) { return t == in[0]; });
+    case form::predicate:
+      return has(in[0]) && out == dtype::boolean &&
+             std::ranges::all_of(in, [&](dtype t) { return t == in[0]; });
+    case form::choice:
+      return in[0] == dtype::boolean && has(in[1]) && in[1] == in[2] && out == in[1];
     case form::cast: return has(in[0]) && has(out);
   }
   return false;
@@ -142,7 +151,8 @@ bool fits(const element_row& row, std::span<const dtype> in, dtype out) {
 std::string call_of(const element_row& row, dtype out, std::span<const std::string> operands) {
   auto function = std::string(row.function);
   if (row.f == form::cast) function += fmt::format("<{}>", name_of(out));
-  return fmt::format("static_cast<{}>({}::apply({}))", name_of(out), function, fmt::join(operands, ", "));
+  return fmt::format("static_cast<{}>({}::apply({}))", name_of(out), function,
+                     fmt::join(operands, ", "));
 }
 
 }  // namespace
@@ -150,7 +160,8 @@ std::string call_of(const element_row& row, dtype out, std::span<const std::stri
 std::optional<code::plain_walk> plain_walk_over(const shape& out, std::span<const shape> operands) {
   code::plain_walk w;
   const auto loops = loops_over(out, operands);
-  if (!loops || operands.size() > static_cast<std::size_t>(code::plain_walk::operands_max)) return std::nullopt;
+  if (!loops || operands.size() > static_cast<std::size_t>(code::plain_walk::operands_max))
+    return std::nullopt;
   w.elements = out.elements();
   w.loops = static_cast<int>(loops->size());
   for (std::size_t k = 0; k < operands.size(); ++k) {
@@ -191,32 +202,50 @@ std::vector<std::vector<dtype>> element_overloads(std::string_view op) {
   return all;
 }
 
-result<fused_source> make_fused_source(std::span<const element_step> steps, std::span<const tensor_spec> inputs, const tensor_spec& output) {
+result<fused_source> make_fused_source(std::span<const element_step> steps,
+                                       std::span<const tensor_spec> inputs,
+                                       const tensor_spec& output) {
   constexpr std::size_t ports_max = 128;  // 4 KiB of arguments hold them and what is broadcast
   if (steps.empty()) return error(error_code::usage, "a fused group has no ops");
-  if (inputs.size() > ports_max) return error(error_code::usage, fmt::format("a fused group has {} operands, on CUDA at most {}", inputs.size(), ports_max));
-  if (steps.back().type != output.type) return error(error_code::usage, fmt::format("a fused group gives {}, the plan has {}", to_string(steps.back().type), to_string(output)));
+  if (inputs.size() > ports_max)
+    return error(error_code::usage, fmt::format("a fused group has {} operands, on CUDA at most {}",
+                                                inputs.size(), ports_max));
+  if (steps.back().type != output.type)
+    return error(error_code::usage, fmt::format("a fused group gives {}, the plan has {}",
+                                                to_string(steps.back().type), to_string(output)));
 
   std::vector<bool> is_used(inputs.size());
   std::string body;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto& s = steps[i];
     const auto* row = find(s.op);
-    if (row == nullptr) return error(error_code::usage, fmt::format("no CUDA kernel for {} in a fused group: it is not element-wise", s.op));
+    if (row == nullptr)
+      return error(
+          error_code::usage,
+          fmt::format("no CUDA kernel for {} in a fused group: it is not element-wise", s.op));
     std::vector<dtype> types;
     std::vector<std::string> names;
     for (const auto o : s.operands) {
       const auto step = -1 - std::int64_t{o};
-      if (o >= 0 ? static_cast<std::size_t>(o) >= inputs.size() : step >= static_cast<std::int64_t>(i))
-        return error(error_code::usage, fmt::format("op {} of a fused group takes operand {}, which is neither a port nor an earlier op", i, o));
+      if (o >= 0 ? static_cast<std::size_t>(o) >= inputs.size()
+                 : step >= static_cast<std::int64_t>(i))
+        return error(
+            error_code::usage,
+            fmt::format(
+                "op {} of a fused group takes operand {}, which is neither a port nor an earlier op",
+                i, o));
       if (o >= 0) is_used[static_cast<std::size_t>(o)] = true;
-      types.push_back(o >= 0 ? inputs[static_cast<std::size_t>(o)].type : steps[static_cast<std::size_t>(step)].type);
+      types.push_back(o >= 0 ? inputs[static_cast<std::size_t>(o)].type
+                             : steps[static_cast<std::size_t>(step)].type);
       names.push_back(o >= 0 ? fmt::format("v{}", o) : fmt::format("s{}", step));
     }
     if (!fits(*row, types, s.type)) {
       std::string text;
-      for (const auto t : types) text += fmt::format("{}{}", text.empty() ? "" : ", ", to_string(t));
-      return error(error_code::usage, fmt::format("{}: there is no kernel for {} that gives {}", s.op, text.empty() ? "nothing" : text, to_string(s.type)));
+      for (const auto t : types)
+        text += fmt::format("{}{}", text.empty() ? "" : ", ", to_string(t));
+      return error(error_code::usage,
+                   fmt::format("{}: there is no kernel for {} that gives {}", s.op,
+                               text.empty() ? "nothing" : text, to_string(s.type)));
     }
     body += fmt::format("  const {} s{} = {};\n", name_of(s.type), i, call_of(*row, s.type, names));
   }
@@ -229,7 +258,10 @@ result<fused_source> make_fused_source(std::span<const element_step> steps, std:
       walked.push_back(inputs[p].shape);
     }
   const auto loops = loops_over(output.shape, walked);
-  if (!loops) return error(error_code::usage, fmt::format("an operand of a fused group cannot be broadcast to {}", to_string(output)));
+  if (!loops)
+    return error(
+        error_code::usage,
+        fmt::format("an operand of a fused group cannot be broadcast to {}", to_string(output)));
   out.elements = output.shape.elements();
 
   // Dense: as the result lies. One: the same element for all.
@@ -247,7 +279,8 @@ result<fused_source> make_fused_source(std::span<const element_step> steps, std:
   }
   const bool has_steps = std::ranges::find(how, walk::steps) != how.end();
   out.elements_per_thread = has_steps ? 1 : 4;
-  const bool is_short = out.elements < (std::int64_t{1} << 30);  // with a thread's stride it still fits 32 bits
+  // With a thread's stride it still fits 32 bits.
+  const bool is_short = out.elements < (std::int64_t{1} << 30);
 
   std::string parameters, load_one, load_dense_packs, from_packs;
   for (std::size_t k = 0; k < out.ports.size(); ++k) {
@@ -274,14 +307,23 @@ result<fused_source> make_fused_source(std::span<const element_step> steps, std:
         index_code += fmt::format("    const index d{} = rest;\n", l);
       }
       for (std::size_t k = 0; k < out.ports.size(); ++k)
-        if (how[k] == walk::steps && (*loops)[l].steps[k] != 0) at[k] += fmt::format("{}d{} * {}", at[k].empty() ? "" : " + ", l, add((*loops)[l].steps[k]));
+        if (how[k] == walk::steps && (*loops)[l].steps[k] != 0)
+          at[k] +=
+              fmt::format("{}d{} * {}", at[k].empty() ? "" : " + ", l, add((*loops)[l].steps[k]));
     }
     for (std::size_t k = 0; k < out.ports.size(); ++k)
-      if (how[k] == walk::steps) index_code += fmt::format("    const {0} v{1} = p{1}[{2}];\n", name_of(inputs[out.ports[k]].type), out.ports[k], at[k]);
+      if (how[k] == walk::steps)
+        index_code += fmt::format("    const {0} v{1} = p{1}[{2}];\n",
+                                  name_of(inputs[out.ports[k]].type), out.ports[k], at[k]);
   }
-  constexpr std::size_t arguments_max = 500;  // of 8 bytes, which a kernel takes on every chip: 4 KiB
+  // Of 8 bytes, which a kernel takes on every chip: 4 KiB.
+  constexpr std::size_t arguments_max = 500;
   if (out.ports.size() + out.numbers.size() + 2 > arguments_max)
-    return error(error_code::usage, fmt::format("a fused group of {} ops has {} operands with too many different ways to be broadcast for one CUDA kernel", steps.size(), out.ports.size()));
+    return error(
+        error_code::usage,
+        fmt::format(
+            "a fused group of {} ops has {} operands with too many different ways to be broadcast for one CUDA kernel",
+            steps.size(), out.ports.size()));
   const auto result_name = name_of(output.type);
   const auto last = fmt::format("s{}", steps.size() - 1);
 
@@ -290,9 +332,15 @@ result<fused_source> make_fused_source(std::span<const element_step> steps, std:
   for (std::size_t k = 0; k < out.ports.size(); ++k) {
     const auto p = out.ports[k];
     formal += fmt::format("{}const {} v{}", formal.empty() ? "" : ", ", name_of(inputs[p].type), p);
-    actual += fmt::format("{}{}", actual.empty() ? "" : ", ", how[k] == walk::dense ? fmt::format("p{}[i]", p) : fmt::format("v{}", p));
-    packed += fmt::format("{}{}", packed.empty() ? "" : ", ", how[k] == walk::dense ? fmt::format("c{}.at[k]", p) : fmt::format("v{}", p));
-    if (how[k] == walk::dense) load_dense_packs += fmt::format("    const pack<{0}> c{1} = *reinterpret_cast<const pack<{0}>*>(p{1} + i);\n", name_of(inputs[p].type), p);
+    actual += fmt::format("{}{}", actual.empty() ? "" : ", ",
+                          how[k] == walk::dense ? fmt::format("p{}[i]", p) : fmt::format("v{}", p));
+    packed +=
+        fmt::format("{}{}", packed.empty() ? "" : ", ",
+                    how[k] == walk::dense ? fmt::format("c{}.at[k]", p) : fmt::format("v{}", p));
+    if (how[k] == walk::dense)
+      load_dense_packs +=
+          fmt::format("    const pack<{0}> c{1} = *reinterpret_cast<const pack<{0}>*>(p{1} + i);\n",
+                      name_of(inputs[p].type), p);
   }
 
   out.text = fmt::format(
@@ -304,7 +352,8 @@ result<fused_source> make_fused_source(std::span<const element_step> steps, std:
       "__device__ inline {} element({}) {{\n{}  return {};\n}}\n"
       "extern \"C\" __global__ void __launch_bounds__(256) fused({}{}* out, long long elements{}) {{\n"
       "  const index n = index(elements), threads = index(gridDim.x) * blockDim.x, first = index(blockIdx.x) * blockDim.x + threadIdx.x;\n{}",
-      is_short ? "int" : "long long", result_name, formal, body, last, parameters, result_name, number_parameters, load_one);
+      is_short ? "int" : "long long", result_name, formal, body, last, parameters, result_name,
+      number_parameters, load_one);
   if (has_steps) {
     out.text += fmt::format(
         "  for (index i = first; i < n; i += threads) {{\n"

@@ -1,7 +1,9 @@
 #pragma once
-// Functions of the host that a stream calls once it has come to them, and a thread that calls those that the driver does not call any more, since the chip has failed. Only for cuda_device.cpp.
+// Functions of the host that a stream calls once it has come to them, and a thread that calls those
+// that the driver does not call any more, since the chip has failed. Only for cuda_device.cpp.
 //
-// HF-1  Each is called once, on whichever thread: the driver's, or that of call_watch when it is overdue and what was before it is done or has failed.
+// HF-1  Each is called once, on whichever thread: the driver's, or that of call_watch when it is
+//       overdue and what was before it is done or has failed.
 //
 // Threading: add() on any thread.
 
@@ -61,10 +63,12 @@ class call_watch {
     std::shared_ptr<host_call> call;
     std::shared_ptr<const event_state> behind;  // recorded just before it
   };
-  static constexpr auto period = std::chrono::milliseconds(100), overdue = std::chrono::milliseconds(300);
+  static constexpr auto period = std::chrono::milliseconds(100),
+                        overdue = std::chrono::milliseconds(300);
 
   void run() {
-    (void)chip_.make_current();  // or asking an event would set up the first chip, which may be another
+    // Or asking an event would set up the first chip, which may be another.
+    (void)chip_.make_current();
     std::unique_lock l(mutex_);
     while (true) {
       changed_.wait(l, [&] { return ends_ || !calls_.empty(); });
@@ -109,7 +113,8 @@ class call_watch {
 };
 
 inline void CUDART_CB call_from_driver(void* data) {
-  const std::unique_ptr<std::shared_ptr<host_call>> call(static_cast<std::shared_ptr<host_call>*>(data));
+  const std::unique_ptr<std::shared_ptr<host_call>> call(
+      static_cast<std::shared_ptr<host_call>*>(data));
   (*call)->run();
 }
 

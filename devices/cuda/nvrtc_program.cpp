@@ -97,7 +97,8 @@ __device__ inline double tanh(double x) { return ::tanh(x); }
 )"},
 };
 
-// No contraction and no denormal numbers, as on the host; quotients and roots are rounded correctly by default.
+// No contraction and no denormal numbers, as on the host; quotients and roots are rounded correctly
+// by default.
 constexpr std::array options{"--std=c++20", "--fmad=false", "--ftz=true", "-default-device"};
 
 constexpr std::array<char, 8> magic{'T', 'R', 'K', 'B', '0', '0', '0', '1'};
@@ -113,17 +114,22 @@ std::string hex_of(std::string_view text) {
 
 }  // namespace
 
-std::filesystem::path binary_folder::file_of(std::string_view key) const { return folder_ / fmt::format("{}.bin", key); }
+std::filesystem::path binary_folder::file_of(std::string_view key) const {
+  return folder_ / fmt::format("{}.bin", key);
+}
 
 std::optional<std::vector<char>> binary_folder::read(std::string_view key) const {
   if (folder_.empty()) return std::nullopt;
   std::ifstream in(file_of(key), std::ios::binary);
   file_head head{};
-  if (!in.read(reinterpret_cast<char*>(&head), sizeof head) || head.mark != magic) return std::nullopt;
+  if (!in.read(reinterpret_cast<char*>(&head), sizeof head) || head.mark != magic)
+    return std::nullopt;
   constexpr std::uint64_t size_max = std::uint64_t{64} << 20;
   if (head.size == 0 || head.size > size_max) return std::nullopt;
   std::vector<char> bytes(head.size);
-  if (!in.read(bytes.data(), static_cast<std::streamsize>(head.size)) || XXH3_64bits(bytes.data(), bytes.size()) != head.hash) return std::nullopt;
+  if (!in.read(bytes.data(), static_cast<std::streamsize>(head.size)) ||
+      XXH3_64bits(bytes.data(), bytes.size()) != head.hash)
+    return std::nullopt;
   return bytes;
 }
 
@@ -170,10 +176,18 @@ struct kernel_compiler::api {
 
   result<void> bind(const shared_library& l) {
     const std::pair<void*, const char*> all[] = {
-        {&version_of, "nvrtcVersion"},       {&text_of, "nvrtcGetErrorString"},   {&count_architectures, "nvrtcGetNumSupportedArchs"},
-        {&architectures, "nvrtcGetSupportedArchs"}, {&create, "nvrtcCreateProgram"}, {&destroy, "nvrtcDestroyProgram"},
-        {&compile, "nvrtcCompileProgram"},   {&log_size, "nvrtcGetProgramLogSize"}, {&log, "nvrtcGetProgramLog"},
-        {&cubin_size, "nvrtcGetCUBINSize"},  {&cubin, "nvrtcGetCUBIN"},           {&ptx_size, "nvrtcGetPTXSize"},
+        {&version_of, "nvrtcVersion"},
+        {&text_of, "nvrtcGetErrorString"},
+        {&count_architectures, "nvrtcGetNumSupportedArchs"},
+        {&architectures, "nvrtcGetSupportedArchs"},
+        {&create, "nvrtcCreateProgram"},
+        {&destroy, "nvrtcDestroyProgram"},
+        {&compile, "nvrtcCompileProgram"},
+        {&log_size, "nvrtcGetProgramLogSize"},
+        {&log, "nvrtcGetProgramLog"},
+        {&cubin_size, "nvrtcGetCUBINSize"},
+        {&cubin, "nvrtcGetCUBIN"},
+        {&ptx_size, "nvrtcGetPTXSize"},
         {&ptx, "nvrtcGetPTX"},
     };
     for (const auto& [to, name] : all) {
@@ -189,20 +203,25 @@ struct kernel_compiler::api {
   }
 };
 
-kernel_compiler::kernel_compiler(std::unique_ptr<api> a, std::filesystem::path folder) : api_(std::move(a)), folder_(std::move(folder)) {}
+kernel_compiler::kernel_compiler(std::unique_ptr<api> a, std::filesystem::path folder)
+    : api_(std::move(a)), folder_(std::move(folder)) {}
 kernel_compiler::~kernel_compiler() = default;
 
 result<std::unique_ptr<kernel_compiler>> kernel_compiler::make(std::filesystem::path folder) {
   constexpr std::array files{"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
-  auto library = shared_library::open({"NVRTC", files, "the NVRTC library of CUDA 13 (NVIDIA's package cuda-nvrtc-13-0)"});
+  auto library = shared_library::open(
+      {"NVRTC", files, "the NVRTC library of CUDA 13 (NVIDIA's package cuda-nvrtc-13-0)"});
   if (!library) return std::move(library.error());
   auto a = std::make_unique<api>();
   if (auto ok = a->bind(*library); !ok) return std::move(ok.error());
   int major = 0, minor = 0, count = 0;
-  if (auto ok = a->check(a->version_of(&major, &minor), "nvrtcVersion"); !ok) return std::move(ok.error());
-  if (auto ok = a->check(a->count_architectures(&count), "nvrtcGetNumSupportedArchs"); !ok) return std::move(ok.error());
+  if (auto ok = a->check(a->version_of(&major, &minor), "nvrtcVersion"); !ok)
+    return std::move(ok.error());
+  if (auto ok = a->check(a->count_architectures(&count), "nvrtcGetNumSupportedArchs"); !ok)
+    return std::move(ok.error());
   a->known.resize(static_cast<std::size_t>(count));
-  if (auto ok = a->check(a->architectures(a->known.data()), "nvrtcGetSupportedArchs"); !ok) return std::move(ok.error());
+  if (auto ok = a->check(a->architectures(a->known.data()), "nvrtcGetSupportedArchs"); !ok)
+    return std::move(ok.error());
   a->version = fmt::format("{}.{}", major, minor);
   return std::unique_ptr<kernel_compiler>(new kernel_compiler(std::move(a), std::move(folder)));
 }
@@ -214,13 +233,18 @@ compiler_stats kernel_compiler::stats() const {
   return stats_;
 }
 
-result<binary> kernel_compiler::compile(const std::string& source, int major, int minor, std::string_view what) {
+result<binary> kernel_compiler::compile(const std::string& source, int major, int minor,
+                                        std::string_view what) {
   const int chip = major * 10 + minor;
   int below = 0;
   for (const auto a : api_->known)
     if (a <= chip) below = std::max(below, a);
-  if (below == 0) return error(error_code::failed, fmt::format("{}: NVRTC {} makes no code for compute capability {}.{}", what, api_->version, major, minor));
-  const auto architecture = below == chip ? fmt::format("sm_{}", chip) : fmt::format("compute_{}", below);
+  if (below == 0)
+    return error(error_code::failed,
+                 fmt::format("{}: NVRTC {} makes no code for compute capability {}.{}", what,
+                             api_->version, major, minor));
+  const auto architecture =
+      below == chip ? fmt::format("sm_{}", chip) : fmt::format("compute_{}", below);
   std::string all = source;
   for (const auto& h : headers) all += h.text;
   for (const auto* o : options) all += o;
@@ -243,14 +267,20 @@ result<binary> kernel_compiler::compile(const std::string& source, int major, in
   return made;
 }
 
-result<binary> kernel_compiler::compile_now(const std::string& source, const std::string& architecture, std::string_view what) const {
+result<binary> kernel_compiler::compile_now(const std::string& source,
+                                            const std::string& architecture,
+                                            std::string_view what) const {
   std::array<const char*, std::size(headers)> names{}, texts{};
   for (std::size_t i = 0; i < names.size(); ++i) {
     names[i] = headers[i].name;
     texts[i] = headers[i].text;
   }
   nvrtcProgram program = nullptr;
-  if (auto ok = api_->check(api_->create(&program, source.c_str(), "troupe_kernel.cu", static_cast<int>(names.size()), texts.data(), names.data()), "nvrtcCreateProgram"); !ok)
+  if (auto ok =
+          api_->check(api_->create(&program, source.c_str(), "troupe_kernel.cu",
+                                   static_cast<int>(names.size()), texts.data(), names.data()),
+                      "nvrtcCreateProgram");
+      !ok)
     return std::move(ok.error());
   struct destroyer {
     const api& a;
@@ -260,7 +290,8 @@ result<binary> kernel_compiler::compile_now(const std::string& source, const std
   const auto chip = "--gpu-architecture=" + architecture;
   std::vector<const char*> all(options.begin(), options.end());
   all.push_back(chip.c_str());
-  if (const auto status = api_->compile(program, static_cast<int>(all.size()), all.data()); status != NVRTC_SUCCESS) {
+  if (const auto status = api_->compile(program, static_cast<int>(all.size()), all.data());
+      status != NVRTC_SUCCESS) {
     std::size_t size = 0;
     std::string log;
     if (api_->log_size(program, &size) == NVRTC_SUCCESS && size > 1) {
@@ -268,13 +299,20 @@ result<binary> kernel_compiler::compile_now(const std::string& source, const std
       (void)api_->log(program, log.data());
       log.resize(size - 1);  // without the 0 at the end
     }
-    return error(error_code::failed, fmt::format("{}: NVRTC {}: {}\n{}", what, api_->version, api_->text_of(status), log));
+    return error(error_code::failed, fmt::format("{}: NVRTC {}: {}\n{}", what, api_->version,
+                                                 api_->text_of(status), log));
   }
   const bool is_binary = architecture.starts_with("sm_");
   std::size_t size = 0;
-  if (auto ok = api_->check((is_binary ? api_->cubin_size : api_->ptx_size)(program, &size), "nvrtcGetCUBINSize"); !ok) return std::move(ok.error());
+  if (auto ok = api_->check((is_binary ? api_->cubin_size : api_->ptx_size)(program, &size),
+                            "nvrtcGetCUBINSize");
+      !ok)
+    return std::move(ok.error());
   std::vector<char> bytes(size);
-  if (auto ok = api_->check((is_binary ? api_->cubin : api_->ptx)(program, bytes.data()), "nvrtcGetCUBIN"); !ok) return std::move(ok.error());
+  if (auto ok = api_->check((is_binary ? api_->cubin : api_->ptx)(program, bytes.data()),
+                            "nvrtcGetCUBIN");
+      !ok)
+    return std::move(ok.error());
   return binary(std::make_shared<const std::vector<char>>(std::move(bytes)));
 }
 

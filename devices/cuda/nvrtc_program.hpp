@@ -1,13 +1,16 @@
 #pragma once
 // From CUDA C++ source to a binary for a chip, by NVRTC, kept in memory and in a folder.
 //
-// Sources may include "devices/element_ops.hpp" and what that includes: headers are texts in the program itself, and those of the C++ standard library a few lines
-// of our own, since neither need be on the machine that runs.
+// Sources may include "devices/element_ops.hpp" and what that includes: headers are texts in the
+// program itself, and those of the C++ standard library a few lines of our own, since neither need
+// be on the machine that runs.
 //
 // Threading: any; compilations of one program wait for each other.
 //
-// NP-1  The key of an entry is a hash of source, headers, chip, options and NVRTC's version: what was made by others is never taken.
-// NP-2  A file of the folder is written beside it and renamed; one that is cut off, changed or foreign is passed over and made anew.
+// NP-1  The key of an entry is a hash of source, headers, chip, options and NVRTC's version: what
+//       was made by others is never taken.
+// NP-2  A file of the folder is written beside it and renamed; one that is cut off, changed or
+//       foreign is passed over and made anew.
 // NP-3  A folder that cannot be written is no error: binaries are then kept in memory alone.
 
 #include "schema/error.hpp"
@@ -51,8 +54,9 @@ class kernel_compiler {
   static result<std::unique_ptr<kernel_compiler>> make(std::filesystem::path folder);
   ~kernel_compiler();
 
-  // For compute capability major.minor; where NVRTC does not know it, PTX of the newest one below that it knows, which the driver compiles. `what` names the source in errors,
-  // which have NVRTC's own words.
+  // For compute capability major.minor; where NVRTC does not know it, PTX of the newest one below
+  // that it knows, which the driver compiles. `what` names the source in errors, which have NVRTC's
+  // own words.
   result<binary> compile(const std::string& source, int major, int minor, std::string_view what);
   compiler_stats stats() const;
   std::string version() const;
@@ -60,7 +64,8 @@ class kernel_compiler {
  private:
   struct api;
   kernel_compiler(std::unique_ptr<api> a, std::filesystem::path folder);
-  result<binary> compile_now(const std::string& source, const std::string& architecture, std::string_view what) const;
+  result<binary> compile_now(const std::string& source, const std::string& architecture,
+                             std::string_view what) const;
 
   std::unique_ptr<api> api_;
   binary_folder folder_;

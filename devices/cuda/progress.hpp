@@ -1,10 +1,11 @@
 #pragma once
 // Which op of a stream failed, by what is known to be done. Pure.
 //
-// The driver tells of a failed kernel at some later call, for the whole chip. A stream numbers what is enqueued and learns from events (and from marks, where each op
-// leaves one) how far it came.
+// The driver tells of a failed kernel at some later call, for the whole chip. A stream numbers what
+// is enqueued and learns from events (and from marks, where each op leaves one) how far it came.
 //
-// PR-1  The text names one op where one alone is in question, else the first and the last, and how many.
+// PR-1  The text names one op where one alone is in question, else the first and the last, and how
+//       many.
 
 #include <cstdint>
 #include <string>
@@ -24,7 +25,8 @@ class progress {
   void done(std::uint64_t place) noexcept { done_ = place > done_ ? place : done_; }
   std::uint64_t last() const noexcept { return last_; }
   std::uint64_t finished() const noexcept { return done_; }
-  // "op a", or "one of 12 ops, from a to b"; empty: nothing is under way. With `is_exact`, where each op leaves a mark: the first that left none.
+  // "op a", or "one of 12 ops, from a to b"; empty: nothing is under way. With `is_exact`, where
+  // each op leaves a mark: the first that left none.
   std::string in_question(bool is_exact = false) const;
 
  private:

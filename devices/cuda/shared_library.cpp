@@ -29,7 +29,8 @@ result<shared_library> shared_library::open(const library_name& name) {
 
 result<void*> shared_library::symbol(const char* name) const {
   if (void* at = ::dlsym(handle_, name); at != nullptr) return at;
-  return error(error_code::not_found, fmt::format("{} ({}) has no {}: it is too old; install {}", what_, file_, name, install_));
+  return error(error_code::not_found, fmt::format("{} ({}) has no {}: it is too old; install {}",
+                                                  what_, file_, name, install_));
 }
 
 }  // namespace troupe::cuda

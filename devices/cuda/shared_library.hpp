@@ -1,10 +1,12 @@
 #pragma once
-// A library that is looked for when the program runs: the CUDA libraries, which a machine without a GPU does not have. No CUDA header here.
+// A library that is looked for when the program runs: the CUDA libraries, which a machine without a
+// GPU does not have. No CUDA header here.
 //
 // Threading: opened once, by one thread; symbols may be asked for by any.
 // Ownership: libraries stay open until the process ends; CUDA's do not survive being closed.
 //
-// SL-1  What is missing is an error that names the library, what the system said, and what to install.
+// SL-1  What is missing is an error that names the library, what the system said, and what to
+//       install.
 
 #include "schema/error.hpp"
 
@@ -15,9 +17,10 @@
 namespace troupe::cuda {
 
 struct library_name {
-  std::string_view what;                   // "NVRTC"
-  std::span<const char* const> files;      // in the order in which they are tried: "libnvrtc.so.13", ...
-  std::string_view install;                // "the CUDA toolkit's NVRTC (package cuda-nvrtc-13-0)"
+  std::string_view what;  // "NVRTC"
+  // In the order in which they are tried: "libnvrtc.so.13", ...
+  std::span<const char* const> files;
+  std::string_view install;  // "the CUDA toolkit's NVRTC (package cuda-nvrtc-13-0)"
 };
 
 class shared_library {

@@ -1,7 +1,9 @@
 #pragma once
-// What streams of a CUDA device leave behind in the hands of others: events, with a time or without, and what a stream knows of itself, such as which op failed. Only for cuda_device.cpp.
+// What streams of a CUDA device leave behind in the hands of others: events, with a time or
+// without, and what a stream knows of itself, such as which op failed. Only for cuda_device.cpp.
 //
-// SR-1  The first failure stays. Who asks an event whose stream has failed is told that it is done, and finds the failure at the stream.
+// SR-1  The first failure stays. Who asks an event whose stream has failed is told that it is done,
+//       and finds the failure at the stream.
 // SR-2  An event goes back to its pool with its last handle, also after its stream.
 //
 // Threading: any.
@@ -44,7 +46,9 @@ class event_pool {
       }
     }
     cudaEvent_t e = nullptr;
-    if (auto ok = check(cudaEventCreateWithFlags(&e, flags_), "cudaEventCreateWithFlags", where); !ok) return std::move(ok.error());
+    if (auto ok = check(cudaEventCreateWithFlags(&e, flags_), "cudaEventCreateWithFlags", where);
+        !ok)
+      return std::move(ok.error());
     return e;
   }
   void give(cudaEvent_t e) noexcept {
@@ -61,7 +65,8 @@ class event_pool {
 // An event that has a time; the last handle returns it to its pool.
 class timed_event {
  public:
-  timed_event(std::shared_ptr<event_pool> pool, cudaEvent_t e) noexcept : pool_(std::move(pool)), event_(e) {}
+  timed_event(std::shared_ptr<event_pool> pool, cudaEvent_t e) noexcept
+      : pool_(std::move(pool)), event_(e) {}
   ~timed_event() { pool_->give(event_); }
   timed_event(const timed_event&) = delete;
   timed_event& operator=(const timed_event&) = delete;
@@ -72,8 +77,10 @@ class timed_event {
   cudaEvent_t event_;
 };
 
-// Null where the driver gives or records none: that piece of work is in no timeline, and whatever is wrong shows at the work itself.
-inline std::shared_ptr<timed_event> record_time(const std::shared_ptr<event_pool>& pool, cudaStream_t on) {
+// Null where the driver gives or records none: that piece of work is in no timeline, and whatever
+// is wrong shows at the work itself.
+inline std::shared_ptr<timed_event> record_time(const std::shared_ptr<event_pool>& pool,
+                                                cudaStream_t on) {
   auto e = pool->take({});
   std::shared_ptr<timed_event> made = e ? std::make_shared<timed_event>(pool, *e) : nullptr;
   if (made != nullptr && cudaEventRecord(made->get(), on) == cudaSuccess) return made;
@@ -89,7 +96,8 @@ struct time_base {
   // Of an event that is done; nullopt: the base is not.
   std::optional<std::int64_t> of(const timed_event& e) const {
     float ms = 0;
-    if (event != nullptr && cudaEventElapsedTime(&ms, event->get(), e.get()) == cudaSuccess) return ns + static_cast<std::int64_t>(double(ms) * 1e6);
+    if (event != nullptr && cudaEventElapsedTime(&ms, event->get(), e.get()) == cudaSuccess)
+      return ns + static_cast<std::int64_t>(double(ms) * 1e6);
     (void)cudaGetLastError();
     return std::nullopt;
   }
@@ -99,14 +107,15 @@ struct time_base {
 struct stream_record {
   std::string name;
   std::mutex mutex;
-  progress ops;                   // under the mutex
-  std::optional<error> failure;   // under the mutex
+  progress ops;                  // under the mutex
+  std::optional<error> failure;  // under the mutex
   std::atomic<bool> has_failed{false};
-  std::atomic<std::uint64_t> done{0};      // place that an event has shown to be done
-  std::uint32_t* mark = nullptr;           // pinned; the place that the chip has come to, where each op is marked
-  std::atomic<code::fault*> faults{nullptr};  // pinned
+  std::atomic<std::uint64_t> done{0};  // place that an event has shown to be done
+  // Pinned; the place that the chip has come to, where each op is marked.
+  std::uint32_t* mark = nullptr;
+  std::atomic<code::fault*> faults{nullptr};                     // pinned
   std::unordered_map<std::string_view, unsigned int> number_of;  // under the mutex
-  std::vector<std::string_view> names;     // by number, under the mutex
+  std::vector<std::string_view> names;                           // by number, under the mutex
 
   void fail(error e) {
     const std::lock_guard l(mutex);
@@ -118,9 +127,13 @@ struct stream_record {
     const std::lock_guard l(mutex);
     if (failure) return;
     learn();
-    const auto in_question = ops.in_question(mark != nullptr);  // a stream runs in order: the first without a mark it is
-    failure = error(error_code::failed, fmt::format("{}: {} failed: {} ({}), seen at {}", name, in_question.empty() ? "something before" : in_question,
-                                                    cudaGetErrorString(static_cast<cudaError_t>(status)), cudaGetErrorName(static_cast<cudaError_t>(status)), call));
+    // A stream runs in order: the first without a mark it is.
+    const auto in_question = ops.in_question(mark != nullptr);
+    failure = error(error_code::failed,
+                    fmt::format("{}: {} failed: {} ({}), seen at {}", name,
+                                in_question.empty() ? "something before" : in_question,
+                                cudaGetErrorString(static_cast<cudaError_t>(status)),
+                                cudaGetErrorName(static_cast<cudaError_t>(status)), call));
     has_failed.store(true, std::memory_order_release);
   }
   void learn() {
@@ -139,7 +152,9 @@ struct stream_record {
     const std::lock_guard l(mutex);
     if (failure || faults.load(std::memory_order_acquire) == nullptr) return;
     const auto op = f->op < names.size() ? names[f->op] : std::string_view("an op");
-    failure = error(error_code::failed, fmt::format("{}: op {}: element {} is {}, expected {} to {}", name, op, f->at, f->value, f->low, f->high));
+    failure =
+        error(error_code::failed, fmt::format("{}: op {}: element {} is {}, expected {} to {}",
+                                              name, op, f->at, f->value, f->low, f->high));
     has_failed.store(true, std::memory_order_release);
   }
   result<void> state() {
@@ -167,14 +182,17 @@ struct event_state final : device_event::state {
     }
     if (status == cudaSuccess) {
       auto seen = of->done.load(std::memory_order_relaxed);
-      while (seen < place && !of->done.compare_exchange_weak(seen, place, std::memory_order_release)) {}
+      while (seen < place &&
+             !of->done.compare_exchange_weak(seen, place, std::memory_order_release)) {
+      }
     } else {
       of->fail_at_some_op(status, "cudaEventQuery");  // who waits goes on, and finds the failure
     }
     is_known.store(true, std::memory_order_release);
     return true;
   }
-  // Whether its stream has failed: asks the driver, also about an event that was done before the chip failed.
+  // Whether its stream has failed: asks the driver, also about an event that was done before the
+  // chip failed.
   bool has_lost_chip() const noexcept {
     if (of->has_failed.load(std::memory_order_acquire)) return true;
     const auto status = cudaEventQuery(event);

@@ -2,7 +2,8 @@
 
 namespace troupe::host {
 
-std::optional<broadcast_walk> broadcast_walk::over(const shape& out, std::span<const shape> operands) {
+std::optional<broadcast_walk> broadcast_walk::over(const shape& out,
+                                                   std::span<const shape> operands) {
   struct loop {
     std::int64_t size;
     std::vector<std::int64_t> steps;  // per operand

@@ -1,9 +1,9 @@
 #pragma once
-// How a loop walks over a result whose operands are broadcast by NumPy's rules, with as few nested loops as possible.
-// Used in devices/host/ only.
+// How a loop walks over a result whose operands are broadcast by NumPy's rules, with as few nested
+// loops as possible. Used in devices/host/ only.
 //
-// Dimensions of one element vanish, and neighbours that all operands walk alike become one: most walks are a single
-// row. What is left are rows x columns, and blocks of these around them.
+// Dimensions of one element vanish, and neighbours that all operands walk alike become one: most
+// walks are a single row. What is left are rows x columns, and blocks of these around them.
 //
 // BW-1  Along a row an operand advances by one element or not at all.
 // BW-2  The result is dense: its block b begins at element b * rows * columns.
@@ -44,8 +44,8 @@ class broadcast_walk {
   };
 
   std::int64_t blocks_ = 1, rows_ = 1, columns_ = 1;
-  std::size_t around_ = 0;                          // loops around a block
-  std::array<std::int64_t, around_max> sizes_{};    // of those, outermost first
+  std::size_t around_ = 0;                        // loops around a block
+  std::array<std::int64_t, around_max> sizes_{};  // of those, outermost first
   std::vector<steps> steps_;
 };
 

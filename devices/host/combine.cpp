@@ -14,7 +14,8 @@ struct add {
   template <class T>
   T operator()(T a, T b) const noexcept {
     if constexpr (std::is_integral_v<T>)
-      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+      return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) +
+                            static_cast<std::make_unsigned_t<T>>(b));
     else
       return a + b;
   }
@@ -40,7 +41,8 @@ void fold(T* out, std::span<const std::byte* const> operands, std::size_t n, F f
     if (at(0) != out) std::memcpy(out, at(0), n * sizeof(T));
     return;
   }
-  // A group is small enough that what is under way stays in the first-level cache, whoever the operands are.
+  // A group is small enough that what is under way stays in the first-level cache, whoever the
+  // operands are.
   constexpr std::size_t group = 2048 / sizeof(T);
   T sums[group];
   for (std::size_t first = 0; first < n; first += group) {
@@ -59,7 +61,8 @@ void fold(T* out, std::span<const std::byte* const> operands, std::size_t n, F f
 }
 
 template <class F>
-void fold_of(dtype type, std::byte* out, std::span<const std::byte* const> operands, std::size_t n, F f) noexcept {
+void fold_of(dtype type, std::byte* out, std::span<const std::byte* const> operands, std::size_t n,
+             F f) noexcept {
   switch (type) {
     case dtype::f32: return fold(reinterpret_cast<float*>(out), operands, n, f);
     case dtype::f64: return fold(reinterpret_cast<double*>(out), operands, n, f);
@@ -71,9 +74,12 @@ void fold_of(dtype type, std::byte* out, std::span<const std::byte* const> opera
 
 }  // namespace
 
-bool can_combine(dtype type) noexcept { return type == dtype::f32 || type == dtype::f64 || type == dtype::i32 || type == dtype::i64; }
+bool can_combine(dtype type) noexcept {
+  return type == dtype::f32 || type == dtype::f64 || type == dtype::i32 || type == dtype::i64;
+}
 
-void combine(combine_kind kind, dtype type, std::byte* out, std::span<const std::byte* const> operands, std::size_t n) noexcept {
+void combine(combine_kind kind, dtype type, std::byte* out,
+             std::span<const std::byte* const> operands, std::size_t n) noexcept {
   switch (kind) {
     case combine_kind::sum: return fold_of(type, out, operands, n, add());
     case combine_kind::min: return fold_of(type, out, operands, n, least());

@@ -1,6 +1,6 @@
 #pragma once
-// From an operation on elements to functions over tiles: one loop per operation, element types, and operands that advance.
-// Included by the families of element-wise kernels in ops/.
+// From an operation on elements to functions over tiles: one loop per operation, element types, and
+// operands that advance. Included by the families of element-wise kernels in ops/.
 //
 //   struct add_op { static auto apply(auto a, auto b) { return a + b; } };
 //   add_elementwise_row<add_op, 2, float, double>(table, "add");
@@ -18,23 +18,29 @@
 
 namespace troupe::host {
 
-// In place is exact aliasing, which carries nothing from one element to the next: ivdep tells GCC, who would otherwise fall
-// back to scalars when buffers overlap.
+// In place is exact aliasing, which carries nothing from one element to the next: ivdep tells GCC,
+// who would otherwise fall back to scalars when buffers overlap.
 template <class Op, std::size_t Advancing, class Out, std::size_t... K, class... In>
 void one_row(std::index_sequence<K...>, Out* out, std::int64_t columns, const In*... operands) {
-  const auto element = [](bool advances, const auto* at, const auto& first, std::int64_t i) { return advances ? at[i] : first; };
+  const auto element = [](bool advances, const auto* at, const auto& first, std::int64_t i) {
+    return advances ? at[i] : first;
+  };
   [&](const In... first) {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < columns; ++i) out[i] = static_cast<Out>(Op::apply(element((Advancing >> K & 1U) != 0, operands, first, i)...));
+    for (std::int64_t i = 0; i < columns; ++i)
+      out[i] =
+          static_cast<Out>(Op::apply(element((Advancing >> K & 1U) != 0, operands, first, i)...));
   }(*operands...);
 }
 
 template <class Op, std::size_t Advancing, class Out, class... In>
-void run_tile(std::byte* out_bytes, const std::byte* const* operands, const std::int64_t* row_steps, std::int64_t rows, std::int64_t columns) {
+void run_tile(std::byte* out_bytes, const std::byte* const* operands, const std::int64_t* row_steps,
+              std::int64_t rows, std::int64_t columns) {
   [&]<std::size_t... K>(std::index_sequence<K...> all) {
     auto* out = reinterpret_cast<Out*>(out_bytes);
     for (std::int64_t r = 0; r < rows; ++r, out += columns)
-      one_row<Op, Advancing>(all, out, columns, reinterpret_cast<const In*>(operands[K]) + r * row_steps[K]...);
+      one_row<Op, Advancing>(all, out, columns,
+                             reinterpret_cast<const In*>(operands[K]) + r * row_steps[K]...);
   }(std::index_sequence_for<In...>{});
 }
 
@@ -60,14 +66,19 @@ constexpr elementwise_overload same() {
   if constexpr (Operands == 3) return overload_of<Op, T, T, T, T>();
 }
 template <class Op, std::size_t Operands, class... T>
-inline constexpr std::array<elementwise_overload, sizeof...(T)> overloads_of_same = {same<Op, T, Operands>()...};
+inline constexpr std::array<elementwise_overload, sizeof...(T)> overloads_of_same = {
+    same<Op, T, Operands>()...};
 
 // `op` is a literal.
-inline void add_elementwise_row(kernel_table& table, std::string_view op, std::span<const elementwise_overload> overloads) {
-  table.add(std::string(op), {[op, overloads](const attributes&, host_device& device) -> result<std::unique_ptr<kernel>> {
-                                return std::unique_ptr<kernel>(std::make_unique<elementwise_kernel>(op, overloads, device.team()));
-                              },
-                              true});
+inline void add_elementwise_row(kernel_table& table, std::string_view op,
+                                std::span<const elementwise_overload> overloads) {
+  table.add(
+      std::string(op),
+      {[op, overloads](const attributes&, host_device& device) -> result<std::unique_ptr<kernel>> {
+         return std::unique_ptr<kernel>(
+             std::make_unique<elementwise_kernel>(op, overloads, device.team()));
+       },
+       true});
 }
 // The same operation for each of the types: f32 and f64 for most.
 template <class Op, std::size_t Operands, class... T>

@@ -7,7 +7,9 @@ namespace {
 
 // Infinities and NaN have all bits of the exponent set.
 template <class Bits>
-bool is_not_finite(Bits x, Bits exponent) noexcept { return (x & exponent) == exponent; }
+bool is_not_finite(Bits x, Bits exponent) noexcept {
+  return (x & exponent) == exponent;
+}
 
 template <class Bits>
 std::optional<std::int64_t> find(const std::byte* bytes, std::int64_t n, Bits exponent) noexcept {
@@ -16,7 +18,8 @@ std::optional<std::int64_t> find(const std::byte* bytes, std::int64_t n, Bits ex
   for (std::int64_t from = 0; from < n; from += piece) {
     const auto end = from + piece < n ? from + piece : n;
     Bits any = 0;
-    for (auto i = from; i < end; ++i) any = static_cast<Bits>(any | static_cast<Bits>(is_not_finite(x[i], exponent) ? 1 : 0));
+    for (auto i = from; i < end; ++i)
+      any = static_cast<Bits>(any | static_cast<Bits>(is_not_finite(x[i], exponent) ? 1 : 0));
     if (any == 0) continue;
     for (auto i = from; i < end; ++i)
       if (is_not_finite(x[i], exponent)) return i;
@@ -49,11 +52,15 @@ auto of_type(const tensor& t, What what, Other other) {
 }  // namespace
 
 std::optional<std::int64_t> first_not_finite(const tensor& t) noexcept {
-  return of_type(t, [&](const std::byte* bytes, auto exponent) { return find(bytes, t.elements(), exponent); }, [] { return std::optional<std::int64_t>(); });
+  return of_type(
+      t, [&](const std::byte* bytes, auto exponent) { return find(bytes, t.elements(), exponent); },
+      [] { return std::optional<std::int64_t>(); });
 }
 
 std::string not_finite_text(const tensor& t, std::int64_t element) {
-  return of_type(t, [&](const std::byte* bytes, auto exponent) { return text_of(bytes, element, exponent); }, [] { return std::string("a number"); });
+  return of_type(
+      t, [&](const std::byte* bytes, auto exponent) { return text_of(bytes, element, exponent); },
+      [] { return std::string("a number"); });
 }
 
 }  // namespace troupe

@@ -1,8 +1,9 @@
 #pragma once
 // Products of matrices on one thread: what matmul and convolutions are made of.
 //
-// C[m, n] = op(A) op(B), or += where `adds`; row-major, op(X) is X or its transpose. f32 by oneDNN; f64 by loops of our own, since
-// oneDNN has none: every element is summed over k in ascending order.
+// C[m, n] = op(A) op(B), or += where `adds`; row-major, op(X) is X or its transpose. f32 by oneDNN;
+// f64 by loops of our own, since oneDNN has none: every element is summed over k in ascending
+// order.
 //
 // Threading: none of its own; set_up_kernel_thread() before the first call on a thread.
 
@@ -24,8 +25,12 @@ struct gemm_shape {
   bool transpose_a = false, transpose_b = false;
   gemm_strides strides{};
 
-  std::int64_t stride_a() const noexcept { return strides.a != 0 ? strides.a : transpose_a ? m : k; }
-  std::int64_t stride_b() const noexcept { return strides.b != 0 ? strides.b : transpose_b ? k : n; }
+  std::int64_t stride_a() const noexcept {
+    return strides.a != 0 ? strides.a : transpose_a ? m : k;
+  }
+  std::int64_t stride_b() const noexcept {
+    return strides.b != 0 ? strides.b : transpose_b ? k : n;
+  }
   std::int64_t stride_c() const noexcept { return strides.c != 0 ? strides.c : n; }
 };
 
@@ -40,7 +45,8 @@ gemm_part columns_of(const gemm_shape& s, std::int64_t first, std::int64_t count
 // About what a product takes on one thread.
 double gemm_ns(const gemm_shape& s, std::size_t element_bytes) noexcept;
 
-// What f64 needs besides: columns of B, side by side. Made once for the largest k, so that a product allocates nothing.
+// What f64 needs besides: columns of B, side by side. Made once for the largest k, so that a
+// product allocates nothing.
 class gemm_scratch {
  public:
   static constexpr std::int64_t columns = 8;
@@ -54,7 +60,9 @@ class gemm_scratch {
 };
 
 // Any of the sizes may be 0.
-result<void> gemm(const gemm_shape& s, const float* a, const float* b, float* c, bool adds, gemm_scratch& scratch);
-result<void> gemm(const gemm_shape& s, const double* a, const double* b, double* c, bool adds, gemm_scratch& scratch);
+result<void> gemm(const gemm_shape& s, const float* a, const float* b, float* c, bool adds,
+                  gemm_scratch& scratch);
+result<void> gemm(const gemm_shape& s, const double* a, const double* b, double* c, bool adds,
+                  gemm_scratch& scratch);
 
 }  // namespace troupe::host

@@ -9,13 +9,14 @@
 
 #include <cstdint>
 
-// OpenMP's, declared here since not every compiler has the header of the library that oneDNN computes with.
+// OpenMP's, declared here since not every compiler has the header of the library that oneDNN
+// computes with.
 extern "C" void omp_set_num_threads(int threads) noexcept;
 
 namespace troupe {
 
-result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::string& folder, bool test,
-                                                                std::int64_t classes) {
+result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::string& folder,
+                                                                bool test, std::int64_t classes) {
   const auto key = fmt::format("{}:{}:{}", test ? "t10k" : "train", classes, folder);
   const std::lock_guard lock(mutex_);
   if (const auto at = datasets_.find(key); at != datasets_.end())
@@ -74,14 +75,17 @@ namespace host {
 error unfit(std::string_view op, std::string_view what, std::span<const tensor_spec> specs) {
   std::string text;
   for (const auto& s : specs) text += (text.empty() ? "" : ", ") + to_string(s);
-  return {error_code::usage, fmt::format("{}: {}, got {}", op, what, text.empty() ? "nothing" : text)};
+  return {error_code::usage,
+          fmt::format("{}: {}, got {}", op, what, text.empty() ? "nothing" : text)};
 }
 
-result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs, std::size_t inputs_expected,
-                         std::span<const tensor_spec> outputs, std::size_t outputs_expected) {
+result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs,
+                         std::size_t inputs_expected, std::span<const tensor_spec> outputs,
+                         std::size_t outputs_expected) {
   if (inputs.size() == inputs_expected && outputs.size() == outputs_expected) return {};
-  return error(error_code::usage, fmt::format("{}: takes {} operands and gives {} results, the plan has {} and {}", op,
-                                              inputs_expected, outputs_expected, inputs.size(), outputs.size()));
+  return error(error_code::usage,
+               fmt::format("{}: takes {} operands and gives {} results, the plan has {} and {}", op,
+                           inputs_expected, outputs_expected, inputs.size(), outputs.size()));
 }
 
 }  // namespace host

@@ -1,5 +1,6 @@
 #pragma once
-// The families of kernels that make_host_kernels() puts together, and what they check alike. Used in devices/host/ only.
+// The families of kernels that make_host_kernels() puts together, and what they check alike. Used
+// in devices/host/ only.
 
 #include "devices/kernel.hpp"
 #include "schema/error.hpp"
@@ -31,20 +32,24 @@ void add_random_kernels(kernel_table& table);
 void add_source_kernels(kernel_table& table);
 void add_text_kernels(kernel_table& table);
 
-// "op: what: f32[2, 3], f32[4]": shapes that a kernel cannot take. Whoever compiled the plan should have seen it.
+// "op: what: f32[2, 3], f32[4]": shapes that a kernel cannot take. Whoever compiled the plan should
+// have seen it.
 error unfit(std::string_view op, std::string_view what, std::span<const tensor_spec> specs);
 
 // The number of ports, and f32 (i32 for labels) where a kernel takes nothing else.
-result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs, std::size_t inputs_expected,
-                         std::span<const tensor_spec> outputs, std::size_t outputs_expected);
+result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs,
+                         std::size_t inputs_expected, std::span<const tensor_spec> outputs,
+                         std::size_t outputs_expected);
 
 // What a tile should take at least, in ns: a thread that sleeps takes tens of microseconds to come.
 inline constexpr double tile_least_ns = 100'000;
 
-// A row whose kernel is a class that is made from attributes, and from a device if it shares its work.
+// A row whose kernel is a class that is made from attributes, and from a device if it shares its
+// work.
 template <class Kernel>
 kernel_row row_of(bool can_run_in_place = false) {
-  return {[](const attributes& attrs, [[maybe_unused]] host_device& device) -> result<std::unique_ptr<kernel>> {
+  return {[](const attributes& attrs,
+             [[maybe_unused]] host_device& device) -> result<std::unique_ptr<kernel>> {
             if constexpr (std::is_constructible_v<Kernel, const attributes&, host_device&>)
               return std::unique_ptr<kernel>(std::make_unique<Kernel>(attrs, device));
             else

@@ -32,10 +32,14 @@ idx_range idx_schedule::range(std::uint64_t step) const noexcept {
   // global < 2^48 and parts <= 2^16, so the products fit.
   const auto begin = global * part / parts;
   const auto end = global * (part + 1) / parts;
-  return {.epoch = step / per_epoch, .first = start + begin, .count = end - begin, .global_count = global};
+  return {.epoch = step / per_epoch,
+          .first = start + begin,
+          .count = end - begin,
+          .global_count = global};
 }
 
-std::vector<std::uint32_t> permutation(std::uint64_t seed, std::uint64_t epoch, std::uint32_t samples) {
+std::vector<std::uint32_t> permutation(std::uint64_t seed, std::uint64_t epoch,
+                                       std::uint32_t samples) {
   std::vector<std::uint32_t> order(samples);
   std::iota(order.begin(), order.end(), 0U);
   const auto key = mix(mix(seed + golden) ^ (epoch * golden + 1));

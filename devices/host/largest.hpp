@@ -1,7 +1,8 @@
 #pragma once
 // The largest of n numbers that lie side by side, several at a time.
 //
-// Written with the vectors that GCC and Clang have for every target: a loop over an array of partial maxima is compiled one number at a time.
+// Written with the vectors that GCC and Clang have for every target: a loop over an array of
+// partial maxima is compiled one number at a time.
 //
 // Threading: a plain function.
 

@@ -75,14 +75,16 @@ class header_reader {
     const char quote = is_next('"') ? '"' : '\'';
     if (!take(quote)) return std::nullopt;
     const auto end = rest_.find(quote);
-    if (end == std::string_view::npos || rest_.substr(0, end).find('\\') != std::string_view::npos) return std::nullopt;
+    if (end == std::string_view::npos || rest_.substr(0, end).find('\\') != std::string_view::npos)
+      return std::nullopt;
     std::string out(rest_.substr(0, end));
     rest_.remove_prefix(end + 1);
     return out;
   }
   std::optional<bool> truth() {
     skip();
-    for (const auto& [word, is_true] : {std::pair(std::string_view("True"), true), std::pair(std::string_view("False"), false)})
+    for (const auto& [word, is_true] :
+         {std::pair(std::string_view("True"), true), std::pair(std::string_view("False"), false)})
       if (rest_.starts_with(word)) {
         rest_.remove_prefix(word.size());
         return is_true;
@@ -110,28 +112,40 @@ class header_reader {
 }  // namespace
 
 result<tensor> parse_npy(std::span<const std::byte> bytes, std::string_view name) {
-  const auto refuse = [&](std::string_view why) { return error(error_code::usage, fmt::format("{}: not a .npy file that can be read: {}", name, why)); };
+  const auto refuse = [&](std::string_view why) {
+    return error(error_code::usage,
+                 fmt::format("{}: not a .npy file that can be read: {}", name, why));
+  };
   const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!all.starts_with(magic) || all.size() < 10) return refuse("it does not begin as one");
   const auto at = [&](std::size_t i) { return std::size_t{static_cast<unsigned char>(all[i])}; };
   const auto version = at(6);
-  if (version < 1 || version > 3 || at(7) != 0) return refuse(fmt::format("its version is {}.{}", version, at(7)));
+  if (version < 1 || version > 3 || at(7) != 0)
+    return refuse(fmt::format("its version is {}.{}", version, at(7)));
   const std::size_t begin = version == 1 ? 10 : 12;
   if (all.size() < begin) return refuse("its header ends early");
-  const auto length = version == 1 ? at(8) + (at(9) << 8U) : at(8) + (at(9) << 8U) + (at(10) << 16U) + (at(11) << 24U);
-  if (length > npy_header_bytes_max || length > all.size() - begin) return refuse("its header ends early");
+  const auto length = version == 1 ? at(8) + (at(9) << 8U)
+                                   : at(8) + (at(9) << 8U) + (at(10) << 16U) + (at(11) << 24U);
+  if (length > npy_header_bytes_max || length > all.size() - begin)
+    return refuse("its header ends early");
   const auto fields = header_reader(all.substr(begin, length)).read();
   if (!fields) return refuse("its header does not say type, order and shape");
-  const auto type = std::ranges::find(types, *fields->type, &std::pair<std::string_view, dtype>::first);
-  if (type == types.end()) return refuse(fmt::format("its elements are not of a type that tensors have, in little-endian order"));
+  const auto type =
+      std::ranges::find(types, *fields->type, &std::pair<std::string_view, dtype>::first);
+  if (type == types.end())
+    return refuse(
+        fmt::format("its elements are not of a type that tensors have, in little-endian order"));
   std::vector<dim> dims;
   for (const auto n : *fields->sizes) dims.push_back({n, 0});
   const auto s = shape::from(dims);
-  if (!s || s->elements() > std::numeric_limits<std::int64_t>::max() / 16) return refuse("its sizes multiply to too many elements");
+  if (!s || s->elements() > std::numeric_limits<std::int64_t>::max() / 16)
+    return refuse("its sizes multiply to too many elements");
   if (*fields->is_fortran && s->rank() > 1) return refuse("its elements are in Fortran's order");
   const tensor_spec spec{type->second, *s};
   const auto data = bytes.subspan(begin + length);
-  if (data.size() != spec.size_bytes()) return refuse(fmt::format("{} has {} bytes, and the file {}", to_string(spec), spec.size_bytes(), data.size()));
+  if (data.size() != spec.size_bytes())
+    return refuse(fmt::format("{} has {} bytes, and the file {}", to_string(spec),
+                              spec.size_bytes(), data.size()));
   auto t = tensor::make(spec);
   std::ranges::copy(data, t.bytes().begin());
   return t;
@@ -141,16 +155,21 @@ std::vector<std::byte> npy_bytes(const tensor& t) {
   // Of bf16 the format knows nothing; f32 has all of its numbers.
   if (t.type() == dtype::bf16) {
     auto wide = tensor::make({dtype::f32, t.shape()});
-    for (std::int64_t i = 0; i < t.elements(); ++i) wide.data<float>()[i] = to_f32(t.data<bf16>()[i]);
+    for (std::int64_t i = 0; i < t.elements(); ++i)
+      wide.data<float>()[i] = to_f32(t.data<bf16>()[i]);
     return npy_bytes(wide);
   }
   const auto type = std::ranges::find(types, t.type(), &std::pair<std::string_view, dtype>::second);
-  auto header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", type->first, fmt::join(t.shape().sizes(), ", "), t.shape().rank() == 1 ? "," : "");
+  auto header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", type->first,
+                  fmt::join(t.shape().sizes(), ", "), t.shape().rank() == 1 ? "," : "");
   constexpr std::size_t before = 10, alignment = 64;
   header.append((alignment - (before + header.size() + 1) % alignment) % alignment, ' ');
   header += '\n';
   std::string head(magic);
-  for (const auto byte : {std::size_t{1}, std::size_t{0}, header.size() & 0xffU, header.size() >> 8U}) head += static_cast<char>(byte);
+  for (const auto byte :
+       {std::size_t{1}, std::size_t{0}, header.size() & 0xffU, header.size() >> 8U})
+    head += static_cast<char>(byte);
   head += header;
   const auto text = std::as_bytes(std::span(head));
   std::vector<std::byte> out(text.begin(), text.end());

@@ -1,8 +1,10 @@
 #pragma once
-// One tensor in a file of NumPy's format (https://numpy.org/neps/nep-0001-npy-format.html), versions 1.0 to 3.0: a magic, a header that is a
-// Python dictionary of element type, order and shape, and the elements. Read: little-endian elements in C order. Written: version 1.0.
+// One tensor in a file of NumPy's format (https://numpy.org/neps/nep-0001-npy-format.html),
+// versions 1.0 to 3.0: a magic, a header that is a Python dictionary of element type, order and
+// shape, and the elements. Read: little-endian elements in C order. Written: version 1.0.
 //
-// NY-1  Reading takes any bytes: the elements must be as many as the header says, and nothing may follow them.
+// NY-1  Reading takes any bytes: the elements must be as many as the header says, and nothing may
+//       follow them.
 
 #include "devices/tensor.hpp"
 #include "schema/error.hpp"

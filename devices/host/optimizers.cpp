@@ -14,7 +14,9 @@ float limited(float x, float limit) noexcept {
   return x > limit ? limit : x;
 }
 
-bool is_one(const gradient_sum& g) noexcept { return g.parts.size() == 1 && g.limit == std::numeric_limits<float>::infinity() && g.scale == 1; }
+bool is_one(const gradient_sum& g) noexcept {
+  return g.parts.size() == 1 && g.limit == std::numeric_limits<float>::infinity() && g.scale == 1;
+}
 
 // Elements first, first + 1, ... of the gradient.
 void sum_piece(float* out, const gradient_sum& g, std::size_t first, std::size_t count) noexcept {
@@ -44,7 +46,9 @@ void for_pieces(const gradient_sum& g, std::size_t n, Step&& step) noexcept {
   }
 }
 
-stepped from(stepped t, std::size_t first) noexcept { return t.in == nullptr ? t : stepped{t.in + first, t.out + first}; }
+stepped from(stepped t, std::size_t first) noexcept {
+  return t.in == nullptr ? t : stepped{t.in + first, t.out + first};
+}
 
 // a + weight (b - a), by the form that is exact at the nearer end.
 template <bool IsNearB>
@@ -53,7 +57,8 @@ float mixed(float a, float b, float weight) noexcept {
 }
 
 template <bool IsNesterov>
-void sgd_piece(stepped w, stepped velocity, const float* gradient, std::size_t n, const sgd_numbers k) noexcept {
+void sgd_piece(stepped w, stepped velocity, const float* gradient, std::size_t n,
+               const sgd_numbers k) noexcept {
 #pragma GCC ivdep
   for (std::size_t i = 0; i < n; ++i) {
     const float g = gradient[i] + k.weight_decay * w.in[i];
@@ -64,7 +69,8 @@ void sgd_piece(stepped w, stepped velocity, const float* gradient, std::size_t n
 }
 
 template <bool IsNearGradient>
-void adam_piece(stepped w, stepped first_moment, stepped second_moment, const float* gradient, std::size_t n, const adam_numbers k) noexcept {
+void adam_piece(stepped w, stepped first_moment, stepped second_moment, const float* gradient,
+                std::size_t n, const adam_numbers k) noexcept {
 #pragma GCC ivdep
   for (std::size_t i = 0; i < n; ++i) {
     const float g = gradient[i] + k.weight_decay * w.in[i];
@@ -77,8 +83,8 @@ void adam_piece(stepped w, stepped first_moment, stepped second_moment, const fl
 }
 
 template <bool IsCentered, bool HasVelocity, bool IsNearGradient>
-void rmsprop_piece(stepped w, stepped square_average, stepped velocity, stepped gradient_average, const float* gradient, std::size_t n,
-                   const rmsprop_numbers k) noexcept {
+void rmsprop_piece(stepped w, stepped square_average, stepped velocity, stepped gradient_average,
+                   const float* gradient, std::size_t n, const rmsprop_numbers k) noexcept {
 #pragma GCC ivdep
   for (std::size_t i = 0; i < n; ++i) {
     const float g = gradient[i] + k.weight_decay * w.in[i];
@@ -125,31 +131,40 @@ double norm_of(const gradient_sum& g, std::size_t n) noexcept {
   return std::sqrt(total);
 }
 
-void sgd_step(stepped w, stepped velocity, const gradient_sum& g, std::size_t n, const sgd_numbers& k) noexcept {
+void sgd_step(stepped w, stepped velocity, const gradient_sum& g, std::size_t n,
+              const sgd_numbers& k) noexcept {
   const auto step = k.nesterov ? sgd_piece<true> : sgd_piece<false>;
-  for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) { step(from(w, first), from(velocity, first), gradient, count, k); });
+  for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) {
+    step(from(w, first), from(velocity, first), gradient, count, k);
+  });
 }
 
-void adam_step(stepped w, stepped first_moment, stepped second_moment, const gradient_sum& g, std::size_t n, const adam_numbers& k) noexcept {
+void adam_step(stepped w, stepped first_moment, stepped second_moment, const gradient_sum& g,
+               std::size_t n, const adam_numbers& k) noexcept {
   const auto step = k.new_first < 0.5F ? adam_piece<false> : adam_piece<true>;
   for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) {
     step(from(w, first), from(first_moment, first), from(second_moment, first), gradient, count, k);
   });
 }
 
-void rmsprop_step(stepped w, stepped square_average, stepped velocity, stepped gradient_average, const gradient_sum& g, std::size_t n,
-                  const rmsprop_numbers& k) noexcept {
+void rmsprop_step(stepped w, stepped square_average, stepped velocity, stepped gradient_average,
+                  const gradient_sum& g, std::size_t n, const rmsprop_numbers& k) noexcept {
   const bool is_centered = gradient_average.in != nullptr, has_velocity = velocity.in != nullptr;
   const bool is_near = k.new_square >= 0.5F;
-  const auto step = is_centered ? (has_velocity ? (is_near ? rmsprop_piece<true, true, true> : rmsprop_piece<true, true, false>)
-                                                : (is_near ? rmsprop_piece<true, false, true> : rmsprop_piece<true, false, false>))
-                                : (has_velocity ? rmsprop_piece<false, true, false> : rmsprop_piece<false, false, false>);
+  const auto step =
+      is_centered
+          ? (has_velocity
+                 ? (is_near ? rmsprop_piece<true, true, true> : rmsprop_piece<true, true, false>)
+                 : (is_near ? rmsprop_piece<true, false, true> : rmsprop_piece<true, false, false>))
+          : (has_velocity ? rmsprop_piece<false, true, false> : rmsprop_piece<false, false, false>);
   for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) {
-    step(from(w, first), from(square_average, first), from(velocity, first), from(gradient_average, first), gradient, count, k);
+    step(from(w, first), from(square_average, first), from(velocity, first),
+         from(gradient_average, first), gradient, count, k);
   });
 }
 
-void adagrad_step(stepped w, stepped square_sum, const gradient_sum& g, std::size_t n, const adagrad_numbers& k) noexcept {
+void adagrad_step(stepped w, stepped square_sum, const gradient_sum& g, std::size_t n,
+                  const adagrad_numbers& k) noexcept {
   for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) {
     const auto [w_in, w_out] = from(w, first);
     const auto [s_in, s_out] = from(square_sum, first);
@@ -163,11 +178,13 @@ void adagrad_step(stepped w, stepped square_sum, const gradient_sum& g, std::siz
   });
 }
 
-void average_step(stepped w, const gradient_sum& g, std::size_t n, const average_numbers& k) noexcept {
+void average_step(stepped w, const gradient_sum& g, std::size_t n,
+                  const average_numbers& k) noexcept {
   for_pieces(g, n, [&](std::size_t first, std::size_t count, const float* gradient) {
     const auto [w_in, w_out] = from(w, first);
 #pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) w_out[i] = w_in[i] + k.rate * (k.scale * gradient[i] - w_in[i]);
+    for (std::size_t i = 0; i < count; ++i)
+      w_out[i] = w_in[i] + k.rate * (k.scale * gradient[i] - w_in[i]);
   });
 }
 

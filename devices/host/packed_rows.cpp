@@ -29,7 +29,8 @@ void unpack_rows(float* out, std::size_t n, const packed_rows& rows) noexcept {
 void row_updater::update(float* w, std::span<const packed_rows> gradients, float learning_rate) {
   places_.clear();
   for (std::uint32_t g = 0; g < gradients.size(); ++g)
-    for (std::size_t i = 0; i < gradients[g].count; ++i) places_.push_back({gradients[g].index(i), g, i});
+    for (std::size_t i = 0; i < gradients[g].count; ++i)
+      places_.push_back({gradients[g].index(i), g, i});
   std::sort(places_.begin(), places_.end());
   const auto width = gradients.empty() ? 0 : gradients[0].width;
   sum_.resize(width);

@@ -1,9 +1,11 @@
 #pragma once
-// A kernel that makes its result piece by piece, so that who uses the pieces finds them in the cache: the first op of a fused group.
+// A kernel that makes its result piece by piece, so that who uses the pieces finds them in the
+// cache: the first op of a fused group.
 //
-// PW-1  makes_pieces(): every element of output 0 is told once as finished, after it was written for the last time and before run_by_pieces() returns.
-// PW-2  A piece is told on the thread that made it, as its `worker`, below the threads of the team that the kernel was made with; no two threads have the
-//       same worker at once.
+// PW-1  makes_pieces(): every element of output 0 is told once as finished, after it was written
+//       for the last time and before run_by_pieces() returns.
+// PW-2  A piece is told on the thread that made it, as its `worker`, below the threads of the team
+//       that the kernel was made with; no two threads have the same worker at once.
 
 #include "devices/kernel.hpp"
 
@@ -28,7 +30,8 @@ class piecewise_kernel : public kernel {
  public:
   // Of the shapes that it is prepared for. False: run() only.
   virtual bool makes_pieces() const noexcept = 0;
-  virtual result<void> run_by_pieces(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs, piece_user& user) = 0;
+  virtual result<void> run_by_pieces(const tag& t, std::span<const tensor> inputs,
+                                     std::span<tensor> outputs, piece_user& user) = 0;
 };
 
 }  // namespace troupe::host

@@ -1,8 +1,9 @@
 #pragma once
 // How a loop walks over a tensor of which some dimensions are reduced. Used in devices/host/ only.
 //
-// Dimensions of one element vanish, neighbours that are both reduced or both kept become one, so that what is left are kept and
-// reduced loops in turns: blocks of rows (reduced) x columns (kept; 1: the rows lie side by side), and loops around these.
+// Dimensions of one element vanish, neighbours that are both reduced or both kept become one, so
+// that what is left are kept and reduced loops in turns: blocks of rows (reduced) x columns (kept;
+// 1: the rows lie side by side), and loops around these.
 
 #include "schema/attributes.hpp"
 #include "schema/shape.hpp"
@@ -18,10 +19,10 @@ struct reduction_walk {
     std::int64_t size;
     std::int64_t out_step;  // of the result, 0: reduced
   };
-  std::vector<loop> around;       // outermost first
-  std::int64_t rows = 1;          // reduced
-  std::int64_t columns = 1;       // kept, and innermost; or 1
-  std::int64_t blocks = 1;        // of rows x columns, through all loops around
+  std::vector<loop> around;  // outermost first
+  std::int64_t rows = 1;     // reduced
+  std::int64_t columns = 1;  // kept, and innermost; or 1
+  std::int64_t blocks = 1;   // of rows x columns, through all loops around
   std::int64_t results = 1;
 
   // The dimensions that the attribute "axes" names; without it: all.
@@ -30,7 +31,8 @@ struct reduction_walk {
     std::vector<bool> is_reduced(rank, axes.empty());
     for (const auto a : axes) {
       const auto i = a < 0 ? a + static_cast<std::int64_t>(rank) : a;
-      if (i >= 0 && i < static_cast<std::int64_t>(rank)) is_reduced[static_cast<std::size_t>(i)] = true;
+      if (i >= 0 && i < static_cast<std::int64_t>(rank))
+        is_reduced[static_cast<std::size_t>(i)] = true;
     }
     return is_reduced;
   }

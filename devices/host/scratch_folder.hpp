@@ -17,7 +17,8 @@ class scratch_folder {
     std::error_code failed;
     auto pattern = (std::filesystem::temp_directory_path(failed) / (prefix + "-XXXXXX")).string();
     if (failed || ::mkdtemp(pattern.data()) == nullptr)
-      return error(error_code::failed, "no temporary folder can be made: " + pattern + " (set TMPDIR to a folder that can be written)");
+      return error(error_code::failed, "no temporary folder can be made: " + pattern +
+                                           " (set TMPDIR to a folder that can be written)");
     return std::shared_ptr<scratch_folder>(new scratch_folder(pattern));
   }
   ~scratch_folder() {

@@ -7,10 +7,11 @@ namespace {
 
 // One pass for the usual numbers of workers, known at compile time so that GCC vectorises it.
 template <std::size_t Gradients>
-void update(const float* w_in, float* w_out, const float* v_in, float* v_out, const float* const* gradients, std::size_t n,
-            float learning_rate, float momentum) noexcept {
-  const float *g0 = gradients[0], *g1 = Gradients > 1 ? gradients[1] : g0, *g2 = Gradients > 2 ? gradients[2] : g0,
-              *g3 = Gradients > 3 ? gradients[3] : g0;
+void update(const float* w_in, float* w_out, const float* v_in, float* v_out,
+            const float* const* gradients, std::size_t n, float learning_rate,
+            float momentum) noexcept {
+  const float *g0 = gradients[0], *g1 = Gradients > 1 ? gradients[1] : g0,
+              *g2 = Gradients > 2 ? gradients[2] : g0, *g3 = Gradients > 3 ? gradients[3] : g0;
 #pragma GCC ivdep
   for (std::size_t i = 0; i < n; ++i) {
     float g = g0[i];
@@ -24,8 +25,9 @@ void update(const float* w_in, float* w_out, const float* v_in, float* v_out, co
 }
 
 // Any number: gradients are summed into a piece that stays in the first-level cache.
-void update_many(const float* w_in, float* w_out, const float* v_in, float* v_out, std::span<const float* const> gradients,
-                 std::size_t n, float learning_rate, float momentum) noexcept {
+void update_many(const float* w_in, float* w_out, const float* v_in, float* v_out,
+                 std::span<const float* const> gradients, std::size_t n, float learning_rate,
+                 float momentum) noexcept {
   constexpr std::size_t piece = 1024;
   alignas(64) float sums[piece];
   for (std::size_t first = 0; first < n; first += piece) {
@@ -35,14 +37,16 @@ void update_many(const float* w_in, float* w_out, const float* v_in, float* v_ou
     for (std::size_t k = 1; k < gradients.size(); ++k)
       for (std::size_t i = 0; i < count; ++i) sums[i] += gradients[k][first + i];
     const float* sum = sums;
-    update<1>(w_in + first, w_out + first, v_in + first, v_out + first, &sum, count, learning_rate, momentum);
+    update<1>(w_in + first, w_out + first, v_in + first, v_out + first, &sum, count, learning_rate,
+              momentum);
   }
 }
 
 }  // namespace
 
-void sgd_momentum(const float* w_in, float* w_out, const float* v_in, float* v_out, std::span<const float* const> gradients,
-                  std::size_t n, float learning_rate, float momentum) noexcept {
+void sgd_momentum(const float* w_in, float* w_out, const float* v_in, float* v_out,
+                  std::span<const float* const> gradients, std::size_t n, float learning_rate,
+                  float momentum) noexcept {
   const auto* g = gradients.data();
   switch (gradients.size()) {
     case 1: return update<1>(w_in, w_out, v_in, v_out, g, n, learning_rate, momentum);

@@ -1,6 +1,6 @@
 #pragma once
-// Moves the elements of one box of a tensor to a box of another: the loops of transpose, slice, pad, concat, tile and their
-// gradients. Used in devices/host/ only.
+// Moves the elements of one box of a tensor to a box of another: the loops of transpose, slice,
+// pad, concat, tile and their gradients. Used in devices/host/ only.
 //
 // Threading: a value; run() may be called from several threads.
 

@@ -1,9 +1,12 @@
 #pragma once
-// exp, log, pow, erf, sin, cos, tanh, softplus and the logistic function for f32, written so that GCC vectorises a loop over them.
+// exp, log, pow, erf, sin, cos, tanh, softplus and the logistic function for f32, written so that
+// GCC vectorises a loop over them.
 //
-// Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a vector body, in a
-// tail and alone (K-2), with every instruction set that has fused multiply-adds, on which exp() and normal() are built. GCC needs -fno-trapping-math to vectorise the selects (cmake target
-// troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c), where nothing else is said.
+// Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a
+// vector body, in a tail and alone (K-2), with every instruction set that has fused multiply-adds,
+// on which exp() and normal() are built. GCC needs -fno-trapping-math to vectorise the selects
+// (cmake target troupe_loops). Polynomials: S. Moshier, Cephes (expf.c, logf.c, tanhf.c), where
+// nothing else is said.
 
 #include "devices/device_code.hpp"
 
@@ -13,7 +16,8 @@
 
 namespace troupe::vector_math {
 
-// a b + c, rounded once where the instruction set can (all that is built for by default), so that bits there are equal, too.
+// a b + c, rounded once where the instruction set can (all that is built for by default), so that
+// bits there are equal, too.
 TROUPE_DEVICE inline float fused(float a, float b, float c) noexcept {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
@@ -24,19 +28,27 @@ TROUPE_DEVICE inline float fused(float a, float b, float c) noexcept {
 #endif
 }
 
-// Within 2 ulp of e^x for every x; overflows to infinity, underflows over the subnormals to 0; NaN stays NaN.
+// Within 2 ulp of e^x for every x; overflows to infinity, underflows over the subnormals to 0; NaN
+// stays NaN.
 TROUPE_DEVICE inline float exp(float x) noexcept {
-  constexpr float shift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer in the lowest bits
+  // 1.5 * 2^23: adding it rounds to an integer in the lowest bits.
+  constexpr float shift = 12582912.0F;
   const bool is_nan = x != x;
-  // As numbers, bits of negative floats are larger the less they are, and larger than those of all others without a sign: one minimum keeps x from
-  // -104 on (e^-104 < 2^-150 rounds to 0), another up to 89 (e^89 > 2^128). Comparisons of floats would take twice as long.
-  const auto from_below = std::bit_cast<std::uint32_t>(x) < 0xC2D00000U ? std::bit_cast<std::uint32_t>(x) : 0xC2D00000U;
-  const auto kept = static_cast<std::int32_t>(from_below) < 0x42B20000 ? static_cast<std::int32_t>(from_below) : 0x42B20000;
+  // As numbers, bits of negative floats are larger the less they are, and larger than those of all
+  // others without a sign: one minimum keeps x from -104 on (e^-104 < 2^-150 rounds to 0), another
+  // up to 89 (e^89 > 2^128). Comparisons of floats would take twice as long.
+  const auto from_below =
+      std::bit_cast<std::uint32_t>(x) < 0xC2D00000U ? std::bit_cast<std::uint32_t>(x) : 0xC2D00000U;
+  const auto kept = static_cast<std::int32_t>(from_below) < 0x42B20000
+                        ? static_cast<std::int32_t>(from_below)
+                        : 0x42B20000;
   x = std::bit_cast<float>(kept);
   const float shifted = fused(x, 1.44269504F, shift);
   const float n = shifted - shift;
-  const std::uint32_t k = std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift);
-  const float r = fused(n, 2.12194440e-4F, fused(n, -0.693359375F, x));  // ln 2 in two parts; the first product is exact
+  const std::uint32_t k =
+      std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift);
+  // Ln 2 in two parts; the first product is exact.
+  const float r = fused(n, 2.12194440e-4F, fused(n, -0.693359375F, x));
   float p = 1.9875691500e-4F;
   p = fused(p, r, 1.3981999507e-3F);
   p = fused(p, r, 8.3334519073e-3F);
@@ -48,7 +60,8 @@ TROUPE_DEVICE inline float exp(float x) noexcept {
   const std::uint32_t half = static_cast<std::uint32_t>(static_cast<std::int32_t>(k) >> 1);
   const float low = std::bit_cast<float>((half + 127U) << 23U);
   const float high = std::bit_cast<float>((k - half + 127U) << 23U);
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y * low * high) | (is_nan ? 0xFFFFFFFFU : 0U));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y * low * high) |
+                              (is_nan ? 0xFFFFFFFFU : 0U));
 }
 
 // Within 2 ulp of ln x, for normal positive x.
@@ -76,15 +89,18 @@ TROUPE_DEVICE inline float log(float x) noexcept {
 TROUPE_DEVICE inline float log_of_any(float x) noexcept {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const float y = log(x);
-  const float of_edges = x > 0.0F ? x : (x == 0.0F ? -infinity : std::numeric_limits<float>::quiet_NaN());
+  const float of_edges =
+      x > 0.0F ? x : (x == 0.0F ? -infinity : std::numeric_limits<float>::quiet_NaN());
   return x > 0.0F && x < infinity ? y : of_edges;
 }
 
-// Within 4 ulp of erfc x for 1 <= x <= 9.2, 0 beyond: t exp(P(t) - x^2) with t = 1 / (1 + x/2), where P interpolates at Chebyshev's
-// nodes to 4e-9. x^2 is taken apart so that its rounding, which exp would magnify, is not lost.
+// Within 4 ulp of erfc x for 1 <= x <= 9.2, 0 beyond: t exp(P(t) - x^2) with t = 1 / (1 + x/2),
+// where P interpolates at Chebyshev's nodes to 4e-9. x^2 is taken apart so that its rounding, which
+// exp would magnify, is not lost.
 TROUPE_DEVICE inline float erfc_from_1(float x) noexcept {
   x = x > 10.0F ? 10.0F : x;
-  const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xfffff000U);  // its square is exact
+  // Its square is exact.
+  const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xfffff000U);
   const float low = (x - high) * (x + high);
   const float t = 1.0F / (1.0F + 0.5F * x);
   float p = -2.4997221423e-1F;
@@ -99,7 +115,8 @@ TROUPE_DEVICE inline float erfc_from_1(float x) noexcept {
   return t * exp(-high * high) * exp(p - low);
 }
 
-// Within 2 ulp of erf x for |x| <= 1: an odd polynomial that interpolates at Chebyshev's nodes to 1.3e-9.
+// Within 2 ulp of erf x for |x| <= 1: an odd polynomial that interpolates at Chebyshev's nodes to
+// 1.3e-9.
 TROUPE_DEVICE inline float erf_to_1(float x) noexcept {
   const float z = x * x;
   float p = 7.8758750627e-5F;
@@ -120,8 +137,9 @@ TROUPE_DEVICE inline float erf(float x) noexcept {
   return size < 1.0F || x != x ? near : signed_far;
 }
 
-// Within 6 ulp of the normal distribution function, also where it is small: for t = |x| it is e^(-t^2/2) w P(w) on the left, where w = 1 / (1 + 0.34 t)
-// and P is fitted to 3e-8 on 0 <= t <= 14. t^2 is taken apart so that its rounding, which exp would magnify, is not lost.
+// Within 6 ulp of the normal distribution function, also where it is small: for t = |x| it is
+// e^(-t^2/2) w P(w) on the left, where w = 1 / (1 + 0.34 t) and P is fitted to 3e-8 on 0 <= t
+// <= 14. t^2 is taken apart so that its rounding, which exp would magnify, is not lost.
 struct normal_of {
   float cdf;
   float bell;  // e^(-x^2/2), within 2 ulp for |x| <= 13, beyond that of 13
@@ -130,12 +148,15 @@ TROUPE_DEVICE inline normal_of normal(float x) noexcept {
   constexpr float shift = 12582912.0F;  // as in exp
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const auto size = static_cast<std::int32_t>(bits & 0x7FFFFFFFU);
-  const float t = std::bit_cast<float>(size < 0x41500000 ? size : 0x41500000);  // up to 13: below e^-84 nothing is left. So it is 13 of a NaN, by which callers multiply
-  const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(t) & 0xfffff000U);  // its square is exact
+  // Up to 13: below e^-84 nothing is left. So it is 13 of a NaN, by which callers multiply.
+  const float t = std::bit_cast<float>(size < 0x41500000 ? size : 0x41500000);
+  // Its square is exact.
+  const float high = std::bit_cast<float>(std::bit_cast<std::uint32_t>(t) & 0xfffff000U);
   const float a = -0.5F * (high * high), b = -0.5F * ((t - high) * (t + high));
   const float shifted = fused(a + b, 1.44269504F, shift);
   const float n = shifted - shift;
-  const std::uint32_t k = std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift);
+  const std::uint32_t k =
+      std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(shift);
   const float r = fused(n, 2.12194440e-4F, fused(n, -0.693359375F, a)) + b;
   float p = 1.9875691500e-4F;
   p = fused(p, r, 1.3981999507e-3F);
@@ -158,21 +179,25 @@ TROUPE_DEVICE inline normal_of normal(float x) noexcept {
   // 0 + tail where x has a sign, else 1 - tail.
   const std::uint32_t has_sign = static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31);
   const float side = std::bit_cast<float>(~has_sign & 0x3F800000U);
-  return {side + std::bit_cast<float>(std::bit_cast<std::uint32_t>(tail) ^ (~has_sign & 0x80000000U)), bell};
+  return {
+      side + std::bit_cast<float>(std::bit_cast<std::uint32_t>(tail) ^ (~has_sign & 0x80000000U)),
+      bell};
 }
 TROUPE_DEVICE inline float normal_cdf(float x) noexcept { return normal(x).cdf; }
 
-// Within 1 ulp of a^b, and its special values as C's pow has them. In f64, since exp magnifies errors of its argument: ln a by
-// the series of atanh, e^y by its own, both to 1e-11.
+// Within 1 ulp of a^b, and its special values as C's pow has them. In f64, since exp magnifies
+// errors of its argument: ln a by the series of atanh, e^y by its own, both to 1e-11.
 TROUPE_DEVICE inline float pow(float a, float b) noexcept {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const double base = a < 0.0F ? -static_cast<double>(a) : static_cast<double>(a);
   const double exponent = static_cast<double>(b);
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(base);
-  const std::uint64_t shift = ((bits - 0x3fe6a09e667f3bcdU) >> 52U) << 52U;  // of sqrt(1/2): m is in [sqrt(1/2), sqrt(2))
+  // Of sqrt(1/2): m is in [sqrt(1/2), sqrt(2))
+  const std::uint64_t shift = ((bits - 0x3fe6a09e667f3bcdU) >> 52U) << 52U;
   const double m = std::bit_cast<double>(bits - shift);
   // The exponent as a number: its 12 bits, signed, in the mantissa of 1.5 * 2^52.
-  const double n = std::bit_cast<double>(((shift >> 52U) ^ 0x800U) + 0x4338000000000000U - 0x800U) - 0x1.8p52;
+  const double n =
+      std::bit_cast<double>(((shift >> 52U) ^ 0x800U) + 0x4338000000000000U - 0x800U) - 0x1.8p52;
   const double s = (m - 1.0) / (m + 1.0), z = s * s;
   double l = 1.0 / 15;
   l = l * z + 1.0 / 13;
@@ -204,7 +229,8 @@ TROUPE_DEVICE inline float pow(float a, float b) noexcept {
   e = e * r + 1.0;
   e = e * r + 1.0;
   const auto power = static_cast<std::uint64_t>(std::bit_cast<std::uint64_t>(shifted) << 52U);
-  const auto result = static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(e) + power));
+  const auto result =
+      static_cast<float>(std::bit_cast<double>(std::bit_cast<std::uint64_t>(e) + power));
   // Whether b is whole, and odd: adding 2^52 rounds to whole numbers; larger ones are even.
   const double size = exponent < 0.0 ? -exponent : exponent;
   const double whole = size < 0x1p31 ? (size + 0x1p52) - 0x1p52 : size;
@@ -218,7 +244,8 @@ TROUPE_DEVICE inline float pow(float a, float b) noexcept {
   return b == 0.0F || a == 1.0F || (a == -1.0F && size == infinity) ? 1.0F : of_numbers;
 }
 
-// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): within 4 ulp. ln(1 + u) by the series of atanh(u / (2 + u)), whose argument is at most 1/3.
+// ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|): within 4 ulp. ln(1 + u) by the series of atanh(u / (2 +
+// u)), whose argument is at most 1/3.
 TROUPE_DEVICE inline float softplus(float x) noexcept {
   const float size = x < 0.0F ? -x : x;
   const float u = exp(-size);
@@ -233,17 +260,21 @@ TROUPE_DEVICE inline float softplus(float x) noexcept {
   return (x > 0.0F || x != x ? x : 0.0F) + rest;
 }
 
-// Within 2 ulp of sin x and cos x for |x| < 10^6, where the rest is reduced in f64; beyond, errors grow with x. Polynomials on [-pi/4,
-// pi/4]: Cephes (sinf.c, cosf.c).
+// Within 2 ulp of sin x and cos x for |x| < 10^6, where the rest is reduced in f64; beyond, errors
+// grow with x. Polynomials on [-pi/4, pi/4]: Cephes (sinf.c, cosf.c).
 TROUPE_DEVICE inline float sin_of_quarters(float x, std::uint32_t more) noexcept {
   const double wide = static_cast<double>(x);
   const double shifted = wide * 0.63661977236758134308 + 0x1.8p52;
   const double n = shifted - 0x1.8p52;
   const auto quarter = static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(shifted)) + more;
-  const auto r = static_cast<float>((wide - n * 1.57079632679489655800) - n * 6.12323399573676603587e-17);
+  const auto r =
+      static_cast<float>((wide - n * 1.57079632679489655800) - n * 6.12323399573676603587e-17);
   const float z = r * r;
-  const float sine = ((-1.9515295891e-4F * z + 8.3321608736e-3F) * z - 1.6666654611e-1F) * z * r + r;
-  const float cosine = ((2.443315711809948e-5F * z - 1.388731625493765e-3F) * z + 4.166664568298827e-2F) * z * z - 0.5F * z + 1.0F;
+  const float sine =
+      ((-1.9515295891e-4F * z + 8.3321608736e-3F) * z - 1.6666654611e-1F) * z * r + r;
+  const float cosine =
+      ((2.443315711809948e-5F * z - 1.388731625493765e-3F) * z + 4.166664568298827e-2F) * z * z -
+      0.5F * z + 1.0F;
   const float y = (quarter & 1U) != 0 ? cosine : sine;
   return (quarter & 2U) != 0 ? -y : y;
 }

@@ -55,7 +55,8 @@ std::optional<std::vector<std::byte>> read_some(int fd, std::size_t bytes_max) {
 
 bool write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const auto put = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    const auto put =
+        ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return false;
     bytes = bytes.subspan(static_cast<std::size_t>(put));
@@ -63,23 +64,25 @@ bool write_all(int fd, std::span<const std::byte> bytes) {
   return true;
 }
 
-result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max, const std::string& what) {
-  struct stat info {};
+result<std::vector<std::byte>> read_beginning(const std::string& path, std::size_t bytes_max,
+                                              const std::string& what) {
+  struct stat info{};
   const auto opened = open_regular(path, what, info);
   if (!opened) return opened.error();
   const descriptor file(*opened);
   return read_opened(file.get(), bytes_max, path);
 }
 
-result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max, const std::string& what) {
-  struct stat info {};
+result<std::vector<std::byte>> read_file(const std::string& path, std::uint64_t bytes_max,
+                                         const std::string& what) {
+  struct stat info{};
   const auto opened = open_regular(path, what, info);
   if (!opened) return opened.error();
   const descriptor file(*opened);
   const auto size = static_cast<std::uint64_t>(info.st_size);
   if (size > bytes_max)
-    return error(error_code::usage,
-                 fmt::format("{} {} has {} bytes, expected at most {}", what, path, size, bytes_max));
+    return error(error_code::usage, fmt::format("{} {} has {} bytes, expected at most {}", what,
+                                                path, size, bytes_max));
   return read_opened(file.get(), size, path);
 }
 
@@ -87,16 +90,21 @@ result<std::string> replaceable(const std::string& path) {
   std::error_code failed;
   namespace fs = std::filesystem;
   // What a link leads to is replaced, not the link.
-  const auto target = fs::is_symlink(path, failed) ? fs::weakly_canonical(path, failed).string() : path;
+  const auto target =
+      fs::is_symlink(path, failed) ? fs::weakly_canonical(path, failed).string() : path;
   const auto status = fs::status(target, failed);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    return error(error_code::usage, fmt::format("cannot write {}: it is {}, not a file", path, fs::is_directory(status) ? "a folder" : "a device or a pipe"));
+    return error(error_code::usage,
+                 fmt::format("cannot write {}: it is {}, not a file", path,
+                             fs::is_directory(status) ? "a folder" : "a device or a pipe"));
   const auto folder = fs::path(target).parent_path();
-  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) return os_error("cannot write", path);
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
+    return os_error("cannot write", path);
   return target;
 }
 
-result<void> replace_file(const std::string& given, std::span<const std::span<const std::byte>> pieces) {
+result<void> replace_file(const std::string& given,
+                          std::span<const std::span<const std::byte>> pieces) {
   const auto target = replaceable(given);
   if (!target) return target.error();
   const auto& path = *target;
@@ -117,10 +125,13 @@ result<void> replace_file(const std::string& given, std::span<const std::span<co
   for (const auto& piece : pieces)
     if (!write_all(file.get(), piece)) return give_up(os_error("cannot write", path));
   if (::fsync(file.get()) != 0 || file.close() != 0) return give_up(os_error("cannot write", path));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return give_up(os_error("cannot write", path));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return give_up(os_error("cannot write", path));
   const auto folder = std::filesystem::path(path).parent_path();
-  const descriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() < 0 || ::fsync(directory.get()) != 0) return os_error("cannot make durable", path);
+  const descriptor directory(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() < 0 || ::fsync(directory.get()) != 0)
+    return os_error("cannot make durable", path);
   return {};
 }
 

@@ -51,30 +51,42 @@ void narrow_part(tensor& to, const tensor& from, std::int64_t first, std::int64_
 
 class widened_kernel final : public piecewise_kernel {
  public:
-  widened_kernel(std::unique_ptr<kernel> inner, tile_team& team) : inner_(std::move(inner)), piecewise_(dynamic_cast<piecewise_kernel*>(inner_.get())), team_(team) {}
+  widened_kernel(std::unique_ptr<kernel> inner, tile_team& team)
+      : inner_(std::move(inner)),
+        piecewise_(dynamic_cast<piecewise_kernel*>(inner_.get())),
+        team_(team) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     is_wide_ = !inputs.empty() && is_half(inputs[0].type);
     const auto of = is_wide_ ? inputs[0].type : dtype::f32;
     for (const auto specs : {inputs, outputs})
       for (const auto& s : specs)
-        if (is_half(s.type) && s.type != of) return unfit("a product, convolution or attention", "operands and results of f16 or bf16 are all of one type", specs);
+        if (is_half(s.type) && s.type != of)
+          return unfit("a product, convolution or attention",
+                       "operands and results of f16 or bf16 are all of one type", specs);
     if (!is_wide_) return inner_->prepare(inputs, outputs);
     for (const auto& s : outputs)
-      if (s.type != of) return unfit("a product, convolution or attention", fmt::format("the result of {} is {}", to_string(of), to_string(of)), outputs);
+      if (s.type != of)
+        return unfit("a product, convolution or attention",
+                     fmt::format("the result of {} is {}", to_string(of), to_string(of)), outputs);
     make_wide(inputs, in_specs_, in_);
     make_wide(outputs, out_specs_, out_);
     return inner_->prepare(in_specs_, out_specs_);
   }
 
-  result<void> run(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs) override {
+  result<void> run(const tag& t, std::span<const tensor> inputs,
+                   std::span<tensor> outputs) override {
     if (!is_wide_) return inner_->run(t, inputs, outputs);
     return run_wide(t, inputs, outputs, nullptr);
   }
 
-  bool makes_pieces() const noexcept override { return piecewise_ != nullptr && piecewise_->makes_pieces(); }
+  bool makes_pieces() const noexcept override {
+    return piecewise_ != nullptr && piecewise_->makes_pieces();
+  }
 
-  result<void> run_by_pieces(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs, piece_user& user) override {
+  result<void> run_by_pieces(const tag& t, std::span<const tensor> inputs,
+                             std::span<tensor> outputs, piece_user& user) override {
     if (!is_wide_) return piecewise_->run_by_pieces(t, inputs, outputs, user);
     return run_wide(t, inputs, outputs, &user);
   }
@@ -83,7 +95,8 @@ class widened_kernel final : public piecewise_kernel {
   // Rounds what is finished, while it is in the cache, and tells who is next.
   class rounding final : public piece_user {
    public:
-    rounding(tensor& to, const tensor& from, piece_user* next) : to_(to), from_(from), next_(next) {}
+    rounding(tensor& to, const tensor& from, piece_user* next)
+        : to_(to), from_(from), next_(next) {}
     void finished(std::int64_t first, std::int64_t end, std::size_t worker) noexcept override {
       narrow_part(to_, from_, first, end);
       if (next_ != nullptr) next_->finished(first, end, worker);
@@ -96,7 +109,8 @@ class widened_kernel final : public piecewise_kernel {
   };
 
   // The tensors of the run before are used again where they fit.
-  void make_wide(std::span<const tensor_spec> specs, std::vector<tensor_spec>& wide, std::vector<tensor>& tensors) {
+  void make_wide(std::span<const tensor_spec> specs, std::vector<tensor_spec>& wide,
+                 std::vector<tensor>& tensors) {
     wide.assign(specs.begin(), specs.end());
     tensors.resize(specs.size());
     for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -115,7 +129,8 @@ class widened_kernel final : public piecewise_kernel {
     return tile_cut::by_cost(t.elements(), element_ns, tile_least_ns, grain);
   }
 
-  result<void> run_wide(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs, piece_user* user) {
+  result<void> run_wide(const tag& t, std::span<const tensor> inputs, std::span<tensor> outputs,
+                        piece_user* user) {
     set_up_kernel_thread();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!is_half(inputs[i].type())) {
@@ -160,6 +175,8 @@ class widened_kernel final : public piecewise_kernel {
 
 }  // namespace
 
-std::unique_ptr<kernel> widened(std::unique_ptr<kernel> inner, tile_team& team) { return std::make_unique<widened_kernel>(std::move(inner), team); }
+std::unique_ptr<kernel> widened(std::unique_ptr<kernel> inner, tile_team& team) {
+  return std::make_unique<widened_kernel>(std::move(inner), team);
+}
 
 }  // namespace troupe::host

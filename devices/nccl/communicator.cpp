@@ -19,11 +19,16 @@ namespace troupe::nccl {
 #if !defined(TROUPE_HAS_NCCL)
 
 namespace {
-error not_built() { return {error_code::not_found, "no NCCL: this program was built without its headers (package libnccl-dev)"}; }
+error not_built() {
+  return {error_code::not_found,
+          "no NCCL: this program was built without its headers (package libnccl-dev)"};
+}
 }  // namespace
 result<unique_id> make_unique_id() { return not_built(); }
 result<std::string> version() { return not_built(); }
-result<std::unique_ptr<communicator>> communicator::begin(const unique_id&, int, int, std::string) { return not_built(); }
+result<std::unique_ptr<communicator>> communicator::begin(const unique_id&, int, int, std::string) {
+  return not_built();
+}
 
 #else
 
@@ -50,10 +55,14 @@ struct api {
       (void)((ok = l.bind(*each.first, each.second), static_cast<bool>(ok)) && ...);
       return ok;
     };
-    return all(std::pair{&version, "ncclGetVersion"}, std::pair{&make_id, "ncclGetUniqueId"}, std::pair{&init, "ncclCommInitRankConfig"}, std::pair{&state, "ncclCommGetAsyncError"},
-               std::pair{&abort, "ncclCommAbort"}, std::pair{&finalize, "ncclCommFinalize"}, std::pair{&destroy, "ncclCommDestroy"},
-               std::pair{&text_of, "ncclGetErrorString"}, std::pair{&last_error, "ncclGetLastError"}, std::pair{&all_reduce, "ncclAllReduce"},
-               std::pair{&reduce_scatter, "ncclReduceScatter"}, std::pair{&all_gather, "ncclAllGather"}, std::pair{&broadcast, "ncclBroadcast"});
+    return all(std::pair{&version, "ncclGetVersion"}, std::pair{&make_id, "ncclGetUniqueId"},
+               std::pair{&init, "ncclCommInitRankConfig"},
+               std::pair{&state, "ncclCommGetAsyncError"}, std::pair{&abort, "ncclCommAbort"},
+               std::pair{&finalize, "ncclCommFinalize"}, std::pair{&destroy, "ncclCommDestroy"},
+               std::pair{&text_of, "ncclGetErrorString"},
+               std::pair{&last_error, "ncclGetLastError"}, std::pair{&all_reduce, "ncclAllReduce"},
+               std::pair{&reduce_scatter, "ncclReduceScatter"},
+               std::pair{&all_gather, "ncclAllGather"}, std::pair{&broadcast, "ncclBroadcast"});
   }
 };
 
@@ -93,7 +102,11 @@ ncclRedOp_t op_of(reduce r) noexcept {
 
 class rank_of_nccl final : public communicator {
  public:
-  rank_of_nccl(const api& a, int rank, int ranks, std::string device) : api_(a), rank_(rank), ranks_(ranks), name_(fmt::format("{}: rank {} of {}", device, rank, ranks)) {}
+  rank_of_nccl(const api& a, int rank, int ranks, std::string device)
+      : api_(a),
+        rank_(rank),
+        ranks_(ranks),
+        name_(fmt::format("{}: rank {} of {}", device, rank, ranks)) {}
   ~rank_of_nccl() override { abort(); }
 
   result<void> start(const unique_id& id) {
@@ -102,7 +115,8 @@ class rank_of_nccl final : public communicator {
     std::memcpy(&all, id.bytes.data(), sizeof all);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    return settle(api_.init(&communicator_, ranks_, all, rank_, &config), "ncclCommInitRankConfig", {});
+    return settle(api_.init(&communicator_, ranks_, all, rank_, &config), "ncclCommInitRankConfig",
+                  {});
   }
 
   int rank() const noexcept override { return rank_; }
@@ -130,22 +144,41 @@ class rank_of_nccl final : public communicator {
   result<void> finish() override {
     const std::lock_guard lock(mutex_);
     if (auto ok = usable(); !ok) return ok;
-    if (std::exchange(is_finishing_, true)) return error(error_code::usage, fmt::format("{}: the communicator is at its end", name_));
+    if (std::exchange(is_finishing_, true))
+      return error(error_code::usage, fmt::format("{}: the communicator is at its end", name_));
     return settle(api_.finalize(communicator_), "ncclCommFinalize", {});
   }
 
-  result<void> all_reduce(void* stream, std::string_view op, const void* from, void* to, std::size_t count, dtype type, reduce how) override {
-    return call("ncclAllReduce", op, [&] { return api_.all_reduce(from, to, count, type_of(type), op_of(how), communicator_, static_cast<cudaStream_t>(stream)); });
+  result<void> all_reduce(void* stream, std::string_view op, const void* from, void* to,
+                          std::size_t count, dtype type, reduce how) override {
+    return call("ncclAllReduce", op, [&] {
+      return api_.all_reduce(from, to, count, type_of(type), op_of(how), communicator_,
+                             static_cast<cudaStream_t>(stream));
+    });
   }
-  result<void> reduce_scatter(void* stream, std::string_view op, const void* from, void* to, std::size_t count, dtype type, reduce how) override {
-    return call("ncclReduceScatter", op, [&] { return api_.reduce_scatter(from, to, count, type_of(type), op_of(how), communicator_, static_cast<cudaStream_t>(stream)); });
+  result<void> reduce_scatter(void* stream, std::string_view op, const void* from, void* to,
+                              std::size_t count, dtype type, reduce how) override {
+    return call("ncclReduceScatter", op, [&] {
+      return api_.reduce_scatter(from, to, count, type_of(type), op_of(how), communicator_,
+                                 static_cast<cudaStream_t>(stream));
+    });
   }
-  result<void> all_gather(void* stream, std::string_view op, const void* from, void* to, std::size_t count, dtype type) override {
-    return call("ncclAllGather", op, [&] { return api_.all_gather(from, to, count, type_of(type), communicator_, static_cast<cudaStream_t>(stream)); });
+  result<void> all_gather(void* stream, std::string_view op, const void* from, void* to,
+                          std::size_t count, dtype type) override {
+    return call("ncclAllGather", op, [&] {
+      return api_.all_gather(from, to, count, type_of(type), communicator_,
+                             static_cast<cudaStream_t>(stream));
+    });
   }
-  result<void> broadcast(void* stream, std::string_view op, const void* from, void* to, std::size_t count, dtype type, int root) override {
-    if (root < 0 || root >= ranks_) return error(error_code::usage, fmt::format("{}: op {}: there is no rank {}", name_, op, root));
-    return call("ncclBroadcast", op, [&] { return api_.broadcast(from, to, count, type_of(type), root, communicator_, static_cast<cudaStream_t>(stream)); });
+  result<void> broadcast(void* stream, std::string_view op, const void* from, void* to,
+                         std::size_t count, dtype type, int root) override {
+    if (root < 0 || root >= ranks_)
+      return error(error_code::usage,
+                   fmt::format("{}: op {}: there is no rank {}", name_, op, root));
+    return call("ncclBroadcast", op, [&] {
+      return api_.broadcast(from, to, count, type_of(type), root, communicator_,
+                            static_cast<cudaStream_t>(stream));
+    });
   }
 
  private:
@@ -153,7 +186,9 @@ class rank_of_nccl final : public communicator {
   result<void> call(std::string_view what, std::string_view op, Call c) {
     const std::lock_guard lock(mutex_);
     if (auto ok = usable(); !ok) return ok;
-    if (is_finishing_) return error(error_code::usage, fmt::format("{}: op {}: the communicator is at its end", name_, op));
+    if (is_finishing_)
+      return error(error_code::usage,
+                   fmt::format("{}: op {}: the communicator is at its end", name_, op));
     return settle(c(), what, op);
   }
   // In progress is not an error: is_ready() has the end of it.
@@ -163,18 +198,21 @@ class rank_of_nccl final : public communicator {
   }
   error failed(ncclResult_t status, std::string_view call, std::string_view op) const {
     const char* more = communicator_ != nullptr ? api_.last_error(communicator_) : nullptr;
-    auto e = cuda::call_failed({name_, op}, call, api_.text_of(status), more != nullptr ? std::string_view(more) : std::string_view());
+    auto e = cuda::call_failed({name_, op}, call, api_.text_of(status),
+                               more != nullptr ? std::string_view(more) : std::string_view());
     // NC-6. A socket that another rank has closed may be told as an error of the system, too.
     const bool may_follow = status == ncclRemoteError || status == ncclSystemError;
     return may_follow ? error(error_code::unreachable, e.message()) : e;
   }
   result<void> usable() const {
     if (failure_) return *failure_;
-    if (communicator_ == nullptr) return error(error_code::failed, fmt::format("{}: the communicator is aborted", name_));
+    if (communicator_ == nullptr)
+      return error(error_code::failed, fmt::format("{}: the communicator is aborted", name_));
     return {};
   }
   void end() noexcept {
-    if (communicator_ != nullptr) (void)(has_finished_ ? api_.destroy : api_.abort)(std::exchange(communicator_, nullptr));
+    if (communicator_ != nullptr)
+      (void)(has_finished_ ? api_.destroy : api_.abort)(std::exchange(communicator_, nullptr));
   }
 
   api api_;
@@ -194,7 +232,8 @@ result<unique_id> make_unique_id() {
   ncclUniqueId id{};
   if (const auto status = a->make_id(&id); status != ncclSuccess) {
     const char* more = a->last_error(nullptr);
-    return cuda::call_failed({}, "ncclGetUniqueId", a->text_of(status), more != nullptr ? std::string_view(more) : std::string_view());
+    return cuda::call_failed({}, "ncclGetUniqueId", a->text_of(status),
+                             more != nullptr ? std::string_view(more) : std::string_view());
   }
   unique_id out;
   std::memcpy(out.bytes.data(), &id, sizeof id);
@@ -205,12 +244,16 @@ result<std::string> version() {
   auto a = open();
   if (!a) return std::move(a.error());
   int v = 0;
-  if (const auto status = a->version(&v); status != ncclSuccess) return cuda::call_failed({}, "ncclGetVersion", a->text_of(status), {});
+  if (const auto status = a->version(&v); status != ncclSuccess)
+    return cuda::call_failed({}, "ncclGetVersion", a->text_of(status), {});
   return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
 }
 
-result<std::unique_ptr<communicator>> communicator::begin(const unique_id& id, int rank, int ranks, std::string device) {
-  if (ranks < 1 || rank < 0 || rank >= ranks) return error(error_code::usage, fmt::format("{}: there is no rank {} of {}", device, rank, ranks));
+result<std::unique_ptr<communicator>> communicator::begin(const unique_id& id, int rank, int ranks,
+                                                          std::string device) {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    return error(error_code::usage,
+                 fmt::format("{}: there is no rank {} of {}", device, rank, ranks));
   auto a = open();
   if (!a) return std::move(a.error());
   auto made = std::make_unique<rank_of_nccl>(*a, rank, ranks, std::move(device));

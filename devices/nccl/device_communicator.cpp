@@ -17,12 +17,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// NCCL tells nobody: a launch is settled after some 10 us, a beginning after milliseconds, and what fails later may do so at any time.
+// NCCL tells nobody: a launch is settled after some 10 us, a beginning after milliseconds, and what
+// fails later may do so at any time.
 constexpr auto first_pause = 20us, longest_pause = 1'000us, pause_when_settled = 50'000us;
 
 class communicator_on_device final : public device_communicator {
  public:
-  communicator_on_device(std::unique_ptr<communicator> c, communicator_changed changed) : inner_(std::move(c)), changed_(std::move(changed)), watch_([this] { look(); }) {}
+  communicator_on_device(std::unique_ptr<communicator> c, communicator_changed changed)
+      : inner_(std::move(c)), changed_(std::move(changed)), watch_([this] { look(); }) {}
   ~communicator_on_device() override {
     {
       const std::lock_guard hold(lock_);
@@ -48,17 +50,34 @@ class communicator_on_device final : public device_communicator {
     return {};
   }
 
-  result<void> all_reduce(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, device_reduction how) override {
-    return call(on, op, from, to, from.size() == to.size(), [&] { return inner_->all_reduce(on.native(), op, from.data(), to.data(), from.size() / size_of(type), type, how); });
+  result<void> all_reduce(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                          std::span<std::byte> to, dtype type, device_reduction how) override {
+    return call(on, op, from, to, from.size() == to.size(), [&] {
+      return inner_->all_reduce(on.native(), op, from.data(), to.data(),
+                                from.size() / size_of(type), type, how);
+    });
   }
-  result<void> reduce_scatter(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, device_reduction how) override {
-    return call(on, op, from, to, from.size() == to.size() * count(), [&] { return inner_->reduce_scatter(on.native(), op, from.data(), to.data(), to.size() / size_of(type), type, how); });
+  result<void> reduce_scatter(device_stream& on, std::string_view op,
+                              std::span<const std::byte> from, std::span<std::byte> to, dtype type,
+                              device_reduction how) override {
+    return call(on, op, from, to, from.size() == to.size() * count(), [&] {
+      return inner_->reduce_scatter(on.native(), op, from.data(), to.data(),
+                                    to.size() / size_of(type), type, how);
+    });
   }
-  result<void> all_gather(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type) override {
-    return call(on, op, from, to, from.size() * count() == to.size(), [&] { return inner_->all_gather(on.native(), op, from.data(), to.data(), from.size() / size_of(type), type); });
+  result<void> all_gather(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                          std::span<std::byte> to, dtype type) override {
+    return call(on, op, from, to, from.size() * count() == to.size(), [&] {
+      return inner_->all_gather(on.native(), op, from.data(), to.data(),
+                                from.size() / size_of(type), type);
+    });
   }
-  result<void> broadcast(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, dtype type, int root) override {
-    return call(on, op, from, to, from.size() == to.size(), [&] { return inner_->broadcast(on.native(), op, from.data(), to.data(), from.size() / size_of(type), type, root); });
+  result<void> broadcast(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                         std::span<std::byte> to, dtype type, int root) override {
+    return call(on, op, from, to, from.size() == to.size(), [&] {
+      return inner_->broadcast(on.native(), op, from.data(), to.data(), from.size() / size_of(type),
+                               type, root);
+    });
   }
 
  private:
@@ -66,10 +85,18 @@ class communicator_on_device final : public device_communicator {
 
   // On CUDA `run` is called at once.
   template <class Run>
-  result<void> call(device_stream& on, std::string_view op, std::span<const std::byte> from, std::span<std::byte> to, bool fits, Run&& run) {
-    if (is_finishing_) return error(error_code::usage, fmt::format("rank {} of {}: op {}: the communicator is at its end", rank(), ranks(), op));  // the stream is none the worse
-    if (!fits) return error(error_code::usage, fmt::format("rank {} of {}: op {}: {} bytes into {}", rank(), ranks(), op, from.size(), to.size()));
-    return on.enqueue_launched_later(op, {{&from, 1}, {&to, 1}}, [&]() -> result<void> { return run(); });
+  result<void> call(device_stream& on, std::string_view op, std::span<const std::byte> from,
+                    std::span<std::byte> to, bool fits, Run&& run) {
+    // the stream is none the worse.
+    if (is_finishing_)
+      return error(
+          error_code::usage,
+          fmt::format("rank {} of {}: op {}: the communicator is at its end", rank(), ranks(), op));
+    if (!fits)
+      return error(error_code::usage, fmt::format("rank {} of {}: op {}: {} bytes into {}", rank(),
+                                                  ranks(), op, from.size(), to.size()));
+    return on.enqueue_launched_later(op, {{&from, 1}, {&to, 1}},
+                                     [&]() -> result<void> { return run(); });
   }
 
   void watch_closely() {
@@ -85,7 +112,8 @@ class communicator_on_device final : public device_communicator {
     auto pause = first_pause;
     bool is_settled = false;
     for (std::unique_lock hold(lock_); !is_ending_;) {
-      asked_.wait_for(hold, is_settled ? pause_when_settled : pause, [&] { return is_ending_ || (is_settled && is_awaited_); });
+      asked_.wait_for(hold, is_settled ? pause_when_settled : pause,
+                      [&] { return is_ending_ || (is_settled && is_awaited_); });
       if (is_ending_) return;
       if (is_settled && std::exchange(is_awaited_, false)) is_settled = false, pause = first_pause;
       hold.unlock();
@@ -112,10 +140,13 @@ class communicator_on_device final : public device_communicator {
 
 }  // namespace
 
-result<std::unique_ptr<device_communicator>> begin_on_device(const communicator_id& id, int rank, int ranks, std::string device, communicator_changed changed) {
+result<std::unique_ptr<device_communicator>> begin_on_device(const communicator_id& id, int rank,
+                                                             int ranks, std::string device,
+                                                             communicator_changed changed) {
   auto made = communicator::begin(id, rank, ranks, std::move(device));
   if (!made) return std::move(made.error());
-  return std::unique_ptr<device_communicator>(std::make_unique<communicator_on_device>(std::move(*made), std::move(changed)));
+  return std::unique_ptr<device_communicator>(
+      std::make_unique<communicator_on_device>(std::move(*made), std::move(changed)));
 }
 
 }  // namespace troupe::nccl

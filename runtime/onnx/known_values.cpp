@@ -47,10 +47,13 @@ bool known_values::compute(std::uint32_t number) {
   const auto* row = graph_.ops().find(n.type);
   std::size_t bytes = 0;
   for (const auto& o : n.outputs) {
-    if (o.shape.is_symbolic() || o.shape.elements() > static_cast<std::int64_t>(node_bytes_max)) return false;
+    if (o.shape.is_symbolic() || o.shape.elements() > static_cast<std::int64_t>(node_bytes_max))
+      return false;
     bytes += o.size_bytes();
   }
-  if (row == nullptr || n.type == "variable" || row->depends_on_step || bytes > node_bytes_max || bytes > all_bytes_max - bytes_) return false;
+  if (row == nullptr || n.type == "variable" || row->depends_on_step || bytes > node_bytes_max ||
+      bytes > all_bytes_max - bytes_)
+    return false;
   std::vector<tensor> in;
   for (const auto& i : n.inputs) {
     const auto& from = results_.at(i.node);
@@ -61,9 +64,12 @@ bool known_values::compute(std::uint32_t number) {
     results_[number] = {in.front()};
     return true;
   }
-  // One of f64 takes memory of its image's size times its window's, which two small operands can make anything; no size follows from it.
+  // One of f64 takes memory of its image's size times its window's, which two small operands can
+  // make anything; no size follows from it.
   if (n.type.starts_with("conv2d")) {
-    why_not_ = fmt::format("follows from {} {} of {} and {}, which only a step computes", n.type, to_string(n.outputs[0]), to_string(in[0].spec()), to_string(in[1].spec()));
+    why_not_ =
+        fmt::format("follows from {} {} of {} and {}, which only a step computes", n.type,
+                    to_string(n.outputs[0]), to_string(in[0].spec()), to_string(in[1].spec()));
     return false;
   }
   try {
@@ -73,12 +79,14 @@ bool known_values::compute(std::uint32_t number) {
     results_[number] = std::move(*out);
     return true;
   } catch (const std::bad_alloc&) {
-    why_not_ = fmt::format("there is no memory left to compute {} {} for it", n.type, to_string(n.outputs[0]));
+    why_not_ = fmt::format("there is no memory left to compute {} {} for it", n.type,
+                           to_string(n.outputs[0]));
     return false;
   }
 }
 
-std::optional<std::vector<tensor>> known_values::run(const graph_node& n, const std::vector<tensor>& in) {
+std::optional<std::vector<tensor>> known_values::run(const graph_node& n,
+                                                     const std::vector<tensor>& in) {
   if (!kernels_) kernels_ = make_host_kernels(), device_.emplace();
   const auto* kernel = kernels_->find(n.type);
   if (kernel == nullptr) return std::nullopt;
@@ -88,7 +96,8 @@ std::optional<std::vector<tensor>> known_values::run(const graph_node& n, const 
   auto made = kernel->make(n.attrs, *device_);
   if (!made || !(*made)->prepare(specs, n.outputs)) return std::nullopt;
   for (const auto& o : n.outputs) out.push_back(tensor::make(o));
-  if (!(*made)->run(tag{}, in, out)) return std::nullopt;  // an index that is outside: the step will say so
+  // An index that is outside: the step will say so.
+  if (!(*made)->run(tag{}, in, out)) return std::nullopt;
   return out;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// Values of a graph that are known while it is built: ONNX computes shapes, axes and sizes with ops like any other, and a graph wants them
-// as numbers. What follows from constants is computed by the host's kernels when it is asked for, and only then. Only runtime/onnx/ includes this.
+// Values of a graph that are known while it is built: ONNX computes shapes, axes and sizes with ops
+// like any other, and a graph wants them as numbers. What follows from constants is computed by the
+// host's kernels when it is asked for, and only then. Only runtime/onnx/ includes this.
 
 #include "devices/host/host_device.hpp"
 #include "devices/kernel.hpp"
@@ -21,8 +22,11 @@ class known_values {
   explicit known_values(const graph& g) : graph_(g) {}
 
   // What an input will be fed with.
-  void set_input(std::uint32_t node, tensor value) { inputs_.insert_or_assign(node, std::move(value)); }
-  // nullopt: it follows from what is only fed, or is more than sizes and axes ever are (see the limits).
+  void set_input(std::uint32_t node, tensor value) {
+    inputs_.insert_or_assign(node, std::move(value));
+  }
+  // nullopt: it follows from what is only fed, or is more than sizes and axes ever are (see the
+  // limits).
   std::optional<tensor> of(value v);
   // Of what of() did not give: as the end of a sentence.
   const std::string& why_not() const noexcept { return why_not_; }
@@ -30,8 +34,10 @@ class known_values {
   const std::set<std::uint32_t>& used_inputs() const noexcept { return used_; }
 
  private:
-  // Of all results of one node; and of all that were ever computed, since a hostile model may ask for many.
-  static constexpr std::size_t node_bytes_max = std::size_t{1} << 20U, all_bytes_max = std::size_t{1} << 26U;
+  // Of all results of one node; and of all that were ever computed, since a hostile model may ask
+  // for many.
+  static constexpr std::size_t node_bytes_max = std::size_t{1} << 20U,
+                               all_bytes_max = std::size_t{1} << 26U;
 
   bool compute(std::uint32_t node);
   std::optional<std::vector<tensor>> run(const graph_node& n, const std::vector<tensor>& in);
@@ -42,7 +48,8 @@ class known_values {
   std::unordered_map<std::uint32_t, tensor> inputs_;
   std::unordered_map<std::uint32_t, std::vector<tensor>> results_;  // empty: not known
   std::set<std::uint32_t> used_;
-  std::unordered_set<std::uint32_t> asked_;  // and all that they follow from, so that each is walked once
+  // And all that they follow from, so that each is walked once.
+  std::unordered_set<std::uint32_t> asked_;
   std::size_t bytes_ = 0;
   std::string why_not_;
 };

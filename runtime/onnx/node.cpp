@@ -9,7 +9,8 @@
 namespace troupe::onnx {
 namespace {
 
-constexpr std::size_t made_bytes_max = std::size_t{1} << 26U;  // of tensors made while a graph is built: masks, indices
+// Of tensors made while a graph is built: masks, indices.
+constexpr std::size_t made_bytes_max = std::size_t{1} << 26U;
 
 template <class T>
 std::vector<T> elements_of(const tensor& t) {
@@ -46,8 +47,10 @@ rule widening(rule r) {
     auto out = r(n);
     for (auto& v : out) {
       if (!v.is_valid() || !first) continue;
-      if (spec(v).type == dtype::f32 && (first == dtype::f16 || first == dtype::bf16)) v = cast(v, *first);
-      if (spec(v).type == dtype::i32 && first == dtype::u8) v = cast(v, dtype::u8);  // bytes wrap around, as cast() does
+      if (spec(v).type == dtype::f32 && (first == dtype::f16 || first == dtype::bf16))
+        v = cast(v, *first);
+      // Bytes wrap around, as cast() does.
+      if (spec(v).type == dtype::i32 && first == dtype::u8) v = cast(v, dtype::u8);
     }
     return out;
   };
@@ -61,12 +64,15 @@ value node::in(std::size_t i) const {
 }
 tensor node::known(std::size_t i) const {
   auto t = known_.of(in(i));
-  if (!t) refuse(fmt::format("operand {} must be known while the graph is built, and {}", i, known_.why_not()));
+  if (!t)
+    refuse(fmt::format("operand {} must be known while the graph is built, and {}", i,
+                       known_.why_not()));
   return *t;
 }
 integers node::known_integers(std::size_t i) const {
   const auto t = known(i);
-  if (!whole.has(t.type())) refuse(fmt::format("operand {} must be of whole numbers, and is {}", i, to_string(t.spec())));
+  if (!whole.has(t.type()))
+    refuse(fmt::format("operand {} must be of whole numbers, and is {}", i, to_string(t.spec())));
   return elements_of<std::int64_t>(t);
 }
 std::int64_t node::known_integer(std::size_t i) const {
@@ -110,7 +116,8 @@ std::string node::text(std::string_view name, std::string otherwise) const {
 integers node::list(std::string_view name, integers otherwise) const {
   const auto* a = find(name);
   if (a == nullptr) return otherwise;
-  if (a->integers_size() == 0 && (a->has_integer() || a->has_tensor() || a->reals_size() > 0)) wrong_type(name);
+  if (a->integers_size() == 0 && (a->has_integer() || a->has_tensor() || a->reals_size() > 0))
+    wrong_type(name);
   return {a->integers().begin(), a->integers().end()};
 }
 std::vector<float> node::reals(std::string_view name) const {
@@ -143,11 +150,13 @@ std::size_t node::axis(std::int64_t a, std::size_t rank) const {
 std::vector<std::int64_t> node::axes(integers all, std::size_t rank) const {
   for (auto& a : all) a = static_cast<std::int64_t>(axis(a, rank));
   std::sort(all.begin(), all.end());
-  if (const auto twice = std::adjacent_find(all.begin(), all.end()); twice != all.end()) refuse(fmt::format("axis {} is named twice", *twice));
+  if (const auto twice = std::adjacent_find(all.begin(), all.end()); twice != all.end())
+    refuse(fmt::format("axis {} is named twice", *twice));
   return all;
 }
 integers node::sizes(value x) const {
-  if (spec(x).shape.is_symbolic()) refuse(fmt::format("the sizes of {} must be exact here", to_string(spec(x))));
+  if (spec(x).shape.is_symbolic())
+    refuse(fmt::format("the sizes of {} must be exact here", to_string(spec(x))));
   const auto s = spec(x).shape.sizes();
   return {s.begin(), s.end()};
 }
@@ -155,7 +164,8 @@ tensor_spec node::checked(dtype type, const integers& dims) const {
   std::vector<dim> all;
   for (const auto n : dims) all.push_back({n, 0});
   const auto s = shape::from(all);
-  if (!s || s->elements() > static_cast<std::int64_t>(made_bytes_max / size_of(type))) refuse(fmt::format("a tensor of [{}] is too large here", fmt::join(dims, ", ")));
+  if (!s || s->elements() > static_cast<std::int64_t>(made_bytes_max / size_of(type)))
+    refuse(fmt::format("a tensor of [{}] is too large here", fmt::join(dims, ", ")));
   return {type, *s};
 }
 value node::filled(dtype type, const integers& dims, double x) const {
@@ -168,7 +178,8 @@ value node::reshaped(value x, const integers& dims) const {
   if (!s.is_symbolic() && std::ranges::equal(sizes, dims)) return x;
   // For reshape() a 0 is a size of x; of no elements there is nothing to take over.
   if (std::ranges::find(dims, 0) != dims.end()) {
-    if (s.elements() != 0) refuse(fmt::format("{} cannot become [{}]", to_string(spec(x)), fmt::join(dims, ", ")));
+    if (s.elements() != 0)
+      refuse(fmt::format("{} cannot become [{}]", to_string(spec(x)), fmt::join(dims, ", ")));
     return constant(g, tensor::make(checked(spec(x).type, dims)));
   }
   auto kept = dims;
@@ -178,7 +189,8 @@ value node::reshaped(value x, const integers& dims) const {
 }
 value node::expanded(value x, const integers& dims) const {
   const auto rank = std::max(spec(x).shape.rank(), dims.size());
-  if (rank > shape::rank_max) refuse(fmt::format("{} dimensions, at most {} are supported", rank, shape::rank_max));
+  if (rank > shape::rank_max)
+    refuse(fmt::format("{} dimensions, at most {} are supported", rank, shape::rank_max));
   integers own(rank, 1), times(rank, 1);
   const auto& s = spec(x).shape;
   for (std::size_t i = 0; i < s.rank(); ++i) own[rank - s.rank() + i] = s.size(i);
@@ -187,7 +199,9 @@ value node::expanded(value x, const integers& dims) const {
     const auto at = rank - dims.size() + i;
     if (dims[i] < 0) refuse(fmt::format("a size cannot be {}", dims[i]));
     if (dims[i] == own[at] || dims[i] == 1) continue;
-    if (own[at] != 1) refuse(fmt::format("{} cannot be broadcast to [{}]", to_string(spec(x)), fmt::join(dims, ", ")));
+    if (own[at] != 1)
+      refuse(
+          fmt::format("{} cannot be broadcast to [{}]", to_string(spec(x)), fmt::join(dims, ", ")));
     times[at] = dims[i];
     is_longer = true;
   }

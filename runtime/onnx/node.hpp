@@ -1,8 +1,9 @@
 #pragma once
-// One node of a model while it becomes ops: its operands, its attributes, and what rules for it share. Only runtime/onnx/ includes this.
+// One node of a model while it becomes ops: its operands, its attributes, and what rules for it
+// share. Only runtime/onnx/ includes this.
 //
-// A rule (ops/, a file per family) takes a node and gives the values of its outputs. What it cannot do leaves by refusal, which names
-// the node when it reaches build().
+// A rule (ops/, a file per family) takes a node and gives the values of its outputs. What it cannot
+// do leaves by refusal, which names the node when it reaches build().
 
 #include "runtime/onnx/known_values.hpp"
 #include "runtime/onnx/onnx_file.hpp"
@@ -23,7 +24,8 @@ struct refusal {
   std::string what;
 };
 
-// Of a value that an earlier call may have refused: the graph has that error, and nothing more can be said here.
+// Of a value that an earlier call may have refused: the graph has that error, and nothing more can
+// be said here.
 inline const tensor_spec& spec(value v) {
   if (!v.is_valid()) throw refusal{"an operand is invalid"};
   return v.spec();
@@ -43,9 +45,11 @@ class node {
   // --- operands; an invalid value is one that was left out ---
   std::size_t inputs() const noexcept { return inputs_.size(); }
   std::size_t outputs() const noexcept { return static_cast<std::size_t>(from_.outputs_size()); }
-  bool wants(std::size_t output) const { return output < outputs() && !from_.outputs(static_cast<int>(output)).empty(); }
+  bool wants(std::size_t output) const {
+    return output < outputs() && !from_.outputs(static_cast<int>(output)).empty();
+  }
   bool has(std::size_t i) const noexcept { return i < inputs_.size() && inputs_[i].is_valid(); }
-  value in(std::size_t i) const;       // an error where it is left out
+  value in(std::size_t i) const;  // an error where it is left out
   void replace(std::size_t i, value v) { inputs_[i] = v; }
   // Values that must be known while the graph is built; an error says that they are not.
   tensor known(std::size_t i) const;
@@ -63,7 +67,9 @@ class node {
   integers list(std::string_view name, integers otherwise = {}) const;
   std::vector<float> reals(std::string_view name) const;
   std::optional<tensor> tensor_of(std::string_view name) const;
-  void ignore(std::initializer_list<std::string_view> names) const { asked_.insert(names.begin(), names.end()); }
+  void ignore(std::initializer_list<std::string_view> names) const {
+    asked_.insert(names.begin(), names.end());
+  }
   // An attribute that nobody asked for.
   std::optional<std::string> unknown_attribute() const;
 
@@ -78,23 +84,28 @@ class node {
   value number_like(value x, double n) const { return constant(g, n, spec(x).type); }
   // The same elements in these exact sizes.
   value reshaped(value x, const integers& dims) const;
-  // A tensor made while the graph is built: element i is make(i). An error where it is too large for that.
+  // A tensor made while the graph is built: element i is make(i). An error where it is too large
+  // for that.
   template <class T>
   tensor made(dtype type, const integers& dims, const std::function<T(std::size_t)>& make) const {
     auto t = tensor::make(checked(type, dims));
-    for (std::size_t i = 0; i < static_cast<std::size_t>(t.elements()); ++i) t.template data<T>()[i] = make(i);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(t.elements()); ++i)
+      t.template data<T>()[i] = make(i);
     return t;
   }
   value filled(dtype type, const integers& dims, double x) const;  // a constant with equal elements
-  value expanded(value x, const integers& dims) const;             // NumPy's broadcast to at least these sizes
-  value moved(value x, std::size_t from, std::size_t to) const;    // an axis to another place
+  // NumPy's broadcast to at least these sizes.
+  value expanded(value x, const integers& dims) const;
+  value moved(value x, std::size_t from, std::size_t to) const;  // an axis to another place
   // Added to zeros of like's shape, at indices along the last axis: what take_last() took.
   value put_last(value v, value indices, value like) const;
   value converted(value x, dtype type) const { return spec(x).type == type ? x : cast(x, type); }
 
  private:
   const onnx_format::Attribute* find(std::string_view name) const;
-  [[noreturn]] void wrong_type(std::string_view name) const { refuse(fmt::format("attribute '{}' is of another type", name)); }
+  [[noreturn]] void wrong_type(std::string_view name) const {
+    refuse(fmt::format("attribute '{}' is of another type", name));
+  }
   tensor_spec checked(dtype type, const integers& dims) const;
 
   known_values& known_;
@@ -106,7 +117,8 @@ class node {
 using rule = std::function<values(node&)>;
 using rules = std::map<std::string, rule, std::less<>>;
 
-// Halves and bytes are not computed in: operands are widened for the rule (to f32, i32), results made what operand 0 was.
+// Halves and bytes are not computed in: operands are widened for the rule (to f32, i32), results
+// made what operand 0 was.
 rule widening(rule r);
 
 void add_elementwise(rules& r);

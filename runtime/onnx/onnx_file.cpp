@@ -19,7 +19,8 @@ bool is_own(std::string_view domain) noexcept { return domain.empty() || domain 
 
 namespace {
 
-constexpr std::uint64_t file_bytes_max = std::numeric_limits<std::int32_t>::max();  // protobuf's own limit
+// Protobuf's own limit.
+constexpr std::uint64_t file_bytes_max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t opset_max = 17, ir_version_max = 8;
 
 // A rule that the file breaks; leaves by this exception, which parse_onnx() catches.
@@ -34,7 +35,8 @@ void check_text(std::string_view text, std::string_view what) {
 }
 
 std::string describe(const onnx_format::Node& n, int number) {
-  return fmt::format("node {}{} ({})", number, n.name().empty() ? "" : " " + in_quotes(n.name()), shown(n.op_type()));
+  return fmt::format("node {}{} ({})", number, n.name().empty() ? "" : " " + in_quotes(n.name()),
+                     shown(n.op_type()));
 }
 
 onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
@@ -48,13 +50,16 @@ onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
   if (type.has_option()) port.type = "optional";
   if (!type.has_tensor()) return port;
   port.element = element_of(type.tensor().element());
-  port.type = port.element ? std::string(to_string(*port.element)) : name_of_element(type.tensor().element());
+  port.type = port.element ? std::string(to_string(*port.element))
+                           : name_of_element(type.tensor().element());
   if (!type.tensor().has_shape()) return port;
   port.dims.emplace();
   port.dims->reserve(static_cast<std::size_t>(type.tensor().shape().dims_size()));
   for (const auto& d : type.tensor().shape().dims()) {
     check_text(d.symbol(), fmt::format("a dimension of {} {}", what, in_quotes(port.name)));
-    if (d.has_size() && d.size() < 0) throw bad_file{fmt::format("{} {} has a dimension of size {}", what, in_quotes(port.name), d.size())};
+    if (d.has_size() && d.size() < 0)
+      throw bad_file{
+          fmt::format("{} {} has a dimension of size {}", what, in_quotes(port.name), d.size())};
     port.dims->push_back({d.has_size() ? std::optional(d.size()) : std::nullopt, d.symbol()});
   }
   return port;
@@ -62,19 +67,22 @@ onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
 
 class reader {
  public:
-  reader(onnx_format::Model& m, file& f, const std::string& folder) : model_(m), file_(f), folder_(folder) {}
+  reader(onnx_format::Model& m, file& f, const std::string& folder)
+      : model_(m), file_(f), folder_(folder) {}
 
   void run() {
     check_versions();
     if (!model_.has_graph()) throw bad_file{"there is no graph"};
     file_.graph = std::move(*model_.mutable_graph());
-    if (file_.graph.sparse_initializers_size() > 0) throw bad_file{"sparse initializers are not supported"};
+    if (file_.graph.sparse_initializers_size() > 0)
+      throw bad_file{"sparse initializers are not supported"};
     take_initializers();
     take_ports();
     for (int i = 0; i < file_.graph.nodes_size(); ++i) note_outputs(i);
     for (int i = 0; i < file_.graph.nodes_size(); ++i) check_node(i);
     for (const auto& o : file_.outputs)
-      if (!makers_.contains(o.name)) throw bad_file{fmt::format("output {} is made by no node", in_quotes(o.name))};
+      if (!makers_.contains(o.name))
+        throw bad_file{fmt::format("output {} is made by no node", in_quotes(o.name))};
   }
 
  private:
@@ -82,16 +90,23 @@ class reader {
 
   void check_versions() {
     if (model_.ir_version() < 1 || model_.ir_version() > ir_version_max)
-      throw bad_file{fmt::format("the format's version is {}, expected 1 to {}", model_.ir_version(), ir_version_max)};
+      throw bad_file{fmt::format("the format's version is {}, expected 1 to {}",
+                                 model_.ir_version(), ir_version_max)};
     for (const auto& o : model_.operator_sets())
       if (is_own(o.domain())) file_.opset = o.version();
-    if (model_.operator_sets_size() == 0) file_.opset = 1;  // the first versions of the format had nothing else
-    if (file_.opset == 0 && std::ranges::all_of(model_.graph().nodes(), [](const auto& n) { return !is_own(n.domain()); })) file_.opset = opset_max;  // none is used
-    if (file_.opset < 1 || file_.opset > opset_max) throw bad_file{fmt::format("the opset is {}, expected 1 to {}", file_.opset, opset_max)};
+    // The first versions of the format had nothing else.
+    if (model_.operator_sets_size() == 0) file_.opset = 1;
+    // None is used.
+    if (file_.opset == 0 && std::ranges::all_of(model_.graph().nodes(),
+                                                [](const auto& n) { return !is_own(n.domain()); }))
+      file_.opset = opset_max;
+    if (file_.opset < 1 || file_.opset > opset_max)
+      throw bad_file{fmt::format("the opset is {}, expected 1 to {}", file_.opset, opset_max)};
   }
 
   void make(const std::string& name, int node, const std::string& what) {
-    if (!makers_.emplace(name, node).second) throw bad_file{fmt::format("{} makes {}, which is there already", what, in_quotes(name))};
+    if (!makers_.emplace(name, node).second)
+      throw bad_file{fmt::format("{} makes {}, which is there already", what, in_quotes(name))};
   }
 
   void take_initializers() {
@@ -112,7 +127,8 @@ class reader {
     std::unordered_set<std::string> seen;
     for (const auto& i : file_.graph.inputs()) {
       auto port = port_of(i, "input");
-      if (!seen.insert(port.name).second) throw bad_file{fmt::format("there are two inputs {}", in_quotes(port.name))};
+      if (!seen.insert(port.name).second)
+        throw bad_file{fmt::format("there are two inputs {}", in_quotes(port.name))};
       if (file_.initializers.contains(port.name)) continue;
       make(port.name, before_all, "an input");
       file_.inputs.push_back(std::move(port));
@@ -137,16 +153,23 @@ class reader {
     std::unordered_set<std::string_view> seen;
     for (const auto& a : n.attributes()) {
       check_text(a.name(), "an attribute of " + describe(n, number));
-      if (!seen.insert(a.name()).second) throw bad_file{fmt::format("{} has two attributes {}", describe(n, number), in_quotes(a.name()))};
+      if (!seen.insert(a.name()).second)
+        throw bad_file{
+            fmt::format("{} has two attributes {}", describe(n, number), in_quotes(a.name()))};
     }
     for (const auto& i : n.inputs()) {
       if (i.empty()) continue;  // left out
       check_text(i, "an input of " + describe(n, number));
       const auto maker = makers_.find(i);
-      if (maker == makers_.end()) throw bad_file{fmt::format("{} reads {}, which nobody makes", describe(n, number), in_quotes(i))};
+      if (maker == makers_.end())
+        throw bad_file{
+            fmt::format("{} reads {}, which nobody makes", describe(n, number), in_quotes(i))};
       if (maker->second >= number)
-        throw bad_file{fmt::format("{} reads {}, which {} makes: nodes must stand in an order without cycles", describe(n, number), in_quotes(i),
-                                   maker->second == number ? "it" : describe(file_.graph.nodes(maker->second), maker->second))};
+        throw bad_file{fmt::format(
+            "{} reads {}, which {} makes: nodes must stand in an order without cycles",
+            describe(n, number), in_quotes(i),
+            maker->second == number ? "it"
+                                    : describe(file_.graph.nodes(maker->second), maker->second))};
     }
   }
 
@@ -162,10 +185,12 @@ class reader {
 
 namespace {
 
-// Sizes are in the bytes, and protobuf's parser takes nothing in advance; `bytes` are at most 2^31 - 1.
+// Sizes are in the bytes, and protobuf's parser takes nothing in advance; `bytes` are at most
+// 2^31 - 1.
 template <class Message>
 bool parse(Message& m, std::span<const std::byte> bytes) {
-  return bytes.size() <= onnx::file_bytes_max && m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+  return bytes.size() <= onnx::file_bytes_max &&
+         m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
 }
 
 // What f gives; an error where memory ends on the way.
@@ -174,22 +199,27 @@ auto with_memory(const std::string& name, F f) -> decltype(f()) {
   try {
     return f();
   } catch (const std::bad_alloc&) {
-    return error(error_code::failed, fmt::format("{}: there is no memory left for it", shown(name)));
+    return error(error_code::failed,
+                 fmt::format("{}: there is no memory left for it", shown(name)));
   }
 }
 
-error bad_model(const std::string& name, std::string_view what) { return {error_code::usage, fmt::format("{}: {}", shown(name), what)}; }
+error bad_model(const std::string& name, std::string_view what) {
+  return {error_code::usage, fmt::format("{}: {}", shown(name), what)};
+}
 
 result<onnx_format::Model> parse_model(std::span<const std::byte> bytes, const std::string& name) {
   const auto refuse = [&](std::string_view what) { return bad_model(name, what); };
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (const auto why = onnx::too_many_pieces(text, onnx::piece::model)) return refuse("not an ONNX model: " + *why);
+  if (const auto why = onnx::too_many_pieces(text, onnx::piece::model))
+    return refuse("not an ONNX model: " + *why);
   onnx_format::Model m;
   if (!parse(m, bytes)) return refuse(fmt::format("not an ONNX model: {}", onnx::damaged));
   return m;
 }
 
-result<onnx_model> read_model(onnx_format::Model m, const std::string& name, const std::string& folder) {
+result<onnx_model> read_model(onnx_format::Model m, const std::string& name,
+                              const std::string& folder) {
   auto f = std::make_shared<onnx::file>();
   f->name = shown(name);
   try {
@@ -202,7 +232,8 @@ result<onnx_model> read_model(onnx_format::Model m, const std::string& name, con
 
 }  // namespace
 
-result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::string& name, const std::string& folder) {
+result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::string& name,
+                              const std::string& folder) {
   return with_memory(name, [&]() -> result<onnx_model> {
     auto m = parse_model(bytes, name);
     if (!m) return m.error();
@@ -222,10 +253,15 @@ result<onnx_model> load_onnx(const std::string& path) {
   });
 }
 
-result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::string& name, bool bits_are_bf16) {
+result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::string& name,
+                                 bool bits_are_bf16) {
   return with_memory(name, [&]() -> result<tensor> {
-    const auto refuse = [&](std::string_view what) { return bad_model(name, fmt::format("not an ONNX tensor: {}", what)); };
-    if (const auto why = onnx::too_many_pieces({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, onnx::piece::tensor)) return refuse(*why);
+    const auto refuse = [&](std::string_view what) {
+      return bad_model(name, fmt::format("not an ONNX tensor: {}", what));
+    };
+    if (const auto why = onnx::too_many_pieces(
+            {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, onnx::piece::tensor))
+      return refuse(*why);
     onnx_format::Tensor t;
     if (!parse(t, bytes)) return refuse(onnx::damaged);
     if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);

@@ -1,5 +1,6 @@
 #pragma once
-// A model file, read and checked (OI-1, OI-2), with its tensors taken out of protobuf's hands. Only runtime/onnx/ includes this.
+// A model file, read and checked (OI-1, OI-2), with its tensors taken out of protobuf's hands. Only
+// runtime/onnx/ includes this.
 
 #include "runtime/onnx/onnx_format.pb.h"
 #include "runtime/onnx/onnx_import.hpp"
@@ -26,6 +27,7 @@ inline constexpr std::int32_t number_of_u16 = 4, number_of_bf16 = 16;
 bool is_own(std::string_view domain) noexcept;
 
 // `bytes` are taken out of the message. `what` names the tensor for errors.
-result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what, const std::string& folder);
+result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
+                           const std::string& folder);
 
 }  // namespace troupe::onnx

@@ -33,7 +33,9 @@ std::string graph_name(std::string_view name, std::string_view otherwise) {
   std::string out(name.substr(0, most));
   if (out.empty()) out = otherwise.substr(0, most);
   for (auto& c : out)
-    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/')) c = '_';
+    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+          c == '-' || c == '.' || c == '/'))
+      c = '_';
   return out;
 }
 
@@ -45,7 +47,13 @@ struct stop {
 
 class builder {
  public:
-  builder(const file& f, graph& g, const onnx_build_options& o) : file_(f), graph_(g), options_(o), known_(g), rules_(all_rules()), first_(g.nodes().size()) {}
+  builder(const file& f, graph& g, const onnx_build_options& o)
+      : file_(f),
+        graph_(g),
+        options_(o),
+        known_(g),
+        rules_(all_rules()),
+        first_(g.nodes().size()) {}
 
   onnx_graph run() {
     const auto& nodes = file_.graph.nodes();
@@ -63,14 +71,16 @@ class builder {
         const auto what = graph_.first_error() ? graph_.first_error()->message() : r.what;
         throw stop{fmt::format("{}: {}", described(i), what), shown(n.op_type())};
       } catch (const std::bad_alloc&) {
-        throw stop{fmt::format("{}: there is no memory left for it", described(i)), "", error_code::failed};
+        throw stop{fmt::format("{}: there is no memory left for it", described(i)), "",
+                   error_code::failed};
       }
     }
     return result();
   }
 
   void set_lines(const source_location& where) {
-    for (auto i = first_; i < graph_.nodes().size(); ++i) graph_.node(static_cast<std::uint32_t>(i)).source = where;
+    for (auto i = first_; i < graph_.nodes().size(); ++i)
+      graph_.node(static_cast<std::uint32_t>(i)).source = where;
   }
 
  private:
@@ -78,11 +88,14 @@ class builder {
 
   std::string described(int number) const {
     const auto& n = file_.graph.nodes(number);
-    return fmt::format("node {}{} ({})", number, n.name().empty() ? "" : fmt::format(" '{}'", shown(n.name())), shown(n.op_type()));
+    return fmt::format("node {}{} ({})", number,
+                       n.name().empty() ? "" : fmt::format(" '{}'", shown(n.name())),
+                       shown(n.op_type()));
   }
 
   template <class T>
-  static const T* given(const std::vector<std::pair<std::string, T>>& all, const std::string& name) {
+  static const T* given(const std::vector<std::pair<std::string, T>>& all,
+                        const std::string& name) {
     const auto at = std::ranges::find_if(all, [&](const auto& p) { return p.first == name; });
     return at != all.end() ? &at->second : nullptr;
   }
@@ -90,7 +103,8 @@ class builder {
   [[noreturn]] void refuse_input(const onnx_port& p, std::string_view what) const {
     std::string op;
     for (const auto& n : file_.graph.nodes())
-      if (op.empty() && std::ranges::find(n.inputs(), p.name) != n.inputs().end()) op = shown(n.op_type());
+      if (op.empty() && std::ranges::find(n.inputs(), p.name) != n.inputs().end())
+        op = shown(n.op_type());
     throw stop{fmt::format("input '{}': {}", shown(p.name), what), op};
   }
 
@@ -110,15 +124,22 @@ class builder {
     std::string said = p.type;
     if (p.dims) {
       said += "[";
-      for (const auto& d : *p.dims) said += fmt::format("{}{}", said.back() == '[' ? "" : ", ", d.size ? fmt::format("{}", *d.size) : d.symbol.empty() ? "?" : shown(d.symbol));
+      for (const auto& d : *p.dims)
+        said += fmt::format("{}{}", said.back() == '[' ? "" : ", ",
+                            d.size             ? fmt::format("{}", *d.size)
+                            : d.symbol.empty() ? "?"
+                                               : shown(d.symbol));
       said += "]";
     }
     if (wanted) {
-      if (!fits(*wanted)) refuse_input(p, fmt::format("{} does not fit {}", to_string(*wanted), said));
+      if (!fits(*wanted))
+        refuse_input(p, fmt::format("{} does not fit {}", to_string(*wanted), said));
       return *wanted;
     }
     if (!p.dims) refuse_input(p, "its shape is not in the file: give one");
-    if (p.dims->size() > shape::rank_max) refuse_input(p, fmt::format("{} dimensions, at most {} are supported", p.dims->size(), shape::rank_max));
+    if (p.dims->size() > shape::rank_max)
+      refuse_input(p, fmt::format("{} dimensions, at most {} are supported", p.dims->size(),
+                                  shape::rank_max));
     std::vector<dim> dims;
     for (const auto& d : *p.dims) {
       if (!d.size) refuse_input(p, fmt::format("{} leaves a size open: give its shape", said));
@@ -131,13 +152,16 @@ class builder {
 
   void check_size(const graph_node& n) const {
     for (const auto& o : n.outputs)
-      if (o.shape.elements() > static_cast<std::int64_t>(options_.result_bytes_max / size_of(o.type)))
-        throw refusal{fmt::format("a result of {} has more than {} bytes", to_string(o), options_.result_bytes_max)};
+      if (o.shape.elements() >
+          static_cast<std::int64_t>(options_.result_bytes_max / size_of(o.type)))
+        throw refusal{fmt::format("a result of {} has more than {} bytes", to_string(o),
+                                  options_.result_bytes_max)};
   }
 
   void add_input(const onnx_port& p) {
     const auto v = input(graph_, spec_of_input(p), graph_name(p.name, "input"));
-    if (!v.is_valid()) refuse_input(p, graph_.first_error() ? graph_.first_error()->message() : "it does not fit");
+    if (!v.is_valid())
+      refuse_input(p, graph_.first_error() ? graph_.first_error()->message() : "it does not fit");
     try {
       check_size(graph_.node(v.node));
     } catch (const refusal& r) {
@@ -145,19 +169,22 @@ class builder {
     }
     values_[p.name] = v;
     inputs_.push_back({p.name, v});
-    if (const auto* t = given(options_.values, p.name); t != nullptr && *t) known_.set_input(v.node, *t);
+    if (const auto* t = given(options_.values, p.name); t != nullptr && *t)
+      known_.set_input(v.node, *t);
   }
 
   // Initializers become constants where they are first used.
   value value_of(const std::string& name) {
     if (const auto at = values_.find(name); at != values_.end()) return at->second;
     const auto initial = file_.initializers.find(name);
-    if (initial == file_.initializers.end()) throw refusal{fmt::format("'{}' was never made", shown(name))};
+    if (initial == file_.initializers.end())
+      throw refusal{fmt::format("'{}' was never made", shown(name))};
     return values_[name] = constant(graph_, initial->second, graph_name(name, "constant"));
   }
 
   void add_node(const onnx_format::Node& from) {
-    if (!is_own(from.domain())) throw refusal{fmt::format("ops of '{}' are not supported", shown(from.domain()))};
+    if (!is_own(from.domain()))
+      throw refusal{fmt::format("ops of '{}' are not supported", shown(from.domain()))};
     const auto found = rules_.find(from.op_type());
     if (found == rules_.end()) throw refusal{"this op is not supported"};
     const auto before = graph_.nodes().size();
@@ -168,11 +195,14 @@ class builder {
     node n(graph_, known_, from, file_.opset, std::move(operands));
     const auto results = found->second(n);
     if (graph_.first_error()) throw refusal{"an operand does not fit"};
-    if (const auto unknown = n.unknown_attribute()) throw refusal{fmt::format("attribute '{}' is not supported", shown(*unknown))};
-    for (auto i = before; i < graph_.nodes().size(); ++i) check_size(graph_.node(static_cast<std::uint32_t>(i)));
+    if (const auto unknown = n.unknown_attribute())
+      throw refusal{fmt::format("attribute '{}' is not supported", shown(*unknown))};
+    for (auto i = before; i < graph_.nodes().size(); ++i)
+      check_size(graph_.node(static_cast<std::uint32_t>(i)));
     for (int i = 0; i < from.outputs_size(); ++i) {
       if (from.outputs(i).empty()) continue;
-      if (static_cast<std::size_t>(i) >= results.size()) throw refusal{fmt::format("output {} is not supported", i)};
+      if (static_cast<std::size_t>(i) >= results.size())
+        throw refusal{fmt::format("output {} is not supported", i)};
       values_[from.outputs(i)] = results[static_cast<std::size_t>(i)];
     }
   }
@@ -190,7 +220,8 @@ class builder {
     for (const auto& o : out.outputs) is_needed[o.at.node] = true;
     for (auto i = is_needed.size(); i-- > 0;)
       if (is_needed[i])
-        for (const auto& in : graph_.node(static_cast<std::uint32_t>(i)).inputs) is_needed[in.node] = true;
+        for (const auto& in : graph_.node(static_cast<std::uint32_t>(i)).inputs)
+          is_needed[in.node] = true;
     for (const auto& i : inputs_) {
       if (is_needed[i.at.node]) out.inputs.push_back(i);
       if (known_.used_inputs().contains(i.at.node)) out.fixed.push_back(i.name);
@@ -211,7 +242,8 @@ class builder {
 }  // namespace
 }  // namespace onnx
 
-result<onnx_graph> onnx_model::build(graph& g, const onnx_build_options& options, std::string* missing, source_location where) const {
+result<onnx_graph> onnx_model::build(graph& g, const onnx_build_options& options,
+                                     std::string* missing, source_location where) const {
   if (g.first_error()) return *g.first_error();
   try {
     onnx::builder b(*file_, g, options);
@@ -222,7 +254,9 @@ result<onnx_graph> onnx_model::build(graph& g, const onnx_build_options& options
     if (missing != nullptr) *missing = s.op;
     return error(s.code, fmt::format("{}: {}", file_->name, s.what)).at(where);
   } catch (const std::bad_alloc&) {
-    return error(error_code::failed, fmt::format("{}: there is no memory left for its graph", file_->name)).at(where);
+    return error(error_code::failed,
+                 fmt::format("{}: there is no memory left for its graph", file_->name))
+        .at(where);
   }
 }
 

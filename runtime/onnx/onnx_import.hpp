@@ -5,14 +5,18 @@
 //   if (!model) return fail(model.error());
 //   auto built = model->build(g);                       // built->inputs, built->outputs: by name
 //
-// A file is anybody's: whatever it holds, loading and building give a graph or an error value that names the file, the node or
-// tensor, and the rule. Memory is taken in proportion to the file.
+// A file is anybody's: whatever it holds, loading and building give a graph or an error value that
+// names the file, the node or tensor, and the rule. Memory is taken in proportion to the file.
 //
-// OI-1  Every text that is used is UTF-8; every tensor has as many bytes as its shape and type say; external data lie in the model's folder.
-// OI-2  A node's inputs are made by the graph's inputs, its initializers or nodes before it; nothing is made twice.
-// OI-3  What has no counterpart in runtime/ops.hpp (an op, an attribute, an element type) is an error that says so: nothing is skipped.
+// OI-1  Every text that is used is UTF-8; every tensor has as many bytes as its shape and type say;
+//       external data lie in the model's folder.
+// OI-2  A node's inputs are made by the graph's inputs, its initializers or nodes before it;
+//       nothing is made twice.
+// OI-3  What has no counterpart in runtime/ops.hpp (an op, an attribute, an element type) is an
+//       error that says so: nothing is skipped.
 //
-// Threading: a model is never changed and may be built by any number of threads, each into a graph of its own.
+// Threading: a model is never changed and may be built by any number of threads, each into a graph
+// of its own.
 
 #include "devices/tensor.hpp"
 #include "runtime/graph.hpp"
@@ -35,16 +39,19 @@ struct onnx_dim {
 
 struct onnx_port {
   std::string name;
-  std::string type;               // as we call it ("f32"), or as ONNX does where tensors do not have it ("uint16", "sequence")
+  // As we call it ("f32"), or as ONNX does where tensors do not have it ("uint16", "sequence")
+  std::string type;
   std::optional<dtype> element{};
   std::optional<std::vector<onnx_dim>> dims{};  // none: not even the rank is said
 };
 
 struct onnx_build_options {
-  // Of inputs: what is fed, where the file leaves sizes open, or where others are wanted. The first dimension may be batch_of(bound).
+  // Of inputs: what is fed, where the file leaves sizes open, or where others are wanted. The first
+  // dimension may be batch_of(bound).
   std::vector<std::pair<std::string, tensor_spec>> shapes{};
-  // Of inputs: what they will be fed with. Where a shape, an axis or a size follows from one of them (which ONNX allows, and a graph does
-  // not), this value is taken; such inputs are named in onnx_graph::fixed. They also give shapes, as above.
+  // Of inputs: what they will be fed with. Where a shape, an axis or a size follows from one of
+  // them (which ONNX allows, and a graph does not), this value is taken; such inputs are named in
+  // onnx_graph::fixed. They also give shapes, as above.
   std::vector<std::pair<std::string, tensor>> values{};
   std::size_t result_bytes_max = std::size_t{1} << 31;  // of each op
 };
@@ -54,7 +61,8 @@ struct onnx_value {
   value at;
 };
 struct onnx_graph {
-  std::vector<onnx_value> inputs;   // those that outputs depend on; fed by the name of their op, at.owner->node(at.node).name
+  // Those that outputs depend on; fed by the name of their op, at.owner->node(at.node).name.
+  std::vector<onnx_value> inputs;
   std::vector<onnx_value> outputs;  // in the model's order
   std::vector<std::string> fixed;   // inputs whose values are part of the graph now
 };
@@ -71,9 +79,11 @@ class onnx_model {
   const std::vector<onnx_port>& inputs() const noexcept;
   const std::vector<onnx_port>& outputs() const noexcept;
 
-  // Adds the model's ops to a graph. usage: an op, an attribute or an element type that Troupe lacks, or that does not fit; `missing`, where
-  // given, is then the type of the node's op. After an error the graph is of no use.
-  result<onnx_graph> build(graph& g, const onnx_build_options& options = {}, std::string* missing = nullptr,
+  // Adds the model's ops to a graph. usage: an op, an attribute or an element type that Troupe
+  // lacks, or that does not fit; `missing`, where given, is then the type of the node's op. After
+  // an error the graph is of no use.
+  result<onnx_graph> build(graph& g, const onnx_build_options& options = {},
+                           std::string* missing = nullptr,
                            source_location where = source_location::current()) const;
 
  private:
@@ -81,11 +91,14 @@ class onnx_model {
 };
 
 result<onnx_model> load_onnx(const std::string& path);
-// Its pure half: `name` is for errors, external data are looked for in `folder`; an empty one: nowhere.
-result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::string& name, const std::string& folder);
-// A file with nothing but a tensor, as the format's own tests have them. Those write the bits of bf16 as uint16: where `bits_are_bf16`, such
-// a tensor is bf16.
+// Its pure half: `name` is for errors, external data are looked for in `folder`; an empty one:
+// nowhere.
+result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::string& name,
+                              const std::string& folder);
+// A file with nothing but a tensor, as the format's own tests have them. Those write the bits of
+// bf16 as uint16: where `bits_are_bf16`, such a tensor is bf16.
 result<tensor> load_onnx_tensor(const std::string& path, bool bits_are_bf16 = false);
-result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::string& name, bool bits_are_bf16 = false);
+result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::string& name,
+                                 bool bits_are_bf16 = false);
 
 }  // namespace troupe

@@ -19,19 +19,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-error bad(const std::string& what, std::string_view rule) { return {error_code::usage, fmt::format("{}: {}", what, rule)}; }
+error bad(const std::string& what, std::string_view rule) {
+  return {error_code::usage, fmt::format("{}: {}", what, rule)};
+}
 
 result<tensor_spec> spec_of(const onnx_format::Tensor& from, const std::string& what) {
   const auto type = element_of(from.type());
-  if (!type) return bad(what, fmt::format("element type {} is not supported", name_of_element(from.type())));
-  if (static_cast<std::size_t>(from.dims_size()) > shape::rank_max) return bad(what, fmt::format("{} dimensions, at most {} are supported", from.dims_size(), shape::rank_max));
+  if (!type)
+    return bad(what, fmt::format("element type {} is not supported", name_of_element(from.type())));
+  if (static_cast<std::size_t>(from.dims_size()) > shape::rank_max)
+    return bad(what, fmt::format("{} dimensions, at most {} are supported", from.dims_size(),
+                                 shape::rank_max));
   std::array<dim, shape::rank_max> dims{};
   for (int i = 0; i < from.dims_size(); ++i) {
-    if (from.dims(i) < 0) return bad(what, fmt::format("dimension {} has size {}", i, from.dims(i)));
+    if (from.dims(i) < 0)
+      return bad(what, fmt::format("dimension {} has size {}", i, from.dims(i)));
     dims[static_cast<std::size_t>(i)] = {from.dims(i), 0};
   }
   const auto sizes = shape::from(std::span(dims).first(static_cast<std::size_t>(from.dims_size())));
-  if (!sizes || sizes->elements() > std::numeric_limits<std::int64_t>::max() / 16) return bad(what, "its sizes multiply to too many elements");
+  if (!sizes || sizes->elements() > std::numeric_limits<std::int64_t>::max() / 16)
+    return bad(what, "its sizes multiply to too many elements");
   return tensor_spec{*type, *sizes};
 }
 
@@ -40,7 +47,8 @@ result<tensor> room_for(const tensor_spec& spec, const std::string& what) {
   try {
     return tensor::make(spec);
   } catch (const std::bad_alloc&) {
-    return error(error_code::failed, fmt::format("{}: there is no memory for {}, {} bytes", what, to_string(spec), spec.size_bytes()));
+    return error(error_code::failed, fmt::format("{}: there is no memory for {}, {} bytes", what,
+                                                 to_string(spec), spec.size_bytes()));
   }
 }
 
@@ -51,9 +59,12 @@ void fill(tensor& t, const Field& from) {
 }
 
 // Elements in the field that their type says; `count` of them were found there.
-result<tensor> from_fields(const onnx_format::Tensor& from, const tensor_spec& spec, const std::string& what) {
+result<tensor> from_fields(const onnx_format::Tensor& from, const tensor_spec& spec,
+                           const std::string& what) {
   const auto counted = [&](int count) -> result<tensor> {
-    if (count != spec.shape.elements()) return bad(what, fmt::format("{} has {} elements, and the file {}", to_string(spec), spec.shape.elements(), count));
+    if (count != spec.shape.elements())
+      return bad(what, fmt::format("{} has {} elements, and the file {}", to_string(spec),
+                                   spec.shape.elements(), count));
     return room_for(spec, what);
   };
   const auto of = [&](const auto& field, auto put) -> result<tensor> {
@@ -63,19 +74,30 @@ result<tensor> from_fields(const onnx_format::Tensor& from, const tensor_spec& s
   };
   switch (spec.type) {
     case dtype::f32: return of(from.reals(), [](tensor& t, const auto& f) { fill<float>(t, f); });
-    case dtype::f64: return of(from.reals64(), [](tensor& t, const auto& f) { fill<double>(t, f); });
-    case dtype::i32: return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::int32_t>(t, f); });
-    case dtype::i64: return of(from.integers64(), [](tensor& t, const auto& f) { fill<std::int64_t>(t, f); });
-    case dtype::u8: return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::uint8_t>(t, f); });
-    case dtype::boolean: return of(from.integers32(), [](tensor& t, const auto& f) { for (int i = 0; i < f.size(); ++i) t.data<boolean>()[i] = boolean(f.Get(i) != 0); });
+    case dtype::f64:
+      return of(from.reals64(), [](tensor& t, const auto& f) { fill<double>(t, f); });
+    case dtype::i32:
+      return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::int32_t>(t, f); });
+    case dtype::i64:
+      return of(from.integers64(), [](tensor& t, const auto& f) { fill<std::int64_t>(t, f); });
+    case dtype::u8:
+      return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::uint8_t>(t, f); });
+    case dtype::boolean:
+      return of(from.integers32(), [](tensor& t, const auto& f) {
+        for (int i = 0; i < f.size(); ++i) t.data<boolean>()[i] = boolean(f.Get(i) != 0);
+      });
     case dtype::f16:
-    case dtype::bf16: return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::uint16_t>(t, f); });
+    case dtype::bf16:
+      return of(from.integers32(), [](tensor& t, const auto& f) { fill<std::uint16_t>(t, f); });
   }
   return bad(what, "unknown element type");
 }
 
-result<tensor> from_bytes(std::string_view bytes, const tensor_spec& spec, const std::string& what) {
-  if (bytes.size() != spec.size_bytes()) return bad(what, fmt::format("{} has {} bytes, and the file {}", to_string(spec), spec.size_bytes(), bytes.size()));
+result<tensor> from_bytes(std::string_view bytes, const tensor_spec& spec,
+                          const std::string& what) {
+  if (bytes.size() != spec.size_bytes())
+    return bad(what, fmt::format("{} has {} bytes, and the file {}", to_string(spec),
+                                 spec.size_bytes(), bytes.size()));
   auto t = room_for(spec, what);
   if (t && !bytes.empty()) std::memcpy(t->bytes().data(), bytes.data(), bytes.size());
   return t;
@@ -84,15 +106,21 @@ result<tensor> from_bytes(std::string_view bytes, const tensor_spec& spec, const
 std::optional<std::uint64_t> whole_number(std::string_view text) {
   std::uint64_t n = 0;
   const auto [end, why] = std::from_chars(text.data(), text.data() + text.size(), n);
-  return why == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(n) : std::nullopt;
+  return why == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(n)
+                                                                                 : std::nullopt;
 }
 
 // The path of a file that a model may name: in its folder, also when links are followed (OI-1).
-result<fs::path> inside(const std::string& folder, const std::string& location, const std::string& what) {
-  if (folder.empty()) return bad(what, "its data are in another file, and there is no folder to look in");
-  if (location.empty() || !is_utf8(location) || location.find('\0') != std::string::npos) return bad(what, "its data are in another file that is not named");
+result<fs::path> inside(const std::string& folder, const std::string& location,
+                        const std::string& what) {
+  if (folder.empty())
+    return bad(what, "its data are in another file, and there is no folder to look in");
+  if (location.empty() || !is_utf8(location) || location.find('\0') != std::string::npos)
+    return bad(what, "its data are in another file that is not named");
   const fs::path relative(location);
-  const auto refuse = [&](std::string_view why) { return bad(what, fmt::format("external data '{}': {}", shown(location), why)); };
+  const auto refuse = [&](std::string_view why) {
+    return bad(what, fmt::format("external data '{}': {}", shown(location), why));
+  };
   if (relative.is_absolute()) return refuse("the path must be relative to the model");
   for (const auto& part : relative)
     if (part == "..") return refuse("the path leaves the folder of the model");
@@ -100,14 +128,17 @@ result<fs::path> inside(const std::string& folder, const std::string& location, 
   const auto root = fs::canonical(folder, failed);
   if (failed) return refuse("the folder of the model cannot be looked at");
   const auto path = fs::canonical(root / relative, failed);
-  if (failed) return error(error_code::not_found, fmt::format("{}: external data '{}': no such file", what, shown(location)));
+  if (failed)
+    return error(error_code::not_found,
+                 fmt::format("{}: external data '{}': no such file", what, shown(location)));
   const auto [at_root, at_path] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
   if (at_root != root.end()) return refuse("a link leads out of the folder of the model");
   if (!fs::is_regular_file(path, failed) || failed) return refuse("not a regular file");
   return path;
 }
 
-result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spec, const std::string& what, const std::string& folder) {
+result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spec,
+                         const std::string& what, const std::string& folder) {
   std::string location;
   std::uint64_t offset = 0, length = spec.size_bytes();
   for (const auto& e : from.external()) {
@@ -115,7 +146,9 @@ result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spe
     for (const auto& [key, to] : {std::pair("offset", &offset), std::pair("length", &length)}) {
       if (e.key() != key) continue;
       const auto n = whole_number(e.text());
-      if (!n) return bad(what, fmt::format("external data: {} is '{}', which is no number", key, shown(e.text())));
+      if (!n)
+        return bad(what, fmt::format("external data: {} is '{}', which is no number", key,
+                                     shown(e.text())));
       *to = *n;
     }
   }
@@ -123,9 +156,12 @@ result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spe
   if (!path) return path.error();
   std::error_code failed;
   const auto size = fs::file_size(*path, failed);
-  if (length != spec.size_bytes()) return bad(what, fmt::format("{} has {} bytes, and external data are {}", to_string(spec), spec.size_bytes(), length));
+  if (length != spec.size_bytes())
+    return bad(what, fmt::format("{} has {} bytes, and external data are {}", to_string(spec),
+                                 spec.size_bytes(), length));
   if (failed || offset > size || length > size - offset)
-    return bad(what, fmt::format("external data '{}': bytes {} to {} lie behind its end, {}", shown(location), offset, offset + length, size));
+    return bad(what, fmt::format("external data '{}': bytes {} to {} lie behind its end, {}",
+                                 shown(location), offset, offset + length, size));
   auto t = room_for(spec, what);
   if (!t) return t;
   std::ifstream in(*path, std::ios::binary);
@@ -152,16 +188,21 @@ std::optional<dtype> element_of(std::int64_t type) noexcept {
 }
 
 std::string name_of_element(std::int64_t type) {
-  static constexpr std::array<std::string_view, 17> names{"undefined", "float32", "uint8",   "int8",   "uint16", "int16",     "int32",      "int64",   "string",
-                                                          "bool",      "float16", "float64", "uint32", "uint64", "complex64", "complex128", "bfloat16"};
-  return type >= 0 && type < 17 ? std::string(names[static_cast<std::size_t>(type)]) : fmt::format("{} (unknown)", type);
+  static constexpr std::array<std::string_view, 17> names{
+      "undefined", "float32", "uint8",     "int8",       "uint16",  "int16",
+      "int32",     "int64",   "string",    "bool",       "float16", "float64",
+      "uint32",    "uint64",  "complex64", "complex128", "bfloat16"};
+  return type >= 0 && type < 17 ? std::string(names[static_cast<std::size_t>(type)])
+                                : fmt::format("{} (unknown)", type);
 }
 
-result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what, const std::string& folder) {
+result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
+                           const std::string& folder) {
   const auto spec = spec_of(from, what);
   if (!spec) return spec.error();
   if (from.has_segment()) return bad(what, "tensors in segments are not supported");
-  if (from.location() != 0 && from.location() != 1) return bad(what, fmt::format("there is no data location {}", from.location()));
+  if (from.location() != 0 && from.location() != 1)
+    return bad(what, fmt::format("there is no data location {}", from.location()));
   if (from.location() == 1) return from_file(from, *spec, what, folder);
   if (!from.has_raw()) return from_fields(from, *spec, what);
   const std::unique_ptr<std::string> raw(from.release_raw());  // its memory goes with it

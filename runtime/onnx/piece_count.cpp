@@ -8,25 +8,44 @@
 namespace troupe::onnx {
 namespace {
 
-// The least that one takes in a file that means something: a node has an op and a result, a dimension is in an input with a name that a node
-// reads, a text has a character. Together they may not need more than there is; few are always fine.
+// The least that one takes in a file that means something: a node has an op and a result, a
+// dimension is in an input with a name that a node reads, a text has a character. Together they may
+// not need more than there is; few are always fine.
 struct kind {
   std::string_view name;  // none: it is there once, in something that is counted
   std::uint64_t bytes = 0;
 };
-constexpr std::array<kind, 14> kinds{{{"", 0}, {"operator sets", 8}, {"graphs", 8}, {"nodes", 8}, {"attributes", 8}, {"tensors", 8}, {"entries of external data", 8},
-                                      {"sparse tensors", 8}, {"inputs and outputs", 8}, {"", 0}, {"", 0}, {"", 0}, {"dimensions of inputs and outputs", 5}, {"texts in lists", 3}}};
+constexpr std::array<kind, 14> kinds{{{"", 0},
+                                      {"operator sets", 8},
+                                      {"graphs", 8},
+                                      {"nodes", 8},
+                                      {"attributes", 8},
+                                      {"tensors", 8},
+                                      {"entries of external data", 8},
+                                      {"sparse tensors", 8},
+                                      {"inputs and outputs", 8},
+                                      {"", 0},
+                                      {"", 0},
+                                      {"", 0},
+                                      {"dimensions of inputs and outputs", 5},
+                                      {"texts in lists", 3}}};
 constexpr std::uint64_t bytes_always = 512;
 constexpr int depth_max = 100;  // protobuf's own limit
 
 std::optional<piece> piece_in(piece whole, std::uint64_t field) {
-  const auto one_of = [&](std::initializer_list<std::pair<std::uint64_t, piece>> all) -> std::optional<piece> {
+  const auto one_of =
+      [&](std::initializer_list<std::pair<std::uint64_t, piece>> all) -> std::optional<piece> {
     const auto at = std::ranges::find(all, field, [](const auto& p) { return p.first; });
     return at != all.end() ? std::optional(at->second) : std::nullopt;
   };
   switch (whole) {
     case piece::model: return one_of({{7, piece::graph}, {8, piece::operator_set}});
-    case piece::graph: return one_of({{1, piece::node}, {5, piece::tensor}, {11, piece::port}, {12, piece::port}, {15, piece::sparse_tensor}});
+    case piece::graph:
+      return one_of({{1, piece::node},
+                     {5, piece::tensor},
+                     {11, piece::port},
+                     {12, piece::port},
+                     {15, piece::sparse_tensor}});
     case piece::node: return one_of({{1, piece::text}, {2, piece::text}, {5, piece::attribute}});
     case piece::attribute: return one_of({{5, piece::tensor}, {6, piece::graph}, {9, piece::text}});
     case piece::tensor: return one_of({{6, piece::text}, {13, piece::entry}});
@@ -54,7 +73,8 @@ bool read_varint(std::string_view& bytes, std::uint64_t& n) {
   return false;
 }
 
-// False: the bytes end within a field, or it is none that the format has. Groups, which protobuf would skip, are among those.
+// False: the bytes end within a field, or it is none that the format has. Groups, which protobuf
+// would skip, are among those.
 bool take_field(std::string_view& bytes, std::uint64_t& tag, std::string_view& inside) {
   std::uint64_t n = 0;
   inside = {};
@@ -101,7 +121,8 @@ std::optional<std::string> too_many_pieces(std::string_view bytes, piece whole) 
     if (all[i] * kinds[i].bytes > all[most] * kinds[most].bytes) most = i;
   }
   if (needed <= bytes.size() + bytes_always) return std::nullopt;
-  return fmt::format("it consists of empty pieces: {} {} in {} bytes", all[most], kinds[most].name, bytes.size());
+  return fmt::format("it consists of empty pieces: {} {} in {} bytes", all[most], kinds[most].name,
+                     bytes.size());
 }
 
 }  // namespace troupe::onnx

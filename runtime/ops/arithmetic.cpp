@@ -11,7 +11,8 @@ gradients add_gradient(graph&, const graph_node& n, std::span<const value> dy) {
 }
 
 gradients sub_gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  return {sum_to(dy[0], n.inputs[0], n.source), unary("neg", sum_to(dy[0], n.inputs[1], n.source), n.source)};
+  return {sum_to(dy[0], n.inputs[0], n.source),
+          unary("neg", sum_to(dy[0], n.inputs[1], n.source), n.source)};
 }
 
 gradients mul_gradient(graph&, const graph_node& n, std::span<const value> dy) {
@@ -23,7 +24,9 @@ gradients mul_gradient(graph&, const graph_node& n, std::span<const value> dy) {
 gradients div_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
   const auto da = binary("div", dy[0], n.inputs[1], n.source);
   return {sum_to(da, n.inputs[0], n.source),
-          unary("neg", sum_to(binary("mul", da, value{&g, n.index, 0}, n.source), n.inputs[1], n.source), n.source)};
+          unary("neg",
+                sum_to(binary("mul", da, value{&g, n.index, 0}, n.source), n.inputs[1], n.source),
+                n.source)};
 }
 
 // All to the one that is chosen, to a where they are equal.
@@ -42,21 +45,29 @@ gradients pow_gradient(graph& g, const graph_node& n, std::span<const value> dy)
   const auto &a = n.inputs[0], &b = n.inputs[1];
   const auto y = value{&g, n.index, 0};
   const auto zero = number(dy[0], 0, where);
-  const auto slope = binary("mul", b, binary("pow", a, binary("sub", b, number(b, 1, where), where), where), where);
-  const auto da = binary("mul", dy[0], append("where", {binary("equal", b, zero, where), zero, slope}, {}, where), where);
+  const auto slope = binary(
+      "mul", b, binary("pow", a, binary("sub", b, number(b, 1, where), where), where), where);
+  const auto da =
+      binary("mul", dy[0],
+             append("where", {binary("equal", b, zero, where), zero, slope}, {}, where), where);
   const auto growth = binary("mul", y, unary("log", a, where), where);
-  const auto db = binary("mul", dy[0], append("where", {binary("equal", y, zero, where), zero, growth}, {}, where), where);
+  const auto db =
+      binary("mul", dy[0],
+             append("where", {binary("equal", y, zero, where), zero, growth}, {}, where), where);
   return {sum_to(da, a, where), sum_to(db, b, where)};
 }
 
-gradients neg_gradient(graph&, const graph_node& n, std::span<const value> dy) { return {unary("neg", dy[0], n.source)}; }
+gradients neg_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {unary("neg", dy[0], n.source)};
+}
 
 gradients abs_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   return {binary("mul", dy[0], unary("sign", n.inputs[0], n.source), n.source)};
 }
 
 gradients square_gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  return {binary("mul", dy[0], binary("mul", n.inputs[0], number(dy[0], 2, n.source), n.source), n.source)};
+  return {binary("mul", dy[0], binary("mul", n.inputs[0], number(dy[0], 2, n.source), n.source),
+                 n.source)};
 }
 
 gradients reciprocal_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
@@ -66,7 +77,8 @@ gradients reciprocal_gradient(graph& g, const graph_node& n, std::span<const val
 
 gradients fused_multiply_add_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   return {sum_to(binary("mul", dy[0], n.inputs[1], n.source), n.inputs[0], n.source),
-          sum_to(binary("mul", dy[0], n.inputs[0], n.source), n.inputs[1], n.source), sum_to(dy[0], n.inputs[2], n.source)};
+          sum_to(binary("mul", dy[0], n.inputs[0], n.source), n.inputs[1], n.source),
+          sum_to(dy[0], n.inputs[2], n.source)};
 }
 
 }  // namespace
@@ -95,14 +107,20 @@ value add(value a, value b, source_location where) { return ops::binary("add", a
 value sub(value a, value b, source_location where) { return ops::binary("sub", a, b, where); }
 value mul(value a, value b, source_location where) { return ops::binary("mul", a, b, where); }
 value div(value a, value b, source_location where) { return ops::binary("div", a, b, where); }
-value maximum(value a, value b, source_location where) { return ops::binary("maximum", a, b, where); }
-value minimum(value a, value b, source_location where) { return ops::binary("minimum", a, b, where); }
+value maximum(value a, value b, source_location where) {
+  return ops::binary("maximum", a, b, where);
+}
+value minimum(value a, value b, source_location where) {
+  return ops::binary("minimum", a, b, where);
+}
 value pow(value a, value b, source_location where) { return ops::binary("pow", a, b, where); }
 value neg(value x, source_location where) { return ops::unary("neg", x, where); }
 value abs(value x, source_location where) { return ops::unary("abs", x, where); }
 value sign(value x, source_location where) { return ops::unary("sign", x, where); }
 value square(value x, source_location where) { return ops::unary("square", x, where); }
 value reciprocal(value x, source_location where) { return ops::unary("reciprocal", x, where); }
-value fused_multiply_add(value a, value b, value c, source_location where) { return ops::append("fused_multiply_add", {a, b, c}, {}, where); }
+value fused_multiply_add(value a, value b, value c, source_location where) {
+  return ops::append("fused_multiply_add", {a, b, c}, {}, where);
+}
 
 }  // namespace troupe

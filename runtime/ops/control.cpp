@@ -1,5 +1,5 @@
-// The ops that branches and loops are made of (runtime/loop_rules.hpp). Their gradients are those of the whole branch or loop
-// (runtime/passes/gradients.cpp).
+// The ops that branches and loops are made of (runtime/loop_rules.hpp). Their gradients are those
+// of the whole branch or loop (runtime/passes/gradients.cpp).
 
 #include "runtime/loop_rules.hpp"
 #include "runtime/ops/rules.hpp"
@@ -15,23 +15,29 @@ const tensor_spec condition_spec = scalar(dtype::boolean);
 // What it takes, so many times; operand `at` is a condition (-1: none is).
 shape_rule handed_through(int at, std::size_t outputs) {
   return [=](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> {
-    if (at >= 0 && in[static_cast<std::size_t>(at)] != condition_spec) return misfit(in, {}, fmt::format("operand {} is a condition, and must be bool[]", at));
+    if (at >= 0 && in[static_cast<std::size_t>(at)] != condition_spec)
+      return misfit(in, {}, fmt::format("operand {} is a condition, and must be bool[]", at));
     return specs(outputs, in[0]);
   };
 }
 
 result<specs> merged_branches(const attributes&, std::span<const tensor_spec> in, const tag*) {
-  if (in[0] != condition_spec) return misfit(in, {"condition", "otherwise", "then"}, "the condition must be bool[]");
-  if (in[1] != in[2]) return misfit(in, {"condition", "otherwise", "then"}, "both branches must make the same");
+  if (in[0] != condition_spec)
+    return misfit(in, {"condition", "otherwise", "then"}, "the condition must be bool[]");
+  if (in[1] != in[2])
+    return misfit(in, {"condition", "otherwise", "then"}, "both branches must make the same");
   return specs{in[1]};
 }
 
 // What leaves it, then what comes back for the next iteration.
 result<specs> ended_loop(const attributes&, std::span<const tensor_spec> in, const tag*) {
   const auto n = in.size() / 2;
-  if (in.size() % 2 != 0) return misfit(in, {}, "a loop has as many values that leave it as values that come back");
+  if (in.size() % 2 != 0)
+    return misfit(in, {}, "a loop has as many values that leave it as values that come back");
   for (std::size_t k = 0; k < n; ++k)
-    if (in[k] != in[n + k]) return misfit(std::array{in[k], in[n + k]}, {"at first", "after an iteration"}, "a variable of a loop keeps its type and shape");
+    if (in[k] != in[n + k])
+      return misfit(std::array{in[k], in[n + k]}, {"at first", "after an iteration"},
+                    "a variable of a loop keeps its type and shape");
   return specs(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(n));
 }
 
@@ -48,7 +54,10 @@ void add_control(op_table& t) {
   row(loop_next_op, 2, handed_through(1, 2));
   row(loop_stack_op, 1, handed_through(-1, 1));
   row(loop_back_op, 1, handed_through(-1, 1));
-  t.add(std::string(loop_end_op), {.inputs = 2, .shapes = ended_loop, .is_control = true, .inputs_max = std::numeric_limits<std::uint32_t>::max()});
+  t.add(std::string(loop_end_op), {.inputs = 2,
+                                   .shapes = ended_loop,
+                                   .is_control = true,
+                                   .inputs_max = std::numeric_limits<std::uint32_t>::max()});
 }
 
 }  // namespace ops

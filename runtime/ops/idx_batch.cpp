@@ -1,5 +1,6 @@
-// idx_batch: the reader of an image dataset as an op of the graph. It has no operands; what it reads in a step follows
-// from the step alone (devices/host/idx_sampler.hpp). index_batch: the numbers of these samples, without a dataset.
+// idx_batch: the reader of an image dataset as an op of the graph. It has no operands; what it
+// reads in a step follows from the step alone (devices/host/idx_sampler.hpp). index_batch: the
+// numbers of these samples, without a dataset.
 
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/ops/op_rows.hpp"
@@ -25,36 +26,51 @@ result<void> check_limits(const attributes& attrs, std::initializer_list<limit> 
   for (const auto& [name, least, most] : limits) {
     const auto n = attrs.integer(name, -1);
     if (n < least || n > most)
-      return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
+      return error(error_code::usage,
+                   fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
   }
   return {};
 }
 
 result<void> check_schedule(const attributes& attrs) {
-  return check_limits(attrs, {{"samples", 1, samples_max}, {"batch", 1, batch_max}, {"parts", 1, parts_max}, {"part", 0, attrs.integer("parts") - 1}});
+  return check_limits(attrs, {{"samples", 1, samples_max},
+                              {"batch", 1, batch_max},
+                              {"parts", 1, parts_max},
+                              {"part", 0, attrs.integer("parts") - 1}});
 }
 
 result<void> check_images(const attributes& attrs) {
-  if (auto ok = check_limits(attrs, {{"rows", 1, pixels_max}, {"columns", 1, pixels_max}, {"classes", 1, 1 << 30}}); !ok) return ok;
+  if (auto ok = check_limits(
+          attrs, {{"rows", 1, pixels_max}, {"columns", 1, pixels_max}, {"classes", 1, 1 << 30}});
+      !ok)
+    return ok;
   if (attrs.integer("rows") > pixels_max / attrs.integer("columns"))
-    return error(error_code::usage,
-                 fmt::format("images of {} x {} are too large", attrs.integer("rows"), attrs.integer("columns")));
+    return error(error_code::usage, fmt::format("images of {} x {} are too large",
+                                                attrs.integer("rows"), attrs.integer("columns")));
   return {};
 }
 
 idx_schedule schedule_of(const attributes& attrs) {
-  const auto number = [&](std::string_view name) { return static_cast<std::uint64_t>(attrs.integer(name)); };
-  return {.samples = number("samples"), .batch = number("batch"), .parts = number("parts"), .part = number("part")};
+  const auto number = [&](std::string_view name) {
+    return static_cast<std::uint64_t>(attrs.integer(name));
+  };
+  return {.samples = number("samples"),
+          .batch = number("batch"),
+          .parts = number("parts"),
+          .part = number("part")};
 }
 
 // Every global batch may be the smaller last one, so that at compile time only the bound is known.
 dim samples_of(const attributes& attrs, const tag* at) {
-  return at == nullptr ? batch_of(attrs.integer("batch")) : dim{static_cast<std::int64_t>(schedule_of(attrs).range(at->step).count), 0};
+  return at == nullptr
+             ? batch_of(attrs.integer("batch"))
+             : dim{static_cast<std::int64_t>(schedule_of(attrs).range(at->step).count), 0};
 }
 
 result<specs> index_shapes(const attributes& attrs, std::span<const tensor_spec>, const tag* at) {
   if (auto ok = check_schedule(attrs); !ok) return std::move(ok.error());
-  return specs{tensor_spec{dtype::i64, *shape::from(std::array{samples_of(attrs, at)})}, scalar(dtype::f32)};
+  return specs{tensor_spec{dtype::i64, *shape::from(std::array{samples_of(attrs, at)})},
+               scalar(dtype::f32)};
 }
 
 result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, const tag* at) {
@@ -63,7 +79,8 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, cons
   const auto rows = samples_of(attrs, at);
   const std::array<dim, 2> images{rows, dim{attrs.integer("rows") * attrs.integer("columns"), 0}};
   return specs{tensor_spec{dtype::f32, *shape::from(images)},
-               tensor_spec{dtype::i32, *shape::from(std::span(images).first(1))}, scalar(dtype::f32)};
+               tensor_spec{dtype::i32, *shape::from(std::span(images).first(1))},
+               scalar(dtype::f32)};
 }
 
 }  // namespace
@@ -89,7 +106,8 @@ attributes reading_of(std::int64_t samples, const idx_batch_options& o) {
 
 }  // namespace
 
-idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options, source_location where) {
+idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_options& options,
+                           source_location where) {
   auto attrs = reading_of(data.samples, options);
   attrs.set("path", data.path);
   attrs.set("test", std::int64_t{data.test});
@@ -101,13 +119,16 @@ idx_batch_values idx_batch(graph& g, const idx_info& data, const idx_batch_optio
   return {images, value{&g, images.node, 1}, value{&g, images.node, 2}};
 }
 
-index_batch_values index_batch(graph& g, std::int64_t samples, const idx_batch_options& options, source_location where) {
+index_batch_values index_batch(graph& g, std::int64_t samples, const idx_batch_options& options,
+                               source_location where) {
   const auto ids = g.add("index_batch", {}, reading_of(samples, options), "index_batch", where);
   if (!ids.is_valid()) return {};
   return {ids, value{&g, ids.node, 1}};
 }
 
-std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options) { return steps_per_epoch(data.samples, options); }
+std::uint64_t steps_per_epoch(const idx_info& data, const idx_batch_options& options) {
+  return steps_per_epoch(data.samples, options);
+}
 
 std::uint64_t steps_per_epoch(std::int64_t samples, const idx_batch_options& options) {
   if (samples < 1 || options.batch < 1 || options.parts < 1) return 0;

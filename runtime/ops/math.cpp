@@ -14,7 +14,9 @@ gradients exp_gradient(graph& g, const graph_node& n, std::span<const value> dy)
   return {binary("mul", dy[0], result_of(g, n), n.source)};
 }
 
-gradients log_gradient(graph&, const graph_node& n, std::span<const value> dy) { return {binary("div", dy[0], n.inputs[0], n.source)}; }
+gradients log_gradient(graph&, const graph_node& n, std::span<const value> dy) {
+  return {binary("div", dy[0], n.inputs[0], n.source)};
+}
 
 // y = sqrt(x): dy / (2 y).
 gradients sqrt_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
@@ -26,20 +28,24 @@ gradients sqrt_gradient(graph& g, const graph_node& n, std::span<const value> dy
 gradients rsqrt_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
   const auto y = result_of(g, n);
   const auto cube = binary("mul", y, unary("square", y, n.source), n.source);
-  return {binary("mul", binary("mul", dy[0], number(dy[0], -0.5, n.source), n.source), cube, n.source)};
+  return {
+      binary("mul", binary("mul", dy[0], number(dy[0], -0.5, n.source), n.source), cube, n.source)};
 }
 
 gradients sin_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   return {binary("mul", dy[0], unary("cos", n.inputs[0], n.source), n.source)};
 }
 gradients cos_gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  return {unary("neg", binary("mul", dy[0], unary("sin", n.inputs[0], n.source), n.source), n.source)};
+  return {
+      unary("neg", binary("mul", dy[0], unary("sin", n.inputs[0], n.source), n.source), n.source)};
 }
 
 // 2 / sqrt(pi) e^(-x^2) dy.
 gradients erf_gradient(graph&, const graph_node& n, std::span<const value> dy) {
-  const auto bell = unary("exp", unary("neg", unary("square", n.inputs[0], n.source), n.source), n.source);
-  const auto scaled = binary("mul", dy[0], number(dy[0], 2 * std::numbers::inv_sqrtpi, n.source), n.source);
+  const auto bell =
+      unary("exp", unary("neg", unary("square", n.inputs[0], n.source), n.source), n.source);
+  const auto scaled =
+      binary("mul", dy[0], number(dy[0], 2 * std::numbers::inv_sqrtpi, n.source), n.source);
   return {binary("mul", scaled, bell, n.source)};
 }
 
@@ -53,7 +59,8 @@ void add_math(op_table& t) {
   add_elementwise(t, "erf", {"x"}, floating, erf_gradient);
   add_elementwise(t, "sin", {"x"}, floating, sin_gradient);
   add_elementwise(t, "cos", {"x"}, floating, cos_gradient);
-  for (const auto* name : {"floor", "ceil", "round"}) add_elementwise(t, name, {"x"}, floating, no_gradient);
+  for (const auto* name : {"floor", "ceil", "round"})
+    add_elementwise(t, name, {"x"}, floating, no_gradient);
 }
 
 }  // namespace ops

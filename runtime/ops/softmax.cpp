@@ -7,19 +7,24 @@ namespace ops {
 namespace {
 
 shape_rule along_axis(std::vector<std::string_view> names) {
-  return [names = std::move(names)](const attributes& attrs, std::span<const tensor_spec> in, const tag*) -> result<specs> {
+  return [names = std::move(names)](const attributes& attrs, std::span<const tensor_spec> in,
+                                    const tag*) -> result<specs> {
     if (!floating.has(in[0].type)) return misfit(in, names, "the element type must be f32 or f64");
     for (const auto& s : in)
       if (s != in[0]) return misfit(in, names, "operands must be alike");
-    if (const auto axis = axes_of({attrs.integer("axis", -1)}, in[0].shape.rank(), false); !axis) return misfit(in, names, axis.error().message());
+    if (const auto axis = axes_of({attrs.integer("axis", -1)}, in[0].shape.rank(), false); !axis)
+      return misfit(in, names, axis.error().message());
     return specs{in[0]};
   };
 }
 
-value total(value x, const graph_node& n) { return reduce_sum(x, {n.attrs.integer("axis", -1)}, true, n.source); }
+value total(value x, const graph_node& n) {
+  return reduce_sum(x, {n.attrs.integer("axis", -1)}, true, n.source);
+}
 
 gradient_rule gradient_with_attributes(std::string type) {
-  return [type = std::move(type)](graph& g, const graph_node& n, std::span<const value> dy) -> gradients {
+  return [type = std::move(type)](graph& g, const graph_node& n,
+                                  std::span<const value> dy) -> gradients {
     return {append(type, {dy[0], value{&g, n.index, 0}}, n.attrs, n.source)};
   };
 }
@@ -28,7 +33,8 @@ gradient_rule gradient_with_attributes(std::string type) {
 gradients softmax_grad_gradient(graph&, const graph_node& n, std::span<const value> d) {
   const auto& where = n.source;
   const auto &dy = n.inputs[0], &y = n.inputs[1];
-  const auto of_y = sub(mul(d[0], sub(dy, total(mul(dy, y, where), n), where), where), mul(dy, total(mul(d[0], y, where), n), where), where);
+  const auto of_y = sub(mul(d[0], sub(dy, total(mul(dy, y, where), n), where), where),
+                        mul(dy, total(mul(d[0], y, where), n), where), where);
   return {append("softmax_grad", {d[0], y}, n.attrs, where), of_y};
 }
 
@@ -43,15 +49,31 @@ gradients log_softmax_grad_gradient(graph&, const graph_node& n, std::span<const
 }  // namespace
 
 void add_softmax(op_table& t) {
-  t.add("softmax", {.inputs = 1, .shapes = along_axis({"x"}), .gradient = gradient_with_attributes("softmax_grad"), .types = floating});
-  t.add("log_softmax", {.inputs = 1, .shapes = along_axis({"x"}), .gradient = gradient_with_attributes("log_softmax_grad"), .types = floating});
-  t.add("softmax_grad", {.inputs = 2, .shapes = along_axis({"dy", "y"}), .gradient = softmax_grad_gradient, .types = floating});
-  t.add("log_softmax_grad", {.inputs = 2, .shapes = along_axis({"dy", "y"}), .gradient = log_softmax_grad_gradient, .types = floating});
+  t.add("softmax", {.inputs = 1,
+                    .shapes = along_axis({"x"}),
+                    .gradient = gradient_with_attributes("softmax_grad"),
+                    .types = floating});
+  t.add("log_softmax", {.inputs = 1,
+                        .shapes = along_axis({"x"}),
+                        .gradient = gradient_with_attributes("log_softmax_grad"),
+                        .types = floating});
+  t.add("softmax_grad", {.inputs = 2,
+                         .shapes = along_axis({"dy", "y"}),
+                         .gradient = softmax_grad_gradient,
+                         .types = floating});
+  t.add("log_softmax_grad", {.inputs = 2,
+                             .shapes = along_axis({"dy", "y"}),
+                             .gradient = log_softmax_grad_gradient,
+                             .types = floating});
 }
 
 }  // namespace ops
 
-value softmax(value x, std::int64_t axis, source_location where) { return ops::append("softmax", {x}, attributes{{"axis", axis}}, where); }
-value log_softmax(value x, std::int64_t axis, source_location where) { return ops::append("log_softmax", {x}, attributes{{"axis", axis}}, where); }
+value softmax(value x, std::int64_t axis, source_location where) {
+  return ops::append("softmax", {x}, attributes{{"axis", axis}}, where);
+}
+value log_softmax(value x, std::int64_t axis, source_location where) {
+  return ops::append("log_softmax", {x}, attributes{{"axis", axis}}, where);
+}
 
 }  // namespace troupe

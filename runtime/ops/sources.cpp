@@ -24,21 +24,26 @@ attributes attributes_of(const tensor_spec& spec) {
 result<tensor_spec> spec_of(const attributes& attrs) {
   const auto type = attrs.integer("dtype", -1);
   const auto rank = attrs.integer("rank", -1);
-  if (type < 0 || type >= dtype_count || rank < 0 || rank > static_cast<std::int64_t>(shape::rank_max))
-    return error(error_code::usage, fmt::format("attributes dtype {} and rank {} name no tensor", type, rank));
+  if (type < 0 || type >= dtype_count || rank < 0 ||
+      rank > static_cast<std::int64_t>(shape::rank_max))
+    return error(error_code::usage,
+                 fmt::format("attributes dtype {} and rank {} name no tensor", type, rank));
   std::array<dim, shape::rank_max> dims;
   for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i)
     dims[i] = {attrs.integer(fmt::format("dim{}", i), -1),
                static_cast<std::uint8_t>(attrs.integer(fmt::format("symbol{}", i)))};
   const auto s = shape::from(std::span(dims.data(), static_cast<std::size_t>(rank)));
-  if (!s) return error(error_code::usage, "a size is negative, or all sizes together are too many elements");
+  if (!s)
+    return error(error_code::usage,
+                 "a size is negative, or all sizes together are too many elements");
   return tensor_spec{static_cast<dtype>(type), *s};
 }
 
 bool is_number_of(dtype type, double value) noexcept {
   switch (type) {
     case dtype::i32: return value >= -0x1p31 && value < 0x1p31 && value == std::trunc(value);
-    case dtype::i64: return value >= -0x1p53 && value <= 0x1p53 && value == std::trunc(value);  // f64 has no others
+    // f64 has no others.
+    case dtype::i64: return value >= -0x1p53 && value <= 0x1p53 && value == std::trunc(value);
     case dtype::u8: return value >= 0 && value <= 255 && value == std::trunc(value);
     case dtype::boolean: return value == 0 || value == 1;
     default: return true;
@@ -48,11 +53,14 @@ bool is_number_of(dtype type, double value) noexcept {
 namespace {
 
 result<specs> constant_spec(dtype type, double value) {
-  if (!is_number_of(type, value)) return error(error_code::usage, fmt::format("a constant of {} cannot be {}", to_string(type), value));
+  if (!is_number_of(type, value))
+    return error(error_code::usage,
+                 fmt::format("a constant of {} cannot be {}", to_string(type), value));
   return specs{scalar(type)};
 }
 
-result<specs> constant_tensor_spec(const attributes& attrs, std::span<const tensor_spec>, const tag*) {
+result<specs> constant_tensor_spec(const attributes& attrs, std::span<const tensor_spec>,
+                                   const tag*) {
   auto spec = spec_of(attrs);
   if (!spec) return std::move(spec.error());
   const std::array one{*spec};
@@ -60,7 +68,8 @@ result<specs> constant_tensor_spec(const attributes& attrs, std::span<const tens
   const auto data = attrs.data("data");
   const auto bytes = data.view();
   const auto each = size_of(spec->type);
-  if (bytes.size() % each != 0 || bytes.size() / each != static_cast<std::size_t>(spec->shape.elements()))
+  if (bytes.size() % each != 0 ||
+      bytes.size() / each != static_cast<std::size_t>(spec->shape.elements()))
     return misfit(one, {}, fmt::format("{} bytes are not its elements", bytes.size()));
   return specs{*spec};
 }
@@ -68,57 +77,79 @@ result<specs> constant_tensor_spec(const attributes& attrs, std::span<const tens
 }  // namespace
 
 void add_sources(op_table& t) {
-  const auto from_attributes = [](const attributes& attrs, std::span<const tensor_spec>, const tag*) -> result<specs> {
+  const auto from_attributes = [](const attributes& attrs, std::span<const tensor_spec>,
+                                  const tag*) -> result<specs> {
     auto spec = spec_of(attrs);
     if (!spec) return std::move(spec.error());
     return specs{*spec};
   };
   t.add("input", {.inputs = 0, .shapes = from_attributes, .gradient = {}, .is_source = true});
-  t.add("variable",
-        {.inputs = 0,
-         .shapes = [=](const attributes& attrs, std::span<const tensor_spec> in, const tag* at) -> result<specs> {
-           auto out = from_attributes(attrs, in, at);
-           if (out && out->front().shape.is_symbolic())
-             return misfit(*out, {}, "a variable has exact sizes, a symbolic one is of batches");
-           if (out && out->front().type != dtype::f32) return misfit(*out, {}, "a variable is f32");
-           return out;
-         },
-         .gradient = {},
-         .is_source = true});
+  t.add("variable", {.inputs = 0,
+                     .shapes = [=](const attributes& attrs, std::span<const tensor_spec> in,
+                                   const tag* at) -> result<specs> {
+                       auto out = from_attributes(attrs, in, at);
+                       if (out && out->front().shape.is_symbolic())
+                         return misfit(*out, {},
+                                       "a variable has exact sizes, a symbolic one is of batches");
+                       if (out && out->front().type != dtype::f32)
+                         return misfit(*out, {}, "a variable is f32");
+                       return out;
+                     },
+                     .gradient = {},
+                     .is_source = true});
   t.add("constant", {.inputs = 0,
-                     .shapes = [](const attributes& attrs, std::span<const tensor_spec>, const tag*) -> result<specs> {
-                       if (!attrs.has("value")) return error(error_code::usage, "a constant needs its value");
+                     .shapes = [](const attributes& attrs, std::span<const tensor_spec>,
+                                  const tag*) -> result<specs> {
+                       if (!attrs.has("value"))
+                         return error(error_code::usage, "a constant needs its value");
                        const auto type = attrs.integer("dtype");
-                       if (type < 0 || type >= dtype_count) return error(error_code::usage, fmt::format("a constant has no element type {}", type));
+                       if (type < 0 || type >= dtype_count)
+                         return error(error_code::usage,
+                                      fmt::format("a constant has no element type {}", type));
                        return constant_spec(static_cast<dtype>(type), attrs.real("value"));
                      },
                      .gradient = {},
                      .is_source = true,
                      .is_constant = true});
   // A spec as attributes, and "data": its bytes.
-  t.add("constant_tensor", {.inputs = 0, .shapes = constant_tensor_spec, .gradient = {}, .is_source = true, .is_constant = true});
-  const auto forward = [&](std::string_view name, gradient_rule gradient, std::uint32_t inputs_max = 0) {
+  t.add("constant_tensor", {.inputs = 0,
+                            .shapes = constant_tensor_spec,
+                            .gradient = {},
+                            .is_source = true,
+                            .is_constant = true});
+  const auto forward = [&](std::string_view name, gradient_rule gradient,
+                           std::uint32_t inputs_max = 0) {
     t.add(std::string(name), {.inputs = 1,
-                 .shapes = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> { return specs{in[0]}; },
-                 .gradient = std::move(gradient),
-                 .is_forwarding = true,
-                 .types = all_types,
-                 .inputs_max = inputs_max});
+                              .shapes = [](const attributes&, std::span<const tensor_spec> in,
+                                           const tag*) -> result<specs> { return specs{in[0]}; },
+                              .gradient = std::move(gradient),
+                              .is_forwarding = true,
+                              .types = all_types,
+                              .inputs_max = inputs_max});
   };
-  // What a worker sees of a variable: the version that its shard sent, for everybody who uses it in that step.
+  // What a worker sees of a variable: the version that its shard sent, for everybody who uses it in
+  // that step.
   forward("read", {});
   forward(relay_op, {});
-  // Operand 0, once all others are there: the compiler adds those that must have come before (runtime/passes/replicate.cpp).
-  forward("after", [](graph&, const graph_node& n, std::span<const value> dy) {
-    std::vector<value> out(n.inputs.size());
-    out[0] = dy[0];
-    return out;
-  }, 4096);
+  // Operand 0, once all others are there: the compiler adds those that must have come before
+  // (runtime/passes/replicate.cpp).
+  forward(
+      "after",
+      [](graph&, const graph_node& n, std::span<const value> dy) {
+        std::vector<value> out(n.inputs.size());
+        out[0] = dy[0];
+        return out;
+      },
+      4096);
   forward("stop_gradient", no_gradient);
-  // Operand 0 where operand 1 is true, else a dead token: of compilers only, who see to it that its consumers may get one.
+  // Operand 0 where operand 1 is true, else a dead token: of compilers only, who see to it that its
+  // consumers may get one.
   t.add(std::string(pass_if_op), {.inputs = 2,
-                                  .shapes = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<specs> {
-                                    if (in[1] != scalar(dtype::boolean)) return misfit(in, {"value", "condition"}, "the condition must be bool[]");
+                                  .shapes = [](const attributes&, std::span<const tensor_spec> in,
+                                               const tag*) -> result<specs> {
+                                    if (in[1] != scalar(dtype::boolean))
+                                      return misfit(in, {"value", "condition"},
+                                                    "the condition must be bool[]");
                                     return specs{in[0]};
                                   },
                                   .gradient = {},
@@ -132,35 +163,50 @@ value input(graph& g, const tensor_spec& spec, std::string_view name, source_loc
   return g.add("input", {}, ops::attributes_of(spec), name, where);
 }
 
-value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name, source_location where) {
-  if (!std::isfinite(static_cast<float>(init.limit)) || (init.limit < 0 && init.type != initializer_spec::kind::constant)) {
-    g.record(error(error_code::usage, fmt::format("variable '{}': the {} {} of its initial values is not a finite number{}", name,
-                                                  init.type == initializer_spec::kind::constant ? "number" : init.type == initializer_spec::kind::normal ? "deviation" : "limit",
-                                                  init.limit, init.type == initializer_spec::kind::constant ? "" : " >= 0"))
-                 .at(where));
+value variable(graph& g, const tensor_spec& spec, initializer_spec init, std::string_view name,
+               source_location where) {
+  if (!std::isfinite(static_cast<float>(init.limit)) ||
+      (init.limit < 0 && init.type != initializer_spec::kind::constant)) {
+    g.record(
+        error(error_code::usage,
+              fmt::format("variable '{}': the {} {} of its initial values is not a finite number{}",
+                          name,
+                          init.type == initializer_spec::kind::constant ? "number"
+                          : init.type == initializer_spec::kind::normal ? "deviation"
+                                                                        : "limit",
+                          init.limit, init.type == initializer_spec::kind::constant ? "" : " >= 0"))
+            .at(where));
     return {};
   }
   return g.add("variable", {}, ops::attributes_of(spec), name, where, init);
 }
 
-value moving_average(value sample, std::string_view name, const moving_average_options& options, source_location where) {
+value moving_average(value sample, std::string_view name, const moving_average_options& options,
+                     source_location where) {
   if (!sample.is_valid()) return {};
   auto& g = *sample.owner;
   const auto refuse = [&](std::string why) {
-    g.record(error(error_code::usage, fmt::format("moving_average '{}' of {}: {}", name, to_string(sample.spec()), why)).at(where));
+    g.record(error(error_code::usage, fmt::format("moving_average '{}' of {}: {}", name,
+                                                  to_string(sample.spec()), why))
+                 .at(where));
     return value{};
   };
-  if (!(options.rate >= 0 && options.rate <= 1)) return refuse(fmt::format("its rate is {}, but must be from 0 to 1", options.rate));
-  if (sample.spec().type != dtype::f32 || sample.spec().shape.is_symbolic()) return refuse("a sample is f32 and has exact sizes");
+  if (!(options.rate >= 0 && options.rate <= 1))
+    return refuse(fmt::format("its rate is {}, but must be from 0 to 1", options.rate));
+  if (sample.spec().type != dtype::f32 || sample.spec().shape.is_symbolic())
+    return refuse("a sample is f32 and has exact sizes");
   const auto beside = options.beside.is_valid() ? options.beside : sample;
   if (beside.owner != &g) return refuse("the value beside it belongs to another graph");
   const auto v = variable(g, sample.spec(), filled_with(options.initial), name, where);
   if (!v.is_valid()) return {};
   if (const auto& n = g.node(v.node); n.average_rate)
-    return refuse(fmt::format("the average '{}' is shared, and {}:{} moves it already: an average follows one sample, so make that of all parts outside of share_variables(), or the "
-                              "layer without one", n.name, n.source.file_name(), n.source.line()));
+    return refuse(fmt::format(
+        "the average '{}' is shared, and {}:{} moves it already: an average follows one sample, so make that of all parts outside of share_variables(), or the "
+        "layer without one",
+        n.name, n.source.file_name(), n.source.line()));
   // A mean of nothing, or of what has overflowed, would stay in it for ever.
-  const auto is_finite = less_equal(abs(sample, where), constant(g, std::numeric_limits<float>::max(), "largest", where), where);
+  const auto is_finite = less_equal(
+      abs(sample, where), constant(g, std::numeric_limits<float>::max(), "largest", where), where);
   const auto taken = troupe::where(is_finite, sample, v, where);
   if (taken.is_valid()) g.add_average({v, taken, beside}, options.rate);
   return v;
@@ -180,7 +226,9 @@ value constant(graph& g, const tensor& values, std::string_view name, source_loc
     return value{};
   };
   if (!values) return refuse("there is no tensor");
-  if (values.size_bytes() > constant_bytes_max) return refuse(fmt::format("{} bytes, at most {} are allowed", values.size_bytes(), constant_bytes_max));
+  if (values.size_bytes() > constant_bytes_max)
+    return refuse(
+        fmt::format("{} bytes, at most {} are allowed", values.size_bytes(), constant_bytes_max));
   auto attrs = ops::attributes_of(values.spec());
   const auto bytes = values.bytes();
   attrs.set("data", shared_bytes({bytes.begin(), bytes.end()}));
@@ -191,8 +239,12 @@ value after(value x, std::span<const value> others, source_location where) {
   operands.insert(operands.end(), others.begin(), others.end());
   return ops::append("after", operands, {}, where);
 }
-value after(value x, std::initializer_list<value> others, source_location where) { return after(x, std::span(others.begin(), others.size()), where); }
+value after(value x, std::initializer_list<value> others, source_location where) {
+  return after(x, std::span(others.begin(), others.size()), where);
+}
 
-value stop_gradient(value x, source_location where) { return ops::append("stop_gradient", {x}, {}, where); }
+value stop_gradient(value x, source_location where) {
+  return ops::append("stop_gradient", {x}, {}, where);
+}
 
 }  // namespace troupe

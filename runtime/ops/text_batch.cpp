@@ -1,4 +1,5 @@
-// text_batch: the reader of a text as an op of the graph. It has no operands; what it reads in a step follows from the step alone.
+// text_batch: the reader of a text as an op of the graph. It has no operands; what it reads in a
+// step follows from the step alone.
 
 #include "runtime/ops/op_rows.hpp"
 
@@ -13,16 +14,23 @@ result<specs> shapes(const attributes& attrs, std::span<const tensor_spec>, cons
     std::string_view name;
     std::int64_t least, most;
   };
-  const std::array<limit, 5> limits{{{"context", 1, 1 << 24},
-                                     {"batch", 1, 1 << 24},
-                                     {"parts", 1, 65536},
-                                     {"part", 0, attrs.integer("parts") - 1},
-                                     {"samples", attrs.integer("context") + 1, std::int64_t{1} << 32}}};  // bytes of the text
-  if (const auto bytes = attrs.integer("samples", -1); bytes >= 0 && bytes <= attrs.integer("context"))
-    return error(error_code::usage, fmt::format("text '{}' has {} bytes, but pieces of {} and one more byte are to be read", attrs.text("path"), bytes, attrs.integer("context")));
+  const std::array<limit, 5> limits{
+      {{"context", 1, 1 << 24},
+       {"batch", 1, 1 << 24},
+       {"parts", 1, 65536},
+       {"part", 0, attrs.integer("parts") - 1},
+       // Bytes of the text.
+       {"samples", attrs.integer("context") + 1, std::int64_t{1} << 32}}};
+  if (const auto bytes = attrs.integer("samples", -1);
+      bytes >= 0 && bytes <= attrs.integer("context"))
+    return error(
+        error_code::usage,
+        fmt::format("text '{}' has {} bytes, but pieces of {} and one more byte are to be read",
+                    attrs.text("path"), bytes, attrs.integer("context")));
   for (const auto& [name, least, most] : limits)
     if (const auto n = attrs.integer(name, -1); n < least || n > most)
-      return error(error_code::usage, fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
+      return error(error_code::usage,
+                   fmt::format("{} is {}, but must be in {}..{}", name, n, least, most));
   const tensor_spec pieces{dtype::i32, shape{attrs.integer("batch"), attrs.integer("context")}};
   return specs{pieces, pieces, scalar(dtype::f32)};
 }
@@ -35,7 +43,8 @@ void add_text_batch(op_table& t) {
 
 }  // namespace ops
 
-text_batch_values text_batch(graph& g, const text_info& text, const text_batch_options& options, source_location where) {
+text_batch_values text_batch(graph& g, const text_info& text, const text_batch_options& options,
+                             source_location where) {
   const attributes attrs{{"path", text.path},
                          {"samples", text.bytes},
                          {"hash", static_cast<std::int64_t>(text.hash)},

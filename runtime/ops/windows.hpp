@@ -1,6 +1,6 @@
 #pragma once
-// Windows that move over the last two dimensions of an image: what convolutions and pooling have in common. Only runtime/ops/
-// includes this.
+// Windows that move over the last two dimensions of an image: what convolutions and pooling have in
+// common. Only runtime/ops/ includes this.
 
 #include "runtime/ops/rules.hpp"
 
@@ -24,6 +24,7 @@ struct windows {
 };
 
 // [n, channels, height, width], all exact but n. An error's text: what is wrong with it.
-std::optional<std::string> why_no_image(std::string_view name, const tensor_spec& s, dtype_set types = floating);
+std::optional<std::string> why_no_image(std::string_view name, const tensor_spec& s,
+                                        dtype_set types = floating);
 
 }  // namespace troupe::ops

@@ -1,13 +1,18 @@
-// Gradients are added up by collectives, and every node with workers has a copy of every variable: what crosses between nodes is one all-reduce a bucket.
+// Gradients are added up by collectives, and every node with workers has a copy of every variable:
+// what crosses between nodes is one all-reduce a bucket.
 //
-// A shard becomes a first copy, which the program observes and checkpoints save, and one more on every other task that has workers (as replicas are, but for who
-// sends them the sums). Gradients are put into buckets in the order in which they are made, so that a bucket leaves while those of the layers below it are still
-// computed; a large one is a bucket of its own and is never copied.
+// A shard becomes a first copy, which the program observes and checkpoints save, and one more on
+// every other task that has workers (as replicas are, but for who sends them the sums). Gradients
+// are put into buckets in the order in which they are made, so that a bucket leaves while those of
+// the layers below it are still computed; a large one is a bucket of its own and is never copied.
 //
-// A variable that is on a device has its copies on the devices of that number of all tasks, and its gradients never leave them: one rank on each of these devices takes all of its
-// buckets, in this order, with one communicator. Where another task than those of workers has the variable, it comes to the host.
+// A variable that is on a device has its copies on the devices of that number of all tasks, and its
+// gradients never leave them: one rank on each of these devices takes all of its buckets, in this
+// order, with one communicator. Where another task than those of workers has the variable, it comes
+// to the host.
 //
-// Of one task there is nothing to exchange: the shard adds up, in the same order and with the same bits.
+// Of one task there is nothing to exchange: the shard adds up, in the same order and with the same
+// bits.
 
 #include "runtime/passes/passes.hpp"
 
@@ -21,25 +26,34 @@
 namespace troupe::passes {
 namespace {
 
-// From here on a gradient is a bucket of its own, and so many bytes close a bucket of small ones, which are copied together. Not tuned.
+// From here on a gradient is a bucket of its own, and so many bytes close a bucket of small ones,
+// which are copied together. Not tuned.
 constexpr std::size_t bucket_bytes = 256 * 1024;
 // On devices, where an operation costs as much as many bytes. Not tuned.
 constexpr std::size_t device_bucket_bytes = std::size_t{4} << 20;
 // What devices gather of each part at once, so that memory for all of them is bounded: 16 MiB.
 constexpr std::int64_t device_piece_elements = std::int64_t{4} << 20;
-// 256 KiB: what is added up while it is in the second-level cache, and small enough for many to be on their way.
+// 256 KiB: what is added up while it is in the second-level cache, and small enough for many to be
+// on their way.
 constexpr std::int64_t piece_elements = 64 * 1024;
 
 struct exchanged {
   std::uint32_t shard = 0;
-  std::vector<port_ref> gradients;      // by worker
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;  // task and actor, the first copy's included
+  std::vector<port_ref> gradients;  // by worker
+  // Task and actor, the first copy's included.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;
 };
 
 class reducer {
  public:
-  reducer(draft d, const epoch_start& start, const places& where, const compile_options& options, pass_report* report)
-      : d_(std::move(d)), start_(start), where_(where), options_(options), report_(report), tasks_(where.worker_task.begin(), where.worker_task.end()) {}
+  reducer(draft d, const epoch_start& start, const places& where, const compile_options& options,
+          pass_report* report)
+      : d_(std::move(d)),
+        start_(start),
+        where_(where),
+        options_(options),
+        report_(report),
+        tasks_(where.worker_task.begin(), where.worker_task.end()) {}
 
   draft run() {
     if (tasks_.size() < 2) return std::move(d_);
@@ -50,7 +64,8 @@ class reducer {
     for (std::uint32_t i = 0; i < consumers.size(); ++i)
       if (d_.actors[i].planned.kind == actor_kind::shard) all.push_back(copy(i, consumers[i]));
     const auto made = [](const exchanged& e) { return e.gradients.front().actor; };
-    std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return made(a) < made(b); });
+    std::stable_sort(all.begin(), all.end(),
+                     [&](const auto& a, const auto& b) { return made(a) < made(b); });
     std::map<std::uint32_t, std::vector<const exchanged*>> by_device;  // stream
     std::vector<const exchanged*> on_host;
     for (const auto& e : all) {
@@ -58,7 +73,8 @@ class reducer {
       (is_device_stream(stream) ? by_device[stream] : on_host).push_back(&e);
     }
     for (const auto& bucket : buckets(on_host, bucket_bytes)) exchange(bucket);
-    for (const auto& [stream, on_device] : by_device) exchange_on_devices(stream, buckets(on_device, device_bucket_bytes));
+    for (const auto& [stream, on_device] : by_device)
+      exchange_on_devices(stream, buckets(on_device, device_bucket_bytes));
     return std::move(d_);
   }
 
@@ -66,7 +82,8 @@ class reducer {
   using bucket = std::vector<const exchanged*>;
 
   // In the order in which the last gradient of each is made.
-  std::vector<bucket> buckets(std::span<const exchanged* const> all, std::size_t usual_bytes) const {
+  std::vector<bucket> buckets(std::span<const exchanged* const> all,
+                              std::size_t usual_bytes) const {
     const auto limit = options_.bucket_bytes != 0 ? options_.bucket_bytes : usual_bytes;
     std::vector<bucket> out;
     bucket open;
@@ -95,20 +112,29 @@ class reducer {
     if (options_.device_collectives && has_workers) return;
     if (report_ != nullptr)
       report_->add(p.shard.variable, p.source, [&] {
-        return has_workers ? fmt::format("is held on the host, not on {}: gradients are added up by links, as asked for", stream_text(p.stream))
-                           : fmt::format("is held on the host, not on {}: {}, which holds it, has no worker, and devices add up what workers' devices have", stream_text(p.stream), where_.task_names[p.task]);
+        return has_workers
+                   ? fmt::format(
+                         "is held on the host, not on {}: gradients are added up by links, as asked for",
+                         stream_text(p.stream))
+                   : fmt::format(
+                         "is held on the host, not on {}: {}, which holds it, has no worker, and devices add up what workers' devices have",
+                         stream_text(p.stream), where_.task_names[p.task]);
       });
     p.stream = 0;
     shard.device.clear();
   }
 
-  const tensor_spec& spec_of(const exchanged& e) const { return d_.actors[e.shard].planned.shard.spec; }
+  const tensor_spec& spec_of(const exchanged& e) const {
+    return d_.actors[e.shard].planned.shard.spec;
+  }
 
   std::vector<std::vector<port_ref>> consumers_of_shards() const {
     std::vector<std::vector<port_ref>> consumers(d_.actors.size());
     for (std::uint32_t c = 0; c < d_.actors.size(); ++c)
       for (std::uint32_t port = 0; port < d_.actors[c].from.size(); ++port)
-        if (const auto from = d_.actors[c].from[port].actor; d_.actors[from].planned.kind == actor_kind::shard) consumers[from].push_back({c, port});
+        if (const auto from = d_.actors[c].from[port].actor;
+            d_.actors[from].planned.kind == actor_kind::shard)
+          consumers[from].push_back({c, port});
     return consumers;
   }
 
@@ -126,7 +152,8 @@ class reducer {
       const auto actor = static_cast<std::uint32_t>(d_.actors.size());
       std::vector<shard_reader> readers;
       for (std::size_t i = 0; i < before.size(); ++i)
-        if (const auto w = before[i].worker; w >= 0 && where_.worker_task[static_cast<std::size_t>(w)] == task) {
+        if (const auto w = before[i].worker;
+            w >= 0 && where_.worker_task[static_cast<std::size_t>(w)] == task) {
           now[i] = {actor, static_cast<std::uint32_t>(readers.size())};
           readers.push_back(before[i]);
         }
@@ -137,7 +164,9 @@ class reducer {
     std::vector<shard_reader> left;
     for (std::size_t i = 0; i < before.size(); ++i) {
       const auto w = before[i].worker;
-      if (const auto task = w < 0 ? first.task : where_.worker_task[static_cast<std::size_t>(w)]; task != first.task) continue;
+      if (const auto task = w < 0 ? first.task : where_.worker_task[static_cast<std::size_t>(w)];
+          task != first.task)
+        continue;
       now[i] = {shard, static_cast<std::uint32_t>(left.size())};
       left.push_back(before[i]);
     }
@@ -151,7 +180,8 @@ class reducer {
     return e;
   }
 
-  draft_actor make_copy(const draft_actor& shard, std::uint32_t task, std::vector<shard_reader> readers) const {
+  draft_actor make_copy(const draft_actor& shard, std::uint32_t task,
+                        std::vector<shard_reader> readers) const {
     draft_actor a;
     a.owner = owner_kind::shard;
     a.index = shard.index;
@@ -170,17 +200,22 @@ class reducer {
     a.planned.output_specs.assign(s.readers.size(), s.spec);
     a.from.resize(1);
     for (const auto& h : start_.handed) {
-      if (h.variable != s.variable || std::find(h.to_tasks.begin(), h.to_tasks.end(), task) == h.to_tasks.end()) continue;
+      if (h.variable != s.variable ||
+          std::find(h.to_tasks.begin(), h.to_tasks.end(), task) == h.to_tasks.end())
+        continue;
       const auto name = fmt::format("hand_over/{}", s.variable);
-      const auto at = std::find_if(d_.actors.begin(), d_.actors.end(), [&](const auto& x) { return x.planned.name == name; });
+      const auto at = std::find_if(d_.actors.begin(), d_.actors.end(),
+                                   [&](const auto& x) { return x.planned.name == name; });
       expects(at != d_.actors.end(), "who keeps a variable hands it over");
       s.restore = restore_kind::handed;
-      for (std::uint32_t port = 0; port < hand_over_ports(s); ++port) a.from.push_back({static_cast<std::uint32_t>(at - d_.actors.begin()), port});
+      for (std::uint32_t port = 0; port < hand_over_ports(s); ++port)
+        a.from.push_back({static_cast<std::uint32_t>(at - d_.actors.begin()), port});
     }
     return a;
   }
 
-  // One collective for the gradients of `bucket`: a rank on every task that has workers, or their first copies.
+  // One collective for the gradients of `bucket`: a rank on every task that has workers, or their
+  // first copies.
   void exchange(const bucket& bucket) {
     auto tasks = tasks_;
     for (const auto* e : bucket) tasks.insert(d_.actors[e->shard].planned.task);
@@ -194,12 +229,15 @@ class reducer {
     c.spec.piece_elements = piece_elements;
     const bool all_contribute = tasks.size() == tasks_.size();
     const auto bytes = static_cast<std::size_t>(c.spec.elements) * sizeof(float);
-    c.spec.algorithm = choose_algorithm(c.spec.kind, bytes, c.spec.ranks(), parts_of(c.spec), options_.fast && all_contribute);
+    c.spec.algorithm = choose_algorithm(c.spec.kind, bytes, c.spec.ranks(), parts_of(c.spec),
+                                        options_.fast && all_contribute);
     const auto first = add_ranks(bucket, c, tensors, ranks, fmt::format("{}", buckets_), 0);
     ++buckets_;
     if (report_ != nullptr)
       report_->add(d_.actors[first].planned.name, d_.actors[first].planned.source, [&] {
-        return fmt::format("and {} more are put in: they add up {} {} of {} bytes in all, by {}", ranks.size() - 1, bucket.size(), bucket.size() == 1 ? "gradient" : "gradients", bytes,
+        return fmt::format("and {} more are put in: they add up {} {} of {} bytes in all, by {}",
+                           ranks.size() - 1, bucket.size(),
+                           bucket.size() == 1 ? "gradient" : "gradients", bytes,
                            to_string(c.spec.algorithm));
       });
   }
@@ -226,20 +264,31 @@ class reducer {
     const auto first = add_ranks(all, c, tensors, ranks, stream_text(stream), stream);
     if (report_ != nullptr)
       report_->add(d_.actors[first].planned.name, d_.actors[first].planned.source, [&] {
-        return fmt::format("and {} more are put in: they add up {} {} of {} bytes in all on their devices, in {} {}, {}", ranks.size() - 1, all.size(), all.size() == 1 ? "gradient" : "gradients",
-                           static_cast<std::size_t>(c.spec.elements) * sizeof(float), c.buckets.size(), c.buckets.size() == 1 ? "operation" : "operations",
-                           c.is_in_order ? "which gather all workers' and add them in their order" : are_two ? "by the devices' own all-reduce, since two summands have no order" : "by the devices' own all-reduce");
+        return fmt::format(
+            "and {} more are put in: they add up {} {} of {} bytes in all on their devices, in {} {}, {}",
+            ranks.size() - 1, all.size(), all.size() == 1 ? "gradient" : "gradients",
+            static_cast<std::size_t>(c.spec.elements) * sizeof(float), c.buckets.size(),
+            c.buckets.size() == 1 ? "operation" : "operations",
+            c.is_in_order ? "which gather all workers' and add them in their order"
+            : are_two     ? "by the devices' own all-reduce, since two summands have no order"
+                          : "by the devices' own all-reduce");
       });
   }
 
   std::vector<std::vector<std::uint32_t>> parts_on(const std::vector<std::uint32_t>& ranks) const {
     std::vector<std::vector<std::uint32_t>> parts(ranks.size());
-    for (std::uint32_t w = 0; w < where_.worker_task.size(); ++w) parts[static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), where_.worker_task[w]) - ranks.begin())].push_back(w);
+    for (std::uint32_t w = 0; w < where_.worker_task.size(); ++w)
+      parts[static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), where_.worker_task[w]) -
+                                     ranks.begin())]
+          .push_back(w);
     return parts;
   }
 
   // Their results go to the copies. Returns the first of them.
-  std::uint32_t add_ranks(const bucket& all, const planned_collective& c, const std::vector<tensor_spec>& tensors, const std::vector<std::uint32_t>& ranks, const std::string& which, std::uint32_t stream) {
+  std::uint32_t add_ranks(const bucket& all, const planned_collective& c,
+                          const std::vector<tensor_spec>& tensors,
+                          const std::vector<std::uint32_t>& ranks, const std::string& which,
+                          std::uint32_t stream) {
     const auto first = static_cast<std::uint32_t>(d_.actors.size());
     for (std::uint32_t r = 0; r < ranks.size(); ++r) {
       d_.actors.push_back(make_rank(all, c, tensors, ranks, r, first));
@@ -248,13 +297,16 @@ class reducer {
     }
     for (std::uint32_t t = 0; t < all.size(); ++t)
       for (const auto& [task, actor] : all[t]->copies) {
-        const auto r = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), task) - ranks.begin());
+        const auto r =
+            static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), task) - ranks.begin());
         d_.actors[actor].from[0] = {first + r, t};
       }
     return first;
   }
 
-  draft_actor make_rank(std::span<const exchanged* const> bucket, planned_collective c, const std::vector<tensor_spec>& tensors, const std::vector<std::uint32_t>& ranks, std::uint32_t rank,
+  draft_actor make_rank(std::span<const exchanged* const> bucket, planned_collective c,
+                        const std::vector<tensor_spec>& tensors,
+                        const std::vector<std::uint32_t>& ranks, std::uint32_t rank,
                         std::uint32_t first) const {
     c.spec.rank = rank;
     c.workers = c.spec.parts[rank];
@@ -278,7 +330,9 @@ class reducer {
       auto other = c;
       other.spec.rank = peer;
       const auto to = peers_of(other).to;
-      a.from.push_back({first + peer, c.tensors + static_cast<std::uint32_t>(std::find(to.begin(), to.end(), rank) - to.begin())});
+      a.from.push_back(
+          {first + peer, c.tensors + static_cast<std::uint32_t>(
+                                         std::find(to.begin(), to.end(), rank) - to.begin())});
     }
     a.planned.collective = std::move(c);
     return a;
@@ -295,7 +349,8 @@ class reducer {
 
 }  // namespace
 
-draft all_reduce(draft d, const epoch_start& start, const places& where, const compile_options& options, pass_report* report) {
+draft all_reduce(draft d, const epoch_start& start, const places& where,
+                 const compile_options& options, pass_report* report) {
   return reducer(std::move(d), start, where, options, report).run();
 }
 

@@ -35,7 +35,11 @@ draft_actor make_hand_over(const draft_actor& shard, const handed_variable& h) {
   a.planned.task = h.task;
   a.planned.steps = 1;
   a.planned.output_specs.assign(hand_over_ports(shard.planned.shard), shard.planned.shard.spec);
-  a.planned.ops.push_back({std::string(hand_over_op), a.planned.name, {{"variable", h.variable}}, {}, shard.planned.source});
+  a.planned.ops.push_back({std::string(hand_over_op),
+                           a.planned.name,
+                           {{"variable", h.variable}},
+                           {},
+                           shard.planned.source});
   return a;
 }
 
@@ -44,13 +48,17 @@ std::vector<std::vector<port_ref>> consumers_of_shards(const draft& d) {
   std::vector<std::vector<port_ref>> consumers(d.actors.size());
   for (std::uint32_t c = 0; c < d.actors.size(); ++c)
     for (std::uint32_t port = 0; port < d.actors[c].from.size(); ++port)
-      if (const auto from = d.actors[c].from[port].actor; d.actors[from].planned.kind == actor_kind::shard) consumers[from].push_back({c, port});
+      if (const auto from = d.actors[c].from[port].actor;
+          d.actors[from].planned.kind == actor_kind::shard)
+        consumers[from].push_back({c, port});
   return consumers;
 }
 
-// Workers on the task of a shard's replica read there, so that versions do not cross for them: what the replica is sent, they need not be.
-// Their ports, with what reads at them, go from the shard to actor `replica`, which is still to be made.
-std::vector<shard_reader> move_readers(draft& d, std::uint32_t shard, std::uint32_t replica, std::uint32_t task, const std::vector<port_ref>& consumers) {
+// Workers on the task of a shard's replica read there, so that versions do not cross for them: what
+// the replica is sent, they need not be. Their ports, with what reads at them, go from the shard to
+// actor `replica`, which is still to be made.
+std::vector<shard_reader> move_readers(draft& d, std::uint32_t shard, std::uint32_t replica,
+                                       std::uint32_t task, const std::vector<port_ref>& consumers) {
   auto& s = d.actors[shard].planned.shard;
   std::vector<std::uint8_t> is_there(s.readers.size());
   for (std::size_t i = 0; i < s.readers.size(); ++i) is_there[i] = s.readers[i].worker >= 0;
@@ -72,8 +80,10 @@ std::vector<shard_reader> move_readers(draft& d, std::uint32_t shard, std::uint3
   return there;
 }
 
-// Follows shard `from`, which comes to forward to it. A step is taken up only when the one before is in the replica (awaits_receipt).
-draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task, std::vector<shard_reader> readers, const tensor_spec& pushed) {
+// Follows shard `from`, which comes to forward to it. A step is taken up only when the one before
+// is in the replica (awaits_receipt).
+draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t task,
+                         std::vector<shard_reader> readers, const tensor_spec& pushed) {
   auto& s = shard.planned.shard;
   s.forwards = true;
   draft_actor a;
@@ -105,14 +115,16 @@ draft_actor make_replica(draft_actor& shard, std::uint32_t from, std::uint32_t t
 void hand_to(draft_actor& shard, const handed_variable& h, std::uint32_t from) {
   shard.planned.shard.restore = restore_kind::handed;
   shard.planned.shard.handed = h.applied;
-  for (std::uint32_t port = 0; port < hand_over_ports(shard.planned.shard); ++port) shard.from.push_back({from, port});
+  for (std::uint32_t port = 0; port < hand_over_ports(shard.planned.shard); ++port)
+    shard.from.push_back({from, port});
 }
 
 }  // namespace
 
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report) {
   const auto count = d.actors.size();
-  const auto consumers = where.replica_task.empty() ? std::vector<std::vector<port_ref>>() : consumers_of_shards(d);
+  const auto consumers =
+      where.replica_task.empty() ? std::vector<std::vector<port_ref>>() : consumers_of_shards(d);
   for (std::size_t i = 0; i < count; ++i) {
     auto& p = d.actors[i].planned;
     if (p.kind == actor_kind::fetch) {
@@ -125,25 +137,32 @@ draft begin(draft d, const epoch_start& start, const places& where, pass_report*
       continue;
     }
     begin_shard(p.shard, start);
-    const auto h = std::find_if(start.handed.begin(), start.handed.end(), [&](const auto& x) { return x.variable == p.shard.variable; });
+    const auto h = std::find_if(start.handed.begin(), start.handed.end(),
+                                [&](const auto& x) { return x.variable == p.shard.variable; });
     const auto is_handed = h != start.handed.end();
     if (is_handed) p.shard.handed = h->applied;  // what the replica has not to be sent
     const auto k = d.actors[i].index;
     const auto replica_task = k < where.replica_task.size() ? where.replica_task[k] : no_task;
     const bool has_replica = replica_task != no_task && replica_task != p.task;
-    const auto hand_over = static_cast<std::uint32_t>(d.actors.size()), replica = hand_over + (is_handed ? 1 : 0);
+    const auto hand_over = static_cast<std::uint32_t>(d.actors.size()),
+               replica = hand_over + (is_handed ? 1 : 0);
     std::vector<draft_actor> more;
     if (is_handed) more.push_back(make_hand_over(d.actors[i], *h));
     if (has_replica) {
       const auto from = d.actors[i].from.front();
       const auto pushed = d.actors[from.actor].planned.output_specs[from.port];
-      auto readers = move_readers(d, static_cast<std::uint32_t>(i), replica, replica_task, consumers[i]);
-      more.push_back(make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task, std::move(readers), pushed));
+      auto readers =
+          move_readers(d, static_cast<std::uint32_t>(i), replica, replica_task, consumers[i]);
+      more.push_back(make_replica(d.actors[i], static_cast<std::uint32_t>(i), replica_task,
+                                  std::move(readers), pushed));
     }
     if (is_handed && h->to_shard) hand_to(d.actors[i], *h, hand_over);
     if (is_handed && h->to_replica && has_replica) hand_to(more.back(), *h, hand_over);
     if (report != nullptr)
-      for (const auto& a : more) report->add(a.planned.name, a.planned.source, [&] { return fmt::format("is put in on {}", where.task_names[a.planned.task]); });
+      for (const auto& a : more)
+        report->add(a.planned.name, a.planned.source, [&] {
+          return fmt::format("is put in on {}", where.task_names[a.planned.task]);
+        });
     std::move(more.begin(), more.end(), std::back_inserter(d.actors));
   }
   return d;

@@ -1,7 +1,9 @@
-// An edge whose two ends take and make different memory goes through copies: from a device to the host, from the host to a device, or across between two devices of a node.
+// An edge whose two ends take and make different memory goes through copies: from a device to the
+// host, from the host to a device, or across between two devices of a node.
 //
-// A copy stands on the device whose stream makes it: out of a device's memory on that device, into it, and across, on the one that takes it. Between devices of two nodes an item goes
-// out, by a send and a receive (partition), and in.
+// A copy stands on the device whose stream makes it: out of a device's memory on that device, into
+// it, and across, on the one that takes it. Between devices of two nodes an item goes out, by a
+// send and a receive (partition), and in.
 
 #include "runtime/passes/passes.hpp"
 #include "runtime/segment.hpp"
@@ -18,17 +20,22 @@ namespace {
 
 class copier {
  public:
-  copier(draft d, pass_report* report, std::vector<placement_reason>* reasons) : d_(std::move(d)), report_(report), reasons_(reasons) {}
+  copier(draft d, pass_report* report, std::vector<placement_reason>* reasons)
+      : d_(std::move(d)), report_(report), reasons_(reasons) {}
 
   draft run() {
     const auto count = d_.actors.size();
     for (std::uint32_t c = 0; c < count; ++c)
-      for (std::size_t port = 0; port < d_.actors[c].from.size() && !reads_device(c); ++port) d_.actors[c].from[port] = behind_read(d_.actors[c].from[port]);
+      for (std::size_t port = 0; port < d_.actors[c].from.size() && !reads_device(c); ++port)
+        d_.actors[c].from[port] = behind_read(d_.actors[c].from[port]);
     drop_reads();
     const auto left = d_.actors.size();
     for (std::uint32_t c = 0; c < left; ++c)
       for (std::size_t port = 0; port < d_.actors[c].from.size(); ++port) {
-        if (const auto& taker = d_.actors[c].planned.collective; taker && port >= taker->own_inputs()) continue;  // between ranks
+        // Between ranks.
+        if (const auto& taker = d_.actors[c].planned.collective;
+            taker && port >= taker->own_inputs())
+          continue;
         const auto from = reach(d_.actors[c].from[port], c);
         d_.actors[c].from[port] = from;
       }
@@ -50,14 +57,19 @@ class copier {
     return is_taken_there ? copy(copy_kind::in, from, task, stream) : from;
   }
 
-  // What hands a device's variable on to a worker would stand on the host: the worker's ops take versions right from the variable, or from a copy, and it is left out.
+  // What hands a device's variable on to a worker would stand on the host: the worker's ops take
+  // versions right from the variable, or from a copy, and it is left out.
   bool reads_device(std::uint32_t i) const {
     const auto& a = d_.actors[i];
-    if (a.planned.kind != actor_kind::op || a.planned.ops.size() != 1 || a.planned.ops[0].type != "read") return false;
+    if (a.planned.kind != actor_kind::op || a.planned.ops.size() != 1 ||
+        a.planned.ops[0].type != "read")
+      return false;
     const auto& shard = d_.actors[a.from[0].actor].planned;
     return shard.kind == actor_kind::shard && is_device_stream(shard.stream);
   }
-  port_ref behind_read(port_ref from) const { return reads_device(from.actor) ? d_.actors[from.actor].from[0] : from; }
+  port_ref behind_read(port_ref from) const {
+    return reads_device(from.actor) ? d_.actors[from.actor].from[0] : from;
+  }
 
   void drop_reads() {
     std::vector<std::uint32_t> now(d_.actors.size());
@@ -86,7 +98,9 @@ class copier {
     const auto next = static_cast<std::uint32_t>(d_.actors.size());
     const auto [at, is_new] = made_.try_emplace({kind, from.actor, from.port, task, stream}, next);
     if (!is_new) return {at->second, 0};
-    const auto where = kind == copy_kind::out ? std::string(to_string(kind)) : fmt::format("{}/{}/{}", to_string(kind), task, stream_text(stream));
+    const auto where = kind == copy_kind::out
+                           ? std::string(to_string(kind))
+                           : fmt::format("{}/{}/{}", to_string(kind), task, stream_text(stream));
     auto a = make_handing_on(actor_kind::copy, d_.actors[from.actor], from, where);
     a.planned.copy = kind;
     a.planned.task = task;
@@ -95,7 +109,9 @@ class copier {
     if (report_ != nullptr)
       report_->add(a.planned.name, a.planned.source, [&] {
         const auto& spec = a.planned.output_specs[0];
-        return fmt::format("is put in: {} goes {} {}, {} bytes an item", to_string(spec), kind == copy_kind::out ? "from" : "to", stream_text(stream), spec.size_bytes());
+        return fmt::format("is put in: {} goes {} {}, {} bytes an item", to_string(spec),
+                           kind == copy_kind::out ? "from" : "to", stream_text(stream),
+                           spec.size_bytes());
       });
     d_.actors.push_back(std::move(a));
     return {next, 0};
@@ -104,7 +120,9 @@ class copier {
   draft d_;
   pass_report* report_;
   std::vector<placement_reason>* reasons_;
-  std::map<std::tuple<copy_kind, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> made_;
+  std::map<std::tuple<copy_kind, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>,
+           std::uint32_t>
+      made_;
 };
 
 }  // namespace

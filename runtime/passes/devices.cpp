@@ -1,4 +1,5 @@
-// Which ops of those that wish for a device stand there. What has to do with files, branches and loops, with handing on, and users' own ops stand on the host.
+// Which ops of those that wish for a device stand there. What has to do with files, branches and
+// loops, with handing on, and users' own ops stand on the host.
 
 #include "runtime/collectives.hpp"
 #include "runtime/device_name.hpp"
@@ -11,15 +12,18 @@
 
 namespace troupe::passes {
 
-std::string why_not_on_device(const std::string& type, const attributes& attrs, const op_table& ops) {
-  static constexpr std::array<std::string_view, 4> of_host{"idx_batch", "index_batch", "text_batch", pack_rows_op};
+std::string why_not_on_device(const std::string& type, const attributes& attrs,
+                              const op_table& ops) {
+  static constexpr std::array<std::string_view, 4> of_host{"idx_batch", "index_batch", "text_batch",
+                                                           pack_rows_op};
   const auto* row = ops.find(type);
   if (row == nullptr) return "it is no op of the table";
   if (is_collective(type)) return "it is a collective, whose ranks run beside the links";
   if (row->is_control) return "it makes up a branch or loop, which runs on the host";
   if (row->is_forwarding) return "it hands on what it takes";
   if (row->library != nullptr) return fmt::format("it comes from library '{}'", row->library->name);
-  if (is_reader(attrs) || std::find(of_host.begin(), of_host.end(), type) != of_host.end()) return fmt::format("there is no device kernel for {}", type);
+  if (is_reader(attrs) || std::find(of_host.begin(), of_host.end(), type) != of_host.end())
+    return fmt::format("there is no device kernel for {}", type);
   return {};
 }
 
@@ -32,15 +36,28 @@ result<flow> devices(flow f, const op_table& ops, bool is_soft, pass_report* rep
     if (!wish->gpu) continue;
     if (op.type == "variable") continue;  // replicate() knows whether its shard may stand there
     const auto* row = ops.find(op.type);
-    // What reads or is fed, hands on or exchanges stands on the host in any case: its values are copied.
-    const bool is_programs = op.type == "input" || is_reader(op.attrs) || (row != nullptr && row->is_forwarding);
+    // What reads or is fed, hands on or exchanges stands on the host in any case: its values are
+    // copied.
+    const bool is_programs =
+        op.type == "input" || is_reader(op.attrs) || (row != nullptr && row->is_forwarding);
     std::string why;
-    if (!is_programs) why = op.loop_level != 0 || op.region != 0 ? "it lies in a branch or loop, which runs on the host: what is to run on a device has to be computed outside of it" : why_not_on_device(op.type, op.attrs, ops);
+    if (!is_programs)
+      why =
+          op.loop_level != 0 || op.region != 0
+              ? "it lies in a branch or loop, which runs on the host: what is to run on a device has to be computed outside of it"
+              : why_not_on_device(op.type, op.attrs, ops);
     if (!is_programs && why.empty()) continue;
     if (!is_programs && !is_soft)
-      return error(error_code::usage, fmt::format("op '{}' of type '{}' is to stand on '{}', and cannot: {}. Put it into device_scope(\"/cpu:0\"), or allow soft placement (compile_options::soft_placement; no --hard-placement)", op.name, op.type, op.device, why))
+      return error(
+                 error_code::usage,
+                 fmt::format(
+                     "op '{}' of type '{}' is to stand on '{}', and cannot: {}. Put it into device_scope(\"/cpu:0\"), or allow soft placement (compile_options::soft_placement; no --hard-placement)",
+                     op.name, op.type, op.device, why))
           .at(op.source.file, op.source.line);
-    if (!is_programs && report != nullptr) report->add(op.name, op.source, [&] { return fmt::format("is placed on the host, not on '{}': {}", op.device, why); });
+    if (!is_programs && report != nullptr)
+      report->add(op.name, op.source, [&] {
+        return fmt::format("is placed on the host, not on '{}': {}", op.device, why);
+      });
     wish->gpu.reset();
     op.device = to_string(*wish);
   }

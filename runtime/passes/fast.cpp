@@ -1,7 +1,7 @@
 #include "runtime/passes/passes.hpp"
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 namespace troupe::passes {

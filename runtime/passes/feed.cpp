@@ -9,13 +9,16 @@ namespace troupe::passes {
 
 flow feed(flow f, std::span<const std::string> names, pass_report* report) {
   const auto first = f.roots.size() - names.size();
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> fed;  // op and output -> the input that stands for it
+  // Op and output -> the input that stands for it.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> fed;
   std::vector<flow_op> inputs;
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto r = f.roots[first + i];
     const auto& op = f.ops[r.op];
     if (op.type == "input" || op.type == "variable") continue;
-    if (report != nullptr) report->add(op.name, op.source, [] { return "is fed, and so are not computed: it, and what only it needs"; });
+    if (report != nullptr)
+      report->add(op.name, op.source,
+                  [] { return "is fed, and so are not computed: it, and what only it needs"; });
     fed.emplace(std::pair(r.op, r.output), static_cast<std::uint32_t>(inputs.size()));
     inputs.push_back({"input", names[i], {}, {}, {op.outputs[r.output]}, {}, op.source, {}});
   }
@@ -29,7 +32,8 @@ flow feed(flow f, std::span<const std::string> names, pass_report* report) {
     for (auto& op : f.ops)
       for (auto& in : op.inputs) move(in);
     for (auto& r : f.roots) move(r);
-    f.ops.insert(f.ops.begin(), std::make_move_iterator(inputs.begin()), std::make_move_iterator(inputs.end()));
+    f.ops.insert(f.ops.begin(), std::make_move_iterator(inputs.begin()),
+                 std::make_move_iterator(inputs.end()));
   }
   return drop_unused(std::move(f));
 }

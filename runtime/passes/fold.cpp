@@ -1,5 +1,6 @@
-// Ops whose operands are all constants are computed here, by the kernels that a step would use, and become constants. What is large is left to
-// the step, which computes it once: a plan that carried it would be larger than what makes it.
+// Ops whose operands are all constants are computed here, by the kernels that a step would use, and
+// become constants. What is large is left to the step, which computes it once: a plan that carried
+// it would be larger than what makes it.
 
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
@@ -21,7 +22,8 @@ constexpr std::size_t bytes_max = 64 << 10;  // operands and results of one op
 
 class folder {
  public:
-  folder(flow f, const op_table& ops, pass_report* report) : f_(std::move(f)), ops_(ops), report_(report), values_(f_.ops.size()) {}
+  folder(flow f, const op_table& ops, pass_report* report)
+      : f_(std::move(f)), ops_(ops), report_(report), values_(f_.ops.size()) {}
 
   flow run() {
     for (std::uint32_t i = 0; i < f_.ops.size(); ++i) {
@@ -39,8 +41,11 @@ class folder {
  private:
   bool can_fold(const flow_op& op) const {
     const auto* row = ops_.find(op.type);
-    if (row == nullptr || row->is_source || row->is_forwarding || row->is_control || row->depends_on_step || row->library != nullptr) return false;
-    if (op.inputs.empty() || op.outputs.size() != 1 || op.outputs[0].shape.is_symbolic()) return false;
+    if (row == nullptr || row->is_source || row->is_forwarding || row->is_control ||
+        row->depends_on_step || row->library != nullptr)
+      return false;
+    if (op.inputs.empty() || op.outputs.size() != 1 || op.outputs[0].shape.is_symbolic())
+      return false;
     std::size_t bytes = op.outputs[0].size_bytes();
     for (const auto& in : op.inputs) {
       if (!is_known_[in.op] || bytes > bytes_max) return false;
@@ -85,7 +90,10 @@ class folder {
   void become_constant(std::uint32_t i, tensor t) {
     auto& op = f_.ops[i];
     if (report_ != nullptr)
-      report_->add(op.name, op.source, [&] { return fmt::format("is a constant, {}: {} of constants, computed now", to_string(t.spec()), op.type); });
+      report_->add(op.name, op.source, [&] {
+        return fmt::format("is a constant, {}: {} of constants, computed now", to_string(t.spec()),
+                           op.type);
+      });
     op.type = "constant_tensor";
     op.attrs = ops::attributes_of(t.spec());
     op.attrs.set("data", shared_bytes({t.bytes().begin(), t.bytes().end()}));
@@ -102,7 +110,7 @@ class folder {
   flow f_;
   const op_table& ops_;
   pass_report* report_;
-  std::vector<tensor> values_;   // of constants, once somebody has asked
+  std::vector<tensor> values_;  // of constants, once somebody has asked
   std::vector<bool> is_known_;
   std::optional<kernel_table> kernels_;
   std::optional<host_device> device_;
@@ -110,6 +118,8 @@ class folder {
 
 }  // namespace
 
-flow fold(flow f, const op_table& ops, pass_report* report) { return folder(std::move(f), ops, report).run(); }
+flow fold(flow f, const op_table& ops, pass_report* report) {
+  return folder(std::move(f), ops, report).run();
+}
 
 }  // namespace troupe::passes

@@ -11,12 +11,18 @@ namespace {
 
 constexpr std::size_t types_in_name_max = 4;
 
-// Merges producers into their consumers, in the order of the actors, so that a consumer meets its producers as groups
-// that are complete already. A group keeps the place of its last op, and so the order of actors (PS-2).
+// Merges producers into their consumers, in the order of the actors, so that a consumer meets its
+// producers as groups that are complete already. A group keeps the place of its last op, and so the
+// order of actors (PS-2).
 class fuser {
  public:
   fuser(draft d, const op_table& table, pass_report* report)
-      : d_(std::move(d)), table_(table), report_(report), uses_(d_.actors.size()), is_gone_(d_.actors.size()), ports_(d_.actors.size()) {
+      : d_(std::move(d)),
+        table_(table),
+        report_(report),
+        uses_(d_.actors.size()),
+        is_gone_(d_.actors.size()),
+        ports_(d_.actors.size()) {
     for (const auto& a : d_.actors)
       for (const auto& p : a.from) ++uses_[p.actor];
   }
@@ -40,17 +46,21 @@ class fuser {
   bool can_absorb(std::uint32_t consumer, std::uint32_t producer) const {
     if (!is_op(producer) || uses_[producer] != 1) return false;
     const auto &c = d_.actors[consumer], &p = d_.actors[producer];
-    if (p.planned.output_specs.size() != 1 || p.planned.output_specs[0].shape != c.planned.output_specs[0].shape) return false;
+    if (p.planned.output_specs.size() != 1 ||
+        p.planned.output_specs[0].shape != c.planned.output_specs[0].shape)
+      return false;
     // A first op that is not element-wise writes into the result of the group.
-    if (p.planned.output_specs[0].type != c.planned.output_specs[0].type && !is_headless(producer)) return false;
-    if (p.device != c.device || p.owner != c.owner || p.index != c.index || p.region != c.region) return false;
+    if (p.planned.output_specs[0].type != c.planned.output_specs[0].type && !is_headless(producer))
+      return false;
+    if (p.device != c.device || p.owner != c.owner || p.index != c.index || p.region != c.region)
+      return false;
     const auto* row = table_.find(p.planned.ops[0].type);
     return row != nullptr && !row->is_source && !row->is_forwarding && !row->is_control;
   }
 
   void absorb_producers(std::uint32_t i) {
-    // At most one group may bring a first op that is not element-wise. The group with it, or else the longest one,
-    // stays where it is, and the others move: every op moves O(log n) times.
+    // At most one group may bring a first op that is not element-wise. The group with it, or else
+    // the longest one, stays where it is, and the others move: every op moves O(log n) times.
     std::vector<std::uint32_t> groups;
     std::optional<std::uint32_t> base;
     for (const auto& p : d_.actors[i].from) {
@@ -102,13 +112,16 @@ class fuser {
     for (const auto& from : c.from) c.planned.sticky.push_back(sticky.at(key(from)));
   }
 
-  // In loops: of all that the new group takes, whether it stays for a run of the loop. Empty: nothing does.
-  std::unordered_map<std::uint64_t, std::uint16_t> sticky_of(std::uint32_t consumer, const std::vector<std::uint32_t>& groups) const {
+  // In loops: of all that the new group takes, whether it stays for a run of the loop. Empty:
+  // nothing does.
+  std::unordered_map<std::uint64_t, std::uint16_t> sticky_of(
+      std::uint32_t consumer, const std::vector<std::uint32_t>& groups) const {
     std::unordered_map<std::uint64_t, std::uint16_t> levels;
     bool is_any = false;
     const auto add = [&](std::uint32_t i) {
       const auto& a = d_.actors[i];
-      for (std::size_t k = 0; k < a.from.size(); ++k) levels[key(a.from[k])] = a.planned.sticky.empty() ? std::uint16_t{0} : a.planned.sticky[k];
+      for (std::size_t k = 0; k < a.from.size(); ++k)
+        levels[key(a.from[k])] = a.planned.sticky.empty() ? std::uint16_t{0} : a.planned.sticky[k];
       is_any = is_any || !a.planned.sticky.empty();
     };
     if (d_.actors[consumer].planned.loop_level == 0) return {};
@@ -117,14 +130,17 @@ class fuser {
     return is_any ? levels : std::unordered_map<std::uint64_t, std::uint16_t>{};
   }
 
-  static std::int32_t last_of(const draft_actor& a) { return static_cast<std::int32_t>(a.planned.ops.size()) - 1; }
+  static std::int32_t last_of(const draft_actor& a) {
+    return static_cast<std::int32_t>(a.planned.ops.size()) - 1;
+  }
 
   void append(std::uint32_t consumer, draft_actor& group) {
     auto& ops = d_.actors[consumer].planned.ops;
     const auto offset = static_cast<std::int32_t>(ops.size());
     for (auto& op : group.planned.ops) {
       for (auto& operand : op.operands)
-        operand = operand < 0 ? operand - offset : port_for(consumer, group.from[static_cast<std::size_t>(operand)]);
+        operand = operand < 0 ? operand - offset
+                              : port_for(consumer, group.from[static_cast<std::size_t>(operand)]);
       ops.push_back(std::move(op));
     }
   }
@@ -135,12 +151,14 @@ class fuser {
   static std::uint64_t key(port_ref p) noexcept { return std::uint64_t{p.actor} << 32U | p.port; }
   static port_index index_ports(const std::vector<port_ref>& from) {
     port_index index;
-    for (std::size_t i = 0; i < from.size(); ++i) index.emplace(key(from[i]), static_cast<std::int32_t>(i));
+    for (std::size_t i = 0; i < from.size(); ++i)
+      index.emplace(key(from[i]), static_cast<std::int32_t>(i));
     return index;
   }
   std::int32_t port_for(std::uint32_t consumer, port_ref from) {
     auto& ports = d_.actors[consumer].from;
-    const auto [at, is_new] = ports_[consumer].try_emplace(key(from), static_cast<std::int32_t>(ports.size()));
+    const auto [at, is_new] =
+        ports_[consumer].try_emplace(key(from), static_cast<std::int32_t>(ports.size()));
     if (is_new) ports.push_back(from);
     return at->second;
   }
@@ -152,11 +170,15 @@ class fuser {
     const auto &c = d_.actors[consumer], &p = d_.actors[producer];
     if (!is_op(producer) || !is_elementwise(p.planned.ops.back())) return;
     report_->add(c.planned.name, c.planned.source, [&] {
-      const auto why = uses_[producer] != 1                                                       ? fmt::format("{} read it", uses_[producer])
-                       : p.planned.output_specs[0].shape != c.planned.output_specs[0].shape ? fmt::format("it makes {}, of another shape", to_string(p.planned.output_specs[0]))
-                       : p.device != c.device || p.owner != c.owner || p.index != c.index   ? std::string("it stands on another device")
-                       : p.region != c.region                                               ? std::string("it lies in another branch or loop")
-                                                                                            : fmt::format("its first op makes {}", to_string(p.planned.output_specs[0]));
+      const auto why =
+          uses_[producer] != 1 ? fmt::format("{} read it", uses_[producer])
+          : p.planned.output_specs[0].shape != c.planned.output_specs[0].shape
+              ? fmt::format("it makes {}, of another shape", to_string(p.planned.output_specs[0]))
+          : p.device != c.device || p.owner != c.owner || p.index != c.index
+              ? std::string("it stands on another device")
+          : p.region != c.region
+              ? std::string("it lies in another branch or loop")
+              : fmt::format("its first op makes {}", to_string(p.planned.output_specs[0]));
       return fmt::format("stays apart from {}, which it takes: {}", p.planned.name, why);
     });
   }
@@ -165,9 +187,13 @@ class fuser {
   void tell(const planned_actor& a) {
     report_->add(a.name, a.source, [&] {
       std::string names;
-      for (std::size_t k = 1; k < a.ops.size() && k <= types_in_name_max; ++k) names += (k == 1 ? "" : ", ") + a.ops[k].name;
-      if (a.ops.size() > types_in_name_max + 1) names += fmt::format(" and {} more", a.ops.size() - types_in_name_max - 1);
-      return fmt::format("is one actor with {}: element by element, and nobody else reads what is in between", names);
+      for (std::size_t k = 1; k < a.ops.size() && k <= types_in_name_max; ++k)
+        names += (k == 1 ? "" : ", ") + a.ops[k].name;
+      if (a.ops.size() > types_in_name_max + 1)
+        names += fmt::format(" and {} more", a.ops.size() - types_in_name_max - 1);
+      return fmt::format(
+          "is one actor with {}: element by element, and nobody else reads what is in between",
+          names);
     });
   }
 
@@ -177,8 +203,10 @@ class fuser {
       auto& a = d_.actors[i].planned;
       if (is_gone_[i]) continue;
       if (report_ != nullptr && a.ops.size() > 1 && d_.actors[i].index == 0) tell(a);
-      for (std::size_t k = 1; k < a.ops.size() && k < types_in_name_max; ++k) a.name += "+" + a.ops[k].type;
-      if (a.ops.size() > types_in_name_max) a.name += "+" + std::to_string(a.ops.size() - types_in_name_max) + "_more";
+      for (std::size_t k = 1; k < a.ops.size() && k < types_in_name_max; ++k)
+        a.name += "+" + a.ops[k].type;
+      if (a.ops.size() > types_in_name_max)
+        a.name += "+" + std::to_string(a.ops.size() - types_in_name_max) + "_more";
     }
   }
 

@@ -1,12 +1,16 @@
-// Reverse-mode differentiation on the graph: every op's rule appends the ops that compute the gradients of its operands
-// (Griewank, Walther: Evaluating Derivatives, 2008, chapter 3). Ops that nobody needs in the end are pruned later.
+// Reverse-mode differentiation on the graph: every op's rule appends the ops that compute the
+// gradients of its operands (Griewank, Walther: Evaluating Derivatives, 2008, chapter 3). Ops that
+// nobody needs in the end are pruned later.
 //
-// The gradient of a value belongs to the region that the value belongs to, except for loops: a loop gets another one that goes back through its
-// iterations, whose variables are the gradients of the variables, and whose body is that of the gradients of the body. So a region
-// in a loop has a mirror, where its gradients are computed; what they need of it comes by stacks (runtime/graph_regions.hpp).
+// The gradient of a value belongs to the region that the value belongs to, except for loops: a loop
+// gets another one that goes back through its iterations, whose variables are the gradients of the
+// variables, and whose body is that of the gradients of the body. So a region in a loop has a
+// mirror, where its gradients are computed; what they need of it comes by stacks
+// (runtime/graph_regions.hpp).
 //
-// What is made for an op stands on its device, and a sum of gradients of one value where its summands or the value do (runtime/on_device.hpp). What lies in branches and loops stands on
-// the host, and no sum there wishes for more.
+// What is made for an op stands on its device, and a sum of gradients of one value where its
+// summands or the value do (runtime/on_device.hpp). What lies in branches and loops stands on the
+// host, and no sum there wishes for more.
 
 #include "runtime/compile.hpp"
 #include "runtime/on_device.hpp"
@@ -29,7 +33,8 @@ using regions = graph_regions;
 
 error bad_request(std::string text) { return {error_code::usage, std::move(text)}; }
 
-// Which nodes up to `last` depend on one of the values: a node on its operands, a variable of a loop also on what comes back for it.
+// Which nodes up to `last` depend on one of the values: a node on its operands, a variable of a
+// loop also on what comes back for it.
 std::vector<bool> dependants(const graph& g, std::uint32_t last, std::span<const value> of) {
   std::vector<bool> depends(last + 1);
   for (const auto& v : of)
@@ -53,15 +58,24 @@ std::vector<bool> dependants(const graph& g, std::uint32_t last, std::span<const
 class differentiator {
  public:
   differentiator(graph& g, value loss, std::span<const value> with_respect_to)
-      : g_(g), r_(g.regions()), depends_(dependants(g, loss.node, with_respect_to)), sums_(loss.node + 1) {
+      : g_(g),
+        r_(g.regions()),
+        depends_(dependants(g, loss.node, with_respect_to)),
+        sums_(loss.node + 1) {
     const auto scope = g.name_scope("gradients");
     const auto where = g.node(loss.node).source;
-    accumulate(loss, on_device(g, r_.current() == 0 ? device_of(loss) : std::string(), where, [&] { return constant(g, 1.0, loss.spec().type, "one", where); }), where);
+    accumulate(loss,
+               on_device(g, r_.current() == 0 ? device_of(loss) : std::string(), where,
+                         [&] { return constant(g, 1.0, loss.spec().type, "one", where); }),
+               where);
     walk(r_.loop_around(r_.current()), loss.node, 0);
   }
 
   // d loss / d v, in the region of v.
-  value of(const value& v) const { return v.node < sums_.size() && v.output < sums_[v.node].size() ? sums_[v.node][v.output] : value{}; }
+  value of(const value& v) const {
+    return v.node < sums_.size() && v.output < sums_[v.node].size() ? sums_[v.node][v.output]
+                                                                    : value{};
+  }
 
  private:
   // The nodes from `last` down to `first` that lie in this loop, but in none that lies in it.
@@ -71,7 +85,8 @@ class differentiator {
       if (!depends_[i] || sums_[i].empty() || g_.node(i).inputs.empty()) continue;
       const auto n = g_.node(i);  // a copy: rules append to the graph
       if (r_.loop_around(n.region) != loop) continue;
-      const auto is_on_path = std::any_of(n.inputs.begin(), n.inputs.end(), [&](const value& in) { return depends_[in.node]; });
+      const auto is_on_path = std::any_of(n.inputs.begin(), n.inputs.end(),
+                                          [&](const value& in) { return depends_[in.node]; });
       if (is_on_path || n.type == loop_end_op) visit(n);
     }
   }
@@ -89,16 +104,30 @@ class differentiator {
     if (n.type == loop_end_op) return through_loop(n);
     if (!row->gradient) {
       const bool is_second = n.type == loop_stack_op;
-      g_.record(bad_request(is_second ? "gradients of gradients of a loop are not known: unroll the loop" : fmt::format("{} '{}' is not differentiable, but the loss depends on variables through it", n.type, n.name)).at(n.source));
+      g_.record(
+          bad_request(
+              is_second
+                  ? "gradients of gradients of a loop are not known: unroll the loop"
+                  : fmt::format(
+                        "{} '{}' is not differentiable, but the loss depends on variables through it",
+                        n.type, n.name))
+              .at(n.source));
       return;
     }
-    const auto operand_gradients = on_device(g_, n.device, n.source, [&] { return row->gradient(g_, n, sums_[n.index]); });
-    const auto refuse = [&](std::string what) { g_.record(bad_request(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source)); };
-    if (operand_gradients.size() > n.inputs.size()) refuse(fmt::format("its gradient rule makes {} gradients for {} operands", operand_gradients.size(), n.inputs.size()));
+    const auto operand_gradients =
+        on_device(g_, n.device, n.source, [&] { return row->gradient(g_, n, sums_[n.index]); });
+    const auto refuse = [&](std::string what) {
+      g_.record(bad_request(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source));
+    };
+    if (operand_gradients.size() > n.inputs.size())
+      refuse(fmt::format("its gradient rule makes {} gradients for {} operands",
+                         operand_gradients.size(), n.inputs.size()));
     for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
       const auto& made = operand_gradients[k];
       if (!made.is_valid() || !depends_[n.inputs[k].node]) continue;
-      if (made.spec() != n.inputs[k].spec()) refuse(fmt::format("its gradient rule makes {} for operand {}, which is {}", to_string(made.spec()), k, to_string(n.inputs[k].spec())));
+      if (made.spec() != n.inputs[k].spec())
+        refuse(fmt::format("its gradient rule makes {} for operand {}, which is {}",
+                           to_string(made.spec()), k, to_string(n.inputs[k].spec())));
       accumulate(n.inputs[k], made, n.source);
     }
   }
@@ -127,13 +156,15 @@ class differentiator {
       return;
     }
     const bool is_outside = r_.of(sum) == 0 && r_.of(gradient) == 0 && r_.current() == 0;
-    sum = on_device(g_, is_outside ? device_of_sum(of, sum, gradient) : std::string(), where, [&] { return sum_of(sum, gradient, where); });
+    sum = on_device(g_, is_outside ? device_of_sum(of, sum, gradient) : std::string(), where,
+                    [&] { return sum_of(sum, gradient, where); });
   }
 
   // Of f16 and bf16, which nothing but products computes in: rounded once.
   static value sum_of(const value& a, const value& b, const source_location& where) {
     if (!halves.has(a.spec().type)) return add(a, b, where);
-    return cast(add(cast(a, dtype::f32, where), cast(b, dtype::f32, where), where), a.spec().type, where);
+    return cast(add(cast(a, dtype::f32, where), cast(b, dtype::f32, where), where), a.spec().type,
+                where);
   }
 
   // A slice of a tensor along one axis, as put_slice puts it among zeros.
@@ -144,7 +175,8 @@ class differentiator {
   std::optional<piece> piece_of(const value& v) const {
     const auto& n = g_.node(v.node);
     if (n.type != "put_slice") return std::nullopt;
-    const auto &whole = n.outputs[0].shape, &part = g_.node(n.inputs[0].node).outputs[n.inputs[0].output].shape;
+    const auto &whole = n.outputs[0].shape,
+               &part = g_.node(n.inputs[0].node).outputs[n.inputs[0].output].shape;
     std::optional<piece> out;
     const auto begin = n.attrs.integers("begin"), step = n.attrs.integers("step");
     for (std::size_t i = 0; i < whole.rank(); ++i) {
@@ -155,8 +187,9 @@ class differentiator {
     return out;
   }
 
-  // The sum of slices that lie side by side is one slice, and of all of them no slice at all: what splits a tensor is put together again without a zero being written. Invalid: they
-  // are something else.
+  // The sum of slices that lie side by side is one slice, and of all of them no slice at all: what
+  // splits a tensor is put together again without a zero being written. Invalid: they are something
+  // else.
   value joined(const value& a, const value& b, const source_location& where) {
     auto x = piece_of(a), y = piece_of(b);
     if (!x || !y || x->axis != y->axis || a.spec() != b.spec()) return {};
@@ -185,10 +218,13 @@ class differentiator {
   }
 
   void forget(const value& of) {
-    if (of.node < sums_.size() && of.output < sums_[of.node].size()) sums_[of.node][of.output] = value{};
+    if (of.node < sums_.size() && of.output < sums_[of.node].size())
+      sums_[of.node][of.output] = value{};
   }
 
-  value zeros_like(const value& x, const source_location& where) { return broadcast_like(constant(g_, 0.0, x.spec().type, "zero", where), x, where); }
+  value zeros_like(const value& x, const source_location& where) {
+    return broadcast_like(constant(g_, 0.0, x.spec().type, "zero", where), x, where);
+  }
 
   // --- regions
 
@@ -211,7 +247,9 @@ class differentiator {
     for (const int k : {0, 1}) mirrors_[both[k]] = r_.conditional_at(made).regions[k];
     return mirrors_[region];
   }
-  std::uint32_t mirror_of_conditional(std::uint32_t id, const source_location& where) { return r_.at(mirror(r_.conditional_at(id).regions[0], where)).of; }
+  std::uint32_t mirror_of_conditional(std::uint32_t id, const source_location& where) {
+    return r_.at(mirror(r_.conditional_at(id).regions[0], where)).of;
+  }
 
   // --- branches: a branch turns into a merge, and a merge into a branch
 
@@ -225,12 +263,18 @@ class differentiator {
       if (!made[k].is_valid()) made[k] = zeros_like(x, n.source);
     }
     if (g_.first_error()) return;
-    accumulate(n.inputs[0], r_.merge(mirror_of_conditional(static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source), made[0], made[1], n.source), n.source);
+    accumulate(n.inputs[0],
+               r_.merge(mirror_of_conditional(
+                            static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source),
+                        made[0], made[1], n.source),
+               n.source);
   }
 
   void through_merge(const graph_node& n) {
     if (!any_floating.has(n.outputs[0].type)) return;
-    auto made = r_.branch(mirror_of_conditional(static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source), r_.import(sums_[n.index][0], n.source), n.source);
+    auto made = r_.branch(
+        mirror_of_conditional(static_cast<std::uint32_t>(n.attrs.integer("conditional")), n.source),
+        r_.import(sums_[n.index][0], n.source), n.source);
     if (!made.is_valid()) return;
     for (std::uint32_t k = 0; k < 2; ++k) {
       made.output = k;
@@ -240,7 +284,8 @@ class differentiator {
 
   // --- loops
 
-  // Of the loop that goes back: a variable for the gradient of each variable, and for that of each value from around the loop that is taken in it.
+  // Of the loop that goes back: a variable for the gradient of each variable, and for that of each
+  // value from around the loop that is taken in it.
   struct carried {
     value of;       // what comes back for the variable, or the value from around
     value outside;  // to which the gradient goes in the end
@@ -252,14 +297,19 @@ class differentiator {
     std::vector<carried> all;
     for (std::uint32_t k = 0; k < l.variables.size(); ++k)
       if (any_floating.has(end.outputs[k].type) && depends_[l.variables[k].enter])
-        all.push_back({g_.node(l.variables[k].back).inputs[0], g_.node(l.variables[k].enter).inputs[0], {}, k});
+        all.push_back({g_.node(l.variables[k].back).inputs[0],
+                       g_.node(l.variables[k].enter).inputs[0],
+                       {},
+                       k});
     std::set<std::pair<std::uint32_t, std::uint32_t>> known;
     for (auto i = end.index; i-- > l.first_node;) {
       const auto& n = g_.node(i);
       if (!depends_[i] || !r_.is_around(l.condition, n.region)) continue;
       if (n.type == loop_enter_op && n.region == l.condition) continue;
       for (const auto& in : n.inputs) {
-        if (!depends_[in.node] || !any_floating.has(in.spec().type) || r_.is_around(l.condition, r_.of(in))) continue;
+        if (!depends_[in.node] || !any_floating.has(in.spec().type) ||
+            r_.is_around(l.condition, r_.of(in)))
+          continue;
         if (known.insert({in.node, in.output}).second) all.push_back({in, in, {}, {}});
       }
     }
@@ -272,7 +322,12 @@ class differentiator {
     const auto& where = l.source;
     if (l.iterations_max == 0) {
       const auto name = n.name.substr(0, n.name.rfind('/'));
-      g_.record(bad_request(fmt::format("loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most", name)).at(where));
+      g_.record(
+          bad_request(
+              fmt::format(
+                  "loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most",
+                  name))
+              .at(where));
       return;
     }
     auto all = carried_through(l, n);
@@ -283,10 +338,12 @@ class differentiator {
     }();
     std::vector<value> first;
     for (const auto& c : all) {
-      // The sum of a value from around goes on in the loop, so that it is added up in the order in which it would be if the loop were written out.
+      // The sum of a value from around goes on in the loop, so that it is added up in the order in
+      // which it would be if the loop were written out.
       const auto known = c.variable ? sums_[n.index][*c.variable] : of(c.of);
       const auto like = c.variable ? value{&g_, n.index, *c.variable} : c.of;
-      first.push_back(known.is_valid() ? r_.import(known, where) : r_.import(zeros_like(like, where), where));
+      first.push_back(known.is_valid() ? r_.import(known, where)
+                                       : r_.import(zeros_like(like, where), where));
     }
     if (g_.first_error()) return;
     const auto back = r_.begin_loop(l.iterations_max, where, l.body);
@@ -318,7 +375,8 @@ class differentiator {
       const regions::inside in(r_, body);
       for (const auto& c : all) {
         const auto sum = of(c.variable ? value{&g_, l.variables[*c.variable].next, 0} : c.of);
-        next.push_back(sum.is_valid() ? r_.import(sum, where) : r_.import(zeros_like(c.sum, where), where));
+        next.push_back(sum.is_valid() ? r_.import(sum, where)
+                                      : r_.import(zeros_like(c.sum, where), where));
       }
     }
     if (g_.first_error()) return;
@@ -340,17 +398,21 @@ class differentiator {
   std::vector<bool> depends_;             // by node
   std::vector<std::vector<value>> sums_;  // d loss / d output, by node and output
   std::unordered_map<std::uint32_t, std::uint32_t> mirrors_;  // by region
-  std::set<std::uint32_t> made_;  // nodes that put slices together
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> homes_;  // by node and output: the region of its gradient, of what is taken in a loop from around it
+  std::set<std::uint32_t> made_;                              // nodes that put slices together
+  // By node and output: the region of its gradient, of what is taken in a loop from around it.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> homes_;
 };
 
 result<void> check_request(const graph& g, value loss, std::span<const value> with_respect_to) {
   if (!g.has(loss)) return bad_request("the loss is not a value of this graph");
   const auto& n = g.node(loss.node);
   if (!floating.has(loss.spec().type) || loss.spec().shape.rank() != 0)
-    return bad_request(fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name, to_string(loss.spec()))).at(n.source);
+    return bad_request(fmt::format("loss '{}' is {}, but must be a scalar f32[] or f64[]", n.name,
+                                   to_string(loss.spec())))
+        .at(n.source);
   for (const auto& v : with_respect_to)
-    if (!g.has(v)) return bad_request("gradients are asked for something that is not a value of this graph");
+    if (!g.has(v))
+      return bad_request("gradients are asked for something that is not a value of this graph");
   return {};
 }
 

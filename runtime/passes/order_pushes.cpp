@@ -1,10 +1,14 @@
-// The gradient that is most of what a worker exchanges is made before all others that need not be there for it, so that its collective runs while they are computed.
+// The gradient that is most of what a worker exchanges is made before all others that need not be
+// there for it, so that its collective runs while they are computed.
 //
-// The backward pass makes the first layer's gradient last, and in a perceptron or behind an embedding that is the largest: its exchange then lies bare at the end of the step. The others
-// are small, and wait: an operand of each goes through a gate that the largest gradient opens. Where no gradient is as large as all others together there is nothing to win: those of the
-// upper layers are exchanged while the lower ones are computed.
+// The backward pass makes the first layer's gradient last, and in a perceptron or behind an
+// embedding that is the largest: its exchange then lies bare at the end of the step. The others are
+// small, and wait: an operand of each goes through a gate that the largest gradient opens. Where no
+// gradient is as large as all others together there is nothing to win: those of the upper layers
+// are exchanged while the lower ones are computed.
 //
-// Nobody waits whom the largest gradient of any worker needs, so there are no cycles, whatever collectives a program calls. What waits stands right behind the gradient that it waits for.
+// Nobody waits whom the largest gradient of any worker needs, so there are no cycles, whatever
+// collectives a program calls. What waits stands right behind the gradient that it waits for.
 
 #include "runtime/passes/passes.hpp"
 
@@ -22,7 +26,8 @@ namespace troupe::passes {
 namespace {
 
 constexpr std::string_view after_op = "after";
-constexpr std::size_t ordered_from_bytes = 256 * 1024;  // a bucket of its own: what is smaller waits for others of its bucket anyway
+// A bucket of its own: what is smaller waits for others of its bucket anyway.
+constexpr std::size_t ordered_from_bytes = 256 * 1024;
 
 struct gradient {
   port_ref from;
@@ -35,16 +40,21 @@ struct pushes {
   std::vector<gradient> all;
   std::size_t bytes = 0;
   const gradient* largest() const {
-    return &*std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+    return &*std::max_element(all.begin(), all.end(),
+                              [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   }
 };
 
 std::map<std::uint32_t, pushes> pushes_of(const draft& d) {
-  std::map<std::uint32_t, std::vector<std::pair<std::uint32_t, std::uint32_t>>> shards_of;  // by rank: port and shard
+  // By rank: port and shard.
+  std::map<std::uint32_t, std::vector<std::pair<std::uint32_t, std::uint32_t>>> shards_of;
   for (std::uint32_t i = 0; i < d.actors.size(); ++i) {
     const auto& a = d.actors[i];
-    if (a.planned.kind != actor_kind::shard || !(a.planned.shard.takes_sums || a.planned.shard.follows)) continue;
-    if (const auto& from = a.from[0]; d.actors[from.actor].planned.kind == actor_kind::collective) shards_of[from.actor].emplace_back(from.port, i);
+    if (a.planned.kind != actor_kind::shard ||
+        !(a.planned.shard.takes_sums || a.planned.shard.follows))
+      continue;
+    if (const auto& from = a.from[0]; d.actors[from.actor].planned.kind == actor_kind::collective)
+      shards_of[from.actor].emplace_back(from.port, i);
   }
   std::map<std::uint32_t, pushes> out;
   for (const auto& [rank, shards] : shards_of) {
@@ -54,7 +64,9 @@ std::map<std::uint32_t, pushes> pushes_of(const draft& d) {
       for (const auto& [port, shard] : shards) {
         const auto from = r.from[part * c.tensors + port];
         const auto& maker = d.actors[from.actor];
-        if (maker.planned.kind != actor_kind::op || maker.region != 0 || maker.planned.loop_level != 0 || is_device_stream(maker.planned.stream)) continue;
+        if (maker.planned.kind != actor_kind::op || maker.region != 0 ||
+            maker.planned.loop_level != 0 || is_device_stream(maker.planned.stream))
+          continue;
         auto& of_worker = out[c.workers[part]];
         of_worker.all.push_back({from, r.planned.output_specs[port].size_bytes(), shard});
         of_worker.bytes += of_worker.all.back().bytes;
@@ -72,7 +84,8 @@ std::vector<bool> needed_by(const draft& d, const std::vector<std::uint32_t>& ac
     open.pop_back();
     if (is_needed[i]) continue;
     is_needed[i] = true;
-    if (d.actors[i].planned.kind == actor_kind::shard) continue;  // what it takes is of the step before
+    // What it takes is of the step before.
+    if (d.actors[i].planned.kind == actor_kind::shard) continue;
     for (const auto& f : d.actors[i].from) open.push_back(f.actor);
   }
   return is_needed;
@@ -84,7 +97,9 @@ std::optional<std::size_t> last_operand(const draft& d, std::uint32_t actor) {
   const auto& from = d.actors[actor].from;
   for (std::size_t k = 0; k < from.size(); ++k) {
     const auto& maker = d.actors[from[k].actor].planned;
-    if (maker.kind != actor_kind::op || from[k].actor >= actor || from[k].port >= maker.output_specs.size()) continue;
+    if (maker.kind != actor_kind::op || from[k].actor >= actor ||
+        from[k].port >= maker.output_specs.size())
+      continue;
     if (!last || from[k].actor > from[*last].actor) last = k;
   }
   return last;
@@ -112,7 +127,8 @@ draft_actor make_gate(const draft& d, const push_gate& g) {
   a.planned.source = waits.planned.source;
   planned_op op;
   op.type = after_op;
-  op.name = (waits.planned.ops.empty() ? waits.planned.name : waits.planned.ops.front().name) + "/after_largest";
+  op.name = (waits.planned.ops.empty() ? waits.planned.name : waits.planned.ops.front().name) +
+            "/after_largest";
   op.operands = {0, 1};
   op.source = waits.planned.source;
   a.planned.ops.push_back(std::move(op));
@@ -133,7 +149,9 @@ draft put_in(draft d, const std::vector<push_gate>& gates, std::vector<placement
         if (f.actor < i) behind[i] = std::max(behind[i], behind[f.actor]);
     order[i] = i;
   }
-  const auto place = [&](std::uint32_t i) { return std::tuple(std::max(i, behind[i]), behind[i] > i, i); };
+  const auto place = [&](std::uint32_t i) {
+    return std::tuple(std::max(i, behind[i]), behind[i] > i, i);
+  };
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return place(a) < place(b); });
   draft out;
   out.actors.reserve(count + gates.size());
@@ -174,7 +192,9 @@ draft order_pushes(draft d, pass_report* report, std::vector<placement_reason>* 
     std::size_t before = gates.size();
     for (const auto& g : p.all) {
       const auto& other = d.actors[g.from.actor].planned;
-      if (is_needed[g.from.actor] || waits[g.from.actor] || other.task != maker.task || other.stream != maker.stream) continue;
+      if (is_needed[g.from.actor] || waits[g.from.actor] || other.task != maker.task ||
+          other.stream != maker.stream)
+        continue;
       const auto operand = last_operand(d, g.from.actor);
       if (!operand) continue;
       waits[g.from.actor] = true;
@@ -182,9 +202,12 @@ draft order_pushes(draft d, pass_report* report, std::vector<placement_reason>* 
     }
     before = gates.size() - before;
     if (report != nullptr && worker == 0 && before > 0)
-      report->add(d.actors[first.shard].planned.shard.variable, d.actors[first.shard].planned.source, [&] {
-        return fmt::format("its gradient is {} of {} bytes that each worker exchanges, and is made first: {} {} it", first.bytes, p.bytes, before, before == 1 ? "other waits for" : "others wait for");
-      });
+      report->add(
+          d.actors[first.shard].planned.shard.variable, d.actors[first.shard].planned.source, [&] {
+            return fmt::format(
+                "its gradient is {} of {} bytes that each worker exchanges, and is made first: {} {} it",
+                first.bytes, p.bytes, before, before == 1 ? "other waits for" : "others wait for");
+          });
   }
   if (gates.empty()) return d;
   return put_in(std::move(d), gates, reasons);

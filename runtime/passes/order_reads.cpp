@@ -1,8 +1,11 @@
-// A gradient waits for the ops of its stream that read the version it is made of, so that the shard never finds it read: the next version is written over it.
+// A gradient waits for the ops of its stream that read the version it is made of, so that the shard
+// never finds it read: the next version is written over it.
 //
-// Most read it before anyhow. What does not is the product that takes the gradient on to the layer below. A gradient that is small does not wait: it is still in the cache
-// when the shard gets it at once, and is not any more when the layers below were first (a step of a perceptron at batch 16 took 7 % longer).
-// What waits stands right behind those that it waits for, so that the memory of what they made is free as early as before.
+// Most read it before anyhow. What does not is the product that takes the gradient on to the layer
+// below. A gradient that is small does not wait: it is still in the cache when the shard gets it at
+// once, and is not any more when the layers below were first (a step of a perceptron at batch 16
+// took 7 % longer). What waits stands right behind those that it waits for, so that the memory of
+// what they made is free as early as before.
 
 #include "runtime/passes/passes.hpp"
 #include "runtime/read_order.hpp"
@@ -18,14 +21,18 @@ namespace troupe::passes {
 namespace {
 
 constexpr std::string_view after_op = "after";
-constexpr std::size_t ordered_from_bytes = std::size_t{1} << 20;  // half of what a core's second cache holds
+// Half of what a core's second cache holds.
+constexpr std::size_t ordered_from_bytes = std::size_t{1} << 20;
 
 std::vector<version_reads> reads_of(const draft& d, const op_table& ops) {
   std::vector<actor_view> actors;
   actors.reserve(d.actors.size());
   for (const auto& a : d.actors) {
-    const auto* row = a.planned.kind == actor_kind::op && a.planned.ops.size() == 1 ? ops.find(a.planned.ops.front().type) : nullptr;
-    actors.push_back({&a.planned, a.from, row != nullptr && row->is_forwarding, a.region != 0 || a.planned.loop_level != 0});
+    const auto* row = a.planned.kind == actor_kind::op && a.planned.ops.size() == 1
+                          ? ops.find(a.planned.ops.front().type)
+                          : nullptr;
+    actors.push_back({&a.planned, a.from, row != nullptr && row->is_forwarding,
+                      a.region != 0 || a.planned.loop_level != 0});
   }
   return reads_of_versions(actors);
 }
@@ -62,7 +69,8 @@ struct read_gate {
 };
 
 draft put_in(draft d, std::vector<read_gate> gates, std::vector<placement_reason>* reasons) {
-  std::stable_sort(gates.begin(), gates.end(), [](const auto& a, const auto& b) { return a.behind < b.behind; });
+  std::stable_sort(gates.begin(), gates.end(),
+                   [](const auto& a, const auto& b) { return a.behind < b.behind; });
   std::vector<std::uint32_t> now(d.actors.size()), gates_now;
   std::vector<placement_reason> why;
   draft out;
@@ -82,18 +90,23 @@ draft put_in(draft d, std::vector<read_gate> gates, std::vector<placement_reason
   }
   for (auto& a : out.actors)
     for (auto& f : a.from) f.actor = now[f.actor];
-  for (std::size_t k = 0; k < gates.size(); ++k) out.actors[now[gates[k].shard]].from[gates[k].input] = {gates_now[k], 0};
+  for (std::size_t k = 0; k < gates.size(); ++k)
+    out.actors[now[gates[k].shard]].from[gates[k].input] = {gates_now[k], 0};
   if (reasons != nullptr) *reasons = std::move(why);
   return out;
 }
 
 }  // namespace
 
-draft order_reads(draft d, const op_table& ops, pass_report* report, std::vector<placement_reason>* reasons) {
+draft order_reads(draft d, const op_table& ops, pass_report* report,
+                  std::vector<placement_reason>* reasons) {
   std::vector<read_gate> gates;
   for (const auto& r : reads_of(d, ops)) {
-    if (is_device_stream(d.actors[r.gradient.actor].planned.stream)) continue;  // what it reads are copies
-    if (r.order != read_order::late || d.actors[r.shard].planned.shard.spec.size_bytes() < ordered_from_bytes) continue;
+    // What it reads are copies.
+    if (is_device_stream(d.actors[r.gradient.actor].planned.stream)) continue;
+    if (r.order != read_order::late ||
+        d.actors[r.shard].planned.shard.spec.size_bytes() < ordered_from_bytes)
+      continue;
     read_gate made{make_read_gate(d, r), r.shard, r.input, r.gradient.actor};
     auto& a = made.actor;
     for (const auto reader : r.readers) {
@@ -105,10 +118,13 @@ draft order_reads(draft d, const op_table& ops, pass_report* report, std::vector
     if (report != nullptr && r.input == 0)
       report->add(a.planned.ops.front().name, a.planned.source, [&] {
         const auto waits = a.from.size() - 1;
-        return fmt::format("is put in, for each worker: the gradient waits for {}, so that the next version is written over the one before",
-                           waits == 0   ? fmt::format("'{}', which reads the variable, to be done", d.actors[r.gradient.actor].planned.name)
-                           : waits == 1 ? fmt::format("'{}', which reads the variable, too", d.actors[a.from[1].actor].planned.name)
-                                        : fmt::format("{} ops that read the variable, too", waits));
+        return fmt::format(
+            "is put in, for each worker: the gradient waits for {}, so that the next version is written over the one before",
+            waits == 0   ? fmt::format("'{}', which reads the variable, to be done",
+                                       d.actors[r.gradient.actor].planned.name)
+            : waits == 1 ? fmt::format("'{}', which reads the variable, too",
+                                       d.actors[a.from[1].actor].planned.name)
+                         : fmt::format("{} ops that read the variable, too", waits));
       });
     gates.push_back(std::move(made));
   }

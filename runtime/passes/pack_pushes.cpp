@@ -1,5 +1,5 @@
-// Gradients that are rows added to zeros, those of a table that is read by index, are pushed as these rows: a step that looks up a
-// thousand words of a million moves a thousand rows.
+// Gradients that are rows added to zeros, those of a table that is read by index, are pushed as
+// these rows: a step that looks up a thousand words of a million moves a thousand rows.
 
 #include "devices/host/packed_rows.hpp"
 #include "runtime/passes/passes.hpp"
@@ -18,12 +18,17 @@ bool is_zeros(const flow& f, op_ref r) {
   return number.type == "constant" && number.attrs.real("value", 1) == 0;
 }
 
-// The op that packs instead of `scatter`, for variable `v`; nullopt: the gradient is no such thing, or rows would be no fewer bytes.
+// The op that packs instead of `scatter`, for variable `v`; nullopt: the gradient is no such thing,
+// or rows would be no fewer bytes.
 std::optional<flow_op> packer(const flow& f, const flow_op& scatter, const flow_op& v) {
   const auto& table = v.outputs[0];
-  if (scatter.type != "scatter_add" || table.type != dtype::f32 || table.shape.rank() == 0 || table.shape.size(0) == 0) return std::nullopt;
+  if (scatter.type != "scatter_add" || table.type != dtype::f32 || table.shape.rank() == 0 ||
+      table.shape.size(0) == 0)
+    return std::nullopt;
   const auto axis = scatter.attrs.integer("axis");
-  if ((axis != 0 && axis != -static_cast<std::int64_t>(table.shape.rank())) || !is_zeros(f, scatter.inputs[0]) || scatter.outputs[0] != table) return std::nullopt;
+  if ((axis != 0 && axis != -static_cast<std::int64_t>(table.shape.rank())) ||
+      !is_zeros(f, scatter.inputs[0]) || scatter.outputs[0] != table)
+    return std::nullopt;
   const auto& ids = f.ops[scatter.inputs[1].op].outputs[scatter.inputs[1].output];
   if (ids.shape.rank() == shape::rank_max) return std::nullopt;
   const auto width = static_cast<std::size_t>(table.shape.elements() / table.shape.size(0));
@@ -52,7 +57,9 @@ flow pack_pushes(flow f, pass_report* report) {
     const auto& table = f.ops[f.roots[1 + n + i].op];
     if (report != nullptr)
       report->add(table.name, table.source, [&] {
-        return fmt::format("is pushed by the rows that a step has read: at most {} bytes instead of {}", op->outputs[0].size_bytes(), table.outputs[0].size_bytes());
+        return fmt::format(
+            "is pushed by the rows that a step has read: at most {} bytes instead of {}",
+            op->outputs[0].size_bytes(), table.outputs[0].size_bytes());
       });
     gradient = {static_cast<std::uint32_t>(f.ops.size()), 0};
     f.ops.push_back(std::move(*op));

@@ -1,22 +1,26 @@
 #pragma once
-// The passes of the compiler and what flows between them. Only runtime/passes/ and its tests include this.
+// The passes of the compiler and what flows between them. Only runtime/passes/ and its tests
+// include this.
 //
 //   graph --prune--> flow --feed--> --fold--> --simplify--> --mixed_precision--> --fast-->
 //   --share--> flow --pack_pushes--> --devices--> flow --replicate--> draft --fuse--> --place-->
 //   --begin--> --collectives--> --order_pushes--> --order_reads--> --copies--> --partition-->
 //   --segments--> draft --credits--> plan --share_memory--> plan
 //
-// A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a plan whose edges
-// are still written as "input port i takes output port p of actor a", so that passes may insert and merge actors.
+// A flow is the part of a graph that somebody needs, with the user's constants folded. A draft is a
+// plan whose edges are still written as "input port i takes output port p of actor a", so that
+// passes may insert and merge actors.
 //
 // A pass that is given a report adds what it changed, and why, to it; counts are its caller's.
 //
 // Threading: pure functions.
 //
 // PS-1  Operands of a flow's op come before it.
-// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards, what ranks of collectives send each other, the versions that come from replicas, and what comes
-//       back to the variables of loops.
-// PS-3  Loops of a flow end by an op of their own, loop_end, whose operands are what leaves the loop and what comes back (loop_back). A draft has edges for these.
+// PS-2  Actors of a draft refer to earlier actors, except for the gradients that go into shards,
+//       what ranks of collectives send each other, the versions that come from replicas, and what
+//       comes back to the variables of loops.
+// PS-3  Loops of a flow end by an op of their own, loop_end, whose operands are what leaves the
+//       loop and what comes back (loop_back). A draft has edges for these.
 
 #include "runtime/compile.hpp"
 #include "runtime/compile_report.hpp"
@@ -31,8 +35,7 @@
 
 namespace troupe::passes {
 
-// --- flow
-// ---------------------------------------------------------------------------------------------------------------
+// --- flow ----------------------------------------------------------------------------------------
 
 struct op_ref {
   std::uint32_t op = 0;
@@ -57,10 +60,11 @@ struct flow_op {
   source_line source;
   std::optional<initializer_spec> initializer;
   std::optional<double> average_rate{};
-  std::uint16_t loop_level = 0;  // as of planned_actor
-  std::uint32_t region = 0;      // branch or loop of the graph that it lies in
+  std::uint16_t loop_level = 0;         // as of planned_actor
+  std::uint32_t region = 0;             // branch or loop of the graph that it lies in
   std::vector<std::uint16_t> sticky{};  // by input, as of planned_actor; none: all 0
-  std::vector<output_place> output_places{};  // by output, of ops that make up branches and loops; none: that of the op
+  // By output, of ops that make up branches and loops; none: that of the op.
+  std::vector<output_place> output_places{};
 };
 
 struct flow {
@@ -70,30 +74,35 @@ struct flow {
 
 // The ops that `roots` depend on, and no others. The roots are valid values of `g`.
 flow prune(const graph& g, std::span<const value> roots, pass_report* report = nullptr);
-// The last roots, one for each name, are fed by the program under these names: what they are made of is not computed.
+// The last roots, one for each name, are fed by the program under these names: what they are made
+// of is not computed.
 flow feed(flow f, std::span<const std::string> names, pass_report* report = nullptr);
 // The ops of a flow that its roots depend on.
 flow drop_unused(flow f);
-// x * 1, x + 0, x - 0 and -(-x) are x. Gradients start with a 1, so that a training graph is full of these.
+// x * 1, x + 0, x - 0 and -(-x) are x. Gradients start with a 1, so that a training graph is full
+// of these.
 flow simplify(flow f, pass_report* report = nullptr);
 // Ops whose operands are small constants, as constants.
 flow fold(flow f, const op_table& ops, pass_report* report = nullptr);
-// Products, convolutions and attention of f32 compute in `half`, f16 or bf16, with casts around them; what is asked for stays f32.
+// Products, convolutions and attention of f32 compute in `half`, f16 or bf16, with casts around
+// them; what is asked for stays f32.
 flow mixed_precision(flow f, dtype half, pass_report* report = nullptr);
 // One op for all that have the same type, attributes, operands and device.
 flow share(flow f, pass_report* report = nullptr);
 // Lets kernels that can cut their sums do so.
 flow fast(flow f, pass_report* report = nullptr);
-// Gradients (roots as in replicate) that are rows added to zeros are packed as these rows (packed_rows.hpp) where that is fewer bytes.
+// Gradients (roots as in replicate) that are rows added to zeros are packed as these rows
+// (packed_rows.hpp) where that is fewer bytes.
 flow pack_pushes(flow f, pass_report* report = nullptr);
 
-// Wishes for devices, of ops that these can run: what else wishes for one stands on the host (`is_soft`), or is a usage error.
+// Wishes for devices, of ops that these can run: what else wishes for one stands on the host
+// (`is_soft`), or is a usage error.
 result<flow> devices(flow f, const op_table& ops, bool is_soft, pass_report* report = nullptr);
 // Why no device runs an op of this type; empty: they do.
-std::string why_not_on_device(const std::string& type, const attributes& attrs, const op_table& ops);
+std::string why_not_on_device(const std::string& type, const attributes& attrs,
+                              const op_table& ops);
 
-// --- draft
-// --------------------------------------------------------------------------------------------------------------
+// --- draft ---------------------------------------------------------------------------------------
 
 enum class owner_kind : std::uint8_t { worker, shard, client };
 
@@ -102,7 +111,7 @@ struct draft_actor {
   std::vector<port_ref> from;  // per input port: the producer
   std::string device;          // the user's wish
   owner_kind owner = owner_kind::worker;
-  std::uint32_t index = 0;  // of the worker or shard
+  std::uint32_t index = 0;   // of the worker or shard
   std::uint32_t region = 0;  // of ops: branch or loop of the graph
 };
 
@@ -113,51 +122,74 @@ struct draft {
 // Where actors may go.
 using places = task_map;
 
-// Firings of `a` that put something on output `port`, and those of them that belong to earlier epochs.
+// Firings of `a` that put something on output `port`, and those of them that belong to earlier
+// epochs.
 std::uint64_t items_of(const planned_actor& a, std::uint32_t port);
 std::uint64_t items_before(const planned_actor& a, std::uint32_t port);
-// An actor that hands on output `from` of `producer`, each item as it is, and is named after it and its way: "worker/0/loss/send/3". It has no place yet.
-draft_actor make_handing_on(actor_kind kind, const draft_actor& producer, port_ref from, std::string_view way);
+// An actor that hands on output `from` of `producer`, each item as it is, and is named after it and
+// its way: "worker/0/loss/send/3". It has no place yet.
+draft_actor make_handing_on(actor_kind kind, const draft_actor& producer, port_ref from,
+                            std::string_view way);
 // The task that a wish names, `own` if it fits or there is only one; nullopt: there is none.
 result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
                                 const source_line& source);
 
-// One actor per op; inputs and variables become feeds; one fetch with a port per root. Steps are unlimited.
+// One actor per op; inputs and variables become feeds; one fetch with a port per root. Steps are
+// unlimited.
 draft lower(const flow& f);
-// One copy of the flow per worker, one shard per variable, the fetches "loss" and "variables". Roots of the flow: the
-// loss, then the gradient (of a moving average: the sample) of each variable, then each variable in the same order.
-result<draft> replicate(const flow& f, const training_spec& spec, const places& where, pass_report* report = nullptr);
-// Chains and trees of element-wise ops become one actor with their producer, where nobody else reads what is in
-// between.
+// One copy of the flow per worker, one shard per variable, the fetches "loss" and "variables".
+// Roots of the flow: the loss, then the gradient (of a moving average: the sample) of each
+// variable, then each variable in the same order.
+result<draft> replicate(const flow& f, const training_spec& spec, const places& where,
+                        pass_report* report = nullptr);
+// Chains and trees of element-wise ops become one actor with their producer, where nobody else
+// reads what is in between.
 draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 // Task and stream of every actor; `reasons`: of every actor.
-result<draft> place(draft d, const places& where, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that hand variables over.
+result<draft> place(draft d, const places& where, pass_report* report = nullptr,
+                    std::vector<placement_reason>* reasons = nullptr);
+// Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that
+// hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);
-// What the collectives of a flow ask for and this job does not have: errors with their lines. `training` is null where a graph is stepped.
+// What the collectives of a flow ask for and this job does not have: errors with their lines.
+// `training` is null where a graph is stepped.
 result<void> check_collectives(const flow& f, const training_spec* training);
-// Ranks in the place of the ops that call collectives (runtime/collectives.hpp). `any_order`: as of all_reduce.
+// Ranks in the place of the ops that call collectives (runtime/collectives.hpp). `any_order`: as of
+// all_reduce.
 bool calls_collectives(const draft& d);
-draft collectives(draft d, bool any_order, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Copies of every variable on every task that has workers, and collectives between them (compile.hpp, training_spec::all_reduce), among devices where the variable is on one. With
+draft collectives(draft d, bool any_order, pass_report* report = nullptr,
+                  std::vector<placement_reason>* reasons = nullptr);
+// Copies of every variable on every task that has workers, and collectives between them
+// (compile.hpp, training_spec::all_reduce), among devices where the variable is on one. With
 // options.fast sums may be made in another order than that of the workers.
-draft all_reduce(draft d, const epoch_start& start, const places& where, const compile_options& options, pass_report* report = nullptr);
-// Lets a gradient that is most of what a worker exchanges be made before those that need not be there for it.
-draft order_pushes(draft d, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Lets large gradients of synchronous shards wait for the ops of their stream that read the version they are made of.
-draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Puts a copy into every edge between the memory of the host and of a device, or of two; consumers of one port on one device share it. What handed a device's variable on to
-// workers is left out.
-draft copies(draft d, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
-// Puts a send and a receive into every edge between tasks; consumers of one port in one task share them. Several consumers on another stream of the task get an
-// actor of their own that hands the port on, and many values that are fetched from another stream one that collects them there.
+draft all_reduce(draft d, const epoch_start& start, const places& where,
+                 const compile_options& options, pass_report* report = nullptr);
+// Lets a gradient that is most of what a worker exchanges be made before those that need not be
+// there for it.
+draft order_pushes(draft d, pass_report* report = nullptr,
+                   std::vector<placement_reason>* reasons = nullptr);
+// Lets large gradients of synchronous shards wait for the ops of their stream that read the version
+// they are made of.
+draft order_reads(draft d, const op_table& ops, pass_report* report = nullptr,
+                  std::vector<placement_reason>* reasons = nullptr);
+// Puts a copy into every edge between the memory of the host and of a device, or of two; consumers
+// of one port on one device share it. What handed a device's variable on to workers is left out.
+draft copies(draft d, pass_report* report = nullptr,
+             std::vector<placement_reason>* reasons = nullptr);
+// Puts a send and a receive into every edge between tasks; consumers of one port in one task share
+// them. Several consumers on another stream of the task get an actor of their own that hands the
+// port on, and many values that are fetched from another stream one that collects them there.
 draft partition(draft d, pass_report* report = nullptr);
-// Makes segments of the ops of each device: one actor for all that may run one after the other in its stream without waiting for anything from outside, or (`merges` not) one for each.
-draft segments(draft d, bool merges, pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
+// Makes segments of the ops of each device: one actor for all that may run one after the other in
+// its stream without waiting for anything from outside, or (`merges` not) one for each.
+draft segments(draft d, bool merges, pass_report* report = nullptr,
+               std::vector<placement_reason>* reasons = nullptr);
 // Numbers the edges and gives each its credits.
 // `edge_bytes`: what the buffers of one edge may take where one is not more.
 plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report* report = nullptr);
-// Which outputs of a stream's ops may be written into the same memory, and what of it is one step's: copies for `steps_in_flight`.
-plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pass_report* report = nullptr);
+// Which outputs of a stream's ops may be written into the same memory, and what of it is one
+// step's: copies for `steps_in_flight`.
+plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight,
+                  pass_report* report = nullptr);
 
 }  // namespace troupe::passes

@@ -18,7 +18,8 @@ device_name parsed(std::string_view wish) {
 
 class placer {
  public:
-  explicit placer(const places& where) : where_(where), next_shard_stream_(where.task_names.size()) {
+  explicit placer(const places& where)
+      : where_(where), next_shard_stream_(where.task_names.size()) {
     for (const auto task : where.worker_task) worker_stream_.push_back(next_shard_stream_[task]++);
   }
 
@@ -42,26 +43,26 @@ class placer {
   // Of an actor that is placed.
   placement_reason reason(const draft_actor& a) const {
     using kind = placement_reason::kind;
-    const auto owner = a.owner == owner_kind::worker ? kind::worker : a.owner == owner_kind::shard ? kind::shard : kind::client;
+    const auto owner = a.owner == owner_kind::worker  ? kind::worker
+                       : a.owner == owner_kind::shard ? kind::shard
+                                                      : kind::client;
     return {owner, a.index, a.device, a.planned.task != own_task(a)};
   }
 
  private:
   std::uint32_t own_task(const draft_actor& a) const {
     switch (a.owner) {
-      case owner_kind::worker:
-        return where_.worker_task[a.index];
-      case owner_kind::shard:
-        return where_.shard_task[a.index];
-      case owner_kind::client:
-        return where_.client_task;
+      case owner_kind::worker: return where_.worker_task[a.index];
+      case owner_kind::shard: return where_.shard_task[a.index];
+      case owner_kind::client: return where_.client_task;
     }
     return where_.client_task;
   }
 
   const places& where_;
   std::vector<std::uint32_t> worker_stream_;
-  std::vector<std::uint32_t> next_shard_stream_;  // per task: shards take the streams behind those of its workers
+  // Per task: shards take the streams behind those of its workers.
+  std::vector<std::uint32_t> next_shard_stream_;
 };
 
 }  // namespace
@@ -69,7 +70,8 @@ class placer {
 result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
                                 const source_line& source) {
   const auto d = parsed(wish);
-  // In a plan of one task, the program itself, every job is here: so a graph with placement also runs embedded.
+  // In a plan of one task, the program itself, every job is here: so a graph with placement also
+  // runs embedded.
   if (where.task_names.size() == 1 || (!d.job && !d.task)) return own;
   std::optional<std::uint32_t> first;
   for (const auto& [role, task] : where.roles) {
@@ -80,18 +82,23 @@ result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const 
   if (first) return *first;
   std::vector<std::string_view> names;
   for (const auto& [role, task] : where.roles) names.push_back(role);
-  return error(error_code::usage, fmt::format("there is no task for device '{}'; tasks are {}", wish, fmt::join(names, ", ")))
+  return error(error_code::usage, fmt::format("there is no task for device '{}'; tasks are {}",
+                                              wish, fmt::join(names, ", ")))
       .at(source.file, source.line);
 }
 
-result<draft> place(draft d, const places& where, pass_report* report, std::vector<placement_reason>* reasons) {
+result<draft> place(draft d, const places& where, pass_report* report,
+                    std::vector<placement_reason>* reasons) {
   placer p(where);
   for (auto& a : d.actors) {
     if (auto ok = p.place(a); !ok) return std::move(ok.error());
     if (reasons != nullptr) reasons->push_back(p.reason(a));
     if (report != nullptr && !a.device.empty())
-      report->add(a.planned.name, a.planned.source,
-                  [&] { return fmt::format("is on {}, {}, as its device '{}' asks", where.task_names[a.planned.task], stream_text(a.planned.stream), a.device); });
+      report->add(a.planned.name, a.planned.source, [&] {
+        return fmt::format("is on {}, {}, as its device '{}' asks",
+                           where.task_names[a.planned.task], stream_text(a.planned.stream),
+                           a.device);
+      });
   }
   return d;
 }

@@ -9,9 +9,7 @@ namespace {
 
 constexpr std::uint32_t dropped = 0xffffffff;
 
-source_line line_of(const graph_node& n) {
-  return {n.source.file_name(), n.source.line()};
-}
+source_line line_of(const graph_node& n) { return {n.source.file_name(), n.source.line()}; }
 
 // Of what makes up loops, branch alone takes values from further around.
 std::vector<std::uint16_t> sticky_inputs(const graph& g, const graph_node& n) {
@@ -32,10 +30,17 @@ flow prune(const graph& g, std::span<const value> roots, pass_report* report) {
   std::vector<std::uint32_t> number(nodes.size(), dropped);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto& n = nodes[i];
-    if (!is_needed[i] && report != nullptr) report->add(n.name, line_of(n), [] { return "is left out: nothing that is asked for depends on it"; });
+    if (!is_needed[i] && report != nullptr)
+      report->add(n.name, line_of(n),
+                  [] { return "is left out: nothing that is asked for depends on it"; });
     if (!is_needed[i]) continue;
     number[i] = static_cast<std::uint32_t>(f.ops.size());
-    flow_op op{n.type, n.name, n.attrs, {}, n.outputs, n.device, line_of(n), n.initializer, n.average_rate, g.regions().loop_level(n.region), n.region};
+    flow_op op{n.type,         n.name,
+               n.attrs,        {},
+               n.outputs,      n.device,
+               line_of(n),     n.initializer,
+               n.average_rate, g.regions().loop_level(n.region),
+               n.region};
     op.inputs.reserve(n.inputs.size());
     for (const auto& in : n.inputs) op.inputs.push_back({number[in.node], in.output});
     op.sticky = sticky_inputs(g, n);
@@ -63,7 +68,8 @@ flow drop_unused(flow f) {
       for (const auto& in : f.ops[i].inputs) is_needed[in.op] = true;
       if (ends.empty() || f.ops[i].type != loop_enter_op) continue;
       const auto end = ends.find(f.ops[i].attrs.integer("loop"));
-      if (end != ends.end() && !is_needed[end->second]) is_needed[end->second] = true, is_done = false;
+      if (end != ends.end() && !is_needed[end->second])
+        is_needed[end->second] = true, is_done = false;
     }
   }
 

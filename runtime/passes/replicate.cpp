@@ -1,16 +1,19 @@
-// Between-graph replication: every worker gets its own copy of the flow, all share the shards of its variables.
+// Between-graph replication: every worker gets its own copy of the flow, all share the shards of
+// its variables.
 //
-// In a job that can be recovered, or makes cuts, every gradient that a worker sends depends on the versions of *all* variables
-// that it read for that step: by the flow itself, or else through an op `after` that is put in. So a shard that has applied
-// step t knows that every shard had version t, and the mark of a cut, put on one variable's version, is on every gradient. In a
-// synchronous one they depend on the loss of that step too, and the loss waits until the program has the one before: so whoever has a
-// version t + 1 knows that the program has the losses of all steps before t (RC-2).
+// In a job that can be recovered, or makes cuts, every gradient that a worker sends depends on the
+// versions of *all* variables that it read for that step: by the flow itself, or else through an op
+// `after` that is put in. So a shard that has applied step t knows that every shard had version t,
+// and the mark of a cut, put on one variable's version, is on every gradient. In a synchronous one
+// they depend on the loss of that step too, and the loss waits until the program has the one
+// before: so whoever has a version t + 1 knows that the program has the losses of all steps before
+// t (RC-2).
 
 #include "runtime/passes/passes.hpp"
 
 #include "runtime/device_name.hpp"
-#include "runtime/segment.hpp"
 #include "runtime/loop_rules.hpp"
+#include "runtime/segment.hpp"
 
 #include <fmt/format.h>
 
@@ -31,14 +34,17 @@ struct trained_variable {
 std::vector<trained_variable> variables_of(const flow& f) {
   const auto n = (f.roots.size() - 1) / 2;
   std::vector<trained_variable> all;
-  for (std::size_t i = 0; i < n; ++i) all.push_back({.op = f.roots[1 + n + i].op, .gradient = f.roots[1 + i]});
-  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return f.ops[a.op].name < f.ops[b.op].name; });
+  for (std::size_t i = 0; i < n; ++i)
+    all.push_back({.op = f.roots[1 + n + i].op, .gradient = f.roots[1 + i]});
+  std::sort(all.begin(), all.end(),
+            [&](const auto& a, const auto& b) { return f.ops[a.op].name < f.ops[b.op].name; });
   return all;
 }
 
-// Largest first, each to the shard that holds the fewest bytes yet (Graham's rule: at most 4/3 of the best split).
-// A device wish leaves only the shards of the tasks that it admits.
-result<void> assign_shards(std::vector<trained_variable>& variables, const flow& f, const places& where) {
+// Largest first, each to the shard that holds the fewest bytes yet (Graham's rule: at most 4/3 of
+// the best split). A device wish leaves only the shards of the tasks that it admits.
+result<void> assign_shards(std::vector<trained_variable>& variables, const flow& f,
+                           const places& where) {
   std::vector<std::size_t> order(variables.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto bytes = [&](std::size_t i) { return f.ops[variables[i].op].outputs[0].size_bytes(); };
@@ -54,7 +60,8 @@ result<void> assign_shards(std::vector<trained_variable>& variables, const flow&
     }
     if (!best)
       return error(error_code::usage,
-                   fmt::format("variable '{}' wants device '{}', but no shard runs there", op.name, op.device))
+                   fmt::format("variable '{}' wants device '{}', but no shard runs there", op.name,
+                               op.device))
           .at(op.source.file, op.source.line);
     variables[i].shard = *best;
     load[*best] += bytes(i);
@@ -64,7 +71,8 @@ result<void> assign_shards(std::vector<trained_variable>& variables, const flow&
 
 std::vector<shard_reader> readers_of(const training_spec& spec) {
   std::vector<shard_reader> readers;
-  for (std::uint32_t w = 0; w < spec.workers; ++w) readers.push_back({.worker = static_cast<std::int32_t>(w)});
+  for (std::uint32_t w = 0; w < spec.workers; ++w)
+    readers.push_back({.worker = static_cast<std::int32_t>(w)});
   if (spec.update == update_kind::sync && spec.observe_every > 0)
     readers.push_back({.worker = -1, .first = spec.observe_every, .stride = spec.observe_every});
   else
@@ -101,15 +109,19 @@ draft_actor make_shard(const flow_op& op, std::uint32_t shard, const training_sp
                                .keeps = keeps_of(spec),
                                .cut_every = spec.has_cuts ? spec.cut_every : 0,
                                .cuts_at_end = spec.has_cuts};
-  if (op.average_rate) a.planned.shard.average = moving_average_spec{*op.average_rate, spec.update == update_kind::sync ? spec.workers : 1};
+  if (op.average_rate)
+    a.planned.shard.average =
+        moving_average_spec{*op.average_rate, spec.update == update_kind::sync ? spec.workers : 1};
   if (const auto every = op.attrs.integer(loss_scale_attribute); every > 0)
-    a.planned.shard.loss_scale = loss_scale_update{static_cast<std::uint64_t>(every), spec.update == update_kind::sync ? spec.workers : 1};
+    a.planned.shard.loss_scale = loss_scale_update{
+        static_cast<std::uint64_t>(every), spec.update == update_kind::sync ? spec.workers : 1};
   a.planned.output_specs.assign(a.planned.shard.readers.size(), op.outputs[0]);
   a.from.resize(spec.workers);
   return a;
 }
 
-// A variable that is recovered, saved, copied or pushed by rows is on the host, whatever it wishes for.
+// A variable that is recovered, saved, copied or pushed by rows is on the host, whatever it wishes
+// for.
 void keep_from_devices(draft_actor& a, const training_spec& spec, pass_report* report) {
   if (a.device.empty() || (may_be_on_device(a.planned.shard) && !spec.has_replicas)) return;
   auto wish = parse_device(a.device);
@@ -117,7 +129,8 @@ void keep_from_devices(draft_actor& a, const training_spec& spec, pass_report* r
   if (!wish->gpu) return;
   if (report != nullptr)
     report->add(a.planned.shard.variable, a.planned.source, [&] {
-      const auto why = a.planned.shard.pushes_rows ? "its gradient is pushed by rows" : "the job keeps it for recovery or checkpoints";
+      const auto why = a.planned.shard.pushes_rows ? "its gradient is pushed by rows"
+                                                   : "the job keeps it for recovery or checkpoints";
       return fmt::format("is held on the host, not on '{}': {}", a.device, why);
     });
   wish->gpu.reset();
@@ -134,7 +147,8 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   a.planned.steps = spec.steps;
   a.planned.output_specs = op.outputs;
   a.planned.loop_level = op.loop_level;
-  if (std::any_of(op.sticky.begin(), op.sticky.end(), [](auto level) { return level != 0; })) a.planned.sticky = op.sticky;
+  if (std::any_of(op.sticky.begin(), op.sticky.end(), [](auto level) { return level != 0; }))
+    a.planned.sticky = op.sticky;
   a.region = op.region;
   planned_op p{op.type, op.name, op.attrs, std::vector<std::int32_t>(op.inputs.size()), op.source};
   std::iota(p.operands.begin(), p.operands.end(), 0);
@@ -142,7 +156,8 @@ draft_actor make_op(const flow_op& op, std::uint32_t worker, const training_spec
   if (is_reader(op.attrs)) {
     p.attrs.set("part", std::int64_t{worker});
     p.attrs.set("parts", std::int64_t{spec.workers});
-    // Asynchronous workers each take the mean over their own samples; synchronous gradients are added up.
+    // Asynchronous workers each take the mean over their own samples; synchronous gradients are
+    // added up.
     p.attrs.set("global_scale", std::int64_t{spec.update == update_kind::sync});
   }
   a.planned.ops.push_back(std::move(p));
@@ -180,12 +195,15 @@ draft_actor make_fetch(std::string name, std::uint64_t steps) {
 
 // --- loops have edges for their ends ---
 
-// Gives the actors of a copy of the flow their producers. Ops that have no actor are looked through.
+// Gives the actors of a copy of the flow their producers. Ops that have no actor are looked
+// through.
 class wiring {
  public:
   wiring(const flow& f, draft& d) : f_(f), d_(d), actor_of_(f.ops.size()) {}
 
-  static bool has_actor(const flow_op& op) { return op.type != loop_end_op && op.type != loop_back_op; }
+  static bool has_actor(const flow_op& op) {
+    return op.type != loop_end_op && op.type != loop_back_op;
+  }
   void add(std::uint32_t op, draft_actor a) {
     actor_of_[op] = static_cast<std::uint32_t>(d_.actors.size());
     for (const auto& in : f_.ops[op].inputs) a.from.push_back(producer(in));
@@ -203,11 +221,14 @@ class wiring {
   // Once all actors are there.
   void close_loops() {
     for (const auto& op : f_.ops)
-      if (op.type == loop_back_op) d_.actors[enters_.at(key(op))].from.push_back(producer(op.inputs[0]));
+      if (op.type == loop_back_op)
+        d_.actors[enters_.at(key(op))].from.push_back(producer(op.inputs[0]));
   }
 
  private:
-  static std::pair<std::int64_t, std::int64_t> key(const flow_op& op) { return {op.attrs.integer("loop"), op.attrs.integer("variable")}; }
+  static std::pair<std::int64_t, std::int64_t> key(const flow_op& op) {
+    return {op.attrs.integer("loop"), op.attrs.integer("variable")};
+  }
   const flow& f_;
   draft& d_;
   std::vector<std::uint32_t> actor_of_;
@@ -221,13 +242,17 @@ bool is_tracked(const training_spec& spec) { return spec.is_recoverable || spec.
 // For each op of the flow which of `others` it depends on, as bits in their order.
 class ancestors {
  public:
-  ancestors(const flow& f, const std::vector<op_ref>& others) : words_((others.size() + 63) / 64), bits_(f.ops.size() * words_) {
-    for (std::size_t k = 0; k < others.size(); ++k) word(others[k].op, k / 64) |= std::uint64_t{1} << (k % 64);
+  ancestors(const flow& f, const std::vector<op_ref>& others)
+      : words_((others.size() + 63) / 64), bits_(f.ops.size() * words_) {
+    for (std::size_t k = 0; k < others.size(); ++k)
+      word(others[k].op, k / 64) |= std::uint64_t{1} << (k % 64);
     for (std::uint32_t i = 0; i < f.ops.size(); ++i)
       for (const auto& in : f.ops[i].inputs)
         for (std::size_t k = 0; k < words_; ++k) word(i, k) |= word(in.op, k);
   }
-  bool depends(std::uint32_t op, std::size_t other) const { return (bits_[op * words_ + other / 64] >> (other % 64) & 1U) != 0; }
+  bool depends(std::uint32_t op, std::size_t other) const {
+    return (bits_[op * words_ + other / 64] >> (other % 64) & 1U) != 0;
+  }
 
  private:
   std::uint64_t& word(std::size_t op, std::size_t k) { return bits_[op * words_ + k]; }
@@ -236,8 +261,8 @@ class ancestors {
 };
 
 // Passes `gradient` on when `others` are there.
-draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uint32_t worker, const training_spec& spec,
-                      std::size_t others) {
+draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uint32_t worker,
+                      const training_spec& spec, std::size_t others) {
   auto a = make_op(gradient, worker, spec);
   a.device.clear();
   a.planned.name = fmt::format("worker/{}/{}/after", worker, variable.name);
@@ -255,16 +280,18 @@ draft_actor make_gate(const flow_op& variable, const flow_op& gradient, std::uin
 result<void> check_reader(const flow_op& op, const training_spec& spec) {
   const auto parts = op.attrs.integer("parts", 1);
   if (!is_reader(op.attrs) || parts == 1 || parts == std::int64_t{spec.workers}) return {};
-  return error(error_code::usage,
-               fmt::format("{} '{}' reads one of {} parts, but the job has {} workers, each of which "
-                           "reads its own part: leave parts at 1",
-                           op.type, op.name, parts, spec.workers))
+  return error(
+             error_code::usage,
+             fmt::format("{} '{}' reads one of {} parts, but the job has {} workers, each of which "
+                         "reads its own part: leave parts at 1",
+                         op.type, op.name, parts, spec.workers))
       .at(op.source.file, op.source.line);
 }
 
 }  // namespace
 
-result<draft> replicate(const flow& f, const training_spec& spec, const places& where, pass_report* report) {
+result<draft> replicate(const flow& f, const training_spec& spec, const places& where,
+                        pass_report* report) {
   for (const auto& op : f.ops)
     if (auto ok = check_reader(op, spec); !ok) return std::move(ok.error());
   auto variables = variables_of(f);
@@ -279,11 +306,17 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     keep_from_devices(d.actors.back(), spec, report);
     if (report != nullptr)
       report->add(f.ops[v.op].name, f.ops[v.op].source, [&] {
-        return fmt::format("{}, {} bytes, is held by shard {}{}", to_string(f.ops[v.op].outputs[0]), f.ops[v.op].outputs[0].size_bytes(), v.shard,
-                           spec.shards > 1 ? ": it had the fewest bytes when this one's turn came, the largest first" : "");
+        return fmt::format(
+            "{}, {} bytes, is held by shard {}{}", to_string(f.ops[v.op].outputs[0]),
+            f.ops[v.op].outputs[0].size_bytes(), v.shard,
+            spec.shards > 1
+                ? ": it had the fewest bytes when this one's turn came, the largest first"
+                : "");
       });
   }
-  auto losses = make_fetch(std::string(loss_fetch), spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
+  auto losses =
+      make_fetch(std::string(loss_fetch),
+                 spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
   losses.planned.fires_on_any = spec.update == update_kind::async;
   losses.planned.awaits_receipt = spec.is_recoverable && spec.update == update_kind::sync;
   std::vector<op_ref> needed;  // by every gradient
@@ -297,12 +330,14 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     for (std::uint32_t i = 0; i < f.ops.size(); ++i) {
       const auto& op = f.ops[i];
       if (!wiring::has_actor(op)) continue;
-      auto a = shard_of[i] >= 0      ? make_read(op, w, spec)
+      auto a = shard_of[i] >= 0     ? make_read(op, w, spec)
                : op.type == "input" ? make_feed(op, w, spec)
                                     : make_op(op, w, spec);
       if (shard_of[i] >= 0) a.from.push_back({static_cast<std::uint32_t>(shard_of[i]), w});
-      // Versions come at one pace: one variable's carry the marks of cuts. Synchronous shards need one worker's only.
-      a.planned.marks_cuts = spec.has_cuts && i == variables.front().op && (w == 0 || spec.update == update_kind::async);
+      // Versions come at one pace: one variable's carry the marks of cuts. Synchronous shards need
+      // one worker's only.
+      a.planned.marks_cuts = spec.has_cuts && i == variables.front().op &&
+                             (w == 0 || spec.update == update_kind::async);
       wires.add(i, std::move(a));
     }
     wires.close_loops();
@@ -318,7 +353,9 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
         gate.from.insert(gate.from.end(), missing.begin(), missing.end());
         if (report != nullptr && w == 0)
           report->add(gate.planned.ops.front().name, gate.planned.source, [&] {
-            return fmt::format("is put in, for each worker: the gradient waits for {} more values of its step, so that a step is whole or did not happen", missing.size());
+            return fmt::format(
+                "is put in, for each worker: the gradient waits for {} more values of its step, so that a step is whole or did not happen",
+                missing.size());
           });
         from = {static_cast<std::uint32_t>(d.actors.size()), 0};
         d.actors.push_back(std::move(gate));
@@ -328,7 +365,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
     losses.from.push_back(producer(f.roots[0]));
   }
   const bool observes = spec.update == update_kind::sync && spec.observe_every > 0;
-  auto values = make_fetch(std::string(variables_fetch), observes ? spec.steps / spec.observe_every : 1);
+  auto values =
+      make_fetch(std::string(variables_fetch), observes ? spec.steps / spec.observe_every : 1);
   for (std::uint32_t v = 0; v < variables.size(); ++v) values.from.push_back({v, spec.workers});
   d.actors.push_back(std::move(losses));
   d.actors.push_back(std::move(values));
@@ -346,7 +384,8 @@ draft lower(const flow& f) {
     const bool is_fed = op.type == "input" || op.type == "variable";
     auto a = is_fed ? make_feed(op, 0, unlimited) : make_op(op, 0, unlimited);
     a.planned.name = op.name;
-    if (!is_fed) a.planned.ops[0].attrs = op.attrs;  // a reader keeps the part that the program gave it
+    // a reader keeps the part that the program gave it.
+    if (!is_fed) a.planned.ops[0].attrs = op.attrs;
     wires.add(i, std::move(a));
   }
   wires.close_loops();

@@ -1,14 +1,18 @@
-// Ops of one device become segments, each one actor: the stream of a device runs what it is given in order, so that nothing is won by a message for each op, and what is one actor
-// can be captured and replayed as one.
+// Ops of one device become segments, each one actor: the stream of a device runs what it is given
+// in order, so that nothing is won by a message for each op, and what is one actor can be captured
+// and replayed as one.
 //
-// Two ops of a device are in one segment only if no way from one to the other leads out of the device: every op has a depth, the most often that a way to it has left and come back,
-// and a segment has one depth. So segments have no cycle. What leaves for the host is waited for by somebody: a segment that has become long ends behind it, and does not keep it
-// until its own end.
+// Two ops of a device are in one segment only if no way from one to the other leads out of the
+// device: every op has a depth, the most often that a way to it has left and come back, and a
+// segment has one depth. So segments have no cycle. What leaves for the host is waited for by
+// somebody: a segment that has become long ends behind it, and does not keep it until its own end.
 //
-// A segment may need something from the host that stood behind others that take what it makes, so actors are put into an order of their dependencies again: memory that ops of the host
-// write in turn (share_memory) has the order of the plan, and would wait for ever in another one.
+// A segment may need something from the host that stood behind others that take what it makes, so
+// actors are put into an order of their dependencies again: memory that ops of the host write in
+// turn (share_memory) has the order of the plan, and would wait for ever in another one.
 //
-// What leaves a loop depends on its body by what comes back in it, which neither depths nor that order see: where a graph has a loop, ops of devices stay apart, each a segment.
+// What leaves a loop depends on its body by what comes back in it, which neither depths nor that
+// order see: where a graph has a loop, ops of devices stay apart, each a segment.
 //
 // O(n log n) in actors and edges.
 
@@ -28,16 +32,24 @@
 namespace troupe::passes {
 namespace {
 
-// Not tuned. An actor and the launch of a captured segment take some 10 us, as long as a few kernels; a backward pass has some 100.
+// Not tuned. An actor and the launch of a captured segment take some 10 us, as long as a few
+// kernels; a backward pass has some 100.
 constexpr std::size_t kernels_before_a_cut = 24;
 
 class segmenter {
  public:
-  segmenter(draft d, bool merges, pass_report* report, std::vector<placement_reason>* reasons) : d_(std::move(d)), has_loops_(std::any_of(d_.actors.begin(), d_.actors.end(), is_loop)), merges_(merges && !has_loops_), report_(report), reasons_(reasons) {}
+  segmenter(draft d, bool merges, pass_report* report, std::vector<placement_reason>* reasons)
+      : d_(std::move(d)),
+        has_loops_(std::any_of(d_.actors.begin(), d_.actors.end(), is_loop)),
+        merges_(merges && !has_loops_),
+        report_(report),
+        reasons_(reasons) {}
 
   draft run() {
     const auto count = d_.actors.size();
-    if (std::none_of(d_.actors.begin(), d_.actors.end(), [](const auto& a) { return is_op_of_device(a); })) return std::move(d_);
+    if (std::none_of(d_.actors.begin(), d_.actors.end(),
+                     [](const auto& a) { return is_op_of_device(a); }))
+      return std::move(d_);
     order_ = order_of(d_);
     find_leaving();
     group_of_.assign(count, none);
@@ -51,17 +63,22 @@ class segmenter {
   // Whose ops may be one: task, device, and worker.
   using owner_key = std::tuple<std::uint32_t, std::uint32_t, std::uint8_t, std::uint32_t>;
 
-  static bool is_op_of_device(const draft_actor& a) { return a.planned.kind == actor_kind::op && is_device_stream(a.planned.stream); }
+  static bool is_op_of_device(const draft_actor& a) {
+    return a.planned.kind == actor_kind::op && is_device_stream(a.planned.stream);
+  }
   owner_key key_of(std::uint32_t i) const {
     const auto& a = d_.actors[i];
     return {a.planned.task, a.planned.stream, static_cast<std::uint8_t>(a.owner), a.index};
   }
 
-  static bool is_loop(const draft_actor& a) { return a.planned.kind == actor_kind::op && a.planned.ops[0].type == loop_enter_op; }
+  static bool is_loop(const draft_actor& a) {
+    return a.planned.kind == actor_kind::op && a.planned.ops[0].type == loop_enter_op;
+  }
 
   // Edges that go back (PS-2) order nothing.
   static bool is_back(const draft& d, std::uint32_t consumer, std::size_t port) {
-    const auto &c = d.actors[consumer].planned, &p = d.actors[d.actors[consumer].from[port].actor].planned;
+    const auto &c = d.actors[consumer].planned,
+               &p = d.actors[d.actors[consumer].from[port].actor].planned;
     if (c.kind == actor_kind::shard) return true;
     if (c.kind == actor_kind::collective && p.kind == actor_kind::collective) return true;
     return c.kind == actor_kind::op && c.ops[0].type == loop_enter_op && port == 1;
@@ -89,7 +106,8 @@ class segmenter {
       for (const auto c : consumers[i])
         if (--missing[c] == 0) ready.push(c);
     }
-    expects(order.size() == count, "PS-2: a draft has no other cycles than those through shards, ranks and loops");
+    expects(order.size() == count,
+            "PS-2: a draft has no other cycles than those through shards, ranks and loops");
     return order;
   }
 
@@ -115,7 +133,10 @@ class segmenter {
     if (reasons_ != nullptr && i < reasons_->size()) return (*reasons_)[i];
     using kind = placement_reason::kind;
     const auto owner = d_.actors[i].owner;
-    return {owner == owner_kind::worker ? kind::worker : owner == owner_kind::shard ? kind::shard : kind::client, d_.actors[i].index};
+    return {owner == owner_kind::worker  ? kind::worker
+            : owner == owner_kind::shard ? kind::shard
+                                         : kind::client,
+            d_.actors[i].index};
   }
 
   void find_leaving() {
@@ -127,7 +148,8 @@ class segmenter {
 
   void assign_groups() {
     std::vector<std::uint32_t> depth(d_.actors.size(), 0);
-    std::map<std::pair<owner_key, std::uint32_t>, std::uint32_t> open;  // owner and depth -> segment that takes more
+    // Owner and depth -> segment that takes more.
+    std::map<std::pair<owner_key, std::uint32_t>, std::uint32_t> open;
     for (const auto i : order_) {
       const auto& a = d_.actors[i];
       const bool is_here = is_op_of_device(a);
@@ -159,7 +181,8 @@ class segmenter {
     draft out;
     for (std::uint32_t i = 0; i < d_.actors.size(); ++i) {
       const auto g = group_of_[i];
-      const bool stands = g == none || *std::max_element(members_[g].begin(), members_[g].end()) == i;
+      const bool stands =
+          g == none || *std::max_element(members_[g].begin(), members_[g].end()) == i;
       if (stands) why_.push_back(reason_of(i));
       if (g == none) {
         now[i] = static_cast<std::uint32_t>(out.actors.size());
@@ -182,7 +205,8 @@ class segmenter {
   // Ports in `from` are still those of the draft before.
   draft_actor make(std::uint32_t g) {
     const auto& members = members_[g];
-    std::map<std::pair<std::uint32_t, std::uint32_t>, std::int32_t> value_of;  // actor and port of the draft
+    // Actor and port of the draft.
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::int32_t> value_of;
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::int32_t> input_of;
     draft_actor s;
     const auto& first = d_.actors[members.front()];
@@ -195,7 +219,9 @@ class segmenter {
     s.planned.start = first.planned.start;
     s.planned.steps = first.planned.steps;
     s.planned.source = first.planned.source;
-    s.planned.name = members.size() == 1 ? first.planned.name : fmt::format("{}..{}", first.planned.name, d_.actors[members.back()].planned.name);
+    s.planned.name = members.size() == 1 ? first.planned.name
+                                         : fmt::format("{}..{}", first.planned.name,
+                                                       d_.actors[members.back()].planned.name);
     std::int32_t values = 0;
     for (const auto m : members) {
       auto& a = d_.actors[m];
@@ -207,7 +233,8 @@ class segmenter {
           k.operands.push_back(-1 - inside->second);
           continue;
         }
-        const auto [at, is_new] = input_of.try_emplace(key, static_cast<std::int32_t>(s.from.size()));
+        const auto [at, is_new] =
+            input_of.try_emplace(key, static_cast<std::int32_t>(s.from.size()));
         if (is_new) s.from.push_back(f);
         k.operands.push_back(at->second);
       }
@@ -228,7 +255,11 @@ class segmenter {
     }
     s.planned.arena_bytes = place_values(s.planned.kernels);
     if (report_ != nullptr && members.size() > 1 && s.index == 0)
-      report_->add(s.planned.name, s.planned.source, [&] { return fmt::format("is one actor on {}, of {} kernels, with {} inputs and {} outputs", stream_text(s.planned.stream), members.size(), s.from.size(), s.planned.output_specs.size()); });
+      report_->add(s.planned.name, s.planned.source, [&] {
+        return fmt::format("is one actor on {}, of {} kernels, with {} inputs and {} outputs",
+                           stream_text(s.planned.stream), members.size(), s.from.size(),
+                           s.planned.output_specs.size());
+      });
     return s;
   }
 
@@ -238,24 +269,30 @@ class segmenter {
       for (std::uint32_t c = 0; c < d_.actors.size(); ++c)
         for (const auto& f : d_.actors[c].from) takers_[f.actor].emplace_back(f.port, c);
     }
-    return std::any_of(takers_[actor].begin(), takers_[actor].end(), [&](const auto& t) { return t.first == port && group_of_[t.second] != g; });
+    return std::any_of(takers_[actor].begin(), takers_[actor].end(),
+                       [&](const auto& t) { return t.first == port && group_of_[t.second] != g; });
   }
 
   draft d_;
   bool has_loops_, merges_;
   pass_report* report_;
   std::vector<placement_reason>* reasons_;
-  std::vector<placement_reason> why_;                // by actor, with segments
+  std::vector<placement_reason> why_;  // by actor, with segments
   std::vector<std::uint32_t> order_;
-  std::vector<bool> leaves_;                         // by actor: to something that is no op of a device
+  // By actor: to something that is no op of a device.
+  std::vector<bool> leaves_;
   std::vector<std::uint32_t> group_of_;              // by actor: its segment
   std::vector<std::vector<std::uint32_t>> members_;  // by segment, in order
-  std::vector<std::map<std::uint32_t, std::uint32_t>> ports_;                        // by actor: output port -> that of its segment
-  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> takers_;         // by actor: port and consumer
+  // By actor: output port -> that of its segment.
+  std::vector<std::map<std::uint32_t, std::uint32_t>> ports_;
+  // By actor: port and consumer.
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> takers_;
 };
 
 }  // namespace
 
-draft segments(draft d, bool merges, pass_report* report, std::vector<placement_reason>* reasons) { return segmenter(std::move(d), merges, report, reasons).run(); }
+draft segments(draft d, bool merges, pass_report* report, std::vector<placement_reason>* reasons) {
+  return segmenter(std::move(d), merges, report, reasons).run();
+}
 
 }  // namespace troupe::passes

@@ -1,5 +1,6 @@
-// Ops of one type, with equal attributes, operands and device, compute the same: one of them does it for all. Kernels are functions of their
-// operands, attributes and the step (devices/kernel.hpp, K-2), readers and random ops too; what the program feeds, and variables, go by name.
+// Ops of one type, with equal attributes, operands and device, compute the same: one of them does
+// it for all. Kernels are functions of their operands, attributes and the step (devices/kernel.hpp,
+// K-2), readers and random ops too; what the program feeds, and variables, go by name.
 
 #include "runtime/passes/passes.hpp"
 
@@ -32,8 +33,10 @@ void add_attribute(hasher& h, const attributes::value& v) {
   if (const auto* n = std::get_if<std::int64_t>(&v)) h.add(static_cast<std::uint64_t>(*n));
   if (const auto* x = std::get_if<double>(&v)) h.add(std::bit_cast<std::uint64_t>(*x));
   if (const auto* text = std::get_if<std::string>(&v)) h.add(*text);
-  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&v)) h.add({reinterpret_cast<const char*>(list->data()), list->size() * sizeof(std::int64_t)});
-  if (const auto* data = std::get_if<shared_bytes>(&v)) h.add({reinterpret_cast<const char*>(data->view().data()), data->view().size()});
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&v))
+    h.add({reinterpret_cast<const char*>(list->data()), list->size() * sizeof(std::int64_t)});
+  if (const auto* data = std::get_if<shared_bytes>(&v))
+    h.add({reinterpret_cast<const char*>(data->view().data()), data->view().size()});
 }
 
 std::uint64_t hash_of(const flow_op& op) {
@@ -50,13 +53,18 @@ std::uint64_t hash_of(const flow_op& op) {
 
 // Zeros of both signs, and NaNs, are told apart by their bits: equal() of doubles would not do.
 bool is_same(const attributes::value& a, const attributes::value& b) {
-  if (const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b); x != nullptr && y != nullptr) return std::bit_cast<std::uint64_t>(*x) == std::bit_cast<std::uint64_t>(*y);
+  if (const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
+      x != nullptr && y != nullptr)
+    return std::bit_cast<std::uint64_t>(*x) == std::bit_cast<std::uint64_t>(*y);
   return a == b;
 }
 
 bool is_same(const flow_op& a, const flow_op& b) {
-  return a.type == b.type && a.device == b.device && a.inputs == b.inputs && a.outputs == b.outputs &&
-         std::ranges::equal(a.attrs.entries(), b.attrs.entries(), [](const auto& x, const auto& y) { return x.first == y.first && is_same(x.second, y.second); });
+  return a.type == b.type && a.device == b.device && a.inputs == b.inputs &&
+         a.outputs == b.outputs &&
+         std::ranges::equal(a.attrs.entries(), b.attrs.entries(), [](const auto& x, const auto& y) {
+           return x.first == y.first && is_same(x.second, y.second);
+         });
 }
 
 }  // namespace
@@ -71,14 +79,18 @@ flow share(flow f, pass_report* report) {
     if (op.type == "input" || op.type == "variable") continue;
     const auto hash = hash_of(op);
     const auto [first, last] = known.equal_range(hash);
-    const auto same = std::find_if(first, last, [&](const auto& k) { return is_same(f.ops[k.second], op); });
+    const auto same =
+        std::find_if(first, last, [&](const auto& k) { return is_same(f.ops[k.second], op); });
     if (same == last) {
       known.emplace(hash, i);
       continue;
     }
     stands_for[i] = same->second;
     if (report != nullptr)
-      report->add(op.name, op.source, [&] { return fmt::format("computes the same {} as '{}', which stands for both", op.type, f.ops[same->second].name); });
+      report->add(op.name, op.source, [&] {
+        return fmt::format("computes the same {} as '{}', which stands for both", op.type,
+                           f.ops[same->second].name);
+      });
   }
   for (auto& r : f.roots) r.op = stands_for[r.op];
   return drop_unused(std::move(f));

@@ -1,15 +1,18 @@
-// Which outputs may be written into the same memory: an op takes the buffer of one whose readers all come before it in the plan's order, of those
-// that are free the smallest that is large enough, else the largest, which grows (best fit).
+// Which outputs may be written into the same memory: an op takes the buffer of one whose readers
+// all come before it in the plan's order, of those that are free the smallest that is large enough,
+// else the largest, which grows (best fit).
 //
-// Outputs that leave the stream's ops (to shards, transfers, fetches and other streams), those of readers, which run ahead, and constants have
-// memory of their own. A buffer that an op hands on as it is stays in use until the readers of that are done.
-// An element-wise op (or a group of them) writes over an operand of its own shape and type that it is the last to read, if its first step alone reads it.
+// Outputs that leave the stream's ops (to shards, transfers, fetches and other streams), those of
+// readers, which run ahead, and constants have memory of their own. A buffer that an op hands on as
+// it is stays in use until the readers of that are done. An element-wise op (or a group of them)
+// writes over an operand of its own shape and type that it is the last to read, if its first step
+// alone reads it.
 //
 // O(n log n) in actors and edges.
 
-#include "runtime/passes/passes.hpp"
 #include "runtime/byte_size.hpp"
 #include "runtime/loop_rules.hpp"
+#include "runtime/passes/passes.hpp"
 
 #include <fmt/format.h>
 
@@ -48,13 +51,17 @@ class sharer {
   const op_row* row_of(const planned_op& op) const { return ops_.find(op.type); }
 
   bool hands_on(const planned_actor& a) const {
-    const auto* row = a.kind == actor_kind::op && !is_device_stream(a.stream) && a.ops.size() == 1 ? row_of(a.ops[0]) : nullptr;
+    const auto* row = a.kind == actor_kind::op && !is_device_stream(a.stream) && a.ops.size() == 1
+                          ? row_of(a.ops[0])
+                          : nullptr;
     return row != nullptr && row->is_forwarding;
   }
 
   // Whether its outputs are made anew in each step, for that step alone.
   bool makes_its_outputs(const planned_actor& a) const {
-    if (a.kind != actor_kind::op || is_device_stream(a.stream) || a.ops[0].type == hand_over_op || !fires_once(a)) return false;
+    if (a.kind != actor_kind::op || is_device_stream(a.stream) || a.ops[0].type == hand_over_op ||
+        !fires_once(a))
+      return false;
     return std::none_of(a.ops.begin(), a.ops.end(), [this](const planned_op& op) {
       const auto* row = row_of(op);
       return row == nullptr || row->is_constant || is_reader(op.attrs);
@@ -62,7 +69,9 @@ class sharer {
   }
 
   // In each step, and keeps nothing: it is in no loop, and hands nothing into a branch.
-  static bool fires_once(const planned_actor& a) { return a.loop_level == 0 && !is_control(a.ops[0].type); }
+  static bool fires_once(const planned_actor& a) {
+    return a.loop_level == 0 && !is_control(a.ops[0].type);
+  }
 
   void find_lives(std::uint32_t i) {
     const auto& a = p_.actors[i];
@@ -73,7 +82,9 @@ class sharer {
       for (const auto e : a.outputs[port]) {
         const auto to = p_.edges[e].to.actor;
         const auto& reader = p_.actors[to];
-        if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream || to <= i || !fires_once(reader)) l.is_shared = false;
+        if (reader.kind != actor_kind::op || reader.task != a.task || reader.stream != a.stream ||
+            to <= i || !fires_once(reader))
+          l.is_shared = false;
         if (!l.is_shared) break;
         l.last_reader = std::max(l.last_reader, to);
         if (!reader.hands_on || p_.edges[e].to.port != 0) continue;
@@ -106,7 +117,8 @@ class sharer {
     }
   }
 
-  // Buffers whose last reader comes before actor `i`. One that was written over in place has an entry that says less than until_.
+  // Buffers whose last reader comes before actor `i`. One that was written over in place has an
+  // entry that says less than until_.
   void free_before(std::uint32_t i, stream& here) {
     for (; !here.busy.empty() && here.busy.top().first < i; here.busy.pop()) {
       const auto [last, b] = here.busy.top();
@@ -114,7 +126,9 @@ class sharer {
     }
   }
 
-  const port_ref& producer_of(const planned_actor& a, std::int32_t port) const { return p_.edges[a.inputs[static_cast<std::size_t>(port)]].from; }
+  const port_ref& producer_of(const planned_actor& a, std::int32_t port) const {
+    return p_.edges[a.inputs[static_cast<std::size_t>(port)]].from;
+  }
   std::uint32_t buffer_behind(const planned_actor& a, std::int32_t port) const {
     const auto& from = producer_of(a, port);
     return static_cast<std::uint32_t>(buffer_of(p_.actors[from.actor], from.port));
@@ -123,18 +137,28 @@ class sharer {
   // An input port, or -1.
   std::int32_t operand_to_write_over(std::uint32_t i) const {
     const auto& a = p_.actors[i];
-    if (a.outputs.size() != 1 || !std::all_of(a.ops.begin(), a.ops.end(), [this](const planned_op& op) { return is_plain(op); })) return -1;
+    if (a.outputs.size() != 1 ||
+        !std::all_of(a.ops.begin(), a.ops.end(),
+                     [this](const planned_op& op) { return is_plain(op); }))
+      return -1;
     for (const auto port : a.ops[0].operands) {
       const auto& from = producer_of(a, port);
       const auto& producer = p_.actors[from.actor];
-      if (producer.hands_on || buffer_of(producer, from.port) < 0 || producer.output_specs[from.port] != a.output_specs[0]) continue;
+      if (producer.hands_on || buffer_of(producer, from.port) < 0 ||
+          producer.output_specs[from.port] != a.output_specs[0])
+        continue;
       if (lives_[from.actor][from.port].last_reader != i) continue;
       const auto is_same = [&](std::uint32_t e) { return p_.edges[e].from == from; };
       if (std::count_if(a.inputs.begin(), a.inputs.end(), is_same) != 1) continue;
-      const auto reads = [&](const planned_op& op) { return std::find(op.operands.begin(), op.operands.end(), port) != op.operands.end(); };
+      const auto reads = [&](const planned_op& op) {
+        return std::find(op.operands.begin(), op.operands.end(), port) != op.operands.end();
+      };
       if (std::any_of(a.ops.begin() + 1, a.ops.end(), reads)) continue;
       const auto& readers = producer.outputs[from.port];
-      if (std::any_of(readers.begin(), readers.end(), [&](auto e) { return p_.actors[p_.edges[e].to.actor].hands_on && p_.edges[e].to.port == 0; })) continue;
+      if (std::any_of(readers.begin(), readers.end(), [&](auto e) {
+            return p_.actors[p_.edges[e].to.actor].hands_on && p_.edges[e].to.port == 0;
+          }))
+        continue;
       return port;
     }
     return -1;
@@ -173,7 +197,9 @@ plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pa
   if (report == nullptr) return p;
   for (const auto& a : p.actors) {
     const auto line = a.ops.empty() ? a.source : a.ops.back().source;
-    if (a.in_place >= 0) report->add(a.name, line, [&] { return fmt::format("writes over its input {}", a.in_place); });
+    if (a.in_place >= 0)
+      report->add(a.name, line,
+                  [&] { return fmt::format("writes over its input {}", a.in_place); });
   }
   std::vector<std::vector<std::string_view>> users(p.buffers.size());
   for (const auto& a : p.actors)
@@ -181,7 +207,10 @@ plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pa
       if (b >= 0 && !a.hands_on) users[static_cast<std::size_t>(b)].push_back(a.name);
   for (std::size_t b = 0; b < users.size(); ++b)
     if (users[b].size() > 1)
-      report->add(std::string(users[b].front()), {}, [&] { return fmt::format("shares {} with {} more, '{}' the next", format_bytes(p.buffers[b].bytes), users[b].size() - 1, users[b][1]); });
+      report->add(std::string(users[b].front()), {}, [&] {
+        return fmt::format("shares {} with {} more, '{}' the next",
+                           format_bytes(p.buffers[b].bytes), users[b].size() - 1, users[b][1]);
+      });
   return p;
 }
 

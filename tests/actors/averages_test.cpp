@@ -24,7 +24,8 @@ struct outcome {
 
 using model = std::function<value(graph&, value images)>;
 
-outcome train(const std::string& folder, const training_options& o, std::uint32_t threads, const model& build, std::int64_t batch = 24) {
+outcome train(const std::string& folder, const training_options& o, std::uint32_t threads,
+              const model& build, std::int64_t batch = 24) {
   auto s = session::open({.threads = threads});
   BOOST_REQUIRE(s);
   auto data = open_idx(folder, false);
@@ -47,29 +48,36 @@ outcome train(const std::string& folder, const training_options& o, std::uint32_
   return out;
 }
 
-value normalized(graph&, value images) { return dense(relu(batch_norm(dense(images, 8, "hidden"), "norm")), 10, "out"); }
+value normalized(graph&, value images) {
+  return dense(relu(batch_norm(dense(images, 8, "hidden"), "norm")), 10, "out");
+}
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(averages)
 
 // Of what does not depend on the training, so that the samples can be computed apart.
-BOOST_FIXTURE_TEST_CASE(it_moves_towards_the_mean_of_the_workers_samples_after_each_step, image_folder) {
+BOOST_FIXTURE_TEST_CASE(it_moves_towards_the_mean_of_the_workers_samples_after_each_step,
+                        image_folder) {
   const auto pixels = [](value images) { return slice(images, {{}, {300, 304}}); };
   const auto build = [&](graph&, value images) {
-    (void)moving_average(reduce_mean(pixels(images), {0}), "follows", {.rate = 0.25, .initial = 2, .beside = images});
+    (void)moving_average(reduce_mean(pixels(images), {0}), "follows",
+                         {.rate = 0.25, .initial = 2, .beside = images});
     return dense(images, 10, "out");
   };
   for (const std::uint32_t workers : {1U, 2U}) {
     const std::uint64_t steps = 12;
-    const auto got = train(path, {.workers = workers, .optimizer = adam({}), .steps = steps}, 2, build);
+    const auto got =
+        train(path, {.workers = workers, .optimizer = adam({}), .steps = steps}, 2, build);
     std::vector<double> expected(4, 2);
     auto s = session::open({});
     auto data = open_idx(path, false);
     graph g((*s)->ops());
     std::vector<value> samples;
     for (std::uint32_t w = 0; w < workers; ++w)
-      samples.push_back(reduce_mean(pixels(idx_batch(g, *data, {.batch = 24, .seed = 5, .part = w, .parts = workers}).images), {0}));
+      samples.push_back(reduce_mean(
+          pixels(idx_batch(g, *data, {.batch = 24, .seed = 5, .part = w, .parts = workers}).images),
+          {0}));
     auto run = (*s)->compile(g, samples);
     BOOST_TEST_REQUIRE(bool(run), (run ? "" : run.error().text()));
     for (std::uint64_t t = 0; t < steps; ++t) {
@@ -81,12 +89,17 @@ BOOST_FIXTURE_TEST_CASE(it_moves_towards_the_mean_of_the_workers_samples_after_e
         expected[i] += 0.25 * (mean - expected[i]);
       }
     }
-    for (std::size_t i = 0; i < 4; ++i) BOOST_TEST(std::abs(static_cast<double>(got.variables.at("follows")[i]) - expected[i]) < 1e-6);
+    for (std::size_t i = 0; i < 4; ++i)
+      BOOST_TEST(std::abs(static_cast<double>(got.variables.at("follows")[i]) - expected[i]) <
+                 1e-6);
   }
 }
 
-BOOST_FIXTURE_TEST_CASE(a_training_with_batch_norm_has_the_same_bits_on_any_threads_and_shards_and_through_a_checkpoint, image_folder) {
-  for (const auto& optimizer : {optimizer_spec{}, adam({}), rmsprop({.momentum = 0.5, .centered = true})}) {
+BOOST_FIXTURE_TEST_CASE(
+    a_training_with_batch_norm_has_the_same_bits_on_any_threads_and_shards_and_through_a_checkpoint,
+    image_folder) {
+  for (const auto& optimizer :
+       {optimizer_spec{}, adam({}), rmsprop({.momentum = 0.5, .centered = true})}) {
     const training_options base{.workers = 2, .optimizer = optimizer, .steps = 20};
     const auto expected = train(path, base, 1, normalized);
     BOOST_TEST(expected.losses.back() < expected.losses.front());
@@ -130,10 +143,13 @@ BOOST_FIXTURE_TEST_CASE(samples_that_are_not_finite_leave_it_as_it_is, image_fol
 }
 
 BOOST_FIXTURE_TEST_CASE(averages_that_are_used_as_they_are_stay_as_they_began, image_folder) {
-  const auto got = train(path, {.workers = 2, .steps = 5}, 2,
-                         [](graph&, value images) { return dense(batch_norm(dense(images, 8, "hidden"), "norm", {.is_training = false}), 10, "out"); });
-  BOOST_TEST(got.variables.at("norm/mean") == std::vector<float>(8, 0), boost::test_tools::per_element());
-  BOOST_TEST(got.variables.at("norm/variance") == std::vector<float>(8, 1), boost::test_tools::per_element());
+  const auto got = train(path, {.workers = 2, .steps = 5}, 2, [](graph&, value images) {
+    return dense(batch_norm(dense(images, 8, "hidden"), "norm", {.is_training = false}), 10, "out");
+  });
+  BOOST_TEST(got.variables.at("norm/mean") == std::vector<float>(8, 0),
+             boost::test_tools::per_element());
+  BOOST_TEST(got.variables.at("norm/variance") == std::vector<float>(8, 1),
+             boost::test_tools::per_element());
   BOOST_TEST((got.variables.at("norm/scale") != std::vector<float>(8, 1)));
 }
 

@@ -1,4 +1,5 @@
-// The streams of a device when one of them fails: who gets new ones, and what of the memory of the old ones stays until nobody uses it. An asynchronous host device that is stepped.
+// The streams of a device when one of them fails: who gets new ones, and what of the memory of the
+// old ones stays until nobody uses it. An asynchronous host device that is stepped.
 
 #include "actors/device_streams.hpp"
 
@@ -65,24 +66,31 @@ struct stepped_device {
 
   order_checker checker;
   kernel_table kernels = make_host_kernels();
-  std::shared_ptr<async_host_chip> chip = std::make_shared<async_host_chip>(async_host_options{.seed = 7, .checker = &checker});
+  std::shared_ptr<async_host_chip> chip =
+      std::make_shared<async_host_chip>(async_host_options{.seed = 7, .checker = &checker});
   caf::actor_system_config config;
   caf::actor_system system{config};
   coarse_clock clock;
   std::shared_ptr<device_streams> streams = std::make_shared<device_streams>(
-      system, nullptr, "gpu:0", "asynchronous host", [this]() -> result<std::shared_ptr<device_backend>> { return make_async_host_backend("gpu:0", chip, kernels); }, clock, [] { return std::int64_t{0}; });
+      system, nullptr, "gpu:0", "asynchronous host",
+      [this]() -> result<std::shared_ptr<device_backend>> {
+        return make_async_host_backend("gpu:0", chip, kernels);
+      },
+      clock, [] { return std::int64_t{0}; });
 };
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(device_streams)
 
-BOOST_FIXTURE_TEST_CASE(DS_7_a_part_that_still_opens_gets_the_failure_and_no_new_stream, stepped_device) {
+BOOST_FIXTURE_TEST_CASE(DS_7_a_part_that_still_opens_gets_the_failure_and_no_new_stream,
+                        stepped_device) {
   const auto old = lane(stream_kind::compute);
   fail(stream_kind::compute);
   const auto late = streams->open(1);
   BOOST_REQUIRE(!late);
-  BOOST_TEST(late.error().text().find("a failure that was injected") != std::string::npos, late.error().text());
+  BOOST_TEST(late.error().text().find("a failure that was injected") != std::string::npos,
+             late.error().text());
   BOOST_TEST(lane(stream_kind::compute) == old);
 
   const auto copies = lane(stream_kind::copy_in);
@@ -91,7 +99,8 @@ BOOST_FIXTURE_TEST_CASE(DS_7_a_part_that_still_opens_gets_the_failure_and_no_new
   BOOST_TEST(lane(stream_kind::copy_in) == copies);
   const auto later = streams->open(1);
   BOOST_REQUIRE(!later);
-  BOOST_TEST(later.error().text().find("another job has a new one") != std::string::npos, later.error().text());
+  BOOST_TEST(later.error().text().find("another job has a new one") != std::string::npos,
+             later.error().text());
   BOOST_TEST(bool(streams->open(2)));
 }
 
@@ -105,7 +114,8 @@ BOOST_FIXTURE_TEST_CASE(DS_7_nor_where_a_collective_was_aborted, stepped_device)
 }
 
 // Both were read by one piece of work, so the second has nothing newer to wait for.
-BOOST_FIXTURE_TEST_CASE(DS_5_buffers_of_a_failed_stream_stay_until_all_who_read_them_are_done, stepped_device) {
+BOOST_FIXTURE_TEST_CASE(DS_5_buffers_of_a_failed_stream_stay_until_all_who_read_them_are_done,
+                        stepped_device) {
   const auto copies = lane(stream_kind::copy_in);
   {
     device_buffer_pool pool(spec.size_bytes(), 2, copies->stream(), copies, "test");
@@ -121,7 +131,8 @@ BOOST_FIXTURE_TEST_CASE(DS_5_buffers_of_a_failed_stream_stay_until_all_who_read_
   BOOST_TEST(checker.found() == 0U);
 }
 
-BOOST_FIXTURE_TEST_CASE(DS_5_so_does_a_buffer_that_was_to_be_written_anew_when_the_stream_had_failed, stepped_device) {
+BOOST_FIXTURE_TEST_CASE(
+    DS_5_so_does_a_buffer_that_was_to_be_written_anew_when_the_stream_had_failed, stepped_device) {
   const auto copies = lane(stream_kind::copy_in);
   {
     device_buffer_pool pool(spec.size_bytes(), 1, copies->stream(), copies, "test");

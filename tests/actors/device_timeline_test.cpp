@@ -1,4 +1,5 @@
-// Timelines of what ran on the streams of devices: a node with asynchronous host devices in this process, trained over and recorded as `troupe timeline` does.
+// Timelines of what ran on the streams of devices: a node with asynchronous host devices in this
+// process, trained over and recorded as `troupe timeline` does.
 
 #include "actors/process.hpp"
 #include "actors/record.hpp"
@@ -46,7 +47,8 @@ struct device_cluster : image_folder {
     how.duration_ns = second / 5;
     program = std::thread([this] { train(); });
     try {
-      test::wait_until("the training has done 5 steps", [this] { return steps >= 5 || has_failed; });
+      test::wait_until("the training has done 5 steps",
+                       [this] { return steps >= 5 || has_failed; });
       BOOST_TEST_REQUIRE(!has_failed);
     } catch (...) {  // what has no end of its own ends also without a destructor
       end();
@@ -73,9 +75,11 @@ struct device_cluster : image_folder {
     value loss;
     {
       const auto on = g.device_scope("/gpu:0");
-      loss = softmax_cross_entropy(dense(relu(dense(batch.images, 64, "hidden")), 10, "out"), batch.labels, batch.scale);
+      loss = softmax_cross_entropy(dense(relu(dense(batch.images, 64, "hidden")), 10, "out"),
+                                   batch.labels, batch.scale);
     }
-    auto run = session.train(g, loss, {.steps = 1'000'000, .compile = {.name = "job", .device = "/gpu:0"}});
+    auto run = session.train(g, loss,
+                             {.steps = 1'000'000, .compile = {.name = "job", .device = "/gpu:0"}});
     if (!run) return void(has_failed = true);
     while (auto e = (*run)->next(std::chrono::milliseconds(20))) {
       if (e->type == training_event::kind::loss) steps = e->step;
@@ -92,8 +96,10 @@ struct device_cluster : image_folder {
 
   const std::string cluster = fmt::format("device-timeline-{}", ::getpid());
   kernel_table kernels = make_host_kernels();
-  std::shared_ptr<async_host_chip> chip =
-      std::make_shared<async_host_chip>(async_host_options{.threaded = true, .delay_max_us = 0, .checker = nullptr, .on_thread = [] { set_up_kernel_thread(); }});
+  std::shared_ptr<async_host_chip> chip = std::make_shared<async_host_chip>(
+      async_host_options{.threaded = true, .delay_max_us = 0, .checker = nullptr, .on_thread = [] {
+                           set_up_kernel_thread();
+                         }});
   std::unique_ptr<process> node;
   std::thread program;
   std::atomic<bool> is_over{false}, has_failed{false};
@@ -101,7 +107,8 @@ struct device_cluster : image_folder {
   record_options how;
 };
 
-const std::vector<test::trace_file::slice>* row(const test::trace_file& f, const std::string& name) {
+const std::vector<test::trace_file::slice>* row(const test::trace_file& f,
+                                                const std::string& name) {
   for (const auto& [at, thread] : f.threads)
     if (thread == name) {
       const auto found = f.slices.find(at);
@@ -110,7 +117,8 @@ const std::vector<test::trace_file::slice>* row(const test::trace_file& f, const
   return nullptr;
 }
 
-bool overlap(const std::vector<test::trace_file::slice>& a, const std::vector<test::trace_file::slice>& b) {
+bool overlap(const std::vector<test::trace_file::slice>& a,
+             const std::vector<test::trace_file::slice>& b) {
   for (std::size_t i = 0, k = 0; i < a.size() && k < b.size();) {
     if (a[i].begin_ns < b[k].end_ns && b[k].begin_ns < a[i].end_ns) return true;
     ++(a[i].end_ns < b[k].end_ns ? i : k);
@@ -122,23 +130,28 @@ bool overlap(const std::vector<test::trace_file::slice>& a, const std::vector<te
 
 BOOST_AUTO_TEST_SUITE(device_timeline)
 
-BOOST_FIXTURE_TEST_CASE(each_stream_of_a_device_has_a_row_of_what_it_ran_and_a_replay_is_one_slice, device_cluster) {
+BOOST_FIXTURE_TEST_CASE(each_stream_of_a_device_has_a_row_of_what_it_ran_and_a_replay_is_one_slice,
+                        device_cluster) {
   for (int n = 0;; ++n) {
     BOOST_TEST_REQUIRE(n < recordings_max);
     const auto f = test::read_timeline(record());
     BOOST_TEST(f.summary.lost == 0u);
-    const auto *compute = row(f, "gpu:0/compute"), *in = row(f, "gpu:0/copy_in"), *out = row(f, "gpu:0/copy_out");
-    if (compute == nullptr || in == nullptr || out == nullptr || f.count("replay") < 10) continue;  // the machine was busy with something else
+    const auto *compute = row(f, "gpu:0/compute"), *in = row(f, "gpu:0/copy_in"),
+               *out = row(f, "gpu:0/copy_out");
+    // The machine was busy with something else.
+    if (compute == nullptr || in == nullptr || out == nullptr || f.count("replay") < 10) continue;
     std::map<std::string, std::multiset<std::uint64_t>> replays, kernels;
     for (const auto& s : *compute) {
       BOOST_TEST((s.category == "replay" || s.category == "kernel"), s.category);
       BOOST_TEST(s.args.at("job") == "job");
-      (s.category == "replay" ? replays : kernels)[s.name].insert(s.args.at("step").get<std::uint64_t>());
+      (s.category == "replay" ? replays : kernels)[s.name].insert(
+          s.args.at("step").get<std::uint64_t>());
       if (s.category == "replay") BOOST_TEST(s.args.at("kernels").get<int>() > 1);
     }
     // A replay is one slice for a step of its segment, and an update one for a variable.
     for (const auto* all : {&replays, &kernels})
-      for (const auto& [name, of] : *all) BOOST_TEST((std::set(of.begin(), of.end()).size() == of.size()), name);
+      for (const auto& [name, of] : *all)
+        BOOST_TEST((std::set(of.begin(), of.end()).size() == of.size()), name);
     BOOST_TEST(kernels.size() >= 4u);
     // A batch goes in, and a loss comes out.
     std::set<std::int64_t> sizes;
@@ -150,7 +163,9 @@ BOOST_FIXTURE_TEST_CASE(each_stream_of_a_device_has_a_row_of_what_it_ran_and_a_r
     }
     // Each has an arrow to or from the row of the worker that enqueues.
     std::size_t enqueued = 0;
-    for (const auto& [id, a] : f.arrows) enqueued += f.threads.at({a.first.process, a.first.thread}) == "gpu:0" && f.threads.at({a.second.process, a.second.thread}).starts_with("gpu:0/");
+    for (const auto& [id, a] : f.arrows)
+      enqueued += f.threads.at({a.first.process, a.first.thread}) == "gpu:0" &&
+                  f.threads.at({a.second.process, a.second.thread}).starts_with("gpu:0/");
     BOOST_TEST(enqueued >= f.count("replay") / 2);
     break;
   }

@@ -1,4 +1,5 @@
-// Graphs on devices: asynchronous host devices whose order of work and delays come by seed, under the order checker, beside the same graph on the host.
+// Graphs on devices: asynchronous host devices whose order of work and delays come by seed, under
+// the order checker, beside the same graph on the host.
 
 #include "actors/process.hpp"
 #include "actors/session.hpp"
@@ -28,9 +29,17 @@ namespace {
 
 // Devices on one chip that run late, by a seed, and whoever checks their order.
 struct late_devices {
-  explicit late_devices(std::uint64_t seed, std::uint32_t count = 2, std::uint64_t limit_bytes = 0, std::uint32_t delay_max_us = 100) {
-    chip = std::make_shared<async_host_chip>(async_host_options{.seed = seed, .threaded = true, .delay_max_us = delay_max_us, .checker = &checker, .on_thread = [] { set_up_kernel_thread(); }});
-    for (std::uint32_t i = 0; i < count; ++i) backends.push_back(make_async_host_backend("gpu:" + std::to_string(i), chip, kernels, limit_bytes));
+  explicit late_devices(std::uint64_t seed, std::uint32_t count = 2, std::uint64_t limit_bytes = 0,
+                        std::uint32_t delay_max_us = 100) {
+    chip = std::make_shared<async_host_chip>(
+        async_host_options{.seed = seed,
+                           .threaded = true,
+                           .delay_max_us = delay_max_us,
+                           .checker = &checker,
+                           .on_thread = [] { set_up_kernel_thread(); }});
+    for (std::uint32_t i = 0; i < count; ++i)
+      backends.push_back(
+          make_async_host_backend("gpu:" + std::to_string(i), chip, kernels, limit_bytes));
   }
   void check() const {
     BOOST_TEST(checker.found() == 0u);
@@ -49,13 +58,16 @@ struct late_devices {
 };
 
 // Layers on `first` and `second`; "": on the host.
-outcome train(session& s, const std::string& folder, training_options o, const std::string& first, const std::string& second) {
+outcome train(session& s, const std::string& folder, training_options o, const std::string& first,
+              const std::string& second) {
   auto data = open_idx(folder, false);
   BOOST_REQUIRE(data);
   graph g(s.ops());
   auto b = idx_batch(g, *data, {.batch = 24, .seed = 5, .parts = o.workers});
   value x = b.images;
-  const auto on = [&](const std::string& device) { return g.device_scope(device.empty() ? "/cpu:0" : device); };
+  const auto on = [&](const std::string& device) {
+    return g.device_scope(device.empty() ? "/cpu:0" : device);
+  };
   {
     const auto there = on(first);
     x = relu(dense(x, 16, "hidden"));
@@ -74,7 +86,8 @@ outcome train(session& s, const std::string& folder, training_options o, const s
 
 BOOST_AUTO_TEST_SUITE(devices)
 
-BOOST_FIXTURE_TEST_CASE(training_on_devices_has_the_hosts_bits_under_any_order_of_their_work, image_folder) {
+BOOST_FIXTURE_TEST_CASE(training_on_devices_has_the_hosts_bits_under_any_order_of_their_work,
+                        image_folder) {
   // 200 samples in batches of 48: the last one of an epoch is smaller.
   const training_options base{.workers = 2, .shards = 2, .steps = 12};
   outcome expected;
@@ -86,7 +99,8 @@ BOOST_FIXTURE_TEST_CASE(training_on_devices_has_the_hosts_bits_under_any_order_o
   BOOST_TEST(expected.failure == "");
   BOOST_TEST(expected.losses.size() == 12u);
   std::uint64_t seed = 0;
-  for (const auto& [first, second] : {std::pair("/gpu:0", "/gpu:0"), std::pair("/gpu:0", "/gpu:1"), std::pair("/gpu:1", ""), std::pair("", "/gpu:0")})
+  for (const auto& [first, second] : {std::pair("/gpu:0", "/gpu:0"), std::pair("/gpu:0", "/gpu:1"),
+                                      std::pair("/gpu:1", ""), std::pair("", "/gpu:0")})
     for (const bool fuse : {true, false})
       for (const std::uint32_t credits : {1u, 3u}) {
         late_devices late(++seed);
@@ -95,7 +109,8 @@ BOOST_FIXTURE_TEST_CASE(training_on_devices_has_the_hosts_bits_under_any_order_o
         o.compile.credits = credits;
         auto s = late.open(1 + static_cast<std::uint32_t>(seed % 2));
         const auto got = train(*s, path, o, first, second);
-        BOOST_TEST_CONTEXT("first layer on '" << first << "', second on '" << second << "', fuse " << fuse << ", credits " << credits) {
+        BOOST_TEST_CONTEXT("first layer on '" << first << "', second on '" << second << "', fuse "
+                                              << fuse << ", credits " << credits) {
           BOOST_TEST(got.failure == "");
           BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
           BOOST_TEST(got.hash == expected.hash);
@@ -131,13 +146,15 @@ BOOST_AUTO_TEST_CASE(steps_are_replayed_and_shapes_may_change) {
   for (int step = 0; step < 40; ++step) {
     const std::int64_t rows = step % 7 == 3 ? 5 : 8;
     auto t = tensor::make({dtype::f32, {rows, 4}});
-    for (std::int64_t i = 0; i < rows * 4; ++i) t.data<float>()[i] = float(i % 11) * 0.1F - float(step) * 0.01F;
+    for (std::int64_t i = 0; i < rows * 4; ++i)
+      t.data<float>()[i] = float(i % 11) * 0.1F - float(step) * 0.01F;
     const std::vector<std::pair<std::string_view, tensor>> feeds{{"x", t}};
     auto got = (*run)->step(feeds), expected = (*here)->step(feeds);
     BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
     BOOST_REQUIRE(expected);
     BOOST_REQUIRE(got->front().spec() == expected->front().spec());
-    BOOST_TEST(std::equal(got->front().bytes().begin(), got->front().bytes().end(), expected->front().bytes().begin()));
+    BOOST_TEST(std::equal(got->front().bytes().begin(), got->front().bytes().end(),
+                          expected->front().bytes().begin()));
   }
   (*run).reset(), (*here).reset(), s.reset();
   late.check();
@@ -145,15 +162,23 @@ BOOST_AUTO_TEST_CASE(steps_are_replayed_and_shapes_may_change) {
 
 // --- variables on devices ---
 
-BOOST_FIXTURE_TEST_CASE(every_optimizer_has_the_hosts_bits_with_its_variables_on_a_device, image_folder) {
-  const std::vector<std::pair<std::string, optimizer_spec>> all{{"sgd", troupe::sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3})},
-                                                                {"adam", adam({.learning_rate = 0.01, .clip_norm = 0.5})},
-                                                                {"rmsprop", rmsprop({.learning_rate = 0.01})},
-                                                                {"adagrad", adagrad({.learning_rate = 0.01, .clip_value = 0.1})}};
+BOOST_FIXTURE_TEST_CASE(every_optimizer_has_the_hosts_bits_with_its_variables_on_a_device,
+                        image_folder) {
+  const std::vector<std::pair<std::string, optimizer_spec>> all{
+      {"sgd",
+       troupe::sgd(
+           {.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3})},
+      {"adam", adam({.learning_rate = 0.01, .clip_norm = 0.5})},
+      {"rmsprop", rmsprop({.learning_rate = 0.01})},
+      {"adagrad", adagrad({.learning_rate = 0.01, .clip_value = 0.1})}};
   std::uint64_t seed = 100;
   for (const auto& [name, optimizer] : all)
     for (const auto update : {update_kind::sync, update_kind::async}) {
-      training_options o{.workers = update == update_kind::sync ? 3u : 1u, .shards = 2, .update = update, .optimizer = optimizer, .steps = 10};
+      training_options o{.workers = update == update_kind::sync ? 3u : 1u,
+                         .shards = 2,
+                         .update = update,
+                         .optimizer = optimizer,
+                         .steps = 10};
       o.observe_every = update == update_kind::sync ? 5 : 0;
       auto host = session::open({});
       BOOST_REQUIRE(host);
@@ -175,13 +200,16 @@ BOOST_FIXTURE_TEST_CASE(every_optimizer_has_the_hosts_bits_with_its_variables_on
 
 // --- what goes wrong ---
 
-BOOST_FIXTURE_TEST_CASE(a_device_that_is_not_there_is_named_with_the_op_and_what_there_is, image_folder) {
+BOOST_FIXTURE_TEST_CASE(a_device_that_is_not_there_is_named_with_the_op_and_what_there_is,
+                        image_folder) {
   {
     auto s = session::open({.gpus = "none"});
     BOOST_REQUIRE(s);
     const auto got = train(**s, path, {.steps = 2}, "/gpu:0", "");
     BOOST_TEST(got.failure.find("there is no gpu:0 for") != std::string::npos, got.failure);
-    BOOST_TEST(got.failure.find("has no GPU: this process was started without (--gpus none)") != std::string::npos, got.failure);
+    BOOST_TEST(got.failure.find("has no GPU: this process was started without (--gpus none)") !=
+                   std::string::npos,
+               got.failure);
     BOOST_TEST(got.failure.find("devices_test.cpp") != std::string::npos, got.failure);
   }
   late_devices late(1);
@@ -219,7 +247,8 @@ struct nodes_with_devices : image_folder {
   std::vector<std::unique_ptr<process>> nodes;
 };
 
-BOOST_FIXTURE_TEST_CASE(over_a_cluster_work_goes_to_the_nodes_that_have_its_device, nodes_with_devices) {
+BOOST_FIXTURE_TEST_CASE(over_a_cluster_work_goes_to_the_nodes_that_have_its_device,
+                        nodes_with_devices) {
   outcome expected;
   {
     auto host = session::open({.gpus = "none"});
@@ -242,23 +271,35 @@ BOOST_FIXTURE_TEST_CASE(over_a_cluster_work_goes_to_the_nodes_that_have_its_devi
     graph g(s->ops());
     auto b = idx_batch(g, *data, {.batch = 24, .seed = 5, .parts = o.workers});
     const auto on = g.device_scope(device);
-    const auto run = s->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), o);
+    const auto run =
+        s->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), o);
     BOOST_REQUIRE(!run);
     BOOST_TEST((run.error().code() == error_code::usage));
-    BOOST_TEST(run.error().text().find("devices_test.cpp:") != std::string::npos, run.error().text());
-    BOOST_TEST(run.error().text().find("has gpu:0 (asynchronous host)") != std::string::npos, run.error().text());
+    BOOST_TEST(run.error().text().find("devices_test.cpp:") != std::string::npos,
+               run.error().text());
+    BOOST_TEST(run.error().text().find("has gpu:0 (asynchronous host)") != std::string::npos,
+               run.error().text());
     return run.error().text();
   };
-  const auto few = refused({.workers = 2, .steps = 2}, "/gpu:0"), none = refused({.steps = 2}, "/gpu:3");
-  BOOST_TEST(few.find("each of 2 workers that wish for devices needs a node of its own that has them") != std::string::npos, few);
-  BOOST_TEST(none.find("is to run on gpu:3, and no node that takes workers has it") != std::string::npos, none);
+  const auto few = refused({.workers = 2, .steps = 2}, "/gpu:0"),
+             none = refused({.steps = 2}, "/gpu:3");
+  BOOST_TEST(
+      few.find("each of 2 workers that wish for devices needs a node of its own that has them") !=
+          std::string::npos,
+      few);
+  BOOST_TEST(
+      none.find("is to run on gpu:3, and no node that takes workers has it") != std::string::npos,
+      none);
   // Workers that may share a node share its device.
-  const auto shared = train(*s, path, {.workers = 2, .steps = 6, .on_failure = failure_policy::resume}, "/gpu:0", "/gpu:0");
+  const auto shared =
+      train(*s, path, {.workers = 2, .steps = 6, .on_failure = failure_policy::resume}, "/gpu:0",
+            "/gpu:0");
   BOOST_TEST(shared.failure == "");
   BOOST_TEST(shared.losses.size() == 6u);
 }
 
-BOOST_FIXTURE_TEST_CASE(too_little_memory_names_the_largest_and_the_device_stays_usable, image_folder) {
+BOOST_FIXTURE_TEST_CASE(too_little_memory_names_the_largest_and_the_device_stays_usable,
+                        image_folder) {
   late_devices late(1, 1, 64 << 10);
   auto s = late.open();
   const auto got = train(*s, path, {.steps = 2}, "/gpu:0", "");
@@ -268,8 +309,10 @@ BOOST_FIXTURE_TEST_CASE(too_little_memory_names_the_largest_and_the_device_stays
   BOOST_TEST(train(*s, path, {.steps = 2}, "", "/gpu:0").failure == "");
 }
 
-// The k-th piece of a device's work fails after it was enqueued: the job ends with one line that names the op, and the next one runs.
-BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and_no_other, image_folder) {
+// The k-th piece of a device's work fails after it was enqueued: the job ends with one line that
+// names the op, and the next one runs.
+BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and_no_other,
+                        image_folder) {
   late_devices late(5, 1);
   auto s = late.open();
   outcome expected;
@@ -291,7 +334,8 @@ BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and
   }
 }
 
-// The device's work fails while copies and captured steps are on their way: what it might still have read or written comes back while the process lives, also where no further job runs there.
+// The device's work fails while copies and captured steps are on their way: what it might still
+// have read or written comes back while the process lives, also where no further job runs there.
 BOOST_FIXTURE_TEST_CASE(DS_5_memory_of_the_host_comes_back_after_a_failure, image_folder) {
   late_devices late(5, 1);
   auto s = late.open();
@@ -299,7 +343,8 @@ BOOST_FIXTURE_TEST_CASE(DS_5_memory_of_the_host_comes_back_after_a_failure, imag
   std::size_t was_pinned = 0, failed = 0;
   for (std::uint64_t k = 1; k <= 80; k += 3) {
     late.chip->fail_work(k);
-    const auto got = train(*s, path, {.steps = 6}, "/gpu:0", "");  // what goes to the second layer lies in pinned memory
+    // What goes to the second layer lies in pinned memory.
+    const auto got = train(*s, path, {.steps = 6}, "/gpu:0", "");
     failed += !got.failure.empty();
     was_pinned += pinned() > 0;
     if (got.failure.empty()) late.chip->fail_work(0);  // it had less work than that
@@ -311,7 +356,8 @@ BOOST_FIXTURE_TEST_CASE(DS_5_memory_of_the_host_comes_back_after_a_failure, imag
   BOOST_TEST(was_pinned > 0u);  // else this would show nothing
 }
 
-// Whichever piece of work fails, of whichever device: what the program gets is right, or an error. It may be the last thing that this device is given.
+// Whichever piece of work fails, of whichever device: what the program gets is right, or an error.
+// It may be the last thing that this device is given.
 BOOST_AUTO_TEST_CASE(DS_8_a_failure_on_one_device_is_seen_where_values_leave_from_another) {
   late_devices late(9);
   auto s = late.open();
@@ -331,14 +377,16 @@ BOOST_AUTO_TEST_CASE(DS_8_a_failure_on_one_device_is_seen_where_values_leave_fro
     auto run = s->compile(g, std::span(&std::as_const(z), 1), {});
     BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
     late.chip->fail_work(k);
-    const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({1, 2, 3, 4, 5, 6}, {2, 3})}});
+    const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{
+        {"x", tensor::of({1, 2, 3, 4, 5, 6}, {2, 3})}});
     late.chip->fail_work(0);
     BOOST_TEST_CONTEXT("work " << k) {
       if (got) {
         BOOST_TEST(got->front().data<float>()[0] == 92.0F);
         ++fine;
       } else {
-        BOOST_TEST(got.error().text().find("a failure that was injected") != std::string::npos, got.error().text());
+        BOOST_TEST(got.error().text().find("a failure that was injected") != std::string::npos,
+                   got.error().text());
         ++failed;
       }
     }
@@ -347,7 +395,9 @@ BOOST_AUTO_TEST_CASE(DS_8_a_failure_on_one_device_is_seen_where_values_leave_fro
   BOOST_TEST(fine > 0u);     // the last ones had less work than that
 }
 
-BOOST_FIXTURE_TEST_CASE(DS_5_a_process_that_leaves_in_the_middle_of_a_step_waits_for_what_its_devices_have_been_given, image_folder) {
+BOOST_FIXTURE_TEST_CASE(
+    DS_5_a_process_that_leaves_in_the_middle_of_a_step_waits_for_what_its_devices_have_been_given,
+    image_folder) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     late_devices late(seed, 2, 0, 400);
     auto s = late.open();
@@ -356,7 +406,8 @@ BOOST_FIXTURE_TEST_CASE(DS_5_a_process_that_leaves_in_the_middle_of_a_step_waits
     graph g(s->ops());
     auto b = idx_batch(g, *data, {.batch = 24, .seed = 5});
     const auto on = g.device_scope("/gpu:0");
-    const auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels, b.scale);
+    const auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"),
+                                            b.labels, b.scale);
     training_options o{.steps = 100'000};
     o.compile.device = "/gpu:1";
     {
@@ -375,14 +426,18 @@ BOOST_AUTO_TEST_CASE(what_no_device_runs_stands_on_the_host_or_is_an_error) {
   const auto build = [&](graph& g) {
     const auto x = input(g, tensor_spec{dtype::f32, {3}}, "x");
     const auto on = g.device_scope("/gpu:0");
-    return cond(less(reduce_sum(x), constant(g, 1.0F)), [&] { return std::vector{x * 2.0F}; }, [&] { return std::vector{x * 3.0F}; })[0] + 1.0F;
+    return cond(
+               less(reduce_sum(x), constant(g, 1.0F)), [&] { return std::vector{x * 2.0F}; },
+               [&] { return std::vector{x * 3.0F}; })[0] +
+           1.0F;
   };
   graph g(s->ops());
   const auto y = build(g);
   auto run = s->compile(g, std::span(&y, 1), {});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   for (const float first : {-1.0F, 5.0F}) {
-    const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({first, 0, 0}, {3})}});
+    const auto got = (*run)->step(
+        std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({first, 0, 0}, {3})}});
     BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
     BOOST_TEST(got->front().data<float>()[0] == (first < 1 ? first * 2 + 1 : first * 3 + 1));
   }
@@ -392,24 +447,37 @@ BOOST_AUTO_TEST_CASE(what_no_device_runs_stands_on_the_host_or_is_an_error) {
   const auto refused = s->compile(h, std::span(&z, 1), {.soft_placement = false});
   BOOST_REQUIRE(!refused);
   // One line: who, where, why and what to do.
-  BOOST_TEST(refused.error().text().find("is to stand on '/gpu:0', and cannot: ") != std::string::npos, refused.error().text());
-  BOOST_TEST(refused.error().text().find("branch or loop, which runs on the host") != std::string::npos, refused.error().text());
-  BOOST_TEST(refused.error().text().find("or allow soft placement (compile_options::soft_placement; no --hard-placement)") != std::string::npos, refused.error().text());
+  BOOST_TEST(
+      refused.error().text().find("is to stand on '/gpu:0', and cannot: ") != std::string::npos,
+      refused.error().text());
+  BOOST_TEST(
+      refused.error().text().find("branch or loop, which runs on the host") != std::string::npos,
+      refused.error().text());
+  BOOST_TEST(
+      refused.error().text().find(
+          "or allow soft placement (compile_options::soft_placement; no --hard-placement)") !=
+          std::string::npos,
+      refused.error().text());
   BOOST_TEST(refused.error().text().find('\n') == std::string::npos);
-  BOOST_TEST(refused.error().text().find("devices_test.cpp:") != std::string::npos, refused.error().text());
+  BOOST_TEST(refused.error().text().find("devices_test.cpp:") != std::string::npos,
+             refused.error().text());
   // What stands on the host silently is told by the plan, each op with its line.
   compile_report told;
   BOOST_REQUIRE(bool(compile_steps(g, std::span(&y, 1), {.device = "/gpu:0", .report = &told})));
-  const auto of_devices = std::find_if(told.passes.begin(), told.passes.end(), [](const auto& p) { return p.pass == "devices"; });
+  const auto of_devices = std::find_if(told.passes.begin(), told.passes.end(),
+                                       [](const auto& p) { return p.pass == "devices"; });
   BOOST_REQUIRE((of_devices != told.passes.end() && !of_devices->changes.empty()));
   for (const auto& c : of_devices->changes) {
-    BOOST_TEST(c.text().find("is placed on the host, not on '/gpu:0': ") != std::string::npos, c.text());
-    BOOST_TEST(c.text().find("branch or loop, which runs on the host") != std::string::npos, c.text());
+    BOOST_TEST(c.text().find("is placed on the host, not on '/gpu:0': ") != std::string::npos,
+               c.text());
+    BOOST_TEST(c.text().find("branch or loop, which runs on the host") != std::string::npos,
+               c.text());
     BOOST_TEST(c.text().find("devices_test.cpp:") != std::string::npos, c.text());
   }
   const auto wrong = s->compile(h, std::span(&z, 1), {.device = "/gpu:many"});
   BOOST_REQUIRE(!wrong);
-  BOOST_TEST(wrong.error().text().find("'many' is no number") != std::string::npos, wrong.error().text());
+  BOOST_TEST(wrong.error().text().find("'many' is no number") != std::string::npos,
+             wrong.error().text());
 }
 
 BOOST_FIXTURE_TEST_CASE(what_leaves_a_device_is_looked_at_for_numbers_that_are_none, image_folder) {
@@ -424,7 +492,8 @@ BOOST_FIXTURE_TEST_CASE(what_leaves_a_device_is_looked_at_for_numbers_that_are_n
   }
   auto run = s->compile(g, std::span(&std::as_const(y), 1), {.on_nan = nan_policy::stop});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
-  const auto got = (*run)->step(std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({1, -1}, {2})}});
+  const auto got = (*run)->step(
+      std::vector<std::pair<std::string_view, tensor>>{{"x", tensor::of({1, -1}, {2})}});
   BOOST_REQUIRE(!got);
   BOOST_TEST(got.error().text().find("on gpu:1 gives") != std::string::npos, got.error().text());
 }

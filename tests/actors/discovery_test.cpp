@@ -72,7 +72,9 @@ struct odd_socket {
 std::int64_t milliseconds_of(const std::function<void()>& f) {
   const auto start = std::chrono::steady_clock::now();
   f();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                               start)
+      .count();
 }
 
 std::size_t sockets_in(const std::string& folder) {
@@ -86,8 +88,10 @@ std::size_t sockets_in(const std::string& folder) {
 BOOST_AUTO_TEST_SUITE(discovery)
 
 BOOST_AUTO_TEST_CASE(names_of_clusters_are_checked) {
-  for (auto good : {"default", "a", "A.b_c-9", "..."}) BOOST_TEST(bool(check_cluster_name(good)), good);
-  for (auto bad : {"", ".", "..", "a/b", "a b", "ä", "x\n"}) BOOST_TEST(!check_cluster_name(bad), bad);
+  for (auto good : {"default", "a", "A.b_c-9", "..."})
+    BOOST_TEST(bool(check_cluster_name(good)), good);
+  for (auto bad : {"", ".", "..", "a/b", "a b", "ä", "x\n"})
+    BOOST_TEST(!check_cluster_name(bad), bad);
   BOOST_TEST(bool(check_cluster_name(std::string(64, 'x'))));
   const auto refused = check_cluster_name(std::string(65, 'x'));
   BOOST_REQUIRE(!refused);
@@ -105,7 +109,8 @@ BOOST_AUTO_TEST_CASE(processes_find_each_other_and_not_themselves) {
   std::jthread answers([&](std::stop_token stop) {
     while (!stop.stop_requested()) b.answer();
   });
-  BOOST_TEST((a.entries(nobody_known, 2000) == std::vector<discovery_entry>{{node_id{0xb}, "127.0.0.1:2"}}));
+  BOOST_TEST((a.entries(nobody_known, 2000) ==
+              std::vector<discovery_entry>{{node_id{0xb}, "127.0.0.1:2"}}));
   BOOST_TEST(a.entries([](node_id n) { return n == node_id{0xb}; }).empty());
   BOOST_TEST(a.silent() == 0u);
   BOOST_TEST(fs::exists(a.folder() + "/000000000000000b.sock"));
@@ -127,7 +132,9 @@ BOOST_AUTO_TEST_CASE(an_answer_that_comes_later_is_taken_by_the_next_call) {
 BOOST_AUTO_TEST_CASE(DI_1_a_socket_nobody_listens_at_is_removed) {
   sandbox s;
   auto a = s.open();
-  { odd_socket killed(a.folder() + "/00000000000000ff.sock", true); }
+  {
+    odd_socket killed(a.folder() + "/00000000000000ff.sock", true);
+  }
   BOOST_TEST(sockets_in(a.folder()) == 1u);
   const auto took = milliseconds_of([&] { BOOST_TEST(a.entries(nobody_known).empty()); });
   BOOST_TEST(took < 50);
@@ -187,7 +194,8 @@ BOOST_AUTO_TEST_CASE(DI_5_who_does_not_answer_costs_its_wait_once_and_stays) {
 BOOST_AUTO_TEST_CASE(DI_5_nonsense_is_no_answer) {
   for (const std::string text :
        {"", "hello\n", "troupe 1 00000000000000fe h:9\n", "troupe 1 00000000000000ff h:9",
-        "troupe 1 00000000000000ff \n", "troupe 1 00000000000000ff a b\n", "troupe 2 00000000000000ff h:9\n"}) {
+        "troupe 1 00000000000000ff \n", "troupe 1 00000000000000ff a b\n",
+        "troupe 2 00000000000000ff h:9\n"}) {
     sandbox s;
     auto a = s.open();
     odd_socket odd(a.folder() + "/00000000000000ff.sock", true);
@@ -238,7 +246,7 @@ BOOST_AUTO_TEST_CASE(without_a_descriptor_left_nobody_is_kept_waiting) {
 BOOST_AUTO_TEST_CASE(DI_3_folders_of_others_or_open_to_others_are_refused) {
   sandbox s;
   s.open();
-  struct stat st {};
+  struct stat st{};
   BOOST_REQUIRE(::stat((s.path + "/troupe/c").c_str(), &st) == 0);
   BOOST_TEST((st.st_mode & 07777u) == 0700u);
   ::chmod((s.path + "/troupe/c").c_str(), 0750);
@@ -297,7 +305,7 @@ BOOST_AUTO_TEST_CASE(DI_4_all_who_start_at_once_share_one_token) {
   std::size_t files = 0;
   for (const auto& e : fs::directory_iterator(d.folder())) files += e.is_regular_file();
   BOOST_TEST(files == 1u);
-  struct stat st {};
+  struct stat st{};
   BOOST_REQUIRE(::stat((d.folder() + "/token").c_str(), &st) == 0);
   BOOST_TEST((st.st_mode & 07777u) == 0600u);
   BOOST_TEST(*s.open("other").shared_token() != *tokens.begin());
@@ -310,12 +318,15 @@ BOOST_AUTO_TEST_CASE(DI_3_token_files_are_checked) {
     BOOST_REQUIRE(!r);
     return r.error().message();
   };
-  BOOST_TEST(message(read_token_file(s.path + "/none")).find("cannot read the token file " + s.path + "/none") == 0u);
+  BOOST_TEST(message(read_token_file(s.path + "/none"))
+                 .find("cannot read the token file " + s.path + "/none") == 0u);
   BOOST_TEST(message(read_token_file(s.file("empty", "\n"))).find("is empty") != std::string::npos);
-  BOOST_TEST(message(read_token_file(s.file("wide", "x", 0640))).find("chmod 600") != std::string::npos);
-  BOOST_TEST(message(read_token_file(s.path)).find("is not a file") != std::string::npos);
-  BOOST_TEST(message(read_token_file(s.file("long", std::string(5000, 'x')))).find("longer than 4096") !=
+  BOOST_TEST(message(read_token_file(s.file("wide", "x", 0640))).find("chmod 600") !=
              std::string::npos);
+  BOOST_TEST(message(read_token_file(s.path)).find("is not a file") != std::string::npos);
+  BOOST_TEST(
+      message(read_token_file(s.file("long", std::string(5000, 'x')))).find("longer than 4096") !=
+      std::string::npos);
   BOOST_TEST(read_token_file(s.file("wide2", "x", 0604)).error().code() == error_code::denied);
 }
 

@@ -36,7 +36,8 @@ samples batch_of_step(std::uint32_t worker, std::uint64_t step) {
 }
 
 value loss_of(graph& g, std::int64_t samples_of_step) {
-  auto x = input(g, {dtype::f32, {batch, features}}, "x"), y = input(g, {dtype::f32, {batch, 1}}, "y");
+  auto x = input(g, {dtype::f32, {batch, features}}, "x"),
+       y = input(g, {dtype::f32, {batch, 1}}, "y");
   auto error_of = dense(x, 1, "out") - y;
   return reduce_sum(error_of * error_of) * (1.0 / double(samples_of_step));
 }
@@ -60,15 +61,25 @@ outcome follow(training& run) {
 }
 
 void wait_for_start(training& run) {
-  for (auto e = test::next_event(run); e && e->type != training_event::kind::started; e = test::next_event(run)) BOOST_REQUIRE(e->type != training_event::kind::failed);
+  for (auto e = test::next_event(run); e && e->type != training_event::kind::started;
+       e = test::next_event(run))
+    BOOST_REQUIRE(e->type != training_event::kind::failed);
 }
 
-outcome train_fed(update_kind update, std::uint32_t workers, std::uint32_t threads, std::uint64_t steps) {
+outcome train_fed(update_kind update, std::uint32_t workers, std::uint32_t threads,
+                  std::uint64_t steps) {
   auto s = session::open({.threads = threads});
   BOOST_REQUIRE(s);
   graph g((*s)->ops());
   auto loss = loss_of(g, update == update_kind::sync ? batch * workers : batch);
-  auto run = (*s)->train(g, loss, {.workers = workers, .shards = 2, .update = update, .optimizer = sgd({.learning_rate = 0.05}), .seed = 3, .steps = steps, .is_fed = true});
+  auto run = (*s)->train(g, loss,
+                         {.workers = workers,
+                          .shards = 2,
+                          .update = update,
+                          .optimizer = sgd({.learning_rate = 0.05}),
+                          .seed = 3,
+                          .steps = steps,
+                          .is_fed = true});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   wait_for_start(**run);
   std::vector<std::thread> feeding;
@@ -110,7 +121,8 @@ BOOST_AUTO_TEST_CASE(synchronous_steps_are_those_of_a_loop_written_out) {
   auto s = session::open({});
   BOOST_REQUIRE(s);
   // Begin where training began: undo its first step.
-  const auto gradient = [&](const std::vector<double>& at, double b, std::uint64_t step, std::vector<double>& dw) {
+  const auto gradient = [&](const std::vector<double>& at, double b, std::uint64_t step,
+                            std::vector<double>& dw) {
     double db = 0;
     dw.assign(features, 0);
     for (std::uint32_t worker = 0; worker < 2; ++worker) {
@@ -143,7 +155,8 @@ BOOST_AUTO_TEST_CASE(synchronous_steps_are_those_of_a_loop_written_out) {
   const auto by_hand = w;
   const auto bias_by_hand = bias;
   read(o);
-  for (std::size_t k = 0; k < features; ++k) BOOST_TEST(w[k] == by_hand[k], boost::test_tools::tolerance(1e-4));
+  for (std::size_t k = 0; k < features; ++k)
+    BOOST_TEST(w[k] == by_hand[k], boost::test_tools::tolerance(1e-4));
   BOOST_TEST(std::abs(bias - bias_by_hand) < 1e-5);
 }
 
@@ -197,15 +210,18 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_feed_is_said_and_nothing_is_fed) {
   says({{"x", b.y}, {"y", b.y}}, "input 'x' takes");
   says({{"x", b.x}, {"y", tensor()}}, "was given no tensor");
   BOOST_TEST((*f)->steps() == 0U);
-  for (int step = 0; step < 2; ++step) BOOST_TEST(bool((*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}}, test::hang)));
+  for (int step = 0; step < 2; ++step)
+    BOOST_TEST(bool((*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}}, test::hang)));
   const auto o = follow(**run);
   BOOST_TEST(o.failure == "");
   BOOST_TEST(o.losses.size() == 2U);
   // There is nobody to take more.
   auto late = result<void>();
-  for (int step = 0; step < 10 && late; ++step) late = (*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}}, test::hang);
+  for (int step = 0; step < 10 && late; ++step)
+    late = (*f)->feed(std::vector<feed>{{"x", b.x}, {"y", b.y}}, test::hang);
   BOOST_REQUIRE(!late);
-  BOOST_TEST(late.error().text().find("the training has ended") != std::string::npos, late.error().text());
+  BOOST_TEST(late.error().text().find("the training has ended") != std::string::npos,
+             late.error().text());
 }
 
 BOOST_AUTO_TEST_CASE(a_feeder_waits_for_room_until_its_deadline_or_the_end) {
@@ -221,7 +237,8 @@ BOOST_AUTO_TEST_CASE(a_feeder_waits_for_room_until_its_deadline_or_the_end) {
   const std::pair<std::string_view, tensor> feeds[] = {{"x", b.x}, {"y", b.y}};
   // The other worker is fed by nobody, so that no step ends.
   auto fed = result<void>();
-  for (int step = 0; step < 100 && fed; ++step) fed = (*f)->feed(feeds, std::chrono::milliseconds(50));
+  for (int step = 0; step < 100 && fed; ++step)
+    fed = (*f)->feed(feeds, std::chrono::milliseconds(50));
   BOOST_REQUIRE(!fed);
   BOOST_TEST((fed.error().code() == error_code::timed_out));
   std::thread waits([&] { fed = (*f)->feed(feeds, test::hang); });

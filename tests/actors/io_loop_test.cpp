@@ -140,7 +140,8 @@ BOOST_AUTO_TEST_CASE(IO_3_timers_fire_in_order_and_never_early) {
   BOOST_TEST(!is_early);
 }
 
-BOOST_AUTO_TEST_CASE(IO_4_a_cancelled_timer_does_not_fire_also_when_cancelled_by_another_that_is_due) {
+BOOST_AUTO_TEST_CASE(
+    IO_4_a_cancelled_timer_does_not_fire_also_when_cancelled_by_another_that_is_due) {
   class io_loop loop;
   int fired = 0;
   timer_id second{};

@@ -1,4 +1,5 @@
-// What nodes with devices send each other: read into page-locked memory, and sent out of it, with no further copy on the host. Asynchronous host devices, which count such copies.
+// What nodes with devices send each other: read into page-locked memory, and sent out of it, with
+// no further copy on the host. Asynchronous host devices, which count such copies.
 
 #include "devices/async_host/async_host_backend.hpp"
 #include "devices/host/host_device.hpp"
@@ -26,13 +27,17 @@ using test::outcome;
 namespace {
 
 constexpr std::uint64_t steps = 30;
-constexpr std::size_t variables = 4;  // two layers: of each a gradient goes to the shards in every step, and a version comes back
+// Two layers: of each a gradient goes to the shards in every step, and a version comes back.
+constexpr std::size_t variables = 4;
 
 // Two nodes, a worker and a place for shards, each with a device of its own chip, and a client.
 struct device_nodes {
   device_nodes() {
     for (int i = 0; i < 2; ++i) {
-      chips.push_back(std::make_shared<async_host_chip>(async_host_options{.seed = 3, .threaded = true, .delay_max_us = 20, .checker = nullptr, .on_thread = [] { set_up_kernel_thread(); }}));
+      chips.push_back(std::make_shared<async_host_chip>(async_host_options{
+          .seed = 3, .threaded = true, .delay_max_us = 20, .checker = nullptr, .on_thread = [] {
+            set_up_kernel_thread();
+          }}));
       backends.push_back(make_async_host_backend("gpu:0", chips.back(), kernels));
       process_options o;
       o.cluster = cluster;
@@ -80,7 +85,8 @@ outcome train(session& s, const std::string& images, const std::string& device) 
   value loss;
   {
     const auto there = g.device_scope(device);
-    loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels, b.scale);
+    loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels,
+                                 b.scale);
   }
   auto run = s.train(g, loss, {.steps = steps, .compile = {.device = device}});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
@@ -97,18 +103,22 @@ outcome on_the_host(const std::string& images) {
 
 BOOST_AUTO_TEST_SUITE(landing)
 
-BOOST_FIXTURE_TEST_CASE(CY_4_what_devices_of_two_nodes_send_each_other_is_copied_no_further_on_the_host, image_folder) {
+BOOST_FIXTURE_TEST_CASE(
+    CY_4_what_devices_of_two_nodes_send_each_other_is_copied_no_further_on_the_host, image_folder) {
   const auto expected = on_the_host(path);
   device_nodes n;
   const auto got = train(*n.client, path, "/gpu:0");
   BOOST_TEST(got.failure == "");
   BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
   BOOST_TEST(got.hash == expected.hash);
-  // Staged: the worker's batches (images, labels, scale), which a reader of the host makes, and the shards' first values with their velocities. Of what came from the other node at most as many as a pool of buffers is larger than when it
-  // began, which is less than 8 for an edge; gradients and versions would be `steps` for each variable.
+  // Staged: the worker's batches (images, labels, scale), which a reader of the host makes, and the
+  // shards' first values with their velocities. Of what came from the other node at most as many as
+  // a pool of buffers is larger than when it began, which is less than 8 for an edge; gradients and
+  // versions would be `steps` for each variable.
   constexpr std::uint64_t grown = 8 * variables;
   static_assert(grown < steps * variables / 3);
-  BOOST_TEST_MESSAGE("copies by way of staging: worker " << n.memory(0).staged_copies << ", shards " << n.memory(1).staged_copies);
+  BOOST_TEST_MESSAGE("copies by way of staging: worker " << n.memory(0).staged_copies << ", shards "
+                                                         << n.memory(1).staged_copies);
   BOOST_TEST(n.memory(0).staged_copies >= 2 * steps);
   BOOST_TEST(n.memory(0).staged_copies <= 3 * steps + grown);
   BOOST_TEST(n.memory(1).staged_copies >= 2 * variables);
@@ -116,7 +126,8 @@ BOOST_FIXTURE_TEST_CASE(CY_4_what_devices_of_two_nodes_send_each_other_is_copied
   BOOST_TEST(n.gives_everything_back());
 }
 
-BOOST_FIXTURE_TEST_CASE(a_job_that_follows_one_that_failed_lands_in_page_locked_memory_too, image_folder) {
+BOOST_FIXTURE_TEST_CASE(a_job_that_follows_one_that_failed_lands_in_page_locked_memory_too,
+                        image_folder) {
   const auto expected = on_the_host(path);
   device_nodes n;
   for (const std::uint64_t k : {2, 25, 60}) {
@@ -124,7 +135,8 @@ BOOST_FIXTURE_TEST_CASE(a_job_that_follows_one_that_failed_lands_in_page_locked_
       n.chips[k % 2]->fail_work(k);
       const auto failed = train(*n.client, path, "/gpu:0");
       n.chips[k % 2]->fail_work(0);
-      BOOST_TEST(failed.failure.find("a failure that was injected") != std::string::npos, failed.failure);
+      BOOST_TEST(failed.failure.find("a failure that was injected") != std::string::npos,
+                 failed.failure);
       BOOST_TEST(n.gives_everything_back());
       const auto before = n.memory(1).staged_copies;
       const auto next = train(*n.client, path, "/gpu:0");
@@ -137,7 +149,8 @@ BOOST_FIXTURE_TEST_CASE(a_job_that_follows_one_that_failed_lands_in_page_locked_
   }
 }
 
-BOOST_FIXTURE_TEST_CASE(nodes_that_copy_nothing_to_a_device_take_no_page_locked_memory, image_folder) {
+BOOST_FIXTURE_TEST_CASE(nodes_that_copy_nothing_to_a_device_take_no_page_locked_memory,
+                        image_folder) {
   const auto expected = on_the_host(path);
   device_nodes n;
   const auto got = train(*n.client, path, "/cpu:0");

@@ -1,4 +1,6 @@
-// A link whose peer is the test, on raw sockets: what the link holds while a process of this machine may read its tensors where they lie, and what becomes of what it cannot read itself (LK-7).
+// A link whose peer is the test, on raw sockets: what the link holds while a process of this
+// machine may read its tensors where they lie, and what becomes of what it cannot read itself
+// (LK-7).
 
 #include "actors/link.hpp"
 
@@ -44,9 +46,11 @@ class sink final : public port_actor::base {
  public:
   sink(caf::actor_config& cfg, std::atomic<int>& items) : port_actor::base(cfg), items_(items) {}
   behavior_type make_behavior() override {
-    return {[](wire_ports&) {},   [](start_firing) {},     [this](tensor_ready&) { ++items_; },
-            [](const credit&) {}, [](const peer_lost&) {}, [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {}, [](const device_done&) {},
-            [](end_actor) {}};
+    return {
+        [](wire_ports&) {},        [](start_firing) {},       [this](tensor_ready&) { ++items_; },
+        [](const credit&) {},      [](const peer_lost&) {},   [](const mark_cut&) {},
+        [](const cut_saved&) {},   [](const cancel_step&) {}, [](const set_feeder&) {},
+        [](const device_done&) {}, [](end_actor) {}};
   }
 
  private:
@@ -58,14 +62,18 @@ struct raw_peer {
   unique_fd fd;
   frame_reader reader{frame_trust::peer};
 
-  void send(const frame_fields& fields, std::span<const std::byte> header = {}, std::span<const std::byte> payload = {}) {
+  void send(const frame_fields& fields, std::span<const std::byte> header = {},
+            std::span<const std::byte> payload = {}) {
     const auto bytes = encode_frame(fields, header, payload, false);
-    BOOST_REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+    BOOST_REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+                  static_cast<ssize_t>(bytes.size()));
   }
   void receive() {
     std::vector<std::byte> bytes(1 << 20);
     const auto n = ::recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (n > 0) BOOST_REQUIRE((reader.read(std::span(bytes).first(static_cast<std::size_t>(n)), 4096) == frame_decoder::event::need_bytes));
+    if (n > 0)
+      BOOST_REQUIRE((reader.read(std::span(bytes).first(static_cast<std::size_t>(n)), 4096) ==
+                     frame_decoder::event::need_bytes));
   }
 };
 
@@ -79,7 +87,9 @@ struct linked {
     hooks.lane_lost = [this](node_id) { ++lanes_lost; };
     hooks.broken = [](node_id, const error& e) { BOOST_ERROR(e.text()); };
     hooks.no_memory = [](job_id, const std::string& text) { BOOST_ERROR(text); };
-    link = std::make_unique<link_core>(net, system, nullptr, self_id, peer, std::move(hooks), std::make_shared<actor_record>(actor_kind::link, "link", "", clock));
+    link = std::make_unique<link_core>(
+        net, system, nullptr, self_id, peer, std::move(hooks),
+        std::make_shared<actor_record>(actor_kind::link, "link", "", clock));
     receiver = spawn_on<sink>(system, nullptr, std::ref(items));
   }
   ~linked() {
@@ -104,7 +114,8 @@ struct linked {
     auto handles = std::make_shared<part_handles>();
     handles->actors.resize(4);
     handles->actors[3] = receiver;
-    handles->desks[3] = std::make_shared<piece_desk>(piece_desk{[this](auto, auto, auto) { return landed; }});
+    handles->desks[3] =
+        std::make_shared<piece_desk>(piece_desk{[this](auto, auto, auto) { return landed; }});
     link->bind({job, epoch, p, handles, {}});
   }
 
@@ -129,20 +140,26 @@ struct linked {
       return false;
     }
     // What the peer has said of its own memory is `its_word`.
-    link->attach(lane::data, std::move(c), received, peer_memory::open(static_cast<std::uint32_t>(::getpid()), its_word.where()), std::move(word));
+    link->attach(lane::data, std::move(c), received,
+                 peer_memory::open(static_cast<std::uint32_t>(::getpid()), its_word.where()),
+                 std::move(word));
     return true;
   }
-  bool is_told() const { return peer_memory::open(static_cast<std::uint32_t>(::getpid()), told).has_value(); }
+  bool is_told() const {
+    return peer_memory::open(static_cast<std::uint32_t>(::getpid()), told).has_value();
+  }
   // The peer reads where things are: it says so in a frame, which has come when this returns.
   void say_that_it_reads() {
     const auto before = net.counters().bytes_received;
     peer.send({.kind = frame_kind::control, .ack = received, .reads_memory = true});
-    BOOST_REQUIRE(run_until([&] { return net.counters().bytes_received == before + prelude_bytes; }));
+    BOOST_REQUIRE(
+        run_until([&] { return net.counters().bytes_received == before + prelude_bytes; }));
   }
   void acknowledge(std::uint64_t sequence) {
     received = sequence;
     peer.send({.kind = frame_kind::control, .ack = sequence, .reads_memory = true});
-    BOOST_REQUIRE(run_until([&] { return link->session().acknowledged_frames(lane::data) == sequence; }));
+    BOOST_REQUIRE(
+        run_until([&] { return link->session().acknowledged_frames(lane::data) == sequence; }));
   }
   // `t` is sent; its frame, which has left.
   test::read_frame send(const tensor& t, std::uint64_t sequence) {
@@ -154,7 +171,10 @@ struct linked {
     }));
     return peer.reader.frames.back();
   }
-  std::vector<std::byte> chunk_of(std::uint64_t sequence) const { return encode(chunk_header{job, 1, 1, peer_id, self_id, tag{.step = sequence}, sequence, spec, 0}); }
+  std::vector<std::byte> chunk_of(std::uint64_t sequence) const {
+    return encode(
+        chunk_header{job, 1, 1, peer_id, self_id, tag{.step = sequence}, sequence, spec, 0});
+  }
 
   io_loop loop;
   tcp_transport net{loop, {.checksum_on_loopback = false}};
@@ -172,13 +192,16 @@ struct linked {
   int lanes_lost = 0;
 };
 
-std::uint64_t address_of(const tensor& t) { return reinterpret_cast<std::uintptr_t>(t.bytes().data()); }
+std::uint64_t address_of(const tensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.bytes().data());
+}
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(link_memory)
 
-BOOST_FIXTURE_TEST_CASE(LK_7_a_tensor_that_stays_is_held_until_it_is_acknowledged_also_when_its_epoch_is_over, linked) {
+BOOST_FIXTURE_TEST_CASE(
+    LK_7_a_tensor_that_stays_is_held_until_it_is_acknowledged_also_when_its_epoch_is_over, linked) {
   bind(1);
   if (!connect()) return;
   say_that_it_reads();
@@ -195,7 +218,8 @@ BOOST_FIXTURE_TEST_CASE(LK_7_a_tensor_that_stays_is_held_until_it_is_acknowledge
   BOOST_TEST(is_told());
 }
 
-BOOST_FIXTURE_TEST_CASE(LK_7_of_a_connection_that_is_gone_nothing_is_held_and_nothing_can_be_read, linked) {
+BOOST_FIXTURE_TEST_CASE(LK_7_of_a_connection_that_is_gone_nothing_is_held_and_nothing_can_be_read,
+                        linked) {
   bind(1);
   if (!connect()) return;
   say_that_it_reads();
@@ -223,13 +247,15 @@ BOOST_FIXTURE_TEST_CASE(LK_7_a_link_that_closes_withdraws_before_it_lets_go, lin
   };
   int could_be_read = -1;
   auto memory = counted(1);
-  send(tensor::over(memory.bytes(), spec, std::make_unique<watcher>(*this, memory, could_be_read)), 0);
+  send(tensor::over(memory.bytes(), spec, std::make_unique<watcher>(*this, memory, could_be_read)),
+       0);
   BOOST_TEST(could_be_read == -1);
   link->close();
   BOOST_TEST(could_be_read == 0);
 }
 
-BOOST_FIXTURE_TEST_CASE(LK_7_what_the_peer_has_is_read_and_after_one_lie_comes_over_the_wire, linked) {
+BOOST_FIXTURE_TEST_CASE(LK_7_what_the_peer_has_is_read_and_after_one_lie_comes_over_the_wire,
+                        linked) {
   bind(1);
   if (!connect()) return;
   const auto t = counted(5);
@@ -241,7 +267,8 @@ BOOST_FIXTURE_TEST_CASE(LK_7_what_the_peer_has_is_read_and_after_one_lie_comes_o
   BOOST_TEST(lanes_lost == 0);
 
   const auto next = chunk_of(1);
-  const std::span<const std::byte> nowhere(reinterpret_cast<const std::byte*>(std::uintptr_t{16}), tensor_bytes);
+  const std::span<const std::byte> nowhere(reinterpret_cast<const std::byte*>(std::uintptr_t{16}),
+                                           tensor_bytes);
   peer.send({.kind = frame_kind::chunk, .sequence = 2, .payload_stays = true}, next, nowhere);
   BOOST_REQUIRE(run_until([&] { return lanes_lost == 1; }));
   BOOST_TEST(net.faults().of(frame_fault::unreadable) == 1u);
@@ -260,18 +287,21 @@ BOOST_FIXTURE_TEST_CASE(LK_7_what_the_peer_has_is_read_and_after_one_lie_comes_o
   }));
   for (const auto& f : peer.reader.frames) BOOST_TEST((f.prelude.flags & flag_reads_memory) == 0);
   // To a peer that says so nevertheless it is a fault, and the connection's end.
-  peer.send({.kind = frame_kind::chunk, .sequence = 3, .payload_stays = true}, chunk_of(2), u.bytes());
+  peer.send({.kind = frame_kind::chunk, .sequence = 3, .payload_stays = true}, chunk_of(2),
+            u.bytes());
   BOOST_REQUIRE(run_until([&] { return lanes_lost == 2; }));
   BOOST_TEST(net.faults().of(frame_fault::bad_flags) == 1u);
   BOOST_TEST(net.counters().bytes_read_in_place == tensor_bytes);
 }
 
-BOOST_FIXTURE_TEST_CASE(LK_3_a_dead_token_with_a_payload_is_dropped_and_the_next_right_one_is_taken, linked) {
+BOOST_FIXTURE_TEST_CASE(LK_3_a_dead_token_with_a_payload_is_dropped_and_the_next_right_one_is_taken,
+                        linked) {
   bind(1);
   if (!connect()) return;
   const auto t = counted(5);
   const tensor_spec nothing{dtype::f32, {0}};
-  const auto dead = encode(chunk_header{job, 1, 1, peer_id, self_id, tag{.step = 0, .dead = 1}, 0, nothing, 0});
+  const auto dead =
+      encode(chunk_header{job, 1, 1, peer_id, self_id, tag{.step = 0, .dead = 1}, 0, nothing, 0});
   peer.send({.kind = frame_kind::chunk, .sequence = 1}, dead, t.bytes());
   peer.send({.kind = frame_kind::chunk, .sequence = 2}, chunk_of(0), t.bytes());
   BOOST_REQUIRE(run_until([&] { return items == 1; }));

@@ -21,7 +21,9 @@ using pool = message_pool<tensor_ready>;
 class box final : public caf::local_actor {
  public:
   explicit box(caf::actor_config& cfg) : caf::local_actor(cfg) {}
-  void enqueue(caf::mailbox_element_ptr e, caf::execution_unit*) override { elements.push_back(std::move(e)); }
+  void enqueue(caf::mailbox_element_ptr e, caf::execution_unit*) override {
+    elements.push_back(std::move(e));
+  }
   void launch(caf::execution_unit*, bool, bool) override {}
   const char* name() const override { return "box"; }
   caf::mailbox_element* peek_at_next_mailbox_element() override { return elements.front().get(); }
@@ -32,7 +34,8 @@ struct fixture {
   caf::actor_system_config config;
   caf::actor_system system{config};
   caf::actor_config actor_config;
-  caf::actor handle = caf::make_actor<box, caf::actor>(system.next_actor_id(), system.node(), &system, actor_config);
+  caf::actor handle = caf::make_actor<box, caf::actor>(system.next_actor_id(), system.node(),
+                                                       &system, actor_config);
   box& mailbox = *caf::actor_cast<box*>(handle);
 
   // Sends, and takes the element as its receiver would.
@@ -115,8 +118,8 @@ BOOST_FIXTURE_TEST_CASE(an_element_is_a_complete_message, fixture) {
   const auto copy = e->copy_content_to_message();
   BOOST_TEST(copy.get_as<tensor_ready>(0).t.step == 9u);
   BOOST_TEST(e->move_content_to_message().get_as<tensor_ready>(0).port == 5u);
-  BOOST_TEST(
-      (pool::in_pooled(*caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, tensor_ready{})) == nullptr));
+  BOOST_TEST((pool::in_pooled(*caf::make_mailbox_element(nullptr, caf::make_message_id(), {},
+                                                         tensor_ready{})) == nullptr));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,4 +1,5 @@
-// Typical mistakes, and what Troupe says: the code of each runs here, and docs of it are made here (TROUPE_WRITE_DOCS=1).
+// Typical mistakes, and what Troupe says: the code of each runs here, and docs of it are made here
+// (TROUPE_WRITE_DOCS=1).
 
 #include "actors/session.hpp"
 #include "runtime/graph_file.hpp"
@@ -33,7 +34,9 @@ struct place {
   // The error of the graph, or of what is done with it.
   std::string built() const { return g.first_error() ? g.first_error()->text() : "no error"; }
   template <class T>
-  static std::string of(const result<T>& r) { return r ? "no error" : r.error().text(); }
+  static std::string of(const result<T>& r) {
+    return r ? "no error" : r.error().text();
+  }
 };
 
 struct mistake {
@@ -41,13 +44,24 @@ struct mistake {
   std::function<std::string(place&)> make;
 };
 
-tensor row(std::vector<float> x) { return tensor::of<float>(dtype::f32, {static_cast<std::int64_t>(x.size())}, x); }
-tensor whole_row(std::vector<std::int32_t> x) { return tensor::of<std::int32_t>(dtype::i32, {static_cast<std::int64_t>(x.size())}, x); }
+tensor row(std::vector<float> x) {
+  return tensor::of<float>(dtype::f32, {static_cast<std::int64_t>(x.size())}, x);
+}
+tensor whole_row(std::vector<std::int32_t> x) {
+  return tensor::of<std::int32_t>(dtype::i32, {static_cast<std::int64_t>(x.size())}, x);
+}
 using fed = std::vector<std::pair<std::string_view, tensor>>;
 
 // In `code`: graph g, session s, p for what is at hand. It returns a text.
-#define MISTAKE(title, ...) \
-  mistake { title, #__VA_ARGS__, [](place& p) -> std::string { auto& g = p.g; auto& s = p.s; (void)g, (void)s; __VA_ARGS__ } }
+#define MISTAKE(title, ...)                            \
+  mistake {                                            \
+    title, #__VA_ARGS__, [](place& p) -> std::string { \
+      auto& g = p.g;                                   \
+      auto& s = p.s;                                   \
+      (void)g, (void)s;                                \
+      __VA_ARGS__                                      \
+    }                                                  \
+  }
 
 const std::vector<mistake>& mistakes() {
   // Each on one line: the page shows its text, blanks included.
@@ -106,10 +120,12 @@ std::string told(std::string text) {
 // A statement a line, without what hands the text to this page.
 std::string shown(std::string code) {
   const auto replace_all = [&](std::string_view what, std::string_view by) {
-    for (auto at = code.find(what); at != std::string::npos; at = code.find(what, at + by.size())) code.replace(at, what.size(), by);
+    for (auto at = code.find(what); at != std::string::npos; at = code.find(what, at + by.size()))
+      code.replace(at, what.size(), by);
   };
   replace_all(" return p.built();", "");
-  for (auto at = code.find("return p.of("); at != std::string::npos; at = code.find("return p.of(")) {
+  for (auto at = code.find("return p.of("); at != std::string::npos;
+       at = code.find("return p.of(")) {
     const auto end = code.rfind(");");
     code.replace(end, 2, ";");
     code.erase(at, std::string_view("return p.of(").size());
@@ -130,7 +146,8 @@ std::string written(session& s) {
       "stands in `model.cpp`. After any of them the process lives on and the session works.\n";
   for (const auto& m : mistakes()) {
     place p(s);
-    text += fmt::format("\n**{}**\n\n```cpp\n{}\n```\n```text\n{}\n```\n", m.title, shown(m.code), told(m.make(p)));
+    text += fmt::format("\n**{}**\n\n```cpp\n{}\n```\n```text\n{}\n```\n", m.title, shown(m.code),
+                        told(m.make(p)));
   }
   return text;
 }
@@ -147,7 +164,9 @@ BOOST_AUTO_TEST_CASE(the_page_of_mistakes_is_what_troupe_says) {
   if (std::getenv("TROUPE_WRITE_DOCS") != nullptr) std::ofstream(page) << now;
   std::stringstream there;
   there << std::ifstream(page).rdbuf();
-  BOOST_TEST((there.str() == now), page << " is not what Troupe says: run this test with TROUPE_WRITE_DOCS=1; now:\n" << now);
+  BOOST_TEST((there.str() == now),
+             page << " is not what Troupe says: run this test with TROUPE_WRITE_DOCS=1; now:\n"
+                  << now);
   // The engine is as good as before.
   graph g((*s)->ops());
   auto steps = (*s)->compile(g, std::array{relu(input(g, {dtype::f32, {1}}, "x"))});

@@ -25,16 +25,24 @@ struct outcome {
   std::string failure;
 };
 
-// Workers whose x is (worker, step) -> a number; the loss is the sum of log(x) * w, so that x = 0 makes -inf and x < 0 NaN.
-outcome train(std::uint32_t workers, std::uint64_t steps, update_kind update, nan_policy policy, const std::function<float(std::uint32_t, std::uint64_t)>& number, bool fuse = true) {
+// Workers whose x is (worker, step) -> a number; the loss is the sum of log(x) * w, so that x = 0
+// makes -inf and x < 0 NaN.
+outcome train(std::uint32_t workers, std::uint64_t steps, update_kind update, nan_policy policy,
+              const std::function<float(std::uint32_t, std::uint64_t)>& number, bool fuse = true) {
   auto s = session::open({.threads = 2});
   BOOST_REQUIRE(s);
   graph g((*s)->ops());
   auto x = input(g, {dtype::f32, {batch}}, "x");
-  auto w = variable(g, {dtype::f32, {batch}}, {}, "w"), v = variable(g, {dtype::f32, {batch}}, {}, "v");
+  auto w = variable(g, {dtype::f32, {batch}}, {}, "w"),
+       v = variable(g, {dtype::f32, {batch}}, {}, "v");
   auto loss = reduce_sum(log(x) * w) + reduce_sum(x * v);
   BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
-  training_options o{.workers = workers, .shards = 2, .update = update, .optimizer = sgd({.learning_rate = 1, .momentum = 0.5}), .steps = steps, .is_fed = true};
+  training_options o{.workers = workers,
+                     .shards = 2,
+                     .update = update,
+                     .optimizer = sgd({.learning_rate = 1, .momentum = 0.5}),
+                     .steps = steps,
+                     .is_fed = true};
   o.compile.on_nan = policy;
   o.compile.fuse = fuse;
   auto run = (*s)->train(g, loss, o);
@@ -49,7 +57,8 @@ outcome train(std::uint32_t workers, std::uint64_t steps, update_kind update, na
     if (e->type == kind::finished) out.totals = e->totals;
     if (e->type == kind::failed) out.failure = e->text;
     if (e->type != kind::started) continue;
-    for (std::uint32_t k = 0; k < workers; ++k) feeders.push_back(std::move(*(*run)->make_feeder(k)));
+    for (std::uint32_t k = 0; k < workers; ++k)
+      feeders.push_back(std::move(*(*run)->make_feeder(k)));
     for (std::uint64_t step = 0; step < steps; ++step)
       for (std::uint32_t k = 0; k < workers; ++k) {
         auto t = tensor::make({dtype::f32, {batch}});
@@ -63,7 +72,9 @@ outcome train(std::uint32_t workers, std::uint64_t steps, update_kind update, na
 }
 
 float fine(std::uint32_t, std::uint64_t) { return 1; }
-float zero_once(std::uint32_t worker, std::uint64_t step) { return worker == 0 && step == 3 ? 0.0F : 1.0F; }
+float zero_once(std::uint32_t worker, std::uint64_t step) {
+  return worker == 0 && step == 3 ? 0.0F : 1.0F;
+}
 
 const tensor& named(const outcome& o, std::string_view name) {
   for (const auto& [n, t] : o.variables)
@@ -72,7 +83,9 @@ const tensor& named(const outcome& o, std::string_view name) {
   return o.variables.front().second;
 }
 
-bool says(const std::string& text, std::string_view what) { return text.find(what) != std::string::npos; }
+bool says(const std::string& text, std::string_view what) {
+  return text.find(what) != std::string::npos;
+}
 
 }  // namespace
 
@@ -111,18 +124,21 @@ BOOST_AUTO_TEST_CASE(stop_names_the_op_that_was_the_first) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_fed_is_named_where_it_is_none) {
-  const auto o = train(1, 5, update_kind::sync, nan_policy::stop, [](std::uint32_t, std::uint64_t step) { return step == 2 ? NAN : 1.0F; });
+  const auto o = train(1, 5, update_kind::sync, nan_policy::stop,
+                       [](std::uint32_t, std::uint64_t step) { return step == 2 ? NAN : 1.0F; });
   BOOST_TEST(says(o.failure, "so does 'x', which it takes"), o.failure);
   BOOST_TEST(says(o.failure, "step 2"), o.failure);
 }
 
 BOOST_AUTO_TEST_CASE(warn_says_so_once_and_goes_on) {
-  const auto o = train(1, 10, update_kind::sync, nan_policy::warn, [](std::uint32_t, std::uint64_t step) { return step >= 3 ? 0.0F : 1.0F; });
+  const auto o = train(1, 10, update_kind::sync, nan_policy::warn,
+                       [](std::uint32_t, std::uint64_t step) { return step >= 3 ? 0.0F : 1.0F; });
   BOOST_TEST(o.failure == "");
   BOOST_TEST(o.losses.size() == 10U);
   BOOST_TEST(std::isnan(o.losses.back()) + std::isinf(o.losses.back()) > 0);
   std::size_t about_log = 0;
-  for (const auto& n : o.notes) about_log += says(n, "log") && says(n, "step 3") && says(n, "what it takes is finite") ? 1 : 0;
+  for (const auto& n : o.notes)
+    about_log += says(n, "log") && says(n, "step 3") && says(n, "what it takes is finite") ? 1 : 0;
   BOOST_TEST(about_log == 1U);
   const auto ignored = train(1, 10, update_kind::sync, nan_policy::ignore, zero_once);
   BOOST_TEST(ignored.failure == "");
@@ -131,14 +147,16 @@ BOOST_AUTO_TEST_CASE(warn_says_so_once_and_goes_on) {
 
 BOOST_AUTO_TEST_CASE(skip_leaves_out_all_that_the_worker_made_of_the_step) {
   // Nine steps of a worker that are fine, and one that is left out, are nine steps.
-  const auto o = train(1, 10, update_kind::sync, nan_policy::skip, zero_once), nine = train(1, 9, update_kind::sync, nan_policy::ignore, fine);
+  const auto o = train(1, 10, update_kind::sync, nan_policy::skip, zero_once),
+             nine = train(1, 9, update_kind::sync, nan_policy::ignore, fine);
   BOOST_TEST(o.failure == "");
   BOOST_TEST(o.losses.size() == 10U);
   BOOST_REQUIRE(o.totals.workers.size() == 1U);
   BOOST_TEST(o.totals.workers[0].fed == 10U);
   BOOST_TEST(o.totals.workers[0].applied == 9U);
   BOOST_TEST(o.totals.workers[0].dropped == 1U);
-  for (const auto* name : {"v", "w"}) BOOST_TEST(std::ranges::equal(named(o, name).bytes(), named(nine, name).bytes()), name);
+  for (const auto* name : {"v", "w"})
+    BOOST_TEST(std::ranges::equal(named(o, name).bytes(), named(nine, name).bytes()), name);
   BOOST_REQUIRE(o.notes.size() == 1U);
   BOOST_TEST(says(o.notes[0], "are left out"), o.notes[0]);
 }

@@ -22,7 +22,8 @@ constexpr std::int64_t samples = 50;
 std::pair<tensor, tensor> line() {
   auto x = tensor::make({dtype::f32, {samples, 2}}), y = tensor::make({dtype::f32, {samples, 1}});
   for (std::int64_t i = 0; i < samples; ++i) {
-    const auto a = static_cast<float>(std::sin(static_cast<double>(i))), b = static_cast<float>(std::cos(3.0 * static_cast<double>(i)));
+    const auto a = static_cast<float>(std::sin(static_cast<double>(i))),
+               b = static_cast<float>(std::cos(3.0 * static_cast<double>(i)));
     x.data<float>()[2 * i] = a, x.data<float>()[2 * i + 1] = b;
     y.data<float>()[i] = 2 * a - b + 1;
   }
@@ -65,7 +66,8 @@ BOOST_AUTO_TEST_CASE(a_program_trains_on_tensors_that_it_has) {
   BOOST_TEST(one.losses.back() < 1e-3F * one.losses.front());
   BOOST_TEST(train({.optimizer = adam({.learning_rate = 0.05}), .steps = 400}, 3).hash == one.hash);
   // Two workers of 8 read what one of 16 would; their sums have another order.
-  const auto two = train({.workers = 2, .optimizer = adam({.learning_rate = 0.05}), .steps = 400}, 2);
+  const auto two =
+      train({.workers = 2, .optimizer = adam({.learning_rate = 0.05}), .steps = 400}, 2);
   BOOST_TEST(two.losses.size() == 400U);
   BOOST_TEST(two.losses.back() < 1e-3F * two.losses.front());
 }
@@ -86,7 +88,8 @@ BOOST_AUTO_TEST_CASE(steps_take_the_samples_of_their_schedule) {
     const auto order = permutation(3, range.epoch, samples);
     BOOST_TEST_REQUIRE((*values)[0].elements() == static_cast<std::int64_t>(range.count));
     for (std::uint64_t i = 0; i < range.count; ++i)
-      BOOST_TEST((*values)[0].data<std::int64_t>()[i] == static_cast<std::int64_t>(order[range.first + i]));
+      BOOST_TEST((*values)[0].data<std::int64_t>()[i] ==
+                 static_cast<std::int64_t>(order[range.first + i]));
     BOOST_TEST(*(*values)[1].data<float>() == 1.0F / static_cast<float>(range.global_count));
   }
 }

@@ -1,4 +1,5 @@
-// A node's part of a job, with the test as its coordinator: what the node answers, whatever state the part is in.
+// A node's part of a job, with the test as its coordinator: what the node answers, whatever state
+// the part is in.
 
 #include "runtime/control_message.hpp"
 #include "runtime/placement.hpp"
@@ -32,7 +33,8 @@ struct coordinated {
 
   coordinated() {
     BOOST_TEST_REQUIRE(c.form());
-    const sim_job_shape shape{.workers = 1, .shards = 1, .observe_every = 0, .on_failure = failure_policy::resume};
+    const sim_job_shape shape{
+        .workers = 1, .shards = 1, .observe_every = 0, .on_failure = failure_policy::resume};
     const auto client = c.info(c.client()).id;
     auto program = make_sim_program(tables, data, shape, c.nodes(), client);
     BOOST_TEST_REQUIRE(bool(program), (program ? "" : program.error().text()));
@@ -55,7 +57,9 @@ struct coordinated {
   void place(std::uint32_t epoch) { tell(place_part{job, epoch, job_plan, nodes, {}, {}}); }
   bool waits_for(const std::function<bool()>& done) { return c.run_until(done, 2000 * ms); }
   bool is_placed(std::uint32_t epoch) {
-    return waits_for([&] { return !placed.empty() && placed.back().epoch == epoch && placed.back().error.empty(); });
+    return waits_for([&] {
+      return !placed.empty() && placed.back().epoch == epoch && placed.back().error.empty();
+    });
   }
   bool has_halted(std::uint32_t epoch) {
     return waits_for([&] { return !halted.empty() && halted.back().epoch == epoch; });
@@ -79,8 +83,10 @@ BOOST_FIXTURE_TEST_CASE(a_part_is_placed_halted_and_placed_again, coordinated) {
   BOOST_TEST(c.job_actors(node) == 0U);
 }
 
-// A giver of variables that was released, and is to take part in an epoch that ends before it has begun: its coordinator once waited 30 s for it.
-BOOST_FIXTURE_TEST_CASE(a_halt_is_answered_for_its_own_epoch_also_while_the_part_of_an_older_one_ends, coordinated) {
+// A giver of variables that was released, and is to take part in an epoch that ends before it has
+// begun: its coordinator once waited 30 s for it.
+BOOST_FIXTURE_TEST_CASE(
+    a_halt_is_answered_for_its_own_epoch_also_while_the_part_of_an_older_one_ends, coordinated) {
   place(1);
   BOOST_TEST(is_placed(1));
   c.hold("stop_part_actors");  // its actors take their time
@@ -97,7 +103,8 @@ BOOST_FIXTURE_TEST_CASE(a_halt_is_answered_for_its_own_epoch_also_while_the_part
   BOOST_TEST(c.job_actors(node) == 0U);
 }
 
-// A coordinator may know this node, by another one, before this node knows it: without an answer it waited for ever.
+// A coordinator may know this node, by another one, before this node knows it: without an answer it
+// waited for ever.
 BOOST_AUTO_TEST_CASE(NO_8_a_halt_of_a_coordinator_that_is_no_peer_yet_is_answered_once_it_is_one) {
   sim_tables tables;
   sim_cluster c{tables, {.seed = 1, .nodes = 1}};
@@ -109,7 +116,8 @@ BOOST_AUTO_TEST_CASE(NO_8_a_halt_of_a_coordinator_that_is_no_peer_yet_is_answere
     if (const auto* p = std::get_if<part_halted>(&*m)) epochs.push_back(p->epoch);
     return true;
   });
-  for (const std::uint32_t epoch : {2U, 3U}) c.deliver(node, c.client(), halt_part{job, epoch, "the test says so"});
+  for (const std::uint32_t epoch : {2U, 3U})
+    c.deliver(node, c.client(), halt_part{job, epoch, "the test says so"});
   BOOST_TEST_REQUIRE(c.form());
   BOOST_TEST(c.run_until([&] { return !epochs.empty(); }, 2000 * ms));
   c.run_for(100 * ms);

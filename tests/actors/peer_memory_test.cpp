@@ -1,4 +1,5 @@
-// Another process's memory, read where it lies: children that are forked, whose memory is what it was here at the fork, and which tell what they change through a pipe.
+// Another process's memory, read where it lies: children that are forked, whose memory is what it
+// was here at the fork, and which tell what they change through a pipe.
 
 #include "actors/peer_memory.hpp"
 #include "tests/support/wait.hpp"
@@ -21,7 +22,9 @@ namespace {
 
 constexpr std::uint64_t random_word = 0x0123456789abcdef;
 
-std::uint64_t address_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
+std::uint64_t address_of(const void* p) {
+  return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p));
+}
 
 // Does what it is told, one thing for each byte that it gets, and says when it has.
 class child {
@@ -38,7 +41,8 @@ class child {
       thing();
       if (::write(from_[1], "x", 1) != 1) break;
     }
-    while (::read(to_[0], &byte, 1) == 1) {}
+    while (::read(to_[0], &byte, 1) == 1) {
+    }
     ::_exit(0);
   }
   ~child() {
@@ -71,7 +75,8 @@ bool can_read() {
   own_probe word(random_word);
   child c;
   if (peer_memory::open(c.pid(), word.where())) return true;
-  BOOST_TEST_MESSAGE("skipped: this system lets no process read another one's memory (process_vm_readv)");
+  BOOST_TEST_MESSAGE(
+      "skipped: this system lets no process read another one's memory (process_vm_readv)");
   return false;
 }
 
@@ -108,12 +113,14 @@ BOOST_AUTO_TEST_CASE(PE_1_a_wrong_word_a_wrong_address_and_a_wrong_process_give_
   child c({[&] { other = 1; }});
   c.do_next();
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), {there.address, there.value + 1}));
-  BOOST_TEST(!troupe::peer_memory::open(c.pid(), {address_of(&other), random_word}));  // it is here, and not there
+  // It is here, and not there.
+  BOOST_TEST(!troupe::peer_memory::open(c.pid(), {address_of(&other), random_word}));
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), {0, 0}));
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), {0, random_word}));
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), {there.address, 0}));
   BOOST_TEST(!troupe::peer_memory::open(c.pid(), {16, random_word}));
-  BOOST_TEST(!troupe::peer_memory::open(c.pid(), {std::numeric_limits<std::uint64_t>::max() - 3, random_word}));
+  BOOST_TEST(!troupe::peer_memory::open(
+      c.pid(), {std::numeric_limits<std::uint64_t>::max() - 3, random_word}));
   BOOST_TEST(!troupe::peer_memory::open(0, there));
   BOOST_TEST(!troupe::peer_memory::open(1, there));  // somebody else's
   BOOST_TEST(!troupe::peer_memory::open(std::numeric_limits<std::uint32_t>::max(), there));
@@ -131,14 +138,17 @@ BOOST_AUTO_TEST_CASE(PE_2_an_address_that_is_not_there_fails_and_the_next_read_i
   if (!can_read()) return;
   own_probe word(random_word);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  auto* two = static_cast<std::byte*>(::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* two = static_cast<std::byte*>(
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   BOOST_REQUIRE(two != MAP_FAILED);
   child c({[&] { ::munmap(two + page, page); }});
   const auto m = troupe::peer_memory::open(c.pid(), word.where());
   BOOST_REQUIRE(m.has_value());
   c.do_next();
   std::vector<std::byte> to(2 * page);
-  for (const auto bad : {std::uint64_t{0}, std::uint64_t{16}, std::numeric_limits<std::uint64_t>::max() - 100, std::uint64_t{1} << 63}) BOOST_TEST(!m->read(to, bad));
+  for (const auto bad : {std::uint64_t{0}, std::uint64_t{16},
+                         std::numeric_limits<std::uint64_t>::max() - 100, std::uint64_t{1} << 63})
+    BOOST_TEST(!m->read(to, bad));
   BOOST_TEST(!m->read(to, address_of(two)));  // its second half is not there
   BOOST_TEST(m->read(std::span(to).first(page), address_of(two)));
   ::munmap(two, 2 * page);
@@ -168,8 +178,14 @@ BOOST_AUTO_TEST_CASE(PE_3_a_word_is_withdrawn_at_its_end_and_when_another_takes_
   std::optional<own_probe> one(std::in_place, random_word), two(std::in_place, random_word);
   const auto first = one->where(), second = two->where();
   own_probe moved;
-  child c({[&] { one.reset(); }, [&] { moved = std::move(*two); two.reset(); }, [&] { moved = own_probe(7); }});
-  const auto a = troupe::peer_memory::open(c.pid(), first), b = troupe::peer_memory::open(c.pid(), second);
+  child c({[&] { one.reset(); },
+           [&] {
+             moved = std::move(*two);
+             two.reset();
+           },
+           [&] { moved = own_probe(7); }});
+  const auto a = troupe::peer_memory::open(c.pid(), first),
+             b = troupe::peer_memory::open(c.pid(), second);
   BOOST_REQUIRE((a && b));
   c.do_next();
   BOOST_TEST(!a->read({}, 0));

@@ -1,5 +1,5 @@
-// Random programs of branches and loops in each other, with gradients: computed at once, in steps with and without each pass, on one stream and on two, and
-// trained over two nodes.
+// Random programs of branches and loops in each other, with gradients: computed at once, in steps
+// with and without each pass, on one stream and on two, and trained over two nodes.
 
 #include "actors/session.hpp"
 #include "tests/support/events.hpp"
@@ -33,15 +33,19 @@ std::uint64_t seeds() {
   return text == nullptr ? some : std::min<std::uint64_t>(some, std::strtoull(text, nullptr, 10));
 }
 
-// A function of a branch or a body may run never, once or often: what it does follows from a seed of its own.
+// A function of a branch or a body may run never, once or often: what it does follows from a seed
+// of its own.
 class program {
  public:
   // `places`: devices that bodies and branches stand on; none: wherever.
-  program(graph& g, std::uint64_t seed, std::vector<std::string> places) : g_(g), seed_(seed), places_(std::move(places)) {}
+  program(graph& g, std::uint64_t seed, std::vector<std::string> places)
+      : g_(g), seed_(seed), places_(std::move(places)) {}
 
   // The loss, with the weights.
   value build() {
-    for (std::size_t k = 0; k < weights; ++k) all.push_back(variable(g_, {dtype::f32, {3}}, {initializer_spec::kind::uniform, 1}, fmt::format("w{}", k)));
+    for (std::size_t k = 0; k < weights; ++k)
+      all.push_back(variable(g_, {dtype::f32, {3}}, {initializer_spec::kind::uniform, 1},
+                             fmt::format("w{}", k)));
     const auto out = block(all, seed_, 0);
     value loss = reduce_sum(square(all[0]));
     for (const auto& v : out) loss = add(loss, reduce_sum(v));
@@ -87,7 +91,8 @@ class program {
     }
   }
 
-  std::vector<value> branches(const std::vector<value>& known, value a, value b, const std::array<std::uint64_t, 3>& seeds, int depth) {
+  std::vector<value> branches(const std::vector<value>& known, value a, value b,
+                              const std::array<std::uint64_t, 3>& seeds, int depth) {
     if (depth > 2) return {plain(3, a, b, a)};
     const auto branch = [&, depth](std::uint64_t seed) {
       return branch_function([this, known, seed, depth] {
@@ -98,34 +103,40 @@ class program {
     return cond(less(reduce_sum(a), reduce_sum(b)), branch(seeds[0]), branch(seeds[1]));
   }
 
-  std::vector<value> loop(const std::vector<value>& known, value a, value b, const std::array<std::uint64_t, 3>& seeds, int depth) {
+  std::vector<value> loop(const std::vector<value>& known, value a, value b,
+                          const std::array<std::uint64_t, 3>& seeds, int depth) {
     if (depth > 2) return {plain(1, a, b, a)};
     const auto most = number(static_cast<double>(seeds[0] % 4));
     const bool looks = seeds[1] % 2 == 0;
-    const auto out = while_loop(std::array{number(0), a, b},
-                      [&](std::span<const value> v) {
-                        const auto goes_on = less(v[0], most);
-                        return looks ? logical_and(goes_on, less(reduce_sum(v[1]), number(1))) : goes_on;
-                      },
-                      [&](std::span<const value> v) {
-                        const auto place = on_some_device(seeds[2]);
-                        auto inside = known;
-                        inside.push_back(v[1]), inside.push_back(v[2]);
-                        const auto out = block(inside, seeds[2], depth + 1);
-                        return std::vector{add(v[0], number(1)), out[0], mul(add(out[1], v[1]), number(0.5))};
-                      },
-                      {.iterations_max = 4});
+    const auto out = while_loop(
+        std::array{number(0), a, b},
+        [&](std::span<const value> v) {
+          const auto goes_on = less(v[0], most);
+          return looks ? logical_and(goes_on, less(reduce_sum(v[1]), number(1))) : goes_on;
+        },
+        [&](std::span<const value> v) {
+          const auto place = on_some_device(seeds[2]);
+          auto inside = known;
+          inside.push_back(v[1]), inside.push_back(v[2]);
+          const auto out = block(inside, seeds[2], depth + 1);
+          return std::vector{add(v[0], number(1)), out[0], mul(add(out[1], v[1]), number(0.5))};
+        },
+        {.iterations_max = 4});
     return {out[1], out[2]};
   }
 
-  graph::scope on_some_device(std::uint64_t seed) { return g_.device_scope(places_.empty() ? "/cpu:0" : places_[seed % places_.size()]); }
+  graph::scope on_some_device(std::uint64_t seed) {
+    return g_.device_scope(places_.empty() ? "/cpu:0" : places_[seed % places_.size()]);
+  }
 
   graph& g_;
   std::uint64_t seed_;
   std::vector<std::string> places_;
 };
 
-std::vector<float> numbers(const tensor& t) { return {t.data<float>(), t.data<float>() + t.elements()}; }
+std::vector<float> numbers(const tensor& t) {
+  return {t.data<float>(), t.data<float>() + t.elements()};
+}
 
 struct outcome {
   std::vector<std::vector<float>> weights, results;  // results: the loss and its gradients
@@ -135,27 +146,34 @@ outcome at_once(session& s, std::uint64_t seed) {
   const auto e = s.eager(weights_seed);
   program p(*e, seed, {});
   const auto loss = p.build();
-  BOOST_TEST_REQUIRE(!e->first_error().has_value(), (e->first_error() ? e->first_error()->text() : ""));
+  BOOST_TEST_REQUIRE(!e->first_error().has_value(),
+                     (e->first_error() ? e->first_error()->text() : ""));
   outcome o;
   o.results.push_back(numbers(*e->read(loss)));
-  for (const auto& d : gradients(*e, loss, p.all)) o.results.push_back(d.is_valid() ? numbers(*e->read(d)) : std::vector<float>(3));
+  for (const auto& d : gradients(*e, loss, p.all))
+    o.results.push_back(d.is_valid() ? numbers(*e->read(d)) : std::vector<float>(3));
   for (const auto& w : p.all) o.weights.push_back(numbers(*e->read(w)));
   return o;
 }
 
 // What a program that has it is stepped for, three times with all steps in flight.
-std::vector<std::vector<float>> in_steps(session& s, std::uint64_t seed, const outcome& expected, const compile_options& options, std::vector<std::string> places) {
+std::vector<std::vector<float>> in_steps(session& s, std::uint64_t seed, const outcome& expected,
+                                         const compile_options& options,
+                                         std::vector<std::string> places) {
   graph g(s.ops());
   program p(g, seed, std::move(places));
   const auto loss = p.build();
   std::vector<value> fetches{loss};
   for (const auto& d : gradients(g, loss, p.all)) fetches.push_back(d);
-  BOOST_TEST_REQUIRE(!g.first_error().has_value(), (g.first_error() ? g.first_error()->text() : ""));
+  BOOST_TEST_REQUIRE(!g.first_error().has_value(),
+                     (g.first_error() ? g.first_error()->text() : ""));
   auto steps = s.compile(g, fetches, options);
   BOOST_TEST_REQUIRE(bool(steps), (steps ? "" : steps.error().text()));
   constexpr int count = 3;
   for (int i = 0; i < count; ++i)
-    for (std::size_t k = 0; k < weights; ++k) BOOST_TEST_REQUIRE(bool((*steps)->feed(fmt::format("w{}", k), tensor::of<float>(dtype::f32, {3}, expected.weights[k]))));
+    for (std::size_t k = 0; k < weights; ++k)
+      BOOST_TEST_REQUIRE(bool((*steps)->feed(
+          fmt::format("w{}", k), tensor::of<float>(dtype::f32, {3}, expected.weights[k]))));
   std::vector<std::vector<float>> first;
   for (int i = 0; i < count; ++i) {
     const auto values = (*steps)->fetch(std::chrono::seconds(60));
@@ -169,11 +187,13 @@ std::vector<std::vector<float>> in_steps(session& s, std::uint64_t seed, const o
 }
 
 // Weights after one step of plain SGD with a rate of 1.
-std::map<std::string, std::vector<float>> trained(session& s, std::uint64_t seed, std::vector<std::string> places) {
+std::map<std::string, std::vector<float>> trained(session& s, std::uint64_t seed,
+                                                  std::vector<std::string> places) {
   graph g(s.ops());
   program p(g, seed, std::move(places));
   const auto loss = p.build();
-  auto run = s.train(g, loss, {.optimizer = sgd({.learning_rate = 1}), .seed = weights_seed, .steps = 1});
+  auto run =
+      s.train(g, loss, {.optimizer = sgd({.learning_rate = 1}), .seed = weights_seed, .steps = 1});
   BOOST_TEST_REQUIRE(bool(run), (run ? "" : run.error().text()));
   std::map<std::string, std::vector<float>> after;
   while (auto e = test::next_event(**run)) {
@@ -188,27 +208,37 @@ std::map<std::string, std::vector<float>> trained(session& s, std::uint64_t seed
 
 BOOST_AUTO_TEST_SUITE(random_programs)
 
-BOOST_AUTO_TEST_CASE(branches_and_loops_compute_what_the_program_written_out_does_wherever_they_run) {
+BOOST_AUTO_TEST_CASE(
+    branches_and_loops_compute_what_the_program_written_out_does_wherever_they_run) {
   test::two_nodes nodes("programs");
   auto alone = session::open({.threads = 2, .gpus = "host:2"});
   BOOST_TEST_REQUIRE(bool(alone));
-  const std::vector<std::string> streams{"/cpu:0", "/cpu:1"}, places{"/job:worker", "/job:ps"}, mixed{"/cpu:0", "/gpu:0", "/gpu:1", "/cpu:1"};
-  for (std::uint64_t seed = 1; seed <= seeds(); ++seed)
-    BOOST_TEST_CONTEXT("seed " << seed) {
+  const std::vector<std::string> streams{"/cpu:0", "/cpu:1"}, places{"/job:worker", "/job:ps"},
+      mixed{"/cpu:0", "/gpu:0", "/gpu:1", "/cpu:1"};
+  for (std::uint64_t seed = 1; seed <= seeds(); ++seed) BOOST_TEST_CONTEXT("seed " << seed) {
       const auto expected = at_once(**alone, seed);
       const auto first = in_steps(**alone, seed, expected, {}, {});
       BOOST_TEST(first[0] == expected.results[0]);
-      // A value that two uses in a branch have in common gets their sum, which the program written out does not compute.
+      // A value that two uses in a branch have in common gets their sum, which the program written
+      // out does not compute.
       for (std::size_t k = 1; k < first.size(); ++k)
-        for (std::size_t i = 0; i < 3; ++i) BOOST_TEST(std::abs(first[k][i] - expected.results[k][i]) <= 1e-5F * (1 + std::abs(first[k][i])), "gradient of w" << k - 1 << ": " << first[k][i] << " and " << expected.results[k][i]);
-      std::vector<compile_options> others{{.fuse = false}, {.credits = 1}, {.credits = 4, .share_memory = false}, {.fold = false}, {.simplify = false}, {.share = false}};
+        for (std::size_t i = 0; i < 3; ++i)
+          BOOST_TEST(
+              std::abs(first[k][i] - expected.results[k][i]) <= 1e-5F * (1 + std::abs(first[k][i])),
+              "gradient of w" << k - 1 << ": " << first[k][i] << " and " << expected.results[k][i]);
+      std::vector<compile_options> others{
+          {.fuse = false}, {.credits = 1},      {.credits = 4, .share_memory = false},
+          {.fold = false}, {.simplify = false}, {.share = false}};
       BOOST_TEST(in_steps(**alone, seed, expected, others[seed % others.size()], {}) == first);
       BOOST_TEST(in_steps(**alone, seed, expected, {}, streams) == first);
       // Branches and loops stay on the host, with what else no device runs.
-      BOOST_TEST(in_steps(**alone, seed, expected, {.device = seed % 2 == 0 ? "/gpu:0" : ""}, mixed) == first);
+      BOOST_TEST(in_steps(**alone, seed, expected, {.device = seed % 2 == 0 ? "/gpu:0" : ""},
+                          mixed) == first);
       const auto after = trained(nodes.client(), seed, places);
       for (std::size_t k = 0; k < weights; ++k)
-        for (std::size_t i = 0; i < 3; ++i) BOOST_TEST(after.at(fmt::format("w{}", k))[i] == expected.weights[k][i] - first[1 + k][i]);
+        for (std::size_t i = 0; i < 3; ++i)
+          BOOST_TEST(after.at(fmt::format("w{}", k))[i] ==
+                     expected.weights[k][i] - first[1 + k][i]);
     }
 }
 

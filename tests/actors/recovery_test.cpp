@@ -31,18 +31,25 @@ struct fixture {
     return std::move(*made);
   }();
 
-  // Totals over seeds first, first + 1, ..., with no violation. `limits`: what else than `faults` is said of them.
-  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults, sim_limits limits = {}) {
+  // Totals over seeds first, first + 1, ..., with no violation. `limits`: what else than `faults`
+  // is said of them.
+  sim_verdict hold(std::uint64_t first, std::uint64_t n, std::string_view faults,
+                   sim_limits limits = {}) {
     const auto kinds = parse_faults(faults);
     BOOST_TEST_REQUIRE(bool(kinds));
     limits.faults = *kinds;
-    const auto flags = fmt::format("{}{}{}{}{}", limits.draws_optimizer ? " --optimizers" : "", limits.all_reduce ? " --all-reduce" : "", limits.is_mixed ? " --mixed-precision" : "",
-                                   limits.calls_collectives ? " --collectives" : "", limits.gpus > 0 ? fmt::format(" --gpus {}", limits.gpus) : "");
+    const auto flags = fmt::format("{}{}{}{}{}", limits.draws_optimizer ? " --optimizers" : "",
+                                   limits.all_reduce ? " --all-reduce" : "",
+                                   limits.is_mixed ? " --mixed-precision" : "",
+                                   limits.calls_collectives ? " --collectives" : "",
+                                   limits.gpus > 0 ? fmt::format(" --gpus {}", limits.gpus) : "");
     sim_verdict all;
     const auto began = std::chrono::steady_clock::now();
     for (auto seed = first; seed < first + n; ++seed) {
       const auto v = sim->run(draw_scenario(seed, limits));
-      if (!v.violation.empty()) BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}: {}", seed, faults, flags, v.violation));
+      if (!v.violation.empty())
+        BOOST_ERROR(fmt::format("troupe-sim --seed {} --faults {}{}: {}", seed, faults, flags,
+                                v.violation));
       all.recoveries += v.recoveries;
       all.resumed_from_disk += v.resumed_from_disk;
       all.checkpoints += v.checkpoints;
@@ -50,7 +57,9 @@ struct fixture {
       all.device_steps += v.device_steps;
     }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
-    BOOST_TEST_MESSAGE(fmt::format("{}: {} seeds, {:.1f} ms each", boost::unit_test::framework::current_test_case().p_name.get(), n, took.count() / double(n)));
+    BOOST_TEST_MESSAGE(fmt::format("{}: {} seeds, {:.1f} ms each",
+                                   boost::unit_test::framework::current_test_case().p_name.get(), n,
+                                   took.count() / double(n)));
     return all;
   }
 };
@@ -76,64 +85,86 @@ BOOST_FIXTURE_TEST_CASE(nodes_come_leave_and_die_while_the_work_moves, fixture) 
   BOOST_TEST(all.recoveries > seeds() / 16);
 }
 
-// Four epochs within a moment, in which no acknowledgement is due: headers of frames once counted as tensors (IN-9).
-BOOST_FIXTURE_TEST_CASE(IN_9_epochs_that_follow_each_other_at_once_keep_no_tensors_of_those_before, fixture) { hold(441, 1, "join,kill,leave"); }
+// Four epochs within a moment, in which no acknowledgement is due: headers of frames once counted
+// as tensors (IN-9).
+BOOST_FIXTURE_TEST_CASE(IN_9_epochs_that_follow_each_other_at_once_keep_no_tensors_of_those_before,
+                        fixture) {
+  hold(441, 1, "join,kill,leave");
+}
 
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
   const auto all = hold(30'000, 10 + seeds() / 4, "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);
 }
 
-// Each optimizer with its slots, by every way that a variable takes: in memory, by hand-over, to replicas, from the disk.
-BOOST_FIXTURE_TEST_CASE(every_optimizer_and_schedule_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
+// Each optimizer with its slots, by every way that a variable takes: in memory, by hand-over, to
+// replicas, from the disk.
+BOOST_FIXTURE_TEST_CASE(every_optimizer_and_schedule_recovers_with_the_bits_of_an_undisturbed_run,
+                        fixture) {
   const auto all = hold(60'000, seeds() / 2, "all", {.draws_optimizer = true});
-  const auto of_disk = hold(70'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true});
+  const auto of_disk =
+      hold(70'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true});
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
   // Few of "all" kill a node: where seeds are few, it is these that must.
-  const auto of_members = hold(80'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true});
+  const auto of_members =
+      hold(80'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true});
   BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
 }
 
 // Every node with workers has a copy of each variable, so that a death alone takes nothing away.
-BOOST_FIXTURE_TEST_CASE(gradients_that_are_exchanged_by_all_reduce_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong, fixture) {
+BOOST_FIXTURE_TEST_CASE(
+    gradients_that_are_exchanged_by_all_reduce_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong,
+    fixture) {
   const auto all = hold(100'000, seeds() / 2, "all", {.draws_optimizer = true, .all_reduce = true});
-  const auto of_members = hold(110'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true, .all_reduce = true});
+  const auto of_members = hold(110'000, 10 + seeds() / 4, "join,kill,leave",
+                               {.draws_optimizer = true, .all_reduce = true});
   const auto of_disk = hold(120'000, 10 + seeds() / 4, "kill-client,power", {.all_reduce = true});
   BOOST_TEST(all.faults > seeds() / 4);
   BOOST_TEST(of_members.recoveries > 0U);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
 }
 
-// The scale of the loss, and which steps are left out, are those of an undisturbed run (LSC-1, LSC-2): with shards, replicas, checkpoints and all-reduce.
+// The scale of the loss, and which steps are left out, are those of an undisturbed run (LSC-1,
+// LSC-2): with shards, replicas, checkpoints and all-reduce.
 BOOST_FIXTURE_TEST_CASE(LSC_2_a_scaled_loss_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
   const auto all = hold(130'000, seeds() / 2, "all", {.draws_optimizer = true, .is_mixed = true});
   const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill,leave", {.is_mixed = true});
-  const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true, .is_mixed = true});
-  const auto exchanged = hold(160'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true, .all_reduce = true, .is_mixed = true});
+  const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power",
+                            {.draws_optimizer = true, .is_mixed = true});
+  const auto exchanged = hold(160'000, 10 + seeds() / 4, "join,kill,leave",
+                              {.draws_optimizer = true, .all_reduce = true, .is_mixed = true});
   BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
   BOOST_TEST(exchanged.recoveries > 0U);
 }
 
 // Programs that call collectives, with shards and with copies.
-BOOST_FIXTURE_TEST_CASE(collectives_that_a_program_calls_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong, fixture) {
+BOOST_FIXTURE_TEST_CASE(
+    collectives_that_a_program_calls_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong,
+    fixture) {
   const auto all = hold(170'000, seeds() / 4, "all", {.calls_collectives = true});
-  const auto of_members = hold(180'000, 10 + seeds() / 4, "join,kill,leave", {.all_reduce = true, .calls_collectives = true});
+  const auto of_members = hold(180'000, 10 + seeds() / 4, "join,kill,leave",
+                               {.all_reduce = true, .calls_collectives = true});
   BOOST_TEST(all.faults > seeds() / 8);
   BOOST_TEST(of_members.recoveries > 0U);
 }
 
-// Workers compute on devices that run late, by the seed; variables, which are kept, stay on the host.
-BOOST_FIXTURE_TEST_CASE(IN_14_what_is_computed_on_devices_recovers_with_the_bits_of_an_undisturbed_run_on_the_host, fixture) {
+// Workers compute on devices that run late, by the seed; variables, which are kept, stay on the
+// host.
+BOOST_FIXTURE_TEST_CASE(
+    IN_14_what_is_computed_on_devices_recovers_with_the_bits_of_an_undisturbed_run_on_the_host,
+    fixture) {
   const auto all = hold(190'000, seeds() / 4, "all", {.draws_optimizer = true, .gpus = 1});
   const auto of_members = hold(200'000, 10 + seeds() / 4, "join,kill,leave", {.gpus = 2});
-  const auto exchanged = hold(210'000, 10 + seeds() / 8, "join,kill,leave", {.all_reduce = true, .is_mixed = true, .gpus = 2});
+  const auto exchanged = hold(210'000, 10 + seeds() / 8, "join,kill,leave",
+                              {.all_reduce = true, .is_mixed = true, .gpus = 2});
   BOOST_TEST(all.device_steps > seeds());
   BOOST_TEST(of_members.recoveries > 0U);
   BOOST_TEST(exchanged.recoveries > 0U);
 }
 
-// It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process by that.
+// It finds links that stalled (LK-6), to processes that are gone; seed 800 once ended the process
+// by that.
 BOOST_FIXTURE_TEST_CASE(nodes_stand_still_for_long_while_others_die, fixture) {
   hold(800, 1 + seeds() / 4, "freeze,kill-client,kill");
 }
@@ -150,17 +181,21 @@ BOOST_FIXTURE_TEST_CASE(SC_1_the_same_seed_gives_the_same_history, fixture) {
   }
 }
 
-// Without faults two runs of one seed and different schedules differ, so that the hash says something.
+// Without faults two runs of one seed and different schedules differ, so that the hash says
+// something.
 BOOST_FIXTURE_TEST_CASE(different_seeds_give_different_histories, fixture) {
   std::set<std::uint64_t> hashes;
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) hashes.insert(sim->run(draw_scenario(seed, {3, 6, {}})).trace_hash);
+  for (std::uint64_t seed = 1; seed <= 20; ++seed)
+    hashes.insert(sim->run(draw_scenario(seed, {3, 6, {}})).trace_hash);
   BOOST_TEST(hashes.size() == 20U);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_failing_schedule_is_shrunk_to_the_faults_that_matter, fixture) {
   const planted_bugs bugs{.applies_twice = true};
-  auto sc = draw_scenario(3, {3, 8, {sim_fault_kind::slow, sim_fault_kind::cut, sim_fault_kind::twice}});
-  for (std::uint32_t i = 0; i < 5; ++i) sc.faults.push_back({100 + 100 * i, sim_fault_kind::cut, i, i + 1, false, 0});
+  auto sc =
+      draw_scenario(3, {3, 8, {sim_fault_kind::slow, sim_fault_kind::cut, sim_fault_kind::twice}});
+  for (std::uint32_t i = 0; i < 5; ++i)
+    sc.faults.push_back({100 + 100 * i, sim_fault_kind::cut, i, i + 1, false, 0});
   BOOST_TEST_REQUIRE(!sim->run(sc, &bugs).violation.empty());
   const auto shortest = sim->shrink(sc, &bugs);
   BOOST_TEST(shortest.faults.empty());  // this bug needs none
@@ -168,8 +203,10 @@ BOOST_FIXTURE_TEST_CASE(a_failing_schedule_is_shrunk_to_the_faults_that_matter, 
   BOOST_TEST(sim->run(sc).violation == "");
 }
 
-// Where no handler is there to end, the process ends, as production's does; the others are ended as ever, and what is told is the invariant.
-BOOST_FIXTURE_TEST_CASE(SC_5_an_invariant_that_breaks_in_a_callback_ends_the_simulation_with_its_text, fixture) {
+// Where no handler is there to end, the process ends, as production's does; the others are ended as
+// ever, and what is told is the invariant.
+BOOST_FIXTURE_TEST_CASE(
+    SC_5_an_invariant_that_breaks_in_a_callback_ends_the_simulation_with_its_text, fixture) {
   const planted_bugs bugs{.breaks_in_callbacks = true};
   std::size_t broken = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -182,7 +219,9 @@ BOOST_FIXTURE_TEST_CASE(SC_5_an_invariant_that_breaks_in_a_callback_ends_the_sim
     BOOST_TEST(before.trace_hash == after.trace_hash);
     if (v.violation.empty()) continue;  // too few chunks
     BOOST_TEST(v.violation.find("ended by itself: network: ") != std::string::npos, v.violation);
-    BOOST_TEST(v.violation.find("broken invariant: it was planted at every sixteenth chunk") != std::string::npos, v.violation);
+    BOOST_TEST(v.violation.find("broken invariant: it was planted at every sixteenth chunk") !=
+                   std::string::npos,
+               v.violation);
     BOOST_TEST(v.trace_hash == sim->run(sc, &bugs).trace_hash);
     ++broken;
   }

@@ -36,8 +36,10 @@ struct arithmetic {
   std::unique_ptr<session> s = std::move(*session::open({.threads = 2}));
   graph g{s->ops()};
   arithmetic() {
-    auto x = input(g, {dtype::f32, {}}, "x"), y = input(g, {dtype::f32, {}}, "y"), w = variable(g, {dtype::f32, {}}, {}, "w");
-    auto two_x = g.add("mul", std::vector{x, constant(g, 2.0F)}, {}, "double", source_location::current());
+    auto x = input(g, {dtype::f32, {}}, "x"), y = input(g, {dtype::f32, {}}, "y"),
+         w = variable(g, {dtype::f32, {}}, {}, "w");
+    auto two_x =
+        g.add("mul", std::vector{x, constant(g, 2.0F)}, {}, "double", source_location::current());
     auto sum = g.add("add", std::vector{two_x, y}, {}, "sum", source_location::current());
     g.add("mul", std::vector{sum, w}, {}, "product", source_location::current());
     BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
@@ -60,12 +62,16 @@ BOOST_FIXTURE_TEST_CASE(any_value_is_fed_and_fetched_by_its_name, arithmetic) {
   const auto both = r->run({{"x", scalar(3)}, {"y", scalar(1)}}, {"sum", "double"});
   BOOST_TEST(number(both) == 7);
   BOOST_TEST(number(both, 1) == 6);
-  BOOST_TEST(number(r->run({{"double", scalar(10)}, {"y", scalar(1)}}, {"sum"})) == 11);           // from the middle on
+  // From the middle on.
+  BOOST_TEST(number(r->run({{"double", scalar(10)}, {"y", scalar(1)}}, {"sum"})) == 11);
   BOOST_TEST(number(r->run({{"sum", scalar(4)}, {"w", scalar(3)}}, {"product"})) == 12);
-  BOOST_TEST(number(r->run({{"sum", scalar(4)}}, {"sum"})) == 4);                                  // fed and fetched
-  BOOST_TEST(number(r->run({{"x", scalar(3)}, {"sum", scalar(1)}}, {"double"})) == 6);             // more than is needed
+  // Fed and fetched.
+  BOOST_TEST(number(r->run({{"sum", scalar(4)}}, {"sum"})) == 4);
+  // More than is needed.
+  BOOST_TEST(number(r->run({{"x", scalar(3)}, {"sum", scalar(1)}}, {"double"})) == 6);
   const auto sets = r->compiled();
-  BOOST_TEST(number(r->run({{"y", scalar(2)}, {"double", scalar(10)}}, {"sum"})) == 12);           // the same set in another order
+  // The same set in another order.
+  BOOST_TEST(number(r->run({{"y", scalar(2)}, {"double", scalar(10)}}, {"sum"})) == 12);
   BOOST_TEST(r->compiled() == sets);
 }
 
@@ -88,9 +94,10 @@ BOOST_FIXTURE_TEST_CASE(many_threads_run_at_once_and_each_gets_its_own, arithmet
       for (int i = 0; i < 300; ++i) {
         const auto x = static_cast<float>(t * 1'000 + i);
         const auto kind = (t + i) % 3;
-        const auto got = kind == 0   ? r->run({{"x", scalar(x)}}, {"double"})
-                         : kind == 1 ? r->run({{"x", scalar(x)}, {"y", scalar(1)}}, {"product"})
-                                     : r->run({{"double", scalar(x)}, {"y", scalar(1)}}, {"product"});
+        const auto got = kind == 0 ? r->run({{"x", scalar(x)}}, {"double"})
+                         : kind == 1
+                             ? r->run({{"x", scalar(x)}, {"y", scalar(1)}}, {"product"})
+                             : r->run({{"double", scalar(x)}, {"y", scalar(1)}}, {"product"});
         const auto expected = kind == 0 ? 2 * x : kind == 1 ? 2 * (2 * x + 1) : 2 * (x + 1);
         if (!got || *got->front().data<float>() != expected) ++wrong;
       }
@@ -109,7 +116,8 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_run_is_said_with_the_name, arithmetic) {
   says(r->run({}, {}), usage, "nothing is fetched");
   says(r->run({}, {"double"}), usage, "depends on input 'x', which is not fed");
   says(r->run({{"x", scalar(1)}}, {"nobody"}), usage, "the graph has no 'nobody'");
-  says(r->run({{"x", scalar(1)}}, {"dobule"}), usage, "the graph has no 'dobule', perhaps 'double'");
+  says(r->run({{"x", scalar(1)}}, {"dobule"}), usage,
+       "the graph has no 'dobule', perhaps 'double'");
   says(r->run({{"x", scalar(1)}}, {"prod"}), usage, "perhaps 'product'");
   says(r->run({{"nobody", scalar(1)}}, {"double"}), usage, "the graph has no 'nobody'");
   says(r->run({{"x", scalar(1)}}, {"double:1"}), usage, "has 1 outputs");
@@ -123,7 +131,8 @@ BOOST_AUTO_TEST_CASE(outputs_have_numbers) {
   auto s = std::move(*session::open({}));
   graph g(s->ops());
   auto x = input(g, {dtype::f32, {1, 1, 2, 2}}, "x");
-  (void)g.add("max_pool2d", std::vector{x}, {{"window", std::vector<std::int64_t>{2, 2}}}, "pool", source_location::current());
+  (void)g.add("max_pool2d", std::vector{x}, {{"window", std::vector<std::int64_t>{2, 2}}}, "pool",
+              source_location::current());
   BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
   auto t = tensor::make({dtype::f32, {1, 1, 2, 2}});
   std::copy_n(std::vector<float>{1, 2, 9, 4}.data(), 4, t.data<float>());
@@ -150,16 +159,20 @@ BOOST_AUTO_TEST_CASE(a_run_that_fails_leaves_the_others_and_the_next) {
   BOOST_REQUIRE(!bad);
   BOOST_TEST((bad.error().code() == error_code::failed));
   BOOST_TEST(number(r->run({{"index", index_of(2)}}, {"row"})) == 9);
-  // Threads whose runs were under way with a bad one fail with it; all others are answered with their values.
+  // Threads whose runs were under way with a bad one fail with it; all others are answered with
+  // their values.
   std::atomic<int> good = 0, failed = 0, wrong = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       for (int i = 0; i < 25; ++i) {
         const auto got = r->run({{"index", index_of(t == 0 && i % 5 == 0 ? 70 : i % 4)}}, {"row"});
-        if (!got) ++failed;
-        else if (*got->front().data<float>() != 9) ++wrong;
-        else ++good;
+        if (!got)
+          ++failed;
+        else if (*got->front().data<float>() != 9)
+          ++wrong;
+        else
+          ++good;
       }
     });
   {
@@ -177,7 +190,8 @@ BOOST_FIXTURE_TEST_CASE(who_has_no_time_leaves_nobody_waiting, arithmetic) {
   const std::vector<graph_runner::feed> feeds{{"x", scalar(3)}};
   const std::vector<std::string_view> fetches{"double"};
   for (int i = 0; i < 50; ++i) {
-    (void)r->run(feeds, fetches, std::chrono::milliseconds(0));  // may end before it is asked to compile
+    // May end before it is asked to compile.
+    (void)r->run(feeds, fetches, std::chrono::milliseconds(0));
     BOOST_TEST(number(r->run(feeds, fetches)) == 6);
     r = s->runner(g);
   }
@@ -202,16 +216,24 @@ BOOST_AUTO_TEST_CASE(a_loop_that_does_not_end_is_cancelled_at_its_deadline) {
   auto s = std::move(*session::open({}));
   graph g(s->ops());
   auto limit = input(g, {dtype::f32, {}}, "limit");
-  const auto out = while_loop({constant(g, 0.0F)}, [&](auto v) { return less(v[0], limit); }, [&](auto v) { return std::vector{v[0] + 1.0F}; });
+  const auto out = while_loop(
+      {constant(g, 0.0F)}, [&](auto v) { return less(v[0], limit); },
+      [&](auto v) { return std::vector{v[0] + 1.0F}; });
   (void)g.add("mul", std::vector{out[0], constant(g, 2.0F)}, {}, "out", source_location::current());
   BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
   auto r = s->runner(g);
   BOOST_TEST(number(r->run({{"limit", scalar(5)}}, {"out"})) == 10);
-  says(r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}}, std::vector<std::string_view>{"out"}, std::chrono::milliseconds(100)), error_code::timed_out, "cancelled");
+  says(r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}},
+              std::vector<std::string_view>{"out"}, std::chrono::milliseconds(100)),
+       error_code::timed_out, "cancelled");
   BOOST_TEST(number(r->run({{"limit", scalar(7)}}, {"out"})) == 14);
   // One that is behind another which does not end, either.
-  std::thread first([&] { (void)r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}}, std::vector<std::string_view>{"out"}, std::chrono::milliseconds(300)); });
-  (void)r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}}, std::vector<std::string_view>{"out"}, std::chrono::milliseconds(100));
+  std::thread first([&] {
+    (void)r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}},
+                 std::vector<std::string_view>{"out"}, std::chrono::milliseconds(300));
+  });
+  (void)r->run(std::vector<graph_runner::feed>{{"limit", scalar(INFINITY)}},
+               std::vector<std::string_view>{"out"}, std::chrono::milliseconds(100));
   {
     const test::waiting_for named("the end of the first run, at its deadline");
     first.join();

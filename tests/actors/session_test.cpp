@@ -22,7 +22,8 @@ struct outcome {
   training_totals totals;
 };
 
-outcome train(const std::string& folder, training_options o, std::uint32_t threads, std::int64_t batch) {
+outcome train(const std::string& folder, training_options o, std::uint32_t threads,
+              std::int64_t batch) {
   auto s = session::open({.threads = threads});
   BOOST_REQUIRE(s);
   auto data = open_idx(folder, false);
@@ -51,7 +52,8 @@ outcome train(const std::string& folder, training_options o, std::uint32_t threa
 
 BOOST_AUTO_TEST_SUITE(session)
 
-BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_training, image_folder) {
+BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_training,
+                        image_folder) {
   // 200 samples in global batches of 48: the last one of an epoch has 8, and its parts 4 and 4.
   const training_options base{.workers = 2, .shards = 2, .steps = 15};
   const auto expected = train(path, base, 1, 24);
@@ -68,7 +70,8 @@ BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_
         BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
         BOOST_TEST(got.hash == expected.hash);
       }
-  for (bool compile_options::*pass : {&compile_options::fold, &compile_options::simplify, &compile_options::share, &compile_options::share_memory}) {
+  for (bool compile_options::* pass : {&compile_options::fold, &compile_options::simplify,
+                                       &compile_options::share, &compile_options::share_memory}) {
     auto o = base;
     o.compile.*pass = false;
     BOOST_TEST(train(path, o, 1, 24).hash == expected.hash);
@@ -76,22 +79,29 @@ BOOST_FIXTURE_TEST_CASE(threads_fusing_and_credits_change_no_bit_of_synchronous_
 }
 
 std::vector<std::pair<std::string, optimizer_spec>> all_optimizers() {
-  return {{"sgd", troupe::sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3})},
+  return {{"sgd",
+           troupe::sgd(
+               {.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 1e-3})},
           {"adam", adam({.learning_rate = 0.01})},
           {"adamw", adamw({.learning_rate = 0.01, .clip_norm = 1})},
           {"rmsprop", rmsprop({.learning_rate = 1e-3, .momentum = 0.5, .centered = true})},
           {"adagrad", adagrad({.learning_rate = 0.03, .clip_value = 0.5})}};
 }
 
-BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads_and_shards, image_folder) {
+BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads_and_shards,
+                        image_folder) {
   std::set<std::string> hashes;
   for (const auto& [name, optimizer] : all_optimizers()) {
-    const training_options base{.workers = 2, .optimizer = optimizer, .schedule = cosine({.steps = 40, .minimum = 0.1, .warmup = 3}), .steps = 40};
+    const training_options base{.workers = 2,
+                                .optimizer = optimizer,
+                                .schedule = cosine({.steps = 40, .minimum = 0.1, .warmup = 3}),
+                                .steps = 40};
     const auto expected = train(path, base, 1, 24);
     BOOST_TEST(expected.failure == "");
     // Five steps are a data epoch.
     const auto& l = expected.losses;
-    const auto first = std::accumulate(l.begin(), l.begin() + 5, 0.0F), last = std::accumulate(l.end() - 5, l.end(), 0.0F);
+    const auto first = std::accumulate(l.begin(), l.begin() + 5, 0.0F),
+               last = std::accumulate(l.end() - 5, l.end(), 0.0F);
     BOOST_TEST(last < 0.95F * first, name << ": " << first << " to " << last);
     hashes.insert(expected.hash);
     auto o = base;
@@ -108,7 +118,8 @@ BOOST_FIXTURE_TEST_CASE(every_optimizer_trains_with_the_same_bits_on_any_threads
   BOOST_TEST(hashes.size() == 5u);
 }
 
-// Each optimizer, and SGD that changes the pushed rows alone; with several workers, asynchronous ones, and through a checkpoint.
+// Each optimizer, and SGD that changes the pushed rows alone; with several workers, asynchronous
+// ones, and through a checkpoint.
 BOOST_FIXTURE_TEST_CASE(rows_that_are_pushed_give_the_bits_of_whole_gradients, image_folder) {
   const auto outcome_of = [&](training_options o, bool is_sparse) {
     auto s = troupe::session::open({.threads = 2});
@@ -116,7 +127,8 @@ BOOST_FIXTURE_TEST_CASE(rows_that_are_pushed_give_the_bits_of_whole_gradients, i
     auto data = open_idx(path, false);
     graph g((*s)->ops());
     auto b = idx_batch(g, *data, {.batch = 24, .seed = 5, .parts = o.workers});
-    const auto table = variable(g, {dtype::f32, {300, 10}}, {initializer_spec::kind::uniform, 0.1}, "table");
+    const auto table =
+        variable(g, {dtype::f32, {300, 10}}, {initializer_spec::kind::uniform, 0.1}, "table");
     const auto seen = add(dense(b.images, 10, "out"), embedding(table, add(b.labels, b.labels)));
     o.compile.sparse_pushes = is_sparse;
     auto run = (*s)->train(g, softmax_cross_entropy(seen, b.labels, b.scale), o);
@@ -135,7 +147,11 @@ BOOST_FIXTURE_TEST_CASE(rows_that_are_pushed_give_the_bits_of_whole_gradients, i
   auto optimizers = all_optimizers();
   optimizers.emplace_back("plain", troupe::sgd({.learning_rate = 0.5}));
   for (const auto& [name, optimizer] : optimizers) {
-    training_options sync{.workers = 3, .optimizer = optimizer, .schedule = warm_up(4), .steps = 12, .compile = {.name = name}};
+    training_options sync{.workers = 3,
+                          .optimizer = optimizer,
+                          .schedule = warm_up(4),
+                          .steps = 12,
+                          .compile = {.name = name}};
     auto async = sync, first = sync, rest = sync;
     async.update = update_kind::async;
     async.workers = 1;  // alone it is deterministic
@@ -157,25 +173,30 @@ BOOST_FIXTURE_TEST_CASE(a_schedule_changes_the_learning_rate_step_by_step, image
   auto scheduled = base, late = base;
   scheduled.schedule = step_decay({.every = 3, .decay = 0.5});
   late.schedule = step_decay({.every = 6, .decay = 0.5});
-  const auto a = train(path, base, 1, 24), b = train(path, scheduled, 1, 24), c = train(path, late, 1, 24);
-  for (std::size_t i = 0; i < 4; ++i) BOOST_TEST(a.losses[i] == b.losses[i]);  // that of step 3 is made before its update
+  const auto a = train(path, base, 1, 24), b = train(path, scheduled, 1, 24),
+             c = train(path, late, 1, 24);
+  // That of step 3 is made before its update.
+  for (std::size_t i = 0; i < 4; ++i) BOOST_TEST(a.losses[i] == b.losses[i]);
   BOOST_TEST(a.losses[4] != b.losses[4]);
   BOOST_TEST(a.hash == c.hash);
 }
 
-BOOST_FIXTURE_TEST_CASE(gradients_are_clipped_in_the_graph_where_their_common_norm_is_too_large, image_folder) {
+BOOST_FIXTURE_TEST_CASE(gradients_are_clipped_in_the_graph_where_their_common_norm_is_too_large,
+                        image_folder) {
   training_options o{.workers = 2, .steps = 10};
   const auto plain = train(path, o, 1, 24);
   o.clip_global_norm = 1e6;
   BOOST_TEST(train(path, o, 1, 24).hash == plain.hash);
   o.clip_global_norm = 0.1;
-  const auto clipped = train(path, o, 1, 24), unfused = (o.compile.fuse = false, train(path, o, 2, 24));
+  const auto clipped = train(path, o, 1, 24),
+             unfused = (o.compile.fuse = false, train(path, o, 2, 24));
   BOOST_TEST(clipped.failure == "");
   BOOST_TEST(clipped.hash != plain.hash);
   BOOST_TEST(clipped.hash == unfused.hash);
 }
 
-BOOST_FIXTURE_TEST_CASE(an_optimizer_that_cannot_be_is_refused_before_anything_starts, image_folder) {
+BOOST_FIXTURE_TEST_CASE(an_optimizer_that_cannot_be_is_refused_before_anything_starts,
+                        image_folder) {
   auto s = troupe::session::open({});
   BOOST_REQUIRE(s);
   const auto refusal = [&](const training_options& o) {
@@ -184,16 +205,25 @@ BOOST_FIXTURE_TEST_CASE(an_optimizer_that_cannot_be_is_refused_before_anything_s
     auto run = (*s)->train(g, reduce_sum(mul(w, w)), o);
     return run ? std::string("none") : run.error().text();
   };
-  BOOST_TEST(refusal({.optimizer = adam({.beta1 = 1.5})}).find("beta1 1.5 is not in [0, 1)") != std::string::npos);
-  BOOST_TEST(refusal({.optimizer = rmsprop({.learning_rate = -1})}).find("learning rate -1 is below 0") != std::string::npos);
-  BOOST_TEST(refusal({.schedule = linear({.steps = 0})}).find("schedule linear") != std::string::npos);
+  BOOST_TEST(refusal({.optimizer = adam({.beta1 = 1.5})}).find("beta1 1.5 is not in [0, 1)") !=
+             std::string::npos);
+  BOOST_TEST(
+      refusal({.optimizer = rmsprop({.learning_rate = -1})}).find("learning rate -1 is below 0") !=
+      std::string::npos);
+  BOOST_TEST(refusal({.schedule = linear({.steps = 0})}).find("schedule linear") !=
+             std::string::npos);
   BOOST_TEST(refusal({.clip_global_norm = -2}).find("clip global norm") != std::string::npos);
 }
 
-// One that was stopped half way goes on to the bits of one that was not; one with another optimizer does not.
-BOOST_FIXTURE_TEST_CASE(every_optimizer_goes_on_from_its_checkpoint_with_the_same_bits, image_folder) {
+// One that was stopped half way goes on to the bits of one that was not; one with another optimizer
+// does not.
+BOOST_FIXTURE_TEST_CASE(every_optimizer_goes_on_from_its_checkpoint_with_the_same_bits,
+                        image_folder) {
   for (const auto& [name, optimizer] : all_optimizers()) {
-    training_options whole{.optimizer = optimizer, .schedule = linear({.steps = 20, .minimum = 0.1}), .steps = 20, .compile = {.name = name}};
+    training_options whole{.optimizer = optimizer,
+                           .schedule = linear({.steps = 20, .minimum = 0.1}),
+                           .steps = 20,
+                           .compile = {.name = name}};
     const auto expected = train(path, whole, 1, 24);
     auto first = whole, rest = whole;
     first.steps = 9;
@@ -210,23 +240,33 @@ BOOST_FIXTURE_TEST_CASE(every_optimizer_goes_on_from_its_checkpoint_with_the_sam
   auto data = open_idx(path, false);
   graph g((*s)->ops());
   auto b = idx_batch(g, *data, {.batch = 24, .seed = 5});
-  auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels, b.scale);
-  const auto run = (*s)->train(g, loss, {.optimizer = adam({}), .steps = 20,
-                                         .checkpoints = {.folder = path + "/checkpoints", .resume = true, .rebatch = true}, .compile = {.name = "sgd"}});
+  auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"), b.labels,
+                                    b.scale);
+  const auto run = (*s)->train(
+      g, loss,
+      {.optimizer = adam({}),
+       .steps = 20,
+       .checkpoints = {.folder = path + "/checkpoints", .resume = true, .rebatch = true},
+       .compile = {.name = "sgd"}});
   BOOST_TEST_REQUIRE(!run);
-  BOOST_TEST(run.error().text().find("it has velocity of variable 'hidden/bias', and this one's slots are first_moment, second_moment") != std::string::npos,
-             run.error().text());
+  BOOST_TEST(
+      run.error().text().find(
+          "it has velocity of variable 'hidden/bias', and this one's slots are first_moment, second_moment") !=
+          std::string::npos,
+      run.error().text());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_part_may_be_empty, image_folder) {
-  // 200 samples in global batches of 199: the second step of an epoch has one sample, for one of the workers.
+  // 200 samples in global batches of 199: the second step of an epoch has one sample, for one of
+  // the workers.
   const auto got = train(path, {.workers = 199, .shards = 1, .steps = 4}, 1, 1);
   BOOST_TEST(got.failure == "");
   BOOST_TEST(got.losses.size() == 4u);
 }
 
 BOOST_FIXTURE_TEST_CASE(asynchronous_training_applies_every_gradient_once, image_folder) {
-  const auto got = train(path, {.workers = 3, .shards = 2, .update = update_kind::async, .steps = 20}, 2, 16);
+  const auto got =
+      train(path, {.workers = 3, .shards = 2, .update = update_kind::async, .steps = 20}, 2, 16);
   BOOST_TEST(got.failure == "");
   BOOST_TEST(got.losses.size() == 60u);
   BOOST_TEST_REQUIRE(got.totals.workers.size() == 3u);
@@ -243,7 +283,8 @@ BOOST_FIXTURE_TEST_CASE(stopping_a_training_ends_it_with_the_reason, image_folde
   auto data = open_idx(path, false);
   graph g((*s)->ops());
   auto b = idx_batch(g, *data, {.batch = 16});
-  auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), {.steps = 1'000'000});
+  auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale),
+                         {.steps = 1'000'000});
   BOOST_REQUIRE(run);
   std::string failure;
   while (auto e = test::next_event(**run)) {
@@ -259,7 +300,8 @@ BOOST_FIXTURE_TEST_CASE(a_training_may_be_stopped_before_it_has_started, image_f
   auto data = open_idx(path, false);
   graph g((*s)->ops());
   auto b = idx_batch(g, *data, {.batch = 16});
-  auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale), {.steps = 1'000'000});
+  auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale),
+                         {.steps = 1'000'000});
   BOOST_REQUIRE(run);
   (*run)->stop("enough");
   std::string failure;
@@ -272,7 +314,9 @@ BOOST_AUTO_TEST_CASE(a_training_that_needs_a_feed_is_refused) {
   auto s = troupe::session::open({});
   BOOST_REQUIRE(s);
   graph g((*s)->ops());
-  auto run = (*s)->train(g, reduce_sum(mul(input(g, {dtype::f32, {3}}, "x"), variable(g, {dtype::f32, {3}}, {}, "w"))), {});
+  auto run = (*s)->train(
+      g, reduce_sum(mul(input(g, {dtype::f32, {3}}, "x"), variable(g, {dtype::f32, {3}}, {}, "w"))),
+      {});
   BOOST_REQUIRE(!run);
   BOOST_TEST(run.error().text().find("input") != std::string::npos);
 }
@@ -308,7 +352,8 @@ BOOST_AUTO_TEST_CASE(a_graph_is_stepped_with_feeds_and_fetches) {
     const auto rows = 1 + i % 4;
     std::vector<float> values(static_cast<std::size_t>(2 * rows), -1.0f);
     values[0] = float(i);
-    const std::pair<std::string_view, tensor> feeds[] = {{"x", tensor::of<float>(dtype::f32, {rows, 2}, values)}};
+    const std::pair<std::string_view, tensor> feeds[] = {
+        {"x", tensor::of<float>(dtype::f32, {rows, 2}, values)}};
     auto out = (*run)->step(feeds);
     BOOST_REQUIRE(out);
     BOOST_TEST(std::as_const((*out)[0]).data<float>()[0] == float(i));
@@ -337,11 +382,13 @@ BOOST_AUTO_TEST_CASE(a_step_whose_feeds_are_wrong_feeds_nothing) {
   auto s = troupe::session::open({});
   BOOST_REQUIRE(s);
   graph g((*s)->ops());
-  const value sum = reduce_sum(add(input(g, {dtype::f32, {2}}, "x"), input(g, {dtype::f32, {2}}, "y")));
+  const value sum =
+      reduce_sum(add(input(g, {dtype::f32, {2}}, "x"), input(g, {dtype::f32, {2}}, "y")));
   auto run = (*s)->compile(g, {&sum, 1});
   BOOST_REQUIRE(run);
   using feeds = std::vector<std::pair<std::string_view, tensor>>;
-  const auto one = tensor::of({1, 2}, {2}), two = tensor::of({3, 4}, {2}), wrong = tensor::of({1, 2, 3}, {3});
+  const auto one = tensor::of({1, 2}, {2}), two = tensor::of({3, 4}, {2}),
+             wrong = tensor::of({1, 2, 3}, {3});
   const std::pair<feeds, const char*> cases[] = {
       {{{"x", one}}, "input 'y' is not fed"},
       {{{"x", one}, {"y", wrong}}, "input 'y' takes f32[2], and was given f32[3]"},
@@ -384,7 +431,8 @@ BOOST_AUTO_TEST_CASE(a_step_is_cancelled_before_or_after_its_values_are_there) {
 }
 
 // The values of each stream come by themselves, and belong to one step.
-BOOST_AUTO_TEST_CASE(values_of_several_streams_come_in_the_order_asked_for_and_a_cancelled_step_whole) {
+BOOST_AUTO_TEST_CASE(
+    values_of_several_streams_come_in_the_order_asked_for_and_a_cancelled_step_whole) {
   auto s = troupe::session::open({.threads = 2});
   BOOST_REQUIRE(s);
   graph g((*s)->ops());
@@ -405,11 +453,14 @@ BOOST_AUTO_TEST_CASE(values_of_several_streams_come_in_the_order_asked_for_and_a
     const auto values = (*run)->fetch();
     BOOST_REQUIRE(values);
     BOOST_TEST_REQUIRE(values->size() == 60U);
-    for (int i = 0; i < 60; ++i) BOOST_TEST_REQUIRE(*std::as_const((*values)[static_cast<std::size_t>(i)]).data<float>() == float(i) * float(step + 1));
+    for (int i = 0; i < 60; ++i)
+      BOOST_TEST_REQUIRE(*std::as_const((*values)[static_cast<std::size_t>(i)]).data<float>() ==
+                         float(i) * float(step + 1));
   }
 }
 
-// Products that take far longer than a millisecond. Whether the deadline passes before or while they run, the next step is right.
+// Products that take far longer than a millisecond. Whether the deadline passes before or while
+// they run, the next step is right.
 BOOST_AUTO_TEST_CASE(a_step_that_takes_too_long_is_given_up_and_the_next_one_is_right) {
   auto s = troupe::session::open({});
   BOOST_REQUIRE(s);
@@ -463,7 +514,8 @@ BOOST_AUTO_TEST_CASE(a_constant_is_computed_once_and_its_tensor_given_out_in_eve
   std::vector<tensor> constants;
   for (std::int64_t k = 0; k < 5; ++k) {
     const std::int64_t fed[] = {k, k, k};
-    const std::pair<std::string_view, tensor> feeds[] = {{"x", tensor::of<std::int64_t>(dtype::i64, {3}, fed)}};
+    const std::pair<std::string_view, tensor> feeds[] = {
+        {"x", tensor::of<std::int64_t>(dtype::i64, {3}, fed)}};
     const auto got = (*run)->step(feeds);
     BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
     for (std::size_t i = 0; i < 3; ++i) {
@@ -472,7 +524,8 @@ BOOST_AUTO_TEST_CASE(a_constant_is_computed_once_and_its_tensor_given_out_in_eve
     }
     constants.push_back((*got)[0]);
   }
-  for (const auto& t : constants) BOOST_TEST(t.data<std::int64_t>() == constants[0].data<std::int64_t>());
+  for (const auto& t : constants)
+    BOOST_TEST(t.data<std::int64_t>() == constants[0].data<std::int64_t>());
 }
 
 BOOST_AUTO_TEST_CASE(two_sessions_live_side_by_side) {

@@ -1,4 +1,5 @@
-// Actors that fail, one of each kind: who ends with them, what is started again, and what a job makes of it.
+// Actors that fail, one of each kind: who ends with them, what is started again, and what a job
+// makes of it.
 
 #include "runtime/placement.hpp"
 #include "tools/troupe-sim/sim_job.hpp"
@@ -31,7 +32,8 @@ struct fixture {
     return std::move(*made);
   }();
   sim_reference reference{tables, data};
-  sim_job_shape shape{.workers = 2, .steps = 20, .observe_every = 0, .on_failure = failure_policy::resume};
+  sim_job_shape shape{
+      .workers = 2, .steps = 20, .observe_every = 0, .on_failure = failure_policy::resume};
 
   // The cluster, with the job under way.
   void start(sim_cluster& c) {
@@ -40,7 +42,8 @@ struct fixture {
     auto request = make_sim_request(tables, data, shape, nodes_in_order(c.nodes()), self.id);
     BOOST_TEST_REQUIRE(bool(request));
     if (!shape.checkpoints.folder.empty()) {
-      auto opened = open_job_folder(c.disk_of(c.client()), shape.checkpoints, *(*request)->program, {self.name, self.host, self.pid, 1});
+      auto opened = open_job_folder(c.disk_of(c.client()), shape.checkpoints, *(*request)->program,
+                                    {self.name, self.host, self.pid, 1});
       BOOST_TEST_REQUIRE(bool(opened));
       std::vector<std::string> notes;
       take_over(std::move(*opened), shape.checkpoints, **request, notes);
@@ -82,7 +85,8 @@ struct fixture {
 
 BOOST_AUTO_TEST_SUITE(supervision)
 
-BOOST_FIXTURE_TEST_CASE(AC_5_a_request_that_breaks_the_disk_actor_is_answered_and_the_next_one_carried_out, fixture) {
+BOOST_FIXTURE_TEST_CASE(
+    AC_5_a_request_that_breaks_the_disk_actor_is_answered_and_the_next_one_carried_out, fixture) {
   keep_checkpoints();
   std::size_t restarts = 0, checkpoints = 0;
   for_seeds([&](sim_cluster& c) {
@@ -99,7 +103,8 @@ BOOST_FIXTURE_TEST_CASE(AC_5_a_request_that_breaks_the_disk_actor_is_answered_an
     for (std::uint32_t i = 0; i < c.processes(); ++i) {
       BOOST_TEST(c.crash(i) == "");
       restarts += c.restarts(i).size();
-      for (const auto& r : c.restarts(i)) BOOST_TEST(r == "the disk actor was started again, after its failure: " + planted);
+      for (const auto& r : c.restarts(i))
+        BOOST_TEST(r == "the disk actor was started again, after its failure: " + planted);
     }
     checkpoints += c.program().finished->checkpoints;
     BOOST_TEST(c.finish());
@@ -108,13 +113,15 @@ BOOST_FIXTURE_TEST_CASE(AC_5_a_request_that_breaks_the_disk_actor_is_answered_an
   BOOST_TEST(checkpoints > seeds);
 }
 
-BOOST_FIXTURE_TEST_CASE(a_disk_actor_that_fails_too_often_ends_its_process_and_the_job_goes_on_elsewhere, fixture) {
+BOOST_FIXTURE_TEST_CASE(
+    a_disk_actor_that_fails_too_often_ends_its_process_and_the_job_goes_on_elsewhere, fixture) {
   keep_checkpoints();
   shape.steps = 400;
   sim_cluster c(tables, {.seed = 1});
   start(c);
   std::uint32_t victim = 0;  // somebody who saves
-  for (int tries = 0; tries < 1000 && !c.fail_actor(victim, "disk", planted, 1 * ms); ++tries) victim = (victim + 1) % 3;
+  for (int tries = 0; tries < 1000 && !c.fail_actor(victim, "disk", planted, 1 * ms); ++tries)
+    victim = (victim + 1) % 3;
   for (int i = 1; i < 6; ++i) {
     BOOST_TEST(c.run_until([&] { return c.restarts(victim).size() == std::size_t(i); }, 5 * s));
     BOOST_TEST(c.crash(victim) == "");
@@ -152,7 +159,8 @@ BOOST_FIXTURE_TEST_CASE(ME_5_links_that_fail_too_often_end_the_process, fixture)
   BOOST_TEST(c.crash(0).find(planted + "; links: 11 failures within 60 s") != std::string::npos);
 }
 
-BOOST_FIXTURE_TEST_CASE(PV_1_a_process_ends_with_its_node_its_member_or_its_archive_and_the_job_goes_on, fixture) {
+BOOST_FIXTURE_TEST_CASE(
+    PV_1_a_process_ends_with_its_node_its_member_or_its_archive_and_the_job_goes_on, fixture) {
   for (const std::string kind : {"node", "member", "archive"}) {
     keep_checkpoints();
     for (std::uint64_t seed = 1; seed <= seeds / 4; ++seed) {
@@ -188,7 +196,9 @@ BOOST_FIXTURE_TEST_CASE(NO_6_a_job_that_may_not_recover_names_the_supervisor, fi
   BOOST_TEST_REQUIRE(c.fail_actor(1, "supervisor", planted));
   BOOST_TEST_REQUIRE(c.run_until([&] { return c.program().is_over(); }, 2 * s));
   BOOST_TEST_REQUIRE(c.program().failed.has_value());
-  BOOST_TEST(c.program().failed->line.find("actor supervisor, step 0: the supervisor of the part failed: " + planted) != std::string::npos);
+  BOOST_TEST(c.program().failed->line.find(
+                 "actor supervisor, step 0: the supervisor of the part failed: " + planted) !=
+             std::string::npos);
   c.run_for(500 * ms);
   BOOST_TEST(left_over(c) == "");
   BOOST_TEST(c.finish());

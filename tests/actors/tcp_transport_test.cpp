@@ -52,7 +52,8 @@ struct end final : channel_handler {
   std::function<void()> then;
   std::function<void()> before_payload;
 
-  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t n) override {
+  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>,
+                                           std::uint32_t n) override {
     if (before_payload) before_payload();
     if (discards) return {};
     landed.resize(n);
@@ -122,7 +123,8 @@ struct fixture {
   std::vector<std::unique_ptr<end>> accepted;
 };
 
-// b() has been accepted, and is broken before it was started: with something unread the kernel answers with a reset.
+// b() has been accepted, and is broken before it was started: with something unread the kernel
+// answers with a reset.
 void break_before_start(fixture& f) {
   std::unique_ptr<channel> caller;
   f.net.connect(f.here, second, [&](auto r) { caller = std::move(*r); });
@@ -153,9 +155,11 @@ BOOST_AUTO_TEST_CASE(TR_1_frames_of_all_sizes_arrive_in_order_and_unchanged_both
         if (has_payload) bytes += size;
       }
     }
-    BOOST_REQUIRE(f.run_until([&] { return a.sequences.size() == count && f.b().sequences.size() == count; }));
+    BOOST_REQUIRE(f.run_until(
+        [&] { return a.sequences.size() == count && f.b().sequences.size() == count; }));
     BOOST_TEST(a.payload_bytes + f.b().payload_bytes == bytes);
-    for (std::uint64_t i = 0; i < count; ++i) BOOST_REQUIRE((a.sequences[i] == i + 1 && f.b().sequences[i] == i + 1));
+    for (std::uint64_t i = 0; i < count; ++i)
+      BOOST_REQUIRE((a.sequences[i] == i + 1 && f.b().sequences[i] == i + 1));
     BOOST_TEST(a.ch->unsent_bytes() == 0);
   }
 }
@@ -296,7 +300,8 @@ BOOST_AUTO_TEST_CASE(TR_6_bytes_that_are_no_frame_close_one_connection_and_harm_
   BOOST_REQUIRE(::connect(raw.get(), to.get(), to.length) == 0);
   BOOST_REQUIRE(f.run_until([&] { return f.accepted.size() == 2; }));
   f.b().ch->start(f.b());
-  const std::string_view request = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody who is lost\r\n\r\n";
+  const std::string_view request =
+      "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody who is lost\r\n\r\n";
   BOOST_REQUIRE(::send(raw.get(), request.data(), request.size(), MSG_NOSIGNAL) > 0);
   BOOST_REQUIRE(f.run_until([&] { return f.b().closed.has_value(); }));
   BOOST_TEST(to_string(f.b().fault) == "bad magic");
@@ -356,7 +361,8 @@ BOOST_AUTO_TEST_CASE(TR_5_strangers_are_limited_and_a_proven_peer_is_none) {
   BOOST_TEST(f.net.counters().strangers == 1);
 }
 
-BOOST_AUTO_TEST_CASE(a_connection_that_breaks_before_it_is_started_burns_no_time_and_is_told_at_the_start) {
+BOOST_AUTO_TEST_CASE(
+    a_connection_that_breaks_before_it_is_started_burns_no_time_and_is_told_at_the_start) {
   fixture f;
   break_before_start(f);
   int handlers = 0;
@@ -367,11 +373,15 @@ BOOST_AUTO_TEST_CASE(a_connection_that_breaks_before_it_is_started_burns_no_time
   BOOST_TEST(f.run_until([&] { return f.b().closed.has_value(); }));
 }
 
-BOOST_AUTO_TEST_CASE(a_connection_that_broke_before_it_was_started_may_be_closed_by_who_is_told_of_it) {
+BOOST_AUTO_TEST_CASE(
+    a_connection_that_broke_before_it_was_started_may_be_closed_by_who_is_told_of_it) {
   fixture f;
   break_before_start(f);
   struct closer final : channel_handler {
-    std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override { return {}; }
+    std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>,
+                                             std::uint32_t) override {
+      return {};
+    }
     void on_frame(const received_frame&) override {}
     void on_closed(const error&, frame_fault) override {
       has_closed = true;
@@ -431,7 +441,8 @@ BOOST_AUTO_TEST_CASE(a_connect_without_an_answer_times_out) {
     f.net.connect(at, 200 * ms, [&](auto r) {
       ++answered;
       if (r) return full.push_back(std::move(*r));
-      if (r.error().code() == error_code::timed_out && r.error().message().find("within 200 ms") != std::string::npos)
+      if (r.error().code() == error_code::timed_out &&
+          r.error().message().find("within 200 ms") != std::string::npos)
         ++timed_out;
     });
   BOOST_REQUIRE(f.run_until([&] { return answered == 6; }));
@@ -443,7 +454,8 @@ BOOST_AUTO_TEST_CASE(a_port_in_use_and_a_foreign_address_are_named) {
   auto again = f.net.listen(f.here, [](auto) {});
   BOOST_REQUIRE(!again);
   BOOST_TEST((again.error().code() == error_code::usage));
-  BOOST_TEST(again.error().message().find(to_string(f.here) + ": the port is in use") != std::string::npos);
+  BOOST_TEST(again.error().message().find(to_string(f.here) + ": the port is in use") !=
+             std::string::npos);
   auto foreign = f.net.listen({"192.0.2.1", 0}, [](auto) {});
   BOOST_REQUIRE(!foreign);
   BOOST_TEST(foreign.error().message().find("not an address of this machine") != std::string::npos);
@@ -490,7 +502,8 @@ BOOST_AUTO_TEST_CASE(a_small_frame_passes_a_connection_that_streams) {
   };
   control.send(1, "tick");
   BOOST_REQUIRE(f.run_until([&] { return data_in.sequences.size() == 400; }));
-  // Each event moves at most half a MiB: a control frame waits for a few of those, never for the stream.
+  // Each event moves at most half a MiB: a control frame waits for a few of those, never for the
+  // stream.
   BOOST_TEST(chunks_between.size() > 100);
   BOOST_TEST(*std::max_element(chunks_between.begin(), chunks_between.end()) <= 8);
 }
@@ -515,12 +528,14 @@ BOOST_AUTO_TEST_CASE(a_transport_that_ends_takes_its_connections_along_and_leave
   BOOST_TEST(a->ch->unsent_bytes() == 0);
 }
 
-// --- payloads that stay where they are: both ends are this process, which may read itself -------------------------------------
+// --- payloads that stay where they are: both ends are this process, which may read itself
 
 struct lending : fixture {
-  explicit lending(const tcp_options& options = {.checksum_on_loopback = false}) : fixture(options) {}
+  explicit lending(const tcp_options& options = {.checksum_on_loopback = false})
+      : fixture(options) {}
 
-  // b() reads the payloads of `a` where they are, which knows it from b()'s first frame. False: the system lets nobody read.
+  // b() reads the payloads of `a` where they are, which knows it from b()'s first frame. False: the
+  // system lets nobody read.
   bool lend() {
     connect(a, here);
     own_probe word(0x0123456789abcdef);
@@ -555,7 +570,7 @@ BOOST_FIXTURE_TEST_CASE(TR_4_a_payload_that_stays_arrives_bit_equal_and_is_on_no
   BOOST_TEST(net.counters().bytes_sent - before == 3 * (prelude_bytes + 6));
   BOOST_TEST(a.ch->unsent_bytes() == 0u);
   BOOST_TEST(t.is_unique());  // the transport's part: who sent it keeps it until it is acknowledged
-  b().discards = true;  // then nobody reads it
+  b().discards = true;        // then nobody reads it
   a.send(4, "header", t);
   BOOST_REQUIRE(run_until([&] { return b().sequences.size() == 4; }));
   BOOST_TEST(net.counters().bytes_read_in_place == 3 * MiB);
@@ -569,9 +584,11 @@ BOOST_FIXTURE_TEST_CASE(what_is_small_or_not_numbered_or_page_locked_does_not_st
     tensor t;
   };
   auto memory = some_tensor(MiB);
-  const auto locked = tensor::over(memory.bytes(), memory.spec(), std::make_unique<page_locked>(memory));
+  const auto locked =
+      tensor::over(memory.bytes(), memory.spec(), std::make_unique<page_locked>(memory));
   const auto part = locked.part(64 * 1024, {dtype::u8, shape{64 * 1024}});
-  const std::vector<std::pair<std::uint64_t, tensor>> sent{{1, some_tensor(16 * 1024 - 1)}, {0, some_tensor(MiB)}, {2, locked}, {3, part}};
+  const std::vector<std::pair<std::uint64_t, tensor>> sent{
+      {1, some_tensor(16 * 1024 - 1)}, {0, some_tensor(MiB)}, {2, locked}, {3, part}};
   for (const auto& [sequence, t] : sent) {
     const auto n = b().sequences.size();
     a.send(sequence, "", t);
@@ -607,7 +624,8 @@ BOOST_FIXTURE_TEST_CASE(a_payload_stays_only_for_who_was_told_where_whatever_it_
   BOOST_TEST(net.counters().bytes_read_in_place == 0u);
 }
 
-// The owner of the tensor closes the connection, and has written over it, when the peer is about to read it.
+// The owner of the tensor closes the connection, and has written over it, when the peer is about to
+// read it.
 BOOST_AUTO_TEST_CASE(PE_3_a_payload_that_was_withdrawn_is_not_delivered) {
   for (int way = 0; way < 3; ++way) {
     lending f;
@@ -630,9 +648,11 @@ BOOST_AUTO_TEST_CASE(PE_3_a_payload_that_was_withdrawn_is_not_delivered) {
 }
 
 // A peer that says what is not so; it writes its bytes by itself.
-BOOST_FIXTURE_TEST_CASE(what_cannot_be_read_is_a_fault_and_arrives_over_the_socket_on_the_next_connection, lending) {
+BOOST_FIXTURE_TEST_CASE(
+    what_cannot_be_read_is_a_fault_and_arrives_over_the_socket_on_the_next_connection, lending) {
   if (!lend()) return;
-  for (const std::uint64_t nowhere : {std::uint64_t{16}, std::uint64_t{1} << 63, ~std::uint64_t{0} - 4096}) {
+  for (const std::uint64_t nowhere :
+       {std::uint64_t{16}, std::uint64_t{1} << 63, ~std::uint64_t{0} - 4096}) {
     const auto faults = net.faults().of(frame_fault::unreadable);
     unique_fd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const auto to = known_addresses(here).front();
@@ -641,12 +661,17 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_read_is_a_fault_and_arrives_over_the_sock
     BOOST_REQUIRE(run_until([&] { return accepted.size() == n + 1; }));
     own_probe word(9);
     b().ch->trust_peer();
-    b().ch->read_peer_memory(*peer_memory::open(static_cast<std::uint32_t>(::getpid()), word.where()));
+    b().ch->read_peer_memory(
+        *peer_memory::open(static_cast<std::uint32_t>(::getpid()), word.where()));
     b().ch->start(b());
-    const std::span<const std::byte> lie(reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(nowhere)), 100'000);  // only its address is used
-    const auto bytes = encode_frame({.kind = frame_kind::chunk, .sequence = 1, .payload_stays = true}, text("header"), lie);
+    // Only its address is used.
+    const std::span<const std::byte> lie(
+        reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(nowhere)), 100'000);
+    const auto bytes = encode_frame(
+        {.kind = frame_kind::chunk, .sequence = 1, .payload_stays = true}, text("header"), lie);
     BOOST_TEST(bytes.size() == prelude_bytes + 6);
-    BOOST_REQUIRE(::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+    BOOST_REQUIRE(::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+                  static_cast<ssize_t>(bytes.size()));
     BOOST_REQUIRE(run_until([&] { return b().closed.has_value(); }));
     BOOST_TEST(to_string(b().fault) == "unreadable payload");
     BOOST_TEST((b().closed->code() == error_code::unreachable));
@@ -672,7 +697,7 @@ BOOST_FIXTURE_TEST_CASE(a_connection_within_the_machine_is_known_by_its_addresse
   BOOST_TEST(b().ch->is_within_machine());
 }
 
-// --- through the proxy -----------------------------------------------------------------------------------------------------
+// --- through the proxy ---------------------------------------------------------------------------
 
 struct proxied : fixture {
   proxied() : proxy(here) {}
@@ -692,7 +717,8 @@ BOOST_FIXTURE_TEST_CASE(a_flipped_header_byte_closes_the_connection, proxied) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_flipped_payload_byte_closes_the_connection, proxied) {
-  proxy.add({proxy_direction::from_target, proxy_action::flip, at_frame(0, prelude_bytes + 500'000)});
+  proxy.add(
+      {proxy_direction::from_target, proxy_action::flip, at_frame(0, prelude_bytes + 500'000)});
   connect();
   b().send(1, "", some_tensor(MiB));
   BOOST_REQUIRE(run_until([&] { return a.closed.has_value(); }));

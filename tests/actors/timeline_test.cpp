@@ -1,4 +1,5 @@
-// Timelines of whole clusters: simulated, with what must be in them, and of real nodes in this process.
+// Timelines of whole clusters: simulated, with what must be in them, and of real nodes in this
+// process.
 
 #include "actors/process.hpp"
 #include "actors/record.hpp"
@@ -44,7 +45,8 @@ struct fixture {
   sim_reference reference{tables, data};
 
   std::shared_ptr<job_request> request(sim_cluster& c, const sim_job_shape& shape) {
-    auto made = make_sim_request(tables, data, shape, nodes_in_order(c.nodes()), c.info(c.client()).id);
+    auto made =
+        make_sim_request(tables, data, shape, nodes_in_order(c.nodes()), c.info(c.client()).id);
     BOOST_TEST_REQUIRE(bool(made));
     return *made;
   }
@@ -93,7 +95,9 @@ BOOST_FIXTURE_TEST_CASE(every_firing_and_every_item_of_a_job_is_there_also_acros
       sim_job_shape shape{.workers = 2, .steps = 6};
       shape.update = seed % 3 == 0 ? update_kind::async : update_kind::sync;
       if (shape.update == update_kind::async) shape.observe_every = 0;
-      if (seed % 4 == 0) shape.on_failure = failure_policy::resume, shape.has_replicas = true, shape.observe_every = 0;
+      if (seed % 4 == 0)
+        shape.on_failure = failure_policy::resume, shape.has_replicas = true,
+        shape.observe_every = 0;
       sim_cluster c(tables, {.seed = seed, .nodes = shape.has_replicas ? 3U : 2U});
       BOOST_TEST_REQUIRE(c.form());
       sim_recorder recorder(c);
@@ -107,13 +111,15 @@ BOOST_FIXTURE_TEST_CASE(every_firing_and_every_item_of_a_job_is_there_also_acros
       c.run_for(100 * ms);
       recorder.fetch();
       BOOST_TEST_REQUIRE(c.program().finished.has_value());
-      if (shape.update == update_kind::sync) BOOST_TEST(difference(collect(c.program()), reference.of(shape)) == "");
+      if (shape.update == update_kind::sync)
+        BOOST_TEST(difference(collect(c.program()), reference.of(shape)) == "");
 
       const auto file = test::read_timeline(recorder.recording());
       BOOST_TEST(file.summary.lost == 0u);
       BOOST_TEST(file.arrows_across() > 0u);
       BOOST_TEST(file.count("transfer") > 0u);
-      // An item of an edge from one process to another was sent once, on the way once, and received once.
+      // An item of an edge from one process to another was sent once, on the way once, and received
+      // once.
       BOOST_TEST(file.count("transfer") == file.count("send"));
       BOOST_TEST(file.count("receive") == file.count("send"));
       BOOST_TEST(file.arrows_across() == file.count("send"));
@@ -159,7 +165,10 @@ BOOST_FIXTURE_TEST_CASE(ranks_of_collectives_are_there_once_for_each_step, fixtu
       for (const auto& n : recorder.recording().nodes)
         for (const auto& l : n.lanes)
           for (const auto& e : l.events)
-            if (const auto at = n.actors.find(e.actor); at != n.actors.end() && at->second.kind == actor_kind::collective && e.kind == trace_kind::firing) fired[at->second.name].insert(e.step);
+            if (const auto at = n.actors.find(e.actor); at != n.actors.end() &&
+                                                        at->second.kind == actor_kind::collective &&
+                                                        e.kind == trace_kind::firing)
+              fired[at->second.name].insert(e.step);
       BOOST_TEST(fired.size() >= 2U);  // a rank on each node
       for (const auto& [name, steps] : fired) {
         BOOST_TEST(steps.size() == shape.steps, name);
@@ -173,7 +182,8 @@ BOOST_FIXTURE_TEST_CASE(ranks_of_collectives_are_there_once_for_each_step, fixtu
 BOOST_FIXTURE_TEST_CASE(a_job_that_goes_on_after_a_death_is_recorded_in_both_epochs, fixture) {
   for (std::uint64_t seed = 1; seed <= seeds; seed += 3) {
     BOOST_TEST_CONTEXT("seed " << seed) {
-      sim_job_shape shape{.workers = 2, .steps = 12, .observe_every = 0, .on_failure = failure_policy::resume};
+      sim_job_shape shape{
+          .workers = 2, .steps = 12, .observe_every = 0, .on_failure = failure_policy::resume};
       sim_cluster c(tables, {.seed = seed, .nodes = 3});
       BOOST_TEST_REQUIRE(c.form());
       sim_recorder recorder(c);
@@ -199,7 +209,8 @@ BOOST_FIXTURE_TEST_CASE(a_job_that_goes_on_after_a_death_is_recorded_in_both_epo
 
 namespace {
 
-// A cluster of two nodes in this process, and a program that trains over it until it is told to stop.
+// A cluster of two nodes in this process, and a program that trains over it until it is told to
+// stop.
 struct real_cluster : image_folder {
   real_cluster() {
     ::setenv("XDG_RUNTIME_DIR", path.c_str(), 1);
@@ -226,7 +237,9 @@ struct real_cluster : image_folder {
   // They announce themselves after they have started.
   std::size_t count_alive() const {
     const auto seen = ask_cluster(how.ask);
-    return seen ? static_cast<std::size_t>(std::ranges::count(seen->nodes, node_state::alive, &node_snapshot::state)) : 0;
+    return seen ? static_cast<std::size_t>(
+                      std::ranges::count(seen->nodes, node_state::alive, &node_snapshot::state))
+                : 0;
   }
 
   void train() {
@@ -234,12 +247,15 @@ struct real_cluster : image_folder {
       auto opened = session::open({.cluster = cluster, .timeout = std::chrono::seconds(60)});
       if (!opened) return;
       auto& session = **opened;
-      while (session.nodes().size() < 2 && !is_over) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      while (session.nodes().size() < 2 && !is_over)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       graph g(session.ops());
       const auto info = open_idx(path, false);
       const auto batch = idx_batch(g, *info, {.batch = 24, .seed = 5, .parts = 2});
-      const auto loss = softmax_cross_entropy(dense(relu(dense(batch.images, 16, "hidden")), 10, "out"), batch.labels, batch.scale);
-      auto run = session.train(g, loss, {.workers = 2, .shards = 2, .steps = 1'000'000, .compile = {.name = "job"}});
+      const auto loss = softmax_cross_entropy(
+          dense(relu(dense(batch.images, 16, "hidden")), 10, "out"), batch.labels, batch.scale);
+      auto run = session.train(
+          g, loss, {.workers = 2, .shards = 2, .steps = 1'000'000, .compile = {.name = "job"}});
       if (!run) return;
       while (auto e = (*run)->next(std::chrono::milliseconds(20))) {
         if (e->type == training_event::kind::loss) steps = e->step;

@@ -18,7 +18,8 @@ BOOST_AUTO_TEST_CASE(nccl_is_found_or_named_as_missing) {
 BOOST_AUTO_TEST_CASE(a_rank_that_cannot_be_is_an_error) {
   const auto made = nccl::communicator::begin({}, 3, 2, "gpu:0");
   BOOST_REQUIRE(!made);
-  BOOST_TEST((made.error().message() == "gpu:0: there is no rank 3 of 2" || made.error().code() == error_code::not_found));
+  BOOST_TEST((made.error().message() == "gpu:0: there is no rank 3 of 2" ||
+              made.error().code() == error_code::not_found));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -22,7 +22,8 @@ std::unique_ptr<kernel_compiler> compiler(std::filesystem::path folder = {}) {
   return std::move(*made);
 }
 
-std::string source_of(const std::string& op, const std::vector<dtype>& types, const std::vector<shape>& shapes, const shape& out) {
+std::string source_of(const std::string& op, const std::vector<dtype>& types,
+                      const std::vector<shape>& shapes, const shape& out) {
   element_step s{op, {}, types.back()};
   std::vector<tensor_spec> in;
   for (std::size_t i = 0; i + 1 < types.size(); ++i) {
@@ -70,7 +71,8 @@ BOOST_AUTO_TEST_CASE(every_elementwise_op_of_the_host_has_a_source_for_the_same_
       auto k = row->make({}, device);
       BOOST_REQUIRE(k);
       const bool on_host = static_cast<bool>((*k)->prepare(in, {&out, 1}));
-      BOOST_TEST(on_host == has.contains(types), op << " of " << to_string(in[0]) << " to " << to_string(out));
+      BOOST_TEST(on_host == has.contains(types),
+                 op << " of " << to_string(in[0]) << " to " << to_string(out));
       more = false;
       for (auto& d : digits) {
         if (++d < dtype_count) {
@@ -99,7 +101,8 @@ BOOST_AUTO_TEST_CASE(the_source_of_every_elementwise_op_and_type_compiles_for_sm
     }
   const auto made = c->compile(all, 9, 0, "every op");
   BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
-  BOOST_TEST_MESSAGE(overloads << " kernels, NVRTC " << c->version() << ", " << (*made)->size() << " bytes");
+  BOOST_TEST_MESSAGE(overloads << " kernels, NVRTC " << c->version() << ", " << (*made)->size()
+                               << " bytes");
 }
 
 BOOST_AUTO_TEST_CASE(broadcasting_compiles_for_old_and_new_chips) {
@@ -122,12 +125,14 @@ BOOST_AUTO_TEST_CASE(broadcasting_compiles_for_old_and_new_chips) {
 
 BOOST_AUTO_TEST_CASE(sizes_are_arguments_and_not_in_the_source) {
   const std::vector<dtype> types{dtype::f32, dtype::f32, dtype::f32};
-  BOOST_TEST(source_of("add", types, {{128, 10}, {10}}, {128, 10}) == source_of("add", types, {{96, 11}, {11}}, {96, 11}));
+  BOOST_TEST(source_of("add", types, {{128, 10}, {10}}, {128, 10}) ==
+             source_of("add", types, {{96, 11}, {11}}, {96, 11}));
 }
 
 BOOST_AUTO_TEST_CASE(a_chain_reads_each_port_once) {
   // relu(a + b) * a
-  const std::vector<element_step> steps{{"add", {0, 1}, dtype::f32}, {"relu", {-1}, dtype::f32}, {"mul", {-2, 0}, dtype::f32}};
+  const std::vector<element_step> steps{
+      {"add", {0, 1}, dtype::f32}, {"relu", {-1}, dtype::f32}, {"mul", {-2, 0}, dtype::f32}};
   const std::vector<tensor_spec> in{{dtype::f32, {6, 4}}, {dtype::f32, {4}}, {dtype::i32, {}}};
   const auto made = make_fused_source(steps, in, {dtype::f32, {6, 4}});
   BOOST_REQUIRE(made);
@@ -144,18 +149,24 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_an_error_that_names_the_op) {
     const auto made = make_fused_source(steps, in, out);
     return made ? std::string("fits") : made.error().message();
   };
-  BOOST_TEST(text({{"matmul", {0, 0}, dtype::f32}}, in[0]) == "no CUDA kernel for matmul in a fused group: it is not element-wise");
-  BOOST_TEST(text({{"add", {0, 1}, dtype::f32}}, in[0]) == "add: there is no kernel for f32, i32 that gives f32");
-  BOOST_TEST(text({{"add", {0, 5}, dtype::f32}}, in[0]) == "op 0 of a fused group takes operand 5, which is neither a port nor an earlier op");
-  BOOST_TEST(text({{"add", {0, -1}, dtype::f32}}, in[0]) == "op 0 of a fused group takes operand -1, which is neither a port nor an earlier op");
-  BOOST_TEST(text({{"relu", {0}, dtype::f32}}, {dtype::f32, {5}}) == "an operand of a fused group cannot be broadcast to f32[5]");
+  BOOST_TEST(text({{"matmul", {0, 0}, dtype::f32}}, in[0]) ==
+             "no CUDA kernel for matmul in a fused group: it is not element-wise");
+  BOOST_TEST(text({{"add", {0, 1}, dtype::f32}}, in[0]) ==
+             "add: there is no kernel for f32, i32 that gives f32");
+  BOOST_TEST(text({{"add", {0, 5}, dtype::f32}}, in[0]) ==
+             "op 0 of a fused group takes operand 5, which is neither a port nor an earlier op");
+  BOOST_TEST(text({{"add", {0, -1}, dtype::f32}}, in[0]) ==
+             "op 0 of a fused group takes operand -1, which is neither a port nor an earlier op");
+  BOOST_TEST(text({{"relu", {0}, dtype::f32}}, {dtype::f32, {5}}) ==
+             "an operand of a fused group cannot be broadcast to f32[5]");
   BOOST_TEST(text({}, in[0]) == "a fused group has no ops");
 }
 
 BOOST_AUTO_TEST_CASE(a_mistake_in_a_source_is_an_error_with_the_words_of_nvrtc) {
   auto c = compiler();
   if (c == nullptr) return;
-  const auto made = c->compile("extern \"C\" __global__ void k() { undeclared(); }", 9, 0, "group 7");
+  const auto made =
+      c->compile("extern \"C\" __global__ void k() { undeclared(); }", 9, 0, "group 7");
   BOOST_REQUIRE(!made);
   BOOST_TEST(made.error().message().starts_with("group 7: NVRTC"));
   BOOST_TEST(made.error().message().find("undeclared") != std::string::npos);
@@ -176,7 +187,8 @@ BOOST_AUTO_TEST_CASE(binaries_are_kept_in_memory_and_in_a_folder_and_damaged_one
     BOOST_TEST(c->stats().from_memory == 1U);
   }
   std::filesystem::path file;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path / "kernels")) file = entry.path();
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path / "kernels"))
+    file = entry.path();
   BOOST_TEST(file.extension() == ".bin");
   {
     auto c = compiler(folder.path / "kernels");

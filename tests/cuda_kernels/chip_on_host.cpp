@@ -96,20 +96,29 @@ int launch_teams(const stream_of_chip&, const F& f, std::int64_t teams, std::int
 
 namespace troupe::cuda::code {
 
-#define TROUPE_TEAMS(...) template int launch_teams(const stream_of_chip&, const __VA_ARGS__&, std::int64_t, std::int64_t)
-#define TROUPE_ELEMENTS(...) template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
+#define TROUPE_TEAMS(...) \
+  template int launch_teams(const stream_of_chip&, const __VA_ARGS__&, std::int64_t, std::int64_t)
+#define TROUPE_ELEMENTS(...) \
+  template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
 #include "devices/cuda/code/elements.inc"
 #include "devices/cuda/code/rows.inc"
 
-const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out) { return find_in_plain_table(op, in, out); }
+const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out) {
+  return find_in_plain_table(op, in, out);
+}
 
-int sort_pairs(const stream_of_chip&, const std::uint32_t* keys_in, std::uint32_t* keys_out, const std::uint32_t* values_in, std::uint32_t* values_out, std::int64_t n, int key_bits,
-               void* workspace, std::size_t workspace_bytes) {
+int sort_pairs(const stream_of_chip&, const std::uint32_t* keys_in, std::uint32_t* keys_out,
+               const std::uint32_t* values_in, std::uint32_t* values_out, std::int64_t n,
+               int key_bits, void* workspace, std::size_t workspace_bytes) {
   std::vector<std::size_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  const auto key_of = [&](std::size_t i) { return keys_in[i] & ((std::uint64_t{1} << key_bits) - 1); };
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
-  for (std::size_t i = 0; i < order.size(); ++i) keys_out[i] = keys_in[order[i]], values_out[i] = values_in[order[i]];
+  const auto key_of = [&](std::size_t i) {
+    return keys_in[i] & ((std::uint64_t{1} << key_bits) - 1);
+  };
+  std::ranges::stable_sort(order,
+                           [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
+  for (std::size_t i = 0; i < order.size(); ++i)
+    keys_out[i] = keys_in[order[i]], values_out[i] = values_in[order[i]];
   std::memset(workspace, 0xEE, workspace_bytes);
   return 0;
 }
@@ -132,7 +141,8 @@ struct convolution_plan final : cuda::chip_services::plan {
 template <class T>
 void multiply_as(const cuda::product& p, const T* a, const T* b, const T* bias, T* c) {
   const auto call = cuda::in_columns(p);
-  const auto at = [](const cuda::column_matrix& m, std::int64_t batch, std::int64_t row, std::int64_t column) {
+  const auto at = [](const cuda::column_matrix& m, std::int64_t batch, std::int64_t row,
+                     std::int64_t column) {
     cuda_expects(row < m.rows && column < m.columns && m.stride >= m.rows);
     return batch * m.step + row + column * m.stride;
   };
@@ -142,8 +152,10 @@ void multiply_as(const cuda::product& p, const T* a, const T* b, const T* bias, 
       for (std::int64_t j = 0; j < call.d.columns; ++j) {
         double sum = 0;
         for (std::int64_t k = 0; k < inner; ++k)
-          sum += static_cast<double>(b[call.transpose_first ? at(call.first, batch, k, i) : at(call.first, batch, i, k)]) *
-                 static_cast<double>(a[call.transpose_second ? at(call.second, batch, j, k) : at(call.second, batch, k, j)]);
+          sum += static_cast<double>(b[call.transpose_first ? at(call.first, batch, k, i)
+                                                            : at(call.first, batch, i, k)]) *
+                 static_cast<double>(a[call.transpose_second ? at(call.second, batch, j, k)
+                                                             : at(call.second, batch, k, j)]);
         auto& to = c[at(call.d, batch, i, j)];
         sum += p.adds ? static_cast<double>(to) : 0;
         if (p.end != cuda::epilogue::none) sum += static_cast<double>(bias[i]);  // to each column
@@ -155,8 +167,11 @@ void multiply_as(const cuda::product& p, const T* a, const T* b, const T* bias, 
 
 template <class T>
 void convolve_as(const cuda::convolution& c, T* x, T* w, T* y) {
-  const auto *written = c.part == cuda::convolution_part::output ? c.y : c.part == cuda::convolution_part::input_gradient ? c.x : c.w;
-  std::vector<double> sums(static_cast<std::size_t>(written[0] * written[1] * written[2] * written[3]));
+  const auto* written = c.part == cuda::convolution_part::output           ? c.y
+                        : c.part == cuda::convolution_part::input_gradient ? c.x
+                                                                           : c.w;
+  std::vector<double> sums(
+      static_cast<std::size_t>(written[0] * written[1] * written[2] * written[3]));
   for (std::int64_t n = 0; n < c.y[0]; ++n)
     for (std::int64_t o = 0; o < c.y[1]; ++o)
       for (std::int64_t oy = 0; oy < c.y[2]; ++oy)
@@ -164,33 +179,48 @@ void convolve_as(const cuda::convolution& c, T* x, T* w, T* y) {
           for (std::int64_t k = 0; k < c.w[1]; ++k)
             for (std::int64_t ky = 0; ky < c.w[2]; ++ky)
               for (std::int64_t kx = 0; kx < c.w[3]; ++kx) {
-                const auto iy = oy * c.stride[0] - c.padding[0] + ky * c.dilation[0], ix = ox * c.stride[1] - c.padding[1] + kx * c.dilation[1];
+                const auto iy = oy * c.stride[0] - c.padding[0] + ky * c.dilation[0],
+                           ix = ox * c.stride[1] - c.padding[1] + kx * c.dilation[1];
                 if (iy < 0 || iy >= c.x[2] || ix < 0 || ix >= c.x[3]) continue;
                 const auto channel = o / (c.y[1] / c.groups) * c.w[1] + k;
-                const auto at_x = static_cast<std::size_t>(((n * c.x[1] + channel) * c.x[2] + iy) * c.x[3] + ix);
-                const auto at_w = static_cast<std::size_t>(((o * c.w[1] + k) * c.w[2] + ky) * c.w[3] + kx);
-                const auto at_y = static_cast<std::size_t>(((n * c.y[1] + o) * c.y[2] + oy) * c.y[3] + ox);
+                const auto at_x =
+                    static_cast<std::size_t>(((n * c.x[1] + channel) * c.x[2] + iy) * c.x[3] + ix);
+                const auto at_w =
+                    static_cast<std::size_t>(((o * c.w[1] + k) * c.w[2] + ky) * c.w[3] + kx);
+                const auto at_y =
+                    static_cast<std::size_t>(((n * c.y[1] + o) * c.y[2] + oy) * c.y[3] + ox);
                 switch (c.part) {
-                  case cuda::convolution_part::output: sums[at_y] += static_cast<double>(x[at_x]) * static_cast<double>(w[at_w]); break;
-                  case cuda::convolution_part::input_gradient: sums[at_x] += static_cast<double>(y[at_y]) * static_cast<double>(w[at_w]); break;
-                  case cuda::convolution_part::weights_gradient: sums[at_w] += static_cast<double>(y[at_y]) * static_cast<double>(x[at_x]); break;
+                  case cuda::convolution_part::output:
+                    sums[at_y] += static_cast<double>(x[at_x]) * static_cast<double>(w[at_w]);
+                    break;
+                  case cuda::convolution_part::input_gradient:
+                    sums[at_x] += static_cast<double>(y[at_y]) * static_cast<double>(w[at_w]);
+                    break;
+                  case cuda::convolution_part::weights_gradient:
+                    sums[at_w] += static_cast<double>(y[at_y]) * static_cast<double>(x[at_x]);
+                    break;
                 }
               }
-  auto* to = c.part == cuda::convolution_part::output ? y : c.part == cuda::convolution_part::input_gradient ? x : w;
+  auto* to = c.part == cuda::convolution_part::output           ? y
+             : c.part == cuda::convolution_part::input_gradient ? x
+                                                                : w;
   for (std::size_t i = 0; i < sums.size(); ++i) to[i] = static_cast<T>(sums[i]);
 }
 
 // Memory with a guard on both sides.
 class guarded {
  public:
-  explicit guarded(std::size_t bytes) : bytes_(bytes), all_(bytes + 2 * guard + 256, std::byte{0xA5}) {
+  explicit guarded(std::size_t bytes)
+      : bytes_(bytes), all_(bytes + 2 * guard + 256, std::byte{0xA5}) {
     const auto at = reinterpret_cast<std::uintptr_t>(all_.data()) + guard;
     data_ = reinterpret_cast<std::byte*>((at + 255) / 256 * 256);
   }
   std::byte* data() { return data_; }
   bool is_whole() const {
-    return std::all_of(all_.data(), static_cast<const std::byte*>(data_), [](std::byte b) { return b == std::byte{0xA5}; }) &&
-           std::all_of(static_cast<const std::byte*>(data_) + bytes_, all_.data() + all_.size(), [](std::byte b) { return b == std::byte{0xA5}; });
+    return std::all_of(all_.data(), static_cast<const std::byte*>(data_),
+                       [](std::byte b) { return b == std::byte{0xA5}; }) &&
+           std::all_of(static_cast<const std::byte*>(data_) + bytes_, all_.data() + all_.size(),
+                       [](std::byte b) { return b == std::byte{0xA5}; });
   }
 
  private:
@@ -203,20 +233,25 @@ class guarded {
 }  // namespace
 
 result<chip_on_host::plan_ref> chip_on_host::plan_product(const cuda::product& p) {
-  if (!has_epilogues && p.end != cuda::epilogue::none) return error(error_code::failed, "no algorithm for a product with this end");
+  if (!has_epilogues && p.end != cuda::epilogue::none)
+    return error(error_code::failed, "no algorithm for a product with this end");
   auto made = std::make_shared<product_plan>();
   made->p = p;
   made->workspace_bytes = 100;
   return plan_ref(std::move(made));
 }
-result<void> chip_on_host::multiply(const cuda::launch_site&, const plan& p, const void* a, const void* b, const void* bias, void* c, std::byte* workspace) {
+result<void> chip_on_host::multiply(const cuda::launch_site&, const plan& p, const void* a,
+                                    const void* b, const void* bias, void* c,
+                                    std::byte* workspace) {
   const auto& q = static_cast<const product_plan&>(p);
   if (workspace != nullptr) std::memset(workspace, 0xEE, q.workspace_bytes);
   ++products;
   if (q.p.type == dtype::f32)
-    multiply_as(q.p, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<const float*>(bias), static_cast<float*>(c));
+    multiply_as(q.p, static_cast<const float*>(a), static_cast<const float*>(b),
+                static_cast<const float*>(bias), static_cast<float*>(c));
   else
-    multiply_as(q.p, static_cast<const double*>(a), static_cast<const double*>(b), static_cast<const double*>(bias), static_cast<double*>(c));
+    multiply_as(q.p, static_cast<const double*>(a), static_cast<const double*>(b),
+                static_cast<const double*>(bias), static_cast<double*>(c));
   return {};
 }
 result<chip_on_host::plan_ref> chip_on_host::plan_convolution(const cuda::convolution& c) {
@@ -225,7 +260,8 @@ result<chip_on_host::plan_ref> chip_on_host::plan_convolution(const cuda::convol
   made->workspace_bytes = 300;
   return plan_ref(std::move(made));
 }
-result<void> chip_on_host::convolve(const cuda::launch_site&, const plan& p, void* x, void* w, void* y, std::byte* workspace) {
+result<void> chip_on_host::convolve(const cuda::launch_site&, const plan& p, void* x, void* w,
+                                    void* y, std::byte* workspace) {
   const auto& q = static_cast<const convolution_plan&>(p);
   std::memset(workspace, 0xEE, q.workspace_bytes);
   if (q.c.type == dtype::f32)
@@ -234,11 +270,17 @@ result<void> chip_on_host::convolve(const cuda::launch_site&, const plan& p, voi
     convolve_as(q.c, static_cast<double*>(x), static_cast<double*>(w), static_cast<double*>(y));
   return {};
 }
-result<chip_on_host::plan_ref> chip_on_host::plan_elements(const cuda::fused_source&, std::string_view) { return error(error_code::not_found, "the host has no NVRTC"); }
-result<void> chip_on_host::run_elements(const cuda::launch_site&, const plan&, const cuda::fused_source&, std::span<const std::byte* const>, std::byte*) {
+result<chip_on_host::plan_ref> chip_on_host::plan_elements(const cuda::fused_source&,
+                                                           std::string_view) {
+  return error(error_code::not_found, "the host has no NVRTC");
+}
+result<void> chip_on_host::run_elements(const cuda::launch_site&, const plan&,
+                                        const cuda::fused_source&,
+                                        std::span<const std::byte* const>, std::byte*) {
   return error(error_code::failed, "generated kernels do not run on the host");
 }
-result<void> chip_on_host::copy(const cuda::launch_site&, void* to, const void* from, std::size_t bytes) {
+result<void> chip_on_host::copy(const cuda::launch_site&, void* to, const void* from,
+                                std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }
@@ -253,9 +295,12 @@ result<void> chip_on_host::fill_zero(const cuda::launch_site&, void* to, std::si
 result<void> chip_on_host::check_launch(const cuda::launch_site&, int status) {
   return status == 0 ? result<void>() : error(error_code::failed, "a launch failed");
 }
-std::size_t chip_on_host::sort_workspace_bytes(std::int64_t n) { return static_cast<std::size_t>(n) + 40; }
+std::size_t chip_on_host::sort_workspace_bytes(std::int64_t n) {
+  return static_cast<std::size_t>(n) + 40;
+}
 
-result<std::vector<tensor>> run_cuda_kernel(const op_case& c, chip_on_host& chip, cuda::code::fault* faults) {
+result<std::vector<tensor>> run_cuda_kernel(const op_case& c, chip_on_host& chip,
+                                            cuda::code::fault* faults) {
   static const auto table = cuda::make_cuda_kernels();
   auto made = table.make(c.op, c.attrs, chip);
   if (!made) return std::move(made.error());
@@ -278,7 +323,8 @@ result<std::vector<tensor>> run_cuda_kernel(const op_case& c, chip_on_host& chip
   at.t.step = c.step;
   at.faults = faults != nullptr ? faults : &unseen;
   if (auto ok = (*made)->enqueue(at, in_at, out_at); !ok) return std::move(ok.error());
-  if (!workspace.is_whole()) return error(error_code::failed, c.name() + " wrote beyond its workspace");
+  if (!workspace.is_whole())
+    return error(error_code::failed, c.name() + " wrote beyond its workspace");
   std::vector<tensor> results;
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!out[i].is_whole()) return error(error_code::failed, c.name() + " wrote beyond a result");
@@ -286,7 +332,9 @@ result<std::vector<tensor>> run_cuda_kernel(const op_case& c, chip_on_host& chip
     std::memcpy(t.bytes().data(), out[i].data(), t.size_bytes());
     results.push_back(std::move(t));
   }
-  if (unseen.state != 0) return error(error_code::failed, fmt::format("{} reported {} at {}", c.name(), unseen.value, unseen.at));
+  if (unseen.state != 0)
+    return error(error_code::failed,
+                 fmt::format("{} reported {} at {}", c.name(), unseen.value, unseen.at));
   return results;
 }
 

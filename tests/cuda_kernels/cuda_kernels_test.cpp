@@ -18,7 +18,8 @@ std::map<std::string, double> compare_all(dtype type, int multiprocessors) {
   chip_on_host chip(multiprocessors);
   for (const auto& c : op_cases(type)) {
     const auto expected = run_on_host(c);
-    BOOST_REQUIRE_MESSAGE(expected, c.name() << " on the host: " << (expected ? "" : expected.error().text()));
+    BOOST_REQUIRE_MESSAGE(
+        expected, c.name() << " on the host: " << (expected ? "" : expected.error().text()));
     const auto got = run_cuda_kernel(c, chip);
     BOOST_TEST(static_cast<bool>(got), c.name() << ": " << (got ? "" : got.error().text()));
     if (!got) continue;
@@ -35,7 +36,9 @@ void show(dtype type, const std::map<std::string, double>& errors) {
   std::string text;
   for (const auto& [op, e] : errors)
     if (e > 0) text += fmt::format(" {} {:.1e}", op, e);
-  BOOST_TEST_MESSAGE(to_string(type) << ": " << errors.size() << " ops; largest relative errors, where there are some:" << text);
+  BOOST_TEST_MESSAGE(to_string(type)
+                     << ": " << errors.size()
+                     << " ops; largest relative errors, where there are some:" << text);
 }
 
 }  // namespace
@@ -44,7 +47,8 @@ BOOST_AUTO_TEST_SUITE(cuda_kernels)
 
 BOOST_AUTO_TEST_CASE(every_kernel_gives_what_the_hosts_gives) {
   team_threads = 1;
-  for (const auto type : {dtype::f32, dtype::f64, dtype::i32, dtype::i64}) show(type, compare_all(type, 2));
+  for (const auto type : {dtype::f32, dtype::f64, dtype::i32, dtype::i64})
+    show(type, compare_all(type, 2));
 }
 
 BOOST_AUTO_TEST_CASE(teams_of_several_threads_give_the_same) {
@@ -62,7 +66,8 @@ BOOST_AUTO_TEST_CASE(every_elementwise_op_gives_the_bits_of_the_hosts) {
   int count = 0;
   for (const auto& c : element_cases()) {
     const auto expected = run_on_host(c), got = run_cuda_kernel(c, chip);
-    BOOST_REQUIRE_MESSAGE(expected, c.name() << " on the host: " << (expected ? "" : expected.error().text()));
+    BOOST_REQUIRE_MESSAGE(
+        expected, c.name() << " on the host: " << (expected ? "" : expected.error().text()));
     BOOST_REQUIRE_MESSAGE(got, c.name() << ": " << (got ? "" : got.error().text()));
     BOOST_TEST(largest_error((*got)[0], (*expected)[0]) == 0, c.name());
     ++count;
@@ -73,7 +78,10 @@ BOOST_AUTO_TEST_CASE(every_elementwise_op_gives_the_bits_of_the_hosts) {
 BOOST_AUTO_TEST_CASE(a_fused_group_without_NVRTC_runs_op_by_op) {
   chip_on_host chip;
   const auto a = numbers(dtype::f32, {7, 5}, 1), b = numbers(dtype::f32, {5}, 2);
-  auto made = cuda::make_fused_cuda_kernel({{"add", {0, 1}, dtype::f32}, {"greater", {-1, 0}, dtype::boolean}, {"where", {-2, -1, 0}, dtype::f32}}, chip);
+  auto made = cuda::make_fused_cuda_kernel({{"add", {0, 1}, dtype::f32},
+                                            {"greater", {-1, 0}, dtype::boolean},
+                                            {"where", {-2, -1, 0}, dtype::f32}},
+                                           chip);
   BOOST_REQUIRE(made);
   const std::vector<tensor_spec> in{a.spec(), b.spec()}, out{a.spec()};
   BOOST_REQUIRE((*made)->prepare(in, out));
@@ -95,27 +103,41 @@ BOOST_AUTO_TEST_CASE(a_group_behind_a_product_gives_what_its_ops_give) {
   const auto table = cuda::make_cuda_kernels();
   using steps = std::vector<cuda::group_step>;
   const auto f32 = dtype::f32;
-  const auto a = numbers(f32, {2, 5, 7}, 1), b = numbers(f32, {7, 6}, 2), bias = numbers(f32, {6}, 3), other = numbers(f32, {2, 5, 6}, 4);
+  const auto a = numbers(f32, {2, 5, 7}, 1), b = numbers(f32, {7, 6}, 2),
+             bias = numbers(f32, {6}, 3), other = numbers(f32, {2, 5, 6}, 4);
   const tensor_spec out{f32, {2, 5, 6}};
   const cuda::group_step product{"matmul", {}, {0, 1}, f32};
-  // What the epilogue of a product can do, and what it cannot; also on a chip whose library has no products with one.
+  // What the epilogue of a product can do, and what it cannot; also on a chip whose library has no
+  // products with one.
   for (const bool has_epilogues : {true, false}) {
-    for (const auto& group : std::vector<steps>{{product},
-                                                {product, {"add", {}, {-1, 2}, f32}},
-                                                {product, {"add", {}, {2, -1}, f32}, {"relu", {}, {-2}, f32}},
-                                                {product, {"add", {}, {-1, 2}, f32}, {"gelu_tanh", {}, {-2}, f32}},
-                                                {product, {"add", {}, {-1, 2}, f32}, {"relu", {}, {-2}, f32}, {"mul", {}, {-3, 3}, f32}},
-                                                {product, {"add", {}, {-1, 2}, f32}, {"sigmoid", {}, {-2}, f32}, {"mul", {}, {-3, -2}, f32}},
-                                                {product, {"add", {}, {-1, 3}, f32}},
-                                                {product, {"add", {}, {-1, 2}, f32}, {"mul", {}, {-2, -1}, f32}},
-                                                {product, {"relu", {}, {-1}, f32}},
-                                                {product, {"add", {}, {-1, 2}, f32}, {"relu", {}, {-2}, f32}, {"sub", {}, {-3, -2}, f32}}}) {
+    for (const auto& group :
+         std::vector<steps>{{product},
+                            {product, {"add", {}, {-1, 2}, f32}},
+                            {product, {"add", {}, {2, -1}, f32}, {"relu", {}, {-2}, f32}},
+                            {product, {"add", {}, {-1, 2}, f32}, {"gelu_tanh", {}, {-2}, f32}},
+                            {product,
+                             {"add", {}, {-1, 2}, f32},
+                             {"relu", {}, {-2}, f32},
+                             {"mul", {}, {-3, 3}, f32}},
+                            {product,
+                             {"add", {}, {-1, 2}, f32},
+                             {"sigmoid", {}, {-2}, f32},
+                             {"mul", {}, {-3, -2}, f32}},
+                            {product, {"add", {}, {-1, 3}, f32}},
+                            {product, {"add", {}, {-1, 2}, f32}, {"mul", {}, {-2, -1}, f32}},
+                            {product, {"relu", {}, {-1}, f32}},
+                            {product,
+                             {"add", {}, {-1, 2}, f32},
+                             {"relu", {}, {-2}, f32},
+                             {"sub", {}, {-3, -2}, f32}}}) {
       chip.has_epilogues = has_epilogues;
       const std::vector<tensor> in{a, b, bias, other};
       std::vector<tensor> values;
       for (const auto& s : group) {
         op_case c{s.op, s.attrs, {}, {out}, 0, 0};
-        for (const auto o : s.operands) c.inputs.push_back(o >= 0 ? in[static_cast<std::size_t>(o)] : values[static_cast<std::size_t>(-1 - o)]);
+        for (const auto o : s.operands)
+          c.inputs.push_back(o >= 0 ? in[static_cast<std::size_t>(o)]
+                                    : values[static_cast<std::size_t>(-1 - o)]);
         values.push_back((*run_on_host(c))[0]);
       }
       auto made = cuda::make_cuda_group(group, table, chip);
@@ -137,15 +159,24 @@ BOOST_AUTO_TEST_CASE(a_group_behind_a_product_gives_what_its_ops_give) {
     }
   }
   BOOST_TEST(chip.products == 20);
-  BOOST_TEST(cuda::make_cuda_group({product, {"softmax", {}, {-1}, f32}}, table, chip).error().message() ==
-             "op 1 of a fused group, softmax, is not element-wise: only the first may be of another kind");
+  BOOST_TEST(
+      cuda::make_cuda_group({product, {"softmax", {}, {-1}, f32}}, table, chip).error().message() ==
+      "op 1 of a fused group, softmax, is not element-wise: only the first may be of another kind");
 }
 
 BOOST_AUTO_TEST_CASE(logic_is_reduced) {
   chip_on_host chip;
   for (const auto* op : {"reduce_any", "reduce_all"})
-    for (const auto& [x, axes, out] : {std::tuple{shape{7, 3}, std::vector<std::int64_t>{0}, shape{3}}, {shape{2, 300}, {1}, shape{2}}, {shape{5}, {}, shape{}}}) {
-      op_case c{op, axes.empty() ? attributes{} : attributes{{"axes", axes}}, {numbers(dtype::boolean, x, 3)}, {{dtype::boolean, out}}, 0, 0};
+    for (const auto& [x, axes, out] :
+         {std::tuple{shape{7, 3}, std::vector<std::int64_t>{0}, shape{3}},
+          {shape{2, 300}, {1}, shape{2}},
+          {shape{5}, {}, shape{}}}) {
+      op_case c{op,
+                axes.empty() ? attributes{} : attributes{{"axes", axes}},
+                {numbers(dtype::boolean, x, 3)},
+                {{dtype::boolean, out}},
+                0,
+                0};
       const auto expected = run_on_host(c), got = run_cuda_kernel(c, chip);
       BOOST_REQUIRE(expected);
       BOOST_REQUIRE(got);
@@ -161,15 +192,31 @@ BOOST_AUTO_TEST_CASE(a_NaN_is_treated_as_on_the_host) {
   for (std::int64_t i = 200; i < 240; ++i) x.data<float>()[i] = nan;
   for (const int threads : {1, 3}) {
     team_threads = threads;
-    for (const auto& c : std::vector<op_case>{{"reduce_max", {{"axes", std::vector<std::int64_t>{1}}}, {x}, {{dtype::f32, {6}}}, 0, 0},
-                                              {"reduce_min", {{"axes", std::vector<std::int64_t>{0}}}, {x}, {{dtype::f32, {40}}}, 0, 0},
+    for (const auto& c : std::vector<op_case>{{"reduce_max",
+                                               {{"axes", std::vector<std::int64_t>{1}}},
+                                               {x},
+                                               {{dtype::f32, {6}}},
+                                               0,
+                                               0},
+                                              {"reduce_min",
+                                               {{"axes", std::vector<std::int64_t>{0}}},
+                                               {x},
+                                               {{dtype::f32, {40}}},
+                                               0,
+                                               0},
                                               {"argmax", {}, {x}, {{dtype::i32, {6}}}, 0, 0},
                                               {"argmin", {}, {x}, {{dtype::i32, {6}}}, 0, 0},
-                                              {"top_k", {{"k", std::int64_t{7}}}, {x}, {{dtype::f32, {6, 7}}, {dtype::i32, {6, 7}}}, 0, 0}}) {
+                                              {"top_k",
+                                               {{"k", std::int64_t{7}}},
+                                               {x},
+                                               {{dtype::f32, {6, 7}}, {dtype::i32, {6, 7}}},
+                                               0,
+                                               0}}) {
       const auto expected = run_on_host(c), got = run_cuda_kernel(c, chip);
       BOOST_REQUIRE(expected);
       BOOST_REQUIRE(got);
-      for (std::size_t i = 0; i < got->size(); ++i) BOOST_TEST(largest_error((*got)[i], (*expected)[i]) == 0, c.name());
+      for (std::size_t i = 0; i < got->size(); ++i)
+        BOOST_TEST(largest_error((*got)[i], (*expected)[i]) == 0, c.name());
     }
   }
   team_threads = 1;
@@ -189,9 +236,17 @@ BOOST_AUTO_TEST_CASE(KC_3_an_index_outside_is_reported_and_memory_left_alone) {
   };
   const auto rows = numbers(dtype::f32, {3, 4}, 2);
   for (const std::int32_t value : {5, -6, 2'000'000'000}) {
-    for (const auto& w : std::vector<wrong>{{{"gather", {}, {x, bad(value)}, {{dtype::f32, {3, 4}}}, 0, 0}, -5, 4},
-                                            {{"scatter_add", {}, {x, bad(value), rows}, {{dtype::f32, {5, 4}}}, 0, 0}, -5, 4},
-                                            {{"softmax_cross_entropy", {}, {rows, bad(value), numbers(dtype::f32, {}, 1)}, {{dtype::f32, {}}, {dtype::f32, {3, 4}}}, 0, 0}, 0, 3}}) {
+    for (const auto& w : std::vector<wrong>{
+             {{"gather", {}, {x, bad(value)}, {{dtype::f32, {3, 4}}}, 0, 0}, -5, 4},
+             {{"scatter_add", {}, {x, bad(value), rows}, {{dtype::f32, {5, 4}}}, 0, 0}, -5, 4},
+             {{"softmax_cross_entropy",
+               {},
+               {rows, bad(value), numbers(dtype::f32, {}, 1)},
+               {{dtype::f32, {}}, {dtype::f32, {3, 4}}},
+               0,
+               0},
+              0,
+              3}}) {
       cuda::code::fault f;
       BOOST_REQUIRE(run_cuda_kernel(w.c, chip, &f));
       BOOST_TEST(f.state == 2U, w.c.op);
@@ -212,10 +267,12 @@ BOOST_AUTO_TEST_CASE(KC_4_ops_without_a_kernel_say_so) {
   BOOST_TEST((made.error().code() == error_code::not_found));
   const auto group = cuda::make_fused_cuda_kernel({{"matmul", {0, 1}, dtype::f32}}, chip);
   BOOST_REQUIRE(!group);
-  BOOST_TEST(group.error().message() == "no CUDA kernel for matmul in a fused group; placed on the host");
+  BOOST_TEST(group.error().message() ==
+             "no CUDA kernel for matmul in a fused group; placed on the host");
 }
 
-// The table of README's reading list: which of the host's ops have a kernel here, and which have none.
+// The table of README's reading list: which of the host's ops have a kernel here, and which have
+// none.
 BOOST_AUTO_TEST_CASE(the_table_of_ops_is_that_of_the_host_but_for_those_that_read_files) {
   const auto cuda_ops = cuda::make_cuda_kernels().ops();
   const std::set<std::string> on_cuda(cuda_ops.begin(), cuda_ops.end());
@@ -229,7 +286,8 @@ BOOST_AUTO_TEST_CASE(the_table_of_ops_is_that_of_the_host_but_for_those_that_rea
     host.insert(op);
     if (!on_cuda.contains(op)) missing.insert(op);
   }
-  const std::set<std::string> expected_missing{"idx_batch", "index_batch", "pack_rows", "text_batch"};
+  const std::set<std::string> expected_missing{"idx_batch", "index_batch", "pack_rows",
+                                               "text_batch"};
   BOOST_TEST(missing == expected_missing, boost::test_tools::per_element());
   for (const auto& op : on_cuda) {
     BOOST_TEST(host.contains(op), op);
@@ -239,7 +297,8 @@ BOOST_AUTO_TEST_CASE(the_table_of_ops_is_that_of_the_host_but_for_those_that_rea
   for (const auto& op : on_cuda) text += " " + op;
   std::string none;
   for (const auto& op : missing) none += " " + op;
-  BOOST_TEST_MESSAGE("CUDA kernels for " << on_cuda.size() << " ops:" << text << "\nplaced on the host:" << none);
+  BOOST_TEST_MESSAGE("CUDA kernels for " << on_cuda.size() << " ops:" << text
+                                         << "\nplaced on the host:" << none);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -55,26 +55,33 @@ BOOST_AUTO_TEST_CASE(steps_have_the_bits_of_the_hosts) {
     for (const bool nesterov : {false, true}) {
       const sgd_numbers k{0.1F, 0.9F, 0.01F, nesterov};
       sgd_step(both::on_host(x.w), both::on_host(x.a), g, n, k);
-      BOOST_REQUIRE(cuda::sgd_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.a2), *on_cuda, count, k));
+      BOOST_REQUIRE(
+          cuda::sgd_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.a2), *on_cuda, count, k));
       BOOST_TEST(x.is_equal(), "sgd " << which);
     }
     for (const float new_first : {0.1F, 0.75F}) {
       const adam_numbers k{0.01F, 0.3F, new_first, 0.99F, 0.01F, 1e-8F, 0.02F, 0.999F};
       adam_step(both::on_host(x.w), both::on_host(x.a), both::on_host(x.b), g, n, k);
-      BOOST_REQUIRE(cuda::adam_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.a2), both::on_cuda(x.b2), *on_cuda, count, k));
+      BOOST_REQUIRE(cuda::adam_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.a2),
+                                    both::on_cuda(x.b2), *on_cuda, count, k));
       BOOST_TEST(x.is_equal(), "adam " << which);
     }
     for (int slots = 0; slots < 4; ++slots) {
       const bool has_velocity = slots % 2 == 1, is_centered = slots >= 2;
       const rmsprop_numbers k{0.01F, 0.9F, 0.95F, 0.05F, 1e-6F, 0.01F};
-      rmsprop_step(both::on_host(x.w), both::on_host(x.b), has_velocity ? both::on_host(x.a) : stepped{}, is_centered ? both::on_host(x.c) : stepped{}, g, n, k);
-      BOOST_REQUIRE(cuda::rmsprop_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.b2), has_velocity ? both::on_cuda(x.a2) : cuda::code::variable{},
-                                       is_centered ? both::on_cuda(x.c2) : cuda::code::variable{}, *on_cuda, count, k));
+      rmsprop_step(both::on_host(x.w), both::on_host(x.b),
+                   has_velocity ? both::on_host(x.a) : stepped{},
+                   is_centered ? both::on_host(x.c) : stepped{}, g, n, k);
+      BOOST_REQUIRE(cuda::rmsprop_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.b2),
+                                       has_velocity ? both::on_cuda(x.a2) : cuda::code::variable{},
+                                       is_centered ? both::on_cuda(x.c2) : cuda::code::variable{},
+                                       *on_cuda, count, k));
       BOOST_TEST(x.is_equal(), "rmsprop " << which << " " << slots);
     }
     const adagrad_numbers k{0.01F, 1e-8F, 0.01F};
     adagrad_step(both::on_host(x.w), both::on_host(x.b), g, n, k);
-    BOOST_REQUIRE(cuda::adagrad_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.b2), *on_cuda, count, k));
+    BOOST_REQUIRE(
+        cuda::adagrad_step(chip, at, both::on_cuda(x.w2), both::on_cuda(x.b2), *on_cuda, count, k));
     BOOST_TEST(x.is_equal(), "adagrad " << which);
     const average_numbers m{0.1F, 0.5F};
     average_step(both::on_host(x.w), g, n, m);
@@ -103,7 +110,8 @@ BOOST_AUTO_TEST_CASE(the_norm_is_that_of_the_host_to_rounding) {
 
 BOOST_AUTO_TEST_CASE(too_many_parts_are_an_error) {
   const std::vector<const float*> parts(17);
-  BOOST_TEST(cuda::gradient_of({parts}).error().message() == "a gradient on CUDA has at most 16 parts, here are 17");
+  BOOST_TEST(cuda::gradient_of({parts}).error().message() ==
+             "a gradient on CUDA has at most 16 parts, here are 17");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,4 +1,5 @@
-// The teams of the device (devices/cuda/code/device_team.cuh) with a thread of the host for each of theirs: lanes of a warp exchange words at a barrier of 32, a block meets at one of 256.
+// The teams of the device (devices/cuda/code/device_team.cuh) with a thread of the host for each of
+// theirs: lanes of a warp exchange words at a barrier of 32, a block meets at one of 256.
 
 #include <barrier>
 #include <cstdint>
@@ -14,7 +15,8 @@ struct emulated_warp {
   unsigned int words[32] = {};
 };
 struct emulated_block {
-  explicit emulated_block(int threads) : meet(threads), warps(static_cast<std::size_t>(threads / 32)) {
+  explicit emulated_block(int threads)
+      : meet(threads), warps(static_cast<std::size_t>(threads / 32)) {
     for (auto& w : warps) w = std::make_unique<emulated_warp>();
   }
   std::barrier<> meet;
@@ -35,8 +37,13 @@ unsigned int exchanged(unsigned int x, int from) {
   w.meet.arrive_and_wait();
   return got;
 }
-unsigned int __shfl_xor_sync(unsigned int, unsigned int x, int mask) { return exchanged(x, static_cast<int>(threadIdx.x % 32) ^ mask); }
-unsigned int __shfl_up_sync(unsigned int, unsigned int x, int distance) { return exchanged(x, static_cast<int>(threadIdx.x % 32) - distance); }  // below lane 0: its own
+unsigned int __shfl_xor_sync(unsigned int, unsigned int x, int mask) {
+  return exchanged(x, static_cast<int>(threadIdx.x % 32) ^ mask);
+}
+// Below lane 0: its own.
+unsigned int __shfl_up_sync(unsigned int, unsigned int x, int distance) {
+  return exchanged(x, static_cast<int>(threadIdx.x % 32) - distance);
+}
 unsigned int __shfl_sync(unsigned int, unsigned int x, int lane) { return exchanged(x, lane); }
 void __syncthreads() { block->meet.arrive_and_wait(); }
 
@@ -83,11 +90,15 @@ void joins_and_scans(int threads, Make make) {
   on_threads(threads, [&] {
     auto team = make();
     const auto i = static_cast<std::size_t>(team.rank());
-    if (team.size() != threads) return;  // and the sums are wrong
+    if (team.size() != threads) return;     // and the sums are wrong
     for (int turn = 0; turn < 3; ++turn) {  // slots are written again
       sums[i] = team.join(std::sqrt(static_cast<double>(i + 1)), plus_op{});
       whole[i] = team.join(static_cast<std::int64_t>(i) << 33, plus_op{});
-      best[i] = team.join(candidate<double>{static_cast<double>((i * 37) % static_cast<std::size_t>(threads)), static_cast<std::int64_t>(i)}, better<true, double>{}).at;
+      best[i] = team.join(candidate<double>{static_cast<double>((i * 37) %
+                                                                static_cast<std::size_t>(threads)),
+                                            static_cast<std::int64_t>(i)},
+                          better<true, double>{})
+                    .at;
       lower[i] = team.scan(static_cast<double>(i + 1), totals[i]);
     }
   });
@@ -125,7 +136,8 @@ BOOST_AUTO_TEST_CASE(kernels_of_rows_run_on_them) {
   alignas(16) static unsigned char shared[block_warps * 16];
   constexpr std::int64_t n = 700;
   std::vector<double> x(n), y(n), sums(n);
-  for (std::int64_t i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = std::sin(static_cast<double>(i));
+  for (std::int64_t i = 0; i < n; ++i)
+    x[static_cast<std::size_t>(i)] = std::sin(static_cast<double>(i));
   const softmax<double> f{x.data(), y.data(), {1, n, 1}, false};
   const cumulative_sum<double> g{x.data(), sums.data(), {1, n, 1}, false, false};
   std::vector<double> values(5);
@@ -147,7 +159,9 @@ BOOST_AUTO_TEST_CASE(kernels_of_rows_run_on_them) {
   }
   std::vector<std::int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)]; });
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) {
+    return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)];
+  });
   for (std::size_t i = 0; i < 5; ++i) BOOST_TEST(places[i] == order[i]);
 }
 

@@ -1,4 +1,5 @@
-// Generated kernels as programs: their source is compiled by the C++ compiler that built this test, with blocks and threads as loops, and run beside the host's kernels.
+// Generated kernels as programs: their source is compiled by the C++ compiler that built this test,
+// with blocks and threads as loops, and run beside the host's kernels.
 
 #include "devices/cuda/fused_source.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
@@ -29,7 +30,8 @@ struct group_case {
   double tolerance = 0;
 };
 
-// What CUDA has and C++ has not. A thread is an iteration: those of generated kernels share nothing.
+// What CUDA has and C++ has not. A thread is an iteration: those of generated kernels share
+// nothing.
 constexpr const char* prelude = R"(
 #include "devices/element_ops.hpp"
 #define __device__
@@ -54,7 +56,8 @@ std::string as_cpp(const fused_source& s, std::size_t n) {
     const auto comma = rest.find(", ", at), end = comma == std::string::npos ? rest.size() : comma;
     const auto one = rest.substr(at, end - at);
     const auto type = one.substr(0, one.rfind(' '));
-    call += fmt::format("{}*({}*)arguments[{}]", argument == 0 ? "" : ", ", type.ends_with("*") ? type : "const " + type, argument);
+    call += fmt::format("{}*({}*)arguments[{}]", argument == 0 ? "" : ", ",
+                        type.ends_with("*") ? type : "const " + type, argument);
     ++argument;
     at = comma == std::string::npos ? rest.size() : comma + 2;
   }
@@ -72,7 +75,8 @@ std::vector<group_case> cases() {
   std::vector<group_case> all;
   for (const auto& c : element_cases()) {
     group_case g{{{c.op, {}, c.outputs[0].type}}, c.inputs, c.outputs[0], 0};
-    for (std::size_t i = 0; i < c.inputs.size(); ++i) g.steps[0].operands.push_back(static_cast<std::int32_t>(i));
+    for (std::size_t i = 0; i < c.inputs.size(); ++i)
+      g.steps[0].operands.push_back(static_cast<std::int32_t>(i));
     all.push_back(std::move(g));
   }
   const auto f32 = dtype::f32;
@@ -81,18 +85,24 @@ std::vector<group_case> cases() {
     const auto type = steps.back().type;
     all.push_back({std::move(steps), std::move(in), {type, out}, 0});
   };
-  // Shapes: nothing, one element, tails of packs, several turns of all threads, broadcasts on every side and in the middle.
-  for (const auto& s : std::vector<shape>{{}, {1}, {3}, {4}, {5}, {1023}, {5000}, {0}}) add({{"add", {0, 1}, f32}}, {x(s, 1), x(s, 2)}, s);
+  // Shapes: nothing, one element, tails of packs, several turns of all threads, broadcasts on every
+  // side and in the middle.
+  for (const auto& s : std::vector<shape>{{}, {1}, {3}, {4}, {5}, {1023}, {5000}, {0}})
+    add({{"add", {0, 1}, f32}}, {x(s, 1), x(s, 2)}, s);
   add({{"sub", {0, 1}, f32}}, {x({7, 1, 3}, 1), x({1, 5, 1}, 2)}, {7, 5, 3});
   add({{"sub", {0, 1}, f32}}, {x({2, 1, 3, 1, 2}, 1), x({5, 1, 4, 1}, 2)}, {2, 5, 3, 4, 2});
   add({{"mul", {0, 1}, f32}}, {x({40, 1}, 1), x({1, 50}, 2)}, {40, 50});
   add({{"mul", {0, 1}, f32}}, {x({}, 1), x({40, 50}, 2)}, {40, 50});
   add({{"clip", {0, 1, 2}, f32}}, {x({4, 6}, 1), x({6}, 2), x({4, 1}, 3)}, {4, 6});
   // Chains and trees, several types in one.
-  add({{"add", {0, 1}, f32}, {"gelu", {-1}, f32}, {"mul", {-2, 0}, f32}}, {x({70, 33}, 1), x({33}, 2)}, {70, 33});
-  add({{"greater", {0, 1}, dtype::boolean}, {"where", {-1, 0, 1}, f32}, {"cast", {-2}, dtype::f16}}, {x({70, 33}, 1), x({70, 33}, 2)}, {70, 33});
-  add({{"cast", {0}, f32}, {"mul", {-1, 1}, f32}, {"cast", {-2}, dtype::bf16}}, {numbers(dtype::u8, {9, 5}, 1), x({}, 2)}, {9, 5});
-  add({{"exp", {1}, f32}, {"square", {0}, f32}, {"sub", {-2, -1}, f32}}, {x({12, 4}, 1), x({4}, 2)}, {12, 4});
+  add({{"add", {0, 1}, f32}, {"gelu", {-1}, f32}, {"mul", {-2, 0}, f32}},
+      {x({70, 33}, 1), x({33}, 2)}, {70, 33});
+  add({{"greater", {0, 1}, dtype::boolean}, {"where", {-1, 0, 1}, f32}, {"cast", {-2}, dtype::f16}},
+      {x({70, 33}, 1), x({70, 33}, 2)}, {70, 33});
+  add({{"cast", {0}, f32}, {"mul", {-1, 1}, f32}, {"cast", {-2}, dtype::bf16}},
+      {numbers(dtype::u8, {9, 5}, 1), x({}, 2)}, {9, 5});
+  add({{"exp", {1}, f32}, {"square", {0}, f32}, {"sub", {-2, -1}, f32}}, {x({12, 4}, 1), x({4}, 2)},
+      {12, 4});
   return all;
 }
 
@@ -101,7 +111,9 @@ tensor expected_of(const group_case& c) {
   std::vector<tensor> values;
   for (const auto& s : c.steps) {
     op_case one{s.op, {}, {}, {{s.type, c.output.shape}}, 0, 0};
-    for (const auto o : s.operands) one.inputs.push_back(o >= 0 ? c.inputs[static_cast<std::size_t>(o)] : values[static_cast<std::size_t>(-1 - o)]);
+    for (const auto o : s.operands)
+      one.inputs.push_back(o >= 0 ? c.inputs[static_cast<std::size_t>(o)]
+                                  : values[static_cast<std::size_t>(-1 - o)]);
     auto r = run_on_host(one);
     BOOST_REQUIRE_MESSAGE(r, one.name() << ": " << (r ? "" : r.error().text()));
     values.push_back((*r)[0]);
@@ -112,7 +124,8 @@ tensor expected_of(const group_case& c) {
 struct temporary {
   std::filesystem::path path;
   temporary() {
-    std::string name = (std::filesystem::temp_directory_path() / "troupe-generated-XXXXXX").string();
+    std::string name =
+        (std::filesystem::temp_directory_path() / "troupe-generated-XXXXXX").string();
     BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
     path = name;
   }
@@ -142,8 +155,10 @@ BOOST_AUTO_TEST_CASE(FS_1_every_generated_kernel_computes_what_the_hosts_kernels
   const temporary folder;
   std::ofstream(folder.path / "generated.cpp") << text;
   const auto library = folder.path / "generated.so";
-  const auto command = fmt::format("{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{} -o {} {} > {} 2>&1", TROUPE_CXX, TROUPE_CXX_ARCH, test::source_folder(), library.string(),
-                                   (folder.path / "generated.cpp").string(), (folder.path / "log").string());
+  const auto command =
+      fmt::format("{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{} -o {} {} > {} 2>&1",
+                  TROUPE_CXX, TROUPE_CXX_ARCH, test::source_folder(), library.string(),
+                  (folder.path / "generated.cpp").string(), (folder.path / "log").string());
   const bool is_built = [&] {
     const test::waiting_for named("the compiler of the kernels");
     return std::system(command.c_str()) == 0;
@@ -156,7 +171,8 @@ BOOST_AUTO_TEST_CASE(FS_1_every_generated_kernel_computes_what_the_hosts_kernels
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto& c = all[i];
     const auto& s = sources[i];
-    auto* run = reinterpret_cast<void (*)(void**, unsigned)>(::dlsym(handle, fmt::format("run_{}", number[i]).c_str()));
+    auto* run = reinterpret_cast<void (*)(void**, unsigned)>(
+        ::dlsym(handle, fmt::format("run_{}", number[i]).c_str()));
     BOOST_REQUIRE(run != nullptr);
     const auto expected = expected_of(c);
     for (const unsigned blocks : {1U, 3U}) {
@@ -174,8 +190,10 @@ BOOST_AUTO_TEST_CASE(FS_1_every_generated_kernel_computes_what_the_hosts_kernels
       run(arguments.data(), blocks);
       std::string ops;
       for (const auto& step : c.steps) ops += " " + step.op;
-      BOOST_TEST(largest_error(got, expected) <= c.tolerance, ops << " of " << to_string(c.inputs[0].spec()) << " in " << blocks << " blocks");
-      for (std::size_t b = 0; b < 64; ++b) BOOST_REQUIRE(got.bytes().data()[c.output.size_bytes() + b] == std::byte{0xA5});
+      BOOST_TEST(largest_error(got, expected) <= c.tolerance,
+                 ops << " of " << to_string(c.inputs[0].spec()) << " in " << blocks << " blocks");
+      for (std::size_t b = 0; b < 64; ++b)
+        BOOST_REQUIRE(got.bytes().data()[c.output.size_bytes() + b] == std::byte{0xA5});
     }
   }
   ::dlclose(handle);

@@ -21,8 +21,14 @@ BOOST_AUTO_TEST_CASE(AH_1_equal_seeds_run_work_in_equal_order_and_others_in_othe
     auto a = *gpu->make_stream(stream_kind::compute), b = *gpu->make_stream(stream_kind::copy_in);
     std::string ran;
     for (int i = 0; i < 20; ++i) {
-      BOOST_REQUIRE(bool(a->enqueue("a", {}, [&]() -> result<void> { ran += 'a'; return {}; })));
-      BOOST_REQUIRE(bool(b->enqueue("b", {}, [&]() -> result<void> { ran += 'b'; return {}; })));
+      BOOST_REQUIRE(bool(a->enqueue("a", {}, [&]() -> result<void> {
+        ran += 'a';
+        return {};
+      })));
+      BOOST_REQUIRE(bool(b->enqueue("b", {}, [&]() -> result<void> {
+        ran += 'b';
+        return {};
+      })));
       c.step_some();
     }
     c.step_all();
@@ -37,18 +43,27 @@ BOOST_AUTO_TEST_CASE(AH_2_and_DV_5_work_that_fails_names_its_op_and_only_host_fu
   for (const bool threaded : {false, true}) {
     chip c({.threaded = threaded});
     const auto gpu = c.make_device("gpu:0");
-    auto s = *gpu->make_stream(stream_kind::compute), other = *gpu->make_stream(stream_kind::copy_out);
+    auto s = *gpu->make_stream(stream_kind::compute),
+         other = *gpu->make_stream(stream_kind::copy_out);
     c.fail_work(2);
     std::atomic<int> ran = 0, called = 0;
     auto gate = std::make_shared<std::atomic<bool>>(false);
-    // The first piece of work holds the stream until all is enqueued; stepped, nothing runs before anyway.
+    // The first piece of work holds the stream until all is enqueued; stepped, nothing runs before
+    // anyway.
     BOOST_REQUIRE(bool(s->enqueue("first", {}, [&, gate]() -> result<void> {
-      while (threaded && !gate->load()) {}
+      while (threaded && !gate->load()) {
+      }
       ++ran;
       return {};
     })));
-    BOOST_REQUIRE(bool(s->enqueue("matmul_3", {}, [&]() -> result<void> { ++ran; return {}; })));
-    BOOST_REQUIRE(bool(s->enqueue("third", {}, [&]() -> result<void> { ++ran; return {}; })));
+    BOOST_REQUIRE(bool(s->enqueue("matmul_3", {}, [&]() -> result<void> {
+      ++ran;
+      return {};
+    })));
+    BOOST_REQUIRE(bool(s->enqueue("third", {}, [&]() -> result<void> {
+      ++ran;
+      return {};
+    })));
     BOOST_REQUIRE(bool(s->call_host([&] { ++called; })));
     const auto e = *s->record();
     BOOST_TEST(!e.is_done());
@@ -56,7 +71,8 @@ BOOST_AUTO_TEST_CASE(AH_2_and_DV_5_work_that_fails_names_its_op_and_only_host_fu
     BOOST_REQUIRE(bool(other->wait(e)));
     const auto ended = s->synchronize();
     BOOST_REQUIRE(!ended);
-    BOOST_TEST(ended.error().message() == "gpu:0/compute: 'matmul_3' failed: a failure that was injected");
+    BOOST_TEST(ended.error().message() ==
+               "gpu:0/compute: 'matmul_3' failed: a failure that was injected");
     BOOST_TEST(ran == 1);
     BOOST_TEST(called == 1);
     BOOST_TEST(e.is_done());

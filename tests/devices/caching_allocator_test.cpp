@@ -18,7 +18,8 @@ constexpr std::size_t kib = 1024, mib = 1024 * kib;
 // Addresses without memory behind them.
 class numbered_memory final : public system_memory {
  public:
-  explicit numbered_memory(std::size_t capacity_bytes = std::size_t{1} << 50) : capacity_bytes_(capacity_bytes) {}
+  explicit numbered_memory(std::size_t capacity_bytes = std::size_t{1} << 50)
+      : capacity_bytes_(capacity_bytes) {}
   std::byte* reserve(std::size_t bytes) override {
     if (bytes > capacity_bytes_ - reserved_bytes) return nullptr;
     reserved_bytes += bytes;
@@ -117,13 +118,15 @@ BOOST_AUTO_TEST_CASE(CA_5_out_of_memory_names_the_largest_holders_and_leaves_the
   fake_stream a;
   allocator pool(memory, "gpu:0", 64 * mib);
   std::vector<std::byte*> blocks;
-  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate(16 * mib, a.id(), "arena of step 7")->bytes);
+  for (int i = 0; i < 3; ++i)
+    blocks.push_back(pool.allocate(16 * mib, a.id(), "arena of step 7")->bytes);
   blocks.push_back(pool.allocate(3 * mib, a.id(), "conv1")->bytes);
   const auto refused = pool.allocate(32 * mib, a.id(), "matmul_3");
   BOOST_REQUIRE(!refused);
-  BOOST_TEST(refused.error().message() ==
-             "gpu:0: no memory for 32 MiB of 'matmul_3': 51 MiB in use of a limit of 64 MiB; 13 MiB cached, in pieces of at most 13 MiB; the largest holders: 'arena of step 7' 48 MiB in 3, "
-             "'conv1' 3 MiB. Take a smaller batch, fewer steps in flight, or a higher limit");
+  BOOST_TEST(
+      refused.error().message() ==
+      "gpu:0: no memory for 32 MiB of 'matmul_3': 51 MiB in use of a limit of 64 MiB; 13 MiB cached, in pieces of at most 13 MiB; the largest holders: 'arena of step 7' 48 MiB in 3, "
+      "'conv1' 3 MiB. Take a smaller batch, fewer steps in flight, or a higher limit");
   BOOST_TEST(bool(pool.allocate(8 * mib, a.id(), "small enough")));
   for (auto* p : blocks) pool.free(p, a.id(), {});
   BOOST_TEST(bool(pool.allocate(32 * mib, a.id(), "matmul_3")));
@@ -133,7 +136,8 @@ BOOST_AUTO_TEST_CASE(CA_5_what_the_system_refuses_is_said_to_be_the_systems) {
   numbered_memory memory(8 * mib);
   fake_stream a;
   allocator pool(memory, "gpu:1", 0);
-  BOOST_TEST(bool(pool.allocate(6 * mib, a.id(), "x")));  // the segment of 32 MiB is refused, what is needed is not
+  // The segment of 32 MiB is refused, what is needed is not.
+  BOOST_TEST(bool(pool.allocate(6 * mib, a.id(), "x")));
   const auto refused = pool.allocate(6 * mib, a.id(), "y");
   BOOST_REQUIRE(!refused);
   BOOST_TEST(refused.error().message().find("and the system has no more") != std::string::npos);
@@ -152,7 +156,8 @@ BOOST_AUTO_TEST_CASE(cached_segments_go_back_before_a_request_fails) {
   BOOST_TEST(memory.segments == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(a_stream_joins_what_is_its_own_with_what_is_everybodys_before_it_asks_the_system) {
+BOOST_AUTO_TEST_CASE(
+    a_stream_joins_what_is_its_own_with_what_is_everybodys_before_it_asks_the_system) {
   numbered_memory memory;
   fake_stream a;
   allocator pool(memory, "gpu:0", 0);
@@ -222,16 +227,22 @@ BOOST_AUTO_TEST_CASE(CA_1_to_CA_4_hold_for_random_traffic_by_seed) {
           }
           auto* end = taken->bytes + bytes;
           with_event += taken->after ? 1 : 0;
-          for (const auto& o : alive) BOOST_REQUIRE_MESSAGE(end <= o.begin || o.begin + o.bytes <= taken->bytes, "CA-1: overlap, seed " << seed);
+          for (const auto& o : alive)
+            BOOST_REQUIRE_MESSAGE(end <= o.begin || o.begin + o.bytes <= taken->bytes,
+                                  "CA-1: overlap, seed " << seed);
           for (const auto& o : freed)
-            if (o.begin < end && taken->bytes < o.end && !o.freed->done && o.freed->stream != s.id())
-              BOOST_REQUIRE_MESSAGE(taken->after.stream() == o.freed->stream && taken->after.get()->number >= o.freed->number, "CA-3: too early, seed " << seed);
+            if (o.begin < end && taken->bytes < o.end && !o.freed->done &&
+                o.freed->stream != s.id())
+              BOOST_REQUIRE_MESSAGE(taken->after.stream() == o.freed->stream &&
+                                        taken->after.get()->number >= o.freed->number,
+                                    "CA-3: too early, seed " << seed);
           // From here on the taker is in order after it, and whoever frees it after the taker.
           auto* taken_end = taken->bytes + allocator::size_class(bytes);
           std::vector<past> left;
           for (const auto& o : freed) {
             if (o.freed->done) continue;
-            if (o.begin < taken->bytes) left.push_back({o.begin, std::min(o.end, taken->bytes), o.freed});
+            if (o.begin < taken->bytes)
+              left.push_back({o.begin, std::min(o.end, taken->bytes), o.freed});
             if (o.end > taken_end) left.push_back({std::max(o.begin, taken_end), o.end, o.freed});
           }
           freed = std::move(left);
@@ -244,7 +255,8 @@ BOOST_AUTO_TEST_CASE(CA_1_to_CA_4_hold_for_random_traffic_by_seed) {
           std::swap(alive[below(alive.size())], alive.back());
           const auto e = s.record();
           pool.free(alive.back().begin, s.id(), device_event(e));
-          freed.push_back({alive.back().begin, alive.back().begin + allocator::size_class(alive.back().bytes), e});
+          freed.push_back({alive.back().begin,
+                           alive.back().begin + allocator::size_class(alive.back().bytes), e});
           alive.pop_back();
           break;
         }
@@ -254,13 +266,17 @@ BOOST_AUTO_TEST_CASE(CA_1_to_CA_4_hold_for_random_traffic_by_seed) {
           break;
       }
       const auto now = pool.stats();
-      if (limit != 0) BOOST_REQUIRE_MESSAGE(now.used_bytes + now.cached_bytes <= limit, "CA-2: above the limit, seed " << seed);
+      if (limit != 0)
+        BOOST_REQUIRE_MESSAGE(now.used_bytes + now.cached_bytes <= limit,
+                              "CA-2: above the limit, seed " << seed);
       BOOST_REQUIRE_EQUAL(now.used_bytes + now.cached_bytes, memory.reserved_bytes);
     }
-    for (const auto& o : alive) pool.free(o.begin, streams[0].id(), device_event(streams[0].record()));
+    for (const auto& o : alive)
+      pool.free(o.begin, streams[0].id(), device_event(streams[0].record()));
     for (auto& s : streams) s.finish(1000);
     pool.trim();
-    BOOST_REQUIRE_MESSAGE(memory.segments == 0, "CA-4: a segment did not become whole, seed " << seed);
+    BOOST_REQUIRE_MESSAGE(memory.segments == 0,
+                          "CA-4: a segment did not become whole, seed " << seed);
     BOOST_REQUIRE_EQUAL(pool.stats().used_bytes, 0u);
     BOOST_REQUIRE_EQUAL(pool.stats().cached_bytes, 0u);
   }

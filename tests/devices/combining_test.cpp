@@ -14,7 +14,8 @@ using namespace troupe;
 namespace {
 
 template <class T>
-std::vector<T> combined(combine_kind kind, dtype type, const std::vector<std::vector<T>>& all, std::size_t in_place = 99) {
+std::vector<T> combined(combine_kind kind, dtype type, const std::vector<std::vector<T>>& all,
+                        std::size_t in_place = 99) {
   auto copies = all;
   std::vector<T> fresh(all[0].size());
   auto& out = in_place < copies.size() ? copies[in_place] : fresh;
@@ -40,15 +41,19 @@ BOOST_AUTO_TEST_CASE(CB_1_CB_2_adds_from_left_to_right_also_in_place) {
         for (std::size_t i = 0; i < n; ++i) wanted[i] = wanted[i] + all[k][i];
       for (std::size_t in_place = 0; in_place <= count; ++in_place) {
         const auto got = combined(combine_kind::sum, dtype::f32, all, in_place);
-        for (std::size_t i = 0; i < n; ++i) BOOST_REQUIRE_EQUAL(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(wanted[i]));
+        for (std::size_t i = 0; i < n; ++i)
+          BOOST_REQUIRE_EQUAL(std::bit_cast<std::uint32_t>(got[i]),
+                              std::bit_cast<std::uint32_t>(wanted[i]));
       }
     }
 }
 
 BOOST_AUTO_TEST_CASE(CB_1_whole_numbers_wrap_around) {
   const auto most = std::numeric_limits<std::int32_t>::max();
-  BOOST_TEST((combined<std::int32_t>(combine_kind::sum, dtype::i32, {{most, 5}, {1, 6}}) == std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min(), 11}));
-  BOOST_TEST((combined<std::int64_t>(combine_kind::max, dtype::i64, {{1, 9}, {4, 6}, {2, 2}}) == std::vector<std::int64_t>{4, 9}));
+  BOOST_TEST((combined<std::int32_t>(combine_kind::sum, dtype::i32, {{most, 5}, {1, 6}}) ==
+              std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min(), 11}));
+  BOOST_TEST((combined<std::int64_t>(combine_kind::max, dtype::i64, {{1, 9}, {4, 6}, {2, 2}}) ==
+              std::vector<std::int64_t>{4, 9}));
 }
 
 BOOST_AUTO_TEST_CASE(CB_3_the_least_and_the_greatest_are_NaN_where_one_is) {
@@ -59,7 +64,9 @@ BOOST_AUTO_TEST_CASE(CB_3_the_least_and_the_greatest_are_NaN_where_one_is) {
       all[at][0] = nan;
       BOOST_TEST(std::isnan(combined(kind, dtype::f64, all)[0]));
     }
-  BOOST_TEST(combined<double>(combine_kind::min, dtype::f64, {{3, -1}, {2, 0}}) == (std::vector<double>{2, -1}), boost::test_tools::per_element());
+  BOOST_TEST(combined<double>(combine_kind::min, dtype::f64, {{3, -1}, {2, 0}}) ==
+                 (std::vector<double>{2, -1}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(can_divide_floats) {

@@ -1,4 +1,5 @@
-// Buffers whose uses are in the queues of streams: what a firing waits for, on the asynchronous host device under the order checker.
+// Buffers whose uses are in the queues of streams: what a firing waits for, on the asynchronous
+// host device under the order checker.
 
 #include "devices/device_buffer.hpp"
 
@@ -62,7 +63,8 @@ BOOST_AUTO_TEST_CASE(DB_1_and_DB_4_a_buffer_is_used_again_once_everybody_has_dro
 BOOST_AUTO_TEST_CASE(DE_1_and_DE_2_of_a_stream_only_the_newest_event_is_waited_for_and_only_once) {
   async_host_chip chip({});
   const auto gpu = chip.make_device("gpu:0");
-  auto a = *gpu->make_stream(stream_kind::compute), b = *gpu->make_stream(stream_kind::copy_out), c = *gpu->make_stream(stream_kind::copy_in);
+  auto a = *gpu->make_stream(stream_kind::compute), b = *gpu->make_stream(stream_kind::copy_out),
+       c = *gpu->make_stream(stream_kind::copy_in);
   const auto b1 = *b->record(), b2 = *b->record(), a1 = *a->record(), c1 = *c->record();
   newest_events n;
   for (const auto& e : {b2, a1, b1, b2, device_event{}, c1}) n.add(e);
@@ -77,7 +79,8 @@ BOOST_AUTO_TEST_CASE(DE_1_and_DE_2_of_a_stream_only_the_newest_event_is_waited_f
   BOOST_TEST(w.add(older).empty());
 }
 
-// A producer and 1 to 3 consumers on streams that are drawn, some of them the producer's own; buffers come back in any order and late. `forgets`: one consumer's event is left out.
+// A producer and 1 to 3 consumers on streams that are drawn, some of them the producer's own;
+// buffers come back in any order and late. `forgets`: one consumer's event is left out.
 std::uint64_t reports_of(std::uint64_t seed, bool forgets, std::size_t& wrong) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::uint64_t n) { return random() % n; };
@@ -90,12 +93,14 @@ std::uint64_t reports_of(std::uint64_t seed, bool forgets, std::size_t& wrong) {
   for (const auto& s : streams) waited.emplace_back(s.get());
   const std::size_t consumers = 1 + below(3), buffers = 1 + below(3);
   std::vector<std::size_t> at;  // streams of the consumers; the last is never the producer's
-  for (std::size_t i = 0; i < consumers; ++i) at.push_back(i + 1 == consumers ? 1 + below(2) : below(3));
+  for (std::size_t i = 0; i < consumers; ++i)
+    at.push_back(i + 1 == consumers ? 1 + below(2) : below(3));
   const auto owner = std::make_shared<stream_owner>(*streams[0]);
   std::vector<std::vector<std::int64_t>> seen(consumers);
   {
     device_buffer_pool pool(number.size_bytes(), buffers, *streams[0], owner, "numbers");
-    std::vector<std::vector<tensor>> on_their_way;  // items, by the handles of those who have not dropped them
+    // Items, by the handles of those who have not dropped them.
+    std::vector<std::vector<tensor>> on_their_way;
     const auto wait = [&](std::size_t s, const newest_events& n) {
       for (const auto& e : waited[s].add(n)) BOOST_REQUIRE(bool(streams[s]->wait(e)));
     };
@@ -109,14 +114,22 @@ std::uint64_t reports_of(std::uint64_t seed, bool forgets, std::size_t& wrong) {
         auto* to = t.data<std::int64_t>();
         const auto write = t.bytes();
         const std::span<const std::byte> read = write;
-        BOOST_REQUIRE(bool(streams[0]->enqueue("write", {{}, {&write, 1}}, [to, i]() -> result<void> { *to = i; return {}; })));
+        BOOST_REQUIRE(
+            bool(streams[0]->enqueue("write", {{}, {&write, 1}}, [to, i]() -> result<void> {
+              *to = i;
+              return {};
+            })));
         t.on_device()->written(*streams[0]->record());
         auto& handles = on_their_way.emplace_back();
         for (std::size_t k = 0; k < consumers; ++k) {
           newest_events needed;
           if (t.on_device()->writer() != streams[at[k]].get()) needed.add(t.on_device()->written());
           wait(at[k], needed);
-          BOOST_REQUIRE(bool(streams[at[k]]->enqueue("read", {{&read, 1}, {}}, [to, &into = seen[k]]() -> result<void> { into.push_back(*to); return {}; })));
+          BOOST_REQUIRE(bool(streams[at[k]]->enqueue("read", {{&read, 1}, {}},
+                                                     [to, &into = seen[k]]() -> result<void> {
+                                                       into.push_back(*to);
+                                                       return {};
+                                                     })));
           if (!forgets || k + 1 != consumers) t.on_device()->read_until(*streams[at[k]]->record());
           handles.push_back(t);
         }
@@ -130,19 +143,22 @@ std::uint64_t reports_of(std::uint64_t seed, bool forgets, std::size_t& wrong) {
   }
   for (const auto& s : streams) BOOST_REQUIRE(bool(s->synchronize()));
   for (const auto& v : seen)
-    for (std::size_t i = 0; i < v.size(); ++i) wrong += v[i] != static_cast<std::int64_t>(i) ? 1 : 0;
+    for (std::size_t i = 0; i < v.size(); ++i)
+      wrong += v[i] != static_cast<std::int64_t>(i) ? 1 : 0;
   return checker.found();
 }
 
 BOOST_AUTO_TEST_CASE(DB_2_and_DB_3_the_waits_of_a_firing_are_enough_under_200_seeds) {
   std::size_t wrong = 0;
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) BOOST_REQUIRE_MESSAGE(reports_of(seed, false, wrong) == 0 && wrong == 0, "seed " << seed);
+  for (std::uint64_t seed = 1; seed <= 200; ++seed)
+    BOOST_REQUIRE_MESSAGE(reports_of(seed, false, wrong) == 0 && wrong == 0, "seed " << seed);
 }
 
 BOOST_AUTO_TEST_CASE(DB_2_without_a_consumers_event_they_are_not) {
   std::size_t wrong = 0;
   std::uint64_t found = 0;
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) found += reports_of(seed, true, wrong) != 0 ? 1 : 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed)
+    found += reports_of(seed, true, wrong) != 0 ? 1 : 0;
   BOOST_TEST_MESSAGE("found under " << found << " of 200 seeds, " << wrong << " wrong numbers");
   BOOST_TEST(found > 150u);
   BOOST_TEST(wrong > 0u);
@@ -159,7 +175,10 @@ BOOST_AUTO_TEST_CASE(DV_7_a_captured_step_runs_when_it_is_replayed_with_the_numb
   BOOST_REQUIRE(bool(s->begin_capture()));
   const auto* draw = dynamic_cast<async_host_stream&>(*s).draw_at();
   BOOST_REQUIRE(draw != nullptr);
-  BOOST_REQUIRE(bool(s->enqueue("note", {}, [&ran, draw]() -> result<void> { ran.push_back(*draw); return {}; })));
+  BOOST_REQUIRE(bool(s->enqueue("note", {}, [&ran, draw]() -> result<void> {
+    ran.push_back(*draw);
+    return {};
+  })));
   const auto outside = *other->record();
   BOOST_TEST(!s->wait(outside));
   BOOST_TEST(!s->record());

@@ -1,4 +1,5 @@
-// What streams say of the work that they ran, on the asynchronous host device: in which order, and over which time.
+// What streams say of the work that they ran, on the asynchronous host device: in which order, and
+// over which time.
 
 #include "devices/async_host/async_host_chip.hpp"
 #include "devices/device_trace.hpp"
@@ -22,7 +23,9 @@ namespace {
 using chip = async_host_chip;
 
 struct sink final : slice_sink {
-  std::int64_t now_ns() const override { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  std::int64_t now_ns() const override {
+    return std::chrono::steady_clock::now().time_since_epoch().count();
+  }
   void add(const device_slice& s) override { slices.push_back(s); }
   std::string ops() const {
     std::string all;
@@ -36,7 +39,8 @@ result<void> nothing() { return {}; }
 
 bool are_in_order(const std::vector<device_slice>& all) {
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (all[i].end_ns < all[i].begin_ns || (i > 0 && all[i].begin_ns < all[i - 1].end_ns)) return false;
+    if (all[i].end_ns < all[i].begin_ns || (i > 0 && all[i].begin_ns < all[i - 1].end_ns))
+      return false;
   return true;
 }
 
@@ -71,9 +75,14 @@ BOOST_AUTO_TEST_CASE(DT_1_each_piece_of_work_gives_a_slice_with_what_it_was_and_
     s->collect();
     BOOST_TEST(seen->ops() == "matmul copy zero segment segment ");
     BOOST_REQUIRE(seen->slices.size() == 5u);
-    BOOST_TEST((seen->slices[0].kind == slice_kind::kernel && seen->slices[1].kind == slice_kind::copy && seen->slices[3].kind == slice_kind::replay));
-    BOOST_TEST((seen->slices[0].label.subject == 7u && seen->slices[0].label.kernel == 0u && seen->slices[0].label.step == 1u));
-    BOOST_TEST((seen->slices[1].label.subject == 8u && seen->slices[1].label.kernel == slice_label::whole && seen->slices[1].amount == 64u));
+    BOOST_TEST((seen->slices[0].kind == slice_kind::kernel &&
+                seen->slices[1].kind == slice_kind::copy &&
+                seen->slices[3].kind == slice_kind::replay));
+    BOOST_TEST((seen->slices[0].label.subject == 7u && seen->slices[0].label.kernel == 0u &&
+                seen->slices[0].label.step == 1u));
+    BOOST_TEST((seen->slices[1].label.subject == 8u &&
+                seen->slices[1].label.kernel == slice_label::whole &&
+                seen->slices[1].amount == 64u));
     BOOST_TEST((seen->slices[4].label.subject == 9u && seen->slices[4].amount == 3u));
     BOOST_TEST(are_in_order(seen->slices));
     s->collect();
@@ -88,7 +97,8 @@ BOOST_AUTO_TEST_CASE(DT_1_what_fails_or_never_comes_to_run_gives_none) {
   const auto seen = std::make_shared<sink>();
   s->trace(seen);
   c.fail_work(2);
-  for (const char* op : {"first", "second", "third"}) BOOST_REQUIRE(bool(s->enqueue(op, {}, nothing)));
+  for (const char* op : {"first", "second", "third"})
+    BOOST_REQUIRE(bool(s->enqueue(op, {}, nothing)));
   c.step_all();
   s->collect();
   BOOST_TEST(seen->ops() == "first ");
@@ -129,11 +139,13 @@ BOOST_AUTO_TEST_CASE(AH_7_stepped_the_times_are_steps_and_the_same_for_the_same_
   BOOST_TEST(run(3) != run(4));
 }
 
-// Each copy is done only while a kernel runs, and each kernel only ends once its copy has: their times have to overlap, however threads are scheduled.
+// Each copy is done only while a kernel runs, and each kernel only ends once its copy has: their
+// times have to overlap, however threads are scheduled.
 BOOST_AUTO_TEST_CASE(DT_3_a_copy_that_ran_while_a_kernel_did_lies_within_it) {
   chip c({.threaded = true, .delay_max_us = 50});
   const auto gpu = c.make_device("gpu:0");
-  auto compute = *gpu->make_stream(stream_kind::compute), copies = *gpu->make_stream(stream_kind::copy_in);
+  auto compute = *gpu->make_stream(stream_kind::compute),
+       copies = *gpu->make_stream(stream_kind::copy_in);
   const auto of_compute = std::make_shared<sink>(), of_copies = std::make_shared<sink>();
   compute->trace(of_compute), copies->trace(of_copies);
   constexpr int rounds = 50;

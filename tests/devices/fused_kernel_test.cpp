@@ -14,26 +14,30 @@ struct described_step {
   dtype type = dtype::f32;
 };
 
-result<std::unique_ptr<kernel>> fuse(kernel_harness& host, const std::vector<described_step>& group) {
+result<std::unique_ptr<kernel>> fuse(kernel_harness& host,
+                                     const std::vector<described_step>& group) {
   std::vector<fused_step> steps;
-  for (const auto& s : group) steps.push_back({std::move(*host.make(s.op, s.attrs)), s.operands, s.type});
+  for (const auto& s : group)
+    steps.push_back({std::move(*host.make(s.op, s.attrs)), s.operands, s.type});
   return make_fused_kernel(std::move(steps), host.device().team());
 }
 
 // Every step as a kernel of its own.
-tensor separately(kernel_harness& host, const std::vector<described_step>& group, const std::vector<tensor>& ports,
-                  const tensor_spec& spec) {
+tensor separately(kernel_harness& host, const std::vector<described_step>& group,
+                  const std::vector<tensor>& ports, const tensor_spec& spec) {
   std::vector<tensor> results;
   for (const auto& s : group) {
     std::vector<tensor> operands;
     for (const auto o : s.operands)
-      operands.push_back(o >= 0 ? ports[static_cast<std::size_t>(o)] : results[static_cast<std::size_t>(-1 - o)]);
+      operands.push_back(o >= 0 ? ports[static_cast<std::size_t>(o)]
+                                : results[static_cast<std::size_t>(-1 - o)]);
     results.push_back(host.one(s.op, operands, {s.type, spec.shape}, s.attrs));
   }
   return results.back();
 }
 
-void check_equal(const std::vector<described_step>& group, const std::vector<tensor>& ports, const tensor_spec& spec) {
+void check_equal(const std::vector<described_step>& group, const std::vector<tensor>& ports,
+                 const tensor_spec& spec) {
   kernel_harness host;
   auto fused = fuse(host, group);
   BOOST_REQUIRE(fused);
@@ -48,17 +52,23 @@ BOOST_AUTO_TEST_SUITE(fused_kernel)
 
 BOOST_AUTO_TEST_CASE(FK_1_a_dense_layer_gives_the_bits_of_its_ops) {
   check_equal({{"matmul", {0, 1}}, {"add", {-1, 2}}, {"relu", {-2}}},
-              {random_tensor({128, 30}, 1), random_tensor({30, 256}, 2), random_tensor({256}, 3)}, f32({128, 256}));
+              {random_tensor({128, 30}, 1), random_tensor({30, 256}, 2), random_tensor({256}, 3)},
+              f32({128, 256}));
 }
 
 BOOST_AUTO_TEST_CASE(FK_1_ports_may_come_in_any_order) {
   check_equal({{"matmul", {2, 1}}, {"relu_grad", {-1, 0}}},
-              {random_tensor({50, 40}, 4), random_tensor({10, 40}, 2), random_tensor({50, 10}, 3)}, f32({50, 40}));
+              {random_tensor({50, 40}, 4), random_tensor({10, 40}, 2), random_tensor({50, 10}, 3)},
+              f32({50, 40}));
 }
 
 BOOST_AUTO_TEST_CASE(FK_1_a_chain_over_more_than_one_tile_gives_the_bits_of_its_ops) {
   for (const std::int64_t n : {1L, 16L, 16383L, 16384L, 16385L, 100'000L})
-    check_equal({{"add", {0, 1}}, {"mul", {-1, 2}}, {"maximum", {-2, 0}}, {"sigmoid", {-3}}, {"mul", {-4, -4}}},
+    check_equal({{"add", {0, 1}},
+                 {"mul", {-1, 2}},
+                 {"maximum", {-2, 0}},
+                 {"sigmoid", {-3}},
+                 {"mul", {-4, -4}}},
                 {random_tensor({n}, 1), random_tensor({n}, 2), random_tensor({}, 3)}, f32({n}));
 }
 
@@ -71,7 +81,8 @@ BOOST_AUTO_TEST_CASE(FK_1_a_tree_that_uses_results_twice_gives_the_bits_of_its_o
                {"add", {-2, -4}},
                {"mul", {-5, -1}},
                {"sub", {-6, -2}}},
-              {random_tensor({700, 9}, 1), random_tensor({9, 60}, 2), random_tensor({60}, 3)}, f32({700, 60}));
+              {random_tensor({700, 9}, 1), random_tensor({9, 60}, 2), random_tensor({60}, 3)},
+              f32({700, 60}));
 }
 
 BOOST_AUTO_TEST_CASE(FK_1_random_trees_give_the_bits_of_their_ops) {
@@ -110,11 +121,13 @@ BOOST_AUTO_TEST_CASE(a_group_follows_when_shapes_change) {
   }
 }
 
-// The columns of a matrix, its rows, both, and blocks around: every way in which ports meet the result.
+// The columns of a matrix, its rows, both, and blocks around: every way in which ports meet the
+// result.
 BOOST_AUTO_TEST_CASE(FK_1_ports_are_broadcast_in_every_way) {
   for (const std::int64_t columns : {3L, 20'000L})
     check_equal({{"add", {0, 1}}, {"mul", {-1, 2}}, {"sub", {-2, 3}}, {"maximum", {4, -3}}},
-                {random_tensor({2, 3, 4, columns}, 1), random_tensor({columns}, 2), random_tensor({4, 1}, 3), random_tensor({2, 1, 1, columns}, 4),
+                {random_tensor({2, 3, 4, columns}, 1), random_tensor({columns}, 2),
+                 random_tensor({4, 1}, 3), random_tensor({2, 1, 1, columns}, 4),
                  random_tensor({3, 1, 1}, 5)},
                 f32({2, 3, 4, columns}));
 }
@@ -138,7 +151,8 @@ BOOST_AUTO_TEST_CASE(FK_1_steps_of_several_element_types_give_the_bits_of_their_
 
 BOOST_AUTO_TEST_CASE(f64_groups_run_too) {
   const auto x = tensor_of<double>({-1, 0.5, 2}, {3}, dtype::f64);
-  check_equal({{"mul", {0, 0}, {}, dtype::f64}, {"sub", {-1, 0}, {}, dtype::f64}}, {x}, {dtype::f64, {3}});
+  check_equal({{"mul", {0, 0}, {}, dtype::f64}, {"sub", {-1, 0}, {}, dtype::f64}}, {x},
+              {dtype::f64, {3}});
 }
 
 BOOST_AUTO_TEST_CASE(groups_that_are_none_are_errors) {
@@ -151,7 +165,8 @@ BOOST_AUTO_TEST_CASE(groups_that_are_none_are_errors) {
   auto group = fuse(host, {{"add", {0, 1}}, {"relu", {-1}}});
   BOOST_REQUIRE(group);
   BOOST_TEST(!kernel_harness::run(**group, {random_tensor({3}, 1)}, {f32({3})}));
-  BOOST_TEST(!kernel_harness::run(**group, {random_tensor({3}, 1), random_tensor({2}, 1)}, {f32({3})}));
+  BOOST_TEST(
+      !kernel_harness::run(**group, {random_tensor({3}, 1), random_tensor({2}, 1)}, {f32({3})}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -26,7 +26,9 @@ void initialize(handwritten_mlp& m) {
   }
 }
 
-tensor copy_of(std::span<const float> values, const shape& s) { return tensor::of<float>(dtype::f32, s, values); }
+tensor copy_of(std::span<const float> values, const shape& s) {
+  return tensor::of<float>(dtype::f32, s, values);
+}
 
 // The same step from the host's kernels, one op after the other.
 class step_of_kernels {
@@ -36,7 +38,8 @@ class step_of_kernels {
       parameters_.push_back(copy_of(m.weights(i), {widths[i], widths[i + 1]}));
       parameters_.push_back(copy_of(m.biases(i), {widths[i + 1]}));
     }
-    for (const auto& p : parameters_) velocity_.emplace_back(static_cast<std::size_t>(p.elements()));
+    for (const auto& p : parameters_)
+      velocity_.emplace_back(static_cast<std::size_t>(p.elements()));
   }
 
   float step(const tensor& images, const tensor& labels) {
@@ -44,11 +47,13 @@ class step_of_kernels {
     std::vector<tensor> x{images};
     for (std::size_t i = 0; i < 3; ++i) {
       const auto spec = f32({batch, widths[i + 1]});
-      const auto y =
-          host_.one("add", {host_.one("matmul", {x[i], parameters_[2 * i]}, spec), parameters_[2 * i + 1]}, spec);
+      const auto y = host_.one(
+          "add", {host_.one("matmul", {x[i], parameters_[2 * i]}, spec), parameters_[2 * i + 1]},
+          spec);
       x.push_back(i < 2 ? host_.one("relu", {y}, spec) : y);
     }
-    auto loss = host_.run("softmax_cross_entropy", {x[3], labels, tensor::of({1.0F / static_cast<float>(batch)}, {})},
+    auto loss = host_.run("softmax_cross_entropy",
+                          {x[3], labels, tensor::of({1.0F / static_cast<float>(batch)}, {})},
                           {f32({}), x[3].spec()});
     BOOST_REQUIRE(loss);
     backward(x, (*loss)[1]);
@@ -61,10 +66,13 @@ class step_of_kernels {
   void backward(const std::vector<tensor>& x, tensor dy) {
     std::vector<tensor> gradients(6);
     for (std::size_t i = 3; i-- > 0;) {
-      gradients[2 * i] = host_.one("matmul", {x[i], dy}, parameters_[2 * i].spec(), {{"transpose_a", std::int64_t{1}}});
-      gradients[2 * i + 1] = host_.one("reduce_sum", {dy}, parameters_[2 * i + 1].spec(), {{"axes", std::vector<std::int64_t>{0}}});
+      gradients[2 * i] = host_.one("matmul", {x[i], dy}, parameters_[2 * i].spec(),
+                                   {{"transpose_a", std::int64_t{1}}});
+      gradients[2 * i + 1] = host_.one("reduce_sum", {dy}, parameters_[2 * i + 1].spec(),
+                                       {{"axes", std::vector<std::int64_t>{0}}});
       if (i == 0) break;
-      const auto dx = host_.one("matmul", {dy, parameters_[2 * i]}, x[i].spec(), {{"transpose_b", std::int64_t{1}}});
+      const auto dx = host_.one("matmul", {dy, parameters_[2 * i]}, x[i].spec(),
+                                {{"transpose_b", std::int64_t{1}}});
       dy = host_.one("relu_grad", {dx, x[i]}, x[i].spec());
     }
     for (std::size_t i = 0; i < 6; ++i) {
@@ -122,7 +130,8 @@ BOOST_AUTO_TEST_CASE(it_learns_the_synthetic_images) {
     labels[at] = d.labels[sample];
   };
   const auto samples = static_cast<std::size_t>((*train)->info.samples);
-  // The best of the last epochs: a single one may end beside its mean, by the last bits of what a processor adds up.
+  // The best of the last epochs: a single one may end beside its mean, by the last bits of what a
+  // processor adds up.
   std::int64_t best = 0;
   for (std::uint64_t epoch = 0; epoch < 8; ++epoch) {
     const auto order = permutation(1, epoch, static_cast<std::uint32_t>(samples));

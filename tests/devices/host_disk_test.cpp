@@ -30,7 +30,8 @@ result<void> write_text(disk& d, const std::string& path, std::string_view text)
 
 // The error's text must hold the path, and be one line.
 template <class T>
-void check_error(const result<T>& r, error_code code, const std::string& path, std::string_view why = "") {
+void check_error(const result<T>& r, error_code code, const std::string& path,
+                 std::string_view why = "") {
   BOOST_REQUIRE(!r);
   const auto& message = r.error().message();
   BOOST_TEST((r.error().code() == code), message << " has code " << to_string(r.error().code()));
@@ -76,7 +77,8 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_listed_renamed_and_removed) {
   BOOST_REQUIRE(d->make_folder(folder.file("z/y/x")));
   BOOST_REQUIRE(d->rename(folder.file("b"), folder.file("a")));
   BOOST_REQUIRE(d->sync_folder(folder.path()));
-  BOOST_TEST(*d->list(folder.path()) == (std::vector<std::string>{"a", "z"}), boost::test_tools::per_element());
+  BOOST_TEST(*d->list(folder.path()) == (std::vector<std::string>{"a", "z"}),
+             boost::test_tools::per_element());
   BOOST_REQUIRE(d->remove(folder.file("a")));
   BOOST_REQUIRE(d->remove(folder.file("z/y/x")));
   BOOST_TEST(d->list(folder.file("z/y"))->empty());
@@ -86,8 +88,8 @@ BOOST_AUTO_TEST_CASE(create_replaces_or_refuses_what_is_there) {
   const temporary_folder folder;
   const auto d = make_host_disk();
   write_file(folder.file("f"), bytes_of("old"));
-  check_error(d->create(folder.file("f"), disk::create_mode::exclusive), error_code::denied, folder.file("f"),
-              "exists");
+  check_error(d->create(folder.file("f"), disk::create_mode::exclusive), error_code::denied,
+              folder.file("f"), "exists");
   BOOST_TEST((read_file(folder.file("f")) == bytes_of("old")));
   BOOST_REQUIRE(d->create(folder.file("f"), disk::create_mode::replace));
   BOOST_TEST(read_file(folder.file("f")).empty());
@@ -137,8 +139,10 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_used_so_is_said) {
   check_error(d->read(folder.file("f"), 3), code, folder.file("f"), "4 bytes, expected at most 3");
   check_error(d->read(folder.file("full"), 9), code, folder.file("full"), "not a regular file");
   check_error(d->size(folder.file("full")), code, folder.file("full"), "not a regular file");
-  check_error(d->create(folder.file("full"), disk::create_mode::replace), code, folder.file("full"), "directory");
-  check_error(d->create(folder.file("f/x"), disk::create_mode::replace), code, folder.file("f/x"), "Not a directory");
+  check_error(d->create(folder.file("full"), disk::create_mode::replace), code, folder.file("full"),
+              "directory");
+  check_error(d->create(folder.file("f/x"), disk::create_mode::replace), code, folder.file("f/x"),
+              "Not a directory");
   check_error(d->list(folder.file("f")), code, folder.file("f"), "Not a directory");
   check_error(d->make_folder(folder.file("f")), code, folder.file("f"));
   check_error(d->remove(folder.file("full")), code, folder.file("full"), "not empty");
@@ -170,10 +174,14 @@ BOOST_AUTO_TEST_CASE(a_folder_without_permission_is_said) {
   BOOST_REQUIRE(::chmod(folder.path().c_str(), 0555) == 0);
   {
     const without_root nobody;
-    check_error(write_text(*d, folder.file("f"), "new"), error_code::usage, folder.file("f"), "Permission denied");
-    check_error(d->make_folder(folder.file("g")), error_code::usage, folder.file("g"), "Permission denied");
-    check_error(d->remove(folder.file("f")), error_code::usage, folder.file("f"), "Permission denied");
-    check_error(d->lock(folder.file("lock")), error_code::usage, folder.file("lock"), "Permission denied");
+    check_error(write_text(*d, folder.file("f"), "new"), error_code::usage, folder.file("f"),
+                "Permission denied");
+    check_error(d->make_folder(folder.file("g")), error_code::usage, folder.file("g"),
+                "Permission denied");
+    check_error(d->remove(folder.file("f")), error_code::usage, folder.file("f"),
+                "Permission denied");
+    check_error(d->lock(folder.file("lock")), error_code::usage, folder.file("lock"),
+                "Permission denied");
   }
   BOOST_REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
   BOOST_TEST((read_file(folder.file("f")) == bytes_of("old")));
@@ -224,7 +232,8 @@ BOOST_AUTO_TEST_CASE(write_whole_over_a_folder_fails_and_takes_its_file_away) {
   const auto d = make_host_disk();
   BOOST_REQUIRE(d->make_folder(folder.file("f/inside")));
   check_error(write_text(*d, folder.file("f"), "new"), error_code::usage, folder.file("f"));
-  BOOST_TEST(*d->list(folder.path()) == std::vector<std::string>{"f"}, boost::test_tools::per_element());
+  BOOST_TEST(*d->list(folder.path()) == std::vector<std::string>{"f"},
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_lock_is_held_until_it_is_given_back) {

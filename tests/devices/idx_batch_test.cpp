@@ -9,8 +9,8 @@ using namespace troupe::test;
 
 namespace {
 
-attributes reader_of(const temporary_folder& folder, std::int64_t samples, std::int64_t batch, std::int64_t part = 0,
-                     std::int64_t parts = 1) {
+attributes reader_of(const temporary_folder& folder, std::int64_t samples, std::int64_t batch,
+                     std::int64_t part = 0, std::int64_t parts = 1) {
   return {{"path", folder.path()},
           {"test", std::int64_t{0}},
           {"samples", samples},
@@ -25,9 +25,12 @@ attributes reader_of(const temporary_folder& folder, std::int64_t samples, std::
           {"global_scale", std::int64_t{1}}};
 }
 
-std::vector<tensor_spec> outputs_for(std::int64_t count) { return {f32({count, 6}), {dtype::i32, {count}}, f32({})}; }
+std::vector<tensor_spec> outputs_for(std::int64_t count) {
+  return {f32({count, 6}), {dtype::i32, {count}}, f32({})};
+}
 
-std::vector<tensor> read(kernel_harness& host, const attributes& attrs, std::int64_t count, std::uint64_t step) {
+std::vector<tensor> read(kernel_harness& host, const attributes& attrs, std::int64_t count,
+                         std::uint64_t step) {
   auto r = host.run("idx_batch", {}, outputs_for(count), attrs, step);
   BOOST_REQUIRE_MESSAGE(r, (r ? "" : r.error().text()));
   return std::move(*r);
@@ -60,7 +63,8 @@ BOOST_AUTO_TEST_CASE(every_pixel_value_is_divided_exactly) {
   auto attrs = reader_of(folder, 43, 43);
   attrs.set("shuffle", std::int64_t{0});
   const auto out = read(host, attrs, 43, 0);
-  for (std::int64_t i = 0; i < 256; ++i) BOOST_TEST(out[0].data<float>()[i] == static_cast<float>(i) / 255.0F);
+  for (std::int64_t i = 0; i < 256; ++i)
+    BOOST_TEST(out[0].data<float>()[i] == static_cast<float>(i) / 255.0F);
 }
 
 BOOST_AUTO_TEST_CASE(one_kernel_reads_any_step_as_a_new_one_would) {
@@ -94,7 +98,8 @@ BOOST_AUTO_TEST_CASE(two_parts_of_8_read_what_one_of_16_reads) {
     BOOST_TEST(equal_bits(low[2], whole[2]));
     auto own = reader_of(folder, 40, 8, 0, 2);
     own.set("global_scale", std::int64_t{0});
-    BOOST_TEST(read(host, own, count / 2, step)[2].data<float>()[0] == 2.0F / static_cast<float>(count));
+    BOOST_TEST(read(host, own, count / 2, step)[2].data<float>()[0] ==
+               2.0F / static_cast<float>(count));
   }
 }
 
@@ -120,13 +125,15 @@ BOOST_AUTO_TEST_CASE(wrong_attributes_and_other_files_are_errors) {
     BOOST_TEST(k.error().message().find(part) != std::string::npos, k.error().message());
   };
   fails("path", std::string("/nowhere"), "no folder /nowhere");
-  fails("samples", std::int64_t{10}, "holds 9 images of 2x3 on this node, but the graph was built for 10");
+  fails("samples", std::int64_t{10},
+        "holds 9 images of 2x3 on this node, but the graph was built for 10");
   fails("classes", std::int64_t{3}, "expected 0 to 2");
   fails("batch", std::int64_t{0}, "batch 0");
   fails("part", std::int64_t{1}, "part 1 of 1");
   fails("parts", std::int64_t{100000}, "part 0 of 100000");
   BOOST_TEST(!host.run("idx_batch", {}, outputs_for(3), reader_of(folder, 9, 4)));
-  BOOST_TEST(!host.run("idx_batch", {}, {f32({4, 5}), {dtype::i32, {4}}, f32({})}, reader_of(folder, 9, 4)));
+  BOOST_TEST(!host.run("idx_batch", {}, {f32({4, 5}), {dtype::i32, {4}}, f32({})},
+                       reader_of(folder, 9, 4)));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -15,7 +15,8 @@ template <class T>
 void check_error(const result<T>& r, std::initializer_list<const char*> parts) {
   BOOST_REQUIRE(!r);
   for (const auto* part : parts)
-    BOOST_TEST(r.error().message().find(part) != std::string::npos, r.error().message() << " lacks \"" << part << '"');
+    BOOST_TEST(r.error().message().find(part) != std::string::npos,
+               r.error().message() << " lacks \"" << part << '"');
 }
 
 byte_vector first(const byte_vector& bytes, std::size_t n) {
@@ -46,8 +47,12 @@ BOOST_AUTO_TEST_CASE(a_folder_is_opened_cheaply_and_loaded_whole) {
   write_small_set(folder, 3, "t10k");
   const auto info = open_idx(folder.path(), false);
   BOOST_REQUIRE(info);
-  BOOST_TEST(
-      (*info == idx_info{.path = folder.path(), .test = false, .samples = 7, .rows = 2, .columns = 3, .classes = 10}));
+  BOOST_TEST((*info == idx_info{.path = folder.path(),
+                                .test = false,
+                                .samples = 7,
+                                .rows = 2,
+                                .columns = 3,
+                                .classes = 10}));
   const auto test = load_idx(folder.path(), true);
   BOOST_REQUIRE(test);
   BOOST_TEST((*test)->info.samples == 3);
@@ -100,26 +105,33 @@ BOOST_AUTO_TEST_CASE(IDX_2_a_zip_bomb_is_read_no_further_than_its_header_says) {
 }
 
 BOOST_AUTO_TEST_CASE(IDX_3_labels_must_match_images_and_classes) {
-  const auto where = idx_info{.path = "folder", .test = false, .samples = 0, .rows = 0, .columns = 0, .classes = 10};
+  const auto where = idx_info{
+      .path = "folder", .test = false, .samples = 0, .rows = 0, .columns = 0, .classes = 10};
   const auto three = make_small_set(3), two = make_small_set(2);
   check_error(combine_idx(*parse_idx(three.images, 3, "i"), *parse_idx(two.labels, 1, "l"), where),
               {"folder", "has 3 images", "has 2 labels"});
   const std::uint8_t wrong[] = {1, 10, 2};
-  check_error(combine_idx(*parse_idx(three.images, 3, "i"), *parse_idx(idx_bytes({3}, wrong), 1, "l"), where),
+  check_error(combine_idx(*parse_idx(three.images, 3, "i"),
+                          *parse_idx(idx_bytes({3}, wrong), 1, "l"), where),
               {"label 1", "is 10", "expected 0 to 9"});
   auto no_classes = where;
   no_classes.classes = 0;
-  check_error(combine_idx(*parse_idx(two.images, 3, "i"), *parse_idx(two.labels, 1, "l"), no_classes), {"0 classes"});
+  check_error(
+      combine_idx(*parse_idx(two.images, 3, "i"), *parse_idx(two.labels, 1, "l"), no_classes),
+      {"0 classes"});
 }
 
 BOOST_AUTO_TEST_CASE(missing_folders_and_files_are_named) {
   const temporary_folder folder;
-  check_error(open_idx(folder.file("nowhere"), false), {"no folder", "nowhere", "train-images-idx3-ubyte"});
-  check_error(load_idx(folder.file("nowhere"), true), {"no folder", "nowhere", "t10k-images-idx3-ubyte"});
+  check_error(open_idx(folder.file("nowhere"), false),
+              {"no folder", "nowhere", "train-images-idx3-ubyte"});
+  check_error(load_idx(folder.file("nowhere"), true),
+              {"no folder", "nowhere", "t10k-images-idx3-ubyte"});
   BOOST_TEST((open_idx(folder.file("nowhere"), false).error().code() == error_code::not_found));
   write_file(folder.file("train-images-idx3-ubyte"), make_small_set(2).images);
-  check_error(open_idx(folder.path(), false),
-              {folder.path().c_str(), "neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz"});
+  check_error(
+      open_idx(folder.path(), false),
+      {folder.path().c_str(), "neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz"});
   std::filesystem::create_directory(folder.file("train-labels-idx1-ubyte"));
   check_error(load_idx(folder.path(), false), {"train-labels-idx1-ubyte", "not a regular file"});
 }
@@ -128,7 +140,8 @@ BOOST_AUTO_TEST_CASE(counts_that_differ_are_seen_before_anything_is_loaded) {
   const temporary_folder folder;
   write_file(folder.file("train-images-idx3-ubyte"), make_small_set(3).images);
   write_file(folder.file("train-labels-idx1-ubyte"), make_small_set(2).labels);
-  check_error(open_idx(folder.path(), false), {"has 3 images", "has 2 labels", "do not belong together"});
+  check_error(open_idx(folder.path(), false),
+              {"has 3 images", "has 2 labels", "do not belong together"});
 }
 
 BOOST_AUTO_TEST_CASE(random_and_damaged_bytes_never_do_harm) {
@@ -159,7 +172,8 @@ BOOST_AUTO_TEST_CASE(HD_1_workers_of_a_process_share_a_dataset_and_give_it_back)
   host_device device;
   std::weak_ptr<const idx_dataset> seen;
   {
-    const auto one = device.dataset(folder.path(), false), two = device.dataset(folder.path(), false);
+    const auto one = device.dataset(folder.path(), false),
+               two = device.dataset(folder.path(), false);
     BOOST_REQUIRE(one);
     BOOST_TEST(*one == *two);
     seen = *one;

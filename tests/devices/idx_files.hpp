@@ -12,10 +12,13 @@ namespace troupe::test {
 
 using byte_vector = std::vector<std::byte>;
 
-inline byte_vector idx_bytes(std::initializer_list<std::uint32_t> sizes, std::span<const std::uint8_t> elements) {
-  byte_vector bytes = {std::byte{0}, std::byte{0}, std::byte{8}, static_cast<std::byte>(sizes.size())};
+inline byte_vector idx_bytes(std::initializer_list<std::uint32_t> sizes,
+                             std::span<const std::uint8_t> elements) {
+  byte_vector bytes = {std::byte{0}, std::byte{0}, std::byte{8},
+                       static_cast<std::byte>(sizes.size())};
   for (const auto n : sizes)
-    for (const unsigned bits : {24U, 16U, 8U, 0U}) bytes.push_back(static_cast<std::byte>(n >> bits));
+    for (const unsigned bits : {24U, 16U, 8U, 0U})
+      bytes.push_back(static_cast<std::byte>(n >> bits));
   for (const auto e : elements) bytes.push_back(static_cast<std::byte>(e));
   return bytes;
 }
@@ -34,7 +37,8 @@ inline byte_vector gzip(std::span<const std::byte> bytes) {
   return out;
 }
 
-// `samples` images of 2x3 pixels: pixel p of image i is i * 6 + p (modulo 256), its label i modulo 10.
+// `samples` images of 2x3 pixels: pixel p of image i is i * 6 + p (modulo 256), its label i
+// modulo 10.
 struct small_set {
   byte_vector images, labels;
 };
@@ -45,7 +49,8 @@ inline small_set make_small_set(std::uint32_t samples) {
   return {idx_bytes({samples, 2, 3}, pixels), idx_bytes({samples}, labels)};
 }
 
-inline void write_small_set(const temporary_folder& folder, std::uint32_t samples, const std::string& set = "train") {
+inline void write_small_set(const temporary_folder& folder, std::uint32_t samples,
+                            const std::string& set = "train") {
   const auto files = make_small_set(samples);
   write_file(folder.file(set + "-images-idx3-ubyte"), files.images);
   write_file(folder.file(set + "-labels-idx1-ubyte.gz"), gzip(files.labels));

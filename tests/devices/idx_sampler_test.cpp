@@ -62,11 +62,13 @@ BOOST_AUTO_TEST_CASE(IS_3_a_permutation_is_a_pure_function_with_known_values) {
   const std::vector<std::uint32_t> known{7, 3, 0, 5, 2, 1, 4, 8, 9, 6};
   BOOST_TEST(permutation(7, 3, 10) == known, boost::test_tools::per_element());
   BOOST_TEST(permutation(1, 0, 0).empty());
-  BOOST_TEST(permutation(1, 0, 1) == std::vector<std::uint32_t>{0}, boost::test_tools::per_element());
+  BOOST_TEST(permutation(1, 0, 1) == std::vector<std::uint32_t>{0},
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(permutations_are_uniform) {
-  // All 24 orders of 4 samples over 24,000 epochs: chi-square with 23 degrees of freedom stays below 49.7 (p = 0.001).
+  // All 24 orders of 4 samples over 24,000 epochs: chi-square with 23 degrees of freedom stays
+  // below 49.7 (p = 0.001).
   std::map<std::vector<std::uint32_t>, double> counts;
   for (std::uint64_t epoch = 0; epoch < 24'000; ++epoch) ++counts[permutation(5, epoch, 4)];
   BOOST_TEST(counts.size() == 24U);

@@ -23,15 +23,16 @@ class kernel_harness {
   }
 
   result<std::vector<tensor>> run(const std::string& op, const std::vector<tensor>& inputs,
-                                  const std::vector<tensor_spec>& outputs, const attributes& attrs = {},
-                                  std::uint64_t step = 0) {
+                                  const std::vector<tensor_spec>& outputs,
+                                  const attributes& attrs = {}, std::uint64_t step = 0) {
     auto k = make(op, attrs);
     if (!k) return std::move(k.error());
     return run(**k, inputs, outputs, step);
   }
 
   static result<std::vector<tensor>> run(kernel& k, const std::vector<tensor>& inputs,
-                                         const std::vector<tensor_spec>& outputs, std::uint64_t step = 0) {
+                                         const std::vector<tensor_spec>& outputs,
+                                         std::uint64_t step = 0) {
     std::vector<tensor_spec> specs;
     for (const auto& t : inputs) specs.push_back(t.spec());
     if (auto ok = k.prepare(specs, outputs); !ok) return std::move(ok.error());
@@ -58,9 +59,12 @@ class kernel_harness {
   host_device device_;
 };
 
-inline tensor_spec f32(std::initializer_list<std::int64_t> sizes) { return {dtype::f32, shape(sizes)}; }
+inline tensor_spec f32(std::initializer_list<std::int64_t> sizes) {
+  return {dtype::f32, shape(sizes)};
+}
 
-inline tensor random_tensor(std::initializer_list<std::int64_t> sizes, unsigned seed, float low = -2, float high = 2) {
+inline tensor random_tensor(std::initializer_list<std::int64_t> sizes, unsigned seed,
+                            float low = -2, float high = 2) {
   auto t = tensor::make(f32(sizes));
   std::mt19937 bits(seed);
   std::uniform_real_distribution<float> draw(low, high);
@@ -75,7 +79,8 @@ tensor tensor_of(std::initializer_list<T> values, const shape& s, dtype type) {
 
 inline bool equal_bits(const tensor& a, const tensor& b) {
   return a.spec() == b.spec() &&
-         (a.size_bytes() == 0 || std::memcmp(a.bytes().data(), b.bytes().data(), a.size_bytes()) == 0);
+         (a.size_bytes() == 0 ||
+          std::memcmp(a.bytes().data(), b.bytes().data(), a.size_bytes()) == 0);
 }
 
 template <class T = float>

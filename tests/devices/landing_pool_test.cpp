@@ -1,4 +1,5 @@
-// Page-locked buffers on the host: those that frames land in, and those that a device copies to. On the asynchronous host device, which counts them.
+// Page-locked buffers on the host: those that frames land in, and those that a device copies to. On
+// the asynchronous host device, which counts them.
 
 #include "devices/async_host/async_host_backend.hpp"
 #include "devices/host/host_device.hpp"
@@ -27,7 +28,8 @@ const tensor_spec large{dtype::f32, {25}}, small{dtype::f32, {5}};  // 100 and 2
 
 BOOST_AUTO_TEST_SUITE(landing_pool)
 
-BOOST_FIXTURE_TEST_CASE(LP_1_it_has_no_more_buffers_than_its_size_and_gives_none_out_twice, fixture) {
+BOOST_FIXTURE_TEST_CASE(LP_1_it_has_no_more_buffers_than_its_size_and_gives_none_out_twice,
+                        fixture) {
   troupe::landing_pool pool(100, 3);
   BOOST_TEST(!pool.take(small));  // nobody made it grow
   for (int i = 0; i < 3; ++i) BOOST_TEST(pool.grow(backend));
@@ -51,7 +53,8 @@ BOOST_FIXTURE_TEST_CASE(LP_1_it_has_no_more_buffers_than_its_size_and_gives_none
   BOOST_TEST(!pool.take(tensor_spec{dtype::f32, {26}}));  // larger than they are
 }
 
-BOOST_FIXTURE_TEST_CASE(LP_2_memory_goes_back_when_nobody_holds_it_any_more_also_after_the_pool, fixture) {
+BOOST_FIXTURE_TEST_CASE(LP_2_memory_goes_back_when_nobody_holds_it_any_more_also_after_the_pool,
+                        fixture) {
   tensor held;
   {
     troupe::landing_pool pool(100, 3);
@@ -85,14 +88,18 @@ BOOST_FIXTURE_TEST_CASE(PI_1_what_a_device_copies_to_is_page_locked_up_to_the_po
 }
 
 BOOST_FIXTURE_TEST_CASE(copies_from_and_to_ordinary_memory_are_counted_as_staged, fixture) {
-  auto ordinary = tensor::make({dtype::u8, {64}});  // outlives the stream, which copies from it until its end
+  // Outlives the stream, which copies from it until its end.
+  auto ordinary = tensor::make({dtype::u8, {64}});
   auto s = *backend->device().make_stream(stream_kind::copy_in);
   const auto m = *s->allocate(64, "x");
   const std::span<std::byte> there(m.bytes, 64);
-  BOOST_REQUIRE(bool(s->copy("in", there, memory_kind::device, std::as_const(ordinary).bytes(), memory_kind::pinned)));
+  BOOST_REQUIRE(bool(s->copy("in", there, memory_kind::device, std::as_const(ordinary).bytes(),
+                             memory_kind::pinned)));
   BOOST_TEST(backend->device().memory().staged_copies == 0u);
-  BOOST_REQUIRE(bool(s->copy("in", there, memory_kind::device, std::as_const(ordinary).bytes(), memory_kind::pageable)));
-  BOOST_REQUIRE(bool(s->copy("out", ordinary.bytes(), memory_kind::pageable, there, memory_kind::device)));
+  BOOST_REQUIRE(bool(s->copy("in", there, memory_kind::device, std::as_const(ordinary).bytes(),
+                             memory_kind::pageable)));
+  BOOST_REQUIRE(
+      bool(s->copy("out", ordinary.bytes(), memory_kind::pageable, there, memory_kind::device)));
   BOOST_TEST(backend->device().memory().staged_copies == 2u);
   BOOST_TEST(backend->device().memory().staged_bytes == 128u);
   s->free(m);

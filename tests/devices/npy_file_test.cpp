@@ -14,7 +14,9 @@ using namespace troupe;
 
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 // A file with this header, of version `major`.0.
 std::string file(const std::string& header, const std::string& data, int major = 1) {
@@ -35,12 +37,14 @@ BOOST_AUTO_TEST_SUITE(npy_file)
 
 BOOST_AUTO_TEST_CASE(what_is_written_is_read_again_for_every_element_type_and_rank) {
   test::temporary_folder folder;
-  const std::vector<shape> shapes{shape{}, shape{3}, shape{2, 3}, shape{0, 4}, shape{1, 2, 1, 2, 1, 2, 1, 2}};
+  const std::vector<shape> shapes{shape{}, shape{3}, shape{2, 3}, shape{0, 4},
+                                  shape{1, 2, 1, 2, 1, 2, 1, 2}};
   std::mt19937_64 bits(1);
   for (std::uint8_t n = 0; n < dtype_count; ++n)
     for (const auto& s : shapes) {
       auto t = tensor::make({dtype{n}, s});
-      for (auto& b : t.bytes()) b = static_cast<std::byte>(dtype{n} == dtype::boolean ? bits() & 1U : bits() & 0x3fU);
+      for (auto& b : t.bytes())
+        b = static_cast<std::byte>(dtype{n} == dtype::boolean ? bits() & 1U : bits() & 0x3fU);
       const auto path = folder.file("t.npy");
       const auto saved = save_npy(path, t);
       BOOST_TEST_REQUIRE(bool(saved), (saved ? "" : saved.error().text()));
@@ -48,7 +52,8 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_again_for_every_element_type_and_ra
       BOOST_TEST_REQUIRE(bool(back), (back ? "" : back.error().text()));
       if (dtype{n} == dtype::bf16) {
         BOOST_TEST((back->spec() == tensor_spec{dtype::f32, s}));
-        for (std::int64_t i = 0; i < t.elements(); ++i) BOOST_TEST(back->data<float>()[i] == to_f32(t.data<bf16>()[i]));
+        for (std::int64_t i = 0; i < t.elements(); ++i)
+          BOOST_TEST(back->data<float>()[i] == to_f32(t.data<bf16>()[i]));
         continue;
       }
       BOOST_TEST((back->spec() == t.spec()));
@@ -67,14 +72,17 @@ BOOST_AUTO_TEST_CASE(a_header_is_what_numpy_writes_and_elements_begin_aligned) {
 
 BOOST_AUTO_TEST_CASE(all_versions_and_any_order_of_keys_are_read) {
   for (const int version : {1, 2, 3}) {
-    const auto t = parse_npy(bytes_of(file("{\"shape\":(2,),'fortran_order':True,'descr':'<f4'}\n", two_floats, version)), "a.npy");
+    const auto t = parse_npy(bytes_of(file("{\"shape\":(2,),'fortran_order':True,'descr':'<f4'}\n",
+                                           two_floats, version)),
+                             "a.npy");
     BOOST_TEST_REQUIRE(bool(t), (t ? "" : t.error().text()));
     BOOST_TEST(t->data<float>()[1] == 2);
   }
 }
 
 BOOST_AUTO_TEST_CASE(files_that_are_none_are_errors_that_name_the_file_and_the_rule) {
-  const auto header = [](const std::string& type, const std::string& order, const std::string& sizes) {
+  const auto header = [](const std::string& type, const std::string& order,
+                         const std::string& sizes) {
     return "{'descr': '" + type + "', 'fortran_order': " + order + ", 'shape': " + sizes + ", }\n";
   };
   const auto good = header("<f4", "False", "(2,)");
@@ -90,21 +98,26 @@ BOOST_AUTO_TEST_CASE(files_that_are_none_are_errors_that_name_the_file_and_the_r
       {file(header("|O", "False", "(2,)"), two_floats), "not of a type"},
       {file(header("<f4", "True", "(1, 2)"), two_floats), "Fortran"},
       {file(header("<f4", "False", "(1000000000,)"), two_floats), "and the file 8"},
-      {file(header("<f4", "False", "(4000000000, 4000000000, 4000000000)"), two_floats), "too many elements"},
+      {file(header("<f4", "False", "(4000000000, 4000000000, 4000000000)"), two_floats),
+       "too many elements"},
       {file(header("<f4", "False", "(-2,)"), two_floats), "type, order and shape"},
       {file(header("<f4", "False", "(1,1,1,1,1,1,1,1,2)"), two_floats), "type, order and shape"},
       {file(header("<f4", "Maybe", "(2,)"), two_floats), "type, order and shape"},
-      {file("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", two_floats), "type, order and shape"},
-      {file("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", two_floats), "type, order and shape"},
+      {file("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", two_floats),
+       "type, order and shape"},
+      {file("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", two_floats),
+       "type, order and shape"},
       {file("{'descr': '<f4', 'fortran_order': False}", two_floats), "type, order and shape"},
-      {file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", two_floats), "type, order and shape"},
+      {file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", two_floats),
+       "type, order and shape"},
   };
   for (const auto& [text, why] : cases) {
     const auto t = parse_npy(bytes_of(text), "a.npy");
     BOOST_TEST_REQUIRE(!t, why);
     BOOST_TEST((t.error().code() == error_code::usage));
     BOOST_TEST(t.error().message().starts_with("a.npy: "));
-    BOOST_TEST(t.error().message().find(why) != std::string::npos, t.error().message() << " lacks " << why);
+    BOOST_TEST(t.error().message().find(why) != std::string::npos, t.error().message()
+                                                                       << " lacks " << why);
   }
   const auto none = load_npy("/nowhere/a.npy");
   BOOST_TEST_REQUIRE(!none);
@@ -117,7 +130,8 @@ BOOST_AUTO_TEST_CASE(ten_thousand_damaged_files_are_errors_or_tensors) {
   int tensors = 0;
   for (int k = 0; k < 10'000; ++k) {
     auto bad = good;
-    for (auto n = 1 + bits() % 4; n > 0; --n) bad[bits() % bad.size()] = static_cast<std::byte>(bits());
+    for (auto n = 1 + bits() % 4; n > 0; --n)
+      bad[bits() % bad.size()] = static_cast<std::byte>(bits());
     if (bits() % 4 == 0) bad.resize(bits() % bad.size());
     const auto t = parse_npy(bad, "a.npy");
     if (!t) continue;

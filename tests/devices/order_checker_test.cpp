@@ -1,4 +1,5 @@
-// A pipeline of four streams with every order that it needs, and ten mistakes in it: found by the checker under every seed, and by wrong results under some.
+// A pipeline of four streams with every order that it needs, and ten mistakes in it: found by the
+// checker under every seed, and by wrong results under some.
 
 #include "devices/async_host/async_host_chip.hpp"
 
@@ -29,14 +30,24 @@ enum class mistake : std::uint8_t {
   written_in_place_while_another_reads,
 };
 
-constexpr std::array<const char*, 11> names = {"none", "compute without copy in", "copy out before compute", "credit without the consumer's event", "freed too early to another stream",
-                                               "host reads without completion", "event recorded before the work", "event of the wrong stream", "waits for an older event",
-                                               "reused after one of two consumers", "written in place while another reads"};
+constexpr std::array<const char*, 11> names = {"none",
+                                               "compute without copy in",
+                                               "copy out before compute",
+                                               "credit without the consumer's event",
+                                               "freed too early to another stream",
+                                               "host reads without completion",
+                                               "event recorded before the work",
+                                               "event of the wrong stream",
+                                               "waits for an older event",
+                                               "reused after one of two consumers",
+                                               "written in place while another reads"};
 
 constexpr std::size_t items = 12, credits = 2, numbers = 16;
 constexpr std::size_t size_bytes = numbers * sizeof(std::uint32_t);
 
-std::uint32_t* as_numbers(std::span<std::byte> b) { return reinterpret_cast<std::uint32_t*>(b.data()); }
+std::uint32_t* as_numbers(std::span<std::byte> b) {
+  return reinterpret_cast<std::uint32_t*>(b.data());
+}
 
 struct outcome {
   std::uint64_t found = 0;
@@ -44,13 +55,18 @@ struct outcome {
   std::string first;
 };
 
-// Item i is a buffer of i + 1; in -> x; a: y = 3 x; b: z = x + y, by way of scratch memory that is allocated and freed each time; out: z -> the host. Each has two buffers, which are written
-// again after the events of all that read them.
+// Item i is a buffer of i + 1; in -> x; a: y = 3 x; b: z = x + y, by way of scratch memory that is
+// allocated and freed each time; out: z -> the host. Each has two buffers, which are written again
+// after the events of all that read them.
 outcome run(mistake m, std::uint64_t seed, bool checked, bool threaded = false) {
   order_checker checker;
-  async_host_chip chip({.seed = seed, .threaded = threaded, .delay_max_us = 50, .checker = checked ? &checker : nullptr});
+  async_host_chip chip({.seed = seed,
+                        .threaded = threaded,
+                        .delay_max_us = 50,
+                        .checker = checked ? &checker : nullptr});
   const auto gpu = chip.make_device("gpu:0");
-  auto in = *gpu->make_stream(stream_kind::copy_in), a = *gpu->make_stream(stream_kind::compute), b = *gpu->make_stream(stream_kind::compute), out = *gpu->make_stream(stream_kind::copy_out);
+  auto in = *gpu->make_stream(stream_kind::copy_in), a = *gpu->make_stream(stream_kind::compute),
+       b = *gpu->make_stream(stream_kind::compute), out = *gpu->make_stream(stream_kind::copy_out);
   const auto pinned = [&](std::size_t n) {
     std::vector<device_memory> v;
     for (std::size_t i = 0; i < n; ++i) v.push_back(*gpu->allocate_pinned(size_bytes));
@@ -68,7 +84,8 @@ outcome run(mistake m, std::uint64_t seed, bool checked, bool threaded = false) 
   }
   const auto bytes = [](device_memory d) { return std::span<std::byte>(d.bytes, d.size_bytes); };
   const auto fine = [](const result<void>& r) { BOOST_REQUIRE(bool(r)); };
-  const auto before_writing = [&](port& p, device_stream& s, std::size_t k, bool forgets_last = false) {
+  const auto before_writing = [&](port& p, device_stream& s, std::size_t k,
+                                  bool forgets_last = false) {
     if (forgets_last && !p.returned[k].empty()) p.returned[k].pop_back();
     for (const auto& e : p.returned[k]) fine(s.wait(e));
     p.returned[k].clear();
@@ -81,7 +98,8 @@ outcome run(mistake m, std::uint64_t seed, bool checked, bool threaded = false) 
   std::atomic<bool> completed = false;
   for (std::size_t i = 0; i < items; ++i) {
     const auto k = i % credits;
-    for (std::size_t n = 0; n < numbers; ++n) as_numbers(bytes(sources[i]))[n] = static_cast<std::uint32_t>(100 * (i + 1) + n);
+    for (std::size_t n = 0; n < numbers; ++n)
+      as_numbers(bytes(sources[i]))[n] = static_cast<std::uint32_t>(100 * (i + 1) + n);
     const auto xs = bytes(x.buffers[k]), ys = bytes(y.buffers[k]), zs = bytes(z.buffers[k]);
     some();
 
@@ -115,7 +133,8 @@ outcome run(mistake m, std::uint64_t seed, bool checked, bool threaded = false) 
     const std::span<std::byte> s_write = ss, z_write = zs;
     const std::span<const std::byte> s_read = ss;
     fine(b->enqueue("add", {xy, {&s_write, 1}}, [xs, ys, ss]() -> result<void> {
-      for (std::size_t n = 0; n < numbers; ++n) as_numbers(ss)[n] = as_numbers(xs)[n] + as_numbers(ys)[n];
+      for (std::size_t n = 0; n < numbers; ++n)
+        as_numbers(ss)[n] = as_numbers(xs)[n] + as_numbers(ys)[n];
       return {};
     }));
     fine(b->enqueue("move", {{&s_read, 1}, {&z_write, 1}}, [ss, zs]() -> result<void> {
@@ -140,8 +159,10 @@ outcome run(mistake m, std::uint64_t seed, bool checked, bool threaded = false) 
     if (m != mistake::copy_out_before_compute) fine(out->wait(added));
     fine(out->copy("copy out", bytes(results[i]), memory_kind::pinned, zs, memory_kind::device));
     if (m != mistake::credit_without_the_consumers_event) z.returned[k] = {*out->record()};
-    // The host hears of the end alone: what it hears on the way orders all that it enqueues afterwards, and would hide the mistakes under some seeds.
-    if (i + 1 == items) fine(out->call_host([&completed] { completed.store(true, std::memory_order_release); }));
+    // The host hears of the end alone: what it hears on the way orders all that it enqueues
+    // afterwards, and would hide the mistakes under some seeds.
+    if (i + 1 == items)
+      fine(out->call_host([&completed] { completed.store(true, std::memory_order_release); }));
     some();
 
     const auto check = [&](std::size_t j) {
@@ -177,7 +198,8 @@ outcome run(mistake m, std::uint64_t seed, bool checked, bool threaded = false) 
 
 BOOST_AUTO_TEST_SUITE(order_checker)
 
-BOOST_AUTO_TEST_CASE(OC_1_a_pipeline_with_every_order_that_it_needs_has_no_report_and_right_results_under_200_seeds) {
+BOOST_AUTO_TEST_CASE(
+    OC_1_a_pipeline_with_every_order_that_it_needs_has_no_report_and_right_results_under_200_seeds) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const auto o = run(mistake::none, seed, true);
     BOOST_REQUIRE_MESSAGE(o.found == 0, "seed " << seed << ": " << o.first);
@@ -192,8 +214,10 @@ BOOST_AUTO_TEST_CASE(OC_1_so_it_is_with_threads) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(OC_2_each_of_ten_planted_mistakes_is_found_under_every_seed_and_shows_in_results_under_some) {
-  std::cout << std::left << std::setw(40) << "mistake" << std::setw(20) << "found by checker" << "first wrong result at seed; wrong under\n";
+BOOST_AUTO_TEST_CASE(
+    OC_2_each_of_ten_planted_mistakes_is_found_under_every_seed_and_shows_in_results_under_some) {
+  std::cout << std::left << std::setw(40) << "mistake" << std::setw(20) << "found by checker"
+            << "first wrong result at seed; wrong under\n";
   for (std::uint8_t i = 1; i < names.size(); ++i) {
     std::uint64_t found = 0, wrong = 0, first = 0;
     std::string text;
@@ -203,7 +227,9 @@ BOOST_AUTO_TEST_CASE(OC_2_each_of_ten_planted_mistakes_is_found_under_every_seed
       if (seed == 1) text = o.first;
       if (run(mistake{i}, seed, false).wrong != 0 && wrong++ == 0) first = seed;
     }
-    std::cout << std::left << std::setw(40) << names[i] << std::setw(20) << std::to_string(found) + " of 200" << first << "; " << wrong << " of 200\n    " << text << "\n";
+    std::cout << std::left << std::setw(40) << names[i] << std::setw(20)
+              << std::to_string(found) + " of 200" << first << "; " << wrong << " of 200\n    "
+              << text << "\n";
     BOOST_TEST(found == 200u, names[i] << ": found under " << found << " seeds");
     BOOST_TEST(wrong > 0u, names[i] << ": never a wrong result");
   }

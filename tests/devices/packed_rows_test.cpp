@@ -33,13 +33,16 @@ drawn_rows draw(std::size_t count, std::size_t width, std::int64_t n, unsigned s
   for (std::size_t i = 0; i < count; ++i) {
     d.ids.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)));
     std::memcpy(to + i * packed_row_bytes(width), &d.ids.back(), sizeof(std::int64_t));
-    std::memcpy(to + i * packed_row_bytes(width) + sizeof(std::int64_t), d.numbers.data() + i * width, width * sizeof(float));
+    std::memcpy(to + i * packed_row_bytes(width) + sizeof(std::int64_t),
+                d.numbers.data() + i * width, width * sizeof(float));
   }
   d.rows = {to, count, width};
   return d;
 }
 
-bool are_equal(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
+bool are_equal(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 }  // namespace
 
@@ -51,7 +54,8 @@ BOOST_AUTO_TEST_CASE(unpacked_they_are_what_scatter_add_makes_of_them) {
     const auto d = draw(40, width, n, static_cast<unsigned>(width));
     std::vector<float> expected(n * width), got(n * width, 5.0F);
     for (std::size_t i = 0; i < d.ids.size(); ++i)
-      for (std::size_t k = 0; k < width; ++k) expected[static_cast<std::size_t>(d.ids[i]) * width + k] += d.numbers[i * width + k];
+      for (std::size_t k = 0; k < width; ++k)
+        expected[static_cast<std::size_t>(d.ids[i]) * width + k] += d.numbers[i * width + k];
     unpack_rows(got.data(), n, d.rows);
     BOOST_TEST(are_equal(got, expected));
   }
@@ -71,19 +75,22 @@ BOOST_AUTO_TEST_CASE(an_update_row_by_row_has_the_bits_of_one_of_all_rows) {
         std::vector<troupe::packed_rows> rows;
         std::vector<std::vector<float>> whole;
         std::vector<const float*> gradients;
-        for (std::size_t w = 0; w < workers; ++w) drawn.push_back(draw(w == 3 ? 0 : 9, width, 20, 100 * step + static_cast<unsigned>(w)));
+        for (std::size_t w = 0; w < workers; ++w)
+          drawn.push_back(draw(w == 3 ? 0 : 9, width, 20, 100 * step + static_cast<unsigned>(w)));
         for (const auto& d : drawn) {
           rows.push_back(d.rows);
           whole.emplace_back(n * width);
           unpack_rows(whole.back().data(), n, d.rows);
         }
         for (const auto& g : whole) gradients.push_back(g.data());
-        sgd_momentum(dense.data(), dense.data(), velocity.data(), gradients, n * width, 0.05F, 0.0F);
+        sgd_momentum(dense.data(), dense.data(), velocity.data(), gradients, n * width, 0.05F,
+                     0.0F);
         updater.update(sparse.data(), rows, 0.05F);
         BOOST_TEST(are_equal(sparse, dense));
       }
       BOOST_TEST(!are_equal(sparse, untouched));
-      BOOST_TEST(std::memcmp(sparse.data() + 20 * width, untouched.data() + 20 * width, 10 * width * sizeof(float)) == 0);
+      BOOST_TEST(std::memcmp(sparse.data() + 20 * width, untouched.data() + 20 * width,
+                             10 * width * sizeof(float)) == 0);
     }
 }
 
@@ -105,10 +112,12 @@ BOOST_AUTO_TEST_CASE(the_kernel_packs_indices_of_any_type_and_rank_and_refuses_t
   const std::int32_t small[] = {0, -1, 2, 4};
   const std::int64_t large[] = {0, -1, 2, 4};
   const auto rows = tensor::of({1, 2, 3, 4, 5, 6, 7, 8}, {2, 2, 2});
-  for (const auto& ids : {tensor::of<std::int32_t>(dtype::i32, {2, 2}, small), tensor::of<std::int64_t>(dtype::i64, {2, 2}, large)}) {
+  for (const auto& ids : {tensor::of<std::int32_t>(dtype::i32, {2, 2}, small),
+                          tensor::of<std::int64_t>(dtype::i64, {2, 2}, large)}) {
     auto k = kernels.find("pack_rows")->make(attrs, device);
     const tensor_spec spec{dtype::u8, {2, 2, 16}};
-    BOOST_TEST_REQUIRE(static_cast<bool>((*k)->prepare(std::array{ids.spec(), rows.spec()}, std::array{spec})));
+    BOOST_TEST_REQUIRE(
+        static_cast<bool>((*k)->prepare(std::array{ids.spec(), rows.spec()}, std::array{spec})));
     std::array out{tensor::make(spec)};
     BOOST_TEST_REQUIRE(static_cast<bool>((*k)->run(tag{}, std::array{ids, rows}, out)));
     const troupe::packed_rows packed{std::as_const(out[0]).bytes().data(), 4, 2};
@@ -124,7 +133,8 @@ BOOST_AUTO_TEST_CASE(the_kernel_packs_indices_of_any_type_and_rank_and_refuses_t
   const auto two = tensor::of({1, 2}, {2, 1});
   auto k = kernels.find("pack_rows")->make(attrs, device);
   const tensor_spec spec{dtype::u8, {2, 12}};
-  BOOST_TEST_REQUIRE(static_cast<bool>((*k)->prepare(std::array{ids.spec(), two.spec()}, std::array{spec})));
+  BOOST_TEST_REQUIRE(
+      static_cast<bool>((*k)->prepare(std::array{ids.spec(), two.spec()}, std::array{spec})));
   std::array out{tensor::make(spec)};
   const auto ran = (*k)->run(tag{}, std::array{ids, two}, out);
   BOOST_TEST_REQUIRE(!ran);

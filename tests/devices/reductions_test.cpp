@@ -34,8 +34,8 @@ BOOST_AUTO_TEST_CASE(a_sum_over_everything_is_close_to_that_in_double_precision)
     const auto x = random_tensor({n}, static_cast<unsigned>(n), 0, 1);
     double expected = 0;
     for (const float v : values_of(x)) expected += static_cast<double>(v);
-    BOOST_TEST(std::abs(static_cast<double>(host.one("reduce_sum", {x}, f32({})).data<float>()[0]) - expected) <
-               1e-6 * expected + 1e-7);
+    BOOST_TEST(std::abs(static_cast<double>(host.one("reduce_sum", {x}, f32({})).data<float>()[0]) -
+                        expected) < 1e-6 * expected + 1e-7);
   }
 }
 
@@ -54,8 +54,8 @@ BOOST_AUTO_TEST_CASE(a_scalar_and_a_row_are_spread_over_the_shape_of_another) {
   const auto like = random_tensor({2, 3}, 1);
   BOOST_TEST(values_of(host.one("broadcast_like", {tensor::of({7}, {}), like}, like.spec())) ==
              std::vector<float>(6, 7.0F));
-  BOOST_TEST(values_of(host.one("broadcast_like", {tensor::of({1, 2, 3}, {3}), like}, like.spec())) ==
-             (std::vector<float>{1, 2, 3, 1, 2, 3}));
+  BOOST_TEST(values_of(host.one("broadcast_like", {tensor::of({1, 2, 3}, {3}), like},
+                                like.spec())) == (std::vector<float>{1, 2, 3, 1, 2, 3}));
   BOOST_TEST(equal_bits(host.one("broadcast_like", {like, like}, like.spec()), like));
   BOOST_TEST(!host.run("broadcast_like", {tensor::of({1, 2}, {2}), like}, {like.spec()}));
 }
@@ -70,17 +70,25 @@ BOOST_AUTO_TEST_CASE(any_axes_of_any_shape_agree_with_a_plain_loop) {
     std::vector<std::int64_t> axes;
     std::size_t kept_rank = 0;
     for (std::size_t i = 0; i < rank; ++i) {
-      dims[i] = {static_cast<std::int64_t>(trial % 50 == 0 && i == 0 ? 5000 : trial % 50 == 1 && i == 0 ? 0 : bits() % 5 + 1), 0};
+      dims[i] = {static_cast<std::int64_t>(trial % 50 == 0 && i == 0   ? 5000
+                                           : trial % 50 == 1 && i == 0 ? 0
+                                                                       : bits() % 5 + 1),
+                 0};
       if (bits() % 2 == 0)
-        axes.push_back(bits() % 2 == 0 ? static_cast<std::int64_t>(i) : static_cast<std::int64_t>(i) - static_cast<std::int64_t>(rank));
+        axes.push_back(bits() % 2 == 0
+                           ? static_cast<std::int64_t>(i)
+                           : static_cast<std::int64_t>(i) - static_cast<std::int64_t>(rank));
       else
         kept[kept_rank++] = dims[i];
     }
     if (axes.empty()) kept_rank = 0;  // all
-    const auto x_shape = *shape::from(std::span(dims).first(rank)), out_shape = *shape::from(std::span(kept).first(kept_rank));
+    const auto x_shape = *shape::from(std::span(dims).first(rank)),
+               out_shape = *shape::from(std::span(kept).first(kept_rank));
     auto x = tensor::make({dtype::f32, x_shape});
-    for (std::int64_t i = 0; i < x.elements(); ++i) x.data<float>()[i] = static_cast<float>(bits() % 100) - 50;
-    std::vector<float> sums(static_cast<std::size_t>(out_shape.elements())), largest(sums.size(), -INFINITY), least(sums.size(), INFINITY);
+    for (std::int64_t i = 0; i < x.elements(); ++i)
+      x.data<float>()[i] = static_cast<float>(bits() % 100) - 50;
+    std::vector<float> sums(static_cast<std::size_t>(out_shape.elements())),
+        largest(sums.size(), -INFINITY), least(sums.size(), INFINITY);
     for (std::int64_t i = 0; i < x.elements(); ++i) {
       std::int64_t rest = i, step = 1;
       std::size_t at = 0;
@@ -88,8 +96,10 @@ BOOST_AUTO_TEST_CASE(any_axes_of_any_shape_agree_with_a_plain_loop) {
         const auto position = rest % x_shape.size(d);
         rest /= x_shape.size(d);
         const auto signed_axis = static_cast<std::int64_t>(d);
-        const bool is_reduced = axes.empty() || std::find(axes.begin(), axes.end(), signed_axis) != axes.end() ||
-                                std::find(axes.begin(), axes.end(), signed_axis - static_cast<std::int64_t>(rank)) != axes.end();
+        const bool is_reduced =
+            axes.empty() || std::find(axes.begin(), axes.end(), signed_axis) != axes.end() ||
+            std::find(axes.begin(), axes.end(), signed_axis - static_cast<std::int64_t>(rank)) !=
+                axes.end();
         if (is_reduced) continue;
         at += static_cast<std::size_t>(position * step);
         step *= x_shape.size(d);
@@ -119,7 +129,8 @@ BOOST_AUTO_TEST_CASE(a_long_sum_keeps_its_last_digits) {
   }
   auto x = tensor::make(f32({1'000'000, 2}));
   std::fill_n(x.data<float>(), x.elements(), 0.1F);
-  for (const float sum : values_of(host.one("reduce_sum", {x}, f32({2}), over({0})))) BOOST_TEST(std::abs(static_cast<double>(sum) - 100'000.001490116) < 0.3);
+  for (const float sum : values_of(host.one("reduce_sum", {x}, f32({2}), over({0}))))
+    BOOST_TEST(std::abs(static_cast<double>(sum) - 100'000.001490116) < 0.3);
 }
 
 BOOST_AUTO_TEST_CASE(a_NaN_is_the_largest_and_the_smallest) {
@@ -129,7 +140,8 @@ BOOST_AUTO_TEST_CASE(a_NaN_is_the_largest_and_the_smallest) {
     for (std::size_t at = 0; at < 40; ++at) {
       auto x = random_tensor({40}, 3);
       x.data<float>()[at] = nan;
-      BOOST_TEST(std::isnan(host.one(op, {x}, f32({})).data<float>()[0]), op << " with NaN at " << at);
+      BOOST_TEST(std::isnan(host.one(op, {x}, f32({})).data<float>()[0]),
+                 op << " with NaN at " << at);
     }
 }
 
@@ -137,9 +149,12 @@ BOOST_AUTO_TEST_CASE(truth_values_are_joined_by_any_and_all) {
   kernel_harness host;
   const auto x = tensor_of<std::uint8_t>({0, 1, 0, 1, 0, 0}, {2, 3}, dtype::boolean);
   using bytes = std::vector<std::uint8_t>;
-  BOOST_TEST(values_of<std::uint8_t>(host.one("reduce_any", {x}, {dtype::boolean, {3}}, over({0}))) == (bytes{1, 1, 0}));
-  BOOST_TEST(values_of<std::uint8_t>(host.one("reduce_all", {x}, {dtype::boolean, {2}}, over({1}))) == (bytes{0, 0}));
-  BOOST_TEST(values_of<std::uint8_t>(host.one("reduce_all", {tensor::make({dtype::boolean, {0}})}, {dtype::boolean, {}})) == bytes{1});
+  BOOST_TEST(values_of<std::uint8_t>(host.one("reduce_any", {x}, {dtype::boolean, {3}},
+                                              over({0}))) == (bytes{1, 1, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(
+                 host.one("reduce_all", {x}, {dtype::boolean, {2}}, over({1}))) == (bytes{0, 0}));
+  BOOST_TEST(values_of<std::uint8_t>(host.one("reduce_all", {tensor::make({dtype::boolean, {0}})},
+                                              {dtype::boolean, {}})) == bytes{1});
 }
 
 BOOST_AUTO_TEST_CASE(argmax_and_argmin_go_along_any_axis) {
@@ -147,16 +162,20 @@ BOOST_AUTO_TEST_CASE(argmax_and_argmin_go_along_any_axis) {
   const auto x = tensor::of({1, 5, 3, 4, 2, 6}, {2, 3});
   using ints = std::vector<std::int32_t>;
   const auto along = [](std::int64_t axis) { return attributes{{"axis", axis}}; };
-  BOOST_TEST(values_of<std::int32_t>(host.one("argmax", {x}, {dtype::i32, {3}}, along(0))) == (ints{1, 0, 1}));
-  BOOST_TEST(values_of<std::int32_t>(host.one("argmin", {x}, {dtype::i32, {2}}, along(-1))) == (ints{0, 1}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("argmax", {x}, {dtype::i32, {3}}, along(0))) ==
+             (ints{1, 0, 1}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("argmin", {x}, {dtype::i32, {2}}, along(-1))) ==
+             (ints{0, 1}));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  BOOST_TEST(values_of<std::int32_t>(host.one("argmax", {tensor::of({nan, 1, 2}, {1, 3})}, {dtype::i32, {1}})) == ints{2});
+  BOOST_TEST(values_of<std::int32_t>(host.one("argmax", {tensor::of({nan, 1, 2}, {1, 3})},
+                                              {dtype::i32, {1}})) == ints{2});
 }
 
 BOOST_AUTO_TEST_CASE(argmax_takes_the_first_of_equals) {
   kernel_harness host;
   const auto x = tensor::of({1, 3, 3, -1, -2, -1}, {2, 3});
-  BOOST_TEST(values_of<std::int32_t>(host.one("argmax", {x}, {dtype::i32, {2}})) == (std::vector<std::int32_t>{1, 0}));
+  BOOST_TEST(values_of<std::int32_t>(host.one("argmax", {x}, {dtype::i32, {2}})) ==
+             (std::vector<std::int32_t>{1, 0}));
 }
 
 BOOST_AUTO_TEST_CASE(rows_whose_largest_logit_is_the_label_are_counted) {
@@ -168,19 +187,21 @@ BOOST_AUTO_TEST_CASE(rows_whose_largest_logit_is_the_label_are_counted) {
 
 BOOST_AUTO_TEST_CASE(a_constant_fills_its_output) {
   kernel_harness host;
-  BOOST_TEST(values_of(host.one("constant", {}, f32({}), {{"value", 0.5}})) == std::vector<float>{0.5F});
+  BOOST_TEST(values_of(host.one("constant", {}, f32({}), {{"value", 0.5}})) ==
+             std::vector<float>{0.5F});
 }
 
 BOOST_AUTO_TEST_CASE(K_3_nothing_sums_to_zero) {
   kernel_harness host;
   BOOST_TEST(values_of(host.one("reduce_sum", {random_tensor({0, 3}, 1)}, f32({3}), over({0}))) ==
              std::vector<float>(3, 0.0F));
-  BOOST_TEST(host.one("reduce_sum", {random_tensor({3, 0}, 1)}, f32({0}), over({0})).elements() == 0);
+  BOOST_TEST(host.one("reduce_sum", {random_tensor({3, 0}, 1)}, f32({0}), over({0})).elements() ==
+             0);
   BOOST_TEST(host.one("reduce_sum", {random_tensor({0, 3}, 1)}, f32({})).data<float>()[0] == 0.0F);
   BOOST_TEST(host.one("argmax", {random_tensor({0, 3}, 1)}, {dtype::i32, {0}}).elements() == 0);
   const auto none = tensor::make({dtype::i32, {0}});
-  BOOST_TEST(host.one("count_correct", {random_tensor({0, 3}, 1), none}, {dtype::i64, {}}).data<std::int64_t>()[0] ==
-             0);
+  BOOST_TEST(host.one("count_correct", {random_tensor({0, 3}, 1), none}, {dtype::i64, {}})
+                 .data<std::int64_t>()[0] == 0);
 }
 
 BOOST_AUTO_TEST_CASE(shapes_that_no_reduction_takes_are_errors) {
@@ -190,7 +211,8 @@ BOOST_AUTO_TEST_CASE(shapes_that_no_reduction_takes_are_errors) {
   BOOST_TEST(!host.run("reduce_sum", {tensor::make({dtype::u8, {3}})}, {{dtype::u8, {}}}));
   BOOST_TEST(!host.run("argmax", {random_tensor({2, 0}, 1)}, {{dtype::i32, {2}}}));
   BOOST_TEST(!host.run("argmax", {random_tensor({2, 3}, 1)}, {{dtype::i64, {2}}}));
-  BOOST_TEST(!host.run("count_correct", {random_tensor({2, 3}, 1), random_tensor({2}, 1)}, {{dtype::i64, {}}}));
+  BOOST_TEST(!host.run("count_correct", {random_tensor({2, 3}, 1), random_tensor({2}, 1)},
+                       {{dtype::i64, {}}}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

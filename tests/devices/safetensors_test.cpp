@@ -21,7 +21,9 @@ std::vector<std::byte> file_of(std::string_view header, std::size_t data_bytes) 
 }
 
 std::vector<named_tensor> three_tensors() {
-  return {{"b/weights", random_tensor({3, 5}, 1)}, {"a", random_tensor({}, 2)}, {"c", random_tensor({0, 7}, 3)}};
+  return {{"b/weights", random_tensor({3, 5}, 1)},
+          {"a", random_tensor({}, 2)},
+          {"c", random_tensor({0, 7}, 3)}};
 }
 
 }  // namespace
@@ -50,8 +52,10 @@ BOOST_AUTO_TEST_CASE(the_bytes_are_those_of_the_format) {
   std::memcpy(&length, bytes.data(), 8);
   BOOST_TEST((8 + length) % 64 == 0U);
   BOOST_TEST(bytes.size() == 8 + length + 64);
-  const auto header = nlohmann::json::parse(std::string_view(reinterpret_cast<const char*>(bytes.data()) + 8, length));
-  BOOST_TEST((header["b/weights"] == nlohmann::json{{"dtype", "F32"}, {"shape", {3, 5}}, {"data_offsets", {4, 64}}}));
+  const auto header = nlohmann::json::parse(
+      std::string_view(reinterpret_cast<const char*>(bytes.data()) + 8, length));
+  BOOST_TEST((header["b/weights"] ==
+              nlohmann::json{{"dtype", "F32"}, {"shape", {3, 5}}, {"data_offsets", {4, 64}}}));
   BOOST_TEST((header["a"]["shape"] == nlohmann::json::array()));
 }
 
@@ -82,7 +86,8 @@ BOOST_AUTO_TEST_CASE(ST_2_headers_that_do_not_fit_their_data_are_errors) {
     return static_cast<bool>(parse_safetensors(file_of(header, data), "f"));
   };
   BOOST_TEST(parses(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
-  BOOST_TEST(parses(R"({"__metadata__":{"k":"v"},"x":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", 1));
+  BOOST_TEST(parses(
+      R"({"__metadata__":{"k":"v"},"x":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})", 1));
   for (
       const auto* wrong :
       {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
@@ -95,8 +100,8 @@ BOOST_AUTO_TEST_CASE(ST_2_headers_that_do_not_fit_their_data_are_errors) {
        R"({"x":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})",
        R"({"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
        R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0]}})",
-       R"({"x":{"dtype":"F32","shape":[2],"data_offsets":["0",8]}})", R"({"x":{"dtype":"F32","shape":[2]}})",
-       R"({"x":7})", R"([1])", R"({)", "", "null",
+       R"({"x":{"dtype":"F32","shape":[2],"data_offsets":["0",8]}})",
+       R"({"x":{"dtype":"F32","shape":[2]}})", R"({"x":7})", R"([1])", R"({)", "", "null",
        R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"})
     BOOST_TEST(!parses(wrong, 8), wrong);
   BOOST_TEST(!parses(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7));
@@ -105,13 +110,15 @@ BOOST_AUTO_TEST_CASE(ST_2_headers_that_do_not_fit_their_data_are_errors) {
 
 BOOST_AUTO_TEST_CASE(ST_2_cut_and_random_bytes_are_errors) {
   const auto whole = file_of(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
-  for (std::size_t n = 0; n < whole.size(); ++n) BOOST_TEST(!parse_safetensors(std::span(whole).first(n), "f"));
+  for (std::size_t n = 0; n < whole.size(); ++n)
+    BOOST_TEST(!parse_safetensors(std::span(whole).first(n), "f"));
   std::mt19937 bits(1);
   for (int trial = 0; trial < 2000; ++trial) {
     auto bytes = whole;
     for (int flips = 0; flips < 3; ++flips)
       bytes[bits() % (bytes.size() - 8)] ^= static_cast<std::byte>(1U << (bits() % 8));
-    if (const auto r = parse_safetensors(bytes, "f"); !r) BOOST_TEST(r.error().message().starts_with("f: "));
+    if (const auto r = parse_safetensors(bytes, "f"); !r)
+      BOOST_TEST(r.error().message().starts_with("f: "));
   }
   BOOST_TEST(!parse_safetensors(file_of(std::string(1'000'000, '['), 0), "deep"));
 }

@@ -29,7 +29,8 @@ BOOST_AUTO_TEST_CASE(a_step_is_that_of_its_formula_for_any_number_of_gradients) 
       const auto w = numbers(n, 1), v = numbers(n, 2);
       std::vector<std::vector<float>> gradients;
       std::vector<const float*> pointers;
-      for (std::size_t k = 0; k < workers; ++k) gradients.push_back(numbers(n, static_cast<unsigned>(10 + k)));
+      for (std::size_t k = 0; k < workers; ++k)
+        gradients.push_back(numbers(n, static_cast<unsigned>(10 + k)));
       for (const auto& g : gradients) pointers.push_back(g.data());
       auto velocity = v;
       std::vector<float> out(n);
@@ -50,7 +51,8 @@ BOOST_AUTO_TEST_CASE(a_step_in_place_gives_the_same_bits) {
   auto in_place = w, velocity = v, velocity_too = v;
   std::vector<float> out(w.size());
   sgd_momentum(w.data(), out.data(), velocity.data(), gradients, w.size(), 0.05F, 0.9F);
-  sgd_momentum(in_place.data(), in_place.data(), velocity_too.data(), gradients, w.size(), 0.05F, 0.9F);
+  sgd_momentum(in_place.data(), in_place.data(), velocity_too.data(), gradients, w.size(), 0.05F,
+               0.9F);
   BOOST_TEST(in_place == out);
   BOOST_TEST(velocity == velocity_too);
 }
@@ -60,7 +62,8 @@ BOOST_AUTO_TEST_CASE(the_momentum_of_a_dead_unit_becomes_zero) {
   const std::size_t n = 37;  // vector body and tail
   std::vector<float> w(n, 1.0F), v(n, 1e-37F), g(n, 0.0F), out(n);
   const std::vector<const float*> pointers{g.data()};
-  for (int step = 0; step < 40; ++step) sgd_momentum(w.data(), out.data(), v.data(), pointers, n, 0.05F, 0.9F);
+  for (int step = 0; step < 40; ++step)
+    sgd_momentum(w.data(), out.data(), v.data(), pointers, n, 0.05F, 0.9F);
   for (const auto x : v) BOOST_REQUIRE_EQUAL(std::signbit(x) ? 1.0F : x, 0.0F);
 }
 
@@ -68,10 +71,12 @@ BOOST_AUTO_TEST_CASE(K_2_a_part_of_a_variable_is_updated_as_in_the_whole) {
   const auto w = numbers(100, 1), v = numbers(100, 2), g = numbers(100, 3), h = numbers(100, 4);
   auto velocity = v, velocity_too = v;
   std::vector<float> whole(100), parts(100);
-  sgd_momentum(w.data(), whole.data(), velocity.data(), std::vector{g.data(), h.data()}, 100, 0.05F, 0.9F);
+  sgd_momentum(w.data(), whole.data(), velocity.data(), std::vector{g.data(), h.data()}, 100, 0.05F,
+               0.9F);
   for (std::size_t i = 0; i < 100; i += 7)
-    sgd_momentum(w.data() + i, parts.data() + i, velocity_too.data() + i, std::vector{g.data() + i, h.data() + i},
-                 std::min<std::size_t>(7, 100 - i), 0.05F, 0.9F);
+    sgd_momentum(w.data() + i, parts.data() + i, velocity_too.data() + i,
+                 std::vector{g.data() + i, h.data() + i}, std::min<std::size_t>(7, 100 - i), 0.05F,
+                 0.9F);
   BOOST_TEST(whole == parts);
   BOOST_TEST(velocity == velocity_too);
 }

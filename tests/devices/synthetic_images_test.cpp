@@ -12,8 +12,10 @@ BOOST_AUTO_TEST_SUITE(synthetic_images)
 
 BOOST_AUTO_TEST_CASE(the_files_are_a_dataset_of_ten_classes) {
   const temporary_folder folder;
-  BOOST_REQUIRE(write_synthetic_images(folder.file("images"), {.train = 300, .test = 100, .seed = 1}));
-  const auto train = load_idx(folder.file("images"), false), test = load_idx(folder.file("images"), true);
+  BOOST_REQUIRE(
+      write_synthetic_images(folder.file("images"), {.train = 300, .test = 100, .seed = 1}));
+  const auto train = load_idx(folder.file("images"), false),
+             test = load_idx(folder.file("images"), true);
   BOOST_REQUIRE(train);
   BOOST_REQUIRE(test);
   BOOST_TEST((*train)->info.samples == 300);
@@ -28,8 +30,11 @@ BOOST_AUTO_TEST_CASE(the_files_are_a_dataset_of_ten_classes) {
 BOOST_AUTO_TEST_CASE(equal_seeds_give_equal_bytes_and_other_seeds_others) {
   const temporary_folder folder;
   for (const auto& [name, seed] : {std::pair{"a", 1U}, {"b", 1U}, {"c", 2U}})
-    BOOST_REQUIRE(write_synthetic_images(folder.file(name), {.train = 20, .test = 5, .seed = seed}));
-  const auto images = [&](const char* name) { return test::read_file(folder.file(name) + "/train-images-idx3-ubyte"); };
+    BOOST_REQUIRE(
+        write_synthetic_images(folder.file(name), {.train = 20, .test = 5, .seed = seed}));
+  const auto images = [&](const char* name) {
+    return test::read_file(folder.file(name) + "/train-images-idx3-ubyte");
+  };
   BOOST_TEST((images("a") == images("b")));
   BOOST_TEST((images("a") != images("c")));
 }

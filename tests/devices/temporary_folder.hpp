@@ -1,8 +1,8 @@
 #pragma once
 // A folder for one test, gone with it.
 
-#include <stdlib.h>
 #include <boost/test/unit_test.hpp>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -35,7 +35,8 @@ class temporary_folder {
 
 inline void write_file(const std::string& path, std::span<const std::byte> bytes) {
   std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
 }
 
 inline std::vector<std::byte> read_file(const std::string& path) {

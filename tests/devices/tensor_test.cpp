@@ -77,14 +77,17 @@ BOOST_AUTO_TEST_CASE(a_count_made_of_one_that_is_gone_knows_of_the_first_tensor)
 
 BOOST_AUTO_TEST_CASE(the_first_one_is_unique_again_when_the_other_is_gone) {
   auto a = troupe::tensor::of({5}, {1});
-  { const auto b = a.with_own_count(), c = b; }
+  {
+    const auto b = a.with_own_count(), c = b;
+  }
   BOOST_TEST(a.is_unique());
   auto d = a.with_own_count();
   d = troupe::tensor::of({6}, {1});
   BOOST_TEST(a.is_unique());
 }
 
-// Under ThreadSanitizer and AddressSanitizer: each thread its own count, the bytes go with the last.
+// Under ThreadSanitizer and AddressSanitizer: each thread its own count, the bytes go with the
+// last.
 BOOST_AUTO_TEST_CASE(handles_of_several_counts_come_and_go_on_several_threads) {
   auto a = troupe::tensor::of({1, 2, 3, 4}, {4});
   std::vector<float> sums(3);

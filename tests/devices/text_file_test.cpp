@@ -26,7 +26,9 @@ BOOST_AUTO_TEST_CASE(a_text_is_known_by_its_content) {
   std::ofstream(path) << "to be or not to bE";
   const auto other = load_text(*info);
   BOOST_TEST_REQUIRE(!other);
-  BOOST_TEST(other.error().text().find("is another text on this node: every node needs the same file") != std::string::npos);
+  BOOST_TEST(
+      other.error().text().find("is another text on this node: every node needs the same file") !=
+      std::string::npos);
   BOOST_TEST((open_text(folder.path() + "/none").error().code() == error_code::not_found));
   BOOST_TEST((open_text(folder.path()).error().code() == error_code::usage));
 }
@@ -49,8 +51,14 @@ BOOST_AUTO_TEST_CASE(pieces_follow_from_seed_step_and_place_and_parts_of_a_batch
   const auto info = open_text(path);
   host_device device;
   const auto read = [&](std::int64_t batch, std::int64_t part, std::int64_t parts) {
-    const attributes attrs{{"path", info->path}, {"samples", info->bytes}, {"hash", static_cast<std::int64_t>(info->hash)}, {"batch", batch},
-                           {"context", std::int64_t{5}}, {"seed", std::int64_t{1}}, {"part", part}, {"parts", parts}};
+    const attributes attrs{{"path", info->path},
+                           {"samples", info->bytes},
+                           {"hash", static_cast<std::int64_t>(info->hash)},
+                           {"batch", batch},
+                           {"context", std::int64_t{5}},
+                           {"seed", std::int64_t{1}},
+                           {"part", part},
+                           {"parts", parts}};
     auto k = make_host_kernels().find("text_batch")->make(attrs, device);
     BOOST_TEST_REQUIRE(bool(k), (k ? "" : k.error().text()));
     const tensor_spec pieces{dtype::i32, {batch, 5}};
@@ -58,8 +66,11 @@ BOOST_AUTO_TEST_CASE(pieces_follow_from_seed_step_and_place_and_parts_of_a_batch
     BOOST_TEST_REQUIRE(bool((*k)->prepare({}, specs)));
     std::array out{tensor::make(specs[0]), tensor::make(specs[1]), tensor::make(specs[2])};
     BOOST_TEST_REQUIRE(bool((*k)->run(tag{.step = 3}, {}, out)));
-    std::vector<std::int32_t> tokens(out[0].data<std::int32_t>(), out[0].data<std::int32_t>() + out[0].elements());
-    for (std::size_t i = 0; i < tokens.size(); ++i) BOOST_TEST(out[1].data<std::int32_t>()[i] == tokens[i] + 1);  // of the alphabet
+    std::vector<std::int32_t> tokens(out[0].data<std::int32_t>(),
+                                     out[0].data<std::int32_t>() + out[0].elements());
+    // Of the alphabet.
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      BOOST_TEST(out[1].data<std::int32_t>()[i] == tokens[i] + 1);
     BOOST_TEST(out[2].data<float>()[0] == 1.0F / static_cast<float>(batch * 5 * parts));
     return tokens;
   };
@@ -77,8 +88,16 @@ BOOST_AUTO_TEST_CASE(hostile_numbers_are_errors) {
   const auto info = open_text(path);
   host_device device;
   const auto make = [&](std::int64_t batch, std::int64_t context, std::int64_t part) {
-    return bool(make_host_kernels().find("text_batch")->make({{"path", info->path}, {"samples", info->bytes}, {"hash", static_cast<std::int64_t>(info->hash)},
-                                                              {"batch", batch}, {"context", context}, {"part", part}, {"parts", std::int64_t{2}}}, device));
+    return bool(make_host_kernels()
+                    .find("text_batch")
+                    ->make({{"path", info->path},
+                            {"samples", info->bytes},
+                            {"hash", static_cast<std::int64_t>(info->hash)},
+                            {"batch", batch},
+                            {"context", context},
+                            {"part", part},
+                            {"parts", std::int64_t{2}}},
+                           device));
   };
   BOOST_TEST(make(1, 4, 1));
   BOOST_TEST(!make(1, 5, 0));

@@ -20,17 +20,22 @@ tensor random_tensor(const shape& s, std::uint64_t seed, dtype type = dtype::f32
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> value(-1, 1);
   auto t = tensor::make({type, s});
-  for (std::int64_t i = 0; i < t.elements(); ++i) type == dtype::f32 ? static_cast<void>(t.data<float>()[i] = static_cast<float>(value(random))) : static_cast<void>(t.data<double>()[i] = value(random));
+  for (std::int64_t i = 0; i < t.elements(); ++i)
+    type == dtype::f32 ? static_cast<void>(t.data<float>()[i] = static_cast<float>(value(random)))
+                       : static_cast<void>(t.data<double>()[i] = value(random));
   return t;
 }
 
-void check_same_bits(const std::string& what, const std::vector<tensor>& a, const std::vector<tensor>& b) {
+void check_same_bits(const std::string& what, const std::vector<tensor>& a,
+                     const std::vector<tensor>& b) {
   BOOST_REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) BOOST_TEST(std::ranges::equal(a[i].bytes(), b[i].bytes()), what << ": output " << i);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    BOOST_TEST(std::ranges::equal(a[i].bytes(), b[i].bytes()), what << ": output " << i);
 }
 
 // An op that is large enough to be cut, on 1, 2 and 4 threads.
-void check_op(const std::string& op, const std::vector<tensor>& inputs, const std::vector<tensor_spec>& outputs, const attributes& attrs = {}) {
+void check_op(const std::string& op, const std::vector<tensor>& inputs,
+              const std::vector<tensor_spec>& outputs, const attributes& attrs = {}) {
   std::vector<tensor> alone;
   for (const std::size_t threads : {1, 2, 4}) {
     kernel_harness host;
@@ -156,35 +161,70 @@ BOOST_AUTO_TEST_CASE(large_ops_have_the_same_bits_on_any_number_of_threads) {
   const tensor_spec square{dtype::f32, {512, 512}};
   const auto a = random_tensor({512, 512}, 1), b = random_tensor({512, 512}, 2);
   check_op("matmul", {a, b}, {square});
-  check_op("matmul", {a, b}, {square}, [] { attributes t; t.set("transpose_a", std::int64_t{1}); return t; }());
-  check_op("matmul", {random_tensor({60, 700}, 3), random_tensor({900, 700}, 4)}, {{dtype::f32, {60, 900}}}, [] { attributes t; t.set("transpose_b", std::int64_t{1}); return t; }());
-  check_op("matmul", {random_tensor({33, 50, 40}, 5), random_tensor({33, 40, 200}, 6)}, {{dtype::f32, {33, 50, 200}}});
-  check_op("matmul", {random_tensor({7, 130, 90}, 5), random_tensor({7, 90, 250}, 6)}, {{dtype::f32, {130, 250}}}, [] { attributes t; t.set("sum_batches", std::int64_t{1}); return t; }());
-  check_op("matmul", {random_tensor({170, 90}, 7, dtype::f64), random_tensor({90, 211}, 8, dtype::f64)}, {{dtype::f64, {170, 211}}});
+  check_op("matmul", {a, b}, {square}, [] {
+    attributes t;
+    t.set("transpose_a", std::int64_t{1});
+    return t;
+  }());
+  check_op("matmul", {random_tensor({60, 700}, 3), random_tensor({900, 700}, 4)},
+           {{dtype::f32, {60, 900}}}, [] {
+             attributes t;
+             t.set("transpose_b", std::int64_t{1});
+             return t;
+           }());
+  check_op("matmul", {random_tensor({33, 50, 40}, 5), random_tensor({33, 40, 200}, 6)},
+           {{dtype::f32, {33, 50, 200}}});
+  check_op("matmul", {random_tensor({7, 130, 90}, 5), random_tensor({7, 90, 250}, 6)},
+           {{dtype::f32, {130, 250}}}, [] {
+             attributes t;
+             t.set("sum_batches", std::int64_t{1});
+             return t;
+           }());
+  check_op("matmul",
+           {random_tensor({170, 90}, 7, dtype::f64), random_tensor({90, 211}, 8, dtype::f64)},
+           {{dtype::f64, {170, 211}}});
 
-  const auto image = random_tensor({19, 24, 28, 28}, 9), weights = random_tensor({48, 24, 3, 3}, 10), gradient = random_tensor({19, 48, 28, 28}, 11);
+  const auto image = random_tensor({19, 24, 28, 28}, 9),
+             weights = random_tensor({48, 24, 3, 3}, 10),
+             gradient = random_tensor({19, 48, 28, 28}, 11);
   const auto padded = with({{"before", {1, 1}}, {"after", {1, 1}}});
   check_op("conv2d", {image, weights}, {gradient.spec()}, padded);
   check_op("conv2d_input_grad", {gradient, weights}, {image.spec()}, padded);
   check_op("conv2d_weights_grad", {gradient, image}, {weights.spec()}, padded);
   const auto one = random_tensor({64, 1, 28, 28}, 12);
-  check_op("conv2d_weights_grad", {random_tensor({64, 32, 28, 28}, 13), one}, {{dtype::f32, {32, 1, 3, 3}}}, padded);
+  check_op("conv2d_weights_grad", {random_tensor({64, 32, 28, 28}, 13), one},
+           {{dtype::f32, {32, 1, 3, 3}}}, padded);
 
   // In parts: of 19 images the last tile is smaller.
   auto fast = padded;
   fast.set("fast", std::int64_t{1});
   check_op("conv2d_weights_grad", {gradient, image}, {weights.spec()}, fast);
-  check_op("conv2d_weights_grad", {random_tensor({70, 32, 28, 28}, 13), random_tensor({70, 1, 28, 28}, 12)}, {{dtype::f32, {32, 1, 3, 3}}}, fast);
+  check_op("conv2d_weights_grad",
+           {random_tensor({70, 32, 28, 28}, 13), random_tensor({70, 1, 28, 28}, 12)},
+           {{dtype::f32, {32, 1, 3, 3}}}, fast);
   kernel_harness near_host;
-  const auto whole = near_host.one("conv2d_weights_grad", {gradient, image}, weights.spec(), padded), in_parts = near_host.one("conv2d_weights_grad", {gradient, image}, weights.spec(), fast);
+  const auto whole =
+                 near_host.one("conv2d_weights_grad", {gradient, image}, weights.spec(), padded),
+             in_parts =
+                 near_host.one("conv2d_weights_grad", {gradient, image}, weights.spec(), fast);
   double most = 0;
-  for (std::int64_t i = 0; i < whole.elements(); ++i) most = std::max(most, std::abs(double(whole.data<float>()[i]) - double(in_parts.data<float>()[i])));
+  for (std::int64_t i = 0; i < whole.elements(); ++i)
+    most = std::max(most,
+                    std::abs(double(whole.data<float>()[i]) - double(in_parts.data<float>()[i])));
   BOOST_TEST(most < 2e-2);  // sums of 14,896 products, up to 200; one product is up to 1
   const auto long_a = random_tensor({40, 50'003}, 21), long_b = random_tensor({50'003, 24}, 22);
-  const auto sums = [](bool is_fast) { attributes t; t.set("fast", std::int64_t{is_fast ? 1 : 0}); return t; };
+  const auto sums = [](bool is_fast) {
+    attributes t;
+    t.set("fast", std::int64_t{is_fast ? 1 : 0});
+    return t;
+  };
   check_op("matmul", {long_a, long_b}, {{dtype::f32, {40, 24}}}, sums(true));
-  const auto one_sum = near_host.one("matmul", {long_a, long_b}, {dtype::f32, {40, 24}}, sums(false)), of_parts = near_host.one("matmul", {long_a, long_b}, {dtype::f32, {40, 24}}, sums(true));
-  for (std::int64_t i = 0; i < one_sum.elements(); ++i) BOOST_REQUIRE(std::abs(one_sum.data<float>()[i] - of_parts.data<float>()[i]) < 2e-2F);
+  const auto one_sum =
+                 near_host.one("matmul", {long_a, long_b}, {dtype::f32, {40, 24}}, sums(false)),
+             of_parts =
+                 near_host.one("matmul", {long_a, long_b}, {dtype::f32, {40, 24}}, sums(true));
+  for (std::int64_t i = 0; i < one_sum.elements(); ++i)
+    BOOST_REQUIRE(std::abs(one_sum.data<float>()[i] - of_parts.data<float>()[i]) < 2e-2F);
 
   const auto windows = with({{"window", {2, 2}}});
   const tensor_spec half{dtype::f32, {19, 24, 14, 14}}, places{dtype::i32, {19, 24, 14, 14}};
@@ -192,33 +232,58 @@ BOOST_AUTO_TEST_CASE(large_ops_have_the_same_bits_on_any_number_of_threads) {
   kernel_harness host;
   const auto pooled = host.run("max_pool2d", {image}, {half, places}, windows);
   BOOST_REQUIRE(pooled);
-  check_op("max_pool2d_grad", {random_tensor({19, 24, 14, 14}, 14), (*pooled)[1]}, {image.spec()}, windows);
+  check_op("max_pool2d_grad", {random_tensor({19, 24, 14, 14}, 14), (*pooled)[1]}, {image.spec()},
+           windows);
   check_op("avg_pool2d", {image}, {half}, windows);
 
   const auto rows = random_tensor({2'000, 300}, 15), columns = random_tensor({60, 300, 40}, 16);
   check_op("softmax", {rows}, {rows.spec()});
-  check_op("log_softmax", {columns}, {columns.spec()}, [] { attributes t; t.set("axis", std::int64_t{1}); return t; }());
+  check_op("log_softmax", {columns}, {columns.spec()}, [] {
+    attributes t;
+    t.set("axis", std::int64_t{1});
+    return t;
+  }());
   check_op("softmax", {random_tensor({20'000, 30}, 17)}, {{dtype::f32, {20'000, 30}}});
   check_op("softmax_grad", {rows, rows}, {rows.spec()});
-  const auto heads = [](bool is_causal) { attributes t; t.set("heads", std::int64_t{3}); t.set("causal", std::int64_t{is_causal}); return t; };
-  const auto projected = random_tensor({5, 200, 3 * 96}, 23), of_mixed = random_tensor({5, 200, 96}, 24);
+  const auto heads = [](bool is_causal) {
+    attributes t;
+    t.set("heads", std::int64_t{3});
+    t.set("causal", std::int64_t{is_causal});
+    return t;
+  };
+  const auto projected = random_tensor({5, 200, 3 * 96}, 23),
+             of_mixed = random_tensor({5, 200, 96}, 24);
   check_op("attention", {projected}, {of_mixed.spec()}, heads(true));
-  check_op("attention", {of_mixed, random_tensor({5, 333, 96}, 25), random_tensor({5, 333, 60}, 26)}, {{dtype::f32, {5, 200, 60}}}, heads(false));
+  check_op("attention",
+           {of_mixed, random_tensor({5, 333, 96}, 25), random_tensor({5, 333, 60}, 26)},
+           {{dtype::f32, {5, 200, 60}}}, heads(false));
   check_op("attention_grad", {of_mixed, projected}, {projected.spec()}, heads(true));
-  check_op("attention_grad", {random_tensor({2, 600, 96}, 27), random_tensor({2, 600, 3 * 96}, 28)}, {{dtype::f32, {2, 600, 3 * 96}}}, heads(false));
-  check_op("standardize", {rows}, {rows.spec(), {dtype::f32, {2'000, 1}}, {dtype::f32, {2'000, 1}}}, with({{"axes", {1}}}));
-  check_op("reduce_sum", {random_tensor({64, 32, 40, 40}, 18)}, {{dtype::f32, {32}}}, with({{"axes", {0, 2, 3}}}));
-  check_op("reduce_sum", {random_tensor({3'000, 1'000}, 18)}, {{dtype::f32, {3'000}}}, with({{"axes", {1}}}));
-  check_op("reduce_max", {random_tensor({40, 500, 100}, 18)}, {{dtype::f32, {40, 100}}}, with({{"axes", {1}}}));
+  check_op("attention_grad", {random_tensor({2, 600, 96}, 27), random_tensor({2, 600, 3 * 96}, 28)},
+           {{dtype::f32, {2, 600, 3 * 96}}}, heads(false));
+  check_op("standardize", {rows}, {rows.spec(), {dtype::f32, {2'000, 1}}, {dtype::f32, {2'000, 1}}},
+           with({{"axes", {1}}}));
+  check_op("reduce_sum", {random_tensor({64, 32, 40, 40}, 18)}, {{dtype::f32, {32}}},
+           with({{"axes", {0, 2, 3}}}));
+  check_op("reduce_sum", {random_tensor({3'000, 1'000}, 18)}, {{dtype::f32, {3'000}}},
+           with({{"axes", {1}}}));
+  check_op("reduce_max", {random_tensor({40, 500, 100}, 18)}, {{dtype::f32, {40, 100}}},
+           with({{"axes", {1}}}));
 
-  check_op("mul", {random_tensor({1'000'003}, 19), random_tensor({1'000'003}, 20)}, {{dtype::f32, {1'000'003}}});
-  check_op("add", {random_tensor({3'000, 500}, 19), random_tensor({500}, 20)}, {{dtype::f32, {3'000, 500}}});
-  check_op("add", {random_tensor({64, 32, 30, 30}, 19), random_tensor({32, 1, 1}, 20)}, {{dtype::f32, {64, 32, 30, 30}}});
+  check_op("mul", {random_tensor({1'000'003}, 19), random_tensor({1'000'003}, 20)},
+           {{dtype::f32, {1'000'003}}});
+  check_op("add", {random_tensor({3'000, 500}, 19), random_tensor({500}, 20)},
+           {{dtype::f32, {3'000, 500}}});
+  check_op("add", {random_tensor({64, 32, 30, 30}, 19), random_tensor({32, 1, 1}, 20)},
+           {{dtype::f32, {64, 32, 30, 30}}});
 }
 
 // Of f16 and bf16: those of f32, rounded.
 BOOST_AUTO_TEST_CASE(large_ops_of_halves_have_the_rounded_bits_of_f32_on_any_number_of_threads) {
-  const auto heads = [] { attributes t; t.set("heads", std::int64_t{3}); return t; }();
+  const auto heads = [] {
+    attributes t;
+    t.set("heads", std::int64_t{3});
+    return t;
+  }();
   const auto padded = with({{"before", {1, 1}}, {"after", {1, 1}}});
   struct op {
     const char* name;
@@ -226,17 +291,36 @@ BOOST_AUTO_TEST_CASE(large_ops_of_halves_have_the_rounded_bits_of_f32_on_any_num
     std::vector<tensor> in;
     std::vector<tensor_spec> out;
   };
-  const auto image = random_tensor({19, 24, 28, 28}, 9), weights = random_tensor({48, 24, 3, 3}, 10), gradient = random_tensor({19, 48, 28, 28}, 11);
+  const auto image = random_tensor({19, 24, 28, 28}, 9),
+             weights = random_tensor({48, 24, 3, 3}, 10),
+             gradient = random_tensor({19, 48, 28, 28}, 11);
   const op ops[] = {
-      {"matmul", {}, {random_tensor({700, 300}, 1), random_tensor({300, 512}, 2)}, {{dtype::f32, {700, 512}}}},
-      {"matmul", [] { attributes t; t.set("sum_batches", std::int64_t{1}); return t; }(), {random_tensor({7, 130, 90}, 5), random_tensor({7, 90, 250}, 6)}, {{dtype::f32, {130, 250}}}},
+      {"matmul",
+       {},
+       {random_tensor({700, 300}, 1), random_tensor({300, 512}, 2)},
+       {{dtype::f32, {700, 512}}}},
+      {"matmul",
+       [] {
+         attributes t;
+         t.set("sum_batches", std::int64_t{1});
+         return t;
+       }(),
+       {random_tensor({7, 130, 90}, 5), random_tensor({7, 90, 250}, 6)},
+       {{dtype::f32, {130, 250}}}},
       {"conv2d", padded, {image, weights}, {gradient.spec()}},
       {"conv2d_input_grad", padded, {gradient, weights}, {image.spec()}},
       {"conv2d_weights_grad", padded, {gradient, image}, {weights.spec()}},
       {"attention", heads, {random_tensor({5, 200, 3 * 96}, 23)}, {{dtype::f32, {5, 200, 96}}}},
-      {"attention_grad", heads, {random_tensor({5, 200, 96}, 24), random_tensor({5, 200, 3 * 96}, 23)}, {{dtype::f32, {5, 200, 3 * 96}}}},
+      {"attention_grad",
+       heads,
+       {random_tensor({5, 200, 96}, 24), random_tensor({5, 200, 3 * 96}, 23)},
+       {{dtype::f32, {5, 200, 3 * 96}}}},
   };
-  const auto to = [](dtype t) { attributes a; a.set("to", std::int64_t{static_cast<std::uint8_t>(t)}); return a; };
+  const auto to = [](dtype t) {
+    attributes a;
+    a.set("to", std::int64_t{static_cast<std::uint8_t>(t)});
+    return a;
+  };
   for (const auto& o : ops)
     for (const auto half : {dtype::f16, dtype::bf16}) {
       kernel_harness host;
@@ -260,7 +344,10 @@ BOOST_AUTO_TEST_CASE(large_ops_of_halves_have_the_rounded_bits_of_f32_on_any_num
     kernel_harness host;
     idle_threads idle(host.device().team(), threads);
     const tensor_spec spec{dtype::bf16, {700, 1'003}}, wide{dtype::f32, {700, 1'003}};
-    const auto a = host.one("cast", {random_tensor({700, 90}, 1)}, {dtype::bf16, {700, 90}}, to(dtype::bf16)), b = host.one("cast", {random_tensor({90, 1'003}, 2)}, {dtype::bf16, {90, 1'003}}, to(dtype::bf16));
+    const auto a = host.one("cast", {random_tensor({700, 90}, 1)}, {dtype::bf16, {700, 90}},
+                            to(dtype::bf16)),
+               b = host.one("cast", {random_tensor({90, 1'003}, 2)}, {dtype::bf16, {90, 1'003}},
+                            to(dtype::bf16));
     std::vector<fused_step> steps;
     steps.push_back({std::move(*host.make("matmul")), {0, 1}, dtype::bf16});
     steps.push_back({std::move(*host.make("cast", to(dtype::f32))), {-1}, dtype::f32});
@@ -271,13 +358,17 @@ BOOST_AUTO_TEST_CASE(large_ops_of_halves_have_the_rounded_bits_of_f32_on_any_num
     const auto got = kernel_harness::run(**made, {a, b}, {spec});
     BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
     kernel_harness alone;
-    const auto product = alone.one("cast", {alone.one("matmul", {a, b}, spec)}, wide, to(dtype::f32));
-    check_same_bits("a group behind a product of bf16", *got, {alone.one("cast", {alone.one("tanh", {product}, wide)}, spec, to(dtype::bf16))});
+    const auto product =
+        alone.one("cast", {alone.one("matmul", {a, b}, spec)}, wide, to(dtype::f32));
+    check_same_bits(
+        "a group behind a product of bf16", *got,
+        {alone.one("cast", {alone.one("tanh", {product}, wide)}, spec, to(dtype::bf16))});
   }
 }
 
 BOOST_AUTO_TEST_CASE(large_groups_have_the_same_bits_on_any_number_of_threads) {
-  const auto x = random_tensor({300, 40, 100}, 1), y = random_tensor({40, 1}, 2), z = random_tensor({100}, 3);
+  const auto x = random_tensor({300, 40, 100}, 1), y = random_tensor({40, 1}, 2),
+             z = random_tensor({100}, 3);
   std::vector<tensor> alone;
   for (const std::size_t threads : {1, 2, 4}) {
     kernel_harness host;
@@ -298,7 +389,8 @@ BOOST_AUTO_TEST_CASE(large_groups_have_the_same_bits_on_any_number_of_threads) {
 }
 
 // PW-1, PW-2.
-BOOST_AUTO_TEST_CASE(groups_behind_products_and_convolutions_have_the_bits_of_their_ops_on_any_number_of_threads) {
+BOOST_AUTO_TEST_CASE(
+    groups_behind_products_and_convolutions_have_the_bits_of_their_ops_on_any_number_of_threads) {
   auto b_transposed = attributes();
   b_transposed.set("transpose_b", std::int64_t{1});
   const auto padded = with({{"before", {1, 1}}, {"after", {1, 1}}});
@@ -309,13 +401,57 @@ BOOST_AUTO_TEST_CASE(groups_behind_products_and_convolutions_have_the_bits_of_th
     tensor_spec result;
   };
   const group groups[] = {
-      {"matmul", {}, random_tensor({700, 90}, 1), random_tensor({90, 1'003}, 2), random_tensor({1'003}, 3), {dtype::f32, {700, 1'003}}},          // pieces of 128 rows
-      {"matmul", b_transposed, random_tensor({129, 2}, 1), random_tensor({700, 2}, 2), random_tensor({700}, 3), {dtype::f32, {129, 700}}},  // one row more than a piece
-      {"matmul", b_transposed, random_tensor({4'097, 2}, 1), random_tensor({64, 2}, 2), random_tensor({64}, 3), {dtype::f32, {4'097, 64}}},
-      {"matmul", b_transposed, random_tensor({100, 300}, 1), random_tensor({2'000, 300}, 2), random_tensor({2'000}, 3), {dtype::f32, {100, 2'000}}},  // by columns: no pieces
-      {"matmul", {}, random_tensor({300, 3, 20, 50}, 1), random_tensor({300, 3, 50, 70}, 2), random_tensor({3, 20, 1}, 3), {dtype::f32, {300, 3, 20, 70}}},  // of batches; rows of the bias
-      {"conv2d", padded, random_tensor({19, 24, 28, 28}, 4), random_tensor({48, 24, 3, 3}, 5), random_tensor({48, 1, 1}, 6), {dtype::f32, {19, 48, 28, 28}}},
-      {"conv2d_input_grad", [&] { auto t = padded; t.set("height", std::int64_t{28}); t.set("width", std::int64_t{28}); return t; }(), random_tensor({19, 48, 28, 28}, 4), random_tensor({48, 24, 3, 3}, 5), random_tensor({28}, 6), {dtype::f32, {19, 24, 28, 28}}},
+      // Pieces of 128 rows.
+      {"matmul",
+       {},
+       random_tensor({700, 90}, 1),
+       random_tensor({90, 1'003}, 2),
+       random_tensor({1'003}, 3),
+       {dtype::f32, {700, 1'003}}},
+      // One row more than a piece.
+      {"matmul",
+       b_transposed,
+       random_tensor({129, 2}, 1),
+       random_tensor({700, 2}, 2),
+       random_tensor({700}, 3),
+       {dtype::f32, {129, 700}}},
+      {"matmul",
+       b_transposed,
+       random_tensor({4'097, 2}, 1),
+       random_tensor({64, 2}, 2),
+       random_tensor({64}, 3),
+       {dtype::f32, {4'097, 64}}},
+      // By columns: no pieces.
+      {"matmul",
+       b_transposed,
+       random_tensor({100, 300}, 1),
+       random_tensor({2'000, 300}, 2),
+       random_tensor({2'000}, 3),
+       {dtype::f32, {100, 2'000}}},
+      // Of batches; rows of the bias.
+      {"matmul",
+       {},
+       random_tensor({300, 3, 20, 50}, 1),
+       random_tensor({300, 3, 50, 70}, 2),
+       random_tensor({3, 20, 1}, 3),
+       {dtype::f32, {300, 3, 20, 70}}},
+      {"conv2d",
+       padded,
+       random_tensor({19, 24, 28, 28}, 4),
+       random_tensor({48, 24, 3, 3}, 5),
+       random_tensor({48, 1, 1}, 6),
+       {dtype::f32, {19, 48, 28, 28}}},
+      {"conv2d_input_grad",
+       [&] {
+         auto t = padded;
+         t.set("height", std::int64_t{28});
+         t.set("width", std::int64_t{28});
+         return t;
+       }(),
+       random_tensor({19, 48, 28, 28}, 4),
+       random_tensor({48, 24, 3, 3}, 5),
+       random_tensor({28}, 6),
+       {dtype::f32, {19, 24, 28, 28}}},
   };
   for (const auto& g : groups)
     for (const std::size_t threads : {1, 2, 4}) {
@@ -331,9 +467,12 @@ BOOST_AUTO_TEST_CASE(groups_behind_products_and_convolutions_have_the_bits_of_th
       const auto got = kernel_harness::run(**made, {g.a, g.b, g.bias}, {g.result});
       BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
       kernel_harness alone;
-      const auto head = alone.one(g.head, {g.a, g.b}, g.result, g.attrs), sum = alone.one("add", {head, g.bias}, g.result);
+      const auto head = alone.one(g.head, {g.a, g.b}, g.result, g.attrs),
+                 sum = alone.one("add", {head, g.bias}, g.result);
       const auto expected = alone.one("mul", {sum, alone.one("tanh", {sum}, g.result)}, g.result);
-      check_same_bits(std::string(g.head) + " and its group on " + std::to_string(threads) + " threads", *got, {expected});
+      check_same_bits(
+          std::string(g.head) + " and its group on " + std::to_string(threads) + " threads", *got,
+          {expected});
     }
 }
 
@@ -343,7 +482,8 @@ BOOST_AUTO_TEST_CASE(errors_of_tiles_are_those_of_the_op) {
   auto places = tensor::make({dtype::i32, {64, 64, 14, 14}});
   std::fill_n(places.data<std::int32_t>(), places.elements(), 0);
   places.data<std::int32_t>()[places.elements() - 1] = 5'000;
-  const auto bad = host.run("max_pool2d_grad", {random_tensor({64, 64, 14, 14}, 1), places}, {{dtype::f32, {64, 64, 28, 28}}}, with({{"window", {2, 2}}}));
+  const auto bad = host.run("max_pool2d_grad", {random_tensor({64, 64, 14, 14}, 1), places},
+                            {{dtype::f32, {64, 64, 28, 28}}}, with({{"window", {2, 2}}}));
   BOOST_REQUIRE(!bad);
   BOOST_TEST(bad.error().text().find("a place is 5000") != std::string::npos, bad.error().text());
 }

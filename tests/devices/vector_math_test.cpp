@@ -15,7 +15,8 @@ namespace {
 // Distance from the exact value in units of the last place of a float of that size.
 double ulps(float got, double exact) {
   if (std::isinf(got) && exact > static_cast<double>(std::numeric_limits<float>::max())) return 0;
-  const double size = std::max(std::abs(exact), static_cast<double>(std::numeric_limits<float>::min()));
+  const double size =
+      std::max(std::abs(exact), static_cast<double>(std::numeric_limits<float>::min()));
   return std::abs(static_cast<double>(got) - exact) / std::ldexp(1.0, std::ilogb(size) - 23);
 }
 
@@ -42,23 +43,27 @@ BOOST_FIXTURE_TEST_SUITE(vector_math, plain_arithmetic)
 
 BOOST_AUTO_TEST_CASE(exp_is_within_two_units_of_the_last_place) {
   BOOST_TEST(worst_ulps(0.0F, 100.0F, 499, math::exp, [](double x) { return std::exp(x); }) <= 2.0);
-  BOOST_TEST(worst_ulps(-0.0F, -110.0F, 499, math::exp, [](double x) { return std::exp(x); }) <= 2.0);
+  BOOST_TEST(worst_ulps(-0.0F, -110.0F, 499, math::exp, [](double x) { return std::exp(x); }) <=
+             2.0);
 }
 
 BOOST_AUTO_TEST_CASE(log_is_within_two_units_of_the_last_place) {
-  BOOST_TEST(worst_ulps(1e-37F, 3e38F, 997, math::log, [](double x) { return std::log(x); }) <= 2.0);
+  BOOST_TEST(worst_ulps(1e-37F, 3e38F, 997, math::log, [](double x) { return std::log(x); }) <=
+             2.0);
 }
 
 BOOST_AUTO_TEST_CASE(tanh_and_the_logistic_function_are_within_three_units_of_the_last_place) {
   for (const float sign : {1.0F, -1.0F}) {
-    BOOST_TEST(worst_ulps(sign * 0.0F, sign * 30.0F, 997, math::tanh, [](double x) { return std::tanh(x); }) <= 3.0);
+    BOOST_TEST(worst_ulps(sign * 0.0F, sign * 30.0F, 997, math::tanh,
+                          [](double x) { return std::tanh(x); }) <= 3.0);
     BOOST_TEST(worst_ulps(sign * 0.0F, sign * 80.0F, 997, math::sigmoid,
                           [](double x) { return 1 / (1 + std::exp(-x)); }) <= 3.0);
   }
 }
 
 BOOST_AUTO_TEST_CASE(the_ends_of_the_range_are_right) {
-  constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float infinity = std::numeric_limits<float>::infinity(),
+                  nan = std::numeric_limits<float>::quiet_NaN();
   BOOST_TEST(math::exp(0.0F) == 1.0F);
   BOOST_TEST(math::exp(infinity) == infinity);
   BOOST_TEST(math::exp(-infinity) == 0.0F);

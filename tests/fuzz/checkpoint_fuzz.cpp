@@ -1,8 +1,9 @@
 // libFuzzer over what is read of a checkpoint's folder: manifests, claims, names.
 //
-// The first byte chooses what the rest is: raw bytes; a manifest whose hash is made right, so that what lies behind it is
-// reached; a genuine manifest with pieces replaced, its hash made right too; or the fields of a manifest that is then
-// written. A property that does not hold traps; memory and undefined behaviour are the sanitizers' part.
+// The first byte chooses what the rest is: raw bytes; a manifest whose hash is made right, so that
+// what lies behind it is reached; a genuine manifest with pieces replaced, its hash made right too;
+// or the fields of a manifest that is then written. A property that does not hold traps; memory and
+// undefined behaviour are the sanitizers' part.
 
 #include "runtime/checkpoint.hpp"
 
@@ -40,9 +41,13 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
-std::string with_hash(std::string text) { return text + "  \"hash\": \"" + hash_of(bytes_of(text)) + "\"\n}\n"; }
+std::string with_hash(std::string text) {
+  return text + "  \"hash\": \"" + hash_of(bytes_of(text)) + "\"\n}\n";
+}
 
 void check_message(const error& e) {
   check(e.message().starts_with("file: ") && e.message().find('\n') == std::string::npos);
@@ -52,7 +57,8 @@ void read_manifest(const std::string& text) {
   const auto m = parse_manifest(bytes_of(text), "file");
   if (!m) return check_message(m.error());
   check(bool(check_manifest(*m, "file")));
-  for (const auto& part : m->parts) check(is_part_file_name(part.file) && part.file.find('/') == std::string::npos);
+  for (const auto& part : m->parts)
+    check(is_part_file_name(part.file) && part.file.find('/') == std::string::npos);
   const auto again = to_text(*m, "file");
   check(bool(again));
   const auto same = parse_manifest(bytes_of(*again), "file");
@@ -63,8 +69,10 @@ void read_manifest(const std::string& text) {
 void names(input in) {
   const auto name = in.rest();
   const auto folder = job_folder_name(name);
-  check(!folder.empty() && folder.size() <= 160 && folder[0] != '.' && folder.find('/') == folder.npos);
-  if (const auto id = parse_checkpoint_folder_name(name)) check(checkpoint_folder_name(*id) == name);
+  check(!folder.empty() && folder.size() <= 160 && folder[0] != '.' &&
+        folder.find('/') == folder.npos);
+  if (const auto id = parse_checkpoint_folder_name(name))
+    check(checkpoint_folder_name(*id) == name);
   if (const auto epoch = parse_epoch_file_name(name)) check(epoch_file_name(*epoch) == name);
   if (const auto c = parse_claimant(bytes_of(name), "file"))
     check(describe(*c).find('\n') == std::string::npos);
@@ -100,11 +108,14 @@ void written_fields(input in) {
   m.job = in.text(in.byte() % 16);
   m.epoch = static_cast<std::uint32_t>(in.number() << 16);
   m.step = in.number() << 48;
-  for (auto n = in.byte() % 4; n > 0; --n) m.schedule.emplace_back(in.text(in.byte() % 4), in.text(in.byte() % 16));
+  for (auto n = in.byte() % 4; n > 0; --n)
+    m.schedule.emplace_back(in.text(in.byte() % 4), in.text(in.byte() % 16));
   for (auto n = in.byte() % 4; n > 0; --n) {
     const auto name = in.text(in.byte() % 8);
     m.variables.push_back(
-        {name, {static_cast<dtype>(in.byte() % dtype_count), {static_cast<std::int64_t>(in.number())}}, {}});
+        {name,
+         {static_cast<dtype>(in.byte() % dtype_count), {static_cast<std::int64_t>(in.number())}},
+         {}});
     if (in.byte() % 2 == 0) m.variables.back().slots.push_back(in.text(in.byte() % 8));
     m.parts[in.byte() % 2].variables.push_back(name);
   }

@@ -1,8 +1,10 @@
-// libFuzzer over everything that reads bytes of a connection: the frame decoder, the handshake, the bodies of frames.
+// libFuzzer over everything that reads bytes of a connection: the frame decoder, the handshake, the
+// bodies of frames.
 //
-// The first byte chooses what the rest is: raw bytes of a stream; frames whose checksums are made right, so that what
-// lies behind them is reached; or the frames of a handshake, some genuine and some not. A property that does
-// not hold traps; memory and undefined behaviour are the sanitizers' part.
+// The first byte chooses what the rest is: raw bytes of a stream; frames whose checksums are made
+// right, so that what lies behind them is reached; or the frames of a handshake, some genuine and
+// some not. A property that does not hold traps; memory and undefined behaviour are the sanitizers'
+// part.
 
 #include "runtime/control_message.hpp"
 #include "runtime/frame.hpp"
@@ -54,7 +56,8 @@ void raw_stream(input in) {
   r.read(in.rest(), piece, discards);
   check(r.is_aligned);
   const bool failed = r.decoder.fault() != frame_fault::none;
-  check(r.read({}, 1) == (failed ? frame_decoder::event::failed : frame_decoder::event::need_bytes));
+  check(r.read({}, 1) ==
+        (failed ? frame_decoder::event::failed : frame_decoder::event::need_bytes));
   check(r.decoder.finish() == frame_fault::none || !r.decoder.fault_error().message().empty());
 }
 
@@ -62,7 +65,8 @@ void read_body(const test::read_frame& f) {
   // Aligned, as the decoder's header is.
   std::vector<std::uint64_t> words((f.header.size() + 7) / 8);
   if (!f.header.empty()) std::memcpy(words.data(), f.header.data(), f.header.size());
-  const std::span<const std::byte> header(reinterpret_cast<const std::byte*>(words.data()), f.header.size());
+  const std::span<const std::byte> header(reinterpret_cast<const std::byte*>(words.data()),
+                                          f.header.size());
   if (f.prelude.kind == frame_kind::control) {
     if (const auto m = decode_control(header)) check(!encode(*m).empty());
   } else if (f.prelude.kind == frame_kind::chunk) {
@@ -81,7 +85,8 @@ void right_frames(input in) {
     const auto kind = kinds[in.byte() % 3];
     const bool has_checksum = in.byte() % 2 == 0;
     const auto payload = kind == frame_kind::chunk ? in.bytes(in.byte()) : std::vector<std::byte>{};
-    const auto one = encode_frame({kind, in.number(), in.number()}, in.bytes(in.number()), payload, has_checksum);
+    const auto one = encode_frame({kind, in.number(), in.number()}, in.bytes(in.number()), payload,
+                                  has_checksum);
     stream.insert(stream.end(), one.begin(), one.end());
   }
   test::frame_reader r(frame_trust::peer);
@@ -103,13 +108,16 @@ handshake_options options(handshake_role role) {
 // The peer holds the token and says what the input says in place of some of its frames.
 void first_frames(input in) {
   const auto own = in.byte() % 2 == 0 ? handshake_role::initiator : handshake_role::acceptor;
-  const auto other = own == handshake_role::initiator ? handshake_role::acceptor : handshake_role::initiator;
+  const auto other =
+      own == handshake_role::initiator ? handshake_role::acceptor : handshake_role::initiator;
   handshake h(options(own), 0);
   handshake peer(options(other), 0);
   bool proof_was_genuine = false;
   for (int i = 0; i < 8; ++i) {
     auto said = peer.take_outgoing();
-    if (said.empty()) said.push_back({static_cast<frame_kind>(1 + in.byte() % frame_kind_last), in.bytes(in.byte())});
+    if (said.empty())
+      said.push_back(
+          {static_cast<frame_kind>(1 + in.byte() % frame_kind_last), in.bytes(in.byte())});
     for (auto& f : said) {
       const auto what = in.byte() % 4;
       const bool is_proof = f.kind == frame_kind::proof;
@@ -117,7 +125,8 @@ void first_frames(input in) {
       if (what == 2 && !f.header.empty())
         f.header[in.number() % f.header.size()] ^= static_cast<std::byte>(1 + in.byte() % 255);
       if (what == 3) f.kind = static_cast<frame_kind>(1 + in.byte() % frame_kind_last);
-      proof_was_genuine = proof_was_genuine || (is_proof && f.kind == frame_kind::proof && (what == 0 || what == 3));
+      proof_was_genuine = proof_was_genuine ||
+                          (is_proof && f.kind == frame_kind::proof && (what == 0 || what == 3));
       h.on_frame(f.kind, f.header);
     }
     if (h.state() == handshake::status::decide && in.byte() % 4 != 0) h.accept(in.number());

@@ -1,8 +1,10 @@
-// libFuzzer over graphs in files: whatever the bytes, a graph or an error of one line; and of a graph, a plan or an error.
+// libFuzzer over graphs in files: whatever the bytes, a graph or an error of one line; and of a
+// graph, a plan or an error.
 //
-// The first byte chooses what the rest is: raw bytes; a message whose length and hash are made right, so that what lies behind them is
-// reached; or a genuine message with words replaced, its hash made right too. A property that does not hold traps; memory and undefined
-// behaviour are the sanitizers' part.
+// The first byte chooses what the rest is: raw bytes; a message whose length and hash are made
+// right, so that what lies behind them is reached; or a genuine message with words replaced, its
+// hash made right too. A property that does not hold traps; memory and undefined behaviour are the
+// sanitizers' part.
 
 #include "runtime/graph_file.hpp"
 #include "tests/support/graph_files.hpp"
@@ -39,7 +41,8 @@ void compile(saved_graph& s) {
   }
   const auto how = s.use.training.value_or(graph_training{});
   if (!s.use.loss || how.spec.workers > 4 || how.spec.shards > 4) return;
-  if (const auto p = compile_training(*s.graph, *s.use.loss, how.spec, how.options)) check(bool(check(*p)));
+  if (const auto p = compile_training(*s.graph, *s.use.loss, how.spec, how.options))
+    check(bool(check(*p)));
 }
 
 void read(std::span<const std::byte> bytes) {
@@ -57,7 +60,8 @@ const std::vector<std::byte>& sample() {
   static const auto message = [] {
     graph g(ops());
     const auto loss = test::loss_of(g);
-    const auto bytes = encode_graph(g, {.loss = loss, .fetches = {{"loss", loss}}, .training = graph_training{}});
+    const auto bytes =
+        encode_graph(g, {.loss = loss, .fetches = {{"loss", loss}}, .training = graph_training{}});
     check(bool(bytes));
     return std::vector<std::byte>(bytes->begin() + test::message_at, bytes->end());
   }();

@@ -1,7 +1,9 @@
-// libFuzzer over models in the ONNX format: whatever the bytes, a model or an error; and of a model, a graph or an error.
+// libFuzzer over models in the ONNX format: whatever the bytes, a model or an error; and of a
+// model, a graph or an error.
 //
-// The first byte chooses what the rest is: raw bytes; a genuine model with pieces replaced; or a tensor. A property that does not
-// hold traps; memory and undefined behaviour are the sanitizers' part.
+// The first byte chooses what the rest is: raw bytes; a genuine model with pieces replaced; or a
+// tensor. A property that does not hold traps; memory and undefined behaviour are the sanitizers'
+// part.
 
 #include "runtime/onnx/onnx_format.pb.h"
 #include "runtime/onnx/onnx_import.hpp"
@@ -20,7 +22,9 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-void check_message(const error& e) { check(e.message().starts_with("file: ") && e.message().find('\n') == std::string::npos); }
+void check_message(const error& e) {
+  check(e.message().starts_with("file: ") && e.message().find('\n') == std::string::npos);
+}
 
 void read_model(const std::string& text) {
   static const auto ops = make_op_table();
@@ -62,14 +66,16 @@ const std::string& sample() {
     numbers("a", {0, -1});
     numbers("b", {1});
     numbers("c", {2, 16});
-    const auto node = [&](const char* op, std::initializer_list<const char*> in, const char* out) -> onnx_format::Node& {
+    const auto node = [&](const char* op, std::initializer_list<const char*> in,
+                          const char* out) -> onnx_format::Node& {
       auto& n = *g.add_nodes();
       n.set_op_type(op);
       for (const auto* i : in) n.add_inputs(i);
       n.add_outputs(out);
       return n;
     };
-    const auto list = [](onnx_format::Node& n, const char* name, std::initializer_list<std::int64_t> all) {
+    const auto list = [](onnx_format::Node& n, const char* name,
+                         std::initializer_list<std::int64_t> all) {
       auto& a = *n.add_attributes();
       a.set_name(name), a.set_type(7);
       for (const auto k : all) a.add_integers(k);
@@ -94,8 +100,11 @@ const std::string& sample() {
 void replaced_pieces(std::string in) {
   auto text = sample();
   for (int i = 0; i < 6 && in.size() >= 4; ++i) {
-    const auto at = (static_cast<unsigned char>(in[0]) | static_cast<unsigned>(static_cast<unsigned char>(in[1])) << 8U) % (text.size() + 1);
-    const auto taken = static_cast<unsigned char>(in[2]) % 16U, put = static_cast<unsigned char>(in[3]) % 16U;
+    const auto at = (static_cast<unsigned char>(in[0]) |
+                     static_cast<unsigned>(static_cast<unsigned char>(in[1])) << 8U) %
+                    (text.size() + 1);
+    const auto taken = static_cast<unsigned char>(in[2]) % 16U,
+               put = static_cast<unsigned char>(in[3]) % 16U;
     in.erase(0, 4);
     text.replace(at, taken, in.substr(0, put));
     in.erase(0, put);

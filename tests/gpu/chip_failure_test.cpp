@@ -1,4 +1,5 @@
-// A kernel that fails asynchronously. After that the process has no chip any more: a suite, and a process, of its own.
+// A kernel that fails asynchronously. After that the process has no chip any more: a suite, and a
+// process, of its own.
 
 #include "tests/gpu/gpu.hpp"
 #include "tests/support/wait.hpp"
@@ -23,7 +24,9 @@ BOOST_AUTO_TEST_CASE(an_illegal_address_names_the_op_and_nobody_waits_for_ever) 
   TROUPE_FINE((*made)->prepare({&spec, 1}, {&spec, 1}));
   const std::byte* nowhere = reinterpret_cast<const std::byte*>(std::uintptr_t{1} << 20);
   std::byte* to = const_cast<std::byte*>(nowhere);
-  TROUPE_FINE(s->enqueue("the_culprit", {}, [&] { return (*made)->enqueue(s->site("the_culprit", nullptr, {}), {&nowhere, 1}, {&to, 1}); }));
+  TROUPE_FINE(s->enqueue("the_culprit", {}, [&] {
+    return (*made)->enqueue(s->site("the_culprit", nullptr, {}), {&nowhere, 1}, {&to, 1});
+  }));
   std::atomic<bool> is_called{false};
   (void)after.enqueue();
   (void)s->call_host([&] { is_called = true; });

@@ -1,4 +1,5 @@
-// The library of driver_calls.hpp. With TROUPE_DRIVER_CALLS=FILE it also writes, at the program's end, how often each waiting call was made.
+// The library of driver_calls.hpp. With TROUPE_DRIVER_CALLS=FILE it also writes, at the program's
+// end, how often each waiting call was made.
 
 #include "tests/gpu/driver_calls.hpp"
 
@@ -13,27 +14,39 @@
 namespace {
 
 using word = std::uintptr_t;
-// No function of the driver that is counted takes more, or a number in floating point: what a caller did not pass is handed on as it lies there.
+// No function of the driver that is counted takes more, or a number in floating point: what a
+// caller did not pass is handed on as it lies there.
 using any_function = word (*)(word, word, word, word, word, word, word, word, word, word);
 
 enum class kind : std::uint8_t { none, waits, copies, enqueues, host_function, finds };
 
-constexpr std::array waiting{
-    "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize",
-    "cuMemcpy", "cuMemcpyPeer", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD", "cuMemcpyDtoA", "cuMemcpyAtoD", "cuMemcpyHtoA", "cuMemcpyAtoH", "cuMemcpyAtoA", "cuMemcpy2D",
-    "cuMemcpy2DUnaligned", "cuMemcpy3D", "cuMemcpy3DPeer",
-    "cuMemsetD8", "cuMemsetD16", "cuMemsetD32", "cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32",
-    "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocHost", "cuMemHostAlloc", "cuMemHostRegister", "cuMemHostUnregister", "cuMemFree", "cuMemFreeHost",
-    "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload", "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload"};
+constexpr std::array waiting{"cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize",
+                             "cuMemcpy",         "cuMemcpyPeer",        "cuMemcpyHtoD",
+                             "cuMemcpyDtoH",     "cuMemcpyDtoD",        "cuMemcpyDtoA",
+                             "cuMemcpyAtoD",     "cuMemcpyHtoA",        "cuMemcpyAtoH",
+                             "cuMemcpyAtoA",     "cuMemcpy2D",          "cuMemcpy2DUnaligned",
+                             "cuMemcpy3D",       "cuMemcpy3DPeer",      "cuMemsetD8",
+                             "cuMemsetD16",      "cuMemsetD32",         "cuMemsetD2D8",
+                             "cuMemsetD2D16",    "cuMemsetD2D32",       "cuMemAlloc",
+                             "cuMemAllocPitch",  "cuMemAllocManaged",   "cuMemAllocHost",
+                             "cuMemHostAlloc",   "cuMemHostRegister",   "cuMemHostUnregister",
+                             "cuMemFree",        "cuMemFreeHost",       "cuModuleLoad",
+                             "cuModuleLoadData", "cuModuleLoadDataEx",  "cuModuleLoadFatBinary",
+                             "cuModuleUnload",   "cuLibraryLoadData",   "cuLibraryLoadFromFile",
+                             "cuLibraryUnload"};
 constexpr std::array copying{"cuMemcpyAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"};
-constexpr std::array enqueueing{"cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuGraphLaunch", "cuMemcpyDtoDAsync", "cuMemcpyPeerAsync", "cuMemcpy2DAsync",
-                                "cuMemcpy3DAsync", "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async"};
+constexpr std::array enqueueing{
+    "cuLaunchKernel",    "cuLaunchKernelEx",  "cuLaunchCooperativeKernel", "cuGraphLaunch",
+    "cuMemcpyDtoDAsync", "cuMemcpyPeerAsync", "cuMemcpy2DAsync",           "cuMemcpy3DAsync",
+    "cuMemsetD8Async",   "cuMemsetD16Async",  "cuMemsetD32Async"};
 
 // "cuMemcpyHtoD" of "cuMemcpyHtoD_v2_ptds".
 std::string_view base_of(std::string_view name) {
   for (const std::string_view end : {"_ptds", "_ptsz"})
     if (name.ends_with(end)) name.remove_suffix(end.size());
-  if (name.size() > 3 && name[name.size() - 3] == '_' && name[name.size() - 2] == 'v' && name.back() >= '1' && name.back() <= '9') name.remove_suffix(3);
+  if (name.size() > 3 && name[name.size() - 3] == '_' && name[name.size() - 2] == 'v' &&
+      name.back() >= '1' && name.back() <= '9')
+    name.remove_suffix(3);
   return name;
 }
 
@@ -62,7 +75,8 @@ struct slot {
 };
 constexpr std::size_t slots_max = 256;  // names, each with few versions
 
-// All that is counted; made first and never destroyed, since libraries call the driver until the process is gone.
+// All that is counted; made first and never destroyed, since libraries call the driver until the
+// process is gone.
 struct counts {
   std::mutex mutex;  // of adding slots
   std::array<slot, slots_max> slots;
@@ -86,7 +100,8 @@ bool is_pageable(word address) {
   if (ask == nullptr || address == 0) return false;
   constexpr word memory_type = 2, invalid_value = 1;
   unsigned int type = 0;
-  return (ask(reinterpret_cast<word>(&type), memory_type, address, 0, 0, 0, 0, 0, 0, 0) & 0xFFFFFFFFU) == invalid_value;
+  return (ask(reinterpret_cast<word>(&type), memory_type, address, 0, 0, 0, 0, 0, 0, 0) &
+          0xFFFFFFFFU) == invalid_value;
 }
 
 struct host_function {
@@ -102,21 +117,25 @@ void call_host_function(void* data) {
 
 void* in_front_of(const char* name, void* original);
 
-word called(std::size_t index, word a, word b, word c, word d, word e, word f, word g, word h, word i, word j) {
+word called(std::size_t index, word a, word b, word c, word d, word e, word f, word g, word h,
+            word i, word j) {
   auto& s = all().slots[index];
   ++s.calls;
   switch (s.what) {
     case kind::waits: count_wait(s.name); break;
     case kind::copies:
       ++all().enqueues;
-      if (is_pageable(a) || is_pageable(b)) count_wait("a copy on a stream from or to pageable memory");
+      if (is_pageable(a) || is_pageable(b))
+        count_wait("a copy on a stream from or to pageable memory");
       break;
     case kind::enqueues: ++all().enqueues; break;
     case kind::host_function: {
       if (all().host_functions.load() > all().called.load()) ++all().overlaps;
       ++all().host_functions;
-      auto* held = new host_function{reinterpret_cast<void (*)(void*)>(b), reinterpret_cast<void*>(c)};
-      const auto status = s.original(a, reinterpret_cast<word>(&call_host_function), reinterpret_cast<word>(held), d, e, f, g, h, i, j);
+      auto* held =
+          new host_function{reinterpret_cast<void (*)(void*)>(b), reinterpret_cast<void*>(c)};
+      const auto status = s.original(a, reinterpret_cast<word>(&call_host_function),
+                                     reinterpret_cast<word>(held), d, e, f, g, h, i, j);
       if ((status & 0xFFFFFFFFU) != 0) {
         delete held;
         ++all().called;  // it never will be
@@ -126,7 +145,8 @@ word called(std::size_t index, word a, word b, word c, word d, word e, word f, w
     case kind::finds: {
       const auto status = s.original(a, b, c, d, e, f, g, h, i, j);
       auto** found = reinterpret_cast<void**>(b);
-      if ((status & 0xFFFFFFFFU) == 0 && found != nullptr && *found != nullptr) *found = in_front_of(reinterpret_cast<const char*>(a), *found);
+      if ((status & 0xFFFFFFFFU) == 0 && found != nullptr && *found != nullptr)
+        *found = in_front_of(reinterpret_cast<const char*>(a), *found);
       return status;
     }
     case kind::none: break;
@@ -146,16 +166,21 @@ constexpr auto functions = stand_ins(std::make_index_sequence<slots_max>());
 
 // What a caller is given instead of `original`, which the driver calls `name`.
 void* in_front_of(const char* name, void* original) {
-  if (base_of(name) == "cuPointerGetAttribute") all().attribute_of = reinterpret_cast<any_function>(original);
+  if (base_of(name) == "cuPointerGetAttribute")
+    all().attribute_of = reinterpret_cast<any_function>(original);
   const auto [what, known] = kind_of(name);
   if (what == kind::none) return original;
   const std::lock_guard lock(all().mutex);
   for (std::size_t i = 0; i < all().used; ++i) {
-    if (reinterpret_cast<void*>(all().slots[i].original) == original && all().slots[i].name == known) return reinterpret_cast<void*>(functions[i]);
-    if (reinterpret_cast<void*>(functions[i]) == original) return original;  // it went through here before
+    if (reinterpret_cast<void*>(all().slots[i].original) == original &&
+        all().slots[i].name == known)
+      return reinterpret_cast<void*>(functions[i]);
+    // It went through here before.
+    if (reinterpret_cast<void*>(functions[i]) == original) return original;
   }
   if (all().used == slots_max) {
-    std::fprintf(stderr, "driver_calls: more than %zu functions: %s is not counted\n", slots_max, name);
+    std::fprintf(stderr, "driver_calls: more than %zu functions: %s is not counted\n", slots_max,
+                 name);
     return original;
   }
   auto& s = all().slots[all().used];
@@ -168,8 +193,10 @@ void* in_front_of(const char* name, void* original) {
 using dlsym_function = void* (*)(void*, const char*);
 dlsym_function original_dlsym() {
   static const auto found = [] {
-    for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"})  // of the C library, of earlier ones, of other processors
-      if (void* at = ::dlvsym(RTLD_NEXT, "dlsym", version); at != nullptr) return reinterpret_cast<dlsym_function>(at);
+    // Of the C library, of earlier ones, of other processors.
+    for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"})
+      if (void* at = ::dlvsym(RTLD_NEXT, "dlsym", version); at != nullptr)
+        return reinterpret_cast<dlsym_function>(at);
     std::fprintf(stderr, "driver_calls: this C library has no dlsym that is known\n");
     std::abort();
   }();
@@ -181,10 +208,15 @@ dlsym_function original_dlsym() {
   if (file == nullptr) return;
   std::FILE* out = std::fopen(file, "a");
   if (out == nullptr) return;
-  std::fprintf(out, "waiting calls %llu, enqueued %llu, host functions %llu, of them %llu before an earlier one was called\n", static_cast<unsigned long long>(all().waits),
-               static_cast<unsigned long long>(all().enqueues), static_cast<unsigned long long>(all().host_functions), static_cast<unsigned long long>(all().overlaps));
+  std::fprintf(
+      out,
+      "waiting calls %llu, enqueued %llu, host functions %llu, of them %llu before an earlier one was called\n",
+      static_cast<unsigned long long>(all().waits), static_cast<unsigned long long>(all().enqueues),
+      static_cast<unsigned long long>(all().host_functions),
+      static_cast<unsigned long long>(all().overlaps));
   for (std::size_t i = 0; i < all().used; ++i)
-    if (const auto& s = all().slots[i]; s.what == kind::waits && s.calls != 0) std::fprintf(out, "  %s %llu\n", s.name, static_cast<unsigned long long>(s.calls));
+    if (const auto& s = all().slots[i]; s.what == kind::waits && s.calls != 0)
+      std::fprintf(out, "  %s %llu\n", s.name, static_cast<unsigned long long>(s.calls));
   std::fclose(out);
 }
 
@@ -192,7 +224,8 @@ dlsym_function original_dlsym() {
 
 extern "C" {
 
-[[gnu::visibility("default")]] void* dlsym(void* __restrict handle, const char* __restrict name) noexcept {
+[[gnu::visibility("default")]] void* dlsym(void* __restrict handle,
+                                           const char* __restrict name) noexcept {
   const auto original = original_dlsym();
   if (std::strncmp(name, "cu", 2) != 0) return original(handle, name);
   void* found = original(handle, name);

@@ -1,9 +1,11 @@
-// Figures of graphs that sessions run on one GPU, a line each: what, unit, median, spread over turns. Beside them, by turns, cuBLASLt alone.
+// Figures of graphs that sessions run on one GPU, a line each: what, unit, median, spread over
+// turns. Beside them, by turns, cuBLASLt alone.
 //
 //   engine_bench [--help] [--turns N] [--only products|tiny|pipeline] [--stand-in]
 //
-// --stand-in: smaller, on the asynchronous host device and with nothing beside, to see that the graphs run.
-// Steps overlap as a program's do that feeds ahead: a step is a part of the time that many take. Without a GPU: one line that says why, and 77.
+// --stand-in: smaller, on the asynchronous host device and with nothing beside, to see that the
+// graphs run. Steps overlap as a program's do that feeds ahead: a step is a part of the time that
+// many take. Without a GPU: one line that says why, and 77.
 
 #include "actors/session.hpp"
 #include "devices/cuda/cuda_device.hpp"
@@ -30,13 +32,16 @@ namespace {
 double processor_seconds() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  const auto of = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+  const auto of = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
   return of(used.ru_utime) + of(used.ru_stime);
 }
 
 tensor waves(const tensor_spec& spec, float scale) {
   auto t = tensor::make(spec);
-  for (std::int64_t i = 0; i < t.elements(); ++i) t.data<float>()[i] = scale * std::sin(static_cast<float>(i % 1'000'003) * 1.7F);
+  for (std::int64_t i = 0; i < t.elements(); ++i)
+    t.data<float>()[i] = scale * std::sin(static_cast<float>(i % 1'000'003) * 1.7F);
   return t;
 }
 
@@ -69,29 +74,36 @@ class bench {
     if (d != nullptr) stream_ = fine(d->make_cuda_stream(stream_kind::compute));
   }
 
-  // A chain of products, and beside it as many by cuBLASLt, captured as one graph and replayed as often.
+  // A chain of products, and beside it as many by cuBLASLt, captured as one graph and replayed as
+  // often.
   void products(dtype type, std::int64_t n, int count, int steps) {
     graph g(session_.ops());
     const auto x = input(g, tensor_spec{dtype::f32, {1, n}}, "x");
     const auto row = type == dtype::f32 ? x : cast(x, type);
-    const auto first = matmul(row, row, /*transpose_a=*/true);  // [n, n], of what is fed: nothing can be computed ahead
+    // [n, n], of what is fed: nothing can be computed ahead.
+    const auto first = matmul(row, row, /*transpose_a=*/true);
     auto y = first;
     for (int i = 0; i < count; ++i) y = matmul(y, first);
     auto last = matmul(row, y);  // few numbers to fetch
     if (type != dtype::f32) last = cast(last, dtype::f32);
     const auto out = reduce_sum(last);
-    fed_graph ours{fine(session_.compile(g, std::span(&out, 1), {.name = "products", .device = "/gpu:0"})), waves({dtype::f32, {1, n}}, std::sqrt(2.0F / static_cast<float>(n)))};
+    fed_graph ours{
+        fine(session_.compile(g, std::span(&out, 1), {.name = "products", .device = "/gpu:0"})),
+        waves({dtype::f32, {1, n}}, std::sqrt(2.0F / static_cast<float>(n)))};
     if (device_ == nullptr) return look_at(ours, type, count);
 
-    const cuda::product p{.type = type, .m = n, .n = n, .k = n, .stride_a = n, .stride_b = n, .stride_c = n};
+    const cuda::product p{
+        .type = type, .m = n, .n = n, .k = n, .stride_a = n, .stride_b = n, .stride_c = n};
     const auto plan = fine(device_->chip().plan_product(p));
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(type);
-    const auto a = take(bytes), b = take(bytes), c = take(bytes), workspace = take(std::max<std::size_t>(plan->workspace_bytes, 1));
+    const auto a = take(bytes), b = take(bytes), c = take(bytes),
+               workspace = take(std::max<std::size_t>(plan->workspace_bytes, 1));
     fill(type, n, ours.x, a, b);
     const auto all = [&] {
       for (int i = 0; i < count; ++i) {
         const auto &from = i % 2 == 0 ? a : c, &to = i % 2 == 0 ? c : a;
-        fine(device_->chip().multiply(stream_->site("matmul", nullptr, {}), *plan, from.bytes, b.bytes, nullptr, to.bytes, workspace.bytes));
+        fine(device_->chip().multiply(stream_->site("matmul", nullptr, {}), *plan, from.bytes,
+                                      b.bytes, nullptr, to.bytes, workspace.bytes));
       }
     };
     all();
@@ -103,13 +115,17 @@ class bench {
       return seconds_of([&] {
                for (int i = 0; i < steps; ++i) fine(stream_->replay("step", *captured));
                fine(stream_->synchronize());
-             }) / steps;
+             }) /
+             steps;
     };
     (void)bare();
     (void)ours.run_steps(16);  // until each set of addresses is captured
-    const auto what = fmt::format("a session's graph of {} products of {}^3, {}", count, n, to_string(type));
-    figure of_ours{what, "TFLOP/s", {}}, of_bare{"as many by cuBLASLt, replayed", "TFLOP/s", {}}, ratio{what + " / cuBLASLt", "x", {}};
-    const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) * count / 1e12;
+    const auto what =
+        fmt::format("a session's graph of {} products of {}^3, {}", count, n, to_string(type));
+    figure of_ours{what, "TFLOP/s", {}}, of_bare{"as many by cuBLASLt, replayed", "TFLOP/s", {}},
+        ratio{what + " / cuBLASLt", "x", {}};
+    const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) *
+                         static_cast<double>(n) * count / 1e12;
     for (int t = 0; t < turns_; ++t) {
       const auto here = ours.run_steps(steps).wall, there = bare();
       of_ours.add(flops / here);
@@ -129,9 +145,12 @@ class bench {
       const auto b = constant(g, waves({dtype::f32, {16}}, 0.5F));
       auto y = x;
       for (int i = 0; i < ops; ++i) y = i % 3 == 0 ? y + b : i % 3 == 1 ? y * b : maximum(y, x);
-      fed_graph ours{fine(session_.compile(g, std::span(&y, 1), {.name = "tiny", .fuse = fuses, .device = "/gpu:0"})), waves({dtype::f32, {16}}, 1)};
+      fed_graph ours{fine(session_.compile(g, std::span(&y, 1),
+                                           {.name = "tiny", .fuse = fuses, .device = "/gpu:0"})),
+                     waves({dtype::f32, {16}}, 1)};
       (void)ours.run_steps(16);
-      const std::string what = fuses ? "1,000 tiny ops in a session, fused" : "1,000 tiny ops in a session, replayed";
+      const std::string what =
+          fuses ? "1,000 tiny ops in a session, fused" : "1,000 tiny ops in a session, replayed";
       figure step{what + ": a step", "ms", {}}, one{what + ": processor time an op", "us", {}};
       for (int t = 0; t < turns_; ++t) {
         const auto took = ours.run_steps(steps);
@@ -149,7 +168,11 @@ class bench {
     constexpr int steps = 12;
     graph g(session_.ops());
     const auto y = gelu(input(g, tensor_spec{dtype::f32, {elements}}, "x"));
-    fed_graph ours{fine(session_.compile(g, std::span(&y, 1), {.name = "pipeline", .edge_bytes = std::size_t{1} << 30, .device = "/gpu:0"})), waves({dtype::f32, {elements}}, 1)};
+    fed_graph ours{
+        fine(session_.compile(
+            g, std::span(&y, 1),
+            {.name = "pipeline", .edge_bytes = std::size_t{1} << 30, .device = "/gpu:0"})),
+        waves({dtype::f32, {elements}}, 1)};
     (void)ours.run_steps(4);
     figure step{"256 MiB fed, gelu, fetched by a session, from and to pageable memory", "ms", {}};
     for (int t = 0; t < std::min(turns_, 3); ++t) step.add(ours.run_steps(steps).wall * 1e3);
@@ -166,12 +189,17 @@ class bench {
       sum += x;
       all += std::abs(x);
     }
-    const double expected = sum * std::pow(norm, count + 1), tolerance = (type == dtype::f32 ? 1e-4 : 0.1) * all * std::max(1.0, std::pow(norm, count + 1));
+    const double expected = sum * std::pow(norm, count + 1),
+                 tolerance = (type == dtype::f32 ? 1e-4 : 0.1) * all *
+                             std::max(1.0, std::pow(norm, count + 1));
     for (int i = 0; i < 8; ++i) {
       fine(ours.run->feed("x", ours.x));
       const double got = fine(ours.run->fetch()).front().data<float>()[0];
-      std::printf("%d products of %s: %g, expected %g\n", count, std::string(to_string(type)).c_str(), got, expected);
-      if (!(std::abs(got - expected) <= tolerance)) end(error(error_code::failed, fmt::format("products of {} give {}, expected {}", to_string(type), got, expected)));
+      std::printf("%d products of %s: %g, expected %g\n", count,
+                  std::string(to_string(type)).c_str(), got, expected);
+      if (!(std::abs(got - expected) <= tolerance))
+        end(error(error_code::failed, fmt::format("products of {} give {}, expected {}",
+                                                  to_string(type), got, expected)));
     }
   }
   device_memory take(std::size_t bytes) { return fine(stream_->allocate(bytes, "bench")); }
@@ -180,12 +208,15 @@ class bench {
     auto made = cuda::make_cuda_kernels();
     const tensor_spec wide{dtype::f32, {1, n}}, narrow{type, {1, n}}, square{type, {n, n}};
     const auto m_x = take(wide.size_bytes()), m_row = take(wide.size_bytes());
-    fine(stream_->copy("x", {m_x.bytes, m_x.size_bytes}, memory_kind::device, x.bytes(), memory_kind::pageable));
+    fine(stream_->copy("x", {m_x.bytes, m_x.size_bytes}, memory_kind::device, x.bytes(),
+                       memory_kind::pageable));
     const std::byte* const from_x[] = {m_x.bytes};
     std::byte* const to_row[] = {m_row.bytes};
     auto cast = fine(cuda::make_fused_cuda_kernel({{"cast", {0}, type}}, device_->chip()));
     fine(cast->prepare({&wide, 1}, {&narrow, 1}));
-    fine(stream_->enqueue("cast", {}, [&] { return cast->enqueue(stream_->site("cast", nullptr, {}), from_x, to_row); }));
+    fine(stream_->enqueue("cast", {}, [&] {
+      return cast->enqueue(stream_->site("cast", nullptr, {}), from_x, to_row);
+    }));
     attributes attrs;
     attrs.set("transpose_a", std::int64_t{1});
     auto product = fine(made.make("matmul", attrs, device_->chip()));
@@ -195,7 +226,9 @@ class bench {
     const std::byte* const rows[] = {m_row.bytes, m_row.bytes};
     for (const auto m : {a, b}) {
       std::byte* const to[] = {m.bytes};
-      fine(stream_->enqueue("matmul", {}, [&] { return product->enqueue(stream_->site("matmul", workspace.bytes, {}), rows, to); }));
+      fine(stream_->enqueue("matmul", {}, [&] {
+        return product->enqueue(stream_->site("matmul", workspace.bytes, {}), rows, to);
+      }));
     }
     fine(stream_->synchronize());
     for (const auto m : {m_x, m_row, workspace}) stream_->free(m);
@@ -221,7 +254,8 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--stand-in") == 0) {
       is_stand_in = true;
     } else {
-      std::printf("engine_bench [--turns N] [--only products|tiny|pipeline] [--stand-in]: figures of graphs on the first CUDA device, a line each: what, unit, median, spread\n");
+      std::printf(
+          "engine_bench [--turns N] [--only products|tiny|pipeline] [--stand-in]: figures of graphs on the first CUDA device, a line each: what, unit, median, spread\n");
       return std::strcmp(argv[i], "--help") == 0 ? 0 : 2;
     }
   }
@@ -235,7 +269,8 @@ int main(int argc, char** argv) {
     devices = std::move(*found);
     std::printf("%s, %d turns\n", devices.front()->hardware().c_str(), turns);
   }
-  auto s = fine(session::open({.gpus = is_stand_in ? "host:1" : "1", .gpu_memory_bytes = std::uint64_t{16} << 30}));
+  auto s = fine(session::open(
+      {.gpus = is_stand_in ? "host:1" : "1", .gpu_memory_bytes = std::uint64_t{16} << 30}));
   bench b(*s, is_stand_in ? nullptr : devices.front().get(), turns);
   const auto runs = [&](const char* what) { return only.empty() || only == what; };
   if (runs("products") && is_stand_in) {

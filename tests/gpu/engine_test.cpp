@@ -1,4 +1,5 @@
-// The engine on CUDA devices: the same programs as on the host, on one device and on two virtual ones that share a chip. Skipped where there is none (main.cpp).
+// The engine on CUDA devices: the same programs as on the host, on one device and on two virtual
+// ones that share a chip. Skipped where there is none (main.cpp).
 
 #include "actors/process.hpp"
 #include "actors/session.hpp"
@@ -40,12 +41,16 @@ std::unique_ptr<session> open(const std::string& gpus) {
 }
 
 // Learns y of x, both kept in the graph, so that losses follow from the seed alone.
-std::vector<float> losses_of(session& s, const std::string& first, const std::string& second, const optimizer_spec& optimizer) {
+std::vector<float> losses_of(session& s, const std::string& first, const std::string& second,
+                             const optimizer_spec& optimizer) {
   constexpr std::int64_t samples = 64, width = 16;
   graph g(s.ops());
-  auto x = tensor::make({dtype::f32, {samples, width}}), y = tensor::make({dtype::f32, {samples, 1}});
-  for (std::int64_t i = 0; i < samples * width; ++i) x.data<float>()[i] = std::sin(static_cast<float>(i));
-  for (std::int64_t i = 0; i < samples; ++i) y.data<float>()[i] = std::cos(static_cast<float>(3 * i));
+  auto x = tensor::make({dtype::f32, {samples, width}}),
+       y = tensor::make({dtype::f32, {samples, 1}});
+  for (std::int64_t i = 0; i < samples * width; ++i)
+    x.data<float>()[i] = std::sin(static_cast<float>(i));
+  for (std::int64_t i = 0; i < samples; ++i)
+    y.data<float>()[i] = std::cos(static_cast<float>(3 * i));
   value h, loss;
   {
     const auto on = g.device_scope(first);
@@ -69,27 +74,34 @@ std::vector<float> losses_of(session& s, const std::string& first, const std::st
 void are_close(const std::vector<float>& got, const std::vector<float>& expected) {
   BOOST_REQUIRE_EQUAL(got.size(), expected.size());
   double most = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(double(got[i]) - double(expected[i])) / (1e-3 + std::abs(double(expected[i]))));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    most = std::max(most, std::abs(double(got[i]) - double(expected[i])) /
+                              (1e-3 + std::abs(double(expected[i]))));
   BOOST_TEST_MESSAGE("largest relative difference of a loss: " << most);
   BOOST_TEST(most < 1e-3);
 }
 
 tensor waves(const tensor_spec& spec, float first) {
   auto t = tensor::make(spec);
-  for (std::int64_t i = 0; i < t.elements(); ++i) t.data<float>()[i] = 0.1F * std::sin(first + static_cast<float>(i));
+  for (std::int64_t i = 0; i < t.elements(); ++i)
+    t.data<float>()[i] = 0.1F * std::sin(first + static_cast<float>(i));
   return t;
 }
 
-// What the driver was asked between two moments of a job that has found its pace. Nothing: driver_calls.so is not there, which the test then says.
+// What the driver was asked between two moments of a job that has found its pace. Nothing:
+// driver_calls.so is not there, which the test then says.
 std::optional<test::driver_calls> driver_calls_now() {
   test::driver_calls c;
   if (test::driver_calls_now(c)) return c;
   BOOST_TEST_MESSAGE("not run: driver calls are counted with LD_PRELOAD=driver_calls.so alone");
   return std::nullopt;
 }
-void none_waits(const test::driver_calls& from, const test::driver_calls& to, std::uint64_t steps, const std::string& what) {
-  BOOST_TEST_MESSAGE(fmt::format("{}: {} waiting driver calls in {} steps; {:.1f} calls enqueued a step; {} of {} host functions were enqueued before an earlier one was called", what,
-                                 to.waits - from.waits, steps, double(to.enqueues - from.enqueues) / double(steps), to.overlaps - from.overlaps, to.host_functions - from.host_functions));
+void none_waits(const test::driver_calls& from, const test::driver_calls& to, std::uint64_t steps,
+                const std::string& what) {
+  BOOST_TEST_MESSAGE(fmt::format(
+      "{}: {} waiting driver calls in {} steps; {:.1f} calls enqueued a step; {} of {} host functions were enqueued before an earlier one was called",
+      what, to.waits - from.waits, steps, double(to.enqueues - from.enqueues) / double(steps),
+      to.overlaps - from.overlaps, to.host_functions - from.host_functions));
   BOOST_TEST(to.waits == from.waits, "the last one is " << to.last_wait);
   BOOST_TEST(to.enqueues > from.enqueues);
 }
@@ -99,7 +111,9 @@ void none_waits(const test::driver_calls& from, const test::driver_calls& to, st
 BOOST_AUTO_TEST_SUITE(engine)
 
 BOOST_AUTO_TEST_CASE(trainings_have_the_hosts_losses_on_one_device_and_on_two_virtual_ones) {
-  for (const auto& [name, optimizer] : {std::pair("sgd", sgd({.learning_rate = 0.05, .momentum = 0.9})), std::pair("adam", adam({.learning_rate = 0.01, .clip_norm = 0.5}))}) {
+  for (const auto& [name, optimizer] :
+       {std::pair("sgd", sgd({.learning_rate = 0.05, .momentum = 0.9})),
+        std::pair("adam", adam({.learning_rate = 0.01, .clip_norm = 0.5}))}) {
     BOOST_TEST_CONTEXT(name) {
       auto host = open("none");
       const auto expected = losses_of(*host, "/cpu:0", "/cpu:0", optimizer);
@@ -114,7 +128,8 @@ BOOST_AUTO_TEST_CASE(trainings_have_the_hosts_losses_on_one_device_and_on_two_vi
   }
 }
 
-BOOST_AUTO_TEST_CASE(steps_that_are_replayed_compute_what_the_first_one_did_with_new_random_numbers) {
+BOOST_AUTO_TEST_CASE(
+    steps_that_are_replayed_compute_what_the_first_one_did_with_new_random_numbers) {
   auto s = open("1");
   const auto build = [](graph& g) {
     const auto x = input(g, tensor_spec{dtype::f32, {64, 64}}, "x");
@@ -130,22 +145,27 @@ BOOST_AUTO_TEST_CASE(steps_that_are_replayed_compute_what_the_first_one_did_with
   BOOST_REQUIRE(host);
   for (int step = 0; step < 30; ++step) {
     auto x = tensor::make({dtype::f32, {64, 64}});
-    for (std::int64_t i = 0; i < x.elements(); ++i) x.data<float>()[i] = std::sin(static_cast<float>(i + step));
+    for (std::int64_t i = 0; i < x.elements(); ++i)
+      x.data<float>()[i] = std::sin(static_cast<float>(i + step));
     const std::vector<std::pair<std::string_view, tensor>> feeds{{"x", x}};
     auto got = (*device)->step(feeds), expected = (*host)->step(feeds);
     BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
     BOOST_REQUIRE(expected);
     float most = 0;
-    for (std::int64_t i = 0; i < x.elements(); ++i) most = std::max(most, std::abs(got->front().data<float>()[i] - expected->front().data<float>()[i]));
+    for (std::int64_t i = 0; i < x.elements(); ++i)
+      most = std::max(most,
+                      std::abs(got->front().data<float>()[i] - expected->front().data<float>()[i]));
     BOOST_TEST(most < 1e-4F);
   }
   (*device).reset();
   (*host).reset();
 }
 
-BOOST_AUTO_TEST_CASE(a_training_makes_no_waiting_driver_call_and_enqueues_a_step_before_the_one_before_has_ended) {
+BOOST_AUTO_TEST_CASE(
+    a_training_makes_no_waiting_driver_call_and_enqueues_a_step_before_the_one_before_has_ended) {
   if (!driver_calls_now()) return;
-  constexpr std::int64_t samples = 1024, width = 2048;  // some milliseconds a step, of which the host needs less than one
+  // Some milliseconds a step, of which the host needs less than one.
+  constexpr std::int64_t samples = 1024, width = 2048;
   constexpr std::uint64_t from = 40, to = 80, steps = 120;
   auto s = open("1");
   graph g(s->ops());
@@ -153,7 +173,11 @@ BOOST_AUTO_TEST_CASE(a_training_makes_no_waiting_driver_call_and_enqueues_a_step
   for (const char* name : {"first", "second", "third", "fourth"}) h = gelu(dense(h, width, name));
   const auto error = dense(h, 1, "last") - constant(g, waves({dtype::f32, {samples, 1}}, 1));
   const auto loss = reduce_mean(error * error);
-  auto run = s->train(g, loss, {.optimizer = sgd({.learning_rate = 1e-3}), .seed = 3, .steps = steps, .compile = {.device = "/gpu:0"}});
+  auto run = s->train(g, loss,
+                      {.optimizer = sgd({.learning_rate = 1e-3}),
+                       .seed = 3,
+                       .steps = steps,
+                       .compile = {.device = "/gpu:0"}});
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   std::optional<test::driver_calls> first, last;
   while (auto e = test::next_event(**run)) {
@@ -197,12 +221,14 @@ namespace {
 
 constexpr const char* node_variable = "TROUPE_GPU_NODE";  // the cluster of who is a node
 
-// Processes of this program that are nodes, each with the same chip as its gpu:0, and what makes NCCL take them for ranks of different hosts: for results, order and abort, not speed.
+// Processes of this program that are nodes, each with the same chip as its gpu:0, and what makes
+// NCCL take them for ranks of different hosts: for results, order and abort, not speed.
 class node_processes {
  public:
   node_processes(const std::string& cluster, int count) {
     for (int i = 0; i < count; ++i) start(cluster, i);
-    auto opened = session::open({.cluster = cluster, .gpus = "none", .timeout = std::chrono::seconds(60)});
+    auto opened =
+        session::open({.cluster = cluster, .gpus = "none", .timeout = std::chrono::seconds(60)});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
     client_ = std::move(*opened);
     await(static_cast<std::size_t>(count));
@@ -232,12 +258,18 @@ class node_processes {
   void start(const std::string& cluster, int number) {
     int to[2];
     BOOST_REQUIRE(::pipe2(to, O_CLOEXEC) == 0);
-    std::vector<std::string> texts{std::string(node_variable) + "=" + cluster, "NCCL_HOSTID=troupe-" + std::to_string(number), "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_NET=Socket", "NCCL_SOCKET_IFNAME=lo"};
+    std::vector<std::string> texts{std::string(node_variable) + "=" + cluster,
+                                   "NCCL_HOSTID=troupe-" + std::to_string(number),
+                                   "NCCL_P2P_DISABLE=1",
+                                   "NCCL_SHM_DISABLE=1",
+                                   "NCCL_NET=Socket",
+                                   "NCCL_SOCKET_IFNAME=lo"};
     std::vector<char*> environment;
     for (auto& t : texts) environment.push_back(t.data());
     for (auto** e = environ; *e != nullptr; ++e) environment.push_back(*e);
     environment.push_back(nullptr);
-    const char* const arguments[] = {"gpu_engine_tests", "--run_test=engine/serves_as_a_node", nullptr};
+    const char* const arguments[] = {"gpu_engine_tests", "--run_test=engine/serves_as_a_node",
+                                     nullptr};
     const auto pid = ::fork();
     if (pid == 0) {
       ::dup2(to[0], 0);
@@ -258,15 +290,24 @@ struct shared_outcome {
   std::vector<float> losses;
   std::string failure;
 };
-shared_outcome train_among(session& s, std::uint32_t workers, bool all_reduce, const std::string& device, std::uint64_t steps, const std::function<void(std::uint64_t)>& at_loss = {}) {
+shared_outcome train_among(session& s, std::uint32_t workers, bool all_reduce,
+                           const std::string& device, std::uint64_t steps,
+                           const std::function<void(std::uint64_t)>& at_loss = {}) {
   constexpr std::int64_t samples = 64, width = 16;
   graph g(s.ops());
-  auto x = tensor::make({dtype::f32, {samples, width}}), y = tensor::make({dtype::f32, {samples, 1}});
-  for (std::int64_t i = 0; i < samples * width; ++i) x.data<float>()[i] = std::sin(static_cast<float>(i));
-  for (std::int64_t i = 0; i < samples; ++i) y.data<float>()[i] = std::cos(static_cast<float>(3 * i));
+  auto x = tensor::make({dtype::f32, {samples, width}}),
+       y = tensor::make({dtype::f32, {samples, 1}});
+  for (std::int64_t i = 0; i < samples * width; ++i)
+    x.data<float>()[i] = std::sin(static_cast<float>(i));
+  for (std::int64_t i = 0; i < samples; ++i)
+    y.data<float>()[i] = std::cos(static_cast<float>(3 * i));
   const auto h = gelu(dense(constant(g, x), 32, "first"));
   const auto error = dense(tanh(h), 1, "second") - constant(g, y);
-  training_options o{.workers = workers, .all_reduce = all_reduce, .optimizer = adam({.learning_rate = 0.01}), .seed = 3, .steps = steps};
+  training_options o{.workers = workers,
+                     .all_reduce = all_reduce,
+                     .optimizer = adam({.learning_rate = 0.01}),
+                     .seed = 3,
+                     .steps = steps};
   o.compile.device = device;
   o.compile.bucket_bytes = 1024;
   auto run = s.train(g, reduce_mean(error * error) * (1.0F / static_cast<float>(workers)), o);
@@ -292,7 +333,8 @@ BOOST_AUTO_TEST_CASE(serves_as_a_node) {
   o.gpu_memory_bytes = std::uint64_t{1} << 30;
   auto node = process::start(o);
   BOOST_REQUIRE_MESSAGE(node, (node ? "" : node.error().text()));
-  for (char c; ::read(0, &c, 1) > 0;) {}
+  for (char c; ::read(0, &c, 1) > 0;) {
+  }
   (*node)->leave("the test is over");
 }
 
@@ -312,17 +354,20 @@ BOOST_AUTO_TEST_CASE(devices_of_several_processes_add_up_gradients_by_nccl) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_process_that_is_killed_in_the_middle_is_named_and_the_other_devices_go_on_with_the_next_job) {
+BOOST_AUTO_TEST_CASE(
+    a_process_that_is_killed_in_the_middle_is_named_and_the_other_devices_go_on_with_the_next_job) {
   if (const auto v = nccl::version(); !v) {
     BOOST_TEST_MESSAGE("skipped: " << v.error().text());
     return;
   }
   node_processes nodes("gpu-killed", 3);
   int victim = 0;
-  const auto ended = train_among(nodes.client(), 3, true, "/gpu:0", 1'000'000, [&](std::uint64_t step) {
-    if (step == 20) victim = nodes.kill(1);
-  });
-  BOOST_TEST(ended.failure.find("pid " + std::to_string(victim)) != std::string::npos, ended.failure);
+  const auto ended =
+      train_among(nodes.client(), 3, true, "/gpu:0", 1'000'000, [&](std::uint64_t step) {
+        if (step == 20) victim = nodes.kill(1);
+      });
+  BOOST_TEST(ended.failure.find("pid " + std::to_string(victim)) != std::string::npos,
+             ended.failure);
   nodes.await(2);
   auto host = open("none");
   const auto got = train_among(nodes.client(), 2, true, "/gpu:0", 40);

@@ -1,4 +1,5 @@
-// A driver that does nothing, for the test of driver_calls.so: found as the CUDA runtime finds the real one. Only what the test calls is there.
+// A driver that does nothing, for the test of driver_calls.so: found as the CUDA runtime finds the
+// real one. Only what the test calls is there.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +16,8 @@ int synchronize(void*) {
   ++waits_seen;
   return 0;
 }
-int launch(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*, void** arguments, void**) {
+int launch(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*,
+           void** arguments, void**) {
   // Arguments on the stack must come through.
   return shared == 77 && arguments != nullptr && *static_cast<int*>(arguments[0]) == 42 ? 0 : 1;
 }
@@ -27,7 +29,9 @@ int call_later(void*, void (*fn)(void*), void* data) {
 }
 int attribute(void* to, int what, std::uint64_t address) {
   if (what != 2) return 2;
-  if (address < reinterpret_cast<std::uint64_t>(pinned) || address >= reinterpret_cast<std::uint64_t>(pinned + sizeof pinned)) return 1;
+  if (address < reinterpret_cast<std::uint64_t>(pinned) ||
+      address >= reinterpret_cast<std::uint64_t>(pinned + sizeof pinned))
+    return 1;
   const unsigned int host = 1;
   std::memcpy(to, &host, sizeof host);
   return 0;
@@ -38,7 +42,8 @@ int query(void*) { return 600; }
 
 extern "C" {
 
-[[gnu::visibility("default")]] int cuGetProcAddress_v2(const char* name, void** to, int version, std::uint64_t flags, int* status) {
+[[gnu::visibility("default")]] int cuGetProcAddress_v2(const char* name, void** to, int version,
+                                                       std::uint64_t flags, int* status) {
   if (version != 13000 || flags != 1) return 1;
   if (status != nullptr) *status = 0;
   const auto is = [&](const char* n) { return std::strcmp(name, n) == 0; };

@@ -1,5 +1,6 @@
 #pragma once
-// What benchmarks of this folder share: an error ends them, and a figure is a line: what, unit, median, spread over turns.
+// What benchmarks of this folder share: an error ends them, and a figure is a line: what, unit,
+// median, spread over turns.
 
 #include "schema/error.hpp"
 
@@ -41,11 +42,14 @@ struct figure {
   void add(double v) { values.push_back(v); }
   void print() {
     std::ranges::sort(values);
-    std::printf("%-72s %-8s %10.3f  (%.3f to %.3f)\n", what.c_str(), unit.c_str(), values[values.size() / 2], values.front(), values.back());
+    std::printf("%-72s %-8s %10.3f  (%.3f to %.3f)\n", what.c_str(), unit.c_str(),
+                values[values.size() / 2], values.front(), values.back());
     std::fflush(stdout);
   }
 };
 
-inline void print(const std::string& what, const std::string& unit, double value) { figure{what, unit, {value}}.print(); }
+inline void print(const std::string& what, const std::string& unit, double value) {
+  figure{what, unit, {value}}.print();
+}
 
 }  // namespace troupe::test

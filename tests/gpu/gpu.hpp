@@ -1,5 +1,6 @@
 #pragma once
-// A CUDA device for tests, and ops on it. Programs of this folder end with 77 where there is none (main.cpp), so that here there is one.
+// A CUDA device for tests, and ops on it. Programs of this folder end with 77 where there is none
+// (main.cpp), so that here there is one.
 
 #include "devices/cuda/cuda_device.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
@@ -22,15 +23,20 @@ inline std::string_view kept_name(const std::string& name) {
 
 class gpu {
  public:
-  // Generated kernels are kept in the folder TROUPE_TEST_KERNELS, where that is set: who runs the tests several times compiles them once.
-  explicit gpu(int each = 1, const cuda::device_options& options = {}, cuda::chip_options of_chips = {}) {
-    if (const char* folder = std::getenv("TROUPE_TEST_KERNELS"); folder != nullptr && of_chips.binary_folder.empty()) of_chips.binary_folder = folder;
+  // Generated kernels are kept in the folder TROUPE_TEST_KERNELS, where that is set: who runs the
+  // tests several times compiles them once.
+  explicit gpu(int each = 1, const cuda::device_options& options = {},
+               cuda::chip_options of_chips = {}) {
+    if (const char* folder = std::getenv("TROUPE_TEST_KERNELS");
+        folder != nullptr && of_chips.binary_folder.empty())
+      of_chips.binary_folder = folder;
     auto made = cuda::make_cuda_devices(each, options, of_chips);
     BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
     devices_ = std::move(*made);
   }
   cuda::cuda_device& operator[](std::size_t i) { return *devices_[i]; }
-  std::unique_ptr<cuda::cuda_stream> stream(stream_kind kind = stream_kind::compute, std::size_t device = 0) {
+  std::unique_ptr<cuda::cuda_stream> stream(stream_kind kind = stream_kind::compute,
+                                            std::size_t device = 0) {
     auto s = devices_[device]->make_cuda_stream(kind);
     BOOST_REQUIRE_MESSAGE(s, (s ? "" : s.error().text()));
     return std::move(*s);
@@ -41,9 +47,9 @@ class gpu {
   std::vector<std::unique_ptr<cuda::cuda_device>> devices_;
 };
 
-#define TROUPE_FINE(call)                                                                  \
-  do {                                                                                     \
-    auto troupe_result = (call);                                                           \
+#define TROUPE_FINE(call)                                                                      \
+  do {                                                                                         \
+    auto troupe_result = (call);                                                               \
     BOOST_REQUIRE_MESSAGE(troupe_result, (troupe_result ? "" : troupe_result.error().text())); \
   } while (false)
 
@@ -52,7 +58,8 @@ inline std::span<std::byte> bytes_of(device_memory m) { return {m.bytes, m.size_
 // An op with its memory on a device, ready to be enqueued any number of times.
 class placed_op {
  public:
-  placed_op(const op_case& c, cuda::cuda_device& device, cuda::cuda_stream& stream) : case_(c), stream_(stream), name_(kept_name(c.op)) {
+  placed_op(const op_case& c, cuda::cuda_device& device, cuda::cuda_stream& stream)
+      : case_(c), stream_(stream), name_(kept_name(c.op)) {
     static const auto table = cuda::make_cuda_kernels();
     if (auto made = table.make(c.op, c.attrs, device.chip()))
       kernel_ = std::move(*made);
@@ -66,7 +73,9 @@ class placed_op {
     for (const auto& t : c.inputs) inputs_.push_back(take(t.size_bytes()));
     for (const auto& s : c.outputs) outputs_.push_back(take(s.size_bytes()));
     workspace_ = take(kernel_->workspace_bytes());
-    for (std::size_t i = 0; i < inputs_.size(); ++i) keep(stream_.copy(name_, bytes_of(inputs_[i]), memory_kind::device, case_.inputs[i].bytes(), memory_kind::pageable));
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      keep(stream_.copy(name_, bytes_of(inputs_[i]), memory_kind::device, case_.inputs[i].bytes(),
+                        memory_kind::pageable));
   }
   ~placed_op() {
     for (auto m : inputs_) stream_.free(m);
@@ -84,14 +93,19 @@ class placed_op {
     for (auto m : outputs_) out.push_back(m.bytes);
     tag t;
     t.step = case_.step;
-    return stream_.enqueue(name_, {}, [&] { return kernel_->enqueue(stream_.site(name_, workspace_.bytes, t), in, out); });
+    return stream_.enqueue(name_, {}, [&] {
+      return kernel_->enqueue(stream_.site(name_, workspace_.bytes, t), in, out);
+    });
   }
   // Waits.
   result<std::vector<tensor>> results() {
     std::vector<tensor> all;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       all.push_back(tensor::make(case_.outputs[i]));
-      if (auto ok = stream_.copy(name_, all.back().bytes(), memory_kind::pageable, bytes_of(outputs_[i]), memory_kind::device); !ok) return std::move(ok.error());
+      if (auto ok = stream_.copy(name_, all.back().bytes(), memory_kind::pageable,
+                                 bytes_of(outputs_[i]), memory_kind::device);
+          !ok)
+        return std::move(ok.error());
     }
     if (auto ok = stream_.synchronize(); !ok) return std::move(ok.error());
     return all;
@@ -117,7 +131,8 @@ class placed_op {
   std::string problem_;
 };
 
-inline result<std::vector<tensor>> run_on_device(const op_case& c, cuda::cuda_device& device, cuda::cuda_stream& stream) {
+inline result<std::vector<tensor>> run_on_device(const op_case& c, cuda::cuda_device& device,
+                                                 cuda::cuda_stream& stream) {
   placed_op op(c, device, stream);
   if (!op.problem().empty()) return error(error_code::failed, op.problem());
   if (auto ok = op.enqueue(); !ok) return std::move(ok.error());

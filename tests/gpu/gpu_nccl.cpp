@@ -2,10 +2,12 @@
 //
 //   gpu_nccl [--ranks N] [--load | --kill | --stop]
 //
-// Every collective; with --load, then 64 all-reduces of two communicators in flight, in one order that events make; with --kill (--stop) the last rank dies (stops) in the middle, and the others
+// Every collective; with --load, then 64 all-reduces of two communicators in flight, in one order
+// that events make; with --kill (--stop) the last rank dies (stops) in the middle, and the others
 // must abort and go on without it.
 //
-// The parent never touches CUDA: it starts ranks and carries the id from the first to the others. Without a GPU: a line that says why, and 77.
+// The parent never touches CUDA: it starts ranks and carries the id from the first to the others.
+// Without a GPU: a line that says why, and 77.
 
 #include "devices/cuda/cuda_device.hpp"
 #include "devices/nccl/communicator.hpp"
@@ -45,7 +47,8 @@ struct rank_process {
   int to, from;  // its standard input and output of ids
 };
 
-// A limit against hangs of this process, the parent or a rank: it ends, and says what it waited for.
+// A limit against hangs of this process, the parent or a rank: it ends, and says what it waited
+// for.
 constexpr unsigned limit_s = 100;
 // The parent takes its ranks along, one of which may be stopped; 0: none, or it has ended.
 volatile pid_t pids_of_ranks[16] = {};
@@ -64,7 +67,9 @@ void wait_at_most(const char* for_what) {
   ::alarm(limit_s);
 }
 
-bool write_all(int fd, const void* p, std::size_t n) { return ::write(fd, p, n) == static_cast<ssize_t>(n); }
+bool write_all(int fd, const void* p, std::size_t n) {
+  return ::write(fd, p, n) == static_cast<ssize_t>(n);
+}
 bool read_all(int fd, void* p, std::size_t n) {
   for (std::size_t done = 0; done < n;) {
     const auto r = ::read(fd, static_cast<char*>(p) + done, n - done);
@@ -107,42 +112,58 @@ struct rank_state {
   void fill(std::size_t count, F f) {
     std::vector<float> x(count);
     for (std::size_t i = 0; i < count; ++i) x[i] = f(i);
-    fine(stream->copy("in", {a.bytes, count * 4}, memory_kind::device, std::as_bytes(std::span(x)), memory_kind::pageable));
+    fine(stream->copy("in", {a.bytes, count * 4}, memory_kind::device, std::as_bytes(std::span(x)),
+                      memory_kind::pageable));
   }
   template <class F>
   void expect(const char* what, std::size_t count, F f) {
     std::vector<float> x(count);
-    fine(stream->copy("out", std::as_writable_bytes(std::span(x)), memory_kind::pageable, {b.bytes, count * 4}, memory_kind::device));
+    fine(stream->copy("out", std::as_writable_bytes(std::span(x)), memory_kind::pageable,
+                      {b.bytes, count * 4}, memory_kind::device));
     fine(stream->synchronize());
     for (std::size_t i = 0; i < count; ++i)
-      if (x[i] != f(i)) end(std::string("failed: ") + what + ", element " + std::to_string(i) + " is " + std::to_string(x[i]) + ", expected " + std::to_string(f(i)));
+      if (x[i] != f(i))
+        end(std::string("failed: ") + what + ", element " + std::to_string(i) + " is " +
+            std::to_string(x[i]) + ", expected " + std::to_string(f(i)));
   }
 };
 
 void every_collective(nccl::communicator& c, rank_state& s, std::size_t count) {
   const auto n = static_cast<float>(c.ranks()), own = static_cast<float>(c.rank());
-  const auto value = [](std::size_t i, float rank) { return static_cast<float>(i % 100) + 100 * rank; };
+  const auto value = [](std::size_t i, float rank) {
+    return static_cast<float>(i % 100) + 100 * rank;
+  };
   const auto of_own = [&](std::size_t i) { return value(i, own); };
   s.fill(count, of_own);
-  fine(c.all_reduce(s.stream->native(), "sum", s.a.bytes, s.b.bytes, count, dtype::f32, nccl::reduce::sum));
+  fine(c.all_reduce(s.stream->native(), "sum", s.a.bytes, s.b.bytes, count, dtype::f32,
+                    nccl::reduce::sum));
   settle(c);
-  s.expect("sum", count, [&](std::size_t i) { return n * static_cast<float>(i % 100) + 100 * n * (n - 1) / 2; });
-  fine(c.all_reduce(s.stream->native(), "max", s.a.bytes, s.b.bytes, count, dtype::f32, nccl::reduce::max));
+  s.expect("sum", count,
+           [&](std::size_t i) { return n * static_cast<float>(i % 100) + 100 * n * (n - 1) / 2; });
+  fine(c.all_reduce(s.stream->native(), "max", s.a.bytes, s.b.bytes, count, dtype::f32,
+                    nccl::reduce::max));
   settle(c);
   s.expect("max", count, [&](std::size_t i) { return value(i, n - 1); });
-  fine(c.all_reduce(s.stream->native(), "min", s.a.bytes, s.b.bytes, count, dtype::f32, nccl::reduce::min));
+  fine(c.all_reduce(s.stream->native(), "min", s.a.bytes, s.b.bytes, count, dtype::f32,
+                    nccl::reduce::min));
   settle(c);
   s.expect("min", count, [&](std::size_t i) { return value(i, 0); });
-  fine(c.broadcast(s.stream->native(), "broadcast", s.a.bytes, s.b.bytes, count, dtype::f32, c.ranks() - 1));
+  fine(c.broadcast(s.stream->native(), "broadcast", s.a.bytes, s.b.bytes, count, dtype::f32,
+                   c.ranks() - 1));
   settle(c);
   s.expect("broadcast", count, [&](std::size_t i) { return value(i, n - 1); });
   const auto each = count / static_cast<std::size_t>(c.ranks());
   fine(c.all_gather(s.stream->native(), "all_gather", s.a.bytes, s.b.bytes, each, dtype::f32));
   settle(c);
-  s.expect("all_gather", each * static_cast<std::size_t>(c.ranks()), [&](std::size_t i) { return value(i % each, static_cast<float>(i / each)); });
-  fine(c.reduce_scatter(s.stream->native(), "reduce_scatter", s.a.bytes, s.b.bytes, each, dtype::f32, nccl::reduce::sum));
+  s.expect("all_gather", each * static_cast<std::size_t>(c.ranks()),
+           [&](std::size_t i) { return value(i % each, static_cast<float>(i / each)); });
+  fine(c.reduce_scatter(s.stream->native(), "reduce_scatter", s.a.bytes, s.b.bytes, each,
+                        dtype::f32, nccl::reduce::sum));
   settle(c);
-  s.expect("reduce_scatter", each, [&](std::size_t i) { return n * static_cast<float>((i + each * static_cast<std::size_t>(c.rank())) % 100) + 100 * n * (n - 1) / 2; });
+  s.expect("reduce_scatter", each, [&](std::size_t i) {
+    return n * static_cast<float>((i + each * static_cast<std::size_t>(c.rank())) % 100) +
+           100 * n * (n - 1) / 2;
+  });
 }
 
 // NC-5.
@@ -151,8 +172,10 @@ void finish(nccl::communicator& c) {
   settle(c);
 }
 
-// All ranks enqueue `all` sums, of two communicators in turn, ordered by events (NC-2), and none waits for any before the last: sums of different pieces would show another order.
-void under_load(nccl::communicator& one, nccl::communicator& other, cuda::cuda_device& device, rank_state& s) {
+// All ranks enqueue `all` sums, of two communicators in turn, ordered by events (NC-2), and none
+// waits for any before the last: sums of different pieces would show another order.
+void under_load(nccl::communicator& one, nccl::communicator& other, cuda::cuda_device& device,
+                rank_state& s) {
   constexpr std::size_t all = 64, each = 16'384;  // pieces, floats
   const auto second = fine(device.make_cuda_stream(stream_kind::collective));
   const auto n = static_cast<float>(one.ranks()), own = static_cast<float>(one.rank());
@@ -162,13 +185,17 @@ void under_load(nccl::communicator& one, nccl::communicator& other, cuda::cuda_d
     auto& on = i % 2 == 0 ? *s.stream : *second;
     auto& c = i % 2 == 0 ? one : other;
     fine(on.wait(before));
-    std::this_thread::sleep_for(std::chrono::microseconds((i * 7 + static_cast<std::size_t>(one.rank()) * 13) % 5 * 200));  // no two ranks at once
-    fine(c.all_reduce(on.native(), "sum", s.a.bytes + i * each * 4, s.b.bytes + i * each * 4, each, dtype::f32, nccl::reduce::sum));
+    // No two ranks at once.
+    std::this_thread::sleep_for(
+        std::chrono::microseconds((i * 7 + static_cast<std::size_t>(one.rank()) * 13) % 5 * 200));
+    fine(c.all_reduce(on.native(), "sum", s.a.bytes + i * each * 4, s.b.bytes + i * each * 4, each,
+                      dtype::f32, nccl::reduce::sum));
     settle(c);  // it has been enqueued
     before = fine(on.record());
   }
   fine(s.stream->wait(before));
-  s.expect("64 sums under load", all * each, [&](std::size_t i) { return n * static_cast<float>(i / each) + 100 * n * (n - 1) / 2; });
+  s.expect("64 sums under load", all * each,
+           [&](std::size_t i) { return n * static_cast<float>(i / each) + 100 * n * (n - 1) / 2; });
 }
 
 int run_rank(int rank, int ranks, course how) {
@@ -209,7 +236,8 @@ int run_rank(int rank, int ranks, course how) {
   }
   if (rank == ranks - 1) std::raise(how == course::kill ? SIGKILL : SIGSTOP);
   // The others enqueue what can never end, abort, and go on without it.
-  fine(c->all_reduce(s.stream->native(), "sum", s.a.bytes, s.b.bytes, 600'000, dtype::f32, nccl::reduce::sum));
+  fine(c->all_reduce(s.stream->native(), "sum", s.a.bytes, s.b.bytes, 600'000, dtype::f32,
+                     nccl::reduce::sum));
   wait_at_most("the abort, in a rank");
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const auto begin = std::chrono::steady_clock::now();
@@ -263,7 +291,8 @@ int run_parent(const char* self, int ranks, course how) {
     wait_at_most("an id of the first rank");
     nccl::unique_id id;
     if (!read_all(all[0].from, id.bytes.data(), id.bytes.size())) break;
-    for (int r = 1; r < ranks - (loses_one(how) ? round : 0); ++r) (void)write_all(all[static_cast<std::size_t>(r)].to, id.bytes.data(), id.bytes.size());
+    for (int r = 1; r < ranks - (loses_one(how) ? round : 0); ++r)
+      (void)write_all(all[static_cast<std::size_t>(r)].to, id.bytes.data(), id.bytes.size());
   }
   for (const auto& r : all) ::close(r.to);  // who still waits for an id gets none
   int worst = 0;
@@ -271,15 +300,25 @@ int run_parent(const char* self, int ranks, course how) {
   for (int r = 0; r < ranks; ++r) {
     wait_at_most("a rank to end");
     int status = 0;
-    if (how == course::stop && r == ranks - 1) ::kill(all[static_cast<std::size_t>(r)].pid, SIGKILL);  // the others have ended
+    // The others have ended.
+    if (how == course::stop && r == ranks - 1)
+      ::kill(all[static_cast<std::size_t>(r)].pid, SIGKILL);
     ::waitpid(all[static_cast<std::size_t>(r)].pid, &status, 0);
     pids_of_ranks[r] = 0;
-    const bool is_victim = loses_one(how) && r == ranks - 1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == skipped) skips = true;
-    else if (!is_victim && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) worst = 1;
+    const bool is_victim =
+        loses_one(how) && r == ranks - 1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == skipped)
+      skips = true;
+    else if (!is_victim && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
+      worst = 1;
   }
   if (worst == 0 && skips) return skipped;
-  std::printf("%d ranks%s: %s\n", ranks, how == course::kill ? ", the last one killed" : how == course::stop ? ", the last one stopped" : how == course::load ? ", under load" : "", worst == 0 ? "every collective is right" : "failed");
+  std::printf("%d ranks%s: %s\n", ranks,
+              how == course::kill   ? ", the last one killed"
+              : how == course::stop ? ", the last one stopped"
+              : how == course::load ? ", under load"
+                                    : "",
+              worst == 0 ? "every collective is right" : "failed");
   return worst;
 }
 
@@ -297,7 +336,8 @@ int main(int argc, char** argv) {
     } else if (a == "--load" || a == "--kill" || a == "--stop") {
       how = a == "--load" ? course::load : a == "--kill" ? course::kill : course::stop;
     } else {
-      std::printf("gpu_nccl [--ranks N] [--load | --kill | --stop]: NCCL with several ranks on one GPU, a process each\n");
+      std::printf(
+          "gpu_nccl [--ranks N] [--load | --kill | --stop]: NCCL with several ranks on one GPU, a process each\n");
       return a == "--help" ? 0 : 2;
     }
   }

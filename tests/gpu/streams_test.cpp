@@ -20,7 +20,14 @@ bool comes_true(const auto& condition) {
 }
 
 // Work of some milliseconds.
-op_case long_work() { return {"matmul", {}, {numbers(dtype::f32, {2048, 2048}, 1), numbers(dtype::f32, {2048, 2048}, 2)}, {{dtype::f32, {2048, 2048}}}, 0, 0}; }
+op_case long_work() {
+  return {"matmul",
+          {},
+          {numbers(dtype::f32, {2048, 2048}, 1), numbers(dtype::f32, {2048, 2048}, 2)},
+          {{dtype::f32, {2048, 2048}}},
+          0,
+          0};
+}
 
 }  // namespace
 
@@ -67,7 +74,9 @@ BOOST_AUTO_TEST_CASE(DV_2_an_event_is_done_when_what_was_before_is_and_stays_so)
 
 BOOST_AUTO_TEST_CASE(DT_1_to_DT_3_what_ran_is_told_in_order_and_copies_lie_under_kernels) {
   struct sink final : slice_sink {
-    std::int64_t now_ns() const override { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+    std::int64_t now_ns() const override {
+      return std::chrono::steady_clock::now().time_since_epoch().count();
+    }
     void add(const device_slice& s) override { slices.push_back(s); }
     std::vector<device_slice> slices;
   };
@@ -92,7 +101,8 @@ BOOST_AUTO_TEST_CASE(DT_1_to_DT_3_what_ran_is_told_in_order_and_copies_lie_under
   for (int i = 0; i < 20; ++i) {
     s->label({7, static_cast<std::uint64_t>(i)});
     TROUPE_FINE(i % 2 == 0 ? op.enqueue() : s->replay("segment", **step));
-    TROUPE_FINE(in->copy("in", bytes_of(*there), memory_kind::device, bytes_of(*here), memory_kind::pinned));
+    TROUPE_FINE(in->copy("in", bytes_of(*there), memory_kind::device, bytes_of(*here),
+                         memory_kind::pinned));
   }
   TROUPE_FINE(s->synchronize());
   TROUPE_FINE(in->synchronize());
@@ -106,11 +116,13 @@ BOOST_AUTO_TEST_CASE(DT_1_to_DT_3_what_ran_is_told_in_order_and_copies_lie_under
       BOOST_TEST((one.begin_ns >= begin && one.begin_ns < one.end_ns && one.end_ns <= end));
       if (i > 0) BOOST_TEST(one.begin_ns >= (*all)[i - 1].end_ns);
     }
-  BOOST_TEST((of_s->slices[1].kind == slice_kind::replay && of_s->slices[1].amount >= 5 && of_s->slices[1].label.step == 1));
+  BOOST_TEST((of_s->slices[1].kind == slice_kind::replay && of_s->slices[1].amount >= 5 &&
+              of_s->slices[1].label.step == 1));
   BOOST_TEST((of_in->slices[3].kind == slice_kind::copy && of_in->slices[3].amount == bytes));
   std::size_t overlapping = 0;
   for (const auto& k : of_s->slices)
-    for (const auto& m : of_in->slices) overlapping += k.begin_ns < m.end_ns && m.begin_ns < k.end_ns;
+    for (const auto& m : of_in->slices)
+      overlapping += k.begin_ns < m.end_ns && m.begin_ns < k.end_ns;
   BOOST_TEST(overlapping > 0u);
   // Again, from another beginning; and nobody who does not want to know is told.
   s->trace(nullptr), in->trace(nullptr);
@@ -141,7 +153,8 @@ BOOST_AUTO_TEST_CASE(DV_1_a_stream_that_waits_for_an_event_sees_what_was_written
     auto e = a->record();
     BOOST_REQUIRE(e);
     TROUPE_FINE(b->wait(*e));
-    TROUPE_FINE(b->copy("copy", bytes_of(*n), memory_kind::device, bytes_of(*m), memory_kind::device));
+    TROUPE_FINE(
+        b->copy("copy", bytes_of(*n), memory_kind::device, bytes_of(*m), memory_kind::device));
     auto f = b->record();
     BOOST_REQUIRE(f);
     TROUPE_FINE(a->wait(*f));
@@ -169,7 +182,8 @@ BOOST_AUTO_TEST_CASE(DV_4_devices_that_share_a_chip_have_limits_of_their_own) {
   auto n = b->allocate(48 << 20, "weights");
   BOOST_TEST(static_cast<bool>(n));
   a->free(*m);
-  BOOST_TEST(static_cast<bool>(a->allocate(48 << 20, "again")));  // and it is given back when the device ends
+  // And it is given back when the device ends.
+  BOOST_TEST(static_cast<bool>(a->allocate(48 << 20, "again")));
   if (n) b->free(*n);
   BOOST_TEST(machine[0].memory().peak_bytes <= (64U << 20));
 }
@@ -179,26 +193,41 @@ BOOST_AUTO_TEST_CASE(KC_3_an_index_outside_is_named_with_its_op) {
   auto s = machine.stream();
   auto bad = indices(dtype::i32, {4}, 1, 0, 5);
   bad.data<std::int32_t>()[2] = 17;
-  const op_case c{"gather", {}, {numbers(dtype::f32, {5, 3}, 1), bad}, {{dtype::f32, {4, 3}}}, 0, 0};
+  const op_case c{"gather", {}, {numbers(dtype::f32, {5, 3}, 1), bad}, {{dtype::f32, {4, 3}}},
+                  0,        0};
   const auto got = run_on_device(c, machine[0], *s);
   BOOST_REQUIRE(!got);
-  BOOST_TEST(got.error().message() == "gpu:0/compute: op gather: element 2 is 17, expected -5 to 4");
+  BOOST_TEST(got.error().message() ==
+             "gpu:0/compute: op gather: element 2 is 17, expected -5 to 4");
   BOOST_TEST(!s->failed());
   std::atomic<bool> is_called{false};
   TROUPE_FINE(s->call_host([&] { is_called = true; }));
   BOOST_TEST(comes_true([&] { return is_called.load(); }));
   auto other = machine.stream();  // the chip works
-  BOOST_TEST(static_cast<bool>(run_on_device({"relu", {}, {numbers(dtype::f32, {4}, 1)}, {{dtype::f32, {4}}}, 0, 0}, machine[0], *other)));
+  BOOST_TEST(static_cast<bool>(run_on_device(
+      {"relu", {}, {numbers(dtype::f32, {4}, 1)}, {{dtype::f32, {4}}}, 0, 0}, machine[0], *other)));
 }
 
 BOOST_AUTO_TEST_CASE(a_captured_step_replays_and_random_numbers_go_on) {
   gpu machine;
   auto s = machine.stream();
-  const op_case mask{"random_uniform", {{"seed", std::int64_t{5}}, {"high", 1.0}}, {}, {{dtype::f32, {1000}}}, 0, 0};
-  const op_case product{"matmul", {}, {numbers(dtype::f32, {65, 33}, 1), numbers(dtype::f32, {33, 20}, 2)}, {{dtype::f32, {65, 20}}}, 0, 0};
+  const op_case mask{"random_uniform",
+                     {{"seed", std::int64_t{5}}, {"high", 1.0}},
+                     {},
+                     {{dtype::f32, {1000}}},
+                     0,
+                     0};
+  const op_case product{"matmul",
+                        {},
+                        {numbers(dtype::f32, {65, 33}, 1), numbers(dtype::f32, {33, 20}, 2)},
+                        {{dtype::f32, {65, 20}}},
+                        0,
+                        0};
   placed_op first(mask, machine[0], *s), second(product, machine[0], *s);
-  BOOST_REQUIRE_MESSAGE(first.problem().empty() && second.problem().empty(), first.problem() << second.problem());
-  TROUPE_FINE(second.enqueue());  // libraries load what they need at their first call, which cannot be captured
+  BOOST_REQUIRE_MESSAGE(first.problem().empty() && second.problem().empty(),
+                        first.problem() << second.problem());
+  // Libraries load what they need at their first call, which cannot be captured.
+  TROUPE_FINE(second.enqueue());
   TROUPE_FINE(s->synchronize());
   TROUPE_FINE(s->begin_capture());
   BOOST_TEST(!s->record());

@@ -1,5 +1,6 @@
-// A wall clock that jumps: LD_PRELOAD it, and once the file CLOCK_JUMP_FILE is there, CLOCK_REALTIME is off by CLOCK_JUMP_SECONDS.
-// The monotonic clock goes on as it did, as when an administrator or a time server sets a machine's clock.
+// A wall clock that jumps: LD_PRELOAD it, and once the file CLOCK_JUMP_FILE is there,
+// CLOCK_REALTIME is off by CLOCK_JUMP_SECONDS. The monotonic clock goes on as it did, as when an
+// administrator or a time server sets a machine's clock.
 #include <dlfcn.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -11,7 +12,8 @@ namespace {
 
 std::time_t jump() {
   const char *file = std::getenv("CLOCK_JUMP_FILE"), *seconds = std::getenv("CLOCK_JUMP_SECONDS");
-  return file != nullptr && seconds != nullptr && ::access(file, F_OK) == 0 ? std::atol(seconds) : 0;
+  return file != nullptr && seconds != nullptr && ::access(file, F_OK) == 0 ? std::atol(seconds)
+                                                                            : 0;
 }
 
 }  // namespace
@@ -19,9 +21,11 @@ std::time_t jump() {
 extern "C" {
 
 [[gnu::visibility("default")]] int clock_gettime(clockid_t clock, timespec* at) noexcept {
-  static const auto original = reinterpret_cast<decltype(&clock_gettime)>(::dlsym(RTLD_NEXT, "clock_gettime"));
+  static const auto original =
+      reinterpret_cast<decltype(&clock_gettime)>(::dlsym(RTLD_NEXT, "clock_gettime"));
   const int result = original(clock, at);
-  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) at->tv_sec += jump();
+  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+    at->tv_sec += jump();
   return result;
 }
 

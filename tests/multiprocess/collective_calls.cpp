@@ -1,7 +1,9 @@
-// A training whose program calls collectives in each step: collective_calls --data FOLDER [--cluster NAME] [--workers N] [--allreduce] ...
+// A training whose program calls collectives in each step: collective_calls --data FOLDER
+// [--cluster NAME] [--workers N] [--allreduce] ...
 //
-// Batch normalisation over the batches of all workers (sums, whose gradients are sums), a part of it by scattering and gathering, and a row that one worker tells the others, behind
-// a barrier; --many N adds so many all-reduces that wait for nothing but their worker.
+// Batch normalisation over the batches of all workers (sums, whose gradients are sums), a part of
+// it by scattering and gathering, and a row that one worker tells the others, behind a barrier;
+// --many N adds so many all-reduces that wait for nothing but their worker.
 //
 // It ends with a line of JSON: {"weights_hash", "losses", "recoveries", "seconds"}.
 
@@ -41,7 +43,9 @@ value normalised(value x, std::uint32_t workers) {
   auto& g = *x.owner;
   const auto count = all_reduce(element_count(x, {0}));
   const auto centred = x - all_reduce(reduce_sum(x, {0})) / count;
-  const auto squares = all_gather(reduce_scatter(reduce_sum(centred * centred, {0}), all_workers(workers)), all_workers(workers));
+  const auto squares =
+      all_gather(reduce_scatter(reduce_sum(centred * centred, {0}), all_workers(workers)),
+                 all_workers(workers));
   return centred / sqrt(squares / count + constant(g, 1e-3F));
 }
 
@@ -57,16 +61,21 @@ int run(const call_options& o) {
   const auto told = stop_gradient(broadcast(barrier(reduce_sum(x, {0})), o.workers - 1));
   x = relu(x + constant(g, 1e-3F) * told);
   auto loss = softmax_cross_entropy(dense(x, 10, "out"), batch.labels, batch.scale);
-  for (std::uint32_t k = 0; k < o.many; ++k) loss = loss + constant(g, 0.0F) * reduce_sum(stop_gradient(all_reduce(told * constant(g, static_cast<float>(k)), reduction_kind::max)));
+  for (std::uint32_t k = 0; k < o.many; ++k)
+    loss = loss + constant(g, 0.0F) *
+                      reduce_sum(stop_gradient(all_reduce(told * constant(g, static_cast<float>(k)),
+                                                          reduction_kind::max)));
 
   const auto began = std::chrono::steady_clock::now();
-  auto training = (*s)->train(g, loss, {.workers = o.workers,
-                                        .shards = o.shards,
-                                        .all_reduce = o.all_reduce,
-                                        .optimizer = {.learning_rate = 0.05},
-                                        .steps = steps_per_epoch(*images, reading) * o.epochs,
-                                        .on_failure = o.resumes ? failure_policy::resume : failure_policy::stop,
-                                        .compile = {.name = o.name}});
+  auto training =
+      (*s)->train(g, loss,
+                  {.workers = o.workers,
+                   .shards = o.shards,
+                   .all_reduce = o.all_reduce,
+                   .optimizer = {.learning_rate = 0.05},
+                   .steps = steps_per_epoch(*images, reading) * o.epochs,
+                   .on_failure = o.resumes ? failure_policy::resume : failure_policy::stop,
+                   .compile = {.name = o.name}});
   if (!training) return fail(training.error());
   std::uint64_t losses = 0, recoveries = 0;
   std::string hash;
@@ -81,13 +90,16 @@ int run(const call_options& o) {
       }
       case training_event::kind::resumed: ++recoveries; [[fallthrough]];
       case training_event::kind::recovering:
-      case training_event::kind::note: fmt::print(stderr, "collective_calls: {}\n", event->text); break;
+      case training_event::kind::note:
+        fmt::print(stderr, "collective_calls: {}\n", event->text);
+        break;
       case training_event::kind::failed: return fail({error_code::failed, event->text});
       default: break;
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  fmt::print("{{\"weights_hash\":\"{}\",\"losses\":{},\"recoveries\":{},\"seconds\":{:.3f}}}\n", hash, losses, recoveries, took.count());
+  fmt::print("{{\"weights_hash\":\"{}\",\"losses\":{},\"recoveries\":{},\"seconds\":{:.3f}}}\n",
+             hash, losses, recoveries, took.count());
   return hash.empty() ? 1 : 0;
 }
 

@@ -1,5 +1,6 @@
-// A disk that fails, or a process that dies, at one operation: LD_PRELOAD it. Operations on what lies in DISK_FAULT_FOLDER are counted from 1
-// and told in the file DISK_FAULT_LOG, "write PATH" a line. At number DISK_FAULT_AT happens what DISK_FAULT says:
+// A disk that fails, or a process that dies, at one operation: LD_PRELOAD it. Operations on what
+// lies in DISK_FAULT_FOLDER are counted from 1 and told in the file DISK_FAULT_LOG, "write PATH" a
+// line. At number DISK_FAULT_AT happens what DISK_FAULT says:
 //
 //   kill        the process is killed before it
 //   torn        the same, and half of what a write has to write is written
@@ -48,7 +49,8 @@ fate decide(const char* operation, const std::string& path) {
   static std::atomic<long> count = 0;
   static std::string at, fault, log;
   static const long number = std::atol(variable("DISK_FAULT_AT", at).c_str());
-  static const int out = original<int(const char*, int, ...)>("open")(variable("DISK_FAULT_LOG", log).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  static const int out = original<int(const char*, int, ...)>("open")(
+      variable("DISK_FAULT_LOG", log).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   variable("DISK_FAULT", fault);
   const bool is_it = ++count == number;
   const auto line = std::string(operation) + " " + path + "\n";
@@ -100,7 +102,8 @@ extern "C" {
   const auto mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
   va_end(more);
   const bool is_new = (flags & O_CREAT) != 0;
-  return is_new && is_ours(path) && decide("create", path) != fate::none ? -1 : real(path, flags, mode);
+  return is_new && is_ours(path) && decide("create", path) != fate::none ? -1
+                                                                         : real(path, flags, mode);
 }
 
 [[gnu::visibility("default")]] int unlink(const char* path) noexcept {

@@ -1,12 +1,16 @@
-// A training whose variables count how often each sample was used: sample_ledger --cluster NAME --data FOLDER [--epochs N] ...
+// A training whose variables count how often each sample was used: sample_ledger --cluster NAME
+// --data FOLDER [--epochs N] ...
 //
-// Image i of the folder is 1 at pixel i and 0 elsewhere, and there are as many images as pixels. The loss is sum(images @ w), whose
-// gradient for row i of w is the number of times that image i was read; with a learning rate of 1, no momentum and zeros to begin with,
-// row i is minus the number of committed uses of image i, exactly. What a step that was lost and made again adds, or what is left out when
-// work moves between nodes, shows as a wrong number, whatever happened to the values on the way. There are two such variables, so that
-// two shards have one; more columns make them larger and steps longer, so that nodes can come and go within an epoch.
+// Image i of the folder is 1 at pixel i and 0 elsewhere, and there are as many images as pixels.
+// The loss is sum(images @ w), whose gradient for row i of w is the number of times that image i
+// was read; with a learning rate of 1, no momentum and zeros to begin with, row i is minus the
+// number of committed uses of image i, exactly. What a step that was lost and made again adds, or
+// what is left out when work moves between nodes, shows as a wrong number, whatever happened to the
+// values on the way. There are two such variables, so that two shards have one; more columns make
+// them larger and steps longer, so that nodes can come and go within an epoch.
 //
-// It ends with a line of JSON: {"samples", "epochs", "used_otherwise"}; 1 if a sample was not used as often as there were epochs.
+// It ends with a line of JSON: {"samples", "epochs", "used_otherwise"}; 1 if a sample was not used
+// as often as there were epochs.
 
 #include "actors/session.hpp"
 #include "apps/support/output.hpp"
@@ -35,7 +39,8 @@ int fail(const error& e) {
   return static_cast<int>(e.code());
 }
 
-// Samples that the variables do not count `epochs` times, and a line for the first of each variable.
+// Samples that the variables do not count `epochs` times, and a line for the first of each
+// variable.
 std::uint64_t used_otherwise(const training_event& observed, std::uint64_t epochs) {
   std::uint64_t wrong = 0;
   for (const auto& [name, counts] : observed.variables) {
@@ -43,7 +48,9 @@ std::uint64_t used_otherwise(const training_event& observed, std::uint64_t epoch
     for (std::int64_t i = 0; i < counts.elements(); ++i) {
       const auto uses = -counts.data<float>()[i];
       if (uses == static_cast<float>(epochs)) continue;
-      if (here++ == 0) fmt::print(stderr, "sample_ledger: {} counts {} uses of sample {}\n", name, uses, i / counts.spec().shape.size(1));
+      if (here++ == 0)
+        fmt::print(stderr, "sample_ledger: {} counts {} uses of sample {}\n", name, uses,
+                   i / counts.spec().shape.size(1));
     }
     wrong += here;
   }
@@ -54,9 +61,13 @@ int run(const ledger_options& o) {
   const auto images = open_idx(o.data, /*test=*/false);
   if (!images) return fail(images.error());
   const auto pixels = images->rows * images->columns;
-  if (pixels != images->samples) return fail({error_code::usage, fmt::format("{} images of {} pixels: expected as many as pixels", images->samples, pixels)});
+  if (pixels != images->samples)
+    return fail(
+        {error_code::usage, fmt::format("{} images of {} pixels: expected as many as pixels",
+                                        images->samples, pixels)});
   std::FILE* losses = o.losses.empty() ? nullptr : std::fopen(o.losses.c_str(), "w");
-  if (losses == nullptr && !o.losses.empty()) return fail({error_code::usage, "--losses: cannot write " + o.losses});
+  if (losses == nullptr && !o.losses.empty())
+    return fail({error_code::usage, "--losses: cannot write " + o.losses});
 
   auto s = session::open({.cluster = o.cluster});
   if (!s) return fail(s.error());
@@ -67,13 +78,14 @@ int run(const ledger_options& o) {
   const auto loss = add(reduce_sum(matmul(batch.images, variable(g, counts, {}, "uses_1"))),
                         reduce_sum(matmul(batch.images, variable(g, counts, {}, "uses_2"))));
   const auto steps = steps_per_epoch(*images, reading);
-  auto training = (*s)->train(g, loss, {.workers = o.workers,
-                                        .shards = o.shards,
-                                        .optimizer = {.learning_rate = 1, .momentum = 0},
-                                        .steps = steps * o.epochs,
-                                        .on_failure = failure_policy::resume,
-                                        .replicas = o.replicas,
-                                        .compile = {.name = o.name}});
+  auto training = (*s)->train(g, loss,
+                              {.workers = o.workers,
+                               .shards = o.shards,
+                               .optimizer = {.learning_rate = 1, .momentum = 0},
+                               .steps = steps * o.epochs,
+                               .on_failure = failure_policy::resume,
+                               .replicas = o.replicas,
+                               .compile = {.name = o.name}});
   if (!training) return fail(training.error());
 
   std::uint64_t wrong = 0;
@@ -81,7 +93,8 @@ int run(const ledger_options& o) {
   while (const auto event = (*training)->next()) {
     switch (event->type) {
       case training_event::kind::loss:
-        if (losses != nullptr && !write_text(losses, fmt::format("{},{:.9g}\n", event->step, event->loss)))
+        if (losses != nullptr &&
+            !write_text(losses, fmt::format("{},{:.9g}\n", event->step, event->loss)))
           return fail({error_code::failed, "--losses cannot be written"});
         break;
       case training_event::kind::variables:
@@ -90,12 +103,15 @@ int run(const ledger_options& o) {
         break;
       case training_event::kind::recovering:
       case training_event::kind::resumed:
-      case training_event::kind::note: fmt::print(stderr, "sample_ledger: {}\n", event->text); break;
+      case training_event::kind::note:
+        fmt::print(stderr, "sample_ledger: {}\n", event->text);
+        break;
       case training_event::kind::failed: return fail({error_code::failed, event->text});
       default: break;
     }
   }
-  fmt::print("{{\"samples\":{},\"epochs\":{},\"used_otherwise\":{}}}\n", images->samples, o.epochs, wrong);
+  fmt::print("{{\"samples\":{},\"epochs\":{},\"used_otherwise\":{}}}\n", images->samples, o.epochs,
+             wrong);
   return is_counted && wrong == 0 ? 0 : 1;
 }
 
@@ -103,7 +119,8 @@ int run(const ledger_options& o) {
 
 int main(int argc, char** argv) {
   ledger_options o;
-  CLI::App app{"Counts how often each sample of a made set of images is used in a training.", "sample_ledger"};
+  CLI::App app{"Counts how often each sample of a made set of images is used in a training.",
+               "sample_ledger"};
   app.add_option("--cluster", o.cluster);
   app.add_option("--data", o.data)->required();
   app.add_option("--losses", o.losses);

@@ -1,7 +1,8 @@
-// A program whose pipeline does not move, for tests of `troupe why`: stuck_pipeline CLUSTER no-fetch|no-feed
+// A program whose pipeline does not move, for tests of `troupe why`: stuck_pipeline CLUSTER
+// no-fetch|no-feed
 //
-// no-fetch feeds a small graph with one credit per edge and takes no value; no-feed feeds nothing. It prints "stuck" just before
-// nothing moves any more, and waits to be killed.
+// no-fetch feeds a small graph with one credit per edge and takes no value; no-feed feeds nothing.
+// It prints "stuck" just before nothing moves any more, and waits to be killed.
 
 #include "actors/session.hpp"
 
@@ -46,7 +47,8 @@ int main(int argc, char** argv) {
 
   if (mode == "no-feed") {
     // Nor may it fetch what it did not feed.
-    if (auto values = (*run)->fetch(); values || values.error().code() != error_code::usage) return 1;
+    if (auto values = (*run)->fetch(); values || values.error().code() != error_code::usage)
+      return 1;
     say_stuck();
   } else {
     for (int i = 0;; ++i) {  // until feed, graph and fetch hold all that they may

@@ -11,15 +11,17 @@ std::string refused(std::string_view text) {
   return a ? "accepted" : a.error().message();
 }
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(address)
 
 BOOST_AUTO_TEST_CASE(what_people_write_is_read_and_written_back) {
-  for (const auto* text :
-       {"localhost:0", "127.0.0.1:7000", "[::1]:7000", "[fe80::1]:65535", "gpu-3.lab:7000", "0.0.0.0:1", "node_1:80"}) {
+  for (const auto* text : {"localhost:0", "127.0.0.1:7000", "[::1]:7000", "[fe80::1]:65535",
+                           "gpu-3.lab:7000", "0.0.0.0:1", "node_1:80"}) {
     const auto a = parse_address(text);
     BOOST_REQUIRE_MESSAGE(a, text);
     BOOST_TEST(to_string(*a) == text);

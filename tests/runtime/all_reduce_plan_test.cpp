@@ -21,7 +21,8 @@ namespace {
 struct fixture {
   op_table ops = make_op_table();
 
-  // The classifier of the example over `workers` tasks of their own, with the first copies on `shards` others (0: on the first worker's).
+  // The classifier of the example over `workers` tasks of their own, with the first copies on
+  // `shards` others (0: on the first worker's).
   training_spec spec(std::uint32_t workers, std::uint32_t shards = 0) const {
     training_spec s;
     s.workers = workers;
@@ -44,10 +45,12 @@ struct fixture {
 
   result<plan> compiled(const training_spec& s, compile_options o = {}) {
     graph g(ops);
-    const auto data = idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
+    const auto data =
+        idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
     auto x = relu(dense(data.images, 256, "dense_1"));
     x = relu(dense(x, 128, "dense_2"));
-    return compile_training(g, softmax_cross_entropy(dense(x, 10, "dense_3"), data.labels, data.scale), s, o);
+    return compile_training(
+        g, softmax_cross_entropy(dense(x, 10, "dense_3"), data.labels, data.scale), s, o);
   }
 
   plan made(std::uint32_t workers, std::uint32_t shards = 0) {
@@ -68,7 +71,8 @@ using spoiler = std::function<void(plan&, planned_actor&)>;
 
 // A plan whose first rank is spoilt is refused with the name of a rank.
 void is_refused(plan p, const char* what, const spoiler& spoil) {
-  const auto at = std::find_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::collective; });
+  const auto at = std::find_if(p.actors.begin(), p.actors.end(),
+                               [](const auto& a) { return a.kind == actor_kind::collective; });
   spoil(p, *at);
   const auto ok = check(p);
   BOOST_TEST_CONTEXT(what) {
@@ -104,7 +108,8 @@ BOOST_AUTO_TEST_CASE(large_gradients_are_a_collective_of_their_own_and_small_one
   std::sort(tensors.begin(), tensors.end());
   BOOST_TEST(tensors == (std::vector<std::uint32_t>{1, 1, 5, 5}), boost::test_tools::per_element());
   // Nothing but losses, and what is observed at the end: to the program.
-  for (const auto* a : of_kind(p, actor_kind::send)) BOOST_TEST(p.tasks[p.actors[p.edges[a->outputs[0][0]].to.actor].task].is_client);
+  for (const auto* a : of_kind(p, actor_kind::send))
+    BOOST_TEST(p.tasks[p.actors[p.edges[a->outputs[0][0]].to.actor].task].is_client);
 }
 
 BOOST_AUTO_TEST_CASE(one_process_adds_up_without_collectives) {
@@ -122,7 +127,8 @@ BOOST_AUTO_TEST_CASE(workers_that_share_a_task_are_parts_of_one_rank) {
   s.worker_task = {0, 1, 0};
   const auto p = compiled(s);
   BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
-  for (const auto* r : of_kind(*p, actor_kind::collective)) BOOST_TEST((r->collective->spec.parts == std::vector<std::vector<std::uint32_t>>{{0, 2}, {1}}));
+  for (const auto* r : of_kind(*p, actor_kind::collective))
+    BOOST_TEST((r->collective->spec.parts == std::vector<std::vector<std::uint32_t>>{{0, 2}, {1}}));
 }
 
 BOOST_AUTO_TEST_CASE(is_the_same_after_a_way_over_the_wire) {
@@ -138,17 +144,23 @@ BOOST_AUTO_TEST_CASE(a_rank_needs_memory_for_results_and_for_what_its_peers_send
   const auto p = made(2);
   const auto needs = memory_by_actor(p);
   for (std::size_t i = 0; i < p.actors.size(); ++i)
-    if (p.actors[i].kind == actor_kind::collective) BOOST_TEST(needs[i] > static_cast<std::uint64_t>(p.actors[i].collective->spec.elements) * 4);
+    if (p.actors[i].kind == actor_kind::collective)
+      BOOST_TEST(needs[i] > static_cast<std::uint64_t>(p.actors[i].collective->spec.elements) * 4);
 }
 
 BOOST_AUTO_TEST_CASE(PL_11_groups_that_do_not_fit_are_refused_with_the_name_of_the_rank) {
   const auto good = made(3);
-  const auto refuse = [&](const char* what, const spoiler& spoil) { is_refused(good, what, spoil); };
+  const auto refuse = [&](const char* what, const spoiler& spoil) {
+    is_refused(good, what, spoil);
+  };
   refuse("no collective", [](plan&, planned_actor& a) { a.collective.reset(); });
-  refuse("another order", [](plan&, planned_actor& a) { a.collective->spec.algorithm = collective_algorithm::ring; });
+  refuse("another order", [](plan&, planned_actor& a) {
+    a.collective->spec.algorithm = collective_algorithm::ring;
+  });
   refuse("another shape", [](plan&, planned_actor& a) { a.collective->spec.elements += 16; });
   refuse("another type", [](plan&, planned_actor& a) { a.collective->spec.type = dtype::f64; });
-  refuse("another reduction", [](plan&, planned_actor& a) { a.collective->spec.reduction = reduction_kind::max; });
+  refuse("another reduction",
+         [](plan&, planned_actor& a) { a.collective->spec.reduction = reduction_kind::max; });
   refuse("another rank", [](plan&, planned_actor& a) { a.collective->spec.rank = 1; });
   refuse("a rank beyond", [](plan&, planned_actor& a) { a.collective->spec.rank = 7; });
   refuse("fewer peers", [](plan&, planned_actor& a) { a.collective->peers_to.pop_back(); });
@@ -160,7 +172,8 @@ BOOST_AUTO_TEST_CASE(PL_11_groups_that_do_not_fit_are_refused_with_the_name_of_t
   refuse("no credits", [](plan& p, planned_actor& a) { p.edges[a.inputs.back()].credits = 0; });
 }
 
-BOOST_AUTO_TEST_CASE(PL_11_ranks_of_many_and_of_unequally_many_workers_have_credits_for_all_parts_of_a_piece) {
+BOOST_AUTO_TEST_CASE(
+    PL_11_ranks_of_many_and_of_unequally_many_workers_have_credits_for_all_parts_of_a_piece) {
   for (const auto& [here, there] : {std::pair{9U, 8U}, std::pair{9U, 9U}, std::pair{17U, 1U}}) {
     auto s = spec(2);
     s.workers = here + there;
@@ -170,16 +183,22 @@ BOOST_AUTO_TEST_CASE(PL_11_ranks_of_many_and_of_unequally_many_workers_have_cred
     BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
     for (const auto* rank : of_kind(*p, actor_kind::collective)) {
       const auto& c = *rank->collective;
-      for (auto port = c.own_inputs(); port < rank->inputs.size(); ++port) BOOST_CHECK_NO_THROW(collective_state(c.spec, p->edges[rank->inputs[port]].credits));
-      for (auto port = std::size_t{c.tensors}; port < rank->outputs.size(); ++port) BOOST_CHECK_NO_THROW(collective_state(c.spec, p->edges[rank->outputs[port].front()].credits));
+      for (auto port = c.own_inputs(); port < rank->inputs.size(); ++port)
+        BOOST_CHECK_NO_THROW(collective_state(c.spec, p->edges[rank->inputs[port]].credits));
+      for (auto port = std::size_t{c.tensors}; port < rank->outputs.size(); ++port)
+        BOOST_CHECK_NO_THROW(
+            collective_state(c.spec, p->edges[rank->outputs[port].front()].credits));
     }
-    is_refused(*p, "one credit too few", [](plan& q, planned_actor& a) { q.edges[a.inputs.back()].credits = fewest_credits(a.collective->spec) - 1; });
+    is_refused(*p, "one credit too few", [](plan& q, planned_actor& a) {
+      q.edges[a.inputs.back()].credits = fewest_credits(a.collective->spec) - 1;
+    });
   }
 }
 
 // --- on devices ---
 
-BOOST_AUTO_TEST_CASE(on_devices_there_is_one_rank_on_each_for_all_buckets_and_nothing_of_a_step_leaves_but_losses) {
+BOOST_AUTO_TEST_CASE(
+    on_devices_there_is_one_rank_on_each_for_all_buckets_and_nothing_of_a_step_leaves_but_losses) {
   for (const auto workers : {2U, 3U}) {
     const auto p = compiled(spec(workers), {.bucket_bytes = 64 << 10, .device = "/gpu:1"});
     BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
@@ -190,20 +209,23 @@ BOOST_AUTO_TEST_CASE(on_devices_there_is_one_rank_on_each_for_all_buckets_and_no
       BOOST_TEST(r->name == fmt::format("all_reduce/gpu:1/{}", c.spec.rank));
       BOOST_TEST(r->stream == device_stream_of(1));
       BOOST_TEST(c.tensors == 6U);
-      // dense_3 and its bias, dense_2's and a bias, dense_1's: gradients in the order in which they are made.
+      // dense_3 and its bias, dense_2's and a bias, dense_1's: gradients in the order in which they
+      // are made.
       std::uint32_t tensors = 0;
       for (const auto b : c.buckets) tensors += b;
       BOOST_TEST(tensors == 6U);
       BOOST_TEST(c.buckets.size() >= 3U);
       BOOST_TEST(c.is_in_order == (workers == 3));  // a + b is b + a
-      for (std::size_t port = 0; port < c.own_inputs(); ++port) BOOST_TEST(p->actors[p->edges[r->inputs[port]].from.actor].task == r->task);
+      for (std::size_t port = 0; port < c.own_inputs(); ++port)
+        BOOST_TEST(p->actors[p->edges[r->inputs[port]].from.actor].task == r->task);
     }
     for (const auto* s : of_kind(*p, actor_kind::shard)) {
       BOOST_TEST(s->stream == device_stream_of(1));
       BOOST_TEST((s->shard.takes_sums || s->shard.follows));
     }
     BOOST_TEST(of_kind(*p, actor_kind::shard).size() == 6 * workers);
-    for (const auto* a : of_kind(*p, actor_kind::send)) BOOST_TEST(p->tasks[p->actors[p->edges[a->outputs[0][0]].to.actor].task].is_client);
+    for (const auto* a : of_kind(*p, actor_kind::send))
+      BOOST_TEST(p->tasks[p->actors[p->edges[a->outputs[0][0]].to.actor].task].is_client);
     const auto back = decode_plan(encode(*p));
     BOOST_REQUIRE_MESSAGE(back, (back ? std::string() : back.error().text()));
     BOOST_TEST((*back == *p));
@@ -212,21 +234,24 @@ BOOST_AUTO_TEST_CASE(on_devices_there_is_one_rank_on_each_for_all_buckets_and_no
     for (std::size_t i = 0; i < p->actors.size(); ++i)
       if (p->actors[i].kind == actor_kind::collective) BOOST_TEST(needs[i] == 0U);
     const auto sum = ranks[0]->collective->spec.elements * 4;
-    BOOST_TEST(memory_of_device(*p, ranks[0]->task, 1).bytes > static_cast<std::uint64_t>((2 + workers) * sum));
+    BOOST_TEST(memory_of_device(*p, ranks[0]->task, 1).bytes >
+               static_cast<std::uint64_t>((2 + workers) * sum));
     BOOST_TEST(gathered_bytes(*ranks[0]->collective) == static_cast<std::uint64_t>(workers * sum));
   }
 }
 
 BOOST_AUTO_TEST_CASE(variables_on_the_host_and_on_devices_are_groups_of_their_own) {
   graph g(ops);
-  const auto data = idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
+  const auto data =
+      idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
   value x = data.images;
   const std::array devices{"/gpu:0", "/gpu:1", "/cpu:0"};
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const auto on = g.device_scope(devices[i]);
     x = dense(x, 10, fmt::format("dense_{}", i));
   }
-  const auto p = compile_training(g, softmax_cross_entropy(x, data.labels, data.scale), spec(2), {});
+  const auto p =
+      compile_training(g, softmax_cross_entropy(x, data.labels, data.scale), spec(2), {});
   BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
   std::vector<std::string> names;
   for (const auto* r : of_kind(*p, actor_kind::collective)) {
@@ -234,7 +259,10 @@ BOOST_AUTO_TEST_CASE(variables_on_the_host_and_on_devices_are_groups_of_their_ow
     BOOST_TEST(r->collective->tensors == 2U);
   }
   std::sort(names.begin(), names.end());
-  BOOST_TEST(names == (std::vector<std::string>{"all_reduce/0/0", "all_reduce/0/1", "all_reduce/gpu:0/0", "all_reduce/gpu:0/1", "all_reduce/gpu:1/0", "all_reduce/gpu:1/1"}), boost::test_tools::per_element());
+  BOOST_TEST(names == (std::vector<std::string>{"all_reduce/0/0", "all_reduce/0/1",
+                                                "all_reduce/gpu:0/0", "all_reduce/gpu:0/1",
+                                                "all_reduce/gpu:1/0", "all_reduce/gpu:1/1"}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(what_keeps_gradients_from_devices_is_told) {
@@ -244,32 +272,45 @@ BOOST_AUTO_TEST_CASE(what_keeps_gradients_from_devices_is_told) {
     o.device = "/gpu:0";
     const auto p = compiled(s, o);
     BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
-    for (const auto* r : of_kind(*p, actor_kind::collective)) BOOST_TEST(!r->collective->is_on_device());
+    for (const auto* r : of_kind(*p, actor_kind::collective))
+      BOOST_TEST(!r->collective->is_on_device());
     BOOST_TEST(!of_kind(*p, actor_kind::collective).empty());
     std::string text;
     for (const auto& pass : report.passes)
       for (const auto& c : pass.changes) text += c.what + "\n";
     return text;
   };
-  BOOST_TEST(told(spec(2), {.device_collectives = false}).find("is held on the host, not on gpu:0: gradients are added up by links, as asked for") != std::string::npos);
-  BOOST_TEST(told(spec(2, 1), {}).find("/job:ps/task:0, which holds it, has no worker") != std::string::npos);
+  BOOST_TEST(
+      told(spec(2), {.device_collectives = false})
+          .find(
+              "is held on the host, not on gpu:0: gradients are added up by links, as asked for") !=
+      std::string::npos);
+  BOOST_TEST(told(spec(2, 1), {}).find("/job:ps/task:0, which holds it, has no worker") !=
+             std::string::npos);
   auto recovers = spec(2);
   recovers.is_recoverable = true;
-  BOOST_TEST(told(recovers, {}).find("the job keeps it for recovery or checkpoints") != std::string::npos);
+  BOOST_TEST(told(recovers, {}).find("the job keeps it for recovery or checkpoints") !=
+             std::string::npos);
   compile_report report;
   BOOST_REQUIRE(compiled(spec(3), {.device = "/gpu:0", .report = &report}));
   std::string text;
   for (const auto& pass : report.passes)
     for (const auto& c : pass.changes) text += c.what + "\n";
-  BOOST_TEST(text.find("in 1 operation, which gather all workers' and add them in their order") != std::string::npos, text);
+  BOOST_TEST(text.find("in 1 operation, which gather all workers' and add them in their order") !=
+                 std::string::npos,
+             text);
 }
 
-BOOST_AUTO_TEST_CASE(PL_11_groups_of_devices_that_do_not_fit_are_refused_with_the_name_of_the_rank) {
+BOOST_AUTO_TEST_CASE(
+    PL_11_groups_of_devices_that_do_not_fit_are_refused_with_the_name_of_the_rank) {
   const auto good = compiled(spec(3), {.device = "/gpu:0"});
   BOOST_REQUIRE(good);
-  const auto refuse = [&](const char* what, const spoiler& spoil) { is_refused(*good, what, spoil); };
+  const auto refuse = [&](const char* what, const spoiler& spoil) {
+    is_refused(*good, what, spoil);
+  };
   refuse("no buckets", [](plan&, planned_actor& a) { a.collective->buckets.clear(); });
-  refuse("too many tensors in buckets", [](plan&, planned_actor& a) { ++a.collective->buckets[0]; });
+  refuse("too many tensors in buckets",
+         [](plan&, planned_actor& a) { ++a.collective->buckets[0]; });
   refuse("an empty bucket", [](plan&, planned_actor& a) { a.collective->buckets.push_back(0); });
   refuse("on the host", [](plan&, planned_actor& a) { a.stream = 0; });
   refuse("on another device", [](plan&, planned_actor& a) { a.stream = device_stream_of(3); });
@@ -296,14 +337,17 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_is_said_before_anything_is_made) {
   s = spec(2);
   s.has_replicas = true;
   BOOST_TEST(compiled(s).error().text().find("replicas at 0") != std::string::npos);
-  BOOST_TEST(compiled(spec(2), {.on_nan = nan_policy::skip}).error().text().find("all-reduce cannot") != std::string::npos);
+  BOOST_TEST(
+      compiled(spec(2), {.on_nan = nan_policy::skip}).error().text().find("all-reduce cannot") !=
+      std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(the_report_tells_what_is_put_in) {
   compile_report report;
   const auto p = compiled(spec(2), {.report = &report});
   BOOST_REQUIRE(p);
-  const auto pass = std::find_if(report.passes.begin(), report.passes.end(), [](const auto& x) { return x.pass == "all_reduce"; });
+  const auto pass = std::find_if(report.passes.begin(), report.passes.end(),
+                                 [](const auto& x) { return x.pass == "all_reduce"; });
   BOOST_REQUIRE(pass != report.passes.end());
   BOOST_TEST(pass->after > pass->before);
 }

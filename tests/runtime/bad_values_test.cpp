@@ -1,4 +1,5 @@
-// What a program may get wrong with values, sizes and ops of its own: an error with its line, and a graph that goes on.
+// What a program may get wrong with values, sizes and ops of its own: an error with its line, and a
+// graph that goes on.
 
 #include "devices/host/host_device.hpp"
 #include "runtime/clipping.hpp"
@@ -37,25 +38,39 @@ struct odd_kernel final : kernel {
 
 struct fixture {
   fixture() {
-    const auto like = [](const attributes&, std::span<const tensor_spec> in, const tag*) -> result<std::vector<tensor_spec>> { return std::vector{in[0]}; };
+    const auto like = [](const attributes&, std::span<const tensor_spec> in,
+                         const tag*) -> result<std::vector<tensor_spec>> {
+      return std::vector{in[0]};
+    };
     for (int i = 0; i < 5; ++i) {
       ops.add("odd_" + std::to_string(i), {.inputs = 1, .shapes = like, .types = {dtype::f32}});
-      kernels.add("odd_" + std::to_string(i), {[i](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
+      kernels.add("odd_" + std::to_string(i),
+                  {[i](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
                     return i == 4 ? std::unique_ptr<kernel>() : std::make_unique<odd_kernel>(i);
                   }});
     }
-    ops.add("no_shapes", {.inputs = 1, .shapes = [](const attributes&, std::span<const tensor_spec>, const tag*) -> result<std::vector<tensor_spec>> {
-              return std::vector<tensor_spec>();
-            }});
-    ops.add("throws", {.inputs = 1, .shapes = [](const attributes&, std::span<const tensor_spec>, const tag*) -> result<std::vector<tensor_spec>> {
-              throw std::runtime_error("no rule today");
-            }});
+    ops.add("no_shapes", {.inputs = 1,
+                          .shapes = [](const attributes&, std::span<const tensor_spec>,
+                                       const tag*) -> result<std::vector<tensor_spec>> {
+                            return std::vector<tensor_spec>();
+                          }});
+    ops.add("throws", {.inputs = 1,
+                       .shapes = [](const attributes&, std::span<const tensor_spec>,
+                                    const tag*) -> result<std::vector<tensor_spec>> {
+                         throw std::runtime_error("no rule today");
+                       }});
     const auto with_gradient = [&](const char* name, gradient_rule rule) {
       ops.add(name, {.inputs = 1, .shapes = like, .gradient = std::move(rule)});
-      kernels.add(name, {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> { return std::unique_ptr<kernel>(std::make_unique<odd_kernel>(9)); }});
+      kernels.add(name, {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
+                    return std::unique_ptr<kernel>(std::make_unique<odd_kernel>(9));
+                  }});
     };
-    with_gradient("too_many", [](graph&, const graph_node&, std::span<const value> dy) { return std::vector{dy[0], dy[0]}; });
-    with_gradient("wrong_shape", [](graph&, const graph_node&, std::span<const value> dy) { return std::vector{reduce_sum(dy[0])}; });
+    with_gradient("too_many", [](graph&, const graph_node&, std::span<const value> dy) {
+      return std::vector{dy[0], dy[0]};
+    });
+    with_gradient("wrong_shape", [](graph&, const graph_node&, std::span<const value> dy) {
+      return std::vector{reduce_sum(dy[0])};
+    });
   }
   op_table ops = make_op_table();
   kernel_table kernels = make_host_kernels();
@@ -64,7 +79,9 @@ struct fixture {
   graph g{ops};
   value five = e.value_of(tensor::of({5}, {1}));
 
-  value add(const char* type, attributes attrs = {}) { return e.add(type, std::array{five}, std::move(attrs), type, source_location::current()); }
+  value add(const char* type, attributes attrs = {}) {
+    return e.add(type, std::array{five}, std::move(attrs), type, source_location::current());
+  }
   std::vector<float> numbers(value v) {
     const auto t = e.read(v);
     BOOST_TEST_REQUIRE(static_cast<bool>(t), (t ? "" : t.error().text()));
@@ -80,7 +97,9 @@ struct fixture {
   }
 };
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -94,7 +113,9 @@ BOOST_AUTO_TEST_CASE(sizes_that_nobody_has_memory_for_are_errors) {
       [](fixture& f) { return pad(f.five, {2 * huge - 1}, {0}); },
       [](fixture& f) { return one_hot(cast(f.five, dtype::i32), huge, dtype::f64); },
       [](fixture& f) { return variable(f.e, {dtype::f32, shape{2 * huge}}, zeros(), "v"); },
-      [](fixture& f) { return variable(f.e, {dtype::f32, shape{std::int64_t{1} << 39}}, zeros(), "v"); },
+      [](fixture& f) {
+        return variable(f.e, {dtype::f32, shape{std::int64_t{1} << 39}}, zeros(), "v");
+      },
       [](fixture& f) { return dense(reshape(f.five, {1, 1}), 2 * huge, "d"); },
   };
   for (std::size_t i = 0; i < std::size(cases); ++i) {
@@ -109,9 +130,14 @@ BOOST_AUTO_TEST_CASE(sizes_that_nobody_has_memory_for_are_errors) {
 }
 
 BOOST_AUTO_TEST_CASE(rules_and_kernels_that_throw_or_make_something_else_are_errors) {
-  const std::pair<const char*, const char*> cases[] = {{"odd_0", "no memory"},        {"odd_1", "the kernel is tired"}, {"odd_2", "made nothing as output 0"},
-                                                       {"odd_3", "made f32[7] as output 0, which is f32[1]"},
-                                                       {"odd_4", "its kernel is none"}, {"no_shapes", "says of no output"}, {"throws", "no rule today"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {"odd_0", "no memory"},
+      {"odd_1", "the kernel is tired"},
+      {"odd_2", "made nothing as output 0"},
+      {"odd_3", "made f32[7] as output 0, which is f32[1]"},
+      {"odd_4", "its kernel is none"},
+      {"no_shapes", "says of no output"},
+      {"throws", "no rule today"}};
   for (const auto& [type, says] : cases) {
     fixture f;
     BOOST_TEST(!f.add(type).is_valid());
@@ -121,10 +147,13 @@ BOOST_AUTO_TEST_CASE(rules_and_kernels_that_throw_or_make_something_else_are_err
 }
 
 BOOST_AUTO_TEST_CASE(gradient_rules_that_do_not_fit_are_errors_with_the_op) {
-  for (const auto& [type, says] : {std::pair("too_many", "makes 2 gradients for 1 operands"), std::pair("wrong_shape", "makes f32[] for operand 0, which is f32[2]")}) {
+  for (const auto& [type, says] :
+       {std::pair("too_many", "makes 2 gradients for 1 operands"),
+        std::pair("wrong_shape", "makes f32[] for operand 0, which is f32[2]")}) {
     fixture f;
     const auto x = input(f.g, {dtype::f32, {2}}, "x");
-    BOOST_TEST(to_string(input(f.g, {dtype::f32, batch_of(4, {2})}, "batch").spec()) == "f32[4?, 2]");
+    BOOST_TEST(to_string(input(f.g, {dtype::f32, batch_of(4, {2})}, "batch").spec()) ==
+               "f32[4?, 2]");
     const auto y = f.g.add(type, std::array{x}, {}, type, source_location::current());
     (void)gradients(f.g, reduce_sum(y), std::array{x});
     BOOST_TEST_REQUIRE(f.g.first_error().has_value());
@@ -142,8 +171,12 @@ BOOST_AUTO_TEST_CASE(element_types_beside_those_of_the_row_are_refused) {
 
 BOOST_AUTO_TEST_CASE(values_whose_tape_has_ended_are_errors_wherever_they_are_used) {
   const std::function<value(value, value)> uses[] = {
-      [](value y, value) { return y + 1; },         [](value y, value) { return 2 * y; },     [](value y, value five) { return five + y; },
-      [](value y, value) { return slice(y, {{0}}); }, [](value y, value) { return dense(y, 3, "d"); }, [](value y, value) { return dropout(y, 0.5); },
+      [](value y, value) { return y + 1; },
+      [](value y, value) { return 2 * y; },
+      [](value y, value five) { return five + y; },
+      [](value y, value) { return slice(y, {{0}}); },
+      [](value y, value) { return dense(y, 3, "d"); },
+      [](value y, value) { return dropout(y, 0.5); },
       [](value y, value) { return layer_norm(y, "n"); }};
   for (const auto& use : uses) {
     fixture f;
@@ -154,7 +187,8 @@ BOOST_AUTO_TEST_CASE(values_whose_tape_has_ended_are_errors_wherever_they_are_us
     }
     BOOST_TEST(!use(y, f.five).is_valid());
     const auto text = f.complaint();
-    BOOST_TEST((has(text, "its tape has ended") || has(text, "names an output that no op has")), text);
+    BOOST_TEST((has(text, "its tape has ended") || has(text, "names an output that no op has")),
+               text);
   }
 }
 
@@ -172,15 +206,27 @@ BOOST_AUTO_TEST_CASE(values_of_another_graph_are_told_to_both) {
 
 BOOST_AUTO_TEST_CASE(numbers_that_a_type_does_not_have_are_refused) {
   const std::pair<std::function<value(fixture&)>, const char*> cases[] = {
-      {[](fixture& f) { return pad(cast(f.five, dtype::i32), {1}, {1}, std::nan("")); }, "i32 has no number nan to pad with"},
-      {[](fixture& f) { return pad(cast(f.five, dtype::u8), {1}, {1}, 300); }, "u8 has no number 300"},
-      {[](fixture& f) { return clip_by_norm(f.five, 1e39); }, "bound 1e+39 is not a finite number above 0 in f32"},
-      {[](fixture& f) { return random_uniform(f.e, {dtype::f32, {2}}, -1e308, 1e308); }, "is wider than f32"},
-      {[](fixture& f) { return random_uniform(f.e, {dtype::f64, {2}}, -1.7e308, 1.7e308); }, "is wider than f64"},
-      {[](fixture& f) { return variable(f.e, {dtype::f32, {2}}, filled_with(1e300), "v"); }, "not a finite number"},
-      {[](fixture& f) { return variable(f.e, {dtype::f32, {2}}, normal(1e308), "v"); }, "not a finite number"},
-      {[](fixture& f) { return one_hot(cast(f.five, dtype::i32), 3, dtype::boolean); }, "the result must be f32"},
-      {[](fixture& f) { return max_pool2d(reshape(f.five, {1, 1, 1, 1}), {.window = {1, 1}, .strides = std::array{huge, huge}, .same = true}); }, "2^31"},
+      {[](fixture& f) { return pad(cast(f.five, dtype::i32), {1}, {1}, std::nan("")); },
+       "i32 has no number nan to pad with"},
+      {[](fixture& f) { return pad(cast(f.five, dtype::u8), {1}, {1}, 300); },
+       "u8 has no number 300"},
+      {[](fixture& f) { return clip_by_norm(f.five, 1e39); },
+       "bound 1e+39 is not a finite number above 0 in f32"},
+      {[](fixture& f) { return random_uniform(f.e, {dtype::f32, {2}}, -1e308, 1e308); },
+       "is wider than f32"},
+      {[](fixture& f) { return random_uniform(f.e, {dtype::f64, {2}}, -1.7e308, 1.7e308); },
+       "is wider than f64"},
+      {[](fixture& f) { return variable(f.e, {dtype::f32, {2}}, filled_with(1e300), "v"); },
+       "not a finite number"},
+      {[](fixture& f) { return variable(f.e, {dtype::f32, {2}}, normal(1e308), "v"); },
+       "not a finite number"},
+      {[](fixture& f) { return one_hot(cast(f.five, dtype::i32), 3, dtype::boolean); },
+       "the result must be f32"},
+      {[](fixture& f) {
+         return max_pool2d(reshape(f.five, {1, 1, 1, 1}),
+                           {.window = {1, 1}, .strides = std::array{huge, huge}, .same = true});
+       },
+       "2^31"},
   };
   for (const auto& [make, says] : cases) {
     fixture f;
@@ -192,11 +238,15 @@ BOOST_AUTO_TEST_CASE(numbers_that_a_type_does_not_have_are_refused) {
 
 BOOST_AUTO_TEST_CASE(whole_numbers_keep_their_digits_and_steps_may_be_as_large_as_they_are) {
   fixture f;
-  const auto x = f.e.value_of(tensor::of<std::int64_t>(dtype::i64, {1}, std::array{std::int64_t{0}}));
+  const auto x =
+      f.e.value_of(tensor::of<std::int64_t>(dtype::i64, {1}, std::array{std::int64_t{0}}));
   const auto y = f.e.read(x + 9007199254740993LL);
   BOOST_TEST_REQUIRE(bool(y));
   BOOST_TEST(y->data<std::int64_t>()[0] == 9007199254740993LL);
-  const auto last = slice(f.e.value_of(tensor::of({1, 2, 3}, {3})), {{.begin = -1, .end = std::numeric_limits<std::int64_t>::max(), .step = std::numeric_limits<std::int64_t>::min()}});
+  const auto last = slice(f.e.value_of(tensor::of({1, 2, 3}, {3})),
+                          {{.begin = -1,
+                            .end = std::numeric_limits<std::int64_t>::max(),
+                            .step = std::numeric_limits<std::int64_t>::min()}});
   BOOST_TEST(f.numbers(last) == std::vector<float>{3}, boost::test_tools::per_element());
   // A whole number is a real attribute.
   BOOST_TEST((attributes{{"beta", std::int64_t{2}}}.real("beta", 1)) == 2.0);
@@ -207,7 +257,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_shapes_with_nothing_in_them_have_these_shapes)
     fixture f;
     const auto x = f.e.value_of(tensor::make({dtype::f32, s}));
     const auto dx = gradients(f.e, reduce_sum(reshape(x, {-1})), std::array{x});
-    BOOST_TEST(!f.e.first_error().has_value(), (f.e.first_error() ? f.e.first_error()->text() : ""));
+    BOOST_TEST(!f.e.first_error().has_value(),
+               (f.e.first_error() ? f.e.first_error()->text() : ""));
     BOOST_TEST((dx[0].spec() == x.spec()));
   }
   fixture f;
@@ -245,7 +296,8 @@ BOOST_AUTO_TEST_CASE(layers_of_an_eager_compute_with_variables_that_were_set) {
   f.e.set_variable("d/bias", tensor::of({10, 20}, {2}));
   f.e.set_variable("wrong/weights", tensor::of({1}, {1}));
   const auto x = f.e.value_of(tensor::of({1, 1}, {1, 2}));
-  BOOST_TEST(f.numbers(dense(x, 2, "d")) == (std::vector<float>{14, 26}), boost::test_tools::per_element());
+  BOOST_TEST(f.numbers(dense(x, 2, "d")) == (std::vector<float>{14, 26}),
+             boost::test_tools::per_element());
   BOOST_TEST(!dense(x, 2, "wrong").is_valid());
   BOOST_TEST(has(f.complaint(), "the variable is f32[2, 2], and was set to f32[1]"));
 }

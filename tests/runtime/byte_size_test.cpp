@@ -24,12 +24,14 @@ BOOST_AUTO_TEST_CASE(binary_and_decimal_units_are_read) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_size_is_a_usage_error_that_quotes_it) {
-  for (const char* text : {"", "-1", "GiB", "2XiB", "2GiBs", "1.2.3", ".", "9223372036854775808",
-                           "99999999999999999999", "99999999TiB", "99999999.5TiB", "0x10", "1e9", "2 Gi", "nan"}) {
+  for (const char* text :
+       {"", "-1", "GiB", "2XiB", "2GiBs", "1.2.3", ".", "9223372036854775808",
+        "99999999999999999999", "99999999TiB", "99999999.5TiB", "0x10", "1e9", "2 Gi", "nan"}) {
     const auto size = parse_byte_size(text);
     BOOST_TEST_REQUIRE(!size, text);
     BOOST_TEST((size.error().code() == error_code::usage), text);
-    BOOST_TEST(size.error().message().find("'" + std::string(text) + "'") != std::string::npos, size.error().message());
+    BOOST_TEST(size.error().message().find("'" + std::string(text) + "'") != std::string::npos,
+               size.error().message());
   }
 }
 

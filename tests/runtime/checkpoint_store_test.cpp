@@ -31,7 +31,8 @@ tensor values(const std::string& name, const shape& s, checkpoint_id id) {
   const auto key = fmt::format("{} {} {}", name, id.epoch, id.step);
   const auto seed = hash_of(std::as_bytes(std::span(key)));
   for (std::int64_t i = 0; i < t.elements(); ++i)
-    t.data<float>()[i] = static_cast<float>(seed[static_cast<std::size_t>(i) % 32]) + static_cast<float>(i);
+    t.data<float>()[i] =
+        static_cast<float>(seed[static_cast<std::size_t>(i) % 32]) + static_cast<float>(i);
   return t;
 }
 
@@ -39,9 +40,11 @@ constexpr std::uint32_t parts = 2;
 
 std::vector<named_tensor> tensors_of(std::uint32_t part, checkpoint_id id) {
   const std::vector<std::pair<std::string, shape>> specs =
-      part == 0
-          ? std::vector<std::pair<std::string, shape>>{{"a/weights", {3, 5}}, {"a/weights#velocity", {3, 5}}, {"b", {}}}
-          : std::vector<std::pair<std::string, shape>>{{"c", {40}}, {"c#velocity", {40}}, {"d", {0, 7}}};
+      part == 0 ? std::vector<std::pair<std::string, shape>>{{"a/weights", {3, 5}},
+                                                             {"a/weights#velocity", {3, 5}},
+                                                             {"b", {}}}
+                : std::vector<std::pair<std::string, shape>>{
+                      {"c", {40}}, {"c#velocity", {40}}, {"d", {0, 7}}};
   std::vector<named_tensor> tensors;
   for (const auto& [name, s] : specs) tensors.push_back({name, values(name, s, id)});
   return tensors;
@@ -89,12 +92,14 @@ void check_one_line(const error& e) {
 }
 
 template <class T>
-void check_error(const result<T>& r, error_code code, std::initializer_list<std::string_view> said) {
+void check_error(const result<T>& r, error_code code,
+                 std::initializer_list<std::string_view> said) {
   BOOST_REQUIRE(!r);
   BOOST_TEST((r.error().code() == code), r.error().message());
   BOOST_TEST(r.error().message().find('\n') == std::string::npos);
   for (const auto part : said)
-    BOOST_TEST(r.error().message().find(part) != std::string::npos, r.error().message() << " lacks " << part);
+    BOOST_TEST(r.error().message().find(part) != std::string::npos, r.error().message()
+                                                                        << " lacks " << part);
 }
 
 // All tensors of the checkpoint, bit for bit.
@@ -110,7 +115,8 @@ void check_loads(job_store store, const checkpoint_manifest& m) {
       const auto &a = (*loaded)[k], &b = expected[k];
       BOOST_REQUIRE(a.name == b.name);
       BOOST_REQUIRE(a.values.spec() == b.values.spec());
-      BOOST_REQUIRE(std::memcmp(a.values.bytes().data(), b.values.bytes().data(), b.values.size_bytes()) == 0);
+      BOOST_REQUIRE(std::memcmp(a.values.bytes().data(), b.values.bytes().data(),
+                                b.values.size_bytes()) == 0);
     }
   }
 }
@@ -120,8 +126,9 @@ checkpoint_id latest_id(disk& d) {
   auto store = store_of(d);
   const auto latest = store.latest_whole();
   require(latest);
-  BOOST_REQUIRE_MESSAGE(latest->manifest,
-                        "nothing whole" << (latest->passed_over.empty() ? "" : ": " + latest->passed_over[0]));
+  BOOST_REQUIRE_MESSAGE(
+      latest->manifest,
+      "nothing whole" << (latest->passed_over.empty() ? "" : ": " + latest->passed_over[0]));
   check_loads(store, *latest->manifest);
   return {latest->manifest->epoch, latest->manifest->step};
 }
@@ -133,7 +140,8 @@ void check_latest(disk& d, checkpoint_id expected) {
 }
 
 // Operations of `what` on a disk that `before` made.
-std::uint64_t operations_of(const std::function<void(sim_disk&)>& before, const std::function<void(sim_disk&)>& what) {
+std::uint64_t operations_of(const std::function<void(sim_disk&)>& before,
+                            const std::function<void(sim_disk&)>& what) {
   sim_disk d;
   before(d);
   const auto start = d.operations();
@@ -194,7 +202,8 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_that_was_written_is_listed_verified_and_loaded
   const auto written = write_parts(store, old_id);
   require(written);
   BOOST_TEST((store.list()->incomplete == std::vector{old_id}));
-  BOOST_TEST((*written)[0].variables == (std::vector<std::string>{"a/weights", "b"}), boost::test_tools::per_element());
+  BOOST_TEST((*written)[0].variables == (std::vector<std::string>{"a/weights", "b"}),
+             boost::test_tools::per_element());
   const auto m = manifest_of(old_id, *written);
   require(store.write_manifest(m));
   const auto all = store.list();
@@ -214,7 +223,8 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_that_was_written_is_listed_verified_and_loaded
 
 BOOST_AUTO_TEST_CASE(the_list_has_the_newest_first_where_the_epoch_decides) {
   sim_disk d;
-  for (const auto id : {checkpoint_id{2, 10}, {1, 900}, {2, 20}, {10, 5}}) require(save(store_of(d), id));
+  for (const auto id : {checkpoint_id{2, 10}, {1, 900}, {2, 20}, {10, 5}})
+    require(save(store_of(d), id));
   require(write_parts(store_of(d), {2, 15}));
   const auto all = store_of(d).list();
   require(all);
@@ -279,7 +289,8 @@ BOOST_AUTO_TEST_CASE(CS_1_what_a_dead_process_left_is_made_durable_before_older_
         BOOST_REQUIRE(id == new_id || (!saved && id == old_id));
       }
     }
-  BOOST_TEST(removed > 4U);  // also where the process died between the manifest and the sync of its folder
+  // Also where the process died between the manifest and the sync of its folder.
+  BOOST_TEST(removed > 4U);
 }
 
 BOOST_AUTO_TEST_CASE(CS_1_a_first_checkpoint_is_there_after_a_crash_once_it_was_written) {
@@ -318,7 +329,8 @@ BOOST_AUTO_TEST_CASE(CS_1_a_full_or_broken_disk_loses_nothing_at_any_operation) 
           BOOST_REQUIRE(id == (saved ? new_id : id));
           BOOST_REQUIRE(id == new_id || id == old_id);
           if (!lasts && d.list(folder + "/" + job)->size() == 2)
-            for (const auto& name : names_in(d, in(new_id, ""))) BOOST_TEST(!name.ends_with(".tmp"), name);
+            for (const auto& name : names_in(d, in(new_id, "")))
+              BOOST_TEST(!name.ends_with(".tmp"), name);
           require(save(store_of(d), next_id));
           check_latest(d, next_id);
           d.crash(1);
@@ -388,9 +400,10 @@ BOOST_AUTO_TEST_CASE(parts_that_are_cut_short_missing_or_of_others_are_found) {
   const auto whole = *d.contents(path);
   d.put(path, std::span(whole).first(whole.size() - 1));
   for (const auto check : {checkpoint_check::sizes, checkpoint_check::contents})
-    BOOST_TEST(store.verify(m, check) == std::vector{fmt::format("{}: has {} bytes, and should have {}", path,
-                                                                 whole.size() - 1, whole.size())},
-               boost::test_tools::per_element());
+    BOOST_TEST(
+        store.verify(m, check) == std::vector{fmt::format("{}: has {} bytes, and should have {}",
+                                                          path, whole.size() - 1, whole.size())},
+        boost::test_tools::per_element());
   d.put(path, *d.contents(in(old_id, "part-0.safetensors")));  // as long, and not this
   BOOST_TEST(store.verify(m).size() == 1U);
   require(d.remove(path));
@@ -441,7 +454,8 @@ BOOST_AUTO_TEST_CASE(tensors_that_do_not_fit_the_manifest_are_found) {
   said(changed, "is in no part");
   auto part = m.parts[0];
   part.variables.push_back("c");
-  check_error(store.load_part(old_id, part), error_code::usage, {"part-0.safetensors", "lacks the tensor \"c\""});
+  check_error(store.load_part(old_id, part), error_code::usage,
+              {"part-0.safetensors", "lacks the tensor \"c\""});
 }
 
 BOOST_AUTO_TEST_CASE(CS_6_parts_are_files_of_the_checkpoint_only) {
@@ -450,8 +464,8 @@ BOOST_AUTO_TEST_CASE(CS_6_parts_are_files_of_the_checkpoint_only) {
   d.put(folder + "/secret", std::vector<std::byte>(8));
   const auto count = d.operations();
   for (const auto* name : {"../../secret", "/ckpt/secret", "", ".", "manifest.json"})
-    check_error(store_of(d).load_part(old_id, {name, 8, std::string(32, '0'), {}}), error_code::usage,
-                {"no part of a checkpoint"});
+    check_error(store_of(d).load_part(old_id, {name, 8, std::string(32, '0'), {}}),
+                error_code::usage, {"no part of a checkpoint"});
   BOOST_TEST(d.operations() == count);  // it was not even looked at
 }
 
@@ -459,7 +473,8 @@ BOOST_AUTO_TEST_CASE(a_copied_or_renamed_checkpoint_is_told_apart) {
   sim_disk d;
   require(save(store_of(d), old_id));
   require(d.make_folder(in(new_id, "")));
-  for (const auto& name : names_in(d, in(old_id, ""))) d.put(in(new_id, name), *d.contents(in(old_id, name)));
+  for (const auto& name : names_in(d, in(old_id, "")))
+    d.put(in(new_id, name), *d.contents(in(old_id, name)));
   const auto latest = store_of(d).latest_whole();
   BOOST_REQUIRE(latest->passed_over.size() == 1U);
   BOOST_TEST(latest->passed_over[0].find("renamed or copied") != std::string::npos);
@@ -488,7 +503,8 @@ BOOST_AUTO_TEST_CASE(CS_2_a_manifest_is_written_only_where_all_its_parts_are) {
               {"cannot write", "manifest.json", "part-1.safetensors", "should have"});
   m.parts[1].bytes -= 1;
   require(d.remove(in(old_id, "part-1.safetensors")));
-  check_error(store.write_manifest(m), error_code::not_found, {"cannot write", "manifest.json", "part-1.safetensors"});
+  check_error(store.write_manifest(m), error_code::not_found,
+              {"cannot write", "manifest.json", "part-1.safetensors"});
   m = manifest_of(old_id, *written);
   m.job = "another";
   check_error(store.write_manifest(m), error_code::usage, {"is of job another, not of mnist"});
@@ -513,7 +529,8 @@ BOOST_AUTO_TEST_CASE(tensors_with_names_that_could_not_be_read_back_are_not_writ
 BOOST_AUTO_TEST_CASE(CS_3_prune_keeps_the_newest_whole_ones_and_what_is_in_the_making) {
   sim_disk d;
   auto store = store_of(d);
-  for (const auto id : {checkpoint_id{1, 10}, {1, 20}, {1, 30}, {2, 15}, {2, 25}, {2, 35}}) require(save(store, id));
+  for (const auto id : {checkpoint_id{1, 10}, {1, 20}, {1, 30}, {2, 15}, {2, 25}, {2, 35}})
+    require(save(store, id));
   for (const auto id : {checkpoint_id{1, 40}, {2, 20}, {3, 5}}) require(write_parts(store, id));
   d.flip(in({2, 35}, "manifest.json"), 77);
   d.flip(in({2, 15}, "part-0.safetensors"), 1000);
@@ -545,9 +562,12 @@ BOOST_AUTO_TEST_CASE(CS_7_a_run_does_not_go_back_to_what_it_passed_over) {
   BOOST_TEST((newest() == checkpoint_id{1, 20}));
   require(save(store, {2, 25}));
   BOOST_TEST((newest() == checkpoint_id{2, 25}));
-  BOOST_TEST((*store.prune(2, checkpoint_check::sizes, run) == std::vector<checkpoint_id>{{1, 10}}));  // the second is 20
+  // The second is 20.
+  BOOST_TEST(
+      (*store.prune(2, checkpoint_check::sizes, run) == std::vector<checkpoint_id>{{1, 10}}));
   BOOST_TEST(bool(store.latest_whole({2, 0})->manifest));
-  BOOST_TEST((*store.prune(1, checkpoint_check::sizes, run) == std::vector<checkpoint_id>{{1, 20}, {1, 30}, {1, 40}}));
+  BOOST_TEST((*store.prune(1, checkpoint_check::sizes, run) ==
+              std::vector<checkpoint_id>{{1, 20}, {1, 30}, {1, 40}}));
   BOOST_TEST(!store.latest_whole({3, 0})->manifest);
 }
 
@@ -573,10 +593,12 @@ BOOST_AUTO_TEST_CASE(CS_3_prune_touches_no_name_that_it_does_not_know) {
   d.put(in(old_id, "notes.txt"), text);
   d.put(in(old_id, "part-9.safetensors.tmp"), text);
   BOOST_TEST((*store.prune(1) == std::vector{old_id}));
-  BOOST_TEST(names_in(d, in(old_id, "")) == std::vector<std::string>{"notes.txt"}, boost::test_tools::per_element());
+  BOOST_TEST(names_in(d, in(old_id, "")) == std::vector<std::string>{"notes.txt"},
+             boost::test_tools::per_element());
   BOOST_TEST(names_in(d, folder + "/" + job) ==
-                 (std::vector<std::string>{"epoch-00000001", "lock", "notes.txt", "part-0.safetensors",
-                                           "step-000000000100.epoch-1", "step-000000000200.epoch-1", "step-1.epoch-1"}),
+                 (std::vector<std::string>{"epoch-00000001", "lock", "notes.txt",
+                                           "part-0.safetensors", "step-000000000100.epoch-1",
+                                           "step-000000000200.epoch-1", "step-1.epoch-1"}),
              boost::test_tools::per_element());
   BOOST_TEST(store.prune(1)->empty());
 }
@@ -602,7 +624,8 @@ BOOST_AUTO_TEST_CASE(CS_3_a_crash_or_an_error_while_pruning_leaves_no_half_check
         auto store = store_of(d);
         const auto left = store.list();
         require(left);
-        for (const auto& c : left->checkpoints) BOOST_REQUIRE(c.manifest && store.verify(*c.manifest).empty());
+        for (const auto& c : left->checkpoints)
+          BOOST_REQUIRE(c.manifest && store.verify(*c.manifest).empty());
         if (n == all) BOOST_REQUIRE(left->checkpoints.size() == 1 && left->incomplete.empty());
         check_latest(d, new_id);
         require(store.prune(1));
@@ -680,7 +703,8 @@ BOOST_AUTO_TEST_CASE(CS_4_a_claim_without_a_text_is_a_claim) {
   BOOST_TEST(*store.claim_epoch(claimant) == 3U);
 }
 
-BOOST_AUTO_TEST_CASE(CS_4_a_claim_that_was_made_is_there_after_a_crash_and_one_that_failed_is_not_used) {
+BOOST_AUTO_TEST_CASE(
+    CS_4_a_claim_that_was_made_is_there_after_a_crash_and_one_that_failed_is_not_used) {
   const auto before = [](sim_disk& d) { require(store_of(d).claim_epoch(claimant)); };
   const auto all = operations_of(before, before);
   for (std::uint64_t n = 0; n <= all; ++n)
@@ -696,7 +720,8 @@ BOOST_AUTO_TEST_CASE(CS_4_a_claim_that_was_made_is_there_after_a_crash_and_one_t
         BOOST_REQUIRE(second ? *second == 2 : n < all);
         if (!second) check_one_line(second.error());
         d.run_all();
-        if (!second && seed % 2 != 0) BOOST_REQUIRE(*store_of(d).newest_epoch() == 1);  // it cleaned up
+        // It cleaned up.
+        if (!second && seed % 2 != 0) BOOST_REQUIRE(*store_of(d).newest_epoch() == 1);
         d.crash(seed / 2);
         const auto text = d.contents(folder + "/" + job + "/epoch-00000002");
         if (second) BOOST_REQUIRE((text && parse_claimant(*text, "f")));
@@ -714,7 +739,8 @@ BOOST_AUTO_TEST_CASE(a_job_has_one_owner_and_the_others_learn_who) {
   require(lock);
   check_error(store.lock_job(), error_code::denied, {"job mnist is in use", "ckpt/mnist/lock"});
   require(store.claim_epoch(claimant));
-  check_error(store.lock_job(), error_code::denied, {"epoch 1 of job mnist was claimed by client \"c1\""});
+  check_error(store.lock_job(), error_code::denied,
+              {"epoch 1 of job mnist was claimed by client \"c1\""});
   BOOST_TEST(bool(job_store(d, folder, "other").lock_job()));
   lock->reset();
   require(store.lock_job());
@@ -754,11 +780,13 @@ BOOST_AUTO_TEST_CASE(a_real_disk_keeps_checkpoints_too) {
   BOOST_TEST(latest->manifest->step == new_id.step);
   check_loads(store, *latest->manifest);
   BOOST_TEST(store.prune(1)->size() == 1U);
-  BOOST_TEST(names_in(*d, store.folder()) == (std::vector<std::string>{"epoch-00000001", "step-000000000200.epoch-1"}),
+  BOOST_TEST(names_in(*d, store.folder()) ==
+                 (std::vector<std::string>{"epoch-00000001", "step-000000000200.epoch-1"}),
              boost::test_tools::per_element());
-  BOOST_TEST(names_in(*d, store.folder_of(new_id)) ==
-                 (std::vector<std::string>{"manifest.json", "part-0.safetensors", "part-1.safetensors"}),
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      names_in(*d, store.folder_of(new_id)) ==
+          (std::vector<std::string>{"manifest.json", "part-0.safetensors", "part-1.safetensors"}),
+      boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_that_may_not_be_written_is_an_error_of_one_line) {
@@ -772,7 +800,8 @@ BOOST_AUTO_TEST_CASE(a_folder_that_may_not_be_written_is_an_error_of_one_line) {
   require(save(store, old_id));
   BOOST_REQUIRE(::chmod(store.folder().c_str(), 0555) == 0);
   check_error(save(store, new_id), error_code::usage, {"Permission denied", store.folder()});
-  check_error(store.claim_epoch(claimant), error_code::usage, {"Permission denied", "epoch-00000002"});
+  check_error(store.claim_epoch(claimant), error_code::usage,
+              {"Permission denied", "epoch-00000002"});
   BOOST_TEST(bool(store.latest_whole()->manifest));
   BOOST_REQUIRE(::chmod(store.folder().c_str(), 0755) == 0);
 }
@@ -794,7 +823,8 @@ BOOST_AUTO_TEST_CASE(a_job_of_a_living_process_is_locked_and_free_once_it_is_kil
   test::wait_readable(ready[0], "the child has asked for the lock");
   BOOST_REQUIRE(::read(ready[0], &answer, 1) == 1);
   BOOST_TEST(answer == 'y');
-  check_error(store.lock_job(), error_code::denied, {"job mnist is in use", "client \"child\" (pid 77"});
+  check_error(store.lock_job(), error_code::denied,
+              {"job mnist is in use", "client \"child\" (pid 77"});
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   BOOST_TEST(bool(store.lock_job()));

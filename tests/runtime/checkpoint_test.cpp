@@ -25,7 +25,9 @@ checkpoint_manifest sample() {
   return m;
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 std::string text_of(const checkpoint_manifest& m) {
   auto text = to_text(m, "f");
@@ -47,7 +49,8 @@ void check_error(const result<T>& r, std::initializer_list<std::string_view> par
   BOOST_REQUIRE(!r);
   const auto& message = r.error().message();
   BOOST_TEST(message.find('\n') == message.npos, message);
-  for (const auto part : parts) BOOST_TEST(message.find(part) != message.npos, message << " lacks " << part);
+  for (const auto part : parts)
+    BOOST_TEST(message.find(part) != message.npos, message << " lacks " << part);
 }
 
 }  // namespace
@@ -126,9 +129,11 @@ BOOST_AUTO_TEST_CASE(CK_2_every_changed_bit_is_found) {
 
 BOOST_AUTO_TEST_CASE(CK_2_cut_and_longer_files_are_errors) {
   const auto whole = text_of(sample());
-  for (std::size_t n = 0; n < whole.size(); ++n) BOOST_REQUIRE(!parse_manifest(bytes_of(whole).first(n), "f"));
+  for (std::size_t n = 0; n < whole.size(); ++n)
+    BOOST_REQUIRE(!parse_manifest(bytes_of(whole).first(n), "f"));
   check_error(parse_manifest(bytes_of(whole + "\n"), "f"), {"f: ", "damaged, cut short"});
-  check_error(parse_manifest(std::vector<std::byte>(manifest_bytes_max + 1), "f"), {"f: ", "16777217 bytes"});
+  check_error(parse_manifest(std::vector<std::byte>(manifest_bytes_max + 1), "f"),
+              {"f: ", "16777217 bytes"});
 }
 
 BOOST_AUTO_TEST_CASE(CK_2_fields_of_another_type_or_size_are_named) {
@@ -150,14 +155,16 @@ BOOST_AUTO_TEST_CASE(CK_2_fields_of_another_type_or_size_are_named) {
       {"784", "1,2,3,4,5,6,7,8", "variables[0].shape has a rank or a size"},
       {"784", "1152921504606846976", "variables[0].shape has a rank or a size"},
       {"784", "4503599627370496", "is too large"},
-      {"\"name\": \"step\"", "\"name\": \"st#p\"", "variables[1] \"st#p\" has a name that no variable can have"},
+      {"\"name\": \"step\"", "\"name\": \"st#p\"",
+       "variables[1] \"st#p\" has a name that no variable can have"},
       {"\"name\": \"step\"", "\"name\": \"__metadata__\"", "has a name that no variable can have"},
       {"\"name\": \"step\"", "\"name\": \"empty\"", "\"empty\" is there twice"},
       {"\"m\",", "\"v_2\",", "has a slot \"v_2\" twice"},
       {"\"m\",", "\"M\",", "has a slot \"M\""},
       {"\"layer1/weights\",", "", "\"layer1/weights\" is in no part"},
       {"\"layer1/weights\",", "\"layer1/weights\", \"empty\",", "parts[1].variables: \"empty\""},
-      {"\"layer1/weights\",", "\"layer1/weights\", \"other\",", "parts[0].variables: \"other\" is unknown"},
+      {"\"layer1/weights\",", "\"layer1/weights\", \"other\",",
+       "parts[0].variables: \"other\" is unknown"},
       {"part-7.safetensors", "part-0.safetensors", "is there twice"},
       {"part-7.safetensors", "part-07.safetensors", "not a name of a part"},
       {"part-7.safetensors", "manifest.json", "not a name of a part"},
@@ -176,9 +183,11 @@ BOOST_AUTO_TEST_CASE(CK_2_fields_of_another_type_or_size_are_named) {
 
 BOOST_AUTO_TEST_CASE(CK_2_a_newer_version_says_so_and_unknown_fields_of_this_one_do_no_harm) {
   const auto whole = text_of(sample());
-  check_error(parse_manifest(bytes_of(changed(whole, "\"version\": 1", "\"version\": 2, \"parts\": 0")), "f"),
+  check_error(parse_manifest(
+                  bytes_of(changed(whole, "\"version\": 1", "\"version\": 2, \"parts\": 0")), "f"),
               {"f: ", "newer Troupe", "version is 2", "up to 1"});
-  const auto more = parse_manifest(bytes_of(changed(whole, "\"epoch\": 3", "\"epoch\": 3, \"x\": [{}]")), "f");
+  const auto more =
+      parse_manifest(bytes_of(changed(whole, "\"epoch\": 3", "\"epoch\": 3, \"x\": [{}]")), "f");
   BOOST_REQUIRE(more);
   BOOST_TEST((*more == sample()));
 }
@@ -228,10 +237,12 @@ BOOST_AUTO_TEST_CASE(CK_2_random_texts_with_a_right_hash_never_do_harm) {
 }
 
 BOOST_AUTO_TEST_CASE(CK_3_a_manifest_that_names_files_outside_its_folder_says_so) {
-  for (const auto* name : {"../part-0.safetensors", "/etc/passwd", "a/part-0.safetensors", "..", ".", "", "a\\\\b"}) {
+  for (const auto* name :
+       {"../part-0.safetensors", "/etc/passwd", "a/part-0.safetensors", "..", ".", "", "a\\\\b"}) {
     BOOST_TEST_CONTEXT(name) {
-      check_error(parse_manifest(bytes_of(changed(text_of(sample()), "part-7.safetensors", name)), "f"),
-                  {"f: ", "names files outside its folder", "parts[1].file"});
+      check_error(
+          parse_manifest(bytes_of(changed(text_of(sample()), "part-7.safetensors", name)), "f"),
+          {"f: ", "names files outside its folder", "parts[1].file"});
     }
   }
 }
@@ -284,19 +295,21 @@ BOOST_AUTO_TEST_CASE(CK_4_names_of_epochs_and_checkpoints_are_read_back) {
   for (const std::uint32_t epoch : {0U, 3U, 99'999'999U, 100'000'000U, 4294967295U})
     for (const std::uint64_t step : {std::uint64_t{0}, std::uint64_t{120}, ~std::uint64_t{0}}) {
       BOOST_TEST(parse_epoch_file_name(epoch_file_name(epoch)).value() == epoch);
-      BOOST_TEST((parse_checkpoint_folder_name(checkpoint_folder_name({epoch, step})) == checkpoint_id{epoch, step}));
+      BOOST_TEST((parse_checkpoint_folder_name(checkpoint_folder_name({epoch, step})) ==
+                  checkpoint_id{epoch, step}));
       BOOST_TEST(is_part_file_name(part_file_name(epoch)));
     }
   for (const auto* name :
-       {"", "step-", "step-000000000120", "step-120.epoch-3", "step-000000000120.epoch-", "step-.epoch-3",
-        "step-000000000120.epoch-03", "step-000000000120.epoch-3.tmp", "step-00000000012x.epoch-3",
-        "step-000000000120.epoch-4294967296", "step-+00000000120.epoch-3", ".epoch-3"})
+       {"", "step-", "step-000000000120", "step-120.epoch-3", "step-000000000120.epoch-",
+        "step-.epoch-3", "step-000000000120.epoch-03", "step-000000000120.epoch-3.tmp",
+        "step-00000000012x.epoch-3", "step-000000000120.epoch-4294967296",
+        "step-+00000000120.epoch-3", ".epoch-3"})
     BOOST_TEST(!parse_checkpoint_folder_name(name), name);
-  for (const auto* name :
-       {"epoch-3", "epoch-", "epoch-000000003", "epoch-00000003 ", "epoch-0000000x", "epoch-99999999999"})
+  for (const auto* name : {"epoch-3", "epoch-", "epoch-000000003", "epoch-00000003 ",
+                           "epoch-0000000x", "epoch-99999999999"})
     BOOST_TEST(!parse_epoch_file_name(name), name);
-  for (const auto* name :
-       {"part-.safetensors", "part-00.safetensors", "part-0.safetensors.tmp", "part-0", "part--1.safetensors"})
+  for (const auto* name : {"part-.safetensors", "part-00.safetensors", "part-0.safetensors.tmp",
+                           "part-0", "part--1.safetensors"})
     BOOST_TEST(!is_part_file_name(name), name);
 }
 
@@ -328,20 +341,24 @@ BOOST_AUTO_TEST_CASE(what_differs_between_runs_is_said_as_people_read_it) {
   const auto m = sample();
   BOOST_TEST(compare_schedule(m, m.schedule).empty());
   BOOST_TEST(compare_schedule(m, {{"update", "sync"}, {"workers", "2"}, {"batch", "128"}}).empty());
-  const std::vector<std::string> expected{"batch: the checkpoint was made with 128, this run has 64",
-                                          "seed: this run has 7, the checkpoint does not say",
-                                          "update: the checkpoint was made with sync, this run does not say"};
+  const std::vector<std::string> expected{
+      "batch: the checkpoint was made with 128, this run has 64",
+      "seed: this run has 7, the checkpoint does not say",
+      "update: the checkpoint was made with sync, this run does not say"};
   const auto said = compare_schedule(m, {{"workers", "2"}, {"batch", "64"}, {"seed", "7"}});
   BOOST_TEST(said == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(slots_that_do_not_fit_are_an_error_with_the_variable_and_both) {
-  const std::vector<std::string> none, one{"velocity"}, two{"first_moment", "second_moment"}, turned{"second_moment", "first_moment"};
+  const std::vector<std::string> none, one{"velocity"}, two{"first_moment", "second_moment"},
+      turned{"second_moment", "first_moment"};
   BOOST_TEST(bool(compare_slots("w", one, one)));
   BOOST_TEST(bool(compare_slots("w", two, turned)));
-  BOOST_TEST(compare_slots("a/w", one, two).error().text() ==
-             "the checkpoint is of another optimizer: it has velocity of variable 'a/w', and this one's slots are first_moment, second_moment");
-  BOOST_TEST(compare_slots("w", none, one).error().text().find("it has no slots of variable 'w'") != std::string::npos);
+  BOOST_TEST(
+      compare_slots("a/w", one, two).error().text() ==
+      "the checkpoint is of another optimizer: it has velocity of variable 'a/w', and this one's slots are first_moment, second_moment");
+  BOOST_TEST(compare_slots("w", none, one).error().text().find("it has no slots of variable 'w'") !=
+             std::string::npos);
   BOOST_TEST(!bool(compare_slots("w", two, one)));
 }
 
@@ -352,7 +369,8 @@ BOOST_AUTO_TEST_CASE(a_claim_says_who_made_it_whatever_stands_in_it) {
   BOOST_TEST((*back == who));
   BOOST_TEST(describe(who) == "client \"c1\" (pid 12 on host \"host-a\")");
   BOOST_TEST(describe({"\x1b[2J\n", "h", 1, 2}) == "client \"?[2J?\" (pid 1 on host \"h\")");
-  for (const std::string text : {"", "{", "[]", "{\"client\": 1}", "{\"client\": \"c\", \"host\": \"h\", \"pid\": -1}"})
+  for (const std::string text :
+       {"", "{", "[]", "{\"client\": 1}", "{\"client\": \"c\", \"host\": \"h\", \"pid\": -1}"})
     check_error(parse_claimant(bytes_of(text), "f"), {"f: not a claim that can be read"});
   check_error(parse_claimant(bytes_of(std::string(5000, ' ') + to_text(who)), "f"), {"f: "});
 }

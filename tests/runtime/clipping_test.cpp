@@ -45,8 +45,10 @@ BOOST_AUTO_TEST_CASE(elements_are_moved_into_their_range) {
 BOOST_AUTO_TEST_CASE(a_value_is_scaled_to_its_norm_and_left_alone_below) {
   clipped_values c;
   const auto x = c.feed("x", {3, 4});
-  BOOST_TEST(c.of(clip_by_norm(x, 5)) == (std::vector<double>{3, 4}), boost::test_tools::per_element());
-  BOOST_TEST(c.of(clip_by_norm(x, 1e30)) == (std::vector<double>{3, 4}), boost::test_tools::per_element());
+  BOOST_TEST(c.of(clip_by_norm(x, 5)) == (std::vector<double>{3, 4}),
+             boost::test_tools::per_element());
+  BOOST_TEST(c.of(clip_by_norm(x, 1e30)) == (std::vector<double>{3, 4}),
+             boost::test_tools::per_element());
   const auto y = c.of(clip_by_norm(x, 1));
   BOOST_TEST(std::abs(y[0] - 0.6) < 1e-15);
   BOOST_TEST(std::abs(y[1] - 0.8) < 1e-15);
@@ -59,7 +61,8 @@ BOOST_AUTO_TEST_CASE(several_values_have_one_norm) {
   BOOST_TEST(c.of(global_norm(c.x)).at(0) == 5);
   const auto clipped = clip_by_global_norm(c.x, 2.5);
   BOOST_TEST(c.of(clipped[0]) == (std::vector<double>{1, 0}), boost::test_tools::per_element());
-  BOOST_TEST(c.of(clipped[1]) == (std::vector<double>{0.5, 1, 2}), boost::test_tools::per_element());
+  BOOST_TEST(c.of(clipped[1]) == (std::vector<double>{0.5, 1, 2}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(values_that_are_not_there_are_passed_over) {
@@ -92,7 +95,8 @@ BOOST_AUTO_TEST_CASE(the_gradient_of_a_clipped_value_agrees_with_finite_differen
   clipped_values c;
   c.feed("x", at);
   c.feed("k", weights);
-  const auto dx = c.of(gradients(c.g, reduce_sum(mul(clip_by_norm(c.x[0], 1), c.x[1])), {c.x.data(), 1})[0]);
+  const auto dx =
+      c.of(gradients(c.g, reduce_sum(mul(clip_by_norm(c.x[0], 1), c.x[1])), {c.x.data(), 1})[0]);
   for (std::size_t i = 0; i < at.size(); ++i) {
     auto low = at, high = at;
     low[i] -= 1e-6;
@@ -102,7 +106,8 @@ BOOST_AUTO_TEST_CASE(the_gradient_of_a_clipped_value_agrees_with_finite_differen
 }
 
 BOOST_AUTO_TEST_CASE(a_bound_that_is_none_is_an_error_at_the_users_line) {
-  for (const double most : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  for (const double most : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                            std::numeric_limits<double>::infinity()}) {
     clipped_values by_value, by_norm, by_all;
     BOOST_TEST(!clip_by_value(by_value.feed("x", {1}), most).is_valid());
     BOOST_TEST(!clip_by_norm(by_norm.feed("x", {1}), most).is_valid());
@@ -110,7 +115,8 @@ BOOST_AUTO_TEST_CASE(a_bound_that_is_none_is_an_error_at_the_users_line) {
     BOOST_TEST(!clip_by_global_norm(by_all.x, most)[0].is_valid());
     for (auto* c : {&by_value, &by_norm, &by_all}) {
       BOOST_TEST_REQUIRE(c->g.first_error().has_value());
-      BOOST_TEST(c->g.first_error()->text().find("is not a finite number above 0") != std::string::npos);
+      BOOST_TEST(c->g.first_error()->text().find("is not a finite number above 0") !=
+                 std::string::npos);
       BOOST_TEST(c->g.first_error()->text().find("clipping_test.cpp") != std::string::npos);
     }
   }

@@ -18,7 +18,8 @@ namespace {
 using algorithm = collective_algorithm;
 using kind = collective_kind;
 
-// A group of ranks over a network that delays by seed. What is sent of a result is read when it arrives, as from memory that the sender shares.
+// A group of ranks over a network that delays by seed. What is sent of a result is read when it
+// arrives, as from memory that the sender shares.
 class group {
  public:
   struct flight {
@@ -42,7 +43,8 @@ class group {
     std::uint64_t steps = 0;
   };
 
-  group(collective_spec s, std::uint32_t credits, std::uint64_t seed, std::uint64_t steps) : random_(seed), steps_(steps), lot_(credit_lot(credits)) {
+  group(collective_spec s, std::uint32_t credits, std::uint64_t seed, std::uint64_t steps)
+      : random_(seed), steps_(steps), lot_(credit_lot(credits)) {
     for (std::uint32_t r = 0; r < s.ranks(); ++r) {
       s.rank = r;
       const auto ok = check(s);
@@ -98,7 +100,8 @@ class group {
     k.parts.clear();
     for (const auto p : k.spec.parts[r]) {
       k.parts.emplace_back(static_cast<std::size_t>(k.spec.elements));
-      for (std::int64_t i = 0; i < k.spec.elements; ++i) k.parts.back()[static_cast<std::size_t>(i)] = number(k.steps, p, i);
+      for (std::int64_t i = 0; i < k.spec.elements; ++i)
+        k.parts.back()[static_cast<std::size_t>(i)] = number(k.steps, p, i);
     }
     k.result.assign(static_cast<std::size_t>(k.spec.elements), -1e30F);
     std::fill(k.piece_depth.begin(), k.piece_depth.end(), 0);
@@ -140,13 +143,16 @@ class group {
   }
 
   float* piece(rank& k, std::uint32_t p) { return k.result.data() + k.state.pieces()[p].offset; }
-  std::size_t size(rank& k, std::uint32_t p) { return static_cast<std::size_t>(k.state.pieces()[p].elements); }
+  std::size_t size(rank& k, std::uint32_t p) {
+    return static_cast<std::size_t>(k.state.pieces()[p].elements);
+  }
 
   void apply(std::uint32_t r, rank& k, const collective_reduce& a) {
     std::vector<float> sum;
     for (const auto& o : a.operands) {
       const float* from = nullptr;
-      if (o.of == collective_operand::kind::part) from = k.parts[o.index].data() + k.state.pieces()[a.piece].offset;
+      if (o.of == collective_operand::kind::part)
+        from = k.parts[o.index].data() + k.state.pieces()[a.piece].offset;
       if (o.of == collective_operand::kind::result) from = piece(k, a.piece);
       if (o.of == collective_operand::kind::slot) {
         BOOST_REQUIRE_EQUAL(k.slots[o.index].size(), size(k, a.piece));
@@ -174,7 +180,8 @@ class group {
   void apply(std::uint32_t r, rank& k, const collective_send& a) {
     const float* bytes = nullptr;
     if (a.part >= 0) {  // parts are let go when their step is over: the network has them
-      const auto* from = k.parts[static_cast<std::size_t>(a.part)].data() + k.state.pieces()[a.piece].offset;
+      const auto* from =
+          k.parts[static_cast<std::size_t>(a.part)].data() + k.state.pieces()[a.piece].offset;
       kept_.emplace_back(from, from + size(k, a.piece));
       bytes = kept_.back().data();
     } else {
@@ -182,8 +189,10 @@ class group {
     }
     k.bytes_sent += size(k, a.piece) * sizeof(float);
     auto& queue = flights_[{r, a.peer}];
-    queue.push_back({r, a.key, k.state.step(), bytes, k.state.pieces()[a.piece].elements, k.piece_depth[a.piece] + 1});
-    most_under_way = std::max<std::uint32_t>(most_under_way, static_cast<std::uint32_t>(queue.size()));
+    queue.push_back({r, a.key, k.state.step(), bytes, k.state.pieces()[a.piece].elements,
+                     k.piece_depth[a.piece] + 1});
+    most_under_way =
+        std::max<std::uint32_t>(most_under_way, static_cast<std::uint32_t>(queue.size()));
   }
   void apply(std::uint32_t r, rank& k, const collective_finished& a) {
     BOOST_REQUIRE_EQUAL(a.step, k.steps);
@@ -204,11 +213,13 @@ class group {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<flight>> flights_;
   std::uint32_t lot_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> owed_;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> credits_;  // lots on their way to: rank, from: peer
+  // Lots on their way to: rank, from: peer.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> credits_;
   std::deque<std::vector<float>> kept_;
 };
 
-collective_spec spec_of(kind k, algorithm a, std::vector<std::vector<std::uint32_t>> parts, std::int64_t elements, std::int64_t piece = 16) {
+collective_spec spec_of(kind k, algorithm a, std::vector<std::vector<std::uint32_t>> parts,
+                        std::int64_t elements, std::int64_t piece = 16) {
   collective_spec s;
   s.kind = k;
   s.algorithm = a;
@@ -226,8 +237,10 @@ std::vector<std::vector<std::uint32_t>> one_each(std::uint32_t ranks) {
 
 std::uint32_t bits(float f) { return std::bit_cast<std::uint32_t>(f); }
 
-// Every rank has the sum of all parts: the same bits, those of the order of parts where that is promised.
-void reduce_everywhere(const collective_spec& s, std::uint64_t seed, std::uint32_t credits = 2, std::uint64_t steps = 3) {
+// Every rank has the sum of all parts: the same bits, those of the order of parts where that is
+// promised.
+void reduce_everywhere(const collective_spec& s, std::uint64_t seed, std::uint32_t credits = 2,
+                       std::uint64_t steps = 3) {
   const auto parts = parts_of(s);
   credits = std::max(credits, fewest_credits(s));
   std::map<std::uint64_t, std::vector<float>> first;
@@ -258,27 +271,34 @@ void reduce_everywhere(const collective_spec& s, std::uint64_t seed, std::uint32
 BOOST_AUTO_TEST_SUITE(collective)
 
 BOOST_AUTO_TEST_CASE(CO_1_CO_2_CO_3_every_rank_has_the_sum_in_any_order_of_messages) {
-  for (const auto a : {algorithm::exchange, algorithm::direct, algorithm::ring, algorithm::halving, algorithm::tree})
+  for (const auto a : {algorithm::exchange, algorithm::direct, algorithm::ring, algorithm::halving,
+                       algorithm::tree})
     for (std::uint32_t ranks = 1; ranks <= 9; ++ranks)
       for (std::uint64_t seed = 0; seed < repetitions(10); ++seed) {
         std::minstd_rand random(static_cast<std::uint32_t>(seed + 1 + ranks * 100));
-        auto s = spec_of(kind::all_reduce, a, one_each(ranks), static_cast<std::int64_t>(random() % 400));
+        auto s = spec_of(kind::all_reduce, a, one_each(ranks),
+                         static_cast<std::int64_t>(random() % 400));
         s.root = static_cast<std::uint32_t>(random() % ranks);
-        BOOST_TEST_CONTEXT(fmt::format("{} of {} ranks, {} elements, root {}, seed {}", to_string(a), ranks, s.elements, s.root, seed))
+        BOOST_TEST_CONTEXT(fmt::format("{} of {} ranks, {} elements, root {}, seed {}",
+                                       to_string(a), ranks, s.elements, s.root, seed))
         reduce_everywhere(s, seed, 1 + static_cast<std::uint32_t>(random() % 4));
       }
 }
 
 BOOST_AUTO_TEST_CASE(CO_3_ranks_may_have_several_parts_or_none) {
-  for (const auto a : {algorithm::exchange, algorithm::direct, algorithm::ring, algorithm::halving, algorithm::tree})
+  for (const auto a : {algorithm::exchange, algorithm::direct, algorithm::ring, algorithm::halving,
+                       algorithm::tree})
     for (std::uint64_t seed = 0; seed < repetitions(60); ++seed) {
       std::minstd_rand random(static_cast<std::uint32_t>(seed + 1));
-      const auto ranks = 1 + static_cast<std::uint32_t>(random() % 6), parts = ranks + static_cast<std::uint32_t>(random() % 6);
+      const auto ranks = 1 + static_cast<std::uint32_t>(random() % 6),
+                 parts = ranks + static_cast<std::uint32_t>(random() % 6);
       const bool may_lack = a == algorithm::exchange || a == algorithm::direct;
       std::vector<std::vector<std::uint32_t>> of(ranks);
-      for (std::uint32_t p = 0; p < parts; ++p) of[!may_lack && p < ranks ? p : random() % ranks].push_back(p);
+      for (std::uint32_t p = 0; p < parts; ++p)
+        of[!may_lack && p < ranks ? p : random() % ranks].push_back(p);
       BOOST_TEST_CONTEXT(fmt::format("{}, seed {}", to_string(a), seed))
-      reduce_everywhere(spec_of(kind::all_reduce, a, of, static_cast<std::int64_t>(random() % 300), 32), seed);
+      reduce_everywhere(
+          spec_of(kind::all_reduce, a, of, static_cast<std::int64_t>(random() % 300), 32), seed);
     }
 }
 
@@ -289,9 +309,12 @@ BOOST_AUTO_TEST_CASE(CM_2_ranks_of_many_parts_never_wait_for_credits_that_are_ow
         std::vector<std::vector<std::uint32_t>> of(2);
         for (std::uint32_t p = 0; p < 2 * parts; ++p) of[p % 2].push_back(p);
         const auto s = spec_of(kind::all_reduce, a, of, elements);
-        for (const auto credits : {fewest_credits(s), fewest_credits(s) + 1, std::max(8U, fewest_credits(s))})
-          BOOST_TEST_CONTEXT(fmt::format("{}, {} parts each, {} elements, {} credits", to_string(a), parts, elements, credits))
-          for (std::uint64_t seed = 0; seed < repetitions(5); ++seed) reduce_everywhere(s, seed, credits, 4);
+        for (const auto credits :
+             {fewest_credits(s), fewest_credits(s) + 1, std::max(8U, fewest_credits(s))})
+          BOOST_TEST_CONTEXT(fmt::format("{}, {} parts each, {} elements, {} credits", to_string(a),
+                                         parts, elements, credits))
+        for (std::uint64_t seed = 0; seed < repetitions(5); ++seed)
+          reduce_everywhere(s, seed, credits, 4);
       }
 }
 
@@ -301,8 +324,10 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
       std::minstd_rand random(static_cast<std::uint32_t>(seed + 1 + ranks * 100));
       const auto elements = static_cast<std::int64_t>(random() % 500);
       const auto parts = ranks + static_cast<std::uint32_t>(random() % 4);
-      std::vector<std::vector<std::uint32_t>> of(ranks);  // CO-5: slices belong to parts, of which a rank may have several
-      for (std::uint32_t p = 0; p < parts; ++p) of[p < ranks ? ranks - 1 - p : random() % ranks].push_back(p);
+      // CO-5: slices belong to parts, of which a rank may have several.
+      std::vector<std::vector<std::uint32_t>> of(ranks);
+      for (std::uint32_t p = 0; p < parts; ++p)
+        of[p < ranks ? ranks - 1 - p : random() % ranks].push_back(p);
       const auto in_slices = parts * static_cast<std::int64_t>(random() % 50);
       for (const auto a : {algorithm::direct, algorithm::ring}) {
         const auto credits = fewest_credits(spec_of(kind::reduce_scatter, a, of, in_slices));
@@ -322,7 +347,9 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
         gather.on_finished = [&](group::rank& k, std::uint64_t step) {
           for (std::uint32_t p = 0; p < parts; ++p) {
             const auto [from, to] = slice_of(k.spec, p);
-            for (auto i = from; i < to; ++i) BOOST_REQUIRE_EQUAL(bits(k.result[static_cast<std::size_t>(i)]), bits(group::number(step, p, i)));
+            for (auto i = from; i < to; ++i)
+              BOOST_REQUIRE_EQUAL(bits(k.result[static_cast<std::size_t>(i)]),
+                                  bits(group::number(step, p, i)));
           }
         };
         gather.run();
@@ -334,7 +361,9 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
         s.root = static_cast<std::uint32_t>(random() % ranks);
         group broadcast(s, 2, seed, 3);
         broadcast.on_finished = [&](group::rank& k, std::uint64_t step) {
-          for (std::int64_t i = 0; i < elements; ++i) BOOST_REQUIRE_EQUAL(bits(k.result[static_cast<std::size_t>(i)]), bits(group::number(step, s.root, i)));
+          for (std::int64_t i = 0; i < elements; ++i)
+            BOOST_REQUIRE_EQUAL(bits(k.result[static_cast<std::size_t>(i)]),
+                                bits(group::number(step, s.root, i)));
         };
         broadcast.run();
         for (auto& r : broadcast.ranks()) BOOST_REQUIRE_EQUAL(r.steps, 3U);
@@ -342,7 +371,8 @@ BOOST_AUTO_TEST_CASE(can_scatter_gather_broadcast_and_wait_for_all) {
       std::uint64_t begun = 0;
       group barrier(spec_of(kind::barrier, algorithm::exchange, one_each(ranks), 0), 2, seed, 2);
       barrier.on_finished = [&](group::rank& k, std::uint64_t step) {
-        for (auto& other : barrier.ranks()) BOOST_REQUIRE(other.steps > step || other.state.has_begun() || &other == &k);
+        for (auto& other : barrier.ranks())
+          BOOST_REQUIRE(other.steps > step || other.state.has_begun() || &other == &k);
         ++begun;
       };
       barrier.run();
@@ -359,7 +389,8 @@ BOOST_AUTO_TEST_CASE(costs_the_messages_and_bytes_that_the_header_says) {
       g.run();
       std::uint64_t most = 0;
       std::uint32_t depth = 0;
-      for (auto& r : g.ranks()) most = std::max(most, r.bytes_sent), depth = std::max(depth, r.depth);
+      for (auto& r : g.ranks())
+        most = std::max(most, r.bytes_sent), depth = std::max(depth, r.depth);
       return std::pair(depth, most);
     };
     const auto log2 = static_cast<std::uint32_t>(std::bit_width(ranks - 1));
@@ -387,7 +418,8 @@ BOOST_AUTO_TEST_CASE(costs_the_messages_and_bytes_that_the_header_says) {
 BOOST_AUTO_TEST_CASE(the_algorithm_follows_from_bytes_ranks_and_parts) {
   constexpr std::size_t gradient = 803'840;
   BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 2, 2, false) == algorithm::exchange));
-  BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 2, 3, false) == algorithm::direct));  // a part more is as many bytes more
+  // A part more is as many bytes more.
+  BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 2, 3, false) == algorithm::direct));
   BOOST_TEST((choose_algorithm(kind::all_reduce, 8 * gradient, 2, 2, false) == algorithm::direct));
   BOOST_TEST((choose_algorithm(kind::all_reduce, gradient, 4, 4, false) == algorithm::direct));
   BOOST_TEST((choose_algorithm(kind::all_reduce, 4096, 4, 4, false) == algorithm::exchange));
@@ -441,7 +473,8 @@ BOOST_AUTO_TEST_CASE(is_refused_where_numbers_do_not_fit) {
   bad.root = 1;  // has nothing
   BOOST_TEST(!check(bad));
   BOOST_TEST(bool(check(spec_of(kind::all_gather, algorithm::ring, one_each(3), 66))));
-  BOOST_TEST(!check(spec_of(kind::all_gather, algorithm::ring, one_each(3), 64)));  // slices are of one size
+  // Slices are of one size.
+  BOOST_TEST(!check(spec_of(kind::all_gather, algorithm::ring, one_each(3), 64)));
   BOOST_TEST(!check(spec_of(kind::reduce_scatter, algorithm::direct, {{0, 1}, {}}, 64)));
   bad = good;
   bad.type = dtype::i32;

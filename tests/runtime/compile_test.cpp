@@ -37,13 +37,9 @@ const planned_actor& producer(const plan& p, const planned_actor& a, std::size_t
   return p.actors[p.edges[a.inputs.at(port)].from.actor];
 }
 
-std::string error_of(const result<plan>& p) {
-  return p ? "no error" : p.error().text();
-}
+std::string error_of(const result<plan>& p) { return p ? "no error" : p.error().text(); }
 
-idx_info images() {
-  return {.path = "data", .samples = 1000, .rows = 28, .columns = 28};
-}
+idx_info images() { return {.path = "data", .samples = 1000, .rows = 28, .columns = 28}; }
 
 // The classifier of the example; returns the loss.
 value classifier(graph& g, std::int64_t batch = 128) {
@@ -58,7 +54,8 @@ struct compiled {
   graph g{ops};
 };
 
-training_spec spread(std::uint32_t workers, std::uint32_t shards, update_kind update = update_kind::sync) {
+training_spec spread(std::uint32_t workers, std::uint32_t shards,
+                     update_kind update = update_kind::sync) {
   training_spec s;
   s.workers = workers;
   s.shards = shards;
@@ -109,7 +106,8 @@ BOOST_AUTO_TEST_CASE(training_embedded_has_shards_worker_ops_and_two_fetches) {
   BOOST_TEST(get(*p, "variables").steps == 1U);
   const auto& values = get(*p, "variables");
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < values.inputs.size(); ++i) names.push_back(producer(*p, values, i).shard.variable);
+  for (std::size_t i = 0; i < values.inputs.size(); ++i)
+    names.push_back(producer(*p, values, i).shard.variable);
   BOOST_TEST(std::is_sorted(names.begin(), names.end()));
   BOOST_TEST(names.size() == 6U);
 }
@@ -121,13 +119,19 @@ BOOST_AUTO_TEST_CASE(a_chain_behind_a_matmul_is_one_actor) {
   const auto& forward = get(*p, "worker/0/dense_1/matmul+add+relu");
   BOOST_TEST(forward.ops.size() == 3U);
   BOOST_TEST(forward.inputs.size() == 3U);
-  BOOST_TEST(forward.ops[0].operands == (std::vector<std::int32_t>{0, 1}), boost::test_tools::per_element());
-  BOOST_TEST(forward.ops[1].operands == (std::vector<std::int32_t>{-1, 2}), boost::test_tools::per_element());
-  BOOST_TEST(forward.ops[2].operands == (std::vector<std::int32_t>{-2}), boost::test_tools::per_element());
-  // The gradient of the loss is output 1 of the loss itself: the 1 that seeds it has been simplified away.
-  BOOST_TEST(count(*p, [](const auto& a) { return !a.ops.empty() && a.ops[0].type == "constant"; }) == 0U);
+  BOOST_TEST(forward.ops[0].operands == (std::vector<std::int32_t>{0, 1}),
+             boost::test_tools::per_element());
+  BOOST_TEST(forward.ops[1].operands == (std::vector<std::int32_t>{-1, 2}),
+             boost::test_tools::per_element());
+  BOOST_TEST(forward.ops[2].operands == (std::vector<std::int32_t>{-2}),
+             boost::test_tools::per_element());
+  // The gradient of the loss is output 1 of the loss itself: the 1 that seeds it has been
+  // simplified away.
+  BOOST_TEST(
+      count(*p, [](const auto& a) { return !a.ops.empty() && a.ops[0].type == "constant"; }) == 0U);
   BOOST_TEST(count(*p, [](const auto& a) {
-               return a.ops.size() == 2 && a.ops[0].type == "matmul" && a.ops[1].type == "relu_grad";
+               return a.ops.size() == 2 && a.ops[0].type == "matmul" &&
+                      a.ops[1].type == "relu_grad";
              }) == 2U);
   // 1 reader of images, 6 of variables, 3 forward, 1 loss, 5 matmuls backward, 3 sums of rows
   BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 19U);
@@ -137,7 +141,8 @@ BOOST_AUTO_TEST_CASE(without_fusing_every_op_is_an_actor) {
   compiled c;
   const auto p = compile_training(c.g, classifier(c.g), embedded(1, 1), {.fuse = false});
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
-  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op && a.ops.size() != 1; }) == 0U);
+  BOOST_TEST(
+      count(*p, [](const auto& a) { return a.kind == actor_kind::op && a.ops.size() != 1; }) == 0U);
   BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op; }) == 26U);
 }
 
@@ -175,7 +180,8 @@ namespace {
 // A small classifier on 37 made-up samples, so that an epoch ends with a smaller batch.
 value small_classifier(graph& g, std::int64_t batch) {
   const auto data =
-      idx_batch(g, {.path = "p", .samples = 37, .rows = 3, .columns = 2, .classes = 4}, {.batch = batch, .seed = 3});
+      idx_batch(g, {.path = "p", .samples = 37, .rows = 3, .columns = 2, .classes = 4},
+                {.batch = batch, .seed = 3});
   const auto x = sigmoid(dense(relu(dense(data.images, 5, "a")), 6, "b"));
   return softmax_cross_entropy(dense(x, 4, "c"), data.labels, data.scale);
 }
@@ -234,7 +240,8 @@ BOOST_AUTO_TEST_CASE(the_same_graph_computes_the_same_embedded_spread_fused_and_
   check_equal(train(4, together, {}), reference);
 }
 
-BOOST_AUTO_TEST_CASE(one_worker_with_the_whole_batch_computes_what_more_workers_do_with_their_parts) {
+BOOST_AUTO_TEST_CASE(
+    one_worker_with_the_whole_batch_computes_what_more_workers_do_with_their_parts) {
   const auto one = train(12, embedded(1, 1), {});
   for (const std::uint32_t workers : {2U, 3U, 4U}) {
     const auto many = train(12 / workers, embedded(workers, 1), {});
@@ -257,35 +264,22 @@ BOOST_AUTO_TEST_CASE(a_plan_of_steps_computes_what_the_graph_says_whatever_is_fu
       std::vector<value> values{feed({dtype::f32, {4, 4}}, "a"), feed({dtype::f32, {4, 4}}, "b"),
                                 feed({dtype::f32, {4, 4}}, "d")};
       const auto row = feed({dtype::f32, {4}}, "row"), scalar = feed({dtype::f32, {}}, "scalar");
-      const auto any = [&] { return values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 6)]; };
+      const auto any = [&] {
+        return values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 6)];
+      };
       const auto ops = 1 + random() % 40;
       for (std::uint64_t i = 0; i < ops; ++i) {
         const auto x = any();
         const auto y = random() % 3 == 0 ? (random() % 2 == 0 ? row : scalar) : any();
         switch (random() % 8) {
-          case 0:
-            values.push_back(add(x, y));
-            break;
-          case 1:
-            values.push_back(sub(x, y));
-            break;
-          case 2:
-            values.push_back(mul(x, y));
-            break;
-          case 3:
-            values.push_back(maximum(x, y));
-            break;
-          case 4:
-            values.push_back(relu(x));
-            break;
-          case 5:
-            values.push_back(troupe::tanh(x));
-            break;
-          case 6:
-            values.push_back(matmul(x, any()));
-            break;
-          default:
-            values.push_back(mul(x, constant(c.g, random() % 2 == 0 ? 1.0F : 0.5F)));
+          case 0: values.push_back(add(x, y)); break;
+          case 1: values.push_back(sub(x, y)); break;
+          case 2: values.push_back(mul(x, y)); break;
+          case 3: values.push_back(maximum(x, y)); break;
+          case 4: values.push_back(relu(x)); break;
+          case 5: values.push_back(troupe::tanh(x)); break;
+          case 6: values.push_back(matmul(x, any())); break;
+          default: values.push_back(mul(x, constant(c.g, random() % 2 == 0 ? 1.0F : 0.5F)));
         }
       }
       const std::vector<value> fetches{values.back(), any(), any()};
@@ -301,12 +295,12 @@ BOOST_AUTO_TEST_CASE(a_plan_of_steps_computes_what_the_graph_says_whatever_is_fu
   }
 }
 
-// --- pass by pass
-// ----------------------------------------------------------------------------------------------------------
+// --- pass by pass --------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(prune_keeps_what_the_roots_need_and_nothing_else) {
   compiled c;
-  const auto x = input(c.g, {dtype::f32, {3}}, "x"), unused = input(c.g, {dtype::f32, {3}}, "unused");
+  const auto x = input(c.g, {dtype::f32, {3}}, "x"),
+             unused = input(c.g, {dtype::f32, {3}}, "unused");
   relu(unused);
   const auto y = relu(x);
   const auto f = passes::prune(c.g, std::vector<value>{y});
@@ -321,26 +315,36 @@ BOOST_AUTO_TEST_CASE(simplify_removes_what_changes_nothing) {
     compiled c;
     const auto x = input(c.g, {dtype::f32, {3}}, "x"), s = input(c.g, {dtype::f32, {}}, "s");
     std::string text;
-    for (const auto& op : passes::simplify(passes::prune(c.g, std::vector<value>{build(c.g, x, s)})).ops)
+    for (const auto& op :
+         passes::simplify(passes::prune(c.g, std::vector<value>{build(c.g, x, s)})).ops)
       text += op.type + " ";
     return text;
   };
   const auto neg = [](graph& g, value x) {
     return g.add("neg", std::vector<value>{x}, {}, "neg", source_location::current());
   };
-  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 1)); }) == "input ");
-  BOOST_TEST(simplified([](graph& g, value x, value) { return add(x, constant(g, 0)); }) == "input ");
-  BOOST_TEST(simplified([](graph& g, value x, value) { return sub(x, constant(g, 0)); }) == "input ");
-  BOOST_TEST(simplified([](graph& g, value, value s) { return mul(constant(g, 1), s); }) == "input ");
-  BOOST_TEST(simplified([](graph& g, value, value s) { return add(constant(g, 0), s); }) == "input ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 1)); }) ==
+             "input ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return add(x, constant(g, 0)); }) ==
+             "input ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return sub(x, constant(g, 0)); }) ==
+             "input ");
+  BOOST_TEST(simplified([](graph& g, value, value s) { return mul(constant(g, 1), s); }) ==
+             "input ");
+  BOOST_TEST(simplified([](graph& g, value, value s) { return add(constant(g, 0), s); }) ==
+             "input ");
   BOOST_TEST(simplified([&](graph& g, value x, value) { return neg(g, neg(g, x)); }) == "input ");
   BOOST_TEST(simplified([&](graph& g, value x, value) {
                return neg(g, mul(neg(g, add(x, constant(g, 0))), constant(g, 1)));
              }) == "input ");
-  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 2)); }) == "input constant mul ");
-  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 0)); }) == "input constant mul ");
-  BOOST_TEST(simplified([](graph& g, value x, value) { return add(x, constant(g, 1)); }) == "input constant add ");
-  BOOST_TEST(simplified([](graph& g, value, value s) { return sub(constant(g, 0), s); }) == "input constant sub ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 2)); }) ==
+             "input constant mul ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return mul(x, constant(g, 0)); }) ==
+             "input constant mul ");
+  BOOST_TEST(simplified([](graph& g, value x, value) { return add(x, constant(g, 1)); }) ==
+             "input constant add ");
+  BOOST_TEST(simplified([](graph& g, value, value s) { return sub(constant(g, 0), s); }) ==
+             "input constant sub ");
   BOOST_TEST(simplified([](graph&, value x, value) { return maximum(x, x); }) == "input maximum ");
 }
 
@@ -356,7 +360,8 @@ BOOST_AUTO_TEST_CASE(fuse_leaves_alone_what_somebody_else_reads_and_what_has_sev
     return text;
   };
   using values = std::vector<value>;
-  BOOST_TEST(names([](graph&, value x) { return values{relu(add(matmul(x, x), x))}; }) == "matmul+add+relu ");
+  BOOST_TEST(names([](graph&, value x) { return values{relu(add(matmul(x, x), x))}; }) ==
+             "matmul+add+relu ");
   BOOST_TEST(names([](graph&, value x) {
                const auto m = matmul(x, x);
                return values{relu(m), m};  // also fetched
@@ -387,7 +392,8 @@ BOOST_AUTO_TEST_CASE(fuse_leaves_alone_what_somebody_else_reads_and_what_has_sev
                return values{relu(m)};  // another device
              }) == "matmul relu ");
   BOOST_TEST(names([](graph& g, value x) {
-               const auto labels = input(g, {dtype::i32, {3}}, "labels"), scale = input(g, {dtype::f32, {}}, "scale");
+               const auto labels = input(g, {dtype::i32, {3}}, "labels"),
+                          scale = input(g, {dtype::f32, {}}, "scale");
                const auto loss = softmax_cross_entropy(x, labels, scale);
                return values{relu(value{&g, loss.node, 1})};  // output 1 of two
              }) == "softmax_cross_entropy relu ");
@@ -399,10 +405,12 @@ BOOST_AUTO_TEST_CASE(workers_and_shards_take_the_streams_of_their_task_in_turn) 
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
   std::vector<std::uint32_t> shard_streams;
   for (const auto& a : p->actors) {
-    if (a.kind == actor_kind::op) BOOST_TEST(a.stream == (a.name.starts_with("worker/0/") ? 0U : 1U), a.name);
+    if (a.kind == actor_kind::op)
+      BOOST_TEST(a.stream == (a.name.starts_with("worker/0/") ? 0U : 1U), a.name);
     if (a.kind == actor_kind::shard) shard_streams.push_back(a.stream);
   }
-  BOOST_TEST(shard_streams == (std::vector<std::uint32_t>{2, 3, 4, 5, 6, 7}), boost::test_tools::per_element());
+  BOOST_TEST(shard_streams == (std::vector<std::uint32_t>{2, 3, 4, 5, 6, 7}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(device_scopes_choose_stream_and_task) {
@@ -439,7 +447,8 @@ BOOST_AUTO_TEST_CASE(variables_go_largest_first_to_the_shard_with_the_least_byte
     BOOST_TEST(a.task == 1U + a.shard.shard);
     bytes[a.shard.shard] += a.shard.spec.size_bytes();
   }
-  BOOST_TEST(get(*p, "shard/0/dense_1/weights").shard.shard == 0U);  // 802,816 bytes: more than all others together
+  // 802,816 bytes: more than all others together.
+  BOOST_TEST(get(*p, "shard/0/dense_1/weights").shard.shard == 0U);
   BOOST_TEST(bytes[0] == 802'816U);
   BOOST_TEST(bytes[1] == 4U * (256 + 256 * 128 + 128 + 1280 + 10));
 }
@@ -475,7 +484,9 @@ BOOST_AUTO_TEST_CASE(every_gradient_of_a_recoverable_training_comes_after_the_lo
     for (const auto& shard : p.actors)
       for (std::uint32_t w = 0; w < 2 && shard.kind == actor_kind::shard; ++w) {
         auto source = p.edges[losses.inputs.at(w)].from.actor;
-        while (p.actors[source].kind == actor_kind::send || p.actors[source].kind == actor_kind::receive) source = p.edges[p.actors[source].inputs.at(0)].from.actor;
+        while (p.actors[source].kind == actor_kind::send ||
+               p.actors[source].kind == actor_kind::receive)
+          source = p.edges[p.actors[source].inputs.at(0)].from.actor;
         BOOST_TEST(comes_after(producer(p, shard, w), source), shard.name << ", worker " << w);
         ++looked;
       }
@@ -527,15 +538,15 @@ BOOST_AUTO_TEST_CASE(a_plan_of_steps_is_fed_and_fetched_without_limit) {
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
   BOOST_TEST(p->name == "steps");
   BOOST_TEST(p->workers == 0U);
-  for (const auto* name : {"x", "layer/weights", "layer/bias"}) BOOST_TEST((get(*p, name).kind == actor_kind::feed));
+  for (const auto* name : {"x", "layer/weights", "layer/bias"})
+    BOOST_TEST((get(*p, name).kind == actor_kind::feed));
   BOOST_TEST(get(*p, "fetch").inputs.size() == 2U);
   BOOST_TEST(producer(*p, get(*p, "fetch"), 1).name == "x");
   for (const auto& a : p->actors) BOOST_TEST(a.steps == 0U);
   for (const auto& e : p->edges) BOOST_TEST(e.credits == 5U);
 }
 
-// --- mistakes
-// --------------------------------------------------------------------------------------------------------------
+// --- mistakes ------------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(a_training_that_cannot_be_is_an_error_that_says_why) {
   const std::pair<std::function<void(training_spec&)>, const char*> cases[] = {
@@ -546,7 +557,8 @@ BOOST_AUTO_TEST_CASE(a_training_that_cannot_be_is_an_error_that_says_why) {
       {[](auto& s) { s.observe_every = 40; }, "use a divisor of the steps"},
       {[](auto& s) { s.optimizer.type = "lion"; }, "there is no optimizer 'lion'"},
       {[](auto& s) { s.optimizer = adam({.beta1 = 1}); }, "beta1 1 is not in [0, 1)"},
-      {[](auto& s) { s.schedule = cosine({.steps = 3, .warmup = 3}); }, "schedule cosine: steps 3 are not more than the 3 of its warmup"},
+      {[](auto& s) { s.schedule = cosine({.steps = 3, .warmup = 3}); },
+       "schedule cosine: steps 3 are not more than the 3 of its warmup"},
       {[](auto& s) { s.clip_global_norm = -1; }, "clip global norm -1 is not"},
       {[](auto& s) { s.clip_global_norm = std::nan(""); }, "clip global norm nan is not"},
       {[](auto& s) { s.optimizer.learning_rate = std::nan(""); }, "learning rate nan"},
@@ -564,7 +576,8 @@ BOOST_AUTO_TEST_CASE(a_training_that_cannot_be_is_an_error_that_says_why) {
     auto spec = spread(2, 1);
     spoil(spec);
     const auto p = compile_training(c.g, classifier(c.g), spec, {});
-    BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p) << "\n  should say: " << says);
+    BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p)
+                                                                << "\n  should say: " << says);
   }
 }
 
@@ -583,7 +596,8 @@ BOOST_AUTO_TEST_CASE(optimizer_and_schedule_reach_every_shard) {
 }
 
 // Which variables of a training push rows.
-std::map<std::string, bool> pushes_of(const std::function<value(graph&)>& build, training_spec spec, const compile_options& options = {}) {
+std::map<std::string, bool> pushes_of(const std::function<value(graph&)>& build, training_spec spec,
+                                      const compile_options& options = {}) {
   compiled c;
   const auto p = compile_training(c.g, build(c.g), spec, options);
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
@@ -615,9 +629,11 @@ BOOST_AUTO_TEST_CASE(tables_that_are_read_by_index_push_rows_where_these_are_few
   recoverable.observe_every = 0;
   recoverable.is_recoverable = recoverable.has_cuts = true;
   for (const auto& spec : {embedded(1, 1), embedded(3, 2), spread(2, 2), recoverable}) {
-    BOOST_TEST((pushes_of(model(1000, 1), spec) == pushes{{"d/bias", false}, {"d/weights", false}, {"table", true}}));
+    BOOST_TEST((pushes_of(model(1000, 1), spec) ==
+                pushes{{"d/bias", false}, {"d/weights", false}, {"table", true}}));
     BOOST_TEST(!pushes_of(model(1000, 1), spec, {.sparse_pushes = false}).at("table"));
-    BOOST_TEST(!pushes_of(model(9, 1), spec).at("table"));     // 8 rows of 48 bytes are more than 9 of 40
+    // 8 rows of 48 bytes are more than 9 of 40.
+    BOOST_TEST(!pushes_of(model(9, 1), spec).at("table"));
     BOOST_TEST(!pushes_of(model(1000, 2), spec).at("table"));  // a sum of two
   }
   auto clipped = embedded(1, 1);
@@ -632,31 +648,38 @@ BOOST_AUTO_TEST_CASE(clip_global_norm_puts_one_norm_before_the_pushes_of_each_wo
   spec.clip_global_norm = 1;
   const auto p = compile_training(c.g, classifier(c.g), spec, {.fuse = false});
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
-  BOOST_TEST(count(*p, [](const auto& a) { return a.kind == actor_kind::op && a.ops.front().type == "sqrt"; }) == 2U);
+  BOOST_TEST(count(*p, [](const auto& a) {
+               return a.kind == actor_kind::op && a.ops.front().type == "sqrt";
+             }) == 2U);
   for (const auto& a : p->actors) {
     if (a.kind != actor_kind::shard) continue;
     for (std::size_t w = 0; w < 2; ++w) {
       const auto* pushed = &producer(*p, a, w);
-      while (pushed->kind == actor_kind::receive || pushed->kind == actor_kind::send) pushed = &producer(*p, *pushed);
+      while (pushed->kind == actor_kind::receive || pushed->kind == actor_kind::send)
+        pushed = &producer(*p, *pushed);
       BOOST_TEST(pushed->ops.front().type == "mul");
       BOOST_TEST(pushed->name.starts_with(fmt::format("worker/{}/", w)), pushed->name);
     }
   }
 }
 
-// A training moves the averages of the part of the graph that its loss needs, and no others; nothing descends on them.
+// A training moves the averages of the part of the graph that its loss needs, and no others;
+// nothing descends on them.
 BOOST_AUTO_TEST_CASE(moving_averages_take_samples_from_every_worker) {
-  const auto averages_of = [](const training_spec& spec, const std::function<value(graph&, value)>& model) {
+  const auto averages_of = [](const training_spec& spec,
+                              const std::function<value(graph&, value)>& model) {
     compiled c;
     const auto data = idx_batch(c.g, images(), {.batch = 8});
-    const auto p = compile_training(c.g, softmax_cross_entropy(model(c.g, data.images), data.labels, data.scale), spec, {});
+    const auto p = compile_training(
+        c.g, softmax_cross_entropy(model(c.g, data.images), data.labels, data.scale), spec, {});
     BOOST_TEST_REQUIRE(bool(p), error_of(p));
     const auto again = decode_plan(encode(*p));
     BOOST_TEST_REQUIRE(bool(again));
     BOOST_TEST((*again == *p));
     std::map<std::string, std::pair<double, std::uint32_t>> all;
     for (const auto& a : p->actors)
-      if (a.kind == actor_kind::shard && a.shard.average) all[a.shard.variable] = {a.shard.average->rate, a.shard.average->samples};
+      if (a.kind == actor_kind::shard && a.shard.average)
+        all[a.shard.variable] = {a.shard.average->rate, a.shard.average->samples};
     return all;
   };
   using averages = std::map<std::string, std::pair<double, std::uint32_t>>;
@@ -665,13 +688,18 @@ BOOST_AUTO_TEST_CASE(moving_averages_take_samples_from_every_worker) {
     (void)batch_norm(dense(trunk, 4, "e"), "not_needed");
     return dense(trunk, 10, "o");
   };
-  BOOST_TEST((averages_of(spread(2, 2), two_heads) == averages{{"n/mean", {0.25, 2}}, {"n/variance", {0.25, 2}}}));
+  BOOST_TEST((averages_of(spread(2, 2), two_heads) ==
+              averages{{"n/mean", {0.25, 2}}, {"n/variance", {0.25, 2}}}));
   auto async = spread(2, 2);
   async.update = update_kind::async;
   async.observe_every = 0;
-  BOOST_TEST((averages_of(async, two_heads) == averages{{"n/mean", {0.25, 1}}, {"n/variance", {0.25, 1}}}));
-  const auto as_they_are = [](graph&, value x) { return dense(batch_norm(dense(x, 6, "d"), "n", {.is_training = false}), 10, "o"); };
-  BOOST_TEST((averages_of(embedded(1, 1), as_they_are) == averages{{"n/mean", {0, 1}}, {"n/variance", {0, 1}}}));
+  BOOST_TEST((averages_of(async, two_heads) ==
+              averages{{"n/mean", {0.25, 1}}, {"n/variance", {0.25, 1}}}));
+  const auto as_they_are = [](graph&, value x) {
+    return dense(batch_norm(dense(x, 6, "d"), "n", {.is_training = false}), 10, "o");
+  };
+  BOOST_TEST((averages_of(embedded(1, 1), as_they_are) ==
+              averages{{"n/mean", {0, 1}}, {"n/variance", {0, 1}}}));
   // One that the loss itself reads, and whose sample it does not need.
   const auto is_read = [](graph&, value x) {
     const auto y = dense(x, 10, "o");
@@ -681,7 +709,8 @@ BOOST_AUTO_TEST_CASE(moving_averages_take_samples_from_every_worker) {
 
   compiled c;
   const auto p = compile_training(c.g, classifier(c.g), embedded(1, 1), {});
-  for (const auto& wrong : {moving_average_spec{1.5, 1}, moving_average_spec{std::nan(""), 1}, moving_average_spec{0.5, 0}}) {
+  for (const auto& wrong : {moving_average_spec{1.5, 1}, moving_average_spec{std::nan(""), 1},
+                            moving_average_spec{0.5, 0}}) {
     auto q = *p;
     for (auto& a : q.actors)
       if (a.kind == actor_kind::shard) a.shard.average = wrong;
@@ -692,7 +721,8 @@ BOOST_AUTO_TEST_CASE(moving_averages_take_samples_from_every_worker) {
 }
 
 BOOST_AUTO_TEST_CASE(variables_that_are_handed_over_come_with_every_slot) {
-  const std::pair<optimizer_spec, std::size_t> cases[] = {{{}, 2}, {adam({}), 3}, {rmsprop({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 4}};
+  const std::pair<optimizer_spec, std::size_t> cases[] = {
+      {{}, 2}, {adam({}), 3}, {rmsprop({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 4}};
   for (const auto& [optimizer, ports] : cases) {
     compiled c;
     auto spec = spread(1, 1);
@@ -703,14 +733,20 @@ BOOST_AUTO_TEST_CASE(variables_that_are_handed_over_come_with_every_slot) {
     BOOST_TEST_REQUIRE(bool(program));
     const auto variable = program->variables().front().first;
     task_map where{spec.task_names, {}, spec.worker_task, spec.shard_task, spec.client_task};
-    for (std::uint32_t i = 0; i < where.task_names.size(); ++i) where.roles.emplace_back(where.task_names[i], i);
-    const auto p = program->place(where, {.restore = restore_kind::kept, .version = 4, .worker_steps = {4}, .handed = {{variable, 0}}});
+    for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
+      where.roles.emplace_back(where.task_names[i], i);
+    const auto p = program->place(where, {.restore = restore_kind::kept,
+                                          .version = 4,
+                                          .worker_steps = {4},
+                                          .handed = {{variable, 0}}});
     BOOST_TEST_REQUIRE(bool(p), error_of(p));
     BOOST_TEST(get(*p, "hand_over/" + variable).outputs.size() == ports);
     BOOST_TEST(get(*p, "shard/0/" + variable).inputs.size() == 1 + ports);
     auto fewer = *p;
     for (auto& a : fewer.actors)
-      if (a.name == "shard/0/" + variable) a.shard.optimizer = a.shard.optimizer.type == "sgd" ? adam({}) : optimizer_spec{.type = "nobody"};
+      if (a.name == "shard/0/" + variable)
+        a.shard.optimizer =
+            a.shard.optimizer.type == "sgd" ? adam({}) : optimizer_spec{.type = "nobody"};
     BOOST_TEST(!bool(check(fewer)));
   }
 }
@@ -719,9 +755,12 @@ BOOST_AUTO_TEST_CASE(mistakes_in_a_graph_are_errors_with_the_users_line) {
   using build = std::function<value(graph&)>;
   const tensor_spec vector3{dtype::f32, {3}};
   const std::pair<build, const char*> cases[] = {
-      {[&](graph& g) { return matmul(input(g, vector3, "x"), input(g, vector3, "y")); }, "both must be matrices"},
-      {[&](graph& g) { return variable(g, vector3, {}, "w"); }, "loss 'w' is f32[3], but must be a scalar"},
-      {[&](graph& g) { return reduce_sum(input(g, vector3, "x")); }, "loss 'reduce_sum' depends on no variable by a way that has a gradient"},
+      {[&](graph& g) { return matmul(input(g, vector3, "x"), input(g, vector3, "y")); },
+       "both must be matrices"},
+      {[&](graph& g) { return variable(g, vector3, {}, "w"); },
+       "loss 'w' is f32[3], but must be a scalar"},
+      {[&](graph& g) { return reduce_sum(input(g, vector3, "x")); },
+       "loss 'reduce_sum' depends on no variable by a way that has a gradient"},
       {[&](graph& g) {
          const auto s = variable(g, {dtype::f32, {}}, {}, "scale");
          return softmax_cross_entropy(dense(input(g, {dtype::f32, {4, 3}}, "x"), 3, "d"),
@@ -744,14 +783,17 @@ BOOST_AUTO_TEST_CASE(mistakes_in_a_graph_are_errors_with_the_users_line) {
          return softmax_cross_entropy(dense(data.images, 10, "d"), data.labels, data.scale);
        },
        "idx_batch 'idx_batch' reads one of 5 parts, but the job has 2 workers"},
-      {[&](graph& g) { return reduce_sum(mul(variable(g, vector3, {}, "w"), input(g, vector3, "shard/0/w"))); },
+      {[&](graph& g) {
+         return reduce_sum(mul(variable(g, vector3, {}, "w"), input(g, vector3, "shard/0/w")));
+       },
        "no error"},
   };
   for (const auto& [make, says] : cases) {
     compiled c;
     const auto loss = make(c.g);
     const auto p = compile_training(c.g, loss, spread(2, 1), {});
-    BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p) << "\n  should say: " << says);
+    BOOST_TEST(error_of(p).find(says) != std::string::npos, error_of(p)
+                                                                << "\n  should say: " << says);
     if (!p) BOOST_TEST(error_of(p).find("compile_test.cpp:") != std::string::npos, error_of(p));
   }
 }
@@ -760,25 +802,26 @@ BOOST_AUTO_TEST_CASE(mistakes_in_what_is_asked_for_are_errors) {
   compiled c, other;
   const auto x = input(c.g, {dtype::f32, {3}}, "x");
   BOOST_TEST(error_of(compile_steps(c.g, {}, {})).find("nothing is fetched") != std::string::npos);
-  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{value{}}, {})).find("not of this graph") !=
-             std::string::npos);
-  BOOST_TEST(error_of(compile_steps(other.g, std::vector<value>{x}, {})).find("not of this graph") !=
-             std::string::npos);
-  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{x}, {.credits = 0})).find("1..4096 credits") !=
-             std::string::npos);
-  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{x}, {.credits = 4097})).find("1..4096 credits") !=
-             std::string::npos);
   BOOST_TEST(
-      error_of(compile_training(c.g, value{}, embedded(1, 1), {})).find("the loss is not a value of this graph") !=
+      error_of(compile_steps(c.g, std::vector<value>{value{}}, {})).find("not of this graph") !=
       std::string::npos);
+  BOOST_TEST(
+      error_of(compile_steps(other.g, std::vector<value>{x}, {})).find("not of this graph") !=
+      std::string::npos);
+  BOOST_TEST(
+      error_of(compile_steps(c.g, std::vector<value>{x}, {.credits = 0})).find("1..4096 credits") !=
+      std::string::npos);
+  BOOST_TEST(error_of(compile_steps(c.g, std::vector<value>{x}, {.credits = 4097}))
+                 .find("1..4096 credits") != std::string::npos);
+  BOOST_TEST(error_of(compile_training(c.g, value{}, embedded(1, 1), {}))
+                 .find("the loss is not a value of this graph") != std::string::npos);
   compiled named;
   const auto y = relu(input(named.g, {dtype::f32, {3}}, "fetch"));
-  BOOST_TEST(error_of(compile_steps(named.g, std::vector<value>{y}, {})).find("two actors have this name") !=
-             std::string::npos);
+  BOOST_TEST(error_of(compile_steps(named.g, std::vector<value>{y}, {}))
+                 .find("two actors have this name") != std::string::npos);
 }
 
-// --- size
-// ------------------------------------------------------------------------------------------------------------------
+// --- size ----------------------------------------------------------------------------------------
 
 namespace {
 
@@ -786,13 +829,15 @@ double seconds_to_compile(std::uint64_t ops, bool fuse) {
   const auto start = std::clock();  // of this process, so that a busy machine does not count
   compiled c;
   std::mt19937_64 random(9);
-  std::vector<value> values{input(c.g, {dtype::f32, {16}}, "a"), input(c.g, {dtype::f32, {16}}, "b")};
+  std::vector<value> values{input(c.g, {dtype::f32, {16}}, "a"),
+                            input(c.g, {dtype::f32, {16}}, "b")};
   for (std::uint64_t i = 0; i < ops; ++i) {
     const auto x = values[values.size() - 1 - random() % std::min<std::size_t>(values.size(), 50)],
                y = values[random() % values.size()];
     values.push_back(i % 3 == 0 ? add(x, y) : i % 3 == 1 ? mul(x, y) : maximum(x, y));
   }
-  const auto p = compile_steps(c.g, std::vector<value>(values.end() - 50, values.end()), {.fuse = fuse});
+  const auto p =
+      compile_steps(c.g, std::vector<value>(values.end() - 50, values.end()), {.fuse = fuse});
   BOOST_TEST_REQUIRE(bool(p), error_of(p));
   const auto back = decode_plan(encode(*p));
   BOOST_TEST_REQUIRE(bool(back), error_of(back));
@@ -805,8 +850,10 @@ BOOST_AUTO_TEST_CASE(a_random_graph_of_100000_ops_compiles_in_seconds_and_linear
   for (const bool fuse : {true, false}) {
     const auto ops = static_cast<std::size_t>(repetitions(100'000));
     const auto small = seconds_to_compile(ops / 10, fuse), large = seconds_to_compile(ops, fuse);
-    BOOST_TEST_MESSAGE("fuse " << fuse << ": " << ops / 10 << " ops " << small << " s, " << ops << " ops " << large << " s");
-    BOOST_TEST(large < 40 * (small + 0.02));  // linear would be 10; the limit leaves room for caches and noise
+    BOOST_TEST_MESSAGE("fuse " << fuse << ": " << ops / 10 << " ops " << small << " s, " << ops
+                               << " ops " << large << " s");
+    // Linear would be 10; the limit leaves room for caches and noise.
+    BOOST_TEST(large < 40 * (small + 0.02));
   }
 }
 
@@ -821,10 +868,12 @@ BOOST_AUTO_TEST_CASE(a_chain_and_a_tree_of_100000_ops_fuse_into_one_actor) {
       values = {y};
     } else {
       // Each leaf by itself: equal ones would be one.
-      for (int i = 0; i < 65'536; ++i) values.push_back(add(x, constant(c.g, static_cast<float>(i))));
+      for (int i = 0; i < 65'536; ++i)
+        values.push_back(add(x, constant(c.g, static_cast<float>(i))));
       while (values.size() > 1) {
         std::vector<value> half;
-        for (std::size_t i = 0; i < values.size(); i += 2) half.push_back(add(values[i], values[i + 1]));
+        for (std::size_t i = 0; i < values.size(); i += 2)
+          half.push_back(add(values[i], values[i + 1]));
         values = half;
       }
     }

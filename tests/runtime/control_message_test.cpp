@@ -15,7 +15,8 @@ namespace {
 
 // Bytes as a decoder gets them: aligned to 8.
 struct aligned_bytes {
-  explicit aligned_bytes(const std::vector<std::byte>& from) : words((from.size() + 7) / 8), size(from.size()) {
+  explicit aligned_bytes(const std::vector<std::byte>& from)
+      : words((from.size() + 7) / 8), size(from.size()) {
     std::memcpy(words.data(), from.data(), from.size());
   }
   std::span<std::byte> span() { return std::as_writable_bytes(std::span(words)).first(size); }
@@ -40,8 +41,24 @@ trace_page sample_page() {
   p.now_ns = 1000, p.began_ns = 100, p.ended_ns = 900;
   p.has_more = true, p.is_last = true;
   p.parts = {{3, job_id{5}, 2, "mnist", "/job:worker/task:0"}};
-  p.actors = {{1, 3, actor_kind::send, "worker/0/x/send", "send", node_id{9}, {4}, {5, 6}, {0, 1}, {"k", "l/m"}}, {2, 0, actor_kind::op, "link", "", {}, {}, {}, {}}};
-  p.lanes = {{"cpu:0", true, false, 1, 17, {{200, 300, trace_kind::firing, 1, 12, trace_event::everywhere, 0x2000001, 0}, {300, 400, trace_kind::transfer, 1, 12, trace_event::everywhere, 0, 4096}}},
+  p.actors = {{1,
+               3,
+               actor_kind::send,
+               "worker/0/x/send",
+               "send",
+               node_id{9},
+               {4},
+               {5, 6},
+               {0, 1},
+               {"k", "l/m"}},
+              {2, 0, actor_kind::op, "link", "", {}, {}, {}, {}}};
+  p.lanes = {{"cpu:0",
+              true,
+              false,
+              1,
+              17,
+              {{200, 300, trace_kind::firing, 1, 12, trace_event::everywhere, 0x2000001, 0},
+               {300, 400, trace_kind::transfer, 1, 12, trace_event::everywhere, 0, 4096}}},
              {"service", false, true, trace_nobody, 0, {}}};
   return p;
 }
@@ -53,13 +70,32 @@ std::vector<control_message> samples() {
   m.address = "127.0.0.1:7000";
   m.libraries = {{"own_ops", "1.0", 5}};
   m.devices = {{"asynchronous host", 1 << 30, 2}, {"NVIDIA H100", 0, 1}};
-  return {heartbeat{3}, view_update{{m, m}}, leave{"was asked to"}, credit_batch{{{job_id{1}, 1, 2, 3}}},
-          place_part{job_id{1}, 1, std::vector<std::byte>(100), {node_id{7}, node_id{8}}, "/checkpoints", "step-1"}, part_placed{job_id{1}, 3, "no"},
-          start_part{job_id{1}}, stop_part{job_id{1}, "done"}, part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
-          query{1, "nodes"}, answer{1, "{}"}, lost_peer{job_id{1}, node_id{2}, "gone", true},
-          halt_part{job_id{1}, 2, "a node died"}, part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
-          begin_cut{job_id{1}, 2, 3}, epoch_begun{job_id{1}, 2}, part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}},
-          leaving_node{job_id{1}}, sample_query(), sample_page(), part_noted{job_id{1}, 2, "worker/0/log", 12, "gives -inf"}};
+  return {heartbeat{3},
+          view_update{{m, m}},
+          leave{"was asked to"},
+          credit_batch{{{job_id{1}, 1, 2, 3}}},
+          place_part{job_id{1},
+                     1,
+                     std::vector<std::byte>(100),
+                     {node_id{7}, node_id{8}},
+                     "/checkpoints",
+                     "step-1"},
+          part_placed{job_id{1}, 3, "no"},
+          start_part{job_id{1}},
+          stop_part{job_id{1}, "done"},
+          part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
+          query{1, "nodes"},
+          answer{1, "{}"},
+          lost_peer{job_id{1}, node_id{2}, "gone", true},
+          halt_part{job_id{1}, 2, "a node died"},
+          part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
+          begin_cut{job_id{1}, 2, 3},
+          epoch_begun{job_id{1}, 2},
+          part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}},
+          leaving_node{job_id{1}},
+          sample_query(),
+          sample_page(),
+          part_noted{job_id{1}, 2, "worker/0/log", 12, "gives -inf"}};
 }
 
 }  // namespace
@@ -67,7 +103,8 @@ std::vector<control_message> samples() {
 BOOST_AUTO_TEST_SUITE(control_message)
 
 BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
-  const auto part = round_trip(part_ended{job_id{5}, 2, "text", "worker/0/x", 12, {{3, {4, 5}, {6, 7}, {0, 1}, {2, 3}}}, 99});
+  const auto part = round_trip(part_ended{
+      job_id{5}, 2, "text", "worker/0/x", 12, {{3, {4, 5}, {6, 7}, {0, 1}, {2, 3}}}, 99});
   BOOST_TEST(part.error == "text");
   BOOST_TEST(part.step == 12u);
   BOOST_TEST(part.data_messages == 99u);
@@ -75,9 +112,16 @@ BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
   BOOST_TEST(round_trip(part_ended{job_id{5}, 2, "text", "", 12, {}, 99, true}).is_derived);
   BOOST_TEST(part.epoch == 2u);
   BOOST_TEST_REQUIRE(part.shards.size() == 1u);
-  BOOST_TEST(part.shards[0].applied == (std::vector<std::uint64_t>{6, 7}), boost::test_tools::per_element());
-  BOOST_TEST(part.shards[0].duplicates == (std::vector<std::uint64_t>{2, 3}), boost::test_tools::per_element());
-  const auto place = round_trip(place_part{job_id{5}, 2, {std::byte{1}, std::byte{2}, std::byte{3}}, {node_id{9}}, "/c", "step-1.epoch-2"});
+  BOOST_TEST(part.shards[0].applied == (std::vector<std::uint64_t>{6, 7}),
+             boost::test_tools::per_element());
+  BOOST_TEST(part.shards[0].duplicates == (std::vector<std::uint64_t>{2, 3}),
+             boost::test_tools::per_element());
+  const auto place = round_trip(place_part{job_id{5},
+                                           2,
+                                           {std::byte{1}, std::byte{2}, std::byte{3}},
+                                           {node_id{9}},
+                                           "/c",
+                                           "step-1.epoch-2"});
   BOOST_TEST(place.epoch == 2u);
   BOOST_TEST(place.checkpoints == "/c");
   BOOST_TEST(place.restore_from == "step-1.epoch-2");
@@ -103,8 +147,10 @@ BOOST_AUTO_TEST_CASE(a_members_libraries_come_back_as_they_were_and_have_limits)
   many.libraries.resize(17, m.libraries[0]);
   long_name.libraries[0].name.assign(65, 'x');
   long_version.libraries[1].version.assign(65, '1');
-  BOOST_TEST(text(many).find("17 libraries are beyond the limit of 16") != std::string::npos, text(many));
-  for (const auto& bad : {long_name, long_version}) BOOST_TEST(text(bad).find("beyond the limit of 64 bytes") != std::string::npos, text(bad));
+  BOOST_TEST(text(many).find("17 libraries are beyond the limit of 16") != std::string::npos,
+             text(many));
+  for (const auto& bad : {long_name, long_version})
+    BOOST_TEST(text(bad).find("beyond the limit of 64 bytes") != std::string::npos, text(bad));
 }
 
 BOOST_AUTO_TEST_CASE(a_members_devices_come_back_as_they_were_and_have_limits) {
@@ -123,26 +169,38 @@ BOOST_AUTO_TEST_CASE(a_members_devices_come_back_as_they_were_and_have_limits) {
   too_many.devices[2].count = 2;
   huge.devices[1].count = 0xffffffff;
   long_name.devices[0].hardware.assign(65, 'x');
-  BOOST_TEST(text(many).find("257 groups of devices are beyond the limit of 256") != std::string::npos, text(many));
+  BOOST_TEST(
+      text(many).find("257 groups of devices are beyond the limit of 256") != std::string::npos,
+      text(many));
   BOOST_TEST(text(none).find("a group of 0 devices") != std::string::npos, text(none));
-  BOOST_TEST(text(too_many).find("257 with those before: a node has at most 256") != std::string::npos, text(too_many));
+  BOOST_TEST(
+      text(too_many).find("257 with those before: a node has at most 256") != std::string::npos,
+      text(too_many));
   BOOST_TEST(text(huge).find("a node has at most 256") != std::string::npos, text(huge));
-  BOOST_TEST(text(long_name).find("beyond the limit of 64 bytes") != std::string::npos, text(long_name));
+  BOOST_TEST(text(long_name).find("beyond the limit of 64 bytes") != std::string::npos,
+             text(long_name));
 }
 
 BOOST_AUTO_TEST_CASE(what_a_recovery_needs_comes_back_as_it_was) {
-  const auto halted = round_trip(part_halted{job_id{5}, 3, {{"dense/kernel", {7, 8}, {8, 8}}, {"b", {}, {}}}, {{1, {2}, {3}, {4}, {5}}}, 77});
+  const auto halted = round_trip(part_halted{job_id{5},
+                                             3,
+                                             {{"dense/kernel", {7, 8}, {8, 8}}, {"b", {}, {}}},
+                                             {{1, {2}, {3}, {4}, {5}}},
+                                             77});
   BOOST_TEST(halted.epoch == 3u);
   BOOST_TEST(halted.data_messages == 77u);
   BOOST_TEST_REQUIRE(halted.kept.size() == 2u);
   BOOST_TEST((halted.kept[0] == kept_report{"dense/kernel", {7, 8}, {8, 8}}));
   BOOST_TEST((halted.kept[1] == kept_report{"b", {}, {}}));
-  const auto saved = round_trip(part_saved{job_id{5}, 3, 120, "disk full", {60, 60}, "part-1.safetensors", "00ff", 4096, {"b", "w"}});
+  const auto saved = round_trip(part_saved{
+      job_id{5}, 3, 120, "disk full", {60, 60}, "part-1.safetensors", "00ff", 4096, {"b", "w"}});
   BOOST_TEST(saved.step == 120u);
   BOOST_TEST(saved.error == "disk full");
-  BOOST_TEST(saved.worker_steps == (std::vector<std::uint64_t>{60, 60}), boost::test_tools::per_element());
+  BOOST_TEST(saved.worker_steps == (std::vector<std::uint64_t>{60, 60}),
+             boost::test_tools::per_element());
   BOOST_TEST(saved.bytes == 4096u);
-  BOOST_TEST(saved.variables == (std::vector<std::string>{"b", "w"}), boost::test_tools::per_element());
+  BOOST_TEST(saved.variables == (std::vector<std::string>{"b", "w"}),
+             boost::test_tools::per_element());
   BOOST_TEST(round_trip(begin_cut{job_id{5}, 3, 9}).mark == 9u);
   BOOST_TEST(round_trip(halt_part{job_id{5}, 3, "why"}).reason == "why");
 }
@@ -160,7 +218,9 @@ BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {
     spoil(p);
     return text(p);
   };
-  const auto has = [](const std::string& all, const char* part) { return all.find(part) != std::string::npos; };
+  const auto has = [](const std::string& all, const char* part) {
+    return all.find(part) != std::string::npos;
+  };
   auto q = sample_query();
   q.owner.assign(trace_owner_bytes_max + 1, 'x');
   BOOST_TEST(has(text(q), "beyond the limit of 128"));
@@ -168,14 +228,28 @@ BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {
   q.duration_ns = -1;
   BOOST_TEST(has(text(q), "negative"));
   BOOST_TEST(has(broken([](auto& p) { p.now_ns = -1; }), "a time is beyond all limits"));
-  BOOST_TEST(has(broken([](auto& p) { p.began_ns = trace_time_max_ns + 1; }), "a time is beyond all limits"));
-  BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events[0].end_ns = std::numeric_limits<std::int64_t>::max(); }), "a time of an event"));
-  BOOST_TEST(has(broken([](auto& p) { p.lanes[0].events.resize(trace_page_events_max + trace_lanes_max, p.lanes[0].events[0]), p.lanes.resize(8, p.lanes[0]); }), "events are beyond"));
-  BOOST_TEST(has(broken([](auto& p) { p.lanes.resize(trace_lanes_max + 1); }), "threads are beyond"));
-  BOOST_TEST(has(broken([](auto& p) { p.actors.resize(trace_page_actors_max + 1); }), "actors are beyond"));
-  BOOST_TEST(has(broken([](auto& p) { p.parts.resize(trace_page_actors_max + 1); }), "parts of jobs are beyond"));
-  BOOST_TEST(has(broken([](auto& p) { p.actors[0].kind = static_cast<actor_kind>(99); }), "unknown kind 99"));
-  BOOST_TEST(has(broken([](auto& p) { p.actors[0].kernels.resize(trace_kernels_max + 1); }), "kernels of an actor are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.began_ns = trace_time_max_ns + 1; }),
+                 "a time is beyond all limits"));
+  BOOST_TEST(has(broken([](auto& p) {
+                   p.lanes[0].events[0].end_ns = std::numeric_limits<std::int64_t>::max();
+                 }),
+                 "a time of an event"));
+  BOOST_TEST(has(broken([](auto& p) {
+                   p.lanes[0].events.resize(trace_page_events_max + trace_lanes_max,
+                                            p.lanes[0].events[0]),
+                       p.lanes.resize(8, p.lanes[0]);
+                 }),
+                 "events are beyond"));
+  BOOST_TEST(
+      has(broken([](auto& p) { p.lanes.resize(trace_lanes_max + 1); }), "threads are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.actors.resize(trace_page_actors_max + 1); }),
+                 "actors are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.parts.resize(trace_page_actors_max + 1); }),
+                 "parts of jobs are beyond"));
+  BOOST_TEST(has(broken([](auto& p) { p.actors[0].kind = static_cast<actor_kind>(99); }),
+                 "unknown kind 99"));
+  BOOST_TEST(has(broken([](auto& p) { p.actors[0].kernels.resize(trace_kernels_max + 1); }),
+                 "kernels of an actor are beyond"));
   // Of a later version.
   auto later = sample_page();
   later.lanes[0].events[0].kind = static_cast<trace_kind>(99);
@@ -209,7 +283,9 @@ BOOST_AUTO_TEST_CASE(a_page_that_is_full_fits_into_a_control_frame) {
 }
 
 BOOST_AUTO_TEST_CASE(a_chunk_says_whose_bytes_follow) {
-  const chunk_header h{job_id{1}, 2, 3, node_id{4}, node_id{5}, tag{.step = 6, .mark = 2}, 7, {dtype::f32, {8, 9}}, 64};
+  const chunk_header h{
+      job_id{1}, 2, 3, node_id{4}, node_id{5}, tag{.step = 6, .mark = 2}, 7, {dtype::f32, {8, 9}},
+      64};
   aligned_bytes bytes(encode(h));
   const auto back = decode_chunk(bytes.span());
   BOOST_REQUIRE(back);
@@ -226,7 +302,8 @@ BOOST_AUTO_TEST_CASE(any_bytes_give_a_message_or_an_error) {
   for (std::uint64_t i = 0; i < repetitions(20'000); ++i) {
     const auto all = samples();
     aligned_bytes bytes(encode(all[random() % all.size()]));
-    for (auto n = 1 + random() % 4; n > 0; --n) bytes.span()[random() % bytes.size] = static_cast<std::byte>(random());
+    for (auto n = 1 + random() % 4; n > 0; --n)
+      bytes.span()[random() % bytes.size] = static_cast<std::byte>(random());
     const auto length = random() % 4 == 0 ? 8 * (random() % (bytes.size / 8 + 1)) : bytes.size;
     ++(decode_control(bytes.span().first(length)) ? messages : errors);
     (void)decode_chunk(bytes.span().first(length));

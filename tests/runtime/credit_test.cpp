@@ -54,15 +54,19 @@ struct edge_model {
   void check() const {
     BOOST_REQUIRE_EQUAL(credit.free() + items_on_way + messages_on_way, credit.initial());  // CR-1
     BOOST_REQUIRE_LE(messages_on_way, 1);                                                   // CR-2
-    BOOST_REQUIRE_EQUAL(credit.is_waiting(), waits && messages_on_way == 0);                // CR-2, CR-3
+    // CR-2, CR-3.
+    BOOST_REQUIRE_EQUAL(credit.is_waiting(), waits && messages_on_way == 0);
   }
 };
 
-// Runs a schedule, of choices among the steps that are possible; returns how many are possible after it.
+// Runs a schedule, of choices among the steps that are possible; returns how many are possible
+// after it.
 int run_schedule(const std::vector<int>& choices, int credits, int items) {
   edge_model m(credits);
   m.to_send = items;
-  const auto possible = [&] { return int(m.can_produce()) + int(m.can_consume()) + int(m.can_deliver()); };
+  const auto possible = [&] {
+    return int(m.can_produce()) + int(m.can_consume()) + int(m.can_deliver());
+  };
   for (int choice : choices) {
     if (m.can_produce() && choice-- == 0)
       m.produce();
@@ -131,9 +135,10 @@ BOOST_AUTO_TEST_CASE(CR_4_two_threads_pass_a_million_items_through_plain_buffers
   constexpr std::uint64_t items = 1'000'000;
   constexpr std::size_t buffers = 3;
   edge_credit credit(buffers);
-  std::array<std::uint64_t, buffers> memory{};  // not atomic: the thread sanitizer sees a missing order
-  std::atomic<std::uint64_t> sent{0};           // the item mailbox
-  std::atomic<int> messages{0};                 // the credit mailbox
+  // Not atomic: the thread sanitizer sees a missing order.
+  std::array<std::uint64_t, buffers> memory{};
+  std::atomic<std::uint64_t> sent{0};  // the item mailbox
+  std::atomic<int> messages{0};        // the credit mailbox
   std::uint64_t waits = 0, told = 0, wrong = 0;
 
   std::thread consumer([&] {

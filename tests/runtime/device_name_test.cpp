@@ -9,8 +9,8 @@ using namespace troupe;
 BOOST_AUTO_TEST_SUITE(device_name)
 
 BOOST_AUTO_TEST_CASE(parts_may_be_left_out_and_come_back_as_text) {
-  for (const auto* text :
-       {"/job:worker/task:0/cpu:1", "/job:ps", "/task:3", "/cpu:0", "/job:a-b_c/cpu:7", "/job:ps/task:12"}) {
+  for (const auto* text : {"/job:worker/task:0/cpu:1", "/job:ps", "/task:3", "/cpu:0",
+                           "/job:a-b_c/cpu:7", "/job:ps/task:12"}) {
     const auto d = parse_device(text);
     BOOST_TEST_REQUIRE(bool(d), text);
     BOOST_TEST(to_string(*d) == text);
@@ -39,7 +39,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_device_is_an_error_that_says_why) {
     const auto d = parse_device(text);
     BOOST_TEST_REQUIRE(!bool(d), text);
     BOOST_TEST(d.error().text().find(why) != std::string::npos, d.error().text());
-    BOOST_TEST(d.error().text().find(std::string("device '") + text + "'") != std::string::npos, d.error().text());
+    BOOST_TEST(d.error().text().find(std::string("device '") + text + "'") != std::string::npos,
+               d.error().text());
   }
 }
 
@@ -54,7 +55,8 @@ BOOST_AUTO_TEST_CASE(a_partial_name_admits_every_task_that_agrees) {
 
 BOOST_AUTO_TEST_CASE(an_inner_wish_refines_an_outer_one) {
   const auto outer = *parse_device("/job:worker/cpu:1");
-  BOOST_TEST(to_string(outer.refined_by(*parse_device("/task:3/cpu:0"))) == "/job:worker/task:3/cpu:0");
+  BOOST_TEST(to_string(outer.refined_by(*parse_device("/task:3/cpu:0"))) ==
+             "/job:worker/task:3/cpu:0");
   BOOST_TEST(to_string(outer.refined_by(*parse_device("/gpu:2"))) == "/job:worker/gpu:2");
 }
 

@@ -27,7 +27,8 @@ struct fixture {
   const op_table ops = make_op_table();
 
   // The loss is what `build` makes of variable "w", which is on `device_of_w`.
-  device_wishes wishes(const std::function<value(graph&, value)>& build, training_spec spec = {}, compile_options o = {}, const std::string& device_of_w = "/cpu:0") const {
+  device_wishes wishes(const std::function<value(graph&, value)>& build, training_spec spec = {},
+                       compile_options o = {}, const std::string& device_of_w = "/cpu:0") const {
     graph g(ops);
     value w;
     {
@@ -79,7 +80,8 @@ BOOST_AUTO_TEST_CASE(the_wish_that_reaches_furthest_counts_with_its_line) {
   BOOST_TEST(counts(all.shards) == expected({0, 0, 0}), boost::test_tools::per_element());
   BOOST_TEST(all.workers[1].who == "exp");
   BOOST_TEST(all.workers[1].source.line == static_cast<std::uint32_t>(line));
-  BOOST_TEST(all.workers[1].source.file.find("device_wishes_test.cpp") != std::string::npos, all.workers[1].source.file);
+  BOOST_TEST(all.workers[1].source.file.find("device_wishes_test.cpp") != std::string::npos,
+             all.workers[1].source.file);
 }
 
 BOOST_AUTO_TEST_CASE(a_variable_is_a_wish_of_its_shard_where_it_may_stand_there) {
@@ -92,7 +94,8 @@ BOOST_AUTO_TEST_CASE(a_variable_is_a_wish_of_its_shard_where_it_may_stand_there)
   kept.is_recoverable = true;
   BOOST_TEST(wishes(square, kept, {}, "/gpu:1").empty());
   // A wish for all ops is one of workers and shards.
-  all = wishes([](graph& g, value) { return exp(variable(g, {dtype::f32, {4}}, {}, "v")); }, spec_of(2, 1), {.device = "/gpu:0"});
+  all = wishes([](graph& g, value) { return exp(variable(g, {dtype::f32, {4}}, {}, "v")); },
+               spec_of(2, 1), {.device = "/gpu:0"});
   BOOST_TEST(counts(all.workers) == expected({1, 1}), boost::test_tools::per_element());
   BOOST_TEST(counts(all.shards) == expected({1}), boost::test_tools::per_element());
 }
@@ -100,7 +103,9 @@ BOOST_AUTO_TEST_CASE(a_variable_is_a_wish_of_its_shard_where_it_may_stand_there)
 BOOST_AUTO_TEST_CASE(what_stands_on_the_host_after_all_wishes_for_nothing) {
   const auto branch = [](graph& g, value w) {
     const auto on = g.device_scope("/gpu:0");
-    return cond(less(reduce_sum(w), constant(g, 1.0F)), [&] { return std::vector{w * 2.0F}; }, [&] { return std::vector{w * 3.0F}; })[0];
+    return cond(
+        less(reduce_sum(w), constant(g, 1.0F)), [&] { return std::vector{w * 2.0F}; },
+        [&] { return std::vector{w * 3.0F}; })[0];
   };
   const auto all = wishes(branch);
   for (const auto& w : all.workers) BOOST_TEST(w.who.find("cond") == std::string::npos, w.who);
@@ -116,7 +121,8 @@ BOOST_AUTO_TEST_CASE(what_stands_on_the_host_after_all_wishes_for_nothing) {
 BOOST_AUTO_TEST_CASE(a_wish_that_names_a_task_is_one_of_the_worker_or_shard_of_that_name) {
   auto spec = spec_of(3, 2);
   spec.tasks = 6;
-  spec.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2", "/job:ps/task:0", "/job:ps/task:1", "/job:client/task:0"};
+  spec.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:worker/task:2",
+                     "/job:ps/task:0",     "/job:ps/task:1",     "/job:client/task:0"};
   spec.worker_task = {0, 1, 2};
   spec.shard_task = {3, 4};
   spec.client_task = 5;

@@ -33,7 +33,8 @@ BOOST_AUTO_TEST_SUITE(eager)
 
 BOOST_AUTO_TEST_CASE(functions_compute_at_once) {
   fixture f;
-  const auto x = f.e.value_of(tensor::of({1, -2, 3, -4}, {2, 2})), w = f.e.value_of(tensor::of({1, 0, 0, 2}, {2, 2}));
+  const auto x = f.e.value_of(tensor::of({1, -2, 3, -4}, {2, 2})),
+             w = f.e.value_of(tensor::of({1, 0, 0, 2}, {2, 2}));
   const auto y = relu(matmul(x, w)) + 1;
   BOOST_TEST(f.numbers(y) == (std::vector<float>{2, 1, 4, 1}), boost::test_tools::per_element());
 }
@@ -42,14 +43,17 @@ BOOST_AUTO_TEST_CASE(gradients_are_values_too_and_have_gradients) {
   fixture f;
   const auto x = f.e.value_of(tensor::of({1, 2, 3}, {3}));
   const auto once = gradients(f.e, reduce_sum(x * x * x), std::array{x});
-  BOOST_TEST(f.numbers(once[0]) == (std::vector<float>{3, 12, 27}), boost::test_tools::per_element());
+  BOOST_TEST(f.numbers(once[0]) == (std::vector<float>{3, 12, 27}),
+             boost::test_tools::per_element());
   const auto twice = gradients(f.e, reduce_sum(once[0]), std::array{x});
-  BOOST_TEST(f.numbers(twice[0]) == (std::vector<float>{6, 12, 18}), boost::test_tools::per_element());
+  BOOST_TEST(f.numbers(twice[0]) == (std::vector<float>{6, 12, 18}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(operators_name_the_line_of_the_expression) {
   fixture f;
-  const auto a = f.e.value_of(tensor::of({1, 2}, {2})), b = f.e.value_of(tensor::of({1, 2, 3}, {3}));
+  const auto a = f.e.value_of(tensor::of({1, 2}, {2})),
+             b = f.e.value_of(tensor::of({1, 2, 3}, {3}));
   const auto line = source_location::current().line() + 1;
   const auto y = 2 * a + b / 3;
   BOOST_TEST(!y.is_valid());
@@ -69,7 +73,8 @@ BOOST_AUTO_TEST_CASE(an_error_stays_until_it_is_taken_and_then_all_goes_on) {
   BOOST_TEST(!f.e.read(relu(y)));
   const auto error = f.e.take_error();
   BOOST_TEST_REQUIRE(error.has_value());
-  BOOST_TEST(error->text().find("gather: index 0 is 5, expected -2 to 1") != std::string::npos, error->text());
+  BOOST_TEST(error->text().find("gather: index 0 is 5, expected -2 to 1") != std::string::npos,
+             error->text());
   BOOST_TEST(!f.e.first_error().has_value());
   BOOST_TEST(f.numbers(relu(x)) == (std::vector<float>{1, 2}), boost::test_tools::per_element());
 }
@@ -77,7 +82,8 @@ BOOST_AUTO_TEST_CASE(an_error_stays_until_it_is_taken_and_then_all_goes_on) {
 BOOST_AUTO_TEST_CASE(what_is_not_given_and_what_is_not_there_are_errors) {
   fixture f;
   BOOST_TEST(!input(f.e, {dtype::f32, {2}}, "x").is_valid());
-  BOOST_TEST(f.e.take_error()->text().find("an input has no value here: use value_of()") != std::string::npos);
+  BOOST_TEST(f.e.take_error()->text().find("an input has no value here: use value_of()") !=
+             std::string::npos);
   BOOST_TEST(!f.e.value_of(tensor()).is_valid());
   BOOST_TEST(f.e.take_error()->text().find("there is no tensor") != std::string::npos);
   BOOST_TEST(!f.e.read(value{}));
@@ -89,7 +95,8 @@ BOOST_AUTO_TEST_CASE(what_is_not_given_and_what_is_not_there_are_errors) {
   BOOST_TEST(!f.e.read(gone));
   const auto huge = pad(f.e.value_of(tensor::of({1}, {1})), {std::int64_t{1} << 50}, {0});
   BOOST_TEST(!huge.is_valid());
-  BOOST_TEST(f.e.take_error()->text().find("there is no memory for f32[1125899906842625]") != std::string::npos);
+  BOOST_TEST(f.e.take_error()->text().find("there is no memory for f32[1125899906842625]") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(a_tape_takes_away_what_was_made_on_it_and_names_begin_anew) {
@@ -115,7 +122,10 @@ BOOST_AUTO_TEST_CASE(random_numbers_of_a_part_are_those_of_the_whole) {
       fixture f;
       const auto draw = [&](std::int64_t rows, std::int64_t part) {
         const auto like = f.e.value_of(tensor::make({type, {rows, 7}}));
-        const auto y = f.e.add(op, std::array{like}, {{"seed", std::int64_t{3}}, {"rows", rows}, {"part", part}, {"rate", 0.5}}, "y", source_location::current());
+        const auto y =
+            f.e.add(op, std::array{like},
+                    {{"seed", std::int64_t{3}}, {"rows", rows}, {"part", part}, {"rate", 0.5}}, "y",
+                    source_location::current());
         const auto bytes = f.e.read(y)->bytes();
         return std::vector<std::byte>(bytes.begin(), bytes.end());
       };
@@ -135,7 +145,8 @@ BOOST_AUTO_TEST_CASE(random_numbers_have_the_mean_and_deviation_that_they_should
   const auto moments = [&](value v) {
     const auto x = f.numbers(v);
     double sum = 0, squares = 0;
-    for (const auto n : x) sum += static_cast<double>(n), squares += static_cast<double>(n) * static_cast<double>(n);
+    for (const auto n : x)
+      sum += static_cast<double>(n), squares += static_cast<double>(n) * static_cast<double>(n);
     const auto mean = sum / static_cast<double>(x.size());
     return std::pair(mean, std::sqrt(squares / static_cast<double>(x.size()) - mean * mean));
   };
@@ -147,7 +158,9 @@ BOOST_AUTO_TEST_CASE(random_numbers_have_the_mean_and_deviation_that_they_should
   const auto all = f.numbers(uniform);
   BOOST_TEST(*std::min_element(all.begin(), all.end()) >= -1);
   BOOST_TEST(*std::max_element(all.begin(), all.end()) < 3);
-  const auto kept = f.numbers(dropout(f.e.value_of(tensor::of<float>(dtype::f32, {100'000}, std::vector<float>(100'000, 1))), 0.25));
+  const auto kept = f.numbers(dropout(
+      f.e.value_of(tensor::of<float>(dtype::f32, {100'000}, std::vector<float>(100'000, 1))),
+      0.25));
   const auto zeros = std::count(kept.begin(), kept.end(), 0.0F);
   BOOST_TEST(static_cast<double>(zeros) / 1e5 == 0.25, boost::test_tools::tolerance(0.02));
   BOOST_TEST(std::count(kept.begin(), kept.end(), static_cast<float>(1 / 0.75)) == 100'000 - zeros);
@@ -160,7 +173,8 @@ BOOST_AUTO_TEST_CASE(a_thread_that_computed_nothing_yet_gives_the_bits_of_any_ot
   std::vector<float> fresh;
   std::thread([&] {
     fixture f;
-    fresh = f.numbers(gelu(f.e.value_of(tensor::of<float>(dtype::f32, {3}, std::vector<float>{-3e38F, -20, 1e-40F}))));
+    fresh = f.numbers(gelu(
+        f.e.value_of(tensor::of<float>(dtype::f32, {3}, std::vector<float>{-3e38F, -20, 1e-40F}))));
   }).join();
   for (const auto x : fresh) BOOST_TEST(x == 0.0F);
 }

@@ -43,7 +43,8 @@ BOOST_AUTO_TEST_SUITE(edge_credits)
 
 BOOST_AUTO_TEST_CASE(each_edge_has_its_credits_and_no_line_is_that_of_two_pairs_of_streams) {
   auto p = two_streams();
-  for (std::size_t i = 0; i < p.edges.size(); ++i) p.edges[i].credits = static_cast<std::uint32_t>(1 + i % 7);
+  for (std::size_t i = 0; i < p.edges.size(); ++i)
+    p.edges[i].credits = static_cast<std::uint32_t>(1 + i % 7);
   for (const std::uint32_t streams : {1U, 2U, 3U}) {
     const troupe::edge_credits credits(p, streams);
     std::map<std::uintptr_t, std::set<std::pair<std::uint32_t, std::uint32_t>>> pairs_of;
@@ -53,7 +54,8 @@ BOOST_AUTO_TEST_CASE(each_edge_has_its_credits_and_no_line_is_that_of_two_pairs_
       BOOST_TEST(credits[i].initial() == static_cast<std::int32_t>(1 + i % 7));
       BOOST_TEST(credits[i].free() == credits[i].initial());
       all.insert(&credits[i]);
-      pairs_of[reinterpret_cast<std::uintptr_t>(&credits[i]) / 64].insert({p.actors[e.from.actor].stream % streams, p.actors[e.to.actor].stream % streams});
+      pairs_of[reinterpret_cast<std::uintptr_t>(&credits[i]) / 64].insert(
+          {p.actors[e.from.actor].stream % streams, p.actors[e.to.actor].stream % streams});
     }
     BOOST_TEST(all.size() == p.edges.size());
     std::set<std::pair<std::uint32_t, std::uint32_t>> seen;

@@ -18,11 +18,14 @@ const auto ops = make_op_table();
 
 std::string error_of(const auto& r) { return r ? "no error" : r.error().text(); }
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 task_map three_nodes() {
   task_map where;
-  where.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:ps/task:0", "/job:client/task:0"};
+  where.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:ps/task:0",
+                      "/job:client/task:0"};
   for (std::uint32_t t = 0; t < 4; ++t) where.roles.emplace_back(where.task_names[t], t);
   where.worker_task = {0, 1};
   where.shard_task = {2, 1};
@@ -38,7 +41,8 @@ training_spec spread() {
   return s;
 }
 
-explained_plan planned(graph& g, value loss, const training_spec& spec = {}, const task_map* where = nullptr, compile_options options = {}) {
+explained_plan planned(graph& g, value loss, const training_spec& spec = {},
+                       const task_map* where = nullptr, compile_options options = {}) {
   auto e = plan_training(g, loss, spec, options, where);
   BOOST_TEST_REQUIRE(bool(e), error_of(e));
   return std::move(*e);
@@ -75,7 +79,8 @@ BOOST_AUTO_TEST_CASE(RP_3_EX_2_the_plan_is_that_of_a_job_with_and_without_a_repo
     spec.is_recoverable = true;
     const auto e = planned(g, loss, spec, &where, {.fuse = fuse});
     spec.tasks = 4;
-    spec.task_names = where.task_names, spec.worker_task = where.worker_task, spec.shard_task = where.shard_task, spec.client_task = where.client_task;
+    spec.task_names = where.task_names, spec.worker_task = where.worker_task,
+    spec.shard_task = where.shard_task, spec.client_task = where.client_task;
     const auto p = compile_training(g, loss, spec, {.fuse = fuse});
     BOOST_TEST_REQUIRE(bool(p), error_of(p));
     BOOST_TEST((*p == e.plan));
@@ -107,17 +112,23 @@ BOOST_AUTO_TEST_CASE(RP_1_what_one_pass_leaves_is_what_the_next_one_begins_with)
   graph g(ops);
   const auto where = three_nodes();
   const auto e = planned(g, test::loss_of(g), spread(), &where);
-  for (std::size_t i = 1; i < e.report.passes.size(); ++i) BOOST_TEST(e.report.passes[i].before == e.report.passes[i - 1].after, e.report.passes[i].pass);
+  for (std::size_t i = 1; i < e.report.passes.size(); ++i)
+    BOOST_TEST(e.report.passes[i].before == e.report.passes[i - 1].after, e.report.passes[i].pass);
   BOOST_TEST(e.report.passes.front().pass == "gradients");
   BOOST_TEST(e.report.passes.front().before == g.nodes().size());
   BOOST_TEST(e.report.passes.back().after == e.plan.actors.size());
   std::string names;
   for (const auto& p : e.report.passes) names += p.pass + (p.counts_actors ? "! " : " ");
-  BOOST_TEST(names == "gradients prune fold simplify share pack_pushes replicate! fuse! place! begin! order_reads! partition! credits! share_memory! ");
+  BOOST_TEST(
+      names ==
+      "gradients prune fold simplify share pack_pushes replicate! fuse! place! begin! order_reads! partition! credits! share_memory! ");
   graph h(ops);
   names.clear();
-  for (const auto& p : planned_steps(h, test::loss_of(h)).report.passes) names += p.pass + (p.counts_actors ? "! " : " ");
-  BOOST_TEST(names == "prune fold simplify share lower! fuse! place! begin! order_reads! partition! credits! share_memory! ");
+  for (const auto& p : planned_steps(h, test::loss_of(h)).report.passes)
+    names += p.pass + (p.counts_actors ? "! " : " ");
+  BOOST_TEST(
+      names ==
+      "prune fold simplify share lower! fuse! place! begin! order_reads! partition! credits! share_memory! ");
 }
 
 BOOST_AUTO_TEST_CASE(passes_tell_what_they_changed_and_why_with_the_users_line) {
@@ -129,16 +140,24 @@ BOOST_AUTO_TEST_CASE(passes_tell_what_they_changed_and_why_with_the_users_line) 
   const auto shared = sqrt(abs(simplified)) + sqrt(abs(simplified));
   const auto e = planned_steps(g, reduce_sum(shared) - reduce_max(shared));
   BOOST_TEST(nobody.is_valid());
-  BOOST_TEST(has(changes(e, "prune"), "'exp' is left out: nothing that is asked for depends on it ("));
+  BOOST_TEST(
+      has(changes(e, "prune"), "'exp' is left out: nothing that is asked for depends on it ("));
   BOOST_TEST(has(changes(e, "prune"), "explain_plan_test.cpp:"));
   BOOST_TEST(has(changes(e, "fold"), "'add' is a constant, f32[]: add of constants, computed now"));
   BOOST_TEST(has(changes(e, "simplify"), "'mul_1' is multiplied by 1: 'mul' stands for it"));
-  BOOST_TEST(has(changes(e, "share"), "'abs_1' computes the same abs as 'abs', which stands for both"));
+  BOOST_TEST(
+      has(changes(e, "share"), "'abs_1' computes the same abs as 'abs', which stands for both"));
   BOOST_TEST(has(changes(e, "share"), "'sqrt_1' computes the same sqrt as 'sqrt'"));
-  BOOST_TEST(has(changes(e, "fuse"), "'mul' is one actor with abs, sqrt: element by element, and nobody else reads what is in between ("), changes(e, "fuse"));
-  BOOST_TEST(has(changes(planned_steps(g, neg(neg(x))), "simplify"), "is the negative of a negative: 'x' stands for it"));
-  BOOST_TEST(has(changes(planned_steps(g, x + constant(g, 0.0F)), "simplify"), "has 0 added to it"));
-  BOOST_TEST(has(changes(planned_steps(g, x - constant(g, 0.0F)), "simplify"), "has 0 taken from it"));
+  BOOST_TEST(
+      has(changes(e, "fuse"),
+          "'mul' is one actor with abs, sqrt: element by element, and nobody else reads what is in between ("),
+      changes(e, "fuse"));
+  BOOST_TEST(has(changes(planned_steps(g, neg(neg(x))), "simplify"),
+                 "is the negative of a negative: 'x' stands for it"));
+  BOOST_TEST(
+      has(changes(planned_steps(g, x + constant(g, 0.0F)), "simplify"), "has 0 added to it"));
+  BOOST_TEST(
+      has(changes(planned_steps(g, x - constant(g, 0.0F)), "simplify"), "has 0 taken from it"));
 }
 
 BOOST_AUTO_TEST_CASE(a_training_tells_of_variables_rows_gates_places_crossings_and_single_credits) {
@@ -158,15 +177,20 @@ BOOST_AUTO_TEST_CASE(a_training_tells_of_variables_rows_gates_places_crossings_a
   there.shard_task = {0, 1};
   const auto e = planned(g, loss, spec, &there);
   BOOST_TEST(unused.is_valid());
-  BOOST_TEST(has(changes(e, "gradients"), "'unused' is not trained: the loss does not depend on it"));
+  BOOST_TEST(
+      has(changes(e, "gradients"), "'unused' is not trained: the loss does not depend on it"));
   BOOST_TEST(has(changes(e, "gradients"), "is trained: its gradient is 'gradients/"));
-  BOOST_TEST(has(changes(e, "pack_pushes"), "' is pushed by the rows that a step has read: at most "), changes(e, "pack_pushes"));
+  BOOST_TEST(
+      has(changes(e, "pack_pushes"), "' is pushed by the rows that a step has read: at most "),
+      changes(e, "pack_pushes"));
   BOOST_TEST(has(changes(e, "replicate"), "is held by shard 0"));
-  BOOST_TEST(has(changes(e, "replicate"), "/after' is put in, for each worker: the gradient waits for"));
+  BOOST_TEST(
+      has(changes(e, "replicate"), "/after' is put in, for each worker: the gradient waits for"));
   BOOST_TEST(has(changes(e, "place"), "is on /job:worker/task:0, stream "));
   BOOST_TEST(has(changes(e, "place"), "as its device '/job:worker/task:0' asks"));
   BOOST_TEST(has(changes(e, "partition"), "and its receive are put in: "));
-  BOOST_TEST(has(changes(e, "credits"), "has one credit, not 2: an item is received before the next one is made"));
+  BOOST_TEST(has(changes(e, "credits"),
+                 "has one credit, not 2: an item is received before the next one is made"));
 
   // Worker 1 has its part of the scope on the node of worker 0.
   const auto text = explain(e);
@@ -203,20 +227,28 @@ BOOST_AUTO_TEST_CASE(RP_4_there_is_a_reason_for_every_actor_and_replicas_have_th
   for (std::size_t i = 0; i < e.report.placements.size(); ++i) {
     const auto& r = e.report.placements[i];
     const auto& a = e.plan.actors[i];
-    if (r.owner == placement_reason::kind::shard) BOOST_TEST(a.task == where.shard_task[r.index], a.name);
+    if (r.owner == placement_reason::kind::shard)
+      BOOST_TEST(a.task == where.shard_task[r.index], a.name);
     if (r.owner == placement_reason::kind::client) BOOST_TEST(a.task == 3U, a.name);
-    if (r.owner == placement_reason::kind::worker && !r.is_by_wish) BOOST_TEST(a.task == where.worker_task[r.index], a.name);
+    if (r.owner == placement_reason::kind::worker && !r.is_by_wish)
+      BOOST_TEST(a.task == where.worker_task[r.index], a.name);
   }
 }
 
-BOOST_AUTO_TEST_CASE(the_text_has_memory_by_task_the_largest_actors_credits_and_edges_between_tasks) {
+BOOST_AUTO_TEST_CASE(
+    the_text_has_memory_by_task_the_largest_actors_credits_and_edges_between_tasks) {
   graph g(ops);
   const auto where = three_nodes();
   const auto e = planned(g, test::loss_of(g), spread(), &where, {.name = "mnist"});
   const auto text = explain(e);
-  BOOST_TEST(text.starts_with("mnist: trains, synchronously, 10 steps of 2 workers with 2 shards, sgd; "), text);
-  for (const char* part : {"\npasses\n", "  replicate ", " ops -> ", "\nwhere actors are, and why\n", "  /job:client/task:0 (the program): ", "\nmemory, at the bounds of shapes",
-                           "  largest:\n", "  all tensors, once ", "\ncredits\n", "with 2 credits\n", "\nedges between tasks\n", "  /job:worker/task:0 to /job:ps/task:0: "})
+  BOOST_TEST(
+      text.starts_with("mnist: trains, synchronously, 10 steps of 2 workers with 2 shards, sgd; "),
+      text);
+  for (const char* part :
+       {"\npasses\n", "  replicate ", " ops -> ", "\nwhere actors are, and why\n",
+        "  /job:client/task:0 (the program): ", "\nmemory, at the bounds of shapes", "  largest:\n",
+        "  all tensors, once ", "\ncredits\n", "with 2 credits\n", "\nedges between tasks\n",
+        "  /job:worker/task:0 to /job:ps/task:0: "})
     BOOST_TEST(has(text, part), part);
   std::uint64_t sum = 0;
   const auto needs = memory_by_actor(e.plan);
@@ -244,12 +276,16 @@ BOOST_AUTO_TEST_CASE(the_picture_has_a_box_for_every_actor_and_an_arrow_for_ever
   const auto p = picture_of(e);
   BOOST_TEST(p.boxes.size() == e.plan.actors.size());
   BOOST_TEST(p.arrows.size() == e.plan.edges.size());
-  const auto crossings = std::ranges::count(p.arrows, picture_arrow::kind::crossing, &picture_arrow::type);
-  BOOST_TEST(crossings == std::ranges::count_if(e.plan.actors, [](const auto& a) { return a.kind == actor_kind::send; }));
+  const auto crossings =
+      std::ranges::count(p.arrows, picture_arrow::kind::crossing, &picture_arrow::type);
+  BOOST_TEST(crossings == std::ranges::count_if(e.plan.actors, [](const auto& a) {
+               return a.kind == actor_kind::send;
+             }));
   for (const auto& a : p.arrows)
     if (!a.is_back) BOOST_TEST(p.boxes[a.from].layer < p.boxes[a.to].layer);
   for (const auto& b : p.boxes)
-    if (b.name == "worker/0/dense_2/matmul+add") BOOST_TEST(has(b.tooltip, "2 ops, stream "), b.tooltip);
+    if (b.name == "worker/0/dense_2/matmul+add")
+      BOOST_TEST(has(b.tooltip, "2 ops, stream "), b.tooltip);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

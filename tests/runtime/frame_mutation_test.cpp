@@ -1,4 +1,5 @@
-// Hostile bytes, from a seed: whatever is done to frames, a decoder answers with frames or one fault.
+// Hostile bytes, from a seed: whatever is done to frames, a decoder answers with frames or one
+// fault.
 
 #include "runtime/frame.hpp"
 
@@ -34,8 +35,9 @@ class mutator {
     frames = 1 + below(4);
     for (std::size_t i = 0; i < frames; ++i) {
       const bool is_chunk = below(2) == 0;
-      const auto one = encode_frame({is_chunk ? frame_kind::chunk : frame_kind::control, random_(), random_()},
-                                    bytes(below(64)), is_chunk ? bytes(below(200)) : std::vector<std::byte>{});
+      const auto one =
+          encode_frame({is_chunk ? frame_kind::chunk : frame_kind::control, random_(), random_()},
+                       bytes(below(64)), is_chunk ? bytes(below(200)) : std::vector<std::byte>{});
       out.insert(out.end(), one.begin(), one.end());
     }
     return out;
@@ -47,8 +49,8 @@ class mutator {
       case 0: s[at] ^= static_cast<std::byte>(1u << below(8)); break;
       case 1: s.resize(at); break;
       case 2: {  // a length, anything from huge to nearly right
-        const std::uint32_t length =
-            below(2) == 0 ? static_cast<std::uint32_t>(random_()) : static_cast<std::uint32_t>(below(2'000'000));
+        const std::uint32_t length = below(2) == 0 ? static_cast<std::uint32_t>(random_())
+                                                   : static_cast<std::uint32_t>(below(2'000'000));
         std::memcpy(s.data() + (below(2) == 0 ? 8 : 12), &length, 4);
         break;
       }
@@ -72,12 +74,14 @@ class mutator {
   std::mt19937_64 random_;
 };
 
-// Sequence and checksums of good frames are random, so a damaged frame that looks like a good one is not by chance one.
-bool all_are_of(const std::vector<test::read_frame>& found, const std::vector<test::read_frame>& good) {
+// Sequence and checksums of good frames are random, so a damaged frame that looks like a good one
+// is not by chance one.
+bool all_are_of(const std::vector<test::read_frame>& found,
+                const std::vector<test::read_frame>& good) {
   return std::all_of(found.begin(), found.end(), [&](const test::read_frame& f) {
     return std::any_of(good.begin(), good.end(), [&](const test::read_frame& g) {
-      return f.prelude.sequence == g.prelude.sequence && f.prelude.ack == g.prelude.ack && f.header == g.header &&
-             f.payload == g.payload;
+      return f.prelude.sequence == g.prelude.sequence && f.prelude.ack == g.prelude.ack &&
+             f.header == g.header && f.payload == g.payload;
     });
   });
 }
@@ -103,12 +107,16 @@ BOOST_AUTO_TEST_CASE(FR_5_mutated_frames_are_refused_and_never_delivered_changed
       if (f.payload.empty() && f.prelude.payload_length > 0)
         for (const auto& g : good.frames)
           if (g.prelude.sequence == f.prelude.sequence) f.payload = g.payload;
-    if (!all_are_of(bad.frames, good.frames)) BOOST_FAIL("a changed frame was delivered, seed " << seed);
+    if (!all_are_of(bad.frames, good.frames))
+      BOOST_FAIL("a changed frame was delivered, seed " << seed);
     faults.count(bad.decoder.finish());
   }
-  // The mutations reach every check of the decoder; whether memory can be read is told by who reads it.
+  // The mutations reach every check of the decoder; whether memory can be read is told by who reads
+  // it.
   for (std::size_t f = 1; f < frame_fault_count; ++f)
-    if (static_cast<frame_fault>(f) != frame_fault::unreadable) BOOST_TEST(faults.by_fault[f] > 0, to_string(static_cast<frame_fault>(f)) << " was never provoked");
+    if (static_cast<frame_fault>(f) != frame_fault::unreadable)
+      BOOST_TEST(faults.by_fault[f] > 0, to_string(static_cast<frame_fault>(f))
+                                             << " was never provoked");
   BOOST_TEST(faults.total() > std::uint64_t{mutations} * 3 / 4);
 }
 

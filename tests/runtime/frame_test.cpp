@@ -32,7 +32,8 @@ struct sample {
 std::vector<sample> samples() {
   return {
       {{frame_kind::control, 1, 0}, some_bytes(40), {}},
-      {{frame_kind::chunk, 2, 7}, some_bytes(200), some_bytes(13)},  // leaves everything behind it misaligned
+      // Leaves everything behind it misaligned.
+      {{frame_kind::chunk, 2, 7}, some_bytes(200), some_bytes(13)},
       {{frame_kind::chunk, 3, 8}, some_bytes(201), some_bytes(payload_max)},
       {{frame_kind::control, 4, 9}, {}, {}},
       {{frame_kind::chunk, 5, 9}, some_bytes(header_max), some_bytes(70'000), false},
@@ -44,7 +45,8 @@ std::vector<sample> samples() {
 
 std::vector<std::byte> encoded(const std::vector<sample>& all) {
   std::vector<std::byte> stream;
-  for (const auto& s : all) append(stream, encode_frame(s.fields, s.header, s.payload, s.has_checksum));
+  for (const auto& s : all)
+    append(stream, encode_frame(s.fields, s.header, s.payload, s.has_checksum));
   return stream;
 }
 
@@ -119,41 +121,49 @@ BOOST_AUTO_TEST_CASE(each_fault_has_its_name) {
   BOOST_TEST(to_string(fault_of(with<std::uint8_t>(6, 0))) == "bad kind");
   BOOST_TEST(to_string(fault_of(with<std::uint8_t>(6, 7))) == "bad kind");
   BOOST_TEST(to_string(fault_of(with<std::uint8_t>(7, 2))) == "bad flags");
-  BOOST_TEST(to_string(fault_of(with<std::uint8_t>(7, 1))) == "bad flags");  // a checksum of no payload
+  // A checksum of no payload.
+  BOOST_TEST(to_string(fault_of(with<std::uint8_t>(7, 1))) == "bad flags");
   BOOST_TEST(to_string(fault_of(with<std::uint64_t>(48, 1))) == "bad flags");
   BOOST_TEST(to_string(fault_of(with<std::uint32_t>(8, 0xffffffff))) == "header too long");
   BOOST_TEST(to_string(fault_of(with<std::uint32_t>(12, 1))) == "payload too long");
   BOOST_TEST(to_string(fault_of(with<std::uint64_t>(16, 2))) == "bad header checksum");
-  BOOST_TEST(to_string(fault_of(with<std::uint8_t>(prelude_bytes + 3, 0))) == "bad header checksum");
+  BOOST_TEST(to_string(fault_of(with<std::uint8_t>(prelude_bytes + 3, 0))) ==
+             "bad header checksum");
   auto chunk = encode_frame({frame_kind::chunk, 1, 0}, some_bytes(8), some_bytes(100));
   chunk.back() ^= std::byte{1};
   BOOST_TEST(to_string(fault_of(chunk)) == "bad payload checksum");
 }
 
 BOOST_AUTO_TEST_CASE(limits_hold_to_the_byte) {
-  auto length = [](frame_kind kind, std::uint32_t header, std::uint32_t payload, frame_trust trust) {
+  auto length = [](frame_kind kind, std::uint32_t header, std::uint32_t payload,
+                   frame_trust trust) {
     auto bytes = encode_frame({kind, 0, 0}, {});
     std::memcpy(bytes.data() + 8, &header, 4);
     std::memcpy(bytes.data() + 12, &payload, 4);
     return to_string(fault_of(bytes, trust));
   };
   BOOST_TEST(length(frame_kind::hello, handshake_header_max, 0, frame_trust::stranger) == "none");
-  BOOST_TEST(length(frame_kind::hello, handshake_header_max + 1, 0, frame_trust::stranger) == "header too long");
+  BOOST_TEST(length(frame_kind::hello, handshake_header_max + 1, 0, frame_trust::stranger) ==
+             "header too long");
   BOOST_TEST(length(frame_kind::chunk, header_max, payload_max, frame_trust::peer) == "none");
   BOOST_TEST(length(frame_kind::chunk, header_max + 1, 0, frame_trust::peer) == "header too long");
-  BOOST_TEST(length(frame_kind::chunk, 0, payload_max + 1, frame_trust::peer) == "payload too long");
+  BOOST_TEST(length(frame_kind::chunk, 0, payload_max + 1, frame_trust::peer) ==
+             "payload too long");
   BOOST_TEST(length(frame_kind::control, control_header_max, 0, frame_trust::peer) == "none");
-  BOOST_TEST(length(frame_kind::control, control_header_max + 1, 0, frame_trust::peer) == "header too long");
+  BOOST_TEST(length(frame_kind::control, control_header_max + 1, 0, frame_trust::peer) ==
+             "header too long");
 }
 
 BOOST_AUTO_TEST_CASE(a_stranger_may_send_the_first_frames_only_and_a_peer_the_others_only) {
-  for (const auto kind : {frame_kind::hello, frame_kind::proof, frame_kind::refuse, frame_kind::identity,
-                          frame_kind::control, frame_kind::chunk}) {
+  for (const auto kind : {frame_kind::hello, frame_kind::proof, frame_kind::refuse,
+                          frame_kind::identity, frame_kind::control, frame_kind::chunk}) {
     const bool first = kind == frame_kind::hello || kind == frame_kind::proof;
     const auto bytes = encode_frame({kind, 0, 0}, some_bytes(8));
     const bool refuse = kind == frame_kind::refuse;
-    BOOST_TEST(to_string(fault_of(bytes, frame_trust::stranger)) == (first || refuse ? "none" : "bad kind"));
-    BOOST_TEST(to_string(fault_of(bytes, frame_trust::peer)) == (!first || refuse ? "none" : "bad kind"));
+    BOOST_TEST(to_string(fault_of(bytes, frame_trust::stranger)) ==
+               (first || refuse ? "none" : "bad kind"));
+    BOOST_TEST(to_string(fault_of(bytes, frame_trust::peer)) ==
+               (!first || refuse ? "none" : "bad kind"));
   }
 }
 
@@ -174,7 +184,9 @@ BOOST_AUTO_TEST_CASE(FR_1_an_announced_length_takes_no_memory_until_its_bytes_co
 
 BOOST_AUTO_TEST_CASE(FR_7_a_payload_that_stays_is_an_address_and_a_fault_where_nobody_reads) {
   const auto payload = some_bytes(70'000);
-  auto stream = encode_frame({.kind = frame_kind::chunk, .sequence = 1, .reads_memory = true, .payload_stays = true}, some_bytes(100), payload);
+  auto stream = encode_frame(
+      {.kind = frame_kind::chunk, .sequence = 1, .reads_memory = true, .payload_stays = true},
+      some_bytes(100), payload);
   BOOST_TEST(stream.size() == prelude_bytes + 100);
   BOOST_TEST(to_string(fault_of(stream)) == "bad flags");
   append(stream, encode_frame({frame_kind::chunk, 2, 0}, some_bytes(10), some_bytes(5)));
@@ -212,12 +224,14 @@ BOOST_AUTO_TEST_CASE(FR_7_what_stays_has_an_address_and_no_checksum_and_is_not_e
   BOOST_TEST(fault(flag_payload_stays, 0, 4096) == "bad flags");
   BOOST_TEST(fault(flag_payload_stays | flag_payload_checksum, 100, 4096) == "bad flags");
   BOOST_TEST(fault(0, 100, 4096) == "bad flags");
-  BOOST_TEST(fault(flag_payload_stays, 100, 4096) == "bad header checksum");  // the first that is wrong with it
+  // The first that is wrong with it.
+  BOOST_TEST(fault(flag_payload_stays, 100, 4096) == "bad header checksum");
   // One that its reader could not read has failed, and says so.
   frame_decoder d(frame_trust::peer);
   d.admit_payloads_that_stay();
   const auto payload = some_bytes(20);
-  const auto bytes = encode_frame({.kind = frame_kind::chunk, .sequence = 1, .payload_stays = true}, {}, payload);
+  const auto bytes =
+      encode_frame({.kind = frame_kind::chunk, .sequence = 1, .payload_stays = true}, {}, payload);
   BOOST_TEST((d.next() == event::need_bytes));
   std::memcpy(d.space()[1].data(), bytes.data(), bytes.size());
   d.filled(bytes.size());
@@ -258,14 +272,17 @@ BOOST_AUTO_TEST_CASE(trust_begins_with_the_next_frame) {
 BOOST_AUTO_TEST_CASE(the_text_of_a_version_fault_names_both_versions) {
   frame_reader r(frame_trust::stranger);
   r.read(with<std::uint16_t>(4, 77), 4096);
-  BOOST_TEST(r.decoder.fault_error().message().find("version 77, this node version 2") != std::string::npos);
+  BOOST_TEST(r.decoder.fault_error().message().find("version 77, this node version 2") !=
+             std::string::npos);
 }
 
-// The checksums are XXH3-64 over what the header of frame.hpp says, so that other programs can read the format.
+// The checksums are XXH3-64 over what the header of frame.hpp says, so that other programs can read
+// the format.
 BOOST_AUTO_TEST_CASE(a_known_frame_has_known_bytes) {
-  const auto p =
-      make_prelude({frame_kind::chunk, 0x0102030405060708, 9}, {}, std::vector<std::byte>(3, std::byte{'a'}), true);
-  const char* head = "TRPF\x02\x00\x06\x01\x00\x00\x00\x00\x03\x00\x00\x00\x08\x07\x06\x05\x04\x03\x02\x01\x09";
+  const auto p = make_prelude({frame_kind::chunk, 0x0102030405060708, 9}, {},
+                              std::vector<std::byte>(3, std::byte{'a'}), true);
+  const char* head =
+      "TRPF\x02\x00\x06\x01\x00\x00\x00\x00\x03\x00\x00\x00\x08\x07\x06\x05\x04\x03\x02\x01\x09";
   BOOST_TEST(std::memcmp(p.data(), head, 25) == 0);
 }
 

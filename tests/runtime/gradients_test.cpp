@@ -1,5 +1,5 @@
-// The gradient of every op, and the gradient of that, against central differences in f64, over random shapes; and the table of ops in the
-// documentation, which is made here.
+// The gradient of every op, and the gradient of that, against central differences in f64, over
+// random shapes; and the table of ops in the documentation, which is made here.
 
 #include "devices/host/host_device.hpp"
 #include "runtime/compile.hpp"
@@ -34,12 +34,17 @@ constexpr std::uint64_t cases_of_page = 30;  // which says how many derivatives 
 constexpr std::uint64_t cases_each = repetitions(cases_of_page);
 constexpr std::int64_t elements_each = 6;  // of an operand, whose derivatives are compared
 
-// An op with operands, as a function of its floating operands: the weighed sum of its results (order 0), or that of its gradients
-// (order 1), whose own gradients are then those of second order.
+// An op with operands, as a function of its floating operands: the weighed sum of its results
+// (order 0), or that of its gradients (order 1), whose own gradients are then those of second
+// order.
 class op_function {
  public:
-  op_function(const op_table& ops, const kernel_table& kernels, std::string type, drawn_case drawn, std::uint64_t seed)
-      : e_(ops, kernels, device_), type_(std::move(type)), attrs_(std::move(drawn.attrs)), seed_(seed) {
+  op_function(const op_table& ops, const kernel_table& kernels, std::string type, drawn_case drawn,
+              std::uint64_t seed)
+      : e_(ops, kernels, device_),
+        type_(std::move(type)),
+        attrs_(std::move(drawn.attrs)),
+        seed_(seed) {
     for (const auto& a : drawn.operands) operands_.push_back(to_tensor(a));
   }
 
@@ -71,7 +76,8 @@ class op_function {
     if (!wants_gradients) return o;
     for (const auto& g : gradients(e_, sum, x)) {
       if (g.is_valid() && g.spec() != x[o.gradients.size()].spec())
-        o.error = fmt::format("operand {} is {}, its gradient {}", o.gradients.size(), to_string(x[o.gradients.size()].spec()), to_string(g.spec()));
+        o.error = fmt::format("operand {} is {}, its gradient {}", o.gradients.size(),
+                              to_string(x[o.gradients.size()].spec()), to_string(g.spec()));
       o.gradients.push_back(g.is_valid() ? *e_.read(g) : tensor());
     }
     if (const auto error = e_.take_error()) o.error = error->text();
@@ -83,7 +89,8 @@ class op_function {
     const auto y = e_.add(type_, x, attrs_, "op", source_location::current());
     std::vector<value> all;
     if (!y.is_valid()) return all;
-    for (std::uint32_t k = 0; k < e_.node(y.node).outputs.size(); ++k) all.push_back({&e_, y.node, k});
+    for (std::uint32_t k = 0; k < e_.node(y.node).outputs.size(); ++k)
+      all.push_back({&e_, y.node, k});
     return all;
   }
   // Of those that are f64, every element with a weight of its own; invalid: there are none.
@@ -92,7 +99,8 @@ class op_function {
     value sum;
     for (const auto& v : all) {
       if (!v.is_valid() || v.spec().type != dtype::f64) continue;
-      const auto w = e_.value_of(to_tensor(weights.values(dtype::f64, sizes_of(v.spec().shape), 0.5, 1.5)));
+      const auto w =
+          e_.value_of(to_tensor(weights.values(dtype::f64, sizes_of(v.spec().shape), 0.5, 1.5)));
       const auto part = reduce_sum(mul(v, w));
       sum = sum.is_valid() ? add(sum, part) : part;
     }
@@ -137,15 +145,17 @@ checks check(op_function& f, int order, drawer& d) {
       const auto i = t.elements() <= elements_each ? n : d.below(t.elements());
       const double slope = difference(f, order, t.data<double>()[i]);
       const double got = exact.gradients[k] ? exact.gradients[k].data<double>()[i] : 0;
-      BOOST_TEST_REQUIRE(std::abs(got - slope) <= 1e-6 * (1 + std::abs(slope) + std::abs(exact.value) * 1e-3),
-                         "operand " << k << ", element " << i << ": " << got << ", and by differences " << slope);
+      BOOST_TEST_REQUIRE(
+          std::abs(got - slope) <= 1e-6 * (1 + std::abs(slope) + std::abs(exact.value) * 1e-3),
+          "operand " << k << ", element " << i << ": " << got << ", and by differences " << slope);
       ++done.derivatives;
     }
   }
   return done;
 }
 
-// What has no derivative where it jumps, and is constant elsewhere, or is made of integers, has nothing to check.
+// What has no derivative where it jumps, and is constant elsewhere, or is made of integers, has
+// nothing to check.
 struct row_of_table {
   std::size_t first = 0, second = 0;  // derivatives that were compared
   bool flows = false;
@@ -157,7 +167,8 @@ const std::map<std::string, row_of_table>& results() {
     const auto ops = make_op_table();
     const auto kernels = make_host_kernels();
     for (const auto& [type, row] : ops.rows()) {
-      if (!row.gradient || row.is_forwarding || !(row.types.has(dtype::f64) || type == "where")) continue;
+      if (!row.gradient || row.is_forwarding || !(row.types.has(dtype::f64) || type == "where"))
+        continue;
       if (type == "argmax" || type == "argmin" || type.starts_with("random_")) continue;
       auto& sums = rows[type];
       drawer d(7);
@@ -185,7 +196,8 @@ const std::map<std::string, row_of_table>& results() {
 }
 
 std::string types_of(const op_row& row) {
-  if (row.types.is_empty()) return row.inputs == 0 ? "as asked for" : row.is_control ? "all" : "any";
+  if (row.types.is_empty())
+    return row.inputs == 0 ? "as asked for" : row.is_control ? "all" : "any";
   if (row.types == all_types) return "all";
   return to_string(row.types);
 }
@@ -219,12 +231,21 @@ std::string table() {
     const auto at = results().find(type);
     const bool is_checked = at != results().end() && at->second.flows;
     if (is_checked) first += at->second.first, second += at->second.second;
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", type, row.inputs_max == std::numeric_limits<std::uint32_t>::max() ? fmt::format("{} or more", row.inputs)
-                        : row.inputs_max != 0 ? fmt::format("{} to {}", row.inputs, row.inputs_max) : fmt::format("{}", row.inputs),
-                        types_of(row), gradient_of(type, row), is_checked ? fmt::format("{} + {}", at->second.first, at->second.second) : "",
-                        row.types.has(dtype::f32) && !row.is_forwarding && !type.starts_with("random_") && type != "dropout_mask" ? fmt::format("{}", allowed(type)) : "");
+    text +=
+        fmt::format("| {} | {} | {} | {} | {} | {} |\n", type,
+                    row.inputs_max == std::numeric_limits<std::uint32_t>::max()
+                        ? fmt::format("{} or more", row.inputs)
+                    : row.inputs_max != 0 ? fmt::format("{} to {}", row.inputs, row.inputs_max)
+                                          : fmt::format("{}", row.inputs),
+                    types_of(row), gradient_of(type, row),
+                    is_checked ? fmt::format("{} + {}", at->second.first, at->second.second) : "",
+                    row.types.has(dtype::f32) && !row.is_forwarding &&
+                            !type.starts_with("random_") && type != "dropout_mask"
+                        ? fmt::format("{}", allowed(type))
+                        : "");
   }
-  return text + fmt::format("\n{} ops; {} derivatives of first order and {} of second.\n", ops.rows().size(), first, second);
+  return text + fmt::format("\n{} ops; {} derivatives of first order and {} of second.\n",
+                            ops.rows().size(), first, second);
 }
 
 }  // namespace
@@ -246,7 +267,8 @@ BOOST_AUTO_TEST_CASE(what_splits_a_tensor_is_put_together_without_a_zero) {
     const auto needed = g.needed_by(made);
     std::map<std::string, int> types;
     for (const auto& n : g.nodes())
-      if (needed[n.index] && (n.type == "concat" || n.type == "put_slice" || n.type == "add")) ++types[n.type];
+      if (needed[n.index] && (n.type == "concat" || n.type == "put_slice" || n.type == "add"))
+        ++types[n.type];
     std::string text;
     for (const auto& [type, n] : types) text += fmt::format("{} {} ", n, type);
     return text;
@@ -260,14 +282,16 @@ BOOST_AUTO_TEST_CASE(what_splits_a_tensor_is_put_together_without_a_zero) {
 
 namespace {
 
-// What gradients add to a graph: "type on device" of each op that is needed for them and not for the loss, sorted, each once.
+// What gradients add to a graph: "type on device" of each op that is needed for them and not for
+// the loss, sorted, each once.
 std::string placed_gradients(graph& g, value loss, std::span<const value> of) {
   const auto made = troupe::gradients(g, loss, of);
   BOOST_REQUIRE_MESSAGE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
   const auto forward = g.needed_by(std::span(&loss, 1)), needed = g.needed_by(made);
   std::set<std::string> all;
   for (const auto& n : g.nodes())
-    if (needed[n.index] && !forward[n.index]) all.insert(fmt::format("{} on {}; ", n.type, n.device.empty() ? "the host" : n.device));
+    if (needed[n.index] && !forward[n.index])
+      all.insert(fmt::format("{} on {}; ", n.type, n.device.empty() ? "the host" : n.device));
   std::string text;
   for (const auto& one : all) text += one;
   return text;
@@ -279,7 +303,8 @@ BOOST_AUTO_TEST_CASE(towers_have_their_backward_pass_on_their_own_devices) {
   const auto ops = make_op_table();
   const auto towers = [&](const std::string& device_of_w, std::array<const char*, 2> devices) {
     graph g(ops);
-    const auto w = on_device(g, device_of_w, source_location::current(), [&] { return variable(g, {dtype::f32, {4, 4}}, {}, "w"); });
+    const auto w = on_device(g, device_of_w, source_location::current(),
+                             [&] { return variable(g, {dtype::f32, {4, 4}}, {}, "w"); });
     value loss;
     for (const auto* device : devices) {
       const auto x = input(g, {dtype::f32, {2, 4}}, "x");
@@ -293,7 +318,8 @@ BOOST_AUTO_TEST_CASE(towers_have_their_backward_pass_on_their_own_devices) {
     const auto sum = text.substr(at, text.find(';', at) - at);
     text.erase(at, sum.size() + 2);
     BOOST_TEST(text.find("host") == std::string::npos, text);
-    for (const auto* device : devices) BOOST_TEST(text.find(fmt::format("matmul on {};", device)) != std::string::npos, text);
+    for (const auto* device : devices)
+      BOOST_TEST(text.find(fmt::format("matmul on {};", device)) != std::string::npos, text);
     return sum;
   };
   BOOST_TEST(towers("", {"/gpu:0", "/gpu:1"}) == "add on the host");  // where the variable is
@@ -314,7 +340,9 @@ BOOST_AUTO_TEST_CASE(a_sum_of_gradients_from_several_devices_stands_where_the_va
     return make();
   };
   const auto x = on("/gpu:2", [&] { return exp(w); });
-  const auto a = on("/gpu:0", [&] { return reduce_sum(sin(x)); }), b = on("/gpu:1", [&] { return reduce_sum(cos(x)); }), c = on("/gpu:1", [&] { return reduce_sum(sqrt(x)); });
+  const auto a = on("/gpu:0", [&] { return reduce_sum(sin(x)); }),
+             b = on("/gpu:1", [&] { return reduce_sum(cos(x)); }),
+             c = on("/gpu:1", [&] { return reduce_sum(sqrt(x)); });
   const auto loss = on("/gpu:2", [&] { return a + b + c; });
   const auto text = placed_gradients(g, loss, std::array{w});
   BOOST_TEST(text.find("host") == std::string::npos, text);
@@ -326,7 +354,8 @@ BOOST_AUTO_TEST_CASE(a_sum_of_gradients_from_several_devices_stands_where_the_va
 BOOST_AUTO_TEST_CASE(slices_are_joined_and_halves_added_up_on_their_device) {
   const auto ops = make_op_table();
   graph g(ops);
-  const auto w = variable(g, {dtype::f32, {4, 6}}, {}, "w"), u = variable(g, {dtype::f32, {4, 6}}, {}, "u");
+  const auto w = variable(g, {dtype::f32, {4, 6}}, {}, "w"),
+             u = variable(g, {dtype::f32, {4, 6}}, {}, "u");
   value loss;
   {
     const auto on = g.device_scope("/gpu:1");
@@ -362,7 +391,8 @@ BOOST_AUTO_TEST_CASE(scales_and_clips_of_a_gradient_stand_beside_it) {
     BOOST_TEST(!n.device.empty(), n.name);
     if (n.type == "mul" && n.name.find('/') == std::string::npos) clipped.insert(n.device);
   }
-  BOOST_TEST(clipped == (std::set<std::string>{"/gpu:0", "/gpu:1"}), boost::test_tools::per_element());
+  BOOST_TEST(clipped == (std::set<std::string>{"/gpu:0", "/gpu:1"}),
+             boost::test_tools::per_element());
 }
 
 // There, and so does a sum of gradients: hard placement has nothing to say against it.
@@ -375,18 +405,23 @@ BOOST_AUTO_TEST_CASE(gradients_in_loops_and_branches_stand_on_the_host) {
     w = variable(g, {dtype::f32, {4}}, {}, "w");
   }
   const auto x = input(g, {dtype::f32, {4}}, "x");
-  const auto looped = while_loop({x}, [&](std::span<const value> v) { return less(reduce_sum(v[0]), constant(g, 3.0F)); }, [&](std::span<const value> v) { return std::vector{v[0] * w + w}; }, {.iterations_max = 4});
-  const auto chosen = cond(less(reduce_sum(x), constant(g, 0.0F)), [&] { return w * w; }, [&] { return w + x; });
+  const auto looped = while_loop(
+      {x}, [&](std::span<const value> v) { return less(reduce_sum(v[0]), constant(g, 3.0F)); },
+      [&](std::span<const value> v) { return std::vector{v[0] * w + w}; }, {.iterations_max = 4});
+  const auto chosen =
+      cond(less(reduce_sum(x), constant(g, 0.0F)), [&] { return w * w; }, [&] { return w + x; });
   const auto p = compile_training(g, reduce_sum(looped[0] + chosen), {}, {.soft_placement = false});
   BOOST_REQUIRE_MESSAGE(p, (p ? std::string() : p.error().text()));
 }
 
-// What computes in f16 and bf16 gives the gradients of the same numbers in f64, but for roundings of operands, results and gradients. Differences would see nothing but those.
+// What computes in f16 and bf16 gives the gradients of the same numbers in f64, but for roundings
+// of operands, results and gradients. Differences would see nothing but those.
 BOOST_AUTO_TEST_CASE(gradients_of_halves_are_those_of_f64_but_for_their_rounding) {
   const auto ops = make_op_table();
   const auto kernels = make_host_kernels();
   host_device device;
-  for (const auto* type : {"matmul", "conv2d", "conv2d_input_grad", "conv2d_weights_grad", "attention", "attention_grad"})
+  for (const auto* type : {"matmul", "conv2d", "conv2d_input_grad", "conv2d_weights_grad",
+                           "attention", "attention_grad"})
     for (const auto half : {dtype::f16, dtype::bf16}) {
       std::size_t compared = 0;
       drawer d(11);
@@ -408,7 +443,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_halves_are_those_of_f64_but_for_their_rounding
             value sum;
             for (const auto& v : all) {
               if (!v.is_valid()) continue;
-              auto w = e.value_of(to_tensor(weights.values(dtype::f64, sizes_of(v.spec().shape), 0.5, 1.5)));
+              auto w = e.value_of(
+                  to_tensor(weights.values(dtype::f64, sizes_of(v.spec().shape), 0.5, 1.5)));
               const auto part = reduce_sum(mul(cast(v, dtype::f64), w));
               sum = sum.is_valid() ? add(sum, part) : part;
             }
@@ -416,7 +452,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_halves_are_those_of_f64_but_for_their_rounding
           };
           const auto y = e.add(type, in, c->attrs, "op", source_location::current());
           std::vector<value> results;
-          for (std::uint32_t k = 0; y.is_valid() && k < e.node(y.node).outputs.size(); ++k) results.push_back({&e, y.node, k});
+          for (std::uint32_t k = 0; y.is_valid() && k < e.node(y.node).outputs.size(); ++k)
+            results.push_back({&e, y.node, k});
           auto sum = weighed(results);
           std::vector<value> made;
           for (int n = 0; n <= order && sum.is_valid(); ++n) {
@@ -434,18 +471,23 @@ BOOST_AUTO_TEST_CASE(gradients_of_halves_are_those_of_f64_but_for_their_rounding
           for (std::size_t k = 0; k < exact.size(); ++k) {
             if (!exact[k] || !got[k]) continue;
             double largest = 0;
-            for (std::int64_t n = 0; n < exact[k].elements(); ++n) largest = std::max(largest, std::abs(exact[k].data<double>()[n]));
+            for (std::int64_t n = 0; n < exact[k].elements(); ++n)
+              largest = std::max(largest, std::abs(exact[k].data<double>()[n]));
             // Of eight roundings at most between an operand and its gradient, near the largest.
-            const double most = 8 * largest * (half == dtype::f16 ? 0x1p-11 : 0x1p-8) + (half == dtype::f16 ? 0x1p-22 : 0);
+            const double most = 8 * largest * (half == dtype::f16 ? 0x1p-11 : 0x1p-8) +
+                                (half == dtype::f16 ? 0x1p-22 : 0);
             for (std::int64_t n = 0; n < exact[k].elements(); ++n) {
               const auto off = std::abs(got[k].data<double>()[n] - exact[k].data<double>()[n]);
-              BOOST_TEST_REQUIRE(off <= most, type << specs << ", case " << i << ", order " << order << ", operand " << k << ": off by " << off << ", at most " << most);
+              BOOST_TEST_REQUIRE(off <= most, type << specs << ", case " << i << ", order " << order
+                                                   << ", operand " << k << ": off by " << off
+                                                   << ", at most " << most);
               ++compared;
             }
           }
         }
       }
-      BOOST_TEST(compared > repetitions(1000), type << " of " << to_string(half) << ": " << compared);
+      BOOST_TEST(compared > repetitions(1000),
+                 type << " of " << to_string(half) << ": " << compared);
     }
 }
 
@@ -455,17 +497,20 @@ BOOST_AUTO_TEST_CASE(the_table_of_ops_in_the_documentation_is_that_of_the_tests)
   if (std::getenv("TROUPE_WRITE_DOCS") != nullptr) std::ofstream(path) << table();
   std::stringstream written;
   written << std::ifstream(path).rdbuf();
-  BOOST_TEST((written.str() == table()), path << " is not what the tests find: run this test with TROUPE_WRITE_DOCS=1");
+  BOOST_TEST((written.str() == table()),
+             path << " is not what the tests find: run this test with TROUPE_WRITE_DOCS=1");
 }
 
 BOOST_AUTO_TEST_CASE(gradients_of_every_op_and_their_gradients_agree_with_differences) {
   std::size_t first = 0, second = 0;
   for (const auto& [type, r] : results()) {
-    BOOST_TEST_MESSAGE(fmt::format("{:20} {:5} derivatives, {:5} of second order{}", type, r.first, r.second, r.flows ? "" : ", constant"));
+    BOOST_TEST_MESSAGE(fmt::format("{:20} {:5} derivatives, {:5} of second order{}", type, r.first,
+                                   r.second, r.flows ? "" : ", constant"));
     if (r.flows) BOOST_TEST(r.first > repetitions(20), type << ": " << r.first << " derivatives");
     first += r.first, second += r.second;
   }
-  BOOST_TEST_MESSAGE(fmt::format("{} derivatives of {} ops, {} of second order", first, results().size(), second));
+  BOOST_TEST_MESSAGE(
+      fmt::format("{} derivatives of {} ops, {} of second order", first, results().size(), second));
   BOOST_TEST(results().size() > 70u);
 }
 

@@ -22,21 +22,27 @@ namespace {
 
 std::string error_of(const auto& r) { return r ? "no error" : r.error().text(); }
 
-// A perceptron in two scopes, one of them on a device; a convolutional net with batch normalisation; a transformer's block; tables.
+// A perceptron in two scopes, one of them on a device; a convolutional net with batch
+// normalisation; a transformer's block; tables.
 value convolutional(graph& g) {
   const auto data = idx_batch(g, test::images(), {.batch = 16});
   auto x = reshape(data.images, {0, 1, 28, 28});
   x = batch_norm(conv2d(x, 4, {5, 5}, "conv_1", {.same = true}), "norm_1");
   x = max_pool2d(relu(x));
-  return softmax_cross_entropy(dense(reshape(x, {0, 4 * 14 * 14}), 10, "dense_1"), data.labels, data.scale);
+  return softmax_cross_entropy(dense(reshape(x, {0, 4 * 14 * 14}), 10, "dense_1"), data.labels,
+                               data.scale);
 }
 
 value language_model(graph& g) {
-  const auto batch = text_batch(g, {.path = "a text", .bytes = 100'000}, {.batch = 4, .context = 16, .seed = 3});
-  auto x = embedding(batch.tokens, 256, 32, "bytes") + variable(g, {dtype::f32, {16, 32}}, normal(0.02), "places");
+  const auto batch =
+      text_batch(g, {.path = "a text", .bytes = 100'000}, {.batch = 4, .context = 16, .seed = 3});
+  auto x = embedding(batch.tokens, 256, 32, "bytes") +
+           variable(g, {dtype::f32, {16, 32}}, normal(0.02), "places");
   {
     const auto block = g.name_scope("block_1");
-    x = x + dropout(self_attention(layer_norm(x, "norm_1"), {.heads = 4, .causal = true}, "attention"), 0.1);
+    x = x +
+        dropout(self_attention(layer_norm(x, "norm_1"), {.heads = 4, .causal = true}, "attention"),
+                0.1);
   }
   moving_average(reduce_mean(x), "mean_of_features", {.rate = 0.25, .beside = x});
   const auto logits = dense(layer_norm(x, "norm"), 256, "logits");
@@ -56,8 +62,10 @@ struct sample {
   const char* name;
   std::function<value(graph&)> build;
 };
-const std::vector<sample> samples{
-    {"perceptron", [](graph& g) { return loss_of(g); }}, {"cnn", convolutional}, {"language model", language_model}, {"constants", with_constants}};
+const std::vector<sample> samples{{"perceptron", [](graph& g) { return loss_of(g); }},
+                                  {"cnn", convolutional},
+                                  {"language model", language_model},
+                                  {"constants", with_constants}};
 
 training_spec two_workers() {
   training_spec s;
@@ -84,7 +92,9 @@ saved_graph read(std::span<const std::byte> bytes, const op_table& ops) {
 }
 
 bool is_one_line(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  });
 }
 
 }  // namespace
@@ -96,8 +106,25 @@ BOOST_AUTO_TEST_CASE(GF_1_a_graph_comes_back_as_it_was_with_the_same_bytes_and_p
   for (const auto& s : samples) {
     graph g(ops);
     const auto loss = s.build(g);
-    BOOST_TEST_REQUIRE(!g.first_error(), s.name << ": " << (g.first_error() ? g.first_error()->text() : ""));
-    const graph_use use{.name = s.name, .loss = loss, .fetches = {{"the loss", loss}, {"first", {&g, 0, 0}}}, .training = graph_training{two_workers(), {.name = s.name, .credits = 3, .edge_bytes = 12'345'678, .simplify = false, .share_memory = false, .order_reads = false, .order_pushes = false, .device_collectives = false, .bucket_bytes = 777, .on_nan = nan_policy::warn, .fast = true, .precision = precision_kind::f16, .loss_scale = dynamic_loss_scale(512, 7)}}};
+    BOOST_TEST_REQUIRE(!g.first_error(),
+                       s.name << ": " << (g.first_error() ? g.first_error()->text() : ""));
+    const graph_use use{.name = s.name,
+                        .loss = loss,
+                        .fetches = {{"the loss", loss}, {"first", {&g, 0, 0}}},
+                        .training = graph_training{two_workers(),
+                                                   {.name = s.name,
+                                                    .credits = 3,
+                                                    .edge_bytes = 12'345'678,
+                                                    .simplify = false,
+                                                    .share_memory = false,
+                                                    .order_reads = false,
+                                                    .order_pushes = false,
+                                                    .device_collectives = false,
+                                                    .bucket_bytes = 777,
+                                                    .on_nan = nan_policy::warn,
+                                                    .fast = true,
+                                                    .precision = precision_kind::f16,
+                                                    .loss_scale = dynamic_loss_scale(512, 7)}}};
     const auto bytes = bytes_of(g, use);
     auto back = read(bytes, ops);
     BOOST_TEST((bytes_of(*back.graph, back.use) == bytes), s.name);
@@ -120,50 +147,65 @@ BOOST_AUTO_TEST_CASE(GF_1_a_graph_comes_back_as_it_was_with_the_same_bytes_and_p
     const auto& options = back.use.training->options;
     BOOST_TEST(options.credits == 3U);
     BOOST_TEST(options.edge_bytes == 12'345'678U);
-    BOOST_TEST((options.fuse && options.fold && !options.simplify && options.share && !options.share_memory && !options.order_reads && !options.order_pushes && !options.device_collectives && options.bucket_bytes == 777 && options.sparse_pushes && options.fast));
+    BOOST_TEST((options.fuse && options.fold && !options.simplify && options.share &&
+                !options.share_memory && !options.order_reads && !options.order_pushes &&
+                !options.device_collectives && options.bucket_bytes == 777 &&
+                options.sparse_pushes && options.fast));
     BOOST_TEST((options.on_nan == nan_policy::warn));
-    BOOST_TEST((options.precision == precision_kind::f16 && options.loss_scale == dynamic_loss_scale(512, 7)));
-    BOOST_TEST((back.use.training->spec.optimizer == two_workers().optimizer && back.use.training->spec.schedule == two_workers().schedule));
+    BOOST_TEST((options.precision == precision_kind::f16 &&
+                options.loss_scale == dynamic_loss_scale(512, 7)));
+    BOOST_TEST((back.use.training->spec.optimizer == two_workers().optimizer &&
+                back.use.training->spec.schedule == two_workers().schedule));
 
     // Steps first: a training adds ops.
     const auto fetch = *back.use.loss;
-    const auto steps = compile_steps(g, {&loss, 1}, {}), steps_back = compile_steps(*back.graph, {&fetch, 1}, {});
+    const auto steps = compile_steps(g, {&loss, 1}, {}),
+               steps_back = compile_steps(*back.graph, {&fetch, 1}, {});
     BOOST_TEST_REQUIRE(bool(steps), error_of(steps));
     BOOST_TEST_REQUIRE(bool(steps_back), error_of(steps_back));
     BOOST_TEST((*steps == *steps_back), s.name);
     const auto p = compile_training(g, loss, use.training->spec, use.training->options);
-    const auto q = compile_training(*back.graph, fetch, back.use.training->spec, back.use.training->options);
+    const auto q =
+        compile_training(*back.graph, fetch, back.use.training->spec, back.use.training->options);
     BOOST_TEST_REQUIRE(bool(p), s.name << ": " << error_of(p));
     BOOST_TEST_REQUIRE(bool(q), s.name << ": " << error_of(q));
     BOOST_TEST((*p == *q), s.name);
   }
 }
 
-BOOST_AUTO_TEST_CASE(GF_1_ops_that_are_added_to_a_graph_that_was_read_get_the_names_that_they_would_have_got) {
+BOOST_AUTO_TEST_CASE(
+    GF_1_ops_that_are_added_to_a_graph_that_was_read_get_the_names_that_they_would_have_got) {
   const auto ops = make_op_table();
   graph g(ops);
   const auto loss = loss_of(g);
   auto back = read(bytes_of(g, {.loss = loss}), ops);
-  for (const char* base : {"constant", "dense_1/matmul", "tower/add", "relu_1", "relu"}) BOOST_TEST(g.name_for(base) == back.graph->name_for(base));
+  for (const char* base : {"constant", "dense_1/matmul", "tower/add", "relu_1", "relu"})
+    BOOST_TEST(g.name_for(base) == back.graph->name_for(base));
 }
 
-BOOST_AUTO_TEST_CASE(GF_1_a_graph_without_roots_with_those_of_another_or_with_an_error_is_not_saved) {
+BOOST_AUTO_TEST_CASE(
+    GF_1_a_graph_without_roots_with_those_of_another_or_with_an_error_is_not_saved) {
   const auto ops = make_op_table();
   graph g(ops), other(ops);
   const auto loss = loss_of(g);
   BOOST_TEST(error_of(encode_graph(g, {})).find("a loss, or values to fetch") != std::string::npos);
-  BOOST_TEST(error_of(encode_graph(g, {.loss = loss_of(other)})).find("not a value of the graph") != std::string::npos);
-  BOOST_TEST(error_of(encode_graph(g, {.fetches = {{"y", value{}}}})).find("'y'") != std::string::npos);
+  BOOST_TEST(error_of(encode_graph(g, {.loss = loss_of(other)})).find("not a value of the graph") !=
+             std::string::npos);
+  BOOST_TEST(error_of(encode_graph(g, {.fetches = {{"y", value{}}}})).find("'y'") !=
+             std::string::npos);
   matmul(loss, loss);
-  BOOST_TEST(error_of(encode_graph(g, {.loss = loss})).find("graph_file_test.cpp") != std::string::npos);
+  BOOST_TEST(error_of(encode_graph(g, {.loss = loss})).find("graph_file_test.cpp") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(GF_1_a_name_that_a_reader_would_refuse_is_not_saved) {
   const auto ops = make_op_table();
   graph g(ops);
   const auto loss = loss_of(g);
-  BOOST_TEST(error_of(encode_graph(g, {.name = "a\nb", .loss = loss})).find("'a?b' is no name") != std::string::npos);
-  BOOST_TEST(error_of(encode_graph(g, {.name = std::string(2000, 'a'), .loss = loss})).find("is no name") != std::string::npos);
+  BOOST_TEST(error_of(encode_graph(g, {.name = "a\nb", .loss = loss})).find("'a?b' is no name") !=
+             std::string::npos);
+  BOOST_TEST(error_of(encode_graph(g, {.name = std::string(2000, 'a'), .loss = loss}))
+                 .find("is no name") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(GF_1_an_eager_is_saved_where_its_shapes_are_those_of_every_step) {
@@ -175,20 +217,30 @@ BOOST_AUTO_TEST_CASE(GF_1_an_eager_is_saved_where_its_shapes_are_those_of_every_
   BOOST_TEST(bool(decode_graph(bytes_of(e, {.fetches = {{"y", y}}}), ops)));
   const auto batch = index_batch(e, 10, {.batch = 4});
   const auto refused = encode_graph(e, {.fetches = {{"ids", batch.ids}}});
-  BOOST_TEST(error_of(refused).find("the graph would not be the same when it is read: index_batch 'index_batch' makes i64[4?]") != std::string::npos, error_of(refused));
+  BOOST_TEST(
+      error_of(refused).find(
+          "the graph would not be the same when it is read: index_batch 'index_batch' makes i64[4?]") !=
+          std::string::npos,
+      error_of(refused));
 }
 
-BOOST_AUTO_TEST_CASE(GF_2_a_shape_rule_that_says_something_else_now_is_an_error_with_the_users_line) {
+BOOST_AUTO_TEST_CASE(
+    GF_2_a_shape_rule_that_says_something_else_now_is_an_error_with_the_users_line) {
   auto ops = make_op_table();
   graph g(ops);
   const auto bytes = bytes_of(g, {.loss = loss_of(g)});
   auto changed = make_op_table();
   auto row = *changed.find("relu");
-  row.shapes = [](const attributes&, std::span<const tensor_spec>, const tag*) -> result<std::vector<tensor_spec>> { return std::vector<tensor_spec>{{dtype::f32, {7}}}; };
+  row.shapes = [](const attributes&, std::span<const tensor_spec>,
+                  const tag*) -> result<std::vector<tensor_spec>> {
+    return std::vector<tensor_spec>{{dtype::f32, {7}}};
+  };
   changed.add("relu", row);
   const auto text = error_of(decode_graph(bytes, changed));
   BOOST_TEST(text.find("graph_files.hpp:") != std::string::npos, text);
-  BOOST_TEST(text.find("relu 'tower/relu' makes f32[7] here, and the file says f32[16?, 8]") != std::string::npos, text);
+  BOOST_TEST(text.find("relu 'tower/relu' makes f32[7] here, and the file says f32[16?, 8]") !=
+                 std::string::npos,
+             text);
 }
 
 BOOST_AUTO_TEST_CASE(GF_2_an_unknown_op_is_named_with_the_library_that_it_came_from) {
@@ -199,7 +251,8 @@ BOOST_AUTO_TEST_CASE(GF_2_an_unknown_op_is_named_with_the_library_that_it_came_f
   for (const auto& [type, row] : ops.rows())
     if (type != "relu") fewer.add(type, row);
   const auto unknown = error_of(decode_graph(bytes, fewer));
-  BOOST_TEST(unknown.find("op 'tower/relu' is a relu, which Troupe ") != std::string::npos, unknown);
+  BOOST_TEST(unknown.find("op 'tower/relu' is a relu, which Troupe ") != std::string::npos,
+             unknown);
 
   auto row = *ops.find("relu");
   row.library = std::make_shared<const library_id>(library_id{"gates", "1.2", 7});
@@ -210,12 +263,17 @@ BOOST_AUTO_TEST_CASE(GF_2_an_unknown_op_is_named_with_the_library_that_it_came_f
   const auto own_bytes = bytes_of(own, {.fetches = {{"y", y}}});
   BOOST_TEST(bool(decode_graph(own_bytes, ops)));
   const auto missing = error_of(decode_graph(own_bytes, make_op_table()));
-  BOOST_TEST(missing.find("op 'own_relu' is a own_relu, of library gates 1.2, which is not loaded") != std::string::npos, missing);
+  BOOST_TEST(
+      missing.find("op 'own_relu' is a own_relu, of library gates 1.2, which is not loaded") !=
+          std::string::npos,
+      missing);
   row.library = std::make_shared<const library_id>(library_id{"gates", "1.3", 7});
   auto newer = make_op_table();
   newer.add("own_relu", row);
   const auto version = error_of(decode_graph(own_bytes, newer));
-  BOOST_TEST(version.find("of library gates 1.2, and this program has gates 1.3") != std::string::npos, version);
+  BOOST_TEST(
+      version.find("of library gates 1.2, and this program has gates 1.3") != std::string::npos,
+      version);
 }
 
 BOOST_AUTO_TEST_CASE(GF_3_a_file_that_ends_anywhere_or_goes_on_is_an_error) {
@@ -243,7 +301,8 @@ BOOST_AUTO_TEST_CASE(GF_3_every_flipped_bit_is_an_error) {
   BOOST_TEST(bool(decode_graph(bytes, ops)));
 }
 
-BOOST_AUTO_TEST_CASE(GF_2_a_changed_file_whose_hash_is_right_is_an_error_or_a_graph_that_compiles_or_says_why_not) {
+BOOST_AUTO_TEST_CASE(
+    GF_2_a_changed_file_whose_hash_is_right_is_an_error_or_a_graph_that_compiles_or_says_why_not) {
   const auto ops = make_op_table();
   graph g(ops);
   auto use = graph_use{.loss = loss_of(g), .training = graph_training{two_workers(), {}}};
@@ -255,7 +314,8 @@ BOOST_AUTO_TEST_CASE(GF_2_a_changed_file_whose_hash_is_right_is_an_error_or_a_gr
     const auto bytes = sealed(test::mutated({good.begin() + test::message_at, good.end()}, random));
     auto made = decode_graph(bytes, ops);
     if (!made) {
-      BOOST_REQUIRE_MESSAGE(is_one_line(made.error().text()), "seed " << seed << ": " << made.error().text());
+      BOOST_REQUIRE_MESSAGE(is_one_line(made.error().text()),
+                            "seed " << seed << ": " << made.error().text());
       continue;
     }
     ++graphs;
@@ -263,9 +323,14 @@ BOOST_AUTO_TEST_CASE(GF_2_a_changed_file_whose_hash_is_right_is_an_error_or_a_gr
     BOOST_REQUIRE_MESSAGE(bool(again), "seed " << seed << ": " << error_of(again));
     const auto third = decode_graph(*again, ops);
     BOOST_REQUIRE_MESSAGE(bool(third), "seed " << seed);
-    BOOST_REQUIRE_MESSAGE(encode_graph(*third->graph, third->use) ? *encode_graph(*third->graph, third->use) == *again : false, "seed " << seed);
-    if (made->use.loss && made->use.training && made->use.training->spec.workers < 10 && made->use.training->spec.shards < 10)
-      plans += bool(compile_training(*made->graph, *made->use.loss, made->use.training->spec, made->use.training->options));
+    BOOST_REQUIRE_MESSAGE(encode_graph(*third->graph, third->use)
+                              ? *encode_graph(*third->graph, third->use) == *again
+                              : false,
+                          "seed " << seed);
+    if (made->use.loss && made->use.training && made->use.training->spec.workers < 10 &&
+        made->use.training->spec.shards < 10)
+      plans += bool(compile_training(*made->graph, *made->use.loss, made->use.training->spec,
+                                     made->use.training->options));
   }
   // The mutations reach what lies behind the format.
   BOOST_TEST(graphs > 500U);
@@ -289,8 +354,10 @@ BOOST_AUTO_TEST_CASE(GF_4_a_newer_format_is_refused_whatever_stands_behind_it) {
   auto bytes = bytes_of(g, {.loss = loss_of(g)});
   bytes[8] = std::byte{2};
   bytes.resize(bytes.size() - 100);
-  BOOST_TEST(error_of(decode_graph(bytes, ops)).find("this graph has version 2 of the format") != std::string::npos);
-  BOOST_TEST(error_of(decode_graph(bytes, ops)).find("read it with a newer Troupe") != std::string::npos);
+  BOOST_TEST(error_of(decode_graph(bytes, ops)).find("this graph has version 2 of the format") !=
+             std::string::npos);
+  BOOST_TEST(error_of(decode_graph(bytes, ops)).find("read it with a newer Troupe") !=
+             std::string::npos);
   bytes[8] = std::byte{0};
   BOOST_TEST(error_of(decode_graph(bytes, ops)).find("there is no version 0") != std::string::npos);
 }
@@ -317,14 +384,16 @@ BOOST_AUTO_TEST_CASE(GF_6_a_graph_is_written_over_a_graph_and_over_nothing_else)
   const auto bytes = std::as_bytes(std::span(text));
   BOOST_TEST(bool(write_whole(*d, notes, {&bytes, 1})));
   const auto refused = save_graph(*d, notes, g, use);
-  BOOST_TEST(error_of(refused).find("notes is no graph, and stays as it is") != std::string::npos, error_of(refused));
+  BOOST_TEST(error_of(refused).find("notes is no graph, and stays as it is") != std::string::npos,
+             error_of(refused));
   BOOST_TEST((refused.error().code() == error_code::usage));
   BOOST_TEST(d->read(notes, 100)->size() == text.size());
   BOOST_TEST(error_of(load_graph(*d, notes, ops)).find("/notes: not a graph") != std::string::npos);
   BOOST_TEST(bool(write_whole(*d, notes, {})));
   BOOST_TEST(bool(save_graph(*d, notes, g, use)));  // an empty file has nothing to lose
   BOOST_TEST((save_graph(*d, (*folder)->path(), g, use).error().code() == error_code::usage));
-  BOOST_TEST((save_graph(*d, (*folder)->path() + "/none/x", g, use).error().code() == error_code::not_found));
+  BOOST_TEST((save_graph(*d, (*folder)->path() + "/none/x", g, use).error().code() ==
+              error_code::not_found));
 }
 
 BOOST_AUTO_TEST_CASE(a_trial_leaves_a_graph_as_it_was) {

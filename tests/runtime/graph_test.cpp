@@ -27,8 +27,8 @@ BOOST_AUTO_TEST_SUITE(graph)
 
 BOOST_AUTO_TEST_CASE(names_are_scoped_and_unique) {
   fixture f;
-  const auto a = input(f.g, matrix, "x"), b = input(f.g, matrix, "x"), c = input(f.g, matrix, "x_1"),
-             d = input(f.g, matrix, "x");
+  const auto a = input(f.g, matrix, "x"), b = input(f.g, matrix, "x"),
+             c = input(f.g, matrix, "x_1"), d = input(f.g, matrix, "x");
   BOOST_TEST(f.name(a) == "x");
   BOOST_TEST(f.name(b) == "x_1");
   BOOST_TEST(f.name(c) == "x_1_1");
@@ -80,13 +80,21 @@ BOOST_AUTO_TEST_CASE(variables_that_cannot_be_shared_are_errors_with_both_lines)
     variable(f.g, matrix, zeros(), "w");
     BOOST_TEST(!second(f.g, x).is_valid());
     BOOST_TEST(f.error_text().find(text) != std::string::npos, f.error_text());
-    BOOST_TEST(f.error_text().find("graph_test.cpp:") != f.error_text().rfind("graph_test.cpp:"), f.error_text());
+    BOOST_TEST(f.error_text().find("graph_test.cpp:") != f.error_text().rfind("graph_test.cpp:"),
+               f.error_text());
   };
-  says([](auto& g, value) { return variable(g, {dtype::f32, {3, 3}}, zeros(), "w"); }, "variable 'w' is to be shared, but it is f32[3, 3] here and f32[2, 3] at ");
-  says([](auto& g, value) { return variable(g, matrix, uniform(1), "w"); }, "its initial values are others than at ");
+  says([](auto& g, value) { return variable(g, {dtype::f32, {3, 3}}, zeros(), "w"); },
+       "variable 'w' is to be shared, but it is f32[3, 3] here and f32[2, 3] at ");
+  says([](auto& g, value) { return variable(g, matrix, uniform(1), "w"); },
+       "its initial values are others than at ");
   says([](auto& g, value) { return variable(g, matrix, zeros(), "x"); }, "the input of ");
-  says([](auto& g, value x) { return moving_average(x, "m").is_valid() ? moving_average(x, "m") : (g.record(error(error_code::usage, "the first cannot fail")), value{}); },
-       "the average 'm' is shared, and ");
+  says(
+      [](auto& g, value x) {
+        return moving_average(x, "m").is_valid()
+                   ? moving_average(x, "m")
+                   : (g.record(error(error_code::usage, "the first cannot fail")), value{});
+      },
+      "the average 'm' is shared, and ");
 }
 
 BOOST_AUTO_TEST_CASE(a_dense_layer_names_its_parts) {
@@ -122,9 +130,9 @@ BOOST_AUTO_TEST_CASE(an_unknown_device_is_an_error_with_the_users_line) {
   fixture f;
   const auto line = std::to_string(source_location::current().line() + 1);
   const auto scope = f.g.device_scope("/tpu:0");
-  BOOST_TEST(
-      f.error_text().find("graph_test.cpp:" + line + ": device '/tpu:0': there is no 'tpu'") != std::string::npos,
-      f.error_text());
+  BOOST_TEST(f.error_text().find("graph_test.cpp:" + line +
+                                 ": device '/tpu:0': there is no 'tpu'") != std::string::npos,
+             f.error_text());
 }
 
 BOOST_AUTO_TEST_CASE(the_first_error_is_kept_and_what_follows_from_it_is_silent) {
@@ -145,14 +153,18 @@ BOOST_AUTO_TEST_CASE(operands_of_no_graph_or_another_one_are_errors) {
   fixture f, other;
   const auto x = input(f.g, matrix, "x");
   BOOST_TEST(!add(x, value{}).is_valid());
-  BOOST_TEST(f.error_text().find("operand 1 of add is not a value of any graph") != std::string::npos, f.error_text());
+  BOOST_TEST(
+      f.error_text().find("operand 1 of add is not a value of any graph") != std::string::npos,
+      f.error_text());
   fixture h;
   BOOST_TEST(!add(input(other.g, matrix, "y"), input(h.g, matrix, "x")).is_valid());
-  BOOST_TEST(h.error_text().find("operand 0 of add belongs to another graph") != std::string::npos, h.error_text());
+  BOOST_TEST(h.error_text().find("operand 0 of add belongs to another graph") != std::string::npos,
+             h.error_text());
   fixture k;
   const auto z = input(k.g, matrix, "z");
   BOOST_TEST(!relu(value{&k.g, z.node, 1}).is_valid());
-  BOOST_TEST(k.error_text().find("names an output that no op has") != std::string::npos, k.error_text());
+  BOOST_TEST(k.error_text().find("names an output that no op has") != std::string::npos,
+             k.error_text());
   BOOST_TEST(!relu(value{}).is_valid());
 }
 
@@ -170,7 +182,8 @@ BOOST_AUTO_TEST_CASE(names_of_other_characters_are_errors) {
 BOOST_AUTO_TEST_CASE(a_variable_needs_a_finite_limit) {
   fixture f;
   BOOST_TEST(!variable(f.g, matrix, {initializer_spec::kind::uniform, -1}, "w").is_valid());
-  BOOST_TEST(f.error_text().find("variable 'w': the limit -1") != std::string::npos, f.error_text());
+  BOOST_TEST(f.error_text().find("variable 'w': the limit -1") != std::string::npos,
+             f.error_text());
 }
 
 BOOST_AUTO_TEST_CASE(a_constant_without_a_tensor_or_with_too_many_bytes_is_an_error) {
@@ -178,11 +191,20 @@ BOOST_AUTO_TEST_CASE(a_constant_without_a_tensor_or_with_too_many_bytes_is_an_er
   troupe::graph empty(ops);
   BOOST_TEST(!constant(empty, tensor(), "none").is_valid());
   BOOST_TEST_REQUIRE(empty.first_error().has_value());
-  BOOST_TEST(empty.first_error()->text().find("constant 'none': there is no tensor") != std::string::npos, empty.first_error()->text());
+  BOOST_TEST(
+      empty.first_error()->text().find("constant 'none': there is no tensor") != std::string::npos,
+      empty.first_error()->text());
   troupe::graph large(ops);
-  BOOST_TEST(!constant(large, tensor::make({dtype::u8, {static_cast<std::int64_t>(constant_bytes_max) + 1}}), "large").is_valid());
+  BOOST_TEST(
+      !constant(large,
+                tensor::make({dtype::u8, {static_cast<std::int64_t>(constant_bytes_max) + 1}}),
+                "large")
+           .is_valid());
   BOOST_TEST_REQUIRE(large.first_error().has_value());
-  BOOST_TEST(large.first_error()->text().find("constant 'large': 536870912 bytes, at most 536870911 are allowed") != std::string::npos, large.first_error()->text());
+  BOOST_TEST(
+      large.first_error()->text().find(
+          "constant 'large': 536870912 bytes, at most 536870911 are allowed") != std::string::npos,
+      large.first_error()->text());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

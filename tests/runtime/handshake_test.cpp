@@ -43,7 +43,9 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return {b.begin(), b.end()};
 }
 
-bool has(const handshake& h, std::string_view part) { return h.reason().message().find(part) != std::string::npos; }
+bool has(const handshake& h, std::string_view part) {
+  return h.reason().message().find(part) != std::string::npos;
+}
 
 // Carries frames to and fro until nothing moves; `tamper` may change them.
 struct pair {
@@ -184,7 +186,8 @@ BOOST_AUTO_TEST_CASE(another_cluster_is_refused_and_both_are_named) {
 BOOST_AUTO_TEST_CASE(another_protocol_version_is_refused_and_both_are_named) {
   pair p(caller(), called());
   p.run([](handshake_frame& f, bool is_initiators) {
-    if (f.kind == frame_kind::hello && is_initiators) f.header = bytes_of("\x09");  // all that we know of version 9
+    // All that we know of version 9.
+    if (f.kind == frame_kind::hello && is_initiators) f.header = bytes_of("\x09");
     if (f.kind == frame_kind::hello && is_initiators) f.header.resize(3);
   });
   BOOST_TEST(to_string(p.acceptor.why()) == "wrong version");
@@ -226,13 +229,15 @@ BOOST_AUTO_TEST_CASE(HS_1_replayed_frames_of_an_earlier_connection_prove_nothing
 BOOST_AUTO_TEST_CASE(HS_2_one_flipped_bit_anywhere_before_the_proof_is_refused) {
   for (const bool of_initiator : {true, false})
     for (const auto kind : {frame_kind::hello, frame_kind::proof})
-      for (std::size_t bit = 0; bit < (kind == frame_kind::hello ? (8 + nonce_bytes + 3) * 8 : 32 * 8); ++bit) {
+      for (std::size_t bit = 0;
+           bit < (kind == frame_kind::hello ? (8 + nonce_bytes + 3) * 8 : 32 * 8); ++bit) {
         pair p(caller(), called());
         p.run([&](handshake_frame& f, bool is_initiators) {
           if (f.kind == kind && is_initiators == of_initiator)
             f.header[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
         });
-        BOOST_REQUIRE((p.initiator.state() == status::refused && p.acceptor.state() != status::established));
+        BOOST_REQUIRE(
+            (p.initiator.state() == status::refused && p.acceptor.state() != status::established));
       }
 }
 
@@ -243,7 +248,8 @@ BOOST_AUTO_TEST_CASE(HS_2_truncated_and_lengthened_frames_are_refused) {
         pair p(caller(), called());
         p.run([&](handshake_frame& f, bool is_initiators) {
           if (f.kind != kind || is_initiators != of_initiator) return;
-          f.header.resize(static_cast<std::size_t>(std::max(0, static_cast<int>(f.header.size()) + change)));
+          f.header.resize(
+              static_cast<std::size_t>(std::max(0, static_cast<int>(f.header.size()) + change)));
         });
         // Cap'n Proto ignores whole words behind a message.
         const bool is_harmless = kind == frame_kind::identity && change == 8;
@@ -253,7 +259,8 @@ BOOST_AUTO_TEST_CASE(HS_2_truncated_and_lengthened_frames_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(HS_2_frames_out_of_order_are_refused) {
-  for (const auto kind : {frame_kind::proof, frame_kind::identity, frame_kind::control, frame_kind::chunk}) {
+  for (const auto kind :
+       {frame_kind::proof, frame_kind::identity, frame_kind::control, frame_kind::chunk}) {
     class handshake h(called(), 0);
     h.on_frame(kind, std::vector<std::byte>(32));
     BOOST_TEST(to_string(h.why()) == "malformed");
@@ -320,7 +327,8 @@ BOOST_AUTO_TEST_CASE(a_refusal_is_printed_without_control_characters_and_not_wit
 
 BOOST_AUTO_TEST_CASE(a_connection_that_ends_early_says_why) {
   class handshake h(caller(), 0);
-  h.on_closed(error(error_code::failed, "the peer speaks frame version 2"), frame_fault::bad_version);
+  h.on_closed(error(error_code::failed, "the peer speaks frame version 2"),
+              frame_fault::bad_version);
   BOOST_TEST(to_string(h.why()) == "wrong version");
   BOOST_TEST(h.take_outgoing().empty());
   class handshake l(caller(), 0);

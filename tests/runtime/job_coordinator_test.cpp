@@ -22,7 +22,9 @@ member_info member(node_id id, member_kind kind = member_kind::node) {
   return m;
 }
 
-training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable, bool has_cuts = false, bool has_replicas = false, const std::string& library = "", const std::string& device = "") {
+training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable,
+                              bool has_cuts = false, bool has_replicas = false,
+                              const std::string& library = "", const std::string& device = "") {
   auto ops = make_op_table();
   auto row = *ops.find("square");
   if (!library.empty()) row.library = std::make_shared<const library_id>(library, "1.0", 5);
@@ -39,7 +41,8 @@ training_program make_program(update_kind update, std::uint32_t workers, bool is
   t.has_cuts = has_cuts;
   t.has_replicas = has_replicas;
   const value product[] = {mul(w, b)};
-  const auto loss = reduce_sum(library.empty() ? product[0] : g.add("own", product, {}, "own", source_location::current()));
+  const auto loss = reduce_sum(
+      library.empty() ? product[0] : g.add("own", product, {}, "own", source_location::current()));
   auto made = compile_program(g, loss, t, {.name = "training", .device = device});
   BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
   return *made;
@@ -52,17 +55,20 @@ struct world {
   std::vector<job_event> told;
   std::size_t claims = 0, manifests = 0, drops = 0;
 
-  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "", std::vector<node_id> replicas = {},
-        const std::string& library = "", const std::string& device = "") {
+  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "",
+        std::vector<node_id> replicas = {}, const std::string& library = "",
+        const std::string& device = "") {
     job_setup setup;
     setup.id = job_id{7};
     setup.name = "training";
     setup.client = client;
-    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(), !replicas.empty(), library, device);
+    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(),
+                                 !replicas.empty(), library, device);
     setup.roles = {{n1, n2}, {n3, n3}, std::move(replicas)};
     setup.on_failure = policy;
     setup.checkpoints.folder = std::move(folder);
-    std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2), member(n3)};
+    std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2),
+                                     member(n3)};
     for (auto& m : members)
       if (!library.empty()) m.libraries = {{library, "1.0", 5}};
     for (auto& m : members)
@@ -142,8 +148,11 @@ BOOST_AUTO_TEST_CASE(a_derived_failure_gives_way_to_its_cause_and_is_believed_wh
     world w(failure_policy::stop);
     w.all_placed({n1, n2, n3, client});
     w.job->tick(5 * s);
-    w.job->on_ended(n1, {job_id{7}, w.job->epoch(), "gpu:0: rank 1 is gone", "all_reduce/gpu:0/0", 3, {}, 0, true});
-    w.job->on_ended(n3, {job_id{7}, w.job->epoch(), "another one", "all_reduce/gpu:0/2", 3, {}, 0, true});
+    w.job->on_ended(
+        n1,
+        {job_id{7}, w.job->epoch(), "gpu:0: rank 1 is gone", "all_reduce/gpu:0/0", 3, {}, 0, true});
+    w.job->on_ended(
+        n3, {job_id{7}, w.job->epoch(), "another one", "all_reduce/gpu:0/2", 3, {}, 0, true});
     w.job->tick(6 * s);
     w.take();
     BOOST_TEST(w.last(job_event_kind::failed) == "not told");
@@ -153,7 +162,13 @@ BOOST_AUTO_TEST_CASE(a_derived_failure_gives_way_to_its_cause_and_is_believed_wh
     w.job->tick(7 * s);
     w.take();
     const auto text = w.last(job_event_kind::failed);
-    BOOST_TEST(text.find(has_cause ? "node n2" : "node n1 (pid 1), actor all_reduce/gpu:0/0, step 3: gpu:0: rank 1 is gone") != std::string::npos, text);
+    BOOST_TEST(
+        text.find(
+            has_cause
+                ? "node n2"
+                : "node n1 (pid 1), actor all_reduce/gpu:0/0, step 3: gpu:0: rank 1 is gone") !=
+            std::string::npos,
+        text);
     BOOST_TEST((text.find("is gone") != std::string::npos) == !has_cause, text);
   }
 }
@@ -187,8 +202,10 @@ BOOST_AUTO_TEST_CASE(JC_2_a_worker_that_is_lost_is_placed_elsewhere_once_all_oth
   w.halted(n3, both({4, 5}));
   BOOST_TEST((w.job->phase() == job_phase::placing));
   BOOST_TEST(w.job->epoch() == 2U);
-  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));  // variables stay where they are
-  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));  // a worker counts as two shards
+  // Variables stay where they are.
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
+  // A worker counts as two shards.
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
   auto p = decode_plan(w.last_place()->plan);
   BOOST_TEST_REQUIRE(bool(p));
   for (const auto& a : p->actors)
@@ -228,7 +245,10 @@ BOOST_AUTO_TEST_CASE(JC_3_reports_of_another_epoch_change_nothing) {
 BOOST_AUTO_TEST_CASE(JC_4_a_loss_is_told_once_and_when_its_step_is_committed) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});
-  const auto told = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::loss; }); };
+  const auto told = [&] {
+    return std::count_if(w.told.begin(), w.told.end(),
+                         [](const auto& e) { return e.kind == job_event_kind::loss; });
+  };
   w.losses(0, 1);
   BOOST_TEST(told() == 0);
   w.losses(1, 3);
@@ -264,15 +284,18 @@ BOOST_AUTO_TEST_CASE(JC_6_a_job_without_a_node_is_given_up_in_the_end) {
   BOOST_TEST((w.told.back().kind == job_event_kind::failed));
 }
 
-BOOST_AUTO_TEST_CASE(SV_5_an_actor_that_fails_again_and_again_at_one_step_is_given_up_with_its_own_words) {
+BOOST_AUTO_TEST_CASE(
+    SV_5_an_actor_that_fails_again_and_again_at_one_step_is_given_up_with_its_own_words) {
   world w(failure_policy::resume);
   std::int64_t now = 0;
   int recoveries = 0;
   for (; recoveries < 50 && w.job->phase() != job_phase::over; ++recoveries) {
-    for (int i = 0; i < 1000 && w.job->phase() == job_phase::pausing; ++i) w.job->tick(now += s / 10);
+    for (int i = 0; i < 1000 && w.job->phase() == job_phase::pausing; ++i)
+      w.job->tick(now += s / 10);
     w.take();
     w.all_placed({n1, n2, n3, client});
-    w.job->on_ended(n1, {job_id{7}, w.job->epoch(), "matmul got no memory", "worker/0/matmul", 0, {}, 0});
+    w.job->on_ended(
+        n1, {job_id{7}, w.job->epoch(), "matmul got no memory", "worker/0/matmul", 0, {}, 0});
     w.take();
     for (auto n : {n1, n2, client}) w.halted(n);
     if (w.job->phase() == job_phase::halting) w.halted(n3, both({0}));
@@ -280,7 +303,8 @@ BOOST_AUTO_TEST_CASE(SV_5_an_actor_that_fails_again_and_again_at_one_step_is_giv
   BOOST_TEST(recoveries == 7);
   BOOST_TEST((w.told.back().kind == job_event_kind::failed));
   BOOST_TEST(w.told.back().text.find("worker/0/matmul") != std::string::npos);
-  BOOST_TEST(w.told.back().text.find("given up after 6 attempts in a row without a step forward") != std::string::npos);
+  BOOST_TEST(w.told.back().text.find("given up after 6 attempts in a row without a step forward") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_does_not_end_is_left_behind) {
@@ -338,7 +362,9 @@ BOOST_AUTO_TEST_CASE(PM_4_a_node_that_lacks_a_library_of_the_job_gets_no_work_an
   w.job->on_member(member(node_id{5}));  // without it
   w.take();
   BOOST_TEST((w.job->phase() == job_phase::running));
-  BOOST_TEST(w.last(job_event_kind::note) == "gets no work: op 'own' needs library own_ops 1.0, and n5 has no library of that name: start it with troupe-node --load");
+  BOOST_TEST(
+      w.last(job_event_kind::note) ==
+      "gets no work: op 'own' needs library own_ops 1.0, and n5 has no library of that name: start it with troupe-node --load");
   w.job->on_lost(n2, "gone", false);
   w.halted(n1), w.halted(client), w.halted(n3, both({0}));
   for (const auto n : w.job->nodes()) BOOST_TEST((n != node_id{5}));
@@ -358,7 +384,10 @@ struct on_devices : world {
     all_placed({n1, n2, n3, client});
     losses(0, 1);
   }
-  bool is_used(node_id n) const { return std::find(job->roles().workers.begin(), job->roles().workers.end(), n) != job->roles().workers.end(); }
+  bool is_used(node_id n) const {
+    return std::find(job->roles().workers.begin(), job->roles().workers.end(), n) !=
+           job->roles().workers.end();
+  }
 };
 
 member_info with_a_device(node_id id) {
@@ -367,7 +396,8 @@ member_info with_a_device(node_id id) {
   return m;
 }
 
-BOOST_FIXTURE_TEST_CASE(PM_5_in_a_recovery_workers_move_to_nodes_with_their_device_alone, on_devices) {
+BOOST_FIXTURE_TEST_CASE(PM_5_in_a_recovery_workers_move_to_nodes_with_their_device_alone,
+                        on_devices) {
   job->on_member(member(node_id{5}));  // idle, and without
   take();
   BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));  // for the shards
@@ -391,7 +421,10 @@ BOOST_FIXTURE_TEST_CASE(PM_5_without_a_node_that_has_the_device_a_job_waits_for_
   const auto says = last(job_event_kind::note);
   BOOST_TEST(says.find("waits for a node that takes work: ") != std::string::npos, says);
   BOOST_TEST(says.find("job_coordinator_test.cpp:") != std::string::npos, says);
-  BOOST_TEST(says.find("is to run on gpu:0, and no node that takes workers has it: n3 has no device") != std::string::npos, says);
+  BOOST_TEST(
+      says.find("is to run on gpu:0, and no node that takes workers has it: n3 has no device") !=
+          std::string::npos,
+      says);
   job->tick(500 * s);
   job->on_member(member(node_id{5}));
   take();
@@ -412,12 +445,14 @@ BOOST_FIXTURE_TEST_CASE(JC_6_who_comes_and_has_no_device_does_not_prolong_the_wa
   job->tick(601 * s);
   take();
   BOOST_TEST((job->phase() == job_phase::over));
-  BOOST_TEST(job->cause().find("no node that takes work has come for 600 s") != std::string::npos, job->cause());
+  BOOST_TEST(job->cause().find("no node that takes work has come for 600 s") != std::string::npos,
+             job->cause());
   BOOST_TEST(job->cause().find("is to run on gpu:0") != std::string::npos, job->cause());
 }
 
 // The one node with the device is alive, and excluded for a while.
-BOOST_FIXTURE_TEST_CASE(a_job_that_waits_for_a_node_takes_one_that_is_no_longer_excluded, on_devices) {
+BOOST_FIXTURE_TEST_CASE(a_job_that_waits_for_a_node_takes_one_that_is_no_longer_excluded,
+                        on_devices) {
   job->on_lost(n2, "gone", false);
   halted(n1), halted(client), halted(n3, both({0, 1}));
   BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
@@ -436,7 +471,8 @@ BOOST_FIXTURE_TEST_CASE(a_job_that_waits_for_a_node_takes_one_that_is_no_longer_
   BOOST_TEST((job->roles().workers == std::vector<node_id>{n1, n1}));
 }
 
-BOOST_FIXTURE_TEST_CASE(work_of_a_device_stays_on_a_node_that_wants_to_leave_until_another_one_has_it, on_devices) {
+BOOST_FIXTURE_TEST_CASE(
+    work_of_a_device_stays_on_a_node_that_wants_to_leave_until_another_one_has_it, on_devices) {
   job->on_lost(n2, "gone", false);
   halted(n1), halted(client), halted(n3, both({0, 1}));
   all_placed({n1, n3, client});
@@ -444,7 +480,8 @@ BOOST_FIXTURE_TEST_CASE(work_of_a_device_stays_on_a_node_that_wants_to_leave_unt
   job->on_leaving(n1);
   take();
   BOOST_TEST((job->phase() == job_phase::running));
-  BOOST_TEST(last(job_event_kind::note).find("its work stays until one comes") != std::string::npos, last(job_event_kind::note));
+  BOOST_TEST(last(job_event_kind::note).find("its work stays until one comes") != std::string::npos,
+             last(job_event_kind::note));
   job->on_member(with_a_device(node_id{6}));
   take();
   BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));
@@ -455,7 +492,10 @@ BOOST_FIXTURE_TEST_CASE(work_of_a_device_stays_on_a_node_that_wants_to_leave_unt
 // --- replicas ---
 
 struct replicated : world {
-  explicit replicated(update_kind update = update_kind::sync) : world(failure_policy::resume, update, "", {n1, n1}) { all_placed({n1, n2, n3, client}); }
+  explicit replicated(update_kind update = update_kind::sync)
+      : world(failure_policy::resume, update, "", {n1, n1}) {
+    all_placed({n1, n2, n3, client});
+  }
 
   std::vector<const planned_actor*> actors(actor_kind kind) {
     placed = *decode_plan(last_place()->plan);
@@ -497,7 +537,8 @@ BOOST_AUTO_TEST_CASE(a_worker_reads_at_the_replica_that_is_on_its_node) {
     BOOST_TEST(reads == 4U);
     for (const auto* a : w.actors(actor_kind::shard)) {
       BOOST_TEST_REQUIRE(!a->shard.readers.empty());
-      BOOST_TEST(a->shard.readers.size() == (a->shard.follows ? 1U : 2U));  // worker 0; worker 1 and the program
+      // Worker 0; worker 1 and the program.
+      BOOST_TEST(a->shard.readers.size() == (a->shard.follows ? 1U : 2U));
       BOOST_TEST(a->shard.readers.front().worker == (a->shard.follows ? 0 : 1));
     }
   }
@@ -505,7 +546,10 @@ BOOST_AUTO_TEST_CASE(a_worker_reads_at_the_replica_that_is_on_its_node) {
 
 BOOST_AUTO_TEST_CASE(JC_4_with_replicas_a_loss_is_told_two_steps_later) {
   replicated w;
-  const auto told = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::loss; }); };
+  const auto told = [&] {
+    return std::count_if(w.told.begin(), w.told.end(),
+                         [](const auto& e) { return e.kind == job_event_kind::loss; });
+  };
   w.losses(0, 2);
   BOOST_TEST(told() == 0);
   w.losses(2, 3);
@@ -523,7 +567,8 @@ BOOST_AUTO_TEST_CASE(PM_3_the_replica_of_a_lost_shard_becomes_the_shard_and_noth
   BOOST_TEST((w.job->roles().replicas == std::vector<node_id>{n2, n2}));
   for (const auto* a : w.actors(actor_kind::shard)) {
     BOOST_TEST(a->shard.version == 5U);
-    BOOST_TEST((a->shard.restore == (a->shard.follows ? restore_kind::handed : restore_kind::kept)));
+    BOOST_TEST(
+        (a->shard.restore == (a->shard.follows ? restore_kind::handed : restore_kind::kept)));
   }
   w.all_placed({n1, n2, client});
   BOOST_TEST(w.last(job_event_kind::resumed).find("goes on from step 5") != std::string::npos);
@@ -569,7 +614,8 @@ BOOST_AUTO_TEST_CASE(who_keeps_variables_is_released_only_when_the_epoch_has_beg
   BOOST_TEST(w.sent_to<epoch_begun>().size() >= 2U);
 }
 
-BOOST_AUTO_TEST_CASE(a_node_that_leaves_hands_its_variables_over_and_is_released_when_they_are_used) {
+BOOST_AUTO_TEST_CASE(
+    a_node_that_leaves_hands_its_variables_over_and_is_released_when_they_are_used) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});
   w.losses(0, 4);
@@ -583,7 +629,8 @@ BOOST_AUTO_TEST_CASE(a_node_that_leaves_hands_its_variables_over_and_is_released
   BOOST_TEST_REQUIRE(bool(p));
   std::size_t handed = 0;
   for (const auto& a : p->actors) {
-    if (a.kind == actor_kind::shard) BOOST_TEST((a.shard.restore == restore_kind::handed && a.shard.version == 4));
+    if (a.kind == actor_kind::shard)
+      BOOST_TEST((a.shard.restore == restore_kind::handed && a.shard.version == 4));
     if (a.kind != actor_kind::op || a.ops.front().type != hand_over_op) continue;
     ++handed;
     BOOST_TEST((w.job->nodes()[a.task] == n3));
@@ -666,16 +713,21 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_written_when_all_parts_are_saved_and_all_th
   w.job->on_saved(n3, saved);
   w.take();
   BOOST_TEST(w.manifests == 1U);
-  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 is not there") != std::string::npos);
+  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 is not there") !=
+             std::string::npos);
   BOOST_TEST((w.job->phase() == job_phase::running));  // training goes on
 }
 
 BOOST_AUTO_TEST_CASE(checkpoints_that_fail_in_a_row_are_dropped_and_told_of_less_and_less) {
   world w(failure_policy::resume, update_kind::sync, "/checkpoints");
   w.all_placed({n1, n2, n3, client});
-  const auto notes = [&] { return std::count_if(w.told.begin(), w.told.end(), [](const auto& e) { return e.kind == job_event_kind::note; }); };
+  const auto notes = [&] {
+    return std::count_if(w.told.begin(), w.told.end(),
+                         [](const auto& e) { return e.kind == job_event_kind::note; });
+  };
   const auto before = notes();
-  part_saved saved{job_id{7}, 1, 0, "no space left", {}, "part-0.safetensors", "00", 10, {"b", "w"}};
+  part_saved saved{job_id{7}, 1,  0,         "no space left", {}, "part-0.safetensors",
+                   "00",      10, {"b", "w"}};
   for (saved.step = 1; saved.step <= 9; ++saved.step) {
     w.job->on_saved(n3, saved);
     w.take();
@@ -683,14 +735,17 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_fail_in_a_row_are_dropped_and_told_of_less
   BOOST_TEST(w.drops == 9U);
   BOOST_TEST(w.manifests == 0U);
   BOOST_TEST(notes() - before == 4);  // 1, 2, 4, 8
-  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 8 is not there, nor are the 7 before it: node ") != std::string::npos);
+  BOOST_TEST(w.last(job_event_kind::note)
+                 .find("the checkpoint of step 8 is not there, nor are the 7 before it: node ") !=
+             std::string::npos);
   saved.error.clear(), saved.worker_steps = {10, 10};
   w.losses(0, 10);
   w.job->on_saved(n3, saved);
   w.take();
   w.job->on_manifest(10, 1, {});
   w.take();
-  BOOST_TEST(w.last(job_event_kind::note) == "the checkpoint of step 10 is there again; 9 before it are not");
+  BOOST_TEST(w.last(job_event_kind::note) ==
+             "the checkpoint of step 10 is there again; 9 before it are not");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_is_saved_when_its_epoch_has_ended_makes_no_checkpoint) {

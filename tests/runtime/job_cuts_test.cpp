@@ -107,7 +107,8 @@ BOOST_AUTO_TEST_CASE(that_are_lost_in_a_row_are_told_of_ever_more_rarely) {  // 
   for (std::uint64_t step = 1; step <= 9; ++step)
     if (c.lost(step, "full")) told.push_back(step);
   BOOST_TEST((told == std::vector<std::uint64_t>{1, 2, 4, 8}));
-  BOOST_TEST(c.written(10).value() == "the checkpoint of step 10 is there again; 9 before it are not");
+  BOOST_TEST(c.written(10).value() ==
+             "the checkpoint of step 10 is there again; 9 before it are not");
   BOOST_TEST(!c.written(11));
   BOOST_TEST(c.lost(12, "full").value() == "the checkpoint of step 12 is not there: full");
   BOOST_TEST(!c.written(13));

@@ -33,7 +33,8 @@ std::uint64_t value_of(std::span<const std::byte> header) {
 }
 
 void send_some(link_session& s, lane l, int n) {
-  for (int i = 0; i < n; ++i) BOOST_REQUIRE(s.send(l, frame_kind::control, header_of(static_cast<std::uint64_t>(i))));
+  for (int i = 0; i < n; ++i)
+    BOOST_REQUIRE(s.send(l, frame_kind::control, header_of(static_cast<std::uint64_t>(i))));
 }
 
 std::vector<std::uint64_t> write_all(link_session& s, lane l) {
@@ -90,7 +91,8 @@ struct two_ends {
     BOOST_REQUIRE(ends[to].acknowledged(l, f.ack));
     const auto a = ends[to].arrived(l, f.sequence, 72, now);
     BOOST_REQUIRE(a != arrival::close);
-    if (a == arrival::deliver && f.sequence != 0) BOOST_REQUIRE_EQUAL(f.value, delivered[to][li]++);  // LS-1
+    // LS-1.
+    if (a == arrival::deliver && f.sequence != 0) BOOST_REQUIRE_EQUAL(f.value, delivered[to][li]++);
   }
   void step(bool may_break) {
     const auto l = one_in(2) ? lane::control : lane::data;
@@ -106,9 +108,7 @@ struct two_ends {
         if (const auto* f = ends[e].next_to_write(l))
           wires[e][li].push_back({f->sequence, ends[e].take_ack(l), value_of(f->header)});
         break;
-      case 2:
-        read_one(e, l);
-        break;
+      case 2: read_one(e, l); break;
       case 3:
         if (ends[e].ack_due(l, now)) wires[e][li].push_back({0, ends[e].take_ack(l), 0});
         break;
@@ -146,7 +146,9 @@ BOOST_AUTO_TEST_CASE(LS_8_what_is_withdrawn_keeps_its_number_and_lets_its_tensor
   troupe::link_session s(a_id, b_id);
   connect_both(s);
   auto t = tensor::of({1, 2, 3, 4}, shape{4});
-  for (int i = 0; i < 4; ++i) BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(static_cast<std::uint64_t>(i % 2)), t, {0, 16}));
+  for (int i = 0; i < 4; ++i)
+    BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk,
+                         header_of(static_cast<std::uint64_t>(i % 2)), t, {0, 16}));
   BOOST_TEST((write_all(s, lane::data) == std::vector<std::uint64_t>{1, 2, 3, 4}));
   BOOST_TEST(s.unacknowledged_payload_bytes(lane::data) == 64u);
   s.withdraw(lane::data, [](auto header) { return value_of(header) == 0; });
@@ -170,11 +172,13 @@ BOOST_AUTO_TEST_CASE(LS_8_what_is_withdrawn_keeps_its_number_and_lets_its_tensor
   BOOST_TEST(s.unacknowledged_bytes(lane::data) == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(LS_8_where_payloads_stay_a_frame_that_its_connection_has_keeps_its_tensor_until_it_is_acknowledged) {
+BOOST_AUTO_TEST_CASE(
+    LS_8_where_payloads_stay_a_frame_that_its_connection_has_keeps_its_tensor_until_it_is_acknowledged) {
   troupe::link_session s(a_id, b_id);
   connect_both(s);
   auto t = tensor::of({1, 2, 3, 4}, shape{4}), later = tensor::of({5, 6, 7, 8}, shape{4});
-  for (const auto& sent : {t, t}) BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(0), sent, {0, 16}));
+  for (const auto& sent : {t, t})
+    BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(0), sent, {0, 16}));
   write_all(s, lane::data);
   BOOST_REQUIRE(s.send(lane::data, frame_kind::chunk, header_of(0), later, {0, 16}));
   const auto withdraw_all = [&] { s.withdraw(lane::data, [](auto) { return true; }, true); };
@@ -250,13 +254,15 @@ BOOST_AUTO_TEST_CASE(LS_4_an_impossible_acknowledgement_is_an_error) {
   s.next_to_write(lane::control);
   const auto beyond = s.acknowledged(lane::control, 3);  // numbered, but never written
   BOOST_REQUIRE(!beyond);
-  BOOST_TEST(beyond.error().message() == "node 2 acknowledges frame 3 of the control lane, but only 2 were sent");
+  BOOST_TEST(beyond.error().message() ==
+             "node 2 acknowledges frame 3 of the control lane, but only 2 were sent");
   BOOST_REQUIRE(s.acknowledged(lane::control, 2));
   s.lost(lane::control, 0);
   const auto forgot = s.connected(lane::control, 1);
   BOOST_REQUIRE(!forgot);
-  BOOST_TEST(forgot.error().message() ==
-             "node 2 says on the control lane that it has 1 frames; it acknowledged 2 of the 2 sent before");
+  BOOST_TEST(
+      forgot.error().message() ==
+      "node 2 says on the control lane that it has 1 frames; it acknowledged 2 of the 2 sent before");
   BOOST_TEST(!s.connected(lane::control, 3));
   BOOST_TEST(bool(s.connected(lane::control, 2)));
 }
@@ -274,8 +280,9 @@ BOOST_AUTO_TEST_CASE(LS_5_control_frames_are_limited_in_number_and_bytes) {
   send_some(by_bytes, lane::control, 3);
   const auto full = by_bytes.send(lane::control, frame_kind::control, {});
   BOOST_REQUIRE(!full);
-  BOOST_TEST(full.error().message() ==
-             "node 2 has not acknowledged 3 control frames (216 bytes), which is the limit: giving it up");
+  BOOST_TEST(
+      full.error().message() ==
+      "node 2 has not acknowledged 3 control frames (216 bytes), which is the limit: giving it up");
   connect_both(by_bytes);
   write_all(by_bytes, lane::control);
   BOOST_REQUIRE(by_bytes.acknowledged(lane::control, 1));
@@ -403,7 +410,8 @@ BOOST_AUTO_TEST_CASE(LS_1_holds_over_breaking_connections_for_1000_seeds) {
           resent += t.ends[e].counters(static_cast<lane>(l)).resent;
         }
       breaks += t.breaks;
-      duplicates += t.ends[0].drops(drop_reason::duplicate) + t.ends[1].drops(drop_reason::duplicate);
+      duplicates +=
+          t.ends[0].drops(drop_reason::duplicate) + t.ends[1].drops(drop_reason::duplicate);
     }
   }
   BOOST_TEST(breaks > 1000u);

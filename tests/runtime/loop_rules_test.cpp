@@ -13,7 +13,10 @@ namespace {
 constexpr std::uint16_t condition_level = 1, body_level = 2;
 
 // "a0", "a1": values by frame and iteration; "!2": dead at level 2.
-std::string text_of(const tag& t, char value) { return fmt::format("{}@{:x}.{}", t.dead != 0 ? fmt::format("!{}", t.dead) : std::string(1, value), t.frame, t.iteration); }
+std::string text_of(const tag& t, char value) {
+  return fmt::format("{}@{:x}.{}", t.dead != 0 ? fmt::format("!{}", t.dead) : std::string(1, value),
+                     t.frame, t.iteration);
+}
 
 std::string all_of(loop_stack<char>& s) {
   std::string out;
@@ -51,14 +54,16 @@ BOOST_AUTO_TEST_CASE(LO_2_what_enters_a_loop_leaves_it_with_the_same_tag) {
     deep = entered(deep);
     deep.iteration = outer_iterations_max;
   }
-  for (; !on_the_way.empty(); on_the_way.pop_back()) BOOST_TEST(((deep = left(deep)) == on_the_way.back()));
+  for (; !on_the_way.empty(); on_the_way.pop_back())
+    BOOST_TEST(((deep = left(deep)) == on_the_way.back()));
 }
 
 BOOST_AUTO_TEST_CASE(LO_1_tags_of_an_edge_ascend_through_iterations_runs_and_steps) {
   std::vector<tag> all;
   for (std::uint64_t step = 0; step < 2; ++step)
     for (std::uint32_t outer = 0; outer < 3; ++outer)
-      for (std::uint32_t inner = 0; inner < 3; ++inner) all.push_back(at(at({.step = step}, outer), inner));
+      for (std::uint32_t inner = 0; inner < 3; ++inner)
+        all.push_back(at(at({.step = step}, outer), inner));
   for (std::size_t i = 1; i < all.size(); ++i) BOOST_TEST((all[i - 1] < all[i]));
 }
 
@@ -95,7 +100,8 @@ BOOST_AUTO_TEST_CASE(a_stack_gives_the_values_of_iterations_back_the_last_one_fi
   loop_stack<char> s({body_level}, false, 8);
   for (std::uint64_t step = 0; step < 2; ++step) {
     const tag outer{.step = step};
-    for (std::uint32_t i = 0; i < 3; ++i) BOOST_TEST(s.take(at(outer, i), static_cast<char>('a' + i)));
+    for (std::uint32_t i = 0; i < 3; ++i)
+      BOOST_TEST(s.take(at(outer, i), static_cast<char>('a' + i)));
     BOOST_TEST(!s.can_give());
     BOOST_TEST(s.take(dead(at(outer, 3), body_level), 0));
     BOOST_TEST(!s.can_take());
@@ -120,7 +126,8 @@ BOOST_AUTO_TEST_CASE(a_stack_of_a_condition_says_when_the_loop_goes_on_and_ends)
   BOOST_TEST(!s.can_give());
 }
 
-// Two runs of an inner loop, an outer iteration without any, and (at level 3) one whose branch was not taken.
+// Two runs of an inner loop, an outer iteration without any, and (at level 3) one whose branch was
+// not taken.
 BOOST_AUTO_TEST_CASE(a_stack_gives_the_runs_of_inner_loops_back_in_reverse) {
   loop_stack<char> s({2, 5}, false, 100);
   const auto inner = [](std::uint32_t outer, std::uint32_t i) { return at(at({}, outer), i); };
@@ -133,7 +140,9 @@ BOOST_AUTO_TEST_CASE(a_stack_gives_the_runs_of_inner_loops_back_in_reverse) {
   BOOST_TEST(s.take(dead(inner(3, 1), 5), 0));
   BOOST_TEST(s.take(dead(inner(4, 0), 2), 0));
   // Frames are 1 of the outer loop and, of the inner one, (1 << 21) + 1 + the outer iteration.
-  BOOST_TEST(all_of(s) == "c@200001.0 !5@200001.1 !3@200002.0 !5@200003.0 b@200004.0 a@200004.1 !5@200004.2 !2@200005.0");
+  BOOST_TEST(
+      all_of(s) ==
+      "c@200001.0 !5@200001.1 !3@200002.0 !5@200003.0 b@200004.0 a@200004.1 !5@200004.2 !2@200005.0");
 }
 
 BOOST_AUTO_TEST_CASE(a_branch_in_a_body_that_was_not_taken_keeps_its_place) {

@@ -23,7 +23,8 @@ test::network_faults bad_network() {
 }
 
 // The first event of that kind about `id` seen by `by`, as a time since `from_ns`; -1: never.
-std::int64_t noticed(const cluster_simulation& s, std::size_t by, kind k, node_id id, std::int64_t from_ns) {
+std::int64_t noticed(const cluster_simulation& s, std::size_t by, kind k, node_id id,
+                     std::int64_t from_ns) {
   for (const auto& e : s.events)
     if (e.by == by && e.kind == k && e.about == id) return e.at_ns - from_ns;
   return -1;
@@ -65,9 +66,7 @@ struct chaos {
         ++freezes;
         break;
       case 4:
-      case 5:
-        s.thaw(i);
-        break;
+      case 5: s.thaw(i); break;
       case 6:
         s.cut(i, static_cast<int>(s.pick(2)));
         ++cuts;
@@ -76,8 +75,7 @@ struct chaos {
         s.reset_connection(i, (i + 1 + s.pick(s.size() - 1)) % s.size());
         ++resets;
         break;
-      default:
-        break;
+      default: break;
     }
     s.run(static_cast<std::int64_t>(s.pick(800)) * ms);
   }
@@ -108,7 +106,8 @@ BOOST_AUTO_TEST_CASE(nodes_that_start_at_once_find_each_other_within_half_a_seco
       BOOST_REQUIRE(s.all_agree());
       std::size_t oldest = 0;
       for (std::size_t i = 1; i < s.size(); ++i)
-        if (std::pair(s.at(i).start, s.id(i)) < std::pair(s.at(oldest).start, s.id(oldest))) oldest = i;
+        if (std::pair(s.at(i).start, s.id(i)) < std::pair(s.at(oldest).start, s.id(oldest)))
+          oldest = i;
       for (std::size_t i = 0; i < s.size(); ++i) {
         BOOST_REQUIRE_EQUAL(s.member(i).nodes(), s.size());
         BOOST_REQUIRE(s.member(i).founder().id == s.id(oldest));
@@ -127,7 +126,8 @@ BOOST_AUTO_TEST_CASE(MB_4_nobody_dies_on_a_bad_network_with_short_pauses_for_200
       for (int k = 0; k < 20; ++k) {
         const auto i = s.pick(s.size());
         if (s.pick(2) == 0) {
-          // One is not scheduled, for less than a lease; when it is again, it must not blame the others.
+          // One is not scheduled, for less than a lease; when it is again, it must not blame the
+          // others.
           s.freeze(i);
           s.run(static_cast<std::int64_t>(s.pick(400)) * ms);
           s.thaw(i);
@@ -162,7 +162,8 @@ BOOST_AUTO_TEST_CASE(MB_4_a_cluster_that_was_paused_as_a_whole_lives_on) {
   BOOST_TEST(s.member(0).pauses() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(a_killed_process_is_noticed_within_100_ms_and_a_frozen_one_within_2_s_for_200_seeds) {
+BOOST_AUTO_TEST_CASE(
+    a_killed_process_is_noticed_within_100_ms_and_a_frozen_one_within_2_s_for_200_seeds) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     BOOST_TEST_CONTEXT("seed " << seed) {
       cluster_simulation s(2 + seed % 4, seed);
@@ -237,7 +238,8 @@ BOOST_AUTO_TEST_CASE(of_two_halves_the_lighter_one_gives_way) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(jobs_weigh_more_than_nodes_and_two_halves_with_jobs_stay_apart_until_one_has_none) {
+BOOST_AUTO_TEST_CASE(
+    jobs_weigh_more_than_nodes_and_two_halves_with_jobs_stay_apart_until_one_has_none) {
   cluster_simulation s(5, 3);
   for (std::size_t i = 0; i < s.size(); ++i) {
     s.start(i);

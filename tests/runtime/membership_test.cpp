@@ -19,7 +19,8 @@ namespace {
 constexpr std::int64_t ms = 1'000'000;
 constexpr auto me = node_id{10};
 
-member_info member_at(std::uint64_t id, const std::string& address = "", const std::string& host = "h") {
+member_info member_at(std::uint64_t id, const std::string& address = "",
+                      const std::string& host = "h") {
   member_info m;
   m.id = node_id{id};
   m.start_time_ns = id;
@@ -31,8 +32,9 @@ member_info member_at(std::uint64_t id, const std::string& address = "", const s
 }
 
 std::size_t count(const std::vector<membership_action>& actions, kind k, node_id n = {}) {
-  return static_cast<std::size_t>(std::count_if(
-      actions.begin(), actions.end(), [&](const auto& a) { return a.kind == k && (raw(n) == 0 || a.node == n); }));
+  return static_cast<std::size_t>(std::count_if(actions.begin(), actions.end(), [&](const auto& a) {
+    return a.kind == k && (raw(n) == 0 || a.node == n);
+  }));
 }
 
 const membership_action& only(const std::vector<membership_action>& actions, kind k) {
@@ -114,7 +116,8 @@ BOOST_AUTO_TEST_CASE(a_lone_node_is_its_founder_and_dials_what_it_is_told) {
   BOOST_TEST(only(first, kind::connect).text == "10.0.0.1:20");
   m.dial_failed({}, "10.0.0.1:20", dial_failure::refused, ms);
   BOOST_TEST(count(tick_until(m, 50, 450), kind::connect) == 0u);
-  BOOST_TEST(count(tick_until(m, 500, 10'000), kind::connect) == 4u);  // after 0.5, 1.5, 3.5 and 7.5 s
+  // After 0.5, 1.5, 3.5 and 7.5 s.
+  BOOST_TEST(count(tick_until(m, 500, 10'000), kind::connect) == 4u);
 }
 
 BOOST_AUTO_TEST_CASE(a_seed_of_discovery_is_dropped_when_refused_and_a_seed_of_join_is_not) {
@@ -149,10 +152,12 @@ BOOST_AUTO_TEST_CASE(heartbeats_go_to_every_link_every_100_ms) {
   BOOST_TEST(count(actions, kind::send_heartbeat, node_id{20}) == 10u);
   BOOST_TEST(count(actions, kind::send_heartbeat, node_id{30}) == 10u);
   m.link_lost(node_id{30}, 1000 * ms);
-  BOOST_TEST(count(tick_until(m, 1050, 1200, {node_id{20}}), kind::send_heartbeat, node_id{30}) == 0u);
+  BOOST_TEST(count(tick_until(m, 1050, 1200, {node_id{20}}), kind::send_heartbeat, node_id{30}) ==
+             0u);
 }
 
-BOOST_AUTO_TEST_CASE(MB_3_refused_on_the_same_host_another_life_or_a_process_that_is_gone_is_dead_at_once) {
+BOOST_AUTO_TEST_CASE(
+    MB_3_refused_on_the_same_host_another_life_or_a_process_that_is_gone_is_dead_at_once) {
   auto m = with_members({20, 30, 40, 50});
   for (std::uint64_t id : {20, 30, 40, 50}) m.link_lost(node_id{id}, ms);
   const auto asked = m.take_actions();
@@ -227,8 +232,8 @@ BOOST_AUTO_TEST_CASE(MB_1_a_dead_peer_that_speaks_again_is_fenced_with_the_weigh
   const auto& f = only(actions, kind::send_fence);
   BOOST_TEST(f.node == node_id{20});
   BOOST_TEST((f.claim.nodes == 2 && f.claim.jobs == 3 && f.claim.founder == me));
-  BOOST_TEST(f.claim.reason ==
-             member_name(me) + " holds " + member_name(node_id{20}) + " dead: no sign of life for 1.0 s");
+  BOOST_TEST(f.claim.reason == member_name(me) + " holds " + member_name(node_id{20}) +
+                                   " dead: no sign of life for 1.0 s");
   BOOST_TEST(count(actions, kind::send_view) == 0u);
   BOOST_TEST(m.find(node_id{20})->state == member_state::dead);
   const auto later = tick_until(m, 1050, 1300, {node_id{30}});
@@ -249,23 +254,26 @@ BOOST_AUTO_TEST_CASE(who_is_fenced_by_a_living_peer_gives_way_and_is_reborn) {
   BOOST_TEST(tick_until(m, 50, 2000).empty());
 
   auto next = m.reborn(node_id{11}, 77, 3000 * ms);
-  BOOST_TEST((next.self().id == node_id{11} && next.self().incarnation == 2 && next.self().start_time_ns == 77));
+  BOOST_TEST((next.self().id == node_id{11} && next.self().incarnation == 2 &&
+              next.self().start_time_ns == 77));
   BOOST_TEST(next.self().jobs == 0u);
   BOOST_TEST(next.self().name == member_name(node_id{11}));
   BOOST_TEST(count(next.take_actions(), kind::connect) == 3u);
 }
 
 BOOST_AUTO_TEST_CASE(of_two_that_hold_each_other_dead_exactly_one_gives_way) {
-  const auto claims = std::vector<fenced>{
-      {"", 2, 0, 5, node_id{5}}, {"", 3, 0, 7, node_id{7}}, {"", 1, 1, 9, node_id{9}}, {"", 2, 0, 10, node_id{10}}};
+  const auto claims = std::vector<fenced>{{"", 2, 0, 5, node_id{5}},
+                                          {"", 3, 0, 7, node_id{7}},
+                                          {"", 1, 1, 9, node_id{9}},
+                                          {"", 2, 0, 10, node_id{10}}};
   for (const auto& theirs : claims) {
     auto m = with_members({20, 30});
     tick_until(m, 50, 1000, {node_id{30}});  // 20 is dead; we are two, our founder started at 10
     m.linked(node_id{20}, member_kind::node, 1000 * ms);
     m.take_actions();
     m.on_fenced(node_id{20}, theirs, 1000 * ms);
-    const bool is_heavier =
-        theirs.jobs > 0 || theirs.nodes > 2 || (theirs.nodes == 2 && theirs.founder_start_time_ns < 10);
+    const bool is_heavier = theirs.jobs > 0 || theirs.nodes > 2 ||
+                            (theirs.nodes == 2 && theirs.founder_start_time_ns < 10);
     BOOST_TEST(m.has_ended() == is_heavier);
   }
 }
@@ -396,7 +404,8 @@ BOOST_AUTO_TEST_CASE(MB_8_members_and_the_dead_are_limited) {
   view.back().name = std::string(100'000, 'x');
   m.on_view(node_id{1000}, view, 0);
   BOOST_TEST(m.nodes() == 11u);
-  for (std::uint64_t id = 1001; id < 1010; ++id) m.dial_failed(node_id{id}, "", dial_failure::refused, ms);
+  for (std::uint64_t id = 1001; id < 1010; ++id)
+    m.dial_failed(node_id{id}, "", dial_failure::refused, ms);
   BOOST_TEST(m.nodes() == 2u);
   BOOST_TEST(m.members().size() == 4u);
   m.on_view(node_id{1000}, view, 0);

@@ -29,10 +29,12 @@ BOOST_AUTO_TEST_CASE(every_credit_is_a_buffer_and_so_is_what_is_being_written) {
   }
 }
 
-// Values, slots; with recovery both of the version before; with cuts those that are being written; a spare for each version that is out.
+// Values, slots; with recovery both of the version before; with cuts those that are being written;
+// a spare for each version that is out.
 BOOST_AUTO_TEST_CASE(a_shard_holds_every_slot_of_its_optimizer_for_each_version) {
   const auto ops = make_op_table();
-  const std::pair<optimizer_spec, std::uint64_t> optimizers[] = {{{}, 1}, {adam({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 3}};
+  const std::pair<optimizer_spec, std::uint64_t> optimizers[] = {
+      {{}, 1}, {adam({}), 2}, {rmsprop({.momentum = 0.5, .centered = true}), 3}};
   for (const auto& [optimizer, slots] : optimizers)
     for (const bool is_recoverable : {false, true})
       for (const bool has_cuts : {false, true}) {
@@ -44,7 +46,8 @@ BOOST_AUTO_TEST_CASE(a_shard_holds_every_slot_of_its_optimizer_for_each_version)
         const auto w = variable(g, {dtype::f32, {1000}}, {}, "w");
         const auto p = compile_training(g, reduce_sum(mul(w, w)), s, {});
         BOOST_REQUIRE(p);
-        const auto shard = std::find_if(p->actors.begin(), p->actors.end(), [](const auto& a) { return a.kind == actor_kind::shard; });
+        const auto shard = std::find_if(p->actors.begin(), p->actors.end(),
+                                        [](const auto& a) { return a.kind == actor_kind::shard; });
         std::uint64_t credits = 0;
         for (const auto& port : shard->outputs)
           for (const auto e : port) credits = std::max<std::uint64_t>(credits, p->edges[e].credits);

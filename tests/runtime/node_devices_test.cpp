@@ -14,7 +14,9 @@ BOOST_AUTO_TEST_CASE(ND_1_groups_follow_each_other_and_equal_neighbours_are_one)
   BOOST_TEST(devices_text(all) == "gpu:0 (asynchronous host)");
   for (int i = 0; i < 2; ++i) add_device(all, "NVIDIA H100 80GB HBM3", 3ULL << 30);
   add_device(all, "NVIDIA H100 80GB HBM3", 2ULL << 30);
-  BOOST_TEST(devices_text(all) == "gpu:0 (asynchronous host), gpu:1 to gpu:2 (NVIDIA H100 80GB HBM3, 3.0 GiB each), gpu:3 (NVIDIA H100 80GB HBM3, 2.0 GiB)");
+  BOOST_TEST(
+      devices_text(all) ==
+      "gpu:0 (asynchronous host), gpu:1 to gpu:2 (NVIDIA H100 80GB HBM3, 3.0 GiB each), gpu:3 (NVIDIA H100 80GB HBM3, 2.0 GiB)");
   BOOST_TEST(all.size() == 3u);
   BOOST_TEST(count_of(all) == 4u);
 }

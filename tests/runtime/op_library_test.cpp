@@ -1,4 +1,5 @@
-// Libraries of users' ops: what is added, what is refused, and what a node says of a plan whose libraries it lacks.
+// Libraries of users' ops: what is added, what is refused, and what a node says of a plan whose
+// libraries it lacks.
 
 #include "runtime/op_library.hpp"
 
@@ -15,7 +16,8 @@
 
 namespace {
 
-value swish_gate(value a, value b, double beta, source_location where = source_location::current()) {
+value swish_gate(value a, value b, double beta,
+                 source_location where = source_location::current()) {
   const value operands[] = {a, b};
   return a.owner->add("swish_gate", operands, {{"beta", beta}}, "swish_gate", where);
 }
@@ -51,14 +53,18 @@ op_library named(const char* name, const char* version) {
   return l;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // Sum of swish_gate(a, b) in f64, and its gradients.
-double sum_at(tables& t, std::vector<double> a, std::vector<double> b, double beta, std::vector<tensor>* gradients_out = nullptr) {
+double sum_at(tables& t, std::vector<double> a, std::vector<double> b, double beta,
+              std::vector<tensor>* gradients_out = nullptr) {
   eager e(t.ops, t.kernels, t.device);
   const eager::tape tape(e);
   const auto n = static_cast<std::int64_t>(a.size());
-  const value x[] = {e.value_of(tensor::of<double>(dtype::f64, {n}, a)), e.value_of(tensor::of<double>(dtype::f64, {n}, b))};
+  const value x[] = {e.value_of(tensor::of<double>(dtype::f64, {n}, a)),
+                     e.value_of(tensor::of<double>(dtype::f64, {n}, b))};
   const auto sum = reduce_sum(swish_gate(x[0], x[1], beta));
   if (gradients_out != nullptr)
     for (const auto g : gradients(e, sum, x)) gradients_out->push_back(*e.read(g));
@@ -90,8 +96,11 @@ BOOST_FIXTURE_TEST_CASE(its_values_and_gradients_are_those_of_the_formula, table
     for (const bool is_b : {false, true}) {
       auto up_a = a, up_b = b, down_a = a, down_b = b;
       (is_b ? up_b : up_a)[i] += h, (is_b ? down_b : down_a)[i] -= h;
-      const auto slope = (sum_at(*this, up_a, up_b, beta) - sum_at(*this, down_a, down_b, beta)) / (2 * h);
-      BOOST_TEST(std::abs(std::as_const(d[is_b]).data<double>()[i] - slope) < 1e-6 * (1 + std::abs(slope)), "operand " << is_b << ", element " << i);
+      const auto slope =
+          (sum_at(*this, up_a, up_b, beta) - sum_at(*this, down_a, down_b, beta)) / (2 * h);
+      BOOST_TEST(
+          std::abs(std::as_const(d[is_b]).data<double>()[i] - slope) < 1e-6 * (1 + std::abs(slope)),
+          "operand " << is_b << ", element " << i);
     }
 }
 
@@ -99,8 +108,10 @@ BOOST_FIXTURE_TEST_CASE(an_element_has_the_same_bits_wherever_it_stands, tables)
   BOOST_TEST_REQUIRE(bool(add(own())));
   eager e(ops, kernels, device);
   const auto all = [&](std::int64_t n) {
-    const auto t = tensor::of<float>(dtype::f32, {n}, std::vector<float>(static_cast<std::size_t>(n), 0.3F));
-    const auto u = tensor::of<float>(dtype::f32, {n}, std::vector<float>(static_cast<std::size_t>(n), -0.7F));
+    const auto t =
+        tensor::of<float>(dtype::f32, {n}, std::vector<float>(static_cast<std::size_t>(n), 0.3F));
+    const auto u =
+        tensor::of<float>(dtype::f32, {n}, std::vector<float>(static_cast<std::size_t>(n), -0.7F));
     return *e.read(swish_gate(e.value_of(t), e.value_of(u), 1.3));
   };
   const float alone = *all(1).data<float>();
@@ -115,11 +126,13 @@ BOOST_FIXTURE_TEST_CASE(operands_that_do_not_fit_are_an_error_at_the_users_line,
   swish_gate(input(g, {dtype::f32, {2}}, "a"), input(g, {dtype::f32, {3}}, "b"), 1);
   BOOST_TEST_REQUIRE(bool(g.first_error()));
   BOOST_TEST(has(g.first_error()->text(), "op_library_test.cpp"), g.first_error()->text());
-  BOOST_TEST(has(g.first_error()->text(), "both have one shape and one type"), g.first_error()->text());
+  BOOST_TEST(has(g.first_error()->text(), "both have one shape and one type"),
+             g.first_error()->text());
 }
 
 BOOST_FIXTURE_TEST_CASE(OL_1_of_another_abi_nothing_is_touched, tables) {
-  const troupe::op_library other{op_library_abi(op_interface + 1), reinterpret_cast<const char*>(1), reinterpret_cast<const char*>(1), nullptr};
+  const troupe::op_library other{op_library_abi(op_interface + 1), reinterpret_cast<const char*>(1),
+                                 reinterpret_cast<const char*>(1), nullptr};
   const auto text = refused(other);
   BOOST_TEST(has(text, "op library file.so: "), text);
   BOOST_TEST(has(text, "ABI"), text);
@@ -137,27 +150,46 @@ BOOST_FIXTURE_TEST_CASE(OL_2_what_does_not_fit_is_refused_whole, tables) {
   BOOST_TEST(has(refused(named("own", std::string(65, '1').c_str())), "its name and its version"));
   BOOST_TEST(has(refused(with(nullptr)), "no function"));
   BOOST_TEST(has(refused(with([](op_table&, kernel_table&) {})), "it adds no op"));
-  BOOST_TEST(has(refused(with([](op_table& o, kernel_table&) { o.add("x", {.shapes = shapes_of, .gradient = {}}); })), "op 'x' has no kernel"));
-  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) { o.add("x", {}), k.add("x", {make_kernel}); })), "op 'x' has no shape rule"));
-  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) { add_own_ops(o, k), k.add("y", {make_kernel}); })), "kernel 'y' is one of no op"));
-  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) { add_own_ops(o, k), throw std::runtime_error("why"); })), "adding its ops failed: why"));
-  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) { add_own_ops(o, k), throw 1; })), "no std::exception"));
+  BOOST_TEST(has(refused(with([](op_table& o, kernel_table&) {
+                   o.add("x", {.shapes = shapes_of, .gradient = {}});
+                 })),
+                 "op 'x' has no kernel"));
+  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) {
+                   o.add("x", {}), k.add("x", {make_kernel});
+                 })),
+                 "op 'x' has no shape rule"));
+  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) {
+                   add_own_ops(o, k), k.add("y", {make_kernel});
+                 })),
+                 "kernel 'y' is one of no op"));
+  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) {
+                   add_own_ops(o, k), throw std::runtime_error("why");
+                 })),
+                 "adding its ops failed: why"));
+  BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) { add_own_ops(o, k), throw 1; })),
+                 "no std::exception"));
 }
 
 BOOST_FIXTURE_TEST_CASE(OL_3_no_op_is_replaced, tables) {
   auto taker = own();
   taker.name = "taker";
-  taker.add = [](op_table& o, kernel_table& k) { add_own_ops(o, k), o.add("relu", {.shapes = shapes_of, .gradient = {}}), k.add("relu", {make_kernel}); };
+  taker.add = [](op_table& o, kernel_table& k) {
+    add_own_ops(o, k), o.add("relu", {.shapes = shapes_of, .gradient = {}}),
+        k.add("relu", {make_kernel});
+  };
   BOOST_TEST(has(refused(taker), "op 'relu' is taken: it ships with Troupe"));
   BOOST_TEST_REQUIRE(bool(add(own())));
-  BOOST_TEST(has(refused(named("copy", "1.0")), "op 'swish_gate' is taken: it is one of library own_ops 1.0"));
-  BOOST_TEST(has(refused(named("own_ops", "2.0")), "a library of that name is there already, own_ops 1.0"));
+  BOOST_TEST(has(refused(named("copy", "1.0")),
+                 "op 'swish_gate' is taken: it is one of library own_ops 1.0"));
+  BOOST_TEST(has(refused(named("own_ops", "2.0")),
+                 "a library of that name is there already, own_ops 1.0"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_plan_names_the_libraries_that_it_uses_and_no_others, tables) {
   BOOST_TEST_REQUIRE(bool(add(own())));
   const auto p = steps();
-  BOOST_TEST((p.libraries == std::vector<planned_library>{{{"own_ops", "1.0", op_library_abi()}, {"swish_gate"}}}));
+  BOOST_TEST((p.libraries == std::vector<planned_library>{
+                                 {{"own_ops", "1.0", op_library_abi()}, {"swish_gate"}}}));
   BOOST_TEST(lack_of(p, 0, ops, "n1") == "");
   graph g(ops);
   const value fetches[] = {relu(input(g, {dtype::f32, {2}}, "a"))};
@@ -170,13 +202,16 @@ BOOST_FIXTURE_TEST_CASE(a_plan_names_the_libraries_that_it_uses_and_no_others, t
 BOOST_FIXTURE_TEST_CASE(a_node_that_lacks_the_library_says_what_it_has_instead, tables) {
   BOOST_TEST_REQUIRE(bool(add(own())));
   auto p = steps();
-  BOOST_TEST(lack_of(p, 0, make_op_table(), "n1") ==
-             "op 'swish_gate' needs library own_ops 1.0, and n1 has no library of that name: start it with troupe-node --load");
+  BOOST_TEST(
+      lack_of(p, 0, make_op_table(), "n1") ==
+      "op 'swish_gate' needs library own_ops 1.0, and n1 has no library of that name: start it with troupe-node --load");
   tables other;
   BOOST_TEST_REQUIRE(bool(other.add(named("own_ops", "2.0"))));
-  BOOST_TEST(lack_of(p, 0, other.ops, "n1") == "op 'swish_gate' needs library own_ops 1.0, and n1 has own_ops 2.0");
+  BOOST_TEST(lack_of(p, 0, other.ops, "n1") ==
+             "op 'swish_gate' needs library own_ops 1.0, and n1 has own_ops 2.0");
   p.libraries[0].library.abi = 7;
-  BOOST_TEST(has(lack_of(p, 0, ops, "n1"), "needs library own_ops 1.0, and n1 has it from another build: its ABI is"));
+  BOOST_TEST(has(lack_of(p, 0, ops, "n1"),
+                 "needs library own_ops 1.0, and n1 has it from another build: its ABI is"));
   BOOST_TEST(has(lack_of(p, 0, ops, "n1"), "0000000000000007 is needed"));
 }
 
@@ -186,14 +221,20 @@ BOOST_FIXTURE_TEST_CASE(a_plan_whose_ops_are_something_else_here_is_refused, tab
   const auto good = steps();
   auto p = good;
   p.libraries.clear();  // it would run an op that it does not say
-  BOOST_TEST(has(lack_of(p, 0, ops, "n1"), "op 'swish_gate' ships with Troupe for the plan, and on n1 it is one of library own_ops 1.0"), lack_of(p, 0, ops, "n1"));
+  BOOST_TEST(
+      has(lack_of(p, 0, ops, "n1"),
+          "op 'swish_gate' ships with Troupe for the plan, and on n1 it is one of library own_ops 1.0"),
+      lack_of(p, 0, ops, "n1"));
   BOOST_TEST(has(lack_of(p, 0, plain, "n1"), "op 'swish_gate' is unknown on n1"));
   p = good;
   p.libraries[0].ops.push_back("relu");
-  BOOST_TEST(has(lack_of(p, 0, ops, "n1"), "op 'relu' is one of library own_ops 1.0 for the plan, and on n1 it ships with Troupe"));
+  BOOST_TEST(
+      has(lack_of(p, 0, ops, "n1"),
+          "op 'relu' is one of library own_ops 1.0 for the plan, and on n1 it ships with Troupe"));
   p = good;
   p.libraries[0].ops.push_back("other_gate");
-  BOOST_TEST(has(lack_of(p, 0, ops, "n1"), "op 'other_gate' of library own_ops 1.0 is unknown on n1"));
+  BOOST_TEST(
+      has(lack_of(p, 0, ops, "n1"), "op 'other_gate' of library own_ops 1.0 is unknown on n1"));
 }
 
 BOOST_AUTO_TEST_CASE(PM_4_who_lacks_a_library_is_left_out_with_the_reason) {

@@ -45,15 +45,17 @@ BOOST_AUTO_TEST_CASE(defaults_are_those_of_torch) {
 
 BOOST_AUTO_TEST_CASE(slots_follow_from_the_optimizer) {
   using names = std::vector<std::string>;
-  const std::pair<optimizer_spec, names> cases[] = {{{}, {"velocity"}},
-                                                    {sgd({}), {"velocity"}},
-                                                    {adam({}), {"first_moment", "second_moment"}},
-                                                    {adamw({}), {"first_moment", "second_moment"}},
-                                                    {rmsprop({}), {"square_average"}},
-                                                    {rmsprop({.momentum = 0.5}), {"square_average", "velocity"}},
-                                                    {rmsprop({.centered = true}), {"square_average", "gradient_average"}},
-                                                    {rmsprop({.momentum = 0.5, .centered = true}), {"square_average", "velocity", "gradient_average"}},
-                                                    {adagrad({}), {"square_sum"}}};
+  const std::pair<optimizer_spec, names> cases[] = {
+      {{}, {"velocity"}},
+      {sgd({}), {"velocity"}},
+      {adam({}), {"first_moment", "second_moment"}},
+      {adamw({}), {"first_moment", "second_moment"}},
+      {rmsprop({}), {"square_average"}},
+      {rmsprop({.momentum = 0.5}), {"square_average", "velocity"}},
+      {rmsprop({.centered = true}), {"square_average", "gradient_average"}},
+      {rmsprop({.momentum = 0.5, .centered = true}),
+       {"square_average", "velocity", "gradient_average"}},
+      {adagrad({}), {"square_sum"}}};
   for (const auto& [o, expected] : cases) {
     BOOST_TEST((slot_names(o) == expected), o.type);
     BOOST_TEST(slot_count(o) == expected.size());
@@ -64,7 +66,8 @@ BOOST_AUTO_TEST_CASE(slots_follow_from_the_optimizer) {
 
 BOOST_AUTO_TEST_CASE(numbers_that_cannot_be_are_errors_that_name_the_field_and_the_rule) {
   const std::pair<std::function<void(optimizer_spec&)>, const char*> cases[] = {
-      {[](auto& o) { o.type = "lion"; }, "there is no optimizer 'lion' (there are: sgd, adam, adamw, rmsprop, adagrad)"},
+      {[](auto& o) { o.type = "lion"; },
+       "there is no optimizer 'lion' (there are: sgd, adam, adamw, rmsprop, adagrad)"},
       {[](auto& o) { o.learning_rate = not_a_number; }, "learning rate nan is not a finite number"},
       {[](auto& o) { o.learning_rate = infinity; }, "learning rate inf is not a finite number"},
       {[](auto& o) { o.learning_rate = 1e39; }, "learning rate 1e+39 is not a finite number"},
@@ -90,7 +93,8 @@ BOOST_AUTO_TEST_CASE(numbers_that_cannot_be_are_errors_that_name_the_field_and_t
     auto o = adam({});
     BOOST_TEST(text_of(check(o)) == "no error");
     spoil(o);
-    BOOST_TEST(text_of(check(o)).find(says) != std::string::npos, text_of(check(o)) << "\n  should say: " << says);
+    BOOST_TEST(text_of(check(o)).find(says) != std::string::npos,
+               text_of(check(o)) << "\n  should say: " << says);
   }
   BOOST_TEST(text_of(check(sgd({.nesterov = true}))).find("nesterov") != std::string::npos);
   BOOST_TEST(text_of(check(sgd({.momentum = 0.9, .nesterov = true}))) == "no error");
@@ -98,8 +102,10 @@ BOOST_AUTO_TEST_CASE(numbers_that_cannot_be_are_errors_that_name_the_field_and_t
 
 BOOST_AUTO_TEST_CASE(schedules_that_cannot_be_are_errors) {
   const std::pair<std::function<void(learning_rate_schedule&)>, const char*> cases[] = {
-      {[](auto& s) { s.type = static_cast<learning_rate_schedule::kind>(6); }, "there is no schedule 6"},
-      {[](auto& s) { s.steps = 5; }, "schedule cosine: steps 5 are not more than the 5 of its warmup"},
+      {[](auto& s) { s.type = static_cast<learning_rate_schedule::kind>(6); },
+       "there is no schedule 6"},
+      {[](auto& s) { s.steps = 5; },
+       "schedule cosine: steps 5 are not more than the 5 of its warmup"},
       {[](auto& s) { s.minimum = -0.1; }, "minimum -0.1 is not in [0, 1]"},
       {[](auto& s) { s.minimum = not_a_number; }, "minimum nan is not in [0, 1]"},
       {[](auto& s) { s.decay = 0; }, "decay 0 is not in (0, 1]"},
@@ -113,15 +119,19 @@ BOOST_AUTO_TEST_CASE(schedules_that_cannot_be_are_errors) {
     auto s = cosine({.steps = 100, .warmup = 5});
     BOOST_TEST(text_of(check(s)) == "no error");
     spoil(s);
-    BOOST_TEST(text_of(check(s)).find(says) != std::string::npos, text_of(check(s)) << "\n  should say: " << says);
+    BOOST_TEST(text_of(check(s)).find(says) != std::string::npos,
+               text_of(check(s)) << "\n  should say: " << says);
   }
 }
 
 BOOST_AUTO_TEST_CASE(factors_are_those_of_their_formulas) {
   for (const std::uint64_t warmup : {0U, 1U, 7U}) {
-    const auto constant = warm_up(warmup), steps = step_decay({.every = 10, .decay = 0.5, .warmup = warmup}),
-               powers = exponential({.decay = 0.97, .warmup = warmup}), wave = cosine({.steps = 60, .minimum = 0.1, .warmup = warmup}),
-               line = linear({.steps = 60, .minimum = 0.1, .warmup = warmup}), root = inverse_square_root({.timescale = 16, .warmup = warmup});
+    const auto constant = warm_up(warmup),
+               steps = step_decay({.every = 10, .decay = 0.5, .warmup = warmup}),
+               powers = exponential({.decay = 0.97, .warmup = warmup}),
+               wave = cosine({.steps = 60, .minimum = 0.1, .warmup = warmup}),
+               line = linear({.steps = 60, .minimum = 0.1, .warmup = warmup}),
+               root = inverse_square_root({.timescale = 16, .warmup = warmup});
     for (std::uint64_t t = 0; t < 100; ++t) {
       for (const auto& s : {constant, steps, powers, wave, line, root}) {
         BOOST_REQUIRE(check(s));
@@ -132,12 +142,14 @@ BOOST_AUTO_TEST_CASE(factors_are_those_of_their_formulas) {
       BOOST_TEST(learning_rate_factor(constant, t) == 1);
       BOOST_TEST(is_near(learning_rate_factor(steps, t), std::pow(0.5, std::floor(s / 10))));
       BOOST_TEST(is_near(learning_rate_factor(powers, t), std::pow(0.97, s)));
-      BOOST_TEST(is_near(learning_rate_factor(wave, t), 0.1 + 0.9 * (1 + std::cos(std::numbers::pi * at)) / 2));
+      BOOST_TEST(is_near(learning_rate_factor(wave, t),
+                         0.1 + 0.9 * (1 + std::cos(std::numbers::pi * at)) / 2));
       BOOST_TEST(is_near(learning_rate_factor(line, t), 1 - 0.9 * at));
       BOOST_TEST(is_near(learning_rate_factor(root, t), std::sqrt(16 / (16 + s))));
     }
   }
-  // Without a timescale that of the warm-up, so that the factor is sqrt(warmup / step) (Vaswani et al. 2017).
+  // Without a timescale that of the warm-up, so that the factor is sqrt(warmup / step) (Vaswani et
+  // al. 2017).
   BOOST_TEST(is_near(learning_rate_factor(inverse_square_root({.warmup = 400}), 1600), 0.5));
   BOOST_TEST(learning_rate_factor(inverse_square_root({}), 0) == 1);
   BOOST_TEST(is_near(learning_rate_factor(inverse_square_root({}), 3), 0.5));
@@ -159,27 +171,45 @@ BOOST_AUTO_TEST_CASE(powers_are_powers) {
     }
 }
 
-// Checkpoints of earlier versions name these three and no others; with another list they could not be gone on from.
+// Checkpoints of earlier versions name these three and no others; with another list they could not
+// be gone on from.
 BOOST_AUTO_TEST_CASE(what_was_there_before_is_told_as_before) {
-  const std::vector<std::pair<std::string, std::string>> before{{"optimizer", "sgd"}, {"learning rate", "0.05"}, {"momentum", "0.9"}};
+  const std::vector<std::pair<std::string, std::string>> before{
+      {"optimizer", "sgd"}, {"learning rate", "0.05"}, {"momentum", "0.9"}};
   BOOST_TEST((numbers_of({}, {}) == before));
 }
 
 BOOST_AUTO_TEST_CASE(every_number_that_counts_is_told) {
   const auto base = numbers_of(rmsprop({}), {});
-  const optimizer_spec others[] = {rmsprop({.learning_rate = 0.5}), rmsprop({.alpha = 0.5}),      rmsprop({.epsilon = 0.5}),    rmsprop({.momentum = 0.5}),
-                                   rmsprop({.centered = true}),     rmsprop({.weight_decay = 1}), rmsprop({.clip_value = 0.5}), rmsprop({.clip_norm = 0.5})};
+  const optimizer_spec others[] = {rmsprop({.learning_rate = 0.5}), rmsprop({.alpha = 0.5}),
+                                   rmsprop({.epsilon = 0.5}),       rmsprop({.momentum = 0.5}),
+                                   rmsprop({.centered = true}),     rmsprop({.weight_decay = 1}),
+                                   rmsprop({.clip_value = 0.5}),    rmsprop({.clip_norm = 0.5})};
   for (const auto& o : others) BOOST_TEST((numbers_of(o, {}) != base));
   BOOST_TEST((numbers_of(adam({.beta1 = 0.5}), {}) != numbers_of(adam({}), {})));
   BOOST_TEST((numbers_of(adam({.beta2 = 0.5}), {}) != numbers_of(adam({}), {})));
-  BOOST_TEST((numbers_of(adagrad({.learning_rate_decay = 0.5}), {}) != numbers_of(adagrad({}), {})));
-  BOOST_TEST((numbers_of(adagrad({.initial_accumulator = 0.5}), {}) != numbers_of(adagrad({}), {})));
-  BOOST_TEST((numbers_of(sgd({.momentum = 0.5, .nesterov = true}), {}) != numbers_of(sgd({.momentum = 0.5}), {})));
-  const learning_rate_schedule schedules[] = {{}, warm_up(3), step_decay({}), step_decay({.every = 2}), step_decay({.decay = 0.2}), exponential({.decay = 0.5}),
-                                              cosine({.steps = 9}), cosine({.steps = 9, .minimum = 0.5}), linear({.steps = 9}), linear({.steps = 8}),
-                                              inverse_square_root({}), inverse_square_root({.timescale = 5}), inverse_square_root({.warmup = 5})};
+  BOOST_TEST(
+      (numbers_of(adagrad({.learning_rate_decay = 0.5}), {}) != numbers_of(adagrad({}), {})));
+  BOOST_TEST(
+      (numbers_of(adagrad({.initial_accumulator = 0.5}), {}) != numbers_of(adagrad({}), {})));
+  BOOST_TEST((numbers_of(sgd({.momentum = 0.5, .nesterov = true}), {}) !=
+              numbers_of(sgd({.momentum = 0.5}), {})));
+  const learning_rate_schedule schedules[] = {{},
+                                              warm_up(3),
+                                              step_decay({}),
+                                              step_decay({.every = 2}),
+                                              step_decay({.decay = 0.2}),
+                                              exponential({.decay = 0.5}),
+                                              cosine({.steps = 9}),
+                                              cosine({.steps = 9, .minimum = 0.5}),
+                                              linear({.steps = 9}),
+                                              linear({.steps = 8}),
+                                              inverse_square_root({}),
+                                              inverse_square_root({.timescale = 5}),
+                                              inverse_square_root({.warmup = 5})};
   for (std::size_t i = 0; i < std::size(schedules); ++i)
-    for (std::size_t k = 0; k < i; ++k) BOOST_TEST((numbers_of({}, schedules[i]) != numbers_of({}, schedules[k])));
+    for (std::size_t k = 0; k < i; ++k)
+      BOOST_TEST((numbers_of({}, schedules[i]) != numbers_of({}, schedules[k])));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

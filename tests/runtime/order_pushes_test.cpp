@@ -29,7 +29,8 @@ training_spec spec(std::uint32_t workers, std::uint32_t tasks, bool all_reduce =
   s.workers = workers;
   s.all_reduce = all_reduce;
   s.steps = 20;
-  for (std::uint32_t t = 0; t < tasks; ++t) s.task_names.push_back(fmt::format("/job:worker/task:{}", t));
+  for (std::uint32_t t = 0; t < tasks; ++t)
+    s.task_names.push_back(fmt::format("/job:worker/task:{}", t));
   for (std::uint32_t w = 0; w < workers; ++w) s.worker_task.push_back(w % tasks);
   s.shard_task = {0};
   s.client_task = tasks;
@@ -50,7 +51,8 @@ plan made(const model& m, const training_spec& s, compile_options o = {}) {
 model layers_of(std::vector<std::int64_t> widths) {
   return [widths](graph& g) {
     auto x = input(g, {dtype::f32, {32, 784}}, "x");
-    for (std::size_t i = 0; i < widths.size(); ++i) x = relu(dense(x, widths[i], fmt::format("dense_{}", i + 1)));
+    for (std::size_t i = 0; i < widths.size(); ++i)
+      x = relu(dense(x, widths[i], fmt::format("dense_{}", i + 1)));
     return reduce_sum(x);
   };
 }
@@ -62,7 +64,9 @@ std::vector<std::uint32_t> gates(const plan& p) {
   return out;
 }
 
-std::uint32_t producer(const plan& p, std::uint32_t actor, std::size_t input) { return p.edges[p.actors[actor].inputs[input]].from.actor; }
+std::uint32_t producer(const plan& p, std::uint32_t actor, std::size_t input) {
+  return p.edges[p.actors[actor].inputs[input]].from.actor;
+}
 
 // All that `actor` needs within a step.
 std::set<std::uint32_t> needed_by(const plan& p, std::uint32_t actor) {
@@ -87,7 +91,8 @@ std::uint32_t maker_of(const plan& p, std::string_view variable, std::uint32_t w
     const auto& c = *p.actors[rank].collective;
     const auto at = std::find(c.workers.begin(), c.workers.end(), worker);
     if (at == c.workers.end()) continue;
-    auto maker = producer(p, rank, static_cast<std::size_t>(at - c.workers.begin()) * c.tensors + from.port);
+    auto maker =
+        producer(p, rank, static_cast<std::size_t>(at - c.workers.begin()) * c.tensors + from.port);
     while (p.actors[maker].hands_on) maker = producer(p, maker, 0);
     return maker;
   }
@@ -103,7 +108,9 @@ void has_no_cycle(const plan& p) {
     if (p.actors[i].kind == actor_kind::shard) continue;
     for (std::size_t k = 0; k < p.actors[i].inputs.size(); ++k) {
       const auto from = producer(p, i, k);
-      if (p.actors[i].kind == actor_kind::collective && p.actors[from].kind == actor_kind::collective) continue;
+      if (p.actors[i].kind == actor_kind::collective &&
+          p.actors[from].kind == actor_kind::collective)
+        continue;
       consumers[from].push_back(i);
       ++missing[i];
     }
@@ -131,12 +138,15 @@ BOOST_AUTO_TEST_CASE(what_the_first_layer_does_not_need_waits_for_its_gradient) 
   BOOST_TEST(gates(without).empty());
   for (const std::uint32_t w : {0U, 1U}) {
     const auto first = maker_of(p, "dense_1/weights", w);
-    for (const auto* later : {"dense_2/weights", "dense_3/weights", "dense_2/bias", "dense_3/bias", "dense_1/bias"}) {
+    for (const auto* later :
+         {"dense_2/weights", "dense_3/weights", "dense_2/bias", "dense_3/bias", "dense_1/bias"}) {
       const auto maker = maker_of(p, later, w);
       if (maker == first) continue;  // one group makes both
-      BOOST_TEST((needed_by(p, maker).contains(first) || needed_by(p, first).contains(maker)), later << " of worker " << w);
+      BOOST_TEST((needed_by(p, maker).contains(first) || needed_by(p, first).contains(maker)),
+                 later << " of worker " << w);
     }
-    BOOST_TEST(!needed_by(without, maker_of(without, "dense_2/weights", w)).contains(maker_of(without, "dense_1/weights", w)));
+    BOOST_TEST(!needed_by(without, maker_of(without, "dense_2/weights", w))
+                    .contains(maker_of(without, "dense_1/weights", w)));
     BOOST_TEST(needed_by(p, maker_of(p, "dense_2/weights", w)).contains(first));
   }
   has_no_cycle(p);
@@ -147,27 +157,33 @@ BOOST_AUTO_TEST_CASE(several_workers_of_a_node_wait_for_their_own) {
   const auto p = made(layers_of({256, 128, 10}), spec(4, 2));
   for (std::uint32_t w = 0; w < 4; ++w)
     for (std::uint32_t other = 0; other < 4; ++other)
-      BOOST_TEST(needed_by(p, maker_of(p, "dense_2/weights", w)).contains(maker_of(p, "dense_1/weights", other)) == (w == other));
+      BOOST_TEST(needed_by(p, maker_of(p, "dense_2/weights", w))
+                     .contains(maker_of(p, "dense_1/weights", other)) == (w == other));
   has_no_cycle(p);
 }
 
 BOOST_AUTO_TEST_CASE(nobody_waits_where_nothing_is_won) {
   BOOST_TEST(gates(made(layers_of({256, 128, 10}), spec(2, 2, false))).empty());  // no exchange
   BOOST_TEST(gates(made(layers_of({256, 128, 10}), spec(2, 1))).empty());         // of one task
-  BOOST_TEST(gates(made(layers_of({784, 784, 784}), spec(2, 2))).empty());        // layers of one size
-  BOOST_TEST(gates(made(layers_of({64, 10}), spec(2, 2))).empty());               // a small one
+  // Layers of one size.
+  BOOST_TEST(gates(made(layers_of({784, 784, 784}), spec(2, 2))).empty());
+  BOOST_TEST(gates(made(layers_of({64, 10}), spec(2, 2))).empty());  // a small one
 }
 
 BOOST_AUTO_TEST_CASE(the_plan_says_so) {
   compile_report report;
   made(layers_of({256, 128, 10}), spec(2, 2), {.report = &report});
-  const auto pass = std::find_if(report.passes.begin(), report.passes.end(), [](const auto& r) { return r.pass == "order_pushes"; });
+  const auto pass = std::find_if(report.passes.begin(), report.passes.end(),
+                                 [](const auto& r) { return r.pass == "order_pushes"; });
   BOOST_TEST_REQUIRE((pass != report.passes.end()));
   BOOST_TEST_REQUIRE(pass->changes.size() == 1U);
-  BOOST_TEST(pass->changes[0].what.find("its gradient is 802816 of 940584 bytes") != std::string::npos, pass->changes[0].what);
+  BOOST_TEST(
+      pass->changes[0].what.find("its gradient is 802816 of 940584 bytes") != std::string::npos,
+      pass->changes[0].what);
 }
 
-// Layers that branch and come together, with variables of any size, and collectives of the program's between them.
+// Layers that branch and come together, with variables of any size, and collectives of the
+// program's between them.
 BOOST_AUTO_TEST_CASE(no_actor_waits_for_itself_whatever_the_graph) {
   std::size_t all_gates = 0;
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
@@ -178,7 +194,8 @@ BOOST_AUTO_TEST_CASE(no_actor_waits_for_itself_whatever_the_graph) {
       for (std::uint32_t i = 0; i < layers; ++i) {
         const auto from = values[random() % values.size()];
         const auto wide = random() % 4 == 0 ? 2048 : 64;
-        auto y = dense(relu(dense(from, wide, fmt::format("up_{}", i))), 64, fmt::format("down_{}", i));
+        auto y =
+            dense(relu(dense(from, wide, fmt::format("up_{}", i))), 64, fmt::format("down_{}", i));
         if (random() % 3 == 0) y = y + values[random() % values.size()];
         if (random() % 4 == 0) y = all_reduce(y);
         values.push_back(y);

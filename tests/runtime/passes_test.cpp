@@ -26,7 +26,8 @@ struct fixture {
 
   value x(const char* name = "x") { return input(g, {dtype::f32, {4}}, name); }
   troupe::passes::flow flow_of(std::vector<value> roots) {
-    BOOST_TEST_REQUIRE(!g.first_error().has_value(), (g.first_error() ? g.first_error()->text() : ""));
+    BOOST_TEST_REQUIRE(!g.first_error().has_value(),
+                       (g.first_error() ? g.first_error()->text() : ""));
     return troupe::passes::prune(g, roots);
   }
 };
@@ -34,10 +35,13 @@ struct fixture {
 // "x = input(); add = add(x, x) -> add": a line of statements, and the roots.
 std::string text_of(const troupe::passes::flow& f) {
   std::string out;
-  const auto name = [&](troupe::passes::op_ref r) { return f.ops[r.op].name + (r.output == 0 ? "" : fmt::format(":{}", r.output)); };
+  const auto name = [&](troupe::passes::op_ref r) {
+    return f.ops[r.op].name + (r.output == 0 ? "" : fmt::format(":{}", r.output));
+  };
   for (const auto& op : f.ops) {
     out += fmt::format("{} = {}(", op.name, op.type);
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) out += (i == 0 ? "" : ", ") + name(op.inputs[i]);
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+      out += (i == 0 ? "" : ", ") + name(op.inputs[i]);
     out += "); ";
   }
   out += "->";
@@ -56,14 +60,20 @@ BOOST_AUTO_TEST_CASE(equal_ops_are_shared_and_what_follows_from_them) {
   const auto x = f.x(), y = f.x("y");
   const auto first = exp(add(x, y));
   const auto before = f.flow_of({mul(first, exp(add(x, y)))});
-  BOOST_TEST(text_of(before) == "x = input(); y = input(); add = add(x, y); exp = exp(add); add_1 = add(x, y); exp_1 = exp(add_1); mul = mul(exp, exp_1); -> mul");
-  BOOST_TEST(text_of(troupe::passes::share(before)) == "x = input(); y = input(); add = add(x, y); exp = exp(add); mul = mul(exp, exp); -> mul");
+  BOOST_TEST(
+      text_of(before) ==
+      "x = input(); y = input(); add = add(x, y); exp = exp(add); add_1 = add(x, y); exp_1 = exp(add_1); mul = mul(exp, exp_1); -> mul");
+  BOOST_TEST(
+      text_of(troupe::passes::share(before)) ==
+      "x = input(); y = input(); add = add(x, y); exp = exp(add); mul = mul(exp, exp); -> mul");
 }
 
 BOOST_AUTO_TEST_CASE(what_differs_in_anything_is_not_shared) {
   fixture f;
   const auto x = f.x();
-  std::vector<value> roots{add(x, f.x("y")), add(f.g.nodes().size() > 1 ? value{&f.g, 1, 0} : x, x)};  // operands in another order
+  // Operands in another order.
+  std::vector<value> roots{add(x, f.x("y")),
+                           add(f.g.nodes().size() > 1 ? value{&f.g, 1, 0} : x, x)};
   roots.push_back(reduce_sum(x, {0}, true));
   roots.push_back(reduce_sum(x, {0}, false));
   roots.push_back(constant(f.g, 0.0F));
@@ -83,7 +93,9 @@ BOOST_AUTO_TEST_CASE(several_outputs_stay_apart) {
   fixture f;
   const auto a = standardize(f.x()), b = standardize(value{&f.g, 0, 0});
   const auto after = troupe::passes::share(f.flow_of({a.y, b.scale, b.mean}));
-  BOOST_TEST(text_of(after) == "x = input(); standardize = standardize(x); -> standardize standardize:2 standardize:1");
+  BOOST_TEST(
+      text_of(after) ==
+      "x = input(); standardize = standardize(x); -> standardize standardize:2 standardize:1");
 }
 
 // --- fold ---
@@ -107,8 +119,10 @@ BOOST_AUTO_TEST_CASE(tensors_are_folded_with_their_bytes) {
   fixture f;
   const auto x = f.x();
   const auto two = constant(f.g, tensor::of({1, -2}, {2}), "t");
-  const auto after = troupe::passes::fold(f.flow_of({add(x, concat({neg(two), square(two)}, 0))}), f.ops);
-  BOOST_TEST(text_of(after) == "x = input(); concat = constant_tensor(); add = add(x, concat); -> add");
+  const auto after =
+      troupe::passes::fold(f.flow_of({add(x, concat({neg(two), square(two)}, 0))}), f.ops);
+  BOOST_TEST(text_of(after) ==
+             "x = input(); concat = constant_tensor(); add = add(x, concat); -> add");
   const auto bytes = after.ops[1].attrs.data("data");
   std::array<float, 4> numbers{};
   BOOST_TEST_REQUIRE(bytes.view().size() == sizeof numbers);
@@ -119,19 +133,25 @@ BOOST_AUTO_TEST_CASE(tensors_are_folded_with_their_bytes) {
 BOOST_AUTO_TEST_CASE(what_is_drawn_fed_or_large_is_left_to_the_step) {
   fixture f;
   const auto one = constant(f.g, 1.0F, "one");
-  std::vector<value> roots{random_uniform_like(tile(expand_dims(one, {0}), {4})), dropout(tile(expand_dims(one, {0}), {4}), 0.5)};
+  std::vector<value> roots{random_uniform_like(tile(expand_dims(one, {0}), {4})),
+                           dropout(tile(expand_dims(one, {0}), {4}), 0.5)};
   roots.push_back(tile(expand_dims(constant(f.g, 7.0F, "seven"), {0}), {100'000}));
-  roots.push_back(gather(constant(f.g, tensor::of({1, 2}, {2}), "few"), constant(f.g, 5, dtype::i32, "outside"), 0));  // an error of its step
+  // An error of its step.
+  roots.push_back(gather(constant(f.g, tensor::of({1, 2}, {2}), "few"),
+                         constant(f.g, 5, dtype::i32, "outside"), 0));
   const auto after = troupe::passes::fold(f.flow_of(roots), f.ops);
   const auto has = [&](std::string_view type) {
-    return std::any_of(after.ops.begin(), after.ops.end(), [&](const auto& op) { return op.type == type; });
+    return std::any_of(after.ops.begin(), after.ops.end(),
+                       [&](const auto& op) { return op.type == type; });
   };
-  for (const auto* type : {"random_uniform_like", "dropout_mask", "tile", "gather"}) BOOST_TEST(has(type), type);
+  for (const auto* type : {"random_uniform_like", "dropout_mask", "tile", "gather"})
+    BOOST_TEST(has(type), type);
 }
 
 BOOST_AUTO_TEST_CASE(numbers_of_every_kind_keep_their_bits) {
   fixture f;
-  for (const float x : {-0.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::denorm_min(), std::nanf("7")}) {
+  for (const float x : {-0.0F, std::numeric_limits<float>::infinity(),
+                        std::numeric_limits<float>::denorm_min(), std::nanf("7")}) {
     fixture one;
     const auto after = troupe::passes::fold(one.flow_of({neg(constant(one.g, x, "x"))}), one.ops);
     BOOST_TEST_REQUIRE(after.ops.size() == 1U);
@@ -153,10 +173,12 @@ BOOST_AUTO_TEST_CASE(what_is_fed_is_not_computed_nor_what_only_it_needs) {
   const auto inner = exp(add(x, y));
   const auto before = f.flow_of({mul(inner, y), inner});  // the last root is fed
   const std::string names[] = {"exp"};
-  BOOST_TEST(text_of(troupe::passes::feed(before, names)) == "exp = input(); y = input(); mul = mul(exp, y); -> mul");
+  BOOST_TEST(text_of(troupe::passes::feed(before, names)) ==
+             "exp = input(); y = input(); mul = mul(exp, y); -> mul");
   const std::string input_name[] = {"y"};
-  BOOST_TEST(text_of(troupe::passes::feed(f.flow_of({mul(inner, y), y}), input_name)) ==
-             "x = input(); y = input(); add = add(x, y); exp = exp(add); mul_1 = mul(exp, y); -> mul_1");
+  BOOST_TEST(
+      text_of(troupe::passes::feed(f.flow_of({mul(inner, y), y}), input_name)) ==
+      "x = input(); y = input(); add = add(x, y); exp = exp(add); mul_1 = mul(exp, y); -> mul_1");
 }
 
 BOOST_AUTO_TEST_CASE(one_output_of_several_is_fed) {
@@ -166,7 +188,9 @@ BOOST_AUTO_TEST_CASE(one_output_of_several_is_fed) {
   const value places{&f.g, pooled.node, 1};
   const auto before = f.flow_of({add(pooled, pooled), places, pooled});
   const std::string names[] = {"pooled"};
-  BOOST_TEST(text_of(troupe::passes::feed(before, names)) == "pooled = input(); image = input(); max_pool2d = max_pool2d(image); add = add(pooled, pooled); -> add max_pool2d:1");
+  BOOST_TEST(
+      text_of(troupe::passes::feed(before, names)) ==
+      "pooled = input(); image = input(); max_pool2d = max_pool2d(image); add = add(pooled, pooled); -> add max_pool2d:1");
 }
 
 // --- fast ---
@@ -175,7 +199,8 @@ BOOST_AUTO_TEST_CASE(kernels_that_can_cut_their_sums_may) {
   fixture f;
   const auto m = input(f.g, {dtype::f32, {4, 4}}, "m");
   const auto after = troupe::passes::fast(f.flow_of({exp(matmul(m, m))}));
-  for (const auto& op : after.ops) BOOST_TEST((op.attrs.integer("fast") != 0) == (op.type == "matmul"), op.name);
+  for (const auto& op : after.ops)
+    BOOST_TEST((op.attrs.integer("fast") != 0) == (op.type == "matmul"), op.name);
 }
 
 // --- partition: streams of one task ---
@@ -192,17 +217,20 @@ std::string readers_of_x(int elsewhere) {
   BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
   std::string text;
   for (const auto& a : p->actors)
-    if (a.name == "exp" || (a.ops.size() == 1 && a.ops[0].type == "relay")) text += fmt::format("{} on {} -> {}; ", a.name, a.stream, a.outputs[0].size());
+    if (a.name == "exp" || (a.ops.size() == 1 && a.ops[0].type == "relay"))
+      text += fmt::format("{} on {} -> {}; ", a.name, a.stream, a.outputs[0].size());
   return text;
 }
 
 BOOST_AUTO_TEST_CASE(an_item_goes_to_another_stream_once) {
   BOOST_TEST(readers_of_x(0) == "exp on 0 -> 1; ");
-  BOOST_TEST(readers_of_x(2) == "exp on 0 -> 3; ");  // two messages are no more than one and an actor
+  // Two messages are no more than one and an actor.
+  BOOST_TEST(readers_of_x(2) == "exp on 0 -> 3; ");
   BOOST_TEST(readers_of_x(5) == "exp on 0 -> 2; exp/relay/1 on 1 -> 5; ");
 }
 
-// "fetch on 0 <- 2; ": the fetches of a graph that gives `here` values on stream 0 and `there` on stream 1, in turns while both last.
+// "fetch on 0 <- 2; ": the fetches of a graph that gives `here` values on stream 0 and `there` on
+// stream 1, in turns while both last.
 std::string fetches_of(int here, int there) {
   fixture f;
   const auto x = f.x();
@@ -230,7 +258,8 @@ std::string fetches_of(int here, int there) {
 }
 
 BOOST_AUTO_TEST_CASE(many_values_of_another_stream_are_collected_there) {
-  BOOST_TEST(fetches_of(2, 15) == "fetch on 0 <- 17; ");  // a message to the program is not worth so few
+  // A message to the program is not worth so few.
+  BOOST_TEST(fetches_of(2, 15) == "fetch on 0 <- 17; ");
   BOOST_TEST(fetches_of(2, 16) == "fetch on 0 <- 2; fetch/1 on 1 <- 16; ");
   BOOST_TEST(fetches_of(0, 16) == "fetch on 1 <- 16; ");
   BOOST_TEST(fetches_of(500, 500) == "fetch on 0 <- 500; fetch/1 on 1 <- 500; ");
@@ -240,14 +269,16 @@ BOOST_AUTO_TEST_CASE(many_values_of_another_stream_are_collected_there) {
 
 BOOST_AUTO_TEST_CASE(an_edge_has_as_many_credits_as_its_bytes_allow) {
   fixture f;
-  const auto small = f.x("small"), large = input(f.g, {dtype::f32, {1 << 20}}, "large");  // 16 B, 4 MiB
+  // 16 B, 4 MiB.
+  const auto small = f.x("small"), large = input(f.g, {dtype::f32, {1 << 20}}, "large");
   const auto credits = [&](std::size_t edge_bytes) {
     const std::vector<value> out{exp(small), exp(large)};
     const auto p = compile_steps(f.g, out, {.credits = 5, .edge_bytes = edge_bytes});
     BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
     std::string text;
     for (const auto& e : p->edges)
-      if (p->actors[e.from.actor].kind == actor_kind::feed) text += fmt::format("{} {} ", p->actors[e.from.actor].name, e.credits);
+      if (p->actors[e.from.actor].kind == actor_kind::feed)
+        text += fmt::format("{} {} ", p->actors[e.from.actor].name, e.credits);
     return text;
   };
   BOOST_TEST(credits(std::size_t{64} << 20) == "small 5 large 5 ");

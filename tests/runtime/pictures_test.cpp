@@ -9,12 +9,22 @@ using namespace troupe;
 
 namespace {
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 picture three() {
-  picture p{.title = "a <title>", .name = "job \"j\"", .legend = {"first", "second"}, .boxes = {}, .arrows = {}};
-  p.boxes = {{"c", "node n10", "op", "tip\nline", "#bbf7d0"}, {"b", "node n9", "", "b"}, {"a", "node n9", "shard", "a"}};
-  p.arrows = {{0, 2, "1/2", "c to a"}, {2, 1, "0/2", "a to b", picture_arrow::kind::marked}, {1, 0, "2/2", "b to c", picture_arrow::kind::crossing}};
+  picture p{.title = "a <title>",
+            .name = "job \"j\"",
+            .legend = {"first", "second"},
+            .boxes = {},
+            .arrows = {}};
+  p.boxes = {{"c", "node n10", "op", "tip\nline", "#bbf7d0"},
+             {"b", "node n9", "", "b"},
+             {"a", "node n9", "shard", "a"}};
+  p.arrows = {{0, 2, "1/2", "c to a"},
+              {2, 1, "0/2", "a to b", picture_arrow::kind::marked},
+              {1, 0, "2/2", "b to c", picture_arrow::kind::crossing}};
   return p;
 }
 
@@ -23,14 +33,16 @@ picture three() {
 BOOST_AUTO_TEST_SUITE(pictures)
 
 BOOST_AUTO_TEST_CASE(PC_1_layers_are_longest_paths_and_cycles_are_cut_where_they_are_marked) {
-  const std::vector<std::pair<std::size_t, std::size_t>> edges{{0, 1}, {1, 2}, {0, 2}, {2, 3}, {3, 0}};
+  const std::vector<std::pair<std::size_t, std::size_t>> edges{
+      {0, 1}, {1, 2}, {0, 2}, {2, 3}, {3, 0}};
   const auto cut = rank(4, edges, {true, false, false, false});
   BOOST_TEST((cut.layers == std::vector<std::size_t>{0, 1, 2, 3}));
   BOOST_TEST((cut.is_back == std::vector<bool>{false, false, false, false, true}));
   const auto somewhere = rank(4, edges, std::vector<bool>(4));
   BOOST_TEST(std::ranges::count(somewhere.is_back, true) == 1);
   BOOST_TEST(rank(0, {}, {}).layers.empty());
-  BOOST_TEST(rank(1, std::vector<std::pair<std::size_t, std::size_t>>{{0, 0}}, {false}).is_back[0]);  // to itself
+  // To itself.
+  BOOST_TEST(rank(1, std::vector<std::pair<std::size_t, std::size_t>>{{0, 0}}, {false}).is_back[0]);
 }
 
 BOOST_AUTO_TEST_CASE(PC_1_arranged_boxes_stand_by_layer_and_arrows_follow_them) {
@@ -47,7 +59,8 @@ BOOST_AUTO_TEST_CASE(PC_1_arranged_boxes_stand_by_layer_and_arrows_follow_them) 
 // A loop is drawn from its first op on, although a walk from elsewhere would cut it there.
 BOOST_AUTO_TEST_CASE(PC_1_arrows_that_are_said_to_lead_back_do) {
   picture p;
-  for (const auto* name : {"body", "enter", "end"}) p.boxes.push_back({name, "node n1", "", "", "#ffffff"});
+  for (const auto* name : {"body", "enter", "end"})
+    p.boxes.push_back({name, "node n1", "", "", "#ffffff"});
   p.arrows.push_back({1, 0, "", "", picture_arrow::kind::normal});
   p.arrows.push_back({0, 1, "", "", picture_arrow::kind::normal, true});
   p.arrows.push_back({0, 2, "", "", picture_arrow::kind::normal});

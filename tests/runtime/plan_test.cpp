@@ -31,9 +31,12 @@ const tensor_spec vector3{dtype::f32, {3}};
 troupe::plan rich_plan() {
   const auto ops = make_op_table();
   graph g(ops);
-  const auto data = idx_batch(g, {.path = "p", .samples = 100, .rows = 2, .columns = 2}, {.batch = 8});
-  const auto x = add(add(data.images, input(g, {dtype::f32, {4}}, "offset")), constant(g, tensor::of({1, 2, 3, 4}, {4}), "table"));
-  const auto loss = softmax_cross_entropy(dense(relu(dense(x, 5, "a")), 10, "b"), data.labels, data.scale);
+  const auto data =
+      idx_batch(g, {.path = "p", .samples = 100, .rows = 2, .columns = 2}, {.batch = 8});
+  const auto x = add(add(data.images, input(g, {dtype::f32, {4}}, "offset")),
+                     constant(g, tensor::of({1, 2, 3, 4}, {4}), "table"));
+  const auto loss =
+      softmax_cross_entropy(dense(relu(dense(x, 5, "a")), 10, "b"), data.labels, data.scale);
   training_spec s;
   s.workers = 2;
   s.shards = 2;
@@ -41,13 +44,15 @@ troupe::plan rich_plan() {
   s.observe_every = 3;
   s.seed = 77;
   s.tasks = 4;
-  s.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:ps/task:0", "/job:client/task:0"};
+  s.task_names = {"/job:worker/task:0", "/job:worker/task:1", "/job:ps/task:0",
+                  "/job:client/task:0"};
   s.worker_task = {0, 1};
   s.shard_task = {2, 2};
   s.client_task = 3;
   auto p = compile_training(g, loss, s, {.name = "rich"});
   BOOST_TEST_REQUIRE(bool(p), (p ? "" : p.error().text()));
-  p->libraries = {{{"own_ops", "1.0", 0x123456789abcdef0U}, {"relu", "add"}}, {{"others", "0.1-rc2", 1}, {"dense"}}};
+  p->libraries = {{{"own_ops", "1.0", 0x123456789abcdef0U}, {"relu", "add"}},
+                  {{"others", "0.1-rc2", 1}, {"dense"}}};
   return *p;
 }
 
@@ -67,7 +72,8 @@ plan chain(std::uint32_t n, bool is_ring) {
   }
   const auto join = [&](std::uint32_t from, std::uint32_t to) {
     const auto e = static_cast<std::uint32_t>(p.edges.size());
-    p.edges.push_back({{from, 0}, {to, static_cast<std::uint32_t>(p.actors[to].inputs.size())}, vector3, 2});
+    p.edges.push_back(
+        {{from, 0}, {to, static_cast<std::uint32_t>(p.actors[to].inputs.size())}, vector3, 2});
     p.actors[from].outputs[0].push_back(e);
     p.actors[to].ops[0].operands.push_back(static_cast<std::int32_t>(p.actors[to].inputs.size()));
     p.actors[to].inputs.push_back(e);
@@ -83,12 +89,8 @@ std::uint32_t index_of(const plan& p, actor_kind kind) {
   return 0;
 }
 
-std::string text_of(const result<void>& r) {
-  return r ? "no error" : r.error().text();
-}
-std::string text_of(const result<plan>& r) {
-  return r ? "no error" : r.error().text();
-}
+std::string text_of(const result<void>& r) { return r ? "no error" : r.error().text(); }
+std::string text_of(const result<plan>& r) { return r ? "no error" : r.error().text(); }
 
 }  // namespace
 
@@ -124,23 +126,37 @@ BOOST_AUTO_TEST_CASE(fetches_put_together_what_is_fetched_and_nothing_twice) {
     return text_of(check(p));
   };
   BOOST_TEST(says([](auto&, auto&) {}) == "no error");
-  BOOST_TEST(says([](auto& a, auto& b) { std::swap(a.places, b.places); }) == "no error");  // another order is one, too
-  BOOST_TEST(says([](auto& a, auto&) { a.places[3] = a.places[4]; }) == "fetch 'fetch': place 8 of 40 values is taken twice, or does not exist (PL-10)");
-  BOOST_TEST(says([](auto&, auto& b) { b.places[0] = 40; }) == "fetch 'fetch/1': place 40 of 40 values is taken twice, or does not exist (PL-10)");
-  BOOST_TEST(says([](auto& a, auto&) { a.places.pop_back(); }) == "fetch 'fetch': 19 of its 20 inputs have places among what is fetched (PL-10)");
-  BOOST_TEST(says([](auto& a, auto&) { a.fires_on_any = true; }) == "fetch 'fetch': 20 of its 20 inputs have places among what is fetched (PL-10)");
+  // Another order is one, too.
+  BOOST_TEST(says([](auto& a, auto& b) { std::swap(a.places, b.places); }) == "no error");
+  BOOST_TEST(says([](auto& a, auto&) { a.places[3] = a.places[4]; }) ==
+             "fetch 'fetch': place 8 of 40 values is taken twice, or does not exist (PL-10)");
+  BOOST_TEST(says([](auto&, auto& b) { b.places[0] = 40; }) ==
+             "fetch 'fetch/1': place 40 of 40 values is taken twice, or does not exist (PL-10)");
+  BOOST_TEST(says([](auto& a, auto&) { a.places.pop_back(); }) ==
+             "fetch 'fetch': 19 of its 20 inputs have places among what is fetched (PL-10)");
+  BOOST_TEST(says([](auto& a, auto&) { a.fires_on_any = true; }) ==
+             "fetch 'fetch': 20 of its 20 inputs have places among what is fetched (PL-10)");
   // One without places is another fetch, not a part of this one.
   BOOST_TEST(says([](auto& a, auto&) { a.places.clear(); }) != "no error");
 }
 
 BOOST_AUTO_TEST_CASE(every_optimizer_and_schedule_comes_back_from_bytes_as_it_was) {
-  const optimizer_spec optimizers[] = {sgd({.learning_rate = 0.5, .momentum = 0.25, .nesterov = true, .weight_decay = 0.125, .clip_value = 3, .clip_norm = 4}),
-                                       adam({.beta1 = 0.5, .beta2 = 0.25, .epsilon = 0.125}),
-                                       adamw({.weight_decay = 0.5}),
-                                       rmsprop({.alpha = 0.5, .momentum = 0.25, .centered = true}),
-                                       adagrad({.learning_rate_decay = 0.5, .initial_accumulator = 0.25})};
-  const learning_rate_schedule schedules[] = {warm_up(7), step_decay({.every = 3, .decay = 0.5}), exponential({.decay = 0.5}),
-                                              cosine({.steps = 9, .minimum = 0.5, .warmup = 2}), linear({.steps = 8}), inverse_square_root({.timescale = 5})};
+  const optimizer_spec optimizers[] = {
+      sgd({.learning_rate = 0.5,
+           .momentum = 0.25,
+           .nesterov = true,
+           .weight_decay = 0.125,
+           .clip_value = 3,
+           .clip_norm = 4}),
+      adam({.beta1 = 0.5, .beta2 = 0.25, .epsilon = 0.125}), adamw({.weight_decay = 0.5}),
+      rmsprop({.alpha = 0.5, .momentum = 0.25, .centered = true}),
+      adagrad({.learning_rate_decay = 0.5, .initial_accumulator = 0.25})};
+  const learning_rate_schedule schedules[] = {warm_up(7),
+                                              step_decay({.every = 3, .decay = 0.5}),
+                                              exponential({.decay = 0.5}),
+                                              cosine({.steps = 9, .minimum = 0.5, .warmup = 2}),
+                                              linear({.steps = 8}),
+                                              inverse_square_root({.timescale = 5})};
   for (const auto& o : optimizers)
     for (const auto& s : schedules) {
       auto p = rich_plan();
@@ -171,7 +187,8 @@ BOOST_AUTO_TEST_CASE(what_older_plans_do_not_say_is_what_they_meant) {
     }
   BOOST_TEST(shards > 0U);
   const auto old_words = capnp::messageToFlatArray(older);
-  const auto back = decode_plan(std::as_bytes(std::span(old_words.asBytes().begin(), old_words.asBytes().size())));
+  const auto back = decode_plan(
+      std::as_bytes(std::span(old_words.asBytes().begin(), old_words.asBytes().size())));
   BOOST_TEST_REQUIRE(bool(back), text_of(back));
   p.libraries.clear();
   BOOST_TEST((*back == p));
@@ -186,13 +203,16 @@ BOOST_AUTO_TEST_CASE(a_schedule_of_an_unknown_kind_is_refused) {
   newer.setRoot(reader.getRoot<wire::Plan>());
   newer.getRoot<wire::Plan>().getActors()[0].getShard().getSchedule().setKind(6);
   const auto new_words = capnp::messageToFlatArray(newer);
-  const auto back = decode_plan(std::as_bytes(std::span(new_words.asBytes().begin(), new_words.asBytes().size())));
+  const auto back = decode_plan(
+      std::as_bytes(std::span(new_words.asBytes().begin(), new_words.asBytes().size())));
   BOOST_TEST(text_of(back).find("there is no schedule 6") != std::string::npos, text_of(back));
 }
 
 BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) {
   using spoiler = std::function<void(troupe::plan&)>;
-  const auto first = [](troupe::plan& p, actor_kind k) -> planned_actor& { return p.actors[index_of(p, k)]; };
+  const auto first = [](troupe::plan& p, actor_kind k) -> planned_actor& {
+    return p.actors[index_of(p, k)];
+  };
   const std::pair<spoiler, const char*> cases[] = {
       {[](auto& p) { p.edges[0].from.actor = 9999; }, "PL-1"},
       {[](auto& p) { p.edges[0].to.actor = 9999; }, "PL-1"},
@@ -210,7 +230,8 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { std::swap(p.edges[0].to, p.edges[1].to); }, "(PL-2)"},
       {[](auto& p) { p.actors[0].task = 99; }, "it is on task 99 of 4 (PL-1)"},
       {[&](auto& p) { first(p, actor_kind::op).task = 3; }, "without a send (PL-3)"},
-      {[&](auto& p) { first(p, actor_kind::send).kind = actor_kind::feed; }, "it has 1 inputs and 1 outputs (PL-2)"},
+      {[&](auto& p) { first(p, actor_kind::send).kind = actor_kind::feed; },
+       "it has 1 inputs and 1 outputs (PL-2)"},
       {[&](auto& p) {
          auto& a = first(p, actor_kind::receive);
          a.kind = actor_kind::op;
@@ -218,18 +239,24 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
        },
        "only a send may, and must, go to a receive (PL-3)"},
       {[](auto& p) { p.edges[3].credits = 0; }, "has 0 credits, but needs 1..4096 (PL-5)"},
-      {[](auto& p) { p.edges[3].credits = credits_max + 1; }, "has 4097 credits, but needs 1..4096 (PL-5)"},
+      {[](auto& p) { p.edges[3].credits = credits_max + 1; },
+       "has 4097 credits, but needs 1..4096 (PL-5)"},
       {[](auto& p) { p.edges[3].spec.type = dtype::u8; }, "(PL-5)"},
       {[&](auto& p) { first(p, actor_kind::op).ops.clear(); }, "it has no op to run"},
-      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {-1}; }, "takes operand -1, which does not exist"},
-      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {7}; }, "takes operand 7, which does not exist"},
-      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {std::numeric_limits<std::int32_t>::min()}; },
+      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {-1}; },
+       "takes operand -1, which does not exist"},
+      {[&](auto& p) { first(p, actor_kind::op).ops[0].operands = {7}; },
+       "takes operand 7, which does not exist"},
+      {[&](auto& p) {
+         first(p, actor_kind::op).ops[0].operands = {std::numeric_limits<std::int32_t>::min()};
+       },
        "which does not exist"},
       {[](auto& p) { p.actors[1].name = p.actors[0].name; }, "two actors have this name"},
       {[](auto& p) { p.actors[1].name.clear(); }, "an actor has no name"},
       {[](auto& p) { p.actors[0].kind = actor_kind::link; }, "a plan has no actors of this kind"},
       {[](auto& p) { p.actors[0].output_specs.pop_back(); }, "specs for"},
-      {[](auto& p) { p.actors[0].output_specs[0].shape = shape{std::int64_t{1} << 40}; }, "a tensor has more than"},
+      {[](auto& p) { p.actors[0].output_specs[0].shape = shape{std::int64_t{1} << 40}; },
+       "a tensor has more than"},
       {[](auto& p) { p.tasks.clear(); }, "a plan needs at least one task"},
       {[](auto& p) { p.tasks[0].name = "/tpu:1"; }, "name of a task: device '/tpu:1'"},
       {[](auto& p) { p.workers = 3; }, "counts of gradients for 3 workers"},
@@ -237,21 +264,34 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { p.actors[0].shard.readers.pop_back(); }, "outputs for 2 readers"},
       {[](auto& p) { p.actors[0].shard.readers[0].worker = 2; }, "a reader is for worker 2 of 2"},
       {[](auto& p) { p.actors[0].shard.readers[0].worker = -2; }, "a reader is for worker -2 of 2"},
-      {[](auto& p) { p.actors[0].shard.readers[0].at_end = true; }, "a worker's reader reads every version"},
+      {[](auto& p) { p.actors[0].shard.readers[0].at_end = true; },
+       "a worker's reader reads every version"},
       {[](auto& p) { p.actors[0].shard.readers[2].stride = 0; }, "has nothing to see"},
       {[](auto& p) { p.actors[0].shard.readers[2].first = 7; }, "has nothing to see"},
       {[](auto& p) { p.actors[0].shard.update = update_kind::async; }, "has nothing to see"},
       {[](auto& p) { p.actors[0].shard.optimizer.type = "lion"; }, "optimizer 'lion'"},
-      {[](auto& p) { p.actors[0].shard.optimizer.learning_rate = -1; }, "learning rate -1 is below 0 (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.optimizer.learning_rate = -1; },
+       "learning rate -1 is below 0 (PL-1)"},
       {[](auto& p) { p.actors[0].shard.optimizer.beta2 = 1; }, "beta2 1 is not in [0, 1) (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.optimizer.epsilon = std::numeric_limits<double>::infinity(); }, "epsilon inf is not a finite number (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.optimizer.clip_norm = std::nan(""); }, "clip norm nan is not a finite number (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.schedule.decay = std::nan(""); }, "decay nan is not in (0, 1] (PL-1)"},
+      {[](auto& p) {
+         p.actors[0].shard.optimizer.epsilon = std::numeric_limits<double>::infinity();
+       },
+       "epsilon inf is not a finite number (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.optimizer.clip_norm = std::nan(""); },
+       "clip norm nan is not a finite number (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule.decay = std::nan(""); },
+       "decay nan is not in (0, 1] (PL-1)"},
       {[](auto& p) { p.actors[0].shard.schedule.every = 0; }, "every 0 steps is never (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.schedule.type = static_cast<learning_rate_schedule::kind>(9); }, "there is no schedule 9 (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.schedule = cosine({}); }, "steps 0 are not more than the 0 of its warmup (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.initializer.limit = std::nan(""); }, "initial limit nan is none (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.pushes_rows = true; }, "worker 0 pushes f32[5], which are no rows of f32[5] (PL-5)"},
+      {[](auto& p) {
+         p.actors[0].shard.schedule.type = static_cast<learning_rate_schedule::kind>(9);
+       },
+       "there is no schedule 9 (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule = cosine({}); },
+       "steps 0 are not more than the 0 of its warmup (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.initializer.limit = std::nan(""); },
+       "initial limit nan is none (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.pushes_rows = true; },
+       "worker 0 pushes f32[5], which are no rows of f32[5] (PL-5)"},
       {[](auto& p) {
          p.actors[0].shard.restore = restore_kind::handed;  // without the ports
          p.actors[0].shard.optimizer = adam({});
@@ -262,12 +302,16 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { p.libraries[0].library.name.clear(); }, "have 1..64 bytes (PL-7)"},
       {[](auto& p) { p.libraries[0].library.version.clear(); }, "have 1..64 bytes (PL-7)"},
       {[](auto& p) { p.libraries[0].library.version.assign(65, '1'); }, "have 1..64 bytes (PL-7)"},
-      {[](auto& p) { p.libraries[1].library.name = "own_ops"; }, "library 'own_ops' stands twice (PL-7)"},
-      {[](auto& p) { p.libraries[0].ops.clear(); }, "library 'own_ops' has 0 ops, and needs 1..4096 (PL-7)"},
+      {[](auto& p) { p.libraries[1].library.name = "own_ops"; },
+       "library 'own_ops' stands twice (PL-7)"},
+      {[](auto& p) { p.libraries[0].ops.clear(); },
+       "library 'own_ops' has 0 ops, and needs 1..4096 (PL-7)"},
       {[](auto& p) { p.libraries[0].ops.assign(4097, "x"); }, "library 'own_ops' has 4097 ops"},
-      {[](auto& p) { p.libraries[1].ops = {"relu"}; }, "library 'others' names an op twice, or one that another library names"},
+      {[](auto& p) { p.libraries[1].ops = {"relu"}; },
+       "library 'others' names an op twice, or one that another library names"},
       {[](auto& p) { p.libraries[0].ops = {""}; }, "library 'own_ops' names an op twice"},
-      {[](auto& p) { p.libraries.resize(17); }, "a plan needs at most 16 libraries, this one has 17 (PL-7)"},
+      {[](auto& p) { p.libraries.resize(17); },
+       "a plan needs at most 16 libraries, this one has 17 (PL-7)"},
   };
   const auto good = rich_plan();
   BOOST_TEST(text_of(check(good)) == "no error");
@@ -282,15 +326,18 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
 BOOST_AUTO_TEST_CASE(an_error_names_the_users_line) {
   auto p = chain(3, false);
   p.edges[1].credits = 0;
-  BOOST_TEST(text_of(check(p)) == "user.cpp:2: op 'op_1': edge 1 to 'op_2' has 0 credits, but needs 1..4096 (PL-5)");
+  BOOST_TEST(text_of(check(p)) ==
+             "user.cpp:2: op 'op_1': edge 1 to 'op_2' has 0 credits, but needs 1..4096 (PL-5)");
 }
 
 BOOST_AUTO_TEST_CASE(PL_4_a_cycle_is_named_actor_by_actor) {
   BOOST_TEST(text_of(check(chain(3, false))) == "no error");
-  BOOST_TEST(text_of(check(chain(3, true)))
-                     .find("a cycle without a shard can never start: 'op_1' -> 'op_2' -> 'op_0' -> 'op_1' (PL-4)") !=
-                 std::string::npos,
-             text_of(check(chain(3, true))));
+  BOOST_TEST(
+      text_of(check(chain(3, true)))
+              .find(
+                  "a cycle without a shard can never start: 'op_1' -> 'op_2' -> 'op_0' -> 'op_1' (PL-4)") !=
+          std::string::npos,
+      text_of(check(chain(3, true))));
   BOOST_TEST(text_of(check(chain(1, true))).find("'op_0' -> 'op_0'") != std::string::npos,
              text_of(check(chain(1, true))));
   // Behind a cycle there are innocent ops: they are not named.
@@ -328,7 +375,8 @@ BOOST_AUTO_TEST_CASE(bytes_that_are_no_plan_are_errors) {
 
 BOOST_AUTO_TEST_CASE(a_plan_cut_anywhere_is_an_error) {
   const auto bytes = encode(rich_plan());
-  for (std::size_t n = 0; n < bytes.size(); n += 8) BOOST_TEST_REQUIRE(!bool(decode_plan(std::span(bytes).first(n))));
+  for (std::size_t n = 0; n < bytes.size(); n += 8)
+    BOOST_TEST_REQUIRE(!bool(decode_plan(std::span(bytes).first(n))));
 }
 
 BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_every_check) {
@@ -340,19 +388,13 @@ BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_eve
     const auto changes = 1 + random() % 8;
     for (std::uint64_t k = 0; k < changes; ++k) {
       // Half of the changes hit the beginning, where the lists and their lengths are.
-      const auto at = random() % (random() % 2 == 0 ? std::min<std::size_t>(bytes.size(), 512) : bytes.size());
+      const auto at =
+          random() % (random() % 2 == 0 ? std::min<std::size_t>(bytes.size(), 512) : bytes.size());
       switch (random() % 4) {
-        case 0:
-          bytes[at] ^= static_cast<std::byte>(1U << (random() % 8));
-          break;
-        case 1:
-          bytes[at] = static_cast<std::byte>(random());
-          break;
-        case 2:
-          bytes[at] = std::byte{0xff};
-          break;
-        default:
-          std::swap(bytes[at], bytes[random() % bytes.size()]);
+        case 0: bytes[at] ^= static_cast<std::byte>(1U << (random() % 8)); break;
+        case 1: bytes[at] = static_cast<std::byte>(random()); break;
+        case 2: bytes[at] = std::byte{0xff}; break;
+        default: std::swap(bytes[at], bytes[random() % bytes.size()]);
       }
     }
     if (random() % 10 == 0) bytes.resize(random() % (bytes.size() + 1));
@@ -367,18 +409,24 @@ BOOST_AUTO_TEST_CASE(twenty_thousand_mutations_are_errors_or_plans_that_pass_eve
   }
   BOOST_TEST_MESSAGE(errors << " errors, " << survivors << " valid plans");
   BOOST_TEST(errors > repetitions(5'000));
-  BOOST_TEST(survivors > repetitions(100));  // names and numbers may change without breaking anything
+  // Names and numbers may change without breaking anything.
+  BOOST_TEST(survivors > repetitions(100));
 }
 
-BOOST_AUTO_TEST_CASE(a_list_that_claims_more_than_its_bytes_hold_is_refused_before_memory_is_taken) {
-  // A list of elements of no size costs nothing to claim: here 2^28 tasks, actors, edges, files or libraries in a few words.
+BOOST_AUTO_TEST_CASE(
+    a_list_that_claims_more_than_its_bytes_hold_is_refused_before_memory_is_taken) {
+  // A list of elements of no size costs nothing to claim: here 2^28 tasks, actors, edges, files or
+  // libraries in a few words.
   for (const unsigned pointer : {1U, 2U, 3U, 4U, 5U}) {
     capnp::MallocMessageBuilder message;
     message.initRoot<wire::Plan>().setName("job");
-    message.getRoot<capnp::AnyStruct>().getPointerSection()[pointer].initAs<capnp::List<capnp::Void>>(1U << 28U);
+    message.getRoot<capnp::AnyStruct>()
+        .getPointerSection()[pointer]
+        .initAs<capnp::List<capnp::Void>>(1U << 28U);
     const auto words = capnp::messageToFlatArray(message);
     BOOST_TEST(words.asBytes().size() < 512U);
-    const auto p = decode_plan(std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
+    const auto p =
+        decode_plan(std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
     BOOST_TEST(!bool(p));
     BOOST_TEST(text_of(p).find("not a plan") != std::string::npos, text_of(p));
   }
@@ -402,22 +450,26 @@ BOOST_AUTO_TEST_CASE(constants_carry_their_bytes_in_the_plan_and_equal_ones_are_
   BOOST_TEST((*back == p));
 }
 
-BOOST_AUTO_TEST_CASE(pointers_that_share_the_bytes_of_one_constant_are_refused_before_memory_is_taken) {
-  // 200 attributes of 64 KiB each, which all lie at one place: twelve megabytes from a message of 70 KiB.
+BOOST_AUTO_TEST_CASE(
+    pointers_that_share_the_bytes_of_one_constant_are_refused_before_memory_is_taken) {
+  // 200 attributes of 64 KiB each, which all lie at one place: twelve megabytes from a message of
+  // 70 KiB.
   capnp::MallocMessageBuilder m(1U << 15U);  // one segment, so that pointers are plain
   auto root = m.initRoot<wire::Plan>();
   auto attrs = root.initActors(1)[0].initOps(1)[0].initAttributes(200);
   std::vector<kj::byte> bytes(std::size_t{1} << 16U);
   attrs[0].setData(capnp::Data::Reader(bytes.data(), bytes.size()));
   auto words = capnp::messageToFlatArray(m);
-  // The attribute's pointer section has the name and the union; the pointer of the first one, moved, serves all.
+  // The attribute's pointer section has the name and the union; the pointer of the first one,
+  // moved, serves all.
   std::vector<std::byte> flat(words.asBytes().size());
   std::memcpy(flat.data(), words.asBytes().begin(), flat.size());
   capnp::FlatArrayMessageReader reader(words);
   const auto list = reader.getRoot<wire::Plan>().getActors()[0].getOps()[0].getAttributes();
   const auto data = list[0].getData();
   const auto data_word = static_cast<std::int64_t>((data.begin() - words.asBytes().begin()) / 8);
-  // Find the word that points there: offset (30 bits, signed) from the word behind it, kind 1, elements of one byte, their number.
+  // Find the word that points there: offset (30 bits, signed) from the word behind it, kind 1,
+  // elements of one byte, their number.
   const auto word_at = [&](std::size_t i) {
     std::uint64_t w = 0;
     std::memcpy(&w, flat.data() + 8 * i, 8);
@@ -425,19 +477,26 @@ BOOST_AUTO_TEST_CASE(pointers_that_share_the_bytes_of_one_constant_are_refused_b
   };
   std::size_t pointer = 0;
   for (std::size_t i = 1; i < flat.size() / 8; ++i)
-    if (const auto w = word_at(i); (w & 3U) == 1 && (w >> 32U & 7U) == 2 && (w >> 35U) == bytes.size() && static_cast<std::int64_t>(i) + 1 + (static_cast<std::int32_t>(w) >> 2) == data_word) pointer = i;
+    if (const auto w = word_at(i);
+        (w & 3U) == 1 && (w >> 32U & 7U) == 2 && (w >> 35U) == bytes.size() &&
+        static_cast<std::int64_t>(i) + 1 + (static_cast<std::int32_t>(w) >> 2) == data_word)
+      pointer = i;
   BOOST_TEST_REQUIRE(pointer != 0U);
   constexpr std::size_t words_each = 4;  // two of data, two of pointers
   for (std::size_t k = 1; k < 200; ++k) {
     const auto at = pointer + k * words_each;
-    const auto offset = static_cast<std::uint32_t>((data_word - static_cast<std::int64_t>(at) - 1) << 2) | 1U;
+    const auto offset =
+        static_cast<std::uint32_t>((data_word - static_cast<std::int64_t>(at) - 1) << 2) | 1U;
     const auto w = (word_at(pointer) & 0xffffffff00000000U) | offset;
     std::memcpy(flat.data() + 8 * at, &w, 8);
-    std::memcpy(flat.data() + 8 * (pointer - 3 + k * words_each), flat.data() + 8 * (pointer - 3), 16);  // which of the union it is
+    // Which of the union it is.
+    std::memcpy(flat.data() + 8 * (pointer - 3 + k * words_each), flat.data() + 8 * (pointer - 3),
+                16);
   }
   const auto p = decode_plan(flat);
   BOOST_TEST_REQUIRE(!p);
-  BOOST_TEST(p.error().text().find("more elements than the bytes can hold") != std::string::npos, p.error().text());
+  BOOST_TEST(p.error().text().find("more elements than the bytes can hold") != std::string::npos,
+             p.error().text());
 }
 
 BOOST_AUTO_TEST_CASE(random_bytes_are_errors) {

@@ -49,7 +49,8 @@ BOOST_FIXTURE_TEST_CASE(a_full_edge_promises_its_next_credit_to_the_producer_tha
   BOOST_TEST(w.index == 1);
   BOOST_TEST(out1.is_waiting());
   BOOST_TEST((ports.next_wait().kind == wait_kind::credit));  // asking again takes nothing more
-  BOOST_TEST(out1.give());                                    // the consumer must send the credit as a message
+  // The consumer must send the credit as a message.
+  BOOST_TEST(out1.give());
   ports.grant(1);
   BOOST_TEST((ports.next_wait().kind == wait_kind::none));
   BOOST_TEST(ports.out[0].is_held);

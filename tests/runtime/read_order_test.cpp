@@ -39,12 +39,15 @@ plan trained(const model& m, bool order_reads, training_spec spec = {}) {
   return *p;
 }
 
-std::string to_string(read_order o) { return o == read_order::ordered ? "ordered" : o == read_order::late ? "late" : "unknown"; }
+std::string to_string(read_order o) {
+  return o == read_order::ordered ? "ordered" : o == read_order::late ? "late" : "unknown";
+}
 
 // "first/bias ordered; first/weights late; ": of each variable, all workers.
 std::string orders(const plan& p) {
   std::map<std::string, std::string> by_name;
-  for (const auto& r : reads_of_versions(p)) by_name[p.actors[r.shard].shard.variable] += " " + to_string(r.order);
+  for (const auto& r : reads_of_versions(p))
+    by_name[p.actors[r.shard].shard.variable] += " " + to_string(r.order);
   std::string text;
   for (const auto& [name, order] : by_name) text += name + order + "; ";
   return text;
@@ -58,7 +61,9 @@ std::string gates(const plan& p) {
 }
 
 const planned_actor& shard_of(const plan& p, std::string_view variable) {
-  return *std::find_if(p.actors.begin(), p.actors.end(), [&](const auto& a) { return a.kind == actor_kind::shard && a.shard.variable == variable; });
+  return *std::find_if(p.actors.begin(), p.actors.end(), [&](const auto& a) {
+    return a.kind == actor_kind::shard && a.shard.variable == variable;
+  });
 }
 
 }  // namespace
@@ -67,9 +72,13 @@ BOOST_AUTO_TEST_SUITE(read_order)
 
 BOOST_AUTO_TEST_CASE(the_product_that_goes_on_to_the_layer_below_is_waited_for) {
   const auto before = trained(two_layers, false), after = trained(two_layers, true);
-  BOOST_TEST(orders(before) == "first/bias ordered; first/weights ordered; second/bias ordered; second/weights late; ");
+  BOOST_TEST(
+      orders(before) ==
+      "first/bias ordered; first/weights ordered; second/bias ordered; second/weights late; ");
   BOOST_TEST(gates(before) == "");
-  BOOST_TEST(orders(after) == "first/bias ordered; first/weights ordered; second/bias ordered; second/weights ordered; ");
+  BOOST_TEST(
+      orders(after) ==
+      "first/bias ordered; first/weights ordered; second/bias ordered; second/weights ordered; ");
   BOOST_TEST(gates(after) == "worker/0/second/weights/after_reads(2) ");
 }
 
@@ -83,13 +92,18 @@ BOOST_AUTO_TEST_CASE(each_worker_waits_for_its_own_readers) {
   training_spec s;
   s.workers = 3;
   const auto p = trained(two_layers, true, s);
-  BOOST_TEST(gates(p) == "worker/0/second/weights/after_reads(2) worker/1/second/weights/after_reads(2) worker/2/second/weights/after_reads(2) ");
-  BOOST_TEST(orders(p).find("second/weights ordered ordered ordered; ") != std::string::npos, orders(p));
+  BOOST_TEST(
+      gates(p) ==
+      "worker/0/second/weights/after_reads(2) worker/1/second/weights/after_reads(2) worker/2/second/weights/after_reads(2) ");
+  BOOST_TEST(orders(p).find("second/weights ordered ordered ordered; ") != std::string::npos,
+             orders(p));
 }
 
 // A gradient that is made of the variable itself: what reads it is the actor that sends it.
 BOOST_AUTO_TEST_CASE(what_reads_and_makes_the_gradient_is_done_when_a_gate_runs) {
-  const model decay = [](graph& g) { return reduce_sum(square(variable(g, {dtype::f32, {1 << 18}}, {}, "w"))); };
+  const model decay = [](graph& g) {
+    return reduce_sum(square(variable(g, {dtype::f32, {1 << 18}}, {}, "w")));
+  };
   BOOST_TEST(orders(trained(decay, false)) == "w late; ");
   const auto p = trained(decay, true);
   BOOST_TEST(orders(p) == "w ordered; ");
@@ -105,7 +119,9 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_seen_is_not_said_and_gets_no_gate) {
   const model in_a_branch = [](graph& g) {
     const auto w = variable(g, {dtype::f32, {1 << 18}}, {}, "w");
     const auto x = input(g, {dtype::f32, {1 << 18}}, "x");
-    const auto chosen = cond(less(reduce_sum(x), constant(g, 0.0F)), [&] { return mul(w, w); }, [&] { return add(w, x); });
+    const auto chosen = cond(
+        less(reduce_sum(x), constant(g, 0.0F)), [&] { return mul(w, w); },
+        [&] { return add(w, x); });
     return reduce_sum(add(chosen, w));
   };
   for (const auto& m : {other_stream, in_a_branch}) {
@@ -129,7 +145,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_seen_is_not_said_and_gets_no_gate) {
 BOOST_AUTO_TEST_CASE(more_readers_than_bits_in_a_word) {
   const model many = [](graph& g) {
     auto y = input(g, {dtype::f32, {512, 512}}, "x");
-    for (int i = 0; i < 100; ++i) y = matmul(y, variable(g, {dtype::f32, {512, 512}}, {}, fmt::format("w{}", i)));
+    for (int i = 0; i < 100; ++i)
+      y = matmul(y, variable(g, {dtype::f32, {512, 512}}, {}, fmt::format("w{}", i)));
     return reduce_sum(y);
   };
   const auto before = orders(trained(many, false)), after = orders(trained(many, true));
@@ -152,12 +169,16 @@ BOOST_AUTO_TEST_CASE(a_shard_in_order_needs_one_version_and_one_gradient) {
     return sum;
   };
   const model big = [](graph& g) {
-    return reduce_sum(dense(relu(dense(input(g, {dtype::f32, {1, 100}}, "x"), 1000, "first")), 1000, "second"));
+    return reduce_sum(
+        dense(relu(dense(input(g, {dtype::f32, {1, 100}}, "x"), 1000, "first")), 1000, "second"));
   };
   const auto before = trained(big, false), after = trained(big, true);
-  const auto is_shard = [](const planned_actor& a) { return a.kind == actor_kind::shard && a.shard.variable == "second/weights"; };
+  const auto is_shard = [](const planned_actor& a) {
+    return a.kind == actor_kind::shard && a.shard.variable == "second/weights";
+  };
   const std::uint64_t w = 4'000'000;
-  BOOST_TEST(bytes_of(before, is_shard) == (1 + 1 + 2) * w);  // the version, its slot, and what is out
+  // The version, its slot, and what is out.
+  BOOST_TEST(bytes_of(before, is_shard) == (1 + 1 + 2) * w);
   BOOST_TEST(bytes_of(after, is_shard) == (1 + 1) * w);
   const auto makes_gradient = [](const plan& p) {
     return [&p](const planned_actor& a) {
@@ -171,7 +192,8 @@ BOOST_AUTO_TEST_CASE(a_shard_in_order_needs_one_version_and_one_gradient) {
   BOOST_TEST(bytes_of(after, makes_gradient(after)) == w);
 }
 
-// shard -> read -> reader; a source that knows nothing of them -> gate, which waits for the reader -> shard.
+// shard -> read -> reader; a source that knows nothing of them -> gate, which waits for the
+// reader -> shard.
 BOOST_AUTO_TEST_CASE(a_gradient_that_waits_for_a_version_may_be_made_before_it_came) {
   std::vector<planned_actor> a(5);
   a[0].kind = actor_kind::shard;
@@ -179,8 +201,10 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_waits_for_a_version_may_be_made_before_it_c
   a[0].shard.readers = {{.worker = 0}};
   for (std::size_t i = 1; i < a.size(); ++i) a[i].ops = {{"neg", "op", {}, {}, {}}};
   const auto made_of_it = [&](bool knows) {
-    const std::vector<port_ref> shard{{4, 0}}, read{{0, 0}}, reader{{1, 0}}, gate{{3, 0}, {2, 0}}, source = knows ? reader : std::vector<port_ref>{};
-    const std::vector<actor_view> views{{&a[0], shard}, {&a[1], read, true}, {&a[2], reader}, {&a[3], source}, {&a[4], gate, true}};
+    const std::vector<port_ref> shard{{4, 0}}, read{{0, 0}}, reader{{1, 0}}, gate{{3, 0}, {2, 0}},
+        source = knows ? reader : std::vector<port_ref>{};
+    const std::vector<actor_view> views{
+        {&a[0], shard}, {&a[1], read, true}, {&a[2], reader}, {&a[3], source}, {&a[4], gate, true}};
     const auto reads = reads_of_versions(views);
     BOOST_TEST_REQUIRE(reads.size() == 1U);
     BOOST_TEST(to_string(reads[0].order) == "ordered");

@@ -1,4 +1,5 @@
-// Graphs on devices as plans: which ops stand there, copies, segments, and what a plan says of them (PL-12).
+// Graphs on devices as plans: which ops stand there, copies, segments, and what a plan says of them
+// (PL-12).
 
 #include "runtime/segment.hpp"
 
@@ -25,14 +26,16 @@ const op_table& ops() {
   return all;
 }
 
-plan planned(const graph& g, const std::vector<value>& fetches, const compile_options& options = {}) {
+plan planned(const graph& g, const std::vector<value>& fetches,
+             const compile_options& options = {}) {
   auto p = compile_steps(g, fetches, options);
   BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
   return *p;
 }
 
 std::size_t count(const plan& p, copy_kind k) {
-  return static_cast<std::size_t>(std::count_if(p.actors.begin(), p.actors.end(), [&](const auto& a) { return a.copy == k; }));
+  return static_cast<std::size_t>(
+      std::count_if(p.actors.begin(), p.actors.end(), [&](const auto& a) { return a.copy == k; }));
 }
 std::vector<const planned_actor*> segments_of(const plan& p) {
   std::vector<const planned_actor*> out;
@@ -125,7 +128,8 @@ BOOST_AUTO_TEST_CASE(values_of_an_arena_lie_where_dead_ones_lay) {
   BOOST_TEST(last[9] == 9u);
 }
 
-// Random graphs over devices and the host: every plan passes its own check (PL-12 among it), and comes through the codec.
+// Random graphs over devices and the host: every plan passes its own check (PL-12 among it), and
+// comes through the codec.
 BOOST_AUTO_TEST_CASE(PL_12_random_placements_give_plans_that_hold_and_travel) {
   std::size_t kernels = 0, parts = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
@@ -133,7 +137,8 @@ BOOST_AUTO_TEST_CASE(PL_12_random_placements_give_plans_that_hold_and_travel) {
     const auto below = [&](std::uint64_t n) { return static_cast<std::size_t>(random() % n); };
     static const std::vector<std::string> places{"/cpu:0", "/cpu:1", "/gpu:0", "/gpu:1"};
     graph g(ops());
-    std::vector<value> made{input(g, tensor_spec{dtype::f32, {3, 5}}, "x"), input(g, tensor_spec{dtype::f32, {3, 5}}, "y")};
+    std::vector<value> made{input(g, tensor_spec{dtype::f32, {3, 5}}, "x"),
+                            input(g, tensor_spec{dtype::f32, {3, 5}}, "y")};
     for (std::size_t i = 0; i < 30; ++i) {
       const auto on = g.device_scope(places[below(places.size())]);
       const auto a = made[below(made.size())], b = made[below(made.size())];
@@ -162,20 +167,31 @@ BOOST_AUTO_TEST_CASE(PL_12_plans_that_lie_about_memory_are_refused) {
     spoil(p);
     const auto c = check(p);
     BOOST_REQUIRE_MESSAGE(!c, what << " passes");
-    BOOST_TEST(c.error().text().find("PL-12") != std::string::npos, what << ": " << c.error().text());
+    BOOST_TEST(c.error().text().find("PL-12") != std::string::npos,
+               what << ": " << c.error().text());
   };
-  const auto segment = [](plan& p) -> planned_actor& { return *std::find_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kernels.size() > 1; }); };
-  const auto copy = [](plan& p) -> planned_actor& { return *std::find_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.copy == copy_kind::in; }); };
-  refused("a value outside of the arena", [&](plan& p) { segment(p).kernels.front().places[0] = 1 << 20; });
-  refused("a place that is not aligned", [&](plan& p) { segment(p).kernels.front().places[0] = 8; });
+  const auto segment = [](plan& p) -> planned_actor& {
+    return *std::find_if(p.actors.begin(), p.actors.end(),
+                         [](const auto& a) { return a.kernels.size() > 1; });
+  };
+  const auto copy = [](plan& p) -> planned_actor& {
+    return *std::find_if(p.actors.begin(), p.actors.end(),
+                         [](const auto& a) { return a.copy == copy_kind::in; });
+  };
+  refused("a value outside of the arena",
+          [&](plan& p) { segment(p).kernels.front().places[0] = 1 << 20; });
+  refused("a place that is not aligned",
+          [&](plan& p) { segment(p).kernels.front().places[0] = 8; });
   refused("an arena that is too small", [&](plan& p) { segment(p).arena_bytes = 0; });
-  refused("an operand of the future", [&](plan& p) { segment(p).kernels.front().operands[0] = -1000; });
+  refused("an operand of the future",
+          [&](plan& p) { segment(p).kernels.front().operands[0] = -1000; });
   refused("an output that nobody makes", [&](plan& p) { segment(p).kernels.back().places[0] = 0; });
   refused("an op without kernels", [&](plan& p) { segment(p).kernels.clear(); });
   refused("a copy of no kind", [&](plan& p) { copy(p).copy = copy_kind::none; });
   refused("a copy the other way", [&](plan& p) { copy(p).copy = copy_kind::out; });
   refused("a copy on the host", [&](plan& p) { copy(p).stream = 0; });
-  refused("a device that is none", [&](plan& p) { segment(p).stream = device_stream_of(devices_max); });
+  refused("a device that is none",
+          [&](plan& p) { segment(p).stream = device_stream_of(devices_max); });
   refused("kernels on the host", [&](plan& p) {
     for (auto& a : p.actors)
       if (a.kind == actor_kind::fetch) a.kernels = segment(p).kernels;
@@ -190,7 +206,8 @@ BOOST_AUTO_TEST_CASE(mutations_of_plans_with_devices_are_errors_or_plans_that_ho
     auto bytes = good;
     for (auto changes = 1 + random() % 6; changes > 0; --changes) {
       auto& b = bytes[random() % bytes.size()];
-      b = random() % 2 == 0 ? b ^ static_cast<std::byte>(1U << (random() % 8)) : static_cast<std::byte>(random());
+      b = random() % 2 == 0 ? b ^ static_cast<std::byte>(1U << (random() % 8))
+                            : static_cast<std::byte>(random());
     }
     const auto p = decode_plan(bytes);
     ++(p ? survivors : errors);
@@ -215,10 +232,16 @@ BOOST_AUTO_TEST_CASE(variables_stand_on_their_device_unless_somebody_keeps_them)
     BOOST_REQUIRE_MESSAGE(p, (p ? "" : p.error().text()));
     return *p;
   };
-  const auto on_device = [](const plan& p) { return std::count_if(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::shard && is_device_stream(a.stream); }); };
+  const auto on_device = [](const plan& p) {
+    return std::count_if(p.actors.begin(), p.actors.end(), [](const auto& a) {
+      return a.kind == actor_kind::shard && is_device_stream(a.stream);
+    });
+  };
   const auto p = compile({});
   BOOST_TEST(on_device(p) == 2);
-  BOOST_TEST(std::none_of(p.actors.begin(), p.actors.end(), [](const auto& a) { return a.kind == actor_kind::op && a.ops[0].type == "read"; }));
+  BOOST_TEST(std::none_of(p.actors.begin(), p.actors.end(), [](const auto& a) {
+    return a.kind == actor_kind::op && a.ops[0].type == "read";
+  }));
   const auto need = memory_of_device(p, 0, 0);
   BOOST_TEST(need.bytes > 0u);
   BOOST_TEST(need.largest.find("shard/0/layer/weights") != std::string::npos, need.largest);
@@ -230,11 +253,14 @@ BOOST_AUTO_TEST_CASE(variables_stand_on_their_device_unless_somebody_keeps_them)
   BOOST_TEST(on_device(compile(kept, &report)) == 0);
   bool is_told = false;
   for (const auto& pass : report.passes)
-    for (const auto& c : pass.changes) is_told = is_told || c.text().find("is held on the host, not on '/gpu:0'") != std::string::npos;
+    for (const auto& c : pass.changes)
+      is_told =
+          is_told || c.text().find("is held on the host, not on '/gpu:0'") != std::string::npos;
   BOOST_TEST(is_told);
 }
 
-BOOST_AUTO_TEST_CASE(what_is_received_for_a_device_has_as_many_buffers_as_may_hold_it_and_nothing_else_has_any) {
+BOOST_AUTO_TEST_CASE(
+    what_is_received_for_a_device_has_as_many_buffers_as_may_hold_it_and_nothing_else_has_any) {
   const auto compile = [&](const std::string& device, bool is_kept) {
     graph g(ops());
     const auto x = input(g, tensor_spec{dtype::f32, {4, 8}}, "x");
@@ -265,7 +291,8 @@ BOOST_AUTO_TEST_CASE(what_is_received_for_a_device_has_as_many_buffers_as_may_ho
       // The link's, what waits for the copy, and what the copy has under way.
       BOOST_TEST(n >= 2 * p.edges[p.actors[i].inputs[0]].credits + 1 + 1 + 1 + 1);
     }
-    // Versions of two variables for the worker, also by way of a read; and gradients, where the shards are on a device too.
+    // Versions of two variables for the worker, also by way of a read; and gradients, where the
+    // shards are on a device too.
     BOOST_TEST(landed >= (is_kept ? 2u : 4u));
     BOOST_TEST(others > 0u);  // for the program
     std::size_t found = 0;

@@ -22,7 +22,9 @@ struct plain_optimizer {
   std::vector<double> w;
   std::map<std::string, std::vector<double>> slots{};
 
-  std::vector<double>& slot(const std::string& name, double initial = 0) { return slots.try_emplace(name, n, initial).first->second; }
+  std::vector<double>& slot(const std::string& name, double initial = 0) {
+    return slots.try_emplace(name, n, initial).first->second;
+  }
 
   void step(std::uint64_t t, double factor, const std::vector<std::vector<float>>& gradients) {
     std::vector<double> g(n);
@@ -52,7 +54,8 @@ struct plain_optimizer {
       auto &m = slot("first_moment")[i], &v = slot("second_moment")[i];
       m = o.beta1 * m + (1 - o.beta1) * g;
       v = o.beta2 * v + (1 - o.beta2) * g * g;
-      const auto m_hat = m / (1 - std::pow(o.beta1, double(t))), v_hat = v / (1 - std::pow(o.beta2, double(t)));
+      const auto m_hat = m / (1 - std::pow(o.beta1, double(t))),
+                 v_hat = v / (1 - std::pow(o.beta2, double(t)));
       w[i] -= rate * m_hat / (std::sqrt(v_hat) + o.epsilon);
     } else if (o.type == "rmsprop") {
       auto& v = slot("square_average")[i];
@@ -85,7 +88,8 @@ struct kept {
     uniform_init(values, 1, "w", 2);
     for (const auto& s : slots_of(o)) state.emplace_back(n, s.initial);
   }
-  void step(update_count at, const learning_rate_schedule& s, const std::vector<std::vector<float>>& gradients) {
+  void step(update_count at, const learning_rate_schedule& s,
+            const std::vector<std::vector<float>>& gradients) {
     std::vector<const float*> parts;
     for (const auto& g : gradients) parts.push_back(g.data());
     std::vector<stepped> slots;
@@ -119,7 +123,10 @@ std::vector<optimizer_spec> all_optimizers() {
           rmsprop({.alpha = 0.9, .centered = true}),
           rmsprop({.alpha = 0.4, .momentum = 0.5, .centered = true, .weight_decay = 0.01}),
           adagrad({}),
-          adagrad({.learning_rate = 0.1, .learning_rate_decay = 0.01, .weight_decay = 0.1, .initial_accumulator = 0.5}),
+          adagrad({.learning_rate = 0.1,
+                   .learning_rate_decay = 0.01,
+                   .weight_decay = 0.1,
+                   .initial_accumulator = 0.5}),
           sgd({.learning_rate = 0.05, .momentum = 0.9, .clip_value = 0.3}),
           sgd({.learning_rate = 0.05, .momentum = 0.9, .clip_norm = 2}),
           adam({.clip_value = 0.7, .clip_norm = 1})};
@@ -139,7 +146,8 @@ double relative_difference(const std::vector<float>& got, const std::vector<doub
 BOOST_AUTO_TEST_SUITE(shard_update)
 
 BOOST_AUTO_TEST_CASE(a_hundred_steps_are_those_of_the_formulas) {
-  const learning_rate_schedule schedules[] = {{}, cosine({.steps = 80, .minimum = 0.1, .warmup = 10})};
+  const learning_rate_schedule schedules[] = {{},
+                                              cosine({.steps = 80, .minimum = 0.1, .warmup = 10})};
   for (const auto& o : all_optimizers())
     for (const auto& s : schedules) {
       kept shard(o);
@@ -154,7 +162,9 @@ BOOST_AUTO_TEST_CASE(a_hundred_steps_are_those_of_the_formulas) {
       BOOST_TEST(relative_difference(shard.values, before) > 1e-3, label);
       const auto slots = slots_of(o);
       for (std::size_t k = 0; k < slots.size(); ++k)
-        BOOST_TEST(relative_difference(shard.state[k], plain.slot(std::string(slots[k].name))) < 1e-5, label << ", " << slots[k].name);
+        BOOST_TEST(
+            relative_difference(shard.state[k], plain.slot(std::string(slots[k].name))) < 1e-5,
+            label << ", " << slots[k].name);
     }
 }
 
@@ -171,7 +181,9 @@ BOOST_AUTO_TEST_CASE(UP_2_the_sum_of_the_gradients_gives_the_bits_of_all_of_them
       alone.step({t + 1, t}, {}, {sum});
     }
     BOOST_TEST(std::memcmp(all.values.data(), alone.values.data(), n * sizeof(float)) == 0, o.type);
-    for (std::size_t k = 0; k < all.state.size(); ++k) BOOST_TEST(std::memcmp(all.state[k].data(), alone.state[k].data(), n * sizeof(float)) == 0, o.type);
+    for (std::size_t k = 0; k < all.state.size(); ++k)
+      BOOST_TEST(std::memcmp(all.state[k].data(), alone.state[k].data(), n * sizeof(float)) == 0,
+                 o.type);
   }
 }
 

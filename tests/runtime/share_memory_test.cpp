@@ -1,5 +1,5 @@
-// The pass that lets ops write into each other's memory: what it does to small graphs, and that no order of messages lets a value be
-// written over before it was read, or anything wait for ever.
+// The pass that lets ops write into each other's memory: what it does to small graphs, and that no
+// order of messages lets a value be written over before it was read, or anything wait for ever.
 
 #include "runtime/compile.hpp"
 #include "runtime/layers.hpp"
@@ -28,7 +28,9 @@ struct fixture {
   op_table ops = make_op_table();
   graph g{ops};
 
-  value x(const char* name = "x", std::int64_t n = 4) { return input(g, {dtype::f32, {n, n}}, name); }
+  value x(const char* name = "x", std::int64_t n = 4) {
+    return input(g, {dtype::f32, {n, n}}, name);
+  }
   plan compile(std::vector<value> fetches, bool fuse = false, std::uint32_t credits = 1) {
     auto p = compile_steps(g, fetches, {.fuse = fuse, .credits = credits});
     BOOST_TEST_REQUIRE(bool(p), (p ? "" : p.error().text()));
@@ -36,13 +38,15 @@ struct fixture {
   }
 };
 
-// "matmul:0 matmul_1:1 relu:1! ...": the ops in order, with their buffers; '!': in place, '-': memory of its own, '=': handed on.
+// "matmul:0 matmul_1:1 relu:1! ...": the ops in order, with their buffers; '!': in place, '-':
+// memory of its own, '=': handed on.
 std::string text_of(const plan& p) {
   std::string out;
   for (const auto& a : p.actors) {
     if (a.kind != actor_kind::op) continue;
     out += fmt::format("{}{}:", out.empty() ? "" : " ", a.name);
-    for (std::size_t i = 0; i < a.outputs.size(); ++i) out += buffer_of(a, i) < 0 ? "-" : std::to_string(buffer_of(a, i));
+    for (std::size_t i = 0; i < a.outputs.size(); ++i)
+      out += buffer_of(a, i) < 0 ? "-" : std::to_string(buffer_of(a, i));
     out += a.in_place >= 0 ? "!" : a.hands_on ? "=" : "";
   }
   return out;
@@ -64,12 +68,14 @@ std::uint64_t live_bytes(const plan& p) {
       auto until = static_cast<std::uint32_t>(i);
       for (const auto e : a.outputs[port]) {
         const auto to = p.edges[e].to.actor;
-        until = std::max(until, p.actors[to].hands_on && p.edges[e].to.port == 0 ? last[to][0] : to);
+        until =
+            std::max(until, p.actors[to].hands_on && p.edges[e].to.port == 0 ? last[to][0] : to);
       }
       last[i].push_back(until);
       if (buffer_of(a, port) < 0 || a.hands_on) continue;
       change[i] += static_cast<std::int64_t>(a.output_specs[port].size_bytes());
-      change[until + std::size_t{1}] -= static_cast<std::int64_t>(a.output_specs[port].size_bytes());
+      change[until + std::size_t{1}] -=
+          static_cast<std::int64_t>(a.output_specs[port].size_bytes());
     }
   }
   std::int64_t now = 0, most = 0;
@@ -77,17 +83,24 @@ std::uint64_t live_bytes(const plan& p) {
   return static_cast<std::uint64_t>(most);
 }
 
-// Plays a plan of one stream in a random order: which actor is looked at next, when the program feeds and takes, for some steps. Values are
-// numbers that stand in the memory that the plan gives.
+// Plays a plan of one stream in a random order: which actor is looked at next, when the program
+// feeds and takes, for some steps. Values are numbers that stand in the memory that the plan gives.
 class player {
  public:
-  player(const plan& p, std::uint64_t seed) : p_(p), random_(seed), inlets_(p.actors.size()), fired_(p.actors.size()), room_(p.edges.size()) {
+  player(const plan& p, std::uint64_t seed)
+      : p_(p),
+        random_(seed),
+        inlets_(p.actors.size()),
+        fired_(p.actors.size()),
+        room_(p.edges.size()) {
     for (const auto& b : p.buffers) buffers_.emplace_back(b.bytes, p.steps_in_flight);
     uses_.resize(p.actors.size());
     for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
       inlets_[i].resize(p.actors[i].inputs.size());
       for (std::size_t port = 0; port < p.actors[i].buffers.size() && !p.actors[i].hands_on; ++port)
-        if (const auto b = buffer_of(p.actors[i], port); b >= 0) uses_[i].emplace_back(port, buffers_[static_cast<std::size_t>(b)].add_use(i, p.actors[i].in_place >= 0));
+        if (const auto b = buffer_of(p.actors[i], port); b >= 0)
+          uses_[i].emplace_back(
+              port, buffers_[static_cast<std::size_t>(b)].add_use(i, p.actors[i].in_place >= 0));
     }
     for (std::size_t e = 0; e < p.edges.size(); ++e) room_[e] = p.edges[e].credits;
   }
@@ -132,14 +145,18 @@ class player {
     for (auto& in : inlets_[i]) {
       taken.push_back(std::move(in.front()));
       in.pop_front();
-      wrong_ += std::as_const(taken.back().value).data<std::uint64_t>()[0] != taken.back().expected ? 1U : 0U;
+      wrong_ += std::as_const(taken.back().value).data<std::uint64_t>()[0] != taken.back().expected
+                    ? 1U
+                    : 0U;
     }
     for (const auto e : a.inputs) ++room_[e];
     for (std::size_t port = 0; port < a.outputs.size(); ++port) make(i, port, step, taken);
     taken.clear();
     for (std::size_t in = 0; in < a.inputs.size(); ++in) {
       const auto from = p_.edges[a.inputs[in]].from;
-      if (buffer_of(p_.actors[from.actor], from.port) >= 0 && static_cast<std::int32_t>(in) != a.in_place) buffer(p_.actors[from.actor], from.port).release(step);
+      if (buffer_of(p_.actors[from.actor], from.port) >= 0 &&
+          static_cast<std::int32_t>(in) != a.in_place)
+        buffer(p_.actors[from.actor], from.port).release(step);
     }
     for (const auto& [port, use] : uses_[i])
       if (a.outputs[port].empty()) buffer(a, port).end_turn(step);
@@ -152,10 +169,14 @@ class player {
     item out{{}, (step * p_.actors.size() + i) * 8 + port};
     if (a.hands_on) {
       out = taken[0];
-      if (buffer_of(a, 0) >= 0) buffer(a, 0).add_readers(step, static_cast<std::uint32_t>(a.outputs[0].size()));
+      if (buffer_of(a, 0) >= 0)
+        buffer(a, 0).add_readers(step, static_cast<std::uint32_t>(a.outputs[0].size()));
     } else if (buffer_of(a, port) >= 0) {
-      const auto use = std::find_if(uses_[i].begin(), uses_[i].end(), [&](const auto& u) { return u.first == port; })->second;
-      out.value = buffer(a, port).begin(use, step, static_cast<std::uint32_t>(a.outputs[port].size()), a.output_specs[port]);
+      const auto use = std::find_if(uses_[i].begin(), uses_[i].end(), [&](const auto& u) {
+                         return u.first == port;
+                       })->second;
+      out.value = buffer(a, port).begin(
+          use, step, static_cast<std::uint32_t>(a.outputs[port].size()), a.output_specs[port]);
       out.value.data<std::uint64_t>()[0] = out.expected;
     } else {
       out.value = tensor::make({dtype::f64, {1}});
@@ -167,7 +188,9 @@ class player {
     }
   }
 
-  troupe::shared_buffer& buffer(const planned_actor& a, std::size_t port) { return buffers_[static_cast<std::size_t>(buffer_of(a, port))]; }
+  troupe::shared_buffer& buffer(const planned_actor& a, std::size_t port) {
+    return buffers_[static_cast<std::size_t>(buffer_of(a, port))];
+  }
 
   const plan& p_;
   std::mt19937_64 random_;
@@ -205,9 +228,11 @@ BOOST_AUTO_TEST_CASE(what_somebody_reads_later_stays) {
 
 BOOST_AUTO_TEST_CASE(what_is_handed_on_is_in_use_until_it_was_read_there) {
   fixture f;
-  const auto a = matmul(f.x(), f.x("y")), b = stop_gradient(a), c = transpose(f.x("z")), d = reduce_sum(b);
+  const auto a = matmul(f.x(), f.x("y")), b = stop_gradient(a), c = transpose(f.x("z")),
+             d = reduce_sum(b);
   const auto e = reduce_sum(c);
-  BOOST_TEST(text_of(f.compile({add(e, d)})) == "matmul:0 stop_gradient:0= transpose:1 reduce_sum:2 reduce_sum_1:0 add:-");
+  BOOST_TEST(text_of(f.compile({add(e, d)})) ==
+             "matmul:0 stop_gradient:0= transpose:1 reduce_sum:2 reduce_sum_1:0 add:-");
 }
 
 BOOST_AUTO_TEST_CASE(other_streams_have_other_memory_and_what_crosses_has_its_own) {
@@ -236,20 +261,26 @@ BOOST_AUTO_TEST_CASE(a_buffer_is_as_large_as_the_largest_that_it_takes) {
 // Best fit leaves a little; of the models' graphs no more than a fifth of what is alive at once.
 BOOST_AUTO_TEST_CASE(a_training_step_takes_little_more_than_what_is_alive_at_once) {
   fixture f;
-  const auto data = idx_batch(f.g, {.path = "p", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 64});
+  const auto data =
+      idx_batch(f.g, {.path = "p", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 64});
   auto x = reshape(data.images, {0, 1, 28, 28});
   x = max_pool2d(relu(conv2d(x, 32, {5, 5}, "conv_1", {.same = true})));
   x = max_pool2d(relu(conv2d(x, 64, {5, 5}, "conv_2", {.same = true})));
-  const auto loss = softmax_cross_entropy(dense(relu(dense(reshape(x, {0, 7 * 7 * 64}), 512, "dense_1")), 10, "dense_2"), data.labels, data.scale);
+  const auto loss = softmax_cross_entropy(
+      dense(relu(dense(reshape(x, {0, 7 * 7 * 64}), 512, "dense_1")), 10, "dense_2"), data.labels,
+      data.scale);
   const auto p = compile_training(f.g, loss, {}, {});
   BOOST_TEST_REQUIRE(bool(p), (p ? "" : p.error().text()));
   BOOST_TEST(buffer_bytes(*p) <= live_bytes(*p) * 6 / 5);
-  BOOST_TEST_MESSAGE(fmt::format("buffers {} bytes, alive at once {}, all tensors {}, needed {}", buffer_bytes(*p), live_bytes(*p), bytes_of_all_tensors(*p, 0), memory_of_part(*p, 0).bytes));
+  BOOST_TEST_MESSAGE(fmt::format("buffers {} bytes, alive at once {}, all tensors {}, needed {}",
+                                 buffer_bytes(*p), live_bytes(*p), bytes_of_all_tensors(*p, 0),
+                                 memory_of_part(*p, 0).bytes));
   BOOST_TEST(p->steps_in_flight == 1u);
 }
 
 // SB-3, and PL-8 as the compiler makes it.
-BOOST_AUTO_TEST_CASE(in_no_order_of_messages_is_a_value_written_over_or_does_anything_wait_for_ever) {
+BOOST_AUTO_TEST_CASE(
+    in_no_order_of_messages_is_a_value_written_over_or_does_anything_wait_for_ever) {
   const auto seeds = repetitions(60);
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     fixture f;
@@ -273,8 +304,10 @@ BOOST_AUTO_TEST_CASE(in_no_order_of_messages_is_a_value_written_over_or_does_any
     for (const bool fuse : {false, true}) {
       const auto p = f.compile(fetches, fuse, credits);
       player game(p, seed);
-      BOOST_TEST_REQUIRE(game.play(5), fmt::format("seed {}: nothing can go on\n{}", seed, text_of(p)));
-      BOOST_TEST_REQUIRE(game.wrong() == 0u, fmt::format("seed {}: a value was written over\n{}", seed, text_of(p)));
+      BOOST_TEST_REQUIRE(game.play(5),
+                         fmt::format("seed {}: nothing can go on\n{}", seed, text_of(p)));
+      BOOST_TEST_REQUIRE(game.wrong() == 0u,
+                         fmt::format("seed {}: a value was written over\n{}", seed, text_of(p)));
     }
   }
 }
@@ -287,7 +320,8 @@ BOOST_AUTO_TEST_CASE(PL_8_plans_whose_memory_would_be_written_too_early_are_refu
   for (int i = 0; i < 5; ++i) y = matmul(y, y);
   const auto good = f.compile({y});
   const auto op = [](plan& p, std::string_view name) -> planned_actor& {
-    return *std::find_if(p.actors.begin(), p.actors.end(), [&](const auto& a) { return a.name == name; });
+    return *std::find_if(p.actors.begin(), p.actors.end(),
+                         [&](const auto& a) { return a.name == name; });
   };
   const std::vector<std::pair<const char*, std::function<void(plan&)>>> cases{
       {"is read behind it", [&](plan& p) { op(p, "matmul_1").buffers = {0}; }},
@@ -296,10 +330,12 @@ BOOST_AUTO_TEST_CASE(PL_8_plans_whose_memory_would_be_written_too_early_are_refu
       {"larger than buffer", [](plan& p) { p.buffers[0].bytes = 63; }},
       {"another stream", [](plan& p) { p.buffers[0].stream = 1; }},
       {"buffers for 1 outputs", [&](plan& p) { op(p, "matmul_1").buffers = {1, 1}; }},
-      {"does not come behind it on its stream", [&](plan& p) { p.buffers.push_back({0, 0, 64}), op(p, "matmul_4").buffers = {2}; }},
+      {"does not come behind it on its stream",
+       [&](plan& p) { p.buffers.push_back({0, 0, 64}), op(p, "matmul_4").buffers = {2}; }},
       {"over input 2", [&](plan& p) { op(p, "matmul_1").in_place = 2; }},
       {"does not hold the input", [&](plan& p) { op(p, "matmul_1").in_place = 0; }},
-      {"takes twice", [&](plan& p) { op(p, "matmul_1").in_place = 0, op(p, "matmul_1").buffers = {0}; }},
+      {"takes twice",
+       [&](plan& p) { op(p, "matmul_1").in_place = 0, op(p, "matmul_1").buffers = {0}; }},
       {"hands on what is in another buffer", [&](plan& p) { op(p, "matmul_1").hands_on = true; }},
       {"0 steps in flight", [](plan& p) { p.steps_in_flight = 0; }},
       {"4097 steps in flight", [](plan& p) { p.steps_in_flight = 4097; }},
@@ -310,7 +346,8 @@ BOOST_AUTO_TEST_CASE(PL_8_plans_whose_memory_would_be_written_too_early_are_refu
     damage(p);
     const auto ok = check(p);
     BOOST_TEST_REQUIRE(!ok, text);
-    BOOST_TEST(ok.error().text().find(text) != std::string::npos, text << ": " << ok.error().text());
+    BOOST_TEST(ok.error().text().find(text) != std::string::npos,
+               text << ": " << ok.error().text());
     BOOST_TEST(ok.error().text().find("PL-8") != std::string::npos);
   }
   BOOST_TEST(bool(check(good)));

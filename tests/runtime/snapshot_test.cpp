@@ -21,7 +21,8 @@ node_snapshot node(const std::string& name, node_state state = node_state::alive
   n.kind = "node";
   n.job = "worker";
   n.address = "127.0.0.1:4000";
-  n.devices = {{"gpu:0", "asynchronous host", 0}, {"gpu:1", "NVIDIA H100", std::numeric_limits<std::uint64_t>::max()}};
+  n.devices = {{"gpu:0", "asynchronous host", 0},
+               {"gpu:1", "NVIDIA H100", std::numeric_limits<std::uint64_t>::max()}};
   n.incarnation = 7;
   n.state = state;
   return n;
@@ -37,11 +38,13 @@ actor_snapshot actor(const std::string& id, const std::string& name) {
   a.job_id = "1f";
   a.state = actor_state::waiting_for_credit;
   a.since_seconds = 0.25;
-  a.messages_in = 10, a.messages_out = 9, a.bytes_in = std::numeric_limits<std::uint64_t>::max(), a.bytes_out = 5;
+  a.messages_in = 10, a.messages_out = 9, a.bytes_in = std::numeric_limits<std::uint64_t>::max(),
+  a.bytes_out = 5;
   a.busy_ratio = 0.125;
   a.queue = 1;
   a.steps = 9;
-  a.ports = {{"in0", "reader", "n1", 0, 2, 1, false, 0}, {"out0", "loss", "n2", 0, 2, 0, true, 1.5, true}};
+  a.ports = {{"in0", "reader", "n1", 0, 2, 1, false, 0},
+             {"out0", "loss", "n2", 0, 2, 0, true, 1.5, true}};
   return a;
 }
 
@@ -70,7 +73,9 @@ node_answer answer(const std::string& name) {
 }
 
 std::string message(const auto& r) { return r ? "no error" : r.error().message(); }
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -87,8 +92,8 @@ BOOST_AUTO_TEST_CASE(SN_2_what_is_written_is_read_back_equal) {
   const auto c_back = parse_cluster_snapshot(to_json(c));
   BOOST_TEST_REQUIRE(bool(c_back), message(c_back));
   BOOST_TEST((*c_back == c));
-  BOOST_TEST(
-      (parse_node_answer(to_json(node_answer{})) && *parse_node_answer(to_json(node_answer{})) == node_answer{}));
+  BOOST_TEST((parse_node_answer(to_json(node_answer{})) &&
+              *parse_node_answer(to_json(node_answer{})) == node_answer{}));
 }
 
 BOOST_AUTO_TEST_CASE(a_text_that_looks_like_JSON_stays_a_text) {
@@ -116,7 +121,8 @@ BOOST_AUTO_TEST_CASE(a_cause_is_told_without_the_name_of_its_job) {
   auto j = job("1f", "c1");
   j.cause = "job mnist failed: n2 died";
   BOOST_TEST(j.bare_cause() == "n2 died");
-  for (const char* other : {"", "n2 died", "job other failed: n2 died", "job mnist failed", "job "}) {
+  for (const char* other :
+       {"", "n2 died", "job other failed: n2 died", "job mnist failed", "job "}) {
     j.cause = other;
     BOOST_TEST(j.bare_cause() == other);
   }
@@ -127,7 +133,8 @@ BOOST_AUTO_TEST_CASE(numbers_are_written_with_three_decimals) {
   a.since_seconds = 0.123456789, a.busy_ratio = 1.0 / 3;
   BOOST_TEST(has(to_json(a), "\"since_seconds\":0.123,"));
   BOOST_TEST(has(to_json(a), "\"busy_ratio\":0.333,"));
-  for (const double x : {0.0, 0.001, 1.5, 86'400.001, 1e11 + 0.123, 1e300}) BOOST_TEST(three_decimals(x) == x);
+  for (const double x : {0.0, 0.001, 1.5, 86'400.001, 1e11 + 0.123, 1e300})
+    BOOST_TEST(three_decimals(x) == x);
 }
 
 BOOST_AUTO_TEST_CASE(SN_2_ages_of_whole_milliseconds_come_back_equal) {
@@ -156,7 +163,8 @@ BOOST_AUTO_TEST_CASE(SN_1_a_wrong_type_is_an_error_that_names_the_place) {
   };
   check(R"([])", "it should be an object");
   check(R"({"self":1})", "self should be an object, and is number 1");
-  check(R"({"actors":[{},{"ports":[{"credits":"x"}]}]})", "actors[1].ports[0].credits should be a whole number >= 0");
+  check(R"({"actors":[{},{"ports":[{"credits":"x"}]}]})",
+        "actors[1].ports[0].credits should be a whole number >= 0");
   check(R"({"actors":[{"steps":-1}]})", "actors[0].steps");
   check(R"({"actors":[{"steps":1.5}]})", "actors[0].steps");
   check(R"({"actors":[{"busy_ratio":-0.1}]})", "actors[0].busy_ratio");
@@ -276,7 +284,8 @@ BOOST_AUTO_TEST_CASE(of_a_silent_node_the_gravest_view_counts) {
   BOOST_TEST(c.silent[0].name == "n4");
 }
 
-BOOST_AUTO_TEST_CASE(a_node_that_answers_but_is_not_reached_by_another_is_unreachable_with_that_ones_name) {
+BOOST_AUTO_TEST_CASE(
+    a_node_that_answers_but_is_not_reached_by_another_is_unreachable_with_that_ones_name) {
   auto a = answer("n1"), b = answer("n2");
   a.peers = {node("n2", node_state::unreachable)};
   a.peers[0].reason = "link lost";
@@ -289,7 +298,8 @@ BOOST_AUTO_TEST_CASE(a_node_that_answers_but_is_not_reached_by_another_is_unreac
 
 BOOST_AUTO_TEST_CASE(of_a_job_the_word_of_its_client_counts) {
   auto worker = answer("n1"), client = answer("c1"), other = answer("n2");
-  worker.jobs[0].step = 12, worker.jobs[0].state = job_state::failed, worker.jobs[0].cause = "n2 died";
+  worker.jobs[0].step = 12, worker.jobs[0].state = job_state::failed,
+  worker.jobs[0].cause = "n2 died";
   worker.jobs[0].participants = {"n2", "n10"};
   client.jobs[0].step = 10;
   other.jobs[0].step = 11;

@@ -16,7 +16,8 @@ namespace {
 plan training(update_kind update, std::uint64_t observe_every = 0) {
   const auto ops = make_op_table();
   graph g(ops);
-  const auto data = idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
+  const auto data =
+      idx_batch(g, {.path = "data", .samples = 1000, .rows = 28, .columns = 28}, {.batch = 128});
   const auto loss = softmax_cross_entropy(dense(data.images, 10, "dense"), data.labels, data.scale);
   training_spec s;
   s.workers = 2, s.shards = 1;
@@ -38,7 +39,8 @@ std::set<std::string> ends(const plan& p, bool producers) {
   std::set<std::string> names;
   const auto sparse = sparse_edges(p);
   for (std::size_t e = 0; e < p.edges.size(); ++e)
-    if (sparse[e]) names.insert(p.actors[producers ? p.edges[e].from.actor : p.edges[e].to.actor].name);
+    if (sparse[e])
+      names.insert(p.actors[producers ? p.edges[e].from.actor : p.edges[e].to.actor].name);
   return names;
 }
 
@@ -63,6 +65,8 @@ BOOST_AUTO_TEST_CASE(every_nth_version_is_sparse_and_every_version_is_not) {
   BOOST_TEST(ends(training(update_kind::sync, 1), false).empty());
 }
 
-BOOST_AUTO_TEST_CASE(a_plan_without_shards_has_none) { BOOST_TEST(troupe::sparse_edges(plan{}).empty()); }
+BOOST_AUTO_TEST_CASE(a_plan_without_shards_has_none) {
+  BOOST_TEST(troupe::sparse_edges(plan{}).empty());
+}
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -17,12 +17,13 @@ namespace {
 
 constexpr auto ps = node_id{1}, w0 = node_id{2}, w1 = node_id{3}, client = node_id{4};
 
-failure failed(std::string node, std::string actor, std::uint64_t step, std::string text, bool is_derived,
-               std::int64_t t = 0) {
+failure failed(std::string node, std::string actor, std::uint64_t step, std::string text,
+               bool is_derived, std::int64_t t = 0) {
   return {std::move(node), 123, std::move(actor), step, std::move(text), is_derived, t};
 }
 
-// Two workers that send gradients to one shard on a node of its own, and a client that fetches: tasks 0 ps, 1 and 2 workers, 3 client.
+// Two workers that send gradients to one shard on a node of its own, and a client that fetches:
+// tasks 0 ps, 1 and 2 workers, 3 client.
 plan training_plan(update_kind update) {
   plan p;
   p.name = "mnist";
@@ -42,7 +43,8 @@ plan training_plan(update_kind update) {
     return static_cast<std::uint32_t>(p.actors.size() - 1);
   };
   const auto join = [&](std::uint32_t from, std::uint32_t to) {
-    p.edges.push_back({{from, 0}, {to, static_cast<std::uint32_t>(p.actors[to].inputs.size())}, {}, 2});
+    p.edges.push_back(
+        {{from, 0}, {to, static_cast<std::uint32_t>(p.actors[to].inputs.size())}, {}, 2});
     p.actors[to].inputs.push_back(static_cast<std::uint32_t>(p.edges.size() - 1));
   };
   const auto shard = add(actor_kind::shard, "shard/0/w", 0);
@@ -73,8 +75,9 @@ BOOST_AUTO_TEST_CASE(the_line_names_job_node_process_actor_step_and_reason) {
   BOOST_TEST(!log.has_failed());
   BOOST_TEST(!log.is_settled(1'000'000'000'000));
   log.add(failed("n2", "worker/1/dense_1", 431, "matmul got [2, 3] and [4, 5]", false));
-  BOOST_TEST(log.line() ==
-             "job mnist failed: node n2 (pid 123), actor worker/1/dense_1, step 431: matmul got [2, 3] and [4, 5]");
+  BOOST_TEST(
+      log.line() ==
+      "job mnist failed: node n2 (pid 123), actor worker/1/dense_1, step 431: matmul got [2, 3] and [4, 5]");
   BOOST_TEST(log.is_settled(0));
   BOOST_TEST(!log.deadline_ns().has_value());
 }
@@ -111,7 +114,8 @@ BOOST_AUTO_TEST_CASE(SV_1_a_derived_failure_without_a_cause_is_told_in_the_end) 
   log.add(failed("n1", "shard/0", 5, "its producer is lost", true, 1000));
   BOOST_TEST(!log.is_settled(999 + failure_log::settle_ns));
   BOOST_TEST(log.is_settled(1000 + failure_log::settle_ns));
-  BOOST_TEST(log.line() == "job j failed: node n1 (pid 123), actor shard/0, step 5: its producer is lost");
+  BOOST_TEST(log.line() ==
+             "job j failed: node n1 (pid 123), actor shard/0, step 5: its producer is lost");
 }
 
 BOOST_AUTO_TEST_CASE(SV_2_the_line_is_one_line_and_the_log_is_bounded) {
@@ -166,7 +170,8 @@ BOOST_AUTO_TEST_CASE(SV_3_what_a_part_sent_last_may_still_be_on_its_way) {
   BOOST_TEST(p.lose(w0) == loss_verdict::fatal);  // the shard's node waits for it
   auto a = of(update_kind::async);
   a.ended(w0);
-  BOOST_TEST(a.lose(w0) == loss_verdict::irrelevant);  // asynchronous training would go on in any case
+  // Asynchronous training would go on in any case.
+  BOOST_TEST(a.lose(w0) == loss_verdict::irrelevant);
 }
 
 BOOST_AUTO_TEST_CASE(SV_3_a_worker_that_shares_its_node_with_a_shard_may_not_be_lost) {
@@ -196,8 +201,8 @@ BOOST_AUTO_TEST_CASE(SV_4_a_step_is_applied_when_every_shard_has_applied_it) {
   BOOST_TEST((l.of(1) == worker_ledger{8, 4, 2, 2}));
 }
 
-// Workers feed, shards apply or drop in order, messages are late, workers die, reports are lost: the sum holds at every moment and
-// never says more than happened; without deaths it ends exact.
+// Workers feed, shards apply or drop in order, messages are late, workers die, reports are lost:
+// the sum holds at every moment and never says more than happened; without deaths it ends exact.
 BOOST_AUTO_TEST_CASE(SV_4_holds_in_10000_random_schedules) {
   std::mt19937_64 random(11);
   const auto pick = [&](std::uint64_t n) { return random() % n; };
@@ -209,7 +214,8 @@ BOOST_AUTO_TEST_CASE(SV_4_holds_in_10000_random_schedules) {
     ledger l(workers);
     std::vector<std::uint64_t> fed(workers), losses_on_way(workers);
     std::vector<bool> is_dead(workers, false), has_reported(shards, false);
-    std::vector<std::vector<std::uint64_t>> on_way(shards, std::vector<std::uint64_t>(workers)), queued = on_way;
+    std::vector<std::vector<std::uint64_t>> on_way(shards, std::vector<std::uint64_t>(workers)),
+        queued = on_way;
     std::vector<shard_report> truth;
     for (std::uint32_t s = 0; s < shards; ++s)
       truth.push_back({s, std::vector<std::uint64_t>(workers), std::vector<std::uint64_t>(workers),
@@ -256,7 +262,8 @@ BOOST_AUTO_TEST_CASE(SV_4_holds_in_10000_random_schedules) {
       }
     };
     for (int i = 0; i < 150; ++i) {
-      const auto w = static_cast<std::uint32_t>(pick(workers)), s = static_cast<std::uint32_t>(pick(shards));
+      const auto w = static_cast<std::uint32_t>(pick(workers)),
+                 s = static_cast<std::uint32_t>(pick(shards));
       if (with_deaths && pick(100) == 0) {
         is_dead[w] = true;
         losses_on_way[w] = pick(losses_on_way[w] + 1);

@@ -14,7 +14,11 @@ using namespace troupe;
 namespace {
 
 constexpr std::int64_t ms = 1'000'000, s = 1000 * ms;
-constexpr restart_limits few{.failures_max = 3, .window_ns = 10 * s, .in_vain_max = 100, .delay_ns = 100 * ms, .delay_max_ns = 300 * ms};
+constexpr restart_limits few{.failures_max = 3,
+                             .window_ns = 10 * s,
+                             .in_vain_max = 100,
+                             .delay_ns = 100 * ms,
+                             .delay_max_ns = 300 * ms};
 const std::string boom = "boom";
 
 // A tree whose actions are carried out at once, unless the test does it: "start a", "stop b".
@@ -26,12 +30,15 @@ struct driver {
   std::int64_t now = 0;
   bool by_hand = false;
 
-  explicit driver(restart_strategy strategy, const restart_limits& limits = few) : tree("test", strategy, limits) {}
+  explicit driver(restart_strategy strategy, const restart_limits& limits = few)
+      : tree("test", strategy, limits) {}
 
-  driver& child(const std::string& n, restart_kind kind = restart_kind::permanent, supervised_id under = top_supervisor) {
+  driver& child(const std::string& n, restart_kind kind = restart_kind::permanent,
+                supervised_id under = top_supervisor) {
     return remember(n, tree.add_child(under, n, kind));
   }
-  driver& supervisor(const std::string& n, restart_strategy strategy, const restart_limits& limits = few) {
+  driver& supervisor(const std::string& n, restart_strategy strategy,
+                     const restart_limits& limits = few) {
     return remember(n, tree.add_supervisor(top_supervisor, n, strategy, limits));
   }
   driver& remember(const std::string& n, supervised_id i) {
@@ -54,13 +61,19 @@ struct driver {
         done.push_back("stop " + name.at(a.who));
         if (!by_hand) tree.on_ended(a.who, std::nullopt, now);
         return;
-      case supervision_action_kind::escalate: done.push_back("escalate " + a.cause.where_and_why()); return;
-      case supervision_action_kind::give_up: done.push_back("give up " + a.cause.where_and_why()); return;
+      case supervision_action_kind::escalate:
+        done.push_back("escalate " + a.cause.where_and_why());
+        return;
+      case supervision_action_kind::give_up:
+        done.push_back("give up " + a.cause.where_and_why());
+        return;
     }
   }
   void start() { tree.start(now), carry_out(); }
   void started(const std::string& n) { tree.on_started(id.at(n), now), carry_out(); }
-  void fail(const std::string& n, bool is_derived = false) { tree.on_ended(id.at(n), boom, now, is_derived), carry_out(); }
+  void fail(const std::string& n, bool is_derived = false) {
+    tree.on_ended(id.at(n), boom, now, is_derived), carry_out();
+  }
   void end(const std::string& n) { tree.on_ended(id.at(n), std::nullopt, now), carry_out(); }
   void wait(std::int64_t ns) { now += ns, tree.tick(now), carry_out(); }
   std::string take() {
@@ -81,7 +94,8 @@ struct strategy_case {
 BOOST_AUTO_TEST_SUITE(supervision_tree)
 
 BOOST_AUTO_TEST_CASE(SU_2_children_start_in_order_each_when_the_one_before_it_runs) {
-  for (const auto strategy : {restart_strategy::one_for_one, restart_strategy::one_for_all, restart_strategy::rest_for_one}) {
+  for (const auto strategy : {restart_strategy::one_for_one, restart_strategy::one_for_all,
+                              restart_strategy::rest_for_one}) {
     driver d(strategy);
     d.child("a").child("b").by_hand = true;
     d.start();
@@ -111,7 +125,8 @@ BOOST_AUTO_TEST_CASE(SU_2_a_strategy_says_who_is_stopped_and_started_with_whom) 
     d.child("a").child("b").child("c").start();
     d.take();
     d.fail(c.fails);
-    BOOST_TEST_CONTEXT(to_string(c.strategy) << ", " << c.fails << " fails") BOOST_TEST(d.take() == c.expected);
+    BOOST_TEST_CONTEXT(to_string(c.strategy) << ", " << c.fails << " fails")
+    BOOST_TEST(d.take() == c.expected);
   }
 }
 
@@ -134,7 +149,10 @@ BOOST_AUTO_TEST_CASE(SU_2_nobody_starts_while_somebody_is_being_stopped) {
 
 BOOST_AUTO_TEST_CASE(a_kind_of_restart_says_after_which_end_there_is_one) {
   driver d(restart_strategy::one_for_one);
-  d.child("permanent").child("transient", restart_kind::transient).child("temporary", restart_kind::temporary).start();
+  d.child("permanent")
+      .child("transient", restart_kind::transient)
+      .child("temporary", restart_kind::temporary)
+      .start();
   d.take();
   d.end("permanent");
   BOOST_TEST(d.take() == "start permanent");
@@ -150,7 +168,10 @@ BOOST_AUTO_TEST_CASE(a_kind_of_restart_says_after_which_end_there_is_one) {
 
 BOOST_AUTO_TEST_CASE(a_temporary_child_that_is_stopped_with_others_stays_so) {
   driver d(restart_strategy::one_for_all);
-  d.child("a").child("temporary", restart_kind::temporary).child("done", restart_kind::transient).start();
+  d.child("a")
+      .child("temporary", restart_kind::temporary)
+      .child("done", restart_kind::transient)
+      .start();
   d.end("done");
   d.take();
   d.fail("a");
@@ -208,7 +229,11 @@ BOOST_AUTO_TEST_CASE(SU_1_who_is_stopped_while_it_starts_is_stopped_once) {
 }
 
 BOOST_AUTO_TEST_CASE(SU_5_the_back_off_grows_and_a_quiet_window_forgives) {
-  driver d(restart_strategy::one_for_one, {.failures_max = 10, .window_ns = 10 * s, .in_vain_max = 100, .delay_ns = 100 * ms, .delay_max_ns = 300 * ms});
+  driver d(restart_strategy::one_for_one, {.failures_max = 10,
+                                           .window_ns = 10 * s,
+                                           .in_vain_max = 100,
+                                           .delay_ns = 100 * ms,
+                                           .delay_max_ns = 300 * ms});
   d.child("a").start();
   d.take();
   for (const std::int64_t delay : {0 * ms, 100 * ms, 200 * ms, 300 * ms, 300 * ms}) {
@@ -253,7 +278,10 @@ BOOST_AUTO_TEST_CASE(SU_3_failures_that_lie_apart_are_not_too_many) {
 
 BOOST_AUTO_TEST_CASE(SU_3_a_supervisor_that_escalates_is_started_again_and_counts_from_0) {
   driver d(restart_strategy::rest_for_one);
-  d.child("a").supervisor("group", restart_strategy::one_for_one).child("b", restart_kind::permanent, d.id["group"]).child("z");
+  d.child("a")
+      .supervisor("group", restart_strategy::one_for_one)
+      .child("b", restart_kind::permanent, d.id["group"])
+      .child("z");
   d.start();
   BOOST_TEST(d.take() == "start a, start b, start z");
   const auto fail_often = [&] {
@@ -262,15 +290,19 @@ BOOST_AUTO_TEST_CASE(SU_3_a_supervisor_that_escalates_is_started_again_and_count
     d.fail("b");
   };
   fail_often();
-  BOOST_TEST(d.take() == "escalate actor group/b: boom; group: 4 failures within 10 s, stop z, start b, start z");
+  BOOST_TEST(
+      d.take() ==
+      "escalate actor group/b: boom; group: 4 failures within 10 s, stop z, start b, start z");
   for (int i = 0; i < 2; ++i) {
     fail_often();
     d.wait(300 * ms);
     d.take();
   }
   fail_often();
-  BOOST_TEST(d.take() == "escalate actor group/b: boom; group: 4 failures within 10 s, stop z, stop a, "
-                         "give up actor group/b: boom; group: 4 failures within 10 s; test: 4 failures within 10 s");
+  BOOST_TEST(
+      d.take() ==
+      "escalate actor group/b: boom; group: 4 failures within 10 s, stop z, stop a, "
+      "give up actor group/b: boom; group: 4 failures within 10 s; test: 4 failures within 10 s");
   BOOST_TEST(d.tree.log().own_count() == 16u);
 }
 
@@ -284,7 +316,11 @@ BOOST_AUTO_TEST_CASE(SU_3_a_supervisor_that_restarts_nobody_fails_with_the_failu
 }
 
 BOOST_AUTO_TEST_CASE(SU_4_what_follows_from_a_failure_is_noted_and_not_counted) {
-  driver d(restart_strategy::one_for_all, {.failures_max = 1, .window_ns = 10 * s, .in_vain_max = 100, .delay_ns = 100 * ms, .delay_max_ns = s});
+  driver d(restart_strategy::one_for_all, {.failures_max = 1,
+                                           .window_ns = 10 * s,
+                                           .in_vain_max = 100,
+                                           .delay_ns = 100 * ms,
+                                           .delay_max_ns = s});
   d.child("a").child("b").child("c").start();
   d.take();
   d.by_hand = true;
@@ -298,7 +334,11 @@ BOOST_AUTO_TEST_CASE(SU_4_what_follows_from_a_failure_is_noted_and_not_counted) 
 }
 
 BOOST_AUTO_TEST_CASE(SU_4_a_derived_failure_never_escalates_and_waits_before_it_starts_again) {
-  driver d(restart_strategy::one_for_one, {.failures_max = 0, .window_ns = 10 * s, .in_vain_max = 100, .delay_ns = 100 * ms, .delay_max_ns = s});
+  driver d(restart_strategy::one_for_one, {.failures_max = 0,
+                                           .window_ns = 10 * s,
+                                           .in_vain_max = 100,
+                                           .delay_ns = 100 * ms,
+                                           .delay_max_ns = s});
   d.child("a").start();
   d.take();
   for (int i = 0; i < 20; ++i) {
@@ -313,7 +353,10 @@ BOOST_AUTO_TEST_CASE(SU_4_a_derived_failure_never_escalates_and_waits_before_it_
 BOOST_AUTO_TEST_CASE(stop_ends_everything_from_the_last_to_the_first) {
   driver d(restart_strategy::one_for_one);
   d.child("a").supervisor("group", restart_strategy::one_for_all);
-  d.child("b", restart_kind::permanent, d.id["group"]).child("c", restart_kind::permanent, d.id["group"]).child("z").start();
+  d.child("b", restart_kind::permanent, d.id["group"])
+      .child("c", restart_kind::permanent, d.id["group"])
+      .child("z")
+      .start();
   d.take();
   d.fail("a");
   d.fail("a");  // waits for its back-off
@@ -345,7 +388,7 @@ BOOST_AUTO_TEST_CASE(children_come_and_go_while_a_tree_runs) {
   BOOST_TEST(!d.tree.deadline_ns().has_value());
 }
 
-// --- by chance -----------------------------------------------------------------------------------------------------------------------
+// --- by chance -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -355,7 +398,10 @@ class model {
   explicit model(std::uint64_t seed) : random_(seed), tree_("top", strategy(), limits()) {
     groups_[top_supervisor] = {top_supervisor, strategy_, limits_, {}};
     grow(top_supervisor, 1);
-    if (random_() % 4 == 0 && !children_.empty()) always_fails_ = std::next(children_.begin(), static_cast<std::ptrdiff_t>(random_() % children_.size()))->first;
+    if (random_() % 4 == 0 && !children_.empty())
+      always_fails_ =
+          std::next(children_.begin(), static_cast<std::ptrdiff_t>(random_() % children_.size()))
+              ->first;
   }
 
   void run() {
@@ -398,8 +444,11 @@ class model {
   // Who supervises supervisors looks back further: they fail less often.
   const restart_limits& limits(int level = 0) {
     const std::int64_t windows[] = {100 * s, 20 * s, 5 * s};
-    return limits_ = {.failures_max = static_cast<std::uint32_t>(random_() % 5), .window_ns = windows[level], .in_vain_max = 1000,
-                      .delay_ns = static_cast<std::int64_t>(random_() % 100) * ms, .delay_max_ns = s};
+    return limits_ = {.failures_max = static_cast<std::uint32_t>(random_() % 5),
+                      .window_ns = windows[level],
+                      .in_vain_max = 1000,
+                      .delay_ns = static_cast<std::int64_t>(random_() % 100) * ms,
+                      .delay_max_ns = s};
   }
 
   void grow(supervised_id under, int level) {
@@ -412,7 +461,8 @@ class model {
         grow(id, level + 1);
         continue;
       }
-      const restart_kind kinds[] = {restart_kind::permanent, restart_kind::permanent, restart_kind::transient, restart_kind::temporary};
+      const restart_kind kinds[] = {restart_kind::permanent, restart_kind::permanent,
+                                    restart_kind::transient, restart_kind::temporary};
       const auto kind = kinds[random_() % 4];
       const auto id = tree_.add_child(under, "child", kind);
       children_[id] = {under, kind, false, false, false, false, {}};
@@ -424,7 +474,9 @@ class model {
     if (!holds && problem.empty()) problem = fmt::format("at {} ms: {}", now_ / ms, what);
   }
   void later(std::int64_t ns, event e) { events_.emplace(now_ + ns, e); }
-  std::int64_t some(std::int64_t most) { return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(most)); }
+  std::int64_t some(std::int64_t most) {
+    return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(most));
+  }
 
   void step() {
     const auto deadline = tree_.deadline_ns();
@@ -451,8 +503,11 @@ class model {
     c.is_alive = c.is_up = false;
     const bool was_stopping = std::exchange(c.is_stopping, false);
     const bool fails = e.kind == event::fails || (e.kind == event::stopped && random_() % 8 == 0);
-    c.is_done = !was_stopping && (c.restart == restart_kind::temporary || (c.restart == restart_kind::transient && !fails));
-    const auto text = fails ? std::optional<std::string>(fmt::format("failure of {}", static_cast<std::uint32_t>(e.who))) : std::nullopt;
+    c.is_done = !was_stopping && (c.restart == restart_kind::temporary ||
+                                  (c.restart == restart_kind::transient && !fails));
+    const auto text = fails ? std::optional<std::string>(
+                                  fmt::format("failure of {}", static_cast<std::uint32_t>(e.who)))
+                            : std::nullopt;
     tree_.on_ended(e.who, text, now_, fails && e.who != always_fails_ && random_() % 8 == 0);
   }
 
@@ -470,18 +525,22 @@ class model {
         check(c.is_alive && !c.is_stopping, "SU-1: only who runs is stopped, and once");
         c.is_stopping = true;
         const auto& members = groups_.at(c.under).members;
-        for (auto behind = std::find(members.begin(), members.end(), a.who) + 1; behind != members.end(); ++behind)
+        for (auto behind = std::find(members.begin(), members.end(), a.who) + 1;
+             behind != members.end(); ++behind)
           check(!is_alive(*behind), "SU-2: the last one is stopped first");
         return later(some(50 * ms), {event::stopped, a.who, lives_[a.who]});
       }
       case supervision_action_kind::escalate: ++escalations; break;
       case supervision_action_kind::give_up:
         has_given_up = true;
-        for (const auto& [id, c] : children_) check(!c.is_alive, "SU-3: who gives up has stopped its children");
+        for (const auto& [id, c] : children_)
+          check(!c.is_alive, "SU-3: who gives up has stopped its children");
         break;
     }
-    check(a.cause.text.find("failure of ") == 0 || a.cause.text.find("it ended") == 0, "SU-4: the cause is a child's failure");
-    for (const auto m : groups_.at(a.who).members) check(!is_alive(m), "SU-3: who escalates has stopped its children");
+    check(a.cause.text.find("failure of ") == 0 || a.cause.text.find("it ended") == 0,
+          "SU-4: the cause is a child's failure");
+    for (const auto m : groups_.at(a.who).members)
+      check(!is_alive(m), "SU-3: who escalates has stopped its children");
   }
 
   bool is_alive(supervised_id who) const {
@@ -505,21 +564,24 @@ class model {
       later(some(4 * s), {random_() % 4 == 0 ? event::ends : event::fails, who, life});
   }
 
-  // SU-2: of those who build on `who`, or end with it, nobody runs; nobody starts or ends beside it.
+  // SU-2: of those who build on `who`, or end with it, nobody runs; nobody starts or ends beside
+  // it.
   void check_order(supervised_id who, supervised_id under) {
     const auto& g = groups_.at(under);
     bool is_behind = false;
     for (const auto m : g.members) {
       if (m == who) is_behind = true;
       if (m == who) continue;
-      if (is_behind && g.strategy != restart_strategy::one_for_one) check(!is_alive(m), "SU-2: who comes later starts later");
+      if (is_behind && g.strategy != restart_strategy::one_for_one)
+        check(!is_alive(m), "SU-2: who comes later starts later");
       if (const auto c = children_.find(m); c != children_.end() && c->second.is_alive)
         check(c->second.is_up && !c->second.is_stopping, "SU-2: one after the other");
     }
   }
 
-  // SU-3. Each life of a supervisor gives a child at most failures_max + 1 starts within a window; a start follows its failure by at
-  // most delay_max_ns and the ends of others, for which a second is plenty. Derived failures, and normal ends, cost a start each.
+  // SU-3. Each life of a supervisor gives a child at most failures_max + 1 starts within a window;
+  // a start follows its failure by at most delay_max_ns and the ends of others, for which a second
+  // is plenty. Derived failures, and normal ends, cost a start each.
   void check_limits(child& c) {
     c.starts.push_back(now_);
     while (now_ - c.starts.front() > 2 * s) c.starts.pop_front();
@@ -533,15 +595,18 @@ class model {
 
   void check_rest() {
     if (always_fails_ && children_.at(*always_fails_).restart != restart_kind::temporary) {
-      // It may be done already, or wait for somebody who has ended for good; else nothing stops its way up.
-      check(has_given_up || lives_[*always_fails_] == 0, "SU-3: what fails for ever reaches the top");
+      // It may be done already, or wait for somebody who has ended for good; else nothing stops its
+      // way up.
+      check(has_given_up || lives_[*always_fails_] == 0,
+            "SU-3: what fails for ever reaches the top");
       return;
     }
     if (has_given_up) return;
     check(events_.empty() && !tree_.deadline_ns(), "SU-6: a tree comes to rest");
     check(tree_.is_running(top_supervisor), "SU-6: the top runs");
     for (const auto& [id, c] : children_)
-      if (c.restart == restart_kind::permanent) check(c.is_alive && c.is_up, "SU-6: who shall run does");
+      if (c.restart == restart_kind::permanent)
+        check(c.is_alive && c.is_up, "SU-6: who shall run does");
   }
 
   std::mt19937_64 random_;
@@ -568,7 +633,8 @@ BOOST_AUTO_TEST_CASE(all_invariants_hold_whoever_starts_and_ends_when) {
     escalations += m.escalations;
     given_up += m.has_given_up ? 1 : 0;
   }
-  BOOST_TEST_MESSAGE(fmt::format("{} restarts, {} escalations, {} gave up", restarts, escalations, given_up));
+  BOOST_TEST_MESSAGE(
+      fmt::format("{} restarts, {} escalations, {} gave up", restarts, escalations, given_up));
   BOOST_TEST(restarts > 1000U);
   BOOST_TEST(escalations > 100U);
   BOOST_TEST(given_up > 100U);

@@ -17,7 +17,8 @@ constexpr std::uint64_t part = std::uint64_t{3} << 32;
 struct node {
   std::int64_t now = 10 * second;
   std::shared_ptr<trace_lane> stream, service;
-  std::shared_ptr<std::atomic<std::uint64_t>> current = std::make_shared<std::atomic<std::uint64_t>>(0);
+  std::shared_ptr<std::atomic<std::uint64_t>> current =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
   std::size_t asked = 0;  // for subjects
   trace_recorder recorder;
   std::uint64_t questions = 0;
@@ -25,7 +26,8 @@ struct node {
   explicit node(std::size_t ring = 1024)
       : stream(std::make_shared<trace_lane>([this] { return now; }, ring)),
         service(std::make_shared<trace_lane>([this] { return now; }, ring)),
-        recorder({{"cpu:0", true, stream, current}, {"service", false, service}}, [this](std::uint64_t s) { return describe(s); }) {}
+        recorder({{"cpu:0", true, stream, current}, {"service", false, service}},
+                 [this](std::uint64_t s) { return describe(s); }) {}
 
   std::optional<trace_subject> describe(std::uint64_t subject) {
     ++asked;
@@ -38,7 +40,8 @@ struct node {
     return s;
   }
 
-  trace_page ask(std::uint64_t recording, std::int64_t duration = 0, bool ends = false, std::string owner = "process 1") {
+  trace_page ask(std::uint64_t recording, std::int64_t duration = 0, bool ends = false,
+                 std::string owner = "process 1") {
     auto page = recorder.answer({++questions, recording, duration, ends, std::move(owner)}, now);
     BOOST_TEST(page.id == questions);
     BOOST_TEST(page.recording == recording);
@@ -143,12 +146,13 @@ BOOST_AUTO_TEST_CASE(RE_2_what_a_tool_leaves_behind_is_switched_off_and_forgotte
   BOOST_TEST(n.recorder.recordings() == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(RE_3_events_are_cut_off_at_both_ends_and_what_runs_or_sleeps_at_the_end_is_told) {
+BOOST_AUTO_TEST_CASE(
+    RE_3_events_are_cut_off_at_both_ends_and_what_runs_or_sleeps_at_the_end_is_told) {
   node n;
   (void)n.ask(1, 10 * second);  // so that the lane is on before
   n.now += 1000;
   const auto began = n.ask(2, second).began_ns;
-  n.fire(0, 1, 5000);      // began before
+  n.fire(0, 1, 5000);  // began before
   n.service->falls_asleep();
   n.current->store(part | 2);
   n.now += 2 * second;
@@ -188,7 +192,9 @@ BOOST_AUTO_TEST_CASE(RE_4_what_does_not_fit_into_a_page_comes_with_the_next_ones
   (void)n.ask(1, second);
   constexpr std::size_t events = 60'000;
   for (std::uint64_t i = 0; i < events; ++i) n.fire(i, i, 10);
-  for (std::uint64_t i = 0; i < 100; ++i) n.service->slice(trace_kind::turn, reinterpret_cast<std::uintptr_t>(i % 2 == 0 ? "node" : "link"));
+  for (std::uint64_t i = 0; i < 100; ++i)
+    n.service->slice(trace_kind::turn,
+                     reinterpret_cast<std::uintptr_t>(i % 2 == 0 ? "node" : "link"));
   n.now += 2 * second;
   std::size_t got = 0, of_service = 0, pages = 0;
   std::vector<traced_actor> actors;
@@ -216,11 +222,18 @@ namespace {
 // A node with a device, whose stream's lane is told of things later.
 struct node_with_device {
   std::int64_t now = 10 * second;
-  std::shared_ptr<trace_lane> worker = std::make_shared<trace_lane>([this] { return now; }, 64), stream = std::make_shared<trace_lane>([this] { return now; }, 64);
-  troupe::trace_recorder recorder{{{"gpu:0", true, worker}, {.name = "gpu:0/compute", .lane = stream, .is_told_later = true}}, [](std::uint64_t) { return std::nullopt; }};
+  std::shared_ptr<trace_lane> worker = std::make_shared<trace_lane>([this] { return now; }, 64),
+                              stream = std::make_shared<trace_lane>([this] { return now; }, 64);
+  troupe::trace_recorder recorder{
+      {{"gpu:0", true, worker}, {.name = "gpu:0/compute", .lane = stream, .is_told_later = true}},
+      [](std::uint64_t) { return std::nullopt; }};
 
-  trace_page ask(std::uint64_t recording, std::int64_t duration = 0) { return recorder.answer({1, recording, duration, false, "process 1"}, now); }
-  void ran(std::int64_t begin, std::int64_t end) { stream->device_work({begin, end, trace_kind::kernel, part | 1, 4}); }
+  trace_page ask(std::uint64_t recording, std::int64_t duration = 0) {
+    return recorder.answer({1, recording, duration, false, "process 1"}, now);
+  }
+  void ran(std::int64_t begin, std::int64_t end) {
+    stream->device_work({begin, end, trace_kind::kernel, part | 1, 4});
+  }
 };
 
 }  // namespace
@@ -239,7 +252,7 @@ BOOST_AUTO_TEST_CASE(RE_5_what_a_device_ran_before_the_end_is_in_it_though_the_l
   n.stream->knows_until(began + second - 1);
   BOOST_TEST(!n.ask(1).is_last);
   n.ran(began + 300, began + 400);
-  n.ran(began + 500, began + 2 * second);   // cut off
+  n.ran(began + 500, began + 2 * second);         // cut off
   n.ran(began + second + 1, began + 2 * second);  // of another time
   n.stream->knows_until(began + second);
   page = n.ask(1);
@@ -274,14 +287,16 @@ BOOST_AUTO_TEST_CASE(RE_4_names_of_kernels_count_and_those_beyond_the_limit_are_
   std::int64_t now = second;
   const auto lane = std::make_shared<trace_lane>([&] { return now; }, 64);
   constexpr std::size_t kernels = 3000, name_bytes = 1000;  // 3 MB
-  troupe::trace_recorder recorder({{.name = "gpu:0/compute", .lane = lane, .is_told_later = true}}, [](std::uint64_t) {
-    trace_subject s;
-    s.actor.name = "segment";
-    s.actor.kernels.assign(kernels, std::string(name_bytes, 'k'));
-    return std::optional(s);
-  });
+  troupe::trace_recorder recorder({{.name = "gpu:0/compute", .lane = lane, .is_told_later = true}},
+                                  [](std::uint64_t) {
+                                    trace_subject s;
+                                    s.actor.name = "segment";
+                                    s.actor.kernels.assign(kernels, std::string(name_bytes, 'k'));
+                                    return std::optional(s);
+                                  });
   (void)recorder.answer({1, 1, second, false, "process 1"}, now);
-  for (std::uint64_t i = 1; i <= 12; ++i) lane->device_work({now, now, trace_kind::kernel, i, 1, 0});
+  for (std::uint64_t i = 1; i <= 12; ++i)
+    lane->device_work({now, now, trace_kind::kernel, i, 1, 0});
   std::size_t actors = 0, pages = 0;
   for (bool has_more = true; has_more; ++pages) {
     const auto page = recorder.answer({1, 1, 0, false, ""}, now);

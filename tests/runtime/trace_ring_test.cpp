@@ -14,8 +14,14 @@ namespace {
 
 // Every field says which number it is of, so that one that was torn shows.
 trace_event numbered(std::uint64_t n) {
-  return {static_cast<std::int64_t>(n), static_cast<std::int64_t>(n + 1), n % 2 == 0 ? trace_kind::firing : trace_kind::apply, ~n, n * 3,
-          static_cast<std::uint32_t>(n & 0xffffff), static_cast<std::uint32_t>(n), 0};
+  return {static_cast<std::int64_t>(n),
+          static_cast<std::int64_t>(n + 1),
+          n % 2 == 0 ? trace_kind::firing : trace_kind::apply,
+          ~n,
+          n * 3,
+          static_cast<std::uint32_t>(n & 0xffffff),
+          static_cast<std::uint32_t>(n),
+          0};
 }
 
 struct clocked_lane {
@@ -36,10 +42,13 @@ BOOST_AUTO_TEST_SUITE(trace_ring)
 
 BOOST_AUTO_TEST_CASE(events_come_back_as_they_were) {
   troupe::trace_ring ring(4);
-  const trace_event transfer{5, 9, trace_kind::transfer, 7, 3, trace_event::everywhere, 0, (std::uint64_t{1} << 56) - 1};
-  const trace_event firing{-3, 1, trace_kind::firing, ~std::uint64_t{0}, 1, trace_event::everywhere, 0xffffffff, 0};
+  const trace_event transfer{
+      5, 9, trace_kind::transfer, 7, 3, trace_event::everywhere, 0, (std::uint64_t{1} << 56) - 1};
+  const trace_event firing{
+      -3, 1, trace_kind::firing, ~std::uint64_t{0}, 1, trace_event::everywhere, 0xffffffff, 0};
   const trace_event kernel{1, 2, trace_kind::kernel, 9, 4, 17, 0, 0};
-  const trace_event copy{2, 3, trace_kind::copy, 9, 4, trace_event::everywhere, 0, std::uint64_t{1} << 40};
+  const trace_event copy{
+      2, 3, trace_kind::copy, 9, 4, trace_event::everywhere, 0, std::uint64_t{1} << 40};
   for (const auto& e : {transfer, firing, kernel}) ring.write(e);
   std::uint64_t cursor = 0;
   std::vector<trace_event> out;
@@ -82,7 +91,8 @@ BOOST_AUTO_TEST_CASE(RI_2_every_reader_has_a_cursor_of_its_own) {
   BOOST_TEST(of_second.size() == 2u);
 }
 
-BOOST_AUTO_TEST_CASE(RI_1_RI_2_readers_beside_a_writer_get_whole_events_in_order_and_count_the_others) {
+BOOST_AUTO_TEST_CASE(
+    RI_1_RI_2_readers_beside_a_writer_get_whole_events_in_order_and_count_the_others) {
   constexpr std::uint64_t events = 400'000;
   troupe::trace_ring ring(256);
   std::atomic<bool> has_ended{false};
@@ -100,7 +110,8 @@ BOOST_AUTO_TEST_CASE(RI_1_RI_2_readers_beside_a_writer_get_whole_events_in_order
         before = cursor;
         out.clear();
         o.lost += ring.read(cursor, at_once, out);
-        for (std::size_t i = 0; i < out.size(); ++i) o.wrong += !(out[i] == numbered(cursor - out.size() + i));
+        for (std::size_t i = 0; i < out.size(); ++i)
+          o.wrong += !(out[i] == numbered(cursor - out.size() + i));
         o.got += out.size();
       }
     }
@@ -150,9 +161,11 @@ BOOST_AUTO_TEST_CASE(RI_3_slices_begin_where_the_one_before_ended_or_the_thread_
   l.lane.slice(trace_kind::emit, 1, 6, 0);
   const auto e = l.written();
   BOOST_TEST_REQUIRE(e.size() == 4u);
-  BOOST_TEST((e[0] == trace_event{1000, 1100, trace_kind::firing, 1, 5, trace_event::everywhere, 0, 0}));
+  BOOST_TEST(
+      (e[0] == trace_event{1000, 1100, trace_kind::firing, 1, 5, trace_event::everywhere, 0, 0}));
   BOOST_TEST((e[1] == trace_event{1100, 1150, trace_kind::firing, 2, 5, 3, 9, 0}));
-  BOOST_TEST((e[2] == trace_event{1200, 1900, trace_kind::idle, 0, 0, trace_event::everywhere, 0, 0}));
+  BOOST_TEST(
+      (e[2] == trace_event{1200, 1900, trace_kind::idle, 0, 0, trace_event::everywhere, 0, 0}));
   BOOST_TEST((e[3] == trace_event{1900, 1950, trace_kind::emit, 1, 6, 0, 0, 0}));
 }
 
@@ -171,7 +184,8 @@ BOOST_AUTO_TEST_CASE(RI_3_what_began_before_it_was_switched_on_is_cut_off_there)
   l.lane.wakes();
   const auto e = l.written();
   BOOST_TEST_REQUIRE(e.size() == 2u);
-  BOOST_TEST((e[1] == trace_event{3000, 3500, trace_kind::idle, 0, 0, trace_event::everywhere, 0, 0}));
+  BOOST_TEST(
+      (e[1] == trace_event{3000, 3500, trace_kind::idle, 0, 0, trace_event::everywhere, 0, 0}));
 }
 
 BOOST_AUTO_TEST_CASE(RI_4_a_lane_is_switched_while_its_thread_writes) {

@@ -35,8 +35,8 @@ struct scene {
     c.jobs.push_back(j);
   }
 
-  actor_snapshot& add(const std::string& name, const std::string& node, actor_state state, double since,
-                      const std::string& kind = "op") {
+  actor_snapshot& add(const std::string& name, const std::string& node, actor_state state,
+                      double since, const std::string& kind = "op") {
     actor_snapshot a;
     a.id = node + "." + std::to_string(c.actors.size());
     a.kind = kind;
@@ -49,17 +49,20 @@ struct scene {
     return c.actors.back();
   }
   // An actor that waits for input from (or for credit of) each of the peers.
-  actor_snapshot& waits(const std::string& name, const std::string& node, const std::vector<port_snapshot>& ports,
-                        const std::string& kind = "op") {
+  actor_snapshot& waits(const std::string& name, const std::string& node,
+                        const std::vector<port_snapshot>& ports, const std::string& kind = "op") {
     double since = 0;
     for (const auto& p : ports) since = std::max(since, p.since_seconds);
-    auto& a = add(name, node, ports.at(0).is_input() ? actor_state::waiting_for_input : actor_state::waiting_for_credit,
-                  since, kind);
+    auto& a = add(
+        name, node,
+        ports.at(0).is_input() ? actor_state::waiting_for_input : actor_state::waiting_for_credit,
+        since, kind);
     a.ports = ports;
     return a;
   }
   node_snapshot& node(const std::string& name) {
-    return *std::find_if(c.nodes.begin(), c.nodes.end(), [&](const auto& n) { return n.name == name; });
+    return *std::find_if(c.nodes.begin(), c.nodes.end(),
+                         [&](const auto& n) { return n.name == name; });
   }
   why_answer explain() const {
     auto answer = troupe::explain(c, "");
@@ -76,7 +79,9 @@ port_snapshot out(const std::string& peer, const std::string& node, double since
 }
 constexpr auto running = actor_state::running;
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 std::string path(const why_answer& a) {
   std::string out;
   for (const auto& l : a.chain) out += l.actor + " > ";
@@ -97,10 +102,11 @@ BOOST_AUTO_TEST_CASE(the_walk_ends_at_a_running_actor_across_nodes) {
   BOOST_TEST(a.actor == "w0/matmul");
   BOOST_TEST(a.node == "n1");
   BOOST_TEST(path(a) == "loss > w0/send > w0/matmul");
-  BOOST_TEST(a.text() ==
-             "Job mnist, step 12 of 400: op w0/matmul (n1.2) on node n1 runs, for 3.2 s. The chain: "
-             "loss (c1) waits for input in0 from w0/send, for 3.0 s; w0/send (n1) waits for input in0 from w0/matmul, "
-             "for 3.1 s.");
+  BOOST_TEST(
+      a.text() ==
+      "Job mnist, step 12 of 400: op w0/matmul (n1.2) on node n1 runs, for 3.2 s. The chain: "
+      "loss (c1) waits for input in0 from w0/send, for 3.0 s; w0/send (n1) waits for input in0 from w0/matmul, "
+      "for 3.1 s.");
 }
 
 BOOST_AUTO_TEST_CASE(a_stopped_worker_is_named_with_its_pid_and_the_actor_expected_there) {
@@ -116,9 +122,10 @@ BOOST_AUTO_TEST_CASE(a_stopped_worker_is_named_with_its_pid_and_the_actor_expect
   BOOST_TEST((a.kind == root_kind::node_lost));
   BOOST_TEST(a.node == "n2");
   BOOST_TEST(a.since_seconds == 2.4);
-  BOOST_TEST(a.root ==
-             "Job mnist, step 12 of 400: node n2 (pid 4002) is unreachable, for 2.4 s (no answer within 2 s); "
-             "shard0/send is expected there");
+  BOOST_TEST(
+      a.root ==
+      "Job mnist, step 12 of 400: node n2 (pid 4002) is unreachable, for 2.4 s (no answer within 2 s); "
+      "shard0/send is expected there");
   BOOST_TEST(a.also.empty());
 }
 
@@ -127,8 +134,9 @@ BOOST_AUTO_TEST_CASE(a_node_that_only_does_not_answer_is_lost_for_as_long_as_it_
   s.waits("loss", "c1", {in("w0/send", "n2", 3.0)}, "fetch");
   s.c.silent = {{"n2", "no answer within 2 s"}};
   const auto a = s.explain();
-  BOOST_TEST(
-      has(a.root, "node n2 (pid 4002) does not answer, for 3.0 s (no answer within 2 s); w0/send is expected there"));
+  BOOST_TEST(has(
+      a.root,
+      "node n2 (pid 4002) does not answer, for 3.0 s (no answer within 2 s); w0/send is expected there"));
 }
 
 BOOST_AUTO_TEST_CASE(a_lost_node_outweighs_older_waits) {
@@ -183,8 +191,9 @@ BOOST_AUTO_TEST_CASE(a_fetch_that_the_program_does_not_empty_blocks_what_another
   s.waits("b", "c1", {out("program", "", 8.0)}, "fetch");
   const auto a = s.explain();
   BOOST_TEST((a.kind == root_kind::program_fetch));
-  BOOST_TEST(
-      has(a.root, "the program does not take the values of fetch b (c1.2) on node c1, which is full, for 8.0 s"));
+  BOOST_TEST(has(
+      a.root,
+      "the program does not take the values of fetch b (c1.2) on node c1, which is full, for 8.0 s"));
   BOOST_TEST(path(a) == "a > both > b > program");
   BOOST_TEST(a.chain[1].is_credit);
   BOOST_TEST(has(a.text(), "both (c1) waits for a credit of out0 from b, for 7.5 s"));
@@ -219,16 +228,18 @@ BOOST_AUTO_TEST_CASE(an_old_circle_of_waits_is_printed) {
   const auto a = s.explain();
   BOOST_TEST((a.kind == root_kind::cycle));
   BOOST_TEST(a.since_seconds == 5.0);
-  BOOST_TEST(has(a.root,
-                 "3 actors wait for each other in a circle, for 5.0 s: join for input from right, right for input from "
-                 "fork, fork for a credit from join"));
+  BOOST_TEST(has(
+      a.root,
+      "3 actors wait for each other in a circle, for 5.0 s: join for input from right, right for input from "
+      "fork, fork for a credit from join"));
   BOOST_TEST(path(a) == "loss > join > right > fork > join");
 }
 
 BOOST_AUTO_TEST_CASE(an_actor_that_waits_for_itself_is_a_circle_of_one) {
   scene s;
   s.waits("loop", "n1", {in("loop", "n1", 5.0)});
-  BOOST_TEST(has(s.explain().root, "an actor waits for itself, for 5.0 s: loop for input from loop"));
+  BOOST_TEST(
+      has(s.explain().root, "an actor waits for itself, for 5.0 s: loop for input from loop"));
 }
 
 BOOST_AUTO_TEST_CASE(a_job_with_nothing_but_a_young_circle_goes_on) {
@@ -261,7 +272,8 @@ BOOST_AUTO_TEST_CASE(a_job_in_which_all_is_young_goes_on_whatever_waits_by_desig
   s.add("other", "n2", running, 0.02);
   s.add("job/mnist", "c1", running, 60, "job");
   BOOST_TEST((s.explain().kind == root_kind::moving));
-  BOOST_TEST(s.explain().text() == "Job mnist, step 12 of 400: it goes on, and no wait is older than 1.0 s.");
+  BOOST_TEST(s.explain().text() ==
+             "Job mnist, step 12 of 400: it goes on, and no wait is older than 1.0 s.");
   s.c.actors[3].since_seconds = 1.5;  // a long kernel is the root
   BOOST_TEST((s.explain().kind == root_kind::actor_running));
   s.c.actors[3].since_seconds = 0.02;
@@ -310,8 +322,9 @@ BOOST_AUTO_TEST_CASE(an_idle_actor_at_the_end_says_that_nothing_reached_it) {
 BOOST_AUTO_TEST_CASE(a_wait_without_a_name_is_unexplained) {
   scene s;
   s.waits("loss", "c1", {in("", "", 5.0)}, "fetch");
-  BOOST_TEST(
-      has(s.explain().root, "fetch loss (c1.0) on node c1 is waiting for input, for 5.0 s, and does not say for whom"));
+  BOOST_TEST(has(
+      s.explain().root,
+      "fetch loss (c1.0) on node c1 is waiting for input, for 5.0 s, and does not say for whom"));
   s.c.actors[0].ports.clear();
   BOOST_TEST((s.explain().kind == root_kind::unexplained));
 }
@@ -382,7 +395,8 @@ BOOST_AUTO_TEST_CASE(ended_jobs_tell_their_end) {
   s.c.jobs[0].state = job_state::failed;
   s.c.jobs[0].ended_seconds = 3;
   s.c.jobs[0].cause = "node n2 died at step 12";
-  BOOST_TEST(s.explain().text() == "Job mnist, step 12 of 400: failed 3.0 s ago: node n2 died at step 12.");
+  BOOST_TEST(s.explain().text() ==
+             "Job mnist, step 12 of 400: failed 3.0 s ago: node n2 died at step 12.");
   s.c.jobs[0].state = job_state::done;
   BOOST_TEST((s.explain().kind == root_kind::job_done));
   s.c.jobs.clear();
@@ -410,7 +424,8 @@ BOOST_AUTO_TEST_CASE(an_unknown_job_is_not_found_and_the_known_ones_are_named) {
   const auto a = troupe::explain(scene().c, "minst");
   BOOST_TEST_REQUIRE(!a);
   BOOST_TEST((a.error().code() == error_code::not_found));
-  BOOST_TEST(troupe::why(scene().c, "minst") == "no job 'minst' in cluster default; there are: mnist");
+  BOOST_TEST(troupe::why(scene().c, "minst") ==
+             "no job 'minst' in cluster default; there are: mnist");
 }
 
 BOOST_AUTO_TEST_CASE(WH_1_a_long_chain_costs_linear_time_and_is_shortened_in_the_paragraph_only) {

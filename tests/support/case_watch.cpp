@@ -1,9 +1,9 @@
 // Ends a test case that does not end by itself, and says which it is, what it waits for and where
 // its threads are.
 //
-// Each test case has 100 s; TROUPE_TEST_CASE_LIMIT is another number of seconds, and 0 none. It is a
-// limit against hangs alone, and less than ctest's for the whole program (TIMEOUT), which could say
-// no more than that something hung. A debugger that is attached may take longer.
+// Each test case has 100 s; TROUPE_TEST_CASE_LIMIT is another number of seconds, and 0 none. It is
+// a limit against hangs alone, and less than ctest's for the whole program (TIMEOUT), which could
+// say no more than that something hung. A debugger that is attached may take longer.
 //
 // Threading: a thread of its own, from the first test case to the last one. It sleeps until a limit
 // has passed and then asks what runs, so that no test wakes it; it takes no signal and no lock but
@@ -71,8 +71,8 @@ bool has_debugger() {
   return false;
 }
 
-// By a debugger, where there is one. A program ends it after 20 s, since this thread stands still as
-// well while it looks.
+// By a debugger, where there is one. A program ends it after 20 s, since this thread stands still
+// as well while it looks.
 void show_threads() {
   // Else some systems let no child look at its parent.
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -88,15 +88,17 @@ void show_threads() {
   ::posix_spawnattr_setsigmask(&how, &none);
   ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK);
   const std::string pid = std::to_string(::getpid());
-  const char* const arguments[] = {"timeout", "--signal=KILL", "20",
-                                   "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off",
-                                   "-p", pid.c_str(), "-ex", "thread apply all bt 25", nullptr};
+  const char* const arguments[] = {"timeout", "--signal=KILL", "20",   "gdb",
+                                   "-nx",     "-batch",        "-iex", "set debuginfod enabled off",
+                                   "-p",      pid.c_str(),     "-ex",  "thread apply all bt 25",
+                                   nullptr};
   pid_t child = 0;
   int status = 0;
   const int failed = ::posix_spawnp(&child, arguments[0], &files, &how,
                                     const_cast<char* const*>(arguments), environ);
   if (failed == 0) {
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
   }
   if (failed != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 127))

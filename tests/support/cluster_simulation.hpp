@@ -1,9 +1,9 @@
 #pragma once
 // Membership machines over a simulated network, in one thread, from a seed.
 //
-// A connection joins two lives of processes. On it messages are delayed (so reordered), lost and doubled, which is
-// worse than any transport may be. Processes crash, freeze, restart; the network is cut in two and healed. A frozen
-// process takes its events when it thaws.
+// A connection joins two lives of processes. On it messages are delayed (so reordered), lost and
+// doubled, which is worse than any transport may be. Processes crash, freeze, restart; the network
+// is cut in two and healed. A frozen process takes its events when it thaws.
 
 #include "runtime/membership.hpp"
 
@@ -53,7 +53,8 @@ class cluster_simulation {
 
   cluster_simulation(std::size_t size, std::uint64_t seed, network_faults f = {})
       : faults(f), random_(seed), processes(size) {
-    for (std::size_t i = 0; i < size; ++i) processes[i].address = "10.0.0.1:" + std::to_string(7000 + i);
+    for (std::size_t i = 0; i < size; ++i)
+      processes[i].address = "10.0.0.1:" + std::to_string(7000 + i);
   }
 
   network_faults faults;
@@ -149,9 +150,13 @@ class cluster_simulation {
 
  private:
   node_id fresh_id() { return node_id{random_() | 1}; }
-  std::int64_t delay() { return 1 + static_cast<std::int64_t>(pick(static_cast<std::uint64_t>(faults.delay_max_ns))); }
+  std::int64_t delay() {
+    return 1 + static_cast<std::int64_t>(pick(static_cast<std::uint64_t>(faults.delay_max_ns)));
+  }
   bool chance(double p) { return static_cast<double>(random_() >> 11) * 0x1p-53 < p; }
-  bool can_talk(std::size_t i, std::size_t j) const { return processes[i].side == processes[j].side; }
+  bool can_talk(std::size_t i, std::size_t j) const {
+    return processes[i].side == processes[j].side;
+  }
   std::size_t owner(node_id n) const {
     for (std::size_t i = 0; i < processes.size(); ++i)
       if (processes[i].is_running && id(i) == n) return i;
@@ -178,7 +183,8 @@ class cluster_simulation {
 
   void schedule_tick(std::size_t i) {
     const auto life = id(i);
-    after(member_tick_ns + static_cast<std::int64_t>(pick(static_cast<std::uint64_t>(faults.tick_jitter_ns) + 1)),
+    after(member_tick_ns + static_cast<std::int64_t>(
+                               pick(static_cast<std::uint64_t>(faults.tick_jitter_ns) + 1)),
           [this, i, life] {
             if (!processes[i].is_running || id(i) != life) return;
             if (!processes[i].is_frozen) tick(i);
@@ -224,7 +230,8 @@ class cluster_simulation {
     const auto fail = [=, this](std::int64_t wait, dial_failure why) {
       at_life(wait, self, [=, this](std::size_t k) {
         member(k).dial_failed(expected, address, why, now_);
-        if (is_redial && processes[k].linking.contains(expected)) redial(k, expected, address, 100 * ms);
+        if (is_redial && processes[k].linking.contains(expected))
+          redial(k, expected, address, 100 * ms);
       });
     };
     if (to == processes.size() || (can_talk(i, to) && !processes[to].is_running))
@@ -236,7 +243,9 @@ class cluster_simulation {
       const auto j = owner(self);
       if (j == processes.size()) return;
       processes[j].connected.insert(id(k));
-      at_life(0, self, [this, n = id(k), address](std::size_t dialler) { connect_end(dialler, n, address); });
+      at_life(0, self, [this, n = id(k), address](std::size_t dialler) {
+        connect_end(dialler, n, address);
+      });
       processes[k].connected.insert(self);
       connect_end(k, self, "");
     });
@@ -273,8 +282,7 @@ class cluster_simulation {
   void act(std::size_t i, const membership_action& a) {
     using kind = membership_action_kind;
     switch (a.kind) {
-      case kind::connect:
-        return dial(i, a.node, a.text, false);
+      case kind::connect: return dial(i, a.node, a.text, false);
       case kind::close: {
         processes[i].linking.erase(a.node);
         if (processes[i].connected.erase(a.node) == 0) return;
@@ -282,31 +290,37 @@ class cluster_simulation {
         return;
       }
       case kind::send_view:
-        return send(i, a.node,
-                    [this, v = member(i).view()](std::size_t k, node_id from) { member(k).on_view(from, v, now_); });
-      case kind::send_heartbeat:
-        return send(i, a.node, [](std::size_t, node_id) {});
+        return send(i, a.node, [this, v = member(i).view()](std::size_t k, node_id from) {
+          member(k).on_view(from, v, now_);
+        });
+      case kind::send_heartbeat: return send(i, a.node, [](std::size_t, node_id) {});
       case kind::send_fence:
-        return send(i, a.node,
-                    [this, c = a.claim](std::size_t k, node_id from) { member(k).on_fenced(from, c, now_); });
+        return send(i, a.node, [this, c = a.claim](std::size_t k, node_id from) {
+          member(k).on_fenced(from, c, now_);
+        });
       case kind::send_leave:
-        return send(i, a.node, [this, t = a.text](std::size_t k, node_id from) { member(k).on_leave(from, t, now_); });
+        return send(i, a.node, [this, t = a.text](std::size_t k, node_id from) {
+          member(k).on_leave(from, t, now_);
+        });
       case kind::check_process: {
         const auto gone = owner(a.node) == processes.size();
-        if (gone) at_life(1, id(i), [this, n = a.node](std::size_t k) { member(k).process_gone(n, now_); });
+        if (gone)
+          at_life(1, id(i), [this, n = a.node](std::size_t k) { member(k).process_gone(n, now_); });
         return;
       }
       case kind::rejoin: {
         events.push_back({now_, i, a.kind, id(i), a.text, id(i)});
         drop_links(i);
         auto& p = processes[i];
-        p.member = std::make_unique<membership>(p.member->reborn(fresh_id(), static_cast<std::uint64_t>(now_), now_));
+        p.member = std::make_unique<membership>(
+            p.member->reborn(fresh_id(), static_cast<std::uint64_t>(now_), now_));
         schedule_tick(i);
         act(i);
         return;
       }
       default:
-        events.push_back({now_, i, a.kind, a.node, a.kind == kind::conflict ? a.text : a.about.reason, id(i)});
+        events.push_back(
+            {now_, i, a.kind, a.node, a.kind == kind::conflict ? a.text : a.about.reason, id(i)});
     }
   }
 

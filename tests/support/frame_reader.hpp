@@ -1,5 +1,6 @@
 #pragma once
-// Runs bytes through a frame_decoder as a socket reader would, in pieces of a chosen size, and writes down what came.
+// Runs bytes through a frame_decoder as a socket reader would, in pieces of a chosen size, and
+// writes down what came.
 
 #include "runtime/frame.hpp"
 
@@ -19,7 +20,8 @@ struct read_frame {
 struct frame_reader {
   explicit frame_reader(frame_trust trust) : decoder(trust) {}
 
-  frame_decoder::event read(std::span<const std::byte> bytes, std::size_t piece, bool discards = false) {
+  frame_decoder::event read(std::span<const std::byte> bytes, std::size_t piece,
+                            bool discards = false) {
     for (;;) {
       switch (decoder.next()) {
         case frame_decoder::event::need_bytes: {
@@ -43,7 +45,8 @@ struct frame_reader {
           frames.push_back({decoder.prelude(),
                             {decoder.header().begin(), decoder.header().end()},
                             {decoder.payload().begin(), decoder.payload().end()}});
-          is_aligned = is_aligned && reinterpret_cast<std::uintptr_t>(decoder.header().data()) % 8 == 0;
+          is_aligned =
+              is_aligned && reinterpret_cast<std::uintptr_t>(decoder.header().data()) % 8 == 0;
           break;
         case frame_decoder::event::failed: return frame_decoder::event::failed;
       }

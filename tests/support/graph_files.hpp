@@ -20,9 +20,15 @@ inline idx_info images() { return {.path = "data", .samples = 1000, .rows = 28, 
 // A loop with a branch in it, and what goes back through them.
 inline value looped(graph& g, value x) {
   const auto zero = constant(g, 0), one = constant(g, 1);
-  const auto out = while_loop({zero, x}, [&](auto v) { return less(v[0], constant(g, 3)); },
-                              [&](auto v) { return std::vector{add(v[0], one), cond(less(reduce_sum(v[1]), one), [&] { return tanh(v[1]); }, [&] { return mul(v[1], constant(g, 0.5F)); })}; },
-                              {.iterations_max = 4});
+  const auto out = while_loop(
+      {zero, x}, [&](auto v) { return less(v[0], constant(g, 3)); },
+      [&](auto v) {
+        return std::vector{add(v[0], one),
+                           cond(
+                               less(reduce_sum(v[1]), one), [&] { return tanh(v[1]); },
+                               [&] { return mul(v[1], constant(g, 0.5F)); })};
+      },
+      {.iterations_max = 4});
   const auto slopes = gradients(g, reduce_sum(out[1]), std::array{x});
   return add(out[1], mul(stop_gradient(slopes[0]), zero));
 }

@@ -31,7 +31,8 @@ BOOST_AUTO_TEST_SUITE(hangs)
 BOOST_AUTO_TEST_CASE(ends) { BOOST_TEST(!is_said); }
 
 BOOST_AUTO_TEST_CASE(spins) {
-  while (!is_said) {}
+  while (!is_said) {
+  }
 }
 
 // The test waits for its own thread, and that for what nobody says; what it printed has not reached

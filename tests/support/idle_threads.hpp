@@ -1,5 +1,6 @@
 #pragma once
-// Threads that have nothing to do but help, as idle streams of a process do: for tests of kernels that share their work.
+// Threads that have nothing to do but help, as idle streams of a process do: for tests of kernels
+// that share their work.
 
 #include "devices/host/host_device.hpp"
 #include "tests/support/wait.hpp"
@@ -15,7 +16,9 @@ class idle_threads {
  public:
   // `threads` in all: the test's own is one of them.
   idle_threads(tile_team& team, std::size_t threads) : team_(team) {
-    team.set_up(threads, [this](std::size_t wanted) { tiles_.release(static_cast<std::ptrdiff_t>(wanted)); });
+    team.set_up(threads, [this](std::size_t wanted) {
+      tiles_.release(static_cast<std::ptrdiff_t>(wanted));
+    });
     for (std::size_t i = 1; i < threads; ++i)
       threads_.emplace_back([this] {
         set_up_kernel_thread();

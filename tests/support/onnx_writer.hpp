@@ -15,7 +15,8 @@
 
 namespace troupe::test {
 
-using onnx_attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>, std::vector<float>, reference::array>;
+using onnx_attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>,
+                                    std::vector<float>, reference::array>;
 using onnx_attributes = std::map<std::string, onnx_attribute>;
 
 inline int onnx_number(dtype t) {
@@ -23,7 +24,8 @@ inline int onnx_number(dtype t) {
   return numbers[static_cast<std::size_t>(t)];
 }
 
-inline void put_tensor(onnx_format::Tensor& to, const reference::array& a, std::string_view name = "") {
+inline void put_tensor(onnx_format::Tensor& to, const reference::array& a,
+                       std::string_view name = "") {
   to.set_type(onnx_number(a.spec.type));
   for (const auto n : a.spec.shape.sizes()) to.add_dims(n);
   if (!name.empty()) to.set_name(std::string(name));
@@ -49,14 +51,17 @@ class onnx_writer {
     for (const auto n : spec.shape.sizes()) type.mutable_shape()->add_dims()->set_size(n);
     type.mutable_shape();
   }
-  void input(const std::string& name, const tensor_spec& spec) { port(*graph().add_inputs(), name, spec); }
+  void input(const std::string& name, const tensor_spec& spec) {
+    port(*graph().add_inputs(), name, spec);
+  }
   void output(const std::string& name) { graph().add_outputs()->set_name(name); }
   onnx_format::Tensor& initializer(const std::string& name, const reference::array& a) {
     auto& t = *graph().add_initializers();
     put_tensor(t, a, name);
     return t;
   }
-  onnx_format::Node& node(const std::string& op, const std::vector<std::string>& in, const std::vector<std::string>& out, const onnx_attributes& attrs = {}) {
+  onnx_format::Node& node(const std::string& op, const std::vector<std::string>& in,
+                          const std::vector<std::string>& out, const onnx_attributes& attrs = {}) {
     auto& n = *graph().add_nodes();
     n.set_op_type(op);
     n.set_name(op + "_node");
@@ -68,9 +73,12 @@ class onnx_writer {
       if (const auto* i = std::get_if<std::int64_t>(&x)) a.set_integer(*i), a.set_type(2);
       if (const auto* f = std::get_if<float>(&x)) a.set_real(*f), a.set_type(1);
       if (const auto* s = std::get_if<std::string>(&x)) a.set_text(*s), a.set_type(3);
-      if (const auto* l = std::get_if<std::vector<std::int64_t>>(&x)) for (const auto k : *l) a.add_integers(k), a.set_type(7);
-      if (const auto* l = std::get_if<std::vector<float>>(&x)) for (const auto k : *l) a.add_reals(k), a.set_type(6);
-      if (const auto* t = std::get_if<reference::array>(&x)) put_tensor(*a.mutable_tensor(), *t), a.set_type(4);
+      if (const auto* l = std::get_if<std::vector<std::int64_t>>(&x))
+        for (const auto k : *l) a.add_integers(k), a.set_type(7);
+      if (const auto* l = std::get_if<std::vector<float>>(&x))
+        for (const auto k : *l) a.add_reals(k), a.set_type(6);
+      if (const auto* t = std::get_if<reference::array>(&x))
+        put_tensor(*a.mutable_tensor(), *t), a.set_type(4);
     }
     return n;
   }

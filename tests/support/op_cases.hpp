@@ -1,5 +1,6 @@
 #pragma once
-// Operands and attributes for every op of the table, drawn from a seed: what tests of kernels, of gradients and of whole graphs share.
+// Operands and attributes for every op of the table, drawn from a seed: what tests of kernels, of
+// gradients and of whole graphs share.
 
 #include "devices/half.hpp"
 #include "runtime/op_table.hpp"
@@ -28,12 +29,16 @@ class drawer {
  public:
   explicit drawer(std::uint64_t seed) : bits_(seed) {}
 
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits_() % static_cast<std::uint64_t>(n)); }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(bits_() % static_cast<std::uint64_t>(n));
+  }
   bool coin() { return bits_() % 2 == 0; }
 
   // Seldom empty, sometimes longer than any vector or tile.
   std::vector<std::int64_t> sizes(std::size_t least_rank = 0, std::size_t most_rank = 4) {
-    std::vector<std::int64_t> s(least_rank + static_cast<std::size_t>(below(static_cast<std::int64_t>(most_rank - least_rank + 1))));
+    std::vector<std::int64_t> s(
+        least_rank +
+        static_cast<std::size_t>(below(static_cast<std::int64_t>(most_rank - least_rank + 1))));
     for (auto& n : s) n = below(30) == 0 ? 0 : 1 + below(below(6) == 0 ? 40 : 6);
     return s;
   }
@@ -44,14 +49,17 @@ class drawer {
   }
 
   // Numbers that the element type holds exactly.
-  reference::array values(dtype type, const std::vector<std::int64_t>& sizes, double low = -4, double high = 4) {
+  reference::array values(dtype type, const std::vector<std::int64_t>& sizes, double low = -4,
+                          double high = 4) {
     std::uniform_real_distribution<double> real(low, high);
     return reference::make({type, made(sizes)}, [&](std::size_t) -> double {
       switch (type) {
         case dtype::f32: return static_cast<double>(static_cast<float>(real(bits_)));
         case dtype::f64: return real(bits_);
-        case dtype::f16: return static_cast<double>(to_f32(to_f16(static_cast<float>(real(bits_)))));
-        case dtype::bf16: return static_cast<double>(to_f32(to_bf16(static_cast<float>(real(bits_)))));
+        case dtype::f16:
+          return static_cast<double>(to_f32(to_f16(static_cast<float>(real(bits_)))));
+        case dtype::bf16:
+          return static_cast<double>(to_f32(to_bf16(static_cast<float>(real(bits_)))));
         case dtype::boolean: return coin() ? 1 : 0;
         case dtype::u8: return static_cast<double>(below(200));
         default: return static_cast<double>(below(100) - 50);
@@ -59,7 +67,8 @@ class drawer {
     });
   }
   reference::array indices(const std::vector<std::int64_t>& sizes, std::int64_t n) {
-    return reference::make({coin() ? dtype::i32 : dtype::i64, made(sizes)}, [&](std::size_t) { return static_cast<double>(below(2 * n) - n); });
+    return reference::make({coin() ? dtype::i32 : dtype::i64, made(sizes)},
+                           [&](std::size_t) { return static_cast<double>(below(2 * n) - n); });
   }
   // Some of the dimensions as ones, or left out in front.
   std::vector<std::int64_t> smaller(std::vector<std::int64_t> s) {
@@ -71,7 +80,9 @@ class drawer {
   std::vector<std::int64_t> some_axes(std::size_t rank) {
     std::vector<std::int64_t> axes;
     for (std::size_t i = 0; i < rank; ++i)
-      if (coin()) axes.push_back(static_cast<std::int64_t>(i) - (coin() ? static_cast<std::int64_t>(rank) : 0));
+      if (coin())
+        axes.push_back(static_cast<std::int64_t>(i) -
+                       (coin() ? static_cast<std::int64_t>(rank) : 0));
     return axes;
   }
 
@@ -81,7 +92,9 @@ class drawer {
 
 inline const std::set<std::string> positive{"log", "sqrt", "rsqrt", "pow", "reciprocal"};
 
-inline std::vector<std::int64_t> sizes_of(const shape& s) { return {s.sizes().begin(), s.sizes().end()}; }
+inline std::vector<std::int64_t> sizes_of(const shape& s) {
+  return {s.sizes().begin(), s.sizes().end()};
+}
 
 inline void draw_product(drawer& d, dtype t, drawn_case& c) {
   const bool ta = d.coin(), tb = d.coin();
@@ -103,8 +116,13 @@ inline std::vector<std::int64_t> two(drawer& d, std::int64_t least, std::int64_t
 
 inline void draw_convolution(drawer& d, const std::string& type, dtype t, drawn_case& c) {
   const auto groups = 1 + d.below(3), channels = 1 + d.below(3), outputs = 1 + d.below(3);
-  const std::vector<std::int64_t> x{d.below(4), groups * channels, 3 + d.below(8), 3 + d.below(8)}, w{groups * outputs, channels, 1 + d.below(3), 1 + d.below(3)};
-  c.attrs = {{"groups", groups}, {"strides", two(d, 1, 3)}, {"before", two(d, 0, 2)}, {"after", two(d, 0, 2)}, {"dilations", two(d, 1, 2)}};
+  const std::vector<std::int64_t> x{d.below(4), groups * channels, 3 + d.below(8), 3 + d.below(8)},
+      w{groups * outputs, channels, 1 + d.below(3), 1 + d.below(3)};
+  c.attrs = {{"groups", groups},
+             {"strides", two(d, 1, 3)},
+             {"before", two(d, 0, 2)},
+             {"after", two(d, 0, 2)},
+             {"dilations", two(d, 1, 2)}};
   const auto image = d.values(t, x), kernels = d.values(t, w);
   const tag at;
   const std::array both{image.spec, kernels.spec};
@@ -112,14 +130,23 @@ inline void draw_convolution(drawer& d, const std::string& type, dtype t, drawn_
   if (!y) return draw_convolution(d, type, t, c);  // the kernel, dilated, is larger than the image
   const auto dy = d.values(t, sizes_of(y->front().shape));
   if (type == "conv2d") c.operands = {image, kernels};
-  if (type == "conv2d_input_grad") c.operands = {dy, kernels}, c.attrs.set("height", x[2]), c.attrs.set("width", x[3]);
-  if (type == "conv2d_weights_grad") c.operands = {dy, image}, c.attrs.set("kernel_height", w[2]), c.attrs.set("kernel_width", w[3]);
+  if (type == "conv2d_input_grad")
+    c.operands = {dy, kernels}, c.attrs.set("height", x[2]), c.attrs.set("width", x[3]);
+  if (type == "conv2d_weights_grad")
+    c.operands = {dy, image}, c.attrs.set("kernel_height", w[2]), c.attrs.set("kernel_width", w[3]);
 }
 
 inline void draw_pooling(drawer& d, const std::string& type, dtype t, drawn_case& c) {
   const std::vector<std::int64_t> x{d.below(4), d.below(4), 3 + d.below(8), 3 + d.below(8)};
-  c.attrs = {{"window", two(d, 1, 3)}, {"strides", two(d, 1, 3)}, {"dilations", two(d, 1, 2)}, {"round_up", std::int64_t{d.coin()}}, {"count_padding", std::int64_t{d.coin()}}};
-  if (d.below(3) == 0) c.attrs.set("window", std::vector<std::int64_t>{2, 2}), c.attrs.set("strides", std::vector<std::int64_t>{2, 2}), c.attrs.set("dilations", std::vector<std::int64_t>{1, 1});
+  c.attrs = {{"window", two(d, 1, 3)},
+             {"strides", two(d, 1, 3)},
+             {"dilations", two(d, 1, 2)},
+             {"round_up", std::int64_t{d.coin()}},
+             {"count_padding", std::int64_t{d.coin()}}};
+  if (d.below(3) == 0)
+    c.attrs.set("window", std::vector<std::int64_t>{2, 2}),
+        c.attrs.set("strides", std::vector<std::int64_t>{2, 2}),
+        c.attrs.set("dilations", std::vector<std::int64_t>{1, 1});
   if (d.coin()) c.attrs.set("before", two(d, 0, 1)), c.attrs.set("after", two(d, 0, 1));
   const auto image = d.values(t, x);
   const tag at;
@@ -140,31 +167,42 @@ inline void draw_pooling(drawer& d, const std::string& type, dtype t, drawn_case
 }
 
 inline void draw_attention(drawer& d, const std::string& type, dtype t, drawn_case& c) {
-  const auto heads = 1 + d.below(3), each = 1 + d.below(4), of_value = 1 + d.below(4), n = d.below(4);
+  const auto heads = 1 + d.below(3), each = 1 + d.below(4), of_value = 1 + d.below(4),
+             n = d.below(4);
   const bool is_packed = d.coin(), is_causal = d.coin();
-  const auto queries = d.below(d.below(6) == 0 ? 150 : 20), keys = is_packed || is_causal ? queries : d.below(20);
+  const auto queries = d.below(d.below(6) == 0 ? 150 : 20),
+             keys = is_packed || is_causal ? queries : d.below(20);
   c.attrs = {{"heads", heads}, {"causal", std::int64_t{is_causal}}};
   if (d.coin()) c.attrs.set("scale", 0.5);
-  if (type == "attention_grad") c.operands.push_back(d.values(t, {n, queries, heads * (is_packed ? each : of_value)}, -1, 1));
+  if (type == "attention_grad")
+    c.operands.push_back(d.values(t, {n, queries, heads * (is_packed ? each : of_value)}, -1, 1));
   if (is_packed) {
     c.operands.push_back(d.values(t, {n, queries, 3 * heads * each}, -1, 1));
     return;
   }
-  for (const auto& s : {std::vector<std::int64_t>{n, queries, heads * each}, {n, keys, heads * each}, {n, keys, heads * of_value}}) c.operands.push_back(d.values(t, s, -1, 1));
+  for (const auto& s : {std::vector<std::int64_t>{n, queries, heads * each},
+                        {n, keys, heads * each},
+                        {n, keys, heads * of_value}})
+    c.operands.push_back(d.values(t, s, -1, 1));
 }
 
 // nullopt: nothing to draw for this op.
-inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row& row, dtype t) {
+inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const op_row& row,
+                                      dtype t) {
   drawn_case c;
   const auto add = [&](reference::array a) { c.operands.push_back(std::move(a)); };
   if (type == "cast") {
     // Between types that hold the numbers drawn.
     const bool is_real = any_floating.has(t);
-    const auto to = is_real ? std::array{dtype::f32, dtype::f64}[static_cast<std::size_t>(d.below(2))]
-                            : std::array{dtype::f32, dtype::f64, dtype::f16, dtype::bf16, dtype::i32, dtype::i64}[static_cast<std::size_t>(d.below(6))];
+    const auto to = is_real
+                        ? std::array{dtype::f32, dtype::f64}[static_cast<std::size_t>(d.below(2))]
+                        : std::array{dtype::f32,  dtype::f64, dtype::f16,
+                                     dtype::bf16, dtype::i32, dtype::i64}[static_cast<std::size_t>(
+                              d.below(6))];
     c.attrs.set("to", std::int64_t{static_cast<std::uint8_t>(to)});
     add(d.values(t, d.sizes()));
-    if (t == dtype::f64 && to == dtype::f32) c.operands[0] = d.values(dtype::f32, d.sizes()), c.operands[0].spec.type = t;
+    if (t == dtype::f64 && to == dtype::f32)
+      c.operands[0] = d.values(dtype::f32, d.sizes()), c.operands[0].spec.type = t;
   } else if (type == "where") {
     const auto s = d.sizes();
     add(d.values(dtype::boolean, d.smaller(s)));
@@ -195,7 +233,8 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
   } else if (type == "expand_dims") {
     const auto s = d.sizes(0, 3);
     add(d.values(t, s));
-    c.attrs = {{"axes", std::vector<std::int64_t>{d.below(static_cast<std::int64_t>(s.size()) + 1)}}};
+    c.attrs = {
+        {"axes", std::vector<std::int64_t>{d.below(static_cast<std::int64_t>(s.size()) + 1)}}};
   } else if (type == "reshape") {
     const auto s = d.sizes();
     add(d.values(t, s));
@@ -208,7 +247,9 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
     add(d.values(t, s));
     std::vector<std::int64_t> order(s.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(d.below(static_cast<std::int64_t>(i)))]);
+    for (std::size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1],
+                order[static_cast<std::size_t>(d.below(static_cast<std::int64_t>(i)))]);
     if (!d.coin()) c.attrs = {{"order", order}};
   } else if (type == "slice" || type == "put_slice") {
     const auto s = d.sizes();
@@ -217,7 +258,9 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
       step.push_back(d.coin() ? 1 : d.below(5) - 2);
       if (step.back() == 0) step.back() = 1;
       begin.push_back(n == 0 ? 0 : d.below(n));
-      const auto room = n == 0 ? 0 : step.back() > 0 ? (n - 1 - begin.back()) / step.back() + 1 : begin.back() / -step.back() + 1;
+      const auto room = n == 0            ? 0
+                        : step.back() > 0 ? (n - 1 - begin.back()) / step.back() + 1
+                                          : begin.back() / -step.back() + 1;
       size.push_back(room == 0 ? 0 : d.below(room + 1));
     }
     c.attrs = {{"begin", begin}, {"size", size}, {"step", step}};
@@ -226,7 +269,8 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
   } else if (type == "pad") {
     const auto s = d.sizes();
     std::vector<std::int64_t> before, after;
-    for (std::size_t i = 0; i < s.size(); ++i) before.push_back(d.below(3)), after.push_back(d.below(3));
+    for (std::size_t i = 0; i < s.size(); ++i)
+      before.push_back(d.below(3)), after.push_back(d.below(3));
     add(d.values(t, s));
     c.attrs = {{"before", before}, {"after", after}, {"value", 1.0}};
   } else if (type == "tile") {
@@ -258,7 +302,8 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
     }
     c.attrs = {{"axis", static_cast<std::int64_t>(axis)}};
   } else if (type == "one_hot") {
-    add(reference::make({t, drawer::made(d.sizes(0, 3))}, [&](std::size_t) { return static_cast<double>(d.below(7) - 1); }));
+    add(reference::make({t, drawer::made(d.sizes(0, 3))},
+                        [&](std::size_t) { return static_cast<double>(d.below(7) - 1); }));
     c.attrs = {{"depth", std::int64_t{5}}, {"type", std::int64_t{d.coin() ? 0 : 3}}};
   } else if (type == "top_k") {
     const auto s = d.sizes(1, 3);
@@ -276,15 +321,19 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
   } else if (type == "cumulative_sum") {
     const auto s = d.sizes(1);
     add(d.values(t, s));
-    c.attrs = {{"axis", d.below(static_cast<std::int64_t>(s.size()))}, {"exclusive", std::int64_t{d.coin()}}, {"reverse", std::int64_t{d.coin()}}};
+    c.attrs = {{"axis", d.below(static_cast<std::int64_t>(s.size()))},
+               {"exclusive", std::int64_t{d.coin()}},
+               {"reverse", std::int64_t{d.coin()}}};
   } else if (type == "softmax_cross_entropy" || type == "count_correct") {
     const auto rows = d.below(20), classes = 1 + d.below(12);
     add(d.values(t, {rows, classes}));
-    add(reference::make({dtype::i32, drawer::made({rows})}, [&](std::size_t) { return static_cast<double>(d.below(classes)); }));
+    add(reference::make({dtype::i32, drawer::made({rows})},
+                        [&](std::size_t) { return static_cast<double>(d.below(classes)); }));
     if (type == "softmax_cross_entropy") add(d.values(t, {}, 0.1, 1));
   } else if (type == "stop_gradient") {
     add(d.values(t, d.sizes()));
-  } else if (type == "dropout_mask" || type == "random_uniform_like" || type == "random_normal_like") {
+  } else if (type == "dropout_mask" || type == "random_uniform_like" ||
+             type == "random_normal_like") {
     add(d.values(t, d.sizes()));
     c.attrs = {{"rate", 0.25}};
   } else if (type == "matmul") {
@@ -303,7 +352,9 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
       add(d.values(t, s));
       const tag at;
       const std::array like{c.operands[0].spec};
-      add(d.values(t, sizes_of((*make_op_table().find("standardize")->shapes(c.attrs, like, &at))[2].shape), 0.5, 2));
+      add(d.values(
+          t, sizes_of((*make_op_table().find("standardize")->shapes(c.attrs, like, &at))[2].shape),
+          0.5, 2));
     }
   } else if (type.find("softmax") != std::string::npos) {
     const auto s = d.sizes(1);
@@ -317,14 +368,46 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
   return c;
 }
 
-// Errors of f32 in ulp that are allowed; 0.5: correctly rounded. Where a result is small as the difference of large numbers, near these.
+// Errors of f32 in ulp that are allowed; 0.5: correctly rounded. Where a result is small as the
+// difference of large numbers, near these.
 inline double allowed(const std::string& type) {
-  static const std::map<std::string, double> limits{{"exp", 2},     {"log", 2},        {"rsqrt", 1.5},        {"reciprocal", 0.5},   {"pow", 1},         {"erf", 2},
-                                                    {"sigmoid", 4}, {"tanh", 3},       {"gelu", 7}, {"gelu_grad", 7}, {"gelu_tanh", 6},      {"sigmoid_grad", 2.5}, {"tanh_grad", 2.5},
-                                                    {"reduce_sum", 2}, {"cumulative_sum", 8}, {"scatter_add", 4}, {"put_last", 4},
-                                                    {"sin", 1.5},    {"cos", 1.5},      {"softplus", 3},        {"matmul", 64},        {"conv2d", 8},         {"conv2d_input_grad", 8}, {"conv2d_weights_grad", 16},
-                                                    {"avg_pool2d", 4}, {"avg_pool2d_grad", 4}, {"max_pool2d_grad", 4}, {"standardize", 2}, {"standardize_grad", 4}, {"softmax", 8}, {"log_softmax", 6},
-                                                    {"softmax_cross_entropy", 4}, {"softmax_grad", 4}, {"log_softmax_grad", 8}, {"reduce_prod", 40}, {"attention", 16}, {"attention_grad", 32}};
+  static const std::map<std::string, double> limits{{"exp", 2},
+                                                    {"log", 2},
+                                                    {"rsqrt", 1.5},
+                                                    {"reciprocal", 0.5},
+                                                    {"pow", 1},
+                                                    {"erf", 2},
+                                                    {"sigmoid", 4},
+                                                    {"tanh", 3},
+                                                    {"gelu", 7},
+                                                    {"gelu_grad", 7},
+                                                    {"gelu_tanh", 6},
+                                                    {"sigmoid_grad", 2.5},
+                                                    {"tanh_grad", 2.5},
+                                                    {"reduce_sum", 2},
+                                                    {"cumulative_sum", 8},
+                                                    {"scatter_add", 4},
+                                                    {"put_last", 4},
+                                                    {"sin", 1.5},
+                                                    {"cos", 1.5},
+                                                    {"softplus", 3},
+                                                    {"matmul", 64},
+                                                    {"conv2d", 8},
+                                                    {"conv2d_input_grad", 8},
+                                                    {"conv2d_weights_grad", 16},
+                                                    {"avg_pool2d", 4},
+                                                    {"avg_pool2d_grad", 4},
+                                                    {"max_pool2d_grad", 4},
+                                                    {"standardize", 2},
+                                                    {"standardize_grad", 4},
+                                                    {"softmax", 8},
+                                                    {"log_softmax", 6},
+                                                    {"softmax_cross_entropy", 4},
+                                                    {"softmax_grad", 4},
+                                                    {"log_softmax_grad", 8},
+                                                    {"reduce_prod", 40},
+                                                    {"attention", 16},
+                                                    {"attention_grad", 32}};
   const auto at = limits.find(type);
   return at != limits.end() ? at->second : 0.5;
 }

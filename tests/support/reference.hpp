@@ -1,6 +1,7 @@
 #pragma once
-// What ops and plans mean, written as plainly as possible: one naive interpreter in f64 over graphs and over plans.
-// Shapes come from the op table's rules with concrete operands, so that those are tested as well.
+// What ops and plans mean, written as plainly as possible: one naive interpreter in f64 over graphs
+// and over plans. Shapes come from the op table's rules with concrete operands, so that those are
+// tested as well.
 
 #include "devices/host/idx_sampler.hpp"
 #include "runtime/graph.hpp"
@@ -54,7 +55,8 @@ inline void cross_entropy(std::span<const array> in, std::vector<array>& out) {
     const auto label = static_cast<std::size_t>(labels.at[r]);
     out[0].at[0] += in[2].at[0] * (std::log(sum) + largest - row[label]);
     for (std::size_t c = 0; c < classes; ++c)
-      out[1].at[r * classes + c] = in[2].at[0] * (std::exp(row[c] - largest) / sum - (c == label ? 1 : 0));
+      out[1].at[r * classes + c] =
+          in[2].at[0] * (std::exp(row[c] - largest) / sum - (c == label ? 1 : 0));
   }
 }
 
@@ -63,7 +65,8 @@ inline std::size_t largest_of_row(const array& x, std::size_t r) {
   return static_cast<std::size_t>(std::max_element(row, row + size(x, 1)) - row);
 }
 
-// Sample i of the made-up dataset that stands for every path: pixels from a hash, the label is i modulo the classes.
+// Sample i of the made-up dataset that stands for every path: pixels from a hash, the label is i
+// modulo the classes.
 inline double pixel(std::uint64_t sample, std::size_t p) {
   auto z = (sample * 1000 + p + 1) * 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
@@ -71,9 +74,13 @@ inline double pixel(std::uint64_t sample, std::size_t p) {
 }
 
 inline void idx_batch(const attributes& attrs, std::uint64_t step, std::vector<array>& out) {
-  const auto number = [&](const char* name) { return static_cast<std::uint64_t>(attrs.integer(name)); };
-  const auto range = idx_schedule{number("samples"), number("batch"), number("parts"), number("part")}.range(step);
-  const auto order = permutation(number("seed"), range.epoch, static_cast<std::uint32_t>(number("samples")));
+  const auto number = [&](const char* name) {
+    return static_cast<std::uint64_t>(attrs.integer(name));
+  };
+  const auto range =
+      idx_schedule{number("samples"), number("batch"), number("parts"), number("part")}.range(step);
+  const auto order =
+      permutation(number("seed"), range.epoch, static_cast<std::uint32_t>(number("samples")));
   const auto pixels = size(out[0], 1);
   for (std::size_t r = 0; r < range.count; ++r) {
     const std::uint64_t sample = number("shuffle") != 0 ? order[range.first + r] : range.first + r;
@@ -104,7 +111,9 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"pow", [](in x) { return std::pow(x[0], x[1]); }},
       {"neg", [](in x) { return -x[0]; }},
       {"abs", [](in x) { return std::abs(x[0]); }},
-      {"sign", [](in x) { return x[0] > 0 ? 1.0 : x[0] < 0 ? -1.0 : x[0]; }},
+      {"sign", [](in x) { return x[0] > 0   ? 1.0
+                                 : x[0] < 0 ? -1.0
+                                            : x[0]; }},
       {"square", [](in x) { return x[0] * x[0]; }},
       {"reciprocal", [](in x) { return 1 / x[0]; }},
       {"fused_multiply_add", [](in x) { return std::fma(x[0], x[1], x[2]); }},
@@ -115,7 +124,8 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"erf", [](in x) { return std::erf(x[0]); }},
       {"sin", [](in x) { return std::sin(x[0]); }},
       {"cos", [](in x) { return std::cos(x[0]); }},
-      {"softplus", [](in x) { return std::max(x[0], 0.0) + std::log1p(std::exp(-std::abs(x[0]))); }},
+      {"softplus",
+       [](in x) { return std::max(x[0], 0.0) + std::log1p(std::exp(-std::abs(x[0]))); }},
       {"floor", [](in x) { return std::floor(x[0]); }},
       {"ceil", [](in x) { return std::ceil(x[0]); }},
       {"round", [](in x) { return std::nearbyint(x[0]); }},
@@ -128,8 +138,17 @@ inline const std::map<std::string, element_rule>& element_rules() {
       {"sigmoid", [](in x) { return 1 / (1 + std::exp(-x[0])); }},
       {"tanh", [](in x) { return std::tanh(x[0]); }},
       {"gelu", [](in x) { return 0.5 * x[0] * std::erfc(-x[0] / std::sqrt(2.0)); }},
-      {"gelu_grad", [](in x) { return x[0] * (0.5 * std::erfc(-x[1] / std::sqrt(2.0)) + x[1] * std::exp(-x[1] * x[1] / 2) / std::sqrt(2 * 3.14159265358979323846)); }},
-      {"gelu_tanh", [](in x) { return 0.5 * x[0] * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x[0] + 0.044715 * std::pow(x[0], 3)))); }},
+      {"gelu_grad",
+       [](in x) {
+         return x[0] * (0.5 * std::erfc(-x[1] / std::sqrt(2.0)) +
+                        x[1] * std::exp(-x[1] * x[1] / 2) / std::sqrt(2 * 3.14159265358979323846));
+       }},
+      {"gelu_tanh",
+       [](in x) {
+         return 0.5 * x[0] *
+                (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) *
+                               (x[0] + 0.044715 * std::pow(x[0], 3))));
+       }},
       {"clip", [](in x) { return std::max(x[1], std::min(x[0], x[2])); }},
       {"relu_grad", [](in x) { return x[1] > 0 ? x[0] : 0.0; }},
       {"sigmoid_grad", [](in x) { return x[0] * x[1] * (1 - x[1]); }},
@@ -152,9 +171,15 @@ inline const std::map<std::string, element_rule>& element_rules() {
   return rules;
 }
 
-// A cast: fractions are cut off and what does not fit becomes the nearest, from floating types; whole numbers keep their low bits.
+// A cast: fractions are cut off and what does not fit becomes the nearest, from floating types;
+// whole numbers keep their low bits.
 inline double whole_number(double x, dtype from, dtype to) {
-  const double low = to == dtype::u8 ? 0 : to == dtype::i32 ? -0x1p31 : -0x1p63, count = to == dtype::u8 ? 0x1p8 : to == dtype::i32 ? 0x1p32 : 0x1p64;
+  const double low = to == dtype::u8    ? 0
+                     : to == dtype::i32 ? -0x1p31
+                                        : -0x1p63,
+               count = to == dtype::u8    ? 0x1p8
+                       : to == dtype::i32 ? 0x1p32
+                                          : 0x1p64;
   if (std::isnan(x)) return 0;
   if (any_floating.has(from)) return std::clamp(std::trunc(x), low, low + count - 1);
   return x - count * std::floor((x - low) / count);
@@ -176,12 +201,14 @@ inline const std::map<std::string, std::pair<double, reduction_rule>>& reduction
 inline std::vector<bool> reduced_axes(const attributes& attrs, std::size_t rank) {
   const auto axes = attrs.integers("axes");
   std::vector<bool> is_reduced(rank, axes.empty());
-  for (const auto a : axes) is_reduced[static_cast<std::size_t>(a < 0 ? a + static_cast<std::int64_t>(rank) : a)] = true;
+  for (const auto a : axes)
+    is_reduced[static_cast<std::size_t>(a < 0 ? a + static_cast<std::int64_t>(rank) : a)] = true;
   return is_reduced;
 }
 
 // The element of the result that element i of x goes to.
-inline std::size_t reduced_index(const shape& x, const std::vector<bool>& is_reduced, std::size_t i) {
+inline std::size_t reduced_index(const shape& x, const std::vector<bool>& is_reduced,
+                                 std::size_t i) {
   std::size_t at = 0, step = 1;
   for (auto d = x.rank(); d-- > 0;) {
     const auto size = static_cast<std::size_t>(x.size(d));
@@ -207,7 +234,8 @@ inline void arg_of(const attributes& attrs, bool largest, const array& x, array&
   const auto rank = x.spec.shape.rank();
   const auto axis = attrs.integer("axis", -1);
   std::vector<bool> is_reduced(rank);
-  is_reduced[static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis)] = true;
+  is_reduced[static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(rank) : axis)] =
+      true;
   std::vector<std::optional<double>> best(out.at.size());
   std::vector<std::size_t> seen(out.at.size());
   for (std::size_t i = 0; i < x.at.size(); ++i) {
@@ -227,27 +255,38 @@ inline std::size_t axis_of(const attributes& attrs, const shape& s) {
   return static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(s.rank()) : axis);
 }
 // The place in the whole of an element of a slice.
-inline std::size_t sliced_from(const attributes& attrs, const shape& whole, const shape& part, std::size_t i) {
-  const auto begin = attrs.integers("begin"), step = attrs.integers("step", std::vector<std::int64_t>(whole.rank(), 1));
+inline std::size_t sliced_from(const attributes& attrs, const shape& whole, const shape& part,
+                               std::size_t i) {
+  const auto begin = attrs.integers("begin"),
+             step = attrs.integers("step", std::vector<std::int64_t>(whole.rank(), 1));
   auto at = positions(part, i);
-  for (std::size_t d = 0; d < at.size(); ++d) at[d] = static_cast<std::size_t>(begin[d] + static_cast<std::int64_t>(at[d]) * step[d]);
+  for (std::size_t d = 0; d < at.size(); ++d)
+    at[d] = static_cast<std::size_t>(begin[d] + static_cast<std::int64_t>(at[d]) * step[d]);
   return index_at(whole, at);
 }
-inline std::size_t counted(double index, std::size_t n) { return static_cast<std::size_t>(index < 0 ? index + static_cast<double>(n) : index); }
+inline std::size_t counted(double index, std::size_t n) {
+  return static_cast<std::size_t>(index < 0 ? index + static_cast<double>(n) : index);
+}
 // The place in x of an element of gather's result.
-inline std::size_t gathered_from(const attributes& attrs, const shape& x, const array& indices, const shape& out, std::size_t i) {
+inline std::size_t gathered_from(const attributes& attrs, const shape& x, const array& indices,
+                                 const shape& out, std::size_t i) {
   const auto axis = axis_of(attrs, x), wide = indices.spec.shape.rank();
   const auto at = positions(out, i);
-  const std::vector<std::size_t> chosen(at.begin() + static_cast<std::ptrdiff_t>(axis), at.begin() + static_cast<std::ptrdiff_t>(axis + wide));
+  const std::vector<std::size_t> chosen(at.begin() + static_cast<std::ptrdiff_t>(axis),
+                                        at.begin() + static_cast<std::ptrdiff_t>(axis + wide));
   std::vector<std::size_t> from(at.begin(), at.begin() + static_cast<std::ptrdiff_t>(axis));
-  from.push_back(counted(indices.at[index_at(indices.spec.shape, chosen)], static_cast<std::size_t>(x.size(axis))));
+  from.push_back(counted(indices.at[index_at(indices.spec.shape, chosen)],
+                         static_cast<std::size_t>(x.size(axis))));
   from.insert(from.end(), at.begin() + static_cast<std::ptrdiff_t>(axis + wide), at.end());
   return index_at(x, from);
 }
-inline std::size_t last_of(const shape& s) { return static_cast<std::size_t>(s.size(s.rank() - 1)); }
+inline std::size_t last_of(const shape& s) {
+  return static_cast<std::size_t>(s.size(s.rank() - 1));
+}
 
 // False: another op.
-inline bool move_elements(const std::string& type, const attributes& attrs, std::span<const array> in, std::vector<array>& all) {
+inline bool move_elements(const std::string& type, const attributes& attrs,
+                          std::span<const array> in, std::vector<array>& all) {
   if (in.empty()) return false;
   auto& out = all[0];
   const auto &x = in[0], &y = out;
@@ -264,7 +303,9 @@ inline bool move_elements(const std::string& type, const attributes& attrs, std:
     each([&](std::size_t i) {
       const auto at = positions(to, i);
       std::vector<std::size_t> there(at.size());
-      for (std::size_t d = 0; d < at.size(); ++d) there[static_cast<std::size_t>(order[d] < 0 ? order[d] + static_cast<std::int64_t>(at.size()) : order[d])] = at[d];
+      for (std::size_t d = 0; d < at.size(); ++d)
+        there[static_cast<std::size_t>(
+            order[d] < 0 ? order[d] + static_cast<std::int64_t>(at.size()) : order[d])] = at[d];
       return x.at[index_at(from, there)];
     });
   } else if (type == "slice") {
@@ -293,27 +334,36 @@ inline bool move_elements(const std::string& type, const attributes& attrs, std:
     each([&](std::size_t i) {
       auto at = positions(to, i);
       std::size_t k = 0;
-      while (at[axis] >= static_cast<std::size_t>(in[k].spec.shape.size(axis))) at[axis] -= static_cast<std::size_t>(in[k++].spec.shape.size(axis));
+      while (at[axis] >= static_cast<std::size_t>(in[k].spec.shape.size(axis)))
+        at[axis] -= static_cast<std::size_t>(in[k++].spec.shape.size(axis));
       return in[k].at[index_at(in[k].spec.shape, at)];
     });
   } else if (type == "gather") {
     each([&](std::size_t i) { return x.at[gathered_from(attrs, from, in[1], to, i)]; });
   } else if (type == "scatter_add") {
     out.at = x.at;
-    for (std::size_t i = 0; i < in[2].at.size(); ++i) out.at[gathered_from(attrs, from, in[1], in[2].spec.shape, i)] += in[2].at[i];
+    for (std::size_t i = 0; i < in[2].at.size(); ++i)
+      out.at[gathered_from(attrs, from, in[1], in[2].spec.shape, i)] += in[2].at[i];
   } else if (type == "one_hot") {
     const auto depth = static_cast<std::size_t>(attrs.integer("depth"));
-    each([&](std::size_t i) { return x.at[i / depth] == static_cast<double>(i % depth) ? 1.0 : 0.0; });
+    each([&](std::size_t i) {
+      return x.at[i / depth] == static_cast<double>(i % depth) ? 1.0 : 0.0;
+    });
   } else if (type == "take_last") {
-    each([&](std::size_t i) { return x.at[i / last_of(to) * last_of(from) + counted(in[1].at[i], last_of(from))]; });
+    each([&](std::size_t i) {
+      return x.at[i / last_of(to) * last_of(from) + counted(in[1].at[i], last_of(from))];
+    });
   } else if (type == "put_last") {
-    for (std::size_t i = 0; i < x.at.size(); ++i) out.at[i / last_of(from) * last_of(to) + counted(in[1].at[i], last_of(to))] += x.at[i];
+    for (std::size_t i = 0; i < x.at.size(); ++i)
+      out.at[i / last_of(from) * last_of(to) + counted(in[1].at[i], last_of(to))] += x.at[i];
   } else if (type == "top_k") {
     const auto n = last_of(from), k = last_of(to);
     for (std::size_t r = 0; k > 0 && r < out.at.size() / k; ++r) {
       std::vector<std::size_t> order(n);
       for (std::size_t i = 0; i < n; ++i) order[i] = i;
-      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return x.at[r * n + a] > x.at[r * n + b]; });
+      std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return x.at[r * n + a] > x.at[r * n + b];
+      });
       for (std::size_t i = 0; i < k; ++i) {
         out.at[r * k + i] = x.at[r * n + order[i]];
         all[1].at[r * k + i] = static_cast<double>(order[i]);
@@ -321,7 +371,8 @@ inline bool move_elements(const std::string& type, const attributes& attrs, std:
     }
   } else if (type == "cumulative_sum") {
     const auto axis = axis_of(attrs, from);
-    const bool is_reverse = attrs.integer("reverse") != 0, is_exclusive = attrs.integer("exclusive") != 0;
+    const bool is_reverse = attrs.integer("reverse") != 0,
+               is_exclusive = attrs.integer("exclusive") != 0;
     each([&](std::size_t i) {
       auto at = positions(from, i);
       const auto own = at[axis];
@@ -339,8 +390,9 @@ inline bool move_elements(const std::string& type, const attributes& attrs, std:
 }  // namespace detail
 
 // All outputs of an op in step `step`. Throws what the shape rule answers.
-inline std::vector<array> run_op(const op_table& table, const std::string& type, const attributes& attrs,
-                                 std::span<const array> in, std::uint64_t step) {
+inline std::vector<array> run_op(const op_table& table, const std::string& type,
+                                 const attributes& attrs, std::span<const array> in,
+                                 std::uint64_t step) {
   if (type == "after") return {in[0]};  // what else it takes has any shape
   std::vector<tensor_spec> specs;
   for (const auto& a : in) specs.push_back(a.spec);
@@ -353,13 +405,17 @@ inline std::vector<array> run_op(const op_table& table, const std::string& type,
   if (const auto rule = detail::element_rules().find(type); rule != detail::element_rules().end()) {
     std::vector<double> operands(in.size());
     for (std::size_t i = 0; i < y.at.size(); ++i) {
-      for (std::size_t k = 0; k < in.size(); ++k) operands[k] = in[k].at[detail::spread_index(in[k].spec.shape, y.spec.shape, i)];
+      for (std::size_t k = 0; k < in.size(); ++k)
+        operands[k] = in[k].at[detail::spread_index(in[k].spec.shape, y.spec.shape, i)];
       y.at[i] = rule->second(operands);
-      if (type == "cast" && (whole.has(y.spec.type) || y.spec.type == dtype::u8)) y.at[i] = detail::whole_number(y.at[i], in[0].spec.type, y.spec.type);
+      if (type == "cast" && (whole.has(y.spec.type) || y.spec.type == dtype::u8))
+        y.at[i] = detail::whole_number(y.at[i], in[0].spec.type, y.spec.type);
       if (type == "cast" && y.spec.type == dtype::boolean) y.at[i] = y.at[i] != 0 ? 1 : 0;
-      if (type == "div" && whole.has(y.spec.type)) y.at[i] = operands[1] == 0 ? 0 : std::trunc(y.at[i]);
+      if (type == "div" && whole.has(y.spec.type))
+        y.at[i] = operands[1] == 0 ? 0 : std::trunc(y.at[i]);
     }
-  } else if (const auto reduction = detail::reduction_rules().find(type); reduction != detail::reduction_rules().end()) {
+  } else if (const auto reduction = detail::reduction_rules().find(type);
+             reduction != detail::reduction_rules().end()) {
     y.at.assign(y.at.size(), reduction->second.first);
     const auto is_reduced = detail::reduced_axes(attrs, in[0].spec.shape.rank());
     for (std::size_t i = 0; i < in[0].at.size(); ++i) {
@@ -418,7 +474,8 @@ inline array evaluate(const graph& g, value v, const feeds& fed, std::uint64_t s
 // Runs a plan step by step, every actor once a step, synchronous shards only.
 class plan_runner {
  public:
-  plan_runner(const plan& p, const op_table& table, feeds fed) : p_(p), table_(table), fed_(std::move(fed)) {
+  plan_runner(const plan& p, const op_table& table, feeds fed)
+      : p_(p), table_(table), fed_(std::move(fed)) {
     for (const auto& a : p.actors)
       if (a.kind == actor_kind::shard) {
         variables_[a.name] = fed_.at(a.shard.variable);
@@ -431,7 +488,8 @@ class plan_runner {
     values_.assign(p_.actors.size(), std::nullopt);
     std::vector<array> fetched;
     for (std::uint32_t i = 0; i < p_.actors.size(); ++i)
-      if (p_.actors[i].kind == actor_kind::fetch && p_.actors[i].name == name) fetched = inputs_of(i);
+      if (p_.actors[i].kind == actor_kind::fetch && p_.actors[i].name == name)
+        fetched = inputs_of(i);
     std::map<std::string, std::vector<array>> gradients;
     for (std::uint32_t i = 0; i < p_.actors.size(); ++i)
       if (p_.actors[i].kind == actor_kind::shard) gradients[p_.actors[i].name] = inputs_of(i);
@@ -445,7 +503,8 @@ class plan_runner {
   std::vector<array> variables() {
     values_.assign(p_.actors.size(), std::nullopt);
     for (std::uint32_t i = 0; i < p_.actors.size(); ++i)
-      if (p_.actors[i].kind == actor_kind::fetch && p_.actors[i].name == "variables") return inputs_of(i);
+      if (p_.actors[i].kind == actor_kind::fetch && p_.actors[i].name == "variables")
+        return inputs_of(i);
     return {};
   }
 

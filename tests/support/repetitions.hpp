@@ -1,6 +1,7 @@
 #pragma once
-// How often a test of one thread repeats itself. Which values come out, the release build finds with all of it; what the address sanitizer looks
-// for is found in the same lines, seven times as slowly, by a fifth. ThreadSanitizer has nothing to find there and sees a tenth.
+// How often a test of one thread repeats itself. Which values come out, the release build finds
+// with all of it; what the address sanitizer looks for is found in the same lines, seven times as
+// slowly, by a fifth. ThreadSanitizer has nothing to find there and sees a tenth.
 
 #include <cstdint>
 

@@ -10,7 +10,8 @@ namespace troupe::test {
 
 // As CMake wrote it beside the program. Throws std::runtime_error where that is missing.
 inline std::string source_folder() {
-  const auto file = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "source_folder.txt";
+  const auto file =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "source_folder.txt";
   std::ifstream in(file);
   std::string folder;
   std::getline(in, folder);

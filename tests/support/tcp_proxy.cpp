@@ -46,7 +46,8 @@ bool send_all(int fd, std::span<const std::byte> bytes) {
   return true;
 }
 
-// Bytes of the frame at the beginning of `bytes`: 0 if more are needed to know; all of them if it is none.
+// Bytes of the frame at the beginning of `bytes`: 0 if more are needed to know; all of them if it
+// is none.
 std::size_t frame_at(std::span<const std::byte> bytes, bool& is_frame) {
   is_frame = true;
   if (bytes.size() < prelude_bytes) return 0;
@@ -54,7 +55,8 @@ std::size_t frame_at(std::span<const std::byte> bytes, bool& is_frame) {
   std::memcpy(words, bytes.data(), sizeof words);
   is_frame = words[0] == frame_magic && words[2] <= control_header_max && words[3] <= payload_max;
   if (!is_frame) return bytes.size();
-  const bool stays = (std::to_integer<unsigned>(bytes[7]) & flag_payload_stays) != 0;  // the payload, which is not on the wire then
+  // The payload, which is not on the wire then.
+  const bool stays = (std::to_integer<unsigned>(bytes[7]) & flag_payload_stays) != 0;
   const std::size_t size = prelude_bytes + words[2] + (stays ? 0 : words[3]);
   return size <= bytes.size() ? size : 0;
 }
@@ -78,8 +80,8 @@ struct tcp_proxy::state {
 
   void accept_all();
   void pump(const connection& c, proxy_direction d);
-  bool forward(const connection& c, proxy_direction d, std::span<std::byte> unit, std::uint64_t frame,
-               std::uint64_t position);
+  bool forward(const connection& c, proxy_direction d, std::span<std::byte> unit,
+               std::uint64_t frame, std::uint64_t position);
   std::optional<proxy_rule> take_rule(const connection& c, proxy_direction d, std::uint64_t frame,
                                       std::uint64_t position, std::size_t size);
   void hold(std::chrono::milliseconds time);
@@ -96,7 +98,8 @@ void tcp_proxy::state::accept_all() {
     if (::connect(there.get(), to.front().get(), to.front().length) != 0) continue;
     set_stream_options(caller.get());
     set_stream_options(there.get());
-    connections.push_back({std::move(caller), std::move(there), static_cast<int>(connections.size())});
+    connections.push_back(
+        {std::move(caller), std::move(there), static_cast<int>(connections.size())});
     const connection& c = connections.back();
     for (const auto d : {proxy_direction::to_target, proxy_direction::from_target})
       pumps.emplace_back([this, &c, d] { pump(c, d); });
@@ -115,7 +118,8 @@ void tcp_proxy::state::pump(const connection& c, proxy_direction d) {
     pending.insert(pending.end(), piece.begin(), piece.begin() + n);
     std::size_t done = 0;
     bool is_frame = true;
-    for (std::size_t size; (size = frame_at(std::span(pending).subspan(done), is_frame)) > 0; done += size) {
+    for (std::size_t size; (size = frame_at(std::span(pending).subspan(done), is_frame)) > 0;
+         done += size) {
       if (!forward(c, d, std::span(pending).subspan(done, size), frame, position)) return;
       position += size;
       frame += is_frame ? 1 : 0;
@@ -126,14 +130,15 @@ void tcp_proxy::state::pump(const connection& c, proxy_direction d) {
   if (forward(c, d, pending, frame, position)) ::shutdown(to, SHUT_WR);
 }
 
-std::optional<proxy_rule> tcp_proxy::state::take_rule(const connection& c, proxy_direction d, std::uint64_t frame,
-                                                      std::uint64_t position, std::size_t size) {
+std::optional<proxy_rule> tcp_proxy::state::take_rule(const connection& c, proxy_direction d,
+                                                      std::uint64_t frame, std::uint64_t position,
+                                                      std::size_t size) {
   std::lock_guard lock(mutex);
   for (auto r = rules.begin(); r != rules.end(); ++r) {
     if (r->direction != d || (r->connection >= 0 && r->connection != c.index)) continue;
     const auto& p = r->point;
-    const bool is_here =
-        p.counts_frames ? p.index == frame && p.offset < size : p.index >= position && p.index < position + size;
+    const bool is_here = p.counts_frames ? p.index == frame && p.offset < size
+                                         : p.index >= position && p.index < position + size;
     if (!is_here) continue;
     proxy_rule found = *r;
     if (!p.counts_frames) found.point.offset = static_cast<std::size_t>(p.index - position);
@@ -145,8 +150,8 @@ std::optional<proxy_rule> tcp_proxy::state::take_rule(const connection& c, proxy
 }
 
 // False when this direction has ended.
-bool tcp_proxy::state::forward(const connection& c, proxy_direction d, std::span<std::byte> unit, std::uint64_t frame,
-                               std::uint64_t position) {
+bool tcp_proxy::state::forward(const connection& c, proxy_direction d, std::span<std::byte> unit,
+                               std::uint64_t frame, std::uint64_t position) {
   const int to = d == proxy_direction::to_target ? c.target.get() : c.caller.get();
   auto write = [&](std::span<const std::byte> bytes_to_go) {
     bytes[static_cast<std::size_t>(d)] += bytes_to_go.size();
@@ -176,7 +181,8 @@ bool tcp_proxy::state::forward(const connection& c, proxy_direction d, std::span
         return false;
     }
   }
-  if (unit.size() >= prelude_bytes) frames[static_cast<std::size_t>(d)] += static_cast<std::uint64_t>(copies);
+  if (unit.size() >= prelude_bytes)
+    frames[static_cast<std::size_t>(d)] += static_cast<std::uint64_t>(copies);
   if (copies == 0) return true;
   return write(unit.subspan(gone)) && (copies == 1 || write(unit));
 }
@@ -190,7 +196,8 @@ tcp_proxy::tcp_proxy(const address& target) : state_(std::make_unique<state>()) 
   state_->target = target;
   auto fd = open_listener({"127.0.0.1", 0});
   if (!fd) throw std::runtime_error(fd.error().message());
-  if (known_addresses(target).empty()) throw std::runtime_error("the proxy's target is not numeric");
+  if (known_addresses(target).empty())
+    throw std::runtime_error("the proxy's target is not numeric");
   state_->listener = std::move(*fd);
   make_blocking(state_->listener.get());
   state_->here = local_address_of(state_->listener.get());
@@ -245,7 +252,11 @@ std::size_t tcp_proxy::rules_applied() const {
   return state_->rules_applied;
 }
 
-std::uint64_t tcp_proxy::frames(proxy_direction d) const { return state_->frames[static_cast<std::size_t>(d)]; }
-std::uint64_t tcp_proxy::bytes(proxy_direction d) const { return state_->bytes[static_cast<std::size_t>(d)]; }
+std::uint64_t tcp_proxy::frames(proxy_direction d) const {
+  return state_->frames[static_cast<std::size_t>(d)];
+}
+std::uint64_t tcp_proxy::bytes(proxy_direction d) const {
+  return state_->bytes[static_cast<std::size_t>(d)];
+}
 
 }  // namespace troupe::test

@@ -1,13 +1,15 @@
 #pragma once
-// A misbehaving piece of network: forwards loopback connections to an address, and by script damages, cuts, repeats or
-// delays what goes through. Frames go through whole (their ends are known), other bytes as they come.
+// A misbehaving piece of network: forwards loopback connections to an address, and by script
+// damages, cuts, repeats or delays what goes through. Frames go through whole (their ends are
+// known), other bytes as they come.
 //
 //   tcp_proxy proxy(target);
 //   // byte 70 of the third frame
 //   proxy.add({proxy_direction::to_target, proxy_action::flip, at_frame(2, 70)});
 //   connect(proxy.listens_on());
 //
-// Threading: one thread accepts, two carry each connection. All calls from any thread. The destructor ends them all.
+// Threading: one thread accepts, two carry each connection. All calls from any thread. The
+// destructor ends them all.
 
 #include "runtime/address.hpp"
 

@@ -1,5 +1,6 @@
 #pragma once
-// A timeline's file, read back, and what must hold of every one (tools/troupe-tool/timeline.hpp, TI-1 to TI-3).
+// A timeline's file, read back, and what must hold of every one (tools/troupe-tool/timeline.hpp,
+// TI-1 to TI-3).
 
 #include "tools/troupe-tool/timeline.hpp"
 
@@ -57,7 +58,9 @@ struct trace_file {
   }
 };
 
-inline std::int64_t ns_of(const nlohmann::json& microseconds) { return std::llround(microseconds.get<double>() * 1000); }
+inline std::int64_t ns_of(const nlohmann::json& microseconds) {
+  return std::llround(microseconds.get<double>() * 1000);
+}
 
 // Whatever does not hold fails the test.
 inline trace_file read_timeline(const cluster_recording& r, const std::string& job = "") {
@@ -73,10 +76,12 @@ inline trace_file read_timeline(const cluster_recording& r, const std::string& j
     const auto process = e.at("pid").get<std::uint64_t>();
     if (phase == 'M') {
       if (e.at("name") == "process_name") f.processes[process] = e.at("args").at("name");
-      if (e.at("name") == "thread_name") f.threads[{process, e.at("tid")}] = e.at("args").at("name");
+      if (e.at("name") == "thread_name")
+        f.threads[{process, e.at("tid")}] = e.at("args").at("name");
     } else if (phase == 'X') {
       const auto begin = ns_of(e.at("ts"));
-      f.slices[{process, e.at("tid")}].push_back({begin, begin + ns_of(e.at("dur")), e.at("cat"), e.at("name"), e.at("args")});
+      f.slices[{process, e.at("tid")}].push_back(
+          {begin, begin + ns_of(e.at("dur")), e.at("cat"), e.at("name"), e.at("args")});
     } else {
       BOOST_TEST((phase == 's' || phase == 'f'));
       ends[e.at("id")].push_back({phase, {process, e.at("tid"), ns_of(e.at("ts"))}});
@@ -96,7 +101,8 @@ inline trace_file read_timeline(const cluster_recording& r, const std::string& j
     BOOST_TEST_REQUIRE(both.size() == 2u, "TI-3: arrow " << id);
     BOOST_TEST((both[0].first == 's' && both[1].first == 'f'));
     f.arrows[id] = {both[0].second, both[1].second};
-    BOOST_TEST_REQUIRE((f.at(both[0].second) != nullptr && f.at(both[1].second) != nullptr), "TI-3: arrow " << id);
+    BOOST_TEST_REQUIRE((f.at(both[0].second) != nullptr && f.at(both[1].second) != nullptr),
+                       "TI-3: arrow " << id);
   }
   BOOST_TEST(f.arrows.size() == f.summary.arrows);
   return f;

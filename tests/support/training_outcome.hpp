@@ -1,5 +1,6 @@
 #pragma once
-// What a training told until its end: losses, the hash of its variables, and why it failed, if it did.
+// What a training told until its end: losses, the hash of its variables, and why it failed, if it
+// did.
 
 #include "actors/session.hpp"
 #include "devices/host/safetensors.hpp"

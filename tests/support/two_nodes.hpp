@@ -1,5 +1,6 @@
 #pragma once
-// Two nodes of this process, a worker and a place for shards, that find each other in a folder of their own, and a client.
+// Two nodes of this process, a worker and a place for shards, that find each other in a folder of
+// their own, and a client.
 //
 // Threading: that of the test. Ends: the nodes leave, the folder goes.
 

@@ -42,8 +42,9 @@ cluster_snapshot with_silent_node() {
   return c;
 }
 
-const std::vector<std::string> every_question{
-    "status", "list nodes", "list actors", "list jobs", "show node n1", "show actor n1.1", "graph", "why", "events"};
+const std::vector<std::string> every_question{"status",    "list nodes",   "list actors",
+                                              "list jobs", "show node n1", "show actor n1.1",
+                                              "graph",     "why",          "events"};
 
 }  // namespace
 
@@ -66,7 +67,8 @@ BOOST_AUTO_TEST_CASE(JSON_is_one_line_that_parses_and_lists_are_arrays) {
     BOOST_TEST(std::count(o.out.begin(), o.out.end(), '\n') == 1, line);
     const auto j = nlohmann::json::parse(o.out, nullptr, false);
     BOOST_TEST(!j.is_discarded(), line);
-    BOOST_TEST(j.is_array() == (line.starts_with("list") || line == "events" || line == "graph"), line);
+    BOOST_TEST(j.is_array() == (line.starts_with("list") || line == "events" || line == "graph"),
+               line);
   }
   for (const char* line : {"list nodes", "list actors", "list jobs", "events", "graph"}) {
     const auto o = run(std::string(line) + " --json", {});
@@ -82,20 +84,28 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
     for (const auto& [key, value] : list.at(0).items()) names += key + " ";
     return names;
   };
-  BOOST_TEST(keys("list nodes --json") == "id name pid kind job address devices incarnation state reason unreachable_seconds ");
-  BOOST_TEST(keys("list actors --json") ==
-             "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
-             "queue steps ports ");
-  BOOST_TEST(keys("list jobs --json") ==
-             "id name state workers shards update step steps started_seconds ended_seconds client participants cause epoch recoveries checkpoints ");
-  BOOST_TEST(nlohmann::json::parse(run("list nodes --json").out).at(1).at("devices").dump() ==
-             R"([{"hardware":"NVIDIA H100 80GB HBM3","memory_bytes":42949672960,"name":"gpu:0"},{"hardware":"NVIDIA H100 80GB HBM3","memory_bytes":42949672960,"name":"gpu:1"}])");
-  BOOST_TEST(nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") == "loss");
+  BOOST_TEST(keys("list nodes --json") ==
+             "id name pid kind job address devices incarnation state reason unreachable_seconds ");
+  BOOST_TEST(
+      keys("list actors --json") ==
+      "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
+      "queue steps ports ");
+  BOOST_TEST(
+      keys("list jobs --json") ==
+      "id name state workers shards update step steps started_seconds ended_seconds client participants cause epoch recoveries checkpoints ");
+  BOOST_TEST(
+      nlohmann::json::parse(run("list nodes --json").out).at(1).at("devices").dump() ==
+      R"([{"hardware":"NVIDIA H100 80GB HBM3","memory_bytes":42949672960,"name":"gpu:0"},{"hardware":"NVIDIA H100 80GB HBM3","memory_bytes":42949672960,"name":"gpu:1"}])");
+  BOOST_TEST(
+      nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") ==
+      "loss");
 }
 
 BOOST_AUTO_TEST_CASE(the_devices_of_a_node_are_listed_and_shown) {
-  BOOST_TEST(has_text(run("list nodes").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
-  BOOST_TEST(has_text(run("show node n1").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
+  BOOST_TEST(
+      has_text(run("list nodes").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
+  BOOST_TEST(
+      has_text(run("show node n1").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
   BOOST_TEST(!has_text(run("show node n2").out, "gpu:"));
 }
 
@@ -105,7 +115,8 @@ BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {
       const auto o = run(line, sample_cluster(), {width, 50});
       BOOST_TEST(widest_line(o.out) <= width, line << " at " << width << "\n" << o.out);
     }
-  BOOST_TEST(has_text(run("list actors", sample_cluster(), {80, 50}).err, "columns that do not fit: "));
+  BOOST_TEST(
+      has_text(run("list actors", sample_cluster(), {80, 50}).err, "columns that do not fit: "));
   BOOST_TEST(run("list actors", sample_cluster(), {80, 50}).exit_code == 0);
   BOOST_TEST(run("list actors").err.empty());
   BOOST_TEST(has_text(run("list actors").out, "BYTES OUT"));
@@ -114,7 +125,8 @@ BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {
 BOOST_AUTO_TEST_CASE(names_of_actors_stay_readable_on_80_columns) {
   auto c = sample_cluster();
   const std::string name = "worker/0/dense_1/matmul+add/receive/1";
-  c.actors[3].id = "n5hfce.1.117", c.actors[3].name = name, c.actors[3].state = actor_state::waiting_for_credit;
+  c.actors[3].id = "n5hfce.1.117", c.actors[3].name = name,
+  c.actors[3].state = actor_state::waiting_for_credit;
   const auto o = run("list actors", c, {80, 24});
   BOOST_TEST(has_text(o.out, name.substr(0, 17)), o.out);
   BOOST_TEST(has_text(o.out, name.substr(name.size() - 17)), o.out);
@@ -124,8 +136,8 @@ BOOST_AUTO_TEST_CASE(names_of_actors_stay_readable_on_80_columns) {
 BOOST_AUTO_TEST_CASE(an_actor_is_shown_by_id_or_name_with_each_port) {
   for (const char* line : {"show actor n1.1", "show actor worker/0/matmul"}) {
     const auto o = run(line);
-    for (const char* part :
-         {"worker/0/matmul", "running for 250 ms", "512 in, 511 out", "1.0 MiB in, 5.0 MiB out", "out1", "1/2"})
+    for (const char* part : {"worker/0/matmul", "running for 250 ms", "512 in, 511 out",
+                             "1.0 MiB in, 5.0 MiB out", "out1", "1/2"})
       BOOST_TEST(has_text(o.out, part), part << "\n" << o.out);
   }
   BOOST_TEST(has_text(run("show actor loss").out, "for input, for 200 ms"));
@@ -139,8 +151,8 @@ BOOST_AUTO_TEST_CASE(an_actor_is_shown_by_id_or_name_with_each_port) {
 
 BOOST_AUTO_TEST_CASE(a_node_is_shown_by_name_or_id_with_its_actors) {
   for (const char* line : {"show node n1", "show node 00abn1"})
-    for (const char* part :
-         {"4101", "127.0.0.1:40001", "worker", "1 idle, 1 running, 1 waiting for credit", "mnist (running)"})
+    for (const char* part : {"4101", "127.0.0.1:40001", "worker",
+                             "1 idle, 1 running, 1 waiting for credit", "mnist (running)"})
       BOOST_TEST(has_text(run(line).out, part), part << "\n" << run(line).out);
 }
 
@@ -170,8 +182,9 @@ BOOST_AUTO_TEST_CASE(an_unknown_object_ends_with_6_and_near_names) {
   const auto node = run("show node n3");
   BOOST_TEST(node.exit_code == 6);
   BOOST_TEST(node.out.empty());
-  BOOST_TEST(node.err ==
-             "troupe: no node 'n3' in cluster default; did you mean n1 or n2?; troupe list nodes shows all\n");
+  BOOST_TEST(
+      node.err ==
+      "troupe: no node 'n3' in cluster default; did you mean n1 or n2?; troupe list nodes shows all\n");
   const auto actor = run("show actor worker/0/matmall");
   BOOST_TEST(actor.exit_code == 6);
   BOOST_TEST(has_text(actor.err, "did you mean worker/0/matmul"));
@@ -185,9 +198,10 @@ BOOST_AUTO_TEST_CASE(a_name_of_several_actors_asks_for_an_id) {
   c.actors[1].name = c.actors[2].name;
   const auto o = run("show actor worker/0/matmul", c);
   BOOST_TEST(o.exit_code == 6);
-  BOOST_TEST(has_text(o.err,
-                      "2 actors are named 'worker/0/matmul': n1.0 (job mnist, waiting for credit), n1.1 (job mnist, "
-                      "running); name one by its id"));
+  BOOST_TEST(has_text(
+      o.err,
+      "2 actors are named 'worker/0/matmul': n1.0 (job mnist, waiting for credit), n1.1 (job mnist, "
+      "running); name one by its id"));
 }
 
 BOOST_AUTO_TEST_CASE(of_several_actors_of_a_name_the_only_living_one_is_meant) {
@@ -196,7 +210,8 @@ BOOST_AUTO_TEST_CASE(of_several_actors_of_a_name_the_only_living_one_is_meant) {
   c.actors[1].state = actor_state::ended;
   BOOST_TEST(has_text(run("show actor worker/0/matmul", c).out, "n1.1"));
   c.actors[2].state = actor_state::ended;
-  BOOST_TEST(has_text(run("show actor worker/0/matmul", c).err, "n1.1 (job mnist, ended); name one by its id"));
+  BOOST_TEST(has_text(run("show actor worker/0/matmul", c).err,
+                      "n1.1 (job mnist, ended); name one by its id"));
 }
 
 BOOST_AUTO_TEST_CASE(silent_nodes_make_an_answer_partial_and_are_named_on_stderr) {
@@ -252,7 +267,8 @@ BOOST_AUTO_TEST_CASE(wait_counts_living_nodes_but_no_clients) {
   const auto late = answer_wait_timed_out(parse("wait nodes=3 --timeout 500ms"), c);
   BOOST_TEST(late.exit_code == 4);
   BOOST_TEST(late.err == "troupe: after 500 ms 2 of 3 nodes are alive\n");
-  const auto never = answer_wait_timed_out(parse("wait nodes=3"), error(error_code::unreachable, "no cluster default"));
+  const auto never = answer_wait_timed_out(parse("wait nodes=3"),
+                                           error(error_code::unreachable, "no cluster default"));
   BOOST_TEST(never.exit_code == 4);
   BOOST_TEST(never.err == "troupe: after 20.0 s still: no cluster default\n");
 }
@@ -282,7 +298,8 @@ BOOST_AUTO_TEST_CASE(checkpoint_make_waits_for_the_newest_job_of_that_name) {
       BOOST_TEST(!jobs_with(job(2, job_state::running, 3)));
       BOOST_TEST(jobs_with(job(2, job_state::running, 4)).value().exit_code == 0);
       BOOST_TEST(jobs_with(job(2, job_state::done, 4)).value().exit_code == 0);
-      BOOST_TEST(jobs_with(job(2, job_state::done, 3)).value().err == "troupe: job 'mnist' has ended\n");
+      BOOST_TEST(jobs_with(job(2, job_state::done, 3)).value().err ==
+                 "troupe: job 'mnist' has ended\n");
       BOOST_TEST(jobs_with(job(2, job_state::failed, 3)).value().err == "troupe: its node died\n");
     }
   now.jobs.clear();
@@ -291,7 +308,8 @@ BOOST_AUTO_TEST_CASE(checkpoint_make_waits_for_the_newest_job_of_that_name) {
 
 BOOST_AUTO_TEST_CASE(the_version_needs_no_cluster) {
   BOOST_TEST(answer_version(parse("version")).out.starts_with("troupe 0."));
-  BOOST_TEST(nlohmann::json::parse(answer_version(parse("version --json")).out).contains("version"));
+  BOOST_TEST(
+      nlohmann::json::parse(answer_version(parse("version --json")).out).contains("version"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -68,7 +68,8 @@ BOOST_AUTO_TEST_CASE(plan_has_a_file_and_wishes_where_they_are_said) {
   BOOST_TEST((plain.format == graph_format::text));
   BOOST_TEST(!plain.plan.is_training());
   BOOST_TEST(!plain.plan.fuse.has_value());
-  const auto all = good("plan --workers 3 model.troupe --shards 2 --nodes 4 --update async --fuse off --load a.so --load b.so --svg");
+  const auto all = good(
+      "plan --workers 3 model.troupe --shards 2 --nodes 4 --update async --fuse off --load a.so --load b.so --svg");
   BOOST_TEST(all.id == "model.troupe");
   BOOST_TEST(all.plan.workers.value() == 3U);
   BOOST_TEST(all.plan.shards.value() == 2U);
@@ -97,7 +98,8 @@ BOOST_AUTO_TEST_CASE(timeline_has_a_length_and_may_have_a_job) {
   BOOST_TEST(good("timeline --seconds 2.5 --job mnist").duration_ns == 2'500'000'000);
   BOOST_TEST(good("timeline --job mnist").id == "mnist");
   BOOST_TEST(good("timeline --seconds 60 --cluster lab --json").duration_ns == 60'000'000'000);
-  for (const char* bad : {"0", "-1", "-0.5", "61", "60.1", "1e300", "nan", "inf", "1s", "x", "0.0001"})
+  for (const char* bad :
+       {"0", "-1", "-0.5", "61", "60.1", "1e300", "nan", "inf", "1s", "x", "0.0001"})
     check_usage(std::string("timeline --seconds ") + bad, "a number from 0.001 to 60");
   check_usage("timeline --seconds", "--seconds");
   check_usage("timeline 5", "5");
@@ -106,9 +108,10 @@ BOOST_AUTO_TEST_CASE(timeline_has_a_length_and_may_have_a_job) {
 }
 
 BOOST_AUTO_TEST_CASE(global_flags_stand_before_or_after_the_verb) {
-  for (const char* line : {"--cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2 list nodes",
-                           "list nodes --cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2",
-                           "--cluster lab --join a:1 list --json --join b:2 nodes --timeout 500ms --token-file t"}) {
+  for (const char* line :
+       {"--cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2 list nodes",
+        "list nodes --cluster lab --json --timeout 500ms --token-file t --join a:1 --join b:2",
+        "--cluster lab --join a:1 list --json --join b:2 nodes --timeout 500ms --token-file t"}) {
     const auto c = good(line);
     BOOST_TEST(c.ask.cluster == "lab", line);
     BOOST_TEST(c.json, line);
@@ -141,7 +144,8 @@ BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expec
   check_usage("list shards", "'shards' is no kind of object; there are nodes, actors and jobs");
   check_usage("show", "show: of what kind? There are node and actor");
   check_usage("show n1.17", "'n1.17' is no kind of object; there are node and actor");
-  check_usage("show job mnist", "'job' is no kind of object that can be shown; there are node and actor");
+  check_usage("show job mnist",
+              "'job' is no kind of object that can be shown; there are node and actor");
   check_usage("show node", "show node: which one? Its ID is missing; troupe list nodes shows all");
   check_usage("show node n1 n2", "n2");
   check_usage("status --colour", "--colour");
@@ -164,11 +168,13 @@ BOOST_AUTO_TEST_CASE(help_is_data_and_lists_verbs_flags_and_exit_codes) {
   BOOST_TEST(p.err.empty());
   for (const char* part : {"status", "why", "--cluster", "--timeout", "Exit codes"})
     BOOST_TEST(p.out.find(part) != std::string::npos, part);
-  BOOST_TEST(p.out.find("on a terminal as a live page (q ends it), in a pipe once") != std::string::npos);
+  BOOST_TEST(p.out.find("on a terminal as a live page (q ends it), in a pipe once") !=
+             std::string::npos);
   BOOST_TEST(parse("show --help").out.find("ID") != std::string::npos);
   for (const char* verb : {"status", "list", "show", "graph", "why", "events", "wait", "version"})
     for (const char* part : {"--cluster", "--json", "--timeout", "Exit codes"})
-      BOOST_TEST(parse(std::string(verb) + " --help").out.find(part) != std::string::npos, verb << " " << part);
+      BOOST_TEST(parse(std::string(verb) + " --help").out.find(part) != std::string::npos,
+                 verb << " " << part);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

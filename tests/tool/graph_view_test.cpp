@@ -19,14 +19,15 @@ namespace {
 std::string edges_of(const graph_view& v) {
   std::string out;
   for (const auto& e : v.edges)
-    out +=
-        v.vertices[e.from].name + (e.is_back ? " ~> " : " -> ") + v.vertices[e.to].name + " " + credits_text(e) + "\n";
+    out += v.vertices[e.from].name + (e.is_back ? " ~> " : " -> ") + v.vertices[e.to].name + " " +
+           credits_text(e) + "\n";
   return out;
 }
 
 std::size_t count(const std::string& text, std::string_view part) {
   std::size_t n = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++n;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
+    ++n;
   return n;
 }
 
@@ -89,10 +90,11 @@ BOOST_AUTO_TEST_CASE(GV_2_edges_go_up_but_for_those_that_close_a_cycle) {
     c.jobs[0].id = "1f";
     const std::size_t size = 2 + random() % 30;
     for (std::size_t i = 0; i < size; ++i) {
-      auto a =
-          sample_actor("n1." + std::to_string(i), i == 0 ? "shard" : "op", "a" + std::to_string(i), actor_state::idle);
+      auto a = sample_actor("n1." + std::to_string(i), i == 0 ? "shard" : "op",
+                            "a" + std::to_string(i), actor_state::idle);
       for (std::size_t p = 0; p < random() % 4; ++p)
-        a.ports.push_back({"out" + std::to_string(p), "a" + std::to_string(random() % size), "n1", 1, 2, 0, false, 0});
+        a.ports.push_back({"out" + std::to_string(p), "a" + std::to_string(random() % size), "n1",
+                           1, 2, 0, false, 0});
       c.actors.push_back(a);
     }
     const auto views = make_graph_views(c);
@@ -103,7 +105,8 @@ BOOST_AUTO_TEST_CASE(GV_2_edges_go_up_but_for_those_that_close_a_cycle) {
       if (!e.is_back) forward[e.to].push_back(from);
     }
     for (std::size_t v = 0; v < size; ++v) {  // the longest path, not more
-      const auto longest = forward[v].empty() ? 0 : *std::max_element(forward[v].begin(), forward[v].end()) + 1;
+      const auto longest =
+          forward[v].empty() ? 0 : *std::max_element(forward[v].begin(), forward[v].end()) + 1;
       BOOST_TEST(views[0].vertices[v].layer == longest);
     }
   }
@@ -111,14 +114,15 @@ BOOST_AUTO_TEST_CASE(GV_2_edges_go_up_but_for_those_that_close_a_cycle) {
 
 BOOST_AUTO_TEST_CASE(GV_3_the_order_of_the_lists_changes_nothing) {
   auto c = sample_cluster();
-  const auto expected =
-      draw_graph_text(make_graph_views(c)) + draw_graph_svg(make_graph_views(c)) + draw_graph_dot(make_graph_views(c));
+  const auto expected = draw_graph_text(make_graph_views(c)) + draw_graph_svg(make_graph_views(c)) +
+                        draw_graph_dot(make_graph_views(c));
   std::mt19937 random(3);
   for (int i = 0; i < 50; ++i) {
     std::shuffle(c.actors.begin(), c.actors.end(), random);
     for (auto& a : c.actors) std::shuffle(a.ports.begin(), a.ports.end(), random);
     const auto views = make_graph_views(c);
-    BOOST_TEST_REQUIRE(draw_graph_text(views) + draw_graph_svg(views) + draw_graph_dot(views) == expected);
+    BOOST_TEST_REQUIRE(draw_graph_text(views) + draw_graph_svg(views) + draw_graph_dot(views) ==
+                       expected);
   }
 }
 
@@ -146,14 +150,19 @@ BOOST_AUTO_TEST_CASE(GV_2_cycles_are_cut_at_every_shard) {
              "gradient ~> shard/a 1/2\n");
 }
 
-BOOST_AUTO_TEST_CASE(edges_of_the_same_two_actors_are_told_by_their_ports_and_missing_credits_not_at_all) {
+BOOST_AUTO_TEST_CASE(
+    edges_of_the_same_two_actors_are_told_by_their_ports_and_missing_credits_not_at_all) {
   auto c = sample_cluster();
   c.actors[0].ports[1].credits = c.actors[0].ports[1].credits_max = 0;  // loss to the program
   c.actors[2].ports.push_back({"out2", "loss", "c1", 1, 2, 0, false, 0});
   const auto text = draw_graph_text(make_graph_views(c));
   BOOST_TEST(has_text(text, " -> program (fetches)\n"), text);
-  BOOST_TEST(has_text(text, "-> loss (out1 to in0) 2/2, loss (out2 to ?) 1/2, worker/0/gradient/send 1/2\n"), text);
-  BOOST_TEST(has_text(draw_graph_svg(make_graph_views(c)), "worker/0/matmul to loss (out1 to in0): 2/2 credits free, 0 q"));
+  BOOST_TEST(
+      has_text(text,
+               "-> loss (out1 to in0) 2/2, loss (out2 to ?) 1/2, worker/0/gradient/send 1/2\n"),
+      text);
+  BOOST_TEST(has_text(draw_graph_svg(make_graph_views(c)),
+                      "worker/0/matmul to loss (out1 to in0): 2/2 credits free, 0 q"));
 }
 
 BOOST_AUTO_TEST_CASE(waits_are_marked_once_they_are_old_and_not_by_design) {
@@ -228,12 +237,14 @@ BOOST_AUTO_TEST_CASE(no_boxes_of_the_picture_overlap) {
   for (int i = 0; i < 40; ++i) {
     auto a = sample_actor("n" + std::to_string(1 + i % 2) + "." + std::to_string(10 + i), "op",
                           "extra" + std::to_string(i), actor_state::idle);
-    a.ports = {{"in0", i < 8 ? "worker/0/reader" : "extra" + std::to_string(i - 8), "n1", 0, 2, 0, false, 0}};
+    a.ports = {{"in0", i < 8 ? "worker/0/reader" : "extra" + std::to_string(i - 8), "n1", 0, 2, 0,
+                false, 0}};
     c.actors.push_back(a);
   }
   const auto svg = draw_graph_svg(make_graph_views(c));
   std::vector<std::pair<double, double>> corners;
-  for (auto at = svg.find("class=\"v\" x=\""); at != std::string::npos; at = svg.find("class=\"v\" x=\"", at + 1)) {
+  for (auto at = svg.find("class=\"v\" x=\""); at != std::string::npos;
+       at = svg.find("class=\"v\" x=\"", at + 1)) {
     const auto x = std::strtod(svg.c_str() + at + 13, nullptr);
     const auto y = std::strtod(svg.c_str() + svg.find("y=\"", at) + 3, nullptr);
     corners.emplace_back(x, y);

@@ -10,7 +10,8 @@ using namespace troupe;
 BOOST_AUTO_TEST_SUITE(near_names)
 
 BOOST_AUTO_TEST_CASE(the_nearest_comes_first_and_far_ones_not_at_all) {
-  const std::vector<std::string> names{"worker/1/matmul", "worker/0/matmul", "shard/0/w", "worker/0/matmul"};
+  const std::vector<std::string> names{"worker/1/matmul", "worker/0/matmul", "shard/0/w",
+                                       "worker/0/matmul"};
   BOOST_TEST((troupe::near_names("worker/0/matmull", names) ==
               std::vector<std::string>{"worker/0/matmul", "worker/1/matmul"}));
   BOOST_TEST(troupe::near_names("banana", names).empty());

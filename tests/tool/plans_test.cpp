@@ -17,7 +17,9 @@ using namespace troupe;
 
 namespace {
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 struct files {
   op_table ops = make_op_table();
@@ -47,7 +49,8 @@ struct files {
     spec.workers = 2;
     spec.steps = 7;
     spec.optimizer = adam({});
-    save("trained", g, {.name = "mnist", .loss = test::loss_of(g), .training = graph_training{spec, {}}});
+    save("trained", g,
+         {.name = "mnist", .loss = test::loss_of(g), .training = graph_training{spec, {}}});
   }
   void save_steps() {
     graph g(ops);
@@ -65,9 +68,13 @@ BOOST_AUTO_TEST_CASE(a_training_is_planned_as_its_file_says_but_for_the_flags) {
   const auto plain = run("trained");
   BOOST_TEST(plain.exit_code == 0);
   BOOST_TEST(plain.err.empty());
-  BOOST_TEST(plain.out.starts_with("mnist: trains, synchronously, 7 steps of 2 workers with 1 shard, adam; "), plain.out);
+  BOOST_TEST(plain.out.starts_with(
+                 "mnist: trains, synchronously, 7 steps of 2 workers with 1 shard, adam; "),
+             plain.out);
   const auto other = run("trained", "--workers 3 --shards 2 --nodes 4 --update async --fuse off");
-  BOOST_TEST(other.out.starts_with("mnist: trains, asynchronously, 7 steps of 3 workers with 2 shards, adam; "), other.out);
+  BOOST_TEST(other.out.starts_with(
+                 "mnist: trains, asynchronously, 7 steps of 3 workers with 2 shards, adam; "),
+             other.out);
   BOOST_TEST(has(other.out, "/job:worker/task:2"));
   BOOST_TEST(!has(other.out, " fuse "));
 }
@@ -97,9 +104,12 @@ BOOST_AUTO_TEST_CASE(json_is_one_line_with_units) {
   std::set<std::string> shards;
   for (const auto& a : j.at("actors"))
     if (a.at("kind") == "shard") shards.insert(a.at("name"));
-  for (const auto& e : j.at("edges")) BOOST_TEST(e.at("credits") == (shards.contains(e.at("to")) ? 1 : 2), e.dump());
-  for (const char* key : {"name", "kind", "task", "stream", "why", "line", "memory_bytes", "ops"}) BOOST_TEST(j.at("actors").at(0).contains(key), key);
-  for (const char* key : {"from", "output", "to", "input", "tensor", "size_bytes", "credits"}) BOOST_TEST(j.at("edges").at(0).contains(key), key);
+  for (const auto& e : j.at("edges"))
+    BOOST_TEST(e.at("credits") == (shards.contains(e.at("to")) ? 1 : 2), e.dump());
+  for (const char* key : {"name", "kind", "task", "stream", "why", "line", "memory_bytes", "ops"})
+    BOOST_TEST(j.at("actors").at(0).contains(key), key);
+  for (const char* key : {"from", "output", "to", "input", "tensor", "size_bytes", "credits"})
+    BOOST_TEST(j.at("edges").at(0).contains(key), key);
 }
 
 BOOST_AUTO_TEST_CASE(pictures_are_for_graphviz_or_drawn) {
@@ -111,7 +121,8 @@ BOOST_AUTO_TEST_CASE(pictures_are_for_graphviz_or_drawn) {
 
 BOOST_AUTO_TEST_CASE(a_graph_without_a_loss_is_planned_for_steps_and_takes_no_flags_of_trainings) {
   save_steps();
-  BOOST_TEST(run("stepped").out.starts_with("relu: steps with feeds and fetches; "), run("stepped").out);
+  BOOST_TEST(run("stepped").out.starts_with("relu: steps with feeds and fetches; "),
+             run("stepped").out);
   BOOST_TEST(run("stepped", "--fuse off").exit_code == 0);
   for (const char* flags : {"--workers 2", "--shards 1", "--nodes 2", "--update sync"}) {
     const auto o = run("stepped", flags);
@@ -124,7 +135,10 @@ BOOST_AUTO_TEST_CASE(more_workers_than_nodes_are_a_usage_error_unless_they_may_s
   save_training();
   const auto o = run("trained", "--nodes 1");
   BOOST_TEST(o.exit_code == 2);
-  BOOST_TEST(o.err == "troupe: plan: --nodes 1: 2 workers need as many, and --nodes 0 plans everything in the program\n", o.err);
+  BOOST_TEST(
+      o.err ==
+          "troupe: plan: --nodes 1: 2 workers need as many, and --nodes 0 plans everything in the program\n",
+      o.err);
   graph g(ops);
   training_spec spec;
   spec.workers = 2;

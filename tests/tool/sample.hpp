@@ -8,7 +8,8 @@
 
 namespace troupe {
 
-inline node_snapshot sample_node(const std::string& name, const std::string& kind, std::uint64_t pid) {
+inline node_snapshot sample_node(const std::string& name, const std::string& kind,
+                                 std::uint64_t pid) {
   node_snapshot n;
   n.id = "00ab" + name;
   n.name = name;
@@ -16,13 +17,15 @@ inline node_snapshot sample_node(const std::string& name, const std::string& kin
   n.kind = kind;
   n.job = name == "n2" ? "ps" : kind == "node" ? "worker" : "";
   n.address = "127.0.0.1:4000" + name.substr(1);
-  if (name == "n1") n.devices = {{"gpu:0", "NVIDIA H100 80GB HBM3", 40ULL << 30}, {"gpu:1", "NVIDIA H100 80GB HBM3", 40ULL << 30}};
+  if (name == "n1")
+    n.devices = {{"gpu:0", "NVIDIA H100 80GB HBM3", 40ULL << 30},
+                 {"gpu:1", "NVIDIA H100 80GB HBM3", 40ULL << 30}};
   n.incarnation = 3;
   return n;
 }
 
-inline actor_snapshot sample_actor(const std::string& id, const std::string& kind, const std::string& name,
-                                   actor_state state) {
+inline actor_snapshot sample_actor(const std::string& id, const std::string& kind,
+                                   const std::string& name, actor_state state) {
   actor_snapshot a;
   a.id = id;
   a.kind = kind;
@@ -42,16 +45,19 @@ inline actor_snapshot sample_actor(const std::string& id, const std::string& kin
 inline cluster_snapshot sample_cluster() {
   cluster_snapshot c;
   c.cluster = "default";
-  c.nodes = {sample_node("c1", "client", 4100), sample_node("n1", "node", 4101), sample_node("n2", "node", 4102)};
-  c.actors = {sample_actor("c1.0", "fetch", "loss", actor_state::waiting_for_input),
-              sample_actor("n1.0", "op", "worker/0/reader", actor_state::waiting_for_credit),
-              sample_actor("n1.1", "op", "worker/0/matmul", actor_state::running),
-              sample_actor("n1.2", "send", "worker/0/gradient/send", actor_state::idle),
-              sample_actor("n2.0", "receive", "worker/0/gradient/receive", actor_state::waiting_for_input),
-              sample_actor("n2.1", "shard", "shard/0/w", actor_state::idle)};
-  auto &loss = c.actors[0], &reader = c.actors[1], &matmul = c.actors[2], &send = c.actors[3], &receive = c.actors[4],
-       &shard = c.actors[5];
-  loss.ports = {{"in0", "worker/0/matmul", "n1", 0, 2, 0, true, 0.2}, {"out0", "program", "", 4, 4, 0, false, 0}};
+  c.nodes = {sample_node("c1", "client", 4100), sample_node("n1", "node", 4101),
+             sample_node("n2", "node", 4102)};
+  c.actors = {
+      sample_actor("c1.0", "fetch", "loss", actor_state::waiting_for_input),
+      sample_actor("n1.0", "op", "worker/0/reader", actor_state::waiting_for_credit),
+      sample_actor("n1.1", "op", "worker/0/matmul", actor_state::running),
+      sample_actor("n1.2", "send", "worker/0/gradient/send", actor_state::idle),
+      sample_actor("n2.0", "receive", "worker/0/gradient/receive", actor_state::waiting_for_input),
+      sample_actor("n2.1", "shard", "shard/0/w", actor_state::idle)};
+  auto &loss = c.actors[0], &reader = c.actors[1], &matmul = c.actors[2], &send = c.actors[3],
+       &receive = c.actors[4], &shard = c.actors[5];
+  loss.ports = {{"in0", "worker/0/matmul", "n1", 0, 2, 0, true, 0.2},
+                {"out0", "program", "", 4, 4, 0, false, 0}};
   reader.ports = {{"out0", "worker/0/matmul", "n1", 0, 2, 0, true, 0.1}};
   matmul.ports = {{"in0", "worker/0/reader", "n1", 0, 2, 2, false, 0},
                   {"in1", "shard/0/w", "n2", 0, 2, 1, false, 0},
@@ -77,6 +83,8 @@ inline cluster_snapshot sample_cluster() {
   return c;
 }
 
-inline bool has_text(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+inline bool has_text(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 }  // namespace troupe

@@ -14,19 +14,23 @@ BOOST_AUTO_TEST_SUITE(status)
 BOOST_AUTO_TEST_CASE(the_page_shows_cluster_nodes_jobs_busiest_actors_and_waits) {
   const auto page = draw_status(sample_cluster(), 0, 0);
   BOOST_TEST(page.starts_with("cluster default: 2 nodes, 1 client, 1 job running, 6 actors\n"));
-  for (const char* part : {"n2    alive", "511/4690 (11%)  [##..................]    100.0  41.8 s", "BUSIEST",
-                           "worker/0/matmul            n1.1  op", "75%", "WAITS", "input in0"})
+  for (const char* part :
+       {"n2    alive", "511/4690 (11%)  [##..................]    100.0  41.8 s", "BUSIEST",
+        "worker/0/matmul            n1.1  op", "75%", "WAITS", "input in0"})
     BOOST_TEST(has_text(page, part), part << "\n" << page);
   // The busiest and the oldest come first.
-  BOOST_TEST(page.find("worker/0/matmul", page.find("BUSIEST")) < page.find("loss", page.find("BUSIEST")));
-  BOOST_TEST(page.rfind("worker/0/gradient/receive  n2.0") < page.rfind("worker/0/reader            n1.0"));
+  BOOST_TEST(page.find("worker/0/matmul", page.find("BUSIEST")) <
+             page.find("loss", page.find("BUSIEST")));
+  BOOST_TEST(page.rfind("worker/0/gradient/receive  n2.0") <
+             page.rfind("worker/0/reader            n1.0"));
 }
 
 BOOST_AUTO_TEST_CASE(short_lists_say_how_many_more_there_are) {
   auto c = sample_cluster();
   for (int i = 0; i < 10; ++i) c.actors.push_back(c.actors[1]);
-  BOOST_TEST(has_text(draw_status(c, 0, 0), "and 11 more: troupe list actors\n"));  // of 16 busy ones
-  BOOST_TEST(has_text(draw_status(c, 0, 0), "and 8 more: troupe list actors\n"));   // of 13 waits
+  // Of 16 busy ones.
+  BOOST_TEST(has_text(draw_status(c, 0, 0), "and 11 more: troupe list actors\n"));
+  BOOST_TEST(has_text(draw_status(c, 0, 0), "and 8 more: troupe list actors\n"));  // of 13 waits
 }
 
 BOOST_AUTO_TEST_CASE(who_has_ended_is_not_among_the_busiest) {
@@ -61,7 +65,9 @@ BOOST_AUTO_TEST_CASE(waits_that_last_by_design_are_not_listed) {
 BOOST_AUTO_TEST_CASE(the_page_fits_the_height_of_a_terminal) {
   for (const std::size_t height : {12u, 20u, 24u, 50u}) {
     const auto page = draw_status(sample_cluster(), 80, height);
-    BOOST_TEST(static_cast<std::size_t>(std::count(page.begin(), page.end(), '\n')) <= height, height << "\n" << page);
+    BOOST_TEST(static_cast<std::size_t>(std::count(page.begin(), page.end(), '\n')) <= height,
+               height << "\n"
+                      << page);
   }
   BOOST_TEST(has_text(draw_status(sample_cluster(), 80, 12), "a higher terminal shows"));
 }
@@ -96,7 +102,8 @@ BOOST_AUTO_TEST_CASE(who_left_as_it_should_is_no_damage) {
 BOOST_AUTO_TEST_CASE(actors_that_have_ended_are_counted_apart) {
   auto c = sample_cluster();
   c.actors[3].state = c.actors[4].state = actor_state::ended;
-  BOOST_TEST(draw_status(c, 0, 0).starts_with("cluster default: 2 nodes, 1 client, 1 job running, 4 actors and 2 ended\n"));
+  BOOST_TEST(draw_status(c, 0, 0).starts_with(
+      "cluster default: 2 nodes, 1 client, 1 job running, 4 actors and 2 ended\n"));
 }
 
 BOOST_AUTO_TEST_CASE(an_empty_cluster_is_a_page_too) {

@@ -50,9 +50,11 @@ BOOST_AUTO_TEST_CASE(columns_are_dropped_before_a_text_is_shorter_than_wanted) {
 }
 
 BOOST_AUTO_TEST_CASE(TB_1_no_line_is_wider_than_asked_for) {
-  troupe::table t({{"NAME", false, 6}, {"STATE", false, 5, 3}, {"N", true, 0, 1}, {"M", true, 0, 2}});
+  troupe::table t(
+      {{"NAME", false, 6}, {"STATE", false, 5, 3}, {"N", true, 0, 1}, {"M", true, 0, 2}});
   for (int i = 0; i < 20; ++i)
-    t.add({std::string(static_cast<std::size_t>(i), 'n'), "waiting for input", "17", std::to_string(i * i * i)});
+    t.add({std::string(static_cast<std::size_t>(i), 'n'), "waiting for input", "17",
+           std::to_string(i * i * i)});
   for (std::size_t width = 6; width < 60; ++width) {
     const auto text = t.draw(width).text;
     for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
@@ -62,7 +64,8 @@ BOOST_AUTO_TEST_CASE(TB_1_no_line_is_wider_than_asked_for) {
 
 BOOST_AUTO_TEST_CASE(characters_are_counted_not_bytes) {
   BOOST_TEST(characters("n\u00e9\u4e2d") == 3u);
-  BOOST_TEST(shorten("\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9", 6) == "\u00e9\u00e9..\u00e9\u00e9");
+  BOOST_TEST(shorten("\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9", 6) ==
+             "\u00e9\u00e9..\u00e9\u00e9");
   BOOST_TEST(shorten("abcdef", 6) == "abcdef");
   BOOST_TEST(shorten("abcdef", 3) == "..");
   BOOST_TEST(shorten("abcdef", 1) == ".");

@@ -15,11 +15,22 @@ using test::read_timeline;
 namespace {
 
 constexpr std::uint32_t everywhere = trace_event::everywhere;
-constexpr std::uint32_t waited_for_input = static_cast<std::uint32_t>(actor_state::waiting_for_input) << 24;
-constexpr std::uint32_t waited_for_credit = static_cast<std::uint32_t>(actor_state::waiting_for_credit) << 24;
+constexpr std::uint32_t waited_for_input =
+    static_cast<std::uint32_t>(actor_state::waiting_for_input) << 24;
+constexpr std::uint32_t waited_for_credit =
+    static_cast<std::uint32_t>(actor_state::waiting_for_credit) << 24;
 
-traced_actor actor(std::uint32_t number, actor_kind kind, std::string name, std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs) {
-  traced_actor a{number, 1, kind, std::move(name), kind == actor_kind::op ? "matmul+relu" : std::string(to_string(kind)), {}, std::move(inputs), std::move(outputs), {}};
+traced_actor actor(std::uint32_t number, actor_kind kind, std::string name,
+                   std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs) {
+  traced_actor a{number,
+                 1,
+                 kind,
+                 std::move(name),
+                 kind == actor_kind::op ? "matmul+relu" : std::string(to_string(kind)),
+                 {},
+                 std::move(inputs),
+                 std::move(outputs),
+                 {}};
   a.ports.resize(a.outputs.size());
   return a;
 }
@@ -45,19 +56,26 @@ node_recording node(std::string name, std::uint64_t id, std::int64_t began) {
 // n1: reader -0-> matmul -1-> send ~2~> n2: receive -3-> shard -4-> (back, not drawn)
 cluster_recording two_nodes() {
   auto a = node("n1", 1, 1'000'000), b = node("n2", 2, 1'000'500);
-  for (auto x : {actor(1, actor_kind::op, "reader", {}, {0}), actor(2, actor_kind::op, "matmul", {0}, {1}), actor(3, actor_kind::send, "send", {1}, {2})}) a.actors[x.number] = x;
+  for (auto x :
+       {actor(1, actor_kind::op, "reader", {}, {0}), actor(2, actor_kind::op, "matmul", {0}, {1}),
+        actor(3, actor_kind::send, "send", {1}, {2})})
+    a.actors[x.number] = x;
   a.actors[3].peer = node_id{2};
-  a.lanes[0].events = {{1'000'000, 1'001'000, trace_kind::firing, 1, 7, everywhere, 0, 0},
-                       {1'001'000, 1'003'000, trace_kind::firing, 2, 7, everywhere, 0, 0},
-                       {1'003'000, 1'003'200, trace_kind::firing, 3, 7, everywhere, 0, 0},
-                       {1'003'500, 1'006'000, trace_kind::idle, trace_nobody, 0, everywhere, 0, 0},
-                       {1'006'000, 1'006'100, trace_kind::firing, 2, 8, everywhere, waited_for_input, 0}};
+  a.lanes[0].events = {
+      {1'000'000, 1'001'000, trace_kind::firing, 1, 7, everywhere, 0, 0},
+      {1'001'000, 1'003'000, trace_kind::firing, 2, 7, everywhere, 0, 0},
+      {1'003'000, 1'003'200, trace_kind::firing, 3, 7, everywhere, 0, 0},
+      {1'003'500, 1'006'000, trace_kind::idle, trace_nobody, 0, everywhere, 0, 0},
+      {1'006'000, 1'006'100, trace_kind::firing, 2, 8, everywhere, waited_for_input, 0}};
   a.lanes[1].events = {{1'003'300, 1'005'000, trace_kind::transfer, 3, 7, everywhere, 0, 4096}};
-  for (auto x : {actor(1, actor_kind::receive, "receive", {2}, {3}), actor(2, actor_kind::shard, "shard", {3}, {4})}) b.actors[x.number] = x;
-  b.lanes[0].events = {{1'000'500, 1'004'000, trace_kind::idle, trace_nobody, 0, everywhere, 0, 0},
-                       {1'004'000, 1'004'200, trace_kind::firing, 1, 7, everywhere, waited_for_input, 0},
-                       {1'004'200, 1'004'900, trace_kind::apply, 2, 7, 0, 0, 0},
-                       {1'004'900, 1'005'000, trace_kind::emit, 2, 8, 0, waited_for_credit | 1, 0}};
+  for (auto x : {actor(1, actor_kind::receive, "receive", {2}, {3}),
+                 actor(2, actor_kind::shard, "shard", {3}, {4})})
+    b.actors[x.number] = x;
+  b.lanes[0].events = {
+      {1'000'500, 1'004'000, trace_kind::idle, trace_nobody, 0, everywhere, 0, 0},
+      {1'004'000, 1'004'200, trace_kind::firing, 1, 7, everywhere, waited_for_input, 0},
+      {1'004'200, 1'004'900, trace_kind::apply, 2, 7, 0, 0, 0},
+      {1'004'900, 1'005'000, trace_kind::emit, 2, 8, 0, waited_for_credit | 1, 0}};
   b.lanes[0].running = 2;
   b.lanes[1].is_asleep = true;
   cluster_recording r;
@@ -67,7 +85,10 @@ cluster_recording two_nodes() {
   return r;
 }
 
-const test::trace_file::slice& slice(const test::trace_file& f, std::uint64_t process, std::uint64_t thread, std::size_t i) { return f.slices.at({process, thread}).at(i); }
+const test::trace_file::slice& slice(const test::trace_file& f, std::uint64_t process,
+                                     std::uint64_t thread, std::size_t i) {
+  return f.slices.at({process, thread}).at(i);
+}
 
 command timeline_of(std::string job = "") {
   command c;
@@ -94,7 +115,8 @@ BOOST_AUTO_TEST_CASE(firings_transfers_waits_and_arrows_are_where_they_belong) {
   BOOST_TEST(matmul.end_ns == 3000);
   const auto& wait = slice(f, 1, 1, 3);
   BOOST_TEST(wait.name == "waiting");
-  BOOST_TEST(wait.args.dump() == R"({"next":"matmul","step":8,"waited_for":"input in0, from reader"})");
+  BOOST_TEST(wait.args.dump() ==
+             R"({"next":"matmul","step":8,"waited_for":"input in0, from reader"})");
   const auto& sent = slice(f, 1, 1000, 0);
   BOOST_TEST(sent.category == "transfer");
   BOOST_TEST(sent.args.at("bytes") == 4096);
@@ -154,10 +176,11 @@ BOOST_AUTO_TEST_CASE(the_id_of_an_arrow_follows_from_the_item_alone) {
 
 BOOST_AUTO_TEST_CASE(TI_2_transfers_that_overlap_have_rows_of_their_own) {
   auto r = two_nodes();
-  r.nodes[0].lanes[1].events = {{1'003'000, 1'005'000, trace_kind::transfer, 3, 7, everywhere, 0, 1},
-                                {1'003'500, 1'004'000, trace_kind::transfer, 3, 8, everywhere, 0, 1},
-                                {1'004'000, 1'006'000, trace_kind::transfer, 3, 9, everywhere, 0, 1},
-                                {1'005'000, 1'006'000, trace_kind::transfer, 3, 10, everywhere, 0, 1}};
+  r.nodes[0].lanes[1].events = {
+      {1'003'000, 1'005'000, trace_kind::transfer, 3, 7, everywhere, 0, 1},
+      {1'003'500, 1'004'000, trace_kind::transfer, 3, 8, everywhere, 0, 1},
+      {1'004'000, 1'006'000, trace_kind::transfer, 3, 9, everywhere, 0, 1},
+      {1'005'000, 1'006'000, trace_kind::transfer, 3, 10, everywhere, 0, 1}};
   const auto f = read_timeline(r);
   BOOST_TEST((f.threads.at({1, 1000}) == "to n2"));
   BOOST_TEST((f.threads.at({1, 1001}) == "to n2 (2)"));
@@ -191,7 +214,9 @@ BOOST_AUTO_TEST_CASE(one_job_of_several_is_shown_alone) {
 
 BOOST_AUTO_TEST_CASE(what_a_device_ran_has_rows_of_its_own_and_an_arrow_from_who_enqueued_it) {
   auto n = node("n1", 1, 1'000'000);
-  auto copy_in = actor(1, actor_kind::copy, "x/in", {0}, {1}), segment = actor(2, actor_kind::op, "segment", {1}, {2}), copy_out = actor(3, actor_kind::copy, "y/out", {2}, {3});
+  auto copy_in = actor(1, actor_kind::copy, "x/in", {0}, {1}),
+       segment = actor(2, actor_kind::op, "segment", {1}, {2}),
+       copy_out = actor(3, actor_kind::copy, "y/out", {2}, {3});
   segment.kernels = {"layer/matmul+relu", "loss"};
   for (auto x : {copy_in, segment, copy_out}) n.actors[x.number] = x;
   n.lanes.resize(4);
@@ -200,8 +225,11 @@ BOOST_AUTO_TEST_CASE(what_a_device_ran_has_rows_of_its_own_and_an_arrow_from_who
                        {1'000'100, 1'000'200, trace_kind::firing, 2, 7, everywhere, 0, 0},
                        {1'000'200, 1'000'300, trace_kind::firing, 2, 8, everywhere, 0, 0},
                        {1'004'000, 1'004'100, trace_kind::firing, 3, 7, everywhere, 0, 0}};
-  n.lanes[1].name = "gpu:0/compute", n.lanes[2].name = "gpu:0/copy_in", n.lanes[3].name = "gpu:0/copy_out";
-  n.lanes[1].events = {{1'001'000, 1'001'500, trace_kind::kernel, 2, 7, 0, 0, 0}, {1'001'500, 1'002'000, trace_kind::kernel, 2, 7, 1, 0, 0}, {1'003'000, 1'003'400, trace_kind::replay, 2, 8, 2, 0, 0},
+  n.lanes[1].name = "gpu:0/compute", n.lanes[2].name = "gpu:0/copy_in",
+  n.lanes[3].name = "gpu:0/copy_out";
+  n.lanes[1].events = {{1'001'000, 1'001'500, trace_kind::kernel, 2, 7, 0, 0, 0},
+                       {1'001'500, 1'002'000, trace_kind::kernel, 2, 7, 1, 0, 0},
+                       {1'003'000, 1'003'400, trace_kind::replay, 2, 8, 2, 0, 0},
                        {1'003'400, 1'003'500, trace_kind::kernel, 2, 9, everywhere, 0, 0}};
   n.lanes[2].events = {{1'000'050, 1'000'950, trace_kind::copy, 1, 7, everywhere, 0, 4096}};
   n.lanes[3].events = {{1'002'000, 1'003'900, trace_kind::copy, 3, 7, everywhere, 0, 64}};
@@ -224,7 +252,8 @@ BOOST_AUTO_TEST_CASE(what_a_device_ran_has_rows_of_its_own_and_an_arrow_from_who
   BOOST_TEST(in.category == "memcpy");
   BOOST_TEST(in.args.at("bytes") == 4096);
   BOOST_TEST(slice(f, 1, 4, 0).args.at("bytes") == 64);
-  // x/in -> segment -> y/out (step 7), and for each of the four firings its work on the device; of step 9 no firing is there.
+  // x/in -> segment -> y/out (step 7), and for each of the four firings its work on the device; of
+  // step 9 no firing is there.
   BOOST_TEST(f.arrows.size() == 2u + 4u);
   std::size_t to_device = 0, from_device = 0;
   for (const auto& [id, a] : f.arrows) {
@@ -253,15 +282,22 @@ BOOST_AUTO_TEST_CASE(TI_1_TI_2_TI_3_hold_whatever_a_node_says) {
   for (int i = 0; i < 300; ++i) {
     auto r = two_nodes();
     for (auto& n : r.nodes) {
-      const auto any_time = [&] { return random() % 8 == 0 ? trace_time_max_ns : static_cast<std::int64_t>(1'000'000 + random() % 20'000); };
+      const auto any_time = [&] {
+        return random() % 8 == 0 ? trace_time_max_ns
+                                 : static_cast<std::int64_t>(1'000'000 + random() % 20'000);
+      };
       if (random() % 4 == 0) n.began_ns = any_time();
       if (random() % 4 == 0) n.ended_ns = any_time();
-      if (random() % 4 == 0) n.clock.ahead_ns = random() % 2 == 0 ? trace_time_max_ns : -trace_time_max_ns;
+      if (random() % 4 == 0)
+        n.clock.ahead_ns = random() % 2 == 0 ? trace_time_max_ns : -trace_time_max_ns;
       for (auto& l : n.lanes) {
         l.running = static_cast<std::uint32_t>(random() % 5);
         for (int k = 0; k < 20; ++k)
-          l.events.push_back({any_time(), any_time(), static_cast<trace_kind>(1 + random() % trace_kind_last), static_cast<std::uint32_t>(random() % 5), random() % 3,
-                              random() % 2 == 0 ? everywhere : static_cast<std::uint32_t>(random() % 4), static_cast<std::uint32_t>(random()), random()});
+          l.events.push_back(
+              {any_time(), any_time(), static_cast<trace_kind>(1 + random() % trace_kind_last),
+               static_cast<std::uint32_t>(random() % 5), random() % 3,
+               random() % 2 == 0 ? everywhere : static_cast<std::uint32_t>(random() % 4),
+               static_cast<std::uint32_t>(random()), random()});
       }
       for (auto& [number, a] : n.actors) {
         if (random() % 4 == 0) a.part = 99;
@@ -283,7 +319,8 @@ BOOST_AUTO_TEST_CASE(nothing_that_ran_is_a_valid_file_and_a_line) {
   const auto o = answer_timeline(timeline_of(), r, f.summary);
   BOOST_TEST(o.exit_code == 0);
   BOOST_TEST(o.err == "troupe: 1 s of 1 node: 0 slices, 0 arrows: nothing ran meanwhile\n");
-  BOOST_TEST(answer_timeline(timeline_of("x"), r, f.summary).err.find("nothing of job 'x' ran meanwhile") != std::string::npos);
+  BOOST_TEST(answer_timeline(timeline_of("x"), r, f.summary)
+                 .err.find("nothing of job 'x' ran meanwhile") != std::string::npos);
   BOOST_TEST(read_timeline({}).slices.empty());
 }
 
@@ -293,7 +330,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing_is_said_and_makes_it_partial) {
   auto f = read_timeline(r);
   auto o = answer_timeline(timeline_of(), r, f.summary);
   BOOST_TEST(o.exit_code == 4);
-  BOOST_TEST(o.err.find("troupe: node n3 did not answer: no answer within 2.0 s") != std::string::npos);
+  BOOST_TEST(o.err.find("troupe: node n3 did not answer: no answer within 2.0 s") !=
+             std::string::npos);
   BOOST_TEST(f.other_data.at("silent")[0].at("name") == "n3");
   r = two_nodes();
   r.nodes[0].lanes[0].lost = 12;
@@ -319,7 +357,8 @@ BOOST_AUTO_TEST_CASE(a_job_that_is_not_there_is_not_found) {
 }
 
 BOOST_AUTO_TEST_CASE(progress_is_a_line) {
-  BOOST_TEST(progress_line(timeline_of(), {400'000'000, 3, 12345}) == "recording 0.4 of 1 s on 3 nodes, 12345 events");
+  BOOST_TEST(progress_line(timeline_of(), {400'000'000, 3, 12345}) ==
+             "recording 0.4 of 1 s on 3 nodes, 12345 events");
   BOOST_TEST(progress_line(timeline_of(), {0, 1, 0}) == "recording 0.0 of 1 s on 1 node, 0 events");
 }
 

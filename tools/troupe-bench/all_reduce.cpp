@@ -1,6 +1,8 @@
-// An all-reduce of f32 over 2 and 4 processes on loopback, one after the other without a pause, as a program makes it: a rank is an actor of a plan, its contribution comes from
-// an op of a stream, and its result goes to one. Every rank begins the next one when it has the result of the last, so that a step's time is that of a whole
-// all-reduce. Beside it, blocking TCP that brings as many bytes to the other process and back.
+// An all-reduce of f32 over 2 and 4 processes on loopback, one after the other without a pause, as
+// a program makes it: a rank is an actor of a plan, its contribution comes from an op of a stream,
+// and its result goes to one. Every rank begins the next one when it has the result of the last, so
+// that a step's time is that of a whole all-reduce. Beside it, blocking TCP that brings as many
+// bytes to the other process and back.
 
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/bench_ops.hpp"
@@ -9,8 +11,8 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
 
-#include <fmt/format.h>
 #include <caf/scoped_actor.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -30,7 +32,8 @@ plan reduce_everywhere(std::int64_t elements, std::uint32_t ranks, collective_al
   plan p;
   p.name = "all_reduce";
   p.tasks.push_back({"/job:client/task:0", true, {}});
-  for (std::uint32_t r = 1; r < ranks; ++r) p.tasks.push_back({fmt::format("/job:worker/task:{}", r - 1), false, {}});
+  for (std::uint32_t r = 1; r < ranks; ++r)
+    p.tasks.push_back({fmt::format("/job:worker/task:{}", r - 1), false, {}});
   planned_collective c;
   c.spec.algorithm = algorithm;
   c.spec.elements = elements;
@@ -68,10 +71,15 @@ plan reduce_everywhere(std::int64_t elements, std::uint32_t ranks, collective_al
       sink.name = "fetch";
     } else {
       source.name = fmt::format("x/{}", r);
-      source.ops = {{.type = "standing", .name = source.name, .attrs = {}, .operands = {}, .source = {}}};
+      source.ops = {
+          {.type = "standing", .name = source.name, .attrs = {}, .operands = {}, .source = {}}};
       source.ops.front().attrs.set("elements", elements);
       sink.name = fmt::format("result/{}", r);
-      sink.ops = {{.type = std::string(relay_op), .name = sink.name, .attrs = {}, .operands = {0}, .source = {}}};
+      sink.ops = {{.type = std::string(relay_op),
+                   .name = sink.name,
+                   .attrs = {},
+                   .operands = {0},
+                   .source = {}}};
       sink.output_specs = {spec};
       sink.outputs.resize(1);
     }
@@ -84,7 +92,8 @@ plan reduce_everywhere(std::int64_t elements, std::uint32_t ranks, collective_al
     for (std::uint32_t i = 0; i < own.peers_to.size(); ++i) {
       const auto peer = own.peers_to[i];
       const auto& from = p.actors[3 * peer + 1].collective->peers_from;
-      const auto place = static_cast<std::uint32_t>(std::find(from.begin(), from.end(), r) - from.begin());
+      const auto place =
+          static_cast<std::uint32_t>(std::find(from.begin(), from.end(), r) - from.begin());
       join({3 * r + 1, 1 + i}, {3 * peer + 1, 1 + place}, rank_credits);
     }
   }
@@ -98,14 +107,17 @@ result<std::vector<node_id>> wait_for_nodes(process& p, std::size_t others) {
     const auto view = view_of(p);
     std::vector<node_id> nodes{view.self.id};
     for (const auto& m : view.members)
-      if (m.kind == member_kind::node && m.state == member_state::alive && view.linked.contains(m.id)) nodes.push_back(m.id);
+      if (m.kind == member_kind::node && m.state == member_state::alive &&
+          view.linked.contains(m.id))
+        nodes.push_back(m.id);
     if (nodes.size() == others + 1) return nodes;
     pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
   }
   return error(error_code::timed_out, "the other nodes were not found within 10 s");
 }
 
-result<void> over_processes(std::uint32_t ranks, direct_reads reads, const bench_options& o, bench_report& report, bare_client& bare) {
+result<void> over_processes(std::uint32_t ranks, direct_reads reads, const bench_options& o,
+                            bench_report& report, bare_client& bare) {
   bench_folder folder;
   auto path = folder.path();
   if (!path) return path.error();
@@ -129,17 +141,25 @@ result<void> over_processes(std::uint32_t ranks, direct_reads reads, const bench
   std::vector<std::size_t> sizes{4 << 10, 64 << 10, 940'584, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   if (o.is_quick) sizes = {4 << 10, 1 << 20};
   for (const auto bytes : sizes) {
-    const auto algorithm = choose_algorithm(collective_kind::all_reduce, bytes, ranks, ranks, false);
+    const auto algorithm =
+        choose_algorithm(collective_kind::all_reduce, bytes, ranks, ranks, false);
     auto p = reduce_everywhere(static_cast<std::int64_t>(bytes / sizeof(float)), ranks, algorithm);
     constexpr std::string_view own_types[] = {"standing"};
     p.libraries = libraries_of(own_types, (*client)->ops());
     auto graph = graph_driver::start(**client, std::move(p), *nodes);
     if (!graph) return graph.error();
-    const std::uint64_t count = o.is_quick ? 3 : std::clamp<std::uint64_t>((std::uint64_t{256} << 20) / bytes, 5, 500);
-    const auto in_us = [&](result<double> seconds) { return seconds ? result<double>(*seconds * 1e6 / double(count)) : seconds; };
-    auto figures = take_turns(o.runs, {[&] { return in_us(bare.ping_pong(bytes, count)); }, [&] { return in_us((*graph)->run(count, 1)); }});
+    const std::uint64_t count =
+        o.is_quick ? 3 : std::clamp<std::uint64_t>((std::uint64_t{256} << 20) / bytes, 5, 500);
+    const auto in_us = [&](result<double> seconds) {
+      return seconds ? result<double>(*seconds * 1e6 / double(count)) : seconds;
+    };
+    auto figures = take_turns(o.runs, {[&] { return in_us(bare.ping_pong(bytes, count)); },
+                                       [&] { return in_us((*graph)->run(count, 1)); }});
     if (!figures) return figures.error();
-    report.add({"all_reduce", fmt::format("{} processes, {} bytes, {}{}", ranks, bytes, to_string(algorithm), reads == direct_reads::off ? ", sockets alone" : ""), "us", (*figures)[1], (*graph)->actors(), "bare blocking TCP", (*figures)[0],
+    report.add({"all_reduce",
+                fmt::format("{} processes, {} bytes, {}{}", ranks, bytes, to_string(algorithm),
+                            reads == direct_reads::off ? ", sockets alone" : ""),
+                "us", (*figures)[1], (*graph)->actors(), "bare blocking TCP", (*figures)[0],
                 bench_ratio::ours_to_baseline, ""});
   }
   return {};
@@ -151,7 +171,8 @@ result<void> bench_all_reduce(const bench_options& o, bench_report& report) {
   auto peer = peer_process::start({"link", "on"});
   if (!peer) return peer.error();
   unsigned bare_port = 0, link_port = 0;
-  if (std::sscanf((*peer)->ready().c_str(), "%u %u", &bare_port, &link_port) != 2) return error(error_code::failed, "the other process said " + (*peer)->ready());
+  if (std::sscanf((*peer)->ready().c_str(), "%u %u", &bare_port, &link_port) != 2)
+    return error(error_code::failed, "the other process said " + (*peer)->ready());
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
   for (const std::uint32_t ranks : {2U, 4U})

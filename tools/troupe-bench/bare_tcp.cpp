@@ -22,7 +22,9 @@ struct order {
 };
 using ring = std::vector<std::vector<std::byte>>;
 
-error broken(const char* call) { return {error_code::failed, std::string(call) + ": " + std::strerror(errno)}; }
+error broken(const char* call) {
+  return {error_code::failed, std::string(call) + ": " + std::strerror(errno)};
+}
 
 bool write_all(int fd, const void* data, std::size_t n) {
   for (auto* at = static_cast<const char*>(data); n > 0;) {
@@ -86,7 +88,8 @@ result<std::unique_ptr<bare_server>> bare_server::start() {
   auto at = loopback(0);
   socklen_t size = sizeof at;
   if (s->listener_ < 0 || ::bind(s->listener_, reinterpret_cast<sockaddr*>(&at), size) != 0 ||
-      ::listen(s->listener_, 1) != 0 || ::getsockname(s->listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
+      ::listen(s->listener_, 1) != 0 ||
+      ::getsockname(s->listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0)
     return broken("listen");
   s->port_ = ntohs(at.sin_port);
   s->thread_ = std::thread([raw = s.get()] { raw->serve(); });
@@ -116,7 +119,8 @@ result<std::unique_ptr<bare_client>> bare_client::connect(std::uint16_t port) {
   std::unique_ptr<bare_client> c(new bare_client);
   c->fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const auto at = loopback(port);
-  if (c->fd_ < 0 || ::connect(c->fd_, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) return broken("connect");
+  if (c->fd_ < 0 || ::connect(c->fd_, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
+    return broken("connect");
   set_no_delay(c->fd_);
   return c;
 }
@@ -137,8 +141,8 @@ result<double> bare_client::ping_pong(std::size_t bytes, std::uint64_t count) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-result<double> bare_client::stream(std::size_t bytes, std::uint64_t count, std::uint64_t buffers_here,
-                                   std::uint64_t buffers_there) {
+result<double> bare_client::stream(std::size_t bytes, std::uint64_t count,
+                                   std::uint64_t buffers_here, std::uint64_t buffers_there) {
   const order o{order_kind::stream, bytes, count, buffers_there};
   char ready = 0;
   fit(buffers_, bytes, buffers_here);

@@ -1,8 +1,8 @@
 #pragma once
 // Bare blocking TCP over loopback, as a careful C programmer would use it: the baseline of links.
 //
-// A server thread takes one connection and does what the client's orders say: echo messages, or read them into
-// a ring of buffers and answer one byte behind the last.
+// A server thread takes one connection and does what the client's orders say: echo messages, or
+// read them into a ring of buffers and answer one byte behind the last.
 //
 // Threading: a client belongs to one thread.
 
@@ -28,7 +28,8 @@ class bare_server {
   void serve();
 
   int listener_ = -1;
-  std::atomic<int> connection_{-1};  // closed by the destructor only, so that it never shuts down another's
+  // Closed by the destructor only, so that it never shuts down another's.
+  std::atomic<int> connection_{-1};
   std::atomic<bool> is_ending_{false};
   std::uint16_t port_ = 0;
   std::thread thread_;
@@ -41,8 +42,9 @@ class bare_client {
 
   // Seconds for `count` round trips of `bytes` there and back.
   result<double> ping_pong(std::size_t bytes, std::uint64_t count);
-  // Seconds until `count` messages of `bytes` have been read at the other end. Both ends cycle over as many buffers as
-  // they are told, which are made before the clock starts, and again only when sizes change.
+  // Seconds until `count` messages of `bytes` have been read at the other end. Both ends cycle over
+  // as many buffers as they are told, which are made before the clock starts, and again only when
+  // sizes change.
   result<double> stream(std::size_t bytes, std::uint64_t count, std::uint64_t buffers_here,
                         std::uint64_t buffers_there);
 

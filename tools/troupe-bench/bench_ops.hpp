@@ -1,5 +1,6 @@
 #pragma once
-// Ops that benchmarks need beside Troupe's own: `standing`, a source that makes a tensor of `elements` zeros once, and hands that on at every step.
+// Ops that benchmarks need beside Troupe's own: `standing`, a source that makes a tensor of
+// `elements` zeros once, and hands that on at every step.
 
 #include "runtime/op_library.hpp"
 

@@ -88,7 +88,8 @@ class join final : public join_actor::base {
 
 class fan final : public fan_actor::base {
  public:
-  fan(caf::actor_config& cfg, std::vector<join_actor> to) : fan_actor::base(cfg), to_(std::move(to)) {}
+  fan(caf::actor_config& cfg, std::vector<join_actor> to)
+      : fan_actor::base(cfg), to_(std::move(to)) {}
   behavior_type make_behavior() override {
     return {[this](bare_operand& m) {
       for (const auto& a : to_) send(a, bare_operand{m.value});
@@ -108,7 +109,8 @@ struct chain_head {
 
 class driver final : public driver_actor::base {
  public:
-  driver(caf::actor_config& cfg, std::shared_ptr<chain_head> head) : driver_actor::base(cfg), head_(std::move(head)) {}
+  driver(caf::actor_config& cfg, std::shared_ptr<chain_head> head)
+      : driver_actor::base(cfg), head_(std::move(head)) {}
   behavior_type make_behavior() override {
     return {[this](bare_item& m) { on_item(m); }, [this](bare_run& m) { start(std::move(m)); }};
   }
@@ -124,7 +126,8 @@ class driver final : public driver_actor::base {
 
   void on_item(bare_item& m) {
     if (++done_ == task_.items) {
-      const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+      const auto seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
       return caf::anon_send(std::exchange(task_.to, nullptr), bare_done{seconds});
     }
     if (sent_ < task_.items) feed(std::move(m.value));
@@ -151,7 +154,8 @@ struct bare_chain::actors {
   std::vector<caf::actor> all;
 };
 
-bare_chain::bare_chain(caf::actor_system& sys, std::uint32_t length, bool has_operand, const placement& place)
+bare_chain::bare_chain(caf::actor_system& sys, std::uint32_t length, bool has_operand,
+                       const placement& place)
     : actors_(new actors{sys, {}, std::make_shared<chain_head>(), {}}) {
   auto& a = *actors_;
   a.last = spawn_on<driver>(sys, place(length), a.head);

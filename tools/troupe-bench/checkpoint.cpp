@@ -1,4 +1,5 @@
-// What a checkpoint costs a training that goes on meanwhile, and how fast it is written, beside a plain write of as many bytes.
+// What a checkpoint costs a training that goes on meanwhile, and how fast it is written, beside a
+// plain write of as many bytes.
 
 #include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
@@ -34,11 +35,15 @@ struct checkpoint_case {
   std::string folder;
 
   // Of the variables alone; a checkpoint has their velocity, too.
-  std::int64_t variable_bytes() const { return layers * (data.rows * data.columns + 1) * units * 4; }
+  std::int64_t variable_bytes() const {
+    return layers * (data.rows * data.columns + 1) * units * 4;
+  }
 };
 
 struct checkpointed_run {
-  double seconds = 0;  // from the first loss to the last but one: the last is told once the checkpoint of the end is written
+  // From the first loss to the last but one: the last is told once the checkpoint of the end is
+  // written.
+  double seconds = 0;
   double write_seconds = 0;  // of the first checkpoint, from its folder to its manifest
   double bytes = 0;
 };
@@ -52,10 +57,13 @@ class checkpoint_watch {
     if (ended_) return;
     std::error_code failed;
     if (!began_) {
-      for (std::filesystem::directory_iterator at(folder_, failed), end; !failed && at != end; at.increment(failed))
-        if (at->path().filename().native().starts_with("step-")) path_ = at->path(), began_ = std::chrono::steady_clock::now();
+      for (std::filesystem::directory_iterator at(folder_, failed), end; !failed && at != end;
+           at.increment(failed))
+        if (at->path().filename().native().starts_with("step-"))
+          path_ = at->path(), began_ = std::chrono::steady_clock::now();
     }
-    if (began_ && std::filesystem::exists(path_ / "manifest.json", failed)) ended_ = std::chrono::steady_clock::now();
+    if (began_ && std::filesystem::exists(path_ / "manifest.json", failed))
+      ended_ = std::chrono::steady_clock::now();
   }
 
   std::optional<double> seconds() const {
@@ -64,7 +72,8 @@ class checkpoint_watch {
   }
   double bytes() const {
     double sum = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) sum += static_cast<double>(entry.file_size());
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      sum += static_cast<double>(entry.file_size());
     return sum;
   }
 
@@ -81,10 +90,12 @@ result<checkpointed_run> train(session& s, const checkpoint_case& c, bool has_ch
   const auto batch = idx_batch(g, c.data, {.batch = 16});
   std::optional<value> loss;
   for (std::int64_t i = 0; i < layers; ++i) {
-    const auto part = softmax_cross_entropy(dense(batch.images, c.units, fmt::format("layer_{}", i)), batch.labels, batch.scale);
+    const auto part = softmax_cross_entropy(
+        dense(batch.images, c.units, fmt::format("layer_{}", i)), batch.labels, batch.scale);
     loss = loss ? add(*loss, part) : part;
   }
-  training_options options{.steps = c.steps, .on_failure = failure_policy::resume, .compile = {.name = "checkpointed"}};
+  training_options options{
+      .steps = c.steps, .on_failure = failure_policy::resume, .compile = {.name = "checkpointed"}};
   if (has_checkpoint) {
     options.checkpoints.folder = c.folder;
     options.checkpoints.every_steps = c.every;
@@ -100,7 +111,8 @@ result<checkpointed_run> train(session& s, const checkpoint_case& c, bool has_ch
   while (const auto event = (*run)->next(std::chrono::milliseconds(5))) {
     if (has_checkpoint) watch.look();
     if (event->type == training_event::kind::failed) return error(error_code::failed, event->text);
-    if (event->type == training_event::kind::note) return error(error_code::failed, event->text);  // a checkpoint that was given up
+    // A checkpoint that was given up.
+    if (event->type == training_event::kind::note) return error(error_code::failed, event->text);
     if (event->type != training_event::kind::loss) continue;
     if (!first) first = std::chrono::steady_clock::now();
     if (++losses < c.steps) out.seconds = seconds_since(*first);
@@ -135,7 +147,8 @@ result<void> bench_checkpoint(const bench_options& o, bench_report& report) {
   bench_folder folder;
   const auto path = folder.path();
   if (!path) return path.error();
-  if (auto written = write_synthetic_images(*path, {.train = 1'000, .test = 10}); !written) return written;
+  if (auto written = write_synthetic_images(*path, {.train = 1'000, .test = 10}); !written)
+    return written;
   const auto info = open_idx(*path, /*test=*/false);
   if (!info) return info.error();
   auto s = session::open({});
@@ -144,24 +157,27 @@ result<void> bench_checkpoint(const bench_options& o, bench_report& report) {
 
   double bytes = 0;
   std::vector<double> rates;
-  auto figures = take_turns(std::min(o.runs, runs_max), {[&]() -> result<double> {
-                                       const auto run = train(**s, c, true);
-                                       if (!run) return run.error();
-                                       bytes = run->bytes;
-                                       rates.push_back(run->bytes / run->write_seconds * 1e-9);
-                                       return double(c.steps - 2) / run->seconds;
-                                     },
-                                     [&]() -> result<double> {
-                                       const auto run = train(**s, c, false);
-                                       return run ? result<double>(double(c.steps - 2) / run->seconds) : run.error();
-                                     },
-                                     [&] { return write_plainly(*path + "/plain", bytes); }});
+  auto figures =
+      take_turns(std::min(o.runs, runs_max),
+                 {[&]() -> result<double> {
+                    const auto run = train(**s, c, true);
+                    if (!run) return run.error();
+                    bytes = run->bytes;
+                    rates.push_back(run->bytes / run->write_seconds * 1e-9);
+                    return double(c.steps - 2) / run->seconds;
+                  },
+                  [&]() -> result<double> {
+                    const auto run = train(**s, c, false);
+                    return run ? result<double>(double(c.steps - 2) / run->seconds) : run.error();
+                  },
+                  [&] { return write_plainly(*path + "/plain", bytes); }});
   if (!figures) return figures.error();
   rates.erase(rates.begin());  // of the turn that does not count
   const auto size = fmt::format("{:.2g} GB of variables", double(c.variable_bytes()) * 1e-9);
-  report.add({"checkpoint", size + ", one while it trains", "steps/s", (*figures)[0], 0, "the same without", (*figures)[1],
-              bench_ratio::ours_to_baseline, ">= 0.9"});
-  report.add({"checkpoint", size + ", written", "GB/s", rates, 0, "write, fsync", (*figures)[2], bench_ratio::ours_to_baseline, ""});
+  report.add({"checkpoint", size + ", one while it trains", "steps/s", (*figures)[0], 0,
+              "the same without", (*figures)[1], bench_ratio::ours_to_baseline, ">= 0.9"});
+  report.add({"checkpoint", size + ", written", "GB/s", rates, 0, "write, fsync", (*figures)[2],
+              bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

@@ -1,6 +1,8 @@
-// 1,000 independent ops of 16 floats over 2 streams, every op an actor, all of them fetched: what a node of a wide graph costs.
+// 1,000 independent ops of 16 floats over 2 streams, every op an actor, all of them fetched: what a
+// node of a wide graph costs.
 //
-// The baseline is the same graph with all ops on one stream. Beside it run sched.cpp's fan-out (oneTBB) of another program.
+// The baseline is the same graph with all ops on one stream. Beside it run sched.cpp's fan-out
+// (oneTBB) of another program.
 
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
@@ -54,7 +56,8 @@ result<void> bench_fan(const bench_options& o, bench_report& report) {
     };
     auto figures = take_turns(o.runs, {[&] { return run(1); }, [&] { return run(0); }});
     if (!figures) return figures.error();
-    report.add({"fan", fmt::format("{} independent ops, 2 streams, {} in flight", width, in_flight), "ns", (*figures)[0], drivers[1]->actors(), "on one stream", (*figures)[1],
+    report.add({"fan", fmt::format("{} independent ops, 2 streams, {} in flight", width, in_flight),
+                "ns", (*figures)[0], drivers[1]->actors(), "on one stream", (*figures)[1],
                 bench_ratio::ours_to_baseline, ""});
   }
   return {};

@@ -26,7 +26,8 @@ class bench_folder {
 
   result<std::string> path() const {
     if (path_.empty())
-      return error(error_code::failed, "no temporary folder can be made (set TMPDIR to a folder that can be written)");
+      return error(error_code::failed,
+                   "no temporary folder can be made (set TMPDIR to a folder that can be written)");
     return path_;
   }
 

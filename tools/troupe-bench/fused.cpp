@@ -1,6 +1,8 @@
-// 1,000 element-wise ops in one actor: add, mul and maximum in turn, of 16 floats that are fed, bound by position in a prepared call.
+// 1,000 element-wise ops in one actor: add, mul and maximum in turn, of 16 floats that are fed,
+// bound by position in a prepared call.
 //
-// The feeds, the fetch and the messages of a step are counted in. The baseline is the same ops, each a loop over 16 floats that is called by pointer.
+// The feeds, the fetch and the messages of a step are counted in. The baseline is the same ops,
+// each a loop over 16 floats that is called by pointer.
 
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
@@ -28,7 +30,8 @@ result<plan> chain_plan(const op_table& ops, bool fuse) {
   auto x = input(g, spec, "x");
   std::array<value, operands> by{};
   for (std::size_t i = 0; i < operands; ++i) by[i] = input(g, spec, fmt::format("operand_{}", i));
-  for (std::uint32_t i = 0; i < ops_in_a_chain; ++i) x = i % 3 == 0 ? add(x, by[0]) : i % 3 == 1 ? mul(x, by[1]) : maximum(x, by[2]);
+  for (std::uint32_t i = 0; i < ops_in_a_chain; ++i)
+    x = i % 3 == 0 ? add(x, by[0]) : i % 3 == 1 ? mul(x, by[1]) : maximum(x, by[2]);
   return compile_steps(g, {&x, 1}, {.name = "fused", .fuse = fuse});
 }
 
@@ -45,7 +48,8 @@ void maximum_row(float* out, const float* a, const float* b) {
 
 double call_rows(std::uint64_t steps) {
   std::vector<row_function> rows;
-  for (std::uint32_t i = 0; i < ops_in_a_chain; ++i) rows.push_back(i % 3 == 0 ? &add_row : i % 3 == 1 ? &mul_row : &maximum_row);
+  for (std::uint32_t i = 0; i < ops_in_a_chain; ++i)
+    rows.push_back(i % 3 == 0 ? &add_row : i % 3 == 1 ? &mul_row : &maximum_row);
   std::array<float, elements> x{}, operand{};
   const auto began = std::chrono::steady_clock::now();
   for (std::uint64_t s = 0; s < steps; ++s)
@@ -74,13 +78,16 @@ result<void> bench_fused(const bench_options& o, bench_report& report) {
     auto seconds = d.run(steps / fewer, 1);
     return seconds ? result<double>(*seconds * per_op * double(fewer)) : seconds;
   };
-  auto figures = take_turns(o.runs, {[&] { return run(*drivers[0], 1); }, [&] { return run(*drivers[1], 10); },
-                                     [&]() -> result<double> { return call_rows(steps) * per_op; }});
+  auto figures =
+      take_turns(o.runs, {[&] { return run(*drivers[0], 1); }, [&] { return run(*drivers[1], 10); },
+                          [&]() -> result<double> { return call_rows(steps) * per_op; }});
   if (!figures) return figures.error();
-  report.add({"fused", fmt::format("{} ops of {} floats, one actor", ops_in_a_chain, elements), "ns", (*figures)[0], drivers[0]->actors(), "a loop called by pointer",
-              (*figures)[2], bench_ratio::ours_to_baseline, ""});
-  report.add({"fused", fmt::format("{} ops of {} floats, --fuse off", ops_in_a_chain, elements), "ns", (*figures)[1], drivers[1]->actors(), "a loop called by pointer",
-              (*figures)[2], bench_ratio::ours_to_baseline, ""});
+  report.add({"fused", fmt::format("{} ops of {} floats, one actor", ops_in_a_chain, elements),
+              "ns", (*figures)[0], drivers[0]->actors(), "a loop called by pointer", (*figures)[2],
+              bench_ratio::ours_to_baseline, ""});
+  report.add({"fused", fmt::format("{} ops of {} floats, --fuse off", ops_in_a_chain, elements),
+              "ns", (*figures)[1], drivers[1]->actors(), "a loop called by pointer", (*figures)[2],
+              bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

@@ -87,7 +87,10 @@ struct driver_state {
     ready->pop();
     ready->each_fetch([&](std::uint32_t fetch) { say(handles->actors[fetch], credit{0, 1}); });
     if (++done == task.steps)
-      return say(task.to, steps_done{std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()});
+      return say(
+          task.to,
+          steps_done{
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()});
     for (auto& f : feeds) fill(f);
   }
 
@@ -142,17 +145,20 @@ struct graph_driver::parts {
   error failed() const { return {error_code::failed, failure}; }
 };
 
-result<std::unique_ptr<graph_driver>> graph_driver::start(process& p, plan job_plan, std::vector<node_id> nodes) {
+result<std::unique_ptr<graph_driver>> graph_driver::start(process& p, plan job_plan,
+                                                          std::vector<node_id> nodes) {
   if (auto ok = check(job_plan); !ok) return ok.error();
   std::unique_ptr<graph_driver> d(new graph_driver);
   d->actors_ = job_plan.actors.size();
   d->parts_ = std::make_unique<parts>(p.system());
   auto& parts = *d->parts_;
-  auto request = std::make_shared<const job_request>(job_request{std::move(job_plan), std::move(nodes), true});
+  auto request =
+      std::make_shared<const job_request>(job_request{std::move(job_plan), std::move(nodes), true});
   auto* stream = static_cast<pinned_scheduler&>(p.system().scheduler()).stream(0);
-  parts.actor =
-      spawn_on(p.system(), stream, &driver, p.node(), caf::actor_cast<caf::actor>(parts.self), std::move(request));
-  parts.self->receive([](driver_ready) {}, [&](driver_failed& m) { parts.failure = std::move(m.line); });
+  parts.actor = spawn_on(p.system(), stream, &driver, p.node(),
+                         caf::actor_cast<caf::actor>(parts.self), std::move(request));
+  parts.self->receive([](driver_ready) {},
+                      [&](driver_failed& m) { parts.failure = std::move(m.line); });
   if (!parts.failure.empty()) return parts.failed();
   return d;
 }

@@ -16,7 +16,8 @@ constexpr std::int64_t padded(std::int64_t n) noexcept { return (n + 15) / 16 * 
 constexpr std::int64_t weights_offset(std::size_t layer) noexcept {
   std::int64_t at = 0;
   for (std::size_t i = 0; i < layer; ++i)
-    at += padded(handwritten_mlp::widths[i] * handwritten_mlp::widths[i + 1]) + padded(handwritten_mlp::widths[i + 1]);
+    at += padded(handwritten_mlp::widths[i] * handwritten_mlp::widths[i + 1]) +
+          padded(handwritten_mlp::widths[i + 1]);
   return at;
 }
 
@@ -27,13 +28,14 @@ tensor zeros(std::int64_t n) {
 }
 
 // c [m, n] = op(a) [m, k] * op(b) [k, n], row-major.
-void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
-             const float* b, float* c) noexcept {
-  dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0F, a, transpose_a ? m : k, b,
-             transpose_b ? k : n, 0.0F, c, n);
+void product(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
+             const float* a, const float* b, float* c) noexcept {
+  dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0F, a,
+             transpose_a ? m : k, b, transpose_b ? k : n, 0.0F, c, n);
 }
 
-void add_bias(float* x, const float* bias, std::int64_t rows, std::int64_t columns, bool relu) noexcept {
+void add_bias(float* x, const float* bias, std::int64_t rows, std::int64_t columns,
+              bool relu) noexcept {
   for (std::int64_t r = 0; r < rows; ++r) {
     float* row = x + r * columns;
 #pragma GCC ivdep
@@ -68,14 +70,16 @@ float* handwritten_mlp::at_biases(tensor& t, std::size_t layer) noexcept {
 }
 
 std::span<float> handwritten_mlp::weights(std::size_t layer) noexcept {
-  return {at_weights(parameters_, layer), static_cast<std::size_t>(widths[layer] * widths[layer + 1])};
+  return {at_weights(parameters_, layer),
+          static_cast<std::size_t>(widths[layer] * widths[layer + 1])};
 }
 
 std::span<float> handwritten_mlp::biases(std::size_t layer) noexcept {
   return {at_biases(parameters_, layer), static_cast<std::size_t>(widths[layer + 1])};
 }
 
-float handwritten_mlp::step(const float* images, const std::int32_t* labels, std::int64_t batch) noexcept {
+float handwritten_mlp::step(const float* images, const std::int32_t* labels,
+                            std::int64_t batch) noexcept {
   expects(batch > 0 && batch <= batch_max_, "a batch fits the buffers");
   set_up_kernel_thread();
   forward(images, batch);

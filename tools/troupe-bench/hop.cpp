@@ -1,8 +1,9 @@
-// A hop: one message between two op actors of one stream, with credits, counters and registry on, every op an actor of
-// its own.
+// A hop: one message between two op actors of one stream, with credits, counters and registry on,
+// every op an actor of its own.
 //
-// Per step the driver adds a feed, a fetch and four messages to the chain's 1,000; they are counted in, so the figure
-// is 0.4 % too high, for the bare chain 0.1 %. Nothing crosses threads: the driver is on the stream too.
+// Per step the driver adds a feed, a fetch and four messages to the chain's 1,000; they are counted
+// in, so the figure is 0.4 % too high, for the bare chain 0.1 %. Nothing crosses threads: the
+// driver is on the stream too.
 
 #include "tools/troupe-bench/chain.hpp"
 #include "tools/troupe-bench/graph_driver.hpp"
@@ -80,7 +81,8 @@ result<plan> chain_plan(const op_table& ops, bool has_operand, std::uint32_t cre
   return compile_steps(g, {&x, 1}, {.name = "hop", .fuse = false, .credits = credits});
 }
 
-result<void> measure(const bench_options& o, bench_report& report, bool has_operand, std::uint64_t in_flight) {
+result<void> measure(const bench_options& o, bench_report& report, bool has_operand,
+                     std::uint64_t in_flight) {
   auto p = process::start({});
   if (!p) return p.error();
   // Credits enough that none is waited for: as many as items are in flight.
@@ -89,25 +91,30 @@ result<void> measure(const bench_options& o, bench_report& report, bool has_oper
   auto graph = graph_driver::start(**p, std::move(*compiled), {view_of(**p).self.id});
   if (!graph) return graph.error();
   auto* stream = static_cast<pinned_scheduler&>((*p)->system().scheduler()).stream(0);
-  bare_chain bare((*p)->system(), chain_length, has_operand, [stream](std::uint32_t) { return stream; });
+  bare_chain bare((*p)->system(), chain_length, has_operand,
+                  [stream](std::uint32_t) { return stream; });
   call_chain calls(has_operand);
 
-  const std::uint64_t steps = std::max<std::uint64_t>(in_flight, o.is_quick ? 20 : has_operand ? 256 : 512);
+  const std::uint64_t steps = std::max<std::uint64_t>(in_flight, o.is_quick    ? 20
+                                                                 : has_operand ? 256
+                                                                               : 512);
   const auto per_hop = 1e9 / (double(steps) * chain_length);
-  auto figures = take_turns(o.runs, {[&]() -> result<double> {
-                                       auto seconds = (*graph)->run(steps, in_flight);
-                                       return seconds ? result<double>(*seconds * per_hop) : seconds;
-                                     },
-                                     [&]() -> result<double> { return bare.run(steps, in_flight) * per_hop; },
-                                     [&]() -> result<double> { return calls.run(steps * 16) * per_hop / 16; }});
+  auto figures = take_turns(
+      o.runs, {[&]() -> result<double> {
+                 auto seconds = (*graph)->run(steps, in_flight);
+                 return seconds ? result<double>(*seconds * per_hop) : seconds;
+               },
+               [&]() -> result<double> { return bare.run(steps, in_flight) * per_hop; },
+               [&]() -> result<double> { return calls.run(steps * 16) * per_hop / 16; }});
   if (!figures) return figures.error();
-  const auto what =
-      fmt::format("{} x {}, {} in flight", chain_length, has_operand ? "add (fed operand)" : "relu", in_flight);
-  const std::string bare_name = has_operand ? "two bare typed CAF messages" : "bare typed CAF message";
+  const auto what = fmt::format("{} x {}, {} in flight", chain_length,
+                                has_operand ? "add (fed operand)" : "relu", in_flight);
+  const std::string bare_name =
+      has_operand ? "two bare typed CAF messages" : "bare typed CAF message";
   report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), bare_name, (*figures)[1],
               bench_ratio::ours_to_baseline, "<= 1.25"});
-  report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), "plain virtual call", (*figures)[2],
-              bench_ratio::ours_to_baseline, ""});
+  report.add({"hop", what, "ns", (*figures)[0], (*graph)->actors(), "plain virtual call",
+              (*figures)[2], bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

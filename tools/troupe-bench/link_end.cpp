@@ -75,15 +75,17 @@ using source_actor = port_actor::extend<caf::reacts_to<send_stream>>;
 class source final : public source_actor::base {
  public:
   source(caf::actor_config& cfg, caf::actor link, std::uint32_t edge)
-      : source_actor::base(cfg), link_(std::move(link)), edge_(edge), credits_(stream_cases[edge].credits) {}
+      : source_actor::base(cfg),
+        link_(std::move(link)),
+        edge_(edge),
+        credits_(stream_cases[edge].credits) {}
   behavior_type make_behavior() override {
-    return {[](wire_ports&) {},
-            [](start_firing) {},
-            [](tensor_ready&) {},
-            [this](const credit& m) { on_credit(m); },
-            [](const peer_lost&) {},
-            [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {}, [](const device_done&) {}, [](end_actor) {},
-            [this](send_stream& m) { start(std::move(m)); }};
+    return {[](wire_ports&) {},       [](start_firing) {},
+            [](tensor_ready&) {},     [this](const credit& m) { on_credit(m); },
+            [](const peer_lost&) {},  [](const mark_cut&) {},
+            [](const cut_saved&) {},  [](const cancel_step&) {},
+            [](const set_feeder&) {}, [](const device_done&) {},
+            [](end_actor) {},         [this](send_stream& m) { start(std::move(m)); }};
   }
   void on_exit() override { link_ = nullptr; }
 
@@ -92,8 +94,8 @@ class source final : public source_actor::base {
     task_ = std::move(m);
     sent_ = 0;
     while (tensors_.size() < link_end::buffers_sent_from(edge_)) {
-      tensors_.push_back(
-          tensor::make({dtype::f32, {static_cast<std::int64_t>(stream_cases[edge_].bytes / sizeof(float))}}));
+      tensors_.push_back(tensor::make(
+          {dtype::f32, {static_cast<std::int64_t>(stream_cases[edge_].bytes / sizeof(float))}}));
       for (auto& b : tensors_.back().bytes()) b = std::byte{1};
     }
     began_ = std::chrono::steady_clock::now();
@@ -105,13 +107,15 @@ class source final : public source_actor::base {
     send_some();
     if (sent_ == task_.count && credits_ == stream_cases[edge_].credits)
       tell(context(), task_.to,
-           stream_sent{std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count()});
+           stream_sent{
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count()});
   }
 
   void send_some() {
     for (; credits_ > 0 && sent_ < task_.count; --credits_, ++sent_, ++sequence_)
       tell(context(), link_,
-           send_tensor{bench_job, edge_, sequence_, tag{.step = sequence_}, tensors_[sequence_ % tensors_.size()]});
+           send_tensor{bench_job, edge_, sequence_, tag{.step = sequence_},
+                       tensors_[sequence_ % tensors_.size()]});
   }
 
   caf::actor link_;
@@ -126,11 +130,20 @@ class source final : public source_actor::base {
 // Takes as a receive actor does, and gives the credit back.
 class sink final : public port_actor::base {
  public:
-  sink(caf::actor_config& cfg, caf::actor link, std::uint32_t edge, std::atomic<std::uint64_t>& buffers)
+  sink(caf::actor_config& cfg, caf::actor link, std::uint32_t edge,
+       std::atomic<std::uint64_t>& buffers)
       : port_actor::base(cfg), link_(std::move(link)), edge_(edge), buffers_(buffers) {}
   behavior_type make_behavior() override {
-    return {[](wire_ports&) {},   [](start_firing) {},     [this](tensor_ready& m) { on_tensor(m); },
-            [](const credit&) {}, [](const peer_lost&) {}, [](const mark_cut&) {}, [](const cut_saved&) {}, [](const cancel_step&) {}, [](const set_feeder&) {}, [](const device_done&) {},
+    return {[](wire_ports&) {},
+            [](start_firing) {},
+            [this](tensor_ready& m) { on_tensor(m); },
+            [](const credit&) {},
+            [](const peer_lost&) {},
+            [](const mark_cut&) {},
+            [](const cut_saved&) {},
+            [](const cancel_step&) {},
+            [](const set_feeder&) {},
+            [](const device_done&) {},
             [](end_actor) {}};
   }
   void on_exit() override { link_ = nullptr; }
@@ -157,9 +170,11 @@ class frame_player final : public channel_handler {
   void serve(std::uint64_t count, std::size_t bytes, std::function<void()> done) {
     left_ = count;
     done_ = std::move(done);
-    channel_->send({frame_kind::control, 0, 0, std::vector<std::byte>(bytes, std::byte{1}), {}, 0, 0});
+    channel_->send(
+        {frame_kind::control, 0, 0, std::vector<std::byte>(bytes, std::byte{1}), {}, 0, 0});
   }
-  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>, std::uint32_t) override {
+  std::span<std::byte> payload_destination(frame_kind, std::span<const std::byte>,
+                                           std::uint32_t) override {
     return {};
   }
   void on_frame(const received_frame& f) override {
@@ -181,7 +196,8 @@ caf::behavior io_hands(caf::event_based_actor*) {
 }  // namespace
 
 struct link_end::parts {
-  parts(link_side side, bool has_checksums) : side(side), net(loop, tcp_options{.checksum_payloads = has_checksums}) {
+  parts(link_side side, bool has_checksums)
+      : side(side), net(loop, tcp_options{.checksum_payloads = has_checksums}) {
     config.io = &events;
   }
 
@@ -232,20 +248,25 @@ struct link_end::parts {
     hooks.lane_lost = [](node_id) {};
     hooks.broken = [](node_id, const error&) {};
     hooks.control = [this](node_id, control_message m) {
-      if (auto* q = std::get_if<query>(&m)) core->send(control_message(answer{q->id, std::move(q->request)}));
+      if (auto* q = std::get_if<query>(&m))
+        core->send(control_message(answer{q->id, std::move(q->request)}));
       if (std::holds_alternative<answer>(m)) ponged();
     };
-    core = std::make_shared<link_core>(net, *system, workers().io(), self, peer, std::move(hooks),
-                                       std::make_shared<actor_record>(actor_kind::link, "link", "", clock));
+    core = std::make_shared<link_core>(
+        net, *system, workers().io(), self, peer, std::move(hooks),
+        std::make_shared<actor_record>(actor_kind::link, "link", "", clock));
     link = spawn_link(*system, workers().io(), core);
     auto handles = std::make_shared<part_handles>();
     for (std::uint32_t i = 0; i < stream_cases.size(); ++i) {
       handles->actors.resize(2 * i + 2);
       if (side == link_side::sender)
-        handles->actors[2 * i] = sources.emplace_back(spawn_on<source>(*system, workers().stream(0), link, i));
+        handles->actors[2 * i] =
+            sources.emplace_back(spawn_on<source>(*system, workers().stream(0), link, i));
       else
-        handles->actors[2 * i + 1] = spawn_on<sink>(*system, workers().stream(0), link, i, std::ref(buffers[i]));
-      all.push_back(caf::actor_cast<caf::actor>(handles->actors[2 * i + (side == link_side::sender ? 0 : 1)]));
+        handles->actors[2 * i + 1] =
+            spawn_on<sink>(*system, workers().stream(0), link, i, std::ref(buffers[i]));
+      all.push_back(caf::actor_cast<caf::actor>(
+          handles->actors[2 * i + (side == link_side::sender ? 0 : 1)]));
     }
     core->bind({bench_job, 1, stream_plan(), handles, {}});
   }
@@ -266,12 +287,13 @@ struct link_end::parts {
   }
 
   void connect(std::uint16_t port, std::promise<result<void>>& p) {
-    net.connect({"127.0.0.1", port}, connect_timeout_ns, [this, port, &p](result<std::unique_ptr<channel>> c) {
-      if (!c) return p.set_value(c.error());
-      add(std::move(*c));
-      if (connections == 3) return p.set_value({});
-      connect(port, p);
-    });
+    net.connect({"127.0.0.1", port}, connect_timeout_ns,
+                [this, port, &p](result<std::unique_ptr<channel>> c) {
+                  if (!c) return p.set_value(c.error());
+                  add(std::move(*c));
+                  if (connections == 3) return p.set_value({});
+                  connect(port, p);
+                });
   }
 
   void close() {
@@ -291,7 +313,8 @@ struct link_end::parts {
   }
 };
 
-link_end::link_end(link_side side, bool has_checksums) : parts_(std::make_unique<parts>(side, has_checksums)) {
+link_end::link_end(link_side side, bool has_checksums)
+    : parts_(std::make_unique<parts>(side, has_checksums)) {
   parts_->open();
 }
 
@@ -299,8 +322,8 @@ link_end::~link_end() { parts_->close(); }
 
 result<std::uint16_t> link_end::listen() {
   auto at = parts_->ask<result<address>>([this](auto& p) {
-    p.set_value(
-        parts_->net.listen({"127.0.0.1", 0}, [this](std::unique_ptr<channel> c) { parts_->add(std::move(c)); }));
+    p.set_value(parts_->net.listen(
+        {"127.0.0.1", 0}, [this](std::unique_ptr<channel> c) { parts_->add(std::move(c)); }));
   });
   if (!at) return at.error();
   return at->port;
@@ -314,14 +337,18 @@ result<void> link_end::connect(std::uint16_t port) {
 
 double link_end::ping_transport(std::size_t bytes, std::uint64_t count) {
   const auto began = std::chrono::steady_clock::now();
-  parts_->ask<bool>([this, bytes, count](auto& p) { parts_->player.serve(count, bytes, [&p] { p.set_value(true); }); });
+  parts_->ask<bool>([this, bytes, count](auto& p) {
+    parts_->player.serve(count, bytes, [&p] { p.set_value(true); });
+  });
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
 double link_end::ping_link(std::size_t bytes, std::uint64_t count) {
   const auto began = std::chrono::steady_clock::now();
   parts_->ask<bool>([this, bytes, count](auto& p) {
-    const auto next = [this, bytes] { parts_->core->send(control_message(query{1, std::string(bytes, 'x')})); };
+    const auto next = [this, bytes] {
+      parts_->core->send(control_message(query{1, std::string(bytes, 'x')}));
+    };
     parts_->ponged = [left = count, next, &p]() mutable {
       if (--left == 0) return p.set_value(true);
       next();
@@ -340,6 +367,8 @@ double link_end::stream(std::size_t i, std::uint64_t count) {
 }
 
 // Credits, and as many that may still wait for their acknowledgement.
-std::uint64_t link_end::buffers_sent_from(std::size_t i) { return 2 * std::uint64_t{stream_cases[i].credits}; }
+std::uint64_t link_end::buffers_sent_from(std::size_t i) {
+  return 2 * std::uint64_t{stream_cases[i].credits};
+}
 
 }  // namespace troupe

@@ -1,10 +1,10 @@
 #pragma once
-// One end of a link between two processes, without the cluster around it: production transport, link and threads, but
-// no handshake and no membership. Three connections: the link's two lanes, and one whose frames are answered by the
-// transport alone.
+// One end of a link between two processes, without the cluster around it: production transport,
+// link and threads, but no handshake and no membership. Three connections: the link's two lanes,
+// and one whose frames are answered by the transport alone.
 //
-// Threading: construct, call and destroy from one thread. Everything else happens on the I/O worker and, as in a node,
-// on a stream: there are the actors that send and take tensors.
+// Threading: construct, call and destroy from one thread. Everything else happens on the I/O worker
+// and, as in a node, on a stream: there are the actors that send and take tensors.
 
 #include "schema/error.hpp"
 

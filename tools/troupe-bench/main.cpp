@@ -4,8 +4,8 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <csignal>
@@ -16,26 +16,42 @@ using namespace troupe;
 namespace {
 
 constexpr benchmark benchmarks[] = {
-    {"hop", "a message between op actors of one stream, beside a bare typed CAF message and a plain call", bench_hop},
-    {"fused", "an op of a chain of 1,000 element-wise ops in one actor, beside a loop called by pointer", bench_fused},
+    {"hop",
+     "a message between op actors of one stream, beside a bare typed CAF message and a plain call",
+     bench_hop},
+    {"fused",
+     "an op of a chain of 1,000 element-wise ops in one actor, beside a loop called by pointer",
+     bench_fused},
     {"fan", "a node of 1,000 independent ops over 2 streams, beside one stream", bench_fan},
-    {"loop", "an iteration of a loop, beside the same ops written out; an op of an untaken branch", bench_loop},
-    {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes", bench_pipeline},
-    {"passes", "a step of four models without each pass of the compiler, beside all passes", bench_passes},
-    {"random_graph", "random graphs of 1,000 to 100,000 ops: from building to the first step, and a step", bench_random_graph},
-    {"threads", "a bare typed CAF message under the pinned scheduler, beside CAF's own", bench_threads},
+    {"loop", "an iteration of a loop, beside the same ops written out; an op of an untaken branch",
+     bench_loop},
+    {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes",
+     bench_pipeline},
+    {"passes", "a step of four models without each pass of the compiler, beside all passes",
+     bench_passes},
+    {"random_graph",
+     "random graphs of 1,000 to 100,000 ops: from building to the first step, and a step",
+     bench_random_graph},
+    {"threads", "a bare typed CAF message under the pinned scheduler, beside CAF's own",
+     bench_threads},
     {"step_empty", "a step of an empty graph, beside two bare CAF messages", bench_step},
-    {"training_step", "a training step, beside a hand-written loop of the same oneDNN calls", bench_training},
-    {"timeline", "a training step and a hop while a timeline is recorded, beside the same without", bench_timeline},
-    {"checkpoint", "training with a checkpoint of 1 GB of variables, beside the same without and a plain write", bench_checkpoint},
+    {"training_step", "a training step, beside a hand-written loop of the same oneDNN calls",
+     bench_training},
+    {"timeline", "a training step and a hop while a timeline is recorded, beside the same without",
+     bench_timeline},
+    {"checkpoint",
+     "training with a checkpoint of 1 GB of variables, beside the same without and a plain write",
+     bench_checkpoint},
     {"roundtrip", "a round trip between two processes, beside bare blocking TCP", bench_roundtrip},
     {"stream", "tensors between two processes, beside bare TCP over as many buffers", bench_stream},
-    {"all_reduce", "an all-reduce over 2 and 4 processes, beside bare TCP that brings as many bytes there and back", bench_all_reduce},
+    {"all_reduce",
+     "an all-reduce over 2 and 4 processes, beside bare TCP that brings as many bytes there and back",
+     bench_all_reduce},
 };
 
 const benchmark* find(const std::string& name) {
-  const auto* at =
-      std::find_if(std::begin(benchmarks), std::end(benchmarks), [&](const auto& b) { return b.name == name; });
+  const auto* at = std::find_if(std::begin(benchmarks), std::end(benchmarks),
+                                [&](const auto& b) { return b.name == name; });
   return at != std::end(benchmarks) ? at : nullptr;
 }
 

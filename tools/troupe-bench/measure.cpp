@@ -38,19 +38,22 @@ void bench_report::add(const bench_row& row) {
     line["baseline"] = row.baseline;
     line["baseline_median"] = median(row.theirs);
     line["ratio"] = ratio_of(row);
-    line["ratio_of"] = row.ratio == bench_ratio::ours_to_baseline ? "ours / baseline" : "baseline / ours";
+    line["ratio_of"] =
+        row.ratio == bench_ratio::ours_to_baseline ? "ours / baseline" : "baseline / ours";
     line["goal"] = row.goal;
     fmt::print("{}\n", line.dump());
   } else {
-    fmt::print("{:<13} {:<53} {:>9.4g} {:<5} {:>9.4g} .. {:<9.4g} {:>2} runs {:>4} actors  {:>8.3f} {} {:.4g}, {}{}\n",
-               row.bench, row.what, median(row.ours), row.unit, *least, *most, row.ours.size(), row.actors,
-               ratio_of(row), row.ratio == bench_ratio::ours_to_baseline ? "of" : "from", median(row.theirs),
-               row.baseline, row.goal.empty() ? "" : "  (goal " + row.goal + ")");
+    fmt::print(
+        "{:<13} {:<53} {:>9.4g} {:<5} {:>9.4g} .. {:<9.4g} {:>2} runs {:>4} actors  {:>8.3f} {} {:.4g}, {}{}\n",
+        row.bench, row.what, median(row.ours), row.unit, *least, *most, row.ours.size(), row.actors,
+        ratio_of(row), row.ratio == bench_ratio::ours_to_baseline ? "of" : "from",
+        median(row.theirs), row.baseline, row.goal.empty() ? "" : "  (goal " + row.goal + ")");
   }
   std::fflush(stdout);
 }
 
-result<std::vector<std::vector<double>>> take_turns(int runs, const std::vector<contender>& contenders) {
+result<std::vector<std::vector<double>>> take_turns(int runs,
+                                                    const std::vector<contender>& contenders) {
   std::vector<std::vector<double>> figures(contenders.size());
   for (int run = -1; run < runs; ++run)
     for (std::size_t i = 0; i < contenders.size(); ++i) {

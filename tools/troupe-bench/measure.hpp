@@ -1,8 +1,9 @@
 #pragma once
 // What a benchmark is, what it reports, and how contenders take turns.
 //
-// Figures of different runs do not compare on a machine that others use too; those of contenders that took turns do.
-// So every line has a baseline that ran in between, and its ratio is the median of the ratios of neighbours.
+// Figures of different runs do not compare on a machine that others use too; those of contenders
+// that took turns do. So every line has a baseline that ran in between, and its ratio is the median
+// of the ratios of neighbours.
 //
 // Threading: the program's thread.
 
@@ -52,8 +53,10 @@ class bench_report {
 };
 
 using contender = std::function<result<double>()>;
-// Each contender in turn, `runs` times, after one turn that does not count. By contender, then by run.
-result<std::vector<std::vector<double>>> take_turns(int runs, const std::vector<contender>& contenders);
+// Each contender in turn, `runs` times, after one turn that does not count. By contender, then by
+// run.
+result<std::vector<std::vector<double>>> take_turns(int runs,
+                                                    const std::vector<contender>& contenders);
 
 struct benchmark {
   std::string_view name;

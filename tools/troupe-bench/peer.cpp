@@ -29,7 +29,8 @@ struct pipe_ends {
   static result<pipe_ends> make() {
     int fds[2];
     if (::pipe2(fds, O_CLOEXEC) != 0)
-      return error(error_code::failed, "no pipe to the other process: " + std::string(std::strerror(errno)));
+      return error(error_code::failed,
+                   "no pipe to the other process: " + std::string(std::strerror(errno)));
     return pipe_ends{fds[0], fds[1]};
   }
 };
@@ -55,7 +56,8 @@ int serve_link(bool has_checksums) {
   if (!port) return fail(port.error());
   return serve(fmt::format("{} {}", (*bare)->port(), *port), [&](const std::string& line) {
     std::size_t i = 0;
-    if (std::sscanf(line.c_str(), "buffers %zu", &i) != 1 || i >= stream_cases.size()) return std::string("what?");
+    if (std::sscanf(line.c_str(), "buffers %zu", &i) != 1 || i >= stream_cases.size())
+      return std::string("what?");
     return fmt::format("{}", link.buffers_seen(i));
   });
 }
@@ -72,7 +74,8 @@ int serve_node(const std::string& cluster, direct_reads reads) {
 
 }  // namespace
 
-result<std::unique_ptr<peer_process>> peer_process::start(const std::vector<std::string>& arguments) {
+result<std::unique_ptr<peer_process>> peer_process::start(
+    const std::vector<std::string>& arguments) {
   auto in = pipe_ends::make();
   if (!in) return in.error();
   auto out = pipe_ends::make();
@@ -87,7 +90,8 @@ result<std::unique_ptr<peer_process>> peer_process::start(const std::vector<std:
   for (auto& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);
   std::unique_ptr<peer_process> p(new peer_process);
-  const int failed = ::posix_spawn(&p->pid_, "/proc/self/exe", &files, nullptr, argv.data(), environ);
+  const int failed =
+      ::posix_spawn(&p->pid_, "/proc/self/exe", &files, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   ::close(in->read);
   ::close(out->write);
@@ -95,7 +99,8 @@ result<std::unique_ptr<peer_process>> peer_process::start(const std::vector<std:
   p->from_ = out->read;
   if (failed != 0) {
     p->pid_ = -1;
-    return error(error_code::failed, "the other process does not start: " + std::string(std::strerror(failed)));
+    return error(error_code::failed,
+                 "the other process does not start: " + std::string(std::strerror(failed)));
   }
   auto ready = p->read_line();
   if (!ready) return ready.error();
@@ -146,9 +151,11 @@ double own_cpu_seconds() {
 
 int run_peer(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "link") return serve_link(arguments[1] == "on");
-  if (arguments.size() == 2 && arguments[0] == "node") return serve_node(arguments[1], direct_reads::automatic);
+  if (arguments.size() == 2 && arguments[0] == "node")
+    return serve_node(arguments[1], direct_reads::automatic);
   if (arguments.size() == 3 && arguments[0] == "node")
-    if (const auto reads = parse_direct_reads(arguments[2])) return serve_node(arguments[1], *reads);
+    if (const auto reads = parse_direct_reads(arguments[2]))
+      return serve_node(arguments[1], *reads);
   fmt::print(stderr, "troupe-bench: --peer is for troupe-bench itself\n");
   return 2;
 }

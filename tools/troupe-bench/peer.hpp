@@ -1,8 +1,9 @@
 #pragma once
-// The other process of a benchmark: this program again, started with --peer MODE, which serves one end of a connection.
+// The other process of a benchmark: this program again, started with --peer MODE, which serves one
+// end of a connection.
 //
-// The two talk by lines over pipes: the peer prints one when it is ready, and answers each line that it reads. It ends
-// when its input does, so none outlives the benchmark, however that ends.
+// The two talk by lines over pipes: the peer prints one when it is ready, and answers each line
+// that it reads. It ends when its input does, so none outlives the benchmark, however that ends.
 //
 //   --peer link CHECKSUMS        ready: "BARE_PORT LINK_PORT"   cpu: its CPU seconds so far
 //                                                               buffers N: in which tensors of

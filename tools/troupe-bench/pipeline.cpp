@@ -1,6 +1,8 @@
-// Four stages of equal products of about 1 ms in a row, two on each of 2 streams, steps overlapping as far as credits allow.
+// Four stages of equal products of about 1 ms in a row, two on each of 2 streams, steps overlapping
+// as far as credits allow.
 //
-// The bound is what the streams' threads compute: the figure is their CPU time, as a share of what two threads have in the time that it took.
+// The bound is what the streams' threads compute: the figure is their CPU time, as a share of what
+// two threads have in the time that it took.
 
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
@@ -50,21 +52,26 @@ result<void> bench_pipeline(const bench_options& o, bench_report& report) {
   if (!graph) return graph.error();
   const std::uint64_t steps = o.is_quick ? 5 : 200;
   std::vector<double> shares;
-  auto figures = take_turns(o.runs, {[&]() -> result<double> {
-                                       const auto before = cpu_seconds();
-                                       auto seconds = (*graph)->run(steps, 4);
-                                       if (!seconds) return seconds;
-                                       shares.push_back((cpu_seconds() - before) / 2 / *seconds);
-                                       return *seconds * 1e6 / double(steps);
-                                     },
-                                     [&]() -> result<double> {  // one step at a time: what pipelining gives
-                                       auto seconds = (*graph)->run(steps / 2 + 1, 1);
-                                       return seconds ? result<double>(*seconds * 1e6 / double(steps / 2 + 1)) : seconds;
-                                     }});
+  auto figures = take_turns(
+      o.runs, {[&]() -> result<double> {
+                 const auto before = cpu_seconds();
+                 auto seconds = (*graph)->run(steps, 4);
+                 if (!seconds) return seconds;
+                 shares.push_back((cpu_seconds() - before) / 2 / *seconds);
+                 return *seconds * 1e6 / double(steps);
+               },
+               // One step at a time: what pipelining gives.
+               [&]() -> result<double> {
+                 auto seconds = (*graph)->run(steps / 2 + 1, 1);
+                 return seconds ? result<double>(*seconds * 1e6 / double(steps / 2 + 1)) : seconds;
+               }});
   if (!figures) return figures.error();
   shares.erase(shares.begin());  // of the turn that does not count
-  report.add({"pipeline", "4 stages on 2 streams, a step", "us", (*figures)[0], (*graph)->actors(), "one step at a time", (*figures)[1], bench_ratio::ours_to_baseline, ""});
-  report.add({"pipeline", "CPU time of 2 streams", "of 1", shares, (*graph)->actors(), "all of the time", std::vector<double>(shares.size(), 1.0), bench_ratio::ours_to_baseline, ">= 0.95"});
+  report.add({"pipeline", "4 stages on 2 streams, a step", "us", (*figures)[0], (*graph)->actors(),
+              "one step at a time", (*figures)[1], bench_ratio::ours_to_baseline, ""});
+  report.add({"pipeline", "CPU time of 2 streams", "of 1", shares, (*graph)->actors(),
+              "all of the time", std::vector<double>(shares.size(), 1.0),
+              bench_ratio::ours_to_baseline, ">= 0.95"});
   return {};
 }
 

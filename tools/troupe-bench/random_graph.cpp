@@ -1,4 +1,5 @@
-// Random graphs of element-wise ops and small products, from building them to the first step, and a step: all of that has to grow with the ops.
+// Random graphs of element-wise ops and small products, from building them to the first step, and a
+// step: all of that has to grow with the ops.
 
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
@@ -66,10 +67,15 @@ result<void> bench_random_graph(const bench_options& o, bench_report& report) {
                                 }});
       if (!figures) return figures.error();
       if (smaller.empty()) smaller = (*figures)[0];
-      report.add({"random_graph", fmt::format("{} ops{}, build to first step, an op", ops, fuse ? "" : ", --fuse off"), "us", (*figures)[0], t.actors, "with 1,000 ops", smaller,
-                  bench_ratio::ours_to_baseline, ""});
+      report.add(
+          {"random_graph",
+           fmt::format("{} ops{}, build to first step, an op", ops, fuse ? "" : ", --fuse off"),
+           "us", (*figures)[0], t.actors, "with 1,000 ops", smaller, bench_ratio::ours_to_baseline,
+           ""});
       steps.erase(steps.begin());  // of the turn that does not count
-      report.add({"random_graph", fmt::format("{} ops{}, a step, an op", ops, fuse ? "" : ", --fuse off"), "ns", steps, t.actors, "bytes of memory an op",
+      report.add({"random_graph",
+                  fmt::format("{} ops{}, a step, an op", ops, fuse ? "" : ", --fuse off"), "ns",
+                  steps, t.actors, "bytes of memory an op",
                   std::vector<double>(steps.size(), bytes), bench_ratio::ours_to_baseline, ""});
       smaller.resize((*figures)[0].size());
     }

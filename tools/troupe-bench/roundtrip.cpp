@@ -1,8 +1,9 @@
-// A round trip of 64 bytes between two processes: frames of the transport, messages of a link, and a tensor from op to
-// op through two nodes of a cluster; beside blocking TCP, which wakes one thread each way.
+// A round trip of 64 bytes between two processes: frames of the transport, messages of a link, and
+// a tensor from op to op through two nodes of a cluster; beside blocking TCP, which wakes one
+// thread each way.
 //
-// Link to link is one thread in each process, as in a node. From op to op every item crosses to the I/O worker and back
-// in both processes: eight crossings and two sends where bare TCP has two.
+// Link to link is one thread in each process, as in a node. From op to op every item crosses to the
+// I/O worker and back in both processes: eight crossings and two sends where bare TCP has two.
 
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/folder.hpp"
@@ -11,8 +12,8 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
 
-#include <fmt/format.h>
 #include <caf/scoped_actor.hpp>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
@@ -44,7 +45,8 @@ plan there_and_back() {
       a.output_specs = {spec};
       p.edges.push_back({{i, 0}, {i + 1, 0}, spec, 2});
     }
-    if (kind == actor_kind::op) a.ops = {{.type = "neg", .name = "neg", .attrs = {}, .operands = {0}, .source = {}}};
+    if (kind == actor_kind::op)
+      a.ops = {{.type = "neg", .name = "neg", .attrs = {}, .operands = {0}, .source = {}}};
     p.actors.push_back(std::move(a));
   };
   add(actor_kind::feed, "x", 0);
@@ -114,20 +116,22 @@ result<void> bench_roundtrip(const bench_options& o, bench_report& report) {
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
   link_end link(link_side::sender, true);
-  if (auto connected = link.connect(static_cast<std::uint16_t>(link_port)); !connected) return connected;
+  if (auto connected = link.connect(static_cast<std::uint16_t>(link_port)); !connected)
+    return connected;
 
   const std::uint64_t count = o.is_quick ? 50 : 3000;
   const auto in_us = [&](result<double> seconds) {
     return seconds ? result<double>(*seconds * 1e6 / double(count)) : seconds;
   };
-  auto figures = take_turns(o.runs, {[&] { return in_us((*bare)->ping_pong(message_bytes, count)); },
-                                     [&] { return in_us(link.ping_transport(message_bytes, count)); },
-                                     [&] { return in_us(link.ping_link(message_bytes, count)); },
-                                     [&] { return in_us(nodes->graph->run(count, 1)); }});
+  auto figures =
+      take_turns(o.runs, {[&] { return in_us((*bare)->ping_pong(message_bytes, count)); },
+                          [&] { return in_us(link.ping_transport(message_bytes, count)); },
+                          [&] { return in_us(link.ping_link(message_bytes, count)); },
+                          [&] { return in_us(nodes->graph->run(count, 1)); }});
   if (!figures) return figures.error();
   const auto row = [&](std::string what, std::size_t i, std::uint64_t actors, std::string goal) {
-    report.add({"roundtrip", std::move(what), "us", (*figures)[i], actors, "bare blocking TCP", (*figures)[0],
-                bench_ratio::ours_to_baseline, std::move(goal)});
+    report.add({"roundtrip", std::move(what), "us", (*figures)[i], actors, "bare blocking TCP",
+                (*figures)[0], bench_ratio::ours_to_baseline, std::move(goal)});
   };
   row("64 B, transport to transport", 1, 0, "");
   row("64 B, link to link", 2, 2, "<= 1.5");

@@ -49,7 +49,8 @@ double ask_bare(caf::actor_system& sys, const caf::actor& echoing, std::uint64_t
 }
 
 result<double> step_graph(stepper& graph, std::uint64_t steps) {
-  const std::array<std::pair<std::string_view, tensor>, 1> feeds{{{"x", tensor::make({dtype::f32, {16}})}}};
+  const std::array<std::pair<std::string_view, tensor>, 1> feeds{
+      {{"x", tensor::make({dtype::f32, {16}})}}};
   const auto began = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < steps; ++i)
     if (auto values = graph.step(feeds); !values) return values.error();
@@ -67,18 +68,20 @@ result<void> bench_step(const bench_options& o, bench_report& report) {
   if (!graph) return graph.error();
   scheduler_config config;
   caf::actor_system bare{config.pinned()};
-  const auto echoing = spawn_on(bare, static_cast<pinned_scheduler&>(bare.scheduler()).stream(0), &echo);
+  const auto echoing =
+      spawn_on(bare, static_cast<pinned_scheduler&>(bare.scheduler()).stream(0), &echo);
 
   const std::uint64_t steps = o.is_quick ? 50 : 5000;
   const auto per_step = 1e6 / double(steps);
-  auto figures = take_turns(o.runs, {[&]() -> result<double> {
-                                       auto seconds = step_graph(**graph, steps);
-                                       return seconds ? result<double>(*seconds * per_step) : seconds;
-                                     },
-                                     [&]() -> result<double> { return ask_bare(bare, echoing, steps) * per_step; }});
+  auto figures = take_turns(
+      o.runs, {[&]() -> result<double> {
+                 auto seconds = step_graph(**graph, steps);
+                 return seconds ? result<double>(*seconds * per_step) : seconds;
+               },
+               [&]() -> result<double> { return ask_bare(bare, echoing, steps) * per_step; }});
   if (!figures) return figures.error();
-  report.add({"step_empty", "feed, fetch", "us", (*figures)[0], 2, "two bare CAF messages", (*figures)[1],
-              bench_ratio::ours_to_baseline, ""});
+  report.add({"step_empty", "feed, fetch", "us", (*figures)[0], 2, "two bare CAF messages",
+              (*figures)[1], bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Tensors over a link from one process to another, beside blocking TCP that cycles over as many buffers at both ends,
-// and the CPU seconds that both processes spend on a gigabyte.
+// Tensors over a link from one process to another, beside blocking TCP that cycles over as many
+// buffers at both ends, and the CPU seconds that both processes spend on a gigabyte.
 
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/link_end.hpp"
@@ -33,7 +33,8 @@ result<ends> open_ends(bool has_checksums) {
   if (!bare) return bare.error();
   e.bare = std::move(*bare);
   e.link = std::make_unique<link_end>(link_side::sender, has_checksums);
-  if (auto connected = e.link->connect(static_cast<std::uint16_t>(link_port)); !connected) return connected.error();
+  if (auto connected = e.link->connect(static_cast<std::uint16_t>(link_port)); !connected)
+    return connected.error();
   return e;
 }
 
@@ -44,7 +45,8 @@ result<std::uint64_t> buffers_there(ends& e, std::size_t i) {
 }
 
 // Gigabytes a second; appends the CPU seconds that both processes took for one.
-result<double> timed(ends& e, double gigabytes, std::vector<double>& cpu, const std::function<result<double>()>& run) {
+result<double> timed(ends& e, double gigabytes, std::vector<double>& cpu,
+                     const std::function<result<double>()>& run) {
   const auto cpu_now = [&]() -> result<double> {
     auto there = e.peer->cpu_seconds();
     return there ? result<double>(*there + own_cpu_seconds()) : there;
@@ -59,28 +61,36 @@ result<double> timed(ends& e, double gigabytes, std::vector<double>& cpu, const 
   return gigabytes / *seconds;
 }
 
-result<void> measure(const bench_options& o, bench_report& report, ends& e, std::size_t i, bool has_checksums) {
+result<void> measure(const bench_options& o, bench_report& report, ends& e, std::size_t i,
+                     bool has_checksums) {
   const auto& c = stream_cases[i];
   const auto count = o.is_quick ? std::uint64_t{2} : c.count;
   const auto gigabytes = double(c.bytes) * double(count) * 1e-9;
   std::vector<double> our_cpu, their_cpu;
   auto figures = take_turns(
-      o.runs,
-      {[&] { return timed(e, gigabytes, our_cpu, [&]() -> result<double> { return e.link->stream(i, count); }); },
-       [&]() -> result<double> {
-         auto there = buffers_there(e, i);  // the link has run by now
-         if (!there) return there.error();
-         return timed(e, gigabytes, their_cpu,
-                      [&] { return e.bare->stream(c.bytes, count, link_end::buffers_sent_from(i), *there); });
-       }});
+      o.runs, {[&] {
+                 return timed(e, gigabytes, our_cpu,
+                              [&]() -> result<double> { return e.link->stream(i, count); });
+               },
+               [&]() -> result<double> {
+                 auto there = buffers_there(e, i);  // the link has run by now
+                 if (!there) return there.error();
+                 return timed(e, gigabytes, their_cpu, [&] {
+                   return e.bare->stream(c.bytes, count, link_end::buffers_sent_from(i), *there);
+                 });
+               }});
   if (!figures) return figures.error();
-  for (auto* cpu : {&our_cpu, &their_cpu}) cpu->erase(cpu->begin());  // of the turn that does not count
-  const auto goal = c.bytes < (64 << 10) ? "" : c.bytes < (1 << 20) ? ">= 0.7" : has_checksums ? ">= 0.75" : ">= 0.9";
+  // Of the turn that does not count.
+  for (auto* cpu : {&our_cpu, &their_cpu}) cpu->erase(cpu->begin());
+  const auto goal = c.bytes < (64 << 10)  ? ""
+                    : c.bytes < (1 << 20) ? ">= 0.7"
+                    : has_checksums       ? ">= 0.75"
+                                          : ">= 0.9";
   const auto what = fmt::format("{}{}", c.name, has_checksums ? ", checksums" : "");
-  report.add(
-      {"stream", what, "GB/s", (*figures)[0], 4, "bare TCP", (*figures)[1], bench_ratio::ours_to_baseline, goal});
-  report.add(
-      {"stream", what + ", CPU of both", "s/GB", our_cpu, 4, "bare TCP", their_cpu, bench_ratio::ours_to_baseline, ""});
+  report.add({"stream", what, "GB/s", (*figures)[0], 4, "bare TCP", (*figures)[1],
+              bench_ratio::ours_to_baseline, goal});
+  report.add({"stream", what + ", CPU of both", "s/GB", our_cpu, 4, "bare TCP", their_cpu,
+              bench_ratio::ours_to_baseline, ""});
   return {};
 }
 

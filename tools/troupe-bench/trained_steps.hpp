@@ -18,9 +18,11 @@ inline value perceptron_loss(graph& g, const idx_info& data, const idx_batch_opt
   return softmax_cross_entropy(dense(x, 10, "dense_3"), batch.labels, batch.scale);
 }
 
-// Seconds a step of the `steps` behind the first `warm` ones, of a training of as many in all; on_loss(step, loss) sees each.
+// Seconds a step of the `steps` behind the first `warm` ones, of a training of as many in all;
+// on_loss(step, loss) sees each.
 template <class OnLoss>
-result<double> time_steps(training& run, std::uint64_t warm, std::uint64_t steps, std::uint64_t& actors, OnLoss&& on_loss) {
+result<double> time_steps(training& run, std::uint64_t warm, std::uint64_t steps,
+                          std::uint64_t& actors, OnLoss&& on_loss) {
   std::uint64_t seen = 0;
   std::chrono::steady_clock::time_point began;
   double seconds = 0;

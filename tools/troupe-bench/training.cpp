@@ -1,8 +1,9 @@
-// A training step of the example's classifier as a real job, beside a hand-written loop that reads the same samples
-// with the same reader. Losses of the first steps are compared, so that both are known to do the same work.
+// A training step of the example's classifier as a real job, beside a hand-written loop that reads
+// the same samples with the same reader. Losses of the first steps are compared, so that both are
+// known to do the same work.
 //
-// A step of the job is timed between losses that reach the program: the first steps, which build kernels and buffers,
-// do not count.
+// A step of the job is timed between losses that reach the program: the first steps, which build
+// kernels and buffers, do not count.
 
 #include "devices/host/initial_values.hpp"
 #include "runtime/layers.hpp"
@@ -29,7 +30,8 @@ namespace {
 
 constexpr std::uint64_t seed = 1;
 constexpr std::uint64_t first_steps = 10;
-constexpr double loss_error_max = 1e-4;  // relative, over the first steps: sums are in another order
+// Relative, over the first steps: sums are in another order.
+constexpr double loss_error_max = 1e-4;
 
 struct training_case {
   idx_info data;
@@ -42,7 +44,8 @@ struct training_case {
 using first_losses = std::array<double, first_steps>;
 
 // Seconds a step.
-result<double> train_job(session& s, const training_case& c, bool fuse, first_losses& losses, std::uint64_t& actors) {
+result<double> train_job(session& s, const training_case& c, bool fuse, first_losses& losses,
+                         std::uint64_t& actors) {
   graph g(s.ops());
   const auto loss = perceptron_loss(g, c.data, c.reading());
   training_options options;
@@ -60,10 +63,12 @@ result<double> train_job(session& s, const training_case& c, bool fuse, first_lo
 // The reader's kernel, called as a function.
 class batch_reader {
  public:
-  static result<std::unique_ptr<batch_reader>> make(const training_case& c, const op_table& ops, host_device& device) {
+  static result<std::unique_ptr<batch_reader>> make(const training_case& c, const op_table& ops,
+                                                    host_device& device) {
     graph g(ops);
     const auto values = idx_batch(g, c.data, c.reading());
-    auto made = make_host_kernels().find("idx_batch")->make(g.node(values.images.node).attrs, device);
+    auto made =
+        make_host_kernels().find("idx_batch")->make(g.node(values.images.node).attrs, device);
     if (!made) return made.error();
     std::unique_ptr<batch_reader> r(new batch_reader);
     r->kernel_ = std::move(*made);
@@ -77,7 +82,8 @@ class batch_reader {
   result<std::int64_t> read(std::uint64_t step) {
     const auto n = static_cast<std::int64_t>(schedule_.range(step).count);
     if (!outputs_[0] || outputs_[1].elements() != n) {
-      const std::array<tensor_spec, 3> specs{{{dtype::f32, {n, pixels_}}, {dtype::i32, {n}}, {dtype::f32, {}}}};
+      const std::array<tensor_spec, 3> specs{
+          {{dtype::f32, {n, pixels_}}, {dtype::i32, {n}}, {dtype::f32, {}}}};
       if (auto ok = kernel_->prepare({}, specs); !ok) return ok.error();
       for (std::size_t i = 0; i < specs.size(); ++i) outputs_[i] = tensor::make(specs[i]);
     }
@@ -95,7 +101,8 @@ class batch_reader {
 };
 
 // Seconds a step.
-result<double> train_by_hand(const training_case& c, const op_table& ops, host_device& device, first_losses& losses) {
+result<double> train_by_hand(const training_case& c, const op_table& ops, host_device& device,
+                             first_losses& losses) {
   auto reader = batch_reader::make(c, ops, device);
   if (!reader) return reader.error();
   handwritten_mlp mlp(c.batch);
@@ -118,21 +125,26 @@ result<double> train_by_hand(const training_case& c, const op_table& ops, host_d
 result<void> compare(const first_losses& ours, const first_losses& theirs) {
   for (std::size_t i = 0; i < first_steps; ++i)
     if (!(std::abs(ours[i] - theirs[i]) <= loss_error_max * std::abs(theirs[i])))
-      return error(error_code::failed, fmt::format("step {}: the loss is {}, by hand it is {}", i, ours[i], theirs[i]));
+      return error(error_code::failed,
+                   fmt::format("step {}: the loss is {}, by hand it is {}", i, ours[i], theirs[i]));
   return {};
 }
 
-result<void> measure(const bench_options& o, bench_report& report, session& s, const training_case& c,
-                     const std::string& goal) {
+result<void> measure(const bench_options& o, bench_report& report, session& s,
+                     const training_case& c, const std::string& goal) {
   host_device device;
-  const auto held = device.dataset(c.data.path, false);  // else the loop by hand would load it in every turn
+  // Else the loop by hand would load it in every turn.
+  const auto held = device.dataset(c.data.path, false);
   if (!held) return held.error();
   first_losses fused{}, unfused{}, by_hand{};
   std::uint64_t actors = 0, actors_unfused = 0;
-  const auto in_us = [](result<double> seconds) { return seconds ? result<double>(*seconds * 1e6) : seconds; };
-  auto figures = take_turns(o.runs, {[&] { return in_us(train_job(s, c, true, fused, actors)); },
-                                     [&] { return in_us(train_by_hand(c, s.ops(), device, by_hand)); },
-                                     [&] { return in_us(train_job(s, c, false, unfused, actors_unfused)); }});
+  const auto in_us = [](result<double> seconds) {
+    return seconds ? result<double>(*seconds * 1e6) : seconds;
+  };
+  auto figures =
+      take_turns(o.runs, {[&] { return in_us(train_job(s, c, true, fused, actors)); },
+                          [&] { return in_us(train_by_hand(c, s.ops(), device, by_hand)); },
+                          [&] { return in_us(train_job(s, c, false, unfused, actors_unfused)); }});
   if (!figures) return figures.error();
   for (const auto* losses : {&fused, &unfused})
     if (auto same = compare(*losses, by_hand); !same) return same;
@@ -154,7 +166,9 @@ result<void> bench_training(const bench_options& o, bench_report& report) {
     auto path = folder.path();
     if (!path) return path.error();
     data = *path;
-    if (auto written = write_synthetic_images(data, {.train = o.is_quick ? 1'000 : 10'000, .test = 10}); !written)
+    if (auto written =
+            write_synthetic_images(data, {.train = o.is_quick ? 1'000 : 10'000, .test = 10});
+        !written)
       return written;
   }
   const auto info = open_idx(data, /*test=*/false);
@@ -167,7 +181,9 @@ result<void> bench_training(const bench_options& o, bench_report& report) {
     const char* goal;
   };
   for (const auto& z : {size{128, 200, ">= 0.9"}, size{16, 600, ">= 0.8"}, size{1, 1500, ">= 0.6"}})
-    if (auto done = measure(o, report, **s, {*info, z.batch, o.is_quick ? 20 : z.steps}, z.goal); !done) return done;
+    if (auto done = measure(o, report, **s, {*info, z.batch, o.is_quick ? 20 : z.steps}, z.goal);
+        !done)
+      return done;
   return {};
 }
 

@@ -18,26 +18,41 @@ int main(int argc, char** argv) {
   troupe::process_options options;
   options.cluster = "default";
   std::string memory, gpu_memory;
-  CLI::App app{"A node of a Troupe cluster. Without arguments it listens on loopback and finds the other nodes of this user on this machine.",
-               "troupe-node"};
-  app.footer("Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully: work that can\n"
-             "move (--on-failure resume) does so first, for up to 30 s; a second one ends that.\n"
-             "A member named with --join that is not there yet is tried again.\n"
-             "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join),\n"
-             "6 no such file (--load).");
+  CLI::App app{
+      "A node of a Troupe cluster. Without arguments it listens on loopback and finds the other nodes of this user on this machine.",
+      "troupe-node"};
+  app.footer(
+      "Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully: work that can\n"
+      "move (--on-failure resume) does so first, for up to 30 s; a second one ends that.\n"
+      "A member named with --join that is not there yet is tried again.\n"
+      "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join),\n"
+      "6 no such file (--load).");
   app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
   app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
-  app.add_option("--job", options.job, "What this node is for: worker, or ps (parameter shards only)")->check(CLI::IsMember({"worker", "ps"}));
-  app.add_option("--threads", options.streams, "Threads for ops: host streams, which share large ops")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--memory", memory, "Bytes that jobs may use here (2GiB); a job that needs more is refused");
-  app.add_option("--gpus", options.gpus, "Devices: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")->capture_default_str();
+  app.add_option("--job", options.job,
+                 "What this node is for: worker, or ps (parameter shards only)")
+      ->check(CLI::IsMember({"worker", "ps"}));
+  app.add_option("--threads", options.streams,
+                 "Threads for ops: host streams, which share large ops")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--memory", memory,
+                 "Bytes that jobs may use here (2GiB); a job that needs more is refused");
+  app.add_option(
+         "--gpus", options.gpus,
+         "Devices: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")
+      ->capture_default_str();
   app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each of them (2GiB)");
-  app.add_option("--load", options.load, "Shared library of ops of your own, which jobs may use here; may be repeated");
+  app.add_option("--load", options.load,
+                 "Shared library of ops of your own, which jobs may use here; may be repeated");
   std::string reads = "auto";
-  app.add_option("--direct-reads", reads, "How tensors come from nodes of the same machine. auto: out of their memory where the system allows it, in one copy; on: and let every process "
-                                          "of this user read this one, where Yama restricts it; off: over sockets")
-      ->check(CLI::IsMember({"auto", "on", "off"}))->capture_default_str();
+  app.add_option(
+         "--direct-reads", reads,
+         "How tensors come from nodes of the same machine. auto: out of their memory where the system allows it, in one copy; on: and let every process "
+         "of this user read this one, where Yama restricts it; off: over sockets")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {
@@ -59,7 +74,9 @@ int main(int argc, char** argv) {
       return 2;
     }
     if (*bytes == 0) {
-      fmt::print(stderr, "troupe-node: --memory: 0 bytes would leave no room for any job; leave it out for no limit\n");
+      fmt::print(
+          stderr,
+          "troupe-node: --memory: 0 bytes would leave no room for any job; leave it out for no limit\n");
       return 2;
     }
     options.memory_bytes = *bytes;
@@ -70,7 +87,10 @@ int main(int argc, char** argv) {
   if (!gpu_memory.empty()) {
     auto bytes = troupe::parse_byte_size(gpu_memory);
     if (!bytes || *bytes == 0) {
-      fmt::print(stderr, "troupe-node: --gpu-memory: {}\n", bytes ? "0 bytes would leave no room for any job; leave it out for all that there is" : bytes.error().text());
+      fmt::print(stderr, "troupe-node: --gpu-memory: {}\n",
+                 bytes
+                     ? "0 bytes would leave no room for any job; leave it out for all that there is"
+                     : bytes.error().text());
       return 2;
     }
     options.gpu_memory_bytes = *bytes;
@@ -110,7 +130,8 @@ int main(int argc, char** argv) {
   if (signal == SIGTERM)
     (void)(*process)->drain(std::chrono::seconds(30), [&] {
       sigset_t waiting;
-      return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+      return sigpending(&waiting) == 0 &&
+             (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
     });
   (*process)->leave(signal == SIGTERM ? "was asked to leave" : "was interrupted");
   return 0;

@@ -25,7 +25,8 @@ struct arguments {
   std::uint64_t first = 1, last = 100, steps = 0;
   std::uint32_t nodes = 0, gpus = 0;
   std::string faults = "all", trace, plant;
-  bool is_single = false, draws_optimizer = false, all_reduce = false, is_mixed = false, collectives = false, json = false;
+  bool is_single = false, draws_optimizer = false, all_reduce = false, is_mixed = false,
+       collectives = false, json = false;
 };
 
 int fail(const error& e) {
@@ -36,16 +37,22 @@ int fail(const error& e) {
 // "A..B".
 result<std::pair<std::uint64_t, std::uint64_t>> parse_seeds(const std::string& text) {
   const auto dots = text.find("..");
-  const auto is_number = [](const std::string& t) { return !t.empty() && t.size() < 19 && t.find_first_not_of("0123456789") == std::string::npos; };
-  if (dots == std::string::npos || !is_number(text.substr(0, dots)) || !is_number(text.substr(dots + 2)))
+  const auto is_number = [](const std::string& t) {
+    return !t.empty() && t.size() < 19 && t.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (dots == std::string::npos || !is_number(text.substr(0, dots)) ||
+      !is_number(text.substr(dots + 2)))
     return error(error_code::usage, fmt::format("--seeds {}: give a range like 1..100", text));
-  const std::pair<std::uint64_t, std::uint64_t> range(std::stoull(text.substr(0, dots)), std::stoull(text.substr(dots + 2)));
-  if (range.first > range.second) return error(error_code::usage, fmt::format("--seeds {}: the range is empty", text));
+  const std::pair<std::uint64_t, std::uint64_t> range(std::stoull(text.substr(0, dots)),
+                                                      std::stoull(text.substr(dots + 2)));
+  if (range.first > range.second)
+    return error(error_code::usage, fmt::format("--seeds {}: the range is empty", text));
   return range;
 }
 
 struct totals {
-  std::uint64_t runs = 0, messages = 0, recoveries = 0, resumed = 0, checkpoints = 0, faults = 0, violations = 0;
+  std::uint64_t runs = 0, messages = 0, recoveries = 0, resumed = 0, checkpoints = 0, faults = 0,
+                violations = 0;
   std::int64_t virtual_ns = 0;
   std::uint64_t hash = 0;
   std::set<std::uint64_t> traces;
@@ -65,17 +72,28 @@ struct totals {
 };
 
 void describe(std::FILE* to, const sim_scenario& sc) {
-  fmt::print(to, "  {} nodes{}, {} workers, {} shards, {}, {} steps, --on-failure {}{}{}{}\n", sc.nodes, sc.ps_nodes > 0 ? " (one ps)" : "", sc.shape.workers,
-             sc.shape.shards, sc.shape.update == update_kind::sync ? "sync" : "async", sc.shape.steps, to_string(sc.shape.on_failure), sc.shape.has_replicas ? ", replicas" : "",
-             sc.shape.checkpoints.folder.empty() ? "" : fmt::format(", a checkpoint every {} steps", sc.shape.checkpoints.every_steps),
-             sc.shape.optimizer == 0 ? "" : fmt::format(", optimizer {} ({})", sc.shape.optimizer, sim_optimizer_of(sc.shape.optimizer, sc.shape.update).optimizer.type));
+  fmt::print(
+      to, "  {} nodes{}, {} workers, {} shards, {}, {} steps, --on-failure {}{}{}{}\n", sc.nodes,
+      sc.ps_nodes > 0 ? " (one ps)" : "", sc.shape.workers, sc.shape.shards,
+      sc.shape.update == update_kind::sync ? "sync" : "async", sc.shape.steps,
+      to_string(sc.shape.on_failure), sc.shape.has_replicas ? ", replicas" : "",
+      sc.shape.checkpoints.folder.empty()
+          ? ""
+          : fmt::format(", a checkpoint every {} steps", sc.shape.checkpoints.every_steps),
+      sc.shape.optimizer == 0
+          ? ""
+          : fmt::format(", optimizer {} ({})", sc.shape.optimizer,
+                        sim_optimizer_of(sc.shape.optimizer, sc.shape.update).optimizer.type));
   for (const auto& f : sc.faults) fmt::print(to, "  {}\n", to_string(f));
 }
 
 // What else than the seed draws a scenario.
 std::string flags_of(const arguments& o) {
-  return (o.faults == "all" ? "" : " --faults " + o.faults) + (o.nodes == 0 ? "" : fmt::format(" --nodes {}", o.nodes)) + (o.steps == 0 ? "" : fmt::format(" --steps {}", o.steps)) +
-         (o.draws_optimizer ? " --optimizers" : "") + (o.all_reduce ? " --all-reduce" : "") + (o.is_mixed ? " --mixed-precision" : "") + (o.collectives ? " --collectives" : "") +
+  return (o.faults == "all" ? "" : " --faults " + o.faults) +
+         (o.nodes == 0 ? "" : fmt::format(" --nodes {}", o.nodes)) +
+         (o.steps == 0 ? "" : fmt::format(" --steps {}", o.steps)) +
+         (o.draws_optimizer ? " --optimizers" : "") + (o.all_reduce ? " --all-reduce" : "") +
+         (o.is_mixed ? " --mixed-precision" : "") + (o.collectives ? " --collectives" : "") +
          (o.gpus == 0 ? "" : fmt::format(" --gpus {}", o.gpus));
 }
 
@@ -84,7 +102,8 @@ void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v, const
   fmt::print("seed {}: {}\n", sc.seed, v.violation);
   const auto shortest = sim.shrink(sc);
   const auto again = sim.run(shortest);
-  fmt::print("  the shortest schedule found, of {} faults (of {}), ends with: {}\n", shortest.faults.size(), sc.faults.size(), again.violation);
+  fmt::print("  the shortest schedule found, of {} faults (of {}), ends with: {}\n",
+             shortest.faults.size(), sc.faults.size(), again.violation);
   describe(stdout, shortest);
   for (const auto& line : again.story) fmt::print("    {}\n", line);
   fmt::print("  again: troupe-sim --seed {}{}\n", sc.seed, flags_of(o));
@@ -92,7 +111,8 @@ void explain(simulator& sim, const sim_scenario& sc, const sim_verdict& v, const
 }
 
 // Which seed finds each planted bug, and by what. True: every one was found.
-bool hunt(simulator& sim, const arguments& o, const sim_limits& limits, nlohmann::ordered_json& out) {
+bool hunt(simulator& sim, const arguments& o, const sim_limits& limits,
+          nlohmann::ordered_json& out) {
   bool is_every_one_found = true;
   for (const auto& bug : planted_bug_table) {
     if (o.plant != "all" && o.plant != bug.name) continue;
@@ -104,9 +124,13 @@ bool hunt(simulator& sim, const arguments& o, const sim_limits& limits, nlohmann
       if (found = sim.run(draw_scenario(seed, limits), &bugs); !found.violation.empty()) break;
     const bool is_found = !found.violation.empty();
     is_every_one_found = is_every_one_found && is_found;
-    out.push_back({{"bug", bug.name}, {"seed", is_found ? nlohmann::ordered_json(seed) : nullptr}, {"violation", found.violation}});
+    out.push_back({{"bug", bug.name},
+                   {"seed", is_found ? nlohmann::ordered_json(seed) : nullptr},
+                   {"violation", found.violation}});
     if (o.json) continue;
-    fmt::print("{:24} {:>8}  {}\n{:33}  {}\n", bug.name, is_found ? fmt::format("{}", seed) : "not found", bug.what, "", is_found ? found.violation : "");
+    fmt::print("{:24} {:>8}  {}\n{:33}  {}\n", bug.name,
+               is_found ? fmt::format("{}", seed) : "not found", bug.what, "",
+               is_found ? found.violation : "");
     std::fflush(stdout);
   }
   return is_every_one_found;
@@ -146,8 +170,10 @@ int run(const arguments& o) {
     const auto v = sim.run(sc);
     all.add(v);
     if (trace.is_open()) {
-      trace << fmt::format("seed {} hash {:016x} messages {} virtual_seconds {:.3f} recoveries {}{}\n", seed, v.trace_hash, v.messages,
-                           double(v.virtual_ns) * 1e-9, v.recoveries, v.violation.empty() ? "" : " violation: " + v.violation);
+      trace << fmt::format(
+          "seed {} hash {:016x} messages {} virtual_seconds {:.3f} recoveries {}{}\n", seed,
+          v.trace_hash, v.messages, double(v.virtual_ns) * 1e-9, v.recoveries,
+          v.violation.empty() ? "" : " violation: " + v.violation);
       if (o.is_single)
         for (const auto& line : v.story) trace << "  " << line << "\n";
     }
@@ -157,11 +183,15 @@ int run(const arguments& o) {
     }
     if (!v.violation.empty() && !o.json) explain(sim, sc, v, o);
     const auto now = std::chrono::steady_clock::now();
-    if (seed < o.last && now - shown < (is_terminal ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) continue;
+    if (seed < o.last &&
+        now - shown < (is_terminal ? std::chrono::milliseconds(200) : std::chrono::seconds(10)))
+      continue;
     shown = now;
     const std::chrono::duration<double> took = now - began;
-    fmt::print(stderr, "{}seed {} of {}..{}: {} violations, {:.1f} virtual hours, {}{}", is_terminal ? "\r" : "", seed, o.first, o.last, all.violations,
-               double(all.virtual_ns) / 3.6e12, format_seconds(took.count()), is_terminal ? "\033[K" : "\n");
+    fmt::print(stderr, "{}seed {} of {}..{}: {} violations, {:.1f} virtual hours, {}{}",
+               is_terminal ? "\r" : "", seed, o.first, o.last, all.violations,
+               double(all.virtual_ns) / 3.6e12, format_seconds(took.count()),
+               is_terminal ? "\033[K" : "\n");
   }
   if (is_terminal) fmt::print(stderr, "\n");
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
@@ -180,11 +210,15 @@ int run(const arguments& o) {
     j["seconds"] = took.count();
     fmt::print("{}\n", j.dump());
   } else {
-    fmt::print("{} seeds, {} violations, {} distinct traces (hash {:016x}): {} faults, {} recoveries, {} programs resumed, {} checkpoints, {} messages, "
-               "{:.2f} virtual hours in {}\n", all.runs, all.violations, all.traces.size(), all.hash, all.faults, all.recoveries, all.resumed, all.checkpoints,
-               all.messages, double(all.virtual_ns) / 3.6e12, format_seconds(took.count()));
+    fmt::print(
+        "{} seeds, {} violations, {} distinct traces (hash {:016x}): {} faults, {} recoveries, {} programs resumed, {} checkpoints, {} messages, "
+        "{:.2f} virtual hours in {}\n",
+        all.runs, all.violations, all.traces.size(), all.hash, all.faults, all.recoveries,
+        all.resumed, all.checkpoints, all.messages, double(all.virtual_ns) / 3.6e12,
+        format_seconds(took.count()));
   }
-  if (trace.is_open() && (trace.close(), !trace)) return fail(error(error_code::failed, "--trace: cannot write all of " + o.trace));
+  if (trace.is_open() && (trace.close(), !trace))
+    return fail(error(error_code::failed, "--trace: cannot write all of " + o.trace));
   return all.violations == 0 ? 0 : 1;
 }
 
@@ -194,27 +228,48 @@ int main(int argc, char** argv) {
   arguments o;
   std::string seeds;
   std::uint64_t seed = 0;
-  CLI::App app{"Runs whole clusters in one thread, with faults drawn from a seed, and checks what must hold.", "troupe-sim"};
-  app.footer("Same seed, same history: a seed that fails is printed with the shortest schedule of faults that still fails, and fails again.\n"
-             "Exit codes: 0 all held (--plant: was found), 1 something did not, 2 usage.");
-  auto* one = app.add_option("--seed", seed, "Run this seed alone and tell its story")
-                  ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max() - 1));
+  CLI::App app{
+      "Runs whole clusters in one thread, with faults drawn from a seed, and checks what must hold.",
+      "troupe-sim"};
+  app.footer(
+      "Same seed, same history: a seed that fails is printed with the shortest schedule of faults that still fails, and fails again.\n"
+      "Exit codes: 0 all held (--plant: was found), 1 something did not, 2 usage.");
+  auto* one =
+      app.add_option("--seed", seed, "Run this seed alone and tell its story")
+          ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max() - 1));
   app.add_option("--seeds", seeds, "Run these, as A..B (without it, 1..100)")->excludes(one);
-  app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")->check(CLI::Range(1, 64));
-  app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")->capture_default_str();
-  app.add_option("--steps", o.steps, "Steps of the job (without it, 4 to 15, drawn)")->check(CLI::Range(1, 100000));
-  app.add_flag("--all-reduce", o.all_reduce, "Synchronous jobs exchange their gradients by all-reduce, without replicas; nothing else changes");
-  app.add_flag("--mixed-precision", o.is_mixed, "Jobs compute in f16, with a scale of the loss that leaves out steps; nothing else changes");
-  app.add_flag("--collectives", o.collectives, "Programs of synchronous jobs call collectives in each step; nothing else changes");
-  app.add_option("--gpus", o.gpus, "Each node has so many asynchronous host devices, on which jobs compute; nothing else changes")->check(CLI::Range(0, 2));
-  app.add_flag("--optimizers", o.draws_optimizer, "Draw optimizer, learning-rate schedule and clipping, too (without it: SGD); nothing else changes");
+  app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")
+      ->capture_default_str();
+  app.add_option("--steps", o.steps, "Steps of the job (without it, 4 to 15, drawn)")
+      ->check(CLI::Range(1, 100000));
+  app.add_flag(
+      "--all-reduce", o.all_reduce,
+      "Synchronous jobs exchange their gradients by all-reduce, without replicas; nothing else changes");
+  app.add_flag(
+      "--mixed-precision", o.is_mixed,
+      "Jobs compute in f16, with a scale of the loss that leaves out steps; nothing else changes");
+  app.add_flag("--collectives", o.collectives,
+               "Programs of synchronous jobs call collectives in each step; nothing else changes");
+  app.add_option(
+         "--gpus", o.gpus,
+         "Each node has so many asynchronous host devices, on which jobs compute; nothing else changes")
+      ->check(CLI::Range(0, 2));
+  app.add_flag(
+      "--optimizers", o.draws_optimizer,
+      "Draw optimizer, learning-rate schedule and clipping, too (without it: SGD); nothing else changes");
   app.add_option("--trace", o.trace, "Write the hash of every history to this file");
-  app.add_option("--plant", o.plant, "Plant this bug (all: one after the other) and tell which seed finds it first")
+  app.add_option("--plant", o.plant,
+                 "Plant this bug (all: one after the other) and tell which seed finds it first")
       ->check([](const std::string& name) {
         std::string names = "all";
         for (const auto& b : planted_bug_table) names += ", " + std::string(b.name);
-        const bool is_known = name == "all" || std::any_of(planted_bug_table.begin(), planted_bug_table.end(), [&](const auto& b) { return b.name == name; });
-        return is_known ? std::string() : fmt::format("there is no bug '{}'; there are: {}", name, names);
+        const bool is_known =
+            name == "all" || std::any_of(planted_bug_table.begin(), planted_bug_table.end(),
+                                         [&](const auto& b) { return b.name == name; });
+        return is_known ? std::string()
+                        : fmt::format("there is no bug '{}'; there are: {}", name, names);
       });
   app.add_flag("--json", o.json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("troupe-sim {}", version()));

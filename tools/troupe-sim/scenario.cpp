@@ -16,15 +16,17 @@ namespace {
 
 constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t s = 1000 * ms;
-constexpr std::string_view fault_names[sim_fault_kinds] = {"kill", "kill-client", "freeze", "cut", "partition", "slow", "lose",
-                                                           "twice", "reorder", "join", "disk-full", "disk-error", "bit-flip", "leave", "fail", "power"};
+constexpr std::string_view fault_names[sim_fault_kinds] = {
+    "kill",    "kill-client", "freeze",    "cut",        "partition", "slow",  "lose", "twice",
+    "reorder", "join",        "disk-full", "disk-error", "bit-flip",  "leave", "fail", "power"};
 constexpr const char* checkpoint_folder = "/checkpoints";
 constexpr std::string_view planted_failure = "it was made to fail";
 constexpr std::size_t faults_max = 6;
 constexpr std::uint32_t joins_max = 2;
 
 bool touches_disk(sim_fault_kind k) {
-  return k == sim_fault_kind::disk_full || k == sim_fault_kind::disk_error || k == sim_fault_kind::bit_flip;
+  return k == sim_fault_kind::disk_full || k == sim_fault_kind::disk_error ||
+         k == sim_fault_kind::bit_flip;
 }
 
 // Ends a fault that lasts.
@@ -37,8 +39,13 @@ struct ending {
 // One run of a scenario.
 class history final : private apply_probe {
  public:
-  history(const sim_scenario& sc, sim_tables& tables, const sim_data& data, sim_reference& reference, const planted_bugs* bugs)
-      : sc_(sc), tables_(tables), data_(data), reference_(reference), cluster_(tables, options(sc, bugs, this)) {}
+  history(const sim_scenario& sc, sim_tables& tables, const sim_data& data,
+          sim_reference& reference, const planted_bugs* bugs)
+      : sc_(sc),
+        tables_(tables),
+        data_(data),
+        reference_(reference),
+        cluster_(tables, options(sc, bugs, this)) {}
 
   sim_verdict run() {
     cluster_.program().hear = [this](const std::string& text) { tell(text); };
@@ -57,27 +64,42 @@ class history final : private apply_probe {
     thaw_all();
     const bool is_clean = cluster_.finish();
     watch_failures();
-    if (const auto& wrong = cluster_.mistakes_of_order(); !wrong.empty()) note_wrong(wrong.front() + " (IN-14)");
+    if (const auto& wrong = cluster_.mistakes_of_order(); !wrong.empty())
+      note_wrong(wrong.front() + " (IN-14)");
     verdict_.device_steps = cluster_.device_steps();
     if (verdict_.violation.empty()) verdict_.violation = violation_;
-    if (!is_clean && verdict_.violation.empty()) verdict_.violation = "an actor outlives its process (IN-7)";
+    if (!is_clean && verdict_.violation.empty())
+      verdict_.violation = "an actor outlives its process (IN-7)";
     return verdict_;
   }
 
  private:
-  static sim_cluster_options options(const sim_scenario& sc, const planted_bugs* bugs, apply_probe* probe) {
-    return {.seed = sc.seed, .nodes = sc.nodes, .ps_nodes = sc.ps_nodes, .is_one_machine = sc.is_one_machine, .bugs = bugs, .probe = probe, .gpus = sc.shape.gpus};
+  static sim_cluster_options options(const sim_scenario& sc, const planted_bugs* bugs,
+                                     apply_probe* probe) {
+    return {.seed = sc.seed,
+            .nodes = sc.nodes,
+            .ps_nodes = sc.ps_nodes,
+            .is_one_machine = sc.is_one_machine,
+            .bugs = bugs,
+            .probe = probe,
+            .gpus = sc.shape.gpus};
   }
 
   // IN-8.
   void on_apply(const apply_seen& a) override {
-    const auto [at, is_new] = written_.try_emplace({raw(a.job), a.epoch, a.variable, a.is_replica, sc_.shape.all_reduce && a.is_replica ? raw(a.node) : 0}, a.node, a.version);
+    const auto [at, is_new] =
+        written_.try_emplace({raw(a.job), a.epoch, a.variable, a.is_replica,
+                              sc_.shape.all_reduce && a.is_replica ? raw(a.node) : 0},
+                             a.node, a.version);
     if (is_new) return;
     auto& [node, version] = at->second;
     if (node != a.node)
-      note_wrong(fmt::format("two nodes write {} '{}' in epoch {} (IN-8)", a.is_replica ? "the replica of" : "variable", a.variable, a.epoch));
+      note_wrong(fmt::format("two nodes write {} '{}' in epoch {} (IN-8)",
+                             a.is_replica ? "the replica of" : "variable", a.variable, a.epoch));
     else if (a.version != version + 1)
-      note_wrong(fmt::format("{} '{}' goes from version {} to {} in epoch {} (IN-8)", a.is_replica ? "the replica of" : "variable", a.variable, version, a.version, a.epoch));
+      note_wrong(fmt::format("{} '{}' goes from version {} to {} in epoch {} (IN-8)",
+                             a.is_replica ? "the replica of" : "variable", a.variable, version,
+                             a.version, a.epoch));
     version = a.version;
   }
 
@@ -93,17 +115,22 @@ class history final : private apply_probe {
       const bool is_over = cluster_.run_until(
           [&] {
             watch();
-            return !violation_.empty() || is_done() || (next < sc_.faults.size() && cluster_.messages() - first >= sc_.faults[next].at) ||
+            return !violation_.empty() || is_done() ||
+                   (next < sc_.faults.size() &&
+                    cluster_.messages() - first >= sc_.faults[next].at) ||
                    (!endings_.empty() && cluster_.now_ns() >= endings_.front().at_ns);
           },
           std::max<std::int64_t>(ms, deadline - cluster_.now_ns()));
       if (!violation_.empty()) return violation_;
       if (is_done()) break;
       if (!is_over && cluster_.now_ns() == time)
-        return fmt::format("time stands still: actors tell each other messages without end; {} (IN-5)", told_last());
+        return fmt::format(
+            "time stands still: actors tell each other messages without end; {} (IN-5)",
+            told_last());
       if (!is_over && cluster_.now_ns() >= deadline) tell_waits();
       if (!is_over && cluster_.now_ns() >= deadline)
-        return fmt::format("no progress for {} s after the last fault: {} losses, {} (IN-5)", simulator::patience_ns / s, losses(), told_last());
+        return fmt::format("no progress for {} s after the last fault: {} losses, {} (IN-5)",
+                           simulator::patience_ns / s, losses(), told_last());
       end_faults();
       if (next < sc_.faults.size() && cluster_.messages() - first >= sc_.faults[next].at) {
         strike(sc_.faults[next++]);
@@ -118,23 +145,29 @@ class history final : private apply_probe {
 
   bool is_done() { return cluster_.is_alive(cluster_.client()) && cluster_.program().is_over(); }
 
-  // --- the job -------------------------------------------------------------------------------------------------------------------
+  // --- the job -----------------------------------------------------------------------------------
 
   std::string begin() {
     const auto self = cluster_.info(cluster_.client());
     std::vector<member_info> nodes = nodes_in_order(cluster_.nodes());
     auto request = make_sim_request(tables_, data_, sc_.shape, nodes, self.id);
     if (!request) return "the job does not compile: " + request.error().text();
-    kept_bytes_max_ += 4 * edge_bytes(*(*request)->program, sc_.shape);  // and those of the program before
+    // And those of the program before.
+    kept_bytes_max_ += 4 * edge_bytes(*(*request)->program, sc_.shape);
     (*request)->limits = {.failures_max = 1000, .in_vain_max = 30};
     if (!sc_.shape.checkpoints.folder.empty()) {
       auto o = sc_.shape.checkpoints;
       o.resume = true;
-      auto opened = open_job_folder(cluster_.disk_of(cluster_.client()), o, *(*request)->program, {self.name, self.host, self.pid, 1});
-      if (!opened) return opened.error().code() == error_code::failed ? retry_later() : "the folder cannot be opened: " + opened.error().text();
+      auto opened = open_job_folder(cluster_.disk_of(cluster_.client()), o, *(*request)->program,
+                                    {self.name, self.host, self.pid, 1});
+      if (!opened)
+        return opened.error().code() == error_code::failed
+                   ? retry_later()
+                   : "the folder cannot be opened: " + opened.error().text();
       if (opened->resume_from) ++verdict_.resumed_from_disk;
       std::vector<std::string> notes;
-      first_ = opened->resume_from ? opened->resume_from->worker_steps : std::vector<std::uint64_t>{};
+      first_ =
+          opened->resume_from ? opened->resume_from->worker_steps : std::vector<std::uint64_t>{};
       take_over(std::move(*opened), o, **request, notes);
       verdict_.story.insert(verdict_.story.end(), notes.begin(), notes.end());
     }
@@ -144,7 +177,8 @@ class history final : private apply_probe {
 
   // A full or broken disk: a person would start the program again.
   std::string retry_later() {
-    if (!sc_.shape.checkpoints.folder.empty() && sc_.faults.empty()) return "the disk fails by itself";
+    if (!sc_.shape.checkpoints.folder.empty() && sc_.faults.empty())
+      return "the disk fails by itself";
     begin_again(client_life_);
     return {};
   }
@@ -153,10 +187,11 @@ class history final : private apply_probe {
     if (violation_.empty() && !wrong.empty()) violation_ = wrong;
   }
 
-  // --- faults --------------------------------------------------------------------------------------------------------------------
+  // --- faults ------------------------------------------------------------------------------------
 
   void sort_endings() {
-    std::stable_sort(endings_.begin(), endings_.end(), [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
+    std::stable_sort(endings_.begin(), endings_.end(),
+                     [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
   }
   void after(std::int64_t ns, std::function<void()> f, bool is_fault = true) {
     endings_.push_back({cluster_.now_ns() + ns, is_fault, std::move(f)});
@@ -207,7 +242,9 @@ class history final : private apply_probe {
       case sim_fault_kind::disk_full:
         cluster_.disk().set_capacity(cluster_.disk().used_bytes() + f.a % 2000);
         return after(f.ns, [this] { cluster_.disk().set_capacity(~std::uint64_t{0}); });
-      case sim_fault_kind::disk_error: return cluster_.disk().fail(cluster_.disk().operations() + f.a % 20, sim_disk::fault::broken, 1 + f.b % 5);
+      case sim_fault_kind::disk_error:
+        return cluster_.disk().fail(cluster_.disk().operations() + f.a % 20,
+                                    sim_disk::fault::broken, 1 + f.b % 5);
       case sim_fault_kind::bit_flip: return flip(f);
       case sim_fault_kind::leave:
         if (const auto n = node(f.a); n && !cluster_.is_frozen(*n)) {
@@ -220,16 +257,21 @@ class history final : private apply_probe {
     }
   }
 
-  // The next one of its kind that has something to do. Some take their process along, which then comes again.
+  // The next one of its kind that has something to do. Some take their process along, which then
+  // comes again.
   void fail_actor(const sim_fault& f) {
-    static constexpr std::string_view kinds[] = {"port_actor", "port_actor", "port_actor", "supervisor", "link", "disk", "archive", "member", "node"};
+    static constexpr std::string_view kinds[] = {"port_actor", "port_actor", "port_actor",
+                                                 "supervisor", "link",       "disk",
+                                                 "archive",    "member",     "node"};
     const auto n = node(f.a);
     if (!n || cluster_.is_frozen(*n)) return;
     const auto kind = kinds[f.b % std::size(kinds)];
     const auto host = cluster_.host(*n);
     const bool has_failed = cluster_.fail_actor(*n, kind, std::string(planted_failure), 300 * ms);
-    // Nobody but the archive holds the disk actor, which then ends with it, perhaps before the process does.
-    if (has_failed && kind == "archive") excused_.insert(host + ": the disk actor was started again, after its failure: it ended");
+    // Nobody but the archive holds the disk actor, which then ends with it, perhaps before the
+    // process does.
+    if (has_failed && kind == "archive")
+      excused_.insert(host + ": the disk actor was started again, after its failure: it ended");
     tell(fmt::format("{} of process {} {}", kind, *n, has_failed ? "fails" : "had nothing to do"));
     after(f.ns + s, [this, n = *n] {
       if (!cluster_.is_alive(n)) cluster_.restart(n);
@@ -261,7 +303,8 @@ class history final : private apply_probe {
 
   // A new node in the place of one that leaves, when it has left.
   void replace(std::uint32_t n, std::int64_t ns) {
-    after(ns, [this, n, ns] { cluster_.is_alive(n) ? replace(n, ns) : cluster_.restart(n); }, false);
+    after(
+        ns, [this, n, ns] { cluster_.is_alive(n) ? replace(n, ns) : cluster_.restart(n); }, false);
   }
 
   void kill_client(const sim_fault& f) {
@@ -307,7 +350,8 @@ class history final : private apply_probe {
     const auto path = folder + "/" + name + "/" + (*files)[f.b % files->size()];
     if (path.ends_with(".tmp")) return;
     const auto bytes = cluster_.disk().contents(path);
-    if (bytes && !bytes->empty() && cluster_.disk().is_durable(path)) cluster_.disk().flip(path, (f.a ^ f.b) % (8 * bytes->size()));
+    if (bytes && !bytes->empty() && cluster_.disk().is_durable(path))
+      cluster_.disk().flip(path, (f.a ^ f.b) % (8 * bytes->size()));
   }
 
   bool is_any_frozen() {
@@ -321,7 +365,7 @@ class history final : private apply_probe {
       if (cluster_.is_frozen(i)) cluster_.thaw(i);
   }
 
-  // --- what must hold ------------------------------------------------------------------------------------------------------------
+  // --- what must hold ----------------------------------------------------------------------------
 
   std::size_t losses() { return told_.size() + cluster_.program().losses.size(); }
 
@@ -339,19 +383,28 @@ class history final : private apply_probe {
       for (const auto& a : cluster_.ask(i).actors) {
         if (a.job.empty() || a.state == actor_state::ended) continue;
         std::string ports;
-        for (const auto& port : a.ports) ports += fmt::format(" {}{}={}", port.is_waiting ? "*" : "", port.name, port.is_input() ? port.queued : port.credits);
-        verdict_.story.push_back(fmt::format("{}: {} {} is {} after {} steps:{}", a.node, a.kind, a.name, to_string(a.state), a.steps, ports));
+        for (const auto& port : a.ports)
+          ports += fmt::format(" {}{}={}", port.is_waiting ? "*" : "", port.name,
+                               port.is_input() ? port.queued : port.credits);
+        verdict_.story.push_back(fmt::format("{}: {} {} is {} after {} steps:{}", a.node, a.kind,
+                                             a.name, to_string(a.state), a.steps, ports));
       }
     }
   }
 
-  void tell(const std::string& text) { verdict_.story.push_back(fmt::format("{:.3f} s: {}", double(cluster_.now_ns()) * 1e-9, text)); }
+  void tell(const std::string& text) {
+    verdict_.story.push_back(fmt::format("{:.3f} s: {}", double(cluster_.now_ns()) * 1e-9, text));
+  }
 
-  // No process has ended by itself, and none has started an actor again, but after a failure that was planted.
+  // No process has ended by itself, and none has started an actor again, but after a failure that
+  // was planted.
   void watch_failures() {
-    if (const auto& text = cluster_.program().broken; !text.empty()) note_wrong("the program: " + text);
+    if (const auto& text = cluster_.program().broken; !text.empty())
+      note_wrong("the program: " + text);
     for (; failures_seen_ < cluster_.failures().size(); ++failures_seen_)
-      if (const auto& text = cluster_.failures()[failures_seen_]; text.find(planted_failure) == std::string::npos && !excused_.contains(text)) note_wrong(text + " (IN-4)");
+      if (const auto& text = cluster_.failures()[failures_seen_];
+          text.find(planted_failure) == std::string::npos && !excused_.contains(text))
+        note_wrong(text + " (IN-4)");
   }
 
   // After every message: cheap.
@@ -359,14 +412,20 @@ class history final : private apply_probe {
     auto& p = cluster_.program();
     watch_failures();
     for (; seen_ < p.recovering.size(); ++seen_)
-      if (const auto& text = p.recovering[seen_]; text.find(" died: ") == std::string::npos && text.find("left the cluster") == std::string::npos &&
-                                                   text.find("refused its part") == std::string::npos && text.find("is not known here") == std::string::npos &&
-                                                   text.find("was held dead") == std::string::npos && text.find(planted_failure) == std::string::npos)
+      if (const auto& text = p.recovering[seen_];
+          text.find(" died: ") == std::string::npos &&
+          text.find("left the cluster") == std::string::npos &&
+          text.find("refused its part") == std::string::npos &&
+          text.find("is not known here") == std::string::npos &&
+          text.find("was held dead") == std::string::npos &&
+          text.find(planted_failure) == std::string::npos)
         note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
     if (++watched_ % 64 == 0)
       if (const auto kept = cluster_.kept_bytes(); kept > kept_bytes_max_)
-        note_wrong(fmt::format("links keep {} bytes of tensors, and the credits of all edges allow {} (IN-9)", kept, kept_bytes_max_));
+        note_wrong(fmt::format(
+            "links keep {} bytes of tensors, and the credits of all edges allow {} (IN-9)", kept,
+            kept_bytes_max_));
   }
 
   void keep_what_was_told() {
@@ -379,8 +438,11 @@ class history final : private apply_probe {
     auto& p = cluster_.program();
     if (p.failed) return "the job failed: " + p.failed->line;
     verdict_.checkpoints += p.finished->checkpoints;
-    if (auto wrong = check_ledger(*p.finished, sc_.shape, false); !wrong.empty()) return wrong + " (IN-3)";
-    if (auto wrong = sc_.shape.update == update_kind::sync ? judge_sync() : judge_async(); !wrong.empty()) return wrong;
+    if (auto wrong = check_ledger(*p.finished, sc_.shape, false); !wrong.empty())
+      return wrong + " (IN-3)";
+    if (auto wrong = sc_.shape.update == update_kind::sync ? judge_sync() : judge_async();
+        !wrong.empty())
+      return wrong;
     if (auto wrong = judge_disk(); !wrong.empty()) return wrong;
     if (auto wrong = judge_losses(); !wrong.empty()) return wrong;
     heal();
@@ -398,7 +460,8 @@ class history final : private apply_probe {
 
   // What still stands still or is cut off goes on, and learns that the job is over.
   void heal() {
-    if (sc_.seed % 4 == 0 && is_any_frozen()) cluster_.run_for(11 * s);  // longer than any patience: LK-6
+    // Longer than any patience: LK-6.
+    if (sc_.seed % 4 == 0 && is_any_frozen()) cluster_.run_for(11 * s);
     thaw_all();
     for (std::uint32_t a = 0; a < cluster_.processes(); ++a)
       for (std::uint32_t b = 0; b < cluster_.processes(); ++b)
@@ -409,15 +472,22 @@ class history final : private apply_probe {
   std::string judge_sync() {
     auto& p = cluster_.program();
     const auto& wanted = reference_.of(sc_.shape);
-    // Each program tells every step once, in order; one that resumes begins where its checkpoint does.
+    // Each program tells every step once, in order; one that resumes begins where its checkpoint
+    // does.
     std::uint64_t expected = first_.empty() ? 0 : first_.front();
     for (const auto& l : p.losses) {
-      if (l.step != expected++) return fmt::format("the loss of step {} was told where that of step {} was due (IN-1)", l.step, expected - 1);
-      if (!same_bits({l.loss}, {wanted.losses[l.step]})) return fmt::format("the loss of step {} differs from that of one process (IN-1)", l.step);
+      if (l.step != expected++)
+        return fmt::format("the loss of step {} was told where that of step {} was due (IN-1)",
+                           l.step, expected - 1);
+      if (!same_bits({l.loss}, {wanted.losses[l.step]}))
+        return fmt::format("the loss of step {} differs from that of one process (IN-1)", l.step);
     }
-    if (expected != sc_.shape.steps) return fmt::format("{} of {} steps were told (IN-1)", expected, sc_.shape.steps);
+    if (expected != sc_.shape.steps)
+      return fmt::format("{} of {} steps were told (IN-1)", expected, sc_.shape.steps);
     for (const auto& l : told_)
-      if (!same_bits({l.loss}, {wanted.losses[l.step]})) return fmt::format("the loss of step {}, told before the program was killed, differs (IN-1)", l.step);
+      if (!same_bits({l.loss}, {wanted.losses[l.step]}))
+        return fmt::format(
+            "the loss of step {}, told before the program was killed, differs (IN-1)", l.step);
     auto got = collect(p);
     got.losses = wanted.losses;
     auto wrong = difference(got, wanted);
@@ -425,30 +495,47 @@ class history final : private apply_probe {
   }
 
   std::string judge_async() {
-    if (sc_.shape.optimizer != 0 || sc_.shape.is_mixed) return {};  // nothing counts what was applied but the ledger (IN-3)
+    // Nothing counts what was applied but the ledger (IN-3)
+    if (sc_.shape.optimizer != 0 || sc_.shape.is_mixed) return {};
     const auto wanted = double(sc_.shape.steps * sc_.shape.workers);
     const auto counted = applied_by_counter(cluster_.program());
-    return counted == wanted ? "" : fmt::format("{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)", wanted, counted);
+    return counted == wanted
+               ? ""
+               : fmt::format(
+                     "{} gradients are to be applied, and the variable that counts them has seen {} (IN-2)",
+                     wanted, counted);
   }
 
-  // Where nodes do not reach each other, more than one of them is lost to the job: nothing is said of such histories.
+  // Where nodes do not reach each other, more than one of them is lost to the job: nothing is said
+  // of such histories.
   std::string judge_losses() {
     using enum sim_fault_kind;
     const auto count = [&](std::initializer_list<sim_fault_kind> kinds) {
-      return std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) { return std::find(kinds.begin(), kinds.end(), f.kind) != kinds.end(); });
+      return std::count_if(sc_.faults.begin(), sc_.faults.end(), [&](const auto& f) {
+        return std::find(kinds.begin(), kinds.end(), f.kind) != kinds.end();
+      });
     };
     const auto& p = cluster_.program();
     const auto deaths = count({sim_fault_kind::kill, freeze, fail}), leaves = count({leave});
-    if (sc_.shape.on_failure != failure_policy::resume || count({kill_client, sim_fault_kind::power, partition, lose}) > 0) return {};
-    const auto lost = std::find_if(p.notes.begin(), p.notes.end(), [](const auto& note) { return note.starts_with("variables are lost"); });
-    if (deaths == 0 && !p.recovering.empty()) return "who leaves in good order was missed: " + p.recovering.front() + " (IN-11)";
+    if (sc_.shape.on_failure != failure_policy::resume ||
+        count({kill_client, sim_fault_kind::power, partition, lose}) > 0)
+      return {};
+    const auto lost = std::find_if(p.notes.begin(), p.notes.end(), [](const auto& note) {
+      return note.starts_with("variables are lost");
+    });
+    if (deaths == 0 && !p.recovering.empty())
+      return "who leaves in good order was missed: " + p.recovering.front() + " (IN-11)";
     const bool is_calm = deaths == 0 && count({disk_full, disk_error}) == 0;
-    if (is_calm && !sc_.shape.checkpoints.folder.empty() && p.finished->checkpoints == 0) return "no checkpoint was written (IN-12)";
+    if (is_calm && !sc_.shape.checkpoints.folder.empty() && p.finished->checkpoints == 0)
+      return "no checkpoint was written (IN-12)";
     if (lost == p.notes.end()) return {};
     if (deaths == 0) return *lost + ", and nobody died (IN-11)";
-    const bool had_shards = p.recovering.empty() || p.recovering.front().find("shard") != std::string::npos;
-    if (deaths + leaves == 1 && sc_.shape.has_replicas) return *lost + ", in spite of replicas (IN-10)";
-    if (deaths + leaves == 1 && !had_shards) return *lost + ", and the only node that died had none (IN-10)";
+    const bool had_shards =
+        p.recovering.empty() || p.recovering.front().find("shard") != std::string::npos;
+    if (deaths + leaves == 1 && sc_.shape.has_replicas)
+      return *lost + ", in spite of replicas (IN-10)";
+    if (deaths + leaves == 1 && !had_shards)
+      return *lost + ", and the only node that died had none (IN-10)";
     return {};
   }
 
@@ -456,14 +543,17 @@ class history final : private apply_probe {
     if (sc_.shape.checkpoints.folder.empty()) return {};
     cluster_.disk().run_all();
     cluster_.disk().set_capacity(~std::uint64_t{0});
-    const bool is_damaged = std::any_of(sc_.faults.begin(), sc_.faults.end(), [](const auto& f) { return f.kind == sim_fault_kind::bit_flip; });
+    const bool is_damaged = std::any_of(sc_.faults.begin(), sc_.faults.end(), [](const auto& f) {
+      return f.kind == sim_fault_kind::bit_flip;
+    });
     checkpoint_store store(cluster_.disk(), checkpoint_folder, "training");
     auto all = store.list();
     if (!all) return "the checkpoints cannot be listed: " + all.error().text() + " (IN-6)";
     for (const auto& c : all->checkpoints) {
       if (is_damaged) continue;
       if (!c.manifest) return c.problem + " (IN-6)";
-      if (const auto wrong = store.verify(*c.manifest); !wrong.empty()) return wrong.front() + " (IN-6)";
+      if (const auto wrong = store.verify(*c.manifest); !wrong.empty())
+        return wrong.front() + " (IN-6)";
     }
     return {};
   }
@@ -473,21 +563,26 @@ class history final : private apply_probe {
   const sim_data& data_;
   sim_reference& reference_;
   std::vector<ending> endings_;
-  std::vector<job_progress> told_;         // by programs that were killed
-  std::vector<std::uint64_t> first_;       // the steps that the last program began with
+  std::vector<job_progress> told_;    // by programs that were killed
+  std::vector<std::uint64_t> first_;  // the steps that the last program began with
   std::uint32_t client_life_ = 0;
-  std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, bool, std::uint64_t>, std::pair<node_id, std::uint64_t>> written_;  // by job, epoch, variable
+  // By job, epoch, variable.
+  std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, bool, std::uint64_t>,
+           std::pair<node_id, std::uint64_t>>
+      written_;
   std::size_t kept_bytes_max_ = 0;
   std::uint64_t watched_ = 0;
-  std::size_t seen_ = 0;                   // of the failures that were told
-  std::size_t failures_seen_ = 0;          // of those of processes
-  std::set<std::string> excused_;          // of those: what follows from a planted one without its words
+  std::size_t seen_ = 0;           // of the failures that were told
+  std::size_t failures_seen_ = 0;  // of those of processes
+  // Of those: what follows from a planted one without its words.
+  std::set<std::string> excused_;
   std::string violation_;
   sim_verdict verdict_;
   sim_cluster cluster_;  // the last one, since until it has ended it tells of all that happens
 };
 
-sim_fault draw_fault(std::mt19937_64& random, const std::vector<sim_fault_kind>& kinds, std::uint64_t span) {
+sim_fault draw_fault(std::mt19937_64& random, const std::vector<sim_fault_kind>& kinds,
+                     std::uint64_t span) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
   sim_fault f;
   f.at = below(span);
@@ -497,16 +592,20 @@ sim_fault draw_fault(std::mt19937_64& random, const std::vector<sim_fault_kind>&
   f.is_one_way = below(2) == 0;
   const std::int64_t lengths[] = {50 * ms, 300 * ms, 900 * ms, 1500 * ms, 4000 * ms};
   f.ns = lengths[below(5)] + static_cast<std::int64_t>(below(100 * ms));
-  if (f.kind == sim_fault_kind::freeze && below(4) == 0) f.ns += 11'000 * ms;  // longer than any patience: LK-6
+  // Longer than any patience: LK-6.
+  if (f.kind == sim_fault_kind::freeze && below(4) == 0) f.ns += 11'000 * ms;
   return f;
 }
 
 }  // namespace
 
-std::string_view to_string(sim_fault_kind k) noexcept { return fault_names[static_cast<std::size_t>(k)]; }
+std::string_view to_string(sim_fault_kind k) noexcept {
+  return fault_names[static_cast<std::size_t>(k)];
+}
 
 std::string to_string(const sim_fault& f) {
-  return fmt::format("{} at message {} (a {}, b {}{}, {} ms)", to_string(f.kind), f.at, f.a, f.b, f.is_one_way ? ", one way" : "", f.ns / ms);
+  return fmt::format("{} at message {} (a {}, b {}{}, {} ms)", to_string(f.kind), f.at, f.a, f.b,
+                     f.is_one_way ? ", one way" : "", f.ns / ms);
 }
 
 result<std::vector<sim_fault_kind>> parse_faults(std::string_view list) {
@@ -518,13 +617,16 @@ result<std::vector<sim_fault_kind>> parse_faults(std::string_view list) {
     at = end + 1;
     const auto found = std::find(std::begin(fault_names), std::end(fault_names), name);
     if (name == "all")
-      for (std::size_t k = 0; k < sim_fault_kinds; ++k) out.push_back(static_cast<sim_fault_kind>(k));
+      for (std::size_t k = 0; k < sim_fault_kinds; ++k)
+        out.push_back(static_cast<sim_fault_kind>(k));
     else if (found != std::end(fault_names))
       out.push_back(static_cast<sim_fault_kind>(found - std::begin(fault_names)));
     else
-      return error(error_code::usage, fmt::format("there is no fault '{}'; there are: all, none, {}", name, [] {
+      return error(error_code::usage,
+                   fmt::format("there is no fault '{}'; there are: all, none, {}", name, [] {
                      std::string names;
-                     for (auto n : fault_names) names += std::string(names.empty() ? "" : ", ") + std::string(n);
+                     for (auto n : fault_names)
+                       names += std::string(names.empty() ? "" : ", ") + std::string(n);
                      return names;
                    }()));
   }
@@ -538,18 +640,24 @@ std::size_t edge_bytes(const training_program& program, const sim_job_shape& sha
     apart.task_names.push_back(std::move(name));
     return static_cast<std::uint32_t>(apart.task_names.size() - 1);
   };
-  for (std::uint32_t w = 0; w < shape.workers; ++w) apart.worker_task.push_back(task(fmt::format("/job:worker/task:{}", w)));
-  for (std::uint32_t k = 0; k < shape.shards; ++k) apart.shard_task.push_back(task(fmt::format("/job:ps/task:{}", k)));
-  for (std::uint32_t k = 0; k < shape.shards && shape.has_replicas; ++k) apart.replica_task.push_back(task(fmt::format("/job:replica/task:{}", k)));
+  for (std::uint32_t w = 0; w < shape.workers; ++w)
+    apart.worker_task.push_back(task(fmt::format("/job:worker/task:{}", w)));
+  for (std::uint32_t k = 0; k < shape.shards; ++k)
+    apart.shard_task.push_back(task(fmt::format("/job:ps/task:{}", k)));
+  for (std::uint32_t k = 0; k < shape.shards && shape.has_replicas; ++k)
+    apart.replica_task.push_back(task(fmt::format("/job:replica/task:{}", k)));
   apart.client_task = task("/job:client/task:0");
   const auto p = program.place(apart, {});
   expects(bool(p), "a job that compiles can be placed");
   std::size_t bytes = 0;
   for (const auto& e : p->edges)
-    if (p->actors[e.from.actor].task != p->actors[e.to.actor].task) bytes += e.credits * e.spec.size_bytes();
-  // Values and slots that are handed over, to a shard and its replica, or to a copy on the node of each worker.
+    if (p->actors[e.from.actor].task != p->actors[e.to.actor].task)
+      bytes += e.credits * e.spec.size_bytes();
+  // Values and slots that are handed over, to a shard and its replica, or to a copy on the node of
+  // each worker.
   const std::size_t copies = shape.all_reduce ? 1 + shape.workers : 2;
-  for (const auto& [name, spec] : program.variables()) bytes += (1 + slot_count(program.spec().optimizer)) * 2 * copies * spec.size_bytes();
+  for (const auto& [name, spec] : program.variables())
+    bytes += (1 + slot_count(program.spec().optimizer)) * 2 * copies * spec.size_bytes();
   return bytes;
 }
 
@@ -561,7 +669,8 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
   sc.nodes = limits.nodes != 0 ? limits.nodes : static_cast<std::uint32_t>(3 + below(5));
   sc.ps_nodes = below(4) == 0 ? 1 : 0;
   sc.is_one_machine = below(2) == 0;
-  sc.shape.workers = static_cast<std::uint32_t>(1 + below(std::min<std::uint64_t>(3, sc.nodes - sc.ps_nodes)));
+  sc.shape.workers =
+      static_cast<std::uint32_t>(1 + below(std::min<std::uint64_t>(3, sc.nodes - sc.ps_nodes)));
   sc.shape.shards = static_cast<std::uint32_t>(1 + below(3));
   sc.shape.update = below(3) == 0 ? update_kind::async : update_kind::sync;
   sc.shape.steps = limits.steps != 0 ? limits.steps : 4 + below(12);
@@ -575,7 +684,9 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
     sc.shape.checkpoints.keep = static_cast<std::uint32_t>(1 + below(3));
   }
   // Not from `random`: what else a seed draws stays as it is.
-  if (limits.draws_optimizer) sc.shape.optimizer = static_cast<std::uint32_t>(std::mt19937_64(seed + 4711)() % sim_optimizers);
+  if (limits.draws_optimizer)
+    sc.shape.optimizer =
+        static_cast<std::uint32_t>(std::mt19937_64(seed + 4711)() % sim_optimizers);
   sc.shape.is_mixed = limits.is_mixed;
   if (limits.all_reduce && sc.shape.update == update_kind::sync) {
     sc.shape.all_reduce = true;
@@ -594,7 +705,8 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
     if (f.kind == sim_fault_kind::join && ++joins > joins_max) continue;
     sc.faults.push_back(f);
   }
-  std::stable_sort(sc.faults.begin(), sc.faults.end(), [](const auto& a, const auto& b) { return a.at < b.at; });
+  std::stable_sort(sc.faults.begin(), sc.faults.end(),
+                   [](const auto& a, const auto& b) { return a.at < b.at; });
   return sc;
 }
 

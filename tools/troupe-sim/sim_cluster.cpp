@@ -80,10 +80,17 @@ caf::behavior program_actor(caf::event_based_actor* self, sim_program* p) {
 }
 
 // What a process does that was asked to leave.
-caf::behavior leaver(caf::event_based_actor* self, caf::actor node, caf::actor member, std::shared_ptr<bool> has_left) {
+caf::behavior leaver(caf::event_based_actor* self, caf::actor node, caf::actor member,
+                     std::shared_ptr<bool> has_left) {
   return {
-      [self, node](node_drained) { tell(self->context(), node, end_node{"was asked to leave", caf::actor_cast<caf::actor>(self)}); },
-      [self, member](node_ended) { tell(self->context(), member, leave_cluster{"was asked to leave", caf::actor_cast<caf::actor>(self)}); },
+      [self, node](node_drained) {
+        tell(self->context(), node,
+             end_node{"was asked to leave", caf::actor_cast<caf::actor>(self)});
+      },
+      [self, member](node_ended) {
+        tell(self->context(), member,
+             leave_cluster{"was asked to leave", caf::actor_cast<caf::actor>(self)});
+      },
       [self, has_left](left_cluster) {
         *has_left = true;
         self->quit();
@@ -184,7 +191,10 @@ class sim_cluster::process_disk final : public troupe::disk {
 };
 
 sim_cluster::sim_cluster(sim_tables& tables, const sim_cluster_options& options)
-    : tables_(tables), options_(options), random_(options.seed * 0x9e3779b97f4a7c15U + 1), network_(random_(), draw_options(random_)) {
+    : tables_(tables),
+      options_(options),
+      random_(options.seed * 0x9e3779b97f4a7c15U + 1),
+      network_(random_(), draw_options(random_)) {
   const std::uint32_t eagerness[] = {2, 4, 16, 64};
   network_one_in_ = eagerness[random_() % 4];
   if (options_.gpus > 0) device_one_in_ = eagerness[random_() % 4];
@@ -196,7 +206,8 @@ sim_cluster::sim_cluster(sim_tables& tables, const sim_cluster_options& options)
   program_actor_ = spawn_on(*system_, nullptr, &program_actor, &program_);
   table_.resize(options_.nodes + 1);
   for (std::uint32_t i = 0; i <= options_.nodes; ++i)
-    processes_.push_back(make_process(i, i < options_.nodes ? member_kind::node : member_kind::client));
+    processes_.push_back(
+        make_process(i, i < options_.nodes ? member_kind::node : member_kind::client));
 }
 
 sim_cluster::~sim_cluster() {
@@ -204,7 +215,8 @@ sim_cluster::~sim_cluster() {
   if (system_ != nullptr) finish();
 }
 
-std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t number, member_kind kind) {
+std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t number,
+                                                                member_kind kind) {
   auto p = std::make_unique<process>(network_, fmt::format("host{}.{}", number, lives_));
   p->pid = 100 + lives_++;
   p->unit = scheduler_->make_unit();
@@ -212,7 +224,9 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   if (table_.size() <= number) table_.resize(number + 1);
   p->random.seed(random_());
   p->places = std::make_unique<meeting_place>(table_, number);
-  const auto wall_clock = [this] { return wall_clock_start_ns + static_cast<std::uint64_t>(now_ns()); };
+  const auto wall_clock = [this] {
+    return wall_clock_start_ns + static_cast<std::uint64_t>(now_ns());
+  };
   member_environment m;
   m.self.id = node_id{p->random() | 1};
   m.self.start_time_ns = wall_clock() + number;
@@ -220,8 +234,11 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   m.self.host = options_.is_one_machine ? "machine" : p->host;
   m.self.pid = p->pid;
   m.self.kind = kind;
-  for (std::uint32_t i = 0; kind == member_kind::node && i < options_.gpus; ++i) add_device(m.self.devices, hardware, 0);
-  if (kind == member_kind::node && number < options_.nodes && number + options_.ps_nodes >= options_.nodes) m.self.job = "ps";
+  for (std::uint32_t i = 0; kind == member_kind::node && i < options_.gpus; ++i)
+    add_device(m.self.devices, hardware, 0);
+  if (kind == member_kind::node && number < options_.nodes &&
+      number + options_.ps_nodes >= options_.nodes)
+    m.self.job = "ps";
   m.cluster = "simulated";
   m.token = "token";
   m.net = &p->transport;
@@ -232,7 +249,8 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   };
   m.wall_clock_ns = wall_clock;
   m.bugs = options_.bugs;
-  const auto lane_of_links = m.lane = std::make_shared<trace_lane>([this] { return now_ns(); }, trace_lane::worker_events);
+  const auto lane_of_links = m.lane =
+      std::make_shared<trace_lane>([this] { return now_ns(); }, trace_lane::worker_events);
   m.process_exists = [this](std::uint32_t pid) { return has_process(pid); };
   p->member = std::make_shared<member_core>(std::move(m));
   const bool listens = bool(p->member->listen(address{p->host, 0}));
@@ -250,13 +268,14 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   if (kind == member_kind::node) add_devices(*p, n);
   n.service = p->unit;
   n.archive = p->archive = spawn_archive(*system_, p->unit);
-  n.supervisor = p->supervisor = spawn_process_supervisor(*system_, p->unit,
-                                                          {n.now_ns, p->archive, p->files.get(), p->unit,
-                                                           [this, raw = p.get()](const std::string& why) { give_up(*raw, why); },
-                                                           [this, raw = p.get()](const std::string& what) {
-                                                             raw->restarts.push_back(what);
-                                                             failures_.push_back(fmt::format("{}: {}", raw->host, what));
-                                                           }});
+  n.supervisor = p->supervisor = spawn_process_supervisor(
+      *system_, p->unit,
+      {n.now_ns, p->archive, p->files.get(), p->unit,
+       [this, raw = p.get()](const std::string& why) { give_up(*raw, why); },
+       [this, raw = p.get()](const std::string& what) {
+         raw->restarts.push_back(what);
+         failures_.push_back(fmt::format("{}: {}", raw->host, what));
+       }});
   n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
   n.probe = options_.probe;
@@ -272,18 +291,24 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
 
 void sim_cluster::add_devices(process& p, node_environment& n) {
   if (options_.gpus == 0) return;
-  p.chip = std::make_shared<async_host_chip>(async_host_options{.seed = p.random(), .checker = &p.checker});
+  p.chip = std::make_shared<async_host_chip>(
+      async_host_options{.seed = p.random(), .checker = &p.checker});
   for (std::uint32_t i = 0; i < options_.gpus; ++i) {
     const auto name = fmt::format("gpu:{}", i);
-    p.devices.push_back(std::make_shared<device_streams>(*system_, p.unit, name, hardware,
-                                                         [this, name, chip = p.chip]() -> result<std::shared_ptr<device_backend>> { return make_async_host_backend(name, chip, tables_.kernels); }, *p.clock, n.now_ns));
+    p.devices.push_back(std::make_shared<device_streams>(
+        *system_, p.unit, name, hardware,
+        [this, name, chip = p.chip]() -> result<std::shared_ptr<device_backend>> {
+          return make_async_host_backend(name, chip, tables_.kernels);
+        },
+        *p.clock, n.now_ns));
     n.streams.push_back(p.unit);
   }
   n.devices = p.devices;
 }
 
 bool sim_cluster::has_process(std::uint32_t pid) const {
-  return std::any_of(processes_.begin(), processes_.end(), [&](const auto& p) { return p->pid == pid && !p->is_killed; });
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [&](const auto& p) { return p->pid == pid && !p->is_killed; });
 }
 
 std::vector<member_info> sim_cluster::nodes() const {
@@ -293,7 +318,7 @@ std::vector<member_info> sim_cluster::nodes() const {
   return out;
 }
 
-// --- running ---------------------------------------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 
 std::optional<std::size_t> sim_cluster::choose() {
   const auto n = scheduler_->runnable();
@@ -319,12 +344,15 @@ std::optional<std::size_t> sim_cluster::choose() {
 }
 
 // SC-4.
-bool sim_cluster::may_run(const caf::execution_unit* home) const { return is_finishing_ || !stopped_.contains(home); }
+bool sim_cluster::may_run(const caf::execution_unit* home) const {
+  return is_finishing_ || !stopped_.contains(home);
+}
 
 // Who has left is gone, and so is who could not go on.
 void sim_cluster::reap() {
   for (std::uint32_t i = 0; i < processes(); ++i)
-    if ((*processes_[i]->has_left || !processes_[i]->crash.empty()) && !processes_[i]->is_killed) kill(i);
+    if ((*processes_[i]->has_left || !processes_[i]->crash.empty()) && !processes_[i]->is_killed)
+      kill(i);
 }
 
 // SC-6.
@@ -342,15 +370,18 @@ bool sim_cluster::step_device() {
 }
 
 void sim_cluster::note_mistakes(const process& p) {
-  for (const auto& r : p.checker.reports()) mistakes_.push_back(fmt::format("{}: {}", p.host, r.text()));
+  for (const auto& r : p.checker.reports())
+    mistakes_.push_back(fmt::format("{}: {}", p.host, r.text()));
 }
 
-// SC-5, as process.cpp has it. That nobody is at home in an event is a mistake of the simulation itself.
+// SC-5, as process.cpp has it. That nobody is at home in an event is a mistake of the simulation
+// itself.
 void sim_cluster::run_event() {
   try {
     network_.run_one();
   } catch (const std::exception& e) {
-    const auto at = std::find_if(processes_.begin(), processes_.end(), [&](const auto& p) { return p->host == network_.running_host(); });
+    const auto at = std::find_if(processes_.begin(), processes_.end(),
+                                 [&](const auto& p) { return p->host == network_.running_host(); });
     if (at == processes_.end()) throw;
     give_up(**at, fmt::format("network: {}", e.what()));
   }
@@ -364,7 +395,8 @@ void sim_cluster::give_up(process& p, const std::string& why) {
 
 bool sim_cluster::step() {
   if (has_leavers_) reap();
-  const bool is_near = network_.has_events() && network_.next_event_ns() <= network_.now_ns() + near_ns;
+  const bool is_near =
+      network_.has_events() && network_.next_event_ns() <= network_.now_ns() + near_ns;
   if (options_.gpus > 0 && draw(device_one_in_) && step_device()) return true;
   if (!is_near || !draw(network_one_in_)) {
     if (const auto i = choose()) {
@@ -391,11 +423,13 @@ bool sim_cluster::run_until(const std::function<bool()>& done, std::int64_t limi
 
 bool sim_cluster::form() {
   const auto is_formed = [this] {
-    const auto living = std::count_if(processes_.begin(), processes_.end(), [](const auto& p) { return !p->is_killed; });
+    const auto living = std::count_if(processes_.begin(), processes_.end(),
+                                      [](const auto& p) { return !p->is_killed; });
     for (std::uint32_t i = 0; i < processes(); ++i) {
       if (!is_alive(i)) continue;
       const auto answer = ask(i);
-      const auto links = std::count_if(answer.actors.begin(), answer.actors.end(), [](const auto& a) { return a.kind == "link"; });
+      const auto links = std::count_if(answer.actors.begin(), answer.actors.end(),
+                                       [](const auto& a) { return a.kind == "link"; });
       if (links < living - 1) return false;
     }
     return true;
@@ -411,7 +445,9 @@ void sim_cluster::run_job(std::shared_ptr<const job_request> request) {
   tell(nullptr, processes_[client()]->node, troupe::run_job{std::move(request), program_actor_});
 }
 
-void sim_cluster::stop_job(const std::string& reason) { tell(nullptr, processes_[client()]->node, stop_own_job{program_actor_, reason}); }
+void sim_cluster::stop_job(const std::string& reason) {
+  tell(nullptr, processes_[client()]->node, stop_own_job{program_actor_, reason});
+}
 
 void sim_cluster::deliver(std::uint32_t to, std::uint32_t from, control_message body) {
   tell(nullptr, processes_[to]->node, peer_message{info(from).id, std::move(body)});
@@ -428,7 +464,8 @@ void sim_cluster::kill(std::uint32_t process) {
 void sim_cluster::restart(std::uint32_t process) {
   expects(processes_[process]->is_killed, "who restarts was killed");
   dead_.push_back(std::move(processes_[process]));
-  processes_[process] = make_process(process, process == client() ? member_kind::client : member_kind::node);
+  processes_[process] =
+      make_process(process, process == client() ? member_kind::client : member_kind::node);
 }
 
 std::uint32_t sim_cluster::add_node() {
@@ -444,7 +481,8 @@ void sim_cluster::leave(std::uint32_t process) {
   tell(nullptr, p.node, drain_node{p.leaver});
 }
 
-bool sim_cluster::fail_actor(std::uint32_t process, std::string_view kind, const std::string& text, std::int64_t limit_ns) {
+bool sim_cluster::fail_actor(std::uint32_t process, std::string_view kind, const std::string& text,
+                             std::int64_t limit_ns) {
   return run_until(
       [&] {
         for (std::size_t i = 0; i < scheduler_->runnable(); ++i) {
@@ -473,11 +511,12 @@ void sim_cluster::thaw(std::uint32_t process) {
   network_.thaw(p.host);
 }
 
-// --- looking ---------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------
 
 node_answer sim_cluster::ask(std::uint32_t process) {
   program_.answers.clear();
-  tell(nullptr, processes_[process]->node, troupe::ask{++last_query_, "actors jobs events", program_actor_});
+  tell(nullptr, processes_[process]->node,
+       troupe::ask{++last_query_, "actors jobs events", program_actor_});
   const bool has_answered = run_until([this] { return !program_.answers.empty(); }, 10'000 * ms);
   expects(has_answered, "a node answers");
   return std::move(program_.answers.front());
@@ -510,12 +549,14 @@ std::size_t sim_cluster::job_actors(std::uint32_t process) {
   return n;
 }
 
-// --- the end ---------------------------------------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------
 
 bool sim_cluster::finish() {
   hold("");
   is_finishing_ = true;
-  if (!program_.broken.empty()) program_actor_ = spawn_on(*system_, nullptr, &program_actor, &program_);  // for the goodbyes
+  // For the goodbyes.
+  if (!program_.broken.empty())
+    program_actor_ = spawn_on(*system_, nullptr, &program_actor, &program_);
   for (auto& p : dead_) processes_.push_back(std::move(p));
   dead_.clear();
   network_.set_filter({});
@@ -525,7 +566,8 @@ bool sim_cluster::finish() {
   for (auto& p : processes_) {
     network_.thaw(p->host);
     if (*p->has_left) continue;
-    if (p->is_leaving || p->has_failing || !p->crash.empty()) {  // it was killed, or is about to leave, or may be gone: whom it tells is not us
+    // It was killed, or is about to leave, or may be gone: whom it tells is not us.
+    if (p->is_leaving || p->has_failing || !p->crash.empty()) {
       tell(nullptr, p->node, end_node{"the test ends", {}});
       continue;
     }
@@ -544,7 +586,8 @@ bool sim_cluster::finish() {
   }
   is_clean = run_until([&] { return program_.goodbyes == expected; }, 5000 * ms) && is_clean;
   for (auto& p : processes_) {
-    if (p->leaver) tell(nullptr, std::exchange(p->leaver, nullptr), left_cluster{});  // it was killed before
+    // It was killed before.
+    if (p->leaver) tell(nullptr, std::exchange(p->leaver, nullptr), left_cluster{});
     for (const auto& d : p->devices) d->synchronize();
     for (const auto& d : p->devices) d->end_actors();
     tell(nullptr, p->supervisor, end_actor{});

@@ -1,18 +1,24 @@
 #pragma once
-// A whole cluster in one actor system and one thread: the nodes, links, members, jobs, archives and ops of production over a
-// network and a disk in memory.
+// A whole cluster in one actor system and one thread: the nodes, links, members, jobs, archives and
+// ops of production over a network and a disk in memory.
 //
-// A seed chooses which runnable actor handles its next message, and whether the network's next event comes first. Time is
-// virtual: messages inside a process take none, events of the network do.
+// A seed chooses which runnable actor handles its next message, and whether the network's next
+// event comes first. Time is virtual: messages inside a process take none, events of the network
+// do.
 //
 // SC-1  The same seed and the same calls give the same history; orders() tells histories apart.
-// SC-2  An event due within near_ns may overtake any message, a later one only comes when no actor is runnable.
+// SC-2  An event due within near_ns may overtake any message, a later one only comes when no actor
+//       is runnable.
 // SC-3  finish() ends everything and tells whether an actor was left over.
-// SC-4  A process that is killed does nothing more from that message on; one that is frozen does nothing until it is thawed.
-// SC-5  What breaks in a callback of the network ends the process whose it is, and in an actor what production ends with that; failures() tells.
-//       In a message to the program it is in sim_program::broken. So step() and finish() throw nothing but what `done` of run_until() throws.
-// SC-6  A node's devices, of which its record tells, are asynchronous host devices on one chip, which runs a piece of work when the seed says so, and before time goes on; that of a process that is
-//       killed or frozen does nothing more.
+// SC-4  A process that is killed does nothing more from that message on; one that is frozen does
+//       nothing until it is thawed.
+// SC-5  What breaks in a callback of the network ends the process whose it is, and in an actor what
+//       production ends with that; failures() tells. In a message to the program it is in
+//       sim_program::broken. So step() and finish() throw nothing but what `done` of run_until()
+//       throws.
+// SC-6  A node's devices, of which its record tells, are asynchronous host devices on one chip,
+//       which runs a piece of work when the seed says so, and before time goes on; that of a
+//       process that is killed or frozen does nothing more.
 //
 // Threading: one thread.
 
@@ -20,12 +26,12 @@
 #include "actors/member.hpp"
 #include "actors/scheduler.hpp"
 #include "actors/sim_transport.hpp"
-#include "tools/troupe-sim/sim_disk.hpp"
 #include "devices/async_host/async_host_chip.hpp"
 #include "devices/host/host_device.hpp"
 #include "devices/order_checker.hpp"
 #include "runtime/op_table.hpp"
 #include "runtime/snapshot.hpp"
+#include "tools/troupe-sim/sim_disk.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -52,21 +58,24 @@ struct sim_program {
   bool has_started = false;
   std::vector<job_progress> losses;
   std::vector<job_variables> variables;
-  std::function<void(const std::string&)> hear = [](const std::string&) {};  // of each of the texts, as it comes
+  // Of each of the texts, as it comes.
+  std::function<void(const std::string&)> hear = [](const std::string&) {};
   std::vector<std::string> workers_lost, recovering, resumed, notes;
   std::optional<job_totals> finished;
   std::optional<job_failed> failed;
   std::vector<node_answer> answers;
   std::vector<trace_page> pages;
   std::uint32_t goodbyes = 0;  // of nodes and members that ended
-  std::string broken;          // what an invariant said that broke while a message was taken; "": none did
+  // What an invariant said that broke while a message was taken; "": none did.
+  std::string broken;
   std::function<std::int64_t()> now_ns;
   std::int64_t over_ns = 0, worker_lost_ns = 0;
 
   // What it has heard of its job, for the next one.
   void forget_job() {
     has_started = false;
-    losses.clear(), variables.clear(), workers_lost.clear(), recovering.clear(), resumed.clear(), notes.clear();
+    losses.clear(), variables.clear(), workers_lost.clear(), recovering.clear(), resumed.clear(),
+        notes.clear();
     finished.reset(), failed.reset();
   }
 
@@ -75,9 +84,9 @@ struct sim_program {
 
 struct sim_cluster_options {
   std::uint64_t seed = 1;
-  std::uint32_t nodes = 3;         // beside the client
-  std::uint32_t ps_nodes = 0;      // how many of them, the last ones, take shards only
-  bool is_one_machine = false;     // a killed process can be looked up
+  std::uint32_t nodes = 3;      // beside the client
+  std::uint32_t ps_nodes = 0;   // how many of them, the last ones, take shards only
+  bool is_one_machine = false;  // a killed process can be looked up
   const planted_bugs* bugs = nullptr;
   apply_probe* probe = nullptr;    // is told of every version that a shard makes
   std::uint64_t memory_bytes = 0;  // of a node, for jobs; 0: no limit
@@ -97,7 +106,9 @@ class sim_cluster {
   // Processes 0..nodes-1 are nodes, the next one is the client; then come nodes that were added.
   std::uint32_t client() const noexcept { return options_.nodes; }
   std::uint32_t processes() const noexcept { return static_cast<std::uint32_t>(processes_.size()); }
-  const member_info& info(std::uint32_t process) const { return processes_[process]->member->self(); }
+  const member_info& info(std::uint32_t process) const {
+    return processes_[process]->member->self();
+  }
   std::vector<member_info> nodes() const;
   sim_program& program() noexcept { return program_; }
   sim_network& network() noexcept { return network_; }
@@ -117,7 +128,8 @@ class sim_cluster {
   void run_for(std::int64_t ns) {
     run_until([] { return false; }, ns);
   }
-  // An actor whose next message is of this type ("stop_part_actors") is not chosen until "" lets it go.
+  // An actor whose next message is of this type ("stop_part_actors") is not chosen until "" lets it
+  // go.
   void hold(std::string message) { held_ = std::move(message); }
 
   void kill(std::uint32_t process);
@@ -136,15 +148,24 @@ class sim_cluster {
   sim_disk& disk() noexcept { return disk_; }
   // As a program on that process sees it: what it does fails once the process is killed.
   troupe::disk& disk_of(std::uint32_t process) { return *processes_[process]->files; }
-  void cut(std::uint32_t a, std::uint32_t b) { network_.cut(processes_[a]->host, processes_[b]->host); }
-  void give_up_link(std::uint32_t at, std::uint32_t to) { processes_[at]->member->give_up_link(info(to).id, "the test says so"); }
-  // An actor of this kind, as CAF names it, fails there. False: none had anything to do for that long.
-  bool fail_actor(std::uint32_t process, std::string_view kind, const std::string& text, std::int64_t limit_ns = 20'000 * ms);
+  void cut(std::uint32_t a, std::uint32_t b) {
+    network_.cut(processes_[a]->host, processes_[b]->host);
+  }
+  void give_up_link(std::uint32_t at, std::uint32_t to) {
+    processes_[at]->member->give_up_link(info(to).id, "the test says so");
+  }
+  // An actor of this kind, as CAF names it, fails there. False: none had anything to do for that
+  // long.
+  bool fail_actor(std::uint32_t process, std::string_view kind, const std::string& text,
+                  std::int64_t limit_ns = 20'000 * ms);
   // Why the process ended, by itself; "": it did not.
   const std::string& crash(std::uint32_t process) const { return processes_[process]->crash; }
   // What its supervisor has started again.
-  const std::vector<std::string>& restarts(std::uint32_t process) const { return processes_[process]->restarts; }
-  // "host2.5 ended by itself: ..." and what supervisors have started again, of all processes that there were, also after finish().
+  const std::vector<std::string>& restarts(std::uint32_t process) const {
+    return processes_[process]->restarts;
+  }
+  // "host2.5 ended by itself: ..." and what supervisors have started again, of all processes that
+  // there were, also after finish().
   const std::vector<std::string>& failures() const noexcept { return failures_; }
   // "host2.5", as failures() names it.
   const std::string& host(std::uint32_t process) const { return processes_[process]->host; }

@@ -1,14 +1,17 @@
 #pragma once
-// A disk in memory with faults. What was not synced is lost, kept or cut short at a crash, as a seed says.
+// A disk in memory with faults. What was not synced is lost, kept or cut short at a crash, as a
+// seed says.
 //
-// Operations (every call of the disk and of its files) are counted from 0. A fault lets one or several of them fail; a stop
-// lets all from one on fail, as if the process were gone, until end_process() or crash().
+// Operations (every call of the disk and of its files) are counted from 0. A fault lets one or
+// several of them fail; a stop lets all from one on fail, as if the process were gone, until
+// end_process() or crash().
 //
 // Threading: one thread. Outlives its files; its locks may outlive it.
 //
 // SD-1  Equal calls and equal seeds give equal disks.
-// SD-2  After crash() a file has what was synced, and of each later write all, nothing or its beginning; a folder has the
-//       names that it had when it was synced, and of each later change all or nothing, independently of the others.
+// SD-2  After crash() a file has what was synced, and of each later write all, nothing or its
+//       beginning; a folder has the names that it had when it was synced, and of each later change
+//       all or nothing, independently of the others.
 // SD-3  Nothing that was synced, under names that were synced, is lost.
 
 #include "devices/disk.hpp"
@@ -29,7 +32,8 @@ class sim_disk final : public disk {
   enum class fault : std::uint8_t { no_space, broken };
 
   std::uint64_t operations() const noexcept { return operations_; }
-  // Operations first, first + 1, ..: `count` of them. A write that fails has written its first half.
+  // Operations first, first + 1, ..: `count` of them. A write that fails has written its first
+  // half.
   void fail(std::uint64_t first, fault f, std::uint64_t count = 1) { faults_ = {first, count, f}; }
   void stop_at(std::uint64_t operation) { stop_ = operation; }
   void run_all() { faults_.count = 0, stop_ = never; }
@@ -66,7 +70,8 @@ class sim_disk final : public disk {
   }
   void flip(const std::string& path, std::size_t bit) {
     const auto n = find(path);
-    expects(n != nullptr && bit / 8 < n->bytes.size() && n->pending.empty(), "a bit of a durable file");
+    expects(n != nullptr && bit / 8 < n->bytes.size() && n->pending.empty(),
+            "a bit of a durable file");
     n->bytes[bit / 8] ^= static_cast<std::byte>(1U << bit % 8);
     n->durable = n->bytes;
   }
@@ -122,7 +127,8 @@ class sim_disk final : public disk {
     if (auto ok = begin("rename", to); !ok) return ok;
     const auto [from_folder, from_name] = split(from);
     const auto [to_folder, to_name] = split(to);
-    const auto source = find(from_folder), target = find(to_folder), moved = find(from), there = find(to);
+    const auto source = find(from_folder), target = find(to_folder), moved = find(from),
+               there = find(to);
     if (moved == nullptr || target == nullptr) return no_such("rename", from);
     if (!target->is_folder || (there != nullptr && (there->is_folder || moved->is_folder)))
       return unusable("rename", to);
@@ -184,7 +190,8 @@ class sim_disk final : public disk {
   result<std::unique_ptr<disk_lock>> lock(const std::string& path) override {
     if (auto made = create_if_missing(path); !made) return std::move(made.error());
     if (!locks_->insert(path).second)
-      return error(error_code::denied, fmt::format("cannot lock {}: another program holds it", path));
+      return error(error_code::denied,
+                   fmt::format("cannot lock {}: another program holds it", path));
     return std::unique_ptr<disk_lock>(std::make_unique<held>(locks_, path));
   }
 
@@ -194,7 +201,8 @@ class sim_disk final : public disk {
     bool is_truncation = false;
     std::vector<std::byte> appended;
   };
-  using name_change = std::vector<std::pair<std::string, std::shared_ptr<node>>>;  // nullptr: the name is gone
+  // Nullptr: the name is gone.
+  using name_change = std::vector<std::pair<std::string, std::shared_ptr<node>>>;
   struct node {
     bool is_folder = false;
     std::vector<std::byte> bytes, durable;
@@ -211,7 +219,8 @@ class sim_disk final : public disk {
       auto ok = disk_.begin("write", path_, life_);
       if (!ok && disk_.is_gone(life_)) return ok;
       const auto free = disk_.capacity_bytes_ - std::min(disk_.capacity_bytes_, disk_.used_bytes());
-      const auto fits = bytes.first(std::min<std::uint64_t>(ok ? bytes.size() : bytes.size() / 2, free));
+      const auto fits =
+          bytes.first(std::min<std::uint64_t>(ok ? bytes.size() : bytes.size() / 2, free));
       node_->bytes.insert(node_->bytes.end(), fits.begin(), fits.end());
       node_->pending.push_back({false, {fits.begin(), fits.end()}});
       if (ok && fits.size() < bytes.size()) return disk_.failure("write", path_, fault::no_space);
@@ -246,21 +255,23 @@ class sim_disk final : public disk {
   static constexpr std::uint64_t never = ~std::uint64_t{0};
 
   static error no_such(std::string_view doing, const std::string& path) {
-    return {error_code::not_found, fmt::format("cannot {} {}: No such file or directory", doing, path)};
+    return {error_code::not_found,
+            fmt::format("cannot {} {}: No such file or directory", doing, path)};
   }
   static error unusable(std::string_view doing, const std::string& path) {
     return {error_code::usage, fmt::format("cannot {} {}: it cannot be used so", doing, path)};
   }
   static error failure(std::string_view doing, const std::string& path, fault f) {
-    return {error_code::failed,
-            fmt::format("cannot {} {}: {}", doing, path, std::strerror(f == fault::no_space ? ENOSPC : EIO))};
+    return {error_code::failed, fmt::format("cannot {} {}: {}", doing, path,
+                                            std::strerror(f == fault::no_space ? ENOSPC : EIO))};
   }
 
   // Of the process that asked for the latest operation.
   bool is_gone(std::uint64_t life) const noexcept { return operations_ > stop_ || life != life_; }
 
   // Counts an operation. `life`: of the process that asks.
-  result<void> begin(std::string_view doing, const std::string& path, std::optional<std::uint64_t> life = {}) {
+  result<void> begin(std::string_view doing, const std::string& path,
+                     std::optional<std::uint64_t> life = {}) {
     if (before_) {
       const auto f = std::exchange(before_, {});
       f(operations_);
@@ -268,8 +279,10 @@ class sim_disk final : public disk {
     }
     const auto n = operations_++;
     if (is_gone(life.value_or(life_)))
-      return error(error_code::failed, fmt::format("cannot {} {}: the process is gone", doing, path));
-    if (n >= faults_.first && n - faults_.first < faults_.count) return failure(doing, path, faults_.what);
+      return error(error_code::failed,
+                   fmt::format("cannot {} {}: the process is gone", doing, path));
+    if (n >= faults_.first && n - faults_.first < faults_.count)
+      return failure(doing, path, faults_.what);
     return {};
   }
 

@@ -17,7 +17,8 @@ namespace troupe {
 
 namespace {
 
-void write_idx(const std::string& path, std::vector<std::uint8_t> sizes, std::size_t bytes, std::uint32_t below) {
+void write_idx(const std::string& path, std::vector<std::uint8_t> sizes, std::size_t bytes,
+               std::uint32_t below) {
   std::string out{'\0', '\0', '\x08', static_cast<char>(sizes.size())};
   for (auto n : sizes) out += std::string{'\0', '\0', '\0', static_cast<char>(n)};
   std::mt19937 random(static_cast<std::uint32_t>(bytes));
@@ -49,24 +50,38 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
   return t;
 }
 
-result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes, node_id client, const device_wishes& wishes = {}) {
-  return first_roles(nodes, client, shape.workers, shape.shards, shape.on_failure != failure_policy::stop, shape.has_replicas, shape.all_reduce, wishes);
+result<role_map> roles_of(const sim_job_shape& shape, const std::vector<member_info>& nodes,
+                          node_id client, const device_wishes& wishes = {}) {
+  return first_roles(nodes, client, shape.workers, shape.shards,
+                     shape.on_failure != failure_policy::stop, shape.has_replicas, shape.all_reduce,
+                     wishes);
 }
 
 }  // namespace
 
 sim_optimizer sim_optimizer_of(std::uint32_t number, update_kind update) {
   switch (number) {
-    case 1: return {sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01}), step_decay({.every = 3, .decay = 0.5})};
+    case 1:
+      return {sgd({.learning_rate = 0.05, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01}),
+              step_decay({.every = 3, .decay = 0.5})};
     case 2: return {adam({.learning_rate = 0.01})};
-    case 3: return {adam({.learning_rate = 0.01, .weight_decay = 0.1, .clip_value = 0.2}), cosine({.steps = 10, .minimum = 0.1, .warmup = 2})};
-    case 4: return {adamw({.learning_rate = 0.01, .clip_norm = 0.5}), linear({.steps = 9, .minimum = 0.2})};
+    case 3:
+      return {adam({.learning_rate = 0.01, .weight_decay = 0.1, .clip_value = 0.2}),
+              cosine({.steps = 10, .minimum = 0.1, .warmup = 2})};
+    case 4:
+      return {adamw({.learning_rate = 0.01, .clip_norm = 0.5}),
+              linear({.steps = 9, .minimum = 0.2})};
     case 5: return {rmsprop({.alpha = 0.9}), exponential({.decay = 0.9, .warmup = 3})};
     case 6: return {rmsprop({.alpha = 0.9, .momentum = 0.9, .centered = true}), {}, 0.5};
-    case 7: return {adagrad({.learning_rate = 0.1, .learning_rate_decay = 0.01, .initial_accumulator = 0.1}), inverse_square_root({.warmup = 4})};
+    case 7:
+      return {
+          adagrad({.learning_rate = 0.1, .learning_rate_decay = 0.01, .initial_accumulator = 0.1}),
+          inverse_square_root({.warmup = 4})};
     case 8: return {sgd({.learning_rate = 0.05}), warm_up(5), 1};
     case 9: return {sgd({.learning_rate = 0.05})};
-    default: return {sgd({.learning_rate = sim_counter_rate, .momentum = update == update_kind::sync ? 0.9 : 0})};
+    default:
+      return {sgd(
+          {.learning_rate = sim_counter_rate, .momentum = update == update_kind::sync ? 0.9 : 0})};
   }
 }
 
@@ -82,7 +97,8 @@ result<sim_data> sim_data::make() {
   return d;
 }
 
-result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
+result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data,
+                                          const sim_job_shape& shape,
                                           const std::vector<member_info>& nodes, node_id client) {
   graph g(tables.ops);
   const auto batch = idx_batch(g, data.info, {.batch = 4});
@@ -93,7 +109,10 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
     return last();
   };
   auto x = shape.gpus > 1 ? last_elsewhere() : last();
-  if (shape.optimizer != 0) x = add(x, embedding(variable(g, {dtype::f32, {40, 3}}, {initializer_spec::kind::uniform, 0.1}, "table"), batch.labels));
+  if (shape.optimizer != 0)
+    x = add(x, embedding(variable(g, {dtype::f32, {40, 3}}, {initializer_spec::kind::uniform, 0.1},
+                                  "table"),
+                         batch.labels));
   const auto counter = variable(g, {dtype::f32, {3}}, {}, "counter");
   auto loss = add(softmax_cross_entropy(x, batch.labels, batch.scale), reduce_sum(counter));
   if (shape.calls_collectives) {
@@ -104,17 +123,23 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
   }
   auto roles = roles_of(shape, nodes, client);
   if (!roles) return roles.error();
-  return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), {.name = "training",
-                         .precision = shape.is_mixed ? precision_kind::f16 : precision_kind::f32,
-                         .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt,
-                         .device = shape.gpus > 0 ? "/gpu:0" : ""});
+  return compile_program(
+      g, loss, make_spec(shape, place_roles(*roles, client)),
+      {.name = "training",
+       .precision = shape.is_mixed ? precision_kind::f16 : precision_kind::f32,
+       .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt,
+       .device = shape.gpus > 0 ? "/gpu:0" : ""});
 }
 
-result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
-                                                      const std::vector<member_info>& nodes, node_id client) {
+result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables,
+                                                      const sim_data& data,
+                                                      const sim_job_shape& shape,
+                                                      const std::vector<member_info>& nodes,
+                                                      node_id client) {
   auto program = make_sim_program(tables, data, shape, nodes, client);
   if (!program) return program.error();
-  auto roles = roles_of(shape, nodes, client, nodes.empty() ? device_wishes{} : program->devices());  // PM-5, as sessions place
+  // PM-5, as sessions place.
+  auto roles = roles_of(shape, nodes, client, nodes.empty() ? device_wishes{} : program->devices());
   if (!roles) return roles.error();
   auto request = std::make_shared<job_request>();
   request->program = std::move(*program);
@@ -141,12 +166,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 std::string difference(const sim_outcome& got, const sim_outcome& wanted) {
-  if (got.losses.size() != wanted.losses.size()) return fmt::format("{} losses instead of {}", got.losses.size(), wanted.losses.size());
+  if (got.losses.size() != wanted.losses.size())
+    return fmt::format("{} losses instead of {}", got.losses.size(), wanted.losses.size());
   if (!same_bits(got.losses, wanted.losses)) return "the losses differ from those of one process";
-  if (got.variables.size() != wanted.variables.size()) return "another number of variables was observed";
+  if (got.variables.size() != wanted.variables.size())
+    return "another number of variables was observed";
   for (std::size_t i = 0; i < got.variables.size(); ++i)
-    if (got.variables[i].first != wanted.variables[i].first || !same_bits(got.variables[i].second, wanted.variables[i].second))
-      return fmt::format("observation {} of variable {} differs from that of one process", i, wanted.variables[i].first);
+    if (got.variables[i].first != wanted.variables[i].first ||
+        !same_bits(got.variables[i].second, wanted.variables[i].second))
+      return fmt::format("observation {} of variable {} differs from that of one process", i,
+                         wanted.variables[i].first);
   return {};
 }
 
@@ -161,8 +190,10 @@ std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, b
   if (totals.workers.size() != shape.workers) return "the ledger lacks a worker";
   for (const auto& w : totals.workers) {
     if (w.fed != w.applied + w.dropped + w.in_flight)
-      return fmt::format("fed {} is not applied {} + dropped {} + in flight {}", w.fed, w.applied, w.dropped, w.in_flight);
-    if (is_complete && (w.fed != shape.steps || w.applied + (shape.is_mixed ? w.dropped : 0) != shape.steps))
+      return fmt::format("fed {} is not applied {} + dropped {} + in flight {}", w.fed, w.applied,
+                         w.dropped, w.in_flight);
+    if (is_complete &&
+        (w.fed != shape.steps || w.applied + (shape.is_mixed ? w.dropped : 0) != shape.steps))
       return fmt::format("of {} steps {} were fed and {} applied", shape.steps, w.fed, w.applied);
   }
   return {};
@@ -174,9 +205,11 @@ std::string check_credits(sim_cluster& c) {
     for (const auto& a : c.ask(i).actors) {
       if (a.job_id.empty() || a.kind == "job") continue;
       for (const auto& port : a.ports) {
-        if (port.queued != 0) return fmt::format("{} items wait at port {} of {}", port.queued, port.name, a.name);
+        if (port.queued != 0)
+          return fmt::format("{} items wait at port {} of {}", port.queued, port.name, a.name);
         if (!port.is_input() && port.peer != "program" && port.credits != port.credits_max)
-          return fmt::format("port {} of {} has {} of {} credits after the job", port.name, a.name, port.credits, port.credits_max);
+          return fmt::format("port {} of {} has {} of {} credits after the job", port.name, a.name,
+                             port.credits, port.credits_max);
       }
     }
   }
@@ -186,12 +219,14 @@ std::string check_credits(sim_cluster& c) {
 std::string left_over(sim_cluster& c) {
   for (std::uint32_t i = 0; i < c.processes(); ++i)
     if (c.is_alive(i) && !c.is_frozen(i))
-      if (const auto n = c.job_actors(i); n > 0) return fmt::format("{} actors of the job are left on process {}", n, i);
+      if (const auto n = c.job_actors(i); n > 0)
+        return fmt::format("{} actors of the job are left on process {}", n, i);
   return {};
 }
 
 const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
-  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer, shape.is_mixed, shape.calls_collectives);
+  const auto key = std::tuple(shape.workers, shape.steps, shape.observe_every, shape.optimizer,
+                              shape.is_mixed, shape.calls_collectives);
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto undisturbed = shape;
@@ -205,7 +240,8 @@ const sim_outcome& sim_reference::of(const sim_job_shape& shape) {
   expects(bool(request), "the job compiles");
   alone.run_job(*request);
   alone.run_until([&] { return alone.program().is_over(); }, 100'000 * sim_cluster::ms);
-  expects(alone.program().finished.has_value(), "the job of one process, which nothing disturbs, finishes");
+  expects(alone.program().finished.has_value(),
+          "the job of one process, which nothing disturbs, finishes");
   auto out = collect(alone.program());
   expects(alone.finish(), "no actor outlives its process");
   return known_.emplace(key, std::move(out)).first->second;

@@ -1,8 +1,9 @@
 #pragma once
 // The job that simulated clusters run: a small real training, and what it must give.
 //
-// Ten images of six pixels in three classes, two dense layers, and a variable of which every gradient is 1, so that it counts how
-// many were applied. An epoch of global batches ends with a part that is empty.
+// Ten images of six pixels in three classes, two dense layers, and a variable of which every
+// gradient is 1, so that it counts how many were applied. An epoch of global batches ends with a
+// part that is empty.
 
 #include "devices/host/scratch_folder.hpp"
 #include "runtime/graph.hpp"
@@ -22,8 +23,9 @@ struct sim_data {
   idx_info info;
 };
 
-// What a job trains with. Number 0 is SGD, whose counter says how many gradients were applied; the others have each kind of optimizer, of schedule
-// and of clipping, and a table that is read by index, whose gradients are pushed as rows.
+// What a job trains with. Number 0 is SGD, whose counter says how many gradients were applied; the
+// others have each kind of optimizer, of schedule and of clipping, and a table that is read by
+// index, whose gradients are pushed as rows.
 struct sim_optimizer {
   optimizer_spec optimizer;
   learning_rate_schedule schedule{};
@@ -40,19 +42,26 @@ struct sim_job_shape {
   bool has_replicas = false;
   bool all_reduce = false;
   bool calls_collectives = false;  // workers exchange sums of their logits in each step (sync)
-  std::uint32_t optimizer = 0;  // number of a sim_optimizer
-  bool is_mixed = false;        // f16, with a scale of the loss that is too large at first and soon again, so that steps are left out
-  std::uint32_t gpus = 0;       // 0: all ops are on the host; 1: on gpu:0 what a device runs; 2: the last layer on gpu:1
+  std::uint32_t optimizer = 0;     // number of a sim_optimizer
+  // f16, with a scale of the loss that is too large at first and soon again, so that steps are left
+  // out.
+  bool is_mixed = false;
+  // 0: all ops are on the host; 1: on gpu:0 what a device runs; 2: the last layer on gpu:1.
+  std::uint32_t gpus = 0;
   checkpoint_options checkpoints{};
 };
 
 inline constexpr double sim_counter_rate = 1.0 / 64;  // sums of it are exact
 
-result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
+result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data,
+                                          const sim_job_shape& shape,
                                           const std::vector<member_info>& nodes, node_id client);
 // Without checkpoints; whoever wants them opens the folder first (runtime/resume.hpp).
-result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables, const sim_data& data, const sim_job_shape& shape,
-                                                      const std::vector<member_info>& nodes, node_id client);
+result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables,
+                                                      const sim_data& data,
+                                                      const sim_job_shape& shape,
+                                                      const std::vector<member_info>& nodes,
+                                                      node_id client);
 
 // Every loss and every observed variable, bit by bit.
 struct sim_outcome {
@@ -65,16 +74,20 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 // "": none.
 std::string difference(const sim_outcome& got, const sim_outcome& wanted);
 
-// How many gradients the counter has seen, all workers together, in what was observed last; not a whole number: torn.
+// How many gradients the counter has seen, all workers together, in what was observed last; not a
+// whole number: torn.
 double applied_by_counter(const sim_program& p);
-// "": fed = applied + dropped + in flight for every worker, and (complete) every step was applied, or left out if is_mixed.
+// "": fed = applied + dropped + in flight for every worker, and (complete) every step was applied,
+// or left out if is_mixed.
 std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, bool is_complete);
-// Credits are conserved: once all is quiet every output holds all of its credits, here and across processes.
+// Credits are conserved: once all is quiet every output holds all of its credits, here and across
+// processes.
 std::string check_credits(sim_cluster& c);
 // "": no actor of any job is left on a process that lives.
 std::string left_over(sim_cluster& c);
 
-// All in one process, undisturbed: what every other run is compared with. Computed once for each kind of job.
+// All in one process, undisturbed: what every other run is compared with. Computed once for each
+// kind of job.
 class sim_reference {
  public:
   sim_reference(sim_tables& tables, const sim_data& data) : tables_(tables), data_(data) {}
@@ -83,7 +96,10 @@ class sim_reference {
  private:
   sim_tables& tables_;
   const sim_data& data_;
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool, bool>, sim_outcome> known_;  // by workers, steps, observe_every, optimizer, is_mixed, calls_collectives
+  // By workers, steps, observe_every, optimizer, is_mixed, calls_collectives.
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t, bool, bool>,
+           sim_outcome>
+      known_;
 };
 
 }  // namespace troupe

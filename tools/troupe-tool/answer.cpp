@@ -26,8 +26,9 @@ outcome from_table(const drawn_table& t) {
   outcome o;
   o.out = t.text;
   if (!t.dropped.empty())
-    o.err = fmt::format("troupe: columns that do not fit: {} (a wider terminal, a pipe or --json has them)\n",
-                        fmt::join(t.dropped, ", "));
+    o.err = fmt::format(
+        "troupe: columns that do not fit: {} (a wider terminal, a pipe or --json has them)\n",
+        fmt::join(t.dropped, ", "));
   return o;
 }
 
@@ -98,8 +99,10 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
     case verb::graph: return answer_graph(c, s);
     case verb::why: return answer_why(c, s);
     case verb::events:
-      return {0, c.json ? with_newline(to_json(std::span<const event>(s.events))) : list_events(s), {}};
-    default: return {0, c.json ? with_newline(to_json(s)) : draw_status(s, size.width, size.height), {}};
+      return {
+          0, c.json ? with_newline(to_json(std::span<const event>(s.events))) : list_events(s), {}};
+    default:
+      return {0, c.json ? with_newline(to_json(s)) : draw_status(s, size.width, size.height), {}};
   }
 }
 
@@ -108,21 +111,25 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
 outcome answer(const command& c, const cluster_snapshot& snapshot, screen s) {
   auto o = answer_whole(c, snapshot, s);
   for (const auto& n : snapshot.silent)
-    o.err += fmt::format("troupe: node {} did not answer{}{}: what it knows is missing here\n", n.name,
-                         n.reason.empty() ? "" : ": ", n.reason);
+    o.err += fmt::format("troupe: node {} did not answer{}{}: what it knows is missing here\n",
+                         n.name, n.reason.empty() ? "" : ": ", n.reason);
   if (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors))
-    o.err += fmt::format("troupe: {} actors did not fit into the nodes' answers\n", snapshot.actors_left_out);
-  const bool is_partial =
-      !snapshot.silent.empty() || (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors));
+    o.err += fmt::format("troupe: {} actors did not fit into the nodes' answers\n",
+                         snapshot.actors_left_out);
+  const bool is_partial = !snapshot.silent.empty() ||
+                          (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors));
   if (is_partial && o.exit_code == 0) o.exit_code = exit_partial;
   return o;
 }
 
-outcome answer_error(const error& e) { return {static_cast<int>(e.code()), {}, fmt::format("troupe: {}\n", e.text())}; }
+outcome answer_error(const error& e) {
+  return {static_cast<int>(e.code()), {}, fmt::format("troupe: {}\n", e.text())};
+}
 
 outcome answer_version(const command& c) {
   outcome o;
-  o.out = c.json ? fmt::format("{{\"version\":\"{}\"}}\n", version()) : fmt::format("troupe {}\n", version());
+  o.out = c.json ? fmt::format("{{\"version\":\"{}\"}}\n", version())
+                 : fmt::format("troupe {}\n", version());
   return o;
 }
 
@@ -140,7 +147,9 @@ std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& 
     if (is_node && n.state == node_state::alive) names.push_back(n.name);
   for (const auto& j : s.jobs)
     if (!is_node) names.push_back(j.name);
-  return answer_error(error(error_code::not_found, fmt::format("there is no {} '{}' here{}", is_node ? "living node" : "job", c.id, did_you_mean(c.id, names))));
+  return answer_error(error(error_code::not_found, fmt::format("there is no {} '{}' here{}",
+                                                               is_node ? "living node" : "job",
+                                                               c.id, did_you_mean(c.id, names))));
 }
 
 namespace {
@@ -152,36 +161,56 @@ std::uint64_t checkpoints_before(const cluster_snapshot& s) {
   return 0;
 }
 
-// The job of that name or id; of several, which ended jobs may be, the one that began last. nullptr: none.
+// The job of that name or id; of several, which ended jobs may be, the one that began last.
+// nullptr: none.
 const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
   const job_snapshot* newest = nullptr;
   for (const auto& j : s.jobs)
-    if ((j.name == name_or_id || j.id == name_or_id) && (newest == nullptr || j.started_seconds < newest->started_seconds)) newest = &j;
+    if ((j.name == name_or_id || j.id == name_or_id) &&
+        (newest == nullptr || j.started_seconds < newest->started_seconds))
+      newest = &j;
   return newest;
 }
 
 }  // namespace
 
-std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before, const cluster_snapshot& now) {
+std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before,
+                                      const cluster_snapshot& now) {
   if (c.action == verb::leave_cluster) {
     for (const auto& n : now.nodes)
-      if ((n.name == c.id || n.id == c.id) && (n.state == node_state::alive || n.state == node_state::unreachable)) return std::nullopt;
-    return outcome{0, c.json ? fmt::format("{{\"left\":{}}}\n", nlohmann::json(c.id).dump()) : fmt::format("{} has left\n", c.id), {}};
+      if ((n.name == c.id || n.id == c.id) &&
+          (n.state == node_state::alive || n.state == node_state::unreachable))
+        return std::nullopt;
+    return outcome{0,
+                   c.json ? fmt::format("{{\"left\":{}}}\n", nlohmann::json(c.id).dump())
+                          : fmt::format("{} has left\n", c.id),
+                   {}};
   }
   const auto* job = newest_job(c.id, now);
-  if (job == nullptr) return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
+  if (job == nullptr)
+    return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
   if (job->state == job_state::failed) return answer_error(error(error_code::failed, job->cause));
   if (job->checkpoints > checkpoints_before(before))
-    return outcome{0, c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(), job->checkpoints)
-                             : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n", c.id, job->step, job->checkpoints), {}};
-  if (job->state == job_state::done) return answer_error(error(error_code::failed, fmt::format("job '{}' has ended", c.id)));
+    return outcome{
+        0,
+        c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(),
+                             job->checkpoints)
+               : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n",
+                             c.id, job->step, job->checkpoints),
+        {}};
+  if (job->state == job_state::done)
+    return answer_error(error(error_code::failed, fmt::format("job '{}' has ended", c.id)));
   return std::nullopt;
 }
 
 outcome answer_not_changed(const command& c) {
   const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
-  return answer_error(error(error_code::timed_out, c.action == verb::leave_cluster ? fmt::format("after {} {} has not left yet", seconds, c.id)
-                                                                                    : fmt::format("after {} {} has no new checkpoint: troupe events tells why", seconds, c.id)));
+  return answer_error(
+      error(error_code::timed_out,
+            c.action == verb::leave_cluster
+                ? fmt::format("after {} {} has not left yet", seconds, c.id)
+                : fmt::format("after {} {} has no new checkpoint: troupe events tells why", seconds,
+                              c.id)));
 }
 
 std::size_t nodes_alive(const cluster_snapshot& snapshot) {
@@ -195,9 +224,9 @@ outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot) {
   for (const auto& n : snapshot.nodes)
     if (n.state == node_state::alive && n.kind != "client") names.push_back(n.name);
   outcome o;
-  o.out = c.json
-              ? fmt::format("{{\"nodes\":{}}}\n", names.size())
-              : fmt::format("{} node{} alive: {}\n", names.size(), names.size() == 1 ? "" : "s", fmt::join(names, " "));
+  o.out = c.json ? fmt::format("{{\"nodes\":{}}}\n", names.size())
+                 : fmt::format("{} node{} alive: {}\n", names.size(), names.size() == 1 ? "" : "s",
+                               fmt::join(names, " "));
   return o;
 }
 
@@ -205,7 +234,8 @@ outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& 
   const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
   outcome o;
   o.exit_code = static_cast<int>(error_code::timed_out);
-  o.err = last ? fmt::format("troupe: after {} {} of {} nodes are alive\n", seconds, nodes_alive(*last), c.nodes_wanted)
+  o.err = last ? fmt::format("troupe: after {} {} of {} nodes are alive\n", seconds,
+                             nodes_alive(*last), c.nodes_wanted)
                : fmt::format("troupe: after {} still: {}\n", seconds, last.error().text());
   return o;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// From a command and a snapshot to what a program prints and exits with. Pure; asking is main()'s part.
+// From a command and a snapshot to what a program prints and exits with. Pure; asking is main()'s
+// part.
 
 #include "runtime/snapshot.hpp"
 #include "schema/error.hpp"
@@ -21,15 +22,18 @@ struct screen {
   std::size_t width = 0, height = 0;  // 0: not a terminal, no limit
 };
 
-// Every verb but wait and version. Nodes that did not answer, and actors that were left out, make it partial: exit code 4.
+// Every verb but wait and version. Nodes that did not answer, and actors that were left out, make
+// it partial: exit code 4.
 outcome answer(const command& c, const cluster_snapshot& snapshot, screen s);
 outcome answer_error(const error& e);
 outcome answer_version(const command& c);
 
-// What nodes said to a request that asks for more than an answer. Nothing: go on waiting for what it asks for.
+// What nodes said to a request that asks for more than an answer. Nothing: go on waiting for what
+// it asks for.
 std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& snapshot);
 // Whether it is done, `before` being the first answer.
-std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before, const cluster_snapshot& now);
+std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before,
+                                      const cluster_snapshot& now);
 outcome answer_not_changed(const command& c);
 
 // wait: an outcome once the condition holds; nothing while it does not.

@@ -34,10 +34,12 @@ struct found_checkpoint {
 std::string utc(std::uint64_t unix_ns) {
   const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
   std::tm parts{};
-  return ::gmtime_r(&seconds, &parts) == nullptr ? "?" : fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", parts);
+  return ::gmtime_r(&seconds, &parts) == nullptr ? "?"
+                                                 : fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", parts);
 }
 
-found_checkpoint describe(checkpoint_store& store, const listed_checkpoint& c, checkpoint_check check) {
+found_checkpoint describe(checkpoint_store& store, const listed_checkpoint& c,
+                          checkpoint_check check) {
   found_checkpoint f;
   f.folder = store.folder_of(c.id);
   f.id = c.id;
@@ -56,7 +58,8 @@ found_checkpoint describe(checkpoint_store& store, const listed_checkpoint& c, c
 }
 
 // Those of one job's folder, the newest first.
-result<void> look_into(disk& d, const std::string& folder, checkpoint_check check, std::vector<found_checkpoint>& out) {
+result<void> look_into(disk& d, const std::string& folder, checkpoint_check check,
+                       std::vector<found_checkpoint>& out) {
   auto store = checkpoint_store::at_folder(d, folder);
   const auto all = store.list();
   if (!all) return all.error();
@@ -71,22 +74,29 @@ result<void> look_into(disk& d, const std::string& folder, checkpoint_check chec
 }
 
 bool is_job_folder(const std::vector<std::string>& names) {
-  return std::any_of(names.begin(), names.end(), [](const auto& n) { return parse_checkpoint_folder_name(n) || parse_epoch_file_name(n); });
+  return std::any_of(names.begin(), names.end(), [](const auto& n) {
+    return parse_checkpoint_folder_name(n) || parse_epoch_file_name(n);
+  });
 }
 
 result<std::vector<found_checkpoint>> look(const command& c, disk& d) {
   const auto names = d.list(c.id);
   if (!names) return error(error_code::not_found, names.error().message());
-  const auto check = c.action == verb::verify_checkpoints ? checkpoint_check::contents : checkpoint_check::sizes;
+  const auto check =
+      c.action == verb::verify_checkpoints ? checkpoint_check::contents : checkpoint_check::sizes;
   std::vector<std::string> folders;
   if (is_job_folder(*names)) folders.push_back(c.id);
   for (const auto& n : *names)
-    if (const auto inner = folders.empty() || folders[0] != c.id ? d.list(c.id + "/" + n) : result<std::vector<std::string>>(std::vector<std::string>{}); inner && is_job_folder(*inner))
+    if (const auto inner = folders.empty() || folders[0] != c.id
+                               ? d.list(c.id + "/" + n)
+                               : result<std::vector<std::string>>(std::vector<std::string>{});
+        inner && is_job_folder(*inner))
       folders.push_back(c.id + "/" + n);
   std::vector<found_checkpoint> out;
   for (const auto& folder : folders)
     if (auto ok = look_into(d, folder, check, out); !ok) return std::move(ok.error());
-  if (out.empty()) return error(error_code::not_found, fmt::format("{} has no checkpoint in it", c.id));
+  if (out.empty())
+    return error(error_code::not_found, fmt::format("{} has no checkpoint in it", c.id));
   return out;
 }
 
@@ -111,7 +121,14 @@ outcome answer_checkpoints(const command& c, disk& d, std::size_t width) {
   const auto found = look(c, d);
   if (!found) return answer_error(found.error());
   outcome o;
-  table t({{"STEP", true}, {"EPOCH", true}, {"STATE"}, {"SIZE", true}, {"VARIABLES", true, 0, 3}, {"PARTS", true, 0, 2}, {"MADE", false, 0, 1}, {"FOLDER"}});
+  table t({{"STEP", true},
+           {"EPOCH", true},
+           {"STATE"},
+           {"SIZE", true},
+           {"VARIABLES", true, 0, 3},
+           {"PARTS", true, 0, 2},
+           {"MADE", false, 0, 1},
+           {"FOLDER"}});
   auto list = nlohmann::ordered_json::array();
   for (const auto& f : *found) {
     if (f.is_finished && !f.problems.empty()) o.exit_code = static_cast<int>(error_code::failed);
@@ -119,11 +136,13 @@ outcome answer_checkpoints(const command& c, disk& d, std::size_t width) {
       list.push_back(to_json(f));
       continue;
     }
-    t.add({fmt::format("{}", f.id.step), fmt::format("{}", f.id.epoch), f.state(), f.bytes == 0 ? "-" : format_bytes(f.bytes),
-           fmt::format("{}", f.variables), fmt::format("{}", f.parts), f.made.empty() ? "-" : f.made, f.folder});
+    t.add({fmt::format("{}", f.id.step), fmt::format("{}", f.id.epoch), f.state(),
+           f.bytes == 0 ? "-" : format_bytes(f.bytes), fmt::format("{}", f.variables),
+           fmt::format("{}", f.parts), f.made.empty() ? "-" : f.made, f.folder});
     for (const auto& p : f.problems) o.err += fmt::format("troupe: {}\n", p);
   }
-  o.out = c.json ? list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : t.draw(width).text;
+  o.out = c.json ? list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                 : t.draw(width).text;
   return o;
 }
 

@@ -7,8 +7,9 @@
 
 namespace troupe {
 
-// `c.id` is the folder that --checkpoint names, or that of one job in it. list looks at manifests and sizes, verify reads everything.
-// Exit codes: 0 all that is visible is whole, 1 something is not, 6 no such folder, or no checkpoint in it.
+// `c.id` is the folder that --checkpoint names, or that of one job in it. list looks at manifests
+// and sizes, verify reads everything. Exit codes: 0 all that is visible is whole, 1 something is
+// not, 6 no such folder, or no checkpoint in it.
 outcome answer_checkpoints(const command& c, disk& d, std::size_t width);
 
 }  // namespace troupe

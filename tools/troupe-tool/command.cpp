@@ -36,13 +36,17 @@ struct texts {
 };
 
 void add_global_flags(CLI::App& app, command& c, texts& t) {
-  app.add_option("--cluster", c.ask.cluster, "Name of the cluster (default: default)")->type_name("NAME");
+  app.add_option("--cluster", c.ask.cluster, "Name of the cluster (default: default)")
+      ->type_name("NAME");
   app.add_option("--join", c.ask.join, "Address of a node; may be given more than once")
       ->type_name("HOST:PORT")
       ->allow_extra_args(false);
-  app.add_option("--token-file", c.ask.token_file, "File with the cluster's token")->type_name("FILE");
+  app.add_option("--token-file", c.ask.token_file, "File with the cluster's token")
+      ->type_name("FILE");
   app.add_flag("--json", c.json, "One line of JSON on stdout");
-  app.add_option("--timeout", t.timeout, "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave: 60s)")
+  app.add_option(
+         "--timeout", t.timeout,
+         "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave: 60s)")
       ->type_name("DURATION");
 }
 
@@ -56,37 +60,64 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   add("status", "The cluster on a page", verb::status, ask_part::all);
   add("list", "All nodes, actors or jobs", verb::list, ask_part::nodes)
       ->add_option("KIND", t.kind, "nodes, actors or jobs");
-  auto* show =
-      add("show", "One node or actor, with its ports and waits", verb::show, ask_part::actors | ask_part::jobs);
+  auto* show = add("show", "One node or actor, with its ports and waits", verb::show,
+                   ask_part::actors | ask_part::jobs);
   show->add_option("KIND", t.kind, "node or actor");
   show->add_option("ID", c.id, "As listed: n1, or n1.17, or an actor's name");
-  auto* graph =
-      add("graph", "The actors of the running jobs and their edges", verb::graph, ask_part::actors | ask_part::jobs);
+  auto* graph = add("graph", "The actors of the running jobs and their edges", verb::graph,
+                    ask_part::actors | ask_part::jobs);
   auto* dot = graph->add_flag("--dot", t.dot, "For Graphviz");
   graph->add_flag("--svg", t.svg, "A picture")->excludes(dot);
-  add("why", "Why a job does not go on: the root of its waits", verb::why, ask_part::actors | ask_part::jobs)
+  add("why", "Why a job does not go on: the root of its waits", verb::why,
+      ask_part::actors | ask_part::jobs)
       ->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
   add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
-  auto* timeline = add("timeline", "Records what every stream does for a while: a file for Perfetto (https://ui.perfetto.dev) on stdout", verb::timeline, ask_part::jobs);
-  timeline->add_option("--seconds", t.seconds, "How long, up to 60")->type_name("N")->capture_default_str();
-  timeline->add_option("--job", c.id, "Only what belongs to this job, by name or id (default: all jobs)")->type_name("JOB");
-  auto* plan = add("plan", "What the compiler makes of a graph in a file, and why; no cluster is asked", verb::plan, ask_part::nodes);
+  auto* timeline = add(
+      "timeline",
+      "Records what every stream does for a while: a file for Perfetto (https://ui.perfetto.dev) on stdout",
+      verb::timeline, ask_part::jobs);
+  timeline->add_option("--seconds", t.seconds, "How long, up to 60")
+      ->type_name("N")
+      ->capture_default_str();
+  timeline
+      ->add_option("--job", c.id,
+                   "Only what belongs to this job, by name or id (default: all jobs)")
+      ->type_name("JOB");
+  auto* plan =
+      add("plan", "What the compiler makes of a graph in a file, and why; no cluster is asked",
+          verb::plan, ask_part::nodes);
   plan->add_option("FILE", c.id, "As --save-graph of a program wrote it")->required();
-  plan->add_option("--workers", t.workers, "Logical workers (default: as its program wanted it, here and below)")->check(CLI::Range(1, 4096));
-  plan->add_option("--shards", t.shards, "Places that the variables are spread over")->check(CLI::Range(1, 4096));
-  plan->add_option("--nodes", c.plan.nodes, "Nodes of the cluster (0: everything in the program)")->check(CLI::Range(0, 4096))->capture_default_str();
-  plan->add_option("--update", t.update, "sync, allreduce or async")->check(CLI::IsMember({"sync", "allreduce", "async"}));
-  plan->add_option("--fuse", t.fuse, "on: element-wise ops run with their producer; off: one actor per op")->check(CLI::IsMember({"on", "off"}));
-  plan->add_option("--load", c.plan.load, "Shared library with ops that the graph uses; may be given more than once")->type_name("FILE")->allow_extra_args(false);
+  plan->add_option("--workers", t.workers,
+                   "Logical workers (default: as its program wanted it, here and below)")
+      ->check(CLI::Range(1, 4096));
+  plan->add_option("--shards", t.shards, "Places that the variables are spread over")
+      ->check(CLI::Range(1, 4096));
+  plan->add_option("--nodes", c.plan.nodes, "Nodes of the cluster (0: everything in the program)")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  plan->add_option("--update", t.update, "sync, allreduce or async")
+      ->check(CLI::IsMember({"sync", "allreduce", "async"}));
+  plan->add_option("--fuse", t.fuse,
+                   "on: element-wise ops run with their producer; off: one actor per op")
+      ->check(CLI::IsMember({"on", "off"}));
+  plan->add_option("--load", c.plan.load,
+                   "Shared library with ops that the graph uses; may be given more than once")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   auto* plan_dot = plan->add_flag("--dot", t.dot, "For Graphviz");
   plan->add_flag("--svg", t.svg, "A picture")->excludes(plan_dot);
   add("wait", "Wait for a condition", verb::wait, ask_part::nodes)
       ->add_option("CONDITION", t.condition, "nodes=N: at least N living nodes")
       ->required();
-  auto* checkpoint = add("checkpoint", "Checkpoints: list or verify those in a folder, or make one of a running job", verb::list_checkpoints, ask_part::jobs);
+  auto* checkpoint = add(
+      "checkpoint", "Checkpoints: list or verify those in a folder, or make one of a running job",
+      verb::list_checkpoints, ask_part::jobs);
   checkpoint->add_option("ACTION", t.doing, "list, verify or make");
-  checkpoint->add_option("WHAT", c.id, "list, verify: the folder of --checkpoint, or of one job in it; make: a job's name or id");
-  auto* cluster = add("cluster", "leave NODE: the node hands its work over and ends", verb::leave_cluster, ask_part::nodes);
+  checkpoint->add_option(
+      "WHAT", c.id,
+      "list, verify: the folder of --checkpoint, or of one job in it; make: a job's name or id");
+  auto* cluster = add("cluster", "leave NODE: the node hands its work over and ends",
+                      verb::leave_cluster, ask_part::nodes);
   cluster->add_option("ACTION", t.doing, "leave");
   cluster->add_option("NODE", c.id, "As listed");
   add("version", "The version of this program", verb::version, ask_part::nodes);
@@ -123,7 +154,8 @@ std::optional<std::string> set_condition(command& c, std::string_view condition)
   constexpr std::string_view prefix = "nodes=";
   const auto* end = condition.data() + condition.size();
   if (condition.starts_with(prefix)) {
-    const auto [rest, failure] = std::from_chars(condition.data() + prefix.size(), end, c.nodes_wanted);
+    const auto [rest, failure] =
+        std::from_chars(condition.data() + prefix.size(), end, c.nodes_wanted);
     if (failure == std::errc{} && rest == end) return std::nullopt;
   }
   return fmt::format("wait: '{}' is no condition; write nodes=N with a whole number N", condition);
@@ -131,15 +163,25 @@ std::optional<std::string> set_condition(command& c, std::string_view condition)
 
 std::optional<std::string> set_doing(command& c, const std::string& doing) {
   if (c.action == verb::leave_cluster) {
-    if (doing != "leave") return fmt::format("cluster: '{}' is nothing that can be done; write cluster leave NODE", doing);
+    if (doing != "leave")
+      return fmt::format("cluster: '{}' is nothing that can be done; write cluster leave NODE",
+                         doing);
     if (c.id.empty()) return "cluster leave: which node? troupe list nodes shows all";
     c.ask.request = "leave " + c.id;
   }
   if (c.action != verb::list_checkpoints) return std::nullopt;
-  if (doing == "verify") c.action = verb::verify_checkpoints;
-  else if (doing == "make") c.action = verb::make_checkpoint;
-  else if (doing != "list") return fmt::format("checkpoint: '{}' is nothing that can be done; there are list, verify and make", doing);
-  if (c.id.empty()) return fmt::format("checkpoint {}: {}", doing, c.action == verb::make_checkpoint ? "of which job? troupe list jobs shows all" : "in which folder?");
+  if (doing == "verify")
+    c.action = verb::verify_checkpoints;
+  else if (doing == "make")
+    c.action = verb::make_checkpoint;
+  else if (doing != "list")
+    return fmt::format(
+        "checkpoint: '{}' is nothing that can be done; there are list, verify and make", doing);
+  if (c.id.empty())
+    return fmt::format("checkpoint {}: {}", doing,
+                       c.action == verb::make_checkpoint
+                           ? "of which job? troupe list jobs shows all"
+                           : "in which folder?");
   if (c.action == verb::make_checkpoint) c.ask.request = "checkpoint " + c.id;
   return std::nullopt;
 }
@@ -173,10 +215,13 @@ std::optional<std::string> finish(command& c, const texts& t) {
   if (c.action == verb::none) c.ask.parts = ask_part::all;
   if (c.ask.cluster.empty()) return "--cluster: the name is empty";
   c.format = t.dot ? graph_format::dot : t.svg ? graph_format::svg : graph_format::text;
-  if (c.json && c.format != graph_format::text) return fmt::format("{}: --json does not go with --dot or --svg", c.action == verb::plan ? "plan" : "graph");
+  if (c.json && c.format != graph_format::text)
+    return fmt::format("{}: --json does not go with --dot or --svg",
+                       c.action == verb::plan ? "plan" : "graph");
   if (c.action == verb::plan) set_plan(c.plan, t);
   if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
-  if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) c.ask.timeout_ns = change_timeout_ns;
+  if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster)
+    c.ask.timeout_ns = change_timeout_ns;
   if (t.timeout.empty()) return std::nullopt;
   const auto timeout = parse_duration(t.timeout);
   if (!timeout) return fmt::format("--timeout: {}", timeout.error().message());
@@ -184,14 +229,18 @@ std::optional<std::string> finish(command& c, const texts& t) {
   return std::nullopt;
 }
 
-std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& e, std::span<const std::string> arguments) {
+std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& e,
+                                std::span<const std::string> arguments) {
   std::vector<std::string> verbs;
-  for (const auto* sub : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(sub->get_name());
+  for (const auto* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(sub->get_name());
   const bool has_verb = !app.get_subcommands().empty();
   if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr && !has_verb)
     for (const auto& a : app.remaining())
-      if (!a.starts_with('-') && std::find(arguments.begin(), arguments.end(), a) != arguments.end())
-        return fmt::format("'{}' is no verb{}; there are {}", a, did_you_mean(a, verbs), fmt::join(verbs, ", "));
+      if (!a.starts_with('-') &&
+          std::find(arguments.begin(), arguments.end(), a) != arguments.end())
+        return fmt::format("'{}' is no verb{}; there are {}", a, did_you_mean(a, verbs),
+                           fmt::join(verbs, ", "));
   return e.what();
 }
 
@@ -212,7 +261,8 @@ parsed_command parse_command(std::span<const std::string> arguments) {
   add_verbs(app, c, t);
   parsed_command outcome;
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 wants the last one first
+    // CLI11 wants the last one first.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::Success& asked) {
     std::ostringstream out, err;
     app.exit(asked, out, err);
@@ -220,8 +270,8 @@ parsed_command parse_command(std::span<const std::string> arguments) {
     return outcome;
   } catch (const CLI::ParseError& e) {
     outcome.exit_code = static_cast<int>(error_code::usage);
-    outcome.err =
-        fmt::format("troupe: {} (troupe --help lists verbs and flags)\n", explain_parse_error(app, e, arguments));
+    outcome.err = fmt::format("troupe: {} (troupe --help lists verbs and flags)\n",
+                              explain_parse_error(app, e, arguments));
     return outcome;
   }
   if (const auto mistake = finish(c, t)) {

@@ -1,10 +1,11 @@
 #pragma once
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
-//   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] | events
-//          | timeline [--seconds N] [--job JOB]
-//          | plan FILE [--workers N] [--shards N] [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
-//          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE | version
+//   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] |
+//          events | timeline [--seconds N] [--job JOB] | plan FILE [--workers N] [--shards N]
+//          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
+//          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
+//          version
 //
 // Kinds are taken in singular and plural.
 
@@ -19,7 +20,23 @@
 
 namespace troupe {
 
-enum class verb : std::uint8_t { none, status, list, show, graph, why, events, wait, plan, list_checkpoints, verify_checkpoints, make_checkpoint, leave_cluster, timeline, version };
+enum class verb : std::uint8_t {
+  none,
+  status,
+  list,
+  show,
+  graph,
+  why,
+  events,
+  wait,
+  plan,
+  list_checkpoints,
+  verify_checkpoints,
+  make_checkpoint,
+  leave_cluster,
+  timeline,
+  version
+};
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
 
@@ -44,7 +61,8 @@ struct command {
   std::int64_t duration_ns = 0;    // of timeline; its job is `id`
   bool json = false;
   plan_wishes plan{};  // of verb plan; the graph's file is `id`
-  ask_options ask;  // its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs
+  // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.
+  ask_options ask;
 };
 
 // What a program does next: run a command, or print and exit.
@@ -54,7 +72,8 @@ struct parsed_command {
   std::string out, err;
 };
 
-// `arguments` without the program's name. A mistake ends with exit code 2 and one line that says what was expected.
+// `arguments` without the program's name. A mistake ends with exit code 2 and one line that says
+// what was expected.
 parsed_command parse_command(std::span<const std::string> arguments);
 
 }  // namespace troupe

@@ -17,13 +17,15 @@ namespace {
 // Vertices by node, each group in the order of layers.
 std::map<std::string, std::vector<std::size_t>, natural_order> groups_of(const graph_view& view) {
   std::map<std::string, std::vector<std::size_t>, natural_order> groups;
-  for (std::size_t v = 0; v < view.vertices.size(); ++v) groups[group_of(view.vertices[v])].push_back(v);
+  for (std::size_t v = 0; v < view.vertices.size(); ++v)
+    groups[group_of(view.vertices[v])].push_back(v);
   return groups;
 }
 
-// " -> a 1/2, b (out1 to in2) 0/2 !": a mark behind an edge that somebody has waited for long; ports where two edges lead
-// to b.
-std::string consumers(const graph_view& view, const std::vector<std::vector<std::size_t>>& outgoing, std::size_t v) {
+// " -> a 1/2, b (out1 to in2) 0/2 !": a mark behind an edge that somebody has waited for long;
+// ports where two edges lead to b.
+std::string consumers(const graph_view& view, const std::vector<std::vector<std::size_t>>& outgoing,
+                      std::size_t v) {
   std::string out;
   for (const auto e : outgoing[v]) {
     const auto& edge = view.edges[e];
@@ -43,8 +45,9 @@ std::string draw_graph_text(const std::vector<graph_view>& views) {
   for (const auto& view : views) {
     std::vector<std::vector<std::size_t>> outgoing(view.vertices.size());
     for (std::size_t e = 0; e < view.edges.size(); ++e) outgoing[view.edges[e].from].push_back(e);
-    out += fmt::format("{}job {}, step {}: [layer] actor (kind, state) -> consumer free/all credits, ! = waited for, {} or more\n",
-                       out.empty() ? "" : "\n", view.job->name, progress(*view.job), format_seconds(skew_seconds));
+    out += fmt::format(
+        "{}job {}, step {}: [layer] actor (kind, state) -> consumer free/all credits, ! = waited for, {} or more\n",
+        out.empty() ? "" : "\n", view.job->name, progress(*view.job), format_seconds(skew_seconds));
     for (const auto& [name, vertices] : groups_of(view)) {
       out += fmt::format("\n{}\n", name);
       for (const auto v : vertices) {
@@ -80,7 +83,8 @@ std::string graph_json(const std::vector<graph_view>& views) {
                        {"is_waiting", e.is_waiting()},
                        {"is_back", e.is_back},
                        {"is_sparse", e.is_sparse()}});
-    jobs.push_back({{"job", view.job->name}, {"id", view.job->id}, {"actors", actors}, {"edges", edges}});
+    jobs.push_back(
+        {{"job", view.job->name}, {"id", view.job->id}, {"actors", actors}, {"edges", edges}});
   }
   return jobs.dump(-1, ' ', false, json::error_handler_t::replace);
 }

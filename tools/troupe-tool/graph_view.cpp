@@ -22,8 +22,9 @@ class builder {
     std::vector<const actor_snapshot*> actors;
     for (const auto& a : c.actors)
       if (belongs(a, job)) actors.push_back(&a);
-    std::sort(actors.begin(), actors.end(),
-              [](auto* a, auto* b) { return std::tie(a->name, a->node, a->id) < std::tie(b->name, b->node, b->id); });
+    std::sort(actors.begin(), actors.end(), [](auto* a, auto* b) {
+      return std::tie(a->name, a->node, a->id) < std::tie(b->name, b->node, b->id);
+    });
     for (const auto* a : actors) {
       by_name_.try_emplace(a->name, view_.vertices.size());
       view_.vertices.push_back({a, a->name, a->node, 0});
@@ -40,7 +41,9 @@ class builder {
  private:
   // The program feeds and takes: two ends, so that it does not close a circle.
   std::size_t peer_of(const port_snapshot& p) {
-    const std::string name = p.peer != "program" ? p.peer : p.is_input() ? "program (feeds)" : "program (fetches)";
+    const std::string name = p.peer != "program" ? p.peer
+                             : p.is_input()      ? "program (feeds)"
+                                                 : "program (fetches)";
     const auto [at, is_new] = by_name_.try_emplace(name, view_.vertices.size());
     if (is_new) view_.vertices.push_back({nullptr, name, p.peer_node, 0});
     return at->second;
@@ -95,16 +98,18 @@ class builder {
     std::sort(order.begin(), order.end(), [&](auto a, auto b) {
       const auto& x = view_.vertices[a];
       const auto& y = view_.vertices[b];
-      return x.layer != y.layer ? x.layer < y.layer
-                                : natural_less(x.name, y.name) || (x.name == y.name && x.node < y.node);
+      return x.layer != y.layer
+                 ? x.layer < y.layer
+                 : natural_less(x.name, y.name) || (x.name == y.name && x.node < y.node);
     });
     std::vector<graph_vertex> sorted;
     for (std::size_t i = 0; i < order.size(); ++i)
       position[order[i]] = i, sorted.push_back(std::move(view_.vertices[order[i]]));
     view_.vertices = std::move(sorted);
     for (auto& e : view_.edges) e.from = position[e.from], e.to = position[e.to];
-    std::stable_sort(view_.edges.begin(), view_.edges.end(),
-                     [](auto& a, auto& b) { return std::tie(a.from, a.to) < std::tie(b.from, b.to); });
+    std::stable_sort(view_.edges.begin(), view_.edges.end(), [](auto& a, auto& b) {
+      return std::tie(a.from, a.to) < std::tie(b.from, b.to);
+    });
   }
 
   graph_view view_;
@@ -119,7 +124,8 @@ std::vector<graph_view> make_graph_views(const cluster_snapshot& c) {
   for (const auto& j : c.jobs) {
     if (!is_over(j.state))
       views.push_back(builder(c, j).build());
-    else if (last == nullptr || std::tie(j.ended_seconds, j.id) < std::tie(last->ended_seconds, last->id))
+    else if (last == nullptr ||
+             std::tie(j.ended_seconds, j.id) < std::tie(last->ended_seconds, last->id))
       last = &j;
   }
   if (views.empty() && last != nullptr) views.push_back(builder(c, *last).build());
@@ -134,7 +140,8 @@ std::string group_of(const graph_vertex& v) {
 
 std::string describe(const graph_vertex& v) {
   if (v.actor == nullptr) return v.name.starts_with("program") ? "" : "not listed";
-  return fmt::format("{}, {} for {}", v.actor->kind, to_string(v.actor->state), format_seconds(v.actor->since_seconds));
+  return fmt::format("{}, {} for {}", v.actor->kind, to_string(v.actor->state),
+                     format_seconds(v.actor->since_seconds));
 }
 
 std::string credits_text(const graph_edge& e) {
@@ -144,7 +151,9 @@ std::string credits_text(const graph_edge& e) {
 
 std::string ports_text(const graph_edge& e) {
   if (!e.has_twin) return {};
-  const auto name = [](const port_snapshot* p) { return p != nullptr ? std::string_view(p->name) : "?"; };
+  const auto name = [](const port_snapshot* p) {
+    return p != nullptr ? std::string_view(p->name) : "?";
+  };
   return fmt::format("{} to {}", name(e.output), name(e.input));
 }
 

@@ -1,12 +1,13 @@
 #pragma once
 // The actors of a job as a graph to draw: who feeds whom, in layers.
 //
-// GV-1  Every edge between two listed actors appears once, whichever of its ends tells of it; a peer that is not listed (the
-//       program, an actor on a silent node) is a vertex of its own.
-// GV-2  An edge goes from a lower layer to a higher one, except those marked is_back: all that lead into a shard, since a
-//       step reads its weights first and updates them last, and what closes a cycle otherwise. Layers are longest paths, so
-//       layer 0 has no inputs but back edges.
-// GV-3  The view depends on the snapshot only, not on the order of its lists; its cost is linear but for sorting.
+// GV-1  Every edge between two listed actors appears once, whichever of its ends tells of it; a
+//       peer that is not listed (the program, an actor on a silent node) is a vertex of its own.
+// GV-2  An edge goes from a lower layer to a higher one, except those marked is_back: all that lead
+//       into a shard, since a step reads its weights first and updates them last, and what closes a
+//       cycle otherwise. Layers are longest paths, so layer 0 has no inputs but back edges.
+// GV-3  The view depends on the snapshot only, not on the order of its lists; its cost is linear
+//       but for sorting.
 
 #include "runtime/snapshot.hpp"
 
@@ -52,8 +53,8 @@ struct graph_view {
   std::vector<graph_edge> edges;       // by from, to, port
 };
 
-// One view per running job; where none runs, of the job that ended last, if its actors are still listed. The
-// snapshot must outlive the views.
+// One view per running job; where none runs, of the job that ended last, if its actors are still
+// listed. The snapshot must outlive the views.
 std::vector<graph_view> make_graph_views(const cluster_snapshot& c);
 
 std::string draw_graph_text(const std::vector<graph_view>& views);
@@ -64,7 +65,9 @@ std::string graph_json(const std::vector<graph_view>& views);
 // "node n1", or "the program": what is drawn together.
 std::string group_of(const graph_vertex& v);
 struct natural_order {
-  bool operator()(const std::string& a, const std::string& b) const noexcept { return natural_less(a, b); }
+  bool operator()(const std::string& a, const std::string& b) const noexcept {
+    return natural_less(a, b);
+  }
 };
 // "op, running for 3.2 s"
 std::string describe(const graph_vertex& v);

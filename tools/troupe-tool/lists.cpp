@@ -21,7 +21,9 @@ std::string percent(double ratio) { return fmt::format("{:.0f}%", ratio * 100); 
 std::string node_state_text(const node_snapshot& n) {
   std::string text(to_string(n.state));
   if (n.state != node_state::alive && n.unreachable_seconds > 0)
-    text += n.state == node_state::left ? fmt::format(" {} ago", format_seconds(n.unreachable_seconds)) : " for " + format_seconds(n.unreachable_seconds);
+    text += n.state == node_state::left
+                ? fmt::format(" {} ago", format_seconds(n.unreachable_seconds))
+                : " for " + format_seconds(n.unreachable_seconds);
   return n.reason.empty() ? text : fmt::format("{} ({})", text, n.reason);
 }
 
@@ -43,8 +45,9 @@ std::string facts(const std::vector<std::pair<std::string_view, std::string>>& l
 
 error unknown(std::string_view what, std::string_view id, const std::vector<std::string>& names,
               const cluster_snapshot& c) {
-  return {error_code::not_found, fmt::format("no {} '{}' in cluster {}{}; troupe list {}s shows all", what, id,
-                                             c.cluster, did_you_mean(id, names), what)};
+  return {error_code::not_found,
+          fmt::format("no {} '{}' in cluster {}{}; troupe list {}s shows all", what, id, c.cluster,
+                      did_you_mean(id, names), what)};
 }
 
 }  // namespace
@@ -71,8 +74,8 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"ID", false, 0, 5}});
   for (const auto& n : c.nodes)
     if (is_recent(n))
-      t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid), or_dash(n.address), devices_of(n),
-             std::to_string(n.incarnation), n.id});
+      t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid),
+             or_dash(n.address), devices_of(n), std::to_string(n.incarnation), n.id});
   return t.draw(width);
 }
 
@@ -95,9 +98,10 @@ drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
   for (const bool ended : {false, true})
     for (const auto& a : c.actors)
       if ((a.state == actor_state::ended) == ended)
-        t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
-               std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
-               format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
+        t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)),
+               format_seconds(a.since_seconds), std::to_string(a.messages_in),
+               std::to_string(a.messages_out), format_bytes(a.bytes_in), format_bytes(a.bytes_out),
+               percent(a.busy_ratio), std::to_string(a.queue), std::to_string(a.steps),
                or_dash(a.job)});
   return t.draw(width);
 }
@@ -115,9 +119,10 @@ drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
            {"ID", false, 0, 7},
            {"CAUSE", false, 20, 1}});
   for (const auto& j : c.jobs)
-    t.add({j.name, std::string(to_string(j.state)), progress(j), fmt::format("{:.1f}", j.steps_per_second()),
-           std::to_string(j.workers), std::to_string(j.shards), or_dash(j.update),
-           format_seconds(j.started_seconds) + " ago", or_dash(j.client), j.id, or_dash(j.bare_cause())});
+    t.add({j.name, std::string(to_string(j.state)), progress(j),
+           fmt::format("{:.1f}", j.steps_per_second()), std::to_string(j.workers),
+           std::to_string(j.shards), or_dash(j.update), format_seconds(j.started_seconds) + " ago",
+           or_dash(j.client), j.id, or_dash(j.bare_cause())});
   return t.draw(width);
 }
 
@@ -158,11 +163,13 @@ result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_
     constexpr std::size_t shown_max = 8;
     std::string ids;
     for (std::size_t i = 0; i < std::min(named.size(), shown_max); ++i)
-      ids += fmt::format("{}{} ({}{}{})", i > 0 ? ", " : "", named[i]->id, named[i]->job.empty() ? "" : "job ",
-                         named[i]->job.empty() ? "" : named[i]->job + ", ", to_string(named[i]->state));
+      ids += fmt::format(
+          "{}{} ({}{}{})", i > 0 ? ", " : "", named[i]->id, named[i]->job.empty() ? "" : "job ",
+          named[i]->job.empty() ? "" : named[i]->job + ", ", to_string(named[i]->state));
     if (named.size() > shown_max) ids += fmt::format(" and {} more", named.size() - shown_max);
-    return error(error_code::not_found,
-                 fmt::format("{} actors are named '{}': {}; name one by its id", named.size(), id, ids));
+    return error(
+        error_code::not_found,
+        fmt::format("{} actors are named '{}': {}; name one by its id", named.size(), id, ids));
   }
   std::vector<std::string> names;
   for (const auto& a : c.actors) names.push_back(a.id), names.push_back(a.name);
@@ -194,25 +201,34 @@ std::string show_node(const cluster_snapshot& c, const node_snapshot& n) {
 }
 
 std::string show_actor(const actor_snapshot& a, std::size_t width) {
-  auto out = facts({{"id", a.id},
-                    {"name", a.name},
-                    {"kind", a.kind},
-                    {"node", a.node},
-                    {"job", or_dash(a.job)},
-                    {"state", fmt::format("{} for {}", to_string(a.state), format_seconds(a.since_seconds))},
-                    {"messages", fmt::format("{} in, {} out", a.messages_in, a.messages_out)},
-                    {"bytes", fmt::format("{} in, {} out", format_bytes(a.bytes_in), format_bytes(a.bytes_out))},
-                    {"busy", percent(a.busy_ratio)},
-                    {"queue", std::to_string(a.queue)},
-                    {"steps", std::to_string(a.steps)}});
+  auto out = facts(
+      {{"id", a.id},
+       {"name", a.name},
+       {"kind", a.kind},
+       {"node", a.node},
+       {"job", or_dash(a.job)},
+       {"state", fmt::format("{} for {}", to_string(a.state), format_seconds(a.since_seconds))},
+       {"messages", fmt::format("{} in, {} out", a.messages_in, a.messages_out)},
+       {"bytes", fmt::format("{} in, {} out", format_bytes(a.bytes_in), format_bytes(a.bytes_out))},
+       {"busy", percent(a.busy_ratio)},
+       {"queue", std::to_string(a.queue)},
+       {"steps", std::to_string(a.steps)}});
   if (a.ports.empty()) return out + "no ports\n";
-  table t({{"PORT"}, {"PEER", false, 16}, {"PEER NODE"}, {"CREDITS", true}, {"QUEUED", true}, {"WAITS", false}});
+  table t({{"PORT"},
+           {"PEER", false, 16},
+           {"PEER NODE"},
+           {"CREDITS", true},
+           {"QUEUED", true},
+           {"WAITS", false}});
   for (const auto& p : a.ports)
-    t.add({p.name, or_dash(p.peer), or_dash(p.peer_node),
-           p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max), std::to_string(p.queued),
-           p.is_waiting ? fmt::format("for {}, for {}{}", p.is_input() ? "input" : "a credit",
-                                      format_seconds(p.since_seconds), p.is_sparse ? ", by design" : "")
-                        : "-"});
+    t.add(
+        {p.name, or_dash(p.peer), or_dash(p.peer_node),
+         p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max),
+         std::to_string(p.queued),
+         p.is_waiting
+             ? fmt::format("for {}, for {}{}", p.is_input() ? "input" : "a credit",
+                           format_seconds(p.since_seconds), p.is_sparse ? ", by design" : "")
+             : "-"});
   return out + "\n" + t.draw(width).text;
 }
 

@@ -11,7 +11,8 @@
 
 namespace troupe {
 
-inline constexpr double left_seconds_max = 60;  // who left as it should stays listed for so long, like ended actors
+// Who left as it should stays listed for so long, like ended actors.
+inline constexpr double left_seconds_max = 60;
 
 // Not a node that left long ago.
 bool is_recent(const node_snapshot& n) noexcept;

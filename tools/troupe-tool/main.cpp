@@ -45,17 +45,21 @@ int ask_once(const command& c) {
   return print(snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error()));
 }
 
-// Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad flag stays as it is.
+// Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad
+// flag stays as it is.
 int wait_for_nodes(const command& c) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.ask.timeout_ns);
   for (;;) {
     const auto left =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(end - std::chrono::steady_clock::now()).count();
+        std::chrono::duration_cast<std::chrono::nanoseconds>(end - std::chrono::steady_clock::now())
+            .count();
     auto ask = c.ask;
     ask.timeout_ns = std::clamp(left, poll_ns, question_ns);
     const auto snapshot = ask_cluster(ask);
-    if (snapshot && nodes_alive(*snapshot) >= c.nodes_wanted) return print(answer_wait_done(c, *snapshot));
-    if (!snapshot && (snapshot.error().code() == error_code::denied || snapshot.error().code() == error_code::usage))
+    if (snapshot && nodes_alive(*snapshot) >= c.nodes_wanted)
+      return print(answer_wait_done(c, *snapshot));
+    if (!snapshot && (snapshot.error().code() == error_code::denied ||
+                      snapshot.error().code() == error_code::usage))
       return print(answer_error(snapshot.error()));
     if (std::chrono::steady_clock::now() + std::chrono::nanoseconds(poll_ns) >= end)
       return print(answer_wait_timed_out(c, snapshot));
@@ -77,7 +81,8 @@ int change(const command& c) {
     const auto now = ask_cluster(ask);
     if (now)
       if (const auto done = answer_changed(c, *first, *now)) return print(*done);
-    if (!now && c.action == verb::leave_cluster && now.error().code() == error_code::unreachable)  // it was the last one
+    // It was the last one.
+    if (!now && c.action == verb::leave_cluster && now.error().code() == error_code::unreachable)
       return print(answer_changed(c, *first, {}).value());
   } while (std::chrono::steady_clock::now() < end);
   return print(answer_not_changed(c));
@@ -92,7 +97,8 @@ class progress_display {
     if (is_terminal_)
       fmt::print(stderr, "\r{}\x1b[K", progress_line(command_, p));
     else if (!is_shown_)
-      fmt::print(stderr, "troupe: recording {} s on {} node{}\n", double(command_.duration_ns) / 1e9, p.nodes, p.nodes == 1 ? "" : "s");
+      fmt::print(stderr, "troupe: recording {} s on {} node{}\n",
+                 double(command_.duration_ns) / 1e9, p.nodes, p.nodes == 1 ? "" : "s");
     is_shown_ = true;
   }
   void clear() const {
@@ -109,15 +115,20 @@ int record_timeline(const command& c) {
   if (!c.id.empty()) {
     const auto snapshot = ask_cluster(c.ask);
     if (!snapshot) return print(answer_error(snapshot.error()));
-    if (const auto known = check_job(c.id, snapshot->jobs); !known) return print(answer_error(known.error()));
+    if (const auto known = check_job(c.id, snapshot->jobs); !known)
+      return print(answer_error(known.error()));
   }
   progress_display display(c);
-  record_options how{.ask = c.ask, .duration_ns = c.duration_ns, .on_progress = [&](const record_progress& p) { display.show(p); }};
+  record_options how{.ask = c.ask,
+                     .duration_ns = c.duration_ns,
+                     .on_progress = [&](const record_progress& p) { display.show(p); }};
   const auto recording = record_cluster(how);
   display.clear();
   if (!recording) return print(answer_error(recording.error()));
   bool is_written = true;
-  const auto summary = write_timeline(*recording, c.id, [&](std::string_view piece) { is_written = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && is_written; });
+  const auto summary = write_timeline(*recording, c.id, [&](std::string_view piece) {
+    is_written = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() && is_written;
+  });
   const auto code = print(answer_timeline(c, *recording, summary));
   return is_written ? code : static_cast<int>(error_code::failed);
 }
@@ -131,13 +142,15 @@ int explain_plan(const command& c) {
   return print(answer_plan(c, *make_host_disk(), ops));
 }
 
-// Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the page.
+// Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the
+// page.
 int redraw_status(const command& c) {
   auto page = terminal::open();
   if (!page) return ask_once(c);
   do {
     const auto snapshot = ask_cluster(c.ask);
-    const auto o = snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error());
+    const auto o =
+        snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error());
     (*page)->draw(o.out + (o.err.empty() ? "" : "\n" + o.err));
   } while ((*page)->wait(redraw_ns));
   return 0;

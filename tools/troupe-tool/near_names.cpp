@@ -30,7 +30,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::vector<std::string> near_names(std::string_view typed, std::span<const std::string> names, std::size_t most) {
+std::vector<std::string> near_names(std::string_view typed, std::span<const std::string> names,
+                                    std::size_t most) {
   std::set<std::pair<std::size_t, std::string>> ranked;
   const auto allowed = std::max<std::size_t>(2, typed.size() / 3);
   for (const auto& name : names) {
@@ -50,7 +51,8 @@ std::vector<std::string> near_names(std::string_view typed, std::span<const std:
 
 std::string did_you_mean(std::string_view typed, std::span<const std::string> names) {
   const auto nearest = near_names(typed, names);
-  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", fmt::join(nearest, " or "));
+  return nearest.empty() ? std::string()
+                         : fmt::format("; did you mean {}?", fmt::join(nearest, " or "));
 }
 
 }  // namespace troupe

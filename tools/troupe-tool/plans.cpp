@@ -51,7 +51,11 @@ outcome plan_a_training(const command& c, saved_graph& g) {
   // Of whoever wrote the file, and before anything is made of them.
   const auto actors_max = plan_actors_max, ops = g.graph->nodes().size();
   if (spec.workers > actors_max / std::max<std::size_t>(ops, 1))
-    return does_not_compile(error(error_code::usage, fmt::format("plan: {} workers with {} ops each are more actors than the {} of a plan: give fewer --workers", spec.workers, ops, actors_max)));
+    return does_not_compile(error(
+        error_code::usage,
+        fmt::format(
+            "plan: {} workers with {} ops each are more actors than the {} of a plan: give fewer --workers",
+            spec.workers, ops, actors_max)));
   const auto where = places_on(c.plan.nodes, spec);
   if (!where) return usage("plan: " + where.error().message());
   const auto made = plan_training(*g.graph, *g.use.loss, spec, how.options, &*where);
@@ -59,7 +63,10 @@ outcome plan_a_training(const command& c, saved_graph& g) {
 }
 
 outcome plan_some_steps(const command& c, saved_graph& g) {
-  if (c.plan.is_training()) return usage(fmt::format("plan: {} has no loss to train, so that --workers, --shards, --nodes and --update mean nothing for it", shown(c.id)));
+  if (c.plan.is_training())
+    return usage(fmt::format(
+        "plan: {} has no loss to train, so that --workers, --shards, --nodes and --update mean nothing for it",
+        shown(c.id)));
   std::vector<value> fetches;
   for (const auto& f : g.use.fetches) fetches.push_back(f.at);
   compile_options options{.name = g.use.name};

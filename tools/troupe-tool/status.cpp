@@ -18,7 +18,9 @@ constexpr std::size_t list_max = 5;  // actors in each of the two short lists
 constexpr std::size_t bar_width = 20;
 constexpr double busy_least = 0.005;  // below, it is printed as 0 %
 
-std::string plural(std::size_t n, std::string_view what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+std::string plural(std::size_t n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
 
 std::string headline(const cluster_snapshot& c) {
   std::size_t nodes = 0, clients = 0, lost = 0, running = 0;
@@ -30,9 +32,12 @@ std::string headline(const cluster_snapshot& c) {
   auto line = fmt::format("cluster {}: {}", c.cluster, plural(nodes, "node"));
   if (clients > 0) line += ", " + plural(clients, "client");
   if (lost > 0) line += fmt::format(", {} not alive", lost);
-  const auto ended = static_cast<std::size_t>(std::count_if(
-      c.actors.begin(), c.actors.end(), [](const auto& a) { return a.state == actor_state::ended; }));
-  line += fmt::format(", {} running, {}", plural(running, "job"), plural(c.actors.size() - ended, "actor"));
+  const auto ended =
+      static_cast<std::size_t>(std::count_if(c.actors.begin(), c.actors.end(), [](const auto& a) {
+        return a.state == actor_state::ended;
+      }));
+  line += fmt::format(", {} running, {}", plural(running, "job"),
+                      plural(c.actors.size() - ended, "actor"));
   if (ended > 0) line += fmt::format(" and {} ended", ended);
   return line + "\n";
 }
@@ -61,9 +66,9 @@ std::string draw_nodes(const cluster_snapshot& c, std::size_t width) {
   for (const auto& n : c.nodes) {
     if (n.state == node_state::left && (n.kind == "client" || !is_recent(n))) continue;
     const auto& l = loads[n.name];
-    t.add({n.name, std::string(to_string(n.state)), n.kind, n.job.empty() ? "-" : n.job, std::to_string(n.pid),
-           n.address, std::to_string(l.actors), fmt::format("{:.0f}%", l.busy * 100),
-           n.reason.empty() ? "-" : n.reason});
+    t.add({n.name, std::string(to_string(n.state)), n.kind, n.job.empty() ? "-" : n.job,
+           std::to_string(n.pid), n.address, std::to_string(l.actors),
+           fmt::format("{:.0f}%", l.busy * 100), n.reason.empty() ? "-" : n.reason});
   }
   return t.is_empty() ? std::string() : "\n" + t.draw(width).text;
 }
@@ -93,8 +98,9 @@ std::string draw_jobs(const cluster_snapshot& c, std::size_t width) {
            {"UPDATE", false, 0, 2}});
   std::string causes;
   for (const auto& j : c.jobs) {
-    t.add({j.name, std::string(to_string(j.state)), progress(j), bar(j), fmt::format("{:.1f}", j.steps_per_second()),
-           time_left(j), std::to_string(j.workers), std::to_string(j.shards), j.update.empty() ? "-" : j.update});
+    t.add({j.name, std::string(to_string(j.state)), progress(j), bar(j),
+           fmt::format("{:.1f}", j.steps_per_second()), time_left(j), std::to_string(j.workers),
+           std::to_string(j.shards), j.update.empty() ? "-" : j.update});
     if (!j.cause.empty()) causes += fmt::format("{} failed: {}\n", j.name, j.bare_cause());
   }
   return t.is_empty() ? "\nno jobs\n" : "\n" + t.draw(width).text + causes;
@@ -103,24 +109,26 @@ std::string draw_jobs(const cluster_snapshot& c, std::size_t width) {
 using actor_list = std::vector<const actor_snapshot*>;
 
 std::string more(std::size_t shown, std::size_t all) {
-  return all > shown ? fmt::format("and {} more: troupe list actors\n", all - shown) : std::string();
+  return all > shown ? fmt::format("and {} more: troupe list actors\n", all - shown)
+                     : std::string();
 }
 
 std::string draw_busiest(const cluster_snapshot& c, std::size_t width, std::size_t most) {
   actor_list busy;
   for (const auto& a : c.actors)
     if (a.busy_ratio >= busy_least && a.state != actor_state::ended) busy.push_back(&a);
-  std::stable_sort(busy.begin(), busy.end(), [](auto* a, auto* b) { return a->busy_ratio > b->busy_ratio; });
+  std::stable_sort(busy.begin(), busy.end(),
+                   [](auto* a, auto* b) { return a->busy_ratio > b->busy_ratio; });
   table t({{"BUSIEST", false, 16, 0, 48},
            {"ID"},
            {"KIND", false, 0, 1},
            {"BUSY", true},
            {"STEPS", true, 0, 2},
            {"STATE", false, 0, 3}});
-  for (const auto* a :
-       actor_list(busy.begin(), busy.begin() + static_cast<std::ptrdiff_t>(std::min(most, busy.size()))))
-    t.add({a->name, a->id, a->kind, fmt::format("{:.0f}%", a->busy_ratio * 100), std::to_string(a->steps),
-           std::string(to_string(a->state))});
+  for (const auto* a : actor_list(
+           busy.begin(), busy.begin() + static_cast<std::ptrdiff_t>(std::min(most, busy.size()))))
+    t.add({a->name, a->id, a->kind, fmt::format("{:.0f}%", a->busy_ratio * 100),
+           std::to_string(a->steps), std::string(to_string(a->state))});
   return t.is_empty() ? std::string() : "\n" + t.draw(width).text + more(most, busy.size());
 }
 
@@ -153,14 +161,16 @@ std::string draw_waits(const cluster_snapshot& c, std::size_t width, std::size_t
 
 std::string draw_status(const cluster_snapshot& c, std::size_t width, std::size_t height) {
   auto page = headline(c) + draw_nodes(c, width) + draw_jobs(c, width);
-  // The two short lists share what a terminal has left: each has a blank line, a title and a line for "more".
+  // The two short lists share what a terminal has left: each has a blank line, a title and a line
+  // for "more".
   std::size_t each = list_max;
   if (height > 0) {
     const auto used = static_cast<std::size_t>(std::count(page.begin(), page.end(), '\n')) + 1;
     const std::size_t left = height > used ? height - used : 0;
     each = left / 2 > 3 ? std::min(list_max, left / 2 - 3) : 0;
   }
-  if (each == 0) return page + "(a higher terminal shows the busiest actors and the oldest waits too)\n";
+  if (each == 0)
+    return page + "(a higher terminal shows the busiest actors and the oldest waits too)\n";
   page += draw_busiest(c, width, each) + draw_waits(c, width, each);
   return page;
 }

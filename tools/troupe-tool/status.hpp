@@ -9,7 +9,8 @@
 
 namespace troupe {
 
-// `width` and `height` of the terminal, 0 in a pipe. Lists that are shortened say how many more there are, and where.
+// `width` and `height` of the terminal, 0 in a pipe. Lists that are shortened say how many more
+// there are, and where.
 std::string draw_status(const cluster_snapshot& c, std::size_t width, std::size_t height);
 
 }  // namespace troupe

@@ -24,11 +24,12 @@ std::size_t least_width(const column& c, std::size_t width) {
 }
 
 // Columns that stay: the rest, at the widths that are wanted at least, would not fit.
-std::vector<bool> choose_columns(const std::vector<column>& columns, const std::vector<std::size_t>& widths,
-                                 std::size_t width) {
+std::vector<bool> choose_columns(const std::vector<column>& columns,
+                                 const std::vector<std::size_t>& widths, std::size_t width) {
   std::vector<std::size_t> least;
   for (std::size_t i = 0; i < columns.size(); ++i)
-    least.push_back(std::max(least_width(columns[i], widths[i]), std::min(columns[i].wanted, widths[i])));
+    least.push_back(
+        std::max(least_width(columns[i], widths[i]), std::min(columns[i].wanted, widths[i])));
   std::vector<bool> shown(columns.size(), true);
   while (width > 0 && total(least, shown) > width) {
     std::optional<std::size_t> next;
@@ -46,7 +47,9 @@ void shorten_columns(const std::vector<column>& columns, const std::vector<bool>
   while (width > 0 && total(widths, shown) > width) {
     std::optional<std::size_t> next;
     for (std::size_t i = 0; i < columns.size(); ++i)
-      if (shown[i] && widths[i] > least_width(columns[i], widths[i]) && (!next || widths[i] > widths[*next])) next = i;
+      if (shown[i] && widths[i] > least_width(columns[i], widths[i]) &&
+          (!next || widths[i] > widths[*next]))
+        next = i;
     if (!next) break;
     --widths[*next];
   }
@@ -65,7 +68,8 @@ drawn_table table::draw(std::size_t width) const {
     widths.push_back(characters(columns_[i].title));
     for (const auto& row : rows_) widths[i] = std::max(widths[i], characters(row[i]));
   }
-  // Shortening to what is wanted comes before dropping, dropping before shortening further and breaking a line.
+  // Shortening to what is wanted comes before dropping, dropping before shortening further and
+  // breaking a line.
   const auto shown = choose_columns(columns_, widths, width);
   shorten_columns(columns_, shown, widths, width);
 
@@ -83,7 +87,8 @@ drawn_table table::draw(std::size_t width) const {
     drawn.text += line + '\n';
   };
   draw_row([&](std::size_t i) -> const std::string& { return columns_[i].title; });
-  for (const auto& row : rows_) draw_row([&](std::size_t i) -> const std::string& { return row[i]; });
+  for (const auto& row : rows_)
+    draw_row([&](std::size_t i) -> const std::string& { return row[i]; });
   for (std::size_t i = 0; i < columns_.size(); ++i)
     if (!shown[i]) drawn.dropped.push_back(columns_[i].title);
   return drawn;

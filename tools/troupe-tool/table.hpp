@@ -1,8 +1,8 @@
 #pragma once
 // Aligned columns of text that fit a width.
 //
-// TB-1  Lines are at most `width` columns wide (0: no limit), unless the columns that are never dropped do not fit even at
-//       their least width.
+// TB-1  Lines are at most `width` columns wide (0: no limit), unless the columns that are never
+//       dropped do not fit even at their least width.
 // TB-2  Nothing is cut silently: a shortened cell shows "..", dropped columns are named.
 
 #include "runtime/text.hpp"  // characters(), shorten()
@@ -20,7 +20,8 @@ struct column {
   bool is_number = false;   // right-aligned, never shortened
   std::size_t least = 0;    // a text may be shortened down to this many characters (0: not at all)
   unsigned drop_order = 0;  // the highest goes first where the width does not suffice (0: stays)
-  std::size_t wanted = 0;   // others are dropped before a text is shortened below this (0: below `least`)
+  // Others are dropped before a text is shortened below this (0: below `least`)
+  std::size_t wanted = 0;
 };
 
 struct drawn_table {

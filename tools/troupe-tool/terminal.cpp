@@ -16,7 +16,8 @@ namespace troupe {
 
 namespace {
 
-constexpr std::string_view alternate_screen = "\x1b[?1049h\x1b[?25l", normal_screen = "\x1b[?25h\x1b[?1049l";
+constexpr std::string_view alternate_screen = "\x1b[?1049h\x1b[?25l",
+                           normal_screen = "\x1b[?25h\x1b[?1049l";
 
 void write_all(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -39,7 +40,8 @@ screen stdout_screen() {
   winsize size{};
   if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
   // Some terminals do not know their size: then the size of all terminals since 1978.
-  return {size.ws_col != 0 ? size.ws_col : std::size_t{80}, size.ws_row != 0 ? size.ws_row : std::size_t{24}};
+  return {size.ws_col != 0 ? size.ws_col : std::size_t{80},
+          size.ws_row != 0 ? size.ws_row : std::size_t{24}};
 }
 
 terminal::terminal() : saved_(std::make_unique<saved>()) {}

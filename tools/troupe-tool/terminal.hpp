@@ -1,5 +1,6 @@
 #pragma once
-// The terminal while a page is redrawn on it: keys come at once and unseen, and leaving it puts everything back.
+// The terminal while a page is redrawn on it: keys come at once and unseen, and leaving it puts
+// everything back.
 
 #include "schema/error.hpp"
 #include "tools/troupe-tool/answer.hpp"
@@ -15,7 +16,8 @@ screen stdout_screen();
 
 class terminal {
  public:
-  // Takes over stdin and stdout, which must be terminals, and the signals that end a program, which then end wait().
+  // Takes over stdin and stdout, which must be terminals, and the signals that end a program, which
+  // then end wait().
   static result<std::unique_ptr<terminal>> open();
   ~terminal();
   terminal(const terminal&) = delete;
@@ -23,7 +25,8 @@ class terminal {
 
   // Replaces what is shown without flicker. Lines beyond the height are not drawn.
   void draw(const std::string& page);
-  // False once the user wants to leave: q, Ctrl-C, Ctrl-D, a signal or a closed terminal; true after the time or a resize.
+  // False once the user wants to leave: q, Ctrl-C, Ctrl-D, a signal or a closed terminal; true
+  // after the time or a resize.
   bool wait(std::int64_t ns);
 
  private:

@@ -1,12 +1,14 @@
 #pragma once
-// Teams of threads on the device (team.hpp): a warp, and a block of 256 threads. Nothing but CUDA's own words, so that a test can give them another meaning and run this on the host.
+// Teams of threads on the device (team.hpp): a warp, and a block of 256 threads. Nothing but CUDA's
+// own words, so that a test can give them another meaning and run this on the host.
 
 #include <cstdint>
 #include <cstring>
 
 namespace troupe::cuda::code {
 
-inline constexpr int block_threads = 256, warp_threads = 32, block_warps = block_threads / warp_threads;
+inline constexpr int block_threads = 256, warp_threads = 32,
+                     block_warps = block_threads / warp_threads;
 
 // x of the lane whose number differs in the bits of `mask`, word by word.
 template <class T>
@@ -69,7 +71,8 @@ struct warp_team {
   }
 };
 
-// All threads of a block take part in every call. The barrier behind each reading lets the next call write.
+// All threads of a block take part in every call. The barrier behind each reading lets the next
+// call write.
 struct block_team {
   unsigned char* shared;  // 16 bytes a warp
 

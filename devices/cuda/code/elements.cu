@@ -6,7 +6,8 @@
 
 namespace troupe::cuda::code {
 
-#define TROUPE_ELEMENTS(...) template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
+#define TROUPE_ELEMENTS(...) \
+  template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
 #include "devices/cuda/code/elements.inc"
 
 }  // namespace troupe::cuda::code

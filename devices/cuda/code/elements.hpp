@@ -1,8 +1,11 @@
 #pragma once
-// Kernels that make one element, or one small piece, from its number alone: functions of i for i = 0, 1, ... in any order.
+// Kernels that make one element, or one small piece, from its number alone: functions of i for i =
+// 0, 1, ... in any order.
 //
-// On the device a thread calls them for every i that is its own; tests on the host call them in a loop and compare with the host's kernels. Pointers are to memory of the
-// device. What several add to one place is added by the one thread that owns it, in the host's order: no atomics, equal bits in every run.
+// On the device a thread calls them for every i that is its own; tests on the host call them in a
+// loop and compare with the host's kernels. Pointers are to memory of the device. What several add
+// to one place is added by the one thread that owns it, in the host's order: no atomics, equal bits
+// in every run.
 
 #include "devices/cuda/code/geometry.hpp"
 #include "devices/device_code.hpp"
@@ -20,8 +23,12 @@ template <class T>
 TROUPE_DEVICE T wrapped_sum(T a, T b) {
   return a + b;
 }
-TROUPE_DEVICE inline std::int32_t wrapped_sum(std::int32_t a, std::int32_t b) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b)); }
-TROUPE_DEVICE inline std::int64_t wrapped_sum(std::int64_t a, std::int64_t b) { return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b)); }
+TROUPE_DEVICE inline std::int32_t wrapped_sum(std::int32_t a, std::int32_t b) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
+}
+TROUPE_DEVICE inline std::int64_t wrapped_sum(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
 
 // --- moving; W: a whole number of the element's size ---
 
@@ -90,7 +97,9 @@ struct one_hot {
   T* to;
   const Index* indices;
   std::int64_t depth;
-  TROUPE_DEVICE void operator()(std::int64_t i) const { to[i] = static_cast<std::int64_t>(indices[i / depth]) == i % depth ? T{1} : T{}; }
+  TROUPE_DEVICE void operator()(std::int64_t i) const {
+    to[i] = static_cast<std::int64_t>(indices[i / depth]) == i % depth ? T{1} : T{};
+  }
 };
 // Keys to sort by, for scatter_add: `along` of what is outside, which comes last.
 template <class Index>
@@ -106,7 +115,8 @@ struct scatter_keys {
     positions[i] = static_cast<std::uint32_t>(i);
   }
 };
-// Of sorted keys: the first of each adds all of its rows, in their order, to what stands in `to`. i: [outer, count, inner].
+// Of sorted keys: the first of each adds all of its rows, in their order, to what stands in `to`.
+// i: [outer, count, inner].
 template <class T>
 struct scatter_runs {
   T* to;
@@ -120,7 +130,8 @@ struct scatter_runs {
     const auto key = keys[j];
     if (static_cast<std::int64_t>(key) >= along || (j > 0 && keys[j - 1] == key)) return;
     auto sum = to[(o * along + key) * inner + k];
-    for (; j < count && keys[j] == key; ++j) sum = wrapped_sum(sum, from[(o * count + positions[j]) * inner + k]);
+    for (; j < count && keys[j] == key; ++j)
+      sum = wrapped_sum(sum, from[(o * count + positions[j]) * inner + k]);
     to[(o * along + key) * inner + k] = sum;
   }
 };
@@ -196,7 +207,8 @@ struct avg_pool {
     const auto rows = p.inside(0, oy), columns = p.inside(1, ox);
     T sum{};
     for (auto ky = rows.first; ky < rows.end; ++ky)
-      for (auto kx = columns.first; kx < columns.end; ++kx) sum += x[p.place(0, oy, ky) * p.w + p.place(1, ox, kx)];
+      for (auto kx = columns.first; kx < columns.end; ++kx)
+        sum += x[p.place(0, oy, ky) * p.w + p.place(1, ox, kx)];
     y[i] = sum / static_cast<T>(p.count(oy, ox));
   }
 };
@@ -212,13 +224,15 @@ struct avg_pool_grad {
     for (auto oy = rows.first; oy < rows.end; ++oy) {
       if (p.element_of(0, oy, y) < 0) continue;
       for (auto ox = columns.first; ox < columns.end; ++ox)
-        if (p.element_of(1, ox, x) >= 0) sum += dy[(plane * p.oh + oy) * p.ow + ox] / static_cast<T>(p.count(oy, ox));
+        if (p.element_of(1, ox, x) >= 0)
+          sum += dy[(plane * p.oh + oy) * p.ow + ox] / static_cast<T>(p.count(oy, ox));
     }
     dx[i] = sum;
   }
 };
 
-// --- random numbers; i: a counter, which gives 4 (f32) or 2 (f64) elements. As devices/host/ops/random.cpp ---
+// --- random numbers; i: a counter, which gives 4 (f32) or 2 (f64) elements. As
+// devices/host/ops/random.cpp ---
 
 enum class law : std::uint8_t { uniform, normal, mask };
 
@@ -226,16 +240,20 @@ template <class T>
 struct random_numbers {
   T* out;
   std::int64_t elements;
-  std::uint64_t first;         // element of the whole batch that out[0] is
-  std::uint64_t draw;          // the step, where `draw_at` is null
+  std::uint64_t first;           // element of the whole batch that out[0] is
+  std::uint64_t draw;            // the step, where `draw_at` is null
   const std::uint64_t* draw_at;  // where a captured graph finds it
   std::uint32_t key_low, key_high;
   law kind;
   T a, b;  // uniform: low, high; normal: mean, deviation; mask: rate, what is kept
 
   static constexpr std::uint64_t each = sizeof(T) == 4 ? 4 : 2;
-  static TROUPE_DEVICE float unit_of(std::uint32_t x) { return static_cast<float>(x >> 8U) * 0x1p-24F; }
-  static TROUPE_DEVICE double unit_of(std::uint32_t x, std::uint32_t y) { return static_cast<double>((std::uint64_t{x} << 32U | y) >> 11U) * 0x1p-53; }
+  static TROUPE_DEVICE float unit_of(std::uint32_t x) {
+    return static_cast<float>(x >> 8U) * 0x1p-24F;
+  }
+  static TROUPE_DEVICE double unit_of(std::uint32_t x, std::uint32_t y) {
+    return static_cast<double>((std::uint64_t{x} << 32U | y) >> 11U) * 0x1p-53;
+  }
 
   TROUPE_DEVICE void operator()(std::int64_t i) const {
     const auto counter = first / each + static_cast<std::uint64_t>(i);
@@ -255,28 +273,35 @@ struct random_numbers {
       numbers[0] = unit_of(words[0], words[1]);
       numbers[1] = unit_of(words[2], words[3]);
       if (kind == law::normal) {
-        const double length = std::sqrt(-2 * std::log(numbers[0] + 0x1p-53)), angle = 2 * 3.141592653589793238462643 * numbers[1];
+        const double length = std::sqrt(-2 * std::log(numbers[0] + 0x1p-53)),
+                     angle = 2 * 3.141592653589793238462643 * numbers[1];
         numbers[0] = length * std::cos(angle);
         numbers[1] = length * std::sin(angle);
       }
     }
     for (std::uint64_t k = 0; k < each; ++k) {
-      const auto at = static_cast<std::int64_t>(counter * each + k) - static_cast<std::int64_t>(first);
+      const auto at =
+          static_cast<std::int64_t>(counter * each + k) - static_cast<std::int64_t>(first);
       if (at < 0 || at >= elements) continue;
       const auto x = numbers[k];
-      out[at] = kind == law::uniform ? a + (b - a) * x : kind == law::normal ? a + b * x : x < a ? T{} : b;
+      out[at] = kind == law::uniform  ? a + (b - a) * x
+                : kind == law::normal ? a + b * x
+                : x < a               ? T{}
+                                      : b;
     }
   }
 };
 
-// --- optimizers, of f32; i: an element. As devices/host/optimizers.hpp, whose numbers these are ---
+// --- optimizers, of f32; i: an element. As devices/host/optimizers.hpp, whose numbers these are
+// ---
 
 struct gradient {
   static constexpr int parts_max = 16;
   const float* part[parts_max]{};
   int parts = 0;
   float limit = std::numeric_limits<float>::infinity(), scale = 1;
-  const double* norm = nullptr;  // on the device, made before: where it is more than norm_max, the scale follows from it
+  // On the device, made before: where it is more than norm_max, the scale follows from it.
+  const double* norm = nullptr;
   double norm_max = 0;
   TROUPE_DEVICE float unscaled(std::int64_t i) const {
     float g = parts == 0 ? 0.0F : part[0][i];
@@ -285,7 +310,8 @@ struct gradient {
     return g > limit ? limit : g;
   }
   TROUPE_DEVICE float at(std::int64_t i) const {
-    const float by = norm != nullptr && *norm > norm_max ? static_cast<float>(norm_max / *norm) : scale;
+    const float by =
+        norm != nullptr && *norm > norm_max ? static_cast<float>(norm_max / *norm) : scale;
     return by != 1 ? unscaled(i) * by : unscaled(i);
   }
 };
@@ -294,7 +320,9 @@ struct variable {
   float* out = nullptr;
 };
 // a + weight (b - a), by the form that is exact at the nearer end.
-TROUPE_DEVICE inline float mixed(float a, float b, float weight) { return weight >= 0.5F ? b - (b - a) * (1.0F - weight) : a + weight * (b - a); }
+TROUPE_DEVICE inline float mixed(float a, float b, float weight) {
+  return weight >= 0.5F ? b - (b - a) * (1.0F - weight) : a + weight * (b - a);
+}
 
 struct sgd {
   variable w, velocity;
@@ -350,7 +378,9 @@ struct average {
   variable w;
   gradient g;
   float rate, factor;
-  TROUPE_DEVICE void operator()(std::int64_t i) const { w.out[i] = w.in[i] + rate * (factor * g.at(i) - w.in[i]); }
+  TROUPE_DEVICE void operator()(std::int64_t i) const {
+    w.out[i] = w.in[i] + rate * (factor * g.at(i) - w.in[i]);
+  }
 };
 struct adagrad {
   variable w, square;

@@ -1,5 +1,6 @@
 #pragma once
-// Where elements lie: plain numbers that kernels get as arguments, and how they follow from shapes. Compiled by nvcc and, for tests on the host, by any compiler.
+// Where elements lie: plain numbers that kernels get as arguments, and how they follow from shapes.
+// Compiled by nvcc and, for tests on the host, by any compiler.
 
 #include "devices/device_code.hpp"
 
@@ -17,7 +18,10 @@ struct box {
   struct place {
     std::int64_t a, b;
   };
-  TROUPE_DEVICE place at(std::int64_t i) const { return elements < (std::int64_t{1} << 31) ? walk(static_cast<std::uint32_t>(i)) : walk(static_cast<std::uint64_t>(i)); }
+  TROUPE_DEVICE place at(std::int64_t i) const {
+    return elements < (std::int64_t{1} << 31) ? walk(static_cast<std::uint32_t>(i))
+                                              : walk(static_cast<std::uint64_t>(i));
+  }
 
  private:
   template <class Index>
@@ -34,18 +38,25 @@ struct box {
   }
 };
 
-// A tensor of which some dimensions are reduced: results in the order of what is kept, and the elements of each in order.
+// A tensor of which some dimensions are reduced: results in the order of what is kept, and the
+// elements of each in order.
 struct reduction {
   static constexpr int loops_max = 8;
   int kept = 0, reduced = 0;  // loops, innermost first
-  std::int64_t kept_size[loops_max]{}, kept_step[loops_max]{}, reduced_size[loops_max]{}, reduced_step[loops_max]{};
+  std::int64_t kept_size[loops_max]{}, kept_step[loops_max]{}, reduced_size[loops_max]{},
+      reduced_step[loops_max]{};
   std::int64_t results = 1, count = 1;  // of each
 
-  TROUPE_DEVICE std::int64_t begin_of(std::int64_t result) const { return walk(result, kept, kept_size, kept_step); }
-  TROUPE_DEVICE std::int64_t place_of(std::int64_t i) const { return reduced == 1 ? i * reduced_step[0] : walk(i, reduced, reduced_size, reduced_step); }
+  TROUPE_DEVICE std::int64_t begin_of(std::int64_t result) const {
+    return walk(result, kept, kept_size, kept_step);
+  }
+  TROUPE_DEVICE std::int64_t place_of(std::int64_t i) const {
+    return reduced == 1 ? i * reduced_step[0] : walk(i, reduced, reduced_size, reduced_step);
+  }
 
  private:
-  TROUPE_DEVICE static std::int64_t walk(std::int64_t rest, int loops, const std::int64_t* size, const std::int64_t* step) {
+  TROUPE_DEVICE static std::int64_t walk(std::int64_t rest, int loops, const std::int64_t* size,
+                                         const std::int64_t* step) {
     std::int64_t at = 0;
     for (int l = 0; l < loops; ++l) {
       at += rest % size[l] * step[l];
@@ -59,7 +70,9 @@ struct reduction {
 struct along {
   std::int64_t outer = 1, n = 1, inner = 1;
   TROUPE_DEVICE std::int64_t rows() const { return outer * inner; }
-  TROUPE_DEVICE std::int64_t begin_of(std::int64_t row) const { return row / inner * n * inner + row % inner; }
+  TROUPE_DEVICE std::int64_t begin_of(std::int64_t row) const {
+    return row / inner * n * inner + row % inner;
+  }
 };
 
 // A window of pooling, and the images that it goes over.
@@ -79,10 +92,13 @@ struct pool {
     const auto end = last < size[axis] ? last : size[axis];
     return {first < end ? first : end, end};
   }
-  TROUPE_DEVICE std::int64_t place(int axis, std::int64_t out, std::int64_t k) const { return out * stride[axis] - before[axis] + k * dilation[axis]; }
+  TROUPE_DEVICE std::int64_t place(int axis, std::int64_t out, std::int64_t k) const {
+    return out * stride[axis] - before[axis] + k * dilation[axis];
+  }
   // Windows first to end - 1 along an axis that may have `x` among theirs.
   TROUPE_DEVICE part windows_of(int axis, std::int64_t x) const {
-    const auto outs = axis == 0 ? oh : ow, reach = (size[axis] - 1) * dilation[axis], at = x + before[axis];
+    const auto outs = axis == 0 ? oh : ow, reach = (size[axis] - 1) * dilation[axis],
+               at = x + before[axis];
     const auto first = at <= reach ? 0 : (at - reach + stride[axis] - 1) / stride[axis];
     const auto end = at / stride[axis] + 1;
     return {first, end < outs ? end : outs};
@@ -90,11 +106,14 @@ struct pool {
   // The element of the window at `out` that is x; -1: none.
   TROUPE_DEVICE std::int64_t element_of(int axis, std::int64_t out, std::int64_t x) const {
     const auto d = x - (out * stride[axis] - before[axis]);
-    return d >= 0 && d % dilation[axis] == 0 && d / dilation[axis] < size[axis] ? d / dilation[axis] : -1;
+    return d >= 0 && d % dilation[axis] == 0 && d / dilation[axis] < size[axis] ? d / dilation[axis]
+                                                                                : -1;
   }
   // Elements that the mean is of.
   TROUPE_DEVICE std::int64_t count(std::int64_t y, std::int64_t x) const {
-    const auto all = counts_padding ? padded(0, y) * padded(1, x) : (inside(0, y).end - inside(0, y).first) * (inside(1, x).end - inside(1, x).first);
+    const auto all = counts_padding ? padded(0, y) * padded(1, x)
+                                    : (inside(0, y).end - inside(0, y).first) *
+                                          (inside(1, x).end - inside(1, x).first);
     return all > 1 ? all : 1;
   }
 
@@ -106,13 +125,15 @@ struct pool {
   }
 };
 
-// What a kernel found wrong in its data: an index or a label that is outside. One for a stream, in memory that the host reads; the first one stays.
+// What a kernel found wrong in its data: an index or a label that is outside. One for a stream, in
+// memory that the host reads; the first one stays.
 struct fault {
   unsigned int state = 0;  // 0: none, 1: being written, 2: whole
   unsigned int op = 0;     // number of the op
   std::int64_t at = 0, value = 0, low = 0, high = 0;
 };
-TROUPE_DEVICE inline void report(fault* f, unsigned int op, std::int64_t at, std::int64_t value, std::int64_t low, std::int64_t high) {
+TROUPE_DEVICE inline void report(fault* f, unsigned int op, std::int64_t at, std::int64_t value,
+                                 std::int64_t low, std::int64_t high) {
   if (f == nullptr) return;
 #if defined(__CUDA_ARCH__)
   if (atomicCAS(&f->state, 0U, 1U) != 0) return;
@@ -137,7 +158,8 @@ struct checked_index {
   fault* faults = nullptr;
   unsigned int op = 0;
   template <class Index>
-  TROUPE_DEVICE std::int64_t operator()(const Index* indices, std::int64_t i, std::int64_t n) const {
+  TROUPE_DEVICE std::int64_t operator()(const Index* indices, std::int64_t i,
+                                        std::int64_t n) const {
     const auto x = static_cast<std::int64_t>(indices[i]);
     if (x < -n || x >= n) {
       report(faults, op, i, x, -n, n - 1);

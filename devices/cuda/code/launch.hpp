@@ -1,5 +1,6 @@
 #pragma once
-// Starts the kernels of elements.hpp and rows.hpp; those that exist are instantiated in the .cu files of this folder.
+// Starts the kernels of elements.hpp and rows.hpp; those that exist are instantiated in the .cu
+// files of this folder.
 //
 // Threading: as the stream. Each call gives a cudaError_t as a number; nothing waits.
 
@@ -14,7 +15,7 @@
 namespace troupe::cuda::code {
 
 struct stream_of_chip {
-  void* stream = nullptr;   // a cudaStream_t
+  void* stream = nullptr;  // a cudaStream_t
   int multiprocessors = 1;
 };
 
@@ -22,7 +23,8 @@ struct stream_of_chip {
 template <class F>
 int launch_elements(const stream_of_chip& on, const F& f, std::int64_t n);
 
-// f(team, number) for 0 <= number < teams; `work`: what a team goes over, which says whether it is a warp or 256 threads.
+// f(team, number) for 0 <= number < teams; `work`: what a team goes over, which says whether it is
+// a warp or 256 threads.
 template <class F>
 int launch_teams(const stream_of_chip& on, const F& f, std::int64_t teams, std::int64_t work);
 
@@ -50,14 +52,17 @@ struct plain_row {
   std::size_t operands = 0;
   dtype in[plain_walk::operands_max]{};
   dtype out = dtype::f32;
-  int (*launch)(const stream_of_chip& on, void* out, const void* const* in, const plain_walk& walk) = nullptr;
+  int (*launch)(const stream_of_chip& on, void* out, const void* const* in,
+                const plain_walk& walk) = nullptr;
 };
 // Null: there is none.
 const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out);
 
-// Sorts by key; equal keys stay in order. `workspace`: sort_workspace_bytes(n), aligned to 256 bytes; n < 2^31.
+// Sorts by key; equal keys stay in order. `workspace`: sort_workspace_bytes(n), aligned to 256
+// bytes; n < 2^31.
 std::size_t sort_workspace_bytes(std::int64_t n);
-int sort_pairs(const stream_of_chip& on, const std::uint32_t* keys_in, std::uint32_t* keys_out, const std::uint32_t* values_in, std::uint32_t* values_out, std::int64_t n, int key_bits,
-               void* workspace, std::size_t workspace_bytes);
+int sort_pairs(const stream_of_chip& on, const std::uint32_t* keys_in, std::uint32_t* keys_out,
+               const std::uint32_t* values_in, std::uint32_t* values_out, std::int64_t n,
+               int key_bits, void* workspace, std::size_t workspace_bytes);
 
 }  // namespace troupe::cuda::code

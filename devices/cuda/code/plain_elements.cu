@@ -5,6 +5,8 @@
 
 namespace troupe::cuda::code {
 
-const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out) { return find_in_plain_table(op, in, out); }
+const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out) {
+  return find_in_plain_table(op, in, out);
+}
 
 }  // namespace troupe::cuda::code

@@ -6,8 +6,10 @@
 
 namespace troupe::cuda::code {
 
-#define TROUPE_TEAMS(...) template int launch_teams(const stream_of_chip&, const __VA_ARGS__&, std::int64_t, std::int64_t)
-#define TROUPE_ELEMENTS(...) template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
+#define TROUPE_TEAMS(...) \
+  template int launch_teams(const stream_of_chip&, const __VA_ARGS__&, std::int64_t, std::int64_t)
+#define TROUPE_ELEMENTS(...) \
+  template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
 #include "devices/cuda/code/rows.inc"
 
 }  // namespace troupe::cuda::code

@@ -1,5 +1,6 @@
 #pragma once
-// Kernels of which a team of threads (team.hpp) makes one row, group or result: functions of its number. Sums are f64, also of f32; their order is fixed by shapes.
+// Kernels of which a team of threads (team.hpp) makes one row, group or result: functions of its
+// number. Sums are f64, also of f32; their order is fixed by shapes.
 
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/code/geometry.hpp"
@@ -18,41 +19,69 @@ TROUPE_DEVICE inline double exp_of(double x) { return std::exp(x); }
 
 struct sum_of {
   template <class T>
-  TROUPE_DEVICE static T none() { return T{}; }
+  TROUPE_DEVICE static T none() {
+    return T{};
+  }
   template <class T>
-  TROUPE_DEVICE T operator()(T a, T b) const { return wrapped_sum(a, b); }
+  TROUPE_DEVICE T operator()(T a, T b) const {
+    return wrapped_sum(a, b);
+  }
 };
 struct product_of {
   template <class T>
-  TROUPE_DEVICE static T none() { return T{1}; }
+  TROUPE_DEVICE static T none() {
+    return T{1};
+  }
   TROUPE_DEVICE float operator()(float a, float b) const { return a * b; }
   TROUPE_DEVICE double operator()(double a, double b) const { return a * b; }
-  TROUPE_DEVICE std::int32_t operator()(std::int32_t a, std::int32_t b) const { return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) * static_cast<std::uint32_t>(b)); }
-  TROUPE_DEVICE std::int64_t operator()(std::int64_t a, std::int64_t b) const { return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b)); }
+  TROUPE_DEVICE std::int32_t operator()(std::int32_t a, std::int32_t b) const {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) * static_cast<std::uint32_t>(b));
+  }
+  TROUPE_DEVICE std::int64_t operator()(std::int64_t a, std::int64_t b) const {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  }
 };
 struct max_of {  // a NaN stays
   template <class T>
-  TROUPE_DEVICE static T none() { return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest(); }
+  TROUPE_DEVICE static T none() {
+    return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                : std::numeric_limits<T>::lowest();
+  }
   template <class T>
-  TROUPE_DEVICE T operator()(T a, T b) const { return b > a || b != b ? b : a; }
+  TROUPE_DEVICE T operator()(T a, T b) const {
+    return b > a || b != b ? b : a;
+  }
 };
 struct min_of {
   template <class T>
-  TROUPE_DEVICE static T none() { return std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max(); }
+  TROUPE_DEVICE static T none() {
+    return std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
+                                                : std::numeric_limits<T>::max();
+  }
   template <class T>
-  TROUPE_DEVICE T operator()(T a, T b) const { return b < a || b != b ? b : a; }
+  TROUPE_DEVICE T operator()(T a, T b) const {
+    return b < a || b != b ? b : a;
+  }
 };
 struct any_of {
   template <class T>
-  TROUPE_DEVICE static T none() { return T{0}; }
+  TROUPE_DEVICE static T none() {
+    return T{0};
+  }
   template <class T>
-  TROUPE_DEVICE T operator()(T a, T b) const { return a != 0 || b != 0 ? T{1} : T{0}; }
+  TROUPE_DEVICE T operator()(T a, T b) const {
+    return a != 0 || b != 0 ? T{1} : T{0};
+  }
 };
 struct all_of {
   template <class T>
-  TROUPE_DEVICE static T none() { return T{1}; }
+  TROUPE_DEVICE static T none() {
+    return T{1};
+  }
   template <class T>
-  TROUPE_DEVICE T operator()(T a, T b) const { return a != 0 && b != 0 ? T{1} : T{0}; }
+  TROUPE_DEVICE T operator()(T a, T b) const {
+    return a != 0 && b != 0 ? T{1} : T{0};
+  }
 };
 
 // What partial results are kept in.
@@ -67,11 +96,12 @@ struct wide_of<sum_of, float> {
 template <class Op, class T>
 using wide = typename wide_of<Op, T>::type;
 
-// A team for each part of each result: number = result * parts + part. Parts: of a result that is of very many elements.
+// A team for each part of each result: number = result * parts + part. Parts: of a result that is
+// of very many elements.
 template <class Op, class T>
 struct reduce_parts {
   const T* x;
-  T* out;              // where parts is 1
+  T* out;                // where parts is 1
   wide<Op, T>* partial;  // else: [results, parts]
   reduction r;
   std::int64_t parts;
@@ -81,7 +111,8 @@ struct reduce_parts {
     const auto first = part * each, end = first + each < r.count ? first + each : r.count;
     const auto* from = x + r.begin_of(result);
     auto all = Op::template none<wide<Op, T>>();
-    for (auto i = first + team.rank(); i < end; i += team.size()) all = Op{}(all, static_cast<wide<Op, T>>(from[r.place_of(i)]));
+    for (auto i = first + team.rank(); i < end; i += team.size())
+      all = Op{}(all, static_cast<wide<Op, T>>(from[r.place_of(i)]));
     all = team.join(all, Op{});
     if (team.rank() != 0) return;
     if (parts == 1)
@@ -110,7 +141,8 @@ struct reduce_columns {
   TROUPE_DEVICE void operator()(std::int64_t i) const {
     const auto* from = x + r.begin_of(i);
     auto all = Op::template none<wide<Op, T>>();
-    for (std::int64_t k = 0; k < r.count; ++k) all = Op{}(all, static_cast<wide<Op, T>>(from[r.place_of(k)]));
+    for (std::int64_t k = 0; k < r.count; ++k)
+      all = Op{}(all, static_cast<wide<Op, T>>(from[r.place_of(k)]));
     out[i] = static_cast<T>(all);
   }
 };
@@ -122,7 +154,8 @@ struct square_parts {
   std::int64_t n, parts;
   template <class Team>
   TROUPE_DEVICE void operator()(Team& team, std::int64_t part) const {
-    const auto each = (n + parts - 1) / parts, first = part * each, end = first + each < n ? first + each : n;
+    const auto each = (n + parts - 1) / parts, first = part * each,
+               end = first + each < n ? first + each : n;
     double all = 0;
     for (auto i = first + team.rank(); i < end; i += team.size()) {
       const auto x = static_cast<double>(g.unscaled(i));
@@ -145,7 +178,8 @@ struct root_of_parts {
   }
 };
 
-// --- the place of the largest or least: of equal ones the first; a NaN is passed over, and where all are the last is taken ---
+// --- the place of the largest or least: of equal ones the first; a NaN is passed over, and where
+// all are the last is taken ---
 
 template <class T>
 struct candidate {
@@ -165,9 +199,11 @@ struct better {
   }
 };
 template <bool Largest, class T, class Team>
-TROUPE_DEVICE std::int64_t place_of_best(Team& team, const T* x, std::int64_t n, std::int64_t step) {
+TROUPE_DEVICE std::int64_t place_of_best(Team& team, const T* x, std::int64_t n,
+                                         std::int64_t step) {
   candidate<T> best{T{}, -1};
-  for (auto i = team.rank(); i < n; i += team.size()) best = better<Largest, T>{}(best, candidate<T>{x[i * step], i});
+  for (auto i = team.rank(); i < n; i += team.size())
+    best = better<Largest, T>{}(best, candidate<T>{x[i * step], i});
   return team.join(best, better<Largest, T>{}).at;
 }
 template <bool Largest, class T>
@@ -194,7 +230,8 @@ struct is_correct {
     if (team.rank() == 0) out[row] = at == labels[row] ? 1 : 0;
   }
 };
-// The k largest of a row, of equals the first; a NaN is larger than all: the best behind the one before, k times.
+// The k largest of a row, of equals the first; a NaN is larger than all: the best behind the one
+// before, k times.
 template <class T>
 struct top_k {
   const T* x;
@@ -233,7 +270,8 @@ struct top_k {
   }
 };
 
-// Sums along an axis, a row at a time: a piece of as many elements as there are threads, then the next one.
+// Sums along an axis, a row at a time: a piece of as many elements as there are threads, then the
+// next one.
 template <class T>
 struct cumulative_sum {
   const T* x;
@@ -268,7 +306,8 @@ struct softmax {
   TROUPE_DEVICE void operator()(Team& team, std::int64_t row) const {
     const auto begin = a.begin_of(row);
     T largest = -std::numeric_limits<T>::infinity();
-    for (auto i = team.rank(); i < a.n; i += team.size()) largest = larger_op{}(largest, x[begin + i * a.inner]);
+    for (auto i = team.rank(); i < a.n; i += team.size())
+      largest = larger_op{}(largest, x[begin + i * a.inner]);
     largest = team.join(largest, larger_op{});
     double sum = 0;
     for (auto i = team.rank(); i < a.n; i += team.size()) {
@@ -298,7 +337,8 @@ struct softmax_grad {
     double sum = 0;
     for (auto i = team.rank(); i < a.n; i += team.size()) {
       const auto at = begin + i * a.inner;
-      sum += is_log ? static_cast<double>(dy[at]) : static_cast<double>(dy[at]) * static_cast<double>(y[at]);
+      sum += is_log ? static_cast<double>(dy[at])
+                    : static_cast<double>(dy[at]) * static_cast<double>(y[at]);
     }
     const auto each = static_cast<T>(team.join(sum, plus_op{}));
     for (auto i = team.rank(); i < a.n; i += team.size()) {
@@ -307,7 +347,8 @@ struct softmax_grad {
     }
   }
 };
-// Of scores in place: p = softmax(scale s) along rows of n, where a causal row `row % positions` meets the keys up to its own; the others get 0.
+// Of scores in place: p = softmax(scale s) along rows of n, where a causal row `row % positions`
+// meets the keys up to its own; the others get 0.
 template <class T>
 struct attention_weights {
   T* p;
@@ -319,7 +360,8 @@ struct attention_weights {
     auto* s = p + row * n;
     const auto met = is_causal ? row % positions + 1 : n;
     T largest = -std::numeric_limits<T>::infinity();
-    for (auto i = team.rank(); i < met; i += team.size()) largest = larger_op{}(largest, s[i] * scale);
+    for (auto i = team.rank(); i < met; i += team.size())
+      largest = larger_op{}(largest, s[i] * scale);
     largest = team.join(largest, larger_op{});
     double sum = 0;
     for (auto i = team.rank(); i < n; i += team.size()) {
@@ -343,7 +385,8 @@ struct attention_weights_grad {
     const auto* w = p + row * n;
     auto* d = dp + row * n;
     double sum = 0;
-    for (auto i = team.rank(); i < n; i += team.size()) sum += static_cast<double>(d[i]) * static_cast<double>(w[i]);
+    for (auto i = team.rank(); i < n; i += team.size())
+      sum += static_cast<double>(d[i]) * static_cast<double>(w[i]);
     const auto each = static_cast<T>(team.join(sum, plus_op{}));
     for (auto i = team.rank(); i < n; i += team.size()) d[i] = scale * w[i] * (d[i] - each);
   }
@@ -371,7 +414,8 @@ struct cross_entropy_rows {
       label = 0;
     }
     T largest = -std::numeric_limits<T>::infinity();
-    for (auto i = team.rank(); i < classes; i += team.size()) largest = larger_op{}(largest, from[i]);
+    for (auto i = team.rank(); i < classes; i += team.size())
+      largest = larger_op{}(largest, from[i]);
     largest = team.join(largest, larger_op{});
     double sum = 0;
     for (auto i = team.rank(); i < classes; i += team.size()) {
@@ -380,7 +424,8 @@ struct cross_entropy_rows {
     }
     sum = team.join(sum, plus_op{});
     const auto each = *scale / static_cast<T>(sum);
-    for (auto i = team.rank(); i < classes; i += team.size()) to[i] = to[i] * each - (i == label ? *scale : T{});
+    for (auto i = team.rank(); i < classes; i += team.size())
+      to[i] = to[i] * each - (i == label ? *scale : T{});
     if (team.rank() == 0) losses[row] = std::log(sum) + static_cast<double>(largest - from[label]);
   }
 };
@@ -396,7 +441,8 @@ struct scaled_sum {
     From sum{};
     for (auto i = team.rank(); i < n; i += team.size()) sum += numbers[i];
     sum = team.join(sum, plus_op{});
-    if (team.rank() == 0) *out = scale != nullptr ? static_cast<T>(sum) * *scale : static_cast<T>(sum);
+    if (team.rank() == 0)
+      *out = scale != nullptr ? static_cast<T>(sum) * *scale : static_cast<T>(sum);
   }
 };
 
@@ -415,7 +461,8 @@ struct standardize {
     const auto begin = r.begin_of(group);
     const auto count = static_cast<double>(r.count > 1 ? r.count : 1);
     double sum = 0;
-    for (auto i = team.rank(); i < r.count; i += team.size()) sum += static_cast<double>(x[begin + r.place_of(i)]);
+    for (auto i = team.rank(); i < r.count; i += team.size())
+      sum += static_cast<double>(x[begin + r.place_of(i)]);
     const auto m = team.join(sum, plus_op{}) / count;
     double squares = 0;
     for (auto i = team.rank(); i < r.count; i += team.size()) {
@@ -454,7 +501,9 @@ struct standardize_grad {
     second = team.join(second, plus_op{}) / count;
     for (auto i = team.rank(); i < r.count; i += team.size()) {
       const auto at = begin + r.place_of(i);
-      dx[at] = static_cast<T>(static_cast<double>(scale[group]) * (static_cast<double>(dy[at]) - first - static_cast<double>(y[at]) * second));
+      dx[at] =
+          static_cast<T>(static_cast<double>(scale[group]) * (static_cast<double>(dy[at]) - first -
+                                                              static_cast<double>(y[at]) * second));
     }
   }
 };

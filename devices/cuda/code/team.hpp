@@ -1,8 +1,10 @@
 #pragma once
-// The threads that work on one row, group or result together, as kernels see them; and the one on the host that tests run kernels with.
+// The threads that work on one row, group or result together, as kernels see them; and the one on
+// the host that tests run kernels with.
 //
-// A team has rank(), size() and join(x, op): op over the x of all its threads, which all of them get. op is commutative; the order is fixed by size() alone, so
-// results do not differ from run to run. scan(x, total): the sum of x of lower ranks.
+// A team has rank(), size() and join(x, op): op over the x of all its threads, which all of them
+// get. op is commutative; the order is fixed by size() alone, so results do not differ from run to
+// run. scan(x, total): the sum of x of lower ranks.
 
 #include "devices/device_code.hpp"
 

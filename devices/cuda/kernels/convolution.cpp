@@ -1,4 +1,5 @@
-// Convolutions over two dimensions and their gradients, by cuDNN. It pads alike on both sides; where a plan does not, the image is copied into one that is padded.
+// Convolutions over two dimensions and their gradients, by cuDNN. It pads alike on both sides;
+// where a plan does not, the image is copied into one that is padded.
 
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/kernels/families.hpp"
@@ -10,8 +11,10 @@ namespace {
 
 class convolution_kernel final : public kernel_of_chip {
  public:
-  convolution_kernel(std::string_view op, convolution_part part, const attributes& attrs, chip_services& chip) : kernel_of_chip(chip), op_(op) {
-    const auto read = [&](std::string_view name, std::int64_t (&to)[2]) {
+  convolution_kernel(std::string_view op, convolution_part part, const attributes& attrs,
+                     chip_services& chip)
+      : kernel_of_chip(chip), op_(op) {
+    const auto read = [&](std::string_view name, std::int64_t(&to)[2]) {
       if (const auto all = attrs.integers(name); all.size() == 2) to[0] = all[0], to[1] = all[1];
     };
     c_.part = part;
@@ -23,22 +26,31 @@ class convolution_kernel final : public kernel_of_chip {
     c_.groups = attrs.integer("groups", 1);
   }
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(op_, inputs, 2, outputs, 1); !ok) return ok;
     out_ = outputs[0];
     c_.type = out_.type;
     for (const auto& s : {inputs[0], inputs[1], outputs[0]})
-      if (s.shape.rank() != 4 || s.type != c_.type || !is_float(c_.type)) return unfit(op_, "takes f32 or f64 of rank 4", inputs);
-    const bool is_output = c_.part == convolution_part::output, is_input = c_.part == convolution_part::input_gradient;
+      if (s.shape.rank() != 4 || s.type != c_.type || !is_float(c_.type))
+        return unfit(op_, "takes f32 or f64 of rank 4", inputs);
+    const bool is_output = c_.part == convolution_part::output,
+               is_input = c_.part == convolution_part::input_gradient;
     const auto& x = is_output ? inputs[0] : is_input ? outputs[0] : inputs[1];
     const auto& w = is_output || is_input ? inputs[1] : outputs[0];
     const auto& y = is_output ? outputs[0] : inputs[0];
-    for (std::size_t i = 0; i < 4; ++i) c_.x[i] = x.shape.size(i), c_.w[i] = w.shape.size(i), c_.y[i] = y.shape.size(i);
-    if (c_.groups < 1 || c_.x[0] != c_.y[0] || c_.w[0] != c_.y[1] || c_.w[0] % c_.groups != 0 || c_.w[1] * c_.groups != c_.x[1]) return unfit(op_, "channels, groups or batches differ", inputs);
+    for (std::size_t i = 0; i < 4; ++i)
+      c_.x[i] = x.shape.size(i), c_.w[i] = w.shape.size(i), c_.y[i] = y.shape.size(i);
+    if (c_.groups < 1 || c_.x[0] != c_.y[0] || c_.w[0] != c_.y[1] || c_.w[0] % c_.groups != 0 ||
+        c_.w[1] * c_.groups != c_.x[1])
+      return unfit(op_, "channels, groups or batches differ", inputs);
     for (std::size_t i = 0; i < 2; ++i) {
-      if (c_.stride[i] < 1 || c_.dilation[i] < 1 || before_[i] < 0 || after_[i] < 0) return unfit(op_, "a stride or dilation below 1, or a padding below 0", inputs);
-      const auto room = c_.x[i + 2] + before_[i] + after_[i] - ((c_.w[i + 2] - 1) * c_.dilation[i] + 1);
-      if (c_.w[i + 2] > 0 && (room < 0 ? 0 : room / c_.stride[i] + 1) != c_.y[i + 2]) return unfit(op_, "sizes of the result differ", inputs);
+      if (c_.stride[i] < 1 || c_.dilation[i] < 1 || before_[i] < 0 || after_[i] < 0)
+        return unfit(op_, "a stride or dilation below 1, or a padding below 0", inputs);
+      const auto room =
+          c_.x[i + 2] + before_[i] + after_[i] - ((c_.w[i + 2] - 1) * c_.dilation[i] + 1);
+      if (c_.w[i + 2] > 0 && (room < 0 ? 0 : room / c_.stride[i] + 1) != c_.y[i + 2])
+        return unfit(op_, "sizes of the result differ", inputs);
     }
     is_empty_ = x.shape.elements() == 0 || w.shape.elements() == 0 || y.shape.elements() == 0;
     is_padded_ = !is_empty_ && (before_[0] != after_[0] || before_[1] != after_[1]);
@@ -49,18 +61,23 @@ class convolution_kernel final : public kernel_of_chip {
     for (std::size_t i = 0; i < 2; ++i) c_.padding[i] = is_padded_ ? 0 : before_[i];
     if (is_padded_) {
       find_padding();
-      padded_bytes_ = workspace_aligned(static_cast<std::size_t>(padded_elements_) * size_of(c_.type));
+      padded_bytes_ =
+          workspace_aligned(static_cast<std::size_t>(padded_elements_) * size_of(c_.type));
     }
     auto made = chip_.plan_convolution(c_);
     if (!made) return std::move(made.error()).while_doing(op_);
     plan_ = std::move(*made);
     return {};
   }
-  std::size_t workspace_bytes() const noexcept override { return padded_bytes_ + (plan_ != nullptr ? plan_->workspace_bytes : 0); }
+  std::size_t workspace_bytes() const noexcept override {
+    return padded_bytes_ + (plan_ != nullptr ? plan_->workspace_bytes : 0);
+  }
 
   result<void> enqueue(const launch_site& at, inputs_of inputs, outputs_of outputs) override {
     if (is_empty_) return chip_.fill_zero(at, outputs[0], out_.size_bytes());  // a sum of nothing
-    const auto first = const_cast<std::byte*>(inputs[0]), second = const_cast<std::byte*>(inputs[1]);  // read only
+    // Read only.
+    const auto first = const_cast<std::byte*>(inputs[0]),
+               second = const_cast<std::byte*>(inputs[1]);
     std::byte *x = nullptr, *w = second, *y = first;
     switch (c_.part) {
       case convolution_part::output: x = first, y = outputs[0]; break;
@@ -90,8 +107,10 @@ class convolution_kernel final : public kernel_of_chip {
     box_ = {};
     box_.loops = 3;
     box_.elements = planes * h * w;
-    const std::int64_t sizes[] = {w, h, planes}, inside[] = {1, c_.x[3], c_.x[2] * c_.x[3]}, outside[] = {1, w, h * w};
-    for (int i = 0; i < 3; ++i) box_.size[i] = sizes[i], box_.a_step[i] = inside[i], box_.b_step[i] = outside[i];
+    const std::int64_t sizes[] = {w, h, planes}, inside[] = {1, c_.x[3], c_.x[2] * c_.x[3]},
+                       outside[] = {1, w, h * w};
+    for (int i = 0; i < 3; ++i)
+      box_.size[i] = sizes[i], box_.a_step[i] = inside[i], box_.b_step[i] = outside[i];
     first_ = before_[0] * c_.x[3] + before_[1];
   }
   // The image into the padded one, or out of it.
@@ -100,7 +119,10 @@ class convolution_kernel final : public kernel_of_chip {
       auto b = box_;
       if (is_out)
         for (int i = 0; i < 3; ++i) std::swap(b.a_step[i], b.b_step[i]);
-      return elements(at, code::copy_box<W>{as<W>(to) + (is_out ? 0 : first_), as<W>(from) + (is_out ? first_ : 0), b}, b.elements);
+      return elements(at,
+                      code::copy_box<W>{as<W>(to) + (is_out ? 0 : first_),
+                                        as<W>(from) + (is_out ? first_ : 0), b},
+                      b.elements);
     });
   }
 
@@ -119,8 +141,10 @@ class convolution_kernel final : public kernel_of_chip {
 
 void add_convolution_kernels(cuda_kernel_table& table) {
   add_row<convolution_kernel>(table, "conv2d", "conv2d", convolution_part::output);
-  add_row<convolution_kernel>(table, "conv2d_input_grad", "conv2d_input_grad", convolution_part::input_gradient);
-  add_row<convolution_kernel>(table, "conv2d_weights_grad", "conv2d_weights_grad", convolution_part::weights_gradient);
+  add_row<convolution_kernel>(table, "conv2d_input_grad", "conv2d_input_grad",
+                              convolution_part::input_gradient);
+  add_row<convolution_kernel>(table, "conv2d_weights_grad", "conv2d_weights_grad",
+                              convolution_part::weights_gradient);
 }
 
 }  // namespace troupe::cuda

@@ -1,5 +1,6 @@
 #pragma once
-// The families of kernels that make_cuda_kernels() puts together, and what they share. Used in devices/cuda/kernels/ only.
+// The families of kernels that make_cuda_kernels() puts together, and what they share. Used in
+// devices/cuda/kernels/ only.
 
 #include "devices/cuda/cuda_kernel.hpp"
 
@@ -26,16 +27,25 @@ void add_convolution_kernels(cuda_kernel_table& table);
 inline error unfit(std::string_view op, std::string_view what, std::span<const tensor_spec> specs) {
   std::string text;
   for (const auto& s : specs) text += (text.empty() ? "" : ", ") + to_string(s);
-  return {error_code::usage, fmt::format("{} on CUDA: {}, got {}", op, what, text.empty() ? "nothing" : text)};
+  return {error_code::usage,
+          fmt::format("{} on CUDA: {}, got {}", op, what, text.empty() ? "nothing" : text)};
 }
-inline result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs, std::size_t inputs_expected, std::span<const tensor_spec> outputs, std::size_t outputs_expected) {
+inline result<void> check_ports(std::string_view op, std::span<const tensor_spec> inputs,
+                                std::size_t inputs_expected, std::span<const tensor_spec> outputs,
+                                std::size_t outputs_expected) {
   if (inputs.size() == inputs_expected && outputs.size() == outputs_expected) return {};
-  return error(error_code::usage,
-               fmt::format("{} on CUDA: takes {} operands and gives {} results, the plan has {} and {}", op, inputs_expected, outputs_expected, inputs.size(), outputs.size()));
+  return error(
+      error_code::usage,
+      fmt::format("{} on CUDA: takes {} operands and gives {} results, the plan has {} and {}", op,
+                  inputs_expected, outputs_expected, inputs.size(), outputs.size()));
 }
 inline bool is_float(dtype t) noexcept { return t == dtype::f32 || t == dtype::f64; }
-inline bool is_number(dtype t) noexcept { return is_float(t) || t == dtype::i32 || t == dtype::i64; }
-inline bool is_index(const tensor_spec& s) noexcept { return s.type == dtype::i32 || s.type == dtype::i64; }
+inline bool is_number(dtype t) noexcept {
+  return is_float(t) || t == dtype::i32 || t == dtype::i64;
+}
+inline bool is_index(const tensor_spec& s) noexcept {
+  return s.type == dtype::i32 || s.type == dtype::i64;
+}
 
 // Calls f with a number of the C++ type behind a dtype that was checked before.
 template <class F>
@@ -73,7 +83,9 @@ template <class T>
 T* as(std::byte* p) noexcept {
   return reinterpret_cast<T*>(p);
 }
-constexpr std::size_t workspace_aligned(std::size_t bytes) noexcept { return (bytes + 255) / 256 * 256; }
+constexpr std::size_t workspace_aligned(std::size_t bytes) noexcept {
+  return (bytes + 255) / 256 * 256;
+}
 
 // [outer, n, inner] around an axis, which may count from the end.
 inline std::optional<code::along> along_axis(const shape& s, std::int64_t axis) {
@@ -81,7 +93,8 @@ inline std::optional<code::along> along_axis(const shape& s, std::int64_t axis) 
   if (axis < 0) axis += rank;
   if (axis < 0 || axis >= rank) return std::nullopt;
   code::along a;
-  for (std::int64_t i = 0; i < rank; ++i) (i < axis ? a.outer : i == axis ? a.n : a.inner) *= s.size(static_cast<std::size_t>(i));
+  for (std::int64_t i = 0; i < rank; ++i)
+    (i < axis ? a.outer : i == axis ? a.n : a.inner) *= s.size(static_cast<std::size_t>(i));
   return a;
 }
 
@@ -99,12 +112,15 @@ class kernel_of_chip : public cuda_kernel {
   chip_services& chip_;
 };
 
-// A row of a class that is made from attributes and a chip, and from a text before these where it is several ops.
+// A row of a class that is made from attributes and a chip, and from a text before these where it
+// is several ops.
 template <class Kernel, class... Before>
 void add_row(cuda_kernel_table& table, std::string op, Before... before) {
-  table.add(std::move(op), [before...](const attributes& attrs, chip_services& chip) -> result<std::unique_ptr<cuda_kernel>> {
-    return std::unique_ptr<cuda_kernel>(std::make_unique<Kernel>(before..., attrs, chip));
-  });
+  table.add(std::move(op),
+            [before...](const attributes& attrs,
+                        chip_services& chip) -> result<std::unique_ptr<cuda_kernel>> {
+              return std::unique_ptr<cuda_kernel>(std::make_unique<Kernel>(before..., attrs, chip));
+            });
 }
 
 }  // namespace troupe::cuda

@@ -1,4 +1,5 @@
-// Ops that move elements and compute nothing: boxes that are copied, as on the host (devices/host/ops/layout.cpp); and constants.
+// Ops that move elements and compute nothing: boxes that are copied, as on the host
+// (devices/host/ops/layout.cpp); and constants.
 
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/kernels/families.hpp"
@@ -22,7 +23,8 @@ struct loop {
   std::int64_t size, to, from;
 };
 
-// Outermost first in, innermost first out; loops of one vanish, neighbours that both sides walk as one become one. nullopt: more loops than a kernel takes.
+// Outermost first in, innermost first out; loops of one vanish, neighbours that both sides walk as
+// one become one. nullopt: more loops than a kernel takes.
 std::optional<code::box> box_of(const std::vector<loop>& loops) {
   std::vector<loop> few;
   code::box b;
@@ -30,7 +32,8 @@ std::optional<code::box> box_of(const std::vector<loop>& loops) {
   for (auto i = loops.size(); i-- > 0;) {
     const auto& l = loops[i];
     if (l.size == 1) continue;
-    if (!few.empty() && l.to == few.back().to * few.back().size && l.from == few.back().from * few.back().size)
+    if (!few.empty() && l.to == few.back().to * few.back().size &&
+        l.from == few.back().from * few.back().size)
       few.back().size *= l.size;
     else
       few.push_back(l);
@@ -65,9 +68,12 @@ std::uint64_t bits_of(dtype type, double value) {
 class filler : public kernel_of_chip {
  protected:
   using kernel_of_chip::kernel_of_chip;
-  result<void> fill_all(const launch_site& at, const tensor_spec& out, std::uint64_t bits, std::byte* to) {
+  result<void> fill_all(const launch_site& at, const tensor_spec& out, std::uint64_t bits,
+                        std::byte* to) {
     if (bits == 0) return chip_.fill_zero(at, to, out.size_bytes());
-    return for_size(size_of(out.type), [&]<class W>(W) { return elements(at, code::fill<W>{as<W>(to), static_cast<W>(bits)}, out.shape.elements()); });
+    return for_size(size_of(out.type), [&]<class W>(W) {
+      return elements(at, code::fill<W>{as<W>(to), static_cast<W>(bits)}, out.shape.elements());
+    });
   }
 };
 
@@ -75,12 +81,17 @@ enum class move : std::uint8_t { reshape, transpose, slice, put_slice, pad, conc
 
 class mover final : public filler {
  public:
-  mover(std::string_view op, move how, const attributes& attrs, chip_services& chip) : filler(chip), op_(op), how_(how), attrs_(attrs) {}
+  mover(std::string_view op, move how, const attributes& attrs, chip_services& chip)
+      : filler(chip), op_(op), how_(how), attrs_(attrs) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
-    const std::size_t ports = how_ == move::concat ? inputs.size() : how_ == move::put_slice ? 2 : 1;
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
+    const std::size_t ports = how_ == move::concat      ? inputs.size()
+                              : how_ == move::put_slice ? 2
+                                                        : 1;
     if (auto ok = check_ports(op_, inputs, ports, outputs, 1); !ok) return ok;
-    if (inputs.empty() || inputs[0].type != outputs[0].type) return unfit(op_, "the result has another element type", inputs);
+    if (inputs.empty() || inputs[0].type != outputs[0].type)
+      return unfit(op_, "the result has another element type", inputs);
     out_ = outputs[0];
     boxes_.clear();
     has_background_ = how_ == move::put_slice || how_ == move::pad;
@@ -97,9 +108,14 @@ class mover final : public filler {
       if (b.how.elements == 0) continue;
       auto* to = outputs[0] + b.to * static_cast<std::int64_t>(bytes);
       const auto* from = inputs[b.operand] + b.from * static_cast<std::int64_t>(bytes);
-      const bool is_dense = b.how.loops == 0 || (b.how.loops == 1 && b.how.a_step[0] == 1 && b.how.b_step[0] == 1);
-      auto ok = is_dense ? chip_.copy(at, to, from, static_cast<std::size_t>(b.how.elements) * bytes)
-                         : for_size(bytes, [&]<class W>(W) { return elements(at, code::copy_box<W>{as<W>(to), as<W>(from), b.how}, b.how.elements); });
+      const bool is_dense =
+          b.how.loops == 0 || (b.how.loops == 1 && b.how.a_step[0] == 1 && b.how.b_step[0] == 1);
+      auto ok = is_dense
+                    ? chip_.copy(at, to, from, static_cast<std::size_t>(b.how.elements) * bytes)
+                    : for_size(bytes, [&]<class W>(W) {
+                        return elements(at, code::copy_box<W>{as<W>(to), as<W>(from), b.how},
+                                        b.how.elements);
+                      });
       if (!ok) return ok;
     }
     return {};
@@ -112,7 +128,8 @@ class mover final : public filler {
     code::box how;
   };
 
-  bool add(std::size_t operand, std::int64_t to, std::int64_t from, const std::vector<loop>& loops) {
+  bool add(std::size_t operand, std::int64_t to, std::int64_t from,
+           const std::vector<loop>& loops) {
     const auto b = box_of(loops);
     if (b) boxes_.push_back({operand, to, from, *b});
     return b.has_value();
@@ -123,7 +140,8 @@ class mover final : public filler {
     const auto& out = out_.shape;
     const auto from = dense_steps(x), to = dense_steps(out);
     std::vector<loop> loops;
-    if (how_ == move::reshape) return x.elements() == out.elements() && add(0, 0, 0, {{out.elements(), 1, 1}});
+    if (how_ == move::reshape)
+      return x.elements() == out.elements() && add(0, 0, 0, {{out.elements(), 1, 1}});
     if (how_ == move::concat) return find_parts(inputs);
     if (x.rank() != out.rank()) return false;
     const auto rank = x.rank();
@@ -134,7 +152,8 @@ class mover final : public filler {
           for (auto i = rank; i-- > 0;) order.push_back(static_cast<std::int64_t>(i));
         if (order.size() != rank) return false;
         for (std::size_t i = 0; i < rank; ++i) {
-          const auto axis = static_cast<std::size_t>(order[i] < 0 ? order[i] + static_cast<std::int64_t>(rank) : order[i]);
+          const auto axis = static_cast<std::size_t>(
+              order[i] < 0 ? order[i] + static_cast<std::int64_t>(rank) : order[i]);
           if (axis >= rank || x.size(axis) != out.size(i)) return false;
           loops.push_back({out.size(i), to[i], from[axis]});
         }
@@ -145,17 +164,21 @@ class mover final : public filler {
         const bool puts = how_ == move::put_slice;
         const auto &whole = puts ? out : x, &part = puts ? x : out;
         const auto &whole_steps = puts ? to : from, &part_steps = puts ? from : to;
-        const auto begin = attrs_.integers("begin"), step = attrs_.integers("step", integers(rank, 1));
-        if (begin.size() != rank || step.size() != rank || (puts && inputs[1] != out_)) return false;
+        const auto begin = attrs_.integers("begin"),
+                   step = attrs_.integers("step", integers(rank, 1));
+        if (begin.size() != rank || step.size() != rank || (puts && inputs[1] != out_))
+          return false;
         std::int64_t first = 0;
         for (std::size_t i = 0; i < rank; ++i) {
           if (part.size(i) > 0) {
             const auto last = begin[i] + (part.size(i) - 1) * step[i];
-            if (begin[i] < 0 || begin[i] >= whole.size(i) || last < 0 || last >= whole.size(i)) return false;
+            if (begin[i] < 0 || begin[i] >= whole.size(i) || last < 0 || last >= whole.size(i))
+              return false;
             first += begin[i] * whole_steps[i];
           }
           const auto of_whole = step[i] * whole_steps[i], of_part = part_steps[i];
-          loops.push_back(puts ? loop{part.size(i), of_whole, of_part} : loop{part.size(i), of_part, of_whole});
+          loops.push_back(puts ? loop{part.size(i), of_whole, of_part}
+                               : loop{part.size(i), of_part, of_whole});
         }
         return puts ? add(0, first, 0, loops) : add(0, 0, first, loops);
       }
@@ -187,7 +210,8 @@ class mover final : public filler {
   bool find_parts(std::span<const tensor_spec> inputs) {
     const auto& out = out_.shape;
     const auto axis = attrs_.integer("axis");
-    const auto along = static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(out.rank()) : axis);
+    const auto along =
+        static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(out.rank()) : axis);
     if (along >= out.rank()) return false;
     const auto to = dense_steps(out);
     std::int64_t at = 0;
@@ -217,13 +241,17 @@ class mover final : public filler {
 
 class constant final : public filler {
  public:
-  constant(const attributes& attrs, chip_services& chip) : filler(chip), value_(attrs.real("value")) {}
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  constant(const attributes& attrs, chip_services& chip)
+      : filler(chip), value_(attrs.real("value")) {}
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("constant", inputs, 0, outputs, 1); !ok) return ok;
     out_ = outputs[0];
     return {};
   }
-  result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override { return fill_all(at, out_, bits_of(out_.type, value_), outputs[0]); }
+  result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override {
+    return fill_all(at, out_, bits_of(out_.type, value_), outputs[0]);
+  }
 
  private:
   double value_;
@@ -232,17 +260,22 @@ class constant final : public filler {
 
 class constant_tensor final : public kernel_of_chip {
  public:
-  constant_tensor(const attributes& attrs, chip_services& chip) : kernel_of_chip(chip), data_(attrs.data("data")) {}
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  constant_tensor(const attributes& attrs, chip_services& chip)
+      : kernel_of_chip(chip), data_(attrs.data("data")) {}
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("constant_tensor", inputs, 0, outputs, 1); !ok) return ok;
-    if (outputs[0].size_bytes() != data_.view().size()) return unfit("constant_tensor", fmt::format("has {} bytes", data_.view().size()), outputs);
+    if (outputs[0].size_bytes() != data_.view().size())
+      return unfit("constant_tensor", fmt::format("has {} bytes", data_.view().size()), outputs);
     if (kept_ != nullptr || data_.view().empty()) return {};
     auto kept = chip_.keep(data_.view());
     if (!kept) return std::move(kept.error());
     kept_ = std::move(*kept);
     return {};
   }
-  result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override { return chip_.copy(at, outputs[0], kept_.get(), data_.view().size()); }
+  result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override {
+    return chip_.copy(at, outputs[0], kept_.get(), data_.view().size());
+  }
 
  private:
   shared_bytes data_;
@@ -252,9 +285,11 @@ class constant_tensor final : public kernel_of_chip {
 class element_count final : public filler {
  public:
   element_count(const attributes& attrs, chip_services& chip) : filler(chip), attrs_(attrs) {}
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("element_count", inputs, 1, outputs, 1); !ok) return ok;
-    if (outputs[0] != tensor_spec{inputs[0].type, {}} || !is_number(inputs[0].type)) return unfit("element_count", "gives a scalar of its operand's type", inputs);
+    if (outputs[0] != tensor_spec{inputs[0].type, {}} || !is_number(inputs[0].type))
+      return unfit("element_count", "gives a scalar of its operand's type", inputs);
     out_ = outputs[0];
     count_ = reduction_over(inputs[0].shape, attrs_).count;
     return {};
@@ -277,8 +312,11 @@ class element_count final : public filler {
 }  // namespace
 
 void add_layout_kernels(cuda_kernel_table& table) {
-  constexpr std::pair<const char*, move> all[] = {{"reshape", move::reshape},     {"expand_dims", move::reshape}, {"transpose", move::transpose}, {"slice", move::slice},
-                                                  {"put_slice", move::put_slice}, {"pad", move::pad},             {"concat", move::concat},       {"tile", move::tile}};
+  constexpr std::pair<const char*, move> all[] = {
+      {"reshape", move::reshape},     {"expand_dims", move::reshape},
+      {"transpose", move::transpose}, {"slice", move::slice},
+      {"put_slice", move::put_slice}, {"pad", move::pad},
+      {"concat", move::concat},       {"tile", move::tile}};
   for (const auto& [op, how] : all) add_row<mover>(table, op, op, how);
   add_row<constant>(table, "constant");
   add_row<constant_tensor>(table, "constant_tensor");

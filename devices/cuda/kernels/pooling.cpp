@@ -1,5 +1,6 @@
-// The largest and the mean of windows, and their gradients. Our own kernels and not cuDNN's, which gives no places of the largest and treats NaN and windows without elements
-// otherwise than the host; they are bound by memory either way.
+// The largest and the mean of windows, and their gradients. Our own kernels and not cuDNN's, which
+// gives no places of the largest and treats NaN and windows without elements otherwise than the
+// host; they are bound by memory either way.
 
 #include "devices/cuda/code/elements.hpp"
 #include "devices/cuda/kernels/families.hpp"
@@ -11,8 +12,9 @@ enum class pooling_op : std::uint8_t { max, max_grad, max_take, avg, avg_grad };
 
 class pooling final : public kernel_of_chip {
  public:
-  pooling(std::string_view op, pooling_op what, const attributes& attrs, chip_services& chip) : kernel_of_chip(chip), op_(op), what_(what) {
-    const auto read = [&](std::string_view name, std::int64_t (&to)[2]) {
+  pooling(std::string_view op, pooling_op what, const attributes& attrs, chip_services& chip)
+      : kernel_of_chip(chip), op_(op), what_(what) {
+    const auto read = [&](std::string_view name, std::int64_t(&to)[2]) {
       if (const auto all = attrs.integers(name); all.size() == 2) to[0] = all[0], to[1] = all[1];
     };
     read("window", p_.size);
@@ -24,21 +26,32 @@ class pooling final : public kernel_of_chip {
     p_.counts_padding = attrs.integer("count_padding") != 0;
   }
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     const bool has_places = what_ == pooling_op::max_grad || what_ == pooling_op::max_take;
-    if (auto ok = check_ports(op_, inputs, has_places ? 2 : 1, outputs, what_ == pooling_op::max ? 2 : 1); !ok) return ok;
+    if (auto ok =
+            check_ports(op_, inputs, has_places ? 2 : 1, outputs, what_ == pooling_op::max ? 2 : 1);
+        !ok)
+      return ok;
     const bool is_gradient = what_ == pooling_op::max_grad || what_ == pooling_op::avg_grad;
-    const auto &image = is_gradient ? outputs[0] : inputs[0], &pooled = is_gradient ? inputs[0] : outputs[0];
-    if (what_ == pooling_op::max && outputs[1] != tensor_spec{dtype::i32, pooled.shape}) return unfit(op_, "places are i32 of the result's shape", outputs);
-    if (has_places && inputs[1] != tensor_spec{dtype::i32, pooled.shape}) return unfit(op_, "places are i32 of the shape of what is pooled", inputs);
+    const auto &image = is_gradient ? outputs[0] : inputs[0],
+               &pooled = is_gradient ? inputs[0] : outputs[0];
+    if (what_ == pooling_op::max && outputs[1] != tensor_spec{dtype::i32, pooled.shape})
+      return unfit(op_, "places are i32 of the result's shape", outputs);
+    if (has_places && inputs[1] != tensor_spec{dtype::i32, pooled.shape})
+      return unfit(op_, "places are i32 of the shape of what is pooled", inputs);
     for (int i = 0; i < 2; ++i)
-      if (p_.size[i] < 1 || p_.stride[i] < 1 || p_.dilation[i] < 1 || p_.before[i] < 0 || p_.after[i] < 0) return unfit(op_, "takes windows of at least 1", inputs);
-    if (image.shape.rank() != 4 || pooled.shape.rank() != 4 || image.type != pooled.type || !is_float(image.type) || image.shape.size(0) != pooled.shape.size(0) ||
+      if (p_.size[i] < 1 || p_.stride[i] < 1 || p_.dilation[i] < 1 || p_.before[i] < 0 ||
+          p_.after[i] < 0)
+        return unfit(op_, "takes windows of at least 1", inputs);
+    if (image.shape.rank() != 4 || pooled.shape.rank() != 4 || image.type != pooled.type ||
+        !is_float(image.type) || image.shape.size(0) != pooled.shape.size(0) ||
         image.shape.size(1) != pooled.shape.size(1))
       return unfit(op_, "takes f32 or f64 images of rank 4", inputs);
     type_ = image.type;
     p_.planes = image.shape.size(0) * image.shape.size(1);
-    p_.h = image.shape.size(2), p_.w = image.shape.size(3), p_.oh = pooled.shape.size(2), p_.ow = pooled.shape.size(3);
+    p_.h = image.shape.size(2), p_.w = image.shape.size(3), p_.oh = pooled.shape.size(2),
+    p_.ow = pooled.shape.size(3);
     elements_ = outputs[0].shape.elements();
     return {};
   }
@@ -48,9 +61,15 @@ class pooling final : public kernel_of_chip {
       const auto* x = as<T>(in[0]);
       auto* y = as<T>(out[0]);
       switch (what_) {
-        case pooling_op::max: return elements(at, code::max_pool<T>{y, as<std::int32_t>(out[1]), x, p_}, elements_);
-        case pooling_op::max_grad: return elements(at, code::max_pool_grad<T>{y, x, as<std::int32_t>(in[1]), p_}, elements_);
-        case pooling_op::max_take: return elements(at, code::max_pool_take<T>{y, x, as<std::int32_t>(in[1]), p_, at.faults, at.op_number}, elements_);
+        case pooling_op::max:
+          return elements(at, code::max_pool<T>{y, as<std::int32_t>(out[1]), x, p_}, elements_);
+        case pooling_op::max_grad:
+          return elements(at, code::max_pool_grad<T>{y, x, as<std::int32_t>(in[1]), p_}, elements_);
+        case pooling_op::max_take:
+          return elements(
+              at,
+              code::max_pool_take<T>{y, x, as<std::int32_t>(in[1]), p_, at.faults, at.op_number},
+              elements_);
         case pooling_op::avg: return elements(at, code::avg_pool<T>{y, x, p_}, elements_);
         case pooling_op::avg_grad: return elements(at, code::avg_pool_grad<T>{y, x, p_}, elements_);
       }

@@ -17,23 +17,35 @@ std::uint64_t mixed(std::uint64_t z) noexcept {
 
 class random_numbers final : public kernel_of_chip {
  public:
-  random_numbers(std::string_view op, code::law law, bool is_like, const attributes& attrs, chip_services& chip)
+  random_numbers(std::string_view op, code::law law, bool is_like, const attributes& attrs,
+                 chip_services& chip)
       : kernel_of_chip(chip),
         op_(op),
         law_(law),
         is_like_(is_like),
-        key_(mixed(static_cast<std::uint64_t>(attrs.integer("seed")) + 0x9E3779B97F4A7C15U * (static_cast<std::uint64_t>(attrs.integer("stream")) | 1U))),
-        a_(attrs.real(law == code::law::uniform ? "low" : law == code::law::normal ? "mean" : "rate")),
-        b_(law == code::law::mask ? 1 / (1 - a_) : attrs.real(law == code::law::uniform ? "high" : "deviation", 1)),
+        key_(mixed(static_cast<std::uint64_t>(attrs.integer("seed")) +
+                   0x9E3779B97F4A7C15U *
+                       (static_cast<std::uint64_t>(attrs.integer("stream")) | 1U))),
+        a_(attrs.real(law == code::law::uniform  ? "low"
+                      : law == code::law::normal ? "mean"
+                                                 : "rate")),
+        b_(law == code::law::mask
+               ? 1 / (1 - a_)
+               : attrs.real(law == code::law::uniform ? "high" : "deviation", 1)),
         part_(static_cast<std::uint64_t>(attrs.integer("part"))),
         rows_(static_cast<std::uint64_t>(attrs.integer("rows"))) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
-    if (auto ok = check_ports(op_, inputs, is_like_ ? 1 : std::min<std::size_t>(inputs.size(), 1), outputs, 1); !ok) return ok;
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
+    if (auto ok = check_ports(op_, inputs, is_like_ ? 1 : std::min<std::size_t>(inputs.size(), 1),
+                              outputs, 1);
+        !ok)
+      return ok;
     out_ = outputs[0];
     if (!is_float(out_.type)) return unfit(op_, "gives f32 or f64", outputs);
     const auto rows = out_.shape.rank() > 0 ? static_cast<std::uint64_t>(out_.shape.size(0)) : 1;
-    first_ = rows == 0 ? 0 : part_ * rows_ * (static_cast<std::uint64_t>(out_.shape.elements()) / rows);
+    first_ =
+        rows == 0 ? 0 : part_ * rows_ * (static_cast<std::uint64_t>(out_.shape.elements()) / rows);
     return {};
   }
   result<void> enqueue(const launch_site& at, inputs_of, outputs_of outputs) override {
@@ -50,14 +62,19 @@ class random_numbers final : public kernel_of_chip {
                                       .kind = law_,
                                       .a = static_cast<T>(a_),
                                       .b = static_cast<T>(b_)};
-      const auto counters = n == 0 ? 0 : (first_ + static_cast<std::uint64_t>(n) - 1) / each - first_ / each + 1;
+      const auto counters =
+          n == 0 ? 0 : (first_ + static_cast<std::uint64_t>(n) - 1) / each - first_ / each + 1;
       return elements(at, f, static_cast<std::int64_t>(counters));
     });
   }
 
  private:
   // The step; in a loop, another number for each iteration.
-  static std::uint64_t draw_of(const tag& t) noexcept { return t.frame == 0 ? t.step : mixed(t.step ^ (t.frame * 0xD1342543DE82EF95U + t.iteration) * 0x9E3779B97F4A7C15U); }
+  static std::uint64_t draw_of(const tag& t) noexcept {
+    return t.frame == 0 ? t.step
+                        : mixed(t.step ^ (t.frame * 0xD1342543DE82EF95U + t.iteration) *
+                                             0x9E3779B97F4A7C15U);
+  }
 
   std::string_view op_;
   code::law law_;
@@ -73,8 +90,10 @@ class random_numbers final : public kernel_of_chip {
 void add_random_kernels(cuda_kernel_table& table) {
   add_row<random_numbers>(table, "random_uniform", "random_uniform", code::law::uniform, false);
   add_row<random_numbers>(table, "random_normal", "random_normal", code::law::normal, false);
-  add_row<random_numbers>(table, "random_uniform_like", "random_uniform_like", code::law::uniform, true);
-  add_row<random_numbers>(table, "random_normal_like", "random_normal_like", code::law::normal, true);
+  add_row<random_numbers>(table, "random_uniform_like", "random_uniform_like", code::law::uniform,
+                          true);
+  add_row<random_numbers>(table, "random_normal_like", "random_normal_like", code::law::normal,
+                          true);
   add_row<random_numbers>(table, "dropout_mask", "dropout_mask", code::law::mask, true);
 }
 

@@ -4,9 +4,13 @@
 
 namespace troupe::cuda {
 
-result<std::unique_ptr<cuda_kernel>> cuda_kernel_table::make(const std::string& op, const attributes& attrs, chip_services& chip) const {
+result<std::unique_ptr<cuda_kernel>> cuda_kernel_table::make(const std::string& op,
+                                                             const attributes& attrs,
+                                                             chip_services& chip) const {
   const auto at = rows_.find(op);
-  if (at == rows_.end()) return error(error_code::not_found, fmt::format("no CUDA kernel for {}; placed on the host", op));
+  if (at == rows_.end())
+    return error(error_code::not_found,
+                 fmt::format("no CUDA kernel for {}; placed on the host", op));
   return at->second(attrs, chip);
 }
 

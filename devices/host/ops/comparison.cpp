@@ -7,15 +7,19 @@ namespace troupe::host {
 namespace {
 
 template <class Op, class... T>
-constexpr std::array<elementwise_overload, sizeof...(T)> predicates_of = {overload_of<Op, boolean, T, T>()...};
+constexpr std::array<elementwise_overload, sizeof...(T)> predicates_of = {
+    overload_of<Op, boolean, T, T>()...};
 
 template <class Op>
 void add_comparison(kernel_table& table, std::string_view op) {
-  add_elementwise_row(table, op, predicates_of<Op, float, double, std::int32_t, std::int64_t, std::uint8_t>);
+  add_elementwise_row(table, op,
+                      predicates_of<Op, float, double, std::int32_t, std::int64_t, std::uint8_t>);
 }
 template <class Op>
 void add_equality(kernel_table& table, std::string_view op) {
-  add_elementwise_row(table, op, predicates_of<Op, float, double, std::int32_t, std::int64_t, std::uint8_t, boolean>);
+  add_elementwise_row(
+      table, op,
+      predicates_of<Op, float, double, std::int32_t, std::int64_t, std::uint8_t, boolean>);
 }
 
 // --- cast ---
@@ -37,15 +41,21 @@ struct all_types {
     (append(casts_to<T, T...>()), ...);
     return all;
   }
-  static constexpr std::array<elementwise_overload, count> firsts() { return {overload_of<first_op, T, T, T>()...}; }
-  static constexpr std::array<elementwise_overload, count> choices() { return {overload_of<where_op, T, boolean, T, T>()...}; }
+  static constexpr std::array<elementwise_overload, count> firsts() {
+    return {overload_of<first_op, T, T, T>()...};
+  }
+  static constexpr std::array<elementwise_overload, count> choices() {
+    return {overload_of<where_op, T, boolean, T, T>()...};
+  }
 };
 
-using every_type = all_types<float, double, std::int32_t, std::int64_t, std::uint8_t, f16, bf16, boolean>;
+using every_type =
+    all_types<float, double, std::int32_t, std::int64_t, std::uint8_t, f16, bf16, boolean>;
 constexpr auto cast_overloads = every_type::casts();
 constexpr auto broadcast_overloads = every_type::firsts();
 constexpr auto where_overloads = every_type::choices();
-constexpr std::array<elementwise_overload, 2> is_nan_overloads = {overload_of<is_nan_op, boolean, float>(), overload_of<is_nan_op, boolean, double>()};
+constexpr std::array<elementwise_overload, 2> is_nan_overloads = {
+    overload_of<is_nan_op, boolean, float>(), overload_of<is_nan_op, boolean, double>()};
 
 }  // namespace
 

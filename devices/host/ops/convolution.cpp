@@ -1,5 +1,6 @@
-// Convolutions over two dimensions and their gradients. f32 by oneDNN, in tiles and in the layouts that it asks for; f64 as products of matrices
-// over columns of the image, since oneDNN has none; f16 and bf16 are widened around it.
+// Convolutions over two dimensions and their gradients. f32 by oneDNN, in tiles and in the layouts
+// that it asks for; f64 as products of matrices over columns of the image, since oneDNN has none;
+// f16 and bf16 are widened around it.
 //
 // x [n, c, h, w], w [o, c / groups, kh, kw] -> y [n, o, oh, ow].
 
@@ -37,29 +38,41 @@ struct geometry {
   }
 };
 
-std::array<std::int64_t, 2> pair_of(const attributes& attrs, std::string_view name, std::int64_t otherwise) {
+std::array<std::int64_t, 2> pair_of(const attributes& attrs, std::string_view name,
+                                    std::int64_t otherwise) {
   const auto all = attrs.integers(name);
   return all.size() == 2 ? std::array{all[0], all[1]} : std::array{otherwise, otherwise};
 }
 
 // --- f32 ---
 
-// A convolution cut into tiles: of images, or for the gradient of weights of output channels. Each tile is a primitive of its own on a part of what
-// the caller has, or on a copy of that part in the layout that oneDNN asks for; the operand that all tiles share is copied once.
+// A convolution cut into tiles: of images, or for the gradient of weights of output channels. Each
+// tile is a primitive of its own on a part of what the caller has, or on a copy of that part in the
+// layout that oneDNN asks for; the operand that all tiles share is copied once.
 class dnnl_convolution {
  public:
-  // `adds_parts`: the gradient of weights is cut into images too, and the sums of all tiles added up at the end.
+  // `adds_parts`: the gradient of weights is cut into images too, and the sums of all tiles added
+  // up at the end.
   dnnl_convolution(const geometry& g, part p, tile_team& team, bool adds_parts)
-      : engine_(dnnl::engine::kind::cpu, 0), team_(team), part_(p), full_(g), adds_parts_(adds_parts && p == part::weights_gradient) {
+      : engine_(dnnl::engine::kind::cpu, 0),
+        team_(team),
+        part_(p),
+        full_(g),
+        adds_parts_(adds_parts && p == part::weights_gradient) {
     const bool is_by_channels = p == part::weights_gradient && !adds_parts_;
-    const double all_ns = gemm_ns({g.y[0] * g.y[2] * g.y[3], g.w[0], g.w[1] * g.w[2] * g.w[3]}, sizeof(float));
+    const double all_ns =
+        gemm_ns({g.y[0] * g.y[2] * g.y[3], g.w[0], g.w[1] * g.w[2] * g.w[3]}, sizeof(float));
     constexpr std::int64_t channels_grain = 16;  // a block of oneDNN's layouts
     const auto items = is_by_channels ? (g.groups > 1 ? 1 : g.w[0]) : g.x[0];
     // Each tile of channels goes over the whole image again.
-    cut_ = tile_cut::by_cost(items, all_ns / static_cast<double>(items), is_by_channels ? 8 * tile_least_ns : tile_least_ns, is_by_channels ? channels_grain : 1);
+    cut_ = tile_cut::by_cost(items, all_ns / static_cast<double>(items),
+                             is_by_channels ? 8 * tile_least_ns : tile_least_ns,
+                             is_by_channels ? channels_grain : 1);
     adds_parts_ = adds_parts_ && cut_.tiles() > 1;
     variants_.emplace_back(*this, part_of(cut_.size(0)), nullptr);
-    if (const auto last = cut_.size(cut_.tiles() - 1); last != cut_.size(0)) variants_.emplace_back(*this, part_of(last), adds_parts_ ? nullptr : &variants_.front().ports[shared_port].inside);
+    if (const auto last = cut_.size(cut_.tiles() - 1); last != cut_.size(0))
+      variants_.emplace_back(*this, part_of(last),
+                             adds_parts_ ? nullptr : &variants_.front().ports[shared_port].inside);
     if (adds_parts_) parts_.resize(cut_.tiles() * weights());
     find_shared();
     const auto workers = std::min(team_.threads(), cut_.tiles() + 1);
@@ -67,7 +80,8 @@ class dnnl_convolution {
     for (std::size_t w = 0; w < workers; ++w) desks_.emplace_back(engine_, variants_);
   }
 
-  // Operands in the order of the kernel's, then what is written. `user`, which may be null: of pieces (of images, not of weights).
+  // Operands in the order of the kernel's, then what is written. `user`, which may be null: of
+  // pieces (of images, not of weights).
   result<void> run(const std::array<std::byte*, 3>& data, piece_user* user) {
     if (auto ok = copy_shared(data[shared_port]); !ok) return ok;
     auto to = data;
@@ -75,7 +89,9 @@ class dnnl_convolution {
     auto done = team_.run(cut_.tiles(), [&](std::size_t tile, std::size_t worker) -> result<void> {
       try {
         run_tile(to, tile, desks_[worker]);
-        if (user != nullptr) user->finished(cut_.begin(tile) * elements_of_image(), (cut_.begin(tile) + cut_.size(tile)) * elements_of_image(), worker);
+        if (user != nullptr)
+          user->finished(cut_.begin(tile) * elements_of_image(),
+                         (cut_.begin(tile) + cut_.size(tile)) * elements_of_image(), worker);
         return {};
       } catch (const dnnl::error& e) {
         return error(error_code::failed, fmt::format("oneDNN failed: {}", e.what()));
@@ -93,8 +109,8 @@ class dnnl_convolution {
   struct port {
     int argument = 0;
     dnnl::memory::desc outside, inside;
-    std::int64_t step = 0;      // bytes from a tile's to the next one's, for each item
-    std::int64_t per_tile = 0;  // and for the tile; both 0: all tiles have it in common
+    std::int64_t step = 0;              // bytes from a tile's to the next one's, for each item
+    std::int64_t per_tile = 0;          // and for the tile; both 0: all tiles have it in common
     std::optional<dnnl::reorder> copy;  // in, or (what is written) out
 
     bool is_shared() const noexcept { return step == 0 && per_tile == 0; }
@@ -103,15 +119,25 @@ class dnnl_convolution {
   struct variant {
     // `shared`, which may be null: the layout of the shared operand.
     variant(const dnnl_convolution& c, const geometry& g, const dnnl::memory::desc* shared) {
-      const dnnl::memory::dims strides(c.full_.strides.begin(), c.full_.strides.end()), before(c.full_.before.begin(), c.full_.before.end()), after(c.full_.after.begin(), c.full_.after.end());
+      const dnnl::memory::dims strides(c.full_.strides.begin(), c.full_.strides.end()),
+          before(c.full_.before.begin(), c.full_.before.end()),
+          after(c.full_.after.begin(), c.full_.after.end());
       const dnnl::memory::dims dilations{c.full_.dilations[0] - 1, c.full_.dilations[1] - 1};
       constexpr auto direct = dnnl::algorithm::convolution_direct;
-      const auto any = [](const dnnl::memory::dims& dims) { return dnnl::memory::desc(dims, f32, dnnl::memory::format_tag::any); };
-      const auto any_x = c.part_ == part::weights_gradient && shared != nullptr ? *shared : any(dims_of(g.x)), any_y = any(dims_of(g.y));
-      const auto any_w = c.part_ != part::weights_gradient && shared != nullptr ? *shared : any(weights_of(g));
+      const auto any = [](const dnnl::memory::dims& dims) {
+        return dnnl::memory::desc(dims, f32, dnnl::memory::format_tag::any);
+      };
+      const auto any_x = c.part_ == part::weights_gradient && shared != nullptr ? *shared
+                                                                                : any(dims_of(g.x)),
+                 any_y = any(dims_of(g.y));
+      const auto any_w =
+          c.part_ != part::weights_gradient && shared != nullptr ? *shared : any(weights_of(g));
       dnnl::primitive_attr own_scratch;
       own_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-      const dnnl::convolution_forward::primitive_desc forward({dnnl::prop_kind::forward_training, direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_);
+      const dnnl::convolution_forward::primitive_desc forward(
+          {dnnl::prop_kind::forward_training, direct, any_x, any_w, any_y, strides, dilations,
+           before, after},
+          own_scratch, c.engine_);
       const auto image = [](const auto& s) { return s[1] * s[2] * s[3]; };
       const auto x = strided(g.x, c.full_.x), y = strided(g.y, c.full_.y), w = dense(weights_of(g));
       switch (c.part_) {
@@ -123,7 +149,9 @@ class dnnl_convolution {
           add(c, DNNL_ARG_DST, y, forward.dst_desc(), image(g.y), true);
           break;
         case part::input_gradient: {
-          const dnnl::convolution_backward_data::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_, forward);
+          const dnnl::convolution_backward_data::primitive_desc d(
+              {direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch,
+              c.engine_, forward);
           primitive = dnnl::convolution_backward_data(d);
           scratchpad = d.scratchpad_desc();
           add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), image(g.y), false);
@@ -132,42 +160,55 @@ class dnnl_convolution {
           break;
         }
         case part::weights_gradient: {
-          const dnnl::convolution_backward_weights::primitive_desc d({direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch, c.engine_, forward);
+          const dnnl::convolution_backward_weights::primitive_desc d(
+              {direct, any_x, any_w, any_y, strides, dilations, before, after}, own_scratch,
+              c.engine_, forward);
           primitive = dnnl::convolution_backward_weights(d);
           scratchpad = d.scratchpad_desc();
-          add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(), c.adds_parts_ ? image(g.y) : g.y[2] * g.y[3], false);
+          add(c, DNNL_ARG_DIFF_DST, y, d.diff_dst_desc(),
+              c.adds_parts_ ? image(g.y) : g.y[2] * g.y[3], false);
           add(c, DNNL_ARG_SRC, x, d.src_desc(), c.adds_parts_ ? image(g.x) : 0, false);
-          add(c, DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), c.adds_parts_ ? 0 : image(g.w), true);
-          if (c.adds_parts_) ports.back().per_tile = static_cast<std::int64_t>(c.weights() * sizeof(float));
+          add(c, DNNL_ARG_DIFF_WEIGHTS, w, d.diff_weights_desc(), c.adds_parts_ ? 0 : image(g.w),
+              true);
+          if (c.adds_parts_)
+            ports.back().per_tile = static_cast<std::int64_t>(c.weights() * sizeof(float));
           break;
         }
       }
     }
 
-    void add(const dnnl_convolution& c, int argument, const dnnl::memory::desc& outside, const dnnl::memory::desc& inside, std::int64_t step, bool is_written) {
+    void add(const dnnl_convolution& c, int argument, const dnnl::memory::desc& outside,
+             const dnnl::memory::desc& inside, std::int64_t step, bool is_written) {
       port p{argument, outside, inside, step * static_cast<std::int64_t>(sizeof(float)), 0, {}};
       if (outside != inside) {
         const auto& [from, to] = is_written ? std::tie(inside, outside) : std::tie(outside, inside);
         dnnl::primitive_attr own_scratch;
         own_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
         const dnnl::reorder::primitive_desc d(c.engine_, from, c.engine_, to, own_scratch);
-        if (d.scratchpad_desc().get_size() != 0) throw dnnl::error(dnnl_unimplemented, "copying an operand takes memory of its own");
+        if (d.scratchpad_desc().get_size() != 0)
+          throw dnnl::error(dnnl_unimplemented, "copying an operand takes memory of its own");
         p.copy.emplace(d);
       }
       ports.push_back(std::move(p));
     }
 
-    static dnnl::memory::dims dims_of(const std::array<std::int64_t, 4>& s) { return {s.begin(), s.end()}; }
+    static dnnl::memory::dims dims_of(const std::array<std::int64_t, 4>& s) {
+      return {s.begin(), s.end()};
+    }
     static dnnl::memory::dims weights_of(const geometry& g) {
-      return g.groups > 1 ? dnnl::memory::dims{g.groups, g.w[0] / g.groups, g.w[1], g.w[2], g.w[3]} : dims_of(g.w);
+      return g.groups > 1 ? dnnl::memory::dims{g.groups, g.w[0] / g.groups, g.w[1], g.w[2], g.w[3]}
+                          : dims_of(g.w);
     }
     static dnnl::memory::desc dense(const dnnl::memory::dims& dims) {
-      return {dims, f32, dims.size() == 5 ? dnnl::memory::format_tag::goihw : dnnl::memory::format_tag::oihw};
+      return {dims, f32,
+              dims.size() == 5 ? dnnl::memory::format_tag::goihw : dnnl::memory::format_tag::oihw};
     }
     // A part of a tensor of `all`.
-    static dnnl::memory::desc strided(const std::array<std::int64_t, 4>& part, const std::array<std::int64_t, 4>& all) {
+    static dnnl::memory::desc strided(const std::array<std::int64_t, 4>& part,
+                                      const std::array<std::int64_t, 4>& all) {
       if (part == all) return {dims_of(part), f32, dnnl::memory::format_tag::nchw};
-      return {dims_of(part), f32, dnnl::memory::dims{all[1] * all[2] * all[3], all[2] * all[3], all[3], 1}};
+      return {dims_of(part), f32,
+              dnnl::memory::dims{all[1] * all[2] * all[3], all[2] * all[3], all[3], 1}};
     }
 
     dnnl::primitive primitive;
@@ -182,7 +223,8 @@ class dnnl_convolution {
         for (const auto& p : v.ports) {
           mine.outside.emplace_back(p.outside, engine, nullptr);
           const bool has_copy = p.copy && !p.is_shared();
-          mine.inside.push_back(has_copy ? dnnl::memory(p.inside, engine) : dnnl::memory(p.inside, engine, nullptr));
+          mine.inside.push_back(has_copy ? dnnl::memory(p.inside, engine)
+                                         : dnnl::memory(p.inside, engine, nullptr));
           mine.arguments.emplace(p.argument, mine.inside.back());
         }
         mine.arguments.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(v.scratchpad, engine));
@@ -215,7 +257,9 @@ class dnnl_convolution {
     shared_cut_ = {1, 1};
     if (part_ == part::weights_gradient) {
       constexpr double element_ns = 0.5;
-      shared_cut_ = tile_cut::by_cost(full_.x[0], element_ns * static_cast<double>(full_.x[1] * full_.x[2] * full_.x[3]), tile_least_ns);
+      shared_cut_ = tile_cut::by_cost(
+          full_.x[0], element_ns * static_cast<double>(full_.x[1] * full_.x[2] * full_.x[3]),
+          tile_least_ns);
     }
   }
 
@@ -230,7 +274,8 @@ class dnnl_convolution {
         p.copy->execute(d.stream, outside, shared_);
         d.stream.wait();
       } catch (const dnnl::error& e) {
-        return error(error_code::failed, fmt::format("oneDNN failed to copy an operand: {}", e.what()));
+        return error(error_code::failed,
+                     fmt::format("oneDNN failed to copy an operand: {}", e.what()));
       }
       return {};
     }
@@ -250,7 +295,8 @@ class dnnl_convolution {
         stream.wait();
         return {};
       } catch (const dnnl::error& e) {
-        return error(error_code::failed, fmt::format("oneDNN failed to copy an operand: {}", e.what()));
+        return error(error_code::failed,
+                     fmt::format("oneDNN failed to copy an operand: {}", e.what()));
       }
     });
   }
@@ -266,10 +312,12 @@ class dnnl_convolution {
         mine.inside[i].set_data_handle(shared_.get_data_handle());
       else
         (p.copy ? mine.outside[i] : mine.inside[i]).set_data_handle(at);
-      if (p.copy && !p.is_shared() && i + 1 < v.ports.size()) p.copy->execute(d.stream, mine.outside[i], mine.inside[i]);
+      if (p.copy && !p.is_shared() && i + 1 < v.ports.size())
+        p.copy->execute(d.stream, mine.outside[i], mine.inside[i]);
     }
     v.primitive.execute(d.stream, mine.arguments);
-    if (const auto last = v.ports.size() - 1; v.ports[last].copy) v.ports[last].copy->execute(d.stream, mine.inside[last], mine.outside[last]);
+    if (const auto last = v.ports.size() - 1; v.ports[last].copy)
+      v.ports[last].copy->execute(d.stream, mine.inside[last], mine.outside[last]);
     d.stream.wait();
   }
 
@@ -277,7 +325,9 @@ class dnnl_convolution {
     const auto& s = part_ == part::input_gradient ? full_.x : full_.y;
     return s[1] * s[2] * s[3];
   }
-  std::size_t weights() const noexcept { return static_cast<std::size_t>(full_.w[0] * full_.w[1] * full_.w[2] * full_.w[3]); }
+  std::size_t weights() const noexcept {
+    return static_cast<std::size_t>(full_.w[0] * full_.w[1] * full_.w[2] * full_.w[3]);
+  }
 
   // In the order of the tiles.
   void add_parts(float* out) const noexcept {
@@ -291,11 +341,11 @@ class dnnl_convolution {
   part part_;
   geometry full_;
   bool adds_parts_;
-  tile_cut cut_;  // of images, or output channels
+  tile_cut cut_;                   // of images, or output channels
   std::vector<variant> variants_;  // of all tiles but the last, and of that where it is smaller
   dnnl::memory shared_;
   tile_cut shared_cut_;
-  std::vector<desk> desks_;  // by worker
+  std::vector<desk> desks_;   // by worker
   std::vector<float> parts_;  // by tile
 };
 
@@ -305,7 +355,11 @@ class dnnl_convolution {
 class columns_convolution {
  public:
   explicit columns_convolution(const geometry& g)
-      : g_(g), channels_(g.w[1]), rows_(g.w[1] * g.w[2] * g.w[3]), places_(g.y[2] * g.y[3]), columns_(static_cast<std::size_t>(rows_ * places_)) {
+      : g_(g),
+        channels_(g.w[1]),
+        rows_(g.w[1] * g.w[2] * g.w[3]),
+        places_(g.y[2] * g.y[3]),
+        columns_(static_cast<std::size_t>(rows_ * places_)) {
     scratch_.reserve(std::max({rows_, places_, g.w[0]}));
   }
 
@@ -314,12 +368,19 @@ class columns_convolution {
     if (p == part::input_gradient) std::fill(out, out + g_.x[0] * g_.x[1] * g_.x[2] * g_.x[3], 0.0);
     for (std::int64_t n = 0; n < g_.x[0]; ++n)
       for (std::int64_t group = 0; group < g_.groups; ++group) {
-        const auto at_x = (n * g_.x[1] + group * channels_) * g_.x[2] * g_.x[3], at_w = group * outputs * rows_, at_y = (n * g_.y[1] + group * outputs) * places_;
+        const auto at_x = (n * g_.x[1] + group * channels_) * g_.x[2] * g_.x[3],
+                   at_w = group * outputs * rows_, at_y = (n * g_.y[1] + group * outputs) * places_;
         auto ok = result<void>();
         if (p != part::input_gradient) unfold(x + at_x);
-        if (p == part::output) ok = gemm({outputs, places_, rows_, false, false}, w + at_w, columns_.data(), out + at_y, false, scratch_);
-        if (p == part::weights_gradient) ok = gemm({outputs, rows_, places_, false, true}, y + at_y, columns_.data(), out + at_w, n > 0, scratch_);
-        if (p == part::input_gradient) ok = gemm({rows_, places_, outputs, true, false}, w + at_w, y + at_y, columns_.data(), false, scratch_);
+        if (p == part::output)
+          ok = gemm({outputs, places_, rows_, false, false}, w + at_w, columns_.data(), out + at_y,
+                    false, scratch_);
+        if (p == part::weights_gradient)
+          ok = gemm({outputs, rows_, places_, false, true}, y + at_y, columns_.data(), out + at_w,
+                    n > 0, scratch_);
+        if (p == part::input_gradient)
+          ok = gemm({rows_, places_, outputs, true, false}, w + at_w, y + at_y, columns_.data(),
+                    false, scratch_);
         if (!ok) return ok;
         if (p == part::input_gradient) fold(out + at_x);
       }
@@ -327,7 +388,8 @@ class columns_convolution {
   }
 
  private:
-  // Calls visit(column, x) for every element of a column that lies inside of x, and with x < 0 outside.
+  // Calls visit(column, x) for every element of a column that lies inside of x, and with x < 0
+  // outside.
   template <class Visit>
   void each(Visit visit) const {
     std::int64_t at = 0;
@@ -344,7 +406,9 @@ class columns_convolution {
           }
   }
   void unfold(const double* x) {
-    each([&](std::int64_t column, std::int64_t at) { columns_[static_cast<std::size_t>(column)] = at < 0 ? 0 : x[at]; });
+    each([&](std::int64_t column, std::int64_t at) {
+      columns_[static_cast<std::size_t>(column)] = at < 0 ? 0 : x[at];
+    });
   }
   void fold(double* x) const {
     each([&](std::int64_t column, std::int64_t at) {
@@ -373,15 +437,20 @@ class convolution final : public piecewise_kernel {
     is_fast_ = attrs.integer("fast") != 0;
   }
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports(name, inputs, 2, outputs, 1); !ok) return ok;
     const auto type = outputs[0].type;
     for (const auto& s : {inputs[0], inputs[1], outputs[0]})
-      if (s.shape.rank() != 4 || s.type != type || (type != dtype::f32 && type != dtype::f64)) return unfit(name, "takes f32 or f64 of rank 4", inputs);
-    const auto& [x, w, y] = Part == part::output           ? std::tuple(inputs[0], inputs[1], outputs[0])
-                            : Part == part::input_gradient ? std::tuple(outputs[0], inputs[1], inputs[0])
-                                                           : std::tuple(inputs[1], outputs[0], inputs[0]);
-    const auto sizes = [](const tensor_spec& s) { return std::array{s.shape.size(0), s.shape.size(1), s.shape.size(2), s.shape.size(3)}; };
+      if (s.shape.rank() != 4 || s.type != type || (type != dtype::f32 && type != dtype::f64))
+        return unfit(name, "takes f32 or f64 of rank 4", inputs);
+    const auto& [x, w, y] = Part == part::output ? std::tuple(inputs[0], inputs[1], outputs[0])
+                            : Part == part::input_gradient
+                                ? std::tuple(outputs[0], inputs[1], inputs[0])
+                                : std::tuple(inputs[1], outputs[0], inputs[0]);
+    const auto sizes = [](const tensor_spec& s) {
+      return std::array{s.shape.size(0), s.shape.size(1), s.shape.size(2), s.shape.size(3)};
+    };
     g_.x = sizes(x), g_.w = sizes(w), g_.y = sizes(y);
     if (auto ok = check(inputs); !ok) return ok;
     dnnl_.reset();
@@ -395,19 +464,29 @@ class convolution final : public piecewise_kernel {
     try {
       dnnl_ = std::make_unique<dnnl_convolution>(g_, Part, team_, is_fast_);
     } catch (const dnnl::error& e) {
-      return error(error_code::failed, fmt::format("{} of {} and {}: oneDNN cannot do it: {}", name, to_string(inputs[0]), to_string(inputs[1]), e.what()));
+      return error(error_code::failed,
+                   fmt::format("{} of {} and {}: oneDNN cannot do it: {}", name,
+                               to_string(inputs[0]), to_string(inputs[1]), e.what()));
     }
     return {};
   }
 
-  result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override { return compute(inputs, outputs, nullptr); }
+  result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
+    return compute(inputs, outputs, nullptr);
+  }
 
-  bool makes_pieces() const noexcept override { return dnnl_ != nullptr && Part != part::weights_gradient; }
+  bool makes_pieces() const noexcept override {
+    return dnnl_ != nullptr && Part != part::weights_gradient;
+  }
 
-  result<void> run_by_pieces(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs, piece_user& user) override { return compute(inputs, outputs, &user); }
+  result<void> run_by_pieces(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs,
+                             piece_user& user) override {
+    return compute(inputs, outputs, &user);
+  }
 
  private:
-  result<void> compute(std::span<const tensor> inputs, std::span<tensor> outputs, piece_user* user) {
+  result<void> compute(std::span<const tensor> inputs, std::span<tensor> outputs,
+                       piece_user* user) {
     auto& out = outputs[0];
     if (g_.is_empty()) {  // a sum of nothing
       std::fill(out.bytes().begin(), out.bytes().end(), std::byte{});
@@ -416,27 +495,40 @@ class convolution final : public piecewise_kernel {
     if (columns_) {
       const auto* first = inputs[0].data<double>();
       const auto* second = inputs[1].data<double>();
-      if constexpr (Part == part::output) return columns_->run(Part, first, second, nullptr, out.data<double>());
-      if constexpr (Part == part::input_gradient) return columns_->run(Part, nullptr, second, first, out.data<double>());
-      if constexpr (Part == part::weights_gradient) return columns_->run(Part, second, nullptr, first, out.data<double>());
+      if constexpr (Part == part::output)
+        return columns_->run(Part, first, second, nullptr, out.data<double>());
+      if constexpr (Part == part::input_gradient)
+        return columns_->run(Part, nullptr, second, first, out.data<double>());
+      if constexpr (Part == part::weights_gradient)
+        return columns_->run(Part, second, nullptr, first, out.data<double>());
     }
     set_up_kernel_thread();
     const auto* first = inputs[0].bytes().data();
     const auto* second = inputs[1].bytes().data();
-    if (auto ok = dnnl_->run({const_cast<std::byte*>(first), const_cast<std::byte*>(second), out.bytes().data()}, user); !ok) return std::move(ok.error()).while_doing(name);
+    if (auto ok = dnnl_->run(
+            {const_cast<std::byte*>(first), const_cast<std::byte*>(second), out.bytes().data()},
+            user);
+        !ok)
+      return std::move(ok.error()).while_doing(name);
     return {};
   }
 
-  static constexpr std::string_view name = Part == part::output ? "conv2d" : Part == part::input_gradient ? "conv2d_input_grad" : "conv2d_weights_grad";
+  static constexpr std::string_view name = Part == part::output           ? "conv2d"
+                                           : Part == part::input_gradient ? "conv2d_input_grad"
+                                                                          : "conv2d_weights_grad";
 
   // What the loops rely on.
   result<void> check(std::span<const tensor_spec> inputs) const {
-    if (g_.groups < 1 || g_.x[0] != g_.y[0] || g_.w[0] != g_.y[1] || g_.w[0] % g_.groups != 0 || g_.w[1] * g_.groups != g_.x[1])
+    if (g_.groups < 1 || g_.x[0] != g_.y[0] || g_.w[0] != g_.y[1] || g_.w[0] % g_.groups != 0 ||
+        g_.w[1] * g_.groups != g_.x[1])
       return unfit(name, "channels, groups or batches differ", inputs);
     for (std::size_t i = 0; i < 2; ++i) {
-      const auto reach = (g_.w[i + 2] - 1) * g_.dilations[i] + 1, room = g_.x[i + 2] + g_.before[i] + g_.after[i] - reach;
-      if (g_.strides[i] < 1 || g_.dilations[i] < 1 || g_.before[i] < 0 || g_.after[i] < 0) return unfit(name, "a stride or dilation below 1, or a padding below 0", inputs);
-      if (g_.w[i + 2] > 0 && (room < 0 ? 0 : room / g_.strides[i] + 1) != g_.y[i + 2]) return unfit(name, "sizes of the result differ", inputs);
+      const auto reach = (g_.w[i + 2] - 1) * g_.dilations[i] + 1,
+                 room = g_.x[i + 2] + g_.before[i] + g_.after[i] - reach;
+      if (g_.strides[i] < 1 || g_.dilations[i] < 1 || g_.before[i] < 0 || g_.after[i] < 0)
+        return unfit(name, "a stride or dilation below 1, or a padding below 0", inputs);
+      if (g_.w[i + 2] > 0 && (room < 0 ? 0 : room / g_.strides[i] + 1) != g_.y[i + 2])
+        return unfit(name, "sizes of the result differ", inputs);
     }
     return {};
   }

@@ -1,4 +1,5 @@
-// Ops that choose by index, and sums along an axis. Who is added to one place is added in the order of the indices.
+// Ops that choose by index, and sums along an axis. Who is added to one place is added in the order
+// of the indices.
 
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/packed_rows.hpp"
@@ -26,23 +27,29 @@ struct around_axis {
     if (axis < 0) axis += rank;
     if (axis < 0 || axis >= rank) return std::nullopt;
     around_axis a;
-    for (std::int64_t i = 0; i < rank; ++i) (i < axis ? a.outer : i == axis ? a.along : a.inner) *= s.size(static_cast<std::size_t>(i));
+    for (std::int64_t i = 0; i < rank; ++i)
+      (i < axis ? a.outer : i == axis ? a.along : a.inner) *= s.size(static_cast<std::size_t>(i));
     return a;
   }
 };
 
-// All indices as numbers below n, negative ones counted from the end. An error: one that is outside.
-result<void> read_indices(std::string_view op, const tensor& indices, std::int64_t n, std::vector<std::int64_t>& out) {
+// All indices as numbers below n, negative ones counted from the end. An error: one that is
+// outside.
+result<void> read_indices(std::string_view op, const tensor& indices, std::int64_t n,
+                          std::vector<std::int64_t>& out) {
   const auto read = [&]<class T>(const T* from) -> result<void> {
     for (std::size_t i = 0; i < out.size(); ++i) {
       auto at = static_cast<std::int64_t>(from[i]);
-      if (at < -n || at >= n) return error(error_code::failed, fmt::format("{}: index {} is {}, expected {} to {}", op, i, at, -n, n - 1));
+      if (at < -n || at >= n)
+        return error(error_code::failed,
+                     fmt::format("{}: index {} is {}, expected {} to {}", op, i, at, -n, n - 1));
       out[i] = at < 0 ? at + n : at;
     }
     return {};
   };
   out.resize(static_cast<std::size_t>(indices.elements()));
-  return indices.type() == dtype::i32 ? read(indices.data<std::int32_t>()) : read(indices.data<std::int64_t>());
+  return indices.type() == dtype::i32 ? read(indices.data<std::int32_t>())
+                                      : read(indices.data<std::int64_t>());
 }
 
 // Calls f with a null pointer of the C++ type behind a number's dtype.
@@ -53,28 +60,35 @@ result<void> for_number(std::string_view op, dtype type, F&& f) {
     case dtype::f64: return f(static_cast<double*>(nullptr)), result<void>();
     case dtype::i32: return f(static_cast<std::int32_t*>(nullptr)), result<void>();
     case dtype::i64: return f(static_cast<std::int64_t*>(nullptr)), result<void>();
-    default: return error(error_code::usage, fmt::format("{}: there is no kernel for {}", op, to_string(type)));
+    default:
+      return error(error_code::usage,
+                   fmt::format("{}: there is no kernel for {}", op, to_string(type)));
   }
 }
 
 template <class T>
 T sum_of_two(T a, T b) {
   if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) +
+                          static_cast<std::make_unsigned_t<T>>(b));
   else
     return a + b;
 }
 
-bool is_index(const tensor_spec& s) noexcept { return s.type == dtype::i32 || s.type == dtype::i64; }
+bool is_index(const tensor_spec& s) noexcept {
+  return s.type == dtype::i32 || s.type == dtype::i64;
+}
 
 class gather final : public kernel {
  public:
   explicit gather(const attributes& attrs) : axis_(attrs.integer("axis")) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("gather", inputs, 2, outputs, 1); !ok) return ok;
     const auto a = around_axis::of(inputs[0].shape, axis_);
-    if (!a || !is_index(inputs[1]) || outputs[0].type != inputs[0].type || outputs[0].shape.elements() != a->outer * inputs[1].shape.elements() * a->inner)
+    if (!a || !is_index(inputs[1]) || outputs[0].type != inputs[0].type ||
+        outputs[0].shape.elements() != a->outer * inputs[1].shape.elements() * a->inner)
       return unfit("gather", "operands and axis do not fit", inputs);
     x_ = *a;
     return {};
@@ -104,7 +118,8 @@ class scatter_add final : public kernel {
  public:
   explicit scatter_add(const attributes& attrs) : axis_(attrs.integer("axis")) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("scatter_add", inputs, 3, outputs, 1); !ok) return ok;
     const auto a = around_axis::of(inputs[0].shape, axis_);
     if (!a || !is_index(inputs[1]) || outputs[0] != inputs[0] || inputs[2].type != inputs[0].type ||
@@ -140,12 +155,16 @@ class pack_rows final : public kernel {
  public:
   explicit pack_rows(const attributes& attrs) : rows_(attrs.integer("rows")) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("pack_rows", inputs, 2, outputs, 1); !ok) return ok;
     const auto n = inputs[0].shape.elements();
     width_ = n > 0 ? static_cast<std::size_t>(inputs[1].shape.elements() / n) : 0;
-    if (!is_index(inputs[0]) || inputs[1].type != dtype::f32 || inputs[1].shape.elements() != n * static_cast<std::int64_t>(width_) || outputs[0].type != dtype::u8 ||
-        (n > 0 && outputs[0].shape.elements() != n * static_cast<std::int64_t>(packed_row_bytes(width_))))
+    if (!is_index(inputs[0]) || inputs[1].type != dtype::f32 ||
+        inputs[1].shape.elements() != n * static_cast<std::int64_t>(width_) ||
+        outputs[0].type != dtype::u8 ||
+        (n > 0 &&
+         outputs[0].shape.elements() != n * static_cast<std::int64_t>(packed_row_bytes(width_))))
       return unfit("pack_rows", "indices and rows do not fit", inputs);
     return {};
   }
@@ -174,9 +193,11 @@ class one_hot final : public kernel {
  public:
   explicit one_hot(const attributes& attrs) : depth_(attrs.integer("depth")) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("one_hot", inputs, 1, outputs, 1); !ok) return ok;
-    if (!is_index(inputs[0]) || depth_ < 1 || outputs[0].shape.elements() != inputs[0].shape.elements() * depth_)
+    if (!is_index(inputs[0]) || depth_ < 1 ||
+        outputs[0].shape.elements() != inputs[0].shape.elements() * depth_)
       return unfit("one_hot", "takes i32 or i64 indices", inputs);
     return {};
   }
@@ -186,7 +207,8 @@ class one_hot final : public kernel {
     return for_number("one_hot", outputs[0].type(), [&]<class T>(T*) {
       auto* out = outputs[0].template data<T>();
       for (std::int64_t i = 0; i < inputs[0].elements(); ++i, out += depth_) {
-        const auto at = inputs[0].type() == dtype::i32 ? inputs[0].data<std::int32_t>()[i] : inputs[0].data<std::int64_t>()[i];
+        const auto at = inputs[0].type() == dtype::i32 ? inputs[0].data<std::int32_t>()[i]
+                                                       : inputs[0].data<std::int64_t>()[i];
         if (at >= 0 && at < depth_) out[at] = T{1};
       }
     });
@@ -199,7 +221,11 @@ class one_hot final : public kernel {
 // Rows of the last axis.
 struct rows_of {
   std::int64_t rows = 0, columns = 0;
-  explicit rows_of(const shape& s) : rows(s.rank() == 0 ? 0 : s.size(s.rank() - 1) == 0 ? 0 : s.elements() / s.size(s.rank() - 1)), columns(s.rank() == 0 ? 0 : s.size(s.rank() - 1)) {}
+  explicit rows_of(const shape& s)
+      : rows(s.rank() == 0               ? 0
+             : s.size(s.rank() - 1) == 0 ? 0
+                                         : s.elements() / s.size(s.rank() - 1)),
+        columns(s.rank() == 0 ? 0 : s.size(s.rank() - 1)) {}
 };
 
 // The largest first, of equals the first; a NaN is larger than all.
@@ -207,10 +233,12 @@ class top_k final : public kernel {
  public:
   explicit top_k(const attributes& attrs) : k_(attrs.integer("k")) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("top_k", inputs, 1, outputs, 2); !ok) return ok;
     const rows_of x(inputs[0].shape);
-    if (inputs[0].shape.rank() == 0 || k_ < 0 || k_ > x.columns || outputs[0].type != inputs[0].type || outputs[1].type != dtype::i32 ||
+    if (inputs[0].shape.rank() == 0 || k_ < 0 || k_ > x.columns ||
+        outputs[0].type != inputs[0].type || outputs[1].type != dtype::i32 ||
         outputs[0].shape.elements() != x.rows * k_ || outputs[1].shape != outputs[0].shape)
       return unfit("top_k", fmt::format("k is {}", k_), inputs);
     return {};
@@ -248,9 +276,11 @@ class take_last final : public kernel {
  public:
   explicit take_last(const attributes&) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("take_last", inputs, 2, outputs, 1); !ok) return ok;
-    if (!is_index(inputs[1]) || outputs[0] != tensor_spec{inputs[0].type, inputs[1].shape} || inputs[0].shape.rank() != inputs[1].shape.rank())
+    if (!is_index(inputs[1]) || outputs[0] != tensor_spec{inputs[0].type, inputs[1].shape} ||
+        inputs[0].shape.rank() != inputs[1].shape.rank())
       return unfit("take_last", "takes rows and indices", inputs);
     return {};
   }
@@ -262,7 +292,10 @@ class take_last final : public kernel {
     for (std::int64_t r = 0; r < out.rows; ++r)
       for (std::int64_t i = 0; i < out.columns; ++i) {
         const auto o = static_cast<std::size_t>(r * out.columns + i);
-        std::memcpy(outputs[0].bytes().data() + o * bytes, inputs[0].bytes().data() + static_cast<std::size_t>(r * x.columns + at_[o]) * bytes, bytes);
+        std::memcpy(
+            outputs[0].bytes().data() + o * bytes,
+            inputs[0].bytes().data() + static_cast<std::size_t>(r * x.columns + at_[o]) * bytes,
+            bytes);
       }
     return {};
   }
@@ -275,10 +308,11 @@ class put_last final : public kernel {
  public:
   explicit put_last(const attributes&) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("put_last", inputs, 3, outputs, 1); !ok) return ok;
-    if (!is_index(inputs[1]) || outputs[0] != inputs[2] || inputs[0].type != inputs[2].type || inputs[0].shape != inputs[1].shape ||
-        inputs[0].shape.rank() != inputs[2].shape.rank())
+    if (!is_index(inputs[1]) || outputs[0] != inputs[2] || inputs[0].type != inputs[2].type ||
+        inputs[0].shape != inputs[1].shape || inputs[0].shape.rank() != inputs[2].shape.rank())
       return unfit("put_last", "takes rows, indices and the shape of the result", inputs);
     return {};
   }
@@ -291,7 +325,8 @@ class put_last final : public kernel {
       for (std::int64_t r = 0; r < dy.rows; ++r)
         for (std::int64_t i = 0; i < dy.columns; ++i) {
           const auto from = r * dy.columns + i;
-          auto& to = outputs[0].template data<T>()[r * out.columns + at_[static_cast<std::size_t>(from)]];
+          auto& to =
+              outputs[0].template data<T>()[r * out.columns + at_[static_cast<std::size_t>(from)]];
           to = sum_of_two(to, inputs[0].data<T>()[from]);
         }
     });
@@ -304,12 +339,16 @@ class put_last final : public kernel {
 class cumulative_sum final : public kernel {
  public:
   explicit cumulative_sum(const attributes& attrs)
-      : axis_(attrs.integer("axis")), is_exclusive_(attrs.integer("exclusive") != 0), is_reverse_(attrs.integer("reverse") != 0) {}
+      : axis_(attrs.integer("axis")),
+        is_exclusive_(attrs.integer("exclusive") != 0),
+        is_reverse_(attrs.integer("reverse") != 0) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     if (auto ok = check_ports("cumulative_sum", inputs, 1, outputs, 1); !ok) return ok;
     const auto a = around_axis::of(inputs[0].shape, axis_);
-    if (!a || outputs[0] != inputs[0]) return unfit("cumulative_sum", "the result is like its operand", inputs);
+    if (!a || outputs[0] != inputs[0])
+      return unfit("cumulative_sum", "the result is like its operand", inputs);
     x_ = *a;
     return {};
   }
@@ -336,7 +375,8 @@ class cumulative_sum final : public kernel {
   }
 
  private:
-  // Rows that lie side by side: several at a time, since each addition of a row waits for the one before.
+  // Rows that lie side by side: several at a time, since each addition of a row waits for the one
+  // before.
   template <class T>
   void add_up_rows(const T* x, T* out) const {
     const auto n = x_.along;

@@ -1,4 +1,5 @@
-// Ops that move elements and compute nothing. Each is one or more boxes that are copied (strided_copy.hpp), which prepare() finds.
+// Ops that move elements and compute nothing. Each is one or more boxes that are copied
+// (strided_copy.hpp), which prepare() finds.
 
 #include "devices/half.hpp"
 #include "devices/host/host_kernels.hpp"
@@ -37,11 +38,15 @@ void fill(tensor& out, dtype type, double value) {
 // The boxes of an op: of which operand, from which element to which.
 class mover : public kernel {
  public:
-  mover(std::string_view op, std::size_t inputs, const attributes& attrs) : op_(op), inputs_(inputs), attrs_(attrs) {}
+  mover(std::string_view op, std::size_t inputs, const attributes& attrs)
+      : op_(op), inputs_(inputs), attrs_(attrs) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) final {
-    if (auto ok = check_ports(op_, inputs, inputs_ == 0 ? inputs.size() : inputs_, outputs, 1); !ok) return ok;
-    if (inputs.empty() || inputs[0].type != outputs[0].type) return unfit(op_, "the result has another element type", inputs);
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) final {
+    if (auto ok = check_ports(op_, inputs, inputs_ == 0 ? inputs.size() : inputs_, outputs, 1); !ok)
+      return ok;
+    if (inputs.empty() || inputs[0].type != outputs[0].type)
+      return unfit(op_, "the result has another element type", inputs);
     boxes_.clear();
     element_bytes_ = size_of(outputs[0].type);
     return find_boxes(inputs, outputs[0]);
@@ -51,17 +56,22 @@ class mover : public kernel {
     if (background_) fill(outputs[0], outputs[0].type(), *background_);
     auto* out = outputs[0].bytes().data();
     for (const auto& b : boxes_)
-      b.copy.run(out + b.to * static_cast<std::int64_t>(element_bytes_), inputs[b.operand].bytes().data() + b.from * static_cast<std::int64_t>(element_bytes_));
+      b.copy.run(
+          out + b.to * static_cast<std::int64_t>(element_bytes_),
+          inputs[b.operand].bytes().data() + b.from * static_cast<std::int64_t>(element_bytes_));
     return {};
   }
 
  protected:
   virtual result<void> find_boxes(std::span<const tensor_spec> inputs, const tensor_spec& out) = 0;
 
-  void add_box(std::size_t operand, std::int64_t to, std::int64_t from, std::vector<strided_copy::loop> loops) {
+  void add_box(std::size_t operand, std::int64_t to, std::int64_t from,
+               std::vector<strided_copy::loop> loops) {
     boxes_.push_back({operand, to, from, strided_copy(std::move(loops), element_bytes_)});
   }
-  error does_not_fit(std::span<const tensor_spec> inputs) const { return unfit(op_, "operands and attributes do not fit", inputs); }
+  error does_not_fit(std::span<const tensor_spec> inputs) const {
+    return unfit(op_, "operands and attributes do not fit", inputs);
+  }
 
   std::string_view op_;
   std::size_t inputs_;
@@ -104,8 +114,10 @@ class transpose final : public mover {
     const auto from = dense_steps(sizes_of(inputs[0].shape)), to = dense_steps(sizes_of(out.shape));
     std::vector<strided_copy::loop> loops;
     for (std::size_t i = 0; i < rank; ++i) {
-      const auto axis = static_cast<std::size_t>(order[i] < 0 ? order[i] + static_cast<std::int64_t>(rank) : order[i]);
-      if (axis >= rank || inputs[0].shape.size(axis) != out.shape.size(i)) return does_not_fit(inputs);
+      const auto axis = static_cast<std::size_t>(
+          order[i] < 0 ? order[i] + static_cast<std::int64_t>(rank) : order[i]);
+      if (axis >= rank || inputs[0].shape.size(axis) != out.shape.size(i))
+        return does_not_fit(inputs);
       loops.push_back({out.shape.size(i), to[i], from[axis]});
     }
     add_box(0, 0, 0, std::move(loops));
@@ -118,7 +130,8 @@ struct part_of {
   std::int64_t begin = 0;
   integers steps;  // of the tensor's elements, by axis
 
-  static std::optional<part_of> read(const attributes& attrs, const shape& whole, const shape& part) {
+  static std::optional<part_of> read(const attributes& attrs, const shape& whole,
+                                     const shape& part) {
     const auto rank = whole.rank();
     const auto begin = attrs.integers("begin"), step = attrs.integers("step", integers(rank, 1));
     if (begin.size() != rank || step.size() != rank || part.rank() != rank) return std::nullopt;
@@ -127,7 +140,8 @@ struct part_of {
     for (std::size_t i = 0; i < rank; ++i) {
       if (part.size(i) > 0) {
         const auto last = begin[i] + (part.size(i) - 1) * step[i];
-        if (begin[i] < 0 || begin[i] >= whole.size(i) || last < 0 || last >= whole.size(i)) return std::nullopt;
+        if (begin[i] < 0 || begin[i] >= whole.size(i) || last < 0 || last >= whole.size(i))
+          return std::nullopt;
         p.begin += begin[i] * dense[i];
       }
       p.steps.push_back(step[i] * dense[i]);
@@ -146,7 +160,8 @@ class slice final : public mover {
     if (!part) return does_not_fit(inputs);
     const auto to = dense_steps(sizes_of(out.shape));
     std::vector<strided_copy::loop> loops;
-    for (std::size_t i = 0; i < out.shape.rank(); ++i) loops.push_back({out.shape.size(i), to[i], part->steps[i]});
+    for (std::size_t i = 0; i < out.shape.rank(); ++i)
+      loops.push_back({out.shape.size(i), to[i], part->steps[i]});
     add_box(0, 0, part->begin, std::move(loops));
     return {};
   }
@@ -154,7 +169,10 @@ class slice final : public mover {
 
 class put_slice final : public mover {
  public:
-  put_slice(std::string_view op, std::size_t inputs, const attributes& attrs) : mover(op, inputs, attrs) { background_ = 0; }
+  put_slice(std::string_view op, std::size_t inputs, const attributes& attrs)
+      : mover(op, inputs, attrs) {
+    background_ = 0;
+  }
 
  private:
   result<void> find_boxes(std::span<const tensor_spec> inputs, const tensor_spec& out) override {
@@ -162,7 +180,8 @@ class put_slice final : public mover {
     if (!part || inputs[1] != out) return does_not_fit(inputs);
     const auto from = dense_steps(sizes_of(inputs[0].shape));
     std::vector<strided_copy::loop> loops;
-    for (std::size_t i = 0; i < out.shape.rank(); ++i) loops.push_back({inputs[0].shape.size(i), part->steps[i], from[i]});
+    for (std::size_t i = 0; i < out.shape.rank(); ++i)
+      loops.push_back({inputs[0].shape.size(i), part->steps[i], from[i]});
     add_box(0, part->begin, 0, std::move(loops));
     return {};
   }
@@ -170,7 +189,9 @@ class put_slice final : public mover {
 
 class pad final : public mover {
  public:
-  pad(std::string_view op, std::size_t inputs, const attributes& attrs) : mover(op, inputs, attrs) { background_ = attrs.real("value"); }
+  pad(std::string_view op, std::size_t inputs, const attributes& attrs) : mover(op, inputs, attrs) {
+    background_ = attrs.real("value");
+  }
 
  private:
   result<void> find_boxes(std::span<const tensor_spec> inputs, const tensor_spec& out) override {
@@ -243,7 +264,8 @@ class tile final : public mover {
 // `op` is a literal; inputs 0: any number.
 template <class Kernel>
 void add_mover(kernel_table& table, std::string_view op, std::size_t inputs) {
-  table.add(std::string(op), {[op, inputs](const attributes& attrs, host_device&) -> result<std::unique_ptr<kernel>> {
+  table.add(std::string(op), {[op, inputs](const attributes& attrs,
+                                           host_device&) -> result<std::unique_ptr<kernel>> {
               return std::unique_ptr<kernel>(std::make_unique<Kernel>(op, inputs, attrs));
             }});
 }

@@ -1,4 +1,5 @@
-// Exponentials, logarithms, roots, sines, rounding. Those of f64 that need a library call are not vectorised.
+// Exponentials, logarithms, roots, sines, rounding. Those of f64 that need a library call are not
+// vectorised.
 
 #include "devices/element_ops.hpp"
 #include "devices/host/elementwise_tiles.hpp"

@@ -1,5 +1,5 @@
-// standardize: x with mean 0 and variance 1 over some axes, what layer, batch and group normalisation are made of; and its gradient.
-// Sums are f64, of f32 too.
+// standardize: x with mean 0 and variance 1 over some axes, what layer, batch and group
+// normalisation are made of; and its gradient. Sums are f64, of f32 too.
 
 #include "devices/host/host_device.hpp"
 #include "devices/host/host_kernels.hpp"
@@ -27,11 +27,12 @@ double sum_along(std::int64_t n, Term term) noexcept {
   return parts[0];
 }
 
-// Both kernels go over x once for each sum and once for the result; where every block has a group of its own, block by block, while
-// it is in the cache.
+// Both kernels go over x once for each sum and once for the result; where every block has a group
+// of its own, block by block, while it is in the cache.
 class by_group : public kernel {
  public:
-  by_group(const attributes& attrs, host_device& device) : attrs_(attrs), team_(device.team()), epsilon_(attrs.real("epsilon", 1e-5)) {}
+  by_group(const attributes& attrs, host_device& device)
+      : attrs_(attrs), team_(device.team()), epsilon_(attrs.real("epsilon", 1e-5)) {}
 
  protected:
   void find(const shape& x) {
@@ -39,17 +40,23 @@ class by_group : public kernel {
     const auto groups = static_cast<std::size_t>(walk_.results);
     first_.assign(groups, 0);
     second_.assign(groups, 0);
-    count_ = walk_.results == 0 ? 1 : static_cast<double>(std::max<std::int64_t>(x.elements() / walk_.results, 1));
+    count_ = walk_.results == 0
+                 ? 1
+                 : static_cast<double>(std::max<std::int64_t>(x.elements() / walk_.results, 1));
     is_grouped_ = walk_.columns == 1 && walk_.blocks == walk_.results;
     is_empty_ = x.elements() == 0;
     constexpr double element_ns = 2;
-    cut_ = is_grouped_ ? tile_cut::by_cost(walk_.blocks, element_ns * static_cast<double>(walk_.rows), tile_least_ns) : tile_cut{walk_.blocks, walk_.blocks};
+    cut_ = is_grouped_
+               ? tile_cut::by_cost(walk_.blocks, element_ns * static_cast<double>(walk_.rows),
+                                   tile_least_ns)
+               : tile_cut{walk_.blocks, walk_.blocks};
   }
 
   // Calls pass(block, group of its first column) for all blocks.
   template <class Pass>
   void for_blocks(std::int64_t begin, std::int64_t end, Pass pass) const {
-    for (auto b = begin; b < end; ++b) pass(b * walk_.rows * walk_.columns, static_cast<std::size_t>(walk_.out_of(b)));
+    for (auto b = begin; b < end; ++b)
+      pass(b * walk_.rows * walk_.columns, static_cast<std::size_t>(walk_.out_of(b)));
   }
   // sums[group] += term(element, group) over the elements of some blocks.
   template <class Term>
@@ -60,7 +67,9 @@ class by_group : public kernel {
         return;
       }
       for (std::int64_t r = 0; r < walk_.rows; ++r, at += walk_.columns)
-        for (std::int64_t c = 0; c < walk_.columns; ++c) sums[group + static_cast<std::size_t>(c)] += term(at + c, group + static_cast<std::size_t>(c));
+        for (std::int64_t c = 0; c < walk_.columns; ++c)
+          sums[group + static_cast<std::size_t>(c)] +=
+              term(at + c, group + static_cast<std::size_t>(c));
     });
   }
   template <class Visit>
@@ -71,10 +80,12 @@ class by_group : public kernel {
         return;
       }
       for (std::int64_t r = 0; r < walk_.rows; ++r, at += walk_.columns)
-        for (std::int64_t c = 0; c < walk_.columns; ++c) visit(at + c, group + static_cast<std::size_t>(c));
+        for (std::int64_t c = 0; c < walk_.columns; ++c)
+          visit(at + c, group + static_cast<std::size_t>(c));
     });
   }
-  // compute(first block, end, first group, end), for blocks that have their groups to themselves: these on several threads.
+  // compute(first block, end, first group, end), for blocks that have their groups to themselves:
+  // these on several threads.
   template <class Compute>
   void by_blocks(Compute compute) const {
     if (!is_grouped_) return compute(0, walk_.blocks, std::size_t{0}, first_.size());
@@ -96,21 +107,25 @@ class by_group : public kernel {
   bool is_grouped_ = false, is_empty_ = false;
 };
 
-// x -> y = (x - mean) r, mean, r = 1 / sqrt(variance + epsilon); the variance is that of the elements, not an estimate of their source's.
+// x -> y = (x - mean) r, mean, r = 1 / sqrt(variance + epsilon); the variance is that of the
+// elements, not an estimate of their source's.
 class standardize final : public by_group {
  public:
   using by_group::by_group;
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     constexpr std::string_view op = "standardize";
     if (auto ok = check_ports(op, inputs, 1, outputs, 3); !ok) return ok;
     find(inputs[0].shape);
-    if (inputs[0] != outputs[0] || outputs[1] != outputs[2] || outputs[1].shape.elements() != walk_.results || outputs[1].type != inputs[0].type)
+    if (inputs[0] != outputs[0] || outputs[1] != outputs[2] ||
+        outputs[1].shape.elements() != walk_.results || outputs[1].type != inputs[0].type)
       return unfit(op, "gives what it takes, and a mean and a scale for each group", outputs);
     return {};
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
-    return inputs[0].type() == dtype::f32 ? run_as<float>(inputs[0], outputs) : run_as<double>(inputs[0], outputs);
+    return inputs[0].type() == dtype::f32 ? run_as<float>(inputs[0], outputs)
+                                          : run_as<double>(inputs[0], outputs);
   }
 
  private:
@@ -121,16 +136,21 @@ class standardize final : public by_group {
     std::fill(first_.begin(), first_.end(), 0.0);
     std::fill(second_.begin(), second_.end(), 0.0);
     by_blocks([&](std::int64_t begin, std::int64_t end, std::size_t group, std::size_t last) {
-      if (!is_empty_) add_up(begin, end, first_, [&](std::int64_t i, std::size_t) { return static_cast<double>(x[i]); });
+      if (!is_empty_)
+        add_up(begin, end, first_,
+               [&](std::int64_t i, std::size_t) { return static_cast<double>(x[i]); });
       for (auto g = group; g < last; ++g) mean[g] = static_cast<T>(first_[g] /= count_);
       if (!is_empty_)
         add_up(begin, end, second_, [&](std::int64_t i, std::size_t g) {
           const double d = static_cast<double>(x[i]) - first_[g];
           return d * d;
         });
-      for (auto g = group; g < last; ++g) scale[g] = static_cast<T>(second_[g] = 1 / std::sqrt(second_[g] / count_ + epsilon_));
+      for (auto g = group; g < last; ++g)
+        scale[g] = static_cast<T>(second_[g] = 1 / std::sqrt(second_[g] / count_ + epsilon_));
       if (!is_empty_)
-        for_elements(begin, end, [&](std::int64_t i, std::size_t g) { y[i] = static_cast<T>((static_cast<double>(x[i]) - first_[g]) * second_[g]); });
+        for_elements(begin, end, [&](std::int64_t i, std::size_t g) {
+          y[i] = static_cast<T>((static_cast<double>(x[i]) - first_[g]) * second_[g]);
+        });
     });
     return {};
   }
@@ -141,17 +161,20 @@ class standardize_grad final : public by_group {
  public:
   using by_group::by_group;
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
     constexpr std::string_view op = "standardize_grad";
     if (auto ok = check_ports(op, inputs, 3, outputs, 1); !ok) return ok;
     find(inputs[0].shape);
-    if (inputs[0] != outputs[0] || inputs[0] != inputs[1] || inputs[2].shape.elements() != walk_.results || inputs[2].type != inputs[0].type)
+    if (inputs[0] != outputs[0] || inputs[0] != inputs[1] ||
+        inputs[2].shape.elements() != walk_.results || inputs[2].type != inputs[0].type)
       return unfit(op, "takes dy and y of one shape, and a scale for each group", inputs);
     return {};
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {
     if (is_empty_) return {};
-    return inputs[0].type() == dtype::f32 ? run_as<float>(inputs, outputs[0]) : run_as<double>(inputs, outputs[0]);
+    return inputs[0].type() == dtype::f32 ? run_as<float>(inputs, outputs[0])
+                                          : run_as<double>(inputs, outputs[0]);
   }
 
  private:
@@ -162,11 +185,16 @@ class standardize_grad final : public by_group {
     std::fill(first_.begin(), first_.end(), 0.0);
     std::fill(second_.begin(), second_.end(), 0.0);
     by_blocks([&](std::int64_t begin, std::int64_t end, std::size_t group, std::size_t last) {
-      add_up(begin, end, first_, [&](std::int64_t i, std::size_t) { return static_cast<double>(dy[i]); });
-      add_up(begin, end, second_, [&](std::int64_t i, std::size_t) { return static_cast<double>(dy[i]) * static_cast<double>(y[i]); });
+      add_up(begin, end, first_,
+             [&](std::int64_t i, std::size_t) { return static_cast<double>(dy[i]); });
+      add_up(begin, end, second_, [&](std::int64_t i, std::size_t) {
+        return static_cast<double>(dy[i]) * static_cast<double>(y[i]);
+      });
       for (auto g = group; g < last; ++g) first_[g] /= count_, second_[g] /= count_;
       for_elements(begin, end, [&](std::int64_t i, std::size_t g) {
-        dx[i] = static_cast<T>(static_cast<double>(scale[g]) * (static_cast<double>(dy[i]) - first_[g] - static_cast<double>(y[i]) * second_[g]));
+        dx[i] = static_cast<T>(
+            static_cast<double>(scale[g]) *
+            (static_cast<double>(dy[i]) - first_[g] - static_cast<double>(y[i]) * second_[g]));
       });
     });
     return {};

@@ -1,5 +1,5 @@
-// Random numbers: element i of step t is a function of (seed, stream, t, i) alone (philox.hpp), where i counts from the beginning of
-// the whole batch, of which a worker has a part.
+// Random numbers: element i of step t is a function of (seed, stream, t, i) alone (philox.hpp),
+// where i counts from the beginning of the whole batch, of which a worker has a part.
 
 #include "devices/host/host_kernels.hpp"
 #include "devices/host/philox.hpp"
@@ -15,7 +15,9 @@ namespace {
 
 // In [0, 1): the upper 24 bits of a word, the upper 53 of two.
 float unit_of(std::uint32_t a) noexcept { return static_cast<float>(a >> 8U) * 0x1p-24F; }
-double unit_of(std::uint32_t a, std::uint32_t b) noexcept { return static_cast<double>((std::uint64_t{a} << 32U | b) >> 11U) * 0x1p-53; }
+double unit_of(std::uint32_t a, std::uint32_t b) noexcept {
+  return static_cast<double>((std::uint64_t{a} << 32U | b) >> 11U) * 0x1p-53;
+}
 
 // How many elements a counter gives, and which.
 template <class T>
@@ -43,7 +45,8 @@ struct draws<double> {
     for (std::size_t k = 0; k < each; ++k) out[k] = unit_of(words[2 * k], words[2 * k + 1]);
   }
   static void normal(const std::array<std::uint32_t, 4>& words, double* out) noexcept {
-    const double length = std::sqrt(-2 * std::log(unit_of(words[0], words[1]) + 0x1p-53)), angle = 2 * std::numbers::pi * unit_of(words[2], words[3]);
+    const double length = std::sqrt(-2 * std::log(unit_of(words[0], words[1]) + 0x1p-53)),
+                 angle = 2 * std::numbers::pi * unit_of(words[2], words[3]);
     out[0] = length * std::cos(angle);
     out[1] = length * std::sin(angle);
   }
@@ -51,37 +54,50 @@ struct draws<double> {
 
 enum class law : std::uint8_t { uniform, normal, mask };
 
-// uniform: low + (high - low) u. normal: mean + deviation n. mask: 0 with probability `rate`, else 1 / (1 - rate).
+// uniform: low + (high - low) u. normal: mean + deviation n. mask: 0 with probability `rate`, else
+// 1 / (1 - rate).
 template <law Law, bool Like>
 class random_numbers final : public kernel {
  public:
   explicit random_numbers(const attributes& attrs)
       : generator_(key_of(attrs)),
-        a_(attrs.real(Law == law::uniform ? "low" : Law == law::normal ? "mean" : "rate")),
+        a_(attrs.real(Law == law::uniform  ? "low"
+                      : Law == law::normal ? "mean"
+                                           : "rate")),
         b_(attrs.real(Law == law::uniform ? "high" : "deviation", 1)),
         part_(static_cast<std::uint64_t>(attrs.integer("part"))),
         rows_(static_cast<std::uint64_t>(attrs.integer("rows"))) {}
 
-  result<void> prepare(std::span<const tensor_spec> inputs, std::span<const tensor_spec> outputs) override {
-    constexpr std::string_view op = Law == law::uniform ? "random_uniform" : Law == law::normal ? "random_normal" : "dropout_mask";
-    if (auto ok = check_ports(op, inputs, Like ? 1 : std::min<std::size_t>(inputs.size(), 1), outputs, 1); !ok) return ok;
+  result<void> prepare(std::span<const tensor_spec> inputs,
+                       std::span<const tensor_spec> outputs) override {
+    constexpr std::string_view op = Law == law::uniform  ? "random_uniform"
+                                    : Law == law::normal ? "random_normal"
+                                                         : "dropout_mask";
+    if (auto ok =
+            check_ports(op, inputs, Like ? 1 : std::min<std::size_t>(inputs.size(), 1), outputs, 1);
+        !ok)
+      return ok;
     const auto& out = outputs[0];
-    if (out.type != dtype::f32 && out.type != dtype::f64) return unfit(op, "gives f32 or f64", outputs);
+    if (out.type != dtype::f32 && out.type != dtype::f64)
+      return unfit(op, "gives f32 or f64", outputs);
     // Elements of the parts before this one.
     const auto rows = out.shape.rank() > 0 ? static_cast<std::uint64_t>(out.shape.size(0)) : 1;
-    first_ = rows == 0 ? 0 : part_ * rows_ * (static_cast<std::uint64_t>(out.shape.elements()) / rows);
+    first_ =
+        rows == 0 ? 0 : part_ * rows_ * (static_cast<std::uint64_t>(out.shape.elements()) / rows);
     return {};
   }
 
   result<void> run(const tag& t, std::span<const tensor>, std::span<tensor> outputs) override {
-    outputs[0].type() == dtype::f32 ? run_as<float>(draw_of(t), outputs[0]) : run_as<double>(draw_of(t), outputs[0]);
+    outputs[0].type() == dtype::f32 ? run_as<float>(draw_of(t), outputs[0])
+                                    : run_as<double>(draw_of(t), outputs[0]);
     return {};
   }
 
  private:
   static philox key_of(const attributes& attrs) {
     // Streams of one seed differ in all bits (splitmix64).
-    auto z = static_cast<std::uint64_t>(attrs.integer("seed")) + 0x9E3779B97F4A7C15U * (static_cast<std::uint64_t>(attrs.integer("stream")) | 1U);
+    auto z = static_cast<std::uint64_t>(attrs.integer("seed")) +
+             0x9E3779B97F4A7C15U * (static_cast<std::uint64_t>(attrs.integer("stream")) | 1U);
     z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
     z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
     z ^= z >> 31U;

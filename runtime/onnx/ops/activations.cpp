@@ -36,14 +36,16 @@ values selu(node& n) {
   n.ignore({"consumed_inputs"});
   const auto x = n.in(0);
   // The constants of Klambauer et al.: Self-Normalizing Neural Networks, 2017, as f32.
-  const auto alpha = n.real("alpha", static_cast<double>(1.67326319217681884765625F)), gamma = n.real("gamma", static_cast<double>(1.05070102214813232421875F));
+  const auto alpha = n.real("alpha", static_cast<double>(1.67326319217681884765625F)),
+             gamma = n.real("gamma", static_cast<double>(1.05070102214813232421875F));
   return {mul(elu(x, alpha), n.number_like(x, gamma))};
 }
 
 values celu(node& n) {
   const auto x = n.in(0);
   const auto alpha = n.real("alpha", 1);
-  const auto below = mul(exp_minus_1(n, div(minimum(x, zero_of(n, x)), n.number_like(x, alpha))), n.number_like(x, alpha));
+  const auto below = mul(exp_minus_1(n, div(minimum(x, zero_of(n, x)), n.number_like(x, alpha))),
+                         n.number_like(x, alpha));
   return {where(greater(x, zero_of(n, x)), x, below)};
 }
 
@@ -66,7 +68,8 @@ values shrink(node& n) {
   const auto x = n.in(0);
   const auto bias = n.number_like(x, n.real("bias", 0));
   const auto limit = n.real("lambd", 0.5);
-  return {where(less(x, n.number_like(x, -limit)), add(x, bias), where(greater(x, n.number_like(x, limit)), sub(x, bias), zero_of(n, x)))};
+  return {where(less(x, n.number_like(x, -limit)), add(x, bias),
+                where(greater(x, n.number_like(x, limit)), sub(x, bias), zero_of(n, x)))};
 }
 
 }  // namespace
@@ -75,13 +78,20 @@ void add_activations(rules& r) {
   r["Relu"] = widening(relu_rule);
   r["LeakyRelu"] = widening(leaky);
   r["PRelu"] = widening(learned_leaky);
-  r["Elu"] = widening([](node& n) -> values { return n.ignore({"consumed_inputs"}), values{elu(n.in(0), n.real("alpha", 1))}; });
+  r["Elu"] = widening([](node& n) -> values {
+    return n.ignore({"consumed_inputs"}), values{elu(n.in(0), n.real("alpha", 1))};
+  });
   r["Selu"] = widening(selu);
   r["Celu"] = widening(celu);
-  r["Sigmoid"] = widening([](node& n) -> values { return n.ignore({"consumed_inputs"}), values{sigmoid(n.in(0))}; });
-  r["Tanh"] = widening([](node& n) -> values { return n.ignore({"consumed_inputs"}), values{tanh(n.in(0))}; });
-  r["HardSigmoid"] = widening([](node& n) -> values { return {ramp(n, n.in(0), n.real("alpha", static_cast<double>(0.2F)), n.real("beta", 0.5))}; });
-  r["HardSwish"] = widening([](node& n) -> values { return {mul(n.in(0), ramp(n, n.in(0), 1.0 / 6, 0.5))}; });
+  r["Sigmoid"] = widening(
+      [](node& n) -> values { return n.ignore({"consumed_inputs"}), values{sigmoid(n.in(0))}; });
+  r["Tanh"] = widening(
+      [](node& n) -> values { return n.ignore({"consumed_inputs"}), values{tanh(n.in(0))}; });
+  r["HardSigmoid"] = widening([](node& n) -> values {
+    return {ramp(n, n.in(0), n.real("alpha", static_cast<double>(0.2F)), n.real("beta", 0.5))};
+  });
+  r["HardSwish"] =
+      widening([](node& n) -> values { return {mul(n.in(0), ramp(n, n.in(0), 1.0 / 6, 0.5))}; });
   r["Softplus"] = widening([](node& n) -> values { return {softplus(n.in(0))}; });
   r["Softsign"] = widening(softsign);
   r["ThresholdedRelu"] = widening(thresholded);

@@ -18,7 +18,9 @@ std::pair<value, value> two(node& n) {
   const bool is_broadcast = n.integer("broadcast", 0) != 0;
   if (const auto at = n.integer("axis", -1); is_broadcast && at >= 0 && own > 0) {
     const auto first = n.axis(at, rank);
-    if (first + own > rank) n.refuse(fmt::format("operands {} and {} do not fit at axis {}", to_string(spec(a)), to_string(spec(b)), first));
+    if (first + own > rank)
+      n.refuse(fmt::format("operands {} and {} do not fit at axis {}", to_string(spec(a)),
+                           to_string(spec(b)), first));
     auto dims = n.sizes(b);
     dims.resize(dims.size() + rank - first - own, 1);
     b = n.reshaped(b, dims);
@@ -57,7 +59,8 @@ value remainder_of(const node& n, value a, value b, bool is_floor) {
   if (whole.has(type)) {
     rest = sub(a, mul(div(a, b), b));
   } else {
-    // In f64 the quotient of two f32 is cut off exactly. Else it may be one off, which shows in the rest.
+    // In f64 the quotient of two f32 is cut off exactly. Else it may be one off, which shows in the
+    // rest.
     const auto x = n.converted(a, dtype::f64), y = n.converted(b, dtype::f64);
     const auto zero = n.number(0, dtype::f64);
     rest = fused_multiply_add(neg(truncated(div(x, y))), y, x);
@@ -67,13 +70,16 @@ value remainder_of(const node& n, value a, value b, bool is_floor) {
   }
   if (!is_floor) return rest;
   const auto zero = n.number_like(rest, 0);
-  const auto is_other = logical_and(not_equal(rest, zero), logical_xor(less(rest, zero), less(b, zero)));
+  const auto is_other =
+      logical_and(not_equal(rest, zero), logical_xor(less(rest, zero), less(b, zero)));
   return where(is_other, add(rest, b), rest);
 }
 
 values mod(node& n) {
   const bool is_floor = n.integer("fmod", 0) == 0;
-  if (is_floor && !whole.has(spec(n.in(0)).type)) n.refuse(fmt::format("fmod 0 is for whole numbers, and operand 0 is {}", to_string(spec(n.in(0)))));
+  if (is_floor && !whole.has(spec(n.in(0)).type))
+    n.refuse(
+        fmt::format("fmod 0 is for whole numbers, and operand 0 is {}", to_string(spec(n.in(0)))));
   return {remainder_of(n, n.in(0), n.in(1), is_floor)};
 }
 
@@ -89,7 +95,8 @@ values is_inf(node& n) {
   const auto x = n.in(0);
   const auto limit = std::numeric_limits<double>::infinity();
   const auto above = equal(x, n.number_like(x, limit)), below = equal(x, n.number_like(x, -limit));
-  const bool sees_above = n.integer("detect_positive", 1) != 0, sees_below = n.integer("detect_negative", 1) != 0;
+  const bool sees_above = n.integer("detect_positive", 1) != 0,
+             sees_below = n.integer("detect_negative", 1) != 0;
   if (sees_above && sees_below) return {logical_or(above, below)};
   if (!sees_above && !sees_below) return {logical_and(above, below)};
   return {sees_above ? above : below};
@@ -109,9 +116,7 @@ values clip_rule(node& n) {
   return {x};
 }
 
-value half(value x) {
-  return constant(*x.owner, 0.5, spec(x).type);
-}
+value half(value x) { return constant(*x.owner, 0.5, spec(x).type); }
 
 values mean(node& n) {
   auto y = n.in(0);
@@ -166,7 +171,9 @@ values cast_to(node& n, std::int64_t to) {
 }  // namespace
 
 void add_logic(rules& r) {
-  const auto compared = [&](const char* name, value (*f)(value, value)) { r[name] = widening(binary(f)); };
+  const auto compared = [&](const char* name, value (*f)(value, value)) {
+    r[name] = widening(binary(f));
+  };
   compared("Equal", [](value a, value b) { return equal(a, b); });
   compared("Less", [](value a, value b) { return less(a, b); });
   compared("LessOrEqual", [](value a, value b) { return less_equal(a, b); });

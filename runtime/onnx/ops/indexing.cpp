@@ -6,17 +6,23 @@ namespace troupe::onnx {
 namespace {
 
 values gather_rule(node& n) {
-  return {gather(n.in(0), n.in(1), static_cast<std::int64_t>(n.axis(n.integer("axis", 0), spec(n.in(0)).shape.rank())))};
+  return {
+      gather(n.in(0), n.in(1),
+             static_cast<std::int64_t>(n.axis(n.integer("axis", 0), spec(n.in(0)).shape.rank())))};
 }
 
 // Of x, the part whose other axes are as long as those of the indices, with `axis` as the last one.
 value rows_along(const node& n, value x, value indices, std::size_t axis) {
   const auto s = n.sizes(x), at = n.sizes(indices);
-  if (s.size() != at.size()) n.refuse(fmt::format("{} and indices {} must have equally many dimensions", to_string(spec(x)), to_string(spec(indices))));
+  if (s.size() != at.size())
+    n.refuse(fmt::format("{} and indices {} must have equally many dimensions", to_string(spec(x)),
+                         to_string(spec(indices))));
   std::vector<range> part(s.size());
   for (std::size_t i = 0; i < s.size(); ++i) {
     if (i == axis || at[i] == s[i]) continue;
-    if (at[i] > s[i]) n.refuse(fmt::format("indices {} are longer than {}", to_string(spec(indices)), to_string(spec(x))));
+    if (at[i] > s[i])
+      n.refuse(fmt::format("indices {} are longer than {}", to_string(spec(indices)),
+                           to_string(spec(x))));
     part[i].end = at[i];
   }
   return n.moved(slice(x, part), axis, s.size() - 1);
@@ -30,30 +36,38 @@ values gather_elements(node& n) {
   return {n.moved(take_last(rows, n.moved(indices, axis, rank - 1)), rank - 1, axis)};
 }
 
-// Elements of x with updates put in, or added: equal indices add up, and without a reduction the standard leaves them open.
+// Elements of x with updates put in, or added: equal indices add up, and without a reduction the
+// standard leaves them open.
 values scatter_elements(node& n) {
   const auto x = n.in(0), indices = n.in(1), updates = n.in(2);
   const auto rank = spec(x).shape.rank();
   const auto axis = n.axis(n.integer("axis", 0), rank);
   const auto reduction = n.text("reduction", "none");
-  if (reduction != "none" && reduction != "add") n.refuse(fmt::format("attribute 'reduction' is '{}'", reduction));
-  if (n.sizes(indices) != n.sizes(updates)) n.refuse(fmt::format("updates {} and indices {} must have one shape", to_string(spec(updates)), to_string(spec(indices))));
+  if (reduction != "none" && reduction != "add")
+    n.refuse(fmt::format("attribute 'reduction' is '{}'", reduction));
+  if (n.sizes(indices) != n.sizes(updates))
+    n.refuse(fmt::format("updates {} and indices {} must have one shape", to_string(spec(updates)),
+                         to_string(spec(indices))));
   const auto rows = rows_along(n, x, indices, axis);
   const auto at = n.moved(indices, axis, rank - 1);
   // In place, with zeros around what the indices do not reach.
   const auto s = n.sizes(x), part = n.sizes(n.moved(rows, rank - 1, axis));
   integers none(rank), behind(rank);
   for (std::size_t i = 0; i < rank; ++i) behind[i] = s[i] - part[i];
-  const auto put = [&](value v) { return pad(n.moved(n.put_last(v, at, rows), rank - 1, axis), none, behind); };
+  const auto put = [&](value v) {
+    return pad(n.moved(n.put_last(v, at, rows), rank - 1, axis), none, behind);
+  };
   const auto placed = put(n.moved(updates, axis, rank - 1));
   if (reduction == "add") return {add(x, placed)};
   const auto ones = n.expanded(n.number_like(x, 1), n.sizes(at));
   return {where(greater(put(ones), n.number_like(x, 0)), placed, x)};
 }
 
-// The places of index tuples [.., k] in x, whose first dimensions (behind `batch` of them) they are for: [..], in x with these as one. A tuple
-// with an index that its own dimension does not have is at `nowhere`, which must be a place behind all elements: the step fails there.
-value linear(const node& n, value indices, const integers& s, std::size_t batch, std::size_t k, std::int64_t nowhere) {
+// The places of index tuples [.., k] in x, whose first dimensions (behind `batch` of them) they are
+// for: [..], in x with these as one. A tuple with an index that its own dimension does not have is
+// at `nowhere`, which must be a place behind all elements: the step fails there.
+value linear(const node& n, value indices, const integers& s, std::size_t batch, std::size_t k,
+             std::int64_t nowhere) {
   const auto at = n.converted(indices, dtype::i64);
   const auto rank = spec(at).shape.rank();
   const auto zero = n.number(0, dtype::i64);
@@ -61,7 +75,8 @@ value linear(const node& n, value indices, const integers& s, std::size_t batch,
   std::int64_t step = 1;
   for (std::size_t i = k; i-- > 0;) {
     std::vector<range> part(rank);
-    part[rank - 1] = {.begin = static_cast<std::int64_t>(i), .end = static_cast<std::int64_t>(i) + 1};
+    part[rank - 1] = {.begin = static_cast<std::int64_t>(i),
+                      .end = static_cast<std::int64_t>(i) + 1};
     auto one = reduce_sum(slice(at, part), {-1}, false);
     const auto size = n.number(static_cast<double>(s[batch + i]), dtype::i64);
     one = where(less(one, zero), add(one, size), one);
@@ -78,7 +93,8 @@ values gather_nd(node& n) {
   const auto x = n.in(0), indices = n.in(1);
   const auto s = n.sizes(x), at = n.sizes(indices);
   const auto batch = n.integer("batch_dims", 0);
-  if (at.empty() || batch < 0 || static_cast<std::size_t>(batch) >= at.size() || at.back() < 1 || static_cast<std::size_t>(batch + at.back()) > s.size())
+  if (at.empty() || batch < 0 || static_cast<std::size_t>(batch) >= at.size() || at.back() < 1 ||
+      static_cast<std::size_t>(batch + at.back()) > s.size())
     n.refuse(fmt::format("indices {} do not fit {}", to_string(spec(indices)), to_string(spec(x))));
   const auto b = static_cast<std::size_t>(batch), k = static_cast<std::size_t>(at.back());
   std::int64_t batches = 1, places = 1;
@@ -91,7 +107,8 @@ values gather_nd(node& n) {
   if (b > 0) {  // each batch has its own part
     auto dims = n.sizes(place);
     std::fill(dims.begin() + static_cast<std::ptrdiff_t>(b), dims.end(), 1);
-    const auto first = n.made<std::int64_t>(dtype::i64, dims, [&](std::size_t i) { return static_cast<std::int64_t>(i) * places; });
+    const auto first = n.made<std::int64_t>(
+        dtype::i64, dims, [&](std::size_t i) { return static_cast<std::int64_t>(i) * places; });
     place = add(place, constant(n.g, first));
   }
   return {n.reshaped(gather(n.reshaped(x, flat), place), result)};
@@ -101,19 +118,24 @@ values scatter_nd(node& n) {
   const auto x = n.in(0), indices = n.in(1), updates = n.in(2);
   const auto s = n.sizes(x), at = n.sizes(indices);
   const auto reduction = n.text("reduction", "none");
-  if (reduction != "none" && reduction != "add") n.refuse(fmt::format("attribute 'reduction' is '{}'", reduction));
-  if (at.empty() || at.back() < 1 || static_cast<std::size_t>(at.back()) > s.size()) n.refuse(fmt::format("indices {} do not fit {}", to_string(spec(indices)), to_string(spec(x))));
+  if (reduction != "none" && reduction != "add")
+    n.refuse(fmt::format("attribute 'reduction' is '{}'", reduction));
+  if (at.empty() || at.back() < 1 || static_cast<std::size_t>(at.back()) > s.size())
+    n.refuse(fmt::format("indices {} do not fit {}", to_string(spec(indices)), to_string(spec(x))));
   const auto k = static_cast<std::size_t>(at.back());
   integers flat{1}, put(at.begin(), at.end() - 1);
   for (std::size_t i = 0; i < k; ++i) flat[0] *= s[i];
   for (std::size_t i = k; i < s.size(); ++i) flat.push_back(s[i]), put.push_back(s[i]);
-  if (n.sizes(updates) != put) n.refuse(fmt::format("updates {} must be [{}]", to_string(spec(updates)), fmt::join(put, ", ")));
+  if (n.sizes(updates) != put)
+    n.refuse(
+        fmt::format("updates {} must be [{}]", to_string(spec(updates)), fmt::join(put, ", ")));
   const auto place = linear(n, indices, s, 0, k, flat[0]);
   const auto rows = n.reshaped(x, flat);
   if (reduction == "add") return {n.reshaped(scatter_add(rows, place, updates), s)};
   const auto zeros = n.filled(spec(x).type, flat, 0);
   const auto placed = scatter_add(zeros, place, updates);
-  const auto is_placed = greater(scatter_add(zeros, place, n.filled(spec(x).type, put, 1)), n.number_like(x, 0));
+  const auto is_placed =
+      greater(scatter_add(zeros, place, n.filled(spec(x).type, put, 1)), n.number_like(x, 0));
   return {n.reshaped(where(is_placed, placed, rows), s)};
 }
 
@@ -122,13 +144,18 @@ values one_hot_rule(node& n) {
   const auto indices = n.converted(n.in(0), dtype::i64), between = n.in(2);
   const auto classes = n.known_number(1);
   constexpr double most = 0x1p31;  // more than a result may have; NaN is outside, too
-  if (!(classes >= 0 && classes <= most)) n.refuse(fmt::format("operand 1, the depth, is {}, expected a number from 0 to 2^31", classes));
+  if (!(classes >= 0 && classes <= most))
+    n.refuse(fmt::format("operand 1, the depth, is {}, expected a number from 0 to 2^31", classes));
   const auto depth = static_cast<std::int64_t>(classes);
   const auto rank = spec(indices).shape.rank();
-  if (spec(between).shape.elements() != 2) n.refuse(fmt::format("operand 2 must be two numbers, and is {}", to_string(spec(between))));
-  const auto at = where(less(indices, n.number(0, dtype::i64)), add(indices, n.number(static_cast<double>(depth), dtype::i64)), indices);
+  if (spec(between).shape.elements() != 2)
+    n.refuse(fmt::format("operand 2 must be two numbers, and is {}", to_string(spec(between))));
+  const auto at = where(less(indices, n.number(0, dtype::i64)),
+                        add(indices, n.number(static_cast<double>(depth), dtype::i64)), indices);
   const auto is_hot = equal(one_hot(at, depth, dtype::i32), n.number(1, dtype::i32));
-  const auto pick = [&](std::int64_t i) { return n.reshaped(slice(between, {range{.begin = i, .end = i + 1}}), {}); };
+  const auto pick = [&](std::int64_t i) {
+    return n.reshaped(slice(between, {range{.begin = i, .end = i + 1}}), {});
+  };
   return {n.moved(where(is_hot, pick(1), pick(0)), rank, n.axis(n.integer("axis", -1), rank + 1))};
 }
 

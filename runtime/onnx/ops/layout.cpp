@@ -22,17 +22,21 @@ values reshape_rule(node& n) {
   std::optional<std::size_t> open;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 0 && !zero_is_zero) {
-      if (i >= s.rank()) n.refuse(fmt::format("a shape of [{}] takes size {} of {}", fmt::join(wanted, ", "), i, to_string(spec(x))));
+      if (i >= s.rank())
+        n.refuse(fmt::format("a shape of [{}] takes size {} of {}", fmt::join(wanted, ", "), i,
+                             to_string(spec(x))));
       dims[i] = s.size(i);
     }
-    if (dims[i] < -1 || (dims[i] == -1 && open)) n.refuse(fmt::format("there is no shape [{}]", fmt::join(wanted, ", ")));
+    if (dims[i] < -1 || (dims[i] == -1 && open))
+      n.refuse(fmt::format("there is no shape [{}]", fmt::join(wanted, ", ")));
     if (dims[i] == -1)
       open = i;
     else if (__builtin_mul_overflow(known, dims[i], &known))
       n.refuse(fmt::format("a shape of [{}] has too many elements", fmt::join(wanted, ", ")));
   }
   if (open) {
-    if (known == 0 || s.elements() % known != 0) n.refuse(fmt::format("{} cannot become [{}]", to_string(spec(x)), fmt::join(wanted, ", ")));
+    if (known == 0 || s.elements() % known != 0)
+      n.refuse(fmt::format("{} cannot become [{}]", to_string(spec(x)), fmt::join(wanted, ", ")));
     dims[*open] = s.elements() / known;
   }
   return {n.reshaped(x, dims)};
@@ -43,10 +47,12 @@ values flatten(node& n) {
   const auto& s = spec(x).shape;
   const auto rank = static_cast<std::int64_t>(s.rank());
   auto axis = n.integer("axis", 1);
-  if (axis < -rank || axis > rank) n.refuse(fmt::format("attribute 'axis' is {}, and operand 0 is {}", axis, to_string(spec(x))));
+  if (axis < -rank || axis > rank)
+    n.refuse(fmt::format("attribute 'axis' is {}, and operand 0 is {}", axis, to_string(spec(x))));
   if (axis < 0) axis += rank;
   integers dims{1, 1};
-  for (std::size_t i = 0; i < s.rank(); ++i) dims[i < static_cast<std::size_t>(axis) ? 0 : 1] *= s.size(i);
+  for (std::size_t i = 0; i < s.rank(); ++i)
+    dims[i < static_cast<std::size_t>(axis) ? 0 : 1] *= s.size(i);
   return {n.reshaped(x, dims)};
 }
 
@@ -95,10 +101,12 @@ values split_rule(node& n) {
   if (sizes.empty()) {
     const auto all = n.sizes(x)[axis];
     const auto parts = static_cast<std::int64_t>(n.outputs());
-    if (parts == 0 || all % parts != 0) n.refuse(fmt::format("{} elements along axis {} cannot be {} equal parts", all, axis, parts));
+    if (parts == 0 || all % parts != 0)
+      n.refuse(fmt::format("{} elements along axis {} cannot be {} equal parts", all, axis, parts));
     sizes.assign(n.outputs(), all / parts);
   }
-  if (sizes.size() != n.outputs()) n.refuse(fmt::format("{} sizes for {} outputs", sizes.size(), n.outputs()));
+  if (sizes.size() != n.outputs())
+    n.refuse(fmt::format("{} sizes for {} outputs", sizes.size(), n.outputs()));
   return split(x, sizes, static_cast<std::int64_t>(axis));
 }
 
@@ -106,20 +114,24 @@ values slice_rule(node& n) {
   const auto x = n.in(0);
   const auto rank = spec(x).shape.rank();
   const bool by_operands = n.opset >= 10;
-  const auto get = [&](std::size_t i, std::string_view name) { return by_operands ? (n.has(i) ? n.known_integers(i) : integers{}) : n.list(name); };
+  const auto get = [&](std::size_t i, std::string_view name) {
+    return by_operands ? (n.has(i) ? n.known_integers(i) : integers{}) : n.list(name);
+  };
   const auto starts = get(1, "starts"), ends = get(2, "ends");
   auto axes = get(3, "axes"), steps = by_operands ? get(4, "") : integers{};
   if (axes.empty())
     for (std::size_t i = 0; i < starts.size(); ++i) axes.push_back(static_cast<std::int64_t>(i));
   if (steps.empty()) steps.assign(starts.size(), 1);
   if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size())
-    n.refuse(fmt::format("{} starts, {} ends, {} axes and {} steps", starts.size(), ends.size(), axes.size(), steps.size()));
+    n.refuse(fmt::format("{} starts, {} ends, {} axes and {} steps", starts.size(), ends.size(),
+                         axes.size(), steps.size()));
   n.axes(axes, rank);  // each once
   std::vector<range> ranges(rank);
   constexpr auto last = std::numeric_limits<std::int64_t>::max();
   for (std::size_t i = 0; i < starts.size(); ++i) {
     if (steps[i] == 0) n.refuse("a step cannot be 0");
-    // For slice() an end of `last` is as far as there are elements; here it is a place behind all of them.
+    // For slice() an end of `last` is as far as there are elements; here it is a place behind all
+    // of them.
     const auto end = ends[i] == last && steps[i] < 0 ? last - 1 : ends[i];
     ranges[n.axis(axes[i], rank)] = {.begin = starts[i], .end = end, .step = steps[i]};
   }
@@ -127,8 +139,10 @@ values slice_rule(node& n) {
 }
 
 // Along an axis, `count` elements: from place(0), place(1) and so on.
-value taken(const node& n, value x, std::size_t axis, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& place) {
-  const auto at = n.made<std::int64_t>(dtype::i64, {count}, [&](std::size_t i) { return place(static_cast<std::int64_t>(i)); });
+value taken(const node& n, value x, std::size_t axis, std::int64_t count,
+            const std::function<std::int64_t(std::int64_t)>& place) {
+  const auto at = n.made<std::int64_t>(
+      dtype::i64, {count}, [&](std::size_t i) { return place(static_cast<std::int64_t>(i)); });
   return gather(x, constant(n.g, at), static_cast<std::int64_t>(axis));
 }
 
@@ -139,15 +153,19 @@ values pad_rule(node& n) {
   const auto mode = n.text("mode", "constant");
   const auto pads = by_operands ? n.known_integers(1) : n.list(n.opset < 2 ? "paddings" : "pads");
   const auto with = by_operands ? (n.has(2) ? n.known_number(2) : 0) : n.real("value", 0);
-  if (pads.size() != 2 * rank) n.refuse(fmt::format("{} numbers of padding for {}", pads.size(), to_string(spec(x))));
-  if (mode != "constant" && mode != "reflect" && mode != "edge") n.refuse(fmt::format("attribute 'mode' is '{}'", mode));
+  if (pads.size() != 2 * rank)
+    n.refuse(fmt::format("{} numbers of padding for {}", pads.size(), to_string(spec(x))));
+  if (mode != "constant" && mode != "reflect" && mode != "edge")
+    n.refuse(fmt::format("attribute 'mode' is '{}'", mode));
   integers before(rank), after(rank);
   std::vector<range> kept(rank);  // a negative padding takes elements away
   for (std::size_t i = 0; i < rank; ++i) {
     before[i] = pads[i], after[i] = pads[rank + i];
     const auto size = spec(x).shape.size(i);
-    if (before[i] < -size || after[i] < -size || std::min<std::int64_t>(before[i], 0) + std::min<std::int64_t>(after[i], 0) < -size)
-      n.refuse(fmt::format("padding of {} and {} takes more than the {} elements of axis {}", before[i], after[i], size, i));
+    if (before[i] < -size || after[i] < -size ||
+        std::min<std::int64_t>(before[i], 0) + std::min<std::int64_t>(after[i], 0) < -size)
+      n.refuse(fmt::format("padding of {} and {} takes more than the {} elements of axis {}",
+                           before[i], after[i], size, i));
     if (before[i] < 0) kept[i].begin = -before[i], before[i] = 0;
     if (after[i] < 0) kept[i].end = after[i], after[i] = 0;
   }
@@ -157,11 +175,16 @@ values pad_rule(node& n) {
     if (before[i] == 0 && after[i] == 0) continue;
     const auto size = n.sizes(x)[i];
     const bool is_reflected = mode == "reflect";
-    if (size < 1 || (is_reflected && (before[i] >= size || after[i] >= size))) n.refuse(fmt::format("axis {} of {} elements is too short for its padding", i, size));
-    if (before[i] > (std::int64_t{1} << 20) || after[i] > (std::int64_t{1} << 20)) n.refuse("the padding is too large");
+    if (size < 1 || (is_reflected && (before[i] >= size || after[i] >= size)))
+      n.refuse(fmt::format("axis {} of {} elements is too short for its padding", i, size));
+    if (before[i] > (std::int64_t{1} << 20) || after[i] > (std::int64_t{1} << 20))
+      n.refuse("the padding is too large");
     x = taken(n, x, i, before[i] + size + after[i], [&](std::int64_t at) {
       const auto k = at - before[i];
-      return k < 0 ? (is_reflected ? -k : 0) : k < size ? k : is_reflected ? 2 * (size - 1) - k : size - 1;
+      return k < 0          ? (is_reflected ? -k : 0)
+             : k < size     ? k
+             : is_reflected ? 2 * (size - 1) - k
+                            : size - 1;
     });
   }
   return {x};
@@ -179,11 +202,13 @@ values depth_to_space(node& n) {
   const auto s = n.sizes(x);
   const auto b = n.integer("blocksize");
   const auto mode = n.text("mode", "DCR");
-  if (s.size() != 4 || b < 1 || b > (1 << 15) || s[1] % (b * b) != 0) n.refuse(fmt::format("blocks of {} do not fit {}", b, to_string(spec(x))));
+  if (s.size() != 4 || b < 1 || b > (1 << 15) || s[1] % (b * b) != 0)
+    n.refuse(fmt::format("blocks of {} do not fit {}", b, to_string(spec(x))));
   if (mode != "DCR" && mode != "CRD") n.refuse(fmt::format("attribute 'mode' is '{}'", mode));
   const auto depth = s[1] / (b * b);
-  const auto parts = mode == "DCR" ? transpose(n.reshaped(x, {s[0], b, b, depth, s[2], s[3]}), {0, 3, 4, 1, 5, 2})
-                                   : transpose(n.reshaped(x, {s[0], depth, b, b, s[2], s[3]}), {0, 1, 4, 2, 5, 3});
+  const auto parts =
+      mode == "DCR" ? transpose(n.reshaped(x, {s[0], b, b, depth, s[2], s[3]}), {0, 3, 4, 1, 5, 2})
+                    : transpose(n.reshaped(x, {s[0], depth, b, b, s[2], s[3]}), {0, 1, 4, 2, 5, 3});
   return {n.reshaped(parts, {s[0], depth, s[2] * b, s[3] * b})};
 }
 
@@ -191,8 +216,10 @@ values space_to_depth(node& n) {
   const auto x = n.in(0);
   const auto s = n.sizes(x);
   const auto b = n.integer("blocksize");
-  if (s.size() != 4 || b < 1 || b > (1 << 15) || s[2] % b != 0 || s[3] % b != 0) n.refuse(fmt::format("blocks of {} do not fit {}", b, to_string(spec(x))));
-  const auto parts = transpose(n.reshaped(x, {s[0], s[1], s[2] / b, b, s[3] / b, b}), {0, 3, 5, 1, 2, 4});
+  if (s.size() != 4 || b < 1 || b > (1 << 15) || s[2] % b != 0 || s[3] % b != 0)
+    n.refuse(fmt::format("blocks of {} do not fit {}", b, to_string(spec(x))));
+  const auto parts =
+      transpose(n.reshaped(x, {s[0], s[1], s[2] / b, b, s[3] / b, b}), {0, 3, 5, 1, 2, 4});
   return {n.reshaped(parts, {s[0], s[1] * b * b, s[2] / b, s[3] / b})};
 }
 
@@ -202,9 +229,11 @@ values trilu(node& n) {
   if (s.size() < 2) n.refuse(fmt::format("operand 0 {} is no matrix", to_string(spec(x))));
   const bool is_upper = n.integer("upper", 1) != 0;
   const auto rows = s[s.size() - 2], columns = s.back();
-  const auto k = std::clamp(n.has(1) ? n.known_integer(1) : 0, -rows - 1, columns + 1);  // beyond, nothing changes
+  // Beyond, nothing changes.
+  const auto k = std::clamp(n.has(1) ? n.known_integer(1) : 0, -rows - 1, columns + 1);
   const auto mask = n.made<boolean>(dtype::boolean, {rows, columns}, [&](std::size_t i) {
-    const auto row = static_cast<std::int64_t>(i) / columns, column = static_cast<std::int64_t>(i) % columns;
+    const auto row = static_cast<std::int64_t>(i) / columns,
+               column = static_cast<std::int64_t>(i) % columns;
     return boolean(is_upper ? column - row >= k : column - row <= k);
   });
   return {where(constant(n.g, mask), x, n.number_like(x, 0))};

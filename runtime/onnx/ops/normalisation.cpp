@@ -21,19 +21,26 @@ rule softmax_of(value (*f)(value, std::int64_t)) {
 
 // A vector by channel, for [n, c, ..].
 value by_channel(const node& n, value v, std::size_t rank) {
-  if (spec(v).shape.rank() != 1) n.refuse(fmt::format("{} must have one dimension: a number for each channel", to_string(spec(v))));
+  if (spec(v).shape.rank() != 1)
+    n.refuse(
+        fmt::format("{} must have one dimension: a number for each channel", to_string(spec(v))));
   integers behind;
   for (std::size_t i = 2; i < rank; ++i) behind.push_back(static_cast<std::int64_t>(i) - 1);
   return behind.empty() ? v : expand_dims(v, behind);
 }
 
-// In training: with the mean and the variance of the batch, and (outputs 1, 2) what becomes of the averages.
+// In training: with the mean and the variance of the batch, and (outputs 1, 2) what becomes of the
+// averages.
 values batch_normalization(node& n) {
   n.ignore({"consumed_inputs"});
   const auto x = n.in(0);
-  const auto epsilon = n.real("epsilon", static_cast<double>(1e-5F)), momentum = n.real("momentum", static_cast<double>(0.9F));
-  if (n.opset < 9 && n.integer("spatial", 1) != 1) n.refuse("attribute 'spatial' is 0, which is not supported");
-  const bool is_training = n.opset >= 14 ? n.integer("training_mode", 0) != 0 : n.opset < 7 && n.integer("is_test", 0) == 0 && n.wants(1);
+  const auto epsilon = n.real("epsilon", static_cast<double>(1e-5F)),
+             momentum = n.real("momentum", static_cast<double>(0.9F));
+  if (n.opset < 9 && n.integer("spatial", 1) != 1)
+    n.refuse("attribute 'spatial' is 0, which is not supported");
+  const bool is_training = n.opset >= 14
+                               ? n.integer("training_mode", 0) != 0
+                               : n.opset < 7 && n.integer("is_test", 0) == 0 && n.wants(1);
   if (!is_training) {
     for (std::size_t i = 1; i < n.outputs(); ++i)
       if (n.wants(i)) n.refuse(fmt::format("output {} is of training alone", i));
@@ -41,7 +48,10 @@ values batch_normalization(node& n) {
   }
   if (n.opset < 14) n.refuse("training before opset 14 is not supported");
   const auto now = batch_norm(x, n.in(1), n.in(2), epsilon);
-  const auto mixed = [&](value old, value fresh) { return add(mul(old, n.number_like(old, momentum)), mul(n.converted(fresh, spec(old).type), n.number_like(old, 1 - momentum))); };
+  const auto mixed = [&](value old, value fresh) {
+    return add(mul(old, n.number_like(old, momentum)),
+               mul(n.converted(fresh, spec(old).type), n.number_like(old, 1 - momentum)));
+  };
   return {now.y, mixed(n.in(3), now.mean), mixed(n.in(4), now.variance)};
 }
 
@@ -59,9 +69,11 @@ values instance_normalization(node& n) {
 values layer_normalization(node& n) {
   const auto x = n.in(0);
   const auto rank = spec(x).shape.rank();
-  if (const auto type = n.integer("stash_type", 1); type != 1) n.refuse(fmt::format("attribute 'stash_type' is {}, which is not supported", type));
+  if (const auto type = n.integer("stash_type", 1); type != 1)
+    n.refuse(fmt::format("attribute 'stash_type' is {}, which is not supported", type));
   std::vector<std::int64_t> axes;
-  for (auto i = n.axis(n.integer("axis", -1), rank); i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
+  for (auto i = n.axis(n.integer("axis", -1), rank); i < rank; ++i)
+    axes.push_back(static_cast<std::int64_t>(i));
   const auto s = standardize(x, axes, n.real("epsilon", static_cast<double>(1e-5F)));
   auto y = mul(s.y, n.in(1));
   if (n.has(2)) y = add(y, n.in(2));
@@ -79,7 +91,8 @@ values local_response(node& n) {
   const auto x = n.in(0);
   const auto s = n.sizes(x);
   const auto size = n.integer("size");
-  if (s.size() < 2 || size < 1 || size > 1024) n.refuse(fmt::format("attribute 'size' is {} for {}", size, to_string(spec(x))));
+  if (s.size() < 2 || size < 1 || size > 1024)
+    n.refuse(fmt::format("attribute 'size' is {} for {}", size, to_string(spec(x))));
   integers before(s.size()), after(s.size());
   before[1] = (size - 1) / 2, after[1] = size - 1 - before[1];
   const auto padded = pad(square(x), before, after);
@@ -88,8 +101,10 @@ values local_response(node& n) {
     const auto part = slice(padded, {range{}, range{.begin = k, .end = k + s[1]}});
     sum = sum.is_valid() ? add(sum, part) : part;
   }
-  const auto factor = n.number_like(x, n.real("alpha", static_cast<double>(1e-4F)) / static_cast<double>(size));
-  return {div(x, pow(add(mul(sum, factor), n.number_like(x, n.real("bias", 1))), n.number_like(x, n.real("beta", 0.75))))};
+  const auto factor =
+      n.number_like(x, n.real("alpha", static_cast<double>(1e-4F)) / static_cast<double>(size));
+  return {div(x, pow(add(mul(sum, factor), n.number_like(x, n.real("bias", 1))),
+                     n.number_like(x, n.real("beta", 0.75))))};
 }
 
 // Without training nothing is dropped.
@@ -97,10 +112,13 @@ values dropout_rule(node& n) {
   n.ignore({"is_test", "consumed_inputs", "seed"});
   const auto x = n.in(0);
   if (n.opset < 12) n.real("ratio", 0.5);
-  if (n.opset < 7 && n.integer("is_test", 0) == 0 && n.wants(1)) n.refuse("training is not supported");
+  if (n.opset < 7 && n.integer("is_test", 0) == 0 && n.wants(1))
+    n.refuse("training is not supported");
   if (n.has(2) && n.known_number(2) != 0) {
     const bool is_nothing = n.has(1) && n.known_number(1) == 0;
-    if (!is_nothing) n.refuse("operand 'training_mode' is true, and numbers drawn as ONNX draws them are not supported");
+    if (!is_nothing)
+      n.refuse(
+          "operand 'training_mode' is true, and numbers drawn as ONNX draws them are not supported");
   }
   values out{x};
   if (n.wants(1)) {
@@ -131,7 +149,8 @@ namespace {
 // What of each target counts, and that: targets that are ignored read class 0 with weight 0.
 values loss_of(node& n, value log_probabilities, value targets, value weights) {
   const auto s = n.sizes(log_probabilities);
-  if (s.size() < 2) n.refuse(fmt::format("operand 0 {} has no classes", to_string(spec(log_probabilities))));
+  if (s.size() < 2)
+    n.refuse(fmt::format("operand 0 {} has no classes", to_string(spec(log_probabilities))));
   const auto at = n.converted(targets, dtype::i64);
   const auto type = spec(log_probabilities).type;
   value safe = at, is_ignored;
@@ -141,9 +160,11 @@ values loss_of(node& n, value log_probabilities, value targets, value weights) {
     safe = where(is_ignored, n.number(0, dtype::i64), at);
   }
   // Classes last: [n, d.., c], of which one is taken for each target.
-  const auto taken = take_last(n.moved(log_probabilities, 1, s.size() - 1), expand_dims(safe, {static_cast<std::int64_t>(s.size()) - 1}));
+  const auto taken = take_last(n.moved(log_probabilities, 1, s.size() - 1),
+                               expand_dims(safe, {static_cast<std::int64_t>(s.size()) - 1}));
   auto loss = neg(reduce_sum(taken, {-1}, false));
-  value weight = weights.is_valid() ? gather(n.converted(weights, type), safe) : n.expanded(n.number(1, type), n.sizes(loss));
+  value weight = weights.is_valid() ? gather(n.converted(weights, type), safe)
+                                    : n.expanded(n.number(1, type), n.sizes(loss));
   if (is_ignored.is_valid()) weight = where(is_ignored, n.number(0, type), weight);
   loss = mul(loss, weight);
   const auto reduction = n.text("reduction", "mean");
@@ -156,7 +177,8 @@ values loss_of(node& n, value log_probabilities, value targets, value weights) {
 }  // namespace
 
 void add_losses(rules& r) {
-  r["NegativeLogLikelihoodLoss"] = widening([](node& n) -> values { return loss_of(n, n.in(0), n.in(1), n.has(2) ? n.in(2) : value{}); });
+  r["NegativeLogLikelihoodLoss"] = widening(
+      [](node& n) -> values { return loss_of(n, n.in(0), n.in(1), n.has(2) ? n.in(2) : value{}); });
   r["SoftmaxCrossEntropyLoss"] = widening([](node& n) -> values {
     const auto x = n.in(0);
     const auto logs = log_softmax(x, 1);

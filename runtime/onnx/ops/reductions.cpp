@@ -39,7 +39,8 @@ rule arg_of(value (*f)(value, std::int64_t)) {
 values cumulative(node& n) {
   const auto x = n.in(0);
   const auto axis = n.axis(n.known_integer(1), spec(x).shape.rank());
-  return {cumulative_sum(x, static_cast<std::int64_t>(axis), n.integer("exclusive", 0) != 0, n.integer("reverse", 0) != 0)};
+  return {cumulative_sum(x, static_cast<std::int64_t>(axis), n.integer("exclusive", 0) != 0,
+                         n.integer("reverse", 0) != 0)};
 }
 
 values top(node& n) {
@@ -50,8 +51,11 @@ values top(node& n) {
   const bool is_largest = n.integer("largest", 1) != 0;
   n.integer("sorted", 1);  // they always are
   x = n.moved(x, axis, rank - 1);
-  // The smallest are the largest of those with the other sign; -1 - x has it for whole numbers, also for the least one.
-  const auto other = [&](value v) { return whole.has(spec(v).type) ? sub(n.number_like(v, -1), v) : neg(v); };
+  // The smallest are the largest of those with the other sign; -1 - x has it for whole numbers,
+  // also for the least one.
+  const auto other = [&](value v) {
+    return whole.has(spec(v).type) ? sub(n.number_like(v, -1), v) : neg(v);
+  };
   const auto found = top_k(is_largest ? x : other(x), k);
   const auto best = is_largest ? found.values : other(found.values);
   return {n.moved(best, rank - 1, axis), n.moved(cast(found.indices, dtype::i64), rank - 1, axis)};
@@ -62,7 +66,9 @@ values hardmax(node& n) {
   const auto x = n.in(0);
   const auto s = n.sizes(x);
   const auto axis = n.axis(n.integer("axis", n.opset < 13 ? 1 : -1), s.size());
-  if (n.opset >= 13) return {n.moved(one_hot(argmax(x, static_cast<std::int64_t>(axis)), s[axis], spec(x).type), s.size() - 1, axis)};
+  if (n.opset >= 13)
+    return {n.moved(one_hot(argmax(x, static_cast<std::int64_t>(axis)), s[axis], spec(x).type),
+                    s.size() - 1, axis)};
   std::int64_t rows = 1, columns = 1;
   for (std::size_t i = 0; i < s.size(); ++i) (i < axis ? rows : columns) *= s[i];
   return {n.reshaped(one_hot(argmax(n.reshaped(x, {rows, columns}), 1), columns, spec(x).type), s)};
@@ -71,16 +77,27 @@ values hardmax(node& n) {
 }  // namespace
 
 void add_reductions(rules& r) {
-  r["ReduceSum"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(x, a, k); });
-  r["ReduceMean"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_mean(x, a, k); });
-  r["ReduceProd"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_prod(x, a, k); });
-  r["ReduceMax"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_max(x, a, k); });
-  r["ReduceMin"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_min(x, a, k); });
-  r["ReduceL1"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(abs(x), a, k); });
-  r["ReduceL2"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return sqrt(reduce_sum(square(x), a, k)); });
-  r["ReduceSumSquare"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(square(x), a, k); });
-  r["ReduceLogSum"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return log(reduce_sum(x, a, k)); });
-  r["ReduceLogSumExp"] = reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_log_sum_exp(x, a, k); });
+  r["ReduceSum"] =
+      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(x, a, k); });
+  r["ReduceMean"] =
+      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_mean(x, a, k); });
+  r["ReduceProd"] =
+      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_prod(x, a, k); });
+  r["ReduceMax"] =
+      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_max(x, a, k); });
+  r["ReduceMin"] =
+      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_min(x, a, k); });
+  r["ReduceL1"] = reduction(
+      [](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(abs(x), a, k); });
+  r["ReduceL2"] = reduction([](value x, std::vector<std::int64_t> a, bool k) {
+    return sqrt(reduce_sum(square(x), a, k));
+  });
+  r["ReduceSumSquare"] = reduction(
+      [](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(square(x), a, k); });
+  r["ReduceLogSum"] = reduction(
+      [](value x, std::vector<std::int64_t> a, bool k) { return log(reduce_sum(x, a, k)); });
+  r["ReduceLogSumExp"] = reduction(
+      [](value x, std::vector<std::int64_t> a, bool k) { return reduce_log_sum_exp(x, a, k); });
   r["ArgMax"] = arg_of([](value x, std::int64_t a) { return argmax(x, a); });
   r["ArgMin"] = arg_of([](value x, std::int64_t a) { return argmin(x, a); });
   r["CumSum"] = cumulative;
