@@ -70,6 +70,17 @@ def marked(mark):
     return [p for p in all_pids() if wanted in read(f"/proc/{p}/environ").split(b"\0") and state_of(p) not in "ZX"]
 
 
+def others_run(own):
+    """Whether tests of another checkout, or by hand, run on this machine: programs that stand beside a source_folder.txt
+    and have no mark that begins with `own`."""
+    for p in all_pids():
+        program = program_of(p)
+        if program and os.path.exists(os.path.join(os.path.dirname(program), "source_folder.txt")):
+            if not environment_of(p).get(MARK, "").startswith(own):
+                return True
+    return False
+
+
 def descendants(root):
     children = {}
     for p in all_pids():

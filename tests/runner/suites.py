@@ -24,6 +24,7 @@ class suite:
         self.timeout = float(properties.get("TIMEOUT", TIMEOUT))
         self.folder = properties.get("WORKING_DIRECTORY", build_folder)
         self.is_alone = bool(properties.get("RUN_SERIAL"))
+        self.is_waiting = "multiprocess" in self.labels  # most of its time, for other processes and their clocks
         self.cost = float(properties.get("COST", 0))
         self.environment = dict(e.partition("=")[::2] for e in properties.get("ENVIRONMENT", []))
         self.skip_code = int(properties.get("SKIP_RETURN_CODE", SKIPPED))
@@ -102,6 +103,7 @@ class run:
         self.log = os.path.join(self.home, "log")
         self.code_file = os.path.join(self.home, "code")
         self.tmp = os.path.join(self.home, "t")
+        self.sockets = os.path.join(self.home, "x")
         self.limit = s.timeout * patience
         self.result = None  # passed, failed, skipped
         self.why = []
@@ -113,7 +115,8 @@ class run:
 
     def start(self):
         os.makedirs(self.tmp, mode=0o700)
-        environment = dict(os.environ, TMPDIR=self.tmp, XDG_RUNTIME_DIR=self.tmp, PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1",
+        os.makedirs(self.sockets, mode=0o700)
+        environment = dict(os.environ, TMPDIR=self.tmp, XDG_RUNTIME_DIR=self.sockets, PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1",
                            BOOST_TEST_REPORT_LEVEL="short", BOOST_TEST_COLOR_OUTPUT="no", **self.suite.environment)
         environment[processes.MARK] = self.mark
         script = 'out=$1 code=$2; shift 2; "$@" > "$out" 2>&1 < /dev/null; echo $? > "$code"'
@@ -130,8 +133,9 @@ class run:
         self.cpu = usage.ru_utime + usage.ru_stime
         self.since_over = time.monotonic()
 
-    def look(self, shared_before):
-        """Called every few milliseconds. True: it is over."""
+    def look(self, shared_before, others_seen):
+        """Called every few milliseconds. True: it is over. `others_seen`: when tests of somebody else were seen last, who
+        may have left what this one does not know."""
         now = time.monotonic()
         if not self.is_shell_over:
             if now - self.began > self.limit and not self.hang:
@@ -140,7 +144,7 @@ class run:
         left = processes.marked(self.mark)
         if left and now - self.since_over < self.GRACE and not self.hang and os.path.exists(self.code_file):
             return False
-        self.judge(left, shared_before)
+        self.judge(left, None if others_seen >= self.began else shared_before)
         return True
 
     def stop(self, why):
@@ -167,7 +171,11 @@ class run:
         processes.kill(left)
         if code == 0:
             self.why += [f"leaves {os.path.relpath(p, self.tmp)} behind in its temporary folder" for p in things_in(self.tmp)]
-            self.why += [f"leaves {t} behind, or another one that ran meanwhile" for t in sorted(processes.shared_things() - shared_before)]
+            left_there = [os.path.join(at, f) for at, _, files in os.walk(self.sockets) for f in files]
+            self.why += [f"leaves {os.path.relpath(p, self.sockets)} behind in its runtime folder" for p in left_there]
+            if shared_before is not None:
+                new = sorted(processes.shared_things() - shared_before)
+                self.why += [f"leaves {t} behind, or another one that ran meanwhile" for t in new]
         self.result = "failed" if self.why else "skipped" if code == self.suite.skip_code else "passed"
 
     def output(self):
