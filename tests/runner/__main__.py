@@ -186,7 +186,7 @@ class session:
             at = next((i for i, s in enumerate(self.pending) if self.has_room_for(s)), None)
             if at is None:
                 return
-            r = suites.run(self.pending.pop(at), self.scratch, 5.0 if self.o.stress else 1.0)
+            r = suites.run(self.pending.pop(at), self.scratch)
             r.start()
             self.running.append(r)
 

@@ -64,6 +64,15 @@ def age_of(pid):
     return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
 
 
+def computed(pids):
+    """Seconds of a core that they have used, with the children they have waited for."""
+    ticks = 0
+    for p in pids:
+        fields = read(f"/proc/{p}/stat").rpartition(b")")[2].split()
+        ticks += sum(int(f) for f in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def marked(mark):
     """Living processes whose environment has MARK=mark, wherever they have gone."""
     wanted = f"{MARK}={mark}".encode()
