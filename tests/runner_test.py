@@ -80,6 +80,7 @@ class runner(unittest.TestCase):
         self.plant("unit.planted.leaves_a_process", f"setsid sleep {self.seconds} > /dev/null 2>&1 & exit 0")
         self.plant("unit.planted.kills_its_parent", f"kill -9 $PPID; sleep {self.seconds}")
         self.plant("unit.planted.leaves_a_folder", "mkdir $TMPDIR/left_here")
+        self.plant("unit.planted.leaves_a_socket", "mkdir $XDG_RUNTIME_DIR/fine; touch $XDG_RUNTIME_DIR/fine/socket")
         self.plant("unit.planted.leaves_shared_memory", f"touch /dev/shm/troupe-planted-{self.seconds}")
         self.addCleanup(lambda: os.path.exists(f"/dev/shm/troupe-planted-{self.seconds}") and os.unlink(f"/dev/shm/troupe-planted-{self.seconds}"))
         code, said = self.run_tests("--jobs", "1")
@@ -88,11 +89,12 @@ class runner(unittest.TestCase):
                           ("leaves_a_process", rf"leaves a process behind: pid \d+ .*sleep {self.seconds}"),
                           ("kills_its_parent", r"its parent has been killed \(signal 9\)"),
                           ("leaves_a_folder", "leaves left_here behind in its temporary folder"),
+                          ("leaves_a_socket", "leaves fine/socket behind in its runtime folder"),
                           ("leaves_shared_memory", f"leaves /dev/shm/troupe-planted-{self.seconds} behind")):
             self.assertRegex(said, rf"(?m)^FAILED release unit\.planted\.{name}: .*{why}", said)
         self.assertIn("the reason", said)
         self.assertIn("before", said)
-        self.assertRegex(said, r"(?m)^0 passed, 7 failed, 0 skipped$")
+        self.assertRegex(said, r"(?m)^0 passed, 8 failed, 0 skipped$")
 
     def test_a_compiler_that_hangs(self):
         self.write("compiler.sh", f"sleep {self.seconds}\n")

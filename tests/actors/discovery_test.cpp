@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -158,21 +159,23 @@ BOOST_AUTO_TEST_CASE(DI_2_two_that_ask_each_other_at_the_same_time_both_get_an_a
     auto a = s.open(), b = s.open();
     std::vector<discovery_entry> seen_by_b;
     bool b_announced = false;  // checked after the join: Boost.Test belongs to one thread
+    // A process answers as long as it lives, so each does until the other has asked, too.
+    std::atomic<int> asked = 0;
+    const auto answer = [&asked](troupe::discovery& d) {
+      for (++asked; asked < 2;) {
+        d.answer();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    };
     std::jthread other([&] {
       b_announced = bool(b.announce(node_id{0xb}, "b:1"));
       seen_by_b = b.entries(nobody_known, 2000);
-      for (int i = 0; i < 20; ++i) {
-        b.answer();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+      answer(b);
     });
     BOOST_REQUIRE(a.announce(node_id{0xa}, "a:1"));
     const auto seen_by_a = a.entries(nobody_known, 2000);
-    for (int i = 0; i < 20; ++i) {
-      a.answer();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     const test::waiting_for named("the end of the other process's part");
+    answer(a);
     other.join();
     BOOST_REQUIRE(b_announced);
     BOOST_REQUIRE_GE(seen_by_a.size() + seen_by_b.size(), 1u);

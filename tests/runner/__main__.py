@@ -54,7 +54,7 @@ def options():
     p.add_argument("--stress", type=int, metavar="N", help="every suite N times, in random order, with two busy processes beside")
     p.add_argument("--seed", type=int, help="of the random order")
     p.add_argument("--limit", type=float, metavar="MIN", help="end after that many minutes and say what hung (default: 60; with --stress 60 N)")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="suites at once (default: a core each)")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="suites that compute at once, and as many that wait (default: the cores)")
     o = p.parse_args()
     if o.quick + o.all + bool(o.patterns) > 1:
         p.error("--quick, --all and PATTERNs are three ways to say what runs")
@@ -98,6 +98,7 @@ class session:
         self.said = self.began
         self.shared = processes.shared_things()
         self.is_out_of_time = False
+        self.others_looked = self.others_seen = 0.0
         self.rng = random.Random(o.seed if o.seed is not None else int(time.time()))
 
     # --- what to do ---
@@ -158,7 +159,11 @@ class session:
         self.begin_build()
         self.begin_suites()
         self.reap()
-        for r in [r for r in self.running if r.look(self.shared)]:
+        if time.monotonic() - self.others_looked > 2:
+            self.others_looked = time.monotonic()
+            if processes.others_run(f"{os.getpid()}-"):
+                self.others_seen = self.others_looked
+        for r in [r for r in self.running if r.look(self.shared, self.others_seen)]:
             self.ended(r)
         if time.monotonic() - self.began > self.o.limit * 60:
             self.out_of_time()
@@ -177,13 +182,19 @@ class session:
             return
         if self.o.stress and self.pending and not self.busy:
             self.begin_busy()
-        while self.pending and len(self.running) < self.o.jobs and not any(r.suite.is_alone for r in self.running):
-            at = next((i for i, s in enumerate(self.pending) if not s.is_alone or not self.running), None)
+        while self.pending and not any(r.suite.is_alone for r in self.running):
+            at = next((i for i, s in enumerate(self.pending) if self.has_room_for(s)), None)
             if at is None:
                 return
-            r = suites.run(self.pending.pop(at), self.scratch, 5.0 if self.o.stress else 1.0)
+            r = suites.run(self.pending.pop(at), self.scratch)
             r.start()
             self.running.append(r)
+
+    # Suites that wait have as many places of their own.
+    def has_room_for(self, s):
+        if s.is_alone:
+            return not self.running
+        return sum(r.suite.is_waiting == s.is_waiting for r in self.running) < self.o.jobs
 
     # Two processes that compute, one of which copies 64 MiB again and again, so that caches and memory are taken, too.
     def begin_busy(self):
@@ -247,7 +258,7 @@ class session:
         for r in list(self.running):
             r.stop("has not ended when the time was over")
             r.seconds = time.monotonic() - r.began
-            r.judge([], self.shared)
+            r.judge([], None)
             self.ended(r)
 
     def is_over(self):

@@ -64,10 +64,30 @@ def age_of(pid):
     return max(0.0, uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
 
 
+def computed(pids):
+    """Seconds of a core that they have used, with the children they have waited for."""
+    ticks = 0
+    for p in pids:
+        fields = read(f"/proc/{p}/stat").rpartition(b")")[2].split()
+        ticks += sum(int(f) for f in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def marked(mark):
     """Living processes whose environment has MARK=mark, wherever they have gone."""
     wanted = f"{MARK}={mark}".encode()
     return [p for p in all_pids() if wanted in read(f"/proc/{p}/environ").split(b"\0") and state_of(p) not in "ZX"]
+
+
+def others_run(own):
+    """Whether tests of another checkout, or by hand, run on this machine: programs that stand beside a source_folder.txt
+    and have no mark that begins with `own`."""
+    for p in all_pids():
+        program = program_of(p)
+        if program and os.path.exists(os.path.join(os.path.dirname(program), "source_folder.txt")):
+            if not environment_of(p).get(MARK, "").startswith(own):
+                return True
+    return False
 
 
 def descendants(root):

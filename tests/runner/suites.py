@@ -24,6 +24,7 @@ class suite:
         self.timeout = float(properties.get("TIMEOUT", TIMEOUT))
         self.folder = properties.get("WORKING_DIRECTORY", build_folder)
         self.is_alone = bool(properties.get("RUN_SERIAL"))
+        self.is_waiting = "multiprocess" in self.labels  # most of its time, for other processes and their clocks
         self.cost = float(properties.get("COST", 0))
         self.environment = dict(e.partition("=")[::2] for e in properties.get("ENVIRONMENT", []))
         self.skip_code = int(properties.get("SKIP_RETURN_CODE", SKIPPED))
@@ -51,7 +52,7 @@ class suite:
         return None if folder == "house" else f"{folder}_tests"
 
 
-OWN_TARGETS = {"actor.shared": "shared_tests", "unit.house.bundle": "check_release",
+OWN_TARGETS = {"unit.house.case_watch": "hanging_cases", "actor.shared": "shared_tests", "unit.house.bundle": "check_release",
                "multiprocess.house.terminal": "check_multiprocess", "multiprocess.house.package": "check_release",
                "multiprocess.bench.smoke": "troupe-bench"}
 
@@ -94,7 +95,7 @@ class run:
     GRACE = 2.0
     numbers = 0
 
-    def __init__(self, s, scratch, patience=1.0):
+    def __init__(self, s, scratch):
         run.numbers += 1
         self.suite = s
         self.mark = f"{os.getpid()}-{run.numbers}"
@@ -102,7 +103,8 @@ class run:
         self.log = os.path.join(self.home, "log")
         self.code_file = os.path.join(self.home, "code")
         self.tmp = os.path.join(self.home, "t")
-        self.limit = s.timeout * patience
+        self.sockets = os.path.join(self.home, "x")
+        self.limit = s.timeout
         self.result = None  # passed, failed, skipped
         self.why = []
         self.hang = ""
@@ -113,11 +115,13 @@ class run:
 
     def start(self):
         os.makedirs(self.tmp, mode=0o700)
-        environment = dict(os.environ, TMPDIR=self.tmp, XDG_RUNTIME_DIR=self.tmp, PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1",
+        os.makedirs(self.sockets, mode=0o700)
+        environment = dict(os.environ, TMPDIR=self.tmp, XDG_RUNTIME_DIR=self.sockets, PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1",
                            BOOST_TEST_REPORT_LEVEL="short", BOOST_TEST_COLOR_OUTPUT="no", **self.suite.environment)
         environment[processes.MARK] = self.mark
         script = 'out=$1 code=$2; shift 2; "$@" > "$out" 2>&1 < /dev/null; echo $? > "$code"'
         self.began = time.monotonic()
+        self.next_look, self.computed_before = self.began + 0.8 * self.limit, None
         p = subprocess.Popen(["sh", "-c", script, "test", self.log, self.code_file, *self.suite.command], cwd=self.suite.folder, env=environment,
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         self.pid = p.pid
@@ -130,18 +134,30 @@ class run:
         self.cpu = usage.ru_utime + usage.ru_stime
         self.since_over = time.monotonic()
 
-    def look(self, shared_before):
-        """Called every few milliseconds. True: it is over."""
+    def look(self, shared_before, others_seen):
+        """Called every few milliseconds. True: it is over. `others_seen`: when tests of somebody else were seen last, who
+        may have left what this one does not know."""
         now = time.monotonic()
         if not self.is_shell_over:
-            if now - self.began > self.limit and not self.hang:
-                self.stop(f"has not ended after {self.limit:.0f} s")
+            if now > self.next_look and not self.hang:
+                self.look_whether_it_hangs(now)
             return False
         left = processes.marked(self.mark)
         if left and now - self.since_over < self.GRACE and not self.hang and os.path.exists(self.code_file):
             return False
-        self.judge(left, shared_before)
+        self.judge(left, None if others_seen >= self.began else shared_before)
         return True
+
+    # On a busy machine what still computes does not hang: a tenth of a core in the last fifth of its time is enough, up to
+    # five times the limit.
+    def look_whether_it_hangs(self, now):
+        used = processes.computed(processes.marked(self.mark))
+        slice_ = self.limit / 5
+        computes = self.computed_before is None or used - self.computed_before >= slice_ / 10
+        if not computes or now - self.began > 5 * self.limit:
+            self.stop(f"has not ended after {now - self.began:.0f} s")
+        self.computed_before = used
+        self.next_look = now + slice_
 
     def stop(self, why):
         """Says where it hangs, and ends it."""
@@ -161,13 +177,17 @@ class run:
                 self.why.append(f"its parent has been killed (signal {os.WTERMSIG(self.shell_status)})" if os.WIFSIGNALED(self.shell_status)
                                 else "its parent ended without a word")
         if code is not None and code not in (0, self.suite.skip_code):
-            self.why.append(f"ended with {code}" if code <= 128 else f"ended by signal {code - 128} ({signal_name(code - 128)})")
+            self.why.append(f"ended with {code}" if code <= 128 or code > 128 + 64 else f"ended by signal {code - 128} ({signal_name(code - 128)})")
         if not self.hang:
             self.why += [f"leaves a process behind: {processes.one_line(p)}" for p in left]
         processes.kill(left)
         if code == 0:
             self.why += [f"leaves {os.path.relpath(p, self.tmp)} behind in its temporary folder" for p in things_in(self.tmp)]
-            self.why += [f"leaves {t} behind, or another one that ran meanwhile" for t in sorted(processes.shared_things() - shared_before)]
+            left_there = [os.path.join(at, f) for at, _, files in os.walk(self.sockets) for f in files]
+            self.why += [f"leaves {os.path.relpath(p, self.sockets)} behind in its runtime folder" for p in left_there]
+            if shared_before is not None:
+                new = sorted(processes.shared_things() - shared_before)
+                self.why += [f"leaves {t} behind, or another one that ran meanwhile" for t in new]
         self.result = "failed" if self.why else "skipped" if code == self.suite.skip_code else "passed"
 
     def output(self):

@@ -2,8 +2,10 @@
 // its threads are.
 //
 // Each test case has 100 s; TROUPE_TEST_CASE_LIMIT is another number of seconds, and 0 none. It is
-// a limit against hangs alone, and less than ctest's for the whole program (TIMEOUT), which could
-// say no more than that something hung. A debugger that is attached may take longer.
+// a limit against hangs alone, and less than the one for the whole program (TIMEOUT), which could
+// say no more than that something hung. A case that still computes then, by a tenth of a core in
+// the last fifth of its time, does not hang but is on a busy machine: it goes on as long as it does
+// so, up to five times the limit. A debugger that is attached may take longer.
 //
 // Threading: a thread of its own, from the first test case to the last one. It sleeps until a limit
 // has passed and then asks what runs, so that no test wakes it; it takes no signal and no lock but
@@ -17,6 +19,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,6 +65,18 @@ std::chrono::seconds limit_of_environment() {
     ::_exit(2);
   }
   return std::chrono::seconds(seconds);
+}
+
+// Of this process, all threads, and of what it has waited for.
+std::chrono::microseconds computed() {
+  std::chrono::microseconds sum{};
+  for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage used{};
+    ::getrusage(who, &used);
+    for (const auto& t : {used.ru_utime, used.ru_stime})
+      sum += std::chrono::seconds(t.tv_sec) + std::chrono::microseconds(t.tv_usec);
+  }
+  return sum;
 }
 
 bool has_debugger() {
@@ -125,7 +140,7 @@ class case_watch : public unit_test::test_observer {
     if (limit_->count() == 0) return;
     const auto& file = unit.p_file_name;
     running next{std::string(file.begin(), file.end()) + ":" + std::to_string(unit.p_line_num),
-                 unit.full_name(), clock::now() + *limit_};
+                 unit.full_name(), clock::now(), clock::now() + *limit_ - slice()};
     const std::scoped_lock lock(mutex_);
     running_ = std::move(next);
     if (!thread_.joinable()) start();
@@ -140,8 +155,10 @@ class case_watch : public unit_test::test_observer {
  private:
   struct running {
     std::string place, name;
-    clock::time_point end;
+    clock::time_point begin, look;                               // when it is looked at next
+    std::optional<std::chrono::microseconds> computed_before{};  // at the last look
   };
+  std::chrono::milliseconds slice() const { return std::chrono::milliseconds(*limit_) / 5; }
 
   void start() {
     sigset_t all, before;
@@ -164,13 +181,16 @@ class case_watch : public unit_test::test_observer {
     std::unique_lock lock(mutex_);
     while (!is_over_) {
       // A case that begins later ends later: to wake up for this one is early enough for all.
-      const auto until = running_ ? running_->end : clock::now() + *limit_;
+      const auto until = running_ ? running_->look : clock::now() + *limit_ - slice();
       changed_.wait_until(lock, until);
-      if (is_over_ || !running_ || clock::now() < running_->end) continue;
-      if (has_debugger())
-        running_->end = clock::now() + *limit_;
-      else
-        give_up(*running_);
+      if (is_over_ || !running_ || clock::now() < running_->look) continue;
+      auto& r = *running_;
+      const auto now = computed();
+      const bool computes = !r.computed_before || now - *r.computed_before >= slice() / 10;
+      const bool has_time = clock::now() - r.begin < 5 * *limit_;
+      if (!has_debugger() && !(computes && has_time)) give_up(r);
+      r.computed_before = now;
+      r.look = clock::now() + slice();
     }
   }
 
@@ -180,7 +200,9 @@ class case_watch : public unit_test::test_observer {
       std::fflush(stdout);
       ::funlockfile(stdout);
     }
-    const auto seconds = std::to_string(limit_->count());
+    const auto passed = clock::now() - hanging.begin;
+    const auto seconds =
+        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(passed).count());
     say(hanging.place + ": test case '" + hanging.name + "' has not ended after " + seconds + " s");
     for (const auto& what : troupe::test::waiting_for::all()) say("it waits " + what);
     show_threads();
