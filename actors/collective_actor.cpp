@@ -152,7 +152,7 @@ class collective_logic final : public port_logic {
       return error(error_code::failed,
                    fmt::format("rank {} sent {} bytes for a piece of {} elements", from.rank,
                                m.value.size_bytes(), piece.elements));
-    mark_ = std::max(mark_, m.t.mark);  // CA-6
+    mark_ = std::max(mark_, m.t.mark);  // CL-6
     slots_[**slot] = std::move(m.value);
     slot_peer_[**slot] = from.rank;
     return {};
