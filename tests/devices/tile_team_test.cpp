@@ -3,6 +3,7 @@
 #include "devices/host/fused_kernel.hpp"
 #include "tests/devices/kernel_harness.hpp"
 #include "tests/support/idle_threads.hpp"
+#include "tests/support/repetitions.hpp"
 #include "tests/support/wait.hpp"
 
 #include <algorithm>
@@ -33,6 +34,8 @@ void check_same_bits(const std::string& what, const std::vector<tensor>& a,
     BOOST_TEST(std::ranges::equal(a[i].bytes(), b[i].bytes()), what << ": output " << i);
 }
 
+constexpr int turns = repetitions(10) == 10 ? 3 : 1;  // sanitizers see no more in another one
+
 // An op that is large enough to be cut, on 1, 2 and 4 threads.
 void check_op(const std::string& op, const std::vector<tensor>& inputs,
               const std::vector<tensor_spec>& outputs, const attributes& attrs = {}) {
@@ -43,7 +46,7 @@ void check_op(const std::string& op, const std::vector<tensor>& inputs,
     idle_threads idle(host.device().team(), threads);
     auto k = host.make(op, attrs);
     BOOST_REQUIRE(k);
-    for (int turn = 0; turn < 3; ++turn) {
+    for (int turn = 0; turn < turns; ++turn) {
       auto got = kernel_harness::run(**k, inputs, outputs);
       BOOST_REQUIRE_MESSAGE(got, op << ": " << (got ? "" : got.error().text()));
       if (alone.empty())

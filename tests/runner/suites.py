@@ -52,7 +52,7 @@ class suite:
         return None if folder == "house" else f"{folder}_tests"
 
 
-OWN_TARGETS = {"unit.house.case_watch": "hanging_cases", "actor.shared": "shared_tests", "unit.house.bundle": "check_release",
+OWN_TARGETS = {"unit.house.case_watch": "hanging_cases", "unit.house.bundle": "check_release",
                "multiprocess.house.terminal": "check_multiprocess", "multiprocess.house.package": "check_release",
                "multiprocess.bench.smoke": "troupe-bench"}
 

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,23 @@ struct runtime_folder {
     auto pattern = (std::filesystem::temp_directory_path() / "troupe-nodes-XXXXXX").string();
     BOOST_TEST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     path = pattern;
+    if (const char* before = std::getenv("XDG_RUNTIME_DIR")) before_ = before;
     ::setenv("XDG_RUNTIME_DIR", path.c_str(), 1);
   }
   ~runtime_folder() {
-    ::unsetenv("XDG_RUNTIME_DIR");
+    if (before_)
+      ::setenv("XDG_RUNTIME_DIR", before_->c_str(), 1);
+    else
+      ::unsetenv("XDG_RUNTIME_DIR");
     std::error_code ignored;
     std::filesystem::remove_all(path, ignored);
   }
   runtime_folder(const runtime_folder&) = delete;
   runtime_folder& operator=(const runtime_folder&) = delete;
   std::string path;
+
+ private:
+  std::optional<std::string> before_;
 };
 
 class two_nodes {
