@@ -137,8 +137,9 @@ BOOST_AUTO_TEST_CASE(DI_1_a_socket_nobody_listens_at_is_removed) {
     odd_socket killed(a.folder() + "/00000000000000ff.sock", true);
   }
   BOOST_TEST(sockets_in(a.folder()) == 1u);
-  const auto took = milliseconds_of([&] { BOOST_TEST(a.entries(nobody_known).empty()); });
-  BOOST_TEST(took < 50);
+  // It is not waited for: that would be a minute.
+  const auto took = milliseconds_of([&] { BOOST_TEST(a.entries(nobody_known, 60'000).empty()); });
+  BOOST_TEST(took < 30'000);
   BOOST_TEST(sockets_in(a.folder()) == 0u);
   BOOST_TEST(a.stale() == 1u);
   BOOST_TEST(a.silent() == 0u);
@@ -186,8 +187,10 @@ BOOST_AUTO_TEST_CASE(DI_5_who_does_not_answer_costs_its_wait_once_and_stays) {
   sandbox s;
   auto a = s.open();
   odd_socket frozen(a.folder() + "/00000000000000ff.sock", true);
-  BOOST_TEST(milliseconds_of([&] { a.entries(nobody_known, 50); }) >= 49);
-  BOOST_TEST(milliseconds_of([&] { a.entries(nobody_known, 5000); }) < 1000);
+  const auto first = milliseconds_of([&] { a.entries(nobody_known, 50); });
+  const auto again = milliseconds_of([&] { a.entries(nobody_known, 60'000); });
+  BOOST_TEST(first >= 49);
+  BOOST_TEST((again < 30'000 || first >= ask_again_ms));  // or the machine stood still
   BOOST_TEST(a.silent() == 1u);
   BOOST_TEST(sockets_in(a.folder()) == 1u);
   frozen.say("troupe 1 00000000000000ff h:9\n");
