@@ -98,7 +98,7 @@ class session:
         self.said = self.began
         self.shared = processes.shared_things()
         self.is_out_of_time = False
-        self.others_looked = self.others_seen = 0.0
+        self.others_looked, self.are_others_there = 0.0, False
         self.rng = random.Random(o.seed if o.seed is not None else int(time.time()))
 
     # --- what to do ---
@@ -161,9 +161,8 @@ class session:
         self.reap()
         if time.monotonic() - self.others_looked > 2:
             self.others_looked = time.monotonic()
-            if processes.others_run(f"{os.getpid()}-"):
-                self.others_seen = self.others_looked
-        for r in [r for r in self.running if r.look(self.shared, self.others_seen)]:
+            self.are_others_there |= processes.others_run(f"{os.getpid()}-")
+        for r in [r for r in self.running if r.look()]:
             self.ended(r)
         if time.monotonic() - self.began > self.o.limit * 60:
             self.out_of_time()
@@ -231,7 +230,6 @@ class session:
     def ended(self, r):
         self.running.remove(r)
         self.over.append(r)
-        self.shared |= processes.shared_things() if r.result == "failed" else set()
         r.counts_kept = r.counts()
         if r.result != "skipped":
             self.times[r.suite.preset].note(r.suite.name, r.seconds)
@@ -258,7 +256,7 @@ class session:
         for r in list(self.running):
             r.stop("has not ended when the time was over")
             r.seconds = time.monotonic() - r.began
-            r.judge([], None)
+            r.judge([])
             self.ended(r)
 
     def is_over(self):
@@ -283,6 +281,19 @@ class session:
         elif time.monotonic() - self.said > 60:
             self.say("... " + ", ".join(now))
 
+    # In places that all share, a thing that is there for a moment belongs to somebody who runs: what is left is what is
+    # there when everybody has ended. Who was running when it was made may have left it.
+    def left_behind(self):
+        texts = []
+        for thing in sorted(processes.shared_things() - self.shared):
+            try:
+                made = os.lstat(thing).st_ctime
+            except OSError:
+                made = None
+            who = [str(r.suite) for r in self.over if made is None or r.began_at - 1 <= made <= r.over_at + 1]
+            texts.append(f"{thing} is left behind, by one of: {', '.join(who[:8]) or 'nobody who ran then'}")
+        return texts
+
     def finish(self):
         for t in self.times.values():
             t.save()
@@ -291,12 +302,15 @@ class session:
         lines += report.compiler(self.builds, sum(r.cpu for r in self.over))
         not_run = [f"{b.preset}: not built ({b.state})" for b in self.builds if b.state != "done"] + self.unplanned
         not_run += [f"{s}: not run" for s in (self.pending if self.is_out_of_time else [])]
+        left = self.left_behind()
         for r in failed:
             lines.append(f"FAILED {r.suite}: {'; '.join(r.why)}")
+        is_clean = not left or self.are_others_there
+        lines += [f"{'FAILED' if not is_clean else 'left by these tests or by others that ran on this machine'}: {text}" for text in left]
         lines += [f"FAILED {n}" for n in not_run[:40]] + ([f"... and {len(not_run) - 40} more"] if len(not_run) > 40 else [])
-        is_good = bool(self.over) and not failed and not not_run and not self.is_out_of_time
+        is_good = bool(self.over) and is_clean and not failed and not not_run and not self.is_out_of_time
         count = {k: sum(r.result == k for r in self.over) for k in ("passed", "failed", "skipped")}
-        lines.append(f"{count['passed']} passed, {count['failed'] + len(not_run)} failed, {count['skipped']} skipped")
+        lines.append(f"{count['passed']} passed, {count['failed'] + len(not_run) + (0 if is_clean else len(left))} failed, {count['skipped']} skipped")
         verdict = "everything passed" if is_good else "the time was over" if self.is_out_of_time else "nothing ran" if not self.over else "FAILED"
         compiling = sum(b.cpu for b in self.builds)
         tests = sum(r.cpu for r in self.over)
