@@ -145,6 +145,8 @@ BOOST_FIXTURE_TEST_CASE(
   const auto all = hold(170'000, seeds() / 4, "all", {.calls_collectives = true});
   const auto of_members = hold(180'000, 10 + seeds() / 4, "join,kill,leave",
                                {.all_reduce = true, .calls_collectives = true});
+  hold(185'000, 4 + seeds() / 8, "all",
+       {.all_reduce = true, .calls_collectives = true, .gpus = 1});  // between ops of a device
   BOOST_TEST(all.faults > seeds() / 8);
   BOOST_TEST(of_members.recoveries > 0U);
 }
