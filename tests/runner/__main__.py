@@ -9,6 +9,8 @@ RN-3  What did not run is a failure, but for what says itself why it is skipped.
 """
 
 import argparse
+import errno
+import math
 import os
 import random
 import re
@@ -60,7 +62,8 @@ def options():
         p.error("--quick, --all and PATTERNs are three ways to say what runs")
     if o.preset and (o.quick or o.all):
         p.error("--quick and --all say themselves which presets")
-    if o.stress is not None and o.stress < 1 or o.jobs < 1 or (o.limit is not None and o.limit <= 0):
+    is_limit = o.limit is None or (o.limit > 0 and math.isfinite(o.limit))
+    if o.stress is not None and o.stress < 1 or o.jobs < 1 or not is_limit:
         p.error("--stress, --jobs and --limit take numbers above 0")
     for pattern in o.patterns:
         try:
@@ -93,7 +96,8 @@ class session:
         self.scratch = tempfile.mkdtemp(prefix="tt-", dir="/tmp")  # short: sockets have their paths in it
         self.builds, self.pending, self.running, self.over = [], [], [], []
         self.busy = []
-        self.unplanned = []  # presets that could not be asked what they have
+        self.unplanned = []  # presets that could not be asked, suites without a program
+        self.left = []  # processes that no suite can be blamed for
         self.times = {}
         self.said = self.began
         self.shared = processes.shared_things()
@@ -115,30 +119,38 @@ class session:
         for preset, (targets, _) in chosen.items():
             self.builds.append(builds.build(ROOT, preset, targets or [], self.scratch))
         if o.patterns:
-            return self.plan_targets(self.builds[0])
-        return True
+            self.plan_targets(self.builds[0])
 
     # The suites are known once CMake has run, and tell what has to be built for them.
     def plan_targets(self, b):
-        os.makedirs(b.folder, exist_ok=True)
-        done = subprocess.run(["cmake", "--preset", b.preset], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode:
-            print(done.stdout)
-            return False
-        wanted = [s for s in suites.read_suites(b.preset, b.folder) if self.chosen[b.preset][1](s)]
+        if not b.configure(self.began + self.o.limit * 60 - time.monotonic()):
+            if b.state == "configuring":
+                return self.out_of_time()
+            return print(b.output())
+        wanted = [s for s in self.suites_of(b) if self.chosen[b.preset][1](s)]
         if not wanted:
-            print(f"no suite of preset {b.preset} has a name that matches {' or '.join(self.o.patterns)}; all names: ctest --test-dir {os.path.relpath(b.folder)} --show-only")
-            return False
+            if not self.unplanned:
+                print(f"no suite of preset {b.preset} has a name that matches "
+                      f"{' or '.join(self.o.patterns)}; all names: "
+                      f"ctest --test-dir {os.path.relpath(b.folder)} --show-only")
+            b.state = "done"
+            return
         b.targets = sorted({s.target() for s in wanted} - {None})
         if not b.targets:
             b.state = "done"
             self.take_suites(b)
-        return True
+
+    def suites_of(self, b):
+        try:
+            return suites.read_suites(b.preset, b.folder)
+        except (OSError, ValueError, LookupError, subprocess.SubprocessError) as e:
+            self.unplanned.append(f"{b.preset}: ctest cannot be asked what it has: {e}")
+            return []
 
     def take_suites(self, b):
         known = self.times[b.preset] = suites.times(b.folder)
         found = []
-        for s in suites.read_suites(b.preset, b.folder):
+        for s in self.suites_of(b):
             s.needs = s.target()
             if self.chosen[b.preset][1](s):
                 found.append(s)
@@ -173,8 +185,9 @@ class session:
             return
         waiting = [b for b in self.builds if b.state == "waiting"]
         if waiting:
-            waiting[0].start(nice=waiting[0] is not self.builds[0])
             self.say(f"building {waiting[0].preset}")
+            if not waiting[0].start(nice=waiting[0] is not self.builds[0]):
+                self.built(waiting[0])
 
     def begin_suites(self):
         if self.o.stress and any(b.state in ("waiting", "compiling") for b in self.builds):
@@ -186,8 +199,9 @@ class session:
             if at is None:
                 return
             r = suites.run(self.pending.pop(at), self.scratch)
-            r.start()
             self.running.append(r)
+            if not r.start():
+                self.ended(r)
 
     # Suites that wait have as many places of their own.
     def has_room_for(self, s):
@@ -203,14 +217,17 @@ class session:
             p.returncode = 0
             self.busy.append(p.pid)
 
+    # Not for ever, where a test makes orphans all the time.
     def reap(self):
-        while True:
+        for _ in range(1000):
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 pid = 0
             if pid == 0:
                 return time.sleep(0.05)
+            if pid in self.busy:
+                self.busy.remove(pid)
             for b in self.builds:
                 if b.pid == pid and b.state == "compiling":
                     b.ended(status, usage)
@@ -249,25 +266,40 @@ class session:
         self.is_out_of_time = True
         self.say(f"--limit: {self.o.limit:g} min are over; what runs is ended")
         for b in self.builds:
-            if b.state == "compiling":
+            if b.state in ("configuring", "compiling"):
                 print(f"building {b.preset}, {b.progress()}:", *b.what_runs(), sep="\n")
                 b.end()
                 b.state, b.seconds = "stopped", time.monotonic() - b.began
         for r in list(self.running):
-            r.stop("has not ended when the time was over")
-            r.seconds = time.monotonic() - r.began
-            r.judge([])
+            self.reap()  # it may have ended while another one was looked at
+            if not r.is_shell_over:
+                r.stop("has not ended when the time was over")
+                r.seconds = time.monotonic() - r.began
+            r.judge(None)
             self.ended(r)
 
     def is_over(self):
         return self.is_out_of_time or not (self.pending or self.running or any(b.state in ("waiting", "compiling") for b in self.builds))
 
+    # What has neither the mark nor the session of its test, and whose parent has ended. While tests
+    # run it may be one of theirs.
+    def look_for_strays(self):
+        own = {*self.busy, *(b.pid for b in self.builds)}
+        until = time.monotonic() + (0 if self.is_out_of_time else suites.run.GRACE)
+        while (pids := processes.strays(own)) and time.monotonic() < until:
+            self.reap()
+        for p in pids:
+            at = time.monotonic() - processes.age_of(p)
+            of = [str(r.suite) for r in self.over if r.began - 1 < at < r.began + r.seconds + 1]
+            by = " or ".join(of[:8]) or "nobody knows what"
+            self.left.append(f"left behind by {by}: {processes.one_line(p)}")
+        processes.kill_all(lambda: processes.strays(own))
+
     # --- what people see ---
 
     def say(self, line):
         self.said = time.monotonic()
-        clear = "\r\033[K" if sys.stdout.isatty() else ""
-        print(f"{clear}{self.clock()} {line}", flush=True)
+        print(f"{clear_line()}{self.clock()} {line}", flush=True)
 
     def clock(self):
         t = int(time.monotonic() - self.began)
@@ -295,12 +327,14 @@ class session:
         return texts
 
     def finish(self):
+        self.look_for_strays()
         for t in self.times.values():
             t.save()
         failed = [r for r in self.over if r.result == "failed"]
         lines = [""] + (report.stress(self.over) if self.o.stress and self.over else []) + report.table(self.over) + report.slowest(self.over)
         lines += report.compiler(self.builds, sum(r.cpu for r in self.over))
         not_run = [f"{b.preset}: not built ({b.state})" for b in self.builds if b.state != "done"] + self.unplanned
+        not_run += self.left
         not_run += [f"{s}: not run" for s in (self.pending if self.is_out_of_time else [])]
         left = self.left_behind()
         for r in failed:
@@ -311,7 +345,10 @@ class session:
         is_good = bool(self.over) and is_clean and not failed and not not_run and not self.is_out_of_time
         count = {k: sum(r.result == k for r in self.over) for k in ("passed", "failed", "skipped")}
         lines.append(f"{count['passed']} passed, {count['failed'] + len(not_run) + (0 if is_clean else len(left))} failed, {count['skipped']} skipped")
-        verdict = "everything passed" if is_good else "the time was over" if self.is_out_of_time else "nothing ran" if not self.over else "FAILED"
+        good = "everything passed" if count["passed"] else "everything was skipped"
+        bad = "FAILED" if self.over else "nothing ran"
+        bad = "the time was over" if self.is_out_of_time else bad
+        verdict = good if is_good else bad
         compiling = sum(b.cpu for b in self.builds)
         tests = sum(r.cpu for r in self.over)
         lines.append(f"tools/test: {len(self.over)} suites, {sum(r.counts_kept[0] for r in self.over if r.result != 'skipped')} cases in "
@@ -319,39 +356,73 @@ class session:
         print("\n".join(lines), flush=True)
         return 0 if is_good else 1
 
+    # RN-2.
     def end(self):
         for b in self.builds:
-            if b.state == "compiling":
+            if b.state in ("configuring", "compiling"):
                 b.end()
         for r in self.running:
-            processes.kill(processes.marked(r.mark))
-            processes.kill([r.pid])
-        processes.kill(self.busy)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+            r.kill()
+        own = f"{os.getpid()}-"
+        processes.kill_all(lambda: processes.with_marks_of(own) + processes.strays(()))
+        suites.remove(self.scratch)
+
+
+def clear_line():
+    return "\r\033[K" if sys.stdout.isatty() else ""
 
 
 def shortened(text, most=30000):
     return text if len(text) <= most else text[:most // 3] + f"\n[... {len(text) - most} characters ...]\n" + text[-2 * most // 3:]
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
 def main():
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")
+    sys.stdout.reconfigure(errors="backslashreplace")  # names of files are any bytes
     o = options()
     set_environment()
     processes.adopt_orphans()
+    has_ended = []
 
+    # Once: a second one leaves to the first what it does.
     def interrupted(number, _):
-        raise SystemExit(128 + number)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+        if not has_ended:
+            has_ended.append(number)
+            raise SystemExit(128 + number)
     s = session(o)
     try:
-        if not s.plan():
-            return 1
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, interrupted)
+        s.plan()
         while not s.is_over():
             s.go_on()
         return s.finish()
+    except OSError as e:
+        if e.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        return nobody_listens()
     finally:
+        is_interrupted = bool(has_ended)
+        has_ended.append(0)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # also while Python itself ends
         s.end()
+        if is_interrupted:
+            try:
+                print(f"{clear_line()}tools/test: {len(s.over)} suites: interrupted by "
+                      f"{signal.Signals(has_ended[0]).name}", flush=True)
+            except OSError:
+                nobody_listens()
+
+
+def nobody_listens():
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ import time
 
 MARK = "TROUPE_TEST"  # the environment variable that all processes of a test have
 SHARED_FOLDERS = ("/tmp", "/dev/shm")
+# How names of things in them begin. The tests of this program have one of their own, which nobody
+# else's tests leave anything under.
+SHARED_NAME = os.environ.get("TROUPE_TEST_SHARED", "troupe")
 
 
 def adopt_orphans():
@@ -50,9 +53,20 @@ def parent_of(pid):
     return int(fields[1]) if len(fields) > 1 else 0
 
 
-def state_of(pid):
+def number_of(pid, field):
+    """Of /proc/PID/stat, counted as its manual does."""
     fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return fields[0].decode() if fields else "X"
+    return int(fields[field - 3]) if len(fields) > field - 3 else 0
+
+
+def session_of(pid):
+    return number_of(pid, 6)
+
+
+def is_living(pid):
+    """Also where its first thread has ended and others have not: its own state is a zombie's."""
+    fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return bool(fields) and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
 
 
 def age_of(pid):
@@ -73,15 +87,42 @@ def computed(pids):
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def marked(mark):
-    """Living processes whose environment has MARK=mark, wherever they have gone."""
+def of_test(mark, session):
+    """Its living processes: those whose environment has MARK=mark, wherever they have gone, and
+    those of its session, whatever they have done to their environment."""
     wanted = f"{MARK}={mark}".encode()
-    return [p for p in all_pids() if wanted in read(f"/proc/{p}/environ").split(b"\0") and state_of(p) not in "ZX"]
+    return [p for p in all_pids() if is_living(p)
+            and (session_of(p) == session or wanted in read(f"/proc/{p}/environ").split(b"\0"))]
+
+
+def with_marks_of(own):
+    """Living processes whose marks begin with `own`."""
+    wanted = f"{MARK}={own}".encode()
+    return [p for p in all_pids() if is_living(p)
+            and any(e.startswith(wanted) for e in read(f"/proc/{p}/environ").split(b"\0"))]
+
+
+def is_group(leader):
+    """Also of what has ended and has not been waited for."""
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def strays(own):
+    """Living children of this process other than `own`: those that it has adopted."""
+    return [p for p in all_pids() if parent_of(p) == os.getpid() and p not in own and is_living(p)]
 
 
 def others_run(own):
     """Whether tests of another checkout, or by hand, run on this machine: programs that stand beside a source_folder.txt
     and have no mark that begins with `own`."""
+    if "TROUPE_TEST_SHARED" in os.environ:
+        return False
     for p in all_pids():
         program = program_of(p)
         if program and os.path.exists(os.path.join(os.path.dirname(program), "source_folder.txt")):
@@ -90,29 +131,36 @@ def others_run(own):
     return False
 
 
-def descendants(root):
-    children = {}
-    for p in all_pids():
-        children.setdefault(parent_of(p), []).append(p)
-    found, todo = [], [root]
-    while todo:
-        mine = children.get(todo.pop(), [])
-        found += mine
-        todo += mine
-    return found
-
-
 def kill(pids):
-    for p in pids:
-        for number in (signal.SIGCONT, signal.SIGKILL):
+    """With their groups: what forks and ends sooner than a list of processes is made has no other
+    name that lasts."""
+    own = os.getpgid(0)
+    groups = {number_of(p, 5) for p in pids} - {0, own}
+    for end, those in ((os.killpg, groups), (os.kill, pids)):
+        for p in those:
             try:
-                os.kill(p, number)
+                end(p, signal.SIGKILL)
             except OSError:
                 pass
 
 
+def kill_group(leader):
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def kill_all(find, seconds=5.0):
+    """Until none is found: those that a process has begun while it was being ended, too."""
+    until = time.monotonic() + seconds
+    while (pids := find()) and time.monotonic() < until:
+        kill(pids)
+        time.sleep(0.01)
+
+
 def one_line(pid, width=160):
-    text = " ".join(command_of(pid)) or program_of(pid)
+    text = " ".join(" ".join(command_of(pid) or [program_of(pid)]).split())
     return f"pid {pid} ({age_of(pid):.0f} s old): {text[:width]}"
 
 
@@ -146,7 +194,11 @@ def where_they_hang(pids, build_folder):
         asked.add(cluster)
         lines.append(f"--- troupe why, cluster {cluster}")
         lines.append(run_briefly([tool, "--cluster", cluster, "why", "--timeout", "5s"], 15, environment))
+    until = time.monotonic() + 60
     for p in ours[:8]:
+        if time.monotonic() > until:
+            lines.append(f"--- no time for one of {one_line(p)}")
+            continue
         lines.append(f"--- backtraces of {one_line(p)}")
         out = run_briefly(["gdb", "--batch", "--nx", "-p", str(p), "-ex", "set width 200",
                            "-ex", "thread apply all backtrace 30"], 40)
@@ -170,11 +222,12 @@ def shared_things():
     found = set()
     for folder in SHARED_FOLDERS:
         try:
-            found |= {os.path.join(folder, n) for n in os.listdir(folder) if n.lower().startswith(("troupe", "sem.troupe"))}
+            found |= {os.path.join(folder, n) for n in os.listdir(folder)
+                      if n.lower().startswith((SHARED_NAME, "sem." + SHARED_NAME))}
         except OSError:
             pass
     for line in read("/proc/net/unix").decode(errors="replace").splitlines():
-        name = line.split()[-1]
-        if name.startswith("@") and "troupe" in name:
-            found.add("socket " + name)
+        name = line.split(None, 7)[7:]  # a line of its own may be a part of a name
+        if name and name[0].startswith("@") and SHARED_NAME in name[0]:
+            found.add("socket " + name[0])
     return found
