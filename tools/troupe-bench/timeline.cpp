@@ -117,6 +117,7 @@ result<void> measure_training(const bench_options& o, bench_report& report) {
     return written;
   const auto info = open_idx(*path, /*test=*/false);
   if (!info) return info.error();
+  ::setenv("XDG_RUNTIME_DIR", path->c_str(), 1);  // where the cluster's token is made, too
   process_options node;
   node.cluster = fmt::format("bench-{}", ::getpid());
   node.gpus = "host:1";
