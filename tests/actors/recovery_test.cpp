@@ -24,6 +24,9 @@ std::uint64_t seeds() {
   return text == nullptr ? seeds_default : std::strtoull(text, nullptr, 10);
 }
 
+// Of histories beside the main ones of a test: release runs more of them (actor.simulator.*).
+std::uint64_t some() { return (seeds_default < 100 ? 4 : 10) + seeds() / 4; }
+
 struct fixture {
   std::unique_ptr<simulator> sim = [] {
     auto made = simulator::make();
@@ -93,7 +96,7 @@ BOOST_FIXTURE_TEST_CASE(IN_9_epochs_that_follow_each_other_at_once_keep_no_tenso
 }
 
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
-  const auto all = hold(30'000, 10 + seeds() / 4, "kill-client");
+  const auto all = hold(30'000, some(), "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);
 }
 
@@ -102,12 +105,10 @@ BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixt
 BOOST_FIXTURE_TEST_CASE(every_optimizer_and_schedule_recovers_with_the_bits_of_an_undisturbed_run,
                         fixture) {
   const auto all = hold(60'000, seeds() / 2, "all", {.draws_optimizer = true});
-  const auto of_disk =
-      hold(70'000, 10 + seeds() / 4, "kill-client,power", {.draws_optimizer = true});
+  const auto of_disk = hold(70'000, some(), "kill-client,power", {.draws_optimizer = true});
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
   // Few of "all" kill a node: where seeds are few, it is these that must.
-  const auto of_members =
-      hold(80'000, 10 + seeds() / 4, "join,kill,leave", {.draws_optimizer = true});
+  const auto of_members = hold(80'000, some(), "join,kill,leave", {.draws_optimizer = true});
   BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
 }
 
@@ -116,9 +117,9 @@ BOOST_FIXTURE_TEST_CASE(
     gradients_that_are_exchanged_by_all_reduce_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong,
     fixture) {
   const auto all = hold(100'000, seeds() / 2, "all", {.draws_optimizer = true, .all_reduce = true});
-  const auto of_members = hold(110'000, 10 + seeds() / 4, "join,kill,leave",
-                               {.draws_optimizer = true, .all_reduce = true});
-  const auto of_disk = hold(120'000, 10 + seeds() / 4, "kill-client,power", {.all_reduce = true});
+  const auto of_members =
+      hold(110'000, some(), "join,kill,leave", {.draws_optimizer = true, .all_reduce = true});
+  const auto of_disk = hold(120'000, some(), "kill-client,power", {.all_reduce = true});
   BOOST_TEST(all.faults > seeds() / 4);
   BOOST_TEST(of_members.recoveries > 0U);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
@@ -128,10 +129,10 @@ BOOST_FIXTURE_TEST_CASE(
 // LSC-2): with shards, replicas, checkpoints and all-reduce.
 BOOST_FIXTURE_TEST_CASE(LSC_2_a_scaled_loss_recovers_with_the_bits_of_an_undisturbed_run, fixture) {
   const auto all = hold(130'000, seeds() / 2, "all", {.draws_optimizer = true, .is_mixed = true});
-  const auto of_members = hold(140'000, 10 + seeds() / 4, "join,kill,leave", {.is_mixed = true});
-  const auto of_disk = hold(150'000, 10 + seeds() / 4, "kill-client,power",
-                            {.draws_optimizer = true, .is_mixed = true});
-  const auto exchanged = hold(160'000, 10 + seeds() / 4, "join,kill,leave",
+  const auto of_members = hold(140'000, some(), "join,kill,leave", {.is_mixed = true});
+  const auto of_disk =
+      hold(150'000, some(), "kill-client,power", {.draws_optimizer = true, .is_mixed = true});
+  const auto exchanged = hold(160'000, some(), "join,kill,leave",
                               {.draws_optimizer = true, .all_reduce = true, .is_mixed = true});
   BOOST_TEST(all.recoveries + of_members.recoveries > seeds() / 16);
   BOOST_TEST(of_disk.resumed_from_disk > 0U);
@@ -143,8 +144,8 @@ BOOST_FIXTURE_TEST_CASE(
     collectives_that_a_program_calls_give_the_bits_of_an_undisturbed_run_whatever_goes_wrong,
     fixture) {
   const auto all = hold(170'000, seeds() / 4, "all", {.calls_collectives = true});
-  const auto of_members = hold(180'000, 10 + seeds() / 4, "join,kill,leave",
-                               {.all_reduce = true, .calls_collectives = true});
+  const auto of_members =
+      hold(180'000, some(), "join,kill,leave", {.all_reduce = true, .calls_collectives = true});
   hold(185'000, 4 + seeds() / 8, "all",
        {.all_reduce = true, .calls_collectives = true, .gpus = 1});  // between ops of a device
   BOOST_TEST(all.faults > seeds() / 8);
@@ -157,7 +158,7 @@ BOOST_FIXTURE_TEST_CASE(
     IN_14_what_is_computed_on_devices_recovers_with_the_bits_of_an_undisturbed_run_on_the_host,
     fixture) {
   const auto all = hold(190'000, seeds() / 4, "all", {.draws_optimizer = true, .gpus = 1});
-  const auto of_members = hold(200'000, 10 + seeds() / 4, "join,kill,leave", {.gpus = 2});
+  const auto of_members = hold(200'000, some(), "join,kill,leave", {.gpus = 2});
   const auto exchanged = hold(210'000, 10 + seeds() / 8, "join,kill,leave",
                               {.all_reduce = true, .is_mixed = true, .gpus = 2});
   BOOST_TEST(all.device_steps > seeds());
