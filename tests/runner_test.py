@@ -28,6 +28,9 @@ project(planted LANGUAGES NONE)
 enable_testing()
 add_custom_target(check_release COMMAND sh ${CMAKE_SOURCE_DIR}/compiler.sh)
 add_custom_target(why_tests COMMAND true)
+add_custom_target(runtime_tests COMMAND true)
+add_custom_target(check_unit DEPENDS runtime_tests)
+add_custom_target(check_actor)
 """
 
 
@@ -85,7 +88,10 @@ class runner(unittest.TestCase):
     def run_tests(self, *arguments, **more_environment):
         self.write("CMakeLists.txt", self.tests)
         environment = dict(self.environment(), **more_environment)
-        done = subprocess.run([sys.executable, "-B", RUNNER, *(() if "--stress" in arguments or "no such name" in arguments else ("--preset", "release")), *arguments], env=environment, stdin=subprocess.DEVNULL,
+        # One preset is planted; what says itself what runs says so by other words.
+        says_itself = {"--stress", "--quick", "no such name"} & set(arguments)
+        preset = () if says_itself else ("--preset", "release")
+        done = subprocess.run([sys.executable, "-B", RUNNER, *preset, *arguments], env=environment, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
         self.assertFalse(is_there(self.seconds), done.stdout)
         return done.returncode, done.stdout
@@ -288,6 +294,16 @@ setsid sleep {self.seconds} & touch $TMPDIR/$(seq -s ' $TMPDIR/' 2000); kill -ST
         for limit in ("nan", "0"):
             code, said = self.run_tests(f"--limit={limit}")
             self.assertEqual(code, 2, said)
+
+    def test_quick_runs_what_is_pure_and_actors(self):
+        for name in ("unit.runtime.why", "actor.actors.session", "multiprocess.why", "fuzz.frame",
+                     "unit.computing.ops", "gpu.streams"):
+            self.plant(name, "true")
+        code, said = self.run_tests("--quick")
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"(?m)^2 passed, 0 failed, 0 skipped$")
+        self.assertIn("unit.runtime.why", said)
+        self.assertIn("actor.actors.session", said)
 
     def test_all_are_skipped(self):
         self.plant("unit.why.skipped", "echo 'no GPU'; exit 77")

@@ -48,7 +48,7 @@ def options():
                 "  tools/test why segments               suites by name, in release\n"
                 "  tools/test --preset tsan session      one under ThreadSanitizer\n"
                 "  tools/test --stress 10 recovery       ten times, with two busy processes beside\n\n"
-                "exit codes: 0 everything passed, 1 something failed or hung, 2 the arguments are wrong, 130 interrupted"))
+                "exit codes: 0 everything passed, 1 something failed or hung, 2 the arguments are wrong, 128 + N by signal N (130: Ctrl-C)"))
     p.add_argument("patterns", nargs="*", metavar="PATTERN", help="regular expressions, searched for in the names of suites")
     p.add_argument("--quick", action="store_true", help="in release: what is labelled unit and actor")
     p.add_argument("--all", action="store_true", help="in release: everything, with all its repetitions")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import subprocess
 import time
 
@@ -123,8 +122,3 @@ class build:
         except OSError:
             return 0, 0
         return sum(w in ("direct_cache_hit", "preprocessed_cache_hit") for w in words), words.count("cache_miss")
-
-
-def cpu_of_children():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
