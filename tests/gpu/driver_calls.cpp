@@ -14,9 +14,10 @@
 namespace {
 
 using word = std::uintptr_t;
-// No function of the driver that is counted takes more, or a number in floating point: what a
-// caller did not pass is handed on as it lies there.
-using any_function = word (*)(word, word, word, word, word, word, word, word, word, word);
+// No function of the driver that is counted takes more (cuLaunchKernel takes eleven), or a number
+// in floating point: what a caller did not pass is handed on as it lies there.
+using any_function = word (*)(word, word, word, word, word, word, word, word, word, word, word,
+                              word);
 
 enum class kind : std::uint8_t { none, waits, copies, enqueues, host_function, finds };
 
@@ -100,7 +101,7 @@ bool is_pageable(word address) {
   if (ask == nullptr || address == 0) return false;
   constexpr word memory_type = 2, invalid_value = 1;
   unsigned int type = 0;
-  return (ask(reinterpret_cast<word>(&type), memory_type, address, 0, 0, 0, 0, 0, 0, 0) &
+  return (ask(reinterpret_cast<word>(&type), memory_type, address, 0, 0, 0, 0, 0, 0, 0, 0, 0) &
           0xFFFFFFFFU) == invalid_value;
 }
 
@@ -118,7 +119,7 @@ void call_host_function(void* data) {
 void* in_front_of(const char* name, void* original);
 
 word called(std::size_t index, word a, word b, word c, word d, word e, word f, word g, word h,
-            word i, word j) {
+            word i, word j, word k, word l) {
   auto& s = all().slots[index];
   ++s.calls;
   switch (s.what) {
@@ -135,7 +136,7 @@ word called(std::size_t index, word a, word b, word c, word d, word e, word f, w
       auto* held =
           new host_function{reinterpret_cast<void (*)(void*)>(b), reinterpret_cast<void*>(c)};
       const auto status = s.original(a, reinterpret_cast<word>(&call_host_function),
-                                     reinterpret_cast<word>(held), d, e, f, g, h, i, j);
+                                     reinterpret_cast<word>(held), d, e, f, g, h, i, j, k, l);
       if ((status & 0xFFFFFFFFU) != 0) {
         delete held;
         ++all().called;  // it never will be
@@ -143,7 +144,7 @@ word called(std::size_t index, word a, word b, word c, word d, word e, word f, w
       return status;
     }
     case kind::finds: {
-      const auto status = s.original(a, b, c, d, e, f, g, h, i, j);
+      const auto status = s.original(a, b, c, d, e, f, g, h, i, j, k, l);
       auto** found = reinterpret_cast<void**>(b);
       if ((status & 0xFFFFFFFFU) == 0 && found != nullptr && *found != nullptr)
         *found = in_front_of(reinterpret_cast<const char*>(a), *found);
@@ -151,12 +152,13 @@ word called(std::size_t index, word a, word b, word c, word d, word e, word f, w
     }
     case kind::none: break;
   }
-  return s.original(a, b, c, d, e, f, g, h, i, j);
+  return s.original(a, b, c, d, e, f, g, h, i, j, k, l);
 }
 
 template <std::size_t I>
-word standing_in(word a, word b, word c, word d, word e, word f, word g, word h, word i, word j) {
-  return called(I, a, b, c, d, e, f, g, h, i, j);
+word standing_in(word a, word b, word c, word d, word e, word f, word g, word h, word i, word j,
+                 word k, word l) {
+  return called(I, a, b, c, d, e, f, g, h, i, j, k, l);
 }
 template <std::size_t... I>
 constexpr std::array<any_function, sizeof...(I)> stand_ins(std::index_sequence<I...>) {

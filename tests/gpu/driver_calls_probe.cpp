@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   const auto release = find<of_stream>(f, "cuMemFree");
   const auto query = find<of_stream>(f, "cuStreamQuery");
   const auto launch = find<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                   unsigned, void*, void**, void**)>(f, "cuLaunchKernel");
+                                   unsigned, unsigned, void*, void**, void**)>(f, "cuLaunchKernel");
   const auto copy =
       find<int (*)(std::uint64_t, const void*, std::size_t, void*)>(f, "cuMemcpyHtoDAsync");
   const auto later = find<int (*)(void*, void (*)(void*), void*)>(f, "cuLaunchHostFunc");
@@ -68,8 +68,8 @@ int main(int argc, char** argv) {
   check(query(nullptr) == 600 && now().waits == 0, "a query is handed through and does not count");
   int number = 42;
   void* arguments[] = {&number};
-  check(launch(nullptr, 1, 1, 1, 1, 1, 77, nullptr, arguments, nullptr) == 0,
-        "ten arguments come through");
+  check(launch(nullptr, 1, 1, 1, 1, 1, 3, 77, nullptr, arguments, arguments + 1) == 0,
+        "eleven arguments come through");
   check(now().enqueues == 1 && now().waits == 0, "a launch is enqueued");
 
   check(synchronize(nullptr) == 0 && now().waits == 1 &&

@@ -268,8 +268,9 @@ class node_processes {
     for (auto& t : texts) environment.push_back(t.data());
     for (auto** e = environ; *e != nullptr; ++e) environment.push_back(*e);
     environment.push_back(nullptr);
-    const char* const arguments[] = {"gpu_engine_tests", "--run_test=engine/serves_as_a_node",
-                                     nullptr};
+    // What this process was called as: one program has several names (programs.cpp).
+    const char* const arguments[] = {boost::unit_test::framework::master_test_suite().argv[0],
+                                     "--run_test=engine/serves_as_a_node", nullptr};
     const auto pid = ::fork();
     if (pid == 0) {
       ::dup2(to[0], 0);

@@ -16,10 +16,13 @@ int synchronize(void*) {
   ++waits_seen;
   return 0;
 }
-int launch(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void*,
-           void** arguments, void**) {
-  // Arguments on the stack must come through.
-  return shared == 77 && arguments != nullptr && *static_cast<int*>(arguments[0]) == 42 ? 0 : 1;
+int launch(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned depth, unsigned shared,
+           void*, void** arguments, void** extra) {
+  // Arguments on the stack must come through, up to the last one.
+  return depth == 3 && shared == 77 && arguments != nullptr &&
+                 *static_cast<int*>(arguments[0]) == 42 && extra == arguments + 1
+             ? 0
+             : 1;
 }
 int copy(std::uint64_t, const void*, std::size_t n, void*) { return n == 16 ? 0 : 1; }
 int call_later(void*, void (*fn)(void*), void* data) {
