@@ -193,17 +193,16 @@ class copy_out_logic final : public copy_logic {
 
   result<void> open() override {
     if (auto ok = open_on(stream_kind::copy_out); !ok) return ok;
-    // A program may keep what it fetches for as long as it likes.
-    bool is_fetched = false;
+    // A program may keep what it fetches for as long as it likes: then what comes next is of
+    // ordinary memory (PI-1).
     std::size_t sent = 0;  // to other processes: twice the credits of the edge may be on their way
     for (const auto e : self_plan().outputs[0]) {
       const auto& to = part_->job_plan->actors[part_->job_plan->edges[e].to.actor];
-      is_fetched = is_fetched || to.kind == actor_kind::fetch;
       if (to.kind == actor_kind::send)
         sent += 2 * std::size_t{part_->job_plan->edges[to.outputs[0][0]].credits};
     }
     pool_.emplace(self_plan().output_specs[0].size_bytes(), 1 + credits_ + sent,
-                  streams_->shared_backend(), !is_fetched);
+                  streams_->shared_backend());
     return {};
   }
 

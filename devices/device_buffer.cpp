@@ -31,17 +31,37 @@ newest_events device_buffer::take_uses() {
 }
 
 result<tensor> device_buffer_pool::take(const tensor_spec& spec, newest_events& waits) {
-  for (auto& t : tensors_) {
-    if (!t.is_unique() || spec.size_bytes() > t.capacity_bytes()) continue;
+  const auto is_free = [&](const tensor& t) {
+    return t.is_unique() && spec.size_bytes() <= t.capacity_bytes();
+  };
+  const auto use = [&](tensor& t) {
     waits.add(t.on_device()->take_uses());
     if (t.spec() != spec) t.reshape(spec);
     return t;
-  }
+  };
+  // DB-5.
+  for (auto& t : tensors_)
+    if (is_free(t) && !t.on_device()->is_read_elsewhere()) return use(t);
+  const auto take_in_turn = [&]() -> tensor {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const auto at = (turn_ + i) % tensors_.size();
+      if (!is_free(tensors_[at])) continue;
+      turn_ = at + 1;
+      return use(tensors_[at]);
+    }
+    return {};
+  };
+  const bool has_room = tensors_.size() < size_;
+  if (!has_room)
+    if (auto t = take_in_turn()) return t;
   const auto bytes = std::max({bound_bytes_, spec.size_bytes(), std::size_t{1}});
   auto memory = writer_->allocate(bytes, whom_);
-  if (!memory) return std::move(memory.error());
+  if (!memory) {
+    if (auto t = take_in_turn()) return t;  // with fewer, then
+    return std::move(memory.error());
+  }
   auto fresh = tensor::over(std::make_unique<device_buffer>(*memory, *writer_, owner_), spec);
-  if (tensors_.size() < size_) tensors_.push_back(fresh);
+  if (has_room) tensors_.push_back(fresh);
   return fresh;
 }
 

@@ -20,6 +20,10 @@
 // DB-3  Memory goes back to its owner once, with the events of all uses that may not be done.
 // DB-4  While every consumer keeps to its credits a pool makes no more buffers than its size; one
 //       that is kept for longer costs a fresh one, which the pool forgets.
+// DB-5  A buffer that only the writer's own stream has read is taken again at once: it costs no
+//       wait. Those that other streams read come in turn, and the pool fills before one of them is
+//       used again: consumers drop an item when their use of it is enqueued, so that the one used
+//       last has its reader still in the queue, and the writer would wait for it.
 //
 // Threading: written() and the pool by the writer's thread, before it hands the tensor on;
 // read_until() by any thread that holds a handle (a list without a lock); the rest by whoever drops
@@ -60,6 +64,11 @@ class device_buffer final : public memory_holder {
   const device_event& written() const noexcept { return written_; }
   void written(device_event e) noexcept { written_ = std::move(e); }
   void read_until(device_event e);
+  // Somebody on another stream reads it, or has since the uses were taken. By the writer, once
+  // nobody else has a handle.
+  bool is_read_elsewhere() const noexcept {
+    return readers_.load(std::memory_order_relaxed) != nullptr;
+  }
   // All uses so far, which it forgets.
   newest_events take_uses();
 
@@ -96,6 +105,7 @@ class device_buffer_pool {
   std::shared_ptr<device_memory_owner> owner_;
   std::string whom_;
   std::vector<tensor> tensors_;
+  std::size_t turn_ = 0;  // of those that other streams read
 };
 
 }  // namespace troupe

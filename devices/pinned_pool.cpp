@@ -38,7 +38,7 @@ tensor pinned_pool::take(const tensor_spec& spec) {
     }
   const auto bytes = std::max(bound_bytes_, spec.size_bytes());
   const bool has_room = tensors_.size() < size_;
-  auto fresh = is_pinned_ && has_room ? make_pinned(backend_, spec, bytes) : tensor();
+  auto fresh = has_room ? make_pinned(backend_, spec, bytes) : tensor();
   if (!fresh) fresh = tensor::make(spec, bytes);
   if (has_room) tensors_.push_back(fresh);
   return fresh;

@@ -24,21 +24,15 @@ tensor make_pinned(const std::shared_ptr<device_backend>& from, const tensor_spe
 
 class pinned_pool {
  public:
-  // Keeps at most `size` buffers of `bound_bytes` each. `is_pinned` not: of ordinary memory, for
-  // whoever keeps them long.
-  pinned_pool(std::size_t bound_bytes, std::size_t size, std::shared_ptr<device_backend> backend,
-              bool is_pinned)
-      : bound_bytes_(bound_bytes),
-        size_(size),
-        backend_(std::move(backend)),
-        is_pinned_(is_pinned) {}
+  // Keeps at most `size` buffers of `bound_bytes` each.
+  pinned_pool(std::size_t bound_bytes, std::size_t size, std::shared_ptr<device_backend> backend)
+      : bound_bytes_(bound_bytes), size_(size), backend_(std::move(backend)) {}
 
   tensor take(const tensor_spec& spec);
 
  private:
   std::size_t bound_bytes_, size_;
   std::shared_ptr<device_backend> backend_;
-  bool is_pinned_;
   std::vector<tensor> tensors_;
 };
 

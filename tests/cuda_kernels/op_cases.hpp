@@ -154,6 +154,9 @@ inline std::vector<op_case> op_cases(dtype type) {
         {spec({6, 5, 3})}, {{"axis", std::int64_t{1}}});
     add("scatter_add", {x({30, 4}), indices(index, {50}, 3, 0, 30), x({50, 4}, 4)}, {spec({30, 4})},
         {{"axis", std::int64_t{0}}});
+    // Many rows for one place.
+    add("scatter_add", {x({3, 4}), indices(index, {200}, 9, 0, 3), x({200, 4}, 4)}, {spec({3, 4})},
+        {{"axis", std::int64_t{0}}});
     add("one_hot", {indices(index, {3, 4}, 5, -1, 7)}, {spec({3, 4, 6})},
         {{"depth", std::int64_t{6}}});
     add("take_last", {x({5, 9}), indices(index, {5, 4}, 6, -9, 9)}, {{type, {5, 4}}});
@@ -272,6 +275,16 @@ inline std::vector<op_case> op_cases(dtype type) {
     add("attention_grad", {x({3, 5, 8}, 2), x({3, 5, 24})}, {spec({3, 5, 24})}, attrs, 8 * few);
     add("attention", {x({2, 5, 8}), x({2, 5, 8}, 2), x({2, 5, 6}, 3)}, {spec({2, 5, 6})}, attrs,
         8 * few);
+  }
+  // One head of several samples, several heads of one.
+  for (const auto& [samples, heads] : {std::pair<std::int64_t, std::int64_t>{3, 1}, {1, 2}}) {
+    const attributes attrs{{"heads", heads}, {"causal", std::int64_t{1}}};
+    add("attention", {x({samples, 5, 24})}, {spec({samples, 5, 8})}, attrs, 8 * few);
+    add("attention_grad", {x({samples, 5, 8}, 2), x({samples, 5, 24})}, {spec({samples, 5, 24})},
+        attrs, 8 * few);
+    add("attention_grad",
+        {x({samples, 5, 6}, 4), x({samples, 5, 8}), x({samples, 5, 8}, 2), x({samples, 5, 6}, 3)},
+        {spec({samples, 5, 8}), spec({samples, 5, 8}), spec({samples, 5, 6})}, attrs, 8 * few);
   }
   add("attention", {x({2, 5, 8}), x({2, 7, 8}, 2), x({2, 7, 6}, 3)}, {spec({2, 5, 6})},
       {{"heads", std::int64_t{2}}, {"scale", 0.3}}, 8 * few);

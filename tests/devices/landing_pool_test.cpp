@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_device_that_gives_no_more_page_locked_memory_ends_its_gro
 }
 
 BOOST_FIXTURE_TEST_CASE(PI_1_what_a_device_copies_to_is_page_locked_up_to_the_pools_size, fixture) {
-  pinned_pool pool(100, 2, backend, true);
+  pinned_pool pool(100, 2, backend);
   auto a = pool.take(large), b = pool.take(large), c = pool.take(large);
   BOOST_TEST((a.is_pinned() && b.is_pinned() && !c.is_pinned()));
   BOOST_TEST(pinned() == 200u);

@@ -130,6 +130,13 @@ struct scatter_runs {
     const auto key = keys[j];
     if (static_cast<std::int64_t>(key) >= along || (j > 0 && keys[j - 1] == key)) return;
     auto sum = to[(o * along + key) * inner + k];
+    // Of many rows some are read ahead: the sums wait for each other, the reads need not.
+    constexpr int ahead = 16;
+    for (; j + ahead <= count && keys[j + ahead - 1] == key; j += ahead) {
+      T rows[ahead];
+      for (int r = 0; r < ahead; ++r) rows[r] = from[(o * count + positions[j + r]) * inner + k];
+      for (int r = 0; r < ahead; ++r) sum = wrapped_sum(sum, rows[r]);
+    }
     for (; j < count && keys[j] == key; ++j)
       sum = wrapped_sum(sum, from[(o * count + positions[j]) * inner + k]);
     to[(o * along + key) * inner + k] = sum;
