@@ -31,6 +31,7 @@ namespace {
 constexpr std::uint32_t firings_a_turn = 64;  // of one that no edge holds back
 // Sets of addresses; a port has as many buffers as credits and one, which come in turn.
 constexpr std::size_t captured_max = 16;
+constexpr std::size_t known_shapes_max = 4;
 constexpr std::size_t kernels_worth_capturing = 2;
 
 class segment_logic final : public port_logic {
@@ -233,8 +234,21 @@ class segment_logic final : public port_logic {
       workspace_bytes_ = std::max(workspace_bytes_, kernel.op->workspace_bytes());
     }
     is_prepared_ = true;
-    ++shapes_;
+    find_shapes_number();
     return {};
+  }
+
+  // Those that were met before have the number of then, and what was captured with them: the last
+  // batch of an epoch is often smaller, and the next one is as large as the one before.
+  void find_shapes_number() {
+    for (const auto& known : known_shapes_)
+      if (known.inputs == input_specs_) {
+        shapes_ = known.number;
+        return;
+      }
+    if (known_shapes_.size() == known_shapes_max) known_shapes_.erase(known_shapes_.begin());
+    shapes_ = ++shapes_last_;
+    known_shapes_.push_back({input_specs_, shapes_});
   }
 
   result<void> take_outputs() {
@@ -405,7 +419,12 @@ class segment_logic final : public port_logic {
   std::size_t workspace_bytes_ = 0;
   std::vector<replayable> captured_;
   std::vector<const std::byte*> addresses_;
-  std::uint64_t shapes_ = 0;  // how often they were new
+  struct known_shapes {
+    std::vector<tensor_spec> inputs;
+    std::uint64_t number = 0;
+  };
+  std::vector<known_shapes> known_shapes_;
+  std::uint64_t shapes_ = 0, shapes_last_ = 0;  // their number, of these inputs; the last new one
   std::uint32_t mark_ = 0;
   bool is_prepared_ = false;
   bool records_event_ = false;  // somebody on another stream takes an output

@@ -12,7 +12,8 @@
 // DK-1  prepare() before the first enqueue(), and whenever a shape differs; it may compile and ask
 //       libraries, enqueue() allocates nothing.
 // DK-2  Equal shapes and addresses give equal work, so that it may be captured
-//       (device_stream::begin_capture); what depends on the step of a tag asks the stream then
+//       (device_stream::begin_capture), and stays right while the kernel lives, also after a
+//       prepare() for other shapes; what depends on the step of a tag asks the stream then
 //       (set_draw).
 // DK-3  A type of op without a kernel is an error (not_found) that names it and the device.
 

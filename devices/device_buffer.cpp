@@ -39,18 +39,17 @@ result<tensor> device_buffer_pool::take(const tensor_spec& spec, newest_events& 
     if (t.spec() != spec) t.reshape(spec);
     return t;
   };
+  // Whoever takes one for each step stays in turn with others that do, also when one had to be
+  // passed over: a captured step then meets few sets of addresses.
+  const auto turn = turn_++;
+  const auto take_in_turn = [&]() -> tensor {
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (auto& t = tensors_[(turn + i) % tensors_.size()]; is_free(t)) return use(t);
+    return {};
+  };
   // DB-5.
   for (auto& t : tensors_)
     if (is_free(t) && !t.on_device()->is_read_elsewhere()) return use(t);
-  const auto take_in_turn = [&]() -> tensor {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const auto at = (turn_ + i) % tensors_.size();
-      if (!is_free(tensors_[at])) continue;
-      turn_ = at + 1;
-      return use(tensors_[at]);
-    }
-    return {};
-  };
   const bool has_room = tensors_.size() < size_;
   if (!has_room)
     if (auto t = take_in_turn()) return t;

@@ -105,7 +105,7 @@ class device_buffer_pool {
   std::shared_ptr<device_memory_owner> owner_;
   std::string whom_;
   std::vector<tensor> tensors_;
-  std::size_t turn_ = 0;  // of those that other streams read
+  std::size_t turn_ = 0;  // how often it was taken from
 };
 
 }  // namespace troupe

@@ -72,12 +72,14 @@ class runner(unittest.TestCase):
         return dict(os.environ, TROUPE_TEST_ROOT=self.folder.name,
                     TROUPE_TEST_SHARED=f"planted-{self.seconds}")
 
-    def begin_tests(self, *arguments):
+    def begin_tests(self, *arguments, signals=signal.SIG_DFL):
         self.write("CMakeLists.txt", self.tests)
         return subprocess.Popen([sys.executable, "-B", RUNNER, "--preset", "release", *arguments],
                                 env=self.environment(),
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True)
+                                stderr=subprocess.STDOUT, text=True,
+                                preexec_fn=lambda: [signal.signal(s, signals) for s in
+                                                    (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)])
 
     def wait_for(self, what, is_so):
         until = time.monotonic() + HANG
@@ -270,6 +272,15 @@ setsid sleep {self.seconds} & touch $TMPDIR/$(seq -s ' $TMPDIR/' 2000); kill -ST
                     scratch = os.path.dirname(os.path.dirname(f.read().strip()))
                 self.assertFalse(os.path.exists(scratch), scratch)
             os.unlink(where)
+
+    def test_in_the_background_suites_have_the_signals_that_they_always_have(self):
+        self.plant("unit.planted.signals", "for s in INT QUIT HUP TERM; do "
+                   """trap "echo $s came" $s; kill -$s $$; done; trap - INT; kill -INT $$; sleep 5""")
+        p = self.begin_tests(signals=signal.SIG_IGN)
+        said, _ = p.communicate()
+        for name in ("INT", "QUIT", "HUP", "TERM"):
+            self.assertIn(f"{name} came", said)
+        self.assertRegex(said, r"(?m)^FAILED release unit\.planted\.signals: .*(SIGINT|130|signal 2)")
 
     def test_nobody_listens(self):
         self.plant("unit.planted.hangs", f"sleep {self.seconds}")

@@ -20,6 +20,13 @@ def adopt_orphans():
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
+def default_signals():
+    """In a child, before it runs anything: who started this program in the background, or with nohup, has it ignore
+    signals, which a shell passes on and a test that sends them must not find."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def read(path):
     try:
         with open(path, "rb") as f:

@@ -141,7 +141,8 @@ class run:
         self.began, self.began_at = time.monotonic(), time.time()
         self.next_look, self.computed_before = self.began + 0.8 * self.limit, None
         p = subprocess.Popen(["sh", "-c", script, "test", self.log, self.code_file, *self.suite.command], cwd=self.suite.folder, env=environment,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                             preexec_fn=processes.default_signals)
         self.pid = p.pid
         p.returncode = 0  # it is waited for by wait4 in the loop
 
