@@ -18,7 +18,7 @@ constexpr std::int64_t s = 1000 * ms;
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t seeds_default = 40;
 #else
-constexpr std::uint64_t seeds_default = 1000;
+constexpr std::uint64_t seeds_default = 250;
 #endif
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {

@@ -16,7 +16,7 @@ namespace {
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t seeds_default = 16;
 #else
-constexpr std::uint64_t seeds_default = 500;
+constexpr std::uint64_t seeds_default = 100;  // actor.simulator.* has thousands
 #endif
 
 std::uint64_t seeds() {
