@@ -10,17 +10,18 @@
 //   message       from               effect
 //   tensor_ready  producer           enqueue the copy, while there is room for what comes of it
 //   credit        consumer           the same
-//   device_done   device             in: what was read may go. out: pass on what has arrived
+//   device_done   device             in: what the program fed was read, and may go. out: pass on
+//                                    what has arrived
 //
 // CY-1  What it reads on a device is waited for by the copy stream, and comes back with the copy's
 //       event.
 // CY-2  out: as many copies are on their way as the edge behind it has credits; items are passed on
 //       in order.
 // CY-3  Where the plan looks for NaN, it is what leaves a device that is looked at.
-// CY-4  in: what another process sent lies in page-locked memory, as many buffers as are in use at
-//       once (devices/landing_pool.hpp), and out: what goes to one is sent out of the buffer that
-//       the device copied to, one for each that may be on its way; so neither is copied on the
-//       host.
+// CY-4  in: what another process sent, or an op of the host made, lies in page-locked memory, as
+//       many buffers as are in use at once (devices/landing_pool.hpp), and out: what goes to one is
+//       sent out of the buffer that the device copied to, one for each that may be on its way; so
+//       neither is copied on the host.
 // CY-5  out: nothing is passed on once a stream of the part has failed, here or on another device,
 //       where what is copied may have come from (DS-8).
 // Threading: the device's worker.
@@ -91,11 +92,14 @@ class copy_in_logic final : public copy_logic {
   ~copy_in_logic() override {
     if (!held_.empty())
       streams_->keep_behind(*lane_, std::make_shared<decltype(held_)>(std::move(held_)));
+    if (!landed_.empty())
+      streams_->keep_behind(*lane_, std::make_shared<decltype(landed_)>(std::move(landed_)));
   }
 
  private:
   void wire_more(const std::shared_ptr<const part_handles>& handles) override {
-    if (const auto at = handles->landings.find(maker_of(*part_->job_plan, self_plan()));
+    const auto maker = maker_of(*part_->job_plan, self_plan());
+    if (const auto at = handles->landings.find({maker.actor, maker.port});
         at != handles->landings.end())
       landing_ = at->second;
   }
@@ -139,6 +143,7 @@ class copy_in_logic final : public copy_logic {
     const bool is_across = self_plan().copy == copy_kind::across;
     if (!from || (from.on_device() != nullptr) != is_across)
       return error(error_code::failed, "what came does not lie where it is copied from");
+    while (!landed_.empty() && landed_.front().first.is_done()) landed_.pop_front();
     newest_events waits;
     auto to = pool_->take(from.spec(), waits);
     if (!to) return std::move(to.error());
@@ -161,6 +166,10 @@ class copy_in_logic final : public copy_logic {
       from.on_device()->read_until(*done);
       return to;
     }
+    if (landing_ != nullptr && kind == memory_kind::pinned) {
+      landed_.emplace_back(std::move(*done), std::move(from));
+      return to;
+    }
     held_.emplace_back(++copies_, std::move(from));
     if (auto ok = tell_when_done(copies_); !ok) return std::move(ok.error());
     return to;
@@ -171,8 +180,11 @@ class copy_in_logic final : public copy_logic {
   }
 
   std::optional<device_buffer_pool> pool_;
-  std::shared_ptr<landing_pool> landing_;              // null: nothing comes from other processes
+  std::shared_ptr<landing_pool> landing_;              // null: it comes from the program
   std::deque<std::pair<std::uint64_t, tensor>> held_;  // of the host, until it has been read
+  // Buffers of the landing, likewise. Nobody waits for one of them in particular, so that they are
+  // looked at when the next one comes, which costs no call of the host.
+  std::deque<std::pair<device_event, tensor>> landed_;
   std::uint64_t copies_ = 0;
 };
 

@@ -48,8 +48,15 @@ class device_shard_logic final : public shard_port_logic {
     state_.emplace(spec_, shard_state::slots_wanted(spec_));
     versions_.resize(state_->slots());
     std::size_t out = 1;
-    for (const auto& port : self_plan().outputs)
-      for (const auto e : port) out = std::max<std::size_t>(out, part_->job_plan->edges[e].credits);
+    for (const auto& port : self_plan().outputs) {
+      leaves_stream_.push_back(false);
+      for (const auto e : port) {
+        out = std::max<std::size_t>(out, part_->job_plan->edges[e].credits);
+        const auto& to = part_->job_plan->actors[part_->job_plan->edges[e].to.actor];
+        if (to.kind != actor_kind::op || to.stream != self_plan().stream)
+          leaves_stream_.back() = true;
+      }
+    }
     pool_.emplace(spec_.spec.size_bytes(), 1 + state_->slots() + slots_.size() + out,
                   compute_->stream(), compute_, self_plan().name);
     if (auto begun = initialize(); !begun) return at_line(begun.error());
@@ -182,10 +189,12 @@ class device_shard_logic final : public shard_port_logic {
       auto taken = pool_->take(spec_.spec, needed);
       if (!taken) return out_of_memory(taken.error());
       if (auto ok = enqueue(a, std::move(u), *taken, needed); !ok) return ok;
-      auto done = compute_->stream().record();
-      if (!done) return std::move(done.error());
-      taken->on_device()->written(*done);
-      for (auto* g : from_elsewhere) g->read_until(*done);
+      if (!from_elsewhere.empty()) {
+        auto done = compute_->stream().record();
+        if (!done) return std::move(done.error());
+        taken->on_device()->written(*done);
+        for (auto* g : from_elsewhere) g->read_until(*done);
+      }
       made = std::move(*taken);
     }
     versions_[a.to] = std::move(made);
@@ -217,6 +226,12 @@ class device_shard_logic final : public shard_port_logic {
   }
 
   void carry_out(const shard_send& a) {
+    // Ops of this stream need no event, which are the readers of nearly every version.
+    if (auto* m = versions_[a.slot].on_device(); leaves_stream_[a.reader] && !m->written()) {
+      auto done = compute_->stream().record();
+      if (!done) return fail(at_line(std::move(done.error())));
+      m->written(std::move(*done));
+    }
     emit(a.reader, tag{.step = a.item}, versions_[a.slot]);
     trace(trace_kind::emit, a.item, a.reader);
   }
@@ -246,6 +261,7 @@ class device_shard_logic final : public shard_port_logic {
   std::vector<tensor> optimizer_;       // its slots
   std::size_t gradients_ = 0;           // ports of these
   std::vector<std::uint64_t> applied_;  // by worker
+  std::vector<bool> leaves_stream_;     // by output port: somebody on another stream takes it
 };
 
 }  // namespace

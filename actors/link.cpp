@@ -147,7 +147,7 @@ void link_core::bind(bind_job m) {
     const auto& sender = m.handles->actors[edge.from.actor];
     if (receiver && p.tasks[p.actors[edge.from.actor].task].node == peer_.id) {
       const auto desk = m.handles->desks.find(edge.to.actor);
-      const auto landing = m.handles->landings.find(edge.to.actor);
+      const auto landing = m.handles->landings.find({edge.to.actor, 0});
       b.incoming.emplace(
           e, incoming_edge{receiver,
                            edge.to.port,

@@ -89,8 +89,9 @@ struct part_handles {
   std::vector<port_actor> actors;  // by index in the plan; null where another process runs it
   std::vector<caf::actor> links;   // by task; null for our own
   std::map<std::uint32_t, std::shared_ptr<piece_desk>> desks;  // of ranks of collectives here
-  // By receive actor: where what it is sent lands for a device.
-  std::map<std::uint32_t, std::shared_ptr<landing_pool>> landings;
+  // By actor and output port: where lands for a device what a receive actor is sent, or an op of
+  // the host makes.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::shared_ptr<landing_pool>> landings;
 };
 
 // --- to links ------------------------------------------------------------------------------------

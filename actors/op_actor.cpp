@@ -4,6 +4,7 @@
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
 #include "devices/buffer_pool.hpp"
+#include "devices/landing_pool.hpp"
 #include "devices/half.hpp"
 #include "devices/host/finite.hpp"
 #include "devices/host/fused_kernel.hpp"
@@ -244,7 +245,7 @@ class op_logic final : public port_logic {
     if (is_new)
       if (auto prepared = prepare(t); !prepared) return prepared;
     for (std::size_t port = 0; port < outputs_.size(); ++port)
-      if (buffer_of(self_plan(), port) < 0) outputs_[port] = pools_[port].take(output_specs_[port]);
+      if (buffer_of(self_plan(), port) < 0) outputs_[port] = buffer_for(port);
     for (const auto& u : *uses_)
       outputs_[u.port] = part_->buffers[u.buffer]->begin(
           u.use, t.step, static_cast<std::uint32_t>(outlets_of_[u.port].size()),
@@ -316,6 +317,17 @@ class op_logic final : public port_logic {
 
   void wire_more(const std::shared_ptr<const part_handles>& handles) override {
     handles_ = handles;
+    for (std::uint32_t port = 0; port < self_plan().outputs.size(); ++port) {
+      const auto at = handles->landings.find({actor_, port});
+      landings_.push_back(at != handles->landings.end() ? at->second : nullptr);
+    }
+  }
+
+  // What a device copies is written where it copies from (CY-4).
+  tensor buffer_for(std::size_t port) {
+    if (landings_[port] != nullptr)
+      if (auto t = landings_[port]->take(output_specs_[port])) return t;
+    return pools_[port].take(output_specs_[port]);
   }
 
   void find_buffers() {
@@ -421,6 +433,7 @@ class op_logic final : public port_logic {
   std::vector<tensor> handed_;     // values and slots, until they are sent
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;
+  std::vector<std::shared_ptr<landing_pool>> landings_;  // by port; null: no device copies it
   std::shared_ptr<const part_handles> handles_;    // of whom it wakes
   const std::vector<buffer_use>* uses_ = nullptr;  // of shared memory, by its outputs
   // By input: where it stands; null: in memory of its producer's own.

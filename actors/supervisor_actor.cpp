@@ -36,10 +36,12 @@ struct supervisor_state {
     for (const auto i : request.actors) {
       if (runs_beside_links(job_plan.actors[i]))
         handles->desks.emplace(i, std::make_shared<piece_desk>());
-      if (const auto size = landing_buffers(job_plan, i); size > 0)
-        handles->landings.emplace(
-            i, std::make_shared<landing_pool>(
-                   job_plan.edges[job_plan.actors[i].inputs[0]].spec.size_bytes(), size));
+      const auto& planned = job_plan.actors[i];
+      for (std::uint32_t port = 0; port < planned.outputs.size(); ++port)
+        if (const auto size = landing_buffers(job_plan, {i, port}); size > 0)
+          handles->landings.emplace(
+              std::pair(i, port),
+              std::make_shared<landing_pool>(planned.output_specs[port].size_bytes(), size));
     }
     for (auto i :
          by_stream(*request.context->job_plan, request.actors, request.context->host_streams())) {

@@ -1,8 +1,9 @@
 #pragma once
-// Page-locked buffers that frames from other processes are read into, for copies to a device: from
-// where the frame was read the device copies by itself, and nothing on the host is copied again.
+// Page-locked buffers that frames from other processes are read into, or ops of the host write to,
+// for copies to a device: from there the device copies by itself, and nothing on the host is copied
+// again.
 //
-//   thread of the links   take(): a buffer that nobody else has; none: the link has memory of its
+//   links, ops            take(): a buffer that nobody else has; none: they have memory of their
 //                         own
 //   thread of the copies  grow(): one buffer more, since to get page-locked memory takes a device's
 //                         driver milliseconds, for which no link may stand still
@@ -13,7 +14,7 @@
 //       when the pool and all who hold it have dropped it.
 //
 // Threading: any; a lock, held for as long as it takes to look through a few handles. Ownership:
-// shared by the link, the copies and whoever placed the job; a buffer keeps its backend alive.
+// shared by the link or op, the copies and whoever placed the job; a buffer keeps its backend alive.
 
 #include "devices/device_backend.hpp"
 #include "devices/tensor.hpp"

@@ -336,32 +336,38 @@ device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t de
   return need;
 }
 
-std::uint32_t maker_of(const plan& p, const planned_actor& copy) {
-  auto at = p.edges[copy.inputs[0]].from.actor;
-  while (p.actors[at].hands_on) at = p.edges[p.actors[at].inputs[0]].from.actor;
+port_ref maker_of(const plan& p, const planned_actor& copy) {
+  auto at = p.edges[copy.inputs[0]].from;
+  while (p.actors[at.actor].hands_on) at = p.edges[p.actors[at.actor].inputs[0]].from;
   return at;
 }
 
-std::size_t landing_buffers(const plan& p, std::uint32_t receive) {
-  if (p.actors[receive].kind != actor_kind::receive) return 0;
-  std::size_t downstream = 0;
-  std::vector<std::uint32_t> open{receive};
+std::size_t landing_buffers(const plan& p, port_ref from) {
+  const auto& maker = p.actors[from.actor];
+  const bool is_receive = maker.kind == actor_kind::receive;
+  if (!is_receive && (maker.kind != actor_kind::op || is_device_stream(maker.stream) ||
+                      maker.hands_on || buffer_of(maker, from.port) >= 0))
+    return 0;
+  std::size_t copies = 0, others = 0;
+  std::vector<port_ref> open{from};
   while (!open.empty()) {
-    const auto& from = p.actors[open.back()];
+    const auto at = open.back();
     open.pop_back();
-    for (const auto e : from.outputs[0]) {
+    for (const auto e : p.actors[at.actor].outputs[at.port]) {
       const auto& to = p.actors[p.edges[e].to.actor];
-      if (to.hands_on && p.edges[e].to.port == 0) open.push_back(p.edges[e].to.actor);
-      if (to.kind != actor_kind::copy || to.copy != copy_kind::in) continue;
+      if (to.hands_on && p.edges[e].to.port == 0) open.push_back({p.edges[e].to.actor, 0});
+      if (to.kind != actor_kind::copy || to.copy != copy_kind::in) {
+        others += p.edges[e].credits + 1;
+        continue;
+      }
       std::size_t under_way = 1;
       for (const auto o : to.outputs[0])
         under_way = std::max<std::size_t>(under_way, p.edges[o].credits);
-      downstream += p.edges[e].credits + under_way + 1;
+      copies += p.edges[e].credits + under_way + 1;
     }
   }
-  return downstream == 0
-             ? 0
-             : 2 * std::size_t{p.edges[p.actors[receive].inputs[0]].credits} + 1 + downstream;
+  if (copies == 0) return 0;
+  return copies + 1 + (is_receive ? 2 * std::size_t{p.edges[maker.inputs[0]].credits} : others);
 }
 
 std::vector<std::uint32_t> devices_of(const plan& p, std::uint32_t task) {

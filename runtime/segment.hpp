@@ -44,12 +44,13 @@ struct device_need {
   std::string largest;  // of which how much is for whom, for people
 };
 device_need memory_of_device(const plan& p, std::uint32_t task, std::uint32_t device);
-// The actor that made what a copy takes, behind those that only hand it on.
-std::uint32_t maker_of(const plan& p, const planned_actor& copy);
-// How many buffers may hold what a `receive` gives, at once, where it is copied to a device: twice
-// the credits of its edge and one, as links keep, and for each copy what waits for it and what it
-// has under way. 0: nobody copies it there.
-std::size_t landing_buffers(const plan& p, std::uint32_t receive);
+// The output port that made what a copy takes, behind those that only pass it on.
+port_ref maker_of(const plan& p, const planned_actor& copy);
+// How many buffers may hold what an output port of the host gives, at once, where it is copied to a
+// device. Of a `receive`: twice the credits of its edge and one, as links keep; of an op: one that
+// it writes, and what waits for its other consumers. And for each copy what waits for it and what
+// it has under way. 0: nobody copies it there, or it has memory that the plan shares.
+std::size_t landing_buffers(const plan& p, port_ref from);
 // Devices that the task's actors stand on, ascending.
 std::vector<std::uint32_t> devices_of(const plan& p, std::uint32_t task);
 

@@ -162,6 +162,31 @@ BOOST_AUTO_TEST_CASE(steps_are_replayed_and_shapes_may_change) {
   late.check();
 }
 
+BOOST_AUTO_TEST_CASE(what_is_fetched_from_a_device_may_be_kept_beyond_its_session) {
+  std::vector<tensor> kept;
+  {
+    auto s = session::open({.gpus = "host:1"});
+    BOOST_REQUIRE(s);
+    graph g((*s)->ops());
+    const auto y = input(g, tensor_spec{dtype::f32, {16}}, "x") * 2.0F;
+    auto run = (*s)->compile(g, std::span(&y, 1), {.device = "/gpu:0"});
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    for (int step = 0; step < 12; ++step) {
+      auto x = tensor::make({dtype::f32, {16}});
+      std::fill_n(x.data<float>(), 16, static_cast<float>(step));
+      auto got = (*run)->step({{{"x", x}}});
+      BOOST_REQUIRE(got);
+      kept.push_back(std::move(got->front()));
+    }
+  }
+  // As many as the pool has are page-locked, the others are not, and each has its own numbers.
+  BOOST_TEST(kept.front().is_pinned());
+  BOOST_TEST(!kept.back().is_pinned());
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    for (int k = 0; k < 16; ++k)
+      BOOST_TEST(std::as_const(kept[i]).data<float>()[k] == 2.0F * static_cast<float>(i));
+}
+
 // --- variables on devices ---
 
 BOOST_FIXTURE_TEST_CASE(every_optimizer_has_the_hosts_bits_with_its_variables_on_a_device,

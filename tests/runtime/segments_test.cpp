@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(
     const auto p = compile("/gpu:0", is_kept);
     std::size_t landed = 0, others = 0;
     for (std::uint32_t i = 0; i < p.actors.size(); ++i) {
-      const auto n = landing_buffers(p, i);
+      const auto n = landing_buffers(p, {i, 0});
       if (n == 0) {
         others += p.actors[i].kind == actor_kind::receive;
         continue;
@@ -301,7 +301,7 @@ BOOST_AUTO_TEST_CASE(
     BOOST_TEST(found == landed);
   }
   const auto p = compile("/cpu:0", false);
-  for (std::uint32_t i = 0; i < p.actors.size(); ++i) BOOST_TEST(landing_buffers(p, i) == 0u);
+  for (std::uint32_t i = 0; i < p.actors.size(); ++i) BOOST_TEST(landing_buffers(p, {i, 0}) == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(a_device_is_written_as_others_are) {
