@@ -41,12 +41,13 @@ value eager::value_of(tensor t, std::string_view name, source_location where) {
 
 result<tensor> eager::read(value v) const {
   if (!v.is_valid())
-    return first_error()
-               ? *first_error()
-               : error(error_code::usage,
-                       "the value is invalid: no gradient flows there, or nobody has made it");
+    return first_error() ? *first_error()
+                         : error(error_code::usage,
+                                 "the value is invalid: no gradient flows to it, or no op made it");
   if (v.owner != this || v.node >= tensors_.size() || v.output >= tensors_[v.node].size())
-    return error(error_code::usage, "the value is not one of this eager, or its tape has ended");
+    return error(error_code::usage,
+                 "the value does not belong to this eager graph, or its tape "
+                 "has ended");
   return tensors_[v.node][v.output];
 }
 
@@ -93,7 +94,10 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
   if (kernels == nullptr) return error(error_code::usage, "there is no kernel for this op");
   auto made = kernels->make(n.attrs, device_);
   if (!made) return std::move(made.error());
-  if (*made == nullptr) return error(error_code::failed, "its kernel is none");
+  if (*made == nullptr)
+    return error(error_code::failed,
+                 "the kernel table returned no kernel for "
+                 "this op");
   std::vector<tensor> inputs;
   std::vector<tensor_spec> specs;
   for (const auto& in : n.inputs) {
@@ -111,7 +115,7 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (!outputs[i] || outputs[i].spec() != n.outputs[i])
       return error(error_code::failed,
-                   fmt::format("its kernel made {} as output {}, which is {}",
+                   fmt::format("its kernel made {} as output {}, which must be {}",
                                outputs[i] ? to_string(outputs[i].spec()) : "nothing", i,
                                to_string(n.outputs[i])));
   return {};
@@ -125,7 +129,7 @@ result<tensor> eager::initial(const graph_node& n) const {
   if (const auto set = variables_.find(n.name); set != variables_.end()) {
     if (!set->second || set->second.spec() != n.outputs[0])
       return error(error_code::usage,
-                   fmt::format("the variable is {}, and was set to {}", to_string(n.outputs[0]),
+                   fmt::format("the variable is {}, but was set to {}", to_string(n.outputs[0]),
                                set->second ? to_string(set->second.spec()) : "nothing"));
     return set->second;
   }

@@ -57,7 +57,8 @@ const tensor_spec& value::spec() const {
     return nodes[node].outputs[output];
   owner->record(error(
       error_code::usage,
-      "a value is used that its graph does not have: its tape has ended, or the graph has never made it"));
+      "a value is used that its graph does not contain: its tape has ended, or the graph never "
+      "made it"));
   static const tensor_spec nothing;
   return nothing;
 }
@@ -110,7 +111,9 @@ value graph::shared_variable(const graph_node& wanted) {
                               to_string(wanted.outputs[0]), to_string(found->outputs[0]), there));
   if (found->initializer != wanted.initializer)
     return refuse(fmt::format(
-        "its initial values are others than at {}: choose another name, or the same ones", there));
+        "its initial values differ from those at {}: choose another name, or the same initial "
+        "values",
+        there));
   return {this, found->index, 0};
 }
 
@@ -185,7 +188,7 @@ value graph::add(std::string type, std::span<const value> inputs, attributes att
   for (const auto& v : inputs) specs.push_back(v.spec());
   auto outputs = guarded([&] { return row->shapes(attrs, specs, now()); });
   if (outputs && outputs->empty())
-    outputs = error(error_code::usage, "its shape rule says of no output what it is");
+    outputs = error(error_code::usage, "its shape rule returned no outputs");
   if (outputs && !specs.empty() && !row->types.is_empty() && !row->types.has(specs[0].type))
     outputs = error(error_code::usage, fmt::format("operand 0 is {}, but must be {}",
                                                    to_string(specs[0]), to_string(row->types)));

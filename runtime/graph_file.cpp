@@ -52,7 +52,7 @@ std::vector<std::byte> with_prelude(std::span<const std::byte> message) {
 }
 
 result<std::span<const std::byte>> message_in(std::span<const std::byte> bytes) {
-  if (!is_graph_file(bytes)) return usage("not a graph: it does not begin as one");
+  if (!is_graph_file(bytes)) return usage("not a graph: it does not begin like a graph file");
   if (bytes.size() < message_at)
     return usage(fmt::format("not a graph: it ends after {} bytes", bytes.size()));
   if (const auto version = number_at<std::uint32_t>(bytes, version_at);
@@ -66,14 +66,13 @@ result<std::span<const std::byte>> message_in(std::span<const std::byte> bytes) 
   const auto length = number_at<std::uint64_t>(bytes, length_at);
   const auto message = bytes.subspan(message_at);
   if (number_at<std::uint32_t>(bytes, zero_at) != 0)
-    return usage("a damaged graph: its beginning has a number that is always 0");
+    return usage("a damaged graph: a field of its header that must be 0 is not");
   if (length != message.size())
-    return usage(fmt::format(
-        "a damaged graph: it has {} bytes behind its beginning, and says that it has {}",
-        message.size(), length));
-  if (XXH3_64bits(message.data(), message.size()) != number_at<std::uint64_t>(bytes, hash_at))
     return usage(
-        "a damaged graph: its bytes do not have the hash that they had when it was written");
+        fmt::format("a damaged graph: it has {} bytes after its header, which announces {}",
+                    message.size(), length));
+  if (XXH3_64bits(message.data(), message.size()) != number_at<std::uint64_t>(bytes, hash_at))
+    return usage("a damaged graph: its hash is not the one that was written with it");
   return message;
 }
 
@@ -198,14 +197,14 @@ class encoder {
 result<void> check_to_save(const graph& g, const graph_use& use) {
   if (g.first_error()) return *g.first_error();
   if (!use.loss && use.fetches.empty())
-    return usage("a graph is saved with what it is for: a loss, or values to fetch");
+    return usage("a graph must be saved with its purpose: a loss, or values to fetch");
   if (use.loss && !g.has(*use.loss))
     return usage("the loss is not a value of the graph that is saved");
   for (const auto& f : use.fetches)
     if (!g.has(f.at))
       return usage(fmt::format("fetch '{}' is not a value of the graph that is saved", f.name));
   if (g.nodes().size() > graph_nodes_max)
-    return usage(fmt::format("a graph of {} ops cannot be saved: {} are the limit",
+    return usage(fmt::format("a graph of {} ops cannot be saved: at most {} are allowed",
                              g.nodes().size(), graph_nodes_max));
   std::size_t bytes = 0;
   for (const auto& n : g.nodes())
@@ -214,7 +213,8 @@ result<void> check_to_save(const graph& g, const graph_use& use) {
       if (bytes > graph_file_bytes_max)
         return usage(
                    fmt::format(
-                       "the constants of the graph have more than {} bytes together, which is the limit of a file",
+                       "the constants of the graph have more than {} bytes together, which is the "
+                       "limit of a graph file",
                        graph_file_bytes_max))
             .at(n.source);
     }
@@ -239,7 +239,10 @@ class decoder : private wire_parts::part_reader {
     out_.use.name = name(root.getName());
     read_files(root.getFiles());
     for (const auto& f : files())
-      if (printable(f) != f) throw bad{"the name of a source file is none"};
+      if (printable(f) != f)
+        throw bad{
+            "the name of a source file has characters that cannot be "
+            "printed"};
     const auto libraries = root.getLibraries();
     limit("libraries", libraries.size(), libraries_max, wire_parts::library_words);
     for (const auto l : libraries) {
@@ -258,7 +261,7 @@ class decoder : private wire_parts::part_reader {
     const auto roots = root.getRoots();
     limit("roots", roots.size(), graph_fetches_max + 1, root_words);
     for (const auto r : roots) add_root(r);
-    if (roots.size() == 0) throw bad{"it does not say what it is for"};
+    if (roots.size() == 0) throw bad{"it names neither a loss nor a value to fetch"};
     if (root.hasTraining()) out_.use.training = training(root.getTraining());
     return std::move(out_);
   }
@@ -278,7 +281,7 @@ class decoder : private wire_parts::part_reader {
     std::vector<graph_regions::stored_region> regions;
     for (const auto r : all) {
       if (r.getKind() > static_cast<std::uint8_t>(graph_regions::kind::body))
-        throw bad{fmt::format("there is no kind {} of regions", r.getKind())};
+        throw bad{fmt::format("there is no region kind {}", r.getKind())};
       regions.push_back({static_cast<graph_regions::kind>(r.getKind()), r.getParent(), r.getOf()});
     }
     return out_.graph->regions().restore(regions);
@@ -316,11 +319,12 @@ class decoder : private wire_parts::part_reader {
     g.regions().adopt(node);
     if (node.name != n.name) return blame(fmt::format("two ops are called '{}'", n.name));
     if (node.device != n.device)
-      return blame(fmt::format("{} '{}': device '{}' is written '{}'", n.type, n.name, n.device,
-                               node.device));
+      return blame(fmt::format("{} '{}': device '{}' should be written '{}'", n.type, n.name,
+                               n.device, node.device));
     if (node.outputs != n.outputs)
       return blame(fmt::format(
-          "{} '{}' makes {} here, and the file says {}: its op means something else to who wrote the file",
+          "{} '{}' makes {} here, but {} in the file: the program that wrote the file has another "
+          "definition of this op",
           n.type, n.name, listed(node.outputs), listed(n.outputs)));
     return {};
   }
@@ -365,20 +369,23 @@ class decoder : private wire_parts::part_reader {
           !is_loaded ? "which is not loaded"
                      : "and this program " + (std::ranges::find(present, *from) == present.end()
                                                   ? lack_of(*from, present)
-                                                  : "has that without the op")));
+                                                  : "has that library without the op")));
     }
     if (row == nullptr)
       return usage(fmt::format("{}, which Troupe {} does not have", what, version()));
     if (from == nullptr && row->library)
-      return usage(fmt::format("{}, which came with Troupe, and is one of library {} here", what,
-                               to_string(*row->library)));
+      return usage(
+          fmt::format("{}, which was part of Troupe when the file was written, but is an "
+                      "op of library {} here",
+                      what, to_string(*row->library)));
     if (n.initializer && n.type != "variable")
-      return usage(fmt::format("{}, and has an initial value, as variables alone have", what));
+      return usage(
+          fmt::format("{} and has an initial value, which only a variable can have", what));
     if (n.initializer &&
         (!std::isfinite(static_cast<float>(n.initializer->limit)) ||
          (n.initializer->limit < 0 && n.initializer->type != initializer_spec::kind::constant)))
-      return usage(
-          fmt::format("{}, whose initial values cannot be made of {}", what, n.initializer->limit));
+      return usage(fmt::format("{}, whose initial values have the invalid limit {}", what,
+                               n.initializer->limit));
     return {};
   }
 
@@ -397,7 +404,7 @@ class decoder : private wire_parts::part_reader {
   value at(wire::GraphValue::Reader r) const {
     const value v{out_.graph.get(), r.getNode(), r.getOutput()};
     if (!out_.graph->has(v))
-      throw bad{fmt::format("output {} of op {} is named, which is not there", v.output, v.node)};
+      throw bad{fmt::format("output {} of op {} is used, but does not exist", v.output, v.node)};
     return v;
   }
 
@@ -407,13 +414,15 @@ class decoder : private wire_parts::part_reader {
     const auto refuse = [&](std::string_view what) {
       throw bad{fmt::format("moving average '{}': {}", n.name, what)};
     };
-    if (n.type != "variable") refuse("it is no variable");
-    if (n.average_rate) refuse("it stands twice");
+    if (n.type != "variable") refuse("it is not a variable");
+    if (n.average_rate) refuse("it is there twice");
     if (!(r.getRate() >= 0 && r.getRate() <= 1)) refuse("its rate is not from 0 to 1");
     if (a.variable.spec() != a.sample.spec() || a.sample.spec().type != dtype::f32 ||
         a.sample.spec().shape.is_symbolic())
-      refuse(fmt::format("it is {}, and its sample {}", to_string(a.variable.spec()),
-                         to_string(a.sample.spec())));
+      refuse(
+          fmt::format("it is {} and its sample {}, but both must be the same f32 tensor of "
+                      "fixed sizes",
+                      to_string(a.variable.spec()), to_string(a.sample.spec())));
     out_.graph->add_average(a, r.getRate());
   }
 
@@ -492,7 +501,7 @@ class decoder : private wire_parts::part_reader {
 result<std::vector<std::byte>> encoded(const graph& g, const graph_use& use) {
   auto out = with_prelude(encoder(g, use).run());
   if (out.size() > graph_file_bytes_max)
-    return usage(fmt::format("the graph has {} bytes, and {} are the limit of a file", out.size(),
+    return usage(fmt::format("the graph has {} bytes, at most {} are allowed in a file", out.size(),
                              graph_file_bytes_max));
   return out;
 }
@@ -538,7 +547,9 @@ result<void> save_graph(disk& d, const std::string& path, const graph& g, const 
     const auto old = d.read(path, graph_file_bytes_max);
     if (!old || !is_graph_file(*old))
       return usage(fmt::format(
-          "{} is no graph, and stays as it is: choose another name, or remove it", shown(path)));
+          "{} exists and is not a graph, so it is not overwritten: choose another name, or remove "
+          "it",
+          shown(path)));
   }
   const std::span<const std::byte> all(*bytes);
   return write_whole(d, path, {&all, 1});

@@ -234,8 +234,8 @@ std::optional<std::uint32_t> graph_regions::begin_loop(std::uint64_t iterations_
     depth += regions_[r].type == kind::body ? 1 : 0;
   if (depth > loop_depth_max) {
     g_.record(error(error_code::usage,
-                    fmt::format("a loop in {} others: at most {} may lie in each other", depth - 1,
-                                loop_depth_max))
+                    fmt::format("a loop is nested in {} others: at most {} loops may be nested",
+                                depth - 1, loop_depth_max))
                   .at(where));
     return std::nullopt;
   }

@@ -32,13 +32,13 @@ result<void> graph_regions::restore(std::span<const stored_region> all) {
     };
     const auto& r = all[i];
     if (i + 1 == all.size() || (r.type != kind::branch && r.type != kind::condition))
-      return refuse("a branch or a loop has two regions");
+      return refuse("a cond() or a loop must have two regions");
     const auto& second = all[i + 1];
-    if (r.parent >= at) return refuse("it lies in one that comes behind it");
+    if (r.parent >= at) return refuse("its parent region must come before it");
     if (regions_[r.parent].level + 2U > stored_levels_max)
-      return refuse(fmt::format("more than {} regions lie in each other", stored_levels_max));
+      return refuse(fmt::format("more than {} regions are nested", stored_levels_max));
     const auto level = static_cast<std::uint16_t>(regions_[r.parent].level + 1);
-    if (second.of != r.of) return refuse("its second half belongs to another one");
+    if (second.of != r.of) return refuse("its second region belongs to another cond() or loop");
     if (r.type == kind::branch) {
       if (second.type != kind::branch || second.parent != r.parent || r.of != conditionals_.size())
         return refuse("it has no second branch");
@@ -52,7 +52,7 @@ result<void> graph_regions::restore(std::span<const stored_region> all) {
     for (auto p = r.parent; p != 0; p = regions_[p].parent)
       depth += regions_[p].type == kind::body ? 1 : 0;
     if (depth > loop_depth_max)
-      return refuse(fmt::format("more than {} loops lie in each other", loop_depth_max));
+      return refuse(fmt::format("more than {} loops are nested", loop_depth_max));
     loop l;
     l.condition = at, l.body = at + 1;
     loops_.push_back(std::move(l));
@@ -66,10 +66,11 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
                                          const attributes& attrs,
                                          std::span<const value> inputs) const {
   if (region >= regions_.size())
-    return misplaced(fmt::format("it lies in region {} of {}", region, regions_.size()));
+    return misplaced(
+        fmt::format("it is in region {} of {}, which does not exist", region, regions_.size()));
   if (is_trivial() && !is_control(type) && type != loop_back_op && type != loop_end_op) return {};
   const auto refuse = [](std::string_view what) {
-    return misplaced(fmt::format("a branch or a loop does not hang together: {}", what));
+    return misplaced(fmt::format("the ops of a cond() or a loop do not fit together: {}", what));
   };
   const auto is_in = [&](std::size_t i, std::uint32_t r) {
     return i < inputs.size() && g_.has(inputs[i]) && of(inputs[i]) == r;
@@ -85,37 +86,44 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
     const auto& c = conditionals_[number("conditional")];
     const auto at = std::size_t{type == branch_op};
     if (regions_[c.regions[0]].parent != region || !is_in(at, region))
-      return refuse("it lies elsewhere than its cond()");
+      return refuse("it is in another region than its cond()");
     if (c.condition.node != none && key(inputs[at]) != c.condition)
       return refuse("it has another condition");
     if (type == branch_op)
       return reaches_in(0) && attrs.integer("level") == regions_[c.regions[0]].level
                  ? result<void>{}
-                 : refuse("it takes a value from elsewhere");
+                 : refuse("it takes a value that does not reach its branches");
     return is_in(1, c.regions[0]) && is_in(2, c.regions[1])
                ? result<void>{}
-               : refuse("it takes values that are not of its branches");
+               : refuse("it takes values that its branches do not make");
   }
   if (type == loop_stack_op) {
     if (region == 0 || inputs.size() != 1 || !g_.has(inputs[0]))
-      return refuse("nothing is gone back through");
+      return refuse("an op of a gradient does not read a value of a loop");
     const bool is_condition = attrs.integer("condition") == 1;
     const auto r = reverse(of(inputs[0]), region, is_condition);
     if (!r || attrs.integers("levels") != r->levels || attrs.integer("tokens", -1) != r->tokens)
-      return refuse("what is gone back through has another shape");
+      return refuse("an op of a gradient does not fit the nesting of its loop");
     if (is_condition && loops_[regions_[region].of].goes_on.node != none)
       return refuse("a loop has two conditions");
     return {};
   }
   if (!is_control(type) && type != loop_back_op && type != loop_end_op) {
-    if (inputs.empty() && region != 0) return refuse("a source lies in it");
+    if (inputs.empty() && region != 0)
+      return refuse(
+          "an op without operands cannot be in a cond() "
+          "or a loop");
     bool is_of_it = inputs.empty();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!g_.has(inputs[i])) return {};  // the graph says so itself
-      if (!reaches_in(i)) return refuse(fmt::format("operand {} is a value of another one", i));
+      if (!reaches_in(i))
+        return refuse(
+            fmt::format("operand {} is a value of a region that is not "
+                        "around it",
+                        i));
       is_of_it = is_of_it || is_in(i, region);
     }
-    return is_of_it ? result<void>{} : refuse("it takes nothing of its own");
+    return is_of_it ? result<void>{} : refuse("it takes no value of its own region");
   }
   if (number("loop") >= loops_.size()) return refuse("there is no such loop");
   const auto& l = loops_[number("loop")];
@@ -125,7 +133,7 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
     const bool fits = region == l.condition && is_in(0, regions_[region].parent) &&
                       number("variable") == l.variables.size() &&
                       attrs.integer("level") == regions_[region].level;
-    return fits ? result<void>{} : refuse("no variable of it begins so");
+    return fits ? result<void>{} : refuse("an op does not fit as the start of a loop variable");
   }
   if (type == loop_condition_op) {
     const bool fits = region == l.condition && is_in(0, region) && l.goes_on.node == none &&
@@ -136,7 +144,10 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
     const bool fits = region == l.condition && is_in(0, region) && inputs.size() == 2 &&
                       l.goes_on.node != none && key(inputs[1]) == l.goes_on &&
                       attrs.integer("level") == regions_[l.body].level;
-    return fits ? result<void>{} : refuse("nothing comes into its body so");
+    return fits ? result<void>{}
+                : refuse(
+                      "an op does not fit as the start of an iteration of its "
+                      "body");
   }
   if (type == loop_back_op) {
     const auto k = number("variable");
@@ -144,14 +155,14 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
                       l.variables[k].back == none && l.variables[k].next != none;
     return fits && inputs[0].spec() == g_.node(l.variables[k].enter).outputs[0]
                ? result<void>{}
-               : refuse("nothing comes back so");
+               : refuse("an op does not fit as the end of an iteration of its body");
   }
   const auto n = l.variables.size();
   bool fits = region == regions_[l.condition].parent && inputs.size() == 2 * n;
   for (std::size_t k = 0; fits && k < n; ++k)
     fits = key(inputs[k]) == node_output{l.variables[k].next, 1} &&
            key(inputs[n + k]) == node_output{l.variables[k].back, 0};
-  return fits ? result<void>{} : refuse("it does not end so");
+  return fits ? result<void>{} : refuse("the op at the end of the loop does not fit its variables");
 }
 
 void graph_regions::adopt(const graph_node& n) {

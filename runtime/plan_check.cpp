@@ -40,8 +40,9 @@ result<void> check_sticky(const planned_actor& a) {
   if (a.sticky.empty()) return {};
   if (a.loop_level == 0 || a.sticky.size() != a.inputs.size())
     return blame(a, "PL-9",
-                 fmt::format("{} of its {} inputs are said to be sticky or not", a.sticky.size(),
-                             a.inputs.size()));
+                 fmt::format("it has {} sticky flags for {} inputs: an actor in a loop has one for "
+                             "each input, others none",
+                             a.sticky.size(), a.inputs.size()));
   if (std::find(a.sticky.begin(), a.sticky.end(), 0) == a.sticky.end())
     return blame(a, "PL-9", "all of its inputs are sticky, so that nothing lets it fire");
   const auto& type = a.ops.front().type;
@@ -53,7 +54,10 @@ result<void> check_sticky(const planned_actor& a) {
 
 // PL-9.
 result<void> check_control(const planned_actor& a) {
-  if (a.loop_level == 1) return blame(a, "PL-9", "it is in a loop whose body has level 1");
+  if (a.loop_level == 1)
+    return blame(a, "PL-9",
+                 "its loop level is 1, but the body of a loop has "
+                 "level 2 or more");
   if (auto ok = check_sticky(a); !ok) return ok;
   const auto is_one = [](const planned_op& op) {
     return is_control(op.type) || op.type == loop_back_op || op.type == loop_end_op;
@@ -61,7 +65,9 @@ result<void> check_control(const planned_actor& a) {
   if (std::none_of(a.ops.begin(), a.ops.end(), is_one)) return {};
   const auto& op = a.ops.front();
   if (a.ops.size() > 1)
-    return blame(a, "PL-9", fmt::format("op '{}' of type '{}' is not alone", op.name, op.type));
+    return blame(
+        a, "PL-9",
+        fmt::format("op '{}' of type '{}' must be the only op of its actor", op.name, op.type));
   const auto has = [&](std::size_t inputs, std::size_t outputs) {
     return a.inputs.size() == inputs && a.outputs.size() == outputs;
   };
@@ -76,10 +82,10 @@ result<void> check_control(const planned_actor& a) {
                                                : has(1, 1) && is_control(op.type);
   if (!fits)
     return blame(a, "PL-9",
-                 fmt::format("a {} has other ports than {} inputs and {} outputs", op.type,
-                             a.inputs.size(), a.outputs.size()));
+                 fmt::format("a {} cannot have {} inputs and {} outputs", op.type, a.inputs.size(),
+                             a.outputs.size()));
   if (op.type != branch_op && op.type != merge_op && a.loop_level == 0)
-    return blame(a, "PL-9", fmt::format("a {} is in no loop", op.type));
+    return blame(a, "PL-9", fmt::format("a {} must be in a loop", op.type));
   if (op.type != loop_stack_op) return {};
   const auto levels = op.attrs.integers("levels");
   const auto rises = [&] {
@@ -87,8 +93,10 @@ result<void> check_control(const planned_actor& a) {
   };
   if (levels.empty() || levels.size() > loop_depth_max || levels.front() < 2 ||
       levels.back() > region_level_max || !rises())
-    return blame(a, "PL-9", "its levels are none");
-  if (op.attrs.integer("tokens", -1) < 0) return blame(a, "PL-9", "it keeps less than nothing");
+    return blame(a, "PL-9",
+                 "its loop levels must be at least one, increase and start at 2 or more");
+  if (op.attrs.integer("tokens", -1) < 0)
+    return blame(a, "PL-9", "its number of kept tokens is missing or negative");
   return {};
 }
 
@@ -106,7 +114,7 @@ result<void> check_ops(const planned_actor& a) {
       if (operand >= 0) is_used[at] = true;
     }
   if (std::find(is_used.begin(), is_used.end(), false) != is_used.end())
-    return blame(a, "PL-1", "no op takes one of its inputs");
+    return blame(a, "PL-1", "one of its inputs is used by none of its ops");
   return check_control(a);
 }
 
@@ -117,12 +125,19 @@ result<void> check_readers(const planned_actor& a, const plan& p) {
     if (r.worker < -1 || r.worker >= static_cast<std::int64_t>(p.workers))
       return blame(a, "PL-1", fmt::format("a reader is for worker {} of {}", r.worker, p.workers));
     if (r.worker < 0 && s.follows)
-      return blame(a, "PL-1", "somebody reads a replica who is no worker");
-    if (r.at_end && r.worker >= 0) return blame(a, "PL-1", "a worker's reader reads every version");
+      return blame(a, "PL-1",
+                   "a reader of a replica is not a worker: only workers may read "
+                   "replicas");
+    if (r.at_end && r.worker >= 0)
+      return blame(a, "PL-1",
+                   "a reader for a worker must read every "
+                   "version, not only the last one");
     const bool observes = r.worker < 0 && !r.at_end;
     if (observes && (s.update != update_kind::sync || r.stride < 1 || r.first > longest))
       return blame(a, "PL-1",
-                   fmt::format("an observer from version {} in steps of {} has nothing to see",
+                   fmt::format("an observer that reads from version {} on, every {} versions, "
+                               "reads nothing: its shard must be synchronous, its stride at least "
+                               "1 and its first version one that is made",
                                r.first, r.stride));
   }
   return {};
@@ -140,8 +155,9 @@ result<void> check_start(const planned_actor& a) {
     return blame(a, "PL-6",
                  fmt::format("it keeps {} versions, at most {} are allowed", s.keeps, keeps_max));
   if (!s.start.empty() && s.start.size() != s.steps.size())
-    return blame(a, "PL-6",
-                 fmt::format("{} first steps for {} workers", s.start.size(), s.steps.size()));
+    return blame(
+        a, "PL-6",
+        fmt::format("it has {} start steps for {} workers", s.start.size(), s.steps.size()));
   for (std::size_t w = 0; w < s.start.size(); ++w)
     if (s.start[w] > s.steps[w] || (s.update == update_kind::sync && s.start[w] != s.version))
       return blame(a, "PL-6",
@@ -150,21 +166,24 @@ result<void> check_start(const planned_actor& a) {
   if (s.restore == restore_kind::handed && s.update == update_kind::async &&
       s.handed.size() != s.steps.size())
     return blame(a, "PL-6",
-                 fmt::format("what is handed over says of {} workers what is in it, of {}",
+                 fmt::format("the handed-over state counts the gradients of {} workers, but the "
+                             "job has {}",
                              s.handed.size(), s.steps.size()));
   if (s.forwards && s.update == update_kind::async && !s.handed.empty() &&
       s.handed.size() != s.steps.size())
     return blame(a, "PL-6",
-                 fmt::format("its replica begins with {} counts of gradients for {} workers",
+                 fmt::format("its replica starts with {} gradient counts for {} workers",
                              s.handed.size(), s.steps.size()));
   for (std::size_t w = 0; w < std::min(s.handed.size(), s.steps.size()); ++w)
     if (s.handed[w] > s.steps[w] || s.handed[w] < (s.start.empty() ? 0 : s.start[w]))
       return blame(a, "PL-6",
-                   fmt::format("it begins with {} gradients of worker {}, which are {}",
+                   fmt::format("it starts with {} gradients of worker {}, but the count must be "
+                               "from that worker's start step to its {} steps",
                                s.handed[w], w, s.steps[w]));
   if (s.start.empty() && s.version != 0)
-    return blame(a, "PL-6",
-                 fmt::format("it starts at version {}, and its workers at step 0", s.version));
+    return blame(
+        a, "PL-6",
+        fmt::format("it starts at version {}, but its workers start at step 0", s.version));
   return {};
 }
 
@@ -173,20 +192,25 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   // The number of ports depends on it.
   if (auto ok = check(s.optimizer); !ok) return blame(a, "PL-1", ok.error().message());
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
-    return blame(a, "PL-1", "its variable is not one");
+    return blame(a, "PL-1",
+                 "its variable must have a name, a known element type and fixed sizes "
+                 "within the limit");
   const auto sources = s.follows && s.update == update_kind::sync ? 1 : p.workers;
-  if (s.follows && s.forwards) return blame(a, "PL-1", "a replica has a replica");
+  if (s.follows && s.forwards)
+    return blame(a, "PL-1", "a replica cannot have a replica of its own");
   if (s.takes_sums && (s.update != update_kind::sync || s.pushes_rows || s.follows || s.forwards))
-    return blame(a, "PL-1", "only a synchronous shard without a replica takes sums, and no rows");
+    return blame(a, "PL-1",
+                 "only a synchronous shard can take summed gradients, and only if it is "
+                 "no replica, has none and gets no rows");
   if (s.steps.empty() || s.steps.size() != sources ||
       a.inputs.size() !=
           gradient_ports(s) + (s.restore == restore_kind::handed ? hand_over_ports(s) : 0))
     return blame(a, "PL-1",
-                 fmt::format("{} inputs and {} counts of gradients for {} workers", a.inputs.size(),
-                             s.steps.size(), p.workers));
+                 fmt::format("its {} inputs and {} step counts do not fit {} workers",
+                             a.inputs.size(), s.steps.size(), p.workers));
   if (a.outputs.size() != s.readers.size() + forward_ports(s))
     return blame(a, "PL-1",
-                 fmt::format("{} outputs for {} readers and a replica with {} inputs",
+                 fmt::format("its {} outputs do not fit {} readers and a replica with {} inputs",
                              a.outputs.size(), s.readers.size(), forward_ports(s)));
   if (s.update == update_kind::sync &&
       std::adjacent_find(s.steps.begin(), s.steps.end(), std::not_equal_to<>()) != s.steps.end())
@@ -195,22 +219,27 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
     // What a replica is to apply.
     const bool are_rows = i >= s.readers.size() && s.update == update_kind::async && s.pushes_rows;
     if (are_rows ? !are_rows_of(a.output_specs[i], s.spec) : a.output_specs[i] != s.spec)
-      return blame(a, "PL-5", "a reader gets something else than the variable");
+      return blame(a, "PL-5", "the type or shape of an output does not fit the variable");
   }
   if (s.pushes_rows && s.follows && s.update == update_kind::sync)
-    return blame(a, "PL-5", "a synchronous replica takes sums, no rows");
+    return blame(a, "PL-5", "a synchronous replica takes summed gradients, not rows");
   if (!std::isfinite(s.initializer.limit))
-    return blame(a, "PL-1", fmt::format("initial limit {} is none", s.initializer.limit));
+    return blame(a, "PL-1",
+                 fmt::format("the limit {} of its initial values is not a finite number",
+                             s.initializer.limit));
   if (s.average && (!(s.average->rate >= 0 && s.average->rate <= 1) || s.average->samples < 1))
     return blame(a, "PL-1",
-                 fmt::format("a moving average of {} samples at rate {} is none",
+                 fmt::format("a moving average of {} samples at rate {} is invalid: it needs at "
+                             "least 1 sample and a rate from 0 to 1",
                              s.average->samples, s.average->rate));
   if (s.loss_scale && (s.average || s.pushes_rows || s.spec != tensor_spec{dtype::f32, {2}} ||
                        s.loss_scale->samples < 1 || s.loss_scale->grows_every < 1 ||
                        s.loss_scale->grows_every > growth_steps_max))
     return blame(
         a, "PL-1",
-        fmt::format("{} is no scale of a loss that {} samples change and {} good steps double",
+        fmt::format("a loss scale of type {}, with {} samples and doubled after {} good steps, is "
+                    "invalid: it must be f32[2], with at least 1 sample, at least 1 good step, no "
+                    "moving average and no gradients as rows",
                     to_string(s.spec), s.loss_scale->samples, s.loss_scale->grows_every));
   if (auto ok = check(s.schedule); !ok) return blame(a, "PL-1", ok.error().message());
   return check_readers(a, p);
@@ -219,26 +248,29 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
 // Of a rank on a device, and that others are not.
 result<void> check_on_device(const planned_actor& a, const planned_collective& c) {
   if (c.is_on_device() != is_device_stream(a.stream))
-    return blame(a, "PL-11", "a rank on a device has buckets, and no other");
+    return blame(a, "PL-11",
+                 "a rank must have buckets if it is on a device, and none if it is on "
+                 "the host");
   if (!c.is_on_device()) return {};
   if (c.spec.kind != collective_kind::all_reduce || c.spec.reduction != reduction_kind::sum ||
       c.spec.type != dtype::f32)
-    return blame(a, "PL-11", "on a device it sums f32 for all, and nothing else");
+    return blame(a, "PL-11", "a rank on a device can only be of an all_reduce that sums f32");
   if (std::any_of(c.spec.parts.begin(), c.spec.parts.end(),
                   [](const auto& p) { return p.empty(); }))
-    return blame(a, "PL-11", "on devices every rank contributes");
+    return blame(a, "PL-11", "on devices every rank must contribute");
   std::uint64_t tensors = 0;
   for (const auto b : c.buckets) tensors += b;
   if (tensors != c.tensors || std::find(c.buckets.begin(), c.buckets.end(), 0U) != c.buckets.end())
     return blame(a, "PL-11",
-                 fmt::format("its {} buckets have {} tensors in all, and it has {}",
+                 fmt::format("its {} buckets hold {} tensors in all, but it has {}, and no bucket "
+                             "may be empty",
                              c.buckets.size(), tensors, c.tensors));
   return {};
 }
 
 // What a rank knows of itself (PL-11).
 result<void> check_collective(const planned_actor& a) {
-  if (!a.collective) return blame(a, "PL-11", "it says nothing of its collective");
+  if (!a.collective) return blame(a, "PL-11", "it has no description of its collective");
   const auto& c = *a.collective;
   if (auto ok = check(c.spec); !ok) return blame(a, "PL-11", ok.error().message());
   if (auto ok = check_on_device(a, c); !ok) return ok;
@@ -251,31 +283,39 @@ result<void> check_collective(const planned_actor& a) {
     return blame(
         a, "PL-11",
         fmt::format(
-            "it has {} inputs and {} outputs, for {} tensors of {} parts and {} and {} peers",
+            "its {} inputs and {} outputs do not fit {} tensors of {} parts, {} peers that send to "
+            "it and {} peers that it sends to",
             a.inputs.size(), a.outputs.size(), c.tensors, c.spec.parts[c.spec.rank].size(),
             c.peers_from.size(), c.peers_to.size()));
   const std::span tensors(a.output_specs.data(), c.tensors);
   for (const auto& t : tensors)
     if (t.type != c.spec.type || t.shape.is_symbolic())
       return blame(a, "PL-11",
-                   fmt::format("a tensor of it is {}, and it is of {} of fixed sizes", to_string(t),
-                               to_string(c.spec.type)));
+                   fmt::format("one of its tensors is {}, but must be {} with fixed sizes",
+                               to_string(t), to_string(c.spec.type)));
   const bool scatters = c.spec.kind == collective_kind::reduce_scatter;
   if (has_slices(c.spec.kind) && c.tensors != (scatters ? c.own_parts() : 1))
     return blame(a, "PL-11",
-                 fmt::format("{} results for {} parts with slices", c.tensors, c.own_parts()));
+                 fmt::format("it has {} results for {} parts: a reduce_scatter has one for each "
+                             "part, an all_gather one in all",
+                             c.tensors, c.own_parts()));
   const auto each = c.spec.elements / parts_of(c.spec);
   if (scatters ? std::any_of(tensors.begin(), tensors.end(),
                              [&](const auto& t) { return t.shape.elements() != each; })
                : offset_in_vector(tensors, tensors.size()) != c.spec.elements)
-    return blame(a, "PL-11",
-                 fmt::format("its tensors do not make up {} elements", c.spec.elements));
+    return blame(
+        a, "PL-11",
+        fmt::format("the sizes of its tensors do not fit the {} elements of the collective",
+                    c.spec.elements));
   if (c.workers.size() != c.own_parts())
-    return blame(a, "PL-11",
-                 fmt::format("{} workers have its {} parts", c.workers.size(), c.own_parts()));
+    return blame(
+        a, "PL-11",
+        fmt::format("it names {} workers for its {} parts", c.workers.size(), c.own_parts()));
   for (std::size_t port = c.tensors; port < a.outputs.size(); ++port)
     if (a.outputs[port].size() != 1 || a.output_specs[port] != piece_spec(c))
-      return blame(a, "PL-11", "what goes to another rank is no piece");
+      return blame(a, "PL-11",
+                   "an output to another rank must carry pieces and have exactly one "
+                   "consumer");
   return {};
 }
 
@@ -283,8 +323,9 @@ result<void> check_collective(const planned_actor& a) {
 result<void> check_kind(const planned_actor& a, const plan& p) {
   const auto ports = [&](bool fits) -> result<void> {
     if (fits) return {};
-    return blame(a, "PL-2",
-                 fmt::format("it has {} inputs and {} outputs", a.inputs.size(), a.outputs.size()));
+    return blame(
+        a, "PL-2",
+        fmt::format("it cannot have {} inputs and {} outputs", a.inputs.size(), a.outputs.size()));
   };
   switch (a.kind) {
     case actor_kind::op: return is_device_stream(a.stream) ? check_segment(a) : check_ops(a);
@@ -362,7 +403,8 @@ result<void> check_edge(const plan& p, std::uint32_t i) {
                     to_string(consumer.kind), consumer.name));
   const bool are_ranks = is_between_ranks(p, e);
   if (are_ranks && producer.task == consumer.task)
-    return blame(producer, "PL-11", fmt::format("'{}' is on the same task", consumer.name));
+    return blame(producer, "PL-11",
+                 fmt::format("it sends to rank '{}', which is on the same task", consumer.name));
   if (!is_transfer && !are_ranks && producer.task != consumer.task)
     return blame(producer, "PL-3",
                  fmt::format("edge {} to '{}' crosses from task {} to {} without a send", i,
@@ -396,7 +438,8 @@ result<void> check_ends(const plan& p) {
           return blame(a, "PL-1", fmt::format("it names edge {} of {}", e, p.edges.size()));
         if (p.edges[e].from.actor != i || p.edges[e].from.port != port || is_named[e])
           return blame(a, "PL-1",
-                       fmt::format("output {} names edge {}, which does not leave there, or twice",
+                       fmt::format("output {} names edge {}, which starts elsewhere or is named "
+                                   "twice",
                                    port, e));
         is_named[e] = true;
       }
@@ -416,7 +459,8 @@ result<void> check_places(const plan& p) {
     if (a.places.empty()) continue;
     if (a.kind != actor_kind::fetch || a.fires_on_any || a.places.size() != a.inputs.size())
       return blame(a, "PL-10",
-                   fmt::format("{} of its {} inputs have places among what is fetched",
+                   fmt::format("it has {} places for {} inputs: only a fetch that waits for all "
+                               "inputs has places, one for each input",
                                a.places.size(), a.inputs.size()));
     fetched += a.places.size();
   }
@@ -482,16 +526,18 @@ result<void> check_groups(const plan& p) {
           (!from.collective || from.collective->buckets != c.buckets ||
            from.collective->is_in_order != c.is_in_order || from.stream != a.stream))
         return blame(a, "PL-11",
-                     fmt::format("'{}' is not on a device of the same number, or has other buckets",
+                     fmt::format("'{}' has another device number, other buckets or another order "
+                                 "of summation",
                                  from.name));
       if (!as_many || from.collective->spec != same || e.from.port < from.collective->tensors ||
           from.collective->peers_to[e.from.port - from.collective->tensors] != c.spec.rank)
         return blame(a, "PL-11",
                      fmt::format("'{}' is not rank {} of the same collective", from.name, peer));
       if (e.credits < fewest_credits(c.spec))
-        return blame(a, "PL-11",
-                     fmt::format("{} credits between ranks {} and {}, which need {}", e.credits,
-                                 peer, c.spec.rank, fewest_credits(c.spec)));
+        return blame(
+            a, "PL-11",
+            fmt::format("the edge between ranks {1} and {2} has {0} credits, but needs {3}",
+                        e.credits, peer, c.spec.rank, fewest_credits(c.spec)));
     }
   }
   return {};
@@ -604,14 +650,15 @@ result<void> check_libraries(const plan& p) {
       return refuse(fmt::format("the name and the version of a library have 1..{} bytes",
                                 library_text_bytes_max));
     if (!names.insert(library.name).second)
-      return refuse(fmt::format("library '{}' stands twice", library.name));
+      return refuse(fmt::format("library '{}' is named twice", library.name));
     if (types.empty() || types.size() > plan_library_ops_max)
       return refuse(fmt::format("library '{}' has {} ops, and needs 1..{}", library.name,
                                 types.size(), plan_library_ops_max));
     for (const auto& type : types)
       if (type.empty() || type.size() > name_bytes_max || !ops.insert(type).second)
         return refuse(fmt::format(
-            "library '{}' names an op twice, or one that another library names, or has no or a long name",
+            "library '{}' names an op that has no name, has too long a name, or is named before by "
+            "it or another library",
             library.name));
   }
   return {};
@@ -639,8 +686,10 @@ class buffer_check {
                                plan_buffers_max, p_.buffers.size()));
     for (const auto& b : p_.buffers)
       if (b.bytes > static_cast<std::uint64_t>(tensor_bytes_max) || b.task >= p_.tasks.size())
-        return error(error_code::usage, fmt::format("a buffer of {} bytes on task {} of {} (PL-8)",
-                                                    b.bytes, b.task, p_.tasks.size()));
+        return error(error_code::usage,
+                     fmt::format("a buffer of {} bytes on task {} of {} is too "
+                                 "large, or on a task that does not exist (PL-8)",
+                                 b.bytes, b.task, p_.tasks.size()));
     for (std::uint32_t i = 0; i < p_.actors.size(); ++i)
       if (auto ok = visit(i); !ok) return ok;
     return {};
@@ -656,7 +705,9 @@ class buffer_check {
     const auto& a = p_.actors[i];
     if (!a.buffers.empty() &&
         (a.kind == actor_kind::op && (a.loop_level != 0 || is_control(a.ops.front().type))))
-      return blame(a, "PL-8", "what is in a loop, or hands on, has memory of its own");
+      return blame(a, "PL-8",
+                   "an op in a loop, or one of control flow, cannot use the plan's "
+                   "buffers");
     if (!a.buffers.empty() && (a.kind != actor_kind::op || a.buffers.size() != a.outputs.size()))
       return blame(
           a, "PL-8",
@@ -666,7 +717,9 @@ class buffer_check {
     const bool is_simple = a.kind == actor_kind::op && !a.inputs.empty() && a.outputs.size() == 1;
     if ((a.hands_on && (!is_simple || a.ops.size() != 1)) || (a.in_place >= 0 && !is_simple) ||
         (a.hands_on && a.in_place >= 0))
-      return blame(a, "PL-8", "only an op with one output hands on or writes over what it takes");
+      return blame(a, "PL-8",
+                   "only an op with inputs and one output can forward its input or "
+                   "write over it, and not both");
     uses_of_[i].assign(a.outputs.size(), none);
     if (a.hands_on) return hand_on(i);
     for (std::size_t port = 0; port < a.buffers.size(); ++port)
@@ -679,9 +732,12 @@ class buffer_check {
     const auto& a = p_.actors[i];
     const auto& from = p_.edges[a.inputs[0]].from;
     if (buffer_of(p_.actors[from.actor], from.port) != buffer_of(a, 0))
-      return blame(a, "PL-8", "it hands on what is in another buffer");
+      return blame(a, "PL-8", "it forwards an input that is in another buffer than its output");
     if (buffer_of(a, 0) == -1) return {};
-    if (from.actor >= i) return blame(a, "PL-8", "it comes before what it hands on");
+    if (from.actor >= i)
+      return blame(a, "PL-8",
+                   "it comes before the actor whose output it "
+                   "forwards");
     uses_of_[i][0] = uses_of_[from.actor][from.port];
     return add_readers(i, 0);
   }
@@ -693,7 +749,7 @@ class buffer_check {
       return blame(a, "PL-8", fmt::format("it names buffer {} of {}", b, p_.buffers.size()));
     const auto& buffer = p_.buffers[static_cast<std::size_t>(b)];
     if (buffer.task != a.task || buffer.stream != a.stream)
-      return blame(a, "PL-8", fmt::format("buffer {} belongs to another stream", b));
+      return blame(a, "PL-8", fmt::format("buffer {} belongs to another stream or task", b));
     if (a.output_specs[port].size_bytes() > buffer.bytes)
       return blame(a, "PL-8", fmt::format("output {} is larger than buffer {}", port, b));
     auto& at = current_[static_cast<std::size_t>(b)];
@@ -704,13 +760,18 @@ class buffer_check {
         return blame(a, "PL-8",
                      fmt::format("buffer {} does not hold the input that it writes over", b));
       if (a.output_specs[port] != p_.actors[from.actor].output_specs[from.port])
-        return blame(a, "PL-8", "it writes something else over what it takes");
+        return blame(a, "PL-8",
+                     "its output has another type or shape than the input that it "
+                     "writes over");
       if (std::count_if(a.inputs.begin(), a.inputs.end(),
                         [&](auto e) { return p_.edges[e].from == from; }) != 1)
-        return blame(a, "PL-8", "it takes twice what it writes over");
+        return blame(a, "PL-8", "it takes the input that it writes over more than once");
     }
     if (at != none && uses_[at].last_reader > (is_in_place ? i : i - 1))
-      return blame(a, "PL-8", fmt::format("buffer {} is read behind it", b));
+      return blame(a, "PL-8",
+                   fmt::format("it writes over buffer {}, whose value is still to be "
+                               "read",
+                               b));
     at = static_cast<std::uint32_t>(uses_.size());
     uses_.push_back({i});
     uses_of_[i][port] = at;
@@ -728,7 +789,8 @@ class buffer_check {
         return blame(
             a, "PL-8",
             fmt::format(
-                "'{}' takes output {} from a buffer, and does not come behind it on its stream, once in each step",
+                "'{}' reads output {} from a buffer, but does not run after it on the same stream, "
+                "exactly once in each step",
                 reader.name, port));
       last = std::max(last, to);
     }

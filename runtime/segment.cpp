@@ -83,10 +83,10 @@ result<void> check_kernel_ops(const planned_actor& a, std::size_t k) {
       if (o >= 0) is_taken[at] = true;
     }
   if (std::find(is_taken.begin(), is_taken.end(), false) != is_taken.end())
-    return blame(a, fmt::format("kernel {} takes something that none of its ops does", k));
+    return blame(a, fmt::format("kernel {} takes an operand that none of its ops uses", k));
   if (ops.size() > 1 && a.kernels[k].results.size() != 1)
-    return blame(
-        a, fmt::format("kernel {}, a group, makes {} values", k, a.kernels[k].results.size()));
+    return blame(a, fmt::format("kernel {} is a group of ops and must make one value, not {}", k,
+                                a.kernels[k].results.size()));
   return {};
 }
 
@@ -101,7 +101,7 @@ result<void> check_places(const planned_actor& a) {
   for (std::size_t k = 0; k < a.kernels.size(); ++k) {
     const auto& kernel = a.kernels[k];
     if (kernel.places.size() != kernel.results.size())
-      return blame(a, fmt::format("{} places for {} values of kernel {}", kernel.places.size(),
+      return blame(a, fmt::format("kernel {2} has {0} places for {1} values", kernel.places.size(),
                                   kernel.results.size(), k));
     for (std::size_t r = 0; r < kernel.results.size(); ++r, ++value) {
       const auto place = kernel.places[r];
@@ -121,14 +121,14 @@ result<void> check_places(const planned_actor& a) {
       const bool meets_next = next != used.end() && next->first < begin + bytes;
       const bool meets_before = next != used.begin() && std::prev(next)->second > begin;
       if (meets_next || meets_before)
-        return blame(a, fmt::format("value {} lies over one that is still to be read", value));
+        return blame(a, fmt::format("value {} overlaps one that is still to be read", value));
       used.emplace(begin, begin + bytes);
       freed_behind[last[value]].push_back(begin);
     }
     for (const auto begin : freed_behind[k]) used.erase(begin);
   }
   if (std::find(has_value.begin(), has_value.end(), false) != has_value.end())
-    return blame(a, "nothing makes one of its outputs");
+    return blame(a, "one of its outputs is made by no kernel");
   return {};
 }
 
@@ -191,10 +191,11 @@ result<void> check_segment(const planned_actor& a) {
     return blame(a, fmt::format("it is on gpu:{}, and a node has {} devices at most",
                                 device_of(a.stream), devices_max));
   if (a.kernels.empty() || a.kernels.front().first_op != 0)
-    return blame(a, "it has no kernels for its ops");
-  if (a.loop_level != 0 || !a.sticky.empty()) return blame(a, "it is in a loop");
+    return blame(a, "its first kernel is missing or does not start at its first op");
+  if (a.loop_level != 0 || !a.sticky.empty())
+    return blame(a, "an actor on a device cannot be in a loop");
   if (!a.buffers.empty() || a.in_place >= 0 || a.hands_on)
-    return blame(a, "it has buffers of the plan");
+    return blame(a, "an actor on a device cannot use the plan's buffers");
   if (a.arena_bytes > static_cast<std::uint64_t>(tensor_bytes_max))
     return blame(a, fmt::format("its arena has {} bytes, at most {} are allowed", a.arena_bytes,
                                 tensor_bytes_max));
@@ -203,12 +204,12 @@ result<void> check_segment(const planned_actor& a) {
   for (std::size_t k = 0; k < a.kernels.size(); ++k) {
     const auto& kernel = a.kernels[k];
     if (k > 0 && kernel.first_op <= a.kernels[k - 1].first_op)
-      return blame(a, fmt::format("kernel {} does not begin behind the one before", k));
+      return blame(a, fmt::format("kernel {} does not start after the one before it", k));
     if (kernel.results.empty()) return blame(a, fmt::format("kernel {} makes nothing", k));
     for (const auto& r : kernel.results)
       if (static_cast<std::uint8_t>(r.type) >= dtype_count ||
           r.shape.elements() > tensor_bytes_max / static_cast<std::int64_t>(size_of(r.type)))
-        return blame(a, "a value is too large");
+        return blame(a, "a value is too large or has an unknown element type");
     for (const auto o : kernel.operands) {
       const auto at =
           o >= 0 ? static_cast<std::size_t>(o) : static_cast<std::size_t>(-1 - std::int64_t{o});
@@ -220,7 +221,7 @@ result<void> check_segment(const planned_actor& a) {
     values += kernel.results.size();
   }
   if (std::find(is_used.begin(), is_used.end(), false) != is_used.end())
-    return blame(a, "no kernel takes one of its inputs");
+    return blame(a, "one of its inputs is used by no kernel");
   if (a.kernels.back().first_op >= a.ops.size()) return blame(a, "its last kernel has no op");
   return check_places(a);
 }
@@ -228,30 +229,31 @@ result<void> check_segment(const planned_actor& a) {
 result<void> check_devices(const plan& p) {
   for (const auto& a : p.actors) {
     if (a.kind != actor_kind::copy && a.copy != copy_kind::none)
-      return blame(a, "it is no copy, and says of which kind it is");
+      return blame(a, "it has a copy kind, but is not a copy");
     if ((a.kind != actor_kind::op || !is_device_stream(a.stream)) &&
         (!a.kernels.empty() || a.arena_bytes != 0))
-      return blame(a, "only an op on a device has kernels and an arena");
+      return blame(a, "only an op on a device can have kernels and an arena");
     if (is_device_stream(a.stream) && device_of(a.stream) >= devices_max)
       return blame(a, fmt::format("it is on gpu:{}, and a node has {} devices at most",
                                   device_of(a.stream), devices_max));
     if (a.kind == actor_kind::copy) {
       if (a.copy < copy_kind::in || a.copy > copy_kind::across)
-        return blame(a, "it is a copy of no kind");
-      if (!is_device_stream(a.stream)) return blame(a, "it is on no device");
+        return blame(a, "its copy kind is missing or unknown");
+      if (!is_device_stream(a.stream)) return blame(a, "a copy must be on a device");
       if (!a.sticky.empty() || !a.buffers.empty())
-        return blame(a, "it has buffers of the plan, or stays in a loop");
+        return blame(a, "a copy cannot use the plan's buffers or have sticky inputs");
       if (const auto& e = p.edges[a.inputs[0]]; e.spec != a.output_specs[0])
-        return blame(a, fmt::format("it takes {} and makes {}", to_string(e.spec),
-                                    to_string(a.output_specs[0])));
+        return blame(a, fmt::format("a copy makes what it takes, but it takes {} and makes {}",
+                                    to_string(e.spec), to_string(a.output_specs[0])));
     } else if (is_device_stream(a.stream) && a.kind == actor_kind::shard &&
                !may_be_on_device(a.shard)) {
       return blame(a,
-                   "a variable that is recovered, saved, copied or pushed by rows is on the host");
+                   "a variable that is recovered, saved, copied or updated by rows must be on the "
+                   "host");
     } else if (is_device_stream(a.stream) && a.kind != actor_kind::op &&
                a.kind != actor_kind::shard && a.kind != actor_kind::send &&
                a.kind != actor_kind::receive && a.kind != actor_kind::collective) {
-      return blame(a, "only ops, variables, copies, ranks and transfers stand on a device");
+      return blame(a, "only ops, variables, copies, ranks and transfers can be on a device");
     }
   }
   for (const auto& e : p.edges) {
@@ -272,7 +274,9 @@ result<void> check_devices(const plan& p) {
       fits = takes_device_memory(to) ? is_here : !is_made_there;
     if (!fits)
       return blame(to,
-                   fmt::format("what '{}' makes lies in other memory than it takes", from.name));
+                   fmt::format("it reads from another memory than '{}' writes to: a copy between "
+                               "host and device is missing or wrong",
+                               from.name));
   }
   return {};
 }

@@ -74,7 +74,7 @@ class plans(harness.cluster_test):
         notes = self.path("notes")
         with open(notes, "w") as f:
             f.write("dear diary")
-        for target, code, says in ((notes, 2, "is no graph, and stays as it is"), (self.folder.name, 2, self.folder.name), (self.path("none/x"), 6, "none/x")):
+        for target, code, says in ((notes, 2, "exists and is not a graph, so it is not overwritten"), (self.folder.name, 2, self.folder.name), (self.path("none/x"), 6, "none/x")):
             p = self.run_program("train_classifier", "--data", self.make_data(300, 100), "--save-graph", target)
             self.assertEqual(p.code, code, p.tail())
             self.assertIn(says, p.err)

@@ -132,10 +132,14 @@ BOOST_AUTO_TEST_CASE(fetches_put_together_what_is_fetched_and_nothing_twice) {
              "fetch 'fetch': place 8 of 40 values is taken twice, or does not exist (PL-10)");
   BOOST_TEST(says([](auto&, auto& b) { b.places[0] = 40; }) ==
              "fetch 'fetch/1': place 40 of 40 values is taken twice, or does not exist (PL-10)");
-  BOOST_TEST(says([](auto& a, auto&) { a.places.pop_back(); }) ==
-             "fetch 'fetch': 19 of its 20 inputs have places among what is fetched (PL-10)");
-  BOOST_TEST(says([](auto& a, auto&) { a.fires_on_any = true; }) ==
-             "fetch 'fetch': 20 of its 20 inputs have places among what is fetched (PL-10)");
+  BOOST_TEST(
+      says([](auto& a, auto&) { a.places.pop_back(); }) ==
+      "fetch 'fetch': it has 19 places for 20 inputs: only a fetch that waits for all inputs has "
+      "places, one for each input (PL-10)");
+  BOOST_TEST(
+      says([](auto& a, auto&) { a.fires_on_any = true; }) ==
+      "fetch 'fetch': it has 20 places for 20 inputs: only a fetch that waits for all inputs has "
+      "places, one for each input (PL-10)");
   // One without places is another fetch, not a part of this one.
   BOOST_TEST(says([](auto& a, auto&) { a.places.clear(); }) != "no error");
 }
@@ -224,14 +228,14 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
          auto& o = first(p, actor_kind::op).outputs[0];
          o.push_back(o[0]);
        },
-       "or twice (PL-1)"},
+       "or is named twice (PL-1)"},
       {[&](auto& p) { first(p, actor_kind::shard).outputs[0].clear(); },
        "shard 'shard/0/a/bias': nobody takes output 0 (PL-2)"},
       {[](auto& p) { std::swap(p.edges[0].to, p.edges[1].to); }, "(PL-2)"},
       {[](auto& p) { p.actors[0].task = 99; }, "it is on task 99 of 4 (PL-1)"},
       {[&](auto& p) { first(p, actor_kind::op).task = 3; }, "without a send (PL-3)"},
       {[&](auto& p) { first(p, actor_kind::send).kind = actor_kind::feed; },
-       "it has 1 inputs and 1 outputs (PL-2)"},
+       "it cannot have 1 inputs and 1 outputs (PL-2)"},
       {[&](auto& p) {
          auto& a = first(p, actor_kind::receive);
          a.kind = actor_kind::op;
@@ -259,16 +263,16 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
        "a tensor has more than"},
       {[](auto& p) { p.tasks.clear(); }, "a plan needs at least one task"},
       {[](auto& p) { p.tasks[0].name = "/tpu:1"; }, "name of a task: device '/tpu:1'"},
-      {[](auto& p) { p.workers = 3; }, "counts of gradients for 3 workers"},
+      {[](auto& p) { p.workers = 3; }, "step counts do not fit 3 workers"},
       {[](auto& p) { p.actors[0].shard.steps[1] = 5; }, "different numbers of steps"},
-      {[](auto& p) { p.actors[0].shard.readers.pop_back(); }, "outputs for 2 readers"},
+      {[](auto& p) { p.actors[0].shard.readers.pop_back(); }, "outputs do not fit 2 readers"},
       {[](auto& p) { p.actors[0].shard.readers[0].worker = 2; }, "a reader is for worker 2 of 2"},
       {[](auto& p) { p.actors[0].shard.readers[0].worker = -2; }, "a reader is for worker -2 of 2"},
       {[](auto& p) { p.actors[0].shard.readers[0].at_end = true; },
-       "a worker's reader reads every version"},
-      {[](auto& p) { p.actors[0].shard.readers[2].stride = 0; }, "has nothing to see"},
-      {[](auto& p) { p.actors[0].shard.readers[2].first = 7; }, "has nothing to see"},
-      {[](auto& p) { p.actors[0].shard.update = update_kind::async; }, "has nothing to see"},
+       "a reader for a worker must read every version"},
+      {[](auto& p) { p.actors[0].shard.readers[2].stride = 0; }, "versions, reads nothing"},
+      {[](auto& p) { p.actors[0].shard.readers[2].first = 7; }, "versions, reads nothing"},
+      {[](auto& p) { p.actors[0].shard.update = update_kind::async; }, "versions, reads nothing"},
       {[](auto& p) { p.actors[0].shard.optimizer.type = "lion"; }, "optimizer 'lion'"},
       {[](auto& p) { p.actors[0].shard.optimizer.learning_rate = -1; },
        "learning rate -1 is below 0 (PL-1)"},
@@ -289,27 +293,28 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
       {[](auto& p) { p.actors[0].shard.schedule = cosine({}); },
        "steps 0 are not more than the 0 of its warmup (PL-1)"},
       {[](auto& p) { p.actors[0].shard.initializer.limit = std::nan(""); },
-       "initial limit nan is none (PL-1)"},
+       "the limit nan of its initial values is not a finite number (PL-1)"},
       {[](auto& p) { p.actors[0].shard.pushes_rows = true; },
        "worker 0 pushes f32[5], which are no rows of f32[5] (PL-5)"},
       {[](auto& p) {
          p.actors[0].shard.restore = restore_kind::handed;  // without the ports
          p.actors[0].shard.optimizer = adam({});
        },
-       "2 inputs and 2 counts of gradients for 2 workers"},
+       "its 2 inputs and 2 step counts do not fit 2 workers"},
       {[](auto& p) { p.actors[0].shard.optimizer.momentum = std::nan(""); }, "momentum nan"},
-      {[](auto& p) { p.actors[0].shard.variable.clear(); }, "its variable is not one"},
+      {[](auto& p) { p.actors[0].shard.variable.clear(); }, "its variable must have a name"},
       {[](auto& p) { p.libraries[0].library.name.clear(); }, "have 1..64 bytes (PL-7)"},
       {[](auto& p) { p.libraries[0].library.version.clear(); }, "have 1..64 bytes (PL-7)"},
       {[](auto& p) { p.libraries[0].library.version.assign(65, '1'); }, "have 1..64 bytes (PL-7)"},
       {[](auto& p) { p.libraries[1].library.name = "own_ops"; },
-       "library 'own_ops' stands twice (PL-7)"},
+       "library 'own_ops' is named twice (PL-7)"},
       {[](auto& p) { p.libraries[0].ops.clear(); },
        "library 'own_ops' has 0 ops, and needs 1..4096 (PL-7)"},
       {[](auto& p) { p.libraries[0].ops.assign(4097, "x"); }, "library 'own_ops' has 4097 ops"},
       {[](auto& p) { p.libraries[1].ops = {"relu"}; },
-       "library 'others' names an op twice, or one that another library names"},
-      {[](auto& p) { p.libraries[0].ops = {""}; }, "library 'own_ops' names an op twice"},
+       "library 'others' names an op that has no name, has too long a name, or is named before"},
+      {[](auto& p) { p.libraries[0].ops = {""}; },
+       "library 'own_ops' names an op that has no name"},
       {[](auto& p) { p.libraries.resize(17); },
        "a plan needs at most 16 libraries, this one has 17 (PL-7)"},
   };

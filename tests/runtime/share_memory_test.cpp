@@ -324,19 +324,25 @@ BOOST_AUTO_TEST_CASE(PL_8_plans_whose_memory_would_be_written_too_early_are_refu
                          [&](const auto& a) { return a.name == name; });
   };
   const std::vector<std::pair<const char*, std::function<void(plan&)>>> cases{
-      {"is read behind it", [&](plan& p) { op(p, "matmul_1").buffers = {0}; }},
+      {"whose value is still to be read", [&](plan& p) { op(p, "matmul_1").buffers = {0}; }},
       {"names buffer 7 of 2", [&](plan& p) { op(p, "matmul_1").buffers = {7}; }},
       {"names buffer -2", [&](plan& p) { op(p, "matmul_1").buffers = {-2}; }},
       {"larger than buffer", [](plan& p) { p.buffers[0].bytes = 63; }},
       {"another stream", [](plan& p) { p.buffers[0].stream = 1; }},
-      {"buffers for 1 outputs", [&](plan& p) { op(p, "matmul_1").buffers = {1, 1}; }},
-      {"does not come behind it on its stream",
-       [&](plan& p) { p.buffers.push_back({0, 0, 64}), op(p, "matmul_4").buffers = {2}; }},
+      {"buffers for 1 outputs",
+       [&](plan& p) {
+         op(p, "matmul_1").buffers = {1, 1};
+       }},
+      {"does not run after it on the same stream",
+       [&](plan& p) {
+         p.buffers.push_back({0, 0, 64}), op(p, "matmul_4").buffers = {2};
+       }},
       {"over input 2", [&](plan& p) { op(p, "matmul_1").in_place = 2; }},
       {"does not hold the input", [&](plan& p) { op(p, "matmul_1").in_place = 0; }},
-      {"takes twice",
+      {"writes over more than once",
        [&](plan& p) { op(p, "matmul_1").in_place = 0, op(p, "matmul_1").buffers = {0}; }},
-      {"hands on what is in another buffer", [&](plan& p) { op(p, "matmul_1").hands_on = true; }},
+      {"forwards an input that is in another buffer",
+       [&](plan& p) { op(p, "matmul_1").hands_on = true; }},
       {"0 steps in flight", [](plan& p) { p.steps_in_flight = 0; }},
       {"4097 steps in flight", [](plan& p) { p.steps_in_flight = 4097; }},
       {"bytes on task", [](plan& p) { p.buffers[1].task = 9; }},

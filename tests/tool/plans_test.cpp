@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_graph_exits_with_2_and_what_is_not_there_with_6)
   write("notes", "dear diary");
   const auto notes = run("notes");
   BOOST_TEST(notes.exit_code == 2);
-  BOOST_TEST(has(notes.err, "/notes: not a graph: it does not begin as one"), notes.err);
+  BOOST_TEST(has(notes.err, "/notes: not a graph: it does not begin like a graph file"), notes.err);
   BOOST_TEST(run("none").exit_code == 6);
   BOOST_TEST(run("").exit_code == 2);  // a folder
   write("damaged", "TROUPEGR\x01");
