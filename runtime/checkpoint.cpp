@@ -129,7 +129,7 @@ struct reader {
   }
 
   void read(const json& j, std::string& s, const std::string& where) {
-    if (!j.is_string()) return fail(j, where, "a text");
+    if (!j.is_string()) return fail(j, where, "a string");
     s = j.get_ref<const std::string&>();
   }
   template <std::unsigned_integral T>
@@ -239,7 +239,7 @@ std::string problem_of(const std::vector<checkpoint_variable>& variables) {
     std::set<std::string_view> slots;
     for (const auto& slot : v.slots) {
       if (!is_slot_name(slot))
-        return wrong(fmt::format("has a slot {}, which no slot is called", in_quotes(slot)));
+        return wrong(fmt::format("has a slot {}, which no optimizer has", in_quotes(slot)));
       if (!slots.insert(slot).second)
         return wrong(fmt::format("has a slot {} twice", in_quotes(slot)));
     }
@@ -396,7 +396,7 @@ result<std::string> to_text(const checkpoint_manifest& m, std::string_view file)
   text += last_lines(hash_of(std::as_bytes(std::span(text))));
   auto back = parse_manifest(std::as_bytes(std::span(text)), file);
   if (!back) return std::move(back.error());
-  if (*back != m) return bad(file, "a text in it is no UTF-8");
+  if (*back != m) return bad(file, "a string in it is not valid UTF-8");
   return text;
 }
 
@@ -413,7 +413,7 @@ result<checkpoint_manifest> parse_manifest(std::span<const std::byte> bytes,
         file,
         "it is damaged, cut short or not written by Troupe: the hash in its last line does not fit");
   const auto tree = parse_object(text);
-  if (!tree) return bad(file, "no JSON object, or one of too many levels");
+  if (!tree) return bad(file, "it is not a JSON object, or is nested too deeply");
   std::optional<std::string> failure;
   std::string format;
   std::uint64_t version = 0;
@@ -447,7 +447,7 @@ result<checkpoint_claimant> parse_claimant(std::span<const std::byte> bytes,
   if (tree)
     reader{*tree, "", failure}.read(*tree, c, "");
   else
-    failure = "it is no JSON object";
+    failure = "it is not a JSON object";
   if (failure)
     return error(error_code::usage,
                  fmt::format("{}: not a claim that can be read: {}", file, *failure));
@@ -468,7 +468,8 @@ result<void> compare_slots(std::string_view variable, std::span<const std::strin
   return error(
       error_code::usage,
       fmt::format(
-          "the checkpoint is of another optimizer: it has {} of variable '{}', and this one's slots are {}",
+          "the checkpoint is of another optimizer: it has {} for variable '{}', but this run's "
+          "optimizer needs {}",
           text(has), variable, text(wanted)));
 }
 

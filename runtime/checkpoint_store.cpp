@@ -83,8 +83,8 @@ void compare_tensors(std::map<std::string, tensor_spec> expected,
   for (const auto& e : entries) {
     const auto at = expected.find(e.name);
     if (at == expected.end()) {
-      problems.push_back(fmt::format("{}: holds a tensor {}, of which the manifest knows nothing",
-                                     path, in_quotes(e.name)));
+      problems.push_back(fmt::format("{}: holds a tensor {} that the manifest does not name", path,
+                                     in_quotes(e.name)));
       continue;
     }
     if (at->second != e.spec)
@@ -134,7 +134,7 @@ std::string checkpoint_store::claimed_by(std::uint32_t epoch) {
   const auto who =
       bytes ? parse_claimant(*bytes, path) : result<checkpoint_claimant>(bytes.error());
   return fmt::format("epoch {} of job {} was claimed by {}", epoch, job_,
-                     who ? describe(*who) : "somebody who did not write who (yet)");
+                     who ? describe(*who) : "a client that has not written its name yet");
 }
 
 result<std::unique_ptr<disk_lock>> checkpoint_store::lock_job() {
@@ -185,7 +185,7 @@ result<void> checkpoint_store::expect_invisible(checkpoint_id id) {
   const auto there = disk_.size(path);
   if (there)
     return error(error_code::denied,
-                 fmt::format("{} is there already: a checkpoint is written once", path));
+                 fmt::format("{} already exists: a checkpoint is written only once", path));
   if (there.error().code() != error_code::not_found) return there.error();
   return {};
 }
@@ -244,8 +244,8 @@ result<void> checkpoint_store::write_manifest(const checkpoint_manifest& m) {
   if (auto ok = expect_invisible(id); !ok) return ok;
   for (const auto& part : m.parts)
     if (auto ok = check_size(id, part); !ok)
-      return std::move(
-          ok.error().while_doing(fmt::format("cannot write {}, a part of it is not here", path)));
+      return std::move(ok.error().while_doing(
+          fmt::format("cannot write {}, because a part of it is missing", path)));
   if (auto ok = make_checkpoint_folder(id); !ok) return ok;
   const std::span<const std::byte> pieces[] = {std::as_bytes(std::span(*text))};
   return write_whole(disk_, path, pieces);
@@ -394,7 +394,8 @@ result<void> checkpoint_store::remove_unfinished(checkpoint_id given_up) {
 result<std::vector<checkpoint_id>> checkpoint_store::prune(std::size_t keep, checkpoint_check check,
                                                            checkpoint_lineage run) {
   if (keep == 0)
-    return error(error_code::usage, fmt::format("{}: at least one checkpoint is kept", folder_));
+    return error(error_code::usage,
+                 fmt::format("{}: at least one checkpoint must be kept", folder_));
   const auto all = list();
   if (!all) return all.error();
   std::vector<checkpoint_id> whole;

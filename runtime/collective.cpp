@@ -257,52 +257,54 @@ result<void> check(const collective_spec& s) {
   using kind = collective_kind;
   if (s.kind > kind::barrier || s.reduction > reduction_kind::max ||
       s.algorithm > collective_algorithm::tree)
-    return usage("a collective's kind, reduction or algorithm is a number without meaning");
+    return usage("a collective's kind, reduction or algorithm is unknown");
   const auto what = to_string(s.kind);
   if (s.ranks() == 0 || s.ranks() > ranks_max)
     return usage(
         fmt::format("{}: a group has 1..{} ranks, this one {}", what, ranks_max, s.ranks()));
   if (s.rank >= s.ranks() || s.root >= s.ranks())
-    return usage(fmt::format("{}: rank {} and root {} of a group of {} ranks", what, s.rank, s.root,
-                             s.ranks()));
+    return usage(fmt::format("{}: rank {} or root {} is not in a group of {} ranks", what, s.rank,
+                             s.root, s.ranks()));
   if (s.elements < 0 || s.piece_elements < piece_alignment ||
       s.piece_elements % piece_alignment != 0)
-    return usage(fmt::format("{}: {} elements in pieces of {}: pieces have a multiple of {}", what,
-                             s.elements, s.piece_elements, piece_alignment));
+    return usage(
+        fmt::format("{}: {} elements in pieces of {}: the size of a piece must be a multiple of {}",
+                    what, s.elements, s.piece_elements, piece_alignment));
   if (s.type != dtype::f32 && s.type != dtype::f64 && s.type != dtype::i32 &&
       s.type != dtype::i64 && (reduces(s.kind) && s.kind != kind::barrier))
-    return usage(fmt::format("{}: elements of type {} are not reduced: f32, f64, i32 and i64 are",
-                             what, to_string(s.type)));
+    return usage(
+        fmt::format("{}: elements of type {} cannot be reduced, only f32, f64, i32 and i64", what,
+                    to_string(s.type)));
   if (s.reduction == reduction_kind::mean && s.type != dtype::f32 && s.type != dtype::f64)
     return usage(fmt::format("{}: a mean is of f32 or f64, not of {}", what, to_string(s.type)));
   std::vector<std::uint32_t> all;
   for (const auto& p : s.parts) {
     if (!std::is_sorted(p.begin(), p.end()))
-      return usage(fmt::format("{}: the parts of a rank ascend", what));
+      return usage(fmt::format("{}: the parts of a rank must be in ascending order", what));
     all.insert(all.end(), p.begin(), p.end());
   }
   if (all.size() > parts_max)
     return usage(fmt::format("{}: a group has at most {} parts", what, parts_max));
   std::sort(all.begin(), all.end());
   for (std::uint32_t i = 0; i < all.size(); ++i)
-    if (all[i] != i) return usage(fmt::format("{}: part {} is missing or stands twice", what, i));
-  if (all.empty()) return usage(fmt::format("{}: nobody contributes anything", what));
+    if (all[i] != i) return usage(fmt::format("{}: part {} is missing or named twice", what, i));
+  if (all.empty()) return usage(fmt::format("{}: no rank contributes anything", what));
   const bool takes_whole =
       s.algorithm == collective_algorithm::exchange || s.algorithm == collective_algorithm::direct;
   if ((!takes_whole || has_slices(s.kind)) &&
       std::any_of(s.parts.begin(), s.parts.end(), [](const auto& p) { return p.empty(); }))
-    return usage(fmt::format("{} by {}: every rank contributes", what, to_string(s.algorithm)));
+    return usage(fmt::format("{} by {}: every rank must contribute", what, to_string(s.algorithm)));
   if (s.kind == kind::broadcast && s.parts[s.root].empty())
     return usage(fmt::format("{}: root {} has no part", what, s.root));
   if (has_slices(s.kind) && s.elements % static_cast<std::int64_t>(all.size()) != 0)
-    return usage(fmt::format("{}: {} elements are no slices of one size for {} parts", what,
+    return usage(fmt::format("{}: {} elements cannot be cut into equal slices for {} parts", what,
                              s.elements, all.size()));
   const bool fits = s.kind == kind::all_reduce || s.kind == kind::barrier ||
                     (s.kind == kind::broadcast ? s.algorithm == collective_algorithm::tree ||
                                                      s.algorithm == collective_algorithm::direct
                                                : s.algorithm == collective_algorithm::direct ||
                                                      s.algorithm == collective_algorithm::ring);
-  if (!fits) return usage(fmt::format("{} is not made by {}", what, to_string(s.algorithm)));
+  if (!fits) return usage(fmt::format("{} cannot use algorithm {}", what, to_string(s.algorithm)));
   return {};
 }
 

@@ -50,13 +50,14 @@ result<void> check_numbers(const training_spec& s) {
     return usage(fmt::format("{} steps: use 1..2^48", s.steps));
   if (s.is_recoverable && s.observe_every > 0)
     return usage(
-        "a job that is to be resumed after failures is observed at its end only: leave observe_every at 0");
+        "a job that is resumed after failures can be observed only at its end: leave observe_every "
+        "at 0");
   if (s.update == update_kind::sync && s.observe_every > 0 && s.steps % s.observe_every != 0)
     return usage(fmt::format(
         "observing every {} of {} steps would miss the last version: use a divisor of the steps",
         s.observe_every, s.steps));
   if (s.all_reduce && s.update != update_kind::sync)
-    return usage("gradients are added up by all-reduce in synchronous training only");
+    return usage("all-reduce works in synchronous training only");
   if (s.all_reduce && s.has_replicas)
     return usage(
         "with all-reduce every node with workers has a copy of each variable: leave replicas at 0");
@@ -98,8 +99,7 @@ void tell(pass_report& report, const graph& g, const value& variable, const valu
   report.add(n.name, {n.source.file_name(), n.source.line()}, [&] {
     return derivative.is_valid()
                ? fmt::format("is trained: its gradient is '{}'", g.node(derivative.node).name)
-               : std::string(
-                     "is not trained: the loss does not depend on it by a way that has a gradient");
+               : std::string("is not trained: no gradient flows from the loss to it");
   });
 }
 
@@ -211,7 +211,7 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
     const auto& n = g.node(loss.node);
     return usage(
                fmt::format(
-                   "loss '{}' depends on no variable by a way that has a gradient, so there is nothing to train",
+                   "no gradient flows from loss '{}' to any variable, so there is nothing to train",
                    n.name))
         .at(n.source);
   }
@@ -223,7 +223,7 @@ result<std::vector<value>> training_roots(graph& g, value loss, double clip_glob
     if (g.first_error()) return *g.first_error();
     if (report != nullptr)
       report->add(g.node(loss.node).name, {where.file_name(), where.line()}, [&] {
-        return fmt::format("is multiplied by a scale, {}, and gradients are divided by it",
+        return fmt::format("is multiplied by the loss scale, {}, and gradients are divided by it",
                            to_string(*scaling));
       });
   }
@@ -607,7 +607,8 @@ result<void> check_default_device(std::string_view device) {
   if (!wish) return wish.error();
   if (wish->job || wish->task)
     return usage(fmt::format(
-        "device '{}', of ops that wish for none: leave out the job and the task, which workers have",
+        "device '{}', for ops without a device of their own: leave out the job and the task, which "
+        "the op's worker determines",
         device));
   return {};
 }
@@ -620,13 +621,16 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (spec.all_reduce && options.on_nan == nan_policy::skip &&
       !loss_scale_of(options.precision, options.loss_scale))
     return usage(
-        "on_nan 'skip' leaves gradients out, which all-reduce cannot: use shards (--update sync), or 'stop' or 'warn'");
+        "on_nan 'skip' leaves gradients out, which all-reduce cannot do: use shards (--update "
+        "sync), or 'stop' or 'warn'");
   const auto where = places_of(spec);
   if (!where) return where.error();
   const auto scaling = loss_scale_of(options.precision, options.loss_scale);
   if (scaling && options.on_nan == nan_policy::stop)
     return usage(
-        "on_nan 'stop' ends a training at the first number that is not finite, and a loss scale is there to meet some and go on: use 'ignore', 'warn' or 'skip', or a loss that is not scaled");
+        "on_nan 'stop' ends a training at the first number that is not finite, but with a loss "
+        "scale such numbers are expected and training goes on: use 'ignore', 'warn' or 'skip', or "
+        "no loss scale");
   const told t(options.report);
   auto* first =
       options.report != nullptr ? &options.report->begin("gradients", g.nodes().size()) : nullptr;
@@ -686,7 +690,8 @@ result<void> check_asked(const graph& g, std::span<const value> fetches,
   if (fetches.empty()) return usage("nothing is fetched, so there is nothing to compute");
   if (options.on_nan > nan_policy::stop)
     return usage(fmt::format(
-        "on_nan '{}' is for trainings: a graph that is stepped knows 'ignore' and 'stop'",
+        "on_nan '{}' is for training only: a graph that is run by feeds and fetches takes 'ignore' "
+        "or 'stop'",
         to_string(options.on_nan)));
   for (const auto& v : fetches)
     if (!g.has(v))
@@ -714,7 +719,7 @@ result<void> check_all_fed(const passes::flow& f, std::span<const std::string> f
   const std::set<std::string_view> names(fed.begin(), fed.end());
   for (const auto& op : f.ops)
     if ((op.type == "input" || op.type == "variable") && !names.contains(op.name))
-      return usage(fmt::format("what is fetched depends on {} '{}', which is not fed", op.type,
+      return usage(fmt::format("a fetched value depends on {} '{}', which is not fed", op.type,
                                op.name))
           .at(op.source.file, op.source.line);
   return {};

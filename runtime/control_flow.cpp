@@ -44,7 +44,8 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   if (condition.is_valid()) condition = r.pace(condition, where);
   if (!condition.is_valid()) return {};
   if (r.at(r.current()).level >= nesting_max) {
-    g.record(bad_call(fmt::format("cond(): {} branches and loops lie around it, which is the limit",
+    g.record(bad_call(fmt::format("cond(): it is nested in {} branches and loops, which is the "
+                                  "limit",
                                   nesting_max))
                  .at(where));
     return {};
@@ -117,7 +118,7 @@ bool fit_together(graph& g, std::span<const value> initial, const std::vector<va
   }
   for (std::size_t k = 0; k < next.size(); ++k)
     if (next[k].spec() != initial[k].spec()) {
-      g.record(bad_call(fmt::format("loop '{}': variable {} is {}, and {} after an iteration",
+      g.record(bad_call(fmt::format("loop '{}': variable {} is {}, but {} after an iteration",
                                     options.name, k, to_string(initial[k].spec()),
                                     to_string(next[k].spec())))
                    .at(where));

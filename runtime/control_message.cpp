@@ -530,13 +530,15 @@ result<chunk_header> decode_chunk(std::span<const std::byte> bytes) {
                                static_cast<std::int64_t>(size_of(static_cast<dtype>(c.getDtype()))),
                                &bytes_in_all) ||
         static_cast<std::uint64_t>(bytes_in_all) != c.getTotalBytes())
-      return error(error_code::usage, "a chunk's dimensions and its total length do not fit");
+      return error(error_code::usage, "a chunk's dimensions do not fit its total length");
     const auto t = c.getTag();
     if (t.getMicroBatch() > std::numeric_limits<std::uint16_t>::max())
-      return error(error_code::usage,
-                   fmt::format("a chunk is of micro-batch {}", t.getMicroBatch()));
+      return error(
+          error_code::usage,
+          fmt::format("a chunk names micro-batch {}, which is above the limit", t.getMicroBatch()));
     if (t.getDead() != 0 && c.getTotalBytes() != 0)
-      return error(error_code::usage, "a chunk of a dead token has bytes");
+      return error(error_code::usage,
+                   "a chunk marks its token as dead, but has bytes: a dead token carries no value");
     const tag at{.step = t.getStep(),
                  .frame = std::uint64_t{t.getFrameHigh()} << 32U | t.getFrame(),
                  .run = t.getRun(),

@@ -61,7 +61,8 @@ result<device_name> parse_device(std::string_view text) {
                                              std::begin(kinds));
     if (at == std::size(kinds))
       return refuse(fmt::format("there is no '{}' (devices are cpu and gpu)", kind));
-    if (at < next_kind) return refuse(fmt::format("'{}' stands twice or too late", kind));
+    if (at < next_kind)
+      return refuse(fmt::format("'{}' is there twice or in the wrong order", kind));
     if (kind == "gpu" && d.cpu) return refuse("it is either a cpu or a gpu");
     next_kind = at + 1;
     if (kind == "job") {

@@ -46,8 +46,7 @@ result<tensor> eager::read(value v) const {
                                  "the value is invalid: no gradient flows to it, or no op made it");
   if (v.owner != this || v.node >= tensors_.size() || v.output >= tensors_[v.node].size())
     return error(error_code::usage,
-                 "the value does not belong to this eager graph, or its tape "
-                 "has ended");
+                 "the value does not belong to this eager graph, or its tape has ended");
   return tensors_[v.node][v.output];
 }
 
@@ -96,8 +95,7 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
   if (!made) return std::move(made.error());
   if (*made == nullptr)
     return error(error_code::failed,
-                 "the kernel table returned no kernel for "
-                 "this op");
+                 "the kernel table returned no kernel for this op");
   std::vector<tensor> inputs;
   std::vector<tensor_spec> specs;
   for (const auto& in : n.inputs) {

@@ -241,8 +241,7 @@ class decoder : private wire_parts::part_reader {
     for (const auto& f : files())
       if (printable(f) != f)
         throw bad{
-            "the name of a source file has characters that cannot be "
-            "printed"};
+            "the name of a source file has characters that cannot be printed"};
     const auto libraries = root.getLibraries();
     limit("libraries", libraries.size(), libraries_max, wire_parts::library_words);
     for (const auto l : libraries) {
@@ -375,8 +374,8 @@ class decoder : private wire_parts::part_reader {
       return usage(fmt::format("{}, which Troupe {} does not have", what, version()));
     if (from == nullptr && row->library)
       return usage(
-          fmt::format("{}, which was part of Troupe when the file was written, but is an "
-                      "op of library {} here",
+          fmt::format("{}, which was part of Troupe when the file was written, but is an op of "
+                      "library {} here",
                       what, to_string(*row->library)));
     if (n.initializer && n.type != "variable")
       return usage(
@@ -420,8 +419,8 @@ class decoder : private wire_parts::part_reader {
     if (a.variable.spec() != a.sample.spec() || a.sample.spec().type != dtype::f32 ||
         a.sample.spec().shape.is_symbolic())
       refuse(
-          fmt::format("it is {} and its sample {}, but both must be the same f32 tensor of "
-                      "fixed sizes",
+          fmt::format("it is {} and its sample {}, but both must be the same f32 tensor of fixed "
+                      "sizes",
                       to_string(a.variable.spec()), to_string(a.sample.spec())));
     out_.graph->add_average(a, r.getRate());
   }

@@ -280,7 +280,7 @@ void job_coordinator::on_lost_by(node_id from, node_id n, const std::string& rea
     return;
   if (!is_alive(from) || is_excluded(from) || parties_->is_lost(from)) return;
   const bool is_client = n == setup_.client;
-  lose(is_client ? from : n, is_client ? "it holds the program's node dead: " + reason : reason,
+  lose(is_client ? from : n, is_client ? "it considers the program's node dead: " + reason : reason,
        false, false);
 }
 
@@ -294,7 +294,7 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
     releases_.erase(n);
   };
   if (phase_ == job_phase::halting) {
-    send(n, stop_part{setup_.id, "another participant holds this node dead"});
+    send(n, stop_part{setup_.id, "another participant considers this node dead"});
     f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason,
                          parties_->describe(n));
     const bool is_missed = parties_->lose(n) != loss_verdict::irrelevant || awaited_.contains(n);
@@ -317,7 +317,7 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
                        parties_->describe(n));
   f.step = step();
   f.actor = first_actor_on(n);
-  send(n, stop_part{setup_.id, "another participant holds this node dead"});
+  send(n, stop_part{setup_.id, "another participant considers this node dead"});
   drop();
   if (verdict == loss_verdict::irrelevant) return finish_if_ended();
   // It had none of our work yet when it went.
@@ -334,7 +334,8 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
 
 void job_coordinator::on_rejoined(const member_info& self) {
   if (phase_ == job_phase::over) return;
-  auto f = at_node({}, "this process was held dead by the cluster and has joined it anew");
+  auto f = at_node({},
+                   "the cluster considered this process dead, and the process has joined it again");
   if (!is_recoverable()) return fail(std::move(f));
   setup_.client = self.id;
   members_.clear();
@@ -776,7 +777,8 @@ void job_coordinator::tick(std::int64_t now_ns) {
       if (!mute()) return;
       exclude(*awaited_.begin());
       return trouble(at_node(*awaited_.begin(),
-                             fmt::format("has not answered to its part of the plan for {} s",
+                             fmt::format("has not answered for {} s whether it takes its part of "
+                                         "the plan",
                                          answer_max_ns / 1'000'000'000)));
     case job_phase::halting:
       while (mute() && phase_ == job_phase::halting)
@@ -839,7 +841,7 @@ void job_coordinator::on_saved(node_id from, const part_saved& p) {
   if (!p.error.empty())
     error = at_node(from, p.error).where_and_why();
   else if (p.worker_steps.size() != next_loss_.size())
-    error = at_node(from, fmt::format("it saved steps of {} workers, and the job has {}",
+    error = at_node(from, fmt::format("it saved steps of {} workers, but the job has {}",
                                       p.worker_steps.size(), next_loss_.size()))
                 .where_and_why();
   if (!cuts_.on_saved(from, p, error)) {

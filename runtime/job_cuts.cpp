@@ -43,7 +43,7 @@ bool job_cuts::on_saved(node_id from, const part_saved& p, const std::string& er
     return part.second.worker_steps == worker_steps;
   });
   if (cut.error.empty() && !is_even)
-    cut.error = "its parts hold different steps, since a worker was lost";
+    cut.error = "its parts hold different steps because a worker was lost";
   why_lost_ = std::move(cut.error);
   if (why_lost_.empty()) {
     cut_manifest m{p.step, worker_steps, {}, p.epoch};
@@ -74,16 +74,17 @@ std::optional<std::string> job_cuts::written(std::uint64_t step) {
   ++count_;
   const auto lost = std::exchange(lost_, 0);
   if (lost <= 1) return {};
-  return fmt::format("the checkpoint of step {} is there again; {} before it are not", step, lost);
+  return fmt::format("the checkpoint of step {} was written; the {} before it were not", step,
+                     lost);
 }
 
 std::optional<std::string> job_cuts::lost(std::uint64_t step, const std::string& why) {
   ++lost_;
   if (!std::has_single_bit(lost_)) return {};
   const auto row = lost_ == 1   ? ""
-                   : lost_ == 2 ? ", nor is the one before it"
-                                : fmt::format(", nor are the {} before it", lost_ - 1);
-  return fmt::format("the checkpoint of step {} is not there{}: {}", step, row, why);
+                   : lost_ == 2 ? ", and neither was the one before it"
+                                : fmt::format(", and neither were the {} before it", lost_ - 1);
+  return fmt::format("the checkpoint of step {} was not written{}: {}", step, row, why);
 }
 
 }  // namespace troupe

@@ -34,7 +34,7 @@ result<void> check_rows(const op_table& ops, const kernel_table& kernels, const 
   const auto refuse = [](std::string text) { return error(error_code::usage, std::move(text)); };
   if (new_ops.rows().empty()) return refuse("it adds no op");
   if (new_ops.rows().size() > plan_library_ops_max)
-    return refuse(fmt::format("it adds {} ops, and {} are the limit", new_ops.rows().size(),
+    return refuse(fmt::format("it adds {} ops, at most {} are allowed", new_ops.rows().size(),
                               plan_library_ops_max));
   for (const auto& [type, row] : new_ops.rows()) {
     if (type.empty() || !is_printable(type))
@@ -48,13 +48,13 @@ result<void> check_rows(const op_table& ops, const kernel_table& kernels, const 
     if (!row.shapes) return refuse(fmt::format("op '{}' has no shape rule", type));
     const auto* kernel = new_kernels.find(type);
     if (row.is_forwarding && row.inputs == 0)
-      return refuse(fmt::format("op '{}' forwards its operand 0, and has none", type));
+      return refuse(fmt::format("op '{}' forwards its operand 0, but has no operands", type));
     if (!row.is_forwarding && (kernel == nullptr || !kernel->make))
       return refuse(fmt::format("op '{}' has no kernel", type));
   }
   for (const auto& [type, row] : new_kernels.rows())
     if (new_ops.find(type) == nullptr)
-      return refuse(fmt::format("kernel '{}' is one of no op that it adds", type));
+      return refuse(fmt::format("kernel '{}' belongs to no op that it adds", type));
   return {};
 }
 
@@ -116,7 +116,7 @@ result<void> add_ops(op_table& ops, kernel_table& kernels, const op_library& lib
     return refuse(error(error_code::usage, fmt::format("adding its ops failed: {}", e.what())));
   } catch (...) {
     return refuse(error(error_code::usage,
-                        "adding its ops failed: it threw something that is no std::exception"));
+                        "adding its ops failed: it threw something that is not a std::exception"));
   }
 }
 

@@ -56,8 +56,7 @@ result<void> check_sticky(const planned_actor& a) {
 result<void> check_control(const planned_actor& a) {
   if (a.loop_level == 1)
     return blame(a, "PL-9",
-                 "its loop level is 1, but the body of a loop has "
-                 "level 2 or more");
+                 "its loop level is 1, but the body of a loop has level 2 or more");
   if (auto ok = check_sticky(a); !ok) return ok;
   const auto is_one = [](const planned_op& op) {
     return is_control(op.type) || op.type == loop_back_op || op.type == loop_end_op;
@@ -126,12 +125,10 @@ result<void> check_readers(const planned_actor& a, const plan& p) {
       return blame(a, "PL-1", fmt::format("a reader is for worker {} of {}", r.worker, p.workers));
     if (r.worker < 0 && s.follows)
       return blame(a, "PL-1",
-                   "a reader of a replica is not a worker: only workers may read "
-                   "replicas");
+                   "a reader of a replica is not a worker: only workers may read replicas");
     if (r.at_end && r.worker >= 0)
       return blame(a, "PL-1",
-                   "a reader for a worker must read every "
-                   "version, not only the last one");
+                   "a reader for a worker must read every version, not only the last one");
     const bool observes = r.worker < 0 && !r.at_end;
     if (observes && (s.update != update_kind::sync || r.stride < 1 || r.first > longest))
       return blame(a, "PL-1",
@@ -193,15 +190,15 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
   if (auto ok = check(s.optimizer); !ok) return blame(a, "PL-1", ok.error().message());
   if (s.variable.empty() || !is_sane(s.spec) || s.spec.shape.is_symbolic())
     return blame(a, "PL-1",
-                 "its variable must have a name, a known element type and fixed sizes "
-                 "within the limit");
+                 "its variable must have a name, a known element type and fixed sizes within the "
+                 "limit");
   const auto sources = s.follows && s.update == update_kind::sync ? 1 : p.workers;
   if (s.follows && s.forwards)
     return blame(a, "PL-1", "a replica cannot have a replica of its own");
   if (s.takes_sums && (s.update != update_kind::sync || s.pushes_rows || s.follows || s.forwards))
     return blame(a, "PL-1",
-                 "only a synchronous shard can take summed gradients, and only if it is "
-                 "no replica, has none and gets no rows");
+                 "only a synchronous shard can take summed gradients, and only if it is no "
+                 "replica, has none and gets no rows");
   if (s.steps.empty() || s.steps.size() != sources ||
       a.inputs.size() !=
           gradient_ports(s) + (s.restore == restore_kind::handed ? hand_over_ports(s) : 0))
@@ -249,8 +246,7 @@ result<void> check_shard(const planned_actor& a, const plan& p) {
 result<void> check_on_device(const planned_actor& a, const planned_collective& c) {
   if (c.is_on_device() != is_device_stream(a.stream))
     return blame(a, "PL-11",
-                 "a rank must have buckets if it is on a device, and none if it is on "
-                 "the host");
+                 "a rank must have buckets if it is on a device, and none if it is on the host");
   if (!c.is_on_device()) return {};
   if (c.spec.kind != collective_kind::all_reduce || c.spec.reduction != reduction_kind::sum ||
       c.spec.type != dtype::f32)
@@ -314,8 +310,7 @@ result<void> check_collective(const planned_actor& a) {
   for (std::size_t port = c.tensors; port < a.outputs.size(); ++port)
     if (a.outputs[port].size() != 1 || a.output_specs[port] != piece_spec(c))
       return blame(a, "PL-11",
-                   "an output to another rank must carry pieces and have exactly one "
-                   "consumer");
+                   "an output to another rank must carry pieces and have exactly one consumer");
   return {};
 }
 
@@ -687,8 +682,8 @@ class buffer_check {
     for (const auto& b : p_.buffers)
       if (b.bytes > static_cast<std::uint64_t>(tensor_bytes_max) || b.task >= p_.tasks.size())
         return error(error_code::usage,
-                     fmt::format("a buffer of {} bytes on task {} of {} is too "
-                                 "large, or on a task that does not exist (PL-8)",
+                     fmt::format("a buffer of {} bytes on task {} of {} is too large, or on a task "
+                                 "that does not exist (PL-8)",
                                  b.bytes, b.task, p_.tasks.size()));
     for (std::uint32_t i = 0; i < p_.actors.size(); ++i)
       if (auto ok = visit(i); !ok) return ok;
@@ -706,8 +701,7 @@ class buffer_check {
     if (!a.buffers.empty() &&
         (a.kind == actor_kind::op && (a.loop_level != 0 || is_control(a.ops.front().type))))
       return blame(a, "PL-8",
-                   "an op in a loop, or one of control flow, cannot use the plan's "
-                   "buffers");
+                   "an op in a loop, or one of control flow, cannot use the plan's buffers");
     if (!a.buffers.empty() && (a.kind != actor_kind::op || a.buffers.size() != a.outputs.size()))
       return blame(
           a, "PL-8",
@@ -718,8 +712,8 @@ class buffer_check {
     if ((a.hands_on && (!is_simple || a.ops.size() != 1)) || (a.in_place >= 0 && !is_simple) ||
         (a.hands_on && a.in_place >= 0))
       return blame(a, "PL-8",
-                   "only an op with inputs and one output can forward its input or "
-                   "write over it, and not both");
+                   "only an op with inputs and one output can forward its input or write over it, "
+                   "and not both");
     uses_of_[i].assign(a.outputs.size(), none);
     if (a.hands_on) return hand_on(i);
     for (std::size_t port = 0; port < a.buffers.size(); ++port)
@@ -736,8 +730,7 @@ class buffer_check {
     if (buffer_of(a, 0) == -1) return {};
     if (from.actor >= i)
       return blame(a, "PL-8",
-                   "it comes before the actor whose output it "
-                   "forwards");
+                   "it comes before the actor whose output it forwards");
     uses_of_[i][0] = uses_of_[from.actor][from.port];
     return add_readers(i, 0);
   }
@@ -761,16 +754,14 @@ class buffer_check {
                      fmt::format("buffer {} does not hold the input that it writes over", b));
       if (a.output_specs[port] != p_.actors[from.actor].output_specs[from.port])
         return blame(a, "PL-8",
-                     "its output has another type or shape than the input that it "
-                     "writes over");
+                     "its output has another type or shape than the input that it writes over");
       if (std::count_if(a.inputs.begin(), a.inputs.end(),
                         [&](auto e) { return p_.edges[e].from == from; }) != 1)
         return blame(a, "PL-8", "it takes the input that it writes over more than once");
     }
     if (at != none && uses_[at].last_reader > (is_in_place ? i : i - 1))
       return blame(a, "PL-8",
-                   fmt::format("it writes over buffer {}, whose value is still to be "
-                               "read",
+                   fmt::format("it writes over buffer {}, whose value is still to be read",
                                b));
     at = static_cast<std::uint32_t>(uses_.size());
     uses_.push_back({i});

@@ -34,8 +34,9 @@ result<void> check(const loss_scale_spec& s) {
   // Its inverse is taken, too, and denormal numbers are zero.
   if (!(s.initial > 0) || !std::isnormal(scale) || !std::isnormal(1 / scale))
     return refuse(
-        "must be a number above 0 that f32 has, as has its inverse; powers of 2 change no bit of a gradient");
-  if (s.is_dynamic && s.initial < 1) return refuse("a dynamic one begins at 1 or above");
+        "must be a number above 0 that, like its inverse, is a normal number in f32; powers of 2 "
+        "keep gradients exact");
+  if (s.is_dynamic && s.initial < 1) return refuse("a dynamic loss scale must begin at 1 or above");
   if (s.is_dynamic && (s.grows_every < 1 || s.grows_every > growth_steps_max))
     return refuse(fmt::format("it grows every {} good steps: use 1..2^24", s.grows_every));
   return {};

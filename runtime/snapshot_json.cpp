@@ -160,7 +160,7 @@ struct reader {
   }
 
   void read(const json& j, std::string& s, const std::string& where) {
-    if (!j.is_string()) return fail(j, where, "a text");
+    if (!j.is_string()) return fail(j, where, "a string");
     s = j.get_ref<const std::string&>();
     replace_controls(s);
   }

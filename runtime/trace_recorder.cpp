@@ -22,11 +22,11 @@ trace_page trace_recorder::answer(const trace_query& q, std::int64_t now_ns) {
   if (at == recordings_.end()) {
     if (q.duration_ns <= 0) return refuse("this recording is not known here, or not any more");
     if (q.duration_ns > trace_duration_max_ns)
-      return refuse(fmt::format("{} s are more than the {} s that are recorded at most",
+      return refuse(fmt::format("{} s are too long: at most {} s are recorded",
                                 q.duration_ns / 1'000'000'000,
                                 trace_duration_max_ns / 1'000'000'000));
     if (recordings_.size() >= trace_recordings_max)
-      return refuse(fmt::format("{} recordings are under way here already, the first by {}",
+      return refuse(fmt::format("{} recordings already run on this node, the first by {}",
                                 recordings_.size(),
                                 std::ranges::min_element(recordings_, {}, [](const auto& r) {
                                   return r.second.began_ns;

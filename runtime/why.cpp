@@ -68,11 +68,11 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
     case root_kind::actor_ended:
       return fmt::format(
           "{} ended {} ago, and {}", subject(*a), age,
-          r.last_link == wait_walk::none ? "nothing else is left" : "what waits for it waits on");
+          r.last_link == wait_walk::none ? "nothing else is left" : "actors still wait for it");
     case root_kind::actor_missing:
       return fmt::format(
-          "node {} answers and has no actor {} of this job, which is waited for, for {}", r.node,
-          r.actor, age);
+          "node {} answers but has no actor {} of this job, for which others have waited for {}",
+          r.node, r.actor, age);
     case root_kind::cycle: return circle_sentence(walk, r);
     case root_kind::program_feed:
       return fmt::format("{} waits for the program to feed it, for {}", subject(*a), age);
@@ -85,9 +85,9 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
     default:
       if (a == nullptr)
         return fmt::format(
-            "{}{} is waited for, for {}, and is not among the actors that were listed", r.actor,
-            place(r.node), age);
-      return fmt::format("{} is {}, for {}, and does not say for whom", subject(*a),
+            "{}{}, for which others have waited for {}, is not among the actors that were listed",
+            r.actor, place(r.node), age);
+      return fmt::format("{} is {}, for {}, but does not say for which actor", subject(*a),
                          to_string(a->state), age);
   }
 }

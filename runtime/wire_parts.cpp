@@ -95,7 +95,7 @@ std::string part_reader::text(capnp::Text::Reader t) {
   spend(t.size() / sizeof(capnp::word), 1);
   std::string out{t.begin(), t.size()};
   // Nothing but a forger puts one there, and what is written of it would be another text.
-  if (out.find('\0') != std::string::npos) throw misread{"a text has a 0 byte in it"};
+  if (out.find('\0') != std::string::npos) throw misread{"a string has a 0 byte in it"};
   return out;
 }
 
@@ -154,7 +154,7 @@ planned_library part_reader::library(wire::Library::Reader r) {
 }
 
 update_kind part_reader::update(std::uint8_t n) {
-  if (n > 1) throw misread{fmt::format("there is no update {}", n)};
+  if (n > 1) throw misread{fmt::format("there is no update kind {}", n)};
   return static_cast<update_kind>(n);
 }
 

@@ -10,7 +10,7 @@
 namespace troupe::onnx {
 
 std::optional<tensor> known_values::of(value v) {
-  why_not_ = "follows from what is fed";
+  why_not_ = "depends on fed values";
   // Operands have smaller numbers: first who is needed and not known yet, then in ascending order.
   std::set<std::uint32_t> needed;
   std::vector<std::uint32_t> open{v.node};
@@ -68,7 +68,7 @@ bool known_values::compute(std::uint32_t number) {
   // make anything; no size follows from it.
   if (n.type.starts_with("conv2d")) {
     why_not_ =
-        fmt::format("follows from {} {} of {} and {}, which only a step computes", n.type,
+        fmt::format("depends on {} {} of {} and {}, which only a step computes", n.type,
                     to_string(n.outputs[0]), to_string(in[0].spec()), to_string(in[1].spec()));
     return false;
   }

@@ -116,7 +116,7 @@ result<fs::path> inside(const std::string& folder, const std::string& location,
   if (folder.empty())
     return bad(what, "its data are in another file, and there is no folder to look in");
   if (location.empty() || !is_utf8(location) || location.find('\0') != std::string::npos)
-    return bad(what, "its data are in another file that is not named");
+    return bad(what, "its data are in another file, whose name is missing or invalid");
   const fs::path relative(location);
   const auto refuse = [&](std::string_view why) {
     return bad(what, fmt::format("external data '{}': {}", shown(location), why));
@@ -157,10 +157,10 @@ result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spe
   std::error_code failed;
   const auto size = fs::file_size(*path, failed);
   if (length != spec.size_bytes())
-    return bad(what, fmt::format("{} has {} bytes, and external data are {}", to_string(spec),
+    return bad(what, fmt::format("{} has {} bytes, but its external data have {}", to_string(spec),
                                  spec.size_bytes(), length));
   if (failed || offset > size || length > size - offset)
-    return bad(what, fmt::format("external data '{}': bytes {} to {} lie behind its end, {}",
+    return bad(what, fmt::format("external data '{}': bytes {} to {} lie beyond its end, {}",
                                  shown(location), offset, offset + length, size));
   auto t = room_for(spec, what);
   if (!t) return t;

@@ -42,7 +42,8 @@ result<void> check_groups(const attributes& attrs, bool are_equal) {
       return refuse(fmt::format("a group has 1..{} workers, this one {}", parts_max, n));
     if (are_equal && size >= 0 && n != size)
       return refuse(fmt::format(
-          "its groups have {} and {} workers, and results would differ in shape: make them of one size",
+          "its groups have {} and {} workers, so their results would differ in shape: use groups "
+          "of one size",
           size, n));
     size = n;
     for (const auto end = at + static_cast<std::size_t>(n); at < end; ++at) {
@@ -54,7 +55,7 @@ result<void> check_groups(const attributes& attrs, bool are_equal) {
   }
   if (are_equal && seen.empty())
     return refuse(
-        "its result's shape depends on how many workers there are: say so, with all_workers(n)");
+        "the shape of its result depends on the number of workers: give it with all_workers(n)");
   return {};
 }
 
@@ -77,20 +78,22 @@ result<specs> exchanged(collective_kind kind, const attributes& attrs,
       if (root >= list[at])
         return refuse(fmt::format("its root is position {} of a group of {}: the first one is 0",
                                   root, list[at]));
-    if (root < 0) return refuse("its root is no position in a group");
+    if (root < 0) return refuse("its root is negative: it must be a position in a group");
   }
   if (!has_slices(kind)) return specs{in[0]};
   if (in[0].shape.rank() == 0)
-    return refuse("it goes along the first axis, and there is none: reshape(x, {1}) has one");
+    return refuse(
+        "it works along the first axis, but a scalar has none: give it one with reshape(x, {1})");
   const auto n = list[0];
   std::vector<dim> dims;
   for (std::size_t i = 0; i < in[0].shape.rank(); ++i) dims.push_back(in[0].shape[i]);
   if (kind == collective_kind::reduce_scatter && dims[0].size % n != 0)
-    return refuse(fmt::format("the first axis, of {}, is not cut into {} slices of one size",
-                              dims[0].size, n));
+    return refuse(
+        fmt::format("the first axis, of {}, cannot be cut into {} equal slices", dims[0].size, n));
   dims[0].size = kind == collective_kind::all_gather ? dims[0].size * n : dims[0].size / n;
   const auto s = shape::from(dims);
-  if (!s) return refuse(fmt::format("{} workers have too many elements together", n));
+  if (!s)
+    return refuse(fmt::format("the results of {} workers have too many elements together", n));
   return specs{tensor_spec{in[0].type, *s}};
 }
 
@@ -103,9 +106,9 @@ value call(std::string_view type, value x, attributes attrs, const worker_groups
       std::all_of(among.groups.begin(), among.groups.end(),
                   [](const auto& group) { return group.size() == 1 && group[0] == 0; });
   if (g.computes() && !is_alone) {
-    g.record(error(error_code::usage,
-                   fmt::format("{}: a graph that computes at once has one worker, number 0", type))
-                 .at(where));
+    g.record(
+        error(error_code::usage, fmt::format("{}: an eager graph has one worker, number 0", type))
+            .at(where));
     return {};
   }
   return append(type, {x}, std::move(attrs), where);
@@ -119,11 +122,10 @@ attributes with(reduction_kind r) {
 
 std::vector<value> no_way_back(graph& g, const graph_node& n, std::string_view why) {
   g.record(
-      error(
-          error_code::usage,
-          fmt::format(
-              "{} '{}': {}; where the loss is not to be differentiated through it, put its result into stop_gradient()",
-              n.type, n.name, why))
+      error(error_code::usage,
+            fmt::format("{} '{}': {}; if no gradient should flow through it, put its result into "
+                        "stop_gradient()",
+                        n.type, n.name, why))
           .at(n.source));
   return {value{}};
 }

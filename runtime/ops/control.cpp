@@ -25,7 +25,8 @@ result<specs> merged_branches(const attributes&, std::span<const tensor_spec> in
   if (in[0] != condition_spec)
     return misfit(in, {"condition", "otherwise", "then"}, "the condition must be bool[]");
   if (in[1] != in[2])
-    return misfit(in, {"condition", "otherwise", "then"}, "both branches must make the same");
+    return misfit(in, {"condition", "otherwise", "then"},
+                  "both branches must return the same type and shape");
   return specs{in[1]};
 }
 
@@ -33,11 +34,11 @@ result<specs> merged_branches(const attributes&, std::span<const tensor_spec> in
 result<specs> ended_loop(const attributes&, std::span<const tensor_spec> in, const tag*) {
   const auto n = in.size() / 2;
   if (in.size() % 2 != 0)
-    return misfit(in, {}, "a loop has as many values that leave it as values that come back");
+    return misfit(in, {}, "a loop must have as many results as values that its body returns");
   for (std::size_t k = 0; k < n; ++k)
     if (in[k] != in[n + k])
       return misfit(std::array{in[k], in[n + k]}, {"at first", "after an iteration"},
-                    "a variable of a loop keeps its type and shape");
+                    "a variable of a loop must keep its type and shape");
   return specs(in.begin(), in.begin() + static_cast<std::ptrdiff_t>(n));
 }
 

@@ -140,8 +140,7 @@ result<specs> put_shapes(const attributes& attrs, std::span<const tensor_spec> i
   static constexpr std::array names{std::string_view("dy"), std::string_view("indices"),
                                     std::string_view("like")};
   if (!numbers.has(in[0].type) || in[0].type != in[2].type || in[0].shape != in[1].shape)
-    return misfit(in, names,
-                  "dy must have the shape of the indices and the element type of the other");
+    return misfit(in, names, "dy must have the shape of the indices and the element type of like");
   const std::array as_taken{in[2], in[1]};
   if (const auto taken = take_shapes(attrs, as_taken, at); !taken)
     return misfit(in, names, taken.error().message());

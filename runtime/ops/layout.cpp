@@ -44,7 +44,9 @@ result<specs> reshape_shapes(const attributes& attrs, std::span<const tensor_spe
   }
   for (std::size_t i = 0; i < x.rank(); ++i)
     if (x[i].symbol != 0 && !is_kept[i])
-      return refuse(fmt::format("dimension {} is a bound, which only a 0 in its place keeps", i));
+      return refuse(
+          fmt::format("dimension {} is a bound (a symbolic size): keep it with a 0 in its place",
+                      i));
   const auto elements = x.elements();
   if (open) {
     if (known == 0 || elements % known != 0)
@@ -92,8 +94,9 @@ result<specs> transpose_shapes(const attributes& attrs, std::span<const tensor_s
                                const tag*) {
   const auto order = order_of(attrs.integers("order"), in[0].shape.rank());
   if (!order)
-    return misfit(in, {"x"},
-                  fmt::format("{} is no order of its axes", text_of(attrs.integers("order"))));
+    return misfit(
+        in, {"x"},
+        fmt::format("{} is not a permutation of its axes", text_of(attrs.integers("order"))));
   std::array<dim, shape::rank_max> dims{};
   for (std::size_t i = 0; i < order->size(); ++i) dims[i] = in[0].shape[(*order)[i]];
   return specs{{in[0].type, *shape::from(std::span(dims).first(order->size()))}};
@@ -129,7 +132,7 @@ result<specs> slice_shapes(const attributes& attrs, std::span<const tensor_spec>
       dims[i] = x[i];
       continue;
     }
-    if (x[i].symbol != 0) return refuse("a bound can only be taken whole");
+    if (x[i].symbol != 0) return refuse("a dimension that is a bound can only be taken whole");
     if (step[i] == 0) return refuse("a step cannot be 0");
     if (begin[i] < 0 || begin[i] > x.size(i) || size[i] < 0)
       return refuse("it begins or ends outside");

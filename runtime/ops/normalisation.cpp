@@ -17,7 +17,7 @@ result<specs> standardize_shapes(const attributes& attrs, std::span<const tensor
   if (!(attrs.real("epsilon", 1e-5) >= 0))
     return misfit(
         in, {"x"},
-        fmt::format("epsilon is {}, and cannot be negative", attrs.real("epsilon", 1e-5)));
+        fmt::format("epsilon is {}, but cannot be negative", attrs.real("epsilon", 1e-5)));
   auto axes = axes_of(attrs.integers("axes"), in[0].shape.rank(), true);
   if (!axes) return misfit(in, {"x"}, axes.error().message());
   const auto groups = reduced(in[0], *axes, true);
@@ -27,7 +27,7 @@ result<specs> standardize_shapes(const attributes& attrs, std::span<const tensor
 result<specs> grad_shapes(const attributes& attrs, std::span<const tensor_spec> in, const tag*) {
   const auto refuse = [&](std::string_view why) { return misfit(in, {"dy", "y", "scale"}, why); };
   if (!floating.has(in[0].type)) return refuse("the element type must be f32 or f64");
-  if (in[0] != in[1]) return refuse("dy and y must be alike");
+  if (in[0] != in[1]) return refuse("dy and y must have the same type and shape");
   auto axes = axes_of(attrs.integers("axes"), in[0].shape.rank(), true);
   if (!axes) return refuse(axes.error().message());
   if (in[2] != reduced(in[0], *axes, true))
@@ -107,7 +107,7 @@ value layer_norm(value x, value scale, value shift, double epsilon, source_locat
     axes.push_back(-static_cast<std::int64_t>(i));
   if (axes.empty()) {
     x.owner->record(ops::misfit(std::array{x.spec(), scale.spec()}, {"x", "scale"},
-                                "scale has the dimensions that are normalised: at least one")
+                                "scale must have the dimensions that are normalised, at least one")
                         .while_doing("layer_norm")
                         .at(where));
     return {};

@@ -53,7 +53,7 @@ result<specs> pool_shapes(bool has_places, const attributes& attrs,
   if (!out) return misfit(in, {"x"}, out.error().message());
   if (has_places &&
       (in[0].shape.size(3) > 0 && in[0].shape.size(2) > 0x7fffffff / in[0].shape.size(3)))
-    return misfit(in, {"x"}, "an image has more places than i32 can count");
+    return misfit(in, {"x"}, "an image has more positions than i32 can count");
   specs all{{in[0].type, *out}};
   if (has_places) all.push_back({dtype::i32, *out});
   return all;

@@ -51,7 +51,8 @@ shape_rule drawn(std::string_view law, bool is_like) {
       if (!spec) return std::move(spec.error());
       if (spec->shape.is_symbolic())
         return misfit(std::array{*spec}, {},
-                      "numbers for a bound are drawn like a tensor that has it");
+                      "a shape with a bound (a symbolic size) must be drawn like a tensor that has "
+                      "this shape: use the op's _like form");
       out = *spec;
     } else {
       out = in[0];

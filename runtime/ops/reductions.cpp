@@ -37,7 +37,7 @@ result<specs> arg_shapes(const attributes& attrs, std::span<const tensor_spec> i
   if (!axes) return misfit(in, {"x"}, axes.error().message());
   const auto along = x.shape[static_cast<std::size_t>(axes->front())];
   if (along.size < 1 && (along.symbol == 0 || at == nullptr))
-    return misfit(in, {"x"}, "there is no largest or smallest of no elements");
+    return misfit(in, {"x"}, "an axis without elements has no largest or smallest");
   if (along.size > 0x7fffffff) return misfit(in, {"x"}, "the axis is longer than i32 can count");
   auto out = reduced(x, *axes, false);
   out.type = dtype::i32;

@@ -11,7 +11,7 @@ shape_rule along_axis(std::vector<std::string_view> names) {
                                     const tag*) -> result<specs> {
     if (!floating.has(in[0].type)) return misfit(in, names, "the element type must be f32 or f64");
     for (const auto& s : in)
-      if (s != in[0]) return misfit(in, names, "operands must be alike");
+      if (s != in[0]) return misfit(in, names, "operands must have the same type and shape");
     if (const auto axis = axes_of({attrs.integer("axis", -1)}, in[0].shape.rank(), false); !axis)
       return misfit(in, names, axis.error().message());
     return specs{in[0]};

@@ -26,16 +26,16 @@ result<tensor_spec> spec_of(const attributes& attrs) {
   const auto rank = attrs.integer("rank", -1);
   if (type < 0 || type >= dtype_count || rank < 0 ||
       rank > static_cast<std::int64_t>(shape::rank_max))
-    return error(error_code::usage,
-                 fmt::format("attributes dtype {} and rank {} name no tensor", type, rank));
+    return error(
+        error_code::usage,
+        fmt::format("attributes dtype {} and rank {} are not those of a tensor", type, rank));
   std::array<dim, shape::rank_max> dims;
   for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i)
     dims[i] = {attrs.integer(fmt::format("dim{}", i), -1),
                static_cast<std::uint8_t>(attrs.integer(fmt::format("symbol{}", i)))};
   const auto s = shape::from(std::span(dims.data(), static_cast<std::size_t>(rank)));
   if (!s)
-    return error(error_code::usage,
-                 "a size is negative, or all sizes together are too many elements");
+    return error(error_code::usage, "a size is negative, or the tensor has too many elements");
   return tensor_spec{static_cast<dtype>(type), *s};
 }
 
@@ -64,13 +64,13 @@ result<specs> constant_tensor_spec(const attributes& attrs, std::span<const tens
   auto spec = spec_of(attrs);
   if (!spec) return std::move(spec.error());
   const std::array one{*spec};
-  if (spec->shape.is_symbolic()) return misfit(one, {}, "a constant has exact sizes");
+  if (spec->shape.is_symbolic()) return misfit(one, {}, "a constant must have exact sizes");
   const auto data = attrs.data("data");
   const auto bytes = data.view();
   const auto each = size_of(spec->type);
   if (bytes.size() % each != 0 ||
       bytes.size() / each != static_cast<std::size_t>(spec->shape.elements()))
-    return misfit(one, {}, fmt::format("{} bytes are not its elements", bytes.size()));
+    return misfit(one, {}, fmt::format("{} bytes do not fit its type and shape", bytes.size()));
   return specs{*spec};
 }
 
@@ -90,9 +90,10 @@ void add_sources(op_table& t) {
                        auto out = from_attributes(attrs, in, at);
                        if (out && out->front().shape.is_symbolic())
                          return misfit(*out, {},
-                                       "a variable has exact sizes, a symbolic one is of batches");
+                                       "a variable must have exact sizes: only batches can have a "
+                                       "symbolic one");
                        if (out && out->front().type != dtype::f32)
-                         return misfit(*out, {}, "a variable is f32");
+                         return misfit(*out, {}, "a variable must be f32");
                        return out;
                      },
                      .gradient = {},
@@ -105,7 +106,7 @@ void add_sources(op_table& t) {
                        const auto type = attrs.integer("dtype");
                        if (type < 0 || type >= dtype_count)
                          return error(error_code::usage,
-                                      fmt::format("a constant has no element type {}", type));
+                                      fmt::format("a constant cannot have element type {}", type));
                        return constant_spec(static_cast<dtype>(type), attrs.real("value"));
                      },
                      .gradient = {},
@@ -194,9 +195,9 @@ value moving_average(value sample, std::string_view name, const moving_average_o
   if (!(options.rate >= 0 && options.rate <= 1))
     return refuse(fmt::format("its rate is {}, but must be from 0 to 1", options.rate));
   if (sample.spec().type != dtype::f32 || sample.spec().shape.is_symbolic())
-    return refuse("a sample is f32 and has exact sizes");
+    return refuse("a sample must be f32 and have exact sizes");
   const auto beside = options.beside.is_valid() ? options.beside : sample;
-  if (beside.owner != &g) return refuse("the value beside it belongs to another graph");
+  if (beside.owner != &g) return refuse("options.beside belongs to another graph");
   const auto v = variable(g, sample.spec(), filled_with(options.initial), name, where);
   if (!v.is_valid()) return {};
   if (const auto& n = g.node(v.node); n.average_rate)

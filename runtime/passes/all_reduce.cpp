@@ -114,10 +114,12 @@ class reducer {
       report_->add(p.shard.variable, p.source, [&] {
         return has_workers
                    ? fmt::format(
-                         "is held on the host, not on {}: gradients are added up by links, as asked for",
+                         "is held on the host, not on {}: the options ask for gradients to be "
+                         "summed over links, not by devices",
                          stream_text(p.stream))
                    : fmt::format(
-                         "is held on the host, not on {}: {}, which holds it, has no worker, and devices add up what workers' devices have",
+                         "is held on the host, not on {}: {}, which holds it, has no worker, and "
+                         "devices can only sum gradients of workers' devices",
                          stream_text(p.stream), where_.task_names[p.task]);
       });
     p.stream = 0;

@@ -35,11 +35,12 @@ result<void> check_call(const flow_op& op, const training_spec* training) {
       if (w >= workers && training == nullptr)
         return at_op(
             fmt::format(
-                "worker {} is in its groups, and a graph that is stepped has one worker, number 0",
+                "worker {} is in its groups, but a graph that is run by feeds and fetches has one "
+                "worker, number 0",
                 w),
             op);
       if (w >= workers)
-        return at_op(fmt::format("worker {} is in its groups, and the job has {}: 0 to {}", w,
+        return at_op(fmt::format("worker {} is in its groups, but the job has {}: 0 to {}", w,
                                  workers, workers - 1),
                      op);
     }
@@ -47,7 +48,8 @@ result<void> check_call(const flow_op& op, const training_spec* training) {
   if (has_slices(kind_of(op.type)) && members < workers)
     return at_op(
         fmt::format(
-            "{} of {} workers are in its groups, and what it makes has another shape than what the others keep: put every worker into a group",
+            "{} of {} workers are in its groups, and its result has another shape than the value "
+            "that the others keep: put every worker into a group",
             members, workers),
         op);
   if (op.region != 0 || op.loop_level != 0)
@@ -56,7 +58,8 @@ result<void> check_call(const flow_op& op, const training_spec* training) {
         op);
   if (training->update != update_kind::sync && workers > 1)
     return at_op(
-        "asynchronous workers make their steps each at its own pace: collectives are for synchronous training",
+        "asynchronous workers each make steps at their own pace: collectives need synchronous "
+        "training",
         op);
   if (training->workers > parts_max)
     return at_op(fmt::format("a group has at most {} workers", parts_max), op);

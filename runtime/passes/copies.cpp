@@ -109,7 +109,7 @@ class copier {
     if (report_ != nullptr)
       report_->add(a.planned.name, a.planned.source, [&] {
         const auto& spec = a.planned.output_specs[0];
-        return fmt::format("is put in: {} goes {} {}, {} bytes an item", to_string(spec),
+        return fmt::format("is put in: it copies {} {} {}, {} bytes for each item", to_string(spec),
                            kind == copy_kind::out ? "from" : "to", stream_text(stream),
                            spec.size_bytes());
       });

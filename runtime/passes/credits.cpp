@@ -59,7 +59,8 @@ plan connect(draft d, std::uint32_t credits, std::size_t edge_bytes, pass_report
                            port, credits)
                  : is_gradient
                      ? fmt::format(
-                           "input {} has one credit, not {}: the worker's next gradient comes from the version that is made of this one",
+                           "input {} has one credit, not {}: the worker's next gradient needs the "
+                           "version that is made from this one",
                            port, credits)
                      : fmt::format(
                            "input {} has {} {}, not {}: an item has {} bytes, and an edge gets {}",

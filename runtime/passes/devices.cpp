@@ -17,10 +17,10 @@ std::string why_not_on_device(const std::string& type, const attributes& attrs,
   static constexpr std::array<std::string_view, 4> of_host{"idx_batch", "index_batch", "text_batch",
                                                            pack_rows_op};
   const auto* row = ops.find(type);
-  if (row == nullptr) return "it is no op of the table";
-  if (is_collective(type)) return "it is a collective, whose ranks run beside the links";
-  if (row->is_control) return "it makes up a branch or loop, which runs on the host";
-  if (row->is_forwarding) return "it hands on what it takes";
+  if (row == nullptr) return "this program does not have the op";
+  if (is_collective(type)) return "it is a collective, whose ranks run on the host";
+  if (row->is_control) return "it is an op of control flow, which runs on the host";
+  if (row->is_forwarding) return "it only forwards its input";
   if (row->library != nullptr) return fmt::format("it comes from library '{}'", row->library->name);
   if (is_reader(attrs) || std::find(of_host.begin(), of_host.end(), type) != of_host.end())
     return fmt::format("there is no device kernel for {}", type);
@@ -42,17 +42,17 @@ result<flow> devices(flow f, const op_table& ops, bool is_soft, pass_report* rep
         op.type == "input" || is_reader(op.attrs) || (row != nullptr && row->is_forwarding);
     std::string why;
     if (!is_programs)
-      why =
-          op.loop_level != 0 || op.region != 0
-              ? "it lies in a branch or loop, which runs on the host: what is to run on a device has to be computed outside of it"
-              : why_not_on_device(op.type, op.attrs, ops);
+      why = op.loop_level != 0 || op.region != 0
+                ? "it is in a branch or loop, which runs on the host: compute it outside of the "
+                  "branch or loop"
+                : why_not_on_device(op.type, op.attrs, ops);
     if (!is_programs && why.empty()) continue;
     if (!is_programs && !is_soft)
-      return error(
-                 error_code::usage,
-                 fmt::format(
-                     "op '{}' of type '{}' is to stand on '{}', and cannot: {}. Put it into device_scope(\"/cpu:0\"), or allow soft placement (compile_options::soft_placement; no --hard-placement)",
-                     op.name, op.type, op.device, why))
+      return error(error_code::usage,
+                   fmt::format("op '{}' of type '{}' cannot run on '{}': {}. Put it into "
+                               "device_scope(\"/cpu:0\"), or allow soft placement "
+                               "(compile_options::soft_placement; no --hard-placement)",
+                               op.name, op.type, op.device, why))
           .at(op.source.file, op.source.line);
     if (!is_programs && report != nullptr)
       report->add(op.name, op.source, [&] {

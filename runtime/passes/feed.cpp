@@ -18,7 +18,7 @@ flow feed(flow f, std::span<const std::string> names, pass_report* report) {
     if (op.type == "input" || op.type == "variable") continue;
     if (report != nullptr)
       report->add(op.name, op.source,
-                  [] { return "is fed, and so are not computed: it, and what only it needs"; });
+                  [] { return "is fed: it is not computed, nor is what only it needs"; });
     fed.emplace(std::pair(r.op, r.output), static_cast<std::uint32_t>(inputs.size()));
     inputs.push_back({"input", names[i], {}, {}, {op.outputs[r.output]}, {}, op.source, {}});
   }

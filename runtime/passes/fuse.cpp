@@ -175,11 +175,11 @@ class fuser {
           : p.planned.output_specs[0].shape != c.planned.output_specs[0].shape
               ? fmt::format("it makes {}, of another shape", to_string(p.planned.output_specs[0]))
           : p.device != c.device || p.owner != c.owner || p.index != c.index
-              ? std::string("it stands on another device")
+              ? std::string("it is on another device, worker or shard")
           : p.region != c.region
-              ? std::string("it lies in another branch or loop")
+              ? std::string("it is in another branch or loop")
               : fmt::format("its first op makes {}", to_string(p.planned.output_specs[0]));
-      return fmt::format("stays apart from {}, which it takes: {}", p.planned.name, why);
+      return fmt::format("is not fused with {}, whose output it takes: {}", p.planned.name, why);
     });
   }
 
@@ -192,7 +192,8 @@ class fuser {
       if (a.ops.size() > types_in_name_max + 1)
         names += fmt::format(" and {} more", a.ops.size() - types_in_name_max - 1);
       return fmt::format(
-          "is one actor with {}: element by element, and nobody else reads what is in between",
+          "is fused with {} into one actor: they work element by element, and no other op reads "
+          "the values in between",
           names);
     });
   }

@@ -107,7 +107,7 @@ class differentiator {
       g_.record(
           bad_request(
               is_second
-                  ? "gradients of gradients of a loop are not known: unroll the loop"
+                  ? "gradients of gradients of a loop are not supported: unroll the loop"
                   : fmt::format(
                         "{} '{}' is not differentiable, but the loss depends on variables through it",
                         n.type, n.name))
@@ -325,7 +325,8 @@ class differentiator {
       g_.record(
           bad_request(
               fmt::format(
-                  "loop '{}' has gradients, for which values of each iteration are kept: say by iterations_max how many there are at most",
+                  "the gradient of loop '{}' keeps values of each iteration: set iterations_max to "
+                  "the most iterations that it may make",
                   name))
               .at(where));
       return;
@@ -411,8 +412,7 @@ result<void> check_request(const graph& g, value loss, std::span<const value> wi
                                    to_string(loss.spec())))
         .at(n.source);
   for (const auto& v : with_respect_to)
-    if (!g.has(v))
-      return bad_request("gradients are asked for something that is not a value of this graph");
+    if (!g.has(v)) return bad_request("a gradient is asked for a value that is not of this graph");
   return {};
 }
 

@@ -179,7 +179,7 @@ class converter {
                  ? fmt::format(
                        "computes in {}: its operands are rounded to it, sums are f32, and the result is rounded once",
                        to_string(half_))
-                 : fmt::format("moves {}, the same bits as of f32", to_string(half_));
+                 : fmt::format("moves {} instead of f32, which changes no bit", to_string(half_));
     });
   }
   void tell_folded(const flow_op& op) {

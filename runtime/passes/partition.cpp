@@ -63,7 +63,7 @@ void relay(draft& d, pass_report* report) {
     const auto next = static_cast<std::uint32_t>(d.actors.size());
     if (report != nullptr)
       report->add(r.planned.name, r.planned.source, [&] {
-        return fmt::format("is put in: {} readers on stream {} take what it hands on",
+        return fmt::format("is put in: it forwards a value to {} readers on stream {}",
                            readers.size(), stream);
       });
     d.actors.push_back(std::move(r));

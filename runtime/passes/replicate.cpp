@@ -368,7 +368,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
         if (report != nullptr && w == 0)
           report->add(gate.planned.ops.front().name, gate.planned.source, [&] {
             return fmt::format(
-                "is put in, for each worker: the gradient waits for {} more values of its step, so that a step is whole or did not happen",
+                "is put in, for each worker: the gradient waits for {} more values of its step, so "
+                "that a step is applied as a whole or not at all",
                 missing.size());
           });
         from = {static_cast<std::uint32_t>(d.actors.size()), 0};

@@ -88,7 +88,7 @@ flow share(flow f, pass_report* report) {
     stands_for[i] = same->second;
     if (report != nullptr)
       report->add(op.name, op.source, [&] {
-        return fmt::format("computes the same {} as '{}', which stands for both", op.type,
+        return fmt::format("computes the same {} as '{}', which is used for both", op.type,
                            f.ops[same->second].name);
       });
   }

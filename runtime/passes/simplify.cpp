@@ -32,8 +32,8 @@ std::string why(const flow_op& op, const flow_op& instead) {
   const auto what = op.type == "neg"   ? "is the negative of a negative"
                     : op.type == "mul" ? "is multiplied by 1"
                     : op.type == "add" ? "has 0 added to it"
-                                       : "has 0 taken from it";
-  return fmt::format("{}: '{}' stands for it", what, instead.name);
+                                       : "has 0 subtracted from it";
+  return fmt::format("{}: '{}' is used instead", what, instead.name);
 }
 
 }  // namespace

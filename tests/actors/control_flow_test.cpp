@@ -136,12 +136,10 @@ BOOST_FIXTURE_TEST_CASE(branches_lie_in_each_other_and_may_return_what_they_are_
   const auto all = run(
       [&](graph& g) {
         const auto x = in(g, real, "x"), zero = constant(g, 0), one = constant(g, 1);
-        return cond(less(x, zero), branch_function([&] {
-                      return std::vector{x, zero};
-                    }),
+        return cond(less(x, zero), branch_function([&] { return std::vector{x, zero}; }),
                     branch_function([&] {
-                      const auto inner = cond(
-                          less(x, one), [&] { return add(x, x); }, [&] { return one; });
+                      const auto inner =
+                          cond(less(x, one), [&] { return add(x, x); }, [&] { return one; });
                       return std::vector{inner, mul(inner, x)};
                     }));
       },
@@ -157,9 +155,7 @@ BOOST_FIXTURE_TEST_CASE(a_loop_runs_as_long_as_its_condition_holds, fixture) {
         const auto x = in(g, real, "x"), limit = in(g, real, "limit"), one = constant(g, 1);
         const auto out = while_loop(
             {x, constant(g, 0)}, [&](auto v) { return less(v[0], limit); },
-            [&](auto v) {
-              return std::vector{mul(v[0], constant(g, 2)), add(v[1], one)};
-            });
+            [&](auto v) { return std::vector{mul(v[0], constant(g, 2)), add(v[1], one)}; });
         return std::vector{out[0], out[1], add(out[0], x)};
       },
       {{{"x", number(1)}, {"limit", number(1000)}},
@@ -227,8 +223,8 @@ BOOST_FIXTURE_TEST_CASE(gradients_go_through_the_branch_that_was_taken, fixture)
       [&](graph& g) {
         const auto x = in(g, {dtype::f32, {3}}, "x"), w = in(g, {dtype::f32, {3}}, "w"),
                    zero = constant(g, 0);
-        const auto y = cond(
-            less(reduce_sum(x), zero), [&] { return mul(x, w); }, [&] { return square(x); });
+        const auto y =
+            cond(less(reduce_sum(x), zero), [&] { return mul(x, w); }, [&] { return square(x); });
         const auto d = gradients(g, reduce_sum(mul(y, y)), std::array{x, w});
         return std::vector{y, d[0], or_zero(d[1], w)};
       },
@@ -246,9 +242,7 @@ BOOST_FIXTURE_TEST_CASE(gradients_go_back_through_the_iterations, fixture) {
                n = in(g, real, "n"), zero = constant(g, 0), one = constant(g, 1);
     const auto out = while_loop(
         {x, zero}, [&](auto v) { return less(v[1], n); },
-        [&](auto v) {
-          return std::vector{mul(square(v[0]), w), add(v[1], one)};
-        },
+        [&](auto v) { return std::vector{mul(square(v[0]), w), add(v[1], one)}; },
         {.iterations_max = 5});
     const auto d = gradients(g, reduce_sum(mul(out[0], x)), std::array{x, w});
     return std::vector{out[0], d[0], or_zero(d[1], w)};
@@ -409,12 +403,10 @@ BOOST_FIXTURE_TEST_CASE(mistakes_are_told_with_the_line_that_made_them, fixture)
   };
   std::map<std::string, model> wrong;
   wrong["the condition is f32[2], and must be bool[]"] = [&](graph& g) {
-    return std::vector{cond(
-        x(g), [&] { return x(g); }, [&] { return x(g); })};
+    return std::vector{cond(x(g), [&] { return x(g); }, [&] { return x(g); })};
   };
   wrong["value 0 is f32[2] of one branch, and f32[] of the other one"] = [&](graph& g) {
-    return std::vector{cond(
-        goes_on(g), [&] { return x(g); }, [&] { return constant(g, 1); })};
+    return std::vector{cond(goes_on(g), [&] { return x(g); }, [&] { return constant(g, 1); })};
   };
   wrong["one branch returns 1 values, the other one 0"] = [&](graph& g) {
     return cond(goes_on(g), branch_function([&] { return std::vector{x(g)}; }),
@@ -423,8 +415,7 @@ BOOST_FIXTURE_TEST_CASE(mistakes_are_told_with_the_line_that_made_them, fixture)
   wrong["is made in a branch of cond() and used outside of it"] = [&](graph& g) {
     value leaked;
     const auto a = x(g);
-    (void)cond(
-        goes_on(g), [&] { return leaked = neg(a); }, [&] { return a; });
+    (void)cond(goes_on(g), [&] { return leaked = neg(a); }, [&] { return a; });
     return std::vector{neg(leaked)};
   };
   wrong["is made in a loop's body and used outside of it"] = [&](graph& g) {
@@ -434,17 +425,14 @@ BOOST_FIXTURE_TEST_CASE(mistakes_are_told_with_the_line_that_made_them, fixture)
         [&](auto v) { return std::vector{leaked = neg(v[0])}; });
     return std::vector{neg(leaked)};
   };
-  wrong["variable 0 is f32[2], and f32[] after an iteration"] = [&](graph& g) {
+  wrong["variable 0 is f32[2], but f32[] after an iteration"] = [&](graph& g) {
     return while_loop(
         {x(g)}, [&](auto) { return goes_on(g); },
         [&](auto v) { return std::vector{reduce_sum(v[0])}; });
   };
   wrong["has 1 variables, and its body returns 2 values"] = [&](graph& g) {
     return while_loop(
-        {x(g)}, [&](auto) { return goes_on(g); },
-        [&](auto v) {
-          return std::vector{v[0], v[0]};
-        });
+        {x(g)}, [&](auto) { return goes_on(g); }, [&](auto v) { return std::vector{v[0], v[0]}; });
   };
   wrong["its condition is f32[2], and must be bool[]"] = [&](graph& g) {
     return while_loop(
@@ -456,7 +444,7 @@ BOOST_FIXTURE_TEST_CASE(mistakes_are_told_with_the_line_that_made_them, fixture)
         {x(g)}, [&](auto v) { return less(leaked = reduce_sum(v[0]), constant(g, 1)); },
         [&](auto v) { return std::vector{add(v[0], leaked)}; });
   };
-  wrong["say by iterations_max how many there are at most"] = [&](graph& g) {
+  wrong["set iterations_max to the most iterations that it may make"] = [&](graph& g) {
     const auto a = x(g);
     const auto out = while_loop(
         {a}, [&](auto v) { return less(reduce_sum(v[0]), constant(g, 1)); },
@@ -483,8 +471,7 @@ BOOST_FIXTURE_TEST_CASE(what_lies_in_a_branch_or_loop_cannot_be_fetched, fixture
   const auto x = input(g, real, "x");
   value in_branch, in_body, in_condition;
   const auto one = constant(g, 1.0F), hundred = constant(g, 100.0F);
-  const auto y = cond(
-      less(x, one), [&] { return in_branch = x * 2; }, [&] { return x; });
+  const auto y = cond(less(x, one), [&] { return in_branch = x * 2; }, [&] { return x; });
   const auto z = while_loop(
       {x}, [&](auto v) { return in_condition = less(v[0], hundred); },
       [&](auto v) { return std::vector{in_body = v[0] * 10}; })[0];

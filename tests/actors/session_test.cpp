@@ -251,7 +251,7 @@ BOOST_FIXTURE_TEST_CASE(every_optimizer_goes_on_from_its_checkpoint_with_the_sam
   BOOST_TEST_REQUIRE(!run);
   BOOST_TEST(
       run.error().text().find(
-          "it has velocity of variable 'hidden/bias', and this one's slots are first_moment, second_moment") !=
+          "it has velocity for variable 'hidden/bias', but this run's optimizer needs first_moment, second_moment") !=
           std::string::npos,
       run.error().text());
 }

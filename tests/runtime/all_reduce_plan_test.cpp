@@ -283,7 +283,7 @@ BOOST_AUTO_TEST_CASE(what_keeps_gradients_from_devices_is_told) {
   BOOST_TEST(
       told(spec(2), {.device_collectives = false})
           .find(
-              "is held on the host, not on gpu:0: gradients are added up by links, as asked for") !=
+              "is held on the host, not on gpu:0: the options ask for gradients to be summed over links") !=
       std::string::npos);
   BOOST_TEST(told(spec(2, 1), {}).find("/job:ps/task:0, which holds it, has no worker") !=
              std::string::npos);

@@ -107,24 +107,16 @@ BOOST_AUTO_TEST_SUITE(bad_values)
 
 BOOST_AUTO_TEST_CASE(sizes_that_nobody_has_memory_for_are_errors) {
   const std::function<value(fixture&)> cases[] = {
-      [](fixture& f) {
-        return random_uniform(f.e, {dtype::f64, shape{huge}});
-      },
-      [](fixture& f) {
-        return random_uniform(f.e, {dtype::f32, shape{2 * huge}});
-      },
+      [](fixture& f) { return random_uniform(f.e, {dtype::f64, shape{huge}}); },
+      [](fixture& f) { return random_uniform(f.e, {dtype::f32, shape{2 * huge}}); },
       [](fixture& f) { return tile(f.five, {2 * huge}); },
       [](fixture& f) { return pad(f.five, {2 * huge - 1}, {0}); },
       [](fixture& f) { return one_hot(cast(f.five, dtype::i32), huge, dtype::f64); },
-      [](fixture& f) {
-        return variable(f.e, {dtype::f32, shape{2 * huge}}, zeros(), "v");
-      },
+      [](fixture& f) { return variable(f.e, {dtype::f32, shape{2 * huge}}, zeros(), "v"); },
       [](fixture& f) {
         return variable(f.e, {dtype::f32, shape{std::int64_t{1} << 39}}, zeros(), "v");
       },
-      [](fixture& f) {
-        return dense(reshape(f.five, {1, 1}), 2 * huge, "d");
-      },
+      [](fixture& f) { return dense(reshape(f.five, {1, 1}), 2 * huge, "d"); },
   };
   for (std::size_t i = 0; i < std::size(cases); ++i) {
     fixture f;
@@ -220,21 +212,13 @@ BOOST_AUTO_TEST_CASE(numbers_that_a_type_does_not_have_are_refused) {
        "u8 has no number 300"},
       {[](fixture& f) { return clip_by_norm(f.five, 1e39); },
        "bound 1e+39 is not a finite number above 0 in f32"},
-      {[](fixture& f) {
-         return random_uniform(f.e, {dtype::f32, {2}}, -1e308, 1e308);
-       },
+      {[](fixture& f) { return random_uniform(f.e, {dtype::f32, {2}}, -1e308, 1e308); },
        "is wider than f32"},
-      {[](fixture& f) {
-         return random_uniform(f.e, {dtype::f64, {2}}, -1.7e308, 1.7e308);
-       },
+      {[](fixture& f) { return random_uniform(f.e, {dtype::f64, {2}}, -1.7e308, 1.7e308); },
        "is wider than f64"},
-      {[](fixture& f) {
-         return variable(f.e, {dtype::f32, {2}}, filled_with(1e300), "v");
-       },
+      {[](fixture& f) { return variable(f.e, {dtype::f32, {2}}, filled_with(1e300), "v"); },
        "not a finite number"},
-      {[](fixture& f) {
-         return variable(f.e, {dtype::f32, {2}}, normal(1e308), "v");
-       },
+      {[](fixture& f) { return variable(f.e, {dtype::f32, {2}}, normal(1e308), "v"); },
        "not a finite number"},
       {[](fixture& f) { return one_hot(cast(f.five, dtype::i32), 3, dtype::boolean); },
        "the result must be f32"},

@@ -429,7 +429,7 @@ BOOST_AUTO_TEST_CASE(tensors_that_do_not_fit_the_manifest_are_found) {
   BOOST_TEST(store.verify(m).empty());
   auto changed = m;
   changed.variables[0].slots.clear();
-  said(changed, "holds a tensor \"a/weights#velocity\", of which the manifest knows nothing");
+  said(changed, "holds a tensor \"a/weights#velocity\" that the manifest does not name");
   changed = m;
   changed.variables[1].slots = {"velocity"};
   said(changed, "lacks the tensor \"b#velocity\"");

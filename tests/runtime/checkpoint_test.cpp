@@ -148,7 +148,7 @@ BOOST_AUTO_TEST_CASE(CK_2_fields_of_another_type_or_size_are_named) {
       {"\"epoch\": 3,", "", "epoch is missing"},
       {"\"step\": 120", "\"step\": 18446744073709551616", "step should be"},
       {"\"bytes\": 1234", "\"bytes\": null", "parts[0].bytes should be"},
-      {"\"schedule\": {", "\"schedule\": {\"x\": 1,", "schedule.\"x\" should be a text"},
+      {"\"schedule\": {", "\"schedule\": {\"x\": 1,", "schedule.\"x\" should be a string"},
       {"\"parts\": [", "\"parts\": [7,", "parts[0] should be an object"},
       {"\"dtype\": \"f32\"", "\"dtype\": \"f33\"", "variables[0].dtype is \"f33\""},
       {"784", "9223372036854775808", "variables[0].shape has a rank or a size"},
@@ -171,8 +171,8 @@ BOOST_AUTO_TEST_CASE(CK_2_fields_of_another_type_or_size_are_named) {
       {"aaaaaaaa", "aaaaaaaA", "parts[0].hash"},
       {"troupe checkpoint", "another", "format is \"another\""},
       {"\"version\": 1", "\"version\": {}", "version should be a whole number"},
-      {"{\n", "[{\n", "no JSON object"},
-      {"\"step\": 120", "\"step\": 120, \"x\": [[[[[[[[[[]]]]]]]]]]", "too many levels"},
+      {"{\n", "[{\n", "not a JSON object"},
+      {"\"step\": 120", "\"step\": 120, \"x\": [[[[[[[[[[]]]]]]]]]]", "nested too deeply"},
   };
   for (const auto& c : cases) {
     BOOST_TEST_CONTEXT(c.to) {
@@ -356,9 +356,10 @@ BOOST_AUTO_TEST_CASE(slots_that_do_not_fit_are_an_error_with_the_variable_and_bo
   BOOST_TEST(bool(compare_slots("w", two, turned)));
   BOOST_TEST(
       compare_slots("a/w", one, two).error().text() ==
-      "the checkpoint is of another optimizer: it has velocity of variable 'a/w', and this one's slots are first_moment, second_moment");
-  BOOST_TEST(compare_slots("w", none, one).error().text().find("it has no slots of variable 'w'") !=
-             std::string::npos);
+      "the checkpoint is of another optimizer: it has velocity for variable 'a/w', but this run's optimizer needs first_moment, second_moment");
+  BOOST_TEST(
+      compare_slots("w", none, one).error().text().find("it has no slots for variable 'w'") !=
+      std::string::npos);
   BOOST_TEST(!bool(compare_slots("w", two, one)));
 }
 

@@ -221,9 +221,9 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_with_the_line_of_the_call) {
   refused(two, [&](value x) { return all_reduce(cast(x, dtype::boolean)); },
           {"all_reduce", "bool"});
   refused(two, [&](value x) { return reduce_scatter(x, all_workers(3)); },
-          {"f32[8, 3]", "the first axis, of 8, is not cut into 3 slices"});
+          {"f32[8, 3]", "the first axis, of 8, cannot be cut into 3 equal slices"});
   refused(two, [&](value x) { return all_gather(reduce_sum(x), all_workers(2)); },
-          {"there is none"});
+          {"a scalar has none"});
   refused(two, [&](value x) { return all_gather(x, {}); }, {"all_workers(n)"});
   refused(two, [&](value x) { return all_gather(x, all_workers(3)); },
           {"worker 2", "the job has 2"});

@@ -32,8 +32,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_device_is_an_error_that_says_why) {
       {"/cpu:0x", "'0x' is no number"},
       {"/job:", "'' is no name of a job"},
       {"/job:a b", "'a b' is no name of a job"},
-      {"/task:0/job:a", "'job' stands twice or too late"},
-      {"/cpu:0/cpu:1", "'cpu' stands twice or too late"},
+      {"/task:0/job:a", "'job' is there twice or in the wrong order"},
+      {"/cpu:0/cpu:1", "'cpu' is there twice or in the wrong order"},
   };
   for (const auto& [text, why] : cases) {
     const auto d = parse_device(text);

@@ -144,20 +144,20 @@ BOOST_AUTO_TEST_CASE(passes_tell_what_they_changed_and_why_with_the_users_line) 
       has(changes(e, "prune"), "'exp' is left out: nothing that is asked for depends on it ("));
   BOOST_TEST(has(changes(e, "prune"), "explain_plan_test.cpp:"));
   BOOST_TEST(has(changes(e, "fold"), "'add' is a constant, f32[]: add of constants, computed now"));
-  BOOST_TEST(has(changes(e, "simplify"), "'mul_1' is multiplied by 1: 'mul' stands for it"));
+  BOOST_TEST(has(changes(e, "simplify"), "'mul_1' is multiplied by 1: 'mul' is used instead"));
   BOOST_TEST(
-      has(changes(e, "share"), "'abs_1' computes the same abs as 'abs', which stands for both"));
+      has(changes(e, "share"), "'abs_1' computes the same abs as 'abs', which is used for both"));
   BOOST_TEST(has(changes(e, "share"), "'sqrt_1' computes the same sqrt as 'sqrt'"));
   BOOST_TEST(
       has(changes(e, "fuse"),
-          "'mul' is one actor with abs, sqrt: element by element, and nobody else reads what is in between ("),
+          "'mul' is fused with abs, sqrt into one actor: they work element by element, and no other op reads the values in between ("),
       changes(e, "fuse"));
   BOOST_TEST(has(changes(planned_steps(g, neg(neg(x))), "simplify"),
-                 "is the negative of a negative: 'x' stands for it"));
+                 "is the negative of a negative: 'x' is used instead"));
   BOOST_TEST(
       has(changes(planned_steps(g, x + constant(g, 0.0F)), "simplify"), "has 0 added to it"));
-  BOOST_TEST(
-      has(changes(planned_steps(g, x - constant(g, 0.0F)), "simplify"), "has 0 taken from it"));
+  BOOST_TEST(has(changes(planned_steps(g, x - constant(g, 0.0F)), "simplify"),
+                 "has 0 subtracted from it"));
 }
 
 BOOST_AUTO_TEST_CASE(a_training_tells_of_variables_rows_gates_places_crossings_and_single_credits) {
@@ -177,8 +177,8 @@ BOOST_AUTO_TEST_CASE(a_training_tells_of_variables_rows_gates_places_crossings_a
   there.shard_task = {0, 1};
   const auto e = planned(g, loss, spec, &there);
   BOOST_TEST(unused.is_valid());
-  BOOST_TEST(
-      has(changes(e, "gradients"), "'unused' is not trained: the loss does not depend on it"));
+  BOOST_TEST(has(changes(e, "gradients"),
+                 "'unused' is not trained: no gradient flows from the loss to it"));
   BOOST_TEST(has(changes(e, "gradients"), "is trained: its gradient is 'gradients/"));
   BOOST_TEST(
       has(changes(e, "pack_pushes"), "' is pushed by the rows that a step has read: at most "),

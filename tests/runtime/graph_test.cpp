@@ -83,11 +83,8 @@ BOOST_AUTO_TEST_CASE(variables_that_cannot_be_shared_are_errors_with_both_lines)
     BOOST_TEST(f.error_text().find("graph_test.cpp:") != f.error_text().rfind("graph_test.cpp:"),
                f.error_text());
   };
-  says(
-      [](auto& g, value) {
-        return variable(g, {dtype::f32, {3, 3}}, zeros(), "w");
-      },
-      "variable 'w' is to be shared, but it is f32[3, 3] here and f32[2, 3] at ");
+  says([](auto& g, value) { return variable(g, {dtype::f32, {3, 3}}, zeros(), "w"); },
+       "variable 'w' is to be shared, but it is f32[3, 3] here and f32[2, 3] at ");
   says([](auto& g, value) { return variable(g, matrix, uniform(1), "w"); },
        "its initial values differ from those at ");
   says([](auto& g, value) { return variable(g, matrix, zeros(), "x"); }, "the input of ");

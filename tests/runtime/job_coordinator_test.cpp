@@ -883,7 +883,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_written_when_all_parts_are_saved_and_all_th
   w.job->on_saved(n3, saved);
   w.take();
   BOOST_TEST(w.manifests == 1U);
-  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 is not there") !=
+  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 was not written") !=
              std::string::npos);
   BOOST_TEST((w.job->phase() == job_phase::running));  // training goes on
 }
@@ -905,9 +905,11 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_fail_in_a_row_are_dropped_and_told_of_less
   BOOST_TEST(w.drops == 9U);
   BOOST_TEST(w.manifests == 0U);
   BOOST_TEST(notes() - before == 4);  // 1, 2, 4, 8
-  BOOST_TEST(w.last(job_event_kind::note)
-                 .find("the checkpoint of step 8 is not there, nor are the 7 before it: node ") !=
-             std::string::npos);
+  BOOST_TEST(
+      w.last(job_event_kind::note)
+          .find(
+              "the checkpoint of step 8 was not written, and neither were the 7 before it: node ") !=
+      std::string::npos);
   saved.error.clear(), saved.worker_steps = {10, 10};
   w.losses(0, 10);
   w.job->on_saved(n3, saved);
@@ -915,7 +917,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_that_fail_in_a_row_are_dropped_and_told_of_less
   w.job->on_manifest(10, 1, {});
   w.take();
   BOOST_TEST(w.last(job_event_kind::note) ==
-             "the checkpoint of step 10 is there again; 9 before it are not");
+             "the checkpoint of step 10 was written; the 9 before it were not");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_that_is_saved_when_its_epoch_has_ended_makes_no_checkpoint) {

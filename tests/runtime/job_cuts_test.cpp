@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(of_which_a_part_was_not_saved_or_is_of_other_steps_are_lost
   BOOST_TEST(c.why_lost() == "the disk is full");
   c.on_saved(a, part(6, {3, 3}), "");
   BOOST_TEST(!c.on_saved(b, part(6, {2, 4}), ""));
-  BOOST_TEST(c.why_lost() == "its parts hold different steps, since a worker was lost");
+  BOOST_TEST(c.why_lost() == "its parts hold different steps because a worker was lost");
   BOOST_TEST(c.is_idle());
 }
 
@@ -108,9 +108,9 @@ BOOST_AUTO_TEST_CASE(that_are_lost_in_a_row_are_told_of_ever_more_rarely) {  // 
     if (c.lost(step, "full")) told.push_back(step);
   BOOST_TEST((told == std::vector<std::uint64_t>{1, 2, 4, 8}));
   BOOST_TEST(c.written(10).value() ==
-             "the checkpoint of step 10 is there again; 9 before it are not");
+             "the checkpoint of step 10 was written; the 9 before it were not");
   BOOST_TEST(!c.written(11));
-  BOOST_TEST(c.lost(12, "full").value() == "the checkpoint of step 12 is not there: full");
+  BOOST_TEST(c.lost(12, "full").value() == "the checkpoint of step 12 was not written: full");
   BOOST_TEST(!c.written(13));
   BOOST_TEST(c.count() == 3u);
 }

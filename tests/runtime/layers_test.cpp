@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(moving_averages_that_cannot_be_are_errors_with_the_users_li
       {[&](graph& g) { moving_average(sample(g), "a", {.rate = std::nan("")}); },
        "its rate is nan"},
       {[&](graph& g) { moving_average(cast(sample(g), dtype::f64), "a"); },
-       "f32 and has exact sizes"},
+       "f32 and have exact sizes"},
       {[&](graph& g) {
          moving_average(input(g, {dtype::f32, *shape::from(std::array{batch_of(4)})}, "x"), "a");
        },

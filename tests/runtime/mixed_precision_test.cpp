@@ -210,12 +210,10 @@ BOOST_AUTO_TEST_CASE(casts_lie_in_the_branch_or_loop_of_what_they_cast) {
   auto one = constant(f.g, 1, dtype::i32);
   const auto looped = while_loop(
       {n, x}, [&](auto v) { return greater(v[0], constant(f.g, 0, dtype::i32)); },
-      [&](auto v) {
-        return std::vector<value>{sub(v[0], one), tanh(matmul(v[1], w))};
-      },
+      [&](auto v) { return std::vector<value>{sub(v[0], one), tanh(matmul(v[1], w))}; },
       {.iterations_max = 9})[1];
-  const auto chosen = cond(
-      greater(n, one), [&] { return matmul(looped, w); }, [&] { return exp(looped); });
+  const auto chosen =
+      cond(greater(n, one), [&] { return matmul(looped, w); }, [&] { return exp(looped); });
   const auto loss = reduce_sum(chosen);
   auto roots = gradients(f.g, loss, std::vector{w});
   roots.insert(roots.begin(), loss);

@@ -1049,12 +1049,12 @@ BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
   refused({{"location", "link"}, {"length", "8"}}, "a link leads out");
   refused({{"location", "nowhere"}, {"length", "8"}}, "no such file");
   refused({{"location", "parts"}, {"length", "8"}}, "not a regular file");
-  refused({{"location", ""}}, "not named");
-  refused({{"location", "parts/w"}, {"offset", "8"}}, "lie behind its end");
-  refused({{"location", "parts/w"}, {"offset", "18446744073709551615"}}, "lie behind its end");
+  refused({{"location", ""}}, "name is missing");
+  refused({{"location", "parts/w"}, {"offset", "8"}}, "lie beyond its end");
+  refused({{"location", "parts/w"}, {"offset", "18446744073709551615"}}, "lie beyond its end");
   refused({{"location", "parts/w"}, {"offset", "-4"}}, "no number");
   refused({{"location", "parts/w"}, {"length", "7"}},
-          "f32[2] has 8 bytes, and external data are 7");
+          "f32[2] has 8 bytes, but its external data have 7");
   fs::remove_all(root);
 }
 

@@ -167,7 +167,7 @@ BOOST_FIXTURE_TEST_CASE(OL_2_what_does_not_fit_is_refused_whole, tables) {
                  })),
                  "adding its ops failed: why"));
   BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) { add_own_ops(o, k), throw 1; })),
-                 "no std::exception"));
+                 "not a std::exception"));
 }
 
 BOOST_FIXTURE_TEST_CASE(OL_3_no_op_is_replaced, tables) {

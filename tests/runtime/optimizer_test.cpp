@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(schedules_that_cannot_be_are_errors) {
       {[](auto& s) { s.decay = 0; }, "decay 0 is not in (0, 1]"},
       {[](auto& s) { s.decay = not_a_number; }, "decay nan is not in (0, 1]"},
       {[](auto& s) { s.decay = 1.1; }, "decay 1.1 is not in (0, 1]"},
-      {[](auto& s) { s.every = 0; }, "every 0 steps is never"},
+      {[](auto& s) { s.every = 0; }, "every 0 steps is not possible"},
       {[](auto& s) { s.warmup = s.steps = ~std::uint64_t{0}; }, "is above 2^48"},
       {[](auto& s) { s.timescale = ~std::uint64_t{0}; }, "is above 2^48"},
   };

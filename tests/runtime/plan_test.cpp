@@ -285,7 +285,8 @@ BOOST_AUTO_TEST_CASE(what_breaks_an_invariant_is_an_error_that_names_the_actor) 
        "clip norm nan is not a finite number (PL-1)"},
       {[](auto& p) { p.actors[0].shard.schedule.decay = std::nan(""); },
        "decay nan is not in (0, 1] (PL-1)"},
-      {[](auto& p) { p.actors[0].shard.schedule.every = 0; }, "every 0 steps is never (PL-1)"},
+      {[](auto& p) { p.actors[0].shard.schedule.every = 0; },
+       "every 0 steps is not possible, use 1 or more (PL-1)"},
       {[](auto& p) {
          p.actors[0].shard.schedule.type = static_cast<learning_rate_schedule::kind>(9);
        },

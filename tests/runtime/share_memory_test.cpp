@@ -329,14 +329,9 @@ BOOST_AUTO_TEST_CASE(PL_8_plans_whose_memory_would_be_written_too_early_are_refu
       {"names buffer -2", [&](plan& p) { op(p, "matmul_1").buffers = {-2}; }},
       {"larger than buffer", [](plan& p) { p.buffers[0].bytes = 63; }},
       {"another stream", [](plan& p) { p.buffers[0].stream = 1; }},
-      {"buffers for 1 outputs",
-       [&](plan& p) {
-         op(p, "matmul_1").buffers = {1, 1};
-       }},
+      {"buffers for 1 outputs", [&](plan& p) { op(p, "matmul_1").buffers = {1, 1}; }},
       {"does not run after it on the same stream",
-       [&](plan& p) {
-         p.buffers.push_back({0, 0, 64}), op(p, "matmul_4").buffers = {2};
-       }},
+       [&](plan& p) { p.buffers.push_back({0, 0, 64}), op(p, "matmul_4").buffers = {2}; }},
       {"over input 2", [&](plan& p) { op(p, "matmul_1").in_place = 2; }},
       {"does not hold the input", [&](plan& p) { op(p, "matmul_1").in_place = 0; }},
       {"writes over more than once",

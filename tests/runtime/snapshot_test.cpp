@@ -173,7 +173,7 @@ BOOST_AUTO_TEST_CASE(SN_1_a_wrong_type_is_an_error_that_names_the_place) {
   check(R"({"actors":[{"state":"dancing"}]})", "actors[0].state should be a known state");
   check(R"({"actors":[{"state":3}]})", "actors[0].state");
   check(R"({"jobs":{}})", "jobs should be a list");
-  check(R"({"jobs":[{"participants":[1]}]})", "jobs[0].participants[0] should be a text");
+  check(R"({"jobs":[{"participants":[1]}]})", "jobs[0].participants[0] should be a string");
   check("", "no JSON");
   check("{\"self\":", "no JSON");
 }

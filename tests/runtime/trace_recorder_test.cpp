@@ -119,7 +119,7 @@ BOOST_AUTO_TEST_CASE(RE_1_one_too_many_hears_who_was_first) {
     BOOST_TEST(n.ask(100 - i, second, false, "process " + std::to_string(i)).error == "");
   }
   const auto page = n.ask(200, second);
-  BOOST_TEST(page.error == "8 recordings are under way here already, the first by process 0");
+  BOOST_TEST(page.error == "8 recordings already run on this node, the first by process 0");
   BOOST_TEST(page.is_last);
   BOOST_TEST(n.ask(100).error == "");
   BOOST_TEST(n.ask(300, trace_duration_max_ns + 1).error.find("at most") != std::string::npos);

@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(an_actor_that_its_node_does_not_know_is_missing) {
   scene s;
   s.waits("loss", "c1", {in("gone", "n1", 5.0)}, "fetch");
   BOOST_TEST((s.explain().kind == root_kind::actor_missing));
-  BOOST_TEST(has(s.explain().root, "node n1 answers and has no actor gone of this job"));
+  BOOST_TEST(has(s.explain().root, "node n1 answers but has no actor gone of this job"));
   s.c.actors_left_out = 1;
   BOOST_TEST((s.explain().kind == root_kind::unexplained));
   BOOST_TEST(has(s.explain().root, "not among the actors that were listed"));
@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(a_wait_without_a_name_is_unexplained) {
   s.waits("loss", "c1", {in("", "", 5.0)}, "fetch");
   BOOST_TEST(has(
       s.explain().root,
-      "fetch loss (c1.0) on node c1 is waiting for input, for 5.0 s, and does not say for whom"));
+      "fetch loss (c1.0) on node c1 is waiting for input, for 5.0 s, but does not say for which actor"));
   s.c.actors[0].ports.clear();
   BOOST_TEST((s.explain().kind == root_kind::unexplained));
 }

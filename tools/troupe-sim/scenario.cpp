@@ -417,7 +417,7 @@ class history final : private apply_probe {
           text.find("left the cluster") == std::string::npos &&
           text.find("refused its part") == std::string::npos &&
           text.find("is not known here") == std::string::npos &&
-          text.find("was held dead") == std::string::npos &&
+          text.find("considered this process dead") == std::string::npos &&
           text.find(planted_failure) == std::string::npos)
         note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();

@@ -23,12 +23,13 @@ values reshape_rule(node& n) {
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 0 && !zero_is_zero) {
       if (i >= s.rank())
-        n.refuse(fmt::format("a shape of [{}] takes size {} of {}", fmt::join(wanted, ", "), i,
-                             to_string(spec(x))));
+        n.refuse(fmt::format("a shape of [{}] copies size {} of {}, which does not exist",
+                             fmt::join(wanted, ", "), i, to_string(spec(x))));
       dims[i] = s.size(i);
     }
     if (dims[i] < -1 || (dims[i] == -1 && open))
-      n.refuse(fmt::format("there is no shape [{}]", fmt::join(wanted, ", ")));
+      n.refuse(fmt::format("[{}] is not a shape: a size is below -1, or more than one is -1",
+                           fmt::join(wanted, ", ")));
     if (dims[i] == -1)
       open = i;
     else if (__builtin_mul_overflow(known, dims[i], &known))
@@ -106,7 +107,7 @@ values split_rule(node& n) {
     sizes.assign(n.outputs(), all / parts);
   }
   if (sizes.size() != n.outputs())
-    n.refuse(fmt::format("{} sizes for {} outputs", sizes.size(), n.outputs()));
+    n.refuse(fmt::format("there are {} sizes for {} outputs", sizes.size(), n.outputs()));
   return split(x, sizes, static_cast<std::int64_t>(axis));
 }
 

@@ -43,7 +43,10 @@ values batch_normalization(node& n) {
                                : n.opset < 7 && n.integer("is_test", 0) == 0 && n.wants(1);
   if (!is_training) {
     for (std::size_t i = 1; i < n.outputs(); ++i)
-      if (n.wants(i)) n.refuse(fmt::format("output {} is of training alone", i));
+      if (n.wants(i))
+        n.refuse(
+            fmt::format("output {} is made only in training, which is not supported",
+                        i));
     return {batch_norm(x, n.in(1), n.in(2), n.in(3), n.in(4), epsilon)};
   }
   if (n.opset < 14) n.refuse("training before opset 14 is not supported");

@@ -69,7 +69,8 @@ moves moves_of(const node& n, bool is_1d, two_sizes kernel) {
           .dilations = numbers(n, "dilations", is_1d, 1, 1, 1)};
   for (const auto k : kernel)
     if (k < 1 || k > (std::int64_t{1} << 31))
-      n.refuse(fmt::format("a window of {} x {}", kernel[0], kernel[1]));
+      n.refuse(fmt::format("a window of {} x {}: each size must be from 1 to 2^31", kernel[0],
+                           kernel[1]));
   m.padding = n.text("auto_pad", "NOTSET");
   if (m.padding != "NOTSET" && m.padding != "VALID" && m.padding != "SAME_UPPER" &&
       m.padding != "SAME_LOWER")
@@ -161,8 +162,8 @@ values conv_transposed(node& n) {
     const auto reached = whole_one - m.before[i] - m.after[i];
     if (made[i] < 0 || reached < 0) n.refuse("the padding is larger than the result");
     if (made[i] < reached)
-      n.refuse(
-          fmt::format("a result of {} elements along an axis that gives {}", made[i], reached));
+      n.refuse(fmt::format("a result of {} elements is wanted along an axis where the op makes {}",
+                           made[i], reached));
     if (made[i] - reached >= m.strides[i]) behind[i] = made[i] - reached, made[i] = reached;
   }
   auto y = conv2d_transposed(x.x, w.x, made[0], made[1], options_of(m, n.integer("group", 1)));
