@@ -173,12 +173,13 @@ std::string lack_of(const plan& p, std::uint32_t own, const op_table& ops, std::
       return needed == nullptr
                  ? fmt::format("op '{}' is unknown on {}", type, who)
                  : fmt::format(
-                       "op '{}' of library {} is unknown on {}, which has a library of that name and version without it",
+                       "op '{}' of library {} is unknown on {}, which has a library of that name "
+                       "and version without this op",
                        type, to_string(*needed), who);
     if ((needed == nullptr) != (row->library == nullptr) ||
         (needed != nullptr && *needed != *row->library))
       return fmt::format(
-          "op '{}' {} for the plan, and on {} it {}", type,
+          "op '{}' {} for the plan, but on {} it {}", type,
           needed == nullptr ? "ships with Troupe" : "is one of library " + to_string(*needed), who,
           row->library == nullptr ? "ships with Troupe"
                                   : "is one of library " + to_string(*row->library));

@@ -271,8 +271,10 @@ class reducer {
             ranks.size() - 1, all.size(), all.size() == 1 ? "gradient" : "gradients",
             static_cast<std::size_t>(c.spec.elements) * sizeof(float), c.buckets.size(),
             c.buckets.size() == 1 ? "operation" : "operations",
-            c.is_in_order ? "which gather all workers' and add them in their order"
-            : are_two     ? "by the devices' own all-reduce, since two summands have no order"
+            c.is_in_order ? "which gather the gradients of all workers and add them in the "
+                            "workers' order"
+            : are_two     ? "by the devices' own all-reduce, since the sum of two does not depend "
+                            "on their order"
                           : "by the devices' own all-reduce");
       });
   }

@@ -11,7 +11,9 @@ flow fast(flow f, pass_report* report) {
   for (auto& op : f.ops) {
     if (std::find(able.begin(), able.end(), op.type) == able.end()) continue;
     op.attrs.set("fast", std::int64_t{1});
-    if (report != nullptr) report->add(op.name, op.source, [] { return "may add up in parts"; });
+    if (report != nullptr)
+      report->add(op.name, op.source,
+                  [] { return "may sum in parts, which can change the last bits"; });
   }
   return f;
 }

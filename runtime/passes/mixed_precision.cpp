@@ -185,7 +185,8 @@ class converter {
   void tell_folded(const flow_op& op) {
     if (report_ != nullptr)
       report_->add(op.name, op.source, [&] {
-        return fmt::format("is left out: '{}' is made as {}", f_.ops[op.inputs[0].op].name,
+        return fmt::format("is left out: '{}' is made as {} in the first place",
+                           f_.ops[op.inputs[0].op].name,
                            to_string(half_));
       });
   }

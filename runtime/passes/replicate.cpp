@@ -319,7 +319,8 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
             "{}, {} bytes, is held by shard {}{}", to_string(f.ops[v.op].outputs[0]),
             f.ops[v.op].outputs[0].size_bytes(), v.shard,
             spec.shards > 1
-                ? ": it had the fewest bytes when this one's turn came, the largest first"
+                ? ": variables are assigned from the largest to the smallest, and this shard had "
+                  "the fewest bytes"
                 : "");
       });
   }

@@ -208,7 +208,7 @@ plan share_memory(plan p, const op_table& ops, std::uint32_t steps_in_flight, pa
   for (std::size_t b = 0; b < users.size(); ++b)
     if (users[b].size() > 1)
       report->add(std::string(users[b].front()), {}, [&] {
-        return fmt::format("shares {} with {} more, '{}' the next",
+        return fmt::format("shares {} of memory with {} more, of which '{}' is the next",
                            format_bytes(p.buffers[b].bytes), users[b].size() - 1, users[b][1]);
       });
   return p;

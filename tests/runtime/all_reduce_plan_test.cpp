@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(what_keeps_gradients_from_devices_is_told) {
   std::string text;
   for (const auto& pass : report.passes)
     for (const auto& c : pass.changes) text += c.what + "\n";
-  BOOST_TEST(text.find("in 1 operation, which gather all workers' and add them in their order") !=
+  BOOST_TEST(text.find("in 1 operation, which gather the gradients of all workers and add them") !=
                  std::string::npos,
              text);
 }

@@ -223,14 +223,14 @@ BOOST_FIXTURE_TEST_CASE(a_plan_whose_ops_are_something_else_here_is_refused, tab
   p.libraries.clear();  // it would run an op that it does not say
   BOOST_TEST(
       has(lack_of(p, 0, ops, "n1"),
-          "op 'swish_gate' ships with Troupe for the plan, and on n1 it is one of library own_ops 1.0"),
+          "op 'swish_gate' ships with Troupe for the plan, but on n1 it is one of library own_ops 1.0"),
       lack_of(p, 0, ops, "n1"));
   BOOST_TEST(has(lack_of(p, 0, plain, "n1"), "op 'swish_gate' is unknown on n1"));
   p = good;
   p.libraries[0].ops.push_back("relu");
   BOOST_TEST(
       has(lack_of(p, 0, ops, "n1"),
-          "op 'relu' is one of library own_ops 1.0 for the plan, and on n1 it ships with Troupe"));
+          "op 'relu' is one of library own_ops 1.0 for the plan, but on n1 it ships with Troupe"));
   p = good;
   p.libraries[0].ops.push_back("other_gate");
   BOOST_TEST(
