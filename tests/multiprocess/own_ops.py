@@ -112,7 +112,7 @@ class own_ops(harness.cluster_test):
     def test_a_library_of_that_version_without_the_op_is_refused_by_the_node(self):
         node = self.start_nodes(1, "--load", library("odd_other_ops"))[0]
         said = self.refused("--cluster", self.cluster, code=1)
-        for part in ("'swish_gate'", "own_ops 1.0", self.name_of(node), "without it"):
+        for part in ("'swish_gate'", "own_ops 1.0", self.name_of(node), "without this op"):
             self.assertIn(part, said)
         self.assertTrue(node.is_running())
 

@@ -250,7 +250,7 @@ BOOST_AUTO_TEST_CASE(CK_3_a_manifest_that_names_files_outside_its_folder_says_so
 BOOST_AUTO_TEST_CASE(CK_1_what_could_not_be_read_again_is_not_written) {
   auto m = sample();
   m.job = "\xff";
-  check_error(to_text(m, "f"), {"f: ", "no UTF-8"});
+  check_error(to_text(m, "f"), {"f: ", "not valid UTF-8"});
   m = sample();
   m.schedule.emplace_back("batch", "64");
   check_error(to_text(m, "f"), {"schedule: \"batch\" is there twice"});
