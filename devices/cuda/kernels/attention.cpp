@@ -43,9 +43,8 @@ class attention final : public kernel_of_chip {
         return unfit(op_, "operands are all f32 or all f64, of rank 3", inputs);
     if (is_gradient_)
       for (std::size_t i = 0; i < outputs.size(); ++i)
-        if (outputs[i] != in[i]) return unfit(op_, "a gradient has the type and shape of its "
-                                                   "operand",
-                                                   outputs);
+        if (outputs[i] != in[i])
+          return unfit(op_, "a gradient has the type and shape of its operand", outputs);
     is_packed_ = is_packed;
     type_ = y.type;
     const auto& q = in[0].shape;
