@@ -591,7 +591,7 @@ void stream_of_runtime::free(device_memory m) noexcept {
 }
 
 result<void> stream_of_runtime::synchronize() {
-  if (is_captured_) return while_captured("waiting for it");
+  if (is_captured_) return while_captured("waiting for the stream");
   (void)device_.chip().make_current();  // what has failed before, the next call says
   const auto status = cudaStreamSynchronize(stream_);
   if (status == cudaSuccess) {

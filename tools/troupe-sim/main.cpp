@@ -239,7 +239,7 @@ int main(int argc, char** argv) {
       app.add_option("--seed", seed, "Run this seed alone and print its history")
           ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max() - 1));
   app.add_option("--seeds", seeds, "Run these, as A..B (without it, 1..100)")->excludes(one);
-  app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")
+  app.add_option("--nodes", o.nodes, "Nodes besides the client (without it, 3 to 7, drawn)")
       ->check(CLI::Range(1, 64));
   app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")
       ->capture_default_str();
