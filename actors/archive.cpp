@@ -74,7 +74,7 @@ struct archive_state {
       part_saved report{part.about.job,
                         part.about.epoch,
                         at->first,
-                        "not all variables stopped at it",
+                        "not all variables were saved at this step",
                         {},
                         {},
                         {},

@@ -100,7 +100,8 @@ class collective_logic final : public port_logic {
 
   result<void> open() override {
     if (!can_combine(spec().type))
-      return error(error_code::usage, fmt::format("{} of {}: these cannot be combined",
+      return error(error_code::usage, fmt::format("{} of {}: elements of this type cannot be "
+                                                  "combined",
                                                   to_string(spec().kind), to_string(spec().type)));
     const auto bytes = static_cast<std::size_t>(spec().elements) * size_of(spec().type);
     const dim all{static_cast<std::int64_t>(bytes), 0};
@@ -165,7 +166,7 @@ class collective_logic final : public port_logic {
     const auto peer = collective().peers_to.at(m.outlet - first);
     if (m.count > credits_ - state_->credits_of(peer))
       return fail(error(error_code::failed,
-                        fmt::format("rank {} gave back {} credits, of {} that it had", peer,
+                        fmt::format("rank {} returned {} credits, but held only {}", peer,
                                     m.count, credits_ - state_->credits_of(peer))));
     state_->on_credit(peer, m.count);
     show_credits(peer);
@@ -203,11 +204,13 @@ class collective_logic final : public port_logic {
       const auto& head = ports_.in[i].queue.front();
       if (head.t.dead != 0)
         return fail(
-            error(error_code::failed, "a contribution was left out, which no collective takes"));
+            error(error_code::failed, "a contribution was left out, but a collective needs one "
+                                      "from every worker"));
       if (const auto& wanted = part_->job_plan->edges[self_plan().inputs[i]].spec;
           head.value.spec() != wanted)
         return fail(error(error_code::failed,
-                          fmt::format("rank {} of {} {}: worker {} contributes {}, and it takes {}",
+                          fmt::format("rank {} of {}, {}: worker {} contributes {}, but the "
+                                      "collective takes {}",
                                       spec().rank, spec().ranks(), to_string(spec().kind),
                                       collective().workers[i * parts() / ports_.in.size()],
                                       to_string(head.value.spec()), to_string(wanted))));

@@ -264,7 +264,8 @@ class stack_logic final : public control_logic {
     auto i = take(0);
     if (!stack_->take(i.t, std::move(i.value)))
       fail_here(
-          "the loop has made more iterations than it may (iterations_max), whose values its gradients need");
+          "the loop has made more iterations than iterations_max allows: its gradients need the "
+          "values of each iteration");
     return true;
   }
 

@@ -142,7 +142,8 @@ class copy_in_logic final : public copy_logic {
   result<tensor> copy(tensor from) {
     const bool is_across = self_plan().copy == copy_kind::across;
     if (!from || (from.on_device() != nullptr) != is_across)
-      return error(error_code::failed, "what came does not lie where it is copied from");
+      return error(error_code::failed, "the tensor that arrived is not in the memory that it is "
+                                       "copied from");
     while (!landed_.empty() && landed_.front().first.is_done()) landed_.pop_front();
     newest_events waits;
     auto to = pool_->take(from.spec(), waits);
@@ -251,7 +252,7 @@ class copy_out_logic final : public copy_logic {
   result<tensor> copy(const tensor& from) {
     auto* memory = from ? from.on_device() : nullptr;
     if (memory == nullptr)
-      return error(error_code::failed, "what came does not lie in the device's memory");
+      return error(error_code::failed, "the tensor that arrived is not in the device's memory");
     if (auto ok = lane_->wait(memory->written()); !ok) return std::move(ok.error());
     auto to = pool_->take(from.spec());
     const auto kind = to.is_pinned() ? memory_kind::pinned : memory_kind::pageable;
@@ -316,7 +317,7 @@ class copy_out_logic final : public copy_logic {
     const auto& from =
         part_->job_plan->actors[part_->job_plan->edges[self_plan().inputs[0]].from.actor];
     auto what = fmt::format(
-        "'{}' on {} gives {}, element {} of {}; what stays on the device is not looked at",
+        "'{}' on {} gives {}, element {} of {}; values that stay on the device are not checked",
         from.name, stream_text(from.stream), not_finite_text(u.value, *at), *at,
         to_string(u.value.spec()));
     if (policy == nan_policy::stop) {

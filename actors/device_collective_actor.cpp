@@ -202,7 +202,9 @@ class device_collective_logic final : public port_logic {
     if (auto ok = (*made)->prepare(in, {&out, 1}); !ok) return std::move(ok.error());
     if ((*made)->workspace_bytes() != 0)
       return error(error_code::failed,
-                   fmt::format("{}: a sum of {} vectors wants memory of its own", streams_->name(),
+                   fmt::format("{}: the kernel that adds up {} vectors needs a workspace, which it "
+                               "does not get",
+                               streams_->name(),
                                summands));
     return made;
   }
@@ -248,7 +250,7 @@ class device_collective_logic final : public port_logic {
     if (has_failed_ || is_aborted_) return;
     communicator_id id;
     if (!m.value || m.value.size_bytes() != id.bytes.size())
-      return fail(error(error_code::failed, "what rank 0 sent is no id of a communicator"));
+      return fail(error(error_code::failed, "rank 0 sent something that is not a communicator id"));
     std::memcpy(id.bytes.data(), std::as_const(m.value).bytes().data(), id.bytes.size());
     id_ = id;
     advance();
@@ -380,10 +382,12 @@ class device_collective_logic final : public port_logic {
         const auto& head = ports_.in[port_of(part, t)].queue.front();
         if (head.t.dead != 0)
           return fail(
-              error(error_code::failed, "a contribution was left out, which no collective takes"));
+              error(error_code::failed, "a contribution was left out, but a collective needs one "
+                                        "from every worker"));
         if (head.value.spec() != self_plan().output_specs[t] || head.value.on_device() == nullptr)
           return fail(error(error_code::failed,
-                            fmt::format("worker {} contributes {}, and {} of the device is taken",
+                            fmt::format("worker {} contributes {}, but the collective takes {} in "
+                                        "the device's memory",
                                         collective().workers[part], to_string(head.value.spec()),
                                         to_string(self_plan().output_specs[t]))));
         u.t = head.t;

@@ -177,7 +177,9 @@ class device_shard_logic final : public shard_port_logic {
       if (!g) continue;  // left out by its worker
       if (g.spec() != spec_.spec || g.on_device() == nullptr)
         return error(error_code::failed,
-                     fmt::format("gradient of worker {} is {}, of the variable {}", i,
+                     fmt::format("the gradient of worker {} is {}, but the variable is {} in the "
+                                 "device's memory",
+                                 i,
                                  to_string(g.spec()), to_string(spec_.spec)));
       u.gradients.push_back(std::as_const(g).bytes());
       if (g.on_device()->writer() == &compute_->stream()) continue;
@@ -239,7 +241,8 @@ class device_shard_logic final : public shard_port_logic {
   void carry_out(const shard_cut&) {
     fail(error(
         error_code::failed,
-        fmt::format("variable '{}' is on a device, where no checkpoint is made", spec_.variable)));
+        fmt::format("variable '{}' is on a device, where it cannot be saved in a checkpoint",
+                    spec_.variable)));
   }
 
   error out_of_memory(error e) const {

@@ -197,7 +197,7 @@ result<void> device_streams::open(std::uint32_t part) {
   const auto known = opened_anew_at_.find(part);
   if (known != opened_anew_at_.end() && known->second != opened_anew_)
     return error(error_code::failed,
-                 name_ + ": a stream of it has failed, and another job has a new one by now");
+                 name_ + ": one of its streams failed, and another job has replaced it since");
   for (std::size_t k = 0; k < kinds; ++k) {
     const auto before = lanes_[k];
     auto ok = before == nullptr ? result<void>() : before->stream().failed();

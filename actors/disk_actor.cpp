@@ -112,7 +112,8 @@ struct disk_state {
       }
     return error(
         error_code::not_found,
-        fmt::format("{} is not there: every node needs the same folder", store.folder_of(*id)));
+        fmt::format("{} does not exist on this node: every node needs the same folder",
+                    store.folder_of(*id)));
   }
 
   // --- the whole job -----------------------------------------------------------------------------

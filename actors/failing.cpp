@@ -16,11 +16,11 @@ caf::error reason_of(caf::scheduled_actor*, std::exception_ptr& thrown) {
     std::rethrow_exception(thrown);
   } catch (const std::bad_alloc&) {
     return failure_reason(
-        "this process has no memory left for it: smaller batches, fewer credits, or more nodes need less");
+        "this process is out of memory: use smaller batches, fewer credits, or more nodes");
   } catch (const std::exception& e) {
     return failure_reason(e.what());
   } catch (...) {
-    return failure_reason("an exception of no known type");
+    return failure_reason("an exception of unknown type");
   }
 }
 

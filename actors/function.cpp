@@ -14,7 +14,7 @@ result<std::vector<tensor>> function::operator()(std::span<const tensor> operand
   for (const auto& t : operands) {
     if (!t)
       return error(error_code::usage,
-                   fmt::format("function '{}': an operand is no tensor", options_.name))
+                   fmt::format("function '{}': an operand is not a tensor", options_.name))
           .at(where);
     key += to_string(t.spec()) + ";";
   }

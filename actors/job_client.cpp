@@ -40,11 +40,12 @@ void fed_inputs::on_ready(const feed_ready& m) {
 
 std::string fed_inputs::known() const {
   constexpr std::size_t names_max = 8;
-  if (inputs_.empty()) return ": what is fetched needs none";
+  if (inputs_.empty()) return ": the fetched values need no input";
   std::string text;
   std::size_t n = 0;
   for (const auto& [name, f] : inputs_)
-    if (n++ < names_max) text += (text.empty() ? ": what is fetched needs '" : ", '") + name + "'";
+    if (n++ < names_max)
+      text += (text.empty() ? ": the fetched values need '" : ", '") + name + "'";
   return n > names_max ? fmt::format("{} and {} more", text, n - names_max) : text;
 }
 

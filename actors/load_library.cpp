@@ -73,7 +73,7 @@ result<void> load_ops(op_table& ops, kernel_table& kernels, const std::string& f
   const auto entry = reinterpret_cast<op_library_entry_function>(::dlsym(handle, op_library_entry));
   if (entry == nullptr)
     return refuse(
-        fmt::format("it has no {}(): it is no library of ops, or TROUPE_OP_LIBRARY is missing",
+        fmt::format("it has no {}(): it is not a library of ops, or TROUPE_OP_LIBRARY is missing",
                     op_library_entry));
   const op_library* library = nullptr;
   try {
@@ -81,7 +81,8 @@ result<void> load_ops(op_table& ops, kernel_table& kernels, const std::string& f
   } catch (...) {
     return refuse(fmt::format("{}() threw an exception", op_library_entry));
   }
-  if (library == nullptr) return refuse(fmt::format("{}() gave nothing", op_library_entry));
+  if (library == nullptr)
+    return refuse(fmt::format("{}() returned a null pointer", op_library_entry));
   return add_ops(ops, kernels, *library, file);
 }
 

@@ -270,7 +270,8 @@ void member_core::advance(greeter& g) {
             is_same ? !known->can_connect(g.shake.lane(), g.shake.peer_received())
                     : known != nullptr && known->state(g.shake.lane()) == lane_state::up;
         if (crosses || is_late) {
-          g.shake.refuse(refusal::crossing, "this lane is being dialled from here, or stands");
+          g.shake.refuse(refusal::crossing, "this process already has this lane of the link, or is "
+                                            "dialling it");
           continue;
         }
         if (!is_same) {  // ME-4
@@ -283,7 +284,7 @@ void member_core::advance(greeter& g) {
                                          to_string(gone->state), gone->reason));
             else
               g.shake.refuse(refusal::forgotten,
-                             "the link that this connection is for was given up here");
+                             "this process has given up the link that this connection belongs to");
             continue;
           }
         }

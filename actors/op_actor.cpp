@@ -40,7 +40,8 @@ class op_logic final : public port_logic {
     if (is_forwarding_ != self_plan().hands_on && !self_plan().buffers.empty())
       return at_line(
           error(error_code::usage,
-                fmt::format("op '{}' of type '{}' does not hand on what it takes as the plan says",
+                fmt::format("op '{}' of type '{}' and the plan disagree on whether it forwards its "
+                            "input",
                             self_plan().ops.front().name, self_plan().ops.front().type)),
           self_plan().ops.front());
     find_buffers();
@@ -63,7 +64,7 @@ class op_logic final : public port_logic {
       if (*made == nullptr)
         return at_line(
             error(error_code::failed,
-                  fmt::format("op '{}' of type '{}': its kernel is none", op.name, op.type)),
+                  fmt::format("op '{}' of type '{}': no kernel was made for it", op.name, op.type)),
             op);
       steps.push_back({std::move(*made), op.operands, (*types)[steps.size()]});
       is_source_ = is_source_ || row->is_source;
@@ -72,11 +73,13 @@ class op_logic final : public port_logic {
       if (is_constant_ && !uses_->empty())
         return at_line(
             error(error_code::usage,
-                  fmt::format("op '{}' is a constant, which has memory of its own", op.name)),
+                  fmt::format("op '{}' is a constant with memory of its own: it cannot use a "
+                              "shared buffer",
+                              op.name)),
             op);
       if (self_plan().in_place >= 0 && (!row->is_elementwise || row->library != nullptr))
         return at_line(error(error_code::usage,
-                             fmt::format("op '{}' of type '{}' cannot write over what it takes",
+                             fmt::format("op '{}' of type '{}' cannot overwrite its input",
                                          op.name, op.type)),
                        op);
     }
@@ -144,14 +147,16 @@ class op_logic final : public port_logic {
                            : newest(*at->second, ports - 1, part_->handed_version(variable));
     if (best == nullptr)
       return error(error_code::failed,
-                   fmt::format("variable '{}' is to be handed over, and this node does not keep it",
+                   fmt::format("variable '{}' is to be handed over, but this node has no copy of "
+                               "it",
                                variable));
     handed_ = {best->values};
     handed_.insert(handed_.end(), best->state.begin(), best->state.end());
     at->second->slots.clear();  // nobody else looks at this copy
     outputs_.resize(ports);
     return uses_->empty() ? result<void>{}
-                          : error(error_code::usage, "what is handed over has memory of its own");
+                          : error(error_code::usage, "a variable that is handed over has memory of "
+                                                     "its own: it cannot use a shared buffer");
   }
 
   // Of version `wanted`, or (none) the newest one, with this many slots of its optimizer.
@@ -283,9 +288,9 @@ class op_logic final : public port_logic {
                             element, to_string(made.spec()));
     if (self_plan().ops.size() > 1)
       what = fmt::format("{}; it is a group of {}", what, names_of_group());
-    what += source ? fmt::format("; so does '{}', which it takes",
+    what += source ? fmt::format("; so does its input '{}'",
                                  part_->job_plan->actors[producer_of(*source)].name)
-                   : "; what it takes is finite";
+                   : "; its inputs are finite";
     if (on_nan_ == nan_policy::stop) return error(error_code::failed, std::move(what));
     if (on_nan_ == nan_policy::skip) what += "; this worker's gradients of the step are left out";
     if (!std::exchange(has_noted_, true))

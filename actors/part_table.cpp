@@ -159,7 +159,7 @@ std::string part_table::lack_of_devices(const plan& p, std::uint32_t task) const
   const auto has =
       env.devices.empty() ? fmt::format("has no GPU{}{}", env.why_no_devices.empty() ? "" : ": ",
                                         env.why_no_devices)
-      : env.devices.size() == 1 ? std::string("has gpu:0 alone")
+      : env.devices.size() == 1 ? std::string("has only gpu:0")
                                 : fmt::format("has gpu:0 to gpu:{}", env.devices.size() - 1);
   const auto line = who->source.file.empty()
                         ? std::string()

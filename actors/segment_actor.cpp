@@ -203,7 +203,8 @@ class segment_logic final : public port_logic {
       if (!inputs_[i] || inputs_[i].on_device() == nullptr)
         return at_segment(
             error(error_code::failed,
-                  fmt::format("what came at input {} is not in the device's memory", i)));
+                  fmt::format("the tensor that arrived at input {} is not in the device's memory",
+                              i)));
       if (!is_new && inputs_[i].spec() == input_specs_[i]) continue;
       input_specs_[i] = inputs_[i].spec();
       is_new = true;

@@ -66,7 +66,8 @@ class shard_logic final : public shard_port_logic {
                                spec_.variable, spec_.version));
     if (!has_shape(*at))
       return error(error_code::failed,
-                   fmt::format("variable '{}' is kept as {}, and is {}", spec_.variable,
+                   fmt::format("this node keeps variable '{}' as {}, but the plan has {}",
+                               spec_.variable,
                                to_string(at->values.spec()), to_string(spec_.spec)));
     shard_origin origin{
         *at->version, is_sync ? std::vector<std::uint64_t>(workers_, *at->version) : kept_.applied};
@@ -74,7 +75,8 @@ class shard_logic final : public shard_port_logic {
             "a replica begins with what its shard begins with");
     if (origin.applied.size() != workers_)
       return error(error_code::failed,
-                   fmt::format("variable '{}' is kept for other workers", spec_.variable));
+                   fmt::format("this node keeps variable '{}' for another number of workers",
+                               spec_.variable));
     for (std::size_t w = 0; w < workers_; ++w)
       if (origin.applied[w] < (spec_.start.empty() ? 0 : spec_.start[w]) ||
           origin.applied[w] > spec_.steps[w])
@@ -303,7 +305,8 @@ class shard_logic final : public shard_port_logic {
       if (!are_within(rows, n))
         return error(
             error_code::failed,
-            fmt::format("variable '{}': gradient of worker {}, step {}: it has a row outside of {}",
+            fmt::format("variable '{}': gradient of worker {}, step {}: it has a row outside the "
+                        "variable's {} rows",
                         spec_.variable, i, a.step, n));
       rows_.push_back(rows);
     }

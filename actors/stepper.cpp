@@ -57,7 +57,8 @@ class stepper_impl final : public stepper, private job_client {
       if (f.fed <= fetched_ && !is_over_)
         return error(
             error_code::usage,
-            fmt::format("step {} is fetched, and input '{}' was fed for {} steps: feed it first",
+            fmt::format("step {} cannot be fetched yet: input '{}' was fed for {} steps; feed it "
+                        "first",
                         fetched_, name, f.fed));
     if (!receive_until([&] { return !ready_.empty(); }, deadline))
       return late(deadline, "has not ended");
@@ -75,7 +76,8 @@ class stepper_impl final : public stepper, private job_client {
         return error(
             error_code::usage,
             fmt::format(
-                "no step is to be cancelled: input '{}' was fed for {} steps, and as many were fetched or cancelled",
+                "there is no step to cancel: input '{}' was fed for {} steps, and all of them were "
+                "fetched or cancelled",
                 name, f.fed));
     for (const auto c : loop_conditions_) tell(nullptr, handles_->actors[c], cancel_step{fetched_});
     ++fetched_;

@@ -50,14 +50,16 @@ int main(int argc, char** argv) {
   std::string pushes = "rows";
   o.parse(
       argc, argv,
-      "Trains a table with a row for each pair of bytes on a text, here or over the nodes of a cluster.",
+      "Trains a table of embeddings, a row for each pair of bytes, on a text, here or over the "
+      "nodes of a cluster.",
       "adagrad", [&](CLI::App& app) {
         app.add_option("--width", o.width, "Features of a pair")
             ->check(CLI::Range(1, 4096))
             ->capture_default_str();
         app.add_option(
                "--pushes", pushes,
-               "rows: gradients of the rows that a step has read; whole: of the whole table, with the same results")
+               "What a worker sends of the table's gradient. rows: the rows that the step has "
+               "read; whole: the whole table; results are the same")
             ->check(CLI::IsMember({"rows", "whole"}))
             ->capture_default_str();
       });

@@ -141,7 +141,8 @@ int main(int argc, char** argv) {
   o.update = update_kind::async;
   o.parse(
       argc, argv,
-      "Trains on points that a thread for each worker makes and feeds, here or over the nodes of a cluster.",
+      "Trains on points that the program makes and feeds, with a thread for each worker, here or "
+      "over the nodes of a cluster.",
       "adam", [&](CLI::App& app) {
         app.add_option("--steps", o.steps, "Steps of each worker")
             ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
@@ -160,5 +161,5 @@ int main(int argc, char** argv) {
   auto accuracy = test(**s, o, report);
   if (!accuracy) return report.fail(accuracy.error());
   return report.finish("test_accuracy", *accuracy,
-                       fmt::format("{:.4f} of new points are told right", *accuracy));
+                       fmt::format("{:.4f} of new points are classified correctly", *accuracy));
 }

@@ -60,11 +60,11 @@ int main(int argc, char** argv) {
         app.add_option("--width", o.width, "Features of a byte")
             ->check(CLI::Range(1, 1 << 16))
             ->capture_default_str();
-        app.add_option("--heads", o.heads, "Heads of attention, which divide the width")
+        app.add_option("--heads", o.heads, "Attention heads; their number must divide the width")
             ->check(CLI::Range(1, 1 << 16))
             ->capture_default_str();
         app.add_option("--dropout", o.dropout,
-                       "Probability of leaving a feature out of what a block adds")
+                       "Dropout: probability that a feature of a block's output is left out")
             ->check(CLI::Range(0.0, 0.99))
             ->capture_default_str();
       });

@@ -144,12 +144,14 @@ int main(int argc, char** argv) {
       [&](CLI::App& app) {
         app.add_option(
                "--towers", o.towers,
-               "Slices of a batch, on the streams cpu:0, cpu:1, .. of the worker's process, modulo those that it has")
+               "Slices of a batch, on the streams cpu:0, cpu:1, .. of the worker's process, modulo "
+               "the number of its streams")
             ->check(CLI::Range(1, 1000))
             ->capture_default_str();
         app.add_option(
                "--on", o.on,
-               "What towers stand on: cpu, or gpu, a device for each (--gpus; on nodes theirs)")
+               "Where towers run: cpu, or gpu, a device for each (those of --gpus, in a cluster "
+               "those of the node)")
             ->check(CLI::IsMember({"cpu", "gpu"}))
             ->capture_default_str();
       });

@@ -15,12 +15,14 @@ void device_flags::add_to(CLI::App& app, const std::string& where) {
                "An op that --device cannot run is an error; else it runs on the host");
   app.add_option(
          "--gpus", gpus,
-         "Devices of this process: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")
+         "Devices of this process: auto (all chips), none, N (N virtual devices, which share the "
+         "chips) or host:N (N asynchronous host devices, which stand in for a chip)")
       ->capture_default_str();
-  app.add_option("--gpu-memory", gpu_memory_, "Bytes that jobs may use on each of them (2GiB)");
+  app.add_option("--gpu-memory", gpu_memory_, "Bytes that jobs may use on each device (2GiB)");
   app.add_option(
          "--precision", precision_name_,
-         "What products, convolutions and attention compute in: f32, bf16 or f16, with sums in f32; variables, their updates and all else are f32")
+         "Type in which products, convolutions and attention compute: f32, bf16 or f16, with sums "
+         "in f32; variables, their updates and all else stay f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
 }

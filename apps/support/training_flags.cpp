@@ -146,29 +146,30 @@ void training_flags::parse(int argc, char** argv, const std::string& description
       ->capture_default_str();
   app.add_option(
          "--update", update_name,
-         "sync: the mean over all workers, made by shards; allreduce: the same, made by the workers' nodes among themselves, each with a copy of all variables; async: each "
-         "gradient as it comes")
+         "sync: shards apply the mean over all workers; allreduce: the workers' nodes compute the "
+         "same mean among themselves, each with a copy of all variables; async: each gradient is "
+         "applied as it arrives")
       ->check(CLI::IsMember({"sync", "allreduce", "async"}))
       ->capture_default_str();
   app.add_option("--optimizer", f.optimizer,
-                 "What makes values of gradients: sgd, adam, adamw, rmsprop or adagrad")
+                 "How gradients change the variables: sgd, adam, adamw, rmsprop or adagrad")
       ->check(CLI::IsMember({"sgd", "adam", "adamw", "rmsprop", "adagrad"}))
       ->capture_default_str();
   app.add_option("--learning-rate", f.learning_rate,
-                 "Without it 0.05 (sgd), 0.001 (adam, adamw) or 0.01 (rmsprop, adagrad)");
-  app.add_option("--momentum", f.momentum, "Of sgd and rmsprop; without it 0.9 (sgd) or 0");
-  app.add_flag("--nesterov", f.nesterov, "Nesterov's momentum, of sgd");
-  app.add_option("--weight-decay", f.weight_decay, "Without it 0.01 (adamw) or 0");
+                 "Default: 0.05 (sgd), 0.001 (adam, adamw) or 0.01 (rmsprop, adagrad)");
+  app.add_option("--momentum", f.momentum, "For sgd and rmsprop; default: 0.9 (sgd) or 0");
+  app.add_flag("--nesterov", f.nesterov, "Use Nesterov's momentum, with sgd");
+  app.add_option("--weight-decay", f.weight_decay, "Default: 0.01 (adamw) or 0");
   app.add_option("--clip-norm", f.clip_norm,
-                 "Largest norm of each variable's gradient, that of all workers together (0: any)")
+                 "Largest norm of each variable's gradient, summed over all workers (0: no limit)")
       ->capture_default_str();
   app.add_option("--clip-global-norm", clip_global_norm,
-                 "Largest norm of all gradients of one worker together (0: any)")
+                 "Largest norm of all gradients of one worker together (0: no limit)")
       ->capture_default_str();
   app.add_option(
          "--schedule", f.schedule,
-         "Of the learning rate over the steps: constant, step, exponential, cosine, linear (to the end of the training) or "
-         "inverse-square-root (of the warm-up)")
+         "How the learning rate changes over the steps: constant, step, exponential, cosine, "
+         "linear (to the end of the training) or inverse-square-root (of the warm-up)")
       ->check(CLI::IsMember(
           {"constant", "step", "exponential", "cosine", "linear", "inverse-square-root"}))
       ->capture_default_str();
@@ -185,16 +186,17 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--minimum", schedule_.minimum,
                  "Factor at the end of --schedule cosine and linear")
       ->capture_default_str();
-  app.add_option("--seed", seed, "Of initial weights and the order of samples")
+  app.add_option("--seed", seed, "Seed of the initial weights and the order of samples")
       ->check(not_negative)
       ->capture_default_str();
   app.add_option("--threads", threads,
-                 "Threads of this process for ops: streams, which share large ops")
+                 "Threads of this process that run ops (its streams); they share large ops")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   devices.add_to(
       app,
-      "of each worker's node. Readers, branches and loops stay on the host, and variables that are recovered, in checkpoints, replicated or pushed by rows, or whose loss is scaled");
+      "of each worker's node. Readers, branches and loops stay on the host; so do the variables of "
+      "a job that recovers or replicates them, writes checkpoints, pushes rows or scales its loss");
   app.add_option("--credits", credits, "Buffers per edge: how far a producer may run ahead")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -204,8 +206,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
                  "Write the graph to this file, for `troupe plan`, and end without training");
   app.add_option(
          "--on-failure", policy,
-         "What to do when a node or an actor fails. stop: end; restart: begin again; resume: go on, with what the "
-         "other nodes hold, else from the newest checkpoint. Then workers may share nodes, and nodes that join get work")
+         "What to do when a node or an actor fails. stop: end; restart: begin again; resume: go "
+         "on, with the variables that the other nodes hold, else from the newest checkpoint. With "
+         "restart and resume, workers may share nodes, and nodes that join get work")
       ->check(CLI::IsMember({"stop", "restart", "resume"}))
       ->capture_default_str();
   app.add_option(
@@ -217,8 +220,10 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--checkpoint", checkpoints.folder,
                  "Save checkpoints in this folder, which every node reaches under the same path");
   app.add_option("--checkpoint-every", every,
-                 "How often: steps (500), or time (20s). Without it, at the end only");
-  app.add_option("--checkpoint-keep", checkpoints.keep, "How many of them stay, the newest ones")
+                 "How often to save: every so many steps (500), or after a time (20s). Without it, "
+                 "only at the end");
+  app.add_option("--checkpoint-keep", checkpoints.keep, "How many checkpoints to keep, the newest "
+                                                        "ones")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_flag(
@@ -226,7 +231,8 @@ void training_flags::parse(int argc, char** argv, const std::string& description
       "Go on with the newest checkpoint of a job of this name in that folder, if there is one");
   app.add_flag(
       "--rebatch", checkpoints.rebatch,
-      "Do so although --workers, --batch or other numbers have changed: its data epoch begins anew");
+      "Resume even if --workers, --batch or other numbers have changed: the data epoch of the "
+      "checkpoint begins anew");
   app.add_option("--name", name, "Name of the job")->capture_default_str();
   app.add_option("--fuse", fuse_name,
                  "on: element-wise ops run with their producer; off: one actor per op")
@@ -234,20 +240,25 @@ void training_flags::parse(int argc, char** argv, const std::string& description
       ->capture_default_str();
   app.add_flag(
       "--fast", fast,
-      "Large sums may be added up in parts: results differ in the last bits from those without it, not with --threads or nodes");
+      "Add up large sums in parts: results differ in the last bits from those without --fast, but "
+      "do not depend on the number of threads or nodes");
   app.add_option(
       "--loss-scale", scale,
-      "What the loss is multiplied by before gradients are made, which are divided by it: a number, or dynamic, from 65536 on: halved, and the step left out, where gradients "
-      "are not finite, and doubled after 2000 good steps in a row. Without it dynamic with --precision f16, else none");
+      "Factor that multiplies the loss before gradients are computed, and divides them afterwards: "
+      "a number, or dynamic: it starts at 65536, is halved (and the step left out) when gradients "
+      "are not finite, and is doubled after 2000 good steps in a row. Default: dynamic with "
+      "--precision f16, else none");
   app.add_option(
          "--on-nan", on_nan_name,
-         "When an op makes a NaN or an infinity. ignore: nobody looks; stop: the job fails; warn: say which op it was first, and go on; skip: say so, and "
-         "leave out what that worker makes of the step")
+         "What to do when an op makes a NaN or an infinity. ignore: do not check; stop: fail the "
+         "job; warn: name the first op that makes one, and go on; skip: name it, and leave out "
+         "that worker's gradients of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))
       ->capture_default_str();
   app.add_option(
          "--without", without,
-         "A pass of the compiler that is left out, with the same results: fold, simplify, share, share_memory, pack_pushes, order_reads, order_pushes or device_collectives")
+         "A compiler pass to leave out; results stay the same: fold, simplify, share, "
+         "share_memory, pack_pushes, order_reads, order_pushes or device_collectives")
       ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes",
                              "order_reads", "order_pushes", "device_collectives"}));
   app.add_flag("--json", json, "End with one line of JSON on standard output");
@@ -278,7 +289,8 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   const bool is_scaled = loss_scale_of(devices.precision, loss_scale).has_value();
   if (is_scaled && on_nan_name == "stop")
     usage_error(
-        "--on-nan stop ends at the first number that is not finite, and a loss scale (--precision f16 has one) is there to meet some and go on: use ignore, warn or skip");
+        "--on-nan stop fails at the first number that is not finite, but a loss scale (--precision "
+        "f16 has one) meets some and goes on: use ignore, warn or skip");
   if (all_reduce && on_nan_name == "skip" && !is_scaled)
     usage_error(
         "--on-nan skip leaves gradients out, which --update allreduce cannot: use --update sync, or stop or warn");
@@ -301,7 +313,8 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (app.count("--save-graph") > 0 && save_graph.empty())
     usage_error("--save-graph: the name of the file is empty");
   if (!save_graph.empty() && (!losses.empty() || !save.empty()))
-    usage_error("--save-graph trains nothing, so that there is nothing for --losses and --save");
+    usage_error("--save-graph trains nothing, so there is nothing to write for --losses and "
+                "--save");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
   if (app.count("--cluster") > 0 && cluster.empty())

@@ -132,7 +132,7 @@ void training_report::show_totals(const training_totals& t) {
     std::uint64_t dropped = 0, fed = 0;
     for (const auto& w : t.workers) dropped += w.dropped, fed += w.fed;
     if (dropped > 0)
-      say_error(fmt::format("{}: of {} gradients of workers {} were left out", options_.program,
+      say_error(fmt::format("{}: of the workers' {} gradients, {} were left out", options_.program,
                             fed, dropped));
     return;
   }
@@ -180,7 +180,8 @@ result<void> training_report::save() {
   auto saved = save_safetensors(options_.save, tensors);
   if (saved) return {};
   return error(error_code::failed,
-               fmt::format("trained, and --save failed, so that its variables are lost: {}",
+               fmt::format("the training finished, but --save failed, so its variables are lost: "
+                           "{}",
                            saved.error().text()));
 }
 
@@ -213,7 +214,8 @@ int training_report::finish(const std::string& key, double found, const std::str
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
   if (totals_.checkpoints_missing > 0)
     return fail(
-        error(error_code::failed, "trained, and its last checkpoint is not there (see above)"));
+        error(error_code::failed, "the training finished, but its last checkpoint was not written "
+                                  "(see above)"));
   return 0;
 }
 

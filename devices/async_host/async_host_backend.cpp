@@ -136,7 +136,8 @@ class backend_of_host final : public device_backend {
     return error(
         error_code::usage,
         device_->name() +
-            ": work of a collective waits for other ranks, which one thread for all streams cannot: the chip has to be threaded");
+            ": a collective waits for other ranks, which a chip with one thread for all streams "
+            "cannot do: use a threaded chip");
   }
 
   std::shared_ptr<async_host_chip> chip_;

@@ -186,7 +186,7 @@ class stream_of_chip final : public async_host_stream {
     if (!e || e.stream() == this) return {};
     const auto* state = dynamic_cast<const host_event*>(e.get());
     if (state == nullptr)
-      return error(error_code::failed, name_ + ": waits for an event of another backend");
+      return error(error_code::failed, name_ + ": cannot wait for an event of another backend");
     if (captured_ != nullptr)
       return state->is_done() ? result<void>()
                               : while_captured("waiting for an event from outside");

@@ -270,7 +270,7 @@ class host_gang {
     if (!is_formed_)
       return error(error_code::usage, name_ + ": finish is called before all ranks are there");
     if (std::exchange(is_finishing_, true))
-      return error(error_code::usage, name_ + ": the communicator is at its end");
+      return error(error_code::usage, name_ + ": the communicator has been finished");
     return {};
   }
 
@@ -342,8 +342,10 @@ class host_gang {
       if (h.ranks != ranks_ || h.rank < 1 || h.rank >= ranks_ ||
           of_[static_cast<std::size_t>(h.rank)] != nullptr)
         return error(error_code::failed,
-                     fmt::format("{}: rank {} of {} came{}", name_, h.rank, h.ranks,
-                                 h.ranks == ranks_ ? ", which is there already or cannot be" : ""));
+                     fmt::format("{}: rank {} of {} connected{}", name_, h.rank, h.ranks,
+                                 h.ranks == ranks_
+                                     ? ", but that rank has joined already or cannot exist"
+                                     : ""));
       (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
       send_at_once(fd);
       of_[static_cast<std::size_t>(h.rank)] = std::move(s);
@@ -593,7 +595,7 @@ class rank_on_host final : public device_communicator {
     if (!ready) return std::move(ready.error());
     if (gang_->is_finishing())
       return error(error_code::usage,
-                   fmt::format("{}: op {}: the communicator is at its end", gang_->name(), op));
+                   fmt::format("{}: op {}: the communicator has been finished", gang_->name(), op));
     if (!*ready)
       return error(error_code::usage, fmt::format("{}: op {} is called before all ranks are there",
                                                   gang_->name(), op));
@@ -605,7 +607,8 @@ class rank_on_host final : public device_communicator {
       return error(error_code::usage,
                    fmt::format("{}: {} into {} bytes", gang_->name(), text_of(h), to.size()));
     if (reduces && !can_combine(type))
-      return error(error_code::usage, fmt::format("{}: {}: f32, f64, i32 and i64 are reduced",
+      return error(error_code::usage, fmt::format("{}: {}: only f32, f64, i32 and i64 can be "
+                                                  "reduced",
                                                   gang_->name(), text_of(h)));
     if (reduces && static_cast<device_reduction>(h.how) == device_reduction::mean &&
         type != dtype::f32 && type != dtype::f64)
@@ -672,7 +675,8 @@ result<std::unique_ptr<device_communicator>> host_meeting_points::begin(
     if (at == made_.end())
       return error(
           error_code::usage,
-          fmt::format("{}: rank 0 begins where the id of its communicator was made, once", device));
+          fmt::format("{}: rank 0 must begin, once, in the process that made its communicator's id",
+                      device));
     listener = std::move(at->second);
     made_.erase(at);
   }

@@ -142,7 +142,7 @@ class chip_of_runtime final : public cuda_chip {
 
   result<plan_ref> plan_elements(const fused_source& source, std::string_view what) override {
     if (!options_.uses_nvrtc)
-      return error(error_code::not_found, fmt::format("{}: NVRTC is not asked for", device_));
+      return error(error_code::not_found, fmt::format("{}: NVRTC is switched off", device_));
     auto compiler = compiler_.get([&] { return kernel_compiler::make(options_.binary_folder); });
     if (!compiler) return std::move(compiler.error());
     auto made = (*compiler)->compile(source.text, chip_.major, chip_.minor, what);

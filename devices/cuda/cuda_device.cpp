@@ -434,7 +434,7 @@ result<void> stream_of_runtime::copy(std::string_view op, std::span<std::byte> t
   if (to_kind == memory_kind::pageable && from_kind != memory_kind::device)
     return error(
         error_code::usage,
-        fmt::format("{}: op {}: a copy from host to host is not the device's", record_->name, op));
+        fmt::format("{}: op {}: a device does not copy from host to host", record_->name, op));
   if (from_kind == memory_kind::pageable) return stage_in(op, to, from);
   if (to_kind == memory_kind::pageable) return stage_out(op, to, from);
   auto traced = begin_slice(op, slice_kind::copy, to.size());
@@ -591,7 +591,7 @@ void stream_of_runtime::free(device_memory m) noexcept {
 }
 
 result<void> stream_of_runtime::synchronize() {
-  if (is_captured_) return while_captured("waiting for it");
+  if (is_captured_) return while_captured("waiting for the stream");
   (void)device_.chip().make_current();  // what has failed before, the next call says
   const auto status = cudaStreamSynchronize(stream_);
   if (status == cudaSuccess) {

@@ -93,7 +93,8 @@ result<found_gpus> find_chips(std::optional<std::uint32_t> wanted, const gpu_opt
 #else
 
 result<found_gpus> find_chips(std::optional<std::uint32_t> wanted, const gpu_options&) {
-  const std::string why = "this build is without CUDA (13 or newer was not found when it was made)";
+  const std::string why = "this program was built without CUDA (no version 13 or newer was found "
+                          "then)";
   if (wanted) return error(error_code::not_found, "no GPU: " + why);
   return found_gpus{{}, why};
 }
@@ -104,7 +105,7 @@ result<found_gpus> find_chips(std::optional<std::uint32_t> wanted, const gpu_opt
 
 result<found_gpus> find_gpus(const gpu_options& o, const kernel_table& kernels) {
   const std::string_view which = o.which;
-  if (which == "none") return found_gpus{{}, "this process was started without (--gpus none)"};
+  if (which == "none") return found_gpus{{}, "this process was started with --gpus none"};
   if (which == "auto") return find_chips(std::nullopt, o);
   if (which.starts_with("host:"))
     if (const auto n = number(which.substr(5))) return on_host(*n, o, kernels);

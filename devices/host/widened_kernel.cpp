@@ -69,7 +69,8 @@ class widened_kernel final : public piecewise_kernel {
     for (const auto& s : outputs)
       if (s.type != of)
         return unfit("a product, convolution or attention",
-                     fmt::format("the result of {} is {}", to_string(of), to_string(of)), outputs);
+                     fmt::format("the result of {} operands is {}, too",
+                                 to_string(of), to_string(of)), outputs);
     make_wide(inputs, in_specs_, in_);
     make_wide(outputs, out_specs_, out_);
     return inner_->prepare(in_specs_, out_specs_);

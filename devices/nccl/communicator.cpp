@@ -145,7 +145,7 @@ class rank_of_nccl final : public communicator {
     const std::lock_guard lock(mutex_);
     if (auto ok = usable(); !ok) return ok;
     if (std::exchange(is_finishing_, true))
-      return error(error_code::usage, fmt::format("{}: the communicator is at its end", name_));
+      return error(error_code::usage, fmt::format("{}: the communicator has been finished", name_));
     return settle(api_.finalize(communicator_), "ncclCommFinalize", {});
   }
 
@@ -188,7 +188,7 @@ class rank_of_nccl final : public communicator {
     if (auto ok = usable(); !ok) return ok;
     if (is_finishing_)
       return error(error_code::usage,
-                   fmt::format("{}: op {}: the communicator is at its end", name_, op));
+                   fmt::format("{}: op {}: the communicator has been finished", name_, op));
     return settle(c(), what, op);
   }
   // In progress is not an error: is_ready() has the end of it.

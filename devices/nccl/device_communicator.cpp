@@ -91,7 +91,8 @@ class communicator_on_device final : public device_communicator {
     if (is_finishing_)
       return error(
           error_code::usage,
-          fmt::format("rank {} of {}: op {}: the communicator is at its end", rank(), ranks(), op));
+          fmt::format("rank {} of {}: op {}: the communicator has been finished",
+                      rank(), ranks(), op));
     if (!fits)
       return error(error_code::usage, fmt::format("rank {} of {}: op {}: {} bytes into {}", rank(),
                                                   ranks(), op, from.size(), to.size()));

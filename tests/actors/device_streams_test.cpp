@@ -99,7 +99,7 @@ BOOST_FIXTURE_TEST_CASE(DS_7_a_part_that_still_opens_gets_the_failure_and_no_new
   BOOST_TEST(lane(stream_kind::copy_in) == copies);
   const auto later = streams->open(1);
   BOOST_REQUIRE(!later);
-  BOOST_TEST(later.error().text().find("another job has a new one") != std::string::npos,
+  BOOST_TEST(later.error().text().find("another job has replaced it") != std::string::npos,
              later.error().text());
   BOOST_TEST(bool(streams->open(2)));
 }

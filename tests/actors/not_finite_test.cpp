@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(stop_names_the_op_that_was_the_first) {
     BOOST_TEST(says(o.failure, "log"), o.failure);
     BOOST_TEST(says(o.failure, "step 3"), o.failure);
     BOOST_TEST(says(o.failure, "-inf, element 2 of f32[4]"), o.failure);
-    BOOST_TEST(says(o.failure, "what it takes is finite"), o.failure);
+    BOOST_TEST(says(o.failure, "its inputs are finite"), o.failure);
     BOOST_TEST(says(o.failure, "not_finite_test.cpp:"), o.failure);
   }
   BOOST_TEST(train(1, 10, update_kind::sync, nan_policy::stop, fine).failure == "");
@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(stop_names_the_op_that_was_the_first) {
 BOOST_AUTO_TEST_CASE(what_is_fed_is_named_where_it_is_none) {
   const auto o = train(1, 5, update_kind::sync, nan_policy::stop,
                        [](std::uint32_t, std::uint64_t step) { return step == 2 ? NAN : 1.0F; });
-  BOOST_TEST(says(o.failure, "so does 'x', which it takes"), o.failure);
+  BOOST_TEST(says(o.failure, "so does its input 'x'"), o.failure);
   BOOST_TEST(says(o.failure, "step 2"), o.failure);
 }
 
@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(warn_says_so_once_and_goes_on) {
   BOOST_TEST(std::isnan(o.losses.back()) + std::isinf(o.losses.back()) > 0);
   std::size_t about_log = 0;
   for (const auto& n : o.notes)
-    about_log += says(n, "log") && says(n, "step 3") && says(n, "what it takes is finite") ? 1 : 0;
+    about_log += says(n, "log") && says(n, "step 3") && says(n, "its inputs are finite") ? 1 : 0;
   BOOST_TEST(about_log == 1U);
   const auto ignored = train(1, 10, update_kind::sync, nan_policy::ignore, zero_once);
   BOOST_TEST(ignored.failure == "");

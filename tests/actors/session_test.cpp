@@ -392,7 +392,7 @@ BOOST_AUTO_TEST_CASE(a_step_whose_feeds_are_wrong_feeds_nothing) {
   const std::pair<feeds, const char*> cases[] = {
       {{{"x", one}}, "input 'y' is not fed"},
       {{{"x", one}, {"y", wrong}}, "input 'y' takes f32[2], and was given f32[3]"},
-      {{{"x", one}, {"z", two}}, "the graph has no input 'z': what is fetched needs 'x', 'y'"},
+      {{{"x", one}, {"z", two}}, "the graph has no input 'z': the fetched values need 'x', 'y'"},
       {{{"x", one}, {"x", two}, {"y", two}}, "input 'x' is given twice for one step"},
   };
   for (const auto& [given, text] : cases) {

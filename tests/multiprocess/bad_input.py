@@ -118,7 +118,7 @@ class bad_input(harness.cluster_test):
         self.until("a file stands where the folder was", is_in_the_way, pause=0)
         self.assertEqual(p.wait(), FAILED, p.tail())
         self.assertGreater(json.loads(p.out)["checkpoints_missing"], 0, p.tail())
-        self.assertIn("its last checkpoint is not there", p.lines["err"][-1])
+        self.assertIn("its last checkpoint was not written", p.lines["err"][-1])
 
     def test_the_simulator_says_what_it_cannot_do(self):
         for arguments, code, part in ((["--seed", "-1"], USAGE, "--seed"), (["--seeds", "5..1"], USAGE, "--seeds"), (["--faults", "rain"], USAGE, "rain"),

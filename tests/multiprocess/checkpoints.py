@@ -96,7 +96,7 @@ class checkpoints(harness.cluster_test):
                         continue
                     self.assertEqual(self.json_of(p)["weights_hash"], self.wanted, p.tail())
                     if p.code == FAILED:
-                        self.assertIn("its last checkpoint is not there", p.err)
+                        self.assertIn("its last checkpoint was not written", p.err)
                     self.goes_on(number, fault, self.log()[:number - 1])
 
 

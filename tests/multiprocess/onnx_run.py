@@ -227,7 +227,7 @@ class onnx_run(harness.cluster_test):
         a, b = self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4]))
         here = self.onnx(m, "--input", a, b).out
         self.assertEqual(self.onnx(m, "--input", a, b, "--device", "gpu:1", "--gpus", "host:2", "--gpu-memory", "64MiB").out, here)
-        self.refuses(FAILED, [m, "--input", a, b, "--device", "gpu:1", "--gpus", "host:1"], "there is no gpu:1 for", "has gpu:0 alone")
+        self.refuses(FAILED, [m, "--input", a, b, "--device", "gpu:1", "--gpus", "host:1"], "there is no gpu:1 for", "has only gpu:0")
         self.refuses(USAGE, [m, "--input", a, b, "--device", "gpu:many"], "--device", "'many' is no number")
         self.refuses(USAGE, [m, "--input", a, b, "--device", ""], "--device", "cpu:N or gpu:N")
         self.refuses(USAGE, [m, "--input", a, b, "--gpus", "some"], "--gpus 'some'")
@@ -255,7 +255,7 @@ class onnx_run(harness.cluster_test):
         self.assertEqual(text.lines["out"][-1], "of those that passed, 1 ran ops on gpu:0: 1 ops there, 0 on the host")
         self.assertNotIn("ops_on_device", self.onnx("--check", self.path("cases/good"), "--json", "--device", "cpu:0").out)
         # A device that is not there is said once.
-        self.refuses(FAILED, ["--check", self.path("cases"), "--device", "gpu:3", "--gpus", "host:1"], "there is no gpu:3", "has gpu:0 alone")
+        self.refuses(FAILED, ["--check", self.path("cases"), "--device", "gpu:3", "--gpus", "host:1"], "there is no gpu:3", "has only gpu:0")
 
     def test_a_case_whose_files_are_damaged_fails_alone(self):
         self.case("good", [0, 2])

@@ -73,7 +73,7 @@ class own_ops(harness.cluster_test):
         self.assertTrue(node.is_running())
 
     def test_kernels_that_are_none_or_make_nothing_fail_the_job_and_no_node(self):
-        for odd, says in (("odd_null_kernel", "its kernel is none"), ("odd_makes_nothing", "its kernel made nothing as output 0")):
+        for odd, says in (("odd_null_kernel", "no kernel was made for it"), ("odd_makes_nothing", "its kernel made nothing as output 0")):
             node = self.start_nodes(1, "--load", library(odd))[0]
             said = self.train_own("--cluster", self.cluster, "--fuse", "off", code=1).lines["err"][-1]
             for part in (says, "swish_gate", self.name_of(node)):

@@ -81,7 +81,7 @@ class plans(harness.cluster_test):
         with open(notes) as f:
             self.assertEqual(f.read(), "dear diary")
         p = self.run_program("train_classifier", "--save-graph", path, "--save", self.path("w"))
-        self.assertEqual((p.code, "nothing for --losses and --save" in p.err), (2, True), p.tail())
+        self.assertEqual((p.code, "nothing to write for --losses and --save" in p.err), (2, True), p.tail())
 
     def test_files_that_are_no_graphs_or_damaged_ones_are_told_in_a_line(self):
         path = self.classifier()

@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(the_page_fits_the_height_of_a_terminal) {
                height << "\n"
                       << page);
   }
-  BOOST_TEST(has_text(draw_status(sample_cluster(), 80, 12), "a higher terminal shows"));
+  BOOST_TEST(has_text(draw_status(sample_cluster(), 80, 12), "a taller terminal shows"));
 }
 
 BOOST_AUTO_TEST_CASE(lost_nodes_and_failed_jobs_are_told) {

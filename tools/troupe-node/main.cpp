@@ -34,23 +34,25 @@ int main(int argc, char** argv) {
                  "What this node is for: worker, or ps (parameter shards only)")
       ->check(CLI::IsMember({"worker", "ps"}));
   app.add_option("--threads", options.streams,
-                 "Threads for ops: host streams, which share large ops")
+                 "Threads that run ops (host streams); they share large ops")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--memory", memory,
                  "Bytes that jobs may use here (2GiB); a job that needs more is refused");
   app.add_option(
          "--gpus", options.gpus,
-         "Devices: auto (all chips that there are), none, N (so many, which share the chips) or host:N (stand-ins on the host)")
+         "Devices: auto (all chips), none, N (N virtual devices, which share the chips) or host:N "
+         "(N asynchronous host devices, which stand in for a chip)")
       ->capture_default_str();
-  app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each of them (2GiB)");
+  app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each device (2GiB)");
   app.add_option("--load", options.load,
                  "Shared library of ops of your own, which jobs may use here; may be repeated");
   std::string reads = "auto";
   app.add_option(
          "--direct-reads", reads,
-         "How tensors come from nodes of the same machine. auto: out of their memory where the system allows it, in one copy; on: and let every process "
-         "of this user read this one, where Yama restricts it; off: over sockets")
+         "How tensors come from nodes on the same machine. auto: read directly from their memory, "
+         "in one copy, where the system allows it; on: the same, and every process of this user "
+         "may read this one where Yama restricts that; off: over sockets")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_option("--token-file", options.token_file, "File with the cluster's token");

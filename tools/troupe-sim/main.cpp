@@ -229,16 +229,17 @@ int main(int argc, char** argv) {
   std::string seeds;
   std::uint64_t seed = 0;
   CLI::App app{
-      "Runs whole clusters in one thread, with faults drawn from a seed, and checks what must hold.",
+      "Runs whole clusters in one thread, with faults drawn from a seed, and checks that "
+      "invariants hold.",
       "troupe-sim"};
   app.footer(
       "Same seed, same history: a seed that fails is printed with the shortest schedule of faults that still fails, and fails again.\n"
       "Exit codes: 0 all held (--plant: was found), 1 something did not, 2 usage.");
   auto* one =
-      app.add_option("--seed", seed, "Run this seed alone and tell its story")
+      app.add_option("--seed", seed, "Run this seed alone and print its history")
           ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max() - 1));
   app.add_option("--seeds", seeds, "Run these, as A..B (without it, 1..100)")->excludes(one);
-  app.add_option("--nodes", o.nodes, "Nodes beside the client (without it, 3 to 7, drawn)")
+  app.add_option("--nodes", o.nodes, "Nodes besides the client (without it, 3 to 7, drawn)")
       ->check(CLI::Range(1, 64));
   app.add_option("--faults", o.faults, "Which faults may happen: all, none, or a list with commas")
       ->capture_default_str();

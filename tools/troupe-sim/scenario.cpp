@@ -125,7 +125,7 @@ class history final : private apply_probe {
       if (is_done()) break;
       if (!is_over && cluster_.now_ns() == time)
         return fmt::format(
-            "time stands still: actors tell each other messages without end; {} (IN-5)",
+            "time stands still: actors send each other messages without end; {} (IN-5)",
             told_last());
       if (!is_over && cluster_.now_ns() >= deadline) tell_waits();
       if (!is_over && cluster_.now_ns() >= deadline)
@@ -524,7 +524,8 @@ class history final : private apply_probe {
       return note.starts_with("variables are lost");
     });
     if (deaths == 0 && !p.recovering.empty())
-      return "who leaves in good order was missed: " + p.recovering.front() + " (IN-11)";
+      return "a node that left in good order caused a recovery: " + p.recovering.front() +
+             " (IN-11)";
     const bool is_calm = deaths == 0 && count({disk_full, disk_error}) == 0;
     if (is_calm && !sc_.shape.checkpoints.folder.empty() && p.finished->checkpoints == 0)
       return "no checkpoint was written (IN-12)";

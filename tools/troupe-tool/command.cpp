@@ -68,7 +68,7 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
                     ask_part::actors | ask_part::jobs);
   auto* dot = graph->add_flag("--dot", t.dot, "For Graphviz");
   graph->add_flag("--svg", t.svg, "A picture")->excludes(dot);
-  add("why", "Why a job does not go on: the root of its waits", verb::why,
+  add("why", "Why a job does not go on: the wait that all others follow from", verb::why,
       ask_part::actors | ask_part::jobs)
       ->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
   add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
@@ -84,11 +84,12 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
                    "Only what belongs to this job, by name or id (default: all jobs)")
       ->type_name("JOB");
   auto* plan =
-      add("plan", "What the compiler makes of a graph in a file, and why; no cluster is asked",
+      add("plan", "What the compiler makes of a graph in a file, and why; needs no cluster",
           verb::plan, ask_part::nodes);
-  plan->add_option("FILE", c.id, "As --save-graph of a program wrote it")->required();
+  plan->add_option("FILE", c.id, "Graph file, written by a program with --save-graph")->required();
   plan->add_option("--workers", t.workers,
-                   "Logical workers (default: as its program wanted it, here and below)")
+                   "Logical workers (default of this and the flags below: what the program asked "
+                   "for)")
       ->check(CLI::Range(1, 4096));
   plan->add_option("--shards", t.shards, "Places that the variables are spread over")
       ->check(CLI::Range(1, 4096));
@@ -164,7 +165,7 @@ std::optional<std::string> set_condition(command& c, std::string_view condition)
 std::optional<std::string> set_doing(command& c, const std::string& doing) {
   if (c.action == verb::leave_cluster) {
     if (doing != "leave")
-      return fmt::format("cluster: '{}' is nothing that can be done; write cluster leave NODE",
+      return fmt::format("cluster: there is no action '{}'; write cluster leave NODE",
                          doing);
     if (c.id.empty()) return "cluster leave: which node? troupe list nodes shows all";
     c.ask.request = "leave " + c.id;
@@ -176,7 +177,7 @@ std::optional<std::string> set_doing(command& c, const std::string& doing) {
     c.action = verb::make_checkpoint;
   else if (doing != "list")
     return fmt::format(
-        "checkpoint: '{}' is nothing that can be done; there are list, verify and make", doing);
+        "checkpoint: there is no action '{}'; there are list, verify and make", doing);
   if (c.id.empty())
     return fmt::format("checkpoint {}: {}", doing,
                        c.action == verb::make_checkpoint

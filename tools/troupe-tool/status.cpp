@@ -170,7 +170,7 @@ std::string draw_status(const cluster_snapshot& c, std::size_t width, std::size_
     each = left / 2 > 3 ? std::min(list_max, left / 2 - 3) : 0;
   }
   if (each == 0)
-    return page + "(a higher terminal shows the busiest actors and the oldest waits too)\n";
+    return page + "(a taller terminal shows the busiest actors and the oldest waits too)\n";
   page += draw_busiest(c, width, each) + draw_waits(c, width, each);
   return page;
 }

@@ -50,7 +50,8 @@ result<std::unique_ptr<terminal>> terminal::open() {
   std::unique_ptr<terminal> t(new terminal());
   auto& s = *t->saved_;
   if (::tcgetattr(STDIN_FILENO, &s.mode) != 0)
-    return error(error_code::usage, fmt::format("stdin is no terminal: {}", std::strerror(errno)));
+    return error(error_code::usage,
+                 fmt::format("stdin is not a terminal: {}", std::strerror(errno)));
   sigset_t ending;
   ::sigemptyset(&ending);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) ::sigaddset(&ending, signal);

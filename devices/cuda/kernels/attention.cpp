@@ -43,7 +43,8 @@ class attention final : public kernel_of_chip {
         return unfit(op_, "operands are all f32 or all f64, of rank 3", inputs);
     if (is_gradient_)
       for (std::size_t i = 0; i < outputs.size(); ++i)
-        if (outputs[i] != in[i]) return unfit(op_, "a gradient is like what it is of", outputs);
+        if (outputs[i] != in[i])
+          return unfit(op_, "a gradient has the type and shape of its operand", outputs);
     is_packed_ = is_packed;
     type_ = y.type;
     const auto& q = in[0].shape;
@@ -57,9 +58,9 @@ class attention final : public kernel_of_chip {
                        in[2].shape.size(1) != keys_ || in[1].shape.size(2) != wide_q))
       return unfit(op_, "keys and values do not fit queries", inputs);
     if (is_causal_ && queries_ != keys_)
-      return unfit(op_, "a causal one has as many keys as queries", inputs);
+      return unfit(op_, "causal attention needs as many keys as queries", inputs);
     if (y.shape != shape{samples_, queries_, wide_v})
-      return unfit(op_, "the result does not fit", inputs);
+      return unfit(op_, "the result does not match the operands", inputs);
     of_query_ = wide_q / heads_, of_value_ = wide_v / heads_;
     scale_ = scale_of_attrs_ != 0 ? scale_of_attrs_ : 1 / std::sqrt(static_cast<double>(of_query_));
     stride_q_ = is_packed ? 3 * wide_q : wide_q, stride_v_ = is_packed ? 3 * wide_v : wide_v;

@@ -168,7 +168,7 @@ class cumulative_sum final : public kernel_of_chip {
     if (auto ok = check_ports("cumulative_sum", inputs, 1, outputs, 1); !ok) return ok;
     const auto a = along_axis(inputs[0].shape, axis_);
     if (!a || outputs[0] != inputs[0] || !is_number(inputs[0].type))
-      return unfit("cumulative_sum", "the result is like its operand", inputs);
+      return unfit("cumulative_sum", "the result has the type and shape of its operand", inputs);
     a_ = *a;
     type_ = inputs[0].type;
     return {};

@@ -86,9 +86,9 @@ class attention_base : public kernel {
                         in[2].shape.size(1) != keys_ || in[1].shape.size(2) != wide_q))
       return unfit(op_, "keys and values do not fit queries", in);
     if (is_causal_ && queries_ != keys_)
-      return unfit(op_, "a causal one has as many keys as queries", in);
+      return unfit(op_, "causal attention needs as many keys as queries", in);
     if (y.shape.size(0) != samples_ || y.shape.size(1) != queries_ || y.shape.size(2) != wide_v)
-      return unfit(op_, "the result does not fit", in);
+      return unfit(op_, "the result does not match the operands", in);
     of_query_ = wide_q / heads_, of_value_ = wide_v / heads_;
     if (of_query_ < 1) return unfit(op_, "a head has at least one feature", in);
     if (scale_ == 0) scale_ = 1 / std::sqrt(static_cast<double>(of_query_));
@@ -268,7 +268,7 @@ class attention_grad final : public attention_base {
     if (auto ok = find(inputs.subspan(1), inputs[0], 2); !ok) return ok;
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i] != inputs[i + 1])
-        return unfit(op_, "a gradient is like what it is of", outputs);
+        return unfit(op_, "a gradient has the type and shape of its operand", outputs);
     const auto each = gemm_ns({.m = queries_, .n = keys_, .k = 3 * of_query_ + 2 * of_value_},
                               size_of(inputs[0].type)) +
                       2 * static_cast<double>(queries_ * keys_);

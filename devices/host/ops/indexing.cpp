@@ -348,7 +348,7 @@ class cumulative_sum final : public kernel {
     if (auto ok = check_ports("cumulative_sum", inputs, 1, outputs, 1); !ok) return ok;
     const auto a = around_axis::of(inputs[0].shape, axis_);
     if (!a || outputs[0] != inputs[0])
-      return unfit("cumulative_sum", "the result is like its operand", inputs);
+      return unfit("cumulative_sum", "the result has the type and shape of its operand", inputs);
     x_ = *a;
     return {};
   }

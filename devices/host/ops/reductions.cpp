@@ -228,7 +228,8 @@ class reduction final : public kernel {
     walk_ = reduction_walk::over(inputs[0].shape,
                                  reduction_walk::marked(attrs_, inputs[0].shape.rank()));
     if (walk_.results != outputs[0].shape.elements())
-      return unfit(op_, "the result has another size than what is kept", inputs);
+      return unfit(op_, "the size of the result differs from that of the dimensions that stay",
+                        inputs);
     constexpr double element_ns = 0.3;
     const auto groups = walk_.columns == 0 ? 0 : walk_.results / walk_.columns;
     cut_ = tile_cut::by_cost(groups,

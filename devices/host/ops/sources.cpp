@@ -204,7 +204,7 @@ result<idx_schedule> schedule_of(const attributes& attrs, std::string_view reade
     return error(
         error_code::usage,
         fmt::format("{}: batch {} as part {} of {}: expected a batch from 1 to 2^32 - 1 and "
-                    "a part below at most 65536 parts",
+                    "a part below the number of parts, at most 65536",
                     reader, batch, part, parts));
   if (samples < 1 || samples > count_limit)
     return error(error_code::usage,
