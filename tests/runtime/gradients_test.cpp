@@ -213,17 +213,18 @@ std::string gradient_of(const std::string& type, const op_row& row) {
 std::string table() {
   std::string text =
       "# Ops\n\n"
-      "Every op that plans may have, made by `tests/runtime/gradients_test.cpp` (run it with\n"
-      "`TROUPE_WRITE_DOCS=1` to make this page anew). The functions that add them to a graph, with shapes\n"
-      "and rules, stand in [ops.hpp](../ops.hpp); some of those are made of several ops.\n\n"
+      "All ops that a plan may contain. [ops.hpp](../ops.hpp) has the functions that add them to a graph,\n"
+      "with shapes and rules; some add several ops. `tests/runtime/gradients_test.cpp` checks this page;\n"
+      "with `TROUPE_WRITE_DOCS=1` it writes it.\n\n"
       "- **types**: of the first operand.\n"
-      "- **gradient**: through at least one operand; *twice*: the gradient has one, too. Ops without one\n"
-      "  jump, are constant, or give whole numbers.\n"
-      "- **derivatives**: how many were compared with central differences in f64, of first and of second\n"
-      "  order, over random shapes with broadcasting.\n"
-      "- **error**: of f32 results in units of the last place, at most, over 100 random shapes against\n"
-      "  plain loops in f64; sums and products: near their largest terms. 0.5 is correctly rounded; moving\n"
-      "  elements, comparing and counting are exact.\n\n"
+      "- **gradient**: for at least one operand; *twice*: the gradient has one, too. *none*: mostly step\n"
+      "  functions, constants and whole numbers. Empty: sources, and ops that forward an operand; for\n"
+      "  collectives see [collectives.hpp](../collectives.hpp).\n"
+      "- **derivatives**: how many, of first and second order, were compared with central differences in\n"
+      "  f64, over random shapes with broadcasting.\n"
+      "- **error**: allowed for f32, in units of the last place, against plain loops in f64 over 100 random\n"
+      "  shapes; of sums and products: of their largest terms. 0.5 is correctly rounded; moving elements,\n"
+      "  comparing and counting are exact.\n\n"
       "| op | operands | types | gradient | derivatives | error |\n|---|---|---|---|---|---|\n";
   std::size_t first = 0, second = 0;
   const auto ops = make_op_table();
