@@ -166,8 +166,8 @@ class collective_logic final : public port_logic {
     const auto peer = collective().peers_to.at(m.outlet - first);
     if (m.count > credits_ - state_->credits_of(peer))
       return fail(error(error_code::failed,
-                        fmt::format("rank {} returned {} credits, but held only {}", peer,
-                                    m.count, credits_ - state_->credits_of(peer))));
+                        fmt::format("rank {} returned {} credits, but held only {}", peer, m.count,
+                                    credits_ - state_->credits_of(peer))));
     state_->on_credit(peer, m.count);
     show_credits(peer);
     advance();
@@ -203,9 +203,9 @@ class collective_logic final : public port_logic {
     for (std::size_t i = 0; i < ports_.in.size(); ++i) {
       const auto& head = ports_.in[i].queue.front();
       if (head.t.dead != 0)
-        return fail(
-            error(error_code::failed, "a contribution was left out, but a collective needs one "
-                                      "from every worker"));
+        return fail(error(error_code::failed,
+                          "a contribution was left out, but a collective needs one "
+                          "from every worker"));
       if (const auto& wanted = part_->job_plan->edges[self_plan().inputs[i]].spec;
           head.value.spec() != wanted)
         return fail(error(error_code::failed,

@@ -142,8 +142,9 @@ class copy_in_logic final : public copy_logic {
   result<tensor> copy(tensor from) {
     const bool is_across = self_plan().copy == copy_kind::across;
     if (!from || (from.on_device() != nullptr) != is_across)
-      return error(error_code::failed, "the tensor that arrived is not in the memory that it is "
-                                       "copied from");
+      return error(error_code::failed,
+                   "the tensor that arrived is not in the memory that it is "
+                   "copied from");
     while (!landed_.empty() && landed_.front().first.is_done()) landed_.pop_front();
     newest_events waits;
     auto to = pool_->take(from.spec(), waits);

@@ -204,8 +204,7 @@ class device_collective_logic final : public port_logic {
       return error(error_code::failed,
                    fmt::format("{}: the kernel that adds up {} vectors needs a workspace, which it "
                                "does not get",
-                               streams_->name(),
-                               summands));
+                               streams_->name(), summands));
     return made;
   }
 
@@ -381,9 +380,9 @@ class device_collective_logic final : public port_logic {
       for (auto t = b.first; t < b.last; ++t) {
         const auto& head = ports_.in[port_of(part, t)].queue.front();
         if (head.t.dead != 0)
-          return fail(
-              error(error_code::failed, "a contribution was left out, but a collective needs one "
-                                        "from every worker"));
+          return fail(error(error_code::failed,
+                            "a contribution was left out, but a collective needs one "
+                            "from every worker"));
         if (head.value.spec() != self_plan().output_specs[t] || head.value.on_device() == nullptr)
           return fail(error(error_code::failed,
                             fmt::format("worker {} contributes {}, but the collective takes {} in "

@@ -179,8 +179,7 @@ class device_shard_logic final : public shard_port_logic {
         return error(error_code::failed,
                      fmt::format("the gradient of worker {} is {}, but the variable is {} in the "
                                  "device's memory",
-                                 i,
-                                 to_string(g.spec()), to_string(spec_.spec)));
+                                 i, to_string(g.spec()), to_string(spec_.spec)));
       u.gradients.push_back(std::as_const(g).bytes());
       if (g.on_device()->writer() == &compute_->stream()) continue;
       needed.add(g.on_device()->written());
@@ -239,10 +238,9 @@ class device_shard_logic final : public shard_port_logic {
   }
 
   void carry_out(const shard_cut&) {
-    fail(error(
-        error_code::failed,
-        fmt::format("variable '{}' is on a device, where it cannot be saved in a checkpoint",
-                    spec_.variable)));
+    fail(error(error_code::failed,
+               fmt::format("variable '{}' is on a device, where it cannot be saved in a checkpoint",
+                           spec_.variable)));
   }
 
   error out_of_memory(error e) const {

@@ -110,10 +110,9 @@ struct disk_state {
         if (c.manifest) return std::move(*c.manifest);
         return error(error_code::failed, c.problem);
       }
-    return error(
-        error_code::not_found,
-        fmt::format("{} does not exist on this node: every node needs the same folder",
-                    store.folder_of(*id)));
+    return error(error_code::not_found,
+                 fmt::format("{} does not exist on this node: every node needs the same folder",
+                             store.folder_of(*id)));
   }
 
   // --- the whole job -----------------------------------------------------------------------------

@@ -270,8 +270,9 @@ void member_core::advance(greeter& g) {
             is_same ? !known->can_connect(g.shake.lane(), g.shake.peer_received())
                     : known != nullptr && known->state(g.shake.lane()) == lane_state::up;
         if (crosses || is_late) {
-          g.shake.refuse(refusal::crossing, "this process already has this lane of the link, or is "
-                                            "dialling it");
+          g.shake.refuse(refusal::crossing,
+                         "this process already has this lane of the link, or is "
+                         "dialling it");
           continue;
         }
         if (!is_same) {  // ME-4

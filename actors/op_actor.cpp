@@ -4,11 +4,11 @@
 #include "actors/port_actor.hpp"
 #include "actors/tell.hpp"
 #include "devices/buffer_pool.hpp"
-#include "devices/landing_pool.hpp"
 #include "devices/half.hpp"
 #include "devices/host/finite.hpp"
 #include "devices/host/fused_kernel.hpp"
 #include "devices/host/host_device.hpp"
+#include "devices/landing_pool.hpp"
 
 #include <fmt/format.h>
 
@@ -78,10 +78,10 @@ class op_logic final : public port_logic {
                               op.name)),
             op);
       if (self_plan().in_place >= 0 && (!row->is_elementwise || row->library != nullptr))
-        return at_line(error(error_code::usage,
-                             fmt::format("op '{}' of type '{}' cannot overwrite its input",
-                                         op.name, op.type)),
-                       op);
+        return at_line(
+            error(error_code::usage,
+                  fmt::format("op '{}' of type '{}' cannot overwrite its input", op.name, op.type)),
+            op);
     }
     if (steps.size() == 1) {
       kernel_ = std::move(steps.front().op);
@@ -155,8 +155,9 @@ class op_logic final : public port_logic {
     at->second->slots.clear();  // nobody else looks at this copy
     outputs_.resize(ports);
     return uses_->empty() ? result<void>{}
-                          : error(error_code::usage, "a variable that is handed over has memory of "
-                                                     "its own: it cannot use a shared buffer");
+                          : error(error_code::usage,
+                                  "a variable that is handed over has memory of "
+                                  "its own: it cannot use a shared buffer");
   }
 
   // Of version `wanted`, or (none) the newest one, with this many slots of its optimizer.
@@ -439,8 +440,8 @@ class op_logic final : public port_logic {
   std::vector<tensor_spec> input_specs_, output_specs_;
   std::vector<buffer_pool> pools_;
   std::vector<std::shared_ptr<landing_pool>> landings_;  // by port; null: no device copies it
-  std::shared_ptr<const part_handles> handles_;    // of whom it wakes
-  const std::vector<buffer_use>* uses_ = nullptr;  // of shared memory, by its outputs
+  std::shared_ptr<const part_handles> handles_;          // of whom it wakes
+  const std::vector<buffer_use>* uses_ = nullptr;        // of shared memory, by its outputs
   // By input: where it stands; null: in memory of its producer's own.
   std::vector<shared_buffer*> input_buffers_;
 };

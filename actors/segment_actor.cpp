@@ -201,10 +201,9 @@ class segment_logic final : public port_logic {
     bool is_new = !is_prepared_;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (!inputs_[i] || inputs_[i].on_device() == nullptr)
-        return at_segment(
-            error(error_code::failed,
-                  fmt::format("the tensor that arrived at input {} is not in the device's memory",
-                              i)));
+        return at_segment(error(
+            error_code::failed,
+            fmt::format("the tensor that arrived at input {} is not in the device's memory", i)));
       if (!is_new && inputs_[i].spec() == input_specs_[i]) continue;
       input_specs_[i] = inputs_[i].spec();
       is_new = true;

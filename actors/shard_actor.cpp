@@ -65,10 +65,10 @@ class shard_logic final : public shard_port_logic {
                    fmt::format("variable '{}' at version {} is not kept on this node",
                                spec_.variable, spec_.version));
     if (!has_shape(*at))
-      return error(error_code::failed,
-                   fmt::format("this node keeps variable '{}' as {}, but the plan has {}",
-                               spec_.variable,
-                               to_string(at->values.spec()), to_string(spec_.spec)));
+      return error(
+          error_code::failed,
+          fmt::format("this node keeps variable '{}' as {}, but the plan has {}", spec_.variable,
+                      to_string(at->values.spec()), to_string(spec_.spec)));
     shard_origin origin{
         *at->version, is_sync ? std::vector<std::uint64_t>(workers_, *at->version) : kept_.applied};
     expects(is_sync || !spec_.forwards || spec_.handed.empty() || spec_.handed == origin.applied,

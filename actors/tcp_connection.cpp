@@ -66,8 +66,9 @@ void tcp_connection::turn_away_oldest(tcp_shared& shared) {
     if (at->is_stranger_ && (oldest == nullptr || at->number_ < oldest->number_))
       if (auto c = weak.lock()) oldest = std::move(c);
   if (oldest != nullptr)
-    oldest->lost(error(error_code::denied, "it has not authenticated itself, and too many other "
-                                           "connections wait to"),
+    oldest->lost(error(error_code::denied,
+                       "it has not authenticated itself, and too many other "
+                       "connections wait to"),
                  frame_fault::none);
 }
 

@@ -48,21 +48,20 @@ int main(int argc, char** argv) {
   o.name = "embedding";
   o.context = 32;
   std::string pushes = "rows";
-  o.parse(
-      argc, argv,
-      "Trains a table of embeddings, a row for each pair of bytes, on a text, here or over the "
-      "nodes of a cluster.",
-      "adagrad", [&](CLI::App& app) {
-        app.add_option("--width", o.width, "Features of a pair")
-            ->check(CLI::Range(1, 4096))
-            ->capture_default_str();
-        app.add_option(
-               "--pushes", pushes,
-               "What a worker sends of the table's gradient. rows: the rows that the step has "
-               "read; whole: the whole table; results are the same")
-            ->check(CLI::IsMember({"rows", "whole"}))
-            ->capture_default_str();
-      });
+  o.parse(argc, argv,
+          "Trains a table of embeddings, a row for each pair of bytes, on a text, here or over the "
+          "nodes of a cluster.",
+          "adagrad", [&](CLI::App& app) {
+            app.add_option("--width", o.width, "Features of a pair")
+                ->check(CLI::Range(1, 4096))
+                ->capture_default_str();
+            app.add_option(
+                   "--pushes", pushes,
+                   "What a worker sends of the table's gradient. rows: the rows that the step has "
+                   "read; whole: the whole table; results are the same")
+                ->check(CLI::IsMember({"rows", "whole"}))
+                ->capture_default_str();
+          });
   o.pushes_rows = pushes == "rows";
   training_report report(o);
   if (o.context < 2)

@@ -14,7 +14,8 @@
 //       when the pool and all who hold it have dropped it.
 //
 // Threading: any; a lock, held for as long as it takes to look through a few handles. Ownership:
-// shared by the link or op, the copies and whoever placed the job; a buffer keeps its backend alive.
+// shared by the link or op, the copies and whoever placed the job; a buffer keeps its backend
+// alive.
 
 #include "devices/device_backend.hpp"
 #include "devices/tensor.hpp"

@@ -94,8 +94,7 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
   auto made = kernels->make(n.attrs, device_);
   if (!made) return std::move(made.error());
   if (*made == nullptr)
-    return error(error_code::failed,
-                 "the kernel table returned no kernel for this op");
+    return error(error_code::failed, "the kernel table returned no kernel for this op");
   std::vector<tensor> inputs;
   std::vector<tensor_spec> specs;
   for (const auto& in : n.inputs) {

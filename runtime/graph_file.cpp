@@ -240,8 +240,7 @@ class decoder : private wire_parts::part_reader {
     read_files(root.getFiles());
     for (const auto& f : files())
       if (printable(f) != f)
-        throw bad{
-            "the name of a source file has characters that cannot be printed"};
+        throw bad{"the name of a source file has characters that cannot be printed"};
     const auto libraries = root.getLibraries();
     limit("libraries", libraries.size(), libraries_max, wire_parts::library_words);
     for (const auto l : libraries) {

@@ -110,15 +110,12 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
   }
   if (!is_control(type) && type != loop_back_op && type != loop_end_op) {
     if (inputs.empty() && region != 0)
-      return refuse(
-          "an op without operands cannot be in a cond() or a loop");
+      return refuse("an op without operands cannot be in a cond() or a loop");
     bool is_of_it = inputs.empty();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!g_.has(inputs[i])) return {};  // the graph says so itself
       if (!reaches_in(i))
-        return refuse(
-            fmt::format("operand {} is a value of a region that is not around it",
-                        i));
+        return refuse(fmt::format("operand {} is a value of a region that is not around it", i));
       is_of_it = is_of_it || is_in(i, region);
     }
     return is_of_it ? result<void>{} : refuse("it takes no value of its own region");
@@ -143,8 +140,7 @@ result<void> graph_regions::check_stored(std::uint32_t region, std::string_view 
                       l.goes_on.node != none && key(inputs[1]) == l.goes_on &&
                       attrs.integer("level") == regions_[l.body].level;
     return fits ? result<void>{}
-                : refuse(
-                      "an op does not fit as the start of an iteration of its body");
+                : refuse("an op does not fit as the start of an iteration of its body");
   }
   if (type == loop_back_op) {
     const auto k = number("variable");

@@ -334,8 +334,8 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
 
 void job_coordinator::on_rejoined(const member_info& self) {
   if (phase_ == job_phase::over) return;
-  auto f = at_node({},
-                   "the cluster considered this process dead, and the process has joined it again");
+  auto f =
+      at_node({}, "the cluster considered this process dead, and the process has joined it again");
   if (!is_recoverable()) return fail(std::move(f));
   setup_.client = self.id;
   members_.clear();

@@ -252,9 +252,7 @@ result<void> check(const learning_rate_schedule& s) {
     if (n > schedule_steps_max)
       return usage(fmt::format("schedule {}: {} {} is above 2^48", name, field, n));
   if (s.every < 1)
-    return usage(
-        fmt::format("schedule {}: every 0 steps is not possible, use 1 or more",
-                    name));
+    return usage(fmt::format("schedule {}: every 0 steps is not possible, use 1 or more", name));
   if (!(s.decay > 0 && s.decay <= 1))
     return usage(fmt::format("schedule {}: decay {} is not in (0, 1]", name, s.decay));
   if (!(s.minimum >= 0 && s.minimum <= 1))

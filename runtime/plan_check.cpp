@@ -55,8 +55,7 @@ result<void> check_sticky(const planned_actor& a) {
 // PL-9.
 result<void> check_control(const planned_actor& a) {
   if (a.loop_level == 1)
-    return blame(a, "PL-9",
-                 "its loop level is 1, but the body of a loop has level 2 or more");
+    return blame(a, "PL-9", "its loop level is 1, but the body of a loop has level 2 or more");
   if (auto ok = check_sticky(a); !ok) return ok;
   const auto is_one = [](const planned_op& op) {
     return is_control(op.type) || op.type == loop_back_op || op.type == loop_end_op;
@@ -729,8 +728,7 @@ class buffer_check {
       return blame(a, "PL-8", "it forwards an input that is in another buffer than its output");
     if (buffer_of(a, 0) == -1) return {};
     if (from.actor >= i)
-      return blame(a, "PL-8",
-                   "it comes before the actor whose output it forwards");
+      return blame(a, "PL-8", "it comes before the actor whose output it forwards");
     uses_of_[i][0] = uses_of_[from.actor][from.port];
     return add_readers(i, 0);
   }
@@ -761,8 +759,7 @@ class buffer_check {
     }
     if (at != none && uses_[at].last_reader > (is_in_place ? i : i - 1))
       return blame(a, "PL-8",
-                   fmt::format("it writes over buffer {}, whose value is still to be read",
-                               b));
+                   fmt::format("it writes over buffer {}, whose value is still to be read", b));
     at = static_cast<std::uint32_t>(uses_.size());
     uses_.push_back({i});
     uses_of_[i][port] = at;

@@ -222,8 +222,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--checkpoint-every", every,
                  "How often to save: every so many steps (500), or after a time (20s). Without it, "
                  "only at the end");
-  app.add_option("--checkpoint-keep", checkpoints.keep, "How many checkpoints to keep, the newest "
-                                                        "ones")
+  app.add_option("--checkpoint-keep", checkpoints.keep,
+                 "How many checkpoints to keep, the newest "
+                 "ones")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_flag(
@@ -255,10 +256,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
          "that worker's gradients of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))
       ->capture_default_str();
-  app.add_option(
-         "--without", without,
-         "A compiler pass to leave out; results stay the same: fold, simplify, share, "
-         "share_memory, pack_pushes, order_reads, order_pushes or device_collectives")
+  app.add_option("--without", without,
+                 "A compiler pass to leave out; results stay the same: fold, simplify, share, "
+                 "share_memory, pack_pushes, order_reads, order_pushes or device_collectives")
       ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes",
                              "order_reads", "order_pushes", "device_collectives"}));
   app.add_flag("--json", json, "End with one line of JSON on standard output");
@@ -313,8 +313,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (app.count("--save-graph") > 0 && save_graph.empty())
     usage_error("--save-graph: the name of the file is empty");
   if (!save_graph.empty() && (!losses.empty() || !save.empty()))
-    usage_error("--save-graph trains nothing, so there is nothing to write for --losses and "
-                "--save");
+    usage_error(
+        "--save-graph trains nothing, so there is nothing to write for --losses and "
+        "--save");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
   if (app.count("--cluster") > 0 && cluster.empty())

@@ -213,9 +213,9 @@ int training_report::finish(const std::string& key, double found, const std::str
                       fmt::format("the result cannot be written: {}", std::strerror(errno))));
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
   if (totals_.checkpoints_missing > 0)
-    return fail(
-        error(error_code::failed, "the training finished, but its last checkpoint was not written "
-                                  "(see above)"));
+    return fail(error(error_code::failed,
+                      "the training finished, but its last checkpoint was not written "
+                      "(see above)"));
   return 0;
 }
 

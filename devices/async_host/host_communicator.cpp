@@ -341,11 +341,11 @@ class host_gang {
       }
       if (h.ranks != ranks_ || h.rank < 1 || h.rank >= ranks_ ||
           of_[static_cast<std::size_t>(h.rank)] != nullptr)
-        return error(error_code::failed,
-                     fmt::format("{}: rank {} of {} connected{}", name_, h.rank, h.ranks,
-                                 h.ranks == ranks_
-                                     ? ", but that rank has joined already or cannot exist"
-                                     : ""));
+        return error(
+            error_code::failed,
+            fmt::format(
+                "{}: rank {} of {} connected{}", name_, h.rank, h.ranks,
+                h.ranks == ranks_ ? ", but that rank has joined already or cannot exist" : ""));
       (void)::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
       send_at_once(fd);
       of_[static_cast<std::size_t>(h.rank)] = std::move(s);

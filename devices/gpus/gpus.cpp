@@ -93,8 +93,9 @@ result<found_gpus> find_chips(std::optional<std::uint32_t> wanted, const gpu_opt
 #else
 
 result<found_gpus> find_chips(std::optional<std::uint32_t> wanted, const gpu_options&) {
-  const std::string why = "this program was built without CUDA (no version 13 or newer was found "
-                          "then)";
+  const std::string why =
+      "this program was built without CUDA (no version 13 or newer was found "
+      "then)";
   if (wanted) return error(error_code::not_found, "no GPU: " + why);
   return found_gpus{{}, why};
 }

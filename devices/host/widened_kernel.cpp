@@ -68,9 +68,10 @@ class widened_kernel final : public piecewise_kernel {
     if (!is_wide_) return inner_->prepare(inputs, outputs);
     for (const auto& s : outputs)
       if (s.type != of)
-        return unfit("a product, convolution or attention",
-                     fmt::format("the result of {} operands is {}, too",
-                                 to_string(of), to_string(of)), outputs);
+        return unfit(
+            "a product, convolution or attention",
+            fmt::format("the result of {} operands is {}, too", to_string(of), to_string(of)),
+            outputs);
     make_wide(inputs, in_specs_, in_);
     make_wide(outputs, out_specs_, out_);
     return inner_->prepare(in_specs_, out_specs_);

@@ -89,10 +89,9 @@ class communicator_on_device final : public device_communicator {
                     std::span<std::byte> to, bool fits, Run&& run) {
     // the stream is none the worse.
     if (is_finishing_)
-      return error(
-          error_code::usage,
-          fmt::format("rank {} of {}: op {}: the communicator has been finished",
-                      rank(), ranks(), op));
+      return error(error_code::usage,
+                   fmt::format("rank {} of {}: op {}: the communicator has been finished", rank(),
+                               ranks(), op));
     if (!fits)
       return error(error_code::usage, fmt::format("rank {} of {}: op {}: {} bytes into {}", rank(),
                                                   ranks(), op, from.size(), to.size()));

@@ -44,9 +44,8 @@ result<specs> reshape_shapes(const attributes& attrs, std::span<const tensor_spe
   }
   for (std::size_t i = 0; i < x.rank(); ++i)
     if (x[i].symbol != 0 && !is_kept[i])
-      return refuse(
-          fmt::format("dimension {} is a bound (a symbolic size): keep it with a 0 in its place",
-                      i));
+      return refuse(fmt::format(
+          "dimension {} is a bound (a symbolic size): keep it with a 0 in its place", i));
   const auto elements = x.elements();
   if (open) {
     if (known == 0 || elements % known != 0)

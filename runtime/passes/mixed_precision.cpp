@@ -186,8 +186,7 @@ class converter {
     if (report_ != nullptr)
       report_->add(op.name, op.source, [&] {
         return fmt::format("is left out: '{}' is made as {} in the first place",
-                           f_.ops[op.inputs[0].op].name,
-                           to_string(half_));
+                           f_.ops[op.inputs[0].op].name, to_string(half_));
       });
   }
 

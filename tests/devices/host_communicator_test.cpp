@@ -347,8 +347,7 @@ BOOST_AUTO_TEST_CASE(
         BOOST_TEST((late.error().code() == error_code::usage &&
                     again.error().code() == error_code::usage));
         BOOST_TEST(late.error().message().find("op worker/0/sum: the communicator has been "
-                                               "finished") !=
-                       std::string::npos,
+                                               "finished") != std::string::npos,
                    late.error().text());
         BOOST_TEST(bool(r->stream->failed()));
       }

@@ -165,8 +165,7 @@ std::optional<std::string> set_condition(command& c, std::string_view condition)
 std::optional<std::string> set_doing(command& c, const std::string& doing) {
   if (c.action == verb::leave_cluster) {
     if (doing != "leave")
-      return fmt::format("cluster: there is no action '{}'; write cluster leave NODE",
-                         doing);
+      return fmt::format("cluster: there is no action '{}'; write cluster leave NODE", doing);
     if (c.id.empty()) return "cluster leave: which node? troupe list nodes shows all";
     c.ask.request = "leave " + c.id;
   }
@@ -176,8 +175,8 @@ std::optional<std::string> set_doing(command& c, const std::string& doing) {
   else if (doing == "make")
     c.action = verb::make_checkpoint;
   else if (doing != "list")
-    return fmt::format(
-        "checkpoint: there is no action '{}'; there are list, verify and make", doing);
+    return fmt::format("checkpoint: there is no action '{}'; there are list, verify and make",
+                       doing);
   if (c.id.empty())
     return fmt::format("checkpoint {}: {}", doing,
                        c.action == verb::make_checkpoint

@@ -121,7 +121,7 @@ class standardize final : public by_group {
     if (inputs[0] != outputs[0] || outputs[1] != outputs[2] ||
         outputs[1].shape.elements() != walk_.results || outputs[1].type != inputs[0].type)
       return unfit(op, "gives a result like its operand, and a mean and a scale for each group",
-                       outputs);
+                   outputs);
     return {};
   }
   result<void> run(const tag&, std::span<const tensor> inputs, std::span<tensor> outputs) override {

@@ -229,7 +229,7 @@ class reduction final : public kernel {
                                  reduction_walk::marked(attrs_, inputs[0].shape.rank()));
     if (walk_.results != outputs[0].shape.elements())
       return unfit(op_, "the size of the result differs from that of the dimensions that stay",
-                        inputs);
+                   inputs);
     constexpr double element_ns = 0.3;
     const auto groups = walk_.columns == 0 ? 0 : walk_.results / walk_.columns;
     cut_ = tile_cut::by_cost(groups,

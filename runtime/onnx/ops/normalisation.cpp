@@ -44,9 +44,7 @@ values batch_normalization(node& n) {
   if (!is_training) {
     for (std::size_t i = 1; i < n.outputs(); ++i)
       if (n.wants(i))
-        n.refuse(
-            fmt::format("output {} is made only in training, which is not supported",
-                        i));
+        n.refuse(fmt::format("output {} is made only in training, which is not supported", i));
     return {batch_norm(x, n.in(1), n.in(2), n.in(3), n.in(4), epsilon)};
   }
   if (n.opset < 14) n.refuse("training before opset 14 is not supported");
