@@ -257,7 +257,7 @@ result<role_map> first_roles(std::span<const member_info> nodes, node_id client,
     return error(
         error_code::usage,
         fmt::format(
-            "{} workers need as many nodes, but the cluster has only {} that take workers: start "
+            "{} workers need as many nodes that take workers, but the cluster has {}: start "
             "more troupe-node processes, or use fewer workers",
             workers, working));
   if (auto ok = check_devices(nodes, wishes); !ok) return std::move(ok.error());

@@ -487,8 +487,8 @@ BOOST_AUTO_TEST_CASE(CS_2_what_is_visible_is_never_written_again) {
   auto store = store_of(d);
   const auto m = *store.list()->checkpoints[0].manifest;
   const auto again = store.write_part(old_id, 0, tensors_of(0, new_id));
-  check_error(again, error_code::denied, {"manifest.json is there already"});
-  check_error(store.write_manifest(m), error_code::denied, {"manifest.json is there already"});
+  check_error(again, error_code::denied, {"manifest.json already exists"});
+  check_error(store.write_manifest(m), error_code::denied, {"manifest.json already exists"});
   check_latest(d, old_id);
 }
 

@@ -161,7 +161,7 @@ BOOST_FIXTURE_TEST_CASE(OL_2_what_does_not_fit_is_refused_whole, tables) {
   BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) {
                    add_own_ops(o, k), k.add("y", {make_kernel});
                  })),
-                 "kernel 'y' is one of no op"));
+                 "kernel 'y' belongs to no op"));
   BOOST_TEST(has(refused(with([](op_table& o, kernel_table& k) {
                    add_own_ops(o, k), throw std::runtime_error("why");
                  })),
