@@ -2,11 +2,12 @@
 // against folders of such models with what goes in and must come out. Reading flags, files and
 // cases is in apps/support/.
 
-#include "actors/session.hpp"
 #include "apps/support/onnx_cases.hpp"
 #include "apps/support/onnx_options.hpp"
 #include "apps/support/onnx_report.hpp"
-#include "runtime/onnx/onnx_import.hpp"
+
+#include <troupe/onnx.hpp>
+#include <troupe/session.hpp>
 
 #include <new>
 

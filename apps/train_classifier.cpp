@@ -1,10 +1,10 @@
 // Trains an image classifier: in this process, or over the nodes of a cluster. The whole program is
 // here; reading flags, drawing the progress bar and writing files are in apps/support/.
 
-#include "actors/session.hpp"
 #include "apps/support/classifier_options.hpp"
-#include "apps/support/training_report.hpp"
-#include "runtime/layers.hpp"
+
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
 
 #include <fmt/format.h>
 

@@ -2,10 +2,10 @@
 // pushes the gradients of these rows, not of the whole table. In this process, or over the nodes of
 // a cluster.
 
-#include "actors/session.hpp"
 #include "apps/support/text_options.hpp"
-#include "apps/support/training_report.hpp"
-#include "runtime/layers.hpp"
+
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

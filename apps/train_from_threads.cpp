@@ -2,10 +2,8 @@
 // concurrent steps on one graph. Then many threads ask what was learnt. In this process, or over
 // the nodes of a cluster, which the threads feed.
 
-#include "actors/session.hpp"
-#include "apps/support/training_flags.hpp"
-#include "apps/support/training_report.hpp"
-#include "runtime/layers.hpp"
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -1,10 +1,10 @@
 // Trains a language model of bytes, a small transformer: in this process, or over the nodes of a
 // cluster.
 
-#include "actors/session.hpp"
 #include "apps/support/text_options.hpp"
-#include "apps/support/training_report.hpp"
-#include "runtime/layers.hpp"
+
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

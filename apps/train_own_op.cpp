@@ -2,11 +2,11 @@
 // follows some others. In this process, or over nodes that have loaded the same library:
 // troupe-node --load libown_ops.so.
 
-#include "actors/session.hpp"
 #include "apps/support/text_options.hpp"
-#include "apps/support/training_report.hpp"
-#include "runtime/layers.hpp"
-#include "runtime/op_library.hpp"
+
+#include <troupe/op_library.hpp>
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

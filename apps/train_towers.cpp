@@ -3,10 +3,10 @@
 // slice, with the same variables. Losses are added up, so that the gradients are those of the whole
 // batch; logits are joined again, and tell how many answers are right.
 
-#include "actors/session.hpp"
 #include "apps/support/classifier_options.hpp"
-#include "apps/support/training_report.hpp"
-#include "runtime/layers.hpp"
+
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

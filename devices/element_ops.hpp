@@ -4,13 +4,13 @@
 // results have the same bits everywhere.
 //
 // Compiled by GCC or Clang, by nvcc, and by NVRTC, which finds the headers below in a table of the
-// program's own (devices/cuda/nvrtc_program.hpp): nothing else may be included.
+// program's own (devices/cuda/libraries/nvrtc_program.hpp): nothing else may be included.
 //
 // Threading: plain functions.
 
-#include "devices/device_code.hpp"
-#include "devices/half.hpp"
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/device_code.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <cmath>
 #include <cstdint>

@@ -4,8 +4,8 @@
 //
 // Conversions from f32 round to nearest, ties to even; NaN stays NaN (its payload may change).
 
-#include "devices/device_code.hpp"
-#include "schema/dtype.hpp"
+#include "troupe/devices/device_code.hpp"
+#include "troupe/schema/dtype.hpp"
 
 #include <bit>
 #include <cstdint>

@@ -13,10 +13,10 @@
 //      fused group.
 // K-3  Tensors of zero elements are legal everywhere.
 
-#include "devices/tensor.hpp"
-#include "schema/attributes.hpp"
-#include "schema/error.hpp"
-#include "schema/ids.hpp"
+#include "troupe/devices/tensor.hpp"
+#include "troupe/schema/attributes.hpp"
+#include "troupe/schema/error.hpp"
+#include "troupe/schema/ids.hpp"
 
 #include <functional>
 #include <memory>

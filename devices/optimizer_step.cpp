@@ -1,7 +1,7 @@
-#include "devices/optimizer_step.hpp"
+#include "troupe/devices/optimizer_step.hpp"
 
-#include "devices/host/sgd.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/host/sgd.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <algorithm>
 

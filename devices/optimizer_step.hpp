@@ -1,10 +1,10 @@
 #pragma once
 // One step of an optimizer on a variable of f32, as numbers: what a device is told of it. Who makes
-// them knows the optimizer, its schedule and the step (runtime/shard_update.hpp).
+// them knows the optimizer, its schedule and the step (runtime/shards/shard_update.hpp).
 //
 // Threading: values.
 
-#include "devices/host/optimizers.hpp"
+#include "troupe/devices/host/optimizers.hpp"
 
 #include <cstddef>
 #include <cstdint>

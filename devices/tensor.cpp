@@ -1,7 +1,7 @@
-#include "devices/tensor.hpp"
+#include "troupe/devices/tensor.hpp"
 
-#include "devices/device_buffer.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/memory/device_buffer.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <new>
 #include <sys/mman.h>

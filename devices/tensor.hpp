@@ -17,8 +17,8 @@
 //      there.
 // T-5  on_device() is null where the host may read the bytes.
 
-#include "schema/error.hpp"
-#include "schema/tensor_spec.hpp"
+#include "troupe/schema/error.hpp"
+#include "troupe/schema/tensor_spec.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -55,7 +55,7 @@ class tensor {
   // caller does). Throws std::bad_alloc.
   static tensor over(std::span<std::byte> bytes, const tensor_spec& spec,
                      std::unique_ptr<memory_holder> holder);
-  // The same over memory of a device (devices/device_buffer.hpp).
+  // The same over memory of a device (devices/memory/device_buffer.hpp).
   static tensor over(std::unique_ptr<device_buffer> memory, const tensor_spec& spec);
 
   // A copy of `values`, for tests, feeds and constants: as many as the shape has elements. T must

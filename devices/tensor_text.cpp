@@ -1,6 +1,6 @@
-#include "devices/tensor_text.hpp"
+#include "troupe/devices/tensor_text.hpp"
 
-#include "devices/half.hpp"
+#include "troupe/devices/half.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // Tensors for people: "f32[2, 3] [[1, 2, 3], [4, 5, 6]]".
 
-#include "devices/tensor.hpp"
+#include "troupe/devices/tensor.hpp"
 
 #include <cstddef>
 #include <string>

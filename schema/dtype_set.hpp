@@ -1,7 +1,7 @@
 #pragma once
 // Which element types an op takes.
 
-#include "schema/dtype.hpp"
+#include "troupe/schema/dtype.hpp"
 
 #include <cstdint>
 #include <initializer_list>

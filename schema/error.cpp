@@ -1,4 +1,4 @@
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 // which ends the actor that broke it; its supervisor decides. A result<void> that is fine costs one
 // null pointer.
 
-#include "schema/source_location.hpp"
+#include "troupe/schema/source_location.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 @0xb7e1f4d02c83a965;
-# A graph as a file: what a program has built, before any pass has seen it. The C++ side is runtime/graph_file.hpp, with what is
+# A graph as a file: what a program has built, before any pass has seen it. The C++ side is runtime/compile/graph_file.hpp, with what is
 # promised (GF-1..GF-6).
 #
 # Who writes it: a program (--save-graph) that wants its graph looked at, kept or compiled elsewhere; who reads it: `troupe plan`, or another
@@ -52,7 +52,7 @@ struct GraphNode {
   region @9 :UInt32;                # branch or loop that it lies in: a number in the graph's regions, from 1; 0: none
 }
 
-# A part of the graph that runs only sometimes, or several times in a step (runtime/graph_regions.hpp). Two follow each other: both branches of a cond(), or the
+# A part of the graph that runs only sometimes, or several times in a step (runtime/graph/graph_regions.hpp). Two follow each other: both branches of a cond(), or the
 # condition and the body of a loop.
 struct GraphRegion {
   kind @0 :UInt8;                   # 1 branch, 2 condition, 3 body
@@ -74,7 +74,7 @@ struct GraphRoot {
   isLoss @2 :Bool;
 }
 
-# The numbers of training_spec and compile_options (runtime/compile.hpp), but for places.
+# The numbers of training_spec and compile_options (runtime/compile/compile.hpp), but for places.
 struct GraphTraining {
   workers @0 :UInt32 = 1;
   shards @1 :UInt32 = 1;

@@ -1,8 +1,8 @@
 #pragma once
 // Logical identities of everything that crosses a file, a process or an actor boundary.
 //
-// Identity is not location: an id says who, a table elsewhere says where. Every id is a strong
-// type, so that an edge can never be passed where an actor is meant.
+// Identity is not location: an id says who, a table elsewhere says where. Nodes and jobs
+// have strong types; actors, edges, ports and tasks are indices of a plan (runtime/plan/plan.hpp).
 
 #include <compare>
 #include <cstdint>
@@ -12,10 +12,7 @@ namespace troupe {
 
 // One life of one process in a cluster: a new life is a new id.
 enum class node_id : std::uint64_t {};
-enum class job_id : std::uint64_t {};    // one run of one plan
-enum class task_id : std::uint32_t {};   // a logical process of a plan: /job:worker/task:0
-enum class actor_id : std::uint32_t {};  // an actor of a plan, or of a node's registry
-enum class edge_id : std::uint32_t {};   // a producer's output port to one consumer's input port
+enum class job_id : std::uint64_t {};  // one run of one plan
 
 template <class Id>
   requires std::is_enum_v<Id>
@@ -27,7 +24,7 @@ constexpr auto raw(Id id) noexcept {
 // Fields that are still always 0 stand here from the first day because they stand on the wire.
 struct tag {
   std::uint64_t step = 0;
-  // In loops: the iterations of the loops around (runtime/loop_rules.hpp); 0: in none.
+  // In loops: the iterations of the loops around (runtime/plan/loop_rules.hpp); 0: in none.
   std::uint64_t frame = 0;
   std::uint32_t run = 0;
   std::uint32_t iteration = 0;

@@ -1,6 +1,6 @@
 #pragma once
 // Which build of which library an op comes from, as nodes, plans and members say it: a library of a
-// user's own ops (runtime/op_library.hpp).
+// user's own ops (runtime/graph/op_library.hpp).
 
 #include <compare>
 #include <cstddef>

@@ -1,6 +1,6 @@
 @0xa6c3f0b1d4e95721;
 # A plan: everything that the nodes of a job need to run it. The C++ side, with the meaning of every field and the invariants
-# PL-1..PL-12, is runtime/plan.hpp; the codec is runtime/plan_codec.cpp.
+# PL-1..PL-12, is runtime/plan/plan.hpp; the codec is runtime/plan/plan_codec.cpp.
 #
 # Who sends it: the program that starts a job, to every node that takes part (wire.capnp, `place`), whole. A node
 # decodes it, checks it, and spawns the actors of its own task; what it does not spawn it knows as neighbours.
@@ -135,7 +135,7 @@ struct Shard {
   lossScaleGrowsEvery @31 :UInt64; # good steps
 }
 
-# A rank of a collective (runtime/collective.hpp); its numbers of kinds, reductions and algorithms.
+# A rank of a collective (runtime/plan/collective.hpp); its numbers of kinds, reductions and algorithms.
 struct Collective {
   kind @0 :UInt8;
   reduction @1 :UInt8;
@@ -173,7 +173,7 @@ struct PlannedActor {
   handsOn @15 :Bool;          # kind op: output 0 is input 0, the same tensor
   inPlace @16 :Int32 = -1;    # kind op: the input port whose buffer output 0 is written over
   sticky @18 :List(UInt16);   # kind op, in loops: by input port, not 0: the item stays until a firing is dead at or below this level; empty: none does
-  loopLevel @17 :UInt16;      # in loops: the level of the outermost body around it (runtime/loop_rules.hpp)
+  loopLevel @17 :UInt16;      # in loops: the level of the outermost body around it (runtime/plan/loop_rules.hpp)
   places @19 :List(UInt32);   # kind fetch, of a graph that is stepped: by input port, where its value stands among all that are fetched; empty: it is alone
   collective @20 :Collective; # kind collective
   kernels @21 :List(Kernel);  # kind op on a device: a segment

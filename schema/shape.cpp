@@ -1,6 +1,6 @@
-#include "schema/shape.hpp"
+#include "troupe/schema/shape.hpp"
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // The line of a user's program that something comes from: that of a call, or one that a file tells
-// of (runtime/graph_file.hpp), which std::source_location cannot be made of. The name of the file
-// is not owned: a literal, or kept by whoever gives the line out.
+// of (runtime/compile/graph_file.hpp), which std::source_location cannot be made of. The name of
+// the file is not owned: a literal, or kept by whoever gives the line out.
 
 #include <cstdint>
 #include <source_location>

@@ -1,8 +1,8 @@
 #pragma once
 // What a port carries: element type and shape.
 
-#include "schema/dtype.hpp"
-#include "schema/shape.hpp"
+#include "troupe/schema/dtype.hpp"
+#include "troupe/schema/shape.hpp"
 
 #include <cstddef>
 #include <limits>

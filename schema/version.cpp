@@ -1,4 +1,4 @@
-#include "schema/version.hpp"
+#include "troupe/schema/version.hpp"
 
 namespace troupe {
 

@@ -1,5 +1,5 @@
 @0xd2f5a1c8b7e64031;
-# What nodes say to each other, inside frames (runtime/frame.hpp) of an authenticated connection.
+# What nodes say to each other, inside frames (runtime/wire/frame.hpp) of an authenticated connection.
 #
 # A link between two nodes has two connections. The control lane carries `Control`, the data lane carries `Chunk` headers
 # with a raw payload behind them. Nothing on the control lane relies on order against the data lane; what must be
@@ -52,7 +52,7 @@ struct Tag {
   dead @7 :UInt16;          # not 0: a dead token (schema/ids.hpp), whose tensor is u8[0] and stands for none
 }
 
-# The last of the first frames (runtime/handshake.hpp): who the peer is, and where its lane goes on.
+# The last of the first frames (runtime/wire/handshake.hpp): who the peer is, and where its lane goes on.
 struct Identity {
   member @0 :Member;
   lane @1 :UInt8;           # 0 control, 1 data
@@ -77,7 +77,7 @@ struct Chunk {
   dims @8 :List(Int64);
   totalBytes @9 :UInt64;
   offset @10 :UInt64;       # of this chunk
-  part @11 :UInt32;        # between ranks of a collective: which piece of what it is (runtime/collective_state.hpp)
+  part @11 :UInt32;        # between ranks of a collective: which piece of what it is (runtime/firing/collective_state.hpp)
 }
 
 struct CreditReturn { edge @0 :UInt32; count @1 :UInt32; job @2 :UInt64; epoch @3 :UInt32; }
@@ -94,7 +94,7 @@ struct ShardReport {
 # What a node keeps of a variable when an epoch has ended: the versions that it has, and the steps of each worker in the newest.
 struct Kept { variable @0 :Text; versions @1 :List(UInt64); applied @2 :List(UInt64); }
 
-# --- a timeline (runtime/trace.hpp) ---
+# --- a timeline (runtime/trace/trace.hpp) ---
 #
 # A tool asks every node to record for a while, and fetches pages of what was recorded while it lasts. Each page says what time it is on the
 # node's monotonic clock, which all other times in it are of. A node forgets a recording that nobody has asked for in 5 s.
@@ -147,7 +147,7 @@ struct TraceLane {
 struct TraceEvent {
   beginNs @0 :Int64;
   endNs @1 :Int64;
-  kind @2 :UInt8;           # runtime/trace_ring.hpp
+  kind @2 :UInt8;           # runtime/trace/trace_ring.hpp
   actor @3 :UInt32;         # 0: nobody
   step @4 :UInt64;
   where @5 :UInt32;         # a port, or a kernel; 0xffffff: all. Of a replay: how many kernels
@@ -183,7 +183,7 @@ struct Control {
     fenced :group { reason @25 :Text; nodes @26 :UInt32; jobs @27 :UInt32; startTimeNs @28 :UInt64; id @29 :UInt64; }
                                         # "you are dead to us, come back as another": with the living nodes, the jobs
                                         # and the founder of the sender's side, by which two halves of a cluster
-                                        # agree which of them gives way (runtime/membership.hpp)
+                                        # agree which of them gives way (runtime/cluster/membership.hpp)
     halt :group { job @35 :UInt64; epoch @36 :UInt32; reason @37 :Text; }
                                         # the epoch does not go on: end its actors, keep the variables, say what you have
     halted :group { job @38 :UInt64; epoch @39 :UInt32; kept @40 :List(Kept); shards @41 :List(ShardReport);

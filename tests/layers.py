@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The code base checks itself: layers, fences, blocking, marks.
+"""The code base checks itself: layers, rooms, fences, blocking, marks.
 
     layers.py ROOT        prints every violation, exits 1 if there is one
     layers.py --self-test plants one violation of each rule in a tree of its own and expects each to be found
 
-Rules: includes go downward (apps, tools -> actors -> runtime -> devices -> schema) and start at the root; a library stands only
+Rules: includes go downward (apps, tools -> actors -> runtime -> devices -> schema), and within runtime/ and actors/ from room to room as ROOMS
+says; headers of layers are included as "troupe/LAYER/ROOM/NAME.hpp", others from the root; apps/ include the front door alone; a library stands only
 inside its fence; runtime/ and actors/ do not block, except where EXCEPTIONS says why; CMake targets link downward; no TODO(now); the suites of a
 file of tests are named as the file, since ctest asks for them by that name.
 """
@@ -17,6 +18,45 @@ import tempfile
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
 TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
 
+# Rooms of a layer, lowest first, each with those that it may include besides itself. A file beside the rooms belongs to none of them, and may be included by all.
+ROOMS = {
+    "runtime": {
+        "text": "",
+        "supervision": "",
+        "plan": "text",
+        "analysis": "text plan",
+        "firing": "plan",
+        "shards": "plan",
+        "graph": "plan",
+        "layers": "graph",
+        "trace": "plan",
+        "insight": "text plan firing",
+        "picture": "text insight",
+        "onnx": "text graph",
+        "compile": "text plan analysis graph layers picture",
+        "wire": "text plan shards trace",
+        "cluster": "wire",
+        "checkpoint": "compile",
+        "jobs": "text supervision plan shards graph compile wire checkpoint",
+    },
+    "actors": {
+        "base": "",
+        "messages": "",
+        "net": "",
+        "plan": "base messages",
+        "cluster": "base messages net",
+        "disk": "base messages",
+        "job": "base messages",
+        "node": "base messages plan job",
+        "process": "base messages net plan cluster disk node",
+        "session": "base messages job process",
+        "inspect": "net cluster",
+        "program": "session",
+        "api": "session inspect program",
+    },
+}
+FRONT_DOOR = "actors/api/"  # what programs include, as <troupe/NAME.hpp>
+
 # A library's headers, and the folders that may include them.
 FENCES = [
     (r"caf/", ["actors/", "tests/", "tools/troupe-bench/", "tools/troupe-sim/"], "CAF"),
@@ -24,7 +64,7 @@ FENCES = [
     (r"cuda|cublas|cudnn|cub/|thrust/|nccl|nvrtc|nvml|nvtx", ["devices/cuda/", "devices/nccl/", "tests/gpu/"], "CUDA and NCCL"),
     (r"boost/test/", ["tests/"], "the test library"),
     (r"google/protobuf/|.*\.pb\.h$", ["runtime/onnx/", "tests/runtime/", "tests/support/", "tests/fuzz/"], "protobuf"),
-    (r"CLI/", ["apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
+    (r"CLI/", ["actors/program/", "apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
     (r"(sys/(socket|epoll|eventfd|un|uio|ioctl)|netinet/.*|netdb)\.h|boost/asio",
      ["actors/", "apps/", "tools/", "tests/", "devices/async_host/"], "sockets (stand-ins for collectives of devices meet by them)"),
     (r"(thread|mutex|shared_mutex|condition_variable|chrono|random|ctime|time\.h|pthread\.h|semaphore|latch|barrier|future)$",
@@ -37,16 +77,16 @@ BLOCKING = re.compile(
 
 # (file, word): why it may block there. One that is no longer needed is a violation too.
 EXCEPTIONS = {
-    ("actors/scheduler.cpp", "mutex"): "the inbox of a worker: a worker without work must be able to sleep",
-    ("actors/scheduler.cpp", "lock_guard"): "the same inbox",
-    ("actors/scheduler.cpp", "unique_lock"): "the same inbox",
-    ("actors/scheduler.cpp", "condition_variable"): "the same inbox",
-    ("actors/device_streams.hpp", "mutex"): "held for the copy of a handle or of a short list: memory comes back on any thread, and devices of a part have a worker each",
-    ("actors/device_streams.hpp", "lock_guard"): "the same",
-    ("runtime/collective.hpp", "barrier"): "a kind of collective, which is a message to each rank: nobody sleeps",
-    ("runtime/collective.cpp", "barrier"): "the same kind",
-    ("runtime/collectives.hpp", "barrier"): "the op that a program calls for one",
-    ("runtime/ops/collectives.cpp", "barrier"): "the same op",
+    ("actors/base/scheduler.cpp", "mutex"): "the inbox of a worker: a worker without work must be able to sleep",
+    ("actors/base/scheduler.cpp", "lock_guard"): "the same inbox",
+    ("actors/base/scheduler.cpp", "unique_lock"): "the same inbox",
+    ("actors/base/scheduler.cpp", "condition_variable"): "the same inbox",
+    ("actors/plan/device_streams.hpp", "mutex"): "held for the copy of a handle or of a short list: memory comes back on any thread, and devices of a part have a worker each",
+    ("actors/plan/device_streams.hpp", "lock_guard"): "the same",
+    ("runtime/plan/collective.hpp", "barrier"): "a kind of collective, which is a message to each rank: nobody sleeps",
+    ("runtime/plan/collective.cpp", "barrier"): "the same kind",
+    ("runtime/graph/collectives.hpp", "barrier"): "the op that a program calls for one",
+    ("runtime/graph/ops/collectives.cpp", "barrier"): "the same op",
 }
 
 SOURCE = (".hpp", ".cpp", ".h", ".cu", ".cuh")
@@ -80,15 +120,54 @@ def files_under(root):
                 yield os.path.relpath(os.path.join(folder, name), root)
 
 
+def room_of(path):
+    """(layer, room), both None where there are no rooms; a room is None for what stands beside them."""
+    layer, *rest = path.split("/")
+    if layer not in ROOMS:
+        return None, None
+    return layer, rest[0] if len(rest) > 1 and rest[0] in ROOMS[layer] else None
+
+
+def check_rooms(path, target):
+    layer, room = room_of(path)
+    target_layer, target_room = room_of(target)
+    if layer is None or layer != target_layer or target_room in (None, room):
+        return None
+    if room is None or target_room in ROOMS[layer][room].split():
+        return None
+    order = list(ROOMS[layer])
+    how = "goes upward" if order.index(target_room) > order.index(room) else "is no way between rooms"
+    return f'include "{target}" {how}: {layer}/{room}/ may include {ROOMS[layer][room].replace(" ", "/, ") or "no other room"} (ROOMS in tests/layers.py)'
+
+
 def check_include(path, name, is_quoted, root):
     layer = path.split("/")[0]
+    if not is_quoted and name.startswith("troupe/"):
+        if name.count("/") != 1:
+            return f"include <{name}>: in angle brackets stands the front door alone, <troupe/NAME.hpp>"
+        if not os.path.exists(os.path.join(root, FRONT_DOOR, name)):
+            return f"include <{name}> does not exist in {FRONT_DOOR}"
+        return None if RANK[layer] > RANK["actors"] or path.startswith(FRONT_DOOR) else f"include <{name}>: the front door is for programs"
     if is_quoted:
+        is_generated = name.endswith(GENERATED) and not name.startswith("troupe/")
+        if layer == "apps" and name.split("/")[0] != "apps":
+            return f'include "{name}": apps/ are programs as users write them, and include <troupe/NAME.hpp>'
         target = name.split("/")[0]
+        if target == "troupe":
+            name = name[len("troupe/"):]
+            target = name.split("/")[0]
+            if target not in RANK or RANK[target] > RANK["actors"]:
+                return f'include "troupe/{name}": there is no such layer'
+        elif target in RANK and RANK[target] <= RANK["actors"] and not is_generated:
+            return f'include "{name}" is that of a user: ours begin with troupe/'
         if target not in RANK or "/" not in name:
             return f'include "{name}" does not start at the root of the repository'
         if RANK[target] > RANK[layer] or (RANK[target] == RANK[layer] and target != layer):
             return f'include "{name}" goes upward: {layer}/ may not know {target}/'
-        if not name.endswith(GENERATED) and not os.path.exists(os.path.join(root, name)):
+        problem = check_rooms(path, name)
+        if problem:
+            return problem
+        if not is_generated and not os.path.exists(os.path.join(root, name)):
             return f'include "{name}" does not exist'
         if not name.endswith(".pb.h"):
             return None
@@ -165,15 +244,23 @@ def check_tree(root, exceptions_must_be_used=True):
 
 
 PLANTED = [
-    ("runtime/a.cpp", '#include "actors/b.hpp"\n', "goes upward"),
-    ("apps/a.cpp", '#include "tools/b.hpp"\n', "goes upward"),
+    ("runtime/a.cpp", '#include "troupe/actors/b.hpp"\n', "goes upward"),
+    ("runtime/plan/a.hpp", '#include "troupe/runtime/graph/a.hpp"\n', "goes upward: runtime/plan/ may include text"),
+    ("runtime/jobs/a.hpp", '#include "troupe/runtime/onnx/a.hpp"\n', "is no way between rooms"),
+    ("actors/job/a.hpp", '#include "troupe/actors/node/a.hpp"\n', "goes upward"),
+    ("runtime/a.cpp", '#include "devices/b.hpp"\n', "ours begin with troupe/"),
+    ("apps/a.cpp", '#include "troupe/apps/a.cpp"\n', "as users write them"),
+    ("tools/a.cpp", '#include "troupe/tools/a.cpp"\n', "there is no such layer"),
+    ("apps/a.cpp", "#include <troupe/actors/a.hpp>\n", "the front door alone"),
+    ("apps/a.cpp", "#include <troupe/a.hpp>\n", "does not exist in actors/api/"),
+    ("tools/a.cpp", '#include "apps/b.hpp"\n', "goes upward"),
     ("schema/a.hpp", '#include "a.hpp"\n', "does not start at the root"),
-    ("schema/a.hpp", '#include "schema/missing.hpp"\n', "does not exist"),
+    ("schema/a.hpp", '#include "troupe/schema/missing.hpp"\n', "does not exist"),
     ("runtime/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
     ("apps/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
     ("runtime/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n", "kernel libraries may stand only"),
     ("apps/a.cpp", "#include <google/protobuf/message_lite.h>\n", "protobuf may stand only"),
-    ("apps/a.cpp", '#include "runtime/onnx/onnx_format.pb.h"\n', "protobuf may stand only"),
+    ("actors/a.cpp", '#include "runtime/onnx/onnx_format.pb.h"\n', "protobuf may stand only"),
     ("actors/a.cpp", "#include <cuda_runtime.h>\n", "CUDA and NCCL may stand only"),
     ("devices/host/a.cpp", "#include <cuda_runtime_api.h>\n", "CUDA and NCCL may stand only"),
     ("runtime/a.cu", "__global__ void k();\n#include <cub/cub.cuh>\n", "CUDA and NCCL may stand only"),

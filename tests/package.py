@@ -43,6 +43,12 @@ class package(unittest.TestCase):
             f.write("cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES C CXX)\n"
                     f"add_executable(app {SOURCE}/tests/multiprocess/readme_example.cpp)\n"
                     f"target_include_directories(app PRIVATE {self.path()})\n" + lines)
+        # Folders of its own that are called as ours are: a header there wins over no header of ours.
+        for folder in ("actors", "devices", "runtime", "schema", "tools"):
+            for name in ("plan/plan.hpp", "session/session.hpp", "tensor.hpp", "error.hpp", "graph/graph.hpp"):
+                os.makedirs(os.path.dirname(self.path(folder, name)), exist_ok=True)
+                with open(self.path(folder, name), "w") as f:
+                    f.write("#error the user's own header was taken for one of Troupe's\n")
         os.makedirs(self.path("tests"))
         os.symlink(os.path.join(BUILD, "tests", "multiprocess"), self.path("tests", "multiprocess"))  # the README's C++
 
@@ -55,8 +61,24 @@ class package(unittest.TestCase):
         self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
         self.run_command("cmake", "--build", self.path("build"))
         used = self.run_command("ninja", "-C", self.path("build"), "-t", "deps")
-        self.assertIn(self.path("prefix", "include", "troupe", "actors", "session.hpp"), used)
+        self.assertIn(self.path("prefix", "include", "troupe", "actors", "session", "session.hpp"), used)
         self.assertNotIn(os.path.join(SOURCE, "actors"), used)
+
+    def test_what_is_installed_is_the_front_door(self):
+        self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
+        include = self.path("prefix", "include")
+        installed = [os.path.relpath(os.path.join(folder, name), include) for folder, _, names in os.walk(include) for name in names]
+        with open(os.path.join(SOURCE, "actors", "api", "headers.txt")) as f:
+            listed = [re.sub("^actors/api/troupe/", "", line) for line in f.read().split()]
+        self.assertEqual(sorted(installed), sorted(f"troupe/{name}" for name in listed))
+
+    def test_an_example_outside_of_the_tree(self):
+        self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
+        self.run_command("cmake", "-G", "Ninja", "-S", self.path("prefix", "share", "troupe", "examples", "apps"), "-B", self.path("build"),
+                         f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
+        self.run_command("cmake", "--build", self.path("build"), "--target", "train_embedding")
+        said = self.run_command(self.path("build", "train_embedding"), "--steps", "2", "--batch", "2", "--json")
+        self.assertIn("weights_hash", json.loads(said.splitlines()[-1]))
 
     def test_a_library_of_ops_outside_of_the_tree(self):
         self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
@@ -96,7 +118,7 @@ class package(unittest.TestCase):
         ours = commands[f"{SOURCE}/tests/multiprocess/readme_example.cpp"]
         self.assertNotIn("-W", ours)
         self.assertIn(f"-I{SOURCE}", ours)
-        self.assertNotIn("-Werror", commands[f"{SOURCE}/actors/session.cpp"])
+        self.assertNotIn("-Werror", commands[f"{SOURCE}/actors/session/session.cpp"])
         self.assertNotIn(f"{SOURCE}/tests/support/main.cpp", commands)
 
 

@@ -1,8 +1,7 @@
 // A library with one op, swish_gate(a, b) = a sigmoid(beta b), for f32 and f64. README.md shows how
 // it is built outside of this tree.
 
-#include "devices/host/vector_math.hpp"
-#include "runtime/op_library.hpp"
+#include <troupe/op_library.hpp>
 
 #include <fmt/format.h>
 

@@ -1,7 +1,6 @@
 #include "apps/support/classifier_options.hpp"
 
-#include "devices/host/scratch_folder.hpp"
-#include "devices/host/synthetic_images.hpp"
+#include <troupe/data.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

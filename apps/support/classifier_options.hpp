@@ -1,8 +1,8 @@
 #pragma once
 // The flags of programs that learn images, and those of train_classifier.
 
-#include "apps/support/training_flags.hpp"
-#include "devices/host/idx_file.hpp"
+#include <troupe/data.hpp>
+#include <troupe/program.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -1,11 +1,9 @@
 #include "apps/support/onnx_cases.hpp"
 
-#include "devices/half.hpp"
-#include "devices/host/npy_file.hpp"
-#include "runtime/explain.hpp"
-#include "runtime/operators.hpp"
-#include "runtime/ops.hpp"
-#include "runtime/text.hpp"
+#include <troupe/data.hpp>
+#include <troupe/graph.hpp>
+#include <troupe/inspect.hpp>
+#include <troupe/program.hpp>
 
 #include <fmt/format.h>
 

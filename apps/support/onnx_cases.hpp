@@ -2,10 +2,11 @@
 // Models that onnx_run runs: their inputs from files, and cases in the layout of the format's own
 // tests (a folder with model.onnx and test_data_set_N/input_K.pb, output_K.pb).
 
-#include "actors/session.hpp"
 #include "apps/support/onnx_options.hpp"
-#include "devices/host/safetensors.hpp"
-#include "runtime/onnx/onnx_import.hpp"
+
+#include <troupe/data.hpp>
+#include <troupe/onnx.hpp>
+#include <troupe/session.hpp>
 
 #include <cstdint>
 #include <map>

@@ -1,7 +1,6 @@
 #include "apps/support/onnx_options.hpp"
 
-#include "apps/support/output.hpp"
-#include "schema/version.hpp"
+#include <troupe/program.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -1,8 +1,7 @@
 #pragma once
 // The flags of onnx_run.
 
-#include "apps/support/device_flags.hpp"
-#include "schema/error.hpp"
+#include <troupe/program.hpp>
 
 #include <string>
 #include <vector>

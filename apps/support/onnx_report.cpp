@@ -1,9 +1,7 @@
 #include "apps/support/onnx_report.hpp"
 
-#include "apps/support/output.hpp"
-#include "devices/half.hpp"
-#include "devices/host/npy_file.hpp"
-#include "runtime/text.hpp"
+#include <troupe/data.hpp>
+#include <troupe/program.hpp>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

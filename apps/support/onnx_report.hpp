@@ -3,7 +3,8 @@
 
 #include "apps/support/onnx_cases.hpp"
 #include "apps/support/onnx_options.hpp"
-#include "apps/support/progress_bar.hpp"
+
+#include <troupe/program.hpp>
 
 #include <cstdint>
 #include <map>

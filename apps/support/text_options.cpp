@@ -1,6 +1,6 @@
 #include "apps/support/text_options.hpp"
 
-#include "devices/host/scratch_folder.hpp"
+#include <troupe/data.hpp>
 
 #include <CLI/CLI.hpp>
 

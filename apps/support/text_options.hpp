@@ -1,8 +1,8 @@
 #pragma once
 // The flags of programs that learn a text.
 
-#include "apps/support/training_flags.hpp"
-#include "devices/host/text_file.hpp"
+#include <troupe/data.hpp>
+#include <troupe/program.hpp>
 
 #include <cstdint>
 #include <functional>

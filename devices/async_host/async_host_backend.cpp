@@ -1,8 +1,8 @@
-#include "devices/async_host/async_host_backend.hpp"
+#include "troupe/devices/async_host/async_host_backend.hpp"
 
-#include "devices/async_host/host_communicator.hpp"
-#include "devices/host/fused_kernel.hpp"
-#include "devices/host/host_device.hpp"
+#include "troupe/devices/async_host/host_communicator.hpp"
+#include "troupe/devices/host/fused_kernel.hpp"
+#include "troupe/devices/host/host_device.hpp"
 
 #include <utility>
 

@@ -2,14 +2,14 @@
 // The host's kernels on the asynchronous host device: what a graph computes there has the host's
 // bits, in the order and at the times of device streams.
 //
-// Threading: as devices/device_backend.hpp says; kernels run on the thread of their stream, one at
-// a time.
+// Threading: as devices/device/device_backend.hpp says; kernels run on the thread of their stream,
+// one at a time.
 // Ownership: `kernels` outlives it, and so does the checker of the options. It has its chip, unless
 // several share one.
 
-#include "devices/async_host/async_host_chip.hpp"
-#include "devices/device_backend.hpp"
-#include "devices/kernel.hpp"
+#include "troupe/devices/async_host/async_host_chip.hpp"
+#include "troupe/devices/device/device_backend.hpp"
+#include "troupe/devices/kernel.hpp"
 
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-#include "devices/async_host/async_host_chip.hpp"
+#include "troupe/devices/async_host/async_host_chip.hpp"
 
 #include <algorithm>
 #include <array>

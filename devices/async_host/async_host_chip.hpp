@@ -18,16 +18,16 @@
 // AH-5  A stream that ends has run all that it was given.
 // AH-6  A captured step runs as one piece of work; the checker sees what each of its parts touches
 //       when it is replayed.
-// AH-7  Times of slices (devices/device_trace.hpp): threaded, when the stream's thread began the
-//       work and had done it; stepped, a step is a microsecond.
+// AH-7  Times of slices (devices/device/device_trace.hpp): threaded, when the stream's thread began
+//       the work and had done it; stepped, a step is a microsecond.
 //
 // Threading: as device.hpp says; stepped, everything on one thread. Host functions run inside of
 // step(), or on the stream's thread.
 // Ownership: the chip outlives its devices, a device its streams, the checker all of them.
 
-#include "devices/caching_allocator.hpp"
-#include "devices/device.hpp"
-#include "devices/order_checker.hpp"
+#include "troupe/devices/device/device.hpp"
+#include "troupe/devices/device/order_checker.hpp"
+#include "troupe/devices/memory/caching_allocator.hpp"
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
-#include "devices/async_host/host_communicator.hpp"
+#include "troupe/devices/async_host/host_communicator.hpp"
 
-#include "devices/host/combine.hpp"
+#include "troupe/devices/host/loops/combine.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

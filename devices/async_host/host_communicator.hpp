@@ -16,10 +16,10 @@
 //       before is named to all that wait for the end: as a failure of their communicators, not of
 //       their streams.
 //
-// Threading: as devices/device_collective.hpp says; make_id() and begin() on any thread.
+// Threading: as devices/device/device_collective.hpp says; make_id() and begin() on any thread.
 // Ownership: outlives its communicators.
 
-#include "devices/device_collective.hpp"
+#include "troupe/devices/device/device_collective.hpp"
 
 #include <map>
 #include <memory>

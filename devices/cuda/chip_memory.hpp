@@ -4,10 +4,10 @@
 //
 // Threading: any.
 
-#include "devices/caching_allocator.hpp"
-#include "devices/cuda/cuda_chip.hpp"
-#include "devices/cuda/cuda_error.hpp"
-#include "devices/device.hpp"
+#include "troupe/devices/cuda/cuda_chip.hpp"
+#include "troupe/devices/cuda/cuda_error.hpp"
+#include "troupe/devices/device/device.hpp"
+#include "troupe/devices/memory/caching_allocator.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

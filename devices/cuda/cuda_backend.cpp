@@ -1,8 +1,8 @@
-#include "devices/cuda/cuda_backend.hpp"
+#include "troupe/devices/cuda/cuda_backend.hpp"
 
-#include "devices/cuda/optimizers.hpp"
-#include "devices/nccl/communicator.hpp"
-#include "devices/nccl/device_communicator.hpp"
+#include "troupe/devices/cuda/optimizers.hpp"
+#include "troupe/devices/nccl/communicator.hpp"
+#include "troupe/devices/nccl/device_communicator.hpp"
 
 #include <utility>
 

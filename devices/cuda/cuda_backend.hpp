@@ -1,10 +1,10 @@
 #pragma once
-// CUDA's kernels behind devices/device_backend.hpp.
+// CUDA's kernels behind devices/device/device_backend.hpp.
 //
 // Threading and ownership: as there. What devices share of a chip lives as long as one of them.
 
-#include "devices/cuda/cuda_device.hpp"
-#include "devices/device_backend.hpp"
+#include "troupe/devices/cuda/cuda_device.hpp"
+#include "troupe/devices/device/device_backend.hpp"
 
 #include <memory>
 

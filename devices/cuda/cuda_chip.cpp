@@ -1,9 +1,9 @@
-#include "devices/cuda/cuda_chip.hpp"
+#include "troupe/devices/cuda/cuda_chip.hpp"
 
-#include "devices/cuda/blas.hpp"
-#include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/dnn.hpp"
-#include "devices/cuda/nvrtc_program.hpp"
+#include "troupe/devices/cuda/cuda_error.hpp"
+#include "troupe/devices/cuda/libraries/blas.hpp"
+#include "troupe/devices/cuda/libraries/dnn.hpp"
+#include "troupe/devices/cuda/libraries/nvrtc_program.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

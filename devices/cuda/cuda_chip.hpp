@@ -10,8 +10,8 @@
 // CC-2  Every call is on the chip: whoever calls has made it current (cuda_device does) or uses one
 //       chip alone.
 
-#include "devices/cuda/cuda_kernel.hpp"
-#include "devices/cuda/find_devices.hpp"
+#include "troupe/devices/cuda/cuda_kernel.hpp"
+#include "troupe/devices/cuda/libraries/find_devices.hpp"
 
 #include <filesystem>
 #include <memory>

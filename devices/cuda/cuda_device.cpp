@@ -1,11 +1,11 @@
-#include "devices/cuda/cuda_device.hpp"
+#include "troupe/devices/cuda/cuda_device.hpp"
 
-#include "devices/caching_allocator.hpp"
-#include "devices/cuda/chip_memory.hpp"
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/host_calls.hpp"
-#include "devices/cuda/stream_record.hpp"
+#include "troupe/devices/cuda/chip_memory.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/cuda_error.hpp"
+#include "troupe/devices/cuda/host_calls.hpp"
+#include "troupe/devices/cuda/stream_record.hpp"
+#include "troupe/devices/memory/caching_allocator.hpp"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -231,7 +231,7 @@ class device_of_chip final : public cuda_device {
     staged_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
 
-  // --- time (devices/device_trace.hpp) ---
+  // --- time (devices/device/device_trace.hpp) ---
 
   // From when the streams that are traced count. The first of them records it, on a stream that has
   // nothing else to do.

@@ -1,9 +1,9 @@
 #pragma once
-// CUDA chips as devices (devices/device.hpp): streams, pooled events, memory through
-// devices/caching_allocator.hpp, pinned memory, virtual devices on one chip, captured steps.
+// CUDA chips as devices (devices/device/device.hpp): streams, pooled events, memory through
+// devices/memory/caching_allocator.hpp, pinned memory, virtual devices on one chip, captured steps.
 //
-// Threading: as devices/device.hpp says. Functions of call_host() run on the driver's thread for
-// it; where the chip has failed, which stops that, on the watch's.
+// Threading: as devices/device/device.hpp says. Functions of call_host() run on the driver's thread
+// for it; where the chip has failed, which stops that, on the watch's.
 // Ownership: a device outlives its streams, events and memory.
 //
 // CD-1  Events are pooled per stream and made without timing. One that is done is remembered as
@@ -19,9 +19,9 @@
 //       asks: failed(), a completed call_host(), synchronize().
 // CD-4  Copies from and to pageable memory go through pinned memory, so that no call waits (DV-6).
 
-#include "devices/cuda/cuda_chip.hpp"
-#include "devices/cuda/cuda_kernel.hpp"
-#include "devices/device.hpp"
+#include "troupe/devices/cuda/cuda_chip.hpp"
+#include "troupe/devices/cuda/cuda_kernel.hpp"
+#include "troupe/devices/device/device.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -6,7 +6,7 @@
 //
 // Threading: plain functions.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <string>
 #include <string_view>

@@ -20,13 +20,13 @@
 // KC-5  Addresses are multiples of 16 bytes. outputs[0] may be inputs[0] where the host's row says
 //       can_run_in_place, which element-wise ops do.
 
-#include "devices/cuda/code/geometry.hpp"
-#include "devices/cuda/code/launch.hpp"
-#include "devices/cuda/fused_source.hpp"
-#include "schema/attributes.hpp"
-#include "schema/error.hpp"
-#include "schema/ids.hpp"
-#include "schema/tensor_spec.hpp"
+#include "troupe/devices/cuda/code/geometry.hpp"
+#include "troupe/devices/cuda/code/launch.hpp"
+#include "troupe/devices/cuda/fused_source.hpp"
+#include "troupe/schema/attributes.hpp"
+#include "troupe/schema/error.hpp"
+#include "troupe/schema/ids.hpp"
+#include "troupe/schema/tensor_spec.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -164,8 +164,8 @@ result<std::unique_ptr<cuda_kernel>> make_cuda_group(std::vector<group_step> ste
                                                      const cuda_kernel_table& table,
                                                      chip_services& chip);
 
-// Pure: the axes that "axes" names are reduced, without it all (devices/host/reduction_walk.hpp);
-// neighbours that are walked alike become one loop.
+// Pure: the axes that "axes" names are reduced, without it all
+// (devices/host/loops/reduction_walk.hpp); neighbours that are walked alike become one loop.
 code::reduction reduction_over(const shape& x, const attributes& attrs);
 
 }  // namespace troupe::cuda

@@ -1,4 +1,4 @@
-#include "devices/cuda/fused_source.hpp"
+#include "troupe/devices/cuda/fused_source.hpp"
 
 #include <fmt/format.h>
 
@@ -344,7 +344,7 @@ result<fused_source> make_fused_source(std::span<const element_step> steps,
   }
 
   out.text = fmt::format(
-      "#include \"devices/element_ops.hpp\"\n"
+      "#include \"troupe/devices/element_ops.hpp\"\n"
       "using namespace troupe;\n"
       "using namespace troupe::host;\n"
       "using index = unsigned {};\n"

@@ -13,10 +13,10 @@
 //       written, by one thread.
 // FS-3  Operands are broadcast by NumPy's rules to the shape of the result (EW-1).
 
-#include "devices/cuda/code/launch.hpp"
-#include "schema/dtype.hpp"
-#include "schema/error.hpp"
-#include "schema/tensor_spec.hpp"
+#include "troupe/devices/cuda/code/launch.hpp"
+#include "troupe/schema/dtype.hpp"
+#include "troupe/schema/error.hpp"
+#include "troupe/schema/tensor_spec.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -7,8 +7,8 @@
 //
 // Threading: add() on any thread.
 
-#include "devices/cuda/cuda_chip.hpp"
-#include "devices/cuda/stream_record.hpp"
+#include "troupe/devices/cuda/cuda_chip.hpp"
+#include "troupe/devices/cuda/stream_record.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -4,9 +4,9 @@
 //
 // Threading: as the stream. Every `out` may be its own `in`; nothing else may overlap.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/cuda_kernel.hpp"
-#include "devices/host/optimizers.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/cuda_kernel.hpp"
+#include "troupe/devices/host/optimizers.hpp"
 
 #include <cstdint>
 

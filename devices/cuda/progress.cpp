@@ -1,4 +1,4 @@
-#include "devices/cuda/progress.hpp"
+#include "troupe/devices/cuda/progress.hpp"
 
 #include <fmt/format.h>
 

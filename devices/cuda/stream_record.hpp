@@ -8,10 +8,10 @@
 //
 // Threading: any.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/progress.hpp"
-#include "devices/device.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/cuda_error.hpp"
+#include "troupe/devices/cuda/progress.hpp"
+#include "troupe/devices/device/device.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

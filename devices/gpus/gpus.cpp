@@ -1,10 +1,10 @@
-#include "devices/gpus/gpus.hpp"
+#include "troupe/devices/gpus/gpus.hpp"
 
-#include "devices/async_host/async_host_backend.hpp"
-#include "devices/host/host_device.hpp"
+#include "troupe/devices/async_host/async_host_backend.hpp"
+#include "troupe/devices/host/host_device.hpp"
 
 #ifdef TROUPE_HAS_CUDA
-#include "devices/cuda/cuda_backend.hpp"
+#include "troupe/devices/cuda/cuda_backend.hpp"
 #endif
 
 #include <charconv>

@@ -7,9 +7,9 @@
 //
 // GP-1  Where there is no chip, `auto` finds nothing, and says why.
 
-#include "devices/device_backend.hpp"
-#include "devices/kernel.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/device/device_backend.hpp"
+#include "troupe/devices/kernel.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -1,8 +1,8 @@
-#include "devices/host/fused_kernel.hpp"
+#include "troupe/devices/host/fused_kernel.hpp"
 
-#include "devices/host/elementwise.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/piecewise_kernel.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/elementwise.hpp"
+#include "troupe/devices/host/piecewise_kernel.hpp"
 
 #include <fmt/format.h>
 

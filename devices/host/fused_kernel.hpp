@@ -12,9 +12,9 @@
 //       each its own element type.
 // FK-3  outputs[0] never aliases an input: a fused group does not run in place.
 
-#include "devices/host/tile_team.hpp"
-#include "devices/kernel.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/host/tile_team.hpp"
+#include "troupe/devices/kernel.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstdint>
 #include <memory>

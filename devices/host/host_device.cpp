@@ -1,6 +1,6 @@
-#include "devices/host/host_device.hpp"
+#include "troupe/devices/host/host_device.hpp"
 
-#include "devices/host/host_kernels.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
 #if defined(__SSE2__)

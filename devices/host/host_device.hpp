@@ -9,10 +9,10 @@
 // HD-1  While anybody holds a dataset, asking for it again gives the same object: workers of one
 //       process read files once.
 
-#include "devices/host/idx_file.hpp"
-#include "devices/host/tile_team.hpp"
-#include "devices/kernel.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/files/idx_file.hpp"
+#include "troupe/devices/host/tile_team.hpp"
+#include "troupe/devices/kernel.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <memory>
 #include <mutex>
@@ -52,8 +52,8 @@ class host_device {
 void set_up_kernel_thread() noexcept;
 
 // Every op that the host can run, by name: a file per family in ops/. What they take is said by
-// runtime/ops.hpp and checked by the shape rules; what follows is the order of operations, where it
-// decides about bits.
+// runtime/graph/ops.hpp and checked by the shape rules; what follows is the order of operations,
+// where it decides about bits.
 //
 //   add sub mul ... where cast       each element by itself: equal operands, equal bits, wherever
 //                                    it stands (K-2)

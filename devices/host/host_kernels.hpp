@@ -2,9 +2,9 @@
 // The families of kernels that make_host_kernels() puts together, and what they check alike. Used
 // in devices/host/ only.
 
-#include "devices/kernel.hpp"
-#include "schema/error.hpp"
-#include "schema/tensor_spec.hpp"
+#include "troupe/devices/kernel.hpp"
+#include "troupe/schema/error.hpp"
+#include "troupe/schema/tensor_spec.hpp"
 
 #include <cstddef>
 #include <memory>

@@ -1,6 +1,6 @@
-#include "devices/host/initial_values.hpp"
+#include "troupe/devices/host/initial_values.hpp"
 
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <xxhash.h>
 

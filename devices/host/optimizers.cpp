@@ -1,4 +1,4 @@
-#include "devices/host/optimizers.hpp"
+#include "troupe/devices/host/optimizers.hpp"
 
 #include <algorithm>
 #include <array>

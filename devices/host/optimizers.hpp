@@ -5,7 +5,7 @@
 // Formulas and the order of their operations are those of torch.optim
 // (torch/optim/{sgd,adam,adamw,rmsprop,adagrad}.py, one tensor, no amsgrad), so that both go the
 // same way but for roundings. The numbers are what is left of an optimizer's settings in one step;
-// who makes them knows the step (runtime/shard_update.hpp).
+// who makes them knows the step (runtime/shards/shard_update.hpp).
 //
 // One pass over memory. Every `out` may be its own `in`; nothing else may overlap. Equal arguments
 // give equal bits, whatever the alignment or the position in a vector (K-2).

@@ -1,4 +1,4 @@
-#include "devices/host/packed_rows.hpp"
+#include "troupe/devices/host/packed_rows.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -7,7 +7,7 @@
 // PW-2  A piece is told on the thread that made it, as its `worker`, below the threads of the team
 //       that the kernel was made with; no two threads have the same worker at once.
 
-#include "devices/kernel.hpp"
+#include "troupe/devices/kernel.hpp"
 
 #include <cstddef>
 #include <cstdint>

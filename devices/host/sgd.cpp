@@ -1,4 +1,4 @@
-#include "devices/host/sgd.hpp"
+#include "troupe/devices/host/sgd.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "devices/host/tile_team.hpp"
+#include "troupe/devices/host/tile_team.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -20,7 +20,7 @@
 // TT-3  Tiles are cut by shapes alone, never by threads() or by who is idle: so is whatever depends
 //       on how they are cut.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <array>
 #include <atomic>

@@ -1,8 +1,8 @@
-#include "devices/host/widened_kernel.hpp"
+#include "troupe/devices/host/widened_kernel.hpp"
 
-#include "devices/half.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/piecewise_kernel.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/piecewise_kernel.hpp"
 
 #include <fmt/format.h>
 

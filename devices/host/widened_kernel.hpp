@@ -11,8 +11,8 @@
 //
 // Threading: a kernel's (devices/kernel.hpp).
 
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
 
 #include <memory>
 

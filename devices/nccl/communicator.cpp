@@ -1,7 +1,7 @@
-#include "devices/nccl/communicator.hpp"
+#include "troupe/devices/nccl/communicator.hpp"
 
-#include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/shared_library.hpp"
+#include "troupe/devices/cuda/cuda_error.hpp"
+#include "troupe/devices/cuda/libraries/shared_library.hpp"
 
 #include <fmt/format.h>
 #if defined(TROUPE_HAS_NCCL)

@@ -24,11 +24,11 @@
 //       rank that just left would take it from the others. So one ends by finish(), and aborts only
 //       what has gone wrong.
 // NC-6  An error that may follow from another rank's end has the code `unreachable`
-//       (devices/device_collective.hpp, DC-7).
+//       (devices/device/device_collective.hpp, DC-7).
 
-#include "devices/device_collective.hpp"
-#include "schema/dtype.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/device/device_collective.hpp"
+#include "troupe/schema/dtype.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
-#include "devices/nccl/device_communicator.hpp"
+#include "troupe/devices/nccl/device_communicator.hpp"
 
-#include "devices/nccl/communicator.hpp"
+#include "troupe/devices/nccl/communicator.hpp"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #pragma once
-// NCCL behind devices/device_collective.hpp: a communicator on streams of a CUDA device, and a
-// thread that asks it how far it is, so that nobody else has to ask again and again.
+// NCCL behind devices/device/device_collective.hpp: a communicator on streams of a CUDA device, and
+// a thread that asks it how far it is, so that nobody else has to ask again and again.
 //
-// Threading: as devices/device_collective.hpp says.
+// Threading: as devices/device/device_collective.hpp says.
 
-#include "devices/device_collective.hpp"
+#include "troupe/devices/device/device_collective.hpp"
 
 #include <memory>
 #include <string>

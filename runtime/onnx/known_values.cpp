@@ -1,6 +1,6 @@
-#include "runtime/onnx/known_values.hpp"
+#include "troupe/runtime/onnx/known_values.hpp"
 
-#include "runtime/op_table.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
 
 #include <fmt/format.h>
 

@@ -3,9 +3,9 @@
 // like any other, and a graph wants them as numbers. What follows from constants is computed by the
 // host's kernels when it is asked for, and only then. Only runtime/onnx/ includes this.
 
-#include "devices/host/host_device.hpp"
-#include "devices/kernel.hpp"
-#include "runtime/graph.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/kernel.hpp"
+#include "troupe/runtime/graph/graph.hpp"
 
 #include <cstddef>
 #include <cstdint>

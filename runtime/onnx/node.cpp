@@ -1,6 +1,6 @@
-#include "runtime/onnx/node.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
-#include "devices/half.hpp"
+#include "troupe/devices/half.hpp"
 
 #include <algorithm>
 #include <cmath>

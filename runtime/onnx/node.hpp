@@ -5,9 +5,10 @@
 // A rule (ops/, a file per family) takes a node and gives the values of its outputs. What it cannot
 // do leaves by refusal, which names the node when it reaches build().
 
-#include "runtime/onnx/known_values.hpp"
-#include "runtime/onnx/onnx_file.hpp"
-#include "schema/dtype_set.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/onnx/known_values.hpp"
+#include "troupe/runtime/onnx/onnx_file.hpp"
+#include "troupe/schema/dtype_set.hpp"
 
 #include <fmt/format.h>
 
@@ -56,7 +57,6 @@ class node {
   integers known_integers(std::size_t i) const;
   std::int64_t known_integer(std::size_t i) const;
   double known_number(std::size_t i) const;
-  std::optional<tensor> if_known(std::size_t i) const { return known_.of(in(i)); }
 
   // --- attributes; whoever is not asked for is an error in the end ---
   bool has(std::string_view attribute) const { return find(attribute) != nullptr; }

@@ -1,7 +1,7 @@
-#include "runtime/onnx/onnx_file.hpp"
+#include "troupe/runtime/onnx/onnx_file.hpp"
 
-#include "devices/host/whole_file.hpp"
-#include "runtime/onnx/piece_count.hpp"
+#include "troupe/devices/files/whole_file.hpp"
+#include "troupe/runtime/onnx/piece_count.hpp"
 
 #include <fmt/format.h>
 

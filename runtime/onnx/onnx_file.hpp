@@ -3,8 +3,8 @@
 // runtime/onnx/ includes this.
 
 #include "runtime/onnx/onnx_format.pb.h"
-#include "runtime/onnx/onnx_import.hpp"
-#include "runtime/text.hpp"
+#include "troupe/runtime/onnx/onnx_import.hpp"
+#include "troupe/runtime/text/printable.hpp"
 
 #include <string>
 #include <unordered_map>

@@ -1,6 +1,6 @@
-#include "runtime/onnx/onnx_import.hpp"
+#include "troupe/runtime/onnx/onnx_import.hpp"
 
-#include "runtime/onnx/node.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
 #include <new>

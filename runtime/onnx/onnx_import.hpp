@@ -12,15 +12,15 @@
 //       external data lie in the model's folder.
 // OI-2  A node's inputs are made by the graph's inputs, its initializers or nodes before it;
 //       nothing is made twice.
-// OI-3  What has no counterpart in runtime/ops.hpp (an op, an attribute, an element type) is an
-//       error that says so: nothing is skipped.
+// OI-3  What has no counterpart in runtime/graph/ops.hpp (an op, an attribute, an element type) is
+//       an error that says so: nothing is skipped.
 //
 // Threading: a model is never changed and may be built by any number of threads, each into a graph
 // of its own.
 
-#include "devices/tensor.hpp"
-#include "runtime/graph.hpp"
-#include "schema/error.hpp"
+#include "troupe/devices/tensor.hpp"
+#include "troupe/runtime/graph/graph.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstdint>
 #include <memory>

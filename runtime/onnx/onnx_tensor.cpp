@@ -1,7 +1,7 @@
 // Tensors of a model file: in fields, in raw bytes, or in a file beside it.
 
-#include "devices/half.hpp"
-#include "runtime/onnx/onnx_file.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/runtime/onnx/onnx_file.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/onnx/piece_count.hpp"
+#include "troupe/runtime/onnx/piece_count.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "devices/nccl/communicator.hpp"
+#include "troupe/devices/nccl/communicator.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,6 +1,6 @@
-#include "devices/cuda/cuda_error.hpp"
-#include "devices/cuda/find_devices.hpp"
-#include "devices/cuda/shared_library.hpp"
+#include "troupe/devices/cuda/cuda_error.hpp"
+#include "troupe/devices/cuda/libraries/find_devices.hpp"
+#include "troupe/devices/cuda/libraries/shared_library.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,6 +1,6 @@
-#include "devices/cuda/fused_source.hpp"
-#include "devices/cuda/nvrtc_program.hpp"
-#include "devices/host/host_device.hpp"
+#include "troupe/devices/cuda/fused_source.hpp"
+#include "troupe/devices/cuda/libraries/nvrtc_program.hpp"
+#include "troupe/devices/host/host_device.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <fmt/format.h>
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(the_source_of_every_elementwise_op_and_type_compiles_for_sm
   if (c == nullptr) return;
   // All overloads of an op in one source take a fifth of the time: an op each in its own namespace.
   std::size_t overloads = 0;
-  std::string all = "#include \"devices/element_ops.hpp\"\n";
+  std::string all = "#include \"troupe/devices/element_ops.hpp\"\n";
   for (const auto op : element_ops())
     for (const auto& types : element_overloads(op)) {
       auto text = source_of(std::string(op), types, {{4, 5}}, {4, 5});

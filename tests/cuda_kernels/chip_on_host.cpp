@@ -1,10 +1,10 @@
 #include "tests/cuda_kernels/chip_on_host.hpp"
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/code/launch.hpp"
-#include "devices/cuda/code/rows.hpp"
-#include "devices/cuda/column_product.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/code/launch.hpp"
+#include "troupe/devices/cuda/code/rows.hpp"
+#include "troupe/devices/cuda/libraries/column_product.hpp"
 
 #include <algorithm>
 #include <barrier>
@@ -92,7 +92,7 @@ int launch_teams(const stream_of_chip&, const F& f, std::int64_t teams, std::int
 
 }  // namespace troupe::cuda::code
 
-#include "devices/cuda/code/plain_elements.hpp"
+#include "troupe/devices/cuda/code/plain_elements.hpp"
 
 namespace troupe::cuda::code {
 
@@ -100,8 +100,8 @@ namespace troupe::cuda::code {
   template int launch_teams(const stream_of_chip&, const __VA_ARGS__&, std::int64_t, std::int64_t)
 #define TROUPE_ELEMENTS(...) \
   template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
-#include "devices/cuda/code/elements.inc"
-#include "devices/cuda/code/rows.inc"
+#include "troupe/devices/cuda/code/elements.inc"
+#include "troupe/devices/cuda/code/rows.inc"
 
 const plain_row* find_plain(std::string_view op, std::span<const dtype> in, dtype out) {
   return find_in_plain_table(op, in, out);

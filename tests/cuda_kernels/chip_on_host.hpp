@@ -7,8 +7,8 @@
 // launch_elements() and launch_teams() are defined in chip_on_host.cpp, instead of those of the .cu
 // files.
 
-#include "devices/cuda/cuda_kernel.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
+#include "troupe/devices/cuda/cuda_kernel.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -1,7 +1,7 @@
 // Optimizers of CUDA, on the host, beside the host's.
 
-#include "devices/cuda/optimizers.hpp"
 #include "tests/cuda_kernels/chip_on_host.hpp"
+#include "troupe/devices/cuda/optimizers.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -50,11 +50,11 @@ void __syncthreads() { block->meet.arrive_and_wait(); }
 }  // namespace
 
 #define __device__
-#include "devices/cuda/code/device_team.cuh"
+#include "troupe/devices/cuda/code/device_team.cuh"
 #undef __device__
 
-#include "devices/cuda/code/rows.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/devices/cuda/code/rows.hpp"
 
 #include <boost/test/unit_test.hpp>
 

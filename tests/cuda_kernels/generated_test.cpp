@@ -1,10 +1,10 @@
 // Generated kernels as programs: their source is compiled by the C++ compiler that built this test,
 // with blocks and threads as loops, and run beside the host's kernels.
 
-#include "devices/cuda/fused_source.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
 #include "tests/support/source_folder.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/devices/cuda/fused_source.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -33,7 +33,7 @@ struct group_case {
 // What CUDA has and C++ has not. A thread is an iteration: those of generated kernels share
 // nothing.
 constexpr const char* prelude = R"(
-#include "devices/element_ops.hpp"
+#include "troupe/devices/element_ops.hpp"
 #define __device__
 #define __global__
 #define __launch_bounds__(n)

@@ -2,10 +2,10 @@
 // Cases of every op that has a CUDA kernel, with odd shapes: tests/cuda_kernels/ runs them on the
 // host, tests/gpu/ on a device; both compare with the host's kernels.
 
-#include "devices/cuda/fused_source.hpp"
-#include "devices/half.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/tensor.hpp"
+#include "troupe/devices/cuda/fused_source.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/tensor.hpp"
 
 #include <fmt/format.h>
 

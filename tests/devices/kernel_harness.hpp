@@ -1,7 +1,7 @@
 #pragma once
 // Runs one op of the host's table on given tensors, as the engine would: make, prepare, run.
 
-#include "devices/host/host_device.hpp"
+#include "troupe/devices/host/host_device.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,7 +1,7 @@
 // The handle: who may write, and when memory goes.
 
-#include "devices/tensor.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/devices/tensor.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,5 @@
-#include "devices/half.hpp"
-#include "devices/tensor_text.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/tensor_text.hpp"
 
 #include <boost/test/unit_test.hpp>
 

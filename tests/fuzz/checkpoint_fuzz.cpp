@@ -5,7 +5,7 @@
 // or the fields of a manifest that is then written. A property that does not hold traps; memory and
 // undefined behaviour are the sanitizers' part.
 
-#include "runtime/checkpoint.hpp"
+#include "troupe/runtime/checkpoint/checkpoint.hpp"
 
 #include <cstdint>
 #include <cstdlib>

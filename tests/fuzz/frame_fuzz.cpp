@@ -6,10 +6,10 @@
 // some not. A property that does not hold traps; memory and undefined behaviour are the sanitizers'
 // part.
 
-#include "runtime/control_message.hpp"
-#include "runtime/frame.hpp"
-#include "runtime/handshake.hpp"
 #include "tests/support/frame_reader.hpp"
+#include "troupe/runtime/wire/control_message.hpp"
+#include "troupe/runtime/wire/frame.hpp"
+#include "troupe/runtime/wire/handshake.hpp"
 
 #include <cstdint>
 #include <cstdlib>

@@ -6,8 +6,8 @@
 // hash made right too. A property that does not hold traps; memory and undefined behaviour are the
 // sanitizers' part.
 
-#include "runtime/graph_file.hpp"
 #include "tests/support/graph_files.hpp"
+#include "troupe/runtime/compile/graph_file.hpp"
 
 #include <cstdint>
 #include <cstdlib>

@@ -6,8 +6,9 @@
 // part.
 
 #include "runtime/onnx/onnx_format.pb.h"
-#include "runtime/onnx/onnx_import.hpp"
-#include "runtime/op_table.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/onnx/onnx_import.hpp"
 
 #include <cstdint>
 #include <cstdlib>

@@ -307,7 +307,7 @@ def images(a, kind):
 
 
 def piece(seed, step, place, places):
-    """devices/host/text_file.cpp: where a piece of text begins."""
+    """devices/files/text_file.cpp: where a piece of text begins."""
     z = (seed * 0xD1342543DE82EF95 + step * 0x9E3779B97F4A7C15 + (place + 1) * 0xBF58476D1CE4E5B9) & MASK
     for _ in range(2):
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK

@@ -7,11 +7,11 @@
 // graphs run. Steps overlap as a program's do that feeds ahead: a step is a part of the time that
 // many take. Without a GPU: one line that says why, and 77.
 
-#include "actors/session.hpp"
-#include "devices/cuda/cuda_device.hpp"
-#include "devices/cuda/find_devices.hpp"
-#include "runtime/ops.hpp"
 #include "tests/gpu/figures.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/cuda/cuda_device.hpp"
+#include "troupe/devices/cuda/libraries/find_devices.hpp"
+#include "troupe/runtime/graph/ops.hpp"
 
 #include <sys/resource.h>
 

@@ -1,14 +1,14 @@
 // The engine on CUDA devices: the same programs as on the host, on one device and on two virtual
 // ones that share a chip. Skipped where there is none (main.cpp).
 
-#include "actors/process.hpp"
-#include "actors/session.hpp"
-#include "devices/nccl/communicator.hpp"
-#include "runtime/layers.hpp"
-#include "runtime/ops.hpp"
 #include "tests/gpu/driver_calls.hpp"
 #include "tests/support/events.hpp"
 #include "tests/support/two_nodes.hpp"
+#include "troupe/actors/process/process.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/nccl/communicator.hpp"
+#include "troupe/runtime/graph/ops.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
 #include <fcntl.h>
 #include <sys/wait.h>

@@ -2,7 +2,7 @@
 // What benchmarks of this folder share: an error ends them, and a figure is a line: what, unit,
 // median, spread over turns.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -2,8 +2,8 @@
 // A CUDA device for tests, and ops on it. Programs of this folder end with 77 where there is none
 // (main.cpp), so that here there is one.
 
-#include "devices/cuda/cuda_device.hpp"
 #include "tests/cuda_kernels/op_cases.hpp"
+#include "troupe/devices/cuda/cuda_device.hpp"
 
 #include <boost/test/unit_test.hpp>
 

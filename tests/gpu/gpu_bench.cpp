@@ -5,8 +5,8 @@
 //
 // Without a GPU: one line that says why, and 77.
 
-#include "devices/cuda/cuda_device.hpp"
-#include "devices/cuda/find_devices.hpp"
+#include "troupe/devices/cuda/cuda_device.hpp"
+#include "troupe/devices/cuda/libraries/find_devices.hpp"
 
 #include "tests/gpu/figures.hpp"
 

@@ -9,8 +9,8 @@
 // The parent never touches CUDA: it starts ranks and carries the id from the first to the others.
 // Without a GPU: a line that says why, and 77.
 
-#include "devices/cuda/cuda_device.hpp"
-#include "devices/nccl/communicator.hpp"
+#include "troupe/devices/cuda/cuda_device.hpp"
+#include "troupe/devices/nccl/communicator.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 
 #define BOOST_TEST_NO_MAIN
 #define BOOST_TEST_ALTERNATIVE_INIT_API
-#include "devices/cuda/find_devices.hpp"
+#include "troupe/devices/cuda/libraries/find_devices.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,7 +1,7 @@
 // Every op on a device: beside the host's kernel of the same types, and f32 beside f64 on the host.
 
-#include "devices/cuda/optimizers.hpp"
 #include "tests/gpu/gpu.hpp"
+#include "troupe/devices/cuda/optimizers.hpp"
 
 #include <map>
 

@@ -7,12 +7,12 @@
 //
 // It ends with a line of JSON: {"weights_hash", "losses", "recoveries", "seconds"}.
 
-#include "actors/session.hpp"
-#include "apps/support/output.hpp"
-#include "devices/host/idx_file.hpp"
-#include "devices/host/safetensors.hpp"
-#include "runtime/collectives.hpp"
-#include "runtime/layers.hpp"
+#include "troupe/actors/program/output.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/idx_file.hpp"
+#include "troupe/devices/files/safetensors.hpp"
+#include "troupe/runtime/graph/collectives.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // Libraries of ops that something is wrong with, or different: one for each ODD that
 // tests/CMakeLists.txt gives.
 
-#include "devices/host/elementwise_tiles.hpp"
-#include "runtime/op_library.hpp"
+#include "troupe/devices/host/loops/elementwise_tiles.hpp"
+#include "troupe/runtime/graph/op_library.hpp"
 
 #include <stdexcept>
 

@@ -1,8 +1,6 @@
 // The C++ of the README, as it stands there, between what a program needs around it: readme_example
 // IMAGE_FOLDER CMake cuts the function and the statements out of the README.
-#include "actors/session.hpp"
-#include "devices/host/idx_file.hpp"
-#include "runtime/layers.hpp"
+#include <troupe/troupe.hpp>
 
 #include <fmt/format.h>
 

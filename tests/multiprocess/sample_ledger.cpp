@@ -12,9 +12,9 @@
 // It ends with a line of JSON: {"samples", "epochs", "used_otherwise"}; 1 if a sample was not used
 // as often as there were epochs.
 
-#include "actors/session.hpp"
-#include "apps/support/output.hpp"
-#include "devices/host/idx_file.hpp"
+#include "troupe/actors/program/output.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/idx_file.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 // no-fetch feeds a small graph with one credit per edge and takes no value; no-feed feeds nothing.
 // It prints "stuck" just before nothing moves any more, and waits to be killed.
 
-#include "actors/session.hpp"
+#include "troupe/actors/session/session.hpp"
 
 #include <fmt/format.h>
 

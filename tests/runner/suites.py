@@ -43,6 +43,8 @@ class suite:
         label, folder, *rest = self.name.split(".") if "." in self.name else (self.name, "")
         if self.name in OWN_TARGETS:
             return OWN_TARGETS[self.name]
+        if folder == "front_door":
+            return "front_door"
         if folder == "simulator":
             return "troupe-sim"
         if label == "fuzz":

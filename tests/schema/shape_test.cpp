@@ -1,4 +1,4 @@
-#include "schema/shape.hpp"
+#include "troupe/schema/shape.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -5,7 +5,7 @@
 // doubled, which is worse than any transport may be. Processes crash, freeze, restart; the network
 // is cut in two and healed. A frozen process takes its events when it thaws.
 
-#include "runtime/membership.hpp"
+#include "troupe/runtime/cluster/membership.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -1,8 +1,8 @@
 #pragma once
 // The events of a training, each of which comes within a limit.
 
-#include "actors/session.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/actors/session/session.hpp"
 
 #include <optional>
 #include <source_location>

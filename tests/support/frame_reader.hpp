@@ -2,7 +2,7 @@
 // Runs bytes through a frame_decoder as a socket reader would, in pieces of a chosen size, and
 // writes down what came.
 
-#include "runtime/frame.hpp"
+#include "troupe/runtime/wire/frame.hpp"
 
 #include <algorithm>
 #include <cstddef>

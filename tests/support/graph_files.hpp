@@ -1,8 +1,8 @@
 #pragma once
 // A graph with something of everything, and damage to its file, for tests and fuzz targets.
 
-#include "runtime/graph.hpp"
-#include "runtime/layers.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
 #include <xxhash.h>
 

@@ -2,8 +2,8 @@
 // Threads that have nothing to do but help, as idle streams of a process do: for tests of kernels
 // that share their work.
 
-#include "devices/host/host_device.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/devices/host/host_device.hpp"
 
 #include <atomic>
 #include <semaphore>

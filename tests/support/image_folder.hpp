@@ -1,7 +1,7 @@
 #pragma once
 // A temporary folder with a small set of images in IDX files, for tests that train.
 
-#include "devices/host/synthetic_images.hpp"
+#include "troupe/devices/files/synthetic_images.hpp"
 
 #include <boost/test/unit_test.hpp>
 

@@ -2,9 +2,9 @@
 // Writes small models in the ONNX format, good ones and bad ones.
 
 #include "runtime/onnx/onnx_format.pb.h"
-#include "runtime/onnx/onnx_import.hpp"
 #include "tests/support/reference_array.hpp"
 #include "tests/support/reference_tensor.hpp"
+#include "troupe/runtime/onnx/onnx_import.hpp"
 
 #include <cstdint>
 #include <map>

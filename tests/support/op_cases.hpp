@@ -2,10 +2,10 @@
 // Operands and attributes for every op of the table, drawn from a seed: what tests of kernels, of
 // gradients and of whole graphs share.
 
-#include "devices/half.hpp"
-#include "runtime/op_table.hpp"
 #include "tests/support/reference.hpp"
 #include "tests/support/reference_tensor.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
 
 #include <array>
 #include <cmath>

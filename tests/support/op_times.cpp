@@ -5,8 +5,8 @@
 //
 // The answer is a line on standard output: nanoseconds of a run, the median of several.
 
-#include "devices/host/host_device.hpp"
-#include "runtime/op_table.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
 
 #include <fmt/format.h>
 

@@ -5,8 +5,8 @@
 // Standard input: f32 values, then the gradient of each step. Standard output: f32 values after
 // each step. Fields are those of optimizer_spec.
 
-#include "devices/host/host_device.hpp"
-#include "runtime/shard_update.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/runtime/shards/shard_update.hpp"
 
 #include <fmt/format.h>
 

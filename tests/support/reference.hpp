@@ -3,13 +3,13 @@
 // and over plans. Shapes come from the op table's rules with concrete operands, so that those are
 // tested as well.
 
-#include "devices/host/idx_sampler.hpp"
-#include "runtime/graph.hpp"
-#include "runtime/op_table.hpp"
-#include "runtime/plan.hpp"
 #include "tests/support/reference_array.hpp"
 #include "tests/support/reference_dense.hpp"
 #include "tests/support/reference_tensor.hpp"
+#include "troupe/devices/files/idx_sampler.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/plan/plan.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #pragma once
 // What the reference computes with: arrays of f64, whatever their element type stands for.
 
-#include "schema/tensor_spec.hpp"
+#include "troupe/schema/tensor_spec.hpp"
 
 #include <cstddef>
 #include <functional>

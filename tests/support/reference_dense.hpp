@@ -1,8 +1,8 @@
 #pragma once
 // Products, convolutions, pooling, normalisation, softmax and attention, as plain loops in f64.
 
-#include "schema/attributes.hpp"
 #include "tests/support/reference_array.hpp"
+#include "troupe/schema/attributes.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
 #pragma once
 // Between the reference's arrays of f64 and tensors.
 
-#include "devices/half.hpp"
-#include "devices/tensor.hpp"
 #include "tests/support/reference_array.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/tensor.hpp"
 
 namespace troupe::reference {
 

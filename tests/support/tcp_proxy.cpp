@@ -1,8 +1,8 @@
 #include "tests/support/tcp_proxy.hpp"
 
-#include "actors/tcp_socket.hpp"
-#include "runtime/frame.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/actors/net/tcp_socket.hpp"
+#include "troupe/runtime/wire/frame.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -11,7 +11,7 @@
 // Threading: one thread accepts, two carry each connection. All calls from any thread. The
 // destructor ends them all.
 
-#include "runtime/address.hpp"
+#include "troupe/runtime/text/address.hpp"
 
 #include <chrono>
 #include <cstddef>

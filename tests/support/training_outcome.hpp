@@ -2,9 +2,9 @@
 // What a training told until its end: losses, the hash of its variables, and why it failed, if it
 // did.
 
-#include "actors/session.hpp"
-#include "devices/host/safetensors.hpp"
 #include "tests/support/events.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/safetensors.hpp"
 
 #include <string>
 #include <vector>

@@ -4,9 +4,9 @@
 //
 // Threading: that of the test. Ends: the nodes leave, the folder goes.
 
-#include "actors/process.hpp"
-#include "actors/session.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/actors/process/process.hpp"
+#include "troupe/actors/session/session.hpp"
 
 #include <boost/test/unit_test.hpp>
 

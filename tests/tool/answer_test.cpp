@@ -24,7 +24,7 @@ command parse(const std::string& line) {
 }
 
 outcome run(const std::string& line, const cluster_snapshot& c = sample_cluster(), screen s = {}) {
-  return answer(parse(line), c, s);
+  return answer_to(parse(line), c, s);
 }
 
 std::size_t widest_line(const std::string& text) {

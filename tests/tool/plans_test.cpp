@@ -1,9 +1,9 @@
 #include "tools/troupe-tool/plans.hpp"
 
-#include "devices/host/host_disk.hpp"
-#include "devices/host/scratch_folder.hpp"
-#include "runtime/graph_file.hpp"
 #include "tests/support/graph_files.hpp"
+#include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/files/scratch_folder.hpp"
+#include "troupe/runtime/compile/graph_file.hpp"
 
 #include <boost/test/unit_test.hpp>
 

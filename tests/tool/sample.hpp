@@ -1,7 +1,7 @@
 #pragma once
 // A cluster of a client and two nodes that trains one job: what the tool's tests draw.
 
-#include "runtime/snapshot.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
 
 #include <string>
 #include <string_view>

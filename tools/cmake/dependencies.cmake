@@ -44,7 +44,7 @@ target_include_directories(troupe_caf SYSTEM INTERFACE ${CAF_INCLUDE_DIR})
 target_link_libraries(troupe_caf INTERFACE ${CAF_CORE_LIBRARY} Threads::Threads)
 
 # CUDA: found, or left out with everything else built as before. Headers and the static runtime are all that is taken at build time: NVRTC, cuBLASLt, cuDNN,
-# NCCL and the driver are loaded at run time where they are (devices/cuda/shared_library.hpp), so one binary runs on machines with and without them.
+# NCCL and the driver are loaded at run time where they are (devices/cuda/libraries/shared_library.hpp), so one binary runs on machines with and without them.
 # Builds with sanitizers are without it unless it is ON: they test what kernels compute on the host, and what NVIDIA's libraries do is not for them to judge.
 set(TROUPE_CUDA AUTO CACHE STRING "CUDA devices: AUTO (where the toolkit is found, without sanitizers), ON or OFF")
 set(TROUPE_HAS_CUDA OFF)

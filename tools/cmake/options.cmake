@@ -13,7 +13,7 @@ endif()
 # Names of sources in objects and messages are relative to the source folder, so that they do not differ between clones. Those that ccache passes on are relative to the build folder.
 if(PROJECT_IS_TOP_LEVEL)
   file(RELATIVE_PATH up ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
-  add_compile_options("$<${TROUPE_NOT_CUDA}:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=;-ffile-prefix-map=${up}=>")
+  add_compile_options("$<${TROUPE_NOT_CUDA}:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=;-ffile-prefix-map=${up}=;-ffile-prefix-map=include/troupe/=;-ffile-prefix-map=${PROJECT_BINARY_DIR}/include/troupe/=>")
 endif()
 
 # Compiles the sources of a target in `groups` groups, each as one: a build from scratch takes a quarter less time. Names in their anonymous
@@ -73,8 +73,13 @@ endfunction()
 # One interface target with what every target of Troupe is built with, and every program that links it: headers have code, too.
 add_library(troupe_options INTERFACE)
 target_compile_features(troupe_options INTERFACE cxx_std_20)
-target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}>
-                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/troupe>)
+# Headers are included as "troupe/LAYER/ROOM/NAME.hpp", here by a link to the source folder: so nothing of ours meets a user's own runtime/plan.hpp.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include/troupe SYMBOLIC)
+target_include_directories(troupe_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/actors/api> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+# What is nobody else's: tools, tests and apps by their folders, and generated files in the build folder.
+include_directories(${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
 # No contraction: a fused multiply-add is an op of its own, so that vector bodies and tails give equal bits.
 target_compile_options(troupe_options INTERFACE $<${TROUPE_NOT_CUDA}:-ffp-contract=off>)
 if(TROUPE_ARCH)

@@ -6,7 +6,7 @@
 //
 // Threading: a client belongs to one thread.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <atomic>
 #include <cstddef>

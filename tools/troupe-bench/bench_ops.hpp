@@ -2,7 +2,7 @@
 // Ops that benchmarks need beside Troupe's own: `standing`, a source that makes a tensor of
 // `elements` zeros once, and hands that on at every step.
 
-#include "runtime/op_library.hpp"
+#include "troupe/runtime/graph/op_library.hpp"
 
 namespace troupe {
 

@@ -1,7 +1,7 @@
 #include "tools/troupe-bench/chain.hpp"
 
-#include "actors/scheduler.hpp"
-#include "devices/tensor.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/devices/tensor.hpp"
 
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <caf/event_based_actor.hpp>

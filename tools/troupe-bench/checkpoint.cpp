@@ -1,13 +1,13 @@
 // What a checkpoint costs a training that goes on meanwhile, and how fast it is written, beside a
 // plain write of as many bytes.
 
-#include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/measure.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
-#include "actors/session.hpp"
-#include "devices/host/idx_file.hpp"
-#include "devices/host/synthetic_images.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/idx_file.hpp"
+#include "troupe/devices/files/synthetic_images.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // A temporary folder of the benchmark, removed with what is in it.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <filesystem>
 #include <string>

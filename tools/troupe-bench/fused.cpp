@@ -7,7 +7,8 @@
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
 
-#include "runtime/compile.hpp"
+#include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/graph/build.hpp"
 
 #include <fmt/format.h>
 

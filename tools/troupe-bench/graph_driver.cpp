@@ -1,9 +1,9 @@
 #include "tools/troupe-bench/graph_driver.hpp"
 
-#include "actors/fetched_steps.hpp"
-#include "actors/job.hpp"
-#include "actors/scheduler.hpp"
-#include "actors/tell.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/session/fetched_steps.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <caf/stateful_actor.hpp>
@@ -36,7 +36,8 @@ namespace troupe {
 
 namespace {
 
-constexpr std::uint32_t feed_room = 4;  // what a feed actor holds (actors/program_actor.cpp)
+// What a feed actor holds (actors/plan/feed_fetch_actor.cpp)
+constexpr std::uint32_t feed_room = 4;
 
 struct driver_state {
   struct feed {

@@ -7,9 +7,9 @@
 //
 // Threading: open, run and destroy from one thread.
 
-#include "actors/process.hpp"
-#include "runtime/plan.hpp"
-#include "schema/error.hpp"
+#include "troupe/actors/process/process.hpp"
+#include "troupe/runtime/plan/plan.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstdint>
 #include <memory>

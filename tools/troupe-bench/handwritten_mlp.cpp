@@ -1,7 +1,7 @@
 #include "tools/troupe-bench/handwritten_mlp.hpp"
 
-#include "devices/host/host_device.hpp"
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <oneapi/dnnl/dnnl.h>
 

@@ -8,7 +8,7 @@
 //
 // Threading: one thread at a time. oneDNN runs on one thread.
 
-#include "devices/tensor.hpp"
+#include "troupe/devices/tensor.hpp"
 
 #include <array>
 #include <cstddef>

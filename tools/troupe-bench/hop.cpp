@@ -9,8 +9,9 @@
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
 
-#include "actors/scheduler.hpp"
-#include "runtime/compile.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/graph/build.hpp"
 
 #include <fmt/format.h>
 

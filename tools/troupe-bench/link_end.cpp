@@ -1,10 +1,10 @@
 #include "tools/troupe-bench/link_end.hpp"
 
-#include "actors/io_loop.hpp"
-#include "actors/link.hpp"
-#include "actors/scheduler.hpp"
-#include "actors/tcp_transport.hpp"
-#include "actors/tell.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/cluster/link.hpp"
+#include "troupe/actors/net/io_loop.hpp"
+#include "troupe/actors/net/tcp_transport.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <caf/exit_reason.hpp>

@@ -6,7 +6,7 @@
 // Threading: construct, call and destroy from one thread. Everything else happens on the I/O worker
 // and, as in a node, on a stream: there are the actors that send and take tensors.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Measures Troupe beside its baselines; a line each.
 
-#include "schema/version.hpp"
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/peer.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 //
 // Threading: the program's thread.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <chrono>
 #include <cstdint>

@@ -1,15 +1,15 @@
 // What each pass of the compiler gives: a training step of three models, and a step of a random
 // graph, with all passes, and in turns with it without each of them, and without all.
 
-#include "actors/session.hpp"
-#include "devices/host/synthetic_images.hpp"
-#include "devices/host/text_file.hpp"
-#include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/graph_driver.hpp"
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/random_values.hpp"
 #include "tools/troupe-bench/trained_steps.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/synthetic_images.hpp"
+#include "troupe/devices/files/text_file.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 #include "tools/troupe-bench/peer.hpp"
 
-#include "actors/process.hpp"
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/bench_ops.hpp"
 #include "tools/troupe-bench/link_end.hpp"
+#include "troupe/actors/process/process.hpp"
 
 #include <fmt/format.h>
 

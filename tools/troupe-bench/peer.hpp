@@ -12,7 +12,7 @@
 //
 // Threading: start, ask and destroy from one thread.
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <memory>
 #include <string>

@@ -5,7 +5,8 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/random_values.hpp"
 
-#include "runtime/compile.hpp"
+#include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/graph/build.hpp"
 
 #include <fmt/format.h>
 #include <malloc.h>

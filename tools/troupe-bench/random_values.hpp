@@ -1,7 +1,8 @@
 #pragma once
 // The random graphs of the benchmarks: element-wise ops and small products.
 
-#include "runtime/ops.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/graph/ops.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -2,8 +2,8 @@
 
 #include "tools/troupe-bench/measure.hpp"
 
-#include "actors/scheduler.hpp"
-#include "actors/session.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/session/session.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>

@@ -4,7 +4,7 @@
 #include "tools/troupe-bench/chain.hpp"
 #include "tools/troupe-bench/measure.hpp"
 
-#include "actors/scheduler.hpp"
+#include "troupe/actors/base/scheduler.hpp"
 
 #include <caf/actor_system.hpp>
 #include <fmt/format.h>

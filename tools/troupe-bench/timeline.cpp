@@ -9,11 +9,11 @@
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/trained_steps.hpp"
 
-#include "actors/node.hpp"
-#include "actors/session.hpp"
-#include "actors/tell.hpp"
-#include "devices/host/synthetic_images.hpp"
-#include "runtime/compile.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/node/node_actor.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/synthetic_images.hpp"
+#include "troupe/runtime/compile/compile.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #pragma once
 // The perceptron of the benchmarks, trained by a session: one way to build it, one to time it.
 
-#include "actors/session.hpp"
-#include "runtime/layers.hpp"
 #include "tools/troupe-bench/measure.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
 #include <chrono>
 #include <cstdint>

@@ -5,18 +5,18 @@
 // A step of the job is timed between losses that reach the program: the first steps, which build
 // kernels and buffers, do not count.
 
-#include "devices/host/initial_values.hpp"
-#include "runtime/layers.hpp"
 #include "tools/troupe-bench/folder.hpp"
 #include "tools/troupe-bench/handwritten_mlp.hpp"
 #include "tools/troupe-bench/measure.hpp"
 #include "tools/troupe-bench/trained_steps.hpp"
+#include "troupe/devices/host/initial_values.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
-#include "actors/session.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/idx_sampler.hpp"
-#include "devices/host/sgd.hpp"
-#include "devices/host/synthetic_images.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/idx_sampler.hpp"
+#include "troupe/devices/files/synthetic_images.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/sgd.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // A node process: joins its cluster and runs what jobs place on it, until SIGTERM or SIGINT.
 
-#include "actors/process.hpp"
-#include "runtime/byte_size.hpp"
-#include "schema/version.hpp"
+#include "troupe/actors/process/process.hpp"
+#include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

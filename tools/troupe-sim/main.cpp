@@ -1,8 +1,8 @@
 // troupe-sim: whole clusters in one thread, with faults, by seed.
 
-#include "runtime/duration.hpp"
-#include "schema/version.hpp"
 #include "tools/troupe-sim/scenario.hpp"
+#include "troupe/runtime/text/duration.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "tools/troupe-sim/scenario.hpp"
 
-#include "runtime/checkpoint_store.hpp"
-#include "runtime/placement.hpp"
+#include "troupe/runtime/checkpoint/checkpoint_store.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
 
 #include <fmt/format.h>
 

@@ -31,7 +31,7 @@
 //   IN-12 Where nobody dies and disks work, a job that is to write checkpoints does.
 //   IN-13 Once faults have stopped, all processes hold each other alive.
 //   IN-14 On devices nothing is read before it was written, nor written while it is read
-//         (devices/order_checker.hpp); and IN-1 holds for them.
+//         (devices/device/order_checker.hpp); and IN-1 holds for them.
 //
 // Credits are conserved: actors check it at every item (PA-1, TA-1), and fail else (IN-4).
 //

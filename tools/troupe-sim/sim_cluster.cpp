@@ -1,12 +1,12 @@
 #include "tools/troupe-sim/sim_cluster.hpp"
 
-#include "actors/archive.hpp"
-#include "actors/device_streams.hpp"
-#include "actors/failing.hpp"
-#include "actors/process_supervisor.hpp"
-#include "actors/tell.hpp"
-#include "devices/async_host/async_host_backend.hpp"
-#include "runtime/node_devices.hpp"
+#include "troupe/actors/base/failing.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/disk/archive.hpp"
+#include "troupe/actors/plan/device_streams.hpp"
+#include "troupe/actors/process/process_supervisor.hpp"
+#include "troupe/devices/async_host/async_host_backend.hpp"
+#include "troupe/runtime/wire/node_devices.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <fmt/format.h>

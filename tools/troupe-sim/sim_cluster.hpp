@@ -22,16 +22,18 @@
 //
 // Threading: one thread.
 
-#include "actors/job.hpp"
-#include "actors/member.hpp"
-#include "actors/scheduler.hpp"
-#include "actors/sim_transport.hpp"
-#include "devices/async_host/async_host_chip.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/order_checker.hpp"
-#include "runtime/op_table.hpp"
-#include "runtime/snapshot.hpp"
 #include "tools/troupe-sim/sim_disk.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/cluster/member.hpp"
+#include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/net/sim_transport.hpp"
+#include "troupe/actors/node/node_actor.hpp"
+#include "troupe/actors/plan/device_streams.hpp"
+#include "troupe/devices/async_host/async_host_chip.hpp"
+#include "troupe/devices/device/order_checker.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -61,7 +63,7 @@ struct sim_program {
   // Of each of the texts, as it comes.
   std::function<void(const std::string&)> hear = [](const std::string&) {};
   std::vector<std::string> workers_lost, recovering, resumed, notes;
-  std::optional<job_totals> finished;
+  std::optional<training_totals> finished;
   std::optional<job_failed> failed;
   std::vector<node_answer> answers;
   std::vector<trace_page> pages;

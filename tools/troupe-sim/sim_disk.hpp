@@ -14,7 +14,7 @@
 //       all or nothing, independently of the others.
 // SD-3  Nothing that was synced, under names that were synced, is lost.
 
-#include "devices/disk.hpp"
+#include "troupe/devices/files/disk.hpp"
 
 #include <fmt/format.h>
 

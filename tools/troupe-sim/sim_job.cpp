@@ -1,9 +1,9 @@
-#include "runtime/layers.hpp"
 #include "tools/troupe-sim/sim_job.hpp"
+#include "troupe/runtime/layers/layers.hpp"
 
-#include "runtime/collectives.hpp"
+#include "troupe/runtime/graph/collectives.hpp"
 
-#include "runtime/placement.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
 
 #include <fmt/format.h>
 
@@ -188,7 +188,8 @@ double applied_by_counter(const sim_program& p) {
   return -1;
 }
 
-std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, bool is_complete) {
+std::string check_ledger(const training_totals& totals, const sim_job_shape& shape,
+                         bool is_complete) {
   if (totals.workers.size() != shape.workers) return "the ledger lacks a worker";
   for (const auto& w : totals.workers) {
     if (w.fed != w.applied + w.dropped + w.in_flight)

@@ -5,9 +5,9 @@
 // gradient is 1, so that it counts how many were applied. An epoch of global batches ends with a
 // part that is empty.
 
-#include "devices/host/scratch_folder.hpp"
-#include "runtime/graph.hpp"
 #include "tools/troupe-sim/sim_cluster.hpp"
+#include "troupe/devices/files/scratch_folder.hpp"
+#include "troupe/runtime/graph/build.hpp"
 
 #include <cstdint>
 #include <map>
@@ -57,7 +57,7 @@ inline constexpr double sim_counter_rate = 1.0 / 64;  // sums of it are exact
 result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data,
                                           const sim_job_shape& shape,
                                           const std::vector<member_info>& nodes, node_id client);
-// Without checkpoints; whoever wants them opens the folder first (runtime/resume.hpp).
+// Without checkpoints; whoever wants them opens the folder first (runtime/checkpoint/resume.hpp).
 result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables,
                                                       const sim_data& data,
                                                       const sim_job_shape& shape,
@@ -80,7 +80,8 @@ std::string difference(const sim_outcome& got, const sim_outcome& wanted);
 double applied_by_counter(const sim_program& p);
 // "": fed = applied + dropped + in flight for every worker, and (complete) every step was applied,
 // or left out if is_mixed.
-std::string check_ledger(const job_totals& totals, const sim_job_shape& shape, bool is_complete);
+std::string check_ledger(const training_totals& totals, const sim_job_shape& shape,
+                         bool is_complete);
 // Credits are conserved: once all is quiet every output holds all of its credits, here and across
 // processes.
 std::string check_credits(sim_cluster& c);

@@ -1,12 +1,12 @@
 #include "tools/troupe-tool/answer.hpp"
 
-#include "runtime/duration.hpp"
-#include "runtime/why.hpp"
-#include "schema/version.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 #include "tools/troupe-tool/status.hpp"
+#include "troupe/runtime/insight/why.hpp"
+#include "troupe/runtime/text/duration.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -108,7 +108,7 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
 
 }  // namespace
 
-outcome answer(const command& c, const cluster_snapshot& snapshot, screen s) {
+outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s) {
   auto o = answer_whole(c, snapshot, s);
   for (const auto& n : snapshot.silent)
     o.err += fmt::format("troupe: node {} did not answer{}{}: what it knows is missing here\n",

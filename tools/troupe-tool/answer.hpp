@@ -2,9 +2,9 @@
 // From a command and a snapshot to what a program prints and exits with. Pure; asking is main()'s
 // part.
 
-#include "runtime/snapshot.hpp"
-#include "schema/error.hpp"
 #include "tools/troupe-tool/command.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -24,7 +24,7 @@ struct screen {
 
 // Every verb but wait and version. Nodes that did not answer, and actors that were left out, make
 // it partial: exit code 4.
-outcome answer(const command& c, const cluster_snapshot& snapshot, screen s);
+outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s);
 outcome answer_error(const error& e);
 outcome answer_version(const command& c);
 

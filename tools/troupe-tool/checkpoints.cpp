@@ -1,8 +1,8 @@
 #include "tools/troupe-tool/checkpoints.hpp"
 
-#include "runtime/byte_size.hpp"
-#include "runtime/checkpoint_store.hpp"
 #include "tools/troupe-tool/table.hpp"
+#include "troupe/runtime/checkpoint/checkpoint_store.hpp"
+#include "troupe/runtime/text/byte_size.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

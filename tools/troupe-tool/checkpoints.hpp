@@ -1,9 +1,9 @@
 #pragma once
 // troupe checkpoint list|verify: what lies in a folder of checkpoints. Needs no cluster.
 
-#include "devices/disk.hpp"
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/command.hpp"
+#include "troupe/devices/files/disk.hpp"
 
 namespace troupe {
 

@@ -1,9 +1,9 @@
 #include "tools/troupe-tool/command.hpp"
 
-#include "runtime/duration.hpp"
-#include "runtime/trace.hpp"
-#include "schema/version.hpp"
 #include "tools/troupe-tool/near_names.hpp"
+#include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/trace/trace.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <fmt/format.h>
 

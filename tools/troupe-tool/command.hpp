@@ -9,8 +9,8 @@
 //
 // Kinds are taken in singular and plural.
 
-#include "actors/inspect.hpp"
-#include "runtime/plan.hpp"
+#include "troupe/actors/inspect/inspect.hpp"
+#include "troupe/runtime/plan/plan.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -1,9 +1,9 @@
 // The graph of a job as a picture: what its boxes and arrows say.
 
-#include "runtime/duration.hpp"
-#include "runtime/picture.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
+#include "troupe/runtime/picture/picture.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // The graph of a job as a layered list and as JSON.
 
-#include "runtime/duration.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 #include "tools/troupe-tool/graph_view.hpp"
 
-#include "runtime/duration.hpp"
-#include "runtime/picture.hpp"
+#include "troupe/runtime/picture/picture.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 // GV-3  The view depends on the snapshot only, not on the order of its lists; its cost is linear
 //       but for sorting.
 
-#include "runtime/snapshot.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,9 @@
 #include "tools/troupe-tool/lists.hpp"
 
-#include "runtime/byte_size.hpp"
-#include "runtime/duration.hpp"
-#include "runtime/node_devices.hpp"
 #include "tools/troupe-tool/near_names.hpp"
+#include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/wire/node_devices.hpp"
 
 #include <fmt/format.h>
 

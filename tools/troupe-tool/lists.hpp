@@ -1,9 +1,9 @@
 #pragma once
 // Lists and single objects as text. Every function is pure; `width` is the terminal's, 0 in a pipe.
 
-#include "runtime/snapshot.hpp"
-#include "schema/error.hpp"
 #include "tools/troupe-tool/table.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstddef>
 #include <string>

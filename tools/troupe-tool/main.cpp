@@ -2,17 +2,17 @@
 //
 // The grammar is in command.hpp, what is printed in answer.hpp; here is only what asks and waits.
 
-#include "actors/inspect.hpp"
-#include "actors/load_library.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_disk.hpp"
-#include "runtime/op_table.hpp"
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/checkpoints.hpp"
 #include "tools/troupe-tool/command.hpp"
 #include "tools/troupe-tool/plans.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 #include "tools/troupe-tool/timeline.hpp"
+#include "troupe/actors/inspect/inspect.hpp"
+#include "troupe/actors/process/load_library.hpp"
+#include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -42,7 +42,8 @@ int print(const outcome& o) {
 
 int ask_once(const command& c) {
   const auto snapshot = ask_cluster(c.ask);
-  return print(snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error()));
+  return print(snapshot ? answer_to(c, *snapshot, stdout_screen())
+                        : answer_error(snapshot.error()));
 }
 
 // Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad
@@ -150,7 +151,7 @@ int redraw_status(const command& c) {
   do {
     const auto snapshot = ask_cluster(c.ask);
     const auto o =
-        snapshot ? answer(c, *snapshot, stdout_screen()) : answer_error(snapshot.error());
+        snapshot ? answer_to(c, *snapshot, stdout_screen()) : answer_error(snapshot.error());
     (*page)->draw(o.out + (o.err.empty() ? "" : "\n" + o.err));
   } while ((*page)->wait(redraw_ns));
   return 0;

@@ -1,6 +1,6 @@
 #include "tools/troupe-tool/plan_places.hpp"
 
-#include "runtime/placement.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
 
 #include <fmt/format.h>
 

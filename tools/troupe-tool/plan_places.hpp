@@ -1,7 +1,8 @@
 #pragma once
 // Where a training would run on so many nodes.
 
-#include "runtime/compile.hpp"
+#include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/graph/build.hpp"
 
 #include <cstdint>
 

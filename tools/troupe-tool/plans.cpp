@@ -1,9 +1,9 @@
 #include "tools/troupe-tool/plans.hpp"
 
-#include "runtime/explain.hpp"
-#include "runtime/graph_file.hpp"
-#include "runtime/text.hpp"
 #include "tools/troupe-tool/plan_places.hpp"
+#include "troupe/runtime/compile/explain.hpp"
+#include "troupe/runtime/compile/graph_file.hpp"
+#include "troupe/runtime/text/printable.hpp"
 
 #include <fmt/format.h>
 

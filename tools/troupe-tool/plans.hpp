@@ -1,10 +1,10 @@
 #pragma once
 // troupe plan: what the compiler makes of a graph in a file. Needs no cluster.
 
-#include "devices/disk.hpp"
-#include "runtime/op_table.hpp"
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/command.hpp"
+#include "troupe/devices/files/disk.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
 
 namespace troupe {
 

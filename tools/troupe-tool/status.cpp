@@ -1,8 +1,8 @@
 #include "tools/troupe-tool/status.hpp"
 
-#include "runtime/duration.hpp"
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/table.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <fmt/format.h>
 

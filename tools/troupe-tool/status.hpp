@@ -2,7 +2,7 @@
 // The cluster on a page: nodes, jobs with progress and rate, the busiest actors, the oldest waits
 // but for those that last by design (port_snapshot::is_sparse).
 
-#include "runtime/snapshot.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
 
 #include <cstddef>
 #include <string>

@@ -1,6 +1,6 @@
 #include "tools/troupe-tool/table.hpp"
 
-#include "schema/error.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -5,7 +5,7 @@
 //       dropped do not fit even at their least width.
 // TB-2  Nothing is cut silently: a shortened cell shows "..", dropped columns are named.
 
-#include "runtime/text.hpp"  // characters(), shorten()
+#include "troupe/runtime/text/printable.hpp"  // characters(), shorten()
 
 #include <cstddef>
 #include <cstdint>

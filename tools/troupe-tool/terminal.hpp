@@ -2,8 +2,8 @@
 // The terminal while a page is redrawn on it: keys come at once and unseen, and leaving it puts
 // everything back.
 
-#include "schema/error.hpp"
 #include "tools/troupe-tool/answer.hpp"
+#include "troupe/schema/error.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,8 +1,8 @@
 #include "tools/troupe-tool/timeline.hpp"
 
-#include "runtime/actor_record.hpp"
-#include "schema/version.hpp"
 #include "tools/troupe-tool/near_names.hpp"
+#include "troupe/runtime/insight/actor_record.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

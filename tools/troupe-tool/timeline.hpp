@@ -26,8 +26,8 @@
 // TI-4  Times of all nodes are on the tool's clock, in microseconds since the first node began;
 //       where clocks differ they may be off by clock_error_seconds.
 
-#include "actors/record.hpp"
 #include "tools/troupe-tool/answer.hpp"
+#include "troupe/actors/inspect/record_timeline.hpp"
 
 #include <cstddef>
 #include <cstdint>

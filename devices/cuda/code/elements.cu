@@ -1,13 +1,13 @@
 // The kernels of elements.hpp, for the device.
 
-#include "devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
 
-#include "devices/cuda/code/launch.cuh"
+#include "troupe/devices/cuda/code/launch.cuh"
 
 namespace troupe::cuda::code {
 
 #define TROUPE_ELEMENTS(...) \
   template int launch_elements(const stream_of_chip&, const __VA_ARGS__&, std::int64_t)
-#include "devices/cuda/code/elements.inc"
+#include "troupe/devices/cuda/code/elements.inc"
 
 }  // namespace troupe::cuda::code

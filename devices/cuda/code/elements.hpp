@@ -7,10 +7,10 @@
 // to one place is added by the one thread that owns it, in the host's order: no atomics, equal bits
 // in every run.
 
-#include "devices/cuda/code/geometry.hpp"
-#include "devices/device_code.hpp"
-#include "devices/host/philox.hpp"
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/cuda/code/geometry.hpp"
+#include "troupe/devices/device_code.hpp"
+#include "troupe/devices/host/loops/philox.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <cmath>
 #include <cstdint>

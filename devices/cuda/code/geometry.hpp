@@ -2,7 +2,7 @@
 // Where elements lie: plain numbers that kernels get as arguments, and how they follow from shapes.
 // Compiled by nvcc and, for tests on the host, by any compiler.
 
-#include "devices/device_code.hpp"
+#include "troupe/devices/device_code.hpp"
 
 #include <cstdint>
 

@@ -1,8 +1,8 @@
 #pragma once
 // How kernels of elements.hpp and rows.hpp run on the device. For the .cu files of this folder.
 
-#include "devices/cuda/code/device_team.cuh"
-#include "devices/cuda/code/launch.hpp"
+#include "troupe/devices/cuda/code/device_team.cuh"
+#include "troupe/devices/cuda/code/launch.hpp"
 
 #include <cuda_runtime.h>
 

@@ -4,8 +4,8 @@
 //
 // Threading: as the stream. Each call gives a cudaError_t as a number; nothing waits.
 
-#include "devices/device_code.hpp"
-#include "schema/dtype.hpp"
+#include "troupe/devices/device_code.hpp"
+#include "troupe/schema/dtype.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Element-wise kernels for the device, for machines without NVRTC.
 
-#include "devices/cuda/code/launch.cuh"
-#include "devices/cuda/code/plain_elements.hpp"
+#include "troupe/devices/cuda/code/launch.cuh"
+#include "troupe/devices/cuda/code/plain_elements.hpp"
 
 namespace troupe::cuda::code {
 

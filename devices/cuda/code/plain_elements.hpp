@@ -5,9 +5,9 @@
 // Included by plain_elements.cu, and by tests that run them on the host; whoever includes it has
 // launch_elements() defined.
 
-#include "devices/cuda/code/launch.hpp"
-#include "devices/device_code.hpp"
-#include "devices/element_ops.hpp"
+#include "troupe/devices/cuda/code/launch.hpp"
+#include "troupe/devices/device_code.hpp"
+#include "troupe/devices/element_ops.hpp"
 
 #include <array>
 #include <cstdint>

@@ -2,9 +2,9 @@
 // Kernels of which a team of threads (team.hpp) makes one row, group or result: functions of its
 // number. Sums are f64, also of f32; their order is fixed by shapes.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/code/geometry.hpp"
-#include "devices/cuda/code/team.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/code/geometry.hpp"
+#include "troupe/devices/cuda/code/team.hpp"
 
 #include <cmath>
 #include <cstdint>

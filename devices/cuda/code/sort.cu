@@ -1,6 +1,6 @@
 // Sorting, by CUB.
 
-#include "devices/cuda/code/launch.hpp"
+#include "troupe/devices/cuda/code/launch.hpp"
 
 #include <cub/device/device_radix_sort.cuh>
 #include <cuda_runtime.h>

@@ -6,7 +6,7 @@
 // get. op is commutative; the order is fixed by size() alone, so results do not differ from run to
 // run. scan(x, total): the sum of x of lower ranks.
 
-#include "devices/device_code.hpp"
+#include "troupe/devices/device_code.hpp"
 
 #include <cstdint>
 

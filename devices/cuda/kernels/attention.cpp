@@ -4,10 +4,10 @@
 // A product of all heads of all samples is one call, which has one step from each to the next. So
 // where there are several of both, operands are put side by side first, [samples, heads, positions,
 // features]: a call for each sample would be some hundred launches for a small model's step.
-// cuDNN's fused attention takes f16 and bf16 alone, in which nothing computes yet.
+// cuDNN's fused attention takes f16 and bf16 alone, in which attention does not compute here.
 
-#include "devices/cuda/code/rows.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/rows.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 #include <cmath>

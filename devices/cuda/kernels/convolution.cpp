@@ -1,8 +1,8 @@
 // Convolutions over two dimensions and their gradients, by cuDNN. It pads alike on both sides;
 // where a plan does not, the image is copied into one that is padded.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Element-wise ops and groups of them: one generated kernel each (devices/cuda/fused_source.hpp);
 // without NVRTC a compiled one for each op.
 
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 namespace troupe::cuda {
 namespace {

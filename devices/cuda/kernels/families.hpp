@@ -2,7 +2,7 @@
 // The families of kernels that make_cuda_kernels() puts together, and what they share. Used in
 // devices/cuda/kernels/ only.
 
-#include "devices/cuda/cuda_kernel.hpp"
+#include "troupe/devices/cuda/cuda_kernel.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // A fused group: a first op of any kind and element-wise ones behind it, in place of its result; or
 // element-wise ones only.
 
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 

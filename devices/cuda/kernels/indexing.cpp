@@ -1,8 +1,8 @@
 // Ops that choose by index. Who is added to one place is added by one thread in the order of the
 // indices: bits are equal in every run.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <bit>
 #include <limits>

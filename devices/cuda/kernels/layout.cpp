@@ -1,9 +1,9 @@
 // Ops that move elements and compute nothing: boxes that are copied, as on the host
 // (devices/host/ops/layout.cpp); and constants.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/kernels/families.hpp"
-#include "devices/half.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
+#include "troupe/devices/half.hpp"
 
 #include <cstring>
 #include <vector>

@@ -1,7 +1,7 @@
 // Products of matrices, one for each element of the dimensions in front, which are broadcast; or
 // their sum. As devices/host/ops/matmul.cpp, by cuBLASLt; f16 and bf16, too.
 
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 #include <array>

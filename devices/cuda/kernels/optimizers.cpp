@@ -1,6 +1,6 @@
-#include "devices/cuda/optimizers.hpp"
+#include "troupe/devices/cuda/optimizers.hpp"
 
-#include "devices/cuda/code/rows.hpp"
+#include "troupe/devices/cuda/code/rows.hpp"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 // gives no places of the largest and treats NaN and windows without elements otherwise than the
 // host; they are bound by memory either way.
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 namespace troupe::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Random numbers as functions of where they stand: those of the host (devices/host/ops/random.cpp).
 
-#include "devices/cuda/code/elements.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/elements.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Reductions over any axes, the place of the largest, sums along an axis, the k largest.
 
-#include "devices/cuda/code/rows.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/rows.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 #include <vector>

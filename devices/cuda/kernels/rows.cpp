@@ -1,7 +1,7 @@
 // Softmax, normalisation and the loss: a team of threads for each row or group.
 
-#include "devices/cuda/code/rows.hpp"
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/code/rows.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 namespace troupe::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "devices/cuda/kernels/families.hpp"
+#include "troupe/devices/cuda/kernels/families.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // What stands behind layers, and the gradients of those that follow from the result.
 
-#include "devices/element_ops.hpp"
-#include "devices/host/elementwise_tiles.hpp"
+#include "troupe/devices/element_ops.hpp"
+#include "troupe/devices/host/loops/elementwise_tiles.hpp"
 
 namespace troupe::host {
 void add_activation_kernels(kernel_table& table) {

@@ -5,12 +5,12 @@
 // the keys up to the last of the block. Every element is computed alike wherever its head or sample
 // stands. Gradients of keys and values are added up over blocks, from the last to the first.
 
-#include "devices/host/gemm.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/largest.hpp"
-#include "devices/host/vector_math.hpp"
-#include "devices/host/widened_kernel.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/gemm.hpp"
+#include "troupe/devices/host/loops/largest.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
+#include "troupe/devices/host/widened_kernel.hpp"
 
 #include <fmt/format.h>
 

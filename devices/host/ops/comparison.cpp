@@ -1,7 +1,7 @@
 // Comparisons, logic, choice, and conversion between element types.
 
-#include "devices/element_ops.hpp"
-#include "devices/host/elementwise_tiles.hpp"
+#include "troupe/devices/element_ops.hpp"
+#include "troupe/devices/host/loops/elementwise_tiles.hpp"
 
 namespace troupe::host {
 namespace {

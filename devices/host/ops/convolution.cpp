@@ -4,11 +4,11 @@
 //
 // x [n, c, h, w], w [o, c / groups, kh, kw] -> y [n, o, oh, ow].
 
-#include "devices/host/gemm.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/piecewise_kernel.hpp"
-#include "devices/host/widened_kernel.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/gemm.hpp"
+#include "troupe/devices/host/piecewise_kernel.hpp"
+#include "troupe/devices/host/widened_kernel.hpp"
 
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.hpp>

@@ -1,8 +1,8 @@
 // Ops that choose by index, and sums along an axis. Who is added to one place is added in the order
 // of the indices.
 
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/packed_rows.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/packed_rows.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 // Ops that move elements and compute nothing. Each is one or more boxes that are copied
 // (strided_copy.hpp), which prepare() finds.
 
-#include "devices/half.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/strided_copy.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/strided_copy.hpp"
 
 #include <fmt/format.h>
 

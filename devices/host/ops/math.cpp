@@ -1,8 +1,8 @@
 // Exponentials, logarithms, roots, sines, rounding. Those of f64 that need a library call are not
 // vectorised.
 
-#include "devices/element_ops.hpp"
-#include "devices/host/elementwise_tiles.hpp"
+#include "troupe/devices/element_ops.hpp"
+#include "troupe/devices/host/loops/elementwise_tiles.hpp"
 
 namespace troupe::host {
 void add_math_kernels(kernel_table& table) {

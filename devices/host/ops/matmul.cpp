@@ -2,12 +2,12 @@
 // broadcast; or their sum. Those of f16 and bf16 are widened around it, so that a sum of batches is
 // rounded once, too.
 
-#include "devices/host/broadcast.hpp"
-#include "devices/host/gemm.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/piecewise_kernel.hpp"
-#include "devices/host/widened_kernel.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/broadcast.hpp"
+#include "troupe/devices/host/loops/gemm.hpp"
+#include "troupe/devices/host/piecewise_kernel.hpp"
+#include "troupe/devices/host/widened_kernel.hpp"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 // standardize: x with mean 0 and variance 1 over some axes, what layer, batch and group
 // normalisation are made of; and its gradient. Sums are f64, of f32 too.
 
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/reduction_walk.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/reduction_walk.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 // The largest and the mean of windows of an image, and their gradients. x [n, c, h, w] -> y [n, c,
 // oh, ow]; a plane is one image of one channel.
 
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
 

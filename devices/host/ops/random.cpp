@@ -1,9 +1,9 @@
 // Random numbers: element i of step t is a function of (seed, stream, t, i) alone (philox.hpp),
 // where i counts from the beginning of the whole batch, of which a worker has a part.
 
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/philox.hpp"
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/philox.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
 // Reductions over any axes, and the index of the largest along one.
 
-#include "devices/half.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/reduction_walk.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/reduction_walk.hpp"
 
 #include <fmt/format.h>
 

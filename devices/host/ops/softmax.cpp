@@ -5,10 +5,10 @@
 // columns at a time. Sums over n are f64, in order. Every element is computed alike wherever it
 // stands.
 
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/largest.hpp"
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/largest.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <fmt/format.h>
 

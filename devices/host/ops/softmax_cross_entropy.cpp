@@ -1,5 +1,5 @@
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/vector_math.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/loops/vector_math.hpp"
 
 #include <fmt/format.h>
 

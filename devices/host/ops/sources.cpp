@@ -1,7 +1,7 @@
-#include "devices/half.hpp"
-#include "devices/host/host_device.hpp"
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/idx_sampler.hpp"
+#include "troupe/devices/files/idx_sampler.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
 
@@ -138,7 +138,7 @@ class index_batch final : public kernel {
   sample_order order_;
 };
 
-// Samples of step after step, epoch after epoch, in the order that devices/host/idx_sampler.hpp
+// Samples of step after step, epoch after epoch, in the order that devices/files/idx_sampler.hpp
 // decides.
 class idx_batch final : public kernel {
  public:

@@ -1,7 +1,7 @@
 // The reader of a text: pieces that begin anywhere.
 
-#include "devices/host/host_kernels.hpp"
-#include "devices/host/text_file.hpp"
+#include "troupe/devices/files/text_file.hpp"
+#include "troupe/devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
 

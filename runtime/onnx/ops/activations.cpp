@@ -1,4 +1,4 @@
-#include "runtime/onnx/node.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
 namespace troupe::onnx {
 namespace {

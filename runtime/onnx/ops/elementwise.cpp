@@ -1,6 +1,6 @@
 // Arithmetic and mathematics, element by element.
 
-#include "runtime/onnx/node.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-#include "devices/half.hpp"
-#include "runtime/onnx/node.hpp"
+#include "troupe/devices/half.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // Ops that make a tensor of nothing, or of shapes.
 
-#include "runtime/onnx/node.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
 #include <cmath>

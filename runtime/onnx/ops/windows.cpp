@@ -1,6 +1,6 @@
 // Convolutions and pooling. Images of one dimension are images of height 1.
 
-#include "runtime/onnx/node.hpp"
+#include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
 #include <array>

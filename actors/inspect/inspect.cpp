@@ -1,0 +1,190 @@
+#include "troupe/actors/inspect/inspect.hpp"
+
+#include "troupe/actors/cluster/local_discovery.hpp"
+#include "troupe/actors/inspect/guest.hpp"
+#include "troupe/actors/net/io_loop.hpp"
+#include "troupe/runtime/text/address.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <optional>
+
+namespace troupe {
+
+namespace {
+
+std::string words_of(ask_part parts) {
+  std::string words = "nodes";
+  if (has(parts, ask_part::actors)) words += " actors";
+  if (has(parts, ask_part::jobs)) words += " jobs";
+  if (has(parts, ask_part::events)) words += " events";
+  return words;
+}
+
+// One question to one address.
+class question {
+ public:
+  enum class status : std::uint8_t { open, answered, failed };
+
+  question(tcp_transport& net, const handshake_options& options, std::string request)
+      : connection_(net, options), request_(std::move(request)) {
+    connection_.on_ready = [this] { connection_.send(query{1, request_}); };
+    connection_.on_message = [this](const control_message& m) {
+      if (const auto* a = std::get_if<troupe::answer>(&m)) on_answer(*a);
+    };
+    connection_.on_failed = [this](const error& e) { fail(e); };
+  }
+
+  void ask(const address& at, std::int64_t timeout_ns) { connection_.connect(at, timeout_ns); }
+
+  status state() const noexcept { return status_; }
+  const node_answer& reply() const noexcept { return answer_; }
+  const error& reason() const noexcept { return *error_; }
+
+ private:
+  void on_answer(const troupe::answer& a) {
+    auto parsed = parse_node_answer(a.json);
+    if (!parsed) return fail(parsed.error());
+    answer_ = std::move(*parsed);
+    status_ = status::answered;
+    connection_.close();
+  }
+
+  void fail(const error& e) {
+    if (status_ != status::open) return;
+    status_ = status::failed;
+    error_ = e;
+  }
+
+  guest_connection connection_;
+  std::string request_;
+  status status_ = status::open;
+  node_answer answer_;
+  std::optional<error> error_;
+};
+
+class asker {
+ public:
+  explicit asker(const ask_options& options)
+      : options_(options), net_(loop_), end_ns_(loop_.now_ns() + options.timeout_ns) {}
+
+  result<cluster_snapshot> run() {
+    auto found = local_discovery::open(options_.cluster, options_.token_file, loop_);
+    if (!found) return found.error();
+    if (auto begun = begin(**found); !begun) return begun.error();
+    while (loop_.now_ns() < end_ns_ && is_open()) {
+      loop_.poll(
+          static_cast<int>(std::max<std::int64_t>(1, (end_ns_ - loop_.now_ns()) / 1'000'000)));
+      follow_views();
+    }
+    return summarize();
+  }
+
+ private:
+  result<void> begin(local_discovery& here) {
+    shake_ = guest_options(options_.cluster, here.token());
+    for (const auto& j : options_.join)
+      if (auto asked = ask(j, j); !asked) return asked;
+    if (!options_.join.empty()) return {};
+    for (const auto& p : here.find([](node_id) { return false; })) (void)ask(p.address, p.address);
+    if (questions_.empty())
+      return error(
+          error_code::unreachable,
+          fmt::format("no node of cluster '{}' runs for this user on this machine: start one with "
+                      "troupe-node --cluster {}, or name one with --join HOST:PORT",
+                      options_.cluster, options_.cluster));
+    return {};
+  }
+
+  result<void> ask(const std::string& address_text, const std::string& name) {
+    names_[address_text] = name;
+    if (questions_.contains(address_text)) return {};
+    auto at = parse_address(address_text);
+    if (!at) return at.error();
+    auto& q = questions_
+                  .emplace(address_text, std::make_unique<question>(net_, shake_,
+                                                                    options_.request.empty()
+                                                                        ? words_of(options_.parts)
+                                                                        : options_.request))
+                  .first->second;
+    q->ask(*at, std::max<std::int64_t>(1, end_ns_ - loop_.now_ns()));
+    return {};
+  }
+
+  bool is_open() const {
+    for (const auto& [a, q] : questions_)
+      if (q->state() == question::status::open) return true;
+    return false;
+  }
+
+  // Members that an answer names are asked as well.
+  void follow_views() {
+    std::vector<std::pair<std::string, std::string>> more;
+    for (const auto& [a, q] : questions_) {
+      if (q->state() != question::status::answered) continue;
+      names_[a] = q->reply().self.name;
+      for (const auto& p : q->reply().peers)
+        if (p.state == node_state::alive || p.state == node_state::unreachable)
+          more.emplace_back(p.address, p.name);
+    }
+    for (const auto& [address_text, name] : more)
+      if (!address_text.empty()) (void)ask(address_text, name);
+  }
+
+  result<cluster_snapshot> summarize() const {
+    std::vector<node_answer> answers;
+    std::vector<silent_node> silent;
+    const error* last = nullptr;
+    for (const auto& [a, q] : questions_) {
+      if (q->state() == question::status::answered) {
+        answers.push_back(q->reply());
+        continue;
+      }
+      const bool is_open = q->state() == question::status::open;
+      silent.push_back({names_.at(a), is_open ? fmt::format("no answer within {:.1f} s",
+                                                            double(options_.timeout_ns) * 1e-9)
+                                              : q->reason().message()});
+      if (!is_open) last = &q->reason();
+    }
+    if (!answers.empty()) {
+      std::erase_if(silent, [&](const silent_node& s) { return is_gone(s.name, answers); });
+      return merge(answers, std::move(silent));
+    }
+    if (last != nullptr) return *last;
+    return error(
+        error_code::timed_out,
+        fmt::format("{} of cluster '{}' did not answer within {:.1f} s", silent.front().name,
+                    options_.cluster, double(options_.timeout_ns) * 1e-9));
+  }
+
+  // Everybody who answered knows that it is dead or has left. Who never answered is known by its
+  // address alone.
+  static bool is_gone(const std::string& name, const std::vector<node_answer>& answers) {
+    bool is_known = false;
+    for (const auto& a : answers)
+      for (const auto& p : a.peers)
+        if (p.name == name || p.address == name) {
+          is_known = true;
+          if (p.state == node_state::alive || p.state == node_state::unreachable) return false;
+        }
+    return is_known;
+  }
+
+  const ask_options& options_;
+  io_loop loop_;
+  tcp_transport net_;
+  std::int64_t end_ns_;
+  handshake_options shake_;
+  std::map<std::string, std::unique_ptr<question>> questions_;  // by address
+  std::map<std::string, std::string> names_;
+};
+
+}  // namespace
+
+result<cluster_snapshot> ask_cluster(const ask_options& options) {
+  asker a(options);
+  return a.run();
+}
+
+}  // namespace troupe

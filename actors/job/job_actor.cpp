@@ -1,0 +1,362 @@
+#include "troupe/actors/base/failing.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/messages/archive_messages.hpp"
+#include "troupe/actors/messages/member_messages.hpp"
+#include "troupe/actors/messages/node_messages.hpp"
+#include "troupe/runtime/jobs/job_coordinator.hpp"
+#include "troupe/runtime/wire/frame.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <string_view>
+
+namespace troupe {
+
+namespace {
+
+// Beside it the message names the nodes.
+constexpr std::size_t plan_bytes_max = control_header_max - 256 * 1024;
+
+// The variable whose versions come in at input `edge`: transfers are passed through.
+std::string variable_behind(const plan& p, std::uint32_t edge) {
+  const auto* actor = &p.actors[p.edges[edge].from.actor];
+  while (actor->kind == actor_kind::receive || actor->kind == actor_kind::send ||
+         actor->kind == actor_kind::copy)
+    actor = &p.actors[p.edges[actor->inputs.at(0)].from.actor];
+  return actor->shard.variable;
+}
+
+// In worker order, as wide as losses are.
+template <class T>
+float sum_as(const std::vector<tensor>& losses) {
+  T sum = 0;
+  for (const auto& v : losses) sum += *v.data<T>();
+  return static_cast<float>(sum);
+}
+
+// f32 or f64, as gradients() sees to.
+float sum_of(const std::vector<tensor>& losses) {
+  return losses.front().spec().type == dtype::f64 ? sum_as<double>(losses) : sum_as<float>(losses);
+}
+
+job_setup make_setup(const job_arguments& a) {
+  const auto& r = *a.request;
+  return {a.id,     r.name(),      a.self.id,  r.program, r.roles, r.on_failure,
+          r.limits, r.checkpoints, r.job_plan, r.nodes,   a.bugs};
+}
+
+struct job_actor_state {
+  static inline const char* name = "job";
+
+  caf::stateful_actor<job_actor_state>* self = nullptr;
+  job_arguments about;
+  std::optional<job_coordinator> job;
+  std::shared_ptr<const part_handles> handles;
+  std::uint32_t described = 0;  // the epoch whose plan is on the board
+  std::uint64_t items = 0;      // observations that the program has got
+  std::optional<job_variables> at_end;
+
+  void open(job_arguments a) {
+    about = std::move(a);
+    about.record->enter(actor_state::running);
+    job.emplace(make_setup(about), about.members, plan_bytes_max);
+    job->begin(about.now_ns());
+    carry_out();
+  }
+
+  template <class Message>
+  void to_program(Message m) {
+    about.record->count_out(0);
+    tell(self->context(), about.program, std::move(m));
+  }
+
+  // --- what the coordinator wants ----------------------------------------------------------------
+
+  void carry_out() {
+    for (auto actions = job->take_actions(); !actions.empty(); actions = job->take_actions())
+      for (auto& a : actions) std::visit([this](auto& x) { act(x); }, a);
+    show();
+  }
+
+  void act(job_action::send& s) {
+    tell(self->context(), about.node, to_node{s.to, std::move(s.body)});
+  }
+
+  void act(const job_action::claim_epoch& c) {
+    const auto& r = *about.request;
+    if (!about.archive)
+      return job->on_epoch(error(error_code::denied, "this process writes no checkpoints"), {});
+    tell(self->context(), about.archive,
+         claim_next{r.checkpoints.folder,
+                    r.name(),
+                    {about.self.name, about.self.host, about.self.pid,
+                     about.wall_clock_ns() / 1'000'000'000},
+                    c.wants_checkpoint,
+                    lineage(),
+                    caf::actor_cast<caf::actor>(self)});
+  }
+
+  checkpoint_lineage lineage() const {
+    const auto& c = about.request->checkpoints;
+    return {c.epoch, c.resume_from ? c.resume_from->step : 0};
+  }
+
+  // What this run can go on with: its own checkpoints, and the one that it began with, by its own
+  // count of steps.
+  std::optional<known_checkpoint> known(const std::optional<checkpoint_manifest>& m) const {
+    const auto& r = *about.request;
+    if (!m) return std::nullopt;
+    if (const auto& from = r.checkpoints.resume_from;
+        from && from->epoch == m->epoch && from->step == m->step)
+      return from;
+    if (m->schedule != r.schedule) return std::nullopt;
+    return known_checkpoint{m->epoch, m->step, m->worker_steps};
+  }
+
+  void on_claimed(const epoch_claimed& m) {
+    for (const auto& n : m.notes) say(job_note{"passed over: " + n}, "passed over: " + n);
+    report([&](job_coordinator& j) { j.on_epoch(*m.epoch, known(m.newest)); });
+  }
+
+  void act(job_action::drop_cut& d) {
+    tell(self->context(), about.archive,
+         troupe::drop_cut{
+             about.request->checkpoints.folder, about.request->name(), {d.epoch, d.step}});
+  }
+
+  void act(job_action::write_manifest& w) {
+    const auto& r = *about.request;
+    checkpoint_manifest m;
+    m.job = r.name();
+    m.epoch = w.epoch;
+    m.step = w.step;
+    m.worker_steps = std::move(w.worker_steps);
+    m.schedule = r.schedule;
+    m.made_unix_ns = about.wall_clock_ns();
+    for (auto& p : w.parts)
+      m.parts.push_back({std::move(p.file), p.bytes, std::move(p.hash), std::move(p.variables)});
+    std::sort(m.parts.begin(), m.parts.end(),
+              [](const auto& a, const auto& b) { return a.file < b.file; });
+    const auto slots = slot_names(r.program->spec().optimizer);
+    for (auto& [name, spec] : r.program->variables()) m.variables.push_back({name, spec, slots});
+    tell(self->context(), about.archive,
+         write_cut{r.checkpoints.folder, std::move(m), r.keep, lineage(),
+                   caf::actor_cast<caf::actor>(self)});
+  }
+
+  void act(job_event& e) {
+    switch (e.kind) {
+      case job_event_kind::started:
+        return to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
+      case job_event_kind::loss:
+        about.record->count_step();
+        return to_program(job_progress{e.step, e.worker, e.loss});
+      case job_event_kind::worker_lost: return to_program(worker_lost{std::move(e.text)});
+      case job_event_kind::recovering:
+        about.board->cause = e.text;
+        return say(job_recovering{false, e.step, e.text}, e.text);
+      case job_event_kind::resumed:
+        about.board->cause.clear();
+        return say(job_recovering{true, e.step, e.text}, e.text);
+      case job_event_kind::note: return say(job_note{e.text}, e.text);
+      case job_event_kind::finished:
+        about.board->state = job_state::done;
+        if (at_end) to_program(std::move(*at_end));
+        to_program(job_finished{job->totals()});
+        return leave();
+      case job_event_kind::failed:
+        about.board->state = job_state::failed;
+        about.board->cause = e.text;
+        to_program(job_failed{std::move(e.text), job->totals()});
+        return leave();
+    }
+  }
+
+  // Those of several workers are named "worker/0/x".
+  static std::vector<job_feed> feeds_of(const plan& p) {
+    std::vector<job_feed> out;
+    for (std::uint32_t i = 0; i < p.actors.size() && p.workers > 0; ++i) {
+      const auto& a = p.actors[i];
+      if (a.kind != actor_kind::feed) continue;
+      job_feed f{0, a.name, i, a.output_specs.at(0)};
+      constexpr std::string_view prefix = "worker/";
+      if (p.workers > 1 && a.name.starts_with(prefix)) {
+        const auto end = a.name.find('/', prefix.size());
+        std::from_chars(a.name.data() + prefix.size(), a.name.data() + end, f.worker);
+        f.input = a.name.substr(end + 1);
+      }
+      out.push_back(std::move(f));
+    }
+    return out;
+  }
+
+  template <class Message>
+  void say(Message m, const std::string& text) {
+    tell(self->context(), about.node,
+         member_event{fmt::format("job {}: {}", about.request->name(), text)});
+    to_program(std::move(m));
+  }
+
+  void leave() {
+    about.record->enter(actor_state::ended);
+    tell(self->context(), about.node, job_over{about.id});
+    handles.reset();
+    self->quit();
+  }
+
+  void show() {
+    auto& b = *about.board;
+    if (described != job->epoch() && job->phase() == job_phase::running) {
+      described = job->epoch();
+      describe(job->current_plan(), b);
+      b.participants.clear();
+      for (auto n : std::set<node_id>(job->nodes().begin(), job->nodes().end()))
+        b.participants.push_back(name_of(n));
+    }
+    b.epoch = job->epoch();
+    b.step = job->step();
+    b.recoveries = job->totals().recoveries;
+    b.checkpoints = job->totals().checkpoints;
+    if (b.state == job_state::running || b.state == job_state::recovering)
+      b.state = job->phase() == job_phase::running ||
+                        (job->phase() == job_phase::placing && b.recoveries == 0)
+                    ? job_state::running
+                    : job_state::recovering;
+  }
+
+  std::string name_of(node_id n) const {
+    for (const auto& m : about.members)
+      if (m.id == n) return m.name;
+    return fmt::format("{:x}", raw(n));
+  }
+
+  // --- what happens ------------------------------------------------------------------------------
+
+  template <class Report>
+  void report(Report&& r) {
+    if (job->phase() == job_phase::over) return;
+    r(*job);
+    carry_out();
+  }
+
+  void on_message(const peer_message& m) {
+    about.record->count_in(0);
+    report([&](job_coordinator& j) {
+      if (auto* p = std::get_if<part_placed>(&m.body)) return j.on_placed(m.from, *p);
+      if (auto* p = std::get_if<part_ended>(&m.body)) return j.on_ended(m.from, *p);
+      if (auto* p = std::get_if<part_halted>(&m.body)) return j.on_halted(m.from, *p);
+      if (auto* p = std::get_if<part_saved>(&m.body)) return j.on_saved(m.from, *p);
+      if (auto* p = std::get_if<part_noted>(&m.body)) return j.on_noted(m.from, *p);
+      if (std::holds_alternative<leaving_node>(m.body)) return j.on_leaving(m.from);
+      if (auto* l = std::get_if<lost_peer>(&m.body))
+        return j.on_lost_by(m.from, l->node, l->reason, l->has_left);
+    });
+  }
+
+  void on_local(local_part& m) {
+    if (m.epoch == job->epoch()) handles = std::move(m.handles);
+    report([&](job_coordinator& j) { j.on_local_part(m.epoch); });
+  }
+
+  void on_up(const member_up& m) {
+    about.members.push_back(m.member);
+    report([&](job_coordinator& j) { j.on_member(m.member); });
+  }
+
+  void on_rejoined(const rejoined& m) {
+    about.self = m.self;
+    about.members = {m.self};
+    report([&](job_coordinator& j) { j.on_rejoined(m.self); });
+  }
+
+  void on_fetched(fetched& m) {
+    about.record->count_in(0);
+    if (job->phase() == job_phase::over) return;
+    const auto& fetch = job->current_plan().actors[m.fetch];
+    if (fetch.name == loss_fetch)
+      on_loss(m);
+    else
+      on_variables(fetch, m);
+    if (handles) tell(self->context(), handles->actors[m.fetch], credit{0, 1});
+  }
+
+  void on_loss(const fetched& m) {
+    report([&, loss = sum_of(m.values)](job_coordinator& j) { j.on_loss(m.port, m.t.step, loss); });
+  }
+
+  void on_variables(const planned_actor& fetch, fetched& m) {
+    if (m.t.step < items) return;  // it has that
+    items = m.t.step + 1;
+    job_variables out{m.t.step, {}};
+    for (std::size_t i = 0; i < m.values.size(); ++i)
+      out.values.emplace_back(variable_behind(job->current_plan(), fetch.inputs[i]),
+                              std::move(m.values[i]));
+    // What is observed at the end counts when the job has ended: another epoch may come to other
+    // values.
+    if (about.request->on_failure == failure_policy::stop) return to_program(std::move(out));
+    items = 0;
+    at_end = std::move(out);
+  }
+};
+
+caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_arguments a) {
+  auto& s = self->state;
+  s.self = self;
+  self->set_exception_handler(&reason_of);
+  s.open(std::move(a));
+  return {
+      [&s](const peer_message& m) { s.on_message(m); },
+      [&s](local_part& m) { s.on_local(m); },
+      [&s](const member_up& m) { s.on_up(m); },
+      [&s](const member_down& m) {
+        s.report([&](job_coordinator& j) {
+          j.on_lost(m.member.id, m.member.reason, m.member.state == member_state::left);
+        });
+      },
+      [&s](const rejoined& m) { s.on_rejoined(m); },
+      [&s](fetched& m) { s.on_fetched(m); },
+      [](const feed_ready&) {},
+      [&s](const epoch_claimed& m) { s.on_claimed(m); },
+      [&s](const cut_written& m) {
+        s.report([&](job_coordinator& j) { j.on_manifest(m.step, m.epoch, *m.written); });
+      },
+      [&s](want_cut) { s.report([](job_coordinator& j) { j.want_checkpoint(); }); },
+      [&s](const stop_job& m) { s.report([&](job_coordinator& j) { j.on_stop(m.reason); }); },
+      [&s](job_tick) { s.report([&](job_coordinator& j) { j.tick(s.about.now_ns()); }); },
+  };
+}
+
+}  // namespace
+
+void take_over(opened_folder folder, const checkpoint_options& o, job_request& request,
+               std::vector<std::string>& notes) {
+  request.keeps_lock = std::shared_ptr<const void>(std::move(folder.lock));
+  request.checkpoints = {o.folder, o.every_steps, o.every_ns, std::move(folder.resume_from),
+                         folder.epoch};
+  request.schedule = request.program->schedule();
+  request.keep = std::max<std::uint32_t>(1, o.keep);
+  notes.insert(notes.end(), folder.notes.begin(), folder.notes.end());
+}
+
+void describe(const plan& p, job_snapshot& out) {
+  out.name = p.name;
+  out.workers = p.workers;
+  out.shards = p.shards;
+  out.update = p.workers == 0 ? "" : p.update == update_kind::sync ? "sync" : "async";
+  for (const auto& a : p.actors)
+    if (a.kind == actor_kind::fetch && (a.name == "loss" || p.workers == 0)) out.steps = a.steps;
+}
+
+caf::actor spawn_job(caf::actor_system& sys, caf::execution_unit* worker, job_arguments arguments) {
+  return spawn_on(sys, worker, &job_actor, std::move(arguments));
+}
+
+}  // namespace troupe

@@ -1,0 +1,118 @@
+#pragma once
+// What is asked of a job, and what its program is told. Each message is said of in the table of
+// actors/job/job_actor.hpp.
+//
+// Threading: values, inside one process.
+
+#include "troupe/actors/messages/port_messages.hpp"
+#include "troupe/devices/tensor.hpp"
+#include "troupe/runtime/checkpoint/checkpoint.hpp"
+#include "troupe/runtime/checkpoint/checkpoint_options.hpp"
+#include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
+#include "troupe/runtime/jobs/training_totals.hpp"
+#include "troupe/runtime/plan/plan.hpp"
+#include "troupe/runtime/supervision/failure.hpp"
+#include "troupe/schema/ids.hpp"
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+struct job_request {
+  // A plan that is placed once ...
+  plan job_plan{};
+  std::vector<node_id> nodes{};  // by task
+  // Fetched values go to the program directly, not by way of the job.
+  bool fetches_to_program = false;
+  // ... or a training, which may be placed again.
+  std::optional<training_program> program{};
+  role_map roles{};
+  failure_policy on_failure = failure_policy::stop;
+  restart_limits limits{};
+  checkpoint_policy checkpoints{};
+  checkpoint_schedule schedule{};            // stands in every manifest
+  std::uint32_t keep = 3;                    // checkpoints
+  std::shared_ptr<const void> keeps_lock{};  // on the job's folder, while the job lives
+
+  const std::string& name() const { return program ? program->name() : job_plan.name; }
+};
+
+struct run_job {
+  std::shared_ptr<const job_request> request;
+  caf::actor program;
+};
+// An input of one worker, which the program feeds.
+struct job_feed {
+  std::uint32_t worker = 0;
+  std::string input;        // its name in the graph
+  std::uint32_t actor = 0;  // in the plan
+  tensor_spec spec;
+};
+struct job_started {
+  job_id job{};
+  std::shared_ptr<const part_handles> handles;  // of the part in this process
+  std::vector<job_feed> feeds{};                // of a training
+};
+// Sync: one per step, the loss of all workers; async: one per step of a worker.
+struct job_progress {
+  std::uint64_t step = 0;
+  std::uint32_t worker = 0;
+  float loss = 0;
+};
+struct job_variables {  // an observation: values in order of the variables' names
+  std::uint64_t item = 0;
+  std::vector<std::pair<std::string, tensor>> values;
+};
+struct worker_lost {
+  std::string text;
+};
+// A failure that the job goes on after; or (resumed) it goes on now, from `step`.
+struct job_recovering {
+  bool has_resumed = false;
+  std::uint64_t step = 0;
+  std::string text;
+};
+struct job_note {
+  std::string text;
+};
+struct local_part {  // node -> job
+  std::uint32_t epoch = 0;
+  std::shared_ptr<const part_handles> handles;
+};
+struct want_cut {};
+struct job_tick {};
+struct job_finished {
+  training_totals totals;
+};
+struct job_failed {
+  std::string line;
+  training_totals totals;
+};
+struct stop_job {
+  std::string reason;
+};
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_started)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_progress)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_variables)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::worker_lost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_finished)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_failed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_recovering)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_note)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local_part)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::want_cut)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_tick)

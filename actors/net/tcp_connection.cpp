@@ -1,0 +1,400 @@
+#include "troupe/actors/net/tcp_connection.hpp"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t iovecs_max = 64;
+constexpr std::size_t iovecs_per_frame = 3;
+// What one call reads is then checksummed, so it should not be larger than a core's cache.
+constexpr std::size_t read_bytes_max = 256 * 1024;
+
+bool would_block(int number) noexcept { return number == EAGAIN || number == EWOULDBLOCK; }
+
+}  // namespace
+
+struct tcp_connection::gathered {
+  std::array<iovec, iovecs_max> pieces;
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+  std::size_t skip = 0;  // bytes of the first frame that are with the kernel already
+
+  void add(const std::byte* data, std::size_t n) noexcept {
+    const std::size_t skipped = std::min(skip, n);
+    skip -= skipped;
+    if (n == skipped) return;
+    pieces[count++] = {const_cast<std::byte*>(data) + skipped, n - skipped};
+    bytes += n - skipped;
+  }
+};
+
+std::shared_ptr<tcp_connection> tcp_connection::make(std::shared_ptr<tcp_shared> shared,
+                                                     unique_fd fd, bool is_accepted) {
+  std::shared_ptr<tcp_connection> c(
+      new tcp_connection(std::move(shared), std::move(fd), is_accepted));
+  c->shared_->connections.emplace(c.get(), c);
+  c->shared_->loop.add(c->fd_.get(), c, false, false);
+  return c;
+}
+
+tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted)
+    : shared_(std::move(shared)),
+      fd_(std::move(fd)),
+      peer_(peer_of(fd_.get())),
+      is_on_loopback_(is_loopback(peer_)),
+      is_stranger_(is_accepted),
+      number_(++shared_->last_connection) {
+  if (is_stranger_) ++shared_->counters.strangers;
+  if (is_on_loopback_)
+    configure({.send_buffer_bytes = shared_->options.loopback_send_buffer_bytes});
+}
+
+tcp_connection::~tcp_connection() { end(); }
+
+void tcp_connection::turn_away_oldest(tcp_shared& shared) {
+  std::shared_ptr<tcp_connection> oldest;
+  for (const auto& [at, weak] : shared.connections)
+    if (at->is_stranger_ && (oldest == nullptr || at->number_ < oldest->number_))
+      if (auto c = weak.lock()) oldest = std::move(c);
+  if (oldest != nullptr)
+    oldest->lost(error(error_code::denied,
+                       "it has not authenticated itself, and too many other "
+                       "connections wait to"),
+                 frame_fault::none);
+}
+
+void tcp_connection::start(channel_handler& handler) {
+  handler_ = &handler;
+  if (early_loss_ != nullptr) {
+    shared_->loop.defer([self = shared_from_this()] {
+      if (self->early_loss_ != nullptr)
+        self->lost(std::move(*std::exchange(self->early_loss_, nullptr)), frame_fault::none);
+    });
+    return;
+  }
+  if (state_ == state::open) watch();
+}
+
+void tcp_connection::send(outgoing_frame frame) {
+  if (state_ != state::open || early_loss_ != nullptr) return;
+  expects(frame.length == 0 ||
+              (frame.payload && frame.offset + frame.length <= frame.payload.size_bytes()),
+          "a frame's payload is outside of its tensor");
+  unsent_bytes_ += prelude_bytes + frame.header.size() + frame.length;
+  was_above_ = was_above_ || unsent_bytes_ > low_bytes_;
+  queue_.push_back({std::move(frame), {}, false, false});
+  if (!watches_write_) flush_later();
+}
+
+void tcp_connection::on_writable(std::size_t low_bytes, std::function<void()> fn) {
+  low_bytes_ = low_bytes;
+  writable_ = std::move(fn);
+  was_above_ = unsent_bytes_ > low_bytes_;
+}
+
+void tcp_connection::trust_peer() {
+  decoder_.trust_peer();
+  no_stranger_any_more();
+}
+
+void tcp_connection::configure(const channel_options& options) {
+  if (!fd_) return;
+  if (options.send_buffer_bytes != 0) {
+    const int bytes = static_cast<int>(std::min<std::size_t>(options.send_buffer_bytes, 1u << 30));
+    setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  }
+  if (options.unsent_bytes != 0) {
+    const int bytes = static_cast<int>(std::min<std::size_t>(options.unsent_bytes, 1u << 30));
+    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+  }
+}
+
+void tcp_connection::read_peer_memory(const peer_memory& m) {
+  memory_ = m;
+  decoder_.admit_payloads_that_stay();
+}
+
+// A connection to an address of our own comes from that address.
+bool tcp_connection::is_within_machine() const {
+  return is_on_loopback_ || (fd_ && local_address_of(fd_.get()).host == peer_.host);
+}
+
+void tcp_connection::close() {
+  word_.withdraw();  // so what is gathered from now on goes over the socket
+  handler_ = nullptr;
+  writable_ = nullptr;
+  if (state_ != state::open || early_loss_ != nullptr) return end();
+  state_ = state::closing;
+  linger_ = shared_->loop.after(shared_->options.linger_ns, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->end();
+  });
+  flush_later();
+}
+
+void tcp_connection::abort() {
+  handler_ = nullptr;
+  writable_ = nullptr;
+  end();
+}
+
+void tcp_connection::on_ready(bool readable, bool writable) {
+  const auto self = shared_from_this();
+  if (writable && !queue_.empty()) write_some();
+  if (!readable || state_ == state::dead) return;
+  if (state_ == state::closing) return drain();
+  if (handler_ != nullptr) return read_some();
+  // Nobody to tell yet, and the descriptor would report its end again and again.
+  early_loss_ = std::make_unique<error>(
+      error_code::unreachable,
+      fmt::format("the connection to {} was closed by the peer", to_string(peer_)));
+  shared_->loop.remove(fd_.get());
+  no_stranger_any_more();
+}
+
+void tcp_connection::read_some() {
+  if (goes_on_later_) return;
+  read_in_place_bytes_ = 0;
+  std::size_t budget = shared_->options.event_bytes_max;
+  while (state_ == state::open) {
+    const auto space = decoder_.space();
+    std::array<iovec, 2> pieces;
+    std::size_t count = 0;
+    std::size_t asked = 0;
+    for (const auto& s : space) {
+      const std::size_t n = std::min(s.size(), read_bytes_max - asked);
+      if (n == 0) continue;
+      pieces[count++] = {s.data(), n};
+      asked += n;
+    }
+    const ssize_t n = ::readv(fd_.get(), pieces.data(), static_cast<int>(count));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      if (would_block(errno)) return;
+      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}",
+                                                        to_string(peer_), system_message(errno))},
+                  frame_fault::none);
+    }
+    if (n == 0) {
+      const frame_fault fault = decoder_.finish();
+      return lost({error_code::unreachable,
+                   fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
+                               fault == frame_fault::none ? "" : " in the middle of a frame")},
+                  fault);
+    }
+    const auto got = static_cast<std::size_t>(n);
+    shared_->counters.bytes_received += got;
+    decoder_.filled(got);
+    if (!handle_events()) return;
+    if (got < asked || got >= budget) return;  // drained, or another connection's turn
+    budget -= got;
+  }
+}
+
+// False when the connection, or the handler's interest in it, has ended.
+bool tcp_connection::handle_events() {
+  for (;;) {
+    switch (decoder_.next()) {
+      case frame_decoder::event::need_bytes: return true;
+      case frame_decoder::event::header_ready: {
+        if (!take_payload()) return false;
+        break;
+      }
+      case frame_decoder::event::frame_complete: {
+        const auto& p = decoder_.prelude();
+        peer_reads_ = peer_reads_ || (p.flags & flag_reads_memory) != 0;
+        handler_->on_frame(
+            {p.kind, p.sequence, p.ack, decoder_.header(), decoder_.payload(), p.payload_length});
+        if (state_ != state::open) return false;
+        if (read_in_place_bytes_ >= shared_->options.event_bytes_max) {
+          go_on_later();
+          return false;
+        }
+        break;
+      }
+      case frame_decoder::event::failed:
+        lost(decoder_.fault_error().while_doing(to_string(peer_)), decoder_.fault());
+        return false;
+    }
+  }
+}
+
+// False as handle_events().
+bool tcp_connection::take_payload() {
+  const auto& p = decoder_.prelude();
+  const auto destination =
+      handler_->payload_destination(p.kind, decoder_.header(), p.payload_length);
+  if (state_ != state::open) return false;
+  if (destination.empty()) {
+    decoder_.discard();
+  } else if (!p.payload_stays()) {
+    decoder_.deliver_to(destination);
+  } else if (memory_->read(destination, p.payload_address)) {
+    shared_->counters.bytes_read_in_place += destination.size();
+    read_in_place_bytes_ += destination.size();
+    decoder_.read_in_place(destination);
+  } else {
+    decoder_.unreadable();
+    lost({error_code::unreachable, fmt::format("the connection to {} broke: {}", to_string(peer_),
+                                               decoder_.fault_error().message())},
+         frame_fault::unreadable);
+    return false;
+  }
+  return true;
+}
+
+// Other connections' turn, although the socket may have no more to say.
+void tcp_connection::go_on_later() {
+  goes_on_later_ = true;
+  shared_->loop.defer([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->goes_on_later_ = false;
+    self->read_in_place_bytes_ = 0;
+    if (self->state_ == state::open && self->handler_ != nullptr && self->handle_events())
+      self->read_some();
+  });
+}
+
+// While closing: what still comes is thrown away, so that the kernel does not answer it with a
+// reset, which would destroy our last frames on their way.
+void tcp_connection::drain() {
+  std::array<std::byte, 64 * 1024> nowhere;
+  const ssize_t n = ::read(fd_.get(), nowhere.data(), nowhere.size());
+  if (n == 0 || (n < 0 && errno != EINTR && !would_block(errno))) end();
+}
+
+void tcp_connection::flush_later() {
+  if (std::exchange(flush_is_coming_, true)) return;
+  shared_->loop.defer([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->flush_is_coming_ = false;
+    if (self->state_ != state::dead && self->early_loss_ == nullptr) self->write_some();
+  });
+}
+
+void tcp_connection::write_some() {
+  std::size_t budget = shared_->options.event_bytes_max;
+  while (!queue_.empty() && budget > 0) {
+    gathered g = gather();
+    msghdr message{};
+    message.msg_iov = g.pieces.data();
+    message.msg_iovlen = g.count;
+    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      if (would_block(errno)) break;
+      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}",
+                                                        to_string(peer_), system_message(errno))},
+                  frame_fault::none);
+    }
+    const auto sent = static_cast<std::size_t>(n);
+    shared_->counters.bytes_sent += sent;
+    written(sent);
+    if (sent < g.bytes) break;
+    budget -= std::min(budget, sent);
+  }
+  if (queue_.empty() && state_ == state::closing) finish_sending();
+  if (state_ != state::dead) watch();
+  if (was_above_ && unsent_bytes_ <= low_bytes_) {
+    was_above_ = false;
+    if (const auto fn = writable_) fn();
+  }
+}
+
+// As many frames as fit into one call and one event. Their checksums are made here: a payload is
+// read twice in a row, and the second time it is in the cache.
+tcp_connection::gathered tcp_connection::gather() {
+  gathered g;
+  g.skip = front_done_;
+  for (auto& q : queue_) {
+    if (g.count + iovecs_per_frame > iovecs_max || g.bytes >= shared_->options.event_bytes_max)
+      break;
+    const outgoing_frame& f = q.frame;
+    const std::span<const std::byte> payload =
+        f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length)
+                     : std::span<const std::byte>{};
+    if (!q.is_sealed) {
+      q.stays = stays(f);
+      if (q.stays) unsent_bytes_ -= f.length;
+      q.prelude =
+          make_prelude({f.kind, f.sequence, f.ack, memory_.has_value(), q.stays}, f.header, payload,
+                       shared_->options.checksum_payloads &&
+                           (shared_->options.checksum_on_loopback || !is_on_loopback_));
+      q.is_sealed = true;
+    }
+    g.add(q.prelude.data(), q.prelude.size());
+    g.add(f.header.data(), f.header.size());
+    if (!q.stays) g.add(payload.data(), payload.size());
+  }
+  return g;
+}
+
+bool tcp_connection::stays(const outgoing_frame& f) const noexcept {
+  const auto& o = shared_->options;
+  return payloads_stay() && f.sequence != 0 && f.length != 0 && f.length >= o.stays_bytes_min &&
+         !f.payload.is_pinned() && !(o.checksum_payloads && o.checksum_on_loopback);
+}
+
+void tcp_connection::written(std::size_t n) {
+  unsent_bytes_ -= n;
+  front_done_ += n;
+  while (!queue_.empty()) {
+    const std::size_t size = queue_.front().wire_bytes();
+    if (front_done_ < size) break;
+    front_done_ -= size;
+    queue_.pop_front();
+  }
+}
+
+void tcp_connection::watch() {
+  if (!fd_ || early_loss_ != nullptr) return;
+  const bool read = handler_ != nullptr || state_ == state::closing;
+  const bool write = !queue_.empty() && !flush_is_coming_;
+  if (read == watches_read_ && write == watches_write_) return;
+  watches_read_ = read;
+  watches_write_ = write;
+  shared_->loop.change(fd_.get(), read, write);
+}
+
+void tcp_connection::finish_sending() {
+  if (!std::exchange(sending_is_over_, true)) ::shutdown(fd_.get(), SHUT_WR);
+}
+
+void tcp_connection::lost(error why, frame_fault fault) {
+  if (fault != frame_fault::none) shared_->faults.count(fault);
+  end();
+  report(std::move(why), fault);
+}
+
+void tcp_connection::report(error why, frame_fault fault) {
+  if (channel_handler* h = std::exchange(handler_, nullptr)) h->on_closed(why, fault);
+}
+
+void tcp_connection::no_stranger_any_more() {
+  if (std::exchange(is_stranger_, false)) --shared_->counters.strangers;
+}
+
+void tcp_connection::end() {
+  if (state_ == state::dead) return;
+  word_.withdraw();
+  state_ = state::dead;
+  no_stranger_any_more();
+  shared_->connections.erase(this);
+  if (linger_ != timer_id{}) shared_->loop.cancel(linger_);
+  shared_->loop.remove(fd_.get());
+  fd_.reset();
+  queue_.clear();
+  unsent_bytes_ = 0;
+}
+
+}  // namespace troupe

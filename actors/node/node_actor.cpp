@@ -1,0 +1,440 @@
+#include "troupe/actors/base/failing.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/messages/archive_messages.hpp"
+#include "troupe/actors/messages/member_messages.hpp"
+#include "troupe/actors/messages/process_messages.hpp"
+#include "troupe/actors/node/node_actor.hpp"
+#include "troupe/actors/node/node_answer.hpp"
+#include "troupe/actors/node/part_table.hpp"
+#include "troupe/actors/plan/device_streams.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/event_based_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+// Ended actors and jobs stay listed for a minute.
+constexpr std::uint64_t linger_ns = 60'000'000'000;
+constexpr std::size_t events_max = 256;
+// For work that came while we were about to leave.
+constexpr std::int64_t move_max_ns = 5'000'000'000;
+
+struct node_actor_state : part_services {
+  static inline const char* name = "node";
+
+  caf::stateful_actor<node_actor_state>* self = nullptr;
+  node_view view;  // what questions are answered from
+  std::optional<part_table> parts;
+  std::map<job_id, caf::actor> program_of;
+  std::string denied;
+  std::vector<std::shared_ptr<stream_meter>> stream_meters;
+  std::optional<trace_recorder> recorder;
+  std::uint64_t stray_messages = 0;  // NO-4
+  caf::actor member;
+  bool is_draining = false;  // for good
+  caf::actor draining;       // who is told when what can move has moved
+  std::optional<end_node> end_when_drained;
+  std::int64_t end_asked_ns = 0;
+  caf::actor ending;  // who is told when all parts have ended
+  bool is_ending = false;
+
+  void open(caf::stateful_actor<node_actor_state>* s, node_environment e) {
+    self = s;
+    view.env = std::move(e);
+    view.record = std::make_shared<actor_record>(actor_kind::node, "node", "", *view.env.clock);
+    stream_meters = view.env.meters;
+    std::vector<trace_source> sources;
+    for (std::size_t i = 0; i < view.env.streams.size(); ++i) {
+      if (stream_meters.size() == i)
+        stream_meters.push_back(std::make_shared<stream_meter>(view.env.now_ns));
+      view.stream_records.push_back(std::make_shared<actor_record>(
+          actor_kind::stream,
+          i < view.host_streams() ? fmt::format("cpu:{}", i)
+                                  : fmt::format("gpu:{}", i - view.host_streams()),
+          "", *view.env.clock));
+      const auto& m = stream_meters[i];
+      sources.push_back({view.stream_records.back()->name, true, {m, &m->lane}, {m, &m->current}});
+      if (i < view.host_streams() || i - view.host_streams() >= view.env.devices.size()) continue;
+      const auto& device = *view.env.devices[i - view.host_streams()];
+      for (std::size_t k = 0; k < device.records().size(); ++k)
+        sources.push_back({.name = device.records()[k]->name,
+                           .lane = device.timelines()[k],
+                           .is_told_later = true});
+    }
+    sources.insert(sources.end(), view.env.lanes.begin(), view.env.lanes.end());
+    parts.emplace(*this, self->system());
+    recorder.emplace(std::move(sources),
+                     [this](std::uint64_t subject) { return describe_subject(*parts, subject); });
+  }
+
+  // --- part_services -----------------------------------------------------------------------------
+
+  const node_environment& environment() const override { return view.env; }
+  const std::map<node_id, peer_entry>& peers() const override { return view.peers; }
+  caf::actor handle() override { return caf::actor_cast<caf::actor>(self); }
+  caf::execution_unit* context() override { return self->context(); }
+  const std::vector<std::shared_ptr<stream_meter>>& meters() const override {
+    return stream_meters;
+  }
+
+  void note(std::string text) override {
+    view.events.emplace_back(view.env.wall_clock_ns(), std::move(text));
+    if (view.events.size() > events_max) view.events.pop_front();
+  }
+
+  // NO-7.
+  void on_place(node_id from, place_part& p) {
+    if (is_ending) return;
+    const auto job = p.job;
+    parts->place(from, std::move(p));
+    if (is_draining) send(from, leaving_node{job});
+  }
+
+  void send(node_id to, control_message body) override {
+    view.record->count_out(0);
+    if (to == view.env.self.id)
+      return tell(self->context(), handle(), peer_message{view.env.self.id, std::move(body)});
+    auto at = view.peers.find(to);
+    if (at != view.peers.end() && at->second.link)
+      tell(self->context(), at->second.link, send_control{std::move(body)});
+  }
+
+  void parts_changed() override {
+    if (member) tell(self->context(), member, jobs_changed{parts->running()});
+    tell_if_drained();
+    end_if_empty();
+  }
+
+  caf::actor job_actor(job_id job) const override {
+    auto at = view.jobs.find(job);
+    return at != view.jobs.end() && at->second.ended_ns == 0 ? at->second.actor : nullptr;
+  }
+
+  caf::actor fetches_to(job_id job) const override {
+    auto at = view.jobs.find(job);
+    if (at == view.jobs.end() || at->second.ended_ns != 0) return nullptr;
+    return at->second.request->fetches_to_program ? program_of.at(job) : at->second.actor;
+  }
+
+  // --- peers -------------------------------------------------------------------------------------
+
+  void on_up(member_up& m) {
+    note(fmt::format("{} joined: {} at {}, pid {}", m.member.name, to_string(m.member.kind),
+                     m.member.address, m.member.pid));
+    for (auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, member_up{m});
+    auto id = m.member.id;
+    view.peers[id] = peer_entry{std::move(m.member), std::move(m.link), std::move(m.record)};
+    parts->place_waiting();
+  }
+
+  void on_down(const member_down& m) {
+    note(fmt::format("{} {} {}: {}", m.member.name,
+                     m.member.state == member_state::left ? "has" : "is", to_string(m.member.state),
+                     m.member.reason));
+    if (m.member.state == member_state::unreachable) return;
+    view.peers.erase(m.member.id);
+    for (auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
+    parts->on_lost(m.member);
+  }
+
+  void on_rejoined(rejoined& m) {
+    for (auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, rejoined{m});
+    if (view.env.bugs == nullptr || !view.env.bugs->keeps_parts_when_fenced)
+      parts->stop_all("the cluster held this node dead");
+    view.peers.clear();
+    view.env.self = std::move(m.self);
+  }
+
+  // --- messages of jobs --------------------------------------------------------------------------
+
+  void on_message(peer_message& m) {
+    view.record->count_in(0);
+    if (auto* p = std::get_if<place_part>(&m.body)) return on_place(m.from, *p);
+    if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(*s);
+    if (auto* h = std::get_if<halt_part>(&m.body)) return parts->halt(m.from, *h);
+    if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(*c);
+    if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(*b);
+    if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(*s);
+    if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
+    if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);
+    if (auto* p = std::get_if<part_halted>(&m.body)) return to_job(p->job, m);
+    if (auto* p = std::get_if<part_saved>(&m.body)) return to_job(p->job, m);
+    if (auto* p = std::get_if<part_noted>(&m.body)) return to_job(p->job, m);
+    if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
+    if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
+    ++stray_messages;
+  }
+
+  void to_job(job_id job, peer_message& m) {
+    const auto actor = job_actor(job);
+    if (!actor) {
+      ++stray_messages;
+      return;
+    }
+    tell(self->context(), actor, peer_message{m.from, std::move(m.body)});
+  }
+
+  void on_disk(part_on_disk& m) {
+    const auto at = parts->all().find(m.report.job);
+    if (at != parts->all().end()) send(at->second.coordinator, std::move(m.report));
+  }
+
+  // --- jobs started here -------------------------------------------------------------------------
+
+  void run(run_job& m) {
+    const auto& env = view.env;
+    const job_id id{env.wall_clock_ns() ^ raw(env.self.id)};
+    std::vector<member_info> known{env.self};
+    for (const auto& [peer, entry] : view.peers) known.push_back(entry.member);
+    const auto& job_name = m.request->name();
+    auto job_record =
+        std::make_shared<actor_record>(actor_kind::job, "job/" + job_name, job_name, *env.clock);
+    auto board = std::make_shared<job_snapshot>();
+    board->id = fmt::format("{:016x}", raw(id));
+    board->name = job_name;
+    board->client = env.self.name;
+    program_of[id] = m.program;
+    auto& entry = view.jobs[id];
+    entry = job_entry{{}, m.request, board, env.wall_clock_ns(), 0};
+    entry.actor = spawn_job(
+        self->system(), env.service,
+        job_arguments{id, m.request, handle(), env.archive, m.program, std::move(known), env.self,
+                      env.now_ns, env.wall_clock_ns, job_record, board, env.bugs});
+    on_failure(entry.actor, [node = self->address(), id](const std::string& text) {
+      if (const auto to = caf::actor_cast<caf::actor>(node))
+        tell(nullptr, to, job_orphaned{id, text});
+    });
+    view.job_records[id] = std::move(job_record);
+    note(fmt::format("job {} starts", job_name));
+  }
+
+  void on_job_over(const job_over& m) {
+    auto at = view.jobs.find(m.job);
+    if (at == view.jobs.end()) return;
+    at->second.ended_ns = view.env.wall_clock_ns();
+    at->second.actor = nullptr;
+    at->second.request = nullptr;
+    program_of.erase(m.job);
+    note(fmt::format("job {} is over: {}", at->second.board->name,
+                     at->second.board->cause.empty() ? "done" : at->second.board->bare_cause()));
+    end_if_empty();
+  }
+
+  // Nobody else speaks for the job: JB-1 and JB-2 are kept from here.
+  void on_job_orphaned(const job_orphaned& m) {
+    const auto at = view.jobs.find(m.job);
+    if (at == view.jobs.end() || at->second.ended_ns != 0) return;
+    auto& board = *at->second.board;
+    failure_log log(board.name);
+    log.add({view.env.self.name, view.env.self.pid, "job", {}, m.text, false, 0});
+    board.state = job_state::failed;
+    board.cause = log.line();
+    tell(self->context(), program_of.at(m.job), job_failed{log.line(), {}});
+    const stop_part end{m.job, "the job's actor failed"};
+    for (const auto& [peer, entry] : view.peers) send(peer, end);
+    send(view.env.self.id, end);
+    on_job_over({m.job});
+  }
+
+  view_changed tell_view() const {
+    view_changed v{view.env.self, view.members, denied, {}};
+    for (const auto& [id, peer] : view.peers) v.linked.insert(id);
+    return v;
+  }
+
+  // --- time --------------------------------------------------------------------------------------
+
+  void tick() {
+    if (end_when_drained && view.env.now_ns() - end_asked_ns > move_max_ns)
+      end(*std::exchange(end_when_drained, std::nullopt));
+    if (view.env.supervisor) tell(self->context(), view.env.supervisor, supervision_tick{});
+    recorder->tick(view.env.now_ns());
+    sample();
+    parts->place_waiting();
+    for (auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, job_tick{});
+    const auto now = view.env.wall_clock_ns();
+    parts->forget_old(now - std::min(now, linger_ns));
+    std::erase_if(view.jobs, [&](const auto& j) {
+      return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns;
+    });
+    std::erase_if(view.job_records, [&](const auto& r) { return !view.jobs.contains(r.first); });
+  }
+
+  // Which actor each stream runs just now.
+  void sample() {
+    ++view.samples;
+    for (std::size_t i = 0; i < stream_meters.size(); ++i) {
+      const auto current = stream_meters[i]->current.load(std::memory_order_relaxed);
+      view.stream_records[i]->enter(current != 0 ? actor_state::running : actor_state::idle);
+      if (current == 0) continue;
+      view.stream_records[i]->busy.add_busy(view.samples);
+      for (const auto& [id, part] : parts->all())
+        if (part.context->part == current >> 32 &&
+            (current & 0xffffffff) <= part.context->records.size())
+          if (auto& r = part.context->records[(current & 0xffffffff) - 1])
+            r->busy.add_busy(view.samples);
+    }
+  }
+
+  void on_view(view_changed& m) {
+    view.env.self = std::move(m.self), view.members = std::move(m.members),
+    denied = std::move(m.denied);
+    const auto now = view.env.wall_clock_ns();
+    const auto before = std::exchange(view.state_since, {});
+    for (const auto& one : view.members) {
+      const auto at = before.find(one.id);
+      const bool is_known = at != before.end() && at->second.first == one.state;
+      const auto since =
+          one.state == member_state::left && at == before.end() ? node_view::long_ago : now;
+      view.state_since.emplace(one.id, std::pair(one.state, is_known ? at->second.second : since));
+    }
+  }
+
+  // --- requests of tools -------------------------------------------------------------------------
+
+  // "leave NODE", "checkpoint JOB", by name or id; what is said to it. Anything else: nothing.
+  std::string obey(const std::string& request) {
+    const auto space = request.find(' ');
+    const auto what = request.substr(0, space),
+               whom = space == std::string::npos ? std::string() : request.substr(space + 1);
+    if (what == "leave") return leave_if_named(whom);
+    if (what == "checkpoint") return save_if_ours(whom);
+    return {};
+  }
+
+  std::string leave_if_named(const std::string& name) {
+    const auto& env = view.env;
+    if (name != env.self.name && name != fmt::format("{:016x}", raw(env.self.id))) return {};
+    if (!env.on_leave_asked)
+      return "refused: it is a program that runs a job, and leaves when that ends";
+    note("was asked to leave by a tool");
+    env.on_leave_asked();
+    return "leaves";
+  }
+
+  std::string save_if_ours(const std::string& name) {
+    std::string said;
+    for (auto& [id, job] : view.jobs) {
+      if (name != job.board->name && name != job.board->id) continue;
+      if (job.ended_ns != 0) {
+        if (said.empty()) said = "refused: the job is over";
+      } else if (job.request->checkpoints.folder.empty()) {
+        said = "refused: the job writes no checkpoints (--checkpoint DIR)";
+      } else {
+        tell(self->context(), job.actor, want_cut{});
+        said = fmt::format("saves {}", job.board->checkpoints);
+      }
+    }
+    return said;
+  }
+
+  // --- the end -----------------------------------------------------------------------------------
+
+  void drain(const drain_node& m) {
+    is_draining = true;
+    draining = m.to;
+    for (const auto& [job, coordinator] : parts->movable()) send(coordinator, leaving_node{job});
+    tell_if_drained();
+  }
+
+  void tell_if_drained() {
+    if (!is_draining || !parts->movable().empty()) return;
+    if (draining) tell(self->context(), std::exchange(draining, nullptr), node_drained{});
+    if (end_when_drained) end(*std::exchange(end_when_drained, std::nullopt));
+  }
+
+  void end(const end_node& m) {
+    // It was drained, and something was placed here before the coordinator knew that.
+    if (is_draining && !draining && end_asked_ns == 0 && !parts->movable().empty()) {
+      end_asked_ns = view.env.now_ns();
+      end_when_drained = m;
+      return;
+    }
+    ending = m.to;
+    is_ending = true;
+    for (auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{m.reason});
+    parts->stop_all(m.reason);
+    end_if_empty();
+  }
+
+  void end_if_empty() {
+    if (!is_ending || !parts->is_idle()) return;
+    for (const auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0) return;
+    if (ending) tell(self->context(), std::exchange(ending, nullptr), node_ended{});
+    view.peers.clear();
+    member = nullptr;
+    self->quit();
+  }
+};
+
+caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_environment env) {
+  auto& s = self->state;
+  self->set_exception_handler(&reason_of);
+  s.open(self, std::move(env));
+  return {
+      [&s](member_up& m) { s.on_up(m); },
+      [&s](const member_down& m) { s.on_down(m); },
+      [&s](view_changed& m) { s.on_view(m); },
+      [&s](peer_message& m) { s.on_message(m); },
+      [&s](to_node& m) { s.send(m.to, std::move(m.body)); },
+      [&s](part_event& m) { s.parts->on_event(m); },
+      [&s](const part_orphaned& m) { s.parts->on_orphaned(m); },
+      [&s](const job_orphaned& m) { s.on_job_orphaned(m); },
+      [&s](const job_bound& m) { s.parts->on_bound(m.job); },
+      [&s](part_on_disk& m) { s.on_disk(m); },
+      [&s](shards_loaded& m) { s.parts->on_loaded(m); },
+      [&s](run_job& m) { s.run(m); },
+      [&s](const job_over& m) { s.on_job_over(m); },
+      [&s](const ask& m) {
+        auto said = s.obey(m.request);  // before the answer shows what came of it
+        auto all = answer(s.view, *s.parts, m.request);
+        all.said = std::move(said);
+        tell(s.self->context(), m.to, answered{m.id, to_json(all)});
+      },
+      [&s](const ask_trace& m) {
+        if (m.query.recording != 0)
+          for (const auto& d : s.view.env.devices) d->ask_to_collect();
+        tell(s.self->context(), m.to,
+             send_control{s.recorder->answer(m.query, s.view.env.now_ns())});
+      },
+      [&s](const get_view& m) { tell(s.self->context(), m.to, s.tell_view()); },
+      [&s](const stop_own_job& m) {
+        for (const auto& [job, program] : s.program_of)
+          if (program == m.program)
+            tell(s.self->context(), s.view.jobs.at(job).actor, stop_job{m.reason});
+      },
+      [&s](member_event& m) { s.note(std::move(m.text)); },
+      [&s](rejoined& m) { s.on_rejoined(m); },
+      [&s](set_member& m) { s.member = std::move(m.member); },
+      [&s](node_tick) { s.tick(); },
+      [&s](const drain_node& m) { s.drain(m); },
+      [&s](const end_node& m) { s.end(m); },
+  };
+}
+
+}  // namespace
+
+caf::actor spawn_node(caf::actor_system& sys, node_environment environment) {
+  auto* service = environment.service;
+  return spawn_on(sys, service, &node_actor, std::move(environment));
+}
+
+}  // namespace troupe

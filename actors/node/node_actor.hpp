@@ -1,0 +1,110 @@
+#pragma once
+// A node: the process as a member of a cluster. It holds the table of parts (part_table.hpp),
+// answers questions, and routes control messages between jobs, parts and peers.
+//
+//   node_actor
+//   message        from         effect                                    answer
+//   member_up      member       a link to that peer works; jobs here      -
+//                               learn of it
+//   member_down    member       its parts and jobs learn of it            -
+//   view_changed   member       what `nodes` answers                      -
+//   peer_message   link,        route: place, start, halt, stop ... see   by to_node
+//                  itself       wire.capnp
+//   to_node        jobs,        pass on through the peer's link (or to    -
+//                  supervisors  itself)
+//   part_event     supervisors  tell the coordinator                      -
+//   job_bound      links        the part is placed once all links know    -
+//                               its edges
+//   part_orphaned  supervisors  one fails: tell the coordinator, and end  -
+//                               what is left of the part
+//   job_orphaned   jobs         one fails: its parts end everywhere       job_failed to the program
+//   part_on_disk   archive      tell the coordinator                      -
+//   shards_loaded  archive      go on placing the part that waits for     -
+//                               them
+//   run_job        program      spawn a job actor that coordinates it     job_started, ... to the
+//                                                                         program
+//   get_view       program      -                                         view_changed
+//   stop_own_job   program      pass on to that job                       -
+//   job_over       job          forget it (stays listed for a minute)     -
+//   ask            link,        collect a node_answer                     answered
+//                  program
+//   ask_trace      link         record a timeline, or give a page of it   send_control with a
+//                                                                         trace_page
+//   member_event   member, job  remember it among the events              -
+//   rejoined       member       we were fenced: stop all parts and jobs,  jobs_changed
+//                               be who we are
+//   set_member     process      whom to tell how many parts run here      -
+//   node_tick      timer        sample streams, drive jobs, forget what   -
+//                               ended a minute ago
+//   drain_node     program      ask coordinators to move the parts        node_drained, when they
+//                               elsewhere                                 have
+//   end_node       program      stop all parts and jobs, then end         node_ended to the program
+//
+// Supervision: node_policy. Without it the process ends: nobody else knows its parts.
+// NO-4  A message for a part or job that is not here is dropped and counted. (The others are in
+//       part_table.hpp.)
+// NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once
+//       it ends nothing is placed.
+// Ends: on end_node, after its parts.
+// Threading: on the service worker; never blocks.
+
+#include "troupe/actors/messages/job_messages.hpp"
+#include "troupe/actors/messages/node_messages.hpp"
+#include "troupe/actors/plan/apply_probe.hpp"
+#include "troupe/actors/plan/part_context.hpp"
+#include "troupe/runtime/insight/actor_record.hpp"
+#include "troupe/runtime/planted_bugs.hpp"
+#include "troupe/runtime/supervision/supervision_tree.hpp"
+#include "troupe/runtime/trace/trace_recorder.hpp"
+#include "troupe/runtime/wire/control_message.hpp"
+
+#include <caf/event_based_actor.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+class device_streams;
+
+// What a node is given (no globals): who it is, its clock, its tables, its workers.
+struct node_environment {
+  member_info self;
+  std::string cluster;
+  std::shared_ptr<coarse_clock> clock;
+  std::function<std::uint64_t()> wall_clock_ns;  // for ids and ages of jobs
+  std::function<std::int64_t()> now_ns;          // monotonic, for deadlines
+  const op_table* ops = nullptr;
+  const kernel_table* kernels = nullptr;
+  host_device* device = nullptr;
+  std::uint64_t memory_bytes = 0;  // for all parts together; 0: no limit
+  // Of the host, then of devices; null: wherever the scheduler puts it.
+  std::vector<caf::execution_unit*> streams;
+  std::vector<std::shared_ptr<device_streams>> devices;
+  std::string why_no_devices;                         // where there are none
+  std::vector<std::shared_ptr<stream_meter>> meters;  // by stream; none: the node makes them
+  // Of timelines: of the workers that are no streams.
+  std::vector<trace_source> lanes;
+  caf::execution_unit* service = nullptr;
+  // Where links are; null: wherever the scheduler puts it.
+  caf::execution_unit* io = nullptr;
+  // Of the process: is told that time passes; null: none.
+  caf::actor supervisor;
+  // Null: this node neither writes nor reads checkpoints.
+  caf::actor archive;
+  const planted_bugs* bugs = nullptr;  // tests only
+  // A tool asks this process to leave; null: it does not do that.
+  std::function<void()> on_leave_asked;
+  apply_probe* probe = nullptr;  // the simulator's
+};
+
+inline constexpr supervision_policy node_policy{.restart = restart_kind::transient,
+                                                .limits = no_restarts};
+
+caf::actor spawn_node(caf::actor_system& sys, node_environment environment);
+
+}  // namespace troupe

@@ -1,0 +1,233 @@
+#include "troupe/actors/node/node_answer.hpp"
+
+#include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/plan/device_streams.hpp"
+#include "troupe/runtime/cluster/membership.hpp"
+#include "troupe/runtime/plan/segment.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace troupe {
+
+namespace {
+
+double age(std::uint64_t now, std::uint64_t then) {
+  return then == 0 || now < then ? 0 : double(now - then) * 1e-9;
+}
+
+struct answerer {
+  const node_view& view;
+  const part_table& parts;
+
+  node_snapshot describe(const member_info& m) const {
+    node_snapshot n;
+    n.id = fmt::format("{:016x}", raw(m.id));
+    n.name = m.name;
+    n.pid = m.pid;
+    n.kind = std::string(to_string(m.kind));
+    n.job = m.job;
+    n.address = m.address;
+    for (const auto& d : m.devices)
+      for (std::uint32_t i = 0; i < d.count; ++i)
+        n.devices.push_back({fmt::format("gpu:{}", n.devices.size()), d.hardware, d.memory_bytes});
+    n.incarnation = m.incarnation;
+    n.state = static_cast<node_state>(m.state);
+    n.reason = m.reason;
+    if (auto at = view.state_since.find(m.id);
+        at != view.state_since.end() && m.state != member_state::alive)
+      n.unreachable_seconds = age(view.env.wall_clock_ns(), at->second.second);
+    return n;
+  }
+
+  // `part` is null for actors of the node itself.
+  actor_snapshot describe(const actor_record& r, const std::string& index,
+                          const part_entry* part) const {
+    actor_snapshot a;
+    a.id = view.env.self.name + "." + index;
+    a.kind = std::string(to_string(r.kind));
+    a.name = r.name;
+    a.node = view.env.self.name;
+    a.job = r.job;
+    a.state = r.state();
+    a.since_seconds = r.seconds_in_state();
+    a.messages_in = r.messages_in.load(std::memory_order_relaxed);
+    a.messages_out = r.messages_out.load(std::memory_order_relaxed);
+    a.bytes_in = r.bytes_in.load(std::memory_order_relaxed);
+    a.bytes_out = r.bytes_out.load(std::memory_order_relaxed);
+    a.queue = r.queue.load(std::memory_order_relaxed);
+    a.steps = r.steps.load(std::memory_order_relaxed);
+    if (part != nullptr) a.job_id = fmt::format("{:016x}", raw(part->context->job));
+    a.busy_ratio = r.busy.ratio(view.samples);
+    const bool waits =
+        a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
+    for (std::size_t i = 0; i < r.ports.size(); ++i) {
+      const auto& p = *r.ports[i];
+      port_snapshot s;
+      s.name = fmt::format("{}{}", p.is_input ? "in" : "out", p.index);
+      s.peer = p.peer;
+      s.peer_node = part != nullptr ? node_of_task(*part, p.peer_task) : "";
+      if (!p.is_input)
+        s.credits = static_cast<std::uint64_t>(
+            std::max(0, p.credit != nullptr ? p.credit->free()
+                                            : p.credits_left.load(std::memory_order_relaxed)));
+      s.credits_max = p.credits_max;
+      s.queued = p.queued.load(std::memory_order_relaxed);
+      s.is_waiting = waits && r.waiting_port() == i;
+      s.since_seconds = s.is_waiting ? a.since_seconds : 0;
+      s.is_sparse = p.is_sparse;
+      a.ports.push_back(std::move(s));
+    }
+    if (const auto reader = r.waiting_reader(); reader && part != nullptr) {
+      const auto& plan = *part->context->job_plan;
+      port_snapshot s;
+      s.name = "buffer";
+      s.peer = *reader < plan.actors.size() ? plan.actors[*reader].name : "";
+      s.peer_node = view.env.self.name;  // buffers belong to a stream
+      s.is_waiting = true;
+      s.since_seconds = a.since_seconds;
+      a.ports.push_back(std::move(s));
+    }
+    return a;
+  }
+
+  std::string node_of_task(const part_entry& part, const std::string& task) const {
+    for (std::size_t i = 0; i < part.nodes.size(); ++i) {
+      if (part.context->job_plan->tasks[i].name != task) continue;
+      return name_of(part.nodes[i]);
+    }
+    return task.empty() ? view.env.self.name : "";
+  }
+
+  node_answer answer(const std::string& request) const {
+    const auto now = view.env.wall_clock_ns();
+    const bool wants_actors = request.find("actors") != std::string::npos,
+               wants_jobs = request.find("jobs") != std::string::npos,
+               wants_events = request.find("events") != std::string::npos;
+    node_answer out;
+    out.cluster = view.env.cluster;
+    out.self = describe(view.env.self);
+    for (const auto& m : view.members)
+      if (const auto since = view.state_since.find(m.id);
+          since == view.state_since.end() || since->second.second != node_view::long_ago)
+        out.peers.push_back(describe(m));
+    if (wants_actors) list_actors(out);
+    if (wants_jobs)
+      for (const auto& [id, j] : view.jobs) {
+        auto job = *j.board;
+        job.started_seconds = age(now, j.started_ns);
+        job.ended_seconds = age(now, j.ended_ns);
+        out.jobs.push_back(std::move(job));
+      }
+    if (wants_jobs)
+      for (const auto& [id, part] : parts.all())
+        if (!view.jobs.contains(id)) out.jobs.push_back(describe(id, part, now));
+    if (wants_events)
+      for (const auto& [time, text] : view.events)
+        out.events.push_back({age(now, time), view.env.self.name, text});
+    return out;
+  }
+
+  // What a participant knows of a job: after the death of its client nobody knows more.
+  job_snapshot describe(job_id id, const part_entry& part, std::uint64_t now) const {
+    job_snapshot j;
+    j.id = fmt::format("{:016x}", raw(id));
+    troupe::describe(*part.context->job_plan, j);
+    for (auto i : part.actors)
+      j.step = std::max(j.step, part.context->records[i]->steps.load(std::memory_order_relaxed));
+    if (j.steps > 0) j.step = std::min(j.step, j.steps);
+    j.started_seconds = age(now, part.started_ns);
+    j.ended_seconds = part.is_halted ? 0 : age(now, part.ended_ns);
+    if (part.ended_ns != 0)
+      j.state = part.reason == job_done_reason ? job_state::done : job_state::failed;
+    if (part.is_halted) j.state = job_state::recovering;
+    j.epoch = part.epoch;
+    if (j.state == job_state::failed) j.cause = part.reason;
+    for (auto n : std::set<node_id>(part.nodes.begin(), part.nodes.end()))
+      j.participants.push_back(name_of(n));
+    j.client = name_of(part.coordinator);
+    return j;
+  }
+
+  std::string name_of(node_id id) const {
+    if (id == view.env.self.id) return view.env.self.name;
+    for (const auto& m : view.members)
+      if (m.id == id) return m.name;
+    return member_name(id);
+  }
+
+  void list_actors(node_answer& out) const {
+    out.actors.push_back(describe(*view.record, "node", nullptr));
+    for (std::size_t i = 0; i < view.stream_records.size(); ++i)
+      out.actors.push_back(describe(*view.stream_records[i],
+                                    i < view.host_streams()
+                                        ? fmt::format("cpu{}", i)
+                                        : fmt::format("gpu{}", i - view.host_streams()),
+                                    nullptr));
+    for (const auto& d : view.env.devices)
+      for (const auto& r : d->records()) out.actors.push_back(describe(*r, r->name, nullptr));
+    for (const auto& [id, p] : view.peers)
+      if (p.record) out.actors.push_back(describe(*p.record, "link-" + p.member.name, nullptr));
+    for (const auto& [id, r] : view.job_records) {
+      auto a = describe(*r, fmt::format("job{}", out.actors.size()), nullptr);
+      a.job_id = fmt::format("{:016x}", raw(id));
+      out.actors.push_back(std::move(a));
+    }
+    for (const auto& [id, part] : parts.all())
+      for (auto i : part.actors)
+        out.actors.push_back(describe(*part.context->records[i],
+                                      fmt::format("{}.{}", part.context->part, i), &part));
+  }
+};
+
+std::string type_of(const planned_actor& a) {
+  if (a.kind != actor_kind::op) return std::string(to_string(a.kind));
+  std::string types;
+  for (const auto& op : a.ops) types += (types.empty() ? "" : "+") + op.type;
+  return types;
+}
+
+}  // namespace
+
+std::optional<trace_subject> describe_subject(const part_table& parts, std::uint64_t subject) {
+  const auto at = std::ranges::find_if(
+      parts.all(), [&](const auto& p) { return p.second.context->part == subject >> 32; });
+  const auto index = (subject & 0xffffffff) - 1;
+  if (at == parts.all().end() || index >= at->second.context->job_plan->actors.size())
+    return std::nullopt;
+  const auto& context = *at->second.context;
+  const auto& plan = *context.job_plan;
+  const auto& from = plan.actors[index];
+  trace_subject s;
+  s.part = {context.part, context.job, context.epoch, plan.name, plan.tasks[from.task].name};
+  auto& a = s.actor;
+  a.part = context.part;
+  a.kind = from.kind;
+  a.name = from.name;
+  a.type = type_of(from);
+  a.inputs = from.inputs;
+  for (std::uint32_t port = 0; port < from.outputs.size(); ++port)
+    for (const auto e : from.outputs[port]) {
+      a.outputs.push_back(e);
+      a.ports.push_back(port);
+    }
+  for (std::size_t k = 0; k < from.kernels.size(); ++k)
+    a.kernels.push_back(name_of_kernel(from, k));
+  if (from.kind == actor_kind::send && !a.outputs.empty())
+    a.peer = plan.tasks[plan.actors[plan.edges[a.outputs[0]].to.actor].task].node;
+  if (from.kind == actor_kind::receive && !a.inputs.empty())
+    a.peer = plan.tasks[plan.actors[plan.edges[a.inputs[0]].from.actor].task].node;
+  // Where a rank sends to several others, its events do not say to which.
+  if (from.collective && from.collective->peers_to.size() == 1)
+    a.peer = plan.tasks[plan.actors[plan.edges[from.outputs.back().front()].to.actor].task].node;
+  return s;
+}
+
+node_answer answer(const node_view& view, const part_table& parts, const std::string& request) {
+  return answerer{view, parts}.answer(request);
+}
+
+}  // namespace troupe

@@ -1,0 +1,333 @@
+#include "troupe/actors/process/process.hpp"
+
+#include "troupe/actors/base/failing.hpp"
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/cluster/local_discovery.hpp"
+#include "troupe/actors/cluster/member.hpp"
+#include "troupe/actors/disk/archive.hpp"
+#include "troupe/actors/net/io_loop.hpp"
+#include "troupe/actors/net/tcp_transport.hpp"
+#include "troupe/actors/plan/device_streams.hpp"
+#include "troupe/actors/process/load_library.hpp"
+#include "troupe/actors/process/process_supervisor.hpp"
+#include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/gpus/gpus.hpp"
+#include "troupe/devices/host/host_device.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/text/address.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <new>
+#include <system_error>
+
+namespace troupe {
+
+namespace {
+
+void random_bytes(std::span<std::byte> out) {
+  const bool ok =
+      RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
+  expects(ok, "the system gives random bytes");
+}
+
+std::uint64_t wall_clock_ns() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
+}
+
+std::int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Equal in two processes only where each may ask the kernel whether the other's pid lives:
+// containers of one host, or two machines of one name, differ in their process namespace or their
+// boot.
+std::string host_identity() {
+  char name[256] = {};
+  std::string identity = ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+  struct stat pids{};
+  if (::stat("/proc/self/ns/pid", &pids) == 0) identity += fmt::format("/{}", pids.st_ino);
+  if (std::ifstream boot("/proc/sys/kernel/random/boot_id"); boot) {
+    std::string id;
+    boot >> id;
+    identity += "/" + id;
+  }
+  return identity;
+}
+
+// One line, by one write: other threads may print too.
+void say(const std::string& text) {
+  const auto line = fmt::format("troupe: process {}: {}\n", ::getpid(), text);
+  [[maybe_unused]] const auto put = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+// Without what has failed the process would look alive to others and answer nobody, so it ends, and
+// they notice at once.
+void give_up(const std::string& why) {
+  say("ends after a failure: " + why);
+  ::_exit(1);
+}
+
+class loop_events final : public event_source {
+ public:
+  explicit loop_events(io_loop& loop) : loop_(loop) {}
+  // What breaks in a callback of the transport leaves the member or a link half done, and no
+  // actor's handler is there to end.
+  bool poll(int timeout_ms) override {
+    try {
+      return loop_.poll(timeout_ms) > 0;
+    } catch (const std::exception& e) {
+      give_up(fmt::format("network: {}", e.what()));
+    }
+    return true;
+  }
+  void wake() override { loop_.wake(); }
+
+ private:
+  io_loop& loop_;
+};
+
+member_info describe_self(const process_options& options) {
+  member_info m;
+  std::uint64_t id = 0;
+  random_bytes(std::as_writable_bytes(std::span(&id, 1)));
+  m.id = node_id{id | 1};  // 0 is nobody
+  m.start_time_ns = wall_clock_ns();
+  m.name = member_name(m.id);
+  m.host = host_identity();
+  m.pid = static_cast<std::uint32_t>(::getpid());
+  m.kind = options.kind;
+  m.job = options.job;
+  m.streams = options.streams;
+  return m;
+}
+
+}  // namespace
+
+// What the options say; a member that runs no ops needs none.
+result<found_gpus> gpus_of(const process_options& o, const kernel_table& kernels) {
+  if (o.gpu_backends.empty()) {
+    const bool is_guest = o.kind == member_kind::client && !o.cluster.empty() && o.gpus == "auto";
+    return find_gpus({.which = is_guest ? "none" : o.gpus, .limit_bytes = o.gpu_memory_bytes},
+                     kernels);
+  }
+  found_gpus out;
+  for (const auto& b : o.gpu_backends)
+    out.gpus.push_back({b->device().name(), b->device().hardware(),
+                        b->device().memory().limit_bytes,
+                        [b]() -> result<std::shared_ptr<device_backend>> { return b; }});
+  return out;
+}
+
+// In the order in which they are needed; destroyed from the end.
+struct process::parts {
+  io_loop loop;
+  loop_events events{loop};
+  tcp_transport net{loop, tcp_options{.checksum_on_loopback = false}};
+  std::shared_ptr<coarse_clock> clock = std::make_shared<coarse_clock>();
+  op_table ops = make_op_table();
+  kernel_table kernels = make_host_kernels();
+  host_device device;
+  std::unique_ptr<disk> files = make_host_disk();
+  std::unique_ptr<local_discovery> discovery;
+  std::shared_ptr<member_core> member;
+  scheduler_config config;
+  std::unique_ptr<caf::actor_system> system;
+  caf::actor node, member_actor, archive, supervisor;
+  std::vector<std::shared_ptr<device_streams>> devices;
+  std::uint32_t streams = 1;
+  bool has_left = false;
+};
+
+process::process(std::unique_ptr<parts> p) : parts_(std::move(p)) {}
+
+result<std::unique_ptr<process>> process::start(const process_options& options) {
+  try {
+    return begin(options);
+  } catch (const std::system_error& e) {  // descriptors, threads
+    return error(
+        error_code::failed,
+        fmt::format("this process cannot start: {} (ulimit -a shows what it may use)", e.what()));
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed,
+                 "this process cannot start: no memory is left (ulimit -a shows what it may use)");
+  }
+}
+
+result<std::unique_ptr<process>> process::begin(const process_options& options) {
+  auto p = std::make_unique<parts>();
+  p->streams = std::max<std::uint32_t>(1, options.streams);
+  if (options.kind == member_kind::node && options.listen.empty())
+    for (const auto& j : options.join)
+      if (const auto seed = parse_address(j); seed && !is_loopback(*seed))
+        return error(
+            error_code::usage,
+            fmt::format(
+                "--join {} is another machine, whose nodes could not reach this one on loopback: "
+                "give --listen HOST:PORT, an address of this machine, too",
+                j));
+  const auto at = parse_address(options.listen.empty() ? "127.0.0.1:0" : options.listen);
+  if (!at) return at.error();
+  for (const auto& j : options.join)
+    if (const auto seed = parse_address(j); !seed) return seed.error();
+  for (const auto* library : options.libraries)
+    if (auto added = add_ops(p->ops, p->kernels, *library); !added) return added.error();
+  for (const auto& file : options.load)
+    if (auto loaded = load_ops(p->ops, p->kernels, file); !loaded) return loaded.error();
+  auto gpus = gpus_of(options, p->kernels);
+  if (!gpus) return std::move(gpus.error());
+  member_environment env;
+  env.self = describe_self(options);
+  env.self.libraries = libraries_of(p->ops);
+  for (const auto& g : gpus->gpus) add_device(env.self.devices, g.hardware, g.memory_bytes);
+  env.cluster = options.cluster.empty() ? "alone" : options.cluster;
+  env.seeds = options.join;
+  env.net = &p->net;
+  env.clock = p->clock;
+  env.random = random_bytes;
+  env.reads = options.reads;
+  permit_reads(options.reads);
+  env.on_denied = options.on_denied;
+  env.wall_clock_ns = wall_clock_ns;
+  env.process_exists = [](std::uint32_t pid) {
+    return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH;
+  };
+  if (!options.cluster.empty()) {
+    if (!is_loopback(*at) && options.token_file.empty())
+      return error(
+          error_code::denied,
+          fmt::format("--listen {} is reachable from other machines: it needs --token-file",
+                      options.listen));
+    auto found = local_discovery::open(options.cluster, options.token_file, p->loop);
+    if (!found) return found.error();
+    p->discovery = std::move(*found);
+    env.token = p->discovery->token();
+    env.places = p->discovery.get();
+  }
+  auto lane_of_io = std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
+  env.lane = lane_of_io;
+  p->loop.on_sleep(
+      [lane_of_io](bool sleeps) { sleeps ? lane_of_io->falls_asleep() : lane_of_io->wakes(); });
+  p->member = std::make_shared<member_core>(std::move(env));
+  if (!options.cluster.empty())
+    if (auto listening = p->member->listen(*at); !listening) return listening.error();
+
+  p->config.streams = p->streams;
+  p->config.io = &p->events;
+  p->config.team = &p->device.team();
+  p->config.on_stream_thread = [](std::uint32_t) { set_up_kernel_thread(); };
+  node_environment node;
+  for (std::uint32_t i = 0; i < p->streams; ++i) {
+    node.meters.push_back(std::make_shared<stream_meter>(monotonic_ns));
+    p->config.lanes.emplace_back(node.meters.back(), &node.meters.back()->lane);
+  }
+  for (const char* name : {"service", "disk", "network"}) {
+    auto lane = std::string_view(name) == "network"
+                    ? lane_of_io
+                    : std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
+    node.lanes.push_back({name, false, lane});
+    p->config.lanes.push_back(std::move(lane));
+  }
+  p->config.devices = static_cast<std::uint32_t>(gpus->gpus.size());
+  for (std::size_t i = 0; i < gpus->gpus.size(); ++i) {
+    node.meters.push_back(std::make_shared<stream_meter>(monotonic_ns));
+    p->config.lanes.emplace_back(node.meters.back(), &node.meters.back()->lane);
+  }
+  p->config.pinned();
+  p->system = std::make_unique<caf::actor_system>(p->config);
+  auto& workers = static_cast<pinned_scheduler&>(p->system->scheduler());
+  node.self = p->member->self();
+  node.cluster = options.cluster;
+  node.clock = p->clock;
+  node.wall_clock_ns = wall_clock_ns;
+  node.now_ns = monotonic_ns;
+  node.ops = &p->ops;
+  node.kernels = &p->kernels;
+  node.device = &p->device;
+  node.memory_bytes = options.memory_bytes;
+  node.on_leave_asked = options.on_leave_asked;
+  for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
+  for (std::uint32_t i = 0; i < p->config.devices; ++i) {
+    auto& g = gpus->gpus[i];
+    node.streams.push_back(workers.device(i));
+    p->devices.push_back(std::make_shared<device_streams>(
+        *p->system, workers.device(i), std::move(g.name), std::move(g.hardware), std::move(g.open),
+        *p->clock, monotonic_ns));
+  }
+  node.devices = p->devices;
+  node.why_no_devices = gpus->why_none;
+  node.service = workers.service();
+  node.io = workers.io();
+  node.archive = p->archive = spawn_archive(*p->system, workers.service());
+  node.supervisor = p->supervisor = spawn_process_supervisor(
+      *p->system, workers.service(),
+      {monotonic_ns, p->archive, p->files.get(), workers.disk(), give_up, say});
+  on_failure(p->supervisor,
+             [](const std::string& text) { give_up("actor process_supervisor: " + text); });
+  p->node = spawn_node(*p->system, std::move(node));
+  p->member_actor = spawn_member(*p->system, workers.io(), p->member, p->node);
+  tell(nullptr, p->supervisor, watch{"archive", archive_policy, p->archive});
+  tell(nullptr, p->supervisor, watch{"node", node_policy, p->node});
+  tell(nullptr, p->supervisor, watch{"member", member_policy, p->member_actor});
+  tell(nullptr, p->node, set_member{p->member_actor});
+  return std::unique_ptr<process>(new process(std::move(p)));
+}
+
+process::~process() { leave("the process ends"); }
+
+caf::actor_system& process::system() { return *parts_->system; }
+const caf::actor& process::node() const { return parts_->node; }
+const std::string& process::address() const { return parts_->member->self().address; }
+const op_table& process::ops() const { return parts_->ops; }
+const kernel_table& process::kernels() const { return parts_->kernels; }
+host_device& process::device() const { return parts_->device; }
+disk& process::files() const { return *parts_->files; }
+std::uint32_t process::streams() const { return parts_->streams; }
+
+bool process::drain(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled) {
+  caf::scoped_actor self{*parts_->system};
+  tell(nullptr, parts_->node, drain_node{caf::actor_cast<caf::actor>(self)});
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  bool is_drained = false;
+  while (!is_drained && std::chrono::steady_clock::now() < end && !is_cancelled())
+    self->receive([&](node_drained) { is_drained = true; },
+                  caf::after(std::chrono::milliseconds(50)) >> [] {});
+  return is_drained;
+}
+
+void process::leave(const std::string& reason) {
+  auto& p = *parts_;
+  if (std::exchange(p.has_left, true)) return;
+  {
+    caf::scoped_actor self{*p.system};
+    tell(nullptr, p.node, end_node{reason, caf::actor_cast<caf::actor>(self)});
+    self->receive([](node_ended) {});
+    tell(nullptr, p.member_actor, leave_cluster{reason, caf::actor_cast<caf::actor>(self)});
+    self->receive([](left_cluster) {});
+  }
+  tell(nullptr, p.supervisor, end_actor{});
+  // No actor of a part enqueues any more, and what devices were given tells actors that it is done;
+  // those of streams take back and let go until their end.
+  for (const auto& d : p.devices) d->synchronize();
+  for (const auto& d : p.devices) d->end_actors();
+  p.node = nullptr;
+  p.member_actor = nullptr;
+  p.archive = nullptr;
+  p.supervisor = nullptr;
+  p.system.reset();
+}
+
+}  // namespace troupe

@@ -1,0 +1,84 @@
+#pragma once
+// A process of Troupe: one node in one actor system, with its threads, its clock and its network.
+// troupe-node is one of these, and so is every program that runs jobs, alone or as a client of a
+// cluster.
+//
+// Threads: `streams` host streams, one service worker, one for the disk, one I/O worker. start()
+// and leave() from the program's thread.
+// Ownership: everything of the process lives here; two of them live side by side in one program.
+
+#include "troupe/actors/net/peer_memory.hpp"
+#include "troupe/actors/node/node_actor.hpp"
+#include "troupe/devices/files/disk.hpp"
+#include "troupe/runtime/wire/control_message.hpp"
+#include "troupe/schema/error.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+class device_backend;
+class host_device;
+class kernel_table;
+class op_table;
+struct op_library;
+
+struct process_options {
+  std::string cluster;  // empty: alone, reachable by nobody
+  member_kind kind = member_kind::node;
+  std::string job;                // "worker", "ps" or ""
+  std::string listen;             // HOST:PORT; empty: a free port on loopback
+  std::vector<std::string> join;  // HOST:PORT
+  std::string token_file;         // empty: the token of this user's clusters on this machine
+  std::uint32_t streams = 1;
+  std::uint64_t memory_bytes = 0;  // 0: no limit
+  // Of tensors of other processes of this machine, out of their memory.
+  direct_reads reads = direct_reads::automatic;
+  // Devices: --gpus auto, none, N or host:N, and the memory of each (devices/gpus/gpus.hpp). Or,
+  // for tests, these and no others.
+  std::string gpus = "auto";
+  std::uint64_t gpu_memory_bytes = 0;
+  std::vector<std::shared_ptr<device_backend>> gpu_backends{};
+  std::vector<const op_library*> libraries;  // of users' ops, linked into the program; not null
+  std::vector<std::string> load;             // files of such
+  // A tool asks the process to leave. On an actor's thread.
+  std::function<void()> on_leave_asked;
+  // A member of `join` will never have us (token, cluster, version) and nobody else is known. On
+  // the I/O thread.
+  std::function<void(const error&)> on_denied;
+};
+
+class process {
+ public:
+  // Errors: usage (bad address, port in use, token file, a library of ops), not_found (such a
+  // file), denied (a token is required beyond loopback).
+  static result<std::unique_ptr<process>> start(const process_options& options);
+  ~process();  // leaves, if leave() was not called
+
+  caf::actor_system& system();
+  const caf::actor& node() const;
+  const std::string& address() const;  // HOST:PORT that others reach this process at
+  const op_table& ops() const;
+  const kernel_table& kernels() const;
+  host_device& device() const;
+  disk& files() const;
+  std::uint32_t streams() const;
+  // Lets jobs move their work to other nodes, for at most that long. False: some of it is still
+  // here.
+  bool drain(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
+  // Ends jobs and parts, says goodbye to the cluster, ends all actors and threads.
+  void leave(const std::string& reason);
+
+ private:
+  struct parts;
+  explicit process(std::unique_ptr<parts> p);
+  static result<std::unique_ptr<process>> begin(const process_options& options);
+  std::unique_ptr<parts> parts_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,63 @@
+#pragma once
+// The flags that every program takes that trains: where, how, with which optimizer, and what to
+// write.
+
+#include "troupe/actors/program/device_flags.hpp"
+#include "troupe/actors/session/session.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace troupe {
+
+// Whether both name one file, which need not exist; an empty name is none.
+bool is_same_file(const std::string& a, const std::string& b);
+
+struct training_flags {
+  std::string program;  // stands in front of what it says
+  std::string cluster;  // empty: in this process
+  std::vector<std::string> join;
+  std::string token_file;
+  std::chrono::milliseconds timeout{5000};
+  std::uint32_t workers = 1, shards = 1, threads = 1, credits = 2;
+  update_kind update = update_kind::sync;
+  bool all_reduce = false;
+  device_flags devices;
+  std::uint64_t seed = 1;
+  std::string losses, save, name;
+  std::string save_graph;  // a file: the graph is written there, and nothing is trained
+  failure_policy on_failure = failure_policy::stop;
+  std::uint32_t replicas = 0;
+  checkpoint_options checkpoints;
+  optimizer_spec optimizer;
+  double clip_global_norm = 0;
+  bool fuse = true, fast = false, json = false;
+  nan_policy on_nan = nan_policy::ignore;
+  std::optional<loss_scale_spec> loss_scale;  // none: as the precision has it
+  std::vector<std::string> without;           // passes of the compiler
+
+  // Prints help or what is wrong with the flags, and exits (0 or 2). `optimizer`: the one without
+  // --optimizer; `own` adds the program's flags.
+  void parse(int argc, char** argv, const std::string& description,
+             const std::string& default_optimizer, const std::function<void(CLI::App&)>& own);
+  [[noreturn]] void usage_error(const std::string& text) const;
+
+  // Of a training of so many steps, at whose end cosine and linear have come down.
+  learning_rate_schedule schedule_over(std::uint64_t steps) const;
+  training_options training(std::uint64_t steps) const;
+  compile_options compiling() const;
+  session_options session(std::function<bool()> is_cancelled) const;
+
+ private:
+  learning_rate_schedule schedule_;
+};
+
+}  // namespace troupe

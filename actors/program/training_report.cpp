@@ -1,0 +1,252 @@
+#include "troupe/actors/program/training_report.hpp"
+
+#include "troupe/actors/program/output.hpp"
+#include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/files/safetensors.hpp"
+#include "troupe/runtime/compile/graph_file.hpp"
+#include "troupe/runtime/text/duration.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+
+namespace troupe {
+
+namespace {
+
+// The only thing that a signal handler may touch.
+volatile std::sig_atomic_t interruptions = 0;
+
+void on_signal(int signal) {
+  interruptions = interruptions + 1;
+  if (interruptions > 1) std::signal(signal, SIG_DFL);  // a third one ends the program at once
+}
+
+}  // namespace
+
+training_report::training_report(const training_flags& options) : options_(options) {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+training_report::~training_report() {
+  if (losses_ != nullptr) std::fclose(losses_);
+}
+
+result<void> training_report::prepare() {
+  if (!options_.save.empty())
+    if (auto ok = can_save_safetensors(options_.save); !ok)
+      return error(ok.error()).while_doing("--save");
+  if (options_.losses.empty()) return {};
+  losses_ = std::fopen(options_.losses.c_str(), "w");
+  if (losses_ == nullptr)
+    return error(
+        errno == ENOENT ? error_code::not_found : error_code::usage,
+        fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno)));
+  return {};
+}
+
+void training_report::begin(const extent& e) {
+  extent_ = e;
+  steps_ = e.steps * (options_.update == update_kind::async ? options_.workers : 1);
+  bar_ = std::make_unique<progress_bar>(steps_, false);
+  began_ = ended_ = std::chrono::steady_clock::now();
+}
+
+bool training_report::is_interrupted() { return interruptions > 0; }
+
+double training_report::seconds() const {
+  return std::chrono::duration<double>(ended_ - began_).count();
+}
+
+double training_report::samples() const {
+  return extent_.samples * double(done_ - skipped_) / double(steps_);
+}
+
+void training_report::show(const training_event& e) {
+  using kind = training_event::kind;
+  switch (e.type) {
+    case kind::none: return;
+    case kind::started: began_ = ended_ = std::chrono::steady_clock::now(); return;
+    case kind::loss: return show_loss(e);
+    case kind::variables:
+      variables_ = e.variables;
+      feeds_.clear();
+      // Who tests a model has no scale in its graph.
+      for (const auto& [name, value] : variables_)
+        if (!loss_scale_of(options_.devices.precision, options_.loss_scale) ||
+            name != loss_scale_name)
+          feeds_.emplace_back(name, value);
+      return;
+    case kind::worker_lost:
+      ++lost_workers_;
+      return bar_->say(options_.program + ": " + e.text + "; training goes on with the others");
+    case kind::recovering:
+    case kind::resumed:
+    case kind::note: return say(e.text);
+    case kind::finished: totals_ = e.totals; break;
+    case kind::failed:
+      totals_ = e.totals;
+      failure_ = e.text;
+      break;
+  }
+  bar_.reset();
+  show_totals(totals_);
+}
+
+void training_report::say(const std::string& text) {
+  if (bar_)
+    bar_->say(options_.program + ": " + text);
+  else
+    say_error(options_.program + ": " + text);
+}
+
+void training_report::show_loss(const training_event& e) {
+  const bool is_sync = options_.update == update_kind::sync;
+  if (done_ == skipped_ && is_sync) done_ = skipped_ = e.step;  // a resumed run begins there
+  ++done_;
+  ended_ = std::chrono::steady_clock::now();
+  mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
+  if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) &&
+      losses_failure_.empty()) {
+    losses_failure_ =
+        fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
+    bar_->say(options_.program + ": " + losses_failure_ + "; training goes on");
+  }
+  const auto left =
+      rate() > 0 ? extent_.samples * double(steps_ - done_) / double(steps_) / rate() : 0;
+  const auto epoch = std::min<std::uint64_t>(extent_.epochs, 1 + done_ * extent_.epochs / steps_);
+  const auto where =
+      extent_.epochs > 1 ? fmt::format("epoch {}/{}  ", epoch, extent_.epochs) : std::string();
+  bar_->show(done_, fmt::format("{}loss {}  {:.0f} {}/s  {} left", where,
+                                std::isnan(mean_loss_) ? "nan" : fmt::format("{:.4f}", mean_loss_),
+                                rate(), extent_.unit, format_seconds(left)));
+}
+
+void training_report::show_totals(const training_totals& t) {
+  if (options_.update != update_kind::async) {
+    std::uint64_t dropped = 0, fed = 0;
+    for (const auto& w : t.workers) dropped += w.dropped, fed += w.fed;
+    if (dropped > 0)
+      say_error(fmt::format("{}: of the workers' {} gradients, {} were left out", options_.program,
+                            fed, dropped));
+    return;
+  }
+  for (std::size_t w = 0; w < t.workers.size(); ++w) {
+    const auto& x = t.workers[w];
+    say_error(fmt::format("worker {}: fed {} = applied {} + dropped {} + in flight at death {}", w,
+                          x.fed, x.applied, x.dropped, x.in_flight));
+  }
+}
+
+result<void> training_report::outcome() const {
+  const auto& folder = options_.checkpoints.folder;
+  if (!failure_.empty() && totals_.checkpoints > 0)
+    return error(
+        error_code::failed,
+        fmt::format("{}; the same command with --resume goes on from the newest checkpoint in {}",
+                    failure_, folder));
+  if (!failure_.empty()) return error(error_code::failed, failure_);
+  if (variables_.empty()) return error(error_code::failed, "the job ended without its variables");
+  return {};
+}
+
+result<void> training_report::follow(training& run) {
+  while (auto event = run.next(refresh())) {
+    if (is_interrupted()) run.stop("interrupted");
+    show(*event);
+  }
+  return outcome();
+}
+
+int training_report::fail(const error& e) {
+  bar_.reset();
+  say_error(options_.program + ": " + e.text());
+  return static_cast<int>(e.code());
+}
+
+result<void> training_report::save() {
+  if (losses_ != nullptr && std::fclose(std::exchange(losses_, nullptr)) != 0 &&
+      losses_failure_.empty())
+    losses_failure_ =
+        fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno));
+  if (options_.save.empty()) return {};
+  std::vector<named_tensor> tensors;
+  for (const auto& [name, value] : variables_) tensors.push_back({name, value});
+  auto saved = save_safetensors(options_.save, tensors);
+  if (saved) return {};
+  return error(error_code::failed,
+               fmt::format("the training finished, but --save failed, so its variables are lost: "
+                           "{}",
+                           saved.error().text()));
+}
+
+result<void> training_report::save_graph(graph& g, value loss, const training_options& how) {
+  const auto& file = options_.save_graph;
+  const auto saved = troupe::save_graph(
+      *make_host_disk(), file, g,
+      {.name = options_.name, .loss = loss, .training = graph_training{spec_of(how), how.compile}});
+  if (!saved) return error(saved.error()).while_doing("--save-graph");
+  const auto ops = g.nodes().size();
+  const auto text =
+      options_.json
+          ? nlohmann::ordered_json{{"graph", file}, {"ops", ops}}.dump()
+          : fmt::format("{}: a graph of {} ops; troupe plan {} explains what becomes of it", file,
+                        ops, file);
+  if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
+    return error(error_code::failed,
+                 fmt::format("the result cannot be written: {}", std::strerror(errno)));
+  return {};
+}
+
+int training_report::finish(const std::string& key, double found, const std::string& in_words) {
+  const auto text = options_.json
+                        ? json(key, found)
+                        : fmt::format("{}, {:.0f} {}/s, {} steps in {}", in_words, rate(),
+                                      extent_.unit, done_ - skipped_, format_seconds(seconds()));
+  if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
+    return fail(error(error_code::failed,
+                      fmt::format("the result cannot be written: {}", std::strerror(errno))));
+  if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
+  if (totals_.checkpoints_missing > 0)
+    return fail(error(error_code::failed,
+                      "the training finished, but its last checkpoint was not written "
+                      "(see above)"));
+  return 0;
+}
+
+std::string training_report::json(const std::string& key, double found) const {
+  std::uint64_t applied = 0, dropped = 0;
+  for (const auto& w : totals_.workers) {
+    applied += w.applied;
+    dropped += w.dropped;
+  }
+  std::vector<named_tensor> tensors;
+  for (const auto& [name, value] : variables_) tensors.push_back({name, value});
+  nlohmann::ordered_json j;
+  j[key] = found;
+  j[extent_.unit + "_per_second"] = rate();
+  j["steps"] = done_ - skipped_;
+  j["seconds"] = seconds();
+  j["workers"] = options_.workers;
+  j["shards"] = options_.shards;
+  j["update"] = options_.update == update_kind::async ? "async"
+                : options_.all_reduce                 ? "allreduce"
+                                                      : "sync";
+  j["applied"] = applied;
+  j["dropped"] = dropped;
+  j["actors"] = totals_.actors;
+  j["data_messages"] = totals_.data_messages;
+  j["recoveries"] = totals_.recoveries;
+  j["redone_steps"] = totals_.redone;
+  j["checkpoints"] = totals_.checkpoints;
+  j["checkpoints_missing"] = totals_.checkpoints_missing;
+  j["weights_hash"] = weights_hash(tensors);
+  return j.dump();
+}
+
+}  // namespace troupe

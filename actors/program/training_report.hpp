@@ -1,0 +1,78 @@
+#pragma once
+// What a program shows and writes that trains: progress, losses, the trained variables, the last
+// line.
+
+#include "troupe/actors/program/progress_bar.hpp"
+#include "troupe/actors/program/training_flags.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/schema/error.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+class training_report {
+ public:
+  // From now on Ctrl-C is an interruption, not the end.
+  explicit training_report(const training_flags& options);
+  ~training_report();
+
+  // Before anything long begins: the files that are asked for can be written.
+  result<void> prepare();
+  // What the steps of the training go through: `samples` in all, in `epochs` rounds, called `unit`.
+  struct extent {
+    double samples = 0;
+    std::uint64_t steps = 1, epochs = 1;
+    std::string unit = "samples";
+  };
+  void begin(const extent& e);
+  std::chrono::milliseconds refresh() const { return std::chrono::milliseconds(100); }
+  bool is_interrupted();  // and will stay so
+  void show(const training_event& e);
+  result<void> outcome() const;  // of the training
+  // Shows what happens until the training ends, which Ctrl-C brings about; its outcome.
+  result<void> follow(training& run);
+
+  // Name and value of every variable, for feeding.
+  std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
+
+  int fail(const error& e);  // prints the line; the exit code
+  result<void> save();       // the variables, if asked for
+  // --save-graph, instead of training: the graph with its loss and how it would be trained. Says
+  // so.
+  result<void> save_graph(graph& g, value loss, const training_options& how);
+  // Prints the result; the exit code. `key`, `text`: what the program found in the end, in JSON and
+  // in words.
+  int finish(const std::string& key, double found, const std::string& text);
+  float mean_loss() const noexcept { return mean_loss_; }  // of the last steps
+
+ private:
+  void say(const std::string& text);
+  void show_loss(const training_event& e);
+  void show_totals(const training_totals& t);
+  std::string json(const std::string& key, double found) const;
+  double samples() const;  // so far
+  double rate() const { return seconds() > 0 ? samples() / seconds() : 0; }
+  double seconds() const;
+
+  const training_flags& options_;
+  std::unique_ptr<progress_bar> bar_;
+  std::FILE* losses_ = nullptr;
+  extent extent_;
+  // Steps of all workers; skipped: done by an earlier run.
+  std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;
+  float mean_loss_ = 0;
+  std::chrono::steady_clock::time_point began_{}, ended_{};
+  std::vector<std::pair<std::string, tensor>> variables_;
+  std::vector<std::pair<std::string_view, tensor>> feeds_;
+  training_totals totals_;
+  std::string failure_, losses_failure_;
+  std::uint32_t lost_workers_ = 0;
+};
+
+}  // namespace troupe

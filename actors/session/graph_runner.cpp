@@ -1,0 +1,529 @@
+// Two kinds of actors stand behind a runner, on the service worker: one dispatcher, which knows the
+// sets of feeds and fetches, and for each set the client of a job, which admits runs. A call is a
+// mailbox, from its first message to its answer.
+//
+//   message      from        effect                              answer
+//   run_graph    a call      dispatcher: to the set's client,    run_ended, or (the first of a set)
+//                            or kept while a call compiles       compile_first
+//   compiled     that call   dispatcher: the set has a client,   -
+//                            or none; kept runs go there
+//   give_up      a call      client: the run is taken out, or    -
+//                            its values are dropped
+//   client_over  a client    dispatcher: the next run of the     client_forgotten; until then runs
+//                            set is compiled anew                come back
+//   end_runner   the runner  everything ends                     runner_ended
+//
+// GR-1  A run that was taken is answered exactly once, or given up.
+// GR-2  Runs of a set are fed in the order in which they came, each whole: all its inputs have
+//       room.
+
+#include "troupe/actors/session/graph_runner.hpp"
+
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/session/fetched_steps.hpp"
+#include "troupe/actors/session/job_client.hpp"
+#include "troupe/runtime/plan/loop_rules.hpp"
+#include "troupe/runtime/text/near_names.hpp"
+
+#include <caf/event_based_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+
+namespace troupe {
+
+struct run_graph {
+  std::string set;
+  std::vector<std::pair<std::string, tensor>> feeds;
+  caf::actor call;
+};
+struct compile_first {};
+struct graph_compiled {
+  std::string set;
+  std::shared_ptr<const job_request> request;  // null: it cannot be compiled
+  error why{error_code::failed, ""};
+};
+struct run_ended {
+  std::vector<tensor> values;
+  std::optional<error> failure;
+};
+struct give_up {
+  std::string set;
+  caf::actor call;
+};
+struct client_over {
+  std::string set;
+  caf::actor client;
+};
+struct client_forgotten {};
+struct end_runner {
+  caf::actor to;
+};
+struct runner_ended {};
+struct count_sets {
+  caf::actor to;
+};
+struct sets_counted {
+  std::size_t count = 0;
+};
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_graph)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::compile_first)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::graph_compiled)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::give_up)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::client_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::client_forgotten)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_runner)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runner_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::count_sets)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::sets_counted)
+
+namespace troupe {
+
+namespace {
+
+// --- the client of one set's job ---
+
+struct set_client {
+  caf::stateful_actor<set_client>* self = nullptr;
+  std::string set;
+  std::shared_ptr<const job_request> request;
+  caf::actor node, dispatcher;
+
+  std::shared_ptr<const part_handles> handles{};  // once the job runs
+  fed_inputs inputs{};
+  std::vector<std::uint32_t> loop_conditions{};
+  std::deque<run_graph> waiting{};
+  std::deque<caf::actor> under_way{};  // by step, the oldest first; null: given up
+  std::uint64_t answered = 0;          // steps
+  bool has_started = false, is_over = false;
+  caf::actor ends_for{};  // not null: the runner ends
+
+  void open() {
+    made.emplace(request->job_plan);
+    const auto& actors = request->job_plan.actors;
+    for (std::uint32_t i = 0; i < actors.size(); ++i) {
+      if (actors[i].kind == actor_kind::feed)
+        inputs.add(actors[i].name, i, actors[i].output_specs.at(0));
+      if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op)
+        loop_conditions.push_back(i);
+    }
+    tell(self->context(), node, run_job{request, caf::actor_cast<caf::actor>(self)});
+  }
+
+  void answer(const caf::actor& call, run_ended with) {
+    if (call) tell(self->context(), call, std::move(with));
+  }
+
+  void take(run_graph& r) {
+    if (is_over) return tell(self->context(), dispatcher, std::move(r));
+    // What no fetch needs has no input.
+    std::erase_if(r.feeds, [&](const auto& f) {
+      return std::none_of(inputs.begin(), inputs.end(),
+                          [&](const auto& i) { return i.first == f.first; });
+    });
+    std::vector<std::pair<std::string_view, tensor>> feeds(r.feeds.begin(), r.feeds.end());
+    if (auto fits = inputs.find_all(feeds); !fits)
+      return answer(r.call, {{}, std::move(fits.error())});
+    waiting.push_back(std::move(r));
+    admit();
+  }
+
+  void admit() {
+    const auto has_room = [&] {
+      return std::all_of(inputs.begin(), inputs.end(),
+                         [](const auto& i) { return i.second.room > 0; });
+    };
+    // A graph that takes nothing makes its values by itself, a few ahead.
+    while (handles && !waiting.empty() && has_room()) {
+      auto run = std::move(waiting.front());
+      waiting.pop_front();
+      for (auto& [name, value] : run.feeds) {
+        auto* to = *inputs.find(name, value);
+        --to->room;
+        ++to->fed;
+        tell(self->context(), handles->actors[to->actor], tensor_ready{0, 0, {}, std::move(value)});
+      }
+      under_way.push_back(std::move(run.call));
+      hand_out();
+    }
+  }
+
+  std::optional<fetched_steps> made{};  // before somebody asked, where the graph has no inputs
+
+  void on_fetched(fetched& m) {
+    made->take(m);
+    hand_out();
+  }
+  void hand_out() {
+    while (!made->empty() && !under_way.empty()) {
+      answer(under_way.front(), {made->pop(), std::nullopt});
+      under_way.pop_front();
+      ++answered;
+      if (!handles) continue;
+      made->each_fetch([&](std::uint32_t fetch) {
+        tell(self->context(), handles->actors[fetch], credit{0, 1});
+      });
+      if (!under_way.empty() && !under_way.front()) cancel_loops();
+    }
+  }
+  // Of the oldest step.
+  void cancel_loops() {
+    for (const auto c : loop_conditions)
+      tell(self->context(), handles->actors[c], cancel_step{answered});
+  }
+
+  void on_give_up(const give_up& m) {
+    std::erase_if(waiting, [&](const auto& r) { return r.call == m.call; });
+    const auto at = std::find(under_way.begin(), under_way.end(), m.call);
+    if (at == under_way.end()) return;
+    *at = nullptr;
+    if (at == under_way.begin() && handles) cancel_loops();  // else once it is the oldest
+  }
+
+  // Runs that were not fed have not failed, unless the job could not begin: another would not,
+  // either.
+  void on_over(const std::string& why) {
+    is_over = true;
+    handles.reset();
+    const error failure(error_code::failed, why);
+    for (const auto& call : std::exchange(under_way, {})) answer(call, {{}, failure});
+    if (ends_for) return leave();
+    tell(self->context(), dispatcher, client_over{set, caf::actor_cast<caf::actor>(self)});
+    for (auto& r : std::exchange(waiting, {}))
+      has_started ? tell(self->context(), dispatcher, std::move(r)) : answer(r.call, {{}, failure});
+  }
+
+  void end(const end_runner& m) {
+    ends_for = m.to;
+    if (is_over) return leave();
+    handles.reset();
+    tell(self->context(), node,
+         stop_own_job{caf::actor_cast<caf::actor>(self), "the program has given it up"});
+  }
+  void leave() {
+    tell(self->context(), ends_for, runner_ended{});
+    self->quit();
+  }
+};
+
+caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set,
+                      std::shared_ptr<const job_request> request, caf::actor node,
+                      caf::actor dispatcher) {
+  auto& s = self->state;
+  s.self = self;
+  s.set = std::move(set);
+  s.request = std::move(request);
+  s.node = std::move(node);
+  s.dispatcher = std::move(dispatcher);
+  s.open();
+  return {
+      [&s](run_graph& m) { s.take(m); },
+      [&s](job_started& m) {
+        if (s.ends_for) return;
+        s.has_started = true;
+        s.handles = std::move(m.handles);
+        s.admit();
+      },
+      [&s](fetched& m) { s.on_fetched(m); },
+      [&s](const feed_ready& m) {
+        s.inputs.on_ready(m);
+        s.admit();
+      },
+      [&s](const give_up& m) { s.on_give_up(m); },
+      [&s](const job_finished&) { s.on_over("the job has ended"); },
+      [&s](const job_failed& m) { s.on_over(m.line); },
+      [self](client_forgotten) { self->quit(); },
+      [&s](const end_runner& m) { s.end(m); },
+  };
+}
+
+// --- the dispatcher ---
+
+struct dispatcher_state {
+  struct set {
+    caf::actor client;               // null: somebody compiles it
+    caf::actor compiler;             // whose call that is
+    std::vector<run_graph> waiting;  // meanwhile
+  };
+  caf::event_based_actor* self = nullptr;
+  process* owner = nullptr;
+  std::unordered_map<std::string, set> sets{};
+  std::size_t compiled = 0;
+
+  caf::execution_unit* service() const {
+    return static_cast<pinned_scheduler&>(owner->system().scheduler()).service();
+  }
+
+  void take(run_graph& m) {
+    const auto [at, is_new] = sets.try_emplace(m.set);
+    auto& s = at->second;
+    if (s.client) return tell(self->context(), s.client, std::move(m));
+    const auto call = m.call;
+    s.waiting.push_back(std::move(m));
+    if (is_new) ask(s, call);
+  }
+
+  void ask(set& s, const caf::actor& call) {
+    s.compiler = call;
+    tell(self->context(), call, compile_first{});
+  }
+
+  void on_compiled(graph_compiled& m) {
+    const auto at = sets.find(m.set);
+    if (at == sets.end()) return;
+    auto waiting = std::exchange(at->second.waiting, {});
+    if (!m.request) {
+      sets.erase(at);
+      for (auto& r : waiting) tell(self->context(), r.call, run_ended{{}, m.why});
+      return;
+    }
+    ++compiled;
+    at->second.client = spawn_on(owner->system(), service(), &run_set, m.set, m.request,
+                                 owner->node(), caf::actor_cast<caf::actor>(self));
+    for (auto& r : waiting) tell(self->context(), at->second.client, std::move(r));
+  }
+
+  void on_give_up(give_up& m) {
+    const auto at = sets.find(m.set);
+    if (at == sets.end()) return;
+    std::erase_if(at->second.waiting, [&](const auto& r) { return r.call == m.call; });
+    auto& s = at->second;
+    if (s.client) return tell(self->context(), s.client, std::move(m));
+    if (s.compiler != m.call) return;
+    // He has left before he was asked to compile.
+    if (s.waiting.empty())
+      sets.erase(at);
+    else
+      ask(s, s.waiting.front().call);
+  }
+
+  void end(const end_runner& m) {
+    std::size_t clients = 0;
+    for (auto& [key, s] : sets)
+      if (s.client) ++clients, tell(self->context(), s.client, end_runner{m.to});
+    tell(self->context(), m.to, sets_counted{clients});  // as many answer
+    self->quit();
+  }
+};
+
+caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* owner) {
+  auto& s = self->state;
+  s.self = self;
+  s.owner = owner;
+  return {
+      [&s](run_graph& m) { s.take(m); },
+      [&s](graph_compiled& m) { s.on_compiled(m); },
+      [&s](give_up& m) { s.on_give_up(m); },
+      [&s](const client_over& m) {
+        if (const auto at = s.sets.find(m.set); at != s.sets.end() && at->second.client == m.client)
+          s.sets.erase(at);
+        tell(s.self->context(), m.client, client_forgotten{});
+      },
+      [&s](const count_sets& m) { tell(s.self->context(), m.to, sets_counted{s.compiled}); },
+      [&s](const end_runner& m) { s.end(m); },
+  };
+}
+
+// --- the program's side ---
+
+class runner_impl final : public graph_runner {
+ public:
+  runner_impl(process& p, const graph& g, compile_options options, node_id self)
+      : process_(p), graph_(g), options_(std::move(options)), self_(self) {
+    auto* service = static_cast<pinned_scheduler&>(p.system().scheduler()).service();
+    dispatcher_ = spawn_on(p.system(), service, &dispatch, &p);
+    for (std::uint32_t i = 0; i < g.nodes().size(); ++i) ops_.emplace(g.node(i).name, i);
+  }
+
+  ~runner_impl() override {
+    caf::scoped_actor call{process_.system()};
+    tell(nullptr, dispatcher_, end_runner{caf::actor_cast<caf::actor>(call)});
+    std::optional<std::size_t> clients;
+    std::size_t ended = 0;
+    while (!clients || ended < *clients)
+      call->receive([&](const sets_counted& m) { clients = m.count; },
+                    [&](runner_ended) { ++ended; });
+    after_message();
+  }
+
+  result<void> bind(std::string_view name, tensor value) override {
+    auto to = find(name);
+    if (!to) return std::move(to.error());
+    if (auto fits = check_fed(name, *to, value); !fits) return fits;
+    const auto at =
+        std::find_if(bound_.begin(), bound_.end(), [&](const auto& b) { return b.first == name; });
+    if (at != bound_.end())
+      at->second = std::move(value);
+    else
+      bound_.emplace_back(std::string(name), std::move(value));
+    return {};
+  }
+
+  result<std::vector<tensor>> run(std::span<const feed> feeds,
+                                  std::span<const std::string_view> fetches,
+                                  std::chrono::milliseconds deadline) override {
+    const auto end = std::chrono::steady_clock::now() + deadline;
+    std::vector<value> fed, fetched_values;
+    run_graph m;
+    for (const auto& [name, value] : feeds) {
+      auto to = find(name);
+      if (!to) return std::move(to.error());
+      if (auto fits = check_fed(name, *to, value); !fits) return std::move(fits.error());
+      if (std::any_of(m.feeds.begin(), m.feeds.end(),
+                      [&](const auto& f) { return f.first == name; }))
+        return error(error_code::usage, fmt::format("'{}' is fed twice", name));
+      fed.push_back(*to);
+      m.feeds.emplace_back(std::string(name), value);
+    }
+    for (const auto& [name, value] : bound_) {
+      if (std::any_of(m.feeds.begin(), m.feeds.end(),
+                      [&](const auto& f) { return f.first == name; }))
+        continue;
+      fed.push_back(*find(name));
+      m.feeds.emplace_back(name, value);
+    }
+    for (const auto& name : fetches) {
+      auto from = find(name);
+      if (!from) return std::move(from.error());
+      fetched_values.push_back(*from);
+    }
+    m.set = name_of(m, fetches);
+    caf::scoped_actor call{process_.system()};
+    m.call = caf::actor_cast<caf::actor>(call);
+    const auto set = m.set;
+    tell(nullptr, dispatcher_, std::move(m));
+    return wait(call, set, fetched_values, fed, end, deadline);
+  }
+
+  std::size_t compiled() override {
+    caf::scoped_actor call{process_.system()};
+    tell(nullptr, dispatcher_, count_sets{caf::actor_cast<caf::actor>(call)});
+    std::size_t count = 0;
+    call->receive([&](const sets_counted& m) { count = m.count; });
+    after_message();
+    return count;
+  }
+
+ private:
+  result<value> find(std::string_view name) const {
+    std::uint32_t output = 0;
+    auto at = ops_.find(std::string(name));
+    if (const auto colon = name.rfind(':'); at == ops_.end() && colon != std::string_view::npos) {
+      const auto number = name.substr(colon + 1);
+      if (const auto [rest, ec] =
+              std::from_chars(number.data(), number.data() + number.size(), output);
+          ec == std::errc() && rest == number.data() + number.size() && output > 0)
+        at = ops_.find(std::string(name.substr(0, colon)));
+    }
+    if (at == ops_.end())
+      return error(error_code::usage, fmt::format("the graph has no '{}'{}", name,
+                                                  near_names(name, names_to_fetch())));
+    const auto& n = graph_.node(at->second);
+    if (output >= n.outputs.size())
+      return error(error_code::usage,
+                   fmt::format("'{}' has {} outputs, and '{}' asks for number {}", n.name,
+                               n.outputs.size(), name, output))
+          .at(n.source);
+    return value{const_cast<graph*>(&graph_), at->second, output};  // it is only looked at
+  }
+
+  std::vector<std::string_view> names_to_fetch() const {
+    std::vector<std::string_view> names;
+    for (const auto& n : graph_.nodes())
+      if (n.region == 0) names.push_back(n.name);
+    return names;
+  }
+
+  result<void> check_fed(std::string_view name, const value& to, const tensor& t) const {
+    const auto& n = graph_.node(to.node);
+    const auto& spec = n.outputs[to.output];
+    if (!t) return error(error_code::usage, fmt::format("'{}' was given no tensor", name));
+    if (t.type() != spec.type || !spec.shape.admits(t.shape()))
+      return error(error_code::usage, fmt::format("'{}' takes {}, and was given {}", name,
+                                                  to_string(spec), to_string(t.spec())))
+          .at(n.source);
+    return {};
+  }
+
+  // Names have no line breaks.
+  static std::string name_of(const run_graph& m, std::span<const std::string_view> fetches) {
+    std::vector<std::string_view> names;
+    for (const auto& f : m.feeds) names.push_back(f.first);
+    std::sort(names.begin(), names.end());
+    return fmt::format("{}\n\n{}", fmt::join(names, "\n"), fmt::join(fetches, "\n"));
+  }
+
+  result<std::vector<tensor>> wait(caf::scoped_actor& call, const std::string& set,
+                                   std::span<const value> fetches, std::span<const value> feeds,
+                                   std::chrono::steady_clock::time_point end,
+                                   std::chrono::milliseconds deadline) {
+    for (;;) {
+      std::optional<run_ended> ended;
+      bool is_first = false;
+      const auto left = std::max(
+          std::chrono::milliseconds(0),
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
+      bool is_late = false;
+      call->receive([&](run_ended& m) { ended = std::move(m); },
+                    [&](compile_first) { is_first = true; },
+                    caf::after(left) >> [&] { is_late = true; });
+      after_message();
+      if (is_first) {  // even if it is late: others wait for it
+        compile(set, fetches, feeds);
+        continue;
+      }
+      if (is_late) {
+        tell(nullptr, dispatcher_, give_up{set, caf::actor_cast<caf::actor>(call)});
+        return error(
+            error_code::timed_out,
+            fmt::format("the run has not ended, and was cancelled, after {} ms", deadline.count()));
+      }
+      if (ended->failure) return std::move(*ended->failure);
+      return std::move(ended->values);
+    }
+  }
+
+  void compile(const std::string& set, std::span<const value> fetches,
+               std::span<const value> feeds) {
+    graph_compiled m{set, nullptr};
+    auto compiled = [&]() -> result<plan> {
+      try {
+        return compile_steps(graph_, fetches, feeds, options_);
+      } catch (const std::bad_alloc&) {
+        return error(error_code::failed, "no memory is left to compile what is fetched");
+      }
+    }();
+    if (compiled)
+      m.request =
+          std::make_shared<const job_request>(job_request{std::move(*compiled), {self_}, true});
+    else
+      m.why = std::move(compiled.error());
+    tell(nullptr, dispatcher_, std::move(m));
+  }
+
+  process& process_;
+  const graph& graph_;
+  compile_options options_;
+  node_id self_;
+  caf::actor dispatcher_;
+  std::unordered_map<std::string, std::uint32_t> ops_;  // by name: the op that makes it
+  std::vector<std::pair<std::string, tensor>> bound_;
+};
+
+}  // namespace
+
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options,
+                                          node_id self) {
+  return std::make_unique<runner_impl>(p, g, std::move(options), self);
+}
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+#pragma once
+// A graph of which many threads of a program run parts at once: feeds and fetches by name.
+//
+//   auto r = session.runner(g);
+//   r->bind("dense_1/weights", weights);              // fed in runs that do not feed it themselves
+//   auto out = r->run({{"x", images}}, {"softmax"});  // from any thread
+//   // From the middle on: any value that lies in no branch or loop can be fed, and what only it
+//   // needs is not computed.
+//   auto part = r->run({{"relu_1", activations}}, {"softmax"});
+//
+// Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled
+// when it is asked for first; the others do not wait for that. Runs of one set are admitted in the
+// order in which they came, and overlap as far as credits allow.
+//
+// Threading: run() from any thread, each blocks its own; bind() before the first run. The graph
+// must not change after that.
+// Ownership: session and graph outlive the runner, and the runner the calls that run.
+// Errors: usage (a name, shape or type that is wrong; an input that is needed and not fed; nothing
+// fetched), timed_out (the run was cancelled), failed (an op, and with it all runs of that set that
+// were under way; the next run begins anew).
+
+#include "troupe/devices/tensor.hpp"
+#include "troupe/runtime/compile/compile_options.hpp"
+#include "troupe/runtime/graph/graph.hpp"
+#include "troupe/schema/error.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+class graph_runner {
+ public:
+  using feed = std::pair<std::string_view, tensor>;
+  static constexpr std::chrono::milliseconds no_deadline = std::chrono::hours(24 * 365);
+
+  virtual ~graph_runner() = default;
+  virtual result<void> bind(std::string_view name, tensor value) = 0;
+  // The values of `fetches`, in their order. Feeds that no fetch needs are left out.
+  virtual result<std::vector<tensor>> run(std::span<const feed> feeds,
+                                          std::span<const std::string_view> fetches,
+                                          std::chrono::milliseconds deadline = no_deadline) = 0;
+  result<std::vector<tensor>> run(std::initializer_list<feed> feeds,
+                                  std::initializer_list<std::string_view> fetches,
+                                  std::chrono::milliseconds deadline = no_deadline) {
+    return run(std::span(feeds.begin(), feeds.size()), std::span(fetches.begin(), fetches.size()),
+               deadline);
+  }
+  // Sets of feeds and fetches that were compiled.
+  virtual std::size_t compiled() = 0;
+};
+
+}  // namespace troupe

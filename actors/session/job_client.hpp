@@ -1,0 +1,82 @@
+#pragma once
+// What the ends of a job in the program share: its mailbox, and the inputs that it feeds. Used in
+// actors/ only.
+//
+// Threading: one thread at a time.
+
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/process/process.hpp"
+#include "troupe/actors/session/session.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+// An input as the program sees it: how many items its actor has room for.
+struct fed_input {
+  std::uint32_t actor = 0;  // in the plan
+  tensor_spec spec;
+  std::uint32_t room = feed_room;
+  std::uint64_t fed = 0;
+};
+
+class fed_inputs {
+ public:
+  using feeds = std::span<const std::pair<std::string_view, tensor>>;
+
+  void add(std::string name, std::uint32_t actor, tensor_spec spec) {
+    inputs_.emplace(std::move(name), fed_input{actor, std::move(spec)});
+  }
+  // Errors: usage: another name, no tensor, another type or shape.
+  result<fed_input*> find(std::string_view name, const tensor& value);
+  // One for each feed. Errors: as find(); an input twice, or not at all. Nothing has changed.
+  result<std::vector<fed_input*>> find_all(feeds values);
+  void on_ready(const feed_ready& m);
+
+  auto begin() { return inputs_.begin(); }
+  auto end() { return inputs_.end(); }
+  bool empty() const noexcept { return inputs_.empty(); }
+
+ private:
+  std::string known() const;
+
+  std::map<std::string, fed_input, std::less<>> inputs_;
+};
+
+// What both kinds of job share: the program's mailbox, and the job that it hears of.
+class job_client {
+ public:
+  explicit job_client(process& p) : process_(p), self_(p.system()) {}
+
+  caf::actor mailbox() { return caf::actor_cast<caf::actor>(self_); }
+
+  void stop(const std::string& reason) {
+    if (!is_over_) tell(nullptr, process_.node(), stop_own_job{mailbox(), reason});
+  }
+
+ protected:
+  process& process_;
+  caf::scoped_actor self_;
+  std::shared_ptr<const part_handles> handles_;
+  bool is_over_ = false;
+};
+
+std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request,
+                                        std::vector<std::string> notes, bool is_fed);
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options,
+                                          node_id self);
+result<std::unique_ptr<stepper>> make_stepper(process& p,
+                                              std::shared_ptr<const job_request> request);
+
+}  // namespace troupe

@@ -1,0 +1,240 @@
+#include "troupe/actors/session/session.hpp"
+
+#include "troupe/actors/session/job_client.hpp"
+#include "troupe/runtime/graph/op_library.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+namespace troupe {
+
+namespace {
+
+class session_impl final : public session {
+ public:
+  explicit session_impl(std::unique_ptr<process> p, bool is_alone)
+      : process_(std::move(p)), is_alone_(is_alone) {}
+
+  const op_table& ops() const override { return process_->ops(); }
+  std::unique_ptr<troupe::eager> eager(std::uint64_t seed) override {
+    return std::make_unique<troupe::eager>(process_->ops(), process_->kernels(), process_->device(),
+                                           seed);
+  }
+
+  std::vector<member_info> nodes() override { return usable(look()); }
+
+  result<std::unique_ptr<training>> train(graph& g, value loss,
+                                          const training_options& o) override {
+    const auto view = look();
+    auto there = usable(view);
+    if (!is_alone_ && there.empty())
+      return error(error_code::unreachable,
+                   "the cluster has no node that takes work: start troupe-node");
+    const auto able = with_libraries(std::move(there), libraries_of(g));
+    const auto& nodes = able.nodes;
+    if (!is_alone_ && nodes.empty())
+      return error(error_code::usage,
+                   fmt::format("no node can take the work: {}", some_of(able.left_out)));
+    const bool may_share = o.on_failure != failure_policy::stop;
+    if (o.replicas > 1)
+      return error(error_code::usage,
+                   fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
+    if (o.replicas > 0 && (is_alone_ || o.on_failure != failure_policy::resume))
+      return error(
+          error_code::usage,
+          "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
+    if (auto ok = check(make_spec(o, {})); !ok) return ok.error();
+    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
+                             o.all_reduce);
+    if (!roles) return with_left_out(roles.error(), able.left_out);
+    auto program =
+        compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
+    if (!program) return program.error();
+    // Only now it is known what stands on devices.
+    if (!nodes.empty())
+      roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
+                          o.all_reduce, program->devices());
+    if (!roles) return with_left_out(roles.error(), able.left_out);
+    if (auto fed = check_feeds(*program, o); !fed) return fed.error();
+    auto request = std::make_shared<job_request>();
+    request->program = std::move(*program);
+    request->roles = std::move(*roles);
+    request->on_failure = o.on_failure;
+    request->limits = o.limits;
+    std::vector<std::string> notes;
+    for (const auto& lack : able.left_out) notes.push_back("gets no work: " + lack);
+    if (auto ready = open_checkpoints(o.checkpoints, view.self, *request, notes); !ready)
+      return ready.error();
+    return make_training(*process_, std::move(request), std::move(notes), o.is_fed);
+  }
+
+  result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
+                                           const compile_options& o) override {
+    auto compiled = compile_steps(g, fetches, o);
+    if (!compiled) return compiled.error();
+    return make_stepper(*process_, std::make_shared<job_request>(
+                                       job_request{std::move(*compiled), {look().self.id}, true}));
+  }
+
+  std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
+    return make_runner(*process_, g, o, look().self.id);
+  }
+
+  // Why members would not have this process.
+  std::string denied() { return look().denied; }
+
+  // Waits until every node that the cluster knows is linked to this process; at the end one is
+  // enough.
+  bool wait_for_nodes(std::chrono::milliseconds timeout,
+                      const std::function<bool()>& is_cancelled) {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    caf::scoped_actor pause{process_->system()};
+    for (;;) {
+      const auto view = look();
+      const auto linked = usable(view).size();
+      if (linked > 0 && linked == nodes_in_order(view.members).size()) return true;
+      if (std::chrono::steady_clock::now() > end) return linked > 0;
+      if (is_cancelled && is_cancelled()) return false;
+      pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
+    }
+  }
+
+ private:
+  // Nodes that lack one get no work, but for what gradients alone need, which the nodes themselves
+  // look at.
+  static std::vector<planned_library> libraries_of(const graph& g) {
+    std::vector<std::string_view> types;
+    for (const auto& n : g.nodes()) types.push_back(n.type);
+    return troupe::libraries_of(types, g.ops());
+  }
+
+  static error with_left_out(const error& e, const std::vector<std::string>& left_out) {
+    return left_out.empty()
+               ? e
+               : error(e.code(), fmt::format("{}; left out: {}", e.text(), some_of(left_out)));
+  }
+
+  static std::string some_of(const std::vector<std::string>& lines) {
+    constexpr std::size_t lines_max = 4;
+    const auto shown = std::span(lines).first(std::min(lines.size(), lines_max));
+    return fmt::format(
+        "{}{}", fmt::join(shown, "; "),
+        lines.size() > lines_max ? fmt::format("; and {} more", lines.size() - lines_max) : "");
+  }
+
+  static training_spec make_spec(const training_options& o, const task_map& where) {
+    auto spec = spec_of(o);
+    spec.tasks = static_cast<std::uint32_t>(where.task_names.size());
+    spec.task_names = where.task_names;
+    spec.worker_task = where.worker_task;
+    spec.shard_task = where.shard_task;
+    spec.client_task = where.client_task;
+    return spec;
+  }
+
+  // What is fed is gone with the step that it was fed for: a training that goes on after a failure
+  // has to read its samples again.
+  static result<void> check_feeds(const training_program& program, const training_options& o) {
+    const auto inputs = program.inputs();
+    if (!inputs.empty() && !o.is_fed)
+      return error(
+                 error_code::usage,
+                 fmt::format(
+                     "the loss depends on input '{}', which nobody feeds: read samples with idx_batch or text_batch, or set training_options::is_fed and feed it",
+                     inputs.front().first))
+          .at(inputs.front().second.file, inputs.front().second.line);
+    if (o.is_fed && inputs.empty())
+      return error(error_code::usage,
+                   "training_options::is_fed is set, and the loss depends on no input");
+    if (o.is_fed && (o.on_failure != failure_policy::stop || !o.checkpoints.folder.empty()))
+      return error(
+          error_code::usage,
+          "a training that the program feeds cannot go on after a failure, nor from a checkpoint: what was fed is not kept");
+    return {};
+  }
+
+  // The job's folder is ours from here to the job's end: locked, and its next epoch claimed.
+  result<void> open_checkpoints(const checkpoint_options& o, const member_info& self,
+                                job_request& request, std::vector<std::string>& notes) {
+    if (o.folder.empty()) return {};
+    auto opened = open_job_folder(
+        process_->files(), o, *request.program,
+        {self.name, self.host, self.pid, static_cast<std::uint64_t>(std::time(nullptr))});
+    if (!opened) return opened.error();
+    take_over(std::move(*opened), o, request, notes);
+    return {};
+  }
+
+  view_changed look() {
+    caf::scoped_actor self{process_->system()};
+    view_changed view;
+    tell(nullptr, process_->node(), get_view{caf::actor_cast<caf::actor>(self)});
+    self->receive([&](view_changed& v) { view = std::move(v); });
+    after_message();
+    return view;
+  }
+  // A job can be placed on those that a link reaches.
+  std::vector<member_info> usable(const view_changed& view) const {
+    auto nodes = is_alone_ ? std::vector<member_info>{} : nodes_in_order(view.members);
+    std::erase_if(nodes, [&](const auto& n) { return !view.linked.contains(n.id); });
+    return nodes;
+  }
+
+  std::unique_ptr<process> process_;
+  bool is_alone_;
+};
+
+}  // namespace
+
+training_spec spec_of(const training_options& o) {
+  training_spec spec;
+  spec.workers = o.workers;
+  spec.shards = o.shards;
+  spec.update = o.update;
+  spec.all_reduce = o.all_reduce;
+  spec.optimizer = o.optimizer;
+  spec.schedule = o.schedule;
+  spec.clip_global_norm = o.clip_global_norm;
+  spec.seed = o.seed;
+  spec.steps = o.steps;
+  spec.observe_every = o.observe_every;
+  spec.is_recoverable = o.on_failure != failure_policy::stop;
+  spec.has_replicas = o.replicas > 0;
+  spec.has_cuts = !o.checkpoints.folder.empty();
+  spec.cut_every = o.checkpoints.every_steps;
+  return spec;
+}
+
+result<std::unique_ptr<session>> session::open(const session_options& o) {
+  process_options p;
+  p.cluster = o.cluster;
+  p.kind = member_kind::client;
+  p.join = o.join;
+  p.token_file = o.token_file;
+  p.streams = o.threads;
+  p.gpus = o.gpus;
+  p.gpu_memory_bytes = o.gpu_memory_bytes;
+  p.gpu_backends = o.gpu_backends;
+  p.libraries = o.libraries;
+  p.load = o.load;
+  auto started = process::start(p);
+  if (!started) return started.error();
+  auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());
+  if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout, o.is_cancelled)) {
+    if (o.is_cancelled && o.is_cancelled())
+      return error(error_code::failed, "interrupted while it looked for the cluster");
+    if (const auto why = s->denied(); !why.empty())
+      return error(error_code::denied,
+                   fmt::format("no node of cluster '{}' lets this program in: {}", o.cluster, why));
+    return error(error_code::unreachable,
+                 fmt::format("no node of cluster '{}' was found within {} ms: start one with "
+                             "troupe-node --cluster {}, or name one with --join HOST:PORT",
+                             o.cluster, o.timeout.count(), o.cluster));
+  }
+  return std::unique_ptr<session>(std::move(s));
+}
+
+}  // namespace troupe

@@ -1,0 +1,212 @@
+#pragma once
+// What a program uses: open a session (alone, or as a client of a cluster), train a graph, or step
+// one.
+//
+//   auto opened = troupe::session::open({});                      // everything in this process
+//   if (!opened) return fail(opened.error());
+//   auto& s = **opened;
+//   troupe::graph g(s.ops());
+//   ... build ...
+//   auto run = s.train(g, loss, {.workers = 2, .steps = 1000});
+//   while (auto event = (*run)->next()) ...                       // losses, variables, the end
+//
+// Threading: one session and what it gives out belong to one thread of the program, feeders and
+// runners excepted; calls block that thread only.
+// Ownership: a session outlives its trainings and steppers.
+// Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job; the
+// text is the one line that says who, what, where, which step).
+
+#include "troupe/actors/session/graph_runner.hpp"
+#include "troupe/devices/tensor.hpp"
+#include "troupe/runtime/checkpoint/checkpoint_options.hpp"
+#include "troupe/runtime/compile/compile_options.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/jobs/training_totals.hpp"
+#include "troupe/runtime/layers/eager.hpp"
+#include "troupe/runtime/plan/training_spec.hpp"
+#include "troupe/runtime/supervision/failure.hpp"
+#include "troupe/runtime/wire/member_info.hpp"
+#include "troupe/schema/error.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+class device_backend;
+struct op_library;
+
+// Members have initializers so that a program may name just those that it sets.
+struct session_options {
+  std::string cluster{};  // empty: alone
+  // HOST:PORT of members, beside those of this user on this machine.
+  std::vector<std::string> join{};
+  std::string token_file{};
+  std::uint32_t threads = 1;  // for ops: host streams of this process, which share large ops
+  // Devices gpu:0, gpu:1, ... of this process (devices/gpus/gpus.hpp): "auto", every chip that
+  // there is; "none"; "N", so many, which share the chips; "host:N", stand-ins on the host.
+  std::string gpus = "auto";
+  std::uint64_t gpu_memory_bytes = 0;  // that each may take; 0: its part of its chip's
+  // These and no others, where there are some: for tests.
+  std::vector<std::shared_ptr<device_backend>> gpu_backends{};
+  std::chrono::milliseconds timeout{5000};  // to find the cluster
+  // The user's own ops (runtime/graph/op_library.hpp): linked into this program, or in files; over
+  // a cluster nodes need the same ones.
+  std::vector<const op_library*> libraries{};
+  std::vector<std::string> load{};
+  // Asked while open() looks for the cluster; true: it gives up.
+  std::function<bool()> is_cancelled{};
+};
+
+struct training_options {
+  // Each computes the graph on its own part of a batch. sync: their gradients are added up, and so
+  // are the losses that are told. So a loss is a sum over samples times a scale of the whole batch
+  // (readers give it: idx_batch().scale is 1 / its samples); a mean over a worker's own part would
+  // count `workers` times. async: each applies its own; readers then give the scale of the part.
+  std::uint32_t workers = 1;
+  std::uint32_t shards = 1;
+  update_kind update = update_kind::sync;
+  // sync, over a cluster: every node with workers has a copy of all variables, gradients are added
+  // up by all-reduce, in buckets that leave while others are still computed, and shards say only
+  // whose copy the program observes and checkpoints. The same bits; without replicas and on_nan
+  // `skip`.
+  bool all_reduce = false;
+  // runtime/plan/optimizer.hpp: adam({.learning_rate = 1e-3}), ...
+  optimizer_spec optimizer{};
+  learning_rate_schedule schedule{};  // cosine({.steps = 10'000, .warmup = 500}), ...
+  // Each worker scales its own gradients, before it pushes them, so that their common norm is at
+  // most this; 0: not. With several workers it is each one's part that is clipped: the sum of all
+  // (sync) may be as much larger as there are workers. Norms of the sum, variable by variable: the
+  // optimizer's clip_norm.
+  double clip_global_norm = 0;
+  std::uint64_t seed = 1;
+  std::uint64_t steps = 1;  // of each worker
+  // Sync: versions between two observations of the variables; 0: at the end only.
+  std::uint64_t observe_every = 0;
+  // What happens after the loss of a node or a failing actor. Unless it is `stop`, workers may
+  // share nodes, and nodes that join take part of the work.
+  failure_policy on_failure = failure_policy::stop;
+  restart_limits limits{};
+  // With failure_policy::resume, over a cluster: copies of each variable on other nodes, 0 or 1. A
+  // loss is told, and (async) a worker's push returns, when the copy has the update; the loss of
+  // one node takes no such update away. Where there is no other node, there is no copy until one
+  // comes.
+  std::uint32_t replicas = 0;
+  checkpoint_options checkpoints{};
+  // The graph has inputs, which the program feeds, each worker's by a feeder:
+  // training::make_feeder(). With on_failure `stop` only.
+  bool is_fed = false;
+  compile_options compile{};  // name, fuse, credits
+};
+
+// What the compiler is told of it, but for the places.
+training_spec spec_of(const training_options& o);
+
+struct training_event {
+  enum class kind : std::uint8_t {
+    started,      // all actors are placed; sources fire from now on
+    loss,         // step, worker (async), loss
+    variables,    // values, in order of the variables' names; item: 0, 1, ...
+    worker_lost,  // text; asynchronous training goes on
+    recovering,   // text: what failed; the job goes on after it
+    resumed,      // text, step: it goes on now
+    note,         // text: something that people want to know
+    finished,     // totals; the last event
+    failed,       // text (one line), totals; the last event
+    none,         // nothing within the time
+  } type = kind::none;
+  std::uint64_t step = 0;
+  std::uint32_t worker = 0;
+  float loss = 0;
+  std::uint64_t item = 0;
+  std::vector<std::pair<std::string, tensor>> variables;
+  std::string text;
+  training_totals totals;
+};
+
+// What a program feeds to one worker of a training, step after step.
+// Threading: each feeder belongs to one thread at a time; those of several workers may be used at
+// once, beside the thread that takes the training's events. With update_kind::async these steps run
+// at once, each on the variables as they then are. Ownership: the training outlives it.
+class feeder {
+ public:
+  virtual ~feeder() = default;
+  // All inputs of the worker's next step; waits while the graph has no room for it. An error:
+  // nothing was fed. usage: an input is missing, or twice; a name, type or shape is wrong.
+  // timed_out: there was no room in time. failed: the training has ended.
+  virtual result<void> feed(std::span<const std::pair<std::string_view, tensor>> values,
+                            std::chrono::milliseconds deadline = std::chrono::hours(24 * 365)) = 0;
+  virtual std::uint64_t steps() const = 0;  // that were fed
+};
+
+// A training job. Destroying it stops the job.
+class training {
+ public:
+  virtual ~training() = default;
+  // The next event; `none` after `timeout`. After the last event: nullopt.
+  virtual std::optional<training_event> next(
+      std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;
+  // Ends the job on all nodes; a `failed` event with this reason follows.
+  virtual void stop(const std::string& reason) = 0;
+  // Of a training with is_fed, after its event `started`; one for each worker. Errors: usage,
+  // failed (it has ended).
+  virtual result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) = 0;
+};
+
+// A graph that the program steps: feeds in, fetches out. Steps overlap as far as credits allow:
+// feed ahead, then fetch.
+// Errors: failed: an op did, and the stepper is over; every later call says so again. Compile the
+// graph once more to go on.
+class stepper {
+ public:
+  virtual ~stepper() = default;
+  // One tensor for input (or variable) `name`; waits while the graph has no room for it. timed_out:
+  // no room for 10 s while values wait to be fetched; nothing was fed.
+  virtual result<void> feed(std::string_view name, tensor value) = 0;
+  // The values of the next step, in the order of the fetches; waits for them. usage: an input was
+  // not fed for that step. timed_out: it has not ended within `deadline`; it goes on, and is
+  // fetched or cancelled later.
+  virtual result<std::vector<tensor>> fetch(std::chrono::milliseconds deadline = no_deadline) = 0;
+  // Gives the oldest step up that was fed and not fetched: its values are dropped when they come,
+  // and what is fetched next is the step behind it. usage: there is none.
+  virtual result<void> cancel() = 0;
+  // Feeds every input and fetches; whatever is wrong with a feed, nothing was fed. timed_out: the
+  // step was cancelled, or (the graph had no room for it within `deadline`) nothing was fed; either
+  // way the next call begins the next step.
+  virtual result<std::vector<tensor>> step(
+      std::span<const std::pair<std::string_view, tensor>> feeds,
+      std::chrono::milliseconds deadline = no_deadline) = 0;
+
+  static constexpr std::chrono::milliseconds no_deadline = std::chrono::hours(24 * 365);
+};
+
+class session {
+ public:
+  static result<std::unique_ptr<session>> open(const session_options& options);
+  virtual ~session() = default;
+
+  virtual const op_table& ops() const = 0;
+  // Computes at once what is called, in the program's thread; the session outlives it.
+  virtual std::unique_ptr<troupe::eager> eager(std::uint64_t seed = 1) = 0;
+  // Nodes that can take work, in the order in which they were started; alone: none.
+  virtual std::vector<member_info> nodes() = 0;
+  // The loss is a scalar of `g`, which is one worker's graph. Workers are placed on the nodes from
+  // the first, shards on the nodes of job `ps` in turn, or where there are none on the nodes
+  // counted from the last; alone: all here.
+  virtual result<std::unique_ptr<training>> train(graph& g, value loss,
+                                                  const training_options& options) = 0;
+  virtual result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
+                                                   const compile_options& options = {}) = 0;
+  // Runs parts of a graph, by name, from any thread (actors/session/graph_runner.hpp).
+  virtual std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& options = {
+                                                                   .name = "runner"}) = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,223 @@
+#include "troupe/runtime/graph/control_flow.hpp"
+
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/graph/graph_regions.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace troupe {
+namespace {
+
+using regions = graph_regions;
+
+error bad_call(std::string text) { return {error_code::usage, std::move(text)}; }
+
+constexpr std::uint32_t nesting_max = 900;
+
+bool is_condition_spec(const value& v) {
+  return v.spec().type == dtype::boolean && v.spec().shape.rank() == 0;
+}
+
+// What a function of the program has returned, in the region that it was called in; empty, and the
+// graph has an error.
+std::optional<std::vector<value>> bring_home(graph& g, std::vector<value> returned,
+                                             std::string_view what, const source_location& where) {
+  for (auto& v : returned) {
+    if (!v.is_valid() || v.owner != &g) {
+      g.record(
+          bad_call(fmt::format("{} returns a value that is not of this graph", what)).at(where));
+      return std::nullopt;
+    }
+    v = g.regions().import(v, where);
+    if (!v.is_valid()) return std::nullopt;
+  }
+  return returned;
+}
+
+std::vector<value> in_graph(graph& g, value condition, const branch_function& then,
+                            const branch_function& otherwise, const source_location& where) {
+  auto& r = g.regions();
+  const auto names = g.name_scope("cond", where);
+  condition = r.import(condition, where);
+  if (condition.is_valid()) condition = r.pace(condition, where);
+  if (!condition.is_valid()) return {};
+  if (r.at(r.current()).level >= nesting_max) {
+    g.record(bad_call(fmt::format("cond(): it is nested in {} branches and loops, which is the "
+                                  "limit",
+                                  nesting_max))
+                 .at(where));
+    return {};
+  }
+  const auto id = r.begin_conditional(condition);
+  std::vector<value> made[2];
+  for (const int k : {1, 0}) {
+    const regions::inside in(r, r.conditional_at(id).regions[k]);
+    auto returned = bring_home(
+        g, (k == 1 ? then : otherwise)(),
+        k == 1 ? "the branch of cond() for true" : "the branch of cond() for false", where);
+    if (!returned) return {};
+    made[k] = std::move(*returned);
+  }
+  if (made[0].size() != made[1].size()) {
+    g.record(bad_call(fmt::format("cond(): one branch returns {} values, the other one {}",
+                                  made[1].size(), made[0].size()))
+                 .at(where));
+    return {};
+  }
+  std::vector<value> out;
+  for (std::size_t i = 0; i < made[0].size(); ++i) {
+    if (made[0][i].spec() != made[1][i].spec()) {
+      g.record(bad_call(fmt::format("cond(): value {} is {} of one branch, and {} of the other one",
+                                    i, to_string(made[1][i].spec()), to_string(made[0][i].spec())))
+                   .at(where));
+      return {};
+    }
+    out.push_back(r.merge(id, made[0][i], made[1][i], where));
+  }
+  return out;
+}
+
+// A loop of the program, in a graph that computes at once.
+std::vector<value> run_loop(graph& g, std::vector<value> now,
+                            const loop_condition_function& condition,
+                            const loop_body_function& body, const while_options& options,
+                            const source_location& where) {
+  for (std::uint64_t n = 0;; ++n) {
+    const auto goes_on = condition(now);
+    if (!goes_on.is_valid() || g.first_error()) return {};
+    const auto known = is_condition_spec(goes_on) ? g.known(goes_on) : std::nullopt;
+    if (!known) {
+      g.record(bad_call(fmt::format("loop '{}': its condition is {}, and must be bool[]",
+                                    options.name, to_string(goes_on.spec())))
+                   .at(where));
+      return {};
+    }
+    if (!*known) return now;
+    if (options.iterations_max != 0 && n == options.iterations_max) {
+      g.record(error(error_code::failed,
+                     fmt::format("loop '{}' has made {} iterations, and may make no more",
+                                 options.name, n))
+                   .at(where));
+      return {};
+    }
+    now = body(now);
+    if (g.first_error()) return {};
+  }
+}
+
+// nullopt, and the graph has an error.
+bool fit_together(graph& g, std::span<const value> initial, const std::vector<value>& next,
+                  const while_options& options, const source_location& where) {
+  if (next.size() != initial.size()) {
+    g.record(bad_call(fmt::format("loop '{}' has {} variables, and its body returns {} values",
+                                  options.name, initial.size(), next.size()))
+                 .at(where));
+    return false;
+  }
+  for (std::size_t k = 0; k < next.size(); ++k)
+    if (next[k].spec() != initial[k].spec()) {
+      g.record(bad_call(fmt::format("loop '{}': variable {} is {}, but {} after an iteration",
+                                    options.name, k, to_string(initial[k].spec()),
+                                    to_string(next[k].spec())))
+                   .at(where));
+      return false;
+    }
+  return true;
+}
+
+}  // namespace
+
+std::vector<value> cond(value condition, const branch_function& then,
+                        const branch_function& otherwise, source_location where) {
+  if (!condition.is_valid()) return {};
+  auto& g = *condition.owner;
+  if (g.first_error()) return {};
+  if (!is_condition_spec(condition)) {
+    g.record(bad_call(fmt::format("cond(): the condition is {}, and must be bool[]",
+                                  to_string(condition.spec())))
+                 .at(where));
+    return {};
+  }
+  if (const auto known = g.known(condition)) return *known ? then() : otherwise();
+  return in_graph(g, condition, then, otherwise, where);
+}
+
+value cond(value condition, const std::function<value()>& then,
+           const std::function<value()>& otherwise, source_location where) {
+  const auto out = cond(condition, branch_function([&] { return std::vector<value>{then()}; }),
+                        branch_function([&] { return std::vector<value>{otherwise()}; }), where);
+  return out.empty() ? value{} : out[0];
+}
+
+std::vector<value> while_loop(std::span<const value> given,
+                              const loop_condition_function& condition,
+                              const loop_body_function& body, const while_options& options,
+                              source_location where) {
+  graph* owner = nullptr;
+  for (const auto& v : given)
+    if (v.is_valid()) owner = v.owner;
+  if (owner == nullptr) return {};
+  auto& g = *owner;
+  const auto fail = [&](std::string what) {
+    g.record(bad_call(fmt::format("loop '{}': {}", options.name, what)).at(where));
+    return std::vector<value>(given.size());
+  };
+  if (g.first_error()) return std::vector<value>(given.size());
+  for (std::size_t k = 0; k < given.size(); ++k)
+    if (!g.has(given[k])) return fail(fmt::format("variable {} is not a value of this graph", k));
+  if (g.computes()) {
+    auto out = run_loop(g, {given.begin(), given.end()}, condition, body, options, where);
+    out.resize(given.size());
+    return out;
+  }
+  auto& r = g.regions();
+  const auto names = g.name_scope(options.name, where);
+  std::vector<value> initial;
+  for (const auto& v : given) initial.push_back(r.import(v, where));
+  if (g.first_error()) return std::vector<value>(given.size());
+  const auto id = r.begin_loop(options.iterations_max, where);
+  if (!id) return std::vector<value>(given.size());
+  const std::vector<value> none(given.size());
+  std::vector<value> variables;
+  for (const auto& v : initial) variables.push_back(r.add_variable(*id, v, where));
+  {
+    const regions::inside in(r, r.loop_at(*id).condition);
+    auto asked = bring_home(g, {condition(variables)},
+                            fmt::format("the condition of loop '{}'", options.name), where);
+    if (!asked) return none;
+    if (!is_condition_spec(asked->front()))
+      return fail(
+          fmt::format("its condition is {}, and must be bool[]", to_string(asked->front().spec())));
+    asked->front() = r.pace(asked->front(), where);
+    if (!asked->front().is_valid()) return none;
+    const auto checked =
+        g.add_in(r.current(), std::string(loop_condition_op), *asked,
+                 attributes{{"loop", std::int64_t{*id}},
+                            {"iterations_max", static_cast<std::int64_t>(options.iterations_max)}},
+                 loop_condition_op, where);
+    if (!checked.is_valid()) return none;
+    r.set_condition(*id, checked);
+  }
+  std::vector<value> next;
+  {
+    std::vector<value> operands;
+    for (std::uint32_t k = 0; k < given.size(); ++k) operands.push_back(r.in_body(*id, k, where));
+    const regions::inside in(r, r.loop_at(*id).body);
+    auto returned =
+        bring_home(g, body(operands), fmt::format("the body of loop '{}'", options.name), where);
+    if (!returned || !fit_together(g, initial, *returned, options, where)) return none;
+    next = std::move(*returned);
+  }
+  return r.end_loop(*id, next, "end", where);
+}
+
+std::vector<value> while_loop(std::initializer_list<value> initial,
+                              const loop_condition_function& condition,
+                              const loop_body_function& body, const while_options& options,
+                              source_location where) {
+  return while_loop(std::span(initial.begin(), initial.size()), condition, body, options, where);
+}
+
+}  // namespace troupe

@@ -1,0 +1,79 @@
+#pragma once
+// "Why is my step stuck?": a walk along the waits that every actor lists.
+//
+// The walk starts at the job's fetches (where there are none to be seen, at every waiting actor of
+// the job), but for waits that last by design (port_snapshot::is_sparse), which count only once all
+// else is done, and goes from each waiting input to its producer and from each output without
+// credit to its consumer, across nodes. Where a walk cannot go on is a root. Of several roots the
+// true one is, in this order: a node that is lost, an actor that ended or is missing, a cycle; then
+// the oldest of the others. An ended actor or a cycle is believed only once it is older than
+// skew_seconds: the answers of nodes are not taken at one moment, so younger ones come and go in a
+// healthy job. Where there is nothing else, or nothing of the job has waited or run for that long,
+// the job is said to go on.
+//
+// WH-1  Each actor is visited once: the cost is linear in actors and ports.
+// WH-2  The answer depends on the snapshot only, not on the order of its lists.
+
+#include "troupe/runtime/insight/snapshot.hpp"
+#include "troupe/schema/error.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+enum class root_kind : std::uint8_t {
+  no_job,  // nothing runs
+  job_done,
+  job_failed,
+  recovering,     // between two epochs
+  moving,         // it goes on: all that waits or runs is too young to be a root
+  node_lost,      // the node does not answer, is unreachable, dead or left
+  actor_ended,    // somebody waits for an actor that ended
+  actor_missing,  // its node answers and does not know the actor
+  cycle,
+  program_feed,   // a feed waits for the program
+  program_fetch,  // the program does not take what a fetch holds
+  actor_running,
+  actor_idle,
+  unexplained,  // an actor waits and does not say for whom
+};
+std::string_view to_string(root_kind k) noexcept;
+
+// One link of a chain: `actor` waits for `peer` at its `port`.
+struct wait_link {
+  std::string actor, actor_id, node;
+  std::string port;  // "in0"
+  bool is_credit = false;
+  std::string peer, peer_node;
+  double since_seconds = 0;
+
+  friend bool operator==(const wait_link&, const wait_link&) = default;
+};
+
+struct why_answer {
+  root_kind kind = root_kind::no_job;
+  std::string job;
+  std::string actor;  // at the root, or expected on the lost node; "" if there is none
+  std::string node;   // of the root
+  double since_seconds = 0;
+  std::string root;               // the root as a sentence
+  std::vector<wait_link> chain;   // from the start to the root; of a cycle, its links last
+  std::vector<std::string> also;  // sentences about other nodes of the job that are lost
+
+  // "Job mnist, step 12 of 4690: node n2 (pid 4242) ... The chain: ...": one paragraph without line
+  // breaks.
+  std::string text() const;
+  std::string json() const;
+};
+
+// Of the named job (by name or id); for an empty name of the running job whose wait is oldest, else
+// of the last one that ended. An unknown name is a not_found error that lists the jobs.
+result<why_answer> explain(const cluster_snapshot& c, std::string_view job);
+
+// The paragraph, or the error's text.
+std::string why(const cluster_snapshot& c, std::string_view job = {});
+
+}  // namespace troupe

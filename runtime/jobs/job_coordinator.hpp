@@ -1,0 +1,293 @@
+#pragma once
+// A job as the one who coordinates it sees it: who takes part, how far it is, what to do about a
+// failure.
+//
+// A job runs in epochs. In one epoch every actor is where it is and starts once. When a node is
+// lost, an actor fails or a node is to be taken in, the epoch ends on all nodes (halt), each tells
+// what it keeps of the variables, and the next one begins with the newest cut that they have in
+// common, else with a checkpoint, else from the start, on the nodes that are there then.
+//
+// The owner reports what happens, then carries out take_actions().
+//
+//   report                         phase                 what follows
+//   begin()                        -                     send place to everybody -> placing
+//   on_placed, on_local_part       placing               when all have: send start -> running
+//   on_loss, on_saved              running               tell the program; write a manifest
+//   on_ended                       running               when all have: -> over
+//   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
+//   on_lost_by                     placing to halting    the same, if who says so is believed
+//                                                        (JC-8)
+//   on_halted                      halting               when all have: pausing (back-off), waiting
+//                                                        (no node), claiming
+//   on_rejoined                    any                   as if everybody else were lost
+//   on_leaving                     running; claiming     the work of that node moves (JC-9)
+//   on_member                      waiting; running      there is a node again; the work is spread
+//                                                        anew if that helps (JC-7)
+//   on_epoch                       claiming              send place to everybody -> placing
+//   on_stop, or give-up            any                   send stop to all -> over
+//
+// JC-1  finished or failed is told once, and is the last thing told.
+// JC-2  In each epoch every logical worker and every shard has one place, and a node gets `place`
+//       for an epoch only when all that took part in earlier ones have halted, or are lost, which
+//       they learn no later than their next sign of life (they are told stop).
+// JC-3  Reports of another epoch than the current one change nothing but the ledger.
+// JC-4  The program gets each step's loss once, in order (sync), and of a job that is resumed only
+//       when the step is committed: when every shard has applied it, and every replica. A
+//       checkpoint becomes visible when the program has got the losses of all steps that are in it.
+// JC-5  fed = applied + dropped + in flight, for every worker, over all epochs; in flight counts
+//       what was made again.
+// JC-6  A job that cannot go on is given up: SV-5; no node for waiting_max_ns; a part that does not
+//       answer for answer_max_ns.
+// JC-7  Work is spread anew only when the epoch has begun everywhere, replicas included: a planned
+//       halt before would leave variables that had just one holder with that one alone for as long
+//       as it lasts.
+// JC-8  Who is alive for us, and mute, or not reached by another node, is left out of the job for
+//       excluded_ns, not for good. Where one node holds another one dead that is the other, and
+//       what it says from then on is not believed; of two without a link it is the one that keeps
+//       less of the variables. The program's node is never left out.
+// JC-9  Who wants to leave is given no part of an epoch that begins later, where there is another
+//       node that can take it.
+//
+// Threading: one owner. Time is passed in, monotonic, in nanoseconds.
+
+#include "troupe/runtime/checkpoint/checkpoint_options.hpp"
+#include "troupe/runtime/jobs/gradient_ledger.hpp"
+#include "troupe/runtime/jobs/job_cuts.hpp"
+#include "troupe/runtime/jobs/participants.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
+#include "troupe/runtime/jobs/recovery.hpp"
+#include "troupe/runtime/jobs/training_totals.hpp"
+#include "troupe/runtime/plan/plan.hpp"
+#include "troupe/runtime/planted_bugs.hpp"
+#include "troupe/runtime/supervision/failure.hpp"
+#include "troupe/runtime/wire/control_message.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace troupe {
+
+struct job_setup {
+  job_id id{};
+  std::string name;
+  node_id client{};
+  // A training that may be placed again and again ...
+  std::optional<training_program> program;
+  role_map roles;
+  failure_policy on_failure = failure_policy::stop;
+  restart_limits limits;
+  checkpoint_policy checkpoints;
+  // ... or a plan that is placed once.
+  plan fixed;
+  std::vector<node_id> nodes;          // by task
+  const planted_bugs* bugs = nullptr;  // tests only
+};
+
+enum class job_event_kind : std::uint8_t {
+  started,
+  loss,
+  worker_lost,
+  recovering,
+  resumed,
+  note,
+  finished,
+  failed
+};
+
+struct job_event {
+  job_event_kind kind{};
+  std::uint64_t step = 0;
+  std::uint32_t worker = 0;
+  float loss = 0;
+  std::string text{};
+};
+
+struct job_action {
+  struct send {
+    node_id to{};
+    control_message body;
+  };
+  struct claim_epoch {              // then on_epoch()
+    bool wants_checkpoint = false;  // and the newest whole one
+  };
+  using write_manifest = cut_manifest;  // then on_manifest()
+  struct drop_cut {                     // nobody writes to it any more, and it will not be whole
+    std::uint64_t step = 0;
+    std::uint32_t epoch = 0;
+  };
+};
+using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest,
+                              job_action::drop_cut, job_event>;
+
+enum class job_phase : std::uint8_t { placing, running, halting, pausing, waiting, claiming, over };
+std::string_view to_string(job_phase p) noexcept;
+
+class job_coordinator {
+ public:
+  static constexpr std::int64_t answer_max_ns = 30'000'000'000;
+  static constexpr std::int64_t excluded_ns = 30'000'000'000;
+  static constexpr std::int64_t waiting_max_ns = 600'000'000'000;
+
+  // `members`: who has a link to the coordinator, and itself.
+  job_coordinator(job_setup setup, std::span<const member_info> members,
+                  std::size_t message_bytes_max);
+
+  void begin(std::int64_t now_ns);
+
+  // --- reports -----------------------------------------------------------------------------------
+  void on_member(const member_info& m);
+  void on_lost(node_id n, const std::string& reason, bool has_left);
+  // Another one that takes part says so. For us `n` may be alive.
+  void on_lost_by(node_id from, node_id n, const std::string& reason, bool has_left);
+  // The cluster held this process dead; it is `self` now, and nobody of the others takes part any
+  // more.
+  void on_rejoined(const member_info& self);
+  // The node wants to leave: its work moves, then it is told stop.
+  void on_leaving(node_id n);
+  void on_noted(node_id from, const part_noted& n);
+  void on_placed(node_id from, const part_placed& p);
+  void on_local_part(std::uint32_t epoch);
+  void on_ended(node_id from, const part_ended& p);
+  void on_halted(node_id from, part_halted p);
+  void on_saved(node_id from, const part_saved& p);
+  void on_manifest(std::uint64_t step, std::uint32_t epoch, const result<void>& written);
+  // `newest`: the checkpoint that was asked for; nothing: there is none that fits.
+  void on_epoch(const result<std::uint32_t>& epoch, const std::optional<known_checkpoint>& newest);
+  // One more loss: of all workers together (sync; worker 0), or of one.
+  void on_loss(std::uint32_t worker, std::uint64_t step, float loss);
+  void on_stop(const std::string& reason);
+  void want_checkpoint();
+  void tick(std::int64_t now_ns);
+
+  std::vector<job_step> take_actions();
+
+  // --- what it is --------------------------------------------------------------------------------
+  job_phase phase() const noexcept { return phase_; }
+  std::uint32_t epoch() const noexcept { return epoch_; }
+  const plan& current_plan() const noexcept { return *plan_; }
+  const std::vector<node_id>& nodes() const noexcept { return nodes_; }  // by task
+  const role_map& roles() const noexcept { return roles_; }
+  std::uint64_t step() const noexcept;
+  training_totals totals() const;
+  const std::string& cause() const noexcept { return cause_; }
+
+ private:
+  struct handover {
+    node_id from{};
+    std::vector<std::uint64_t> applied{};
+    bool to_shard = false, to_replica = false;
+    std::set<node_id> to_copies{};  // with all_reduce
+  };
+
+  bool is_recoverable() const noexcept {
+    return setup_.program.has_value() && setup_.on_failure != failure_policy::stop;
+  }
+  bool is_alive(node_id n) const { return members_.contains(n); }
+  bool is_excluded(node_id n) const;
+  bool has_leavers(const std::vector<member_info>& nodes) const;
+  failure at_node(node_id n, std::string text) const;
+  std::string first_actor_on(node_id n) const;
+  void send(node_id to, control_message body);
+  void tell(job_event e) { actions_.emplace_back(std::move(e)); }
+  void note(std::string text) { tell({job_event_kind::note, 0, 0, 0, std::move(text)}); }
+  void note_if(std::optional<std::string> text) {
+    if (text) note(std::move(*text));
+  }
+
+  void place();
+  void start_if_placed();
+  void finish_if_ended();
+  void lose(node_id n, const std::string& reason, bool has_left, bool is_gone);
+  void trouble(failure f);
+  void blame(failure f);
+  void halt(const std::string& why);
+  void go_on_if_halted();
+  void close_epoch();
+  epoch_start start_of(const known_checkpoint& k);
+  void choose_start();
+  void claim();
+  void forget(node_id n);
+  bool keeps(node_id n, const std::string& variable) const;
+  void choose_handed();
+  void choose_keepers();
+  void release_keepers();
+  void place_next();
+  void fail(failure f);
+  void end(const std::string& reason);
+  std::string lack_at(const member_info& m) const;
+  std::vector<member_info> living_nodes() const;
+  std::string lack_of_devices(std::span<const member_info> nodes) const;
+  void wait_for_node(std::string why);
+  std::optional<role_map> better_roles() const;
+  void spread_if_better();
+  void commit(std::uint64_t step, float loss);
+  void flush_losses(std::uint64_t below);
+  void exclude(node_id n);
+  std::pair<std::size_t, std::size_t> kept_by(node_id n) const;
+  void write_manifests();
+  void cut_if_due();
+
+  job_setup setup_;
+  std::map<node_id, member_info> members_;
+  // Alive for us, and dead for another participant, or mute; until when.
+  std::map<node_id, std::int64_t> excluded_;
+  std::size_t message_bytes_max_;
+  std::int64_t now_ = 0;
+  std::vector<job_step> actions_;
+
+  job_phase phase_ = job_phase::placing;
+  std::int64_t since_ = 0;  // of the phase
+  // Of a pause, or of the first exclusion that ends while a node is waited for.
+  std::int64_t until_ = 0;
+  std::uint32_t epoch_ = 0;
+  role_map roles_;
+  epoch_start start_;
+  bool needs_checkpoint_ = false;  // to know where to begin
+  bool is_claim_due_ = false;      // after the pause
+  std::string restore_from_;       // folder of a checkpoint, within that of the job
+  std::shared_ptr<const plan> plan_;
+  std::vector<node_id> nodes_;  // by task
+  std::set<node_id> awaited_;   // who has not answered to place or halt
+  bool has_local_part_ = false, is_local_part_there_ = false;
+  bool has_started_ = false;
+  std::optional<participants> parties_;
+  std::optional<ledger> accounts_;                    // of this epoch
+  std::vector<worker_totals> closed_;                 // of the epochs before: fed and dropped
+  std::vector<std::uint64_t> first_steps_;            // of the first epoch
+  std::map<node_id, std::vector<kept_report>> kept_;  // in answers to halt
+  // Of the variables that the next epoch begins with.
+  std::map<std::string, std::pair<node_id, kept_report>> holders_;
+  std::map<std::string, handover> handed_;  // what moves, by variable
+  // The loss of step t + lag_ shows that step t is committed.
+  std::uint64_t lag_ = 1;
+  // Nodes that have nothing to do any more once the epoch has begun everywhere.
+  std::set<node_id> releases_;
+  bool has_begun_ = false;
+  std::set<node_id> leaving_;
+  std::string newest_;  // of the nodes that have come and got no work yet
+  std::uint64_t data_messages_ = 0, recoveries_ = 0;
+  failure_log failures_;
+  std::optional<failure> derived_;  // of this epoch: its cause has not been told yet
+  restart_limiter limiter_;
+  std::string waits_for_;  // in phase waiting
+  std::string incident_;   // why there is a recovery; empty: it was planned
+  // By worker: first step whose loss the program has not got.
+  std::vector<std::uint64_t> next_loss_;
+  std::deque<std::pair<std::uint64_t, float>> held_losses_;  // not committed yet
+  // By worker: first step whose loss did not come in this epoch.
+  std::vector<std::uint64_t> made_;
+  // Async, by worker: steps that some variable has from the epoch before.
+  std::vector<std::uint64_t> ahead_;
+  std::string cause_;
+  job_cuts cuts_;
+};
+
+}  // namespace troupe

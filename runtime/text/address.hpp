@@ -1,0 +1,31 @@
+#pragma once
+// HOST:PORT as people write it: "localhost:0", "127.0.0.1:7000", "[::1]:7000", "gpu-3.lab:7000".
+//
+// Pure: looking a name up is the transport's work. Port 0 means "any free port" where somebody
+// listens.
+
+#include "troupe/schema/error.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+struct address {
+  std::string host;  // a name, or an IPv4 or IPv6 address without brackets
+  std::uint16_t port = 0;
+
+  friend bool operator==(const address&, const address&) = default;
+};
+
+// usage errors name the text and what is wrong with it.
+result<address> parse_address(std::string_view text);
+std::string to_string(const address& a);
+
+bool is_ipv4(std::string_view host) noexcept;
+bool is_ipv6(std::string_view host) noexcept;
+// localhost, 127.0.0.0/8 or ::1: not reachable from other machines.
+bool is_loopback(const address& a) noexcept;
+
+}  // namespace troupe

@@ -1,0 +1,127 @@
+// A node's part of a job, with the test as its coordinator: what the node answers, whatever state
+// the part is in.
+
+#include "tools/troupe-sim/sim_job.hpp"
+#include "troupe/runtime/jobs/placement.hpp"
+#include "troupe/runtime/wire/control_message.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <vector>
+
+using namespace troupe;
+
+namespace {
+
+constexpr std::int64_t ms = sim_cluster::ms;
+constexpr job_id job{7};
+constexpr std::uint32_t node = 0;
+
+// A node and a client, from which the messages come; what the node answers is read on its way.
+struct coordinated {
+  sim_tables tables;
+  sim_data data = [] {
+    auto made = sim_data::make();
+    BOOST_TEST_REQUIRE(bool(made));
+    return std::move(*made);
+  }();
+  sim_cluster c{tables, {.seed = 1, .nodes = 1}};
+  std::vector<part_placed> placed;
+  std::vector<part_halted> halted;
+  std::vector<std::byte> job_plan;
+  std::vector<node_id> nodes;
+
+  coordinated() {
+    BOOST_TEST_REQUIRE(c.form());
+    const sim_job_shape shape{
+        .workers = 1, .shards = 1, .observe_every = 0, .on_failure = failure_policy::resume};
+    const auto client = c.info(c.client()).id;
+    auto program = make_sim_program(tables, data, shape, c.nodes(), client);
+    BOOST_TEST_REQUIRE(bool(program), (program ? "" : program.error().text()));
+    const auto where = place_roles({{c.info(node).id}, {c.info(node).id}}, client);
+    auto made = program->place(where, {});
+    BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
+    job_plan = encode(*made);
+    nodes = where.nodes;
+    c.network().set_filter([this](const outgoing_frame& f) {
+      if (f.kind != frame_kind::control || f.header.empty()) return true;
+      const auto m = decode_control(f.header);
+      if (!m) return true;
+      if (const auto* p = std::get_if<part_placed>(&*m)) placed.push_back(*p);
+      if (const auto* p = std::get_if<part_halted>(&*m)) halted.push_back(*p);
+      return true;
+    });
+  }
+
+  void tell(control_message m) { c.deliver(node, c.client(), std::move(m)); }
+  void place(std::uint32_t epoch) { tell(place_part{job, epoch, job_plan, nodes, {}, {}}); }
+  bool waits_for(const std::function<bool()>& done) { return c.run_until(done, 2000 * ms); }
+  bool is_placed(std::uint32_t epoch) {
+    return waits_for([&] {
+      return !placed.empty() && placed.back().epoch == epoch && placed.back().error.empty();
+    });
+  }
+  bool has_halted(std::uint32_t epoch) {
+    return waits_for([&] { return !halted.empty() && halted.back().epoch == epoch; });
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(part_table)
+
+BOOST_FIXTURE_TEST_CASE(a_part_is_placed_halted_and_placed_again, coordinated) {
+  place(1);
+  BOOST_TEST(is_placed(1));
+  tell(halt_part{job, 1, "the test says so"});
+  BOOST_TEST(has_halted(1));
+  BOOST_TEST(!halted.back().kept.empty());
+  place(2);
+  BOOST_TEST(is_placed(2));
+  tell(stop_part{job, "the test says so"});
+  c.run_for(100 * ms);
+  BOOST_TEST(c.job_actors(node) == 0U);
+}
+
+// A giver of variables that was released, and is to take part in an epoch that ends before it has
+// begun: its coordinator once waited 30 s for it.
+BOOST_FIXTURE_TEST_CASE(
+    a_halt_is_answered_for_its_own_epoch_also_while_the_part_of_an_older_one_ends, coordinated) {
+  place(1);
+  BOOST_TEST(is_placed(1));
+  c.hold("stop_part_actors");  // its actors take their time
+  tell(stop_part{job, "its work has moved"});
+  place(2);
+  tell(halt_part{job, 2, "the test says so"});
+  c.run_for(100 * ms);
+  BOOST_TEST(halted.empty());
+  c.hold("");
+  BOOST_TEST(has_halted(2));
+  BOOST_TEST(halted.back().kept.empty());  // it was told to forget them
+  c.run_for(100 * ms);
+  BOOST_TEST(placed.size() == 1U);
+  BOOST_TEST(c.job_actors(node) == 0U);
+}
+
+// A coordinator may know this node, by another one, before this node knows it: without an answer it
+// waited for ever.
+BOOST_AUTO_TEST_CASE(NO_8_a_halt_of_a_coordinator_that_is_no_peer_yet_is_answered_once_it_is_one) {
+  sim_tables tables;
+  sim_cluster c{tables, {.seed = 1, .nodes = 1}};
+  std::vector<std::uint32_t> epochs;
+  c.network().set_filter([&](const outgoing_frame& f) {
+    if (f.kind != frame_kind::control || f.header.empty()) return true;
+    const auto m = decode_control(f.header);
+    if (!m) return true;
+    if (const auto* p = std::get_if<part_halted>(&*m)) epochs.push_back(p->epoch);
+    return true;
+  });
+  for (const std::uint32_t epoch : {2U, 3U})
+    c.deliver(node, c.client(), halt_part{job, epoch, "the test says so"});
+  BOOST_TEST_REQUIRE(c.form());
+  BOOST_TEST(c.run_until([&] { return !epochs.empty(); }, 2000 * ms));
+  c.run_for(100 * ms);
+  BOOST_TEST(epochs == std::vector<std::uint32_t>{3}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,953 @@
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/jobs/job_coordinator.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+
+using namespace troupe;
+
+namespace {
+
+constexpr node_id client{99}, n1{1}, n2{2}, n3{3};
+constexpr std::int64_t s = 1'000'000'000;
+
+member_info member(node_id id, member_kind kind = member_kind::node) {
+  member_info m;
+  m.id = id;
+  m.name = fmt::format("n{}", raw(id));
+  m.pid = static_cast<std::uint32_t>(raw(id));
+  m.start_time_ns = raw(id);
+  m.kind = kind;
+  return m;
+}
+
+training_program make_program(update_kind update, std::uint32_t workers, bool is_recoverable,
+                              bool has_cuts = false, bool has_replicas = false,
+                              const std::string& library = "", const std::string& device = "") {
+  auto ops = make_op_table();
+  auto row = *ops.find("square");
+  if (!library.empty()) row.library = std::make_shared<const library_id>(library, "1.0", 5);
+  ops.add("own", row);
+  graph g(ops);
+  const auto w = variable(g, {dtype::f32, {2}}, {}, "w");
+  const auto b = variable(g, {dtype::f32, {2}}, {}, "b");
+  training_spec t;
+  t.workers = workers;
+  t.shards = 2;
+  t.update = update;
+  t.steps = 10;
+  t.is_recoverable = is_recoverable;
+  t.has_cuts = has_cuts;
+  t.has_replicas = has_replicas;
+  const value product[] = {mul(w, b)};
+  const auto loss = reduce_sum(
+      library.empty() ? product[0] : g.add("own", product, {}, "own", source_location::current()));
+  auto made = compile_program(g, loss, t, {.name = "training", .device = device});
+  BOOST_TEST_REQUIRE(bool(made), (made ? "" : made.error().text()));
+  return *made;
+}
+
+// A coordinator with the world around it played by the test.
+struct world {
+  std::optional<job_coordinator> job;
+  std::vector<job_action::send> sent;
+  std::vector<job_event> told;
+  std::size_t claims = 0, manifests = 0, drops = 0;
+
+  world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "",
+        std::vector<node_id> replicas = {}, const std::string& library = "",
+        const std::string& device = "") {
+    job_setup setup;
+    setup.id = job_id{7};
+    setup.name = "training";
+    setup.client = client;
+    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(),
+                                 !replicas.empty(), library, device);
+    setup.roles = {{n1, n2}, {n3, n3}, std::move(replicas)};
+    setup.on_failure = policy;
+    setup.checkpoints.folder = std::move(folder);
+    std::vector<member_info> members{member(client, member_kind::client), member(n1), member(n2),
+                                     member(n3)};
+    for (auto& m : members)
+      if (!library.empty()) m.libraries = {{library, "1.0", 5}};
+    for (auto& m : members)
+      if (!device.empty() && m.id != n3 && m.id != client) m.devices = {{"chip", 0, 1}};
+    job.emplace(std::move(setup), members, 1 << 20);
+    job->begin(0);
+    take();
+  }
+
+  void take() {
+    for (auto& a : job->take_actions()) {
+      if (auto* x = std::get_if<job_action::send>(&a)) sent.push_back(std::move(*x));
+      if (auto* x = std::get_if<job_event>(&a)) told.push_back(std::move(*x));
+      claims += std::holds_alternative<job_action::claim_epoch>(a);
+      manifests += std::holds_alternative<job_action::write_manifest>(a);
+      drops += std::holds_alternative<job_action::drop_cut>(a);
+    }
+  }
+
+  template <class Body>
+  std::vector<node_id> sent_to() {
+    std::vector<node_id> out;
+    for (const auto& m : sent)
+      if (std::holds_alternative<Body>(m.body)) out.push_back(m.to);
+    return out;
+  }
+  const place_part* last_place() const {
+    const place_part* last = nullptr;
+    for (const auto& m : sent)
+      if (auto* p = std::get_if<place_part>(&m.body)) last = p;
+    return last;
+  }
+  std::string last(job_event_kind k) const {
+    std::string text = "not told";
+    for (const auto& e : told)
+      if (e.kind == k) text = e.text;
+    return text;
+  }
+
+  void all_placed(std::initializer_list<node_id> nodes) {
+    for (auto n : nodes) job->on_placed(n, {job_id{7}, job->epoch(), "", {}});
+    job->on_local_part(job->epoch());
+    take();
+    BOOST_TEST_REQUIRE((job->phase() == job_phase::running));
+  }
+  void losses(std::uint64_t first, std::uint64_t end) {
+    for (auto t = first; t < end; ++t) job->on_loss(0, t, float(t));
+    take();
+  }
+  void halted(node_id from, std::vector<kept_report> kept = {}) {
+    job->on_halted(from, {job_id{7}, job->epoch(), std::move(kept), {}, 0});
+    take();
+  }
+};
+
+std::vector<kept_report> both(std::vector<std::uint64_t> versions) {
+  const auto newest = versions.back();
+  return {{"b", versions, {newest, newest}}, {"w", versions, {newest, newest}}};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(job_coordinator)
+
+BOOST_AUTO_TEST_CASE(everybody_is_placed_then_started) {
+  world w(failure_policy::stop);
+  BOOST_TEST(w.sent_to<place_part>().size() == 4U);
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  w.all_placed({n1, n2, n3, client});
+  BOOST_TEST(w.sent_to<start_part>().size() == 4U);
+  BOOST_TEST((w.told.back().kind == job_event_kind::started));
+}
+
+// SV-1: a collective that breaks off may be told before the death that it follows from.
+BOOST_AUTO_TEST_CASE(a_derived_failure_gives_way_to_its_cause_and_is_believed_when_none_comes) {
+  for (const bool has_cause : {true, false}) {
+    world w(failure_policy::stop);
+    w.all_placed({n1, n2, n3, client});
+    w.job->tick(5 * s);
+    w.job->on_ended(
+        n1,
+        {job_id{7}, w.job->epoch(), "gpu:0: rank 1 is gone", "all_reduce/gpu:0/0", 3, {}, 0, true});
+    w.job->on_ended(
+        n3, {job_id{7}, w.job->epoch(), "another one", "all_reduce/gpu:0/2", 3, {}, 0, true});
+    w.job->tick(6 * s);
+    w.take();
+    BOOST_TEST(w.last(job_event_kind::failed) == "not told");
+    if (has_cause) w.job->on_lost(n2, "no sign of life", false);
+    w.take();
+    BOOST_TEST((w.last(job_event_kind::failed) != "not told") == has_cause);
+    w.job->tick(7 * s);
+    w.take();
+    const auto text = w.last(job_event_kind::failed);
+    BOOST_TEST(
+        text.find(
+            has_cause
+                ? "node n2"
+                : "node n1 (pid 1), actor all_reduce/gpu:0/0, step 3: gpu:0: rank 1 is gone") !=
+            std::string::npos,
+        text);
+    BOOST_TEST((text.find("is gone") != std::string::npos) == !has_cause, text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_stops_on_failure_names_the_node_and_ends_everywhere) {
+  world w(failure_policy::stop);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "no sign of life", false);
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+  BOOST_TEST(w.told.back().text.find("node n2 (pid 2)") != std::string::npos);
+  BOOST_TEST(w.sent_to<stop_part>().size() >= 3U);
+  w.job->on_lost(n1, "too", false);  // JC-1
+  w.take();
+  BOOST_TEST((w.told.back().text.find("n2") != std::string::npos));
+}
+
+BOOST_AUTO_TEST_CASE(JC_2_a_worker_that_is_lost_is_placed_elsewhere_once_all_others_have_halted) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 5);
+  w.sent.clear();
+  w.job->on_lost(n2, "no sign of life", false);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.sent_to<halt_part>().size() == 3U);
+  BOOST_TEST(w.sent_to<place_part>().empty());
+  w.halted(n1);
+  w.halted(client);
+  BOOST_TEST(w.sent_to<place_part>().empty());
+  w.halted(n3, both({4, 5}));
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST(w.job->epoch() == 2U);
+  // Variables stay where they are.
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
+  // A worker counts as two shards.
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  auto p = decode_plan(w.last_place()->plan);
+  BOOST_TEST_REQUIRE(bool(p));
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) {
+      BOOST_TEST(a.shard.version == 5U);
+      BOOST_TEST((a.shard.restore == restore_kind::kept));
+    }
+  w.all_placed({n1, n3, client});
+  BOOST_TEST(w.last(job_event_kind::resumed) == "goes on from step 5 (epoch 2)");
+}
+
+BOOST_AUTO_TEST_CASE(RC_2_no_cut_is_behind_a_loss_that_the_program_has_not_got) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({4, 5}));
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 4U);
+}
+
+BOOST_AUTO_TEST_CASE(JC_3_reports_of_another_epoch_change_nothing) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  w.job->on_placed(n1, {job_id{7}, 1, "", {}});
+  w.job->on_placed(n3, {job_id{7}, 1, "", {}});
+  w.job->on_placed(client, {job_id{7}, 1, "", {}});
+  w.job->on_local_part(1);
+  w.job->on_ended(n1, {job_id{7}, 1, "late news", "x", 0, {}, 0});
+  w.job->on_halted(n1, {job_id{7}, 1, {}, {}, 0});
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+}
+
+BOOST_AUTO_TEST_CASE(JC_4_a_loss_is_told_once_and_when_its_step_is_committed) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  const auto told = [&] {
+    return std::count_if(w.told.begin(), w.told.end(),
+                         [](const auto& e) { return e.kind == job_event_kind::loss; });
+  };
+  w.losses(0, 1);
+  BOOST_TEST(told() == 0);
+  w.losses(1, 3);
+  BOOST_TEST(told() == 2);
+  w.losses(1, 3);  // made again
+  BOOST_TEST(told() == 2);
+  w.losses(3, 4);
+  BOOST_TEST(told() == 3);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_node_the_job_waits_and_goes_on_with_the_next_one) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  for (auto n : {n1, n2, n3}) w.job->on_lost(n, "gone", false);
+  w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::waiting));
+  w.job->tick(100 * s);
+  BOOST_TEST((w.job->phase() == job_phase::waiting));
+  w.job->on_member(member(node_id{4}));
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{node_id{4}, node_id{4}}));
+  w.all_placed({node_id{4}, client});
+}
+
+BOOST_AUTO_TEST_CASE(JC_6_a_job_without_a_node_is_given_up_in_the_end) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  for (auto n : {n1, n2, n3}) w.job->on_lost(n, "gone", false);
+  w.halted(client);
+  w.job->tick(troupe::job_coordinator::waiting_max_ns + s);
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+}
+
+BOOST_AUTO_TEST_CASE(
+    SV_5_an_actor_that_fails_again_and_again_at_one_step_is_given_up_with_its_own_words) {
+  world w(failure_policy::resume);
+  std::int64_t now = 0;
+  int recoveries = 0;
+  for (; recoveries < 50 && w.job->phase() != job_phase::over; ++recoveries) {
+    for (int i = 0; i < 1000 && w.job->phase() == job_phase::pausing; ++i)
+      w.job->tick(now += s / 10);
+    w.take();
+    w.all_placed({n1, n2, n3, client});
+    w.job->on_ended(
+        n1, {job_id{7}, w.job->epoch(), "matmul got no memory", "worker/0/matmul", 0, {}, 0});
+    w.take();
+    for (auto n : {n1, n2, client}) w.halted(n);
+    if (w.job->phase() == job_phase::halting) w.halted(n3, both({0}));
+  }
+  BOOST_TEST(recoveries == 7);
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+  BOOST_TEST(w.told.back().text.find("worker/0/matmul") != std::string::npos);
+  BOOST_TEST(w.told.back().text.find("given up after 6 attempts in a row without a step forward") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_does_not_end_is_left_behind) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n3, both({0}));
+  w.job->tick(troupe::job_coordinator::answer_max_ns + s);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+  // It is alive, and no longer mute (JC-8).
+  w.all_placed({n3, client});
+  w.losses(0, 2);
+  w.job->tick(troupe::job_coordinator::answer_max_ns + troupe::job_coordinator::excluded_ns +
+              2 * s);
+  w.job->on_member(member(node_id{5}));
+  w.halted(client), w.halted(n3, both({1, 2}));
+  BOOST_TEST(std::count(w.job->roles().workers.begin(), w.job->roles().workers.end(), n1) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_joins_is_given_work_if_that_makes_somebody_less_busy) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  w.all_placed({n1, n3, client});
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.losses(0, 1);
+  w.job->on_member(member(node_id{5}));
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(client), w.halted(n3, both({0})), w.halted(n1);
+  BOOST_TEST(w.job->roles().workers.size() == 2U);
+  BOOST_TEST((w.job->roles().workers[0] != w.job->roles().workers[1]));
+  w.all_placed({n1, n3, node_id{5}, client});
+  BOOST_TEST(w.job->totals().recoveries == 1U);  // that was none
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_comes_while_the_job_is_placed_gets_work_when_it_runs) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_member(member(node_id{5}));
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  for (auto n : {n1, n3, client}) w.job->on_placed(n, {job_id{7}, w.job->epoch(), "", {}});
+  w.job->on_local_part(w.job->epoch());
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));  // JC-7
+  w.losses(0, 1);
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.last(job_event_kind::note).find("n5 has joined") != std::string::npos);
+}
+
+// --- libraries of ops ---
+
+BOOST_AUTO_TEST_CASE(PM_4_a_node_that_lacks_a_library_of_the_job_gets_no_work_and_is_named) {
+  world w(failure_policy::resume, update_kind::sync, "", {}, "own_ops");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 1);
+  w.job->on_member(member(node_id{5}));  // without it
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  BOOST_TEST(
+      w.last(job_event_kind::note) ==
+      "gets no work: op 'own' needs library own_ops 1.0, and n5 has no library of that name: start it with troupe-node --load");
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({0}));
+  for (const auto n : w.job->nodes()) BOOST_TEST((n != node_id{5}));
+  w.all_placed({n1, n3, client});
+  w.losses(1, 2);
+  auto able = member(node_id{6});
+  able.libraries = {{"own_ops", "1.0", 5}};
+  w.job->on_member(able);
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+}
+
+// --- devices ---
+
+// n1 and n2 have gpu:0, n3 has none.
+struct on_devices : world {
+  on_devices() : world(failure_policy::resume, update_kind::sync, "", {}, "", "/gpu:0") {
+    all_placed({n1, n2, n3, client});
+    losses(0, 1);
+  }
+  bool is_used(node_id n) const {
+    return std::find(job->roles().workers.begin(), job->roles().workers.end(), n) !=
+           job->roles().workers.end();
+  }
+};
+
+member_info with_a_device(node_id id) {
+  auto m = member(id);
+  m.devices = {{"chip", 0, 1}};
+  return m;
+}
+
+BOOST_FIXTURE_TEST_CASE(PM_5_in_a_recovery_workers_move_to_nodes_with_their_device_alone,
+                        on_devices) {
+  job->on_member(member(node_id{5}));  // idle, and without
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));  // for the shards
+  halted(n1), halted(n2), halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST(!is_used(node_id{5}));
+  BOOST_TEST((job->roles().shards != std::vector<node_id>{n3, n3}));
+  for (auto n : job->nodes()) job->on_placed(n, {job_id{7}, job->epoch(), "", {}});
+  job->on_local_part(job->epoch());
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::running));
+  job->on_lost(n2, "gone", false);
+  halted(n1), halted(client), halted(n3, both({0, 1})), halted(node_id{5}, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{n1, n1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(PM_5_without_a_node_that_has_the_device_a_job_waits_for_one, on_devices) {
+  job->on_lost(n1, "gone", false), job->on_lost(n2, "gone", false);
+  halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
+  const auto says = last(job_event_kind::note);
+  BOOST_TEST(says.find("waits for a node that takes work: ") != std::string::npos, says);
+  BOOST_TEST(says.find("job_coordinator_test.cpp:") != std::string::npos, says);
+  BOOST_TEST(
+      says.find("is to run on gpu:0, and no node that takes workers has it: n3 has no device") !=
+          std::string::npos,
+      says);
+  job->tick(500 * s);
+  job->on_member(member(node_id{5}));
+  take();
+  BOOST_TEST((job->phase() == job_phase::waiting));
+  BOOST_TEST(last(job_event_kind::note).find("n5 has no device") != std::string::npos);
+  job->on_member(with_a_device(node_id{6}));
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{node_id{6}, node_id{6}}));
+}
+
+BOOST_FIXTURE_TEST_CASE(JC_6_who_comes_and_has_no_device_does_not_prolong_the_waiting, on_devices) {
+  job->on_lost(n1, "gone", false), job->on_lost(n2, "gone", false);
+  halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
+  job->tick(400 * s);
+  job->on_member(member(node_id{5}));
+  job->tick(601 * s);
+  take();
+  BOOST_TEST((job->phase() == job_phase::over));
+  BOOST_TEST(job->cause().find("no node that takes work has come for 600 s") != std::string::npos,
+             job->cause());
+  BOOST_TEST(job->cause().find("is to run on gpu:0") != std::string::npos, job->cause());
+}
+
+// The one node with the device is alive, and excluded for a while.
+BOOST_FIXTURE_TEST_CASE(a_job_that_waits_for_a_node_takes_one_that_is_no_longer_excluded,
+                        on_devices) {
+  job->on_lost(n2, "gone", false);
+  halted(n1), halted(client), halted(n3, both({0, 1}));
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::placing));
+  job->on_placed(n3, {job_id{7}, job->epoch(), "no link to n1", n1});
+  take();
+  halted(n1), halted(client), halted(n3, both({0, 1}));
+  const auto since = 1 * s;  // a back-off may come first
+  job->tick(since);
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
+  job->tick(since + troupe::job_coordinator::excluded_ns / 2);
+  BOOST_TEST((job->phase() == job_phase::waiting));
+  job->tick(since + troupe::job_coordinator::excluded_ns);
+  take();
+  BOOST_TEST((job->phase() == job_phase::placing));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{n1, n1}));
+}
+
+BOOST_FIXTURE_TEST_CASE(
+    work_of_a_device_stays_on_a_node_that_wants_to_leave_until_another_one_has_it, on_devices) {
+  job->on_lost(n2, "gone", false);
+  halted(n1), halted(client), halted(n3, both({0, 1}));
+  all_placed({n1, n3, client});
+  losses(1, 2);
+  job->on_leaving(n1);
+  take();
+  BOOST_TEST((job->phase() == job_phase::running));
+  BOOST_TEST(last(job_event_kind::note).find("its work stays until one comes") != std::string::npos,
+             last(job_event_kind::note));
+  job->on_member(with_a_device(node_id{6}));
+  take();
+  BOOST_TEST_REQUIRE((job->phase() == job_phase::halting));
+  halted(n1), halted(client), halted(n3, both({1, 2}));
+  BOOST_TEST((job->roles().workers == std::vector<node_id>{node_id{6}, node_id{6}}));
+}
+
+// --- nodes that do not reach each other ---
+
+BOOST_AUTO_TEST_CASE(JC_8_whom_another_node_holds_dead_gets_work_again_after_a_while) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost_by(n1, n2, "no sign of life", false);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.sent_to<halt_part>().size() == 3U);
+  w.halted(n1), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.all_placed({n1, n3, client});
+  w.losses(4, 6);
+  w.job->tick(troupe::job_coordinator::excluded_ns + s);
+  w.job->on_lost(n1, "gone", false);  // as we see it ourselves: for good
+  w.halted(client), w.halted(n3, both({5, 6}));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n2, n2}));
+}
+
+BOOST_AUTO_TEST_CASE(JC_8_of_two_nodes_that_hold_each_other_dead_one_goes_on) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost_by(n1, n2, "no sign of life", false);
+  w.job->on_lost_by(n2, n1, "no sign of life", false);
+  w.take();
+  w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::halting));
+  w.halted(n1);
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.all_placed({n1, n3, client});
+  w.job->on_lost_by(n2, n3, "no sign of life", false);  // late: it is not believed any more
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  BOOST_TEST(w.job->totals().recoveries == 1U);
+}
+
+// Its part has been told to end: nobody waits for it, and what it kept is gone.
+BOOST_AUTO_TEST_CASE(JC_8_who_hands_variables_over_and_is_held_dead_is_not_waited_for) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_leaving(n3);
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_lost_by(n1, n3, "no sign of life", false);
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({3, 4})), w.halted(client);
+  BOOST_TEST((w.job->phase() != job_phase::halting));
+  BOOST_TEST(w.last(job_event_kind::note).find("variables are lost") == 0U,
+             w.last(job_event_kind::note));
+}
+
+BOOST_AUTO_TEST_CASE(JC_8_who_holds_the_program_dead_goes_and_the_program_does_not) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost_by(n1, client, "no sign of life", false);
+  w.take();
+  w.halted(n2), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n2, n2}));
+}
+
+// Their parts have ended, and whether they reach each other is seen when the next ones are placed.
+BOOST_AUTO_TEST_CASE(JC_8_what_nodes_say_of_each_other_between_epochs_takes_no_variable_away) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  w.job->on_lost_by(n1, n3, "no sign of life", false);
+  w.job->on_epoch(2U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
+}
+
+BOOST_AUTO_TEST_CASE(JC_8_of_two_unlinked_nodes_the_one_that_keeps_less_is_left_out) {
+  for (const bool says_n1 : {true, false}) {
+    world w(failure_policy::resume);
+    w.all_placed({n1, n2, n3, client});
+    w.losses(0, 5);
+    w.job->on_lost(n2, "gone", false);
+    w.halted(n1), w.halted(client), w.halted(n3, both({4, 5}));
+    BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+    const auto from = says_n1 ? n1 : n3, other = says_n1 ? n3 : n1;
+    w.job->on_placed(from, {job_id{7}, w.job->epoch(), "no link", other});
+    w.take();
+    w.halted(n1), w.halted(client), w.halted(n3, both({4, 5}));
+    for (int i = 1; i < 50 && w.job->phase() == job_phase::pausing; ++i) w.job->tick(i * s / 10);
+    w.take();
+    BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+    BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n3, n3}));
+    BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+    const auto p = decode_plan(w.last_place()->plan);
+    for (const auto& a : p->actors)
+      if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 5U);
+  }
+}
+
+// n1 has one that n2 has, too, n3 one that nobody else has.
+BOOST_AUTO_TEST_CASE(JC_8_of_two_unlinked_nodes_the_one_stays_that_keeps_what_nobody_else_does) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 5);
+  w.job->on_ended(n2, {job_id{7}, w.job->epoch(), "no memory", "worker/1/mul", 4, {}, 0});
+  const auto all = both({4, 5});
+  w.halted(client), w.halted(n1, {all[0]}), w.halted(n2, {all[0]}), w.halted(n3, {all[1]});
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_placed(n1, {job_id{7}, w.job->epoch(), "no link", n3});
+  w.take();
+  w.halted(client), w.halted(n1, {all[0]}), w.halted(n2, {all[0]}), w.halted(n3, {all[1]});
+  for (int i = 1; i < 50 && w.job->phase() == job_phase::pausing; ++i) w.job->tick(i * s / 10);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  BOOST_TEST(std::count(w.job->nodes().begin(), w.job->nodes().end(), n1) == 0);
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 5U);
+}
+
+// --- replicas ---
+
+struct replicated : world {
+  explicit replicated(update_kind update = update_kind::sync)
+      : world(failure_policy::resume, update, "", {n1, n1}) {
+    all_placed({n1, n2, n3, client});
+  }
+
+  std::vector<const planned_actor*> actors(actor_kind kind) {
+    placed = *decode_plan(last_place()->plan);
+    std::vector<const planned_actor*> out;
+    for (const auto& a : placed.actors)
+      if (a.kind == kind) out.push_back(&a);
+    return out;
+  }
+  plan placed;
+};
+
+BOOST_AUTO_TEST_CASE(every_shard_forwards_to_its_replica_on_another_node) {
+  replicated w;
+  std::size_t shards = 0, replicas = 0;
+  for (const auto* a : w.actors(actor_kind::shard)) {
+    const auto node = w.job->nodes()[a->task];
+    BOOST_TEST((a->shard.follows ? node == n1 : node == n3));
+    BOOST_TEST(a->shard.forwards == !a->shard.follows);
+    BOOST_TEST(a->shard.keeps == 2U);
+    ++(a->shard.follows ? replicas : shards);
+  }
+  BOOST_TEST(shards == 2U);
+  BOOST_TEST(replicas == 2U);
+}
+
+// Replicas are on n1, as worker 0 is: what they are sent brings it the versions too.
+BOOST_AUTO_TEST_CASE(a_worker_reads_at_the_replica_that_is_on_its_node) {
+  for (const auto update : {update_kind::sync, update_kind::async}) {
+    replicated w(update);
+    std::size_t reads = 0;
+    for (const auto* a : w.actors(actor_kind::op)) {
+      if (a->ops.front().type != "read") continue;
+      const auto& from = w.placed.actors[w.placed.edges[a->inputs.front()].from.actor];
+      const bool is_there = w.job->nodes()[a->task] == n1;
+      BOOST_TEST((from.kind == (is_there ? actor_kind::shard : actor_kind::receive)), a->name);
+      BOOST_TEST(from.shard.follows == is_there, a->name);
+      ++reads;
+    }
+    BOOST_TEST(reads == 4U);
+    for (const auto* a : w.actors(actor_kind::shard)) {
+      BOOST_TEST_REQUIRE(!a->shard.readers.empty());
+      // Worker 0; worker 1 and the program.
+      BOOST_TEST(a->shard.readers.size() == (a->shard.follows ? 1U : 2U));
+      BOOST_TEST(a->shard.readers.front().worker == (a->shard.follows ? 0 : 1));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(JC_4_with_replicas_a_loss_is_told_two_steps_later) {
+  replicated w;
+  const auto told = [&] {
+    return std::count_if(w.told.begin(), w.told.end(),
+                         [](const auto& e) { return e.kind == job_event_kind::loss; });
+  };
+  w.losses(0, 2);
+  BOOST_TEST(told() == 0);
+  w.losses(2, 3);
+  BOOST_TEST(told() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(PM_3_the_replica_of_a_lost_shard_becomes_the_shard_and_nothing_is_lost) {
+  replicated w;
+  w.losses(0, 6);
+  w.job->on_lost(n3, "gone", false);
+  w.take();
+  w.halted(n2), w.halted(client), w.halted(n1, both({3, 4, 5}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{n1, n1}));
+  BOOST_TEST((w.job->roles().replicas == std::vector<node_id>{n2, n2}));
+  for (const auto* a : w.actors(actor_kind::shard)) {
+    BOOST_TEST(a->shard.version == 5U);
+    BOOST_TEST(
+        (a->shard.restore == (a->shard.follows ? restore_kind::handed : restore_kind::kept)));
+  }
+  w.all_placed({n1, n2, client});
+  BOOST_TEST(w.last(job_event_kind::resumed).find("goes on from step 5") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(without_another_node_there_is_no_replica_until_one_comes) {
+  replicated w;
+  w.losses(0, 6);
+  w.job->on_lost(n3, "gone", false), w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n1, both({4, 5, 6}));
+  BOOST_TEST((w.job->roles().replicas == std::vector<node_id>{node_id{}, node_id{}}));
+  w.all_placed({n1, client});
+  BOOST_TEST(w.last(job_event_kind::note).find("no replica") != std::string::npos);
+  w.job->on_member(member(node_id{5}));
+  w.losses(6, 7);
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::halting));
+  w.halted(client), w.halted(n1, both({5, 6, 7}));
+  BOOST_TEST((w.job->roles().replicas != std::vector<node_id>{node_id{}, node_id{}}));
+}
+
+BOOST_AUTO_TEST_CASE(JC_7_a_copy_is_there_before_the_work_is_spread_anew) {
+  replicated w;
+  w.job->on_member(member(node_id{5}));
+  w.losses(0, 2);  // the shards have begun
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  w.losses(2, 3);  // and their replicas
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+}
+
+// The new shards are on a node that dies before it has them.
+BOOST_AUTO_TEST_CASE(who_keeps_variables_is_released_only_when_the_epoch_has_begun_everywhere) {
+  replicated w;
+  w.losses(0, 6);
+  w.job->on_leaving(n3);
+  w.take();
+  w.halted(n1, both({4, 5, 6})), w.halted(n2), w.halted(client), w.halted(n3, both({4, 5, 6}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.all_placed({n1, n2, n3, client});
+  w.losses(6, 8);
+  BOOST_TEST(w.sent_to<stop_part>().empty());  // a replica may still be waiting
+  w.losses(8, 9);
+  BOOST_TEST((w.sent_to<stop_part>() == std::vector<node_id>{n3}));
+  BOOST_TEST(w.sent_to<epoch_begun>().size() >= 2U);
+}
+
+BOOST_AUTO_TEST_CASE(
+    a_node_that_leaves_hands_its_variables_over_and_is_released_when_they_are_used) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_leaving(n3);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(n1), w.halted(n2), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  for (auto n : w.job->roles().shards) BOOST_TEST((n == n1 || n == n2));
+  const auto p = decode_plan(w.last_place()->plan);
+  BOOST_TEST_REQUIRE(bool(p));
+  std::size_t handed = 0;
+  for (const auto& a : p->actors) {
+    if (a.kind == actor_kind::shard)
+      BOOST_TEST((a.shard.restore == restore_kind::handed && a.shard.version == 4));
+    if (a.kind != actor_kind::op || a.ops.front().type != hand_over_op) continue;
+    ++handed;
+    BOOST_TEST((w.job->nodes()[a.task] == n3));
+  }
+  BOOST_TEST(handed == 2U);
+  w.all_placed({n1, n2, n3, client});
+  BOOST_TEST(w.sent_to<stop_part>().empty());
+  w.losses(4, 5);  // every shard has begun
+  BOOST_TEST((w.sent_to<stop_part>() == std::vector<node_id>{n3}));
+  w.job->on_lost(n3, "was asked to leave", true);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));  // nobody notices
+  BOOST_TEST(w.job->totals().recoveries == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_wants_to_leave_stays_while_there_is_no_other) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n1, "gone", false);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n3, both({0}));
+  w.all_placed({n3, client});
+  w.job->on_leaving(n3);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::running));
+  BOOST_TEST(w.last(job_event_kind::note).find("no other node") != std::string::npos);
+  w.losses(0, 1);
+  w.job->on_member(member(node_id{6}));
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(client), w.halted(n3, both({0}));
+  BOOST_TEST((w.job->roles().shards == std::vector<node_id>{node_id{6}, node_id{6}}));
+}
+
+BOOST_AUTO_TEST_CASE(JC_9_a_node_that_wants_to_leave_while_an_epoch_is_claimed_gets_no_part_of_it) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n2, "gone", false);
+  w.halted(n1), w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n1, n1}));
+  w.job->on_leaving(n1);
+  w.job->on_epoch(2U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  BOOST_TEST(w.claims == 2U);
+  w.job->on_epoch(3U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
+  BOOST_TEST((w.sent_to<stop_part>().back() == n1));
+}
+
+BOOST_AUTO_TEST_CASE(JC_9_without_another_node_the_epoch_begins_on_one_that_wants_to_leave) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n1, "gone", false), w.job->on_lost(n2, "gone", false);
+  w.halted(client), w.halted(n3, both({3, 4}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  w.job->on_leaving(n3);
+  w.job->on_epoch(2U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  BOOST_TEST(w.claims == 1U);
+  BOOST_TEST(
+      w.last(job_event_kind::note).find("its work stays until one comes") != std::string::npos,
+      w.last(job_event_kind::note));
+}
+
+BOOST_AUTO_TEST_CASE(lost_variables_come_from_a_checkpoint_under_a_claimed_epoch) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 8);
+  w.job->on_lost(n3, "gone", false);
+  w.halted(n1), w.halted(n2), w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  BOOST_TEST(w.claims == 1U);
+  w.job->on_epoch(error(error_code::failed, "no space left"), {});  // the disk may come back
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::pausing));
+  w.job->tick(10 * s);
+  w.take();
+  BOOST_TEST(w.claims == 2U);
+  w.job->on_epoch(5U, known_checkpoint{1, 6, {6, 6}});
+  w.take();
+  BOOST_TEST(w.job->epoch() == 5U);
+  BOOST_TEST(w.last_place()->restore_from == "step-000000000006.epoch-1");
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 6U);
+}
+
+BOOST_AUTO_TEST_CASE(another_program_that_has_the_job_ends_this_one) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_lost(n1, "gone", false);
+  w.halted(n2), w.halted(n3, both({0})), w.halted(client);
+  w.job->on_epoch(error(error_code::denied, "epoch 4 was claimed by client c2"), {});
+  w.take();
+  BOOST_TEST(w.last(job_event_kind::failed).find("claimed by client c2") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_is_written_when_all_parts_are_saved_and_all_their_losses_told) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 3);
+  part_saved saved{job_id{7}, 1, 4, "", {4, 4}, "part-0.safetensors", "00", 10, {"b", "w"}};
+  w.job->on_saved(n3, saved);
+  w.take();
+  BOOST_TEST(w.manifests == 0U);
+  w.losses(3, 4);
+  BOOST_TEST(w.manifests == 1U);
+  w.job->on_manifest(4, 1, {});
+  BOOST_TEST(w.job->totals().checkpoints == 1U);
+  saved.step = 5, saved.error = "no space left";
+  w.job->on_saved(n3, saved);
+  w.take();
+  BOOST_TEST(w.manifests == 1U);
+  BOOST_TEST(w.last(job_event_kind::note).find("the checkpoint of step 5 was not written") !=
+             std::string::npos);
+  BOOST_TEST((w.job->phase() == job_phase::running));  // training goes on
+}
+
+BOOST_AUTO_TEST_CASE(checkpoints_that_fail_in_a_row_are_dropped_and_told_of_less_and_less) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  const auto notes = [&] {
+    return std::count_if(w.told.begin(), w.told.end(),
+                         [](const auto& e) { return e.kind == job_event_kind::note; });
+  };
+  const auto before = notes();
+  part_saved saved{job_id{7}, 1,  0,         "no space left", {}, "part-0.safetensors",
+                   "00",      10, {"b", "w"}};
+  for (saved.step = 1; saved.step <= 9; ++saved.step) {
+    w.job->on_saved(n3, saved);
+    w.take();
+  }
+  BOOST_TEST(w.drops == 9U);
+  BOOST_TEST(w.manifests == 0U);
+  BOOST_TEST(notes() - before == 4);  // 1, 2, 4, 8
+  BOOST_TEST(
+      w.last(job_event_kind::note)
+          .find(
+              "the checkpoint of step 8 was not written, and neither were the 7 before it: node ") !=
+      std::string::npos);
+  saved.error.clear(), saved.worker_steps = {10, 10};
+  w.losses(0, 10);
+  w.job->on_saved(n3, saved);
+  w.take();
+  w.job->on_manifest(10, 1, {});
+  w.take();
+  BOOST_TEST(w.last(job_event_kind::note) ==
+             "the checkpoint of step 10 was written; the 9 before it were not");
+}
+
+BOOST_AUTO_TEST_CASE(a_part_that_is_saved_when_its_epoch_has_ended_makes_no_checkpoint) {
+  world w(failure_policy::resume, update_kind::sync, "/checkpoints");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 6);
+  w.job->on_member(member(node_id{5}));  // the work is spread anew
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(client), w.halted(n3, both({5, 6}));
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::claiming));
+  w.job->on_saved(n3, {job_id{7}, 1, 4, "", {4, 4}, "part-0.safetensors", "00", 10, {"b", "w"}});
+  w.take();
+  BOOST_TEST(w.manifests == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(JC_5_what_is_made_again_is_in_the_ledger) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 6);
+  w.job->on_lost(n3, "gone", false);  // with all variables: back to step 0
+  w.halted(n1), w.halted(n2), w.halted(client);
+  w.all_placed({n1, n2, client});
+  const auto t = w.job->totals();
+  for (const auto& a : t.workers) {
+    BOOST_TEST(a.fed == 6U);
+    BOOST_TEST(a.applied == 0U);
+    BOOST_TEST(a.in_flight == 6U);
+  }
+  BOOST_TEST(t.redone == 12U);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

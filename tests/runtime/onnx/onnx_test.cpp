@@ -1,0 +1,1089 @@
+// Every op that models are made of: a model with that op, built into a graph, which the plain
+// interpreter of tests/support/ runs, against numbers that stand here. And files that are none.
+
+#include "troupe/runtime/onnx/onnx_import.hpp"
+
+#include "tests/support/onnx_writer.hpp"
+#include "tests/support/reference.hpp"
+#include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/onnx/node.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numbers>
+#include <random>
+#include <set>
+
+using namespace troupe;
+using reference::array;
+using test::onnx_attributes;
+using test::onnx_writer;
+
+namespace {
+
+using list = std::vector<std::int64_t>;
+using elements_in = std::vector<double>;
+
+array of(dtype type, const list& sizes, const elements_in& x) {
+  std::vector<dim> dims;
+  for (const auto n : sizes) dims.push_back({n, 0});
+  array a{{type, *shape::from(dims)}, x};
+  BOOST_REQUIRE(static_cast<std::size_t>(a.spec.shape.elements()) == x.size());
+  return a;
+}
+array f(const list& sizes, const elements_in& x) { return of(dtype::f32, sizes, x); }
+array i(const list& sizes, const elements_in& x) { return of(dtype::i64, sizes, x); }
+array b(const list& sizes, const elements_in& x) { return of(dtype::boolean, sizes, x); }
+array whole_numbers(const list& x) {
+  return i({static_cast<std::int64_t>(x.size())}, {x.begin(), x.end()});
+}
+// 0, 1, 2, ...
+array counted(const list& sizes, double first = 0) {
+  auto n = std::int64_t{1};
+  for (const auto s : sizes) n *= s;
+  elements_in x;
+  for (std::int64_t k = 0; k < n; ++k) x.push_back(first + static_cast<double>(k));
+  return f(sizes, x);
+}
+array mapped(array a, double (*g)(double)) {
+  for (auto& x : a.at) x = g(x);
+  return a;
+}
+
+struct op_case {
+  std::string op;
+  std::vector<array> in;  // the first `fed` are fed, the others stand in the file
+  std::size_t fed;
+  onnx_attributes attrs;
+  std::vector<array> out;
+  std::int64_t opset = 17;
+  std::vector<bool> left_out{};  // of the inputs
+};
+
+result<std::vector<array>> run(const onnx_writer& w, const std::map<std::string, array>& fed,
+                               const onnx_build_options& options = {},
+                               std::string* missing = nullptr) {
+  const auto m = w.load();
+  if (!m) return m.error();
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto built = m->build(g, options, missing);
+  if (!built) return built.error();
+  reference::feeds feeds;
+  for (const auto& in : built->inputs) feeds[g.node(in.at.node).name] = fed.at(in.name);
+  std::vector<array> out;
+  for (const auto& o : built->outputs) out.push_back(reference::evaluate(g, o.at, feeds));
+  return out;
+}
+
+void check(const op_case& c) {
+  onnx_writer w(c.opset);
+  std::map<std::string, array> fed;
+  std::vector<std::string> in, out;
+  for (std::size_t k = 0; k < c.in.size(); ++k) {
+    const bool is_left_out = k < c.left_out.size() && c.left_out[k];
+    in.push_back(is_left_out ? "" : fmt::format("x{}", k));
+    if (is_left_out) continue;
+    if (k < c.fed)
+      w.input(in.back(), c.in[k].spec), fed[in.back()] = c.in[k];
+    else
+      w.initializer(in.back(), c.in[k]);
+  }
+  for (std::size_t k = 0; k < c.out.size(); ++k)
+    out.push_back(fmt::format("y{}", k)), w.output(out.back());
+  w.node(c.op, in, out, c.attrs);
+  const auto got = run(w, fed);
+  BOOST_TEST_REQUIRE(bool(got), (got ? "" : got.error().text()));
+  for (std::size_t k = 0; k < c.out.size(); ++k) {
+    BOOST_TEST_REQUIRE(to_string((*got)[k].spec) == to_string(c.out[k].spec),
+                       c.op << ", output " << k);
+    for (std::size_t e = 0; e < c.out[k].at.size(); ++e) {
+      const auto x = (*got)[k].at[e], y = c.out[k].at[e];
+      BOOST_TEST((x == y || (std::isnan(x) && std::isnan(y)) ||
+                  std::abs(x - y) <= 1e-6 * (1 + std::abs(y))),
+                 c.op << ", output " << k << ", element " << e << ": " << x << ", expected " << y);
+    }
+  }
+}
+
+const double inf = std::numeric_limits<double>::infinity(),
+             nan_value = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<op_case> elementwise_cases() {
+  const auto x = f({4}, {-2, -0.5, 0.5, 3});
+  const auto positive = f({3}, {0.5, 1, 4});
+  const auto unary = [](const char* op, const array& in, double (*g)(double)) {
+    return op_case{op, {in}, 1, {}, {mapped(in, g)}};
+  };
+  const auto h = of(dtype::f16, {2}, {1.5, -2});
+  std::vector<op_case> all{
+      unary("Abs", x, [](double v) { return std::abs(v); }),
+      unary("Neg", x, [](double v) { return -v; }),
+      unary("Sign", x, [](double v) { return v > 0 ? 1.0 : -1.0; }),
+      unary("Exp", x, [](double v) { return std::exp(v); }),
+      unary("Log", positive, [](double v) { return std::log(v); }),
+      unary("Sqrt", positive, [](double v) { return std::sqrt(v); }),
+      unary("Reciprocal", positive, [](double v) { return 1 / v; }),
+      unary("Erf", x, [](double v) { return std::erf(v); }),
+      unary("Sin", x, [](double v) { return std::sin(v); }),
+      unary("Cos", x, [](double v) { return std::cos(v); }),
+      unary("Tan", x, [](double v) { return std::tan(v); }),
+      unary("Sinh", x, [](double v) { return std::sinh(v); }),
+      unary("Cosh", x, [](double v) { return std::cosh(v); }),
+      unary("Floor", x, [](double v) { return std::floor(v); }),
+      unary("Ceil", x, [](double v) { return std::ceil(v); }),
+      unary("Identity", x, [](double v) { return v; }),
+      unary("Tanh", x, [](double v) { return std::tanh(v); }),
+      unary("Sigmoid", x, [](double v) { return 1 / (1 + std::exp(-v)); }),
+      unary("Relu", x, [](double v) { return std::max(v, 0.0); }),
+      unary("Softplus", x, [](double v) { return std::log1p(std::exp(v)); }),
+      unary("Softsign", x, [](double v) { return v / (1 + std::abs(v)); }),
+      unary("HardSwish", x, [](double v) { return v * std::clamp(v / 6 + 0.5, 0.0, 1.0); }),
+      {"Round", {f({5}, {0.5, 1.5, 2.5, -1.5, 2.4})}, 1, {}, {f({5}, {0, 2, 2, -2, 2})}},
+      {"LeakyRelu", {x}, 1, {{"alpha", 0.25F}}, {f({4}, {-0.5, -0.125, 0.5, 3})}},
+      {"PRelu",
+       {f({2, 2}, {-1, -2, 3, -4}), f({2}, {0.5, 2})},
+       2,
+       {},
+       {f({2, 2}, {-0.5, -4, 3, -8})}},
+      {"PRelu",
+       {f({1, 2, 2}, {-1, -2, 3, -4}), f({2}, {0.5, 2})},
+       2,
+       {},
+       {f({1, 2, 2}, {-0.5, -1, 3, -8})},
+       6},
+      {"Elu",
+       {x},
+       1,
+       {{"alpha", 2.0F}},
+       {f({4}, {2 * std::expm1(-2), 2 * std::expm1(-0.5), 0.5, 3})}},
+      {"Selu",
+       {f({2}, {-1, 2})},
+       1,
+       {{"alpha", 1.5F}, {"gamma", 2.0F}},
+       {f({2}, {3 * std::expm1(-1), 4})}},
+      {"Celu", {f({2}, {-1, 2})}, 1, {{"alpha", 2.0F}}, {f({2}, {2 * std::expm1(-0.5), 2})}},
+      {"HardSigmoid", {x}, 1, {{"alpha", 0.5F}, {"beta", 0.25F}}, {f({4}, {0, 0, 0.5, 1})}},
+      {"ThresholdedRelu", {x}, 1, {{"alpha", 0.5F}}, {f({4}, {0, 0, 0, 3})}},
+      {"Shrink", {x}, 1, {{"lambd", 1.0F}, {"bias", 0.5F}}, {f({4}, {-1.5, 0, 0, 2.5})}},
+      {"Add", {f({2, 1}, {1, 2}), f({2}, {10, 20})}, 2, {}, {f({2, 2}, {11, 21, 12, 22})}},
+      {"Add",
+       {f({1, 2, 2}, {0, 0, 0, 0}), f({2}, {1, 2})},
+       2,
+       {{"broadcast", std::int64_t{1}}, {"axis", std::int64_t{1}}},
+       {f({1, 2, 2}, {1, 1, 2, 2})},
+       6},
+      {"Add",
+       {of(dtype::u8, {2}, {200, 3}), of(dtype::u8, {2}, {100, 4})},
+       2,
+       {},
+       {of(dtype::u8, {2}, {44, 7})}},
+      {"Sub",
+       {of(dtype::u8, {2}, {3, 9}), of(dtype::u8, {2}, {5, 4})},
+       2,
+       {},
+       {of(dtype::u8, {2}, {254, 5})}},
+      {"Mul", {h, h}, 2, {}, {of(dtype::f16, {2}, {2.25, 4})}},
+      {"Div", {i({4}, {7, -7, 7, 1}), i({4}, {2, 2, -2, 0})}, 2, {}, {i({4}, {3, -3, -3, 0})}},
+      {"Pow", {f({3}, {2, 3, 4}), i({3}, {3, 2, 0})}, 2, {}, {f({3}, {8, 9, 1})}},
+      {"Pow", {i({2}, {2, -3}), i({2}, {5, 3})}, 2, {}, {i({2}, {32, -27})}},
+      {"Mod", {i({4}, {7, -7, 7, -7}), i({4}, {3, 3, -3, -3})}, 2, {}, {i({4}, {1, 2, -2, -1})}},
+      {"Mod",
+       {f({3}, {5.5, -5.5, 6}), f({3}, {2, 2, -4})},
+       2,
+       {{"fmod", std::int64_t{1}}},
+       {f({3}, {1.5, -1.5, 2})}},
+      {"Max", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {3, 5})}},
+      {"Min", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {1, 3})}},
+      {"Sum", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {6, 12})}},
+      {"Mean", {f({2}, {1, 5}), f({2}, {3, 4})}, 2, {}, {f({2}, {2, 4.5})}},
+      {"Clip", {x, f({}, {-1}), f({}, {1})}, 3, {}, {f({4}, {-1, -0.5, 0.5, 1})}},
+      {"Clip", {x, f({}, {0}), f({}, {1})}, 3, {}, {f({4}, {-2, -0.5, 0.5, 1})}, 17, {false, true}},
+      {"Clip", {x}, 1, {{"min", -1.0F}}, {f({4}, {-1, -0.5, 0.5, 3})}, 6},
+      {"IsNaN", {f({2}, {nan_value, 1})}, 1, {}, {b({2}, {1, 0})}},
+      {"IsInf",
+       {f({3}, {inf, -inf, 1})},
+       1,
+       {{"detect_negative", std::int64_t{0}}},
+       {b({3}, {1, 0, 0})}},
+      {"Equal", {i({2}, {1, 2}), i({2}, {1, 3})}, 2, {}, {b({2}, {1, 0})}},
+      {"Less", {f({2}, {1, 2}), f({2}, {1, 3})}, 2, {}, {b({2}, {0, 1})}},
+      {"LessOrEqual", {f({2}, {1, 4}), f({2}, {1, 3})}, 2, {}, {b({2}, {1, 0})}},
+      {"Greater",
+       {of(dtype::u8, {2}, {1, 4}), of(dtype::u8, {2}, {1, 3})},
+       2,
+       {},
+       {b({2}, {0, 1})}},
+      {"GreaterOrEqual", {f({2}, {1, 2}), f({2}, {1, 3})}, 2, {}, {b({2}, {1, 0})}},
+      {"And", {b({4}, {0, 0, 1, 1}), b({4}, {0, 1, 0, 1})}, 2, {}, {b({4}, {0, 0, 0, 1})}},
+      {"Or", {b({4}, {0, 0, 1, 1}), b({4}, {0, 1, 0, 1})}, 2, {}, {b({4}, {0, 1, 1, 1})}},
+      {"Xor", {b({4}, {0, 0, 1, 1}), b({4}, {0, 1, 0, 1})}, 2, {}, {b({4}, {0, 1, 1, 0})}},
+      {"Not", {b({2}, {0, 1})}, 1, {}, {b({2}, {1, 0})}},
+      {"Where", {b({2}, {1, 0}), i({2}, {1, 2}), i({}, {9})}, 3, {}, {i({2}, {1, 9})}},
+      {"Cast", {f({3}, {1.7, -1.7, 0})}, 1, {{"to", std::int64_t{7}}}, {i({3}, {1, -1, 0})}},
+      {"Cast", {f({3}, {1.7, -1.7, 0})}, 1, {{"to", std::int64_t{9}}}, {b({3}, {1, 1, 0})}},
+      {"CastLike", {i({2}, {1, 2}), f({}, {0})}, 2, {}, {f({2}, {1, 2})}},
+  };
+  return all;
+}
+
+std::vector<op_case> reduction_cases() {
+  const auto x = f({2, 3}, {1, 2, 3, 4, 5, -6});
+  const auto rows = onnx_attributes{{"axes", list{1}}, {"keepdims", std::int64_t{0}}};
+  const auto lse = [](double p, double q, double r) {
+    return std::log(std::exp(p) + std::exp(q) + std::exp(r));
+  };
+  return {
+      {"ReduceSum", {x, whole_numbers({-1})}, 1, {}, {f({2, 1}, {6, 3})}},
+      {"ReduceSum", {x, whole_numbers({})}, 1, {{"noop_with_empty_axes", std::int64_t{1}}}, {x}},
+      {"ReduceSum", {x}, 1, {{"keepdims", std::int64_t{0}}}, {f({}, {9})}},
+      {"ReduceMean", {x}, 1, rows, {f({2}, {2, 1})}},
+      {"ReduceProd", {x}, 1, rows, {f({2}, {6, -120})}},
+      {"ReduceMax", {x}, 1, rows, {f({2}, {3, 5})}},
+      {"ReduceMax",
+       {of(dtype::u8, {2}, {7, 250})},
+       1,
+       {{"keepdims", std::int64_t{0}}},
+       {of(dtype::u8, {}, {250})}},
+      {"ReduceMin", {x}, 1, rows, {f({2}, {1, -6})}},
+      {"ReduceL1", {x}, 1, rows, {f({2}, {6, 15})}},
+      {"ReduceL2", {x}, 1, rows, {f({2}, {std::sqrt(14), std::sqrt(77)})}},
+      {"ReduceSumSquare", {x}, 1, rows, {f({2}, {14, 77})}},
+      {"ReduceLogSum", {x}, 1, rows, {f({2}, {std::log(6), std::log(3)})}},
+      {"ReduceLogSumExp", {x}, 1, rows, {f({2}, {lse(1, 2, 3), lse(4, 5, -6)})}},
+      {"ArgMax",
+       {f({2, 3}, {1, 3, 3, 4, 2, 4})},
+       1,
+       {{"axis", std::int64_t{1}}},
+       {i({2, 1}, {1, 0})}},
+      {"ArgMax",
+       {f({2, 3}, {1, 3, 3, 4, 2, 4})},
+       1,
+       {{"axis", std::int64_t{1}},
+        {"select_last_index", std::int64_t{1}},
+        {"keepdims", std::int64_t{0}}},
+       {i({2}, {2, 2})}},
+      {"ArgMin", {f({2, 2}, {1, 3, 0, 4})}, 1, {{"keepdims", std::int64_t{0}}}, {i({2}, {1, 0})}},
+      {"CumSum",
+       {x, i({}, {1})},
+       1,
+       {{"exclusive", std::int64_t{1}}, {"reverse", std::int64_t{1}}},
+       {f({2, 3}, {5, 3, 0, -1, -6, 0})}},
+      {"TopK",
+       {f({2, 3}, {1, 9, 3, 4, 2, 6}), whole_numbers({2})},
+       1,
+       {},
+       {f({2, 2}, {9, 3, 6, 4}), i({2, 2}, {1, 2, 2, 0})}},
+      {"TopK",
+       {i({3, 2}, {1, 9, 3, 4, 2, 6}), whole_numbers({2})},
+       1,
+       {{"axis", std::int64_t{0}}, {"largest", std::int64_t{0}}},
+       {i({2, 2}, {1, 4, 2, 6}), i({2, 2}, {0, 1, 2, 2})}},
+      {"Hardmax", {f({2, 2}, {1, 1, 3, 4})}, 1, {}, {f({2, 2}, {1, 0, 0, 1})}},
+      {"Hardmax", {f({1, 2, 2}, {1, 1, 3, 4})}, 1, {}, {f({1, 2, 2}, {0, 0, 0, 1})}, 11},
+  };
+}
+
+std::vector<op_case> dense_cases() {
+  const auto a = counted({2, 3}), v = f({3}, {1, 2, 3});
+  const auto image = counted({1, 1, 3, 3}), line = counted({1, 1, 4});
+  const auto window = onnx_attributes{{"kernel_shape", list{2, 2}}};
+  return {
+      {"MatMul", {a, counted({3, 2})}, 2, {}, {f({2, 2}, {10, 13, 28, 40})}},
+      {"MatMul", {a, v}, 2, {}, {f({2}, {8, 26})}},
+      {"MatMul", {v, counted({3, 2})}, 2, {}, {f({2}, {16, 22})}},
+      {"MatMul", {v, v}, 2, {}, {f({}, {14})}},
+      {"Gemm",
+       {a, counted({2, 3}), f({2}, {1, 2})},
+       3,
+       {{"transB", std::int64_t{1}}, {"alpha", 2.0F}, {"beta", 0.5F}},
+       {f({2, 2}, {10.5, 29, 28.5, 101})}},
+      {"Einsum",
+       {a, counted({3, 2})},
+       2,
+       {{"equation", std::string("ij, jk -> ki")}},
+       {f({2, 2}, {10, 28, 13, 40})}},
+      {"Einsum", {v, v}, 2, {{"equation", std::string("i,i")}}, {f({}, {14})}},
+      {"Conv",
+       {image, f({1, 1, 2, 2}, {1, 0, 0, 1}), f({1}, {10})},
+       3,
+       {},
+       {f({1, 1, 2, 2}, {14, 16, 20, 22})}},
+      {"Conv",
+       {image, f({1, 1, 3, 3}, {0, 0, 0, 0, 1, 0, 0, 0, 0})},
+       2,
+       {{"auto_pad", std::string("SAME_UPPER")}, {"strides", list{2, 2}}},
+       {f({1, 1, 2, 2}, {0, 2, 6, 8})}},
+      {"Conv",
+       {line, f({1, 1, 2}, {1, 2})},
+       2,
+       {{"pads", list{1, 0}}, {"dilations", list{2}}},
+       {f({1, 1, 3}, {2, 4, 7})}},
+      {"Conv",
+       {counted({1, 2, 2}), f({2, 1, 1}, {1, 10})},
+       2,
+       {{"group", std::int64_t{2}}},
+       {f({1, 2, 2}, {0, 1, 20, 30})}},
+      {"ConvTranspose",
+       {f({1, 1, 2, 2}, {1, 2, 3, 4}), f({1, 1, 2, 2}, {1, 1, 1, 1})},
+       2,
+       {{"strides", list{2, 2}}},
+       {f({1, 1, 4, 4}, {1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4})}},
+      {"ConvTranspose",
+       {f({1, 1, 2}, {1, 2}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"strides", list{2}}, {"output_padding", list{1}}, {"pads", list{1, 0}}},
+       {f({1, 1, 4}, {10, 2, 20, 0})}},
+      {"ConvTranspose",
+       {f({1, 1, 2}, {1, 2}), f({1, 1, 1}, {1})},
+       2,
+       {{"output_shape", list{5}}, {"strides", list{2}}},
+       {f({1, 1, 5}, {1, 0, 2, 0, 0})}},
+      {"MaxPool",
+       {image},
+       1,
+       window,
+       {f({1, 1, 2, 2}, {4, 5, 7, 8}), i({1, 1, 2, 2}, {4, 5, 7, 8})}},
+      {"MaxPool",
+       {image},
+       1,
+       {{"kernel_shape", list{2, 2}}, {"storage_order", std::int64_t{1}}},
+       {f({1, 1, 2, 2}, {4, 5, 7, 8}), i({1, 1, 2, 2}, {4, 7, 5, 8})}},
+      {"MaxPool",
+       {line},
+       1,
+       {{"kernel_shape", list{3}}, {"strides", list{2}}, {"ceil_mode", std::int64_t{1}}},
+       {f({1, 1, 2}, {2, 3})}},
+      {"AveragePool",
+       {image},
+       1,
+       {{"kernel_shape", list{2, 2}},
+        {"pads", list{1, 1, 0, 0}},
+        {"count_include_pad", std::int64_t{1}}},
+       {f({1, 1, 3, 3}, {0, 0.25, 0.75, 0.75, 2, 3, 2.25, 5, 6})}},
+      {"AveragePool",
+       {image},
+       1,
+       {{"kernel_shape", list{2, 2}}, {"auto_pad", std::string("SAME_LOWER")}},
+       {f({1, 1, 3, 3}, {0, 0.5, 1.5, 1.5, 2, 3, 4.5, 5, 6})}},
+      {"GlobalAveragePool", {image}, 1, {}, {f({1, 1, 1, 1}, {4})}},
+      {"GlobalMaxPool", {image}, 1, {}, {f({1, 1, 1, 1}, {8})}},
+  };
+}
+
+std::vector<op_case> normalisation_cases() {
+  const auto e = [](double x) { return std::exp(x); };
+  const auto x = f({1, 2, 2}, {0, 1, 2, 3});
+  const auto all = e(0) + e(1) + e(2) + e(3);
+  const auto nll = f({2, 3}, {-1, -2, -3, -4, -5, -6});
+  const auto nd = -1 / std::sqrt(1 + 1e-5);  // of two numbers that are 2 apart
+  const auto p1 = std::log(e(0) + e(1));
+  return {
+      {"Softmax",
+       {x},
+       1,
+       {},
+       {f({1, 2, 2}, {e(0) / (e(0) + e(1)), e(1) / (e(0) + e(1)), e(0) / (e(0) + e(1)),
+                      e(1) / (e(0) + e(1))})}},
+      {"Softmax", {x}, 1, {}, {f({1, 2, 2}, {e(0) / all, e(1) / all, e(2) / all, e(3) / all})}, 11},
+      {"LogSoftmax",
+       {x},
+       1,
+       {{"axis", std::int64_t{-1}}},
+       {f({1, 2, 2}, {-p1, 1 - p1, -p1, 1 - p1})}},
+      {"LogSoftmax",
+       {x},
+       1,
+       {},
+       {f({1, 2, 2}, {-std::log(all), 1 - std::log(all), 2 - std::log(all), 3 - std::log(all)})},
+       7},
+      {"BatchNormalization",
+       {f({1, 2, 2}, {1, 2, 3, 4}), f({2}, {1, 2}), f({2}, {0, 1}), f({2}, {1, 3}), f({2}, {4, 1})},
+       5,
+       {{"epsilon", 0.0F}},
+       {f({1, 2, 2}, {0, 0.5, 1, 3})}},
+      {"BatchNormalization",
+       {f({1, 1, 2}, {1, 3}), f({1}, {1}), f({1}, {0}), f({1}, {0}), f({1}, {2})},
+       5,
+       {{"training_mode", std::int64_t{1}}, {"momentum", 0.5F}},
+       {f({1, 1, 2}, {nd, -nd}), f({1}, {1}), f({1}, {1.5})}},
+      {"InstanceNormalization",
+       {f({1, 2, 2}, {1, 3, 5, 7}), f({2}, {1, 2}), f({2}, {0, 1})},
+       3,
+       {},
+       {f({1, 2, 2}, {nd, -nd, 2 * nd + 1, -2 * nd + 1})}},
+      {"LayerNormalization",
+       {f({2, 2}, {1, 3, 5, 7}), f({2}, {1, 2}), f({2}, {0, 1})},
+       3,
+       {},
+       {f({2, 2}, {nd, -2 * nd + 1, nd, -2 * nd + 1}), f({2, 1}, {2, 6}), f({2, 1}, {-nd, -nd})}},
+      {"MeanVarianceNormalization", {f({1, 1, 1, 2}, {1, 3})}, 1, {}, {f({1, 1, 1, 2}, {-1, 1})}},
+      {"LRN",
+       {f({1, 3, 1}, {1, 2, 3})},
+       1,
+       {{"size", std::int64_t{3}}, {"alpha", 3.0F}, {"beta", 1.0F}, {"bias", 1.0F}},
+       {f({1, 3, 1}, {1.0 / 6, 2.0 / 15, 3.0 / 14})}},
+      {"Dropout", {f({2}, {1, 2})}, 1, {}, {f({2}, {1, 2}), b({2}, {1, 1})}},
+      {"Dropout",
+       {f({2}, {1, nan_value}), f({}, {0}), b({}, {1})},
+       1,
+       {},
+       {f({2}, {1, nan_value}), b({2}, {1, 1})}},
+      {"NegativeLogLikelihoodLoss", {nll, i({2}, {0, 2})}, 2, {}, {f({}, {3.5})}},
+      {"NegativeLogLikelihoodLoss",
+       {nll, i({2}, {0, 2}), f({3}, {1, 1, 3})},
+       3,
+       {},
+       {f({}, {4.75})}},
+      {"NegativeLogLikelihoodLoss",
+       {nll, i({2}, {0, -1})},
+       2,
+       {{"ignore_index", std::int64_t{-1}}, {"reduction", std::string("none")}},
+       {f({2}, {1, 0})}},
+      {"NegativeLogLikelihoodLoss",
+       {nll, i({2}, {0, -1})},
+       2,
+       {{"ignore_index", std::int64_t{-1}}},
+       {f({}, {1})}},
+      {"SoftmaxCrossEntropyLoss",
+       {f({1, 2}, {0, 1}), i({1}, {1})},
+       2,
+       {{"reduction", std::string("sum")}},
+       {f({}, {p1 - 1}), f({1, 2}, {-p1, 1 - p1})}},
+  };
+}
+
+std::vector<op_case> layout_cases() {
+  const auto x = counted({2, 3});
+  const auto depth = counted({1, 4, 1, 2});
+  return {
+      {"Reshape", {x, whole_numbers({0, -1, 1})}, 1, {}, {counted({2, 3, 1})}},
+      {"Reshape",
+       {f({0, 3}, {}), whole_numbers({3, 0})},
+       1,
+       {{"allowzero", std::int64_t{1}}},
+       {f({3, 0}, {})}},
+      {"Reshape", {f({0, 3}, {}), whole_numbers({0, 3, 1})}, 1, {}, {f({0, 3, 1}, {})}},
+      {"Flatten", {counted({2, 1, 3})}, 1, {{"axis", std::int64_t{2}}}, {counted({2, 3})}},
+      {"Squeeze", {counted({1, 2, 1}), whole_numbers({0})}, 1, {}, {counted({2, 1})}},
+      {"Squeeze", {counted({1, 2, 1})}, 1, {}, {counted({2})}},
+      {"Unsqueeze", {counted({2}), whole_numbers({0, -1})}, 1, {}, {counted({1, 2, 1})}},
+      {"Unsqueeze", {counted({2})}, 1, {{"axes", list{1}}}, {counted({2, 1})}, 11},
+      {"Transpose", {x}, 1, {{"perm", list{1, 0}}}, {f({3, 2}, {0, 3, 1, 4, 2, 5})}},
+      {"Concat",
+       {x, f({2, 1}, {8, 9})},
+       2,
+       {{"axis", std::int64_t{-1}}},
+       {f({2, 4}, {0, 1, 2, 8, 3, 4, 5, 9})}},
+      {"Split",
+       {x, whole_numbers({1, 2})},
+       1,
+       {{"axis", std::int64_t{1}}},
+       {f({2, 1}, {0, 3}), f({2, 2}, {1, 2, 4, 5})}},
+      {"Split", {x}, 1, {}, {counted({1, 3}), counted({1, 3}, 3)}, 11},
+      {"Slice",
+       {x, whole_numbers({-1, 0}), whole_numbers({-100, 2}), whole_numbers({1, 0}),
+        whole_numbers({-1, 1})},
+       1,
+       {},
+       {f({2, 3}, {2, 1, 0, 5, 4, 3})}},
+      {"Slice",
+       {x},
+       1,
+       {{"starts", list{1}}, {"ends", list{1000}}, {"axes", list{1}}},
+       {f({2, 2}, {1, 2, 4, 5})},
+       9},
+      {"Slice",
+       {x, whole_numbers({2}), whole_numbers({std::int64_t{1} << 62}), whole_numbers({1}),
+        whole_numbers({-1})},
+       1,
+       {},
+       {f({2, 0}, {})}},
+      {"Pad",
+       {counted({1, 2}), whole_numbers({0, 1, 1, 0}), f({}, {7})},
+       1,
+       {},
+       {f({2, 3}, {7, 0, 1, 7, 7, 7})}},
+      {"Pad",
+       {counted({3}), whole_numbers({2, 1})},
+       1,
+       {{"mode", std::string("reflect")}},
+       {f({6}, {2, 1, 0, 1, 2, 1})}},
+      {"Pad",
+       {counted({3}), whole_numbers({2, -1})},
+       1,
+       {{"mode", std::string("edge")}},
+       {f({4}, {0, 0, 0, 1})}},
+      {"Tile",
+       {counted({1, 2}), whole_numbers({2, 2})},
+       1,
+       {},
+       {f({2, 4}, {0, 1, 0, 1, 0, 1, 0, 1})}},
+      {"Expand",
+       {f({2, 1}, {1, 2}), whole_numbers({2, 1, 3})},
+       1,
+       {},
+       {f({2, 2, 3}, {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2})}},
+      {"DepthToSpace",
+       {depth},
+       1,
+       {{"blocksize", std::int64_t{2}}},
+       {f({1, 1, 2, 4}, {0, 2, 1, 3, 4, 6, 5, 7})}},
+      {"DepthToSpace",
+       {counted({1, 8, 1, 1})},
+       1,
+       {{"blocksize", std::int64_t{2}}, {"mode", std::string("CRD")}},
+       {counted({1, 2, 2, 2})}},
+      {"SpaceToDepth",
+       {f({1, 1, 2, 4}, {0, 2, 1, 3, 4, 6, 5, 7})},
+       1,
+       {{"blocksize", std::int64_t{2}}},
+       {depth}},
+      {"Trilu", {counted({2, 3}, 1), i({}, {1})}, 1, {}, {f({2, 3}, {0, 2, 3, 0, 0, 6})}},
+      {"Trilu",
+       {i({2, 2}, {1, 2, 3, 4})},
+       1,
+       {{"upper", std::int64_t{0}}},
+       {i({2, 2}, {1, 0, 3, 4})}},
+      {"Gather", {x, i({2}, {-1, 0})}, 2, {{"axis", std::int64_t{1}}}, {f({2, 2}, {2, 0, 5, 3})}},
+      {"GatherElements", {x, i({1, 2}, {1, 0})}, 2, {}, {f({1, 2}, {3, 1})}},
+      {"GatherND", {x, i({2, 2}, {0, -1, 1, 0})}, 2, {}, {f({2}, {2, 3})}},
+      {"GatherND", {x, i({2, 1}, {2, 0})}, 2, {{"batch_dims", std::int64_t{1}}}, {f({2}, {2, 3})}},
+      {"Scatter", {counted({3}), i({1}, {1}), f({1}, {9})}, 3, {}, {f({3}, {0, 9, 2})}, 10},
+      {"ScatterElements",
+       {x, i({1, 2}, {1, 0}), f({1, 2}, {8, 9})},
+       3,
+       {},
+       {f({2, 3}, {0, 9, 2, 8, 4, 5})}},
+      {"ScatterElements",
+       {counted({3}), i({2}, {1, 1}), f({2}, {8, 9})},
+       3,
+       {{"reduction", std::string("add")}},
+       {f({3}, {0, 18, 2})}},
+      {"ScatterND",
+       {x, i({1, 1}, {1}), f({1, 3}, {7, 0, 9})},
+       3,
+       {},
+       {f({2, 3}, {0, 1, 2, 7, 0, 9})}},
+      {"ScatterND",
+       {x, i({2, 2}, {0, 0, 0, 0}), f({2}, {1, 2})},
+       3,
+       {{"reduction", std::string("add")}},
+       {f({2, 3}, {3, 1, 2, 3, 4, 5})}},
+      {"OneHot",
+       {i({3}, {1, -1, 5}), i({}, {3}), f({2}, {2, 5})},
+       1,
+       {},
+       {f({3, 3}, {2, 5, 2, 2, 2, 5, 2, 2, 2})}},
+      {"OneHot",
+       {i({2}, {1, 0}), i({}, {3}), i({2}, {0, 1})},
+       1,
+       {{"axis", std::int64_t{0}}},
+       {i({3, 2}, {0, 1, 1, 0, 0, 0})}},
+      {"Constant", {}, 0, {{"value", i({2}, {4, 5})}}, {i({2}, {4, 5})}},
+      {"Constant", {}, 0, {{"value_floats", std::vector<float>{1.5F, 2}}}, {f({2}, {1.5, 2})}},
+      {"Constant", {}, 0, {{"value_ints", list{7}}}, {i({1}, {7})}},
+      {"Shape", {x}, 1, {{"start", std::int64_t{-1}}}, {i({1}, {3})}},
+      {"Size", {x}, 1, {}, {i({}, {6})}},
+      {"ConstantOfShape",
+       {whole_numbers({2, 1})},
+       0,
+       {{"value", i({1}, {3})}},
+       {i({2, 1}, {3, 3})}},
+      {"ConstantOfShape", {whole_numbers({0, 2})}, 0, {}, {f({0, 2}, {})}},
+      {"Range", {i({}, {10}), i({}, {4}), i({}, {-2})}, 0, {}, {i({3}, {10, 8, 6})}},
+      {"Range", {f({}, {1}), f({}, {2}), f({}, {0.5})}, 0, {}, {f({2}, {1, 1.5})}},
+      {"EyeLike",
+       {x},
+       1,
+       {{"k", std::int64_t{1}}, {"dtype", std::int64_t{7}}},
+       {i({2, 3}, {0, 1, 0, 0, 0, 1})}},
+  };
+}
+
+std::vector<op_case> all_cases() {
+  auto all = elementwise_cases();
+  for (auto* more : {reduction_cases, dense_cases, normalisation_cases, layout_cases})
+    for (auto& c : more()) all.push_back(std::move(c));
+  return all;
+}
+
+std::string text_of(const auto& r) { return r ? "no error" : r.error().text(); }
+
+// Each part must be in the text, which is one line.
+void expect_error(const auto& r, std::initializer_list<std::string_view> parts) {
+  BOOST_TEST_REQUIRE(!r);
+  BOOST_TEST((r.error().code() == error_code::usage || r.error().code() == error_code::not_found));
+  const auto text = r.error().message();
+  BOOST_TEST(text.starts_with("model.onnx: "), text);
+  BOOST_TEST(text.find('\n') == std::string::npos, text);
+  for (const auto p : parts) BOOST_TEST(text.find(p) != std::string::npos, text << " lacks " << p);
+}
+
+// x -> Relu -> y
+onnx_writer small_model() {
+  onnx_writer w;
+  w.input("x", {dtype::f32, {2}});
+  w.output("y");
+  w.node("Relu", {"x"}, {"y"});
+  return w;
+}
+
+result<onnx_graph> build(const onnx_writer& w, const onnx_build_options& o = {}) {
+  const auto m = w.load();
+  if (!m) return m.error();
+  static const auto ops = make_op_table();
+  graph g(ops);
+  return m->build(g, o);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(onnx)
+
+BOOST_AUTO_TEST_CASE(every_op_gives_the_numbers_that_the_standard_says) {
+  std::set<std::string> tested;
+  int number = 0;
+  for (const auto& c : all_cases()) {
+    tested.insert(c.op);
+    BOOST_TEST_CONTEXT("case " << number++ << ", " << c.op) { check(c); }
+  }
+  troupe::onnx::rules rules;
+  for (auto* add :
+       {troupe::onnx::add_elementwise, troupe::onnx::add_logic, troupe::onnx::add_activations,
+        troupe::onnx::add_reductions, troupe::onnx::add_products, troupe::onnx::add_windows,
+        troupe::onnx::add_normalisation, troupe::onnx::add_losses, troupe::onnx::add_layout,
+        troupe::onnx::add_indexing, troupe::onnx::add_sources})
+    add(rules);
+  for (const auto& [op, rule] : rules) BOOST_TEST(tested.contains(op), op << " has no case here");
+}
+
+BOOST_AUTO_TEST_CASE(shapes_are_computed_from_constants_while_the_graph_is_built) {
+  // Reshape to [Shape(x)[1], 2 * 3 / Shape(x)[1]].
+  onnx_writer w;
+  w.input("x", {dtype::f32, {2, 3}});
+  w.output("y");
+  w.initializer("one", whole_numbers({1}));
+  w.initializer("six", whole_numbers({6}));
+  w.node("Shape", {"x"}, {"shape"});
+  w.node("Gather", {"shape", "one"}, {"columns"});
+  w.node("Div", {"six", "columns"}, {"rows"});
+  w.node("Concat", {"columns", "rows"}, {"wanted"}, {{"axis", std::int64_t{0}}});
+  w.node("Reshape", {"x", "wanted"}, {"y"});
+  const auto got = run(w, {{"x", counted({2, 3})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == counted({3, 2})));
+}
+
+BOOST_AUTO_TEST_CASE(the_largest_end_is_behind_all_elements_in_either_direction) {
+  for (const bool is_backward : {false, true}) {
+    onnx_writer w;
+    w.input("x", {dtype::f32, {3}});
+    w.output("y");
+    const auto largest = std::numeric_limits<std::int64_t>::max();
+    w.initializer("begin", whole_numbers({is_backward ? 2 : 1}));
+    w.initializer("end", whole_numbers({0}))
+        .set_raw(std::string(reinterpret_cast<const char*>(&largest), sizeof largest));
+    w.initializer("axes", whole_numbers({0}));
+    w.initializer("steps", whole_numbers({is_backward ? -1 : 1}));
+    w.node("Slice", {"x", "begin", "end", "axes", "steps"}, {"y"});
+    const auto got = run(w, {{"x", counted({3})}});
+    BOOST_TEST_REQUIRE(bool(got), text_of(got));
+    BOOST_TEST(((*got)[0].at == (is_backward ? elements_in{} : elements_in{1, 2})));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_shape_that_is_fed_is_taken_from_the_values_that_will_be_fed) {
+  onnx_writer w;
+  w.input("x", {dtype::f32, {4}});
+  w.input("wanted", {dtype::i64, {2}});
+  w.output("y");
+  w.node("Reshape", {"x", "wanted"}, {"y"});
+  expect_error(build(w), {"node 0 'Reshape_node' (Reshape)",
+                          "operand 1 must be known while the graph is built"});
+  const auto m = w.load();
+  BOOST_TEST_REQUIRE(bool(m), text_of(m));
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto built =
+      m->build(g, {.values = {{"wanted", reference::to_tensor(whole_numbers({2, 2}))}}});
+  BOOST_TEST_REQUIRE(bool(built), text_of(built));
+  BOOST_TEST_REQUIRE(built->fixed.size() == 1U);
+  BOOST_TEST(built->fixed[0] == "wanted");
+  BOOST_TEST_REQUIRE(built->inputs.size() == 1U);
+  BOOST_TEST(built->inputs[0].name == "x");
+  BOOST_TEST(to_string(built->outputs[0].at.spec()) == "f32[2, 2]");
+}
+
+BOOST_AUTO_TEST_CASE(a_batch_may_have_a_bound) {
+  onnx_writer w;
+  w.input("x", {dtype::f32, {1, 2}});
+  w.graph()
+      .mutable_inputs(0)
+      ->mutable_type()
+      ->mutable_tensor()
+      ->mutable_shape()
+      ->mutable_dims(0)
+      ->clear_size();
+  w.graph()
+      .mutable_inputs(0)
+      ->mutable_type()
+      ->mutable_tensor()
+      ->mutable_shape()
+      ->mutable_dims(0)
+      ->set_symbol("N");
+  w.initializer("w", f({2, 3}, {1, 2, 3, 4, 5, 6}));
+  w.output("y");
+  w.node("Gemm", {"x", "w"}, {"h"});
+  w.node("Softmax", {"h"}, {"y"});
+  expect_error(build(w), {"input 'x'", "f32[N, 2] leaves a size open"});
+  const std::array dims{batch_of(128), dim{2, 0}};
+  const auto built = build(w, {.shapes = {{"x", {dtype::f32, *shape::from(dims)}}}});
+  BOOST_TEST_REQUIRE(bool(built), text_of(built));
+  expect_error(build(w, {.shapes = {{"x", {dtype::f32, {2, 3}}}}}),
+               {"input 'x'", "f32[2, 3] does not fit f32[N, 2]"});
+  expect_error(build(w, {.shapes = {{"x", {dtype::f64, {2, 2}}}}}), {"input 'x'", "does not fit"});
+}
+
+BOOST_AUTO_TEST_CASE(a_long_chain_of_shapes_takes_time_in_proportion) {
+  // Each of 20,000 sums is asked for; walking back to the first each time would be 200 million
+  // steps.
+  onnx_writer w;
+  w.input("x", {dtype::f32, {1}});
+  w.output("y");
+  w.initializer("s0", whole_numbers({1}));
+  w.initializer("zero", whole_numbers({0}));
+  constexpr int links = 20'000;
+  for (int k = 0; k < links; ++k) {
+    w.node("Add", {fmt::format("s{}", k), "zero"}, {fmt::format("s{}", k + 1)});
+    w.node("Expand", {"x", fmt::format("s{}", k + 1)},
+           {k + 1 == links ? "y" : fmt::format("e{}", k)});
+  }
+  const auto built = build(w);
+  BOOST_TEST_REQUIRE(bool(built), text_of(built));
+  BOOST_TEST(built->inputs.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(names_that_a_graph_does_not_take_are_no_obstacle_and_equal_ones_stay_apart) {
+  onnx_writer w;
+  w.input("x:0", {dtype::f32, {1}});
+  w.input("x 0", {dtype::f32, {1}});
+  w.output("\xc3\xa4");
+  w.node("Sub", {"x:0", "x 0"}, {"\xc3\xa4"});
+  const auto got = run(w, {{"x:0", f({1}, {5})}, {"x 0", f({1}, {3})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST((*got)[0].at[0] == 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_built_model_compiles_to_a_plan) {
+  auto w = small_model();
+  w.output("c");
+  w.initializer("c", f({2}, {1, 2}));
+  const auto m = w.load();
+  BOOST_TEST_REQUIRE(bool(m), text_of(m));
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto built = m->build(g);
+  BOOST_TEST_REQUIRE(bool(built), text_of(built));
+  BOOST_TEST_REQUIRE(built->outputs.size() == 2U);
+  std::vector<value> fetches;
+  for (const auto& o : built->outputs) fetches.push_back(o.at);
+  const auto p = compile_steps(g, fetches, {});
+  BOOST_TEST_REQUIRE(bool(p), text_of(p));
+  // The program's line is where it called build().
+  BOOST_TEST(std::string(g.nodes().front().source.file_name()).find("onnx_test.cpp") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(what_has_no_counterpart_is_an_error_that_names_it) {
+  std::string missing;
+  const auto refused = [&](const onnx_writer& w, std::initializer_list<std::string_view> parts,
+                           std::string_view op) {
+    missing.clear();
+    const auto got = run(w, {}, {}, &missing);
+    expect_error(got, parts);
+    BOOST_TEST(missing == op);
+  };
+  auto w = small_model();
+  w.graph().mutable_nodes(0)->set_op_type("NonZero");
+  refused(w, {"node 0 'Relu_node' (NonZero)", "this op is not supported"}, "NonZero");
+  w = small_model();
+  w.graph().mutable_nodes(0)->set_domain("com.example");
+  refused(w, {"(Relu)", "ops of 'com.example' are not supported"}, "Relu");
+  w = small_model();
+  auto& a = *w.graph().mutable_nodes(0)->add_attributes();
+  a.set_name("novelty"), a.set_integer(1);
+  refused(w, {"(Relu)", "attribute 'novelty' is not supported"}, "Relu");
+  w = small_model();
+  w.graph().mutable_inputs(0)->mutable_type()->mutable_tensor()->set_element(12);
+  refused(w, {"input 'x'", "element type uint32 is not supported"}, "Relu");
+  w = small_model();
+  w.graph().mutable_inputs(0)->mutable_type()->mutable_tensor()->set_element(777);
+  refused(w, {"input 'x'", "element type 777 (unknown) is not supported"}, "Relu");
+  w = small_model();
+  w.graph().mutable_inputs(0)->mutable_type()->mutable_tensor()->set_element(9);
+  refused(w, {"node 0 'Relu_node' (Relu)", "bool[2]", "must be f32 or f64"}, "Relu");
+  w = small_model();
+  w.graph().mutable_nodes(0)->add_outputs("z");
+  refused(w, {"(Relu)", "output 1 is not supported"}, "Relu");
+  w = small_model();
+  w.graph().mutable_nodes(0)->clear_inputs();
+  refused(w, {"(Relu)", "operand 0 is missing"}, "Relu");
+  onnx_writer leaky = small_model();
+  leaky.graph().clear_nodes();
+  leaky.node("LeakyRelu", {"x"}, {"y"}, {{"alpha", std::int64_t{1}}});
+  refused(leaky, {"(LeakyRelu)", "attribute 'alpha' is of another type"}, "LeakyRelu");
+}
+
+BOOST_AUTO_TEST_CASE(files_that_break_a_rule_are_errors_that_name_the_rule) {
+  using spoiler = std::function<void(onnx_writer&)>;
+  const auto one_more = [](onnx_writer& w) -> onnx_format::Tensor& {
+    return w.initializer("t", f({2}, {1, 2}));
+  };
+  const std::pair<spoiler, std::vector<std::string_view>> cases[] = {
+      {[](auto& w) { w.model.clear_graph(); }, {"there is no graph"}},
+      {[](auto& w) { w.model.set_ir_version(99); },
+       {"the format's version is 99, expected 1 to 8"}},
+      {[](auto& w) { w.model.mutable_operator_sets(0)->set_version(18); },
+       {"the opset is 18, expected 1 to 17"}},
+      {[](auto& w) { w.model.mutable_operator_sets(0)->set_domain("else"); }, {"the opset is 0"}},
+      {[](auto& w) { w.graph().mutable_nodes(0)->set_inputs(0, "nobody"); },
+       {"node 0 'Relu_node' (Relu)", "reads 'nobody', which nobody makes"}},
+      {[](auto& w) { w.graph().mutable_nodes(0)->set_inputs(0, "y"); },
+       {"reads 'y', which it makes", "cycles"}},
+      {[](auto& w) {
+         w.node("Abs", {"y"}, {"z"});
+         w.graph().mutable_nodes(0)->set_inputs(0, "z");
+       },
+       {"node 0 'Relu_node' (Relu) reads 'z', which node 1 'Abs_node' (Abs) makes"}},
+      {[](auto& w) { w.node("Abs", {"x"}, {"y"}); },
+       {"node 1 'Abs_node' (Abs) makes 'y', which is there already"}},
+      {[](auto& w) { w.node("Abs", {"x"}, {"x"}); }, {"makes 'x', which is there already"}},
+      {[](auto& w) { w.input("x", {dtype::f32, {2}}); }, {"there are two inputs 'x'"}},
+      {[&](auto& w) { one_more(w), one_more(w); },
+       {"initializer 't' makes 't', which is there already"}},
+      {[](auto& w) { w.output("elsewhere"); }, {"output 'elsewhere' is made by no node"}},
+      {[](auto& w) { w.graph().mutable_inputs(0)->set_name(""); }, {"input has no name"}},
+      {[](auto& w) {
+         w.graph()
+             .mutable_inputs(0)
+             ->mutable_type()
+             ->mutable_tensor()
+             ->mutable_shape()
+             ->mutable_dims(0)
+             ->set_size(-2);
+       },
+       {"input 'x' has a dimension of size -2"}},
+      {[](auto& w) { w.graph().mutable_nodes(0)->set_name("\xff\n"); },
+       {"the name of node 0 '?\?' is not UTF-8"}},
+      {[](auto& w) { w.graph().mutable_nodes(0)->set_op_type("\xc3"); }, {"is not UTF-8"}},
+      {[](auto& w) { w.graph().mutable_nodes(0)->set_inputs(0, "\xed\xa0\x80"); },
+       {"is not UTF-8"}},
+      {[](auto& w) {
+         for (int k = 0; k < 2; ++k)
+           w.graph().mutable_nodes(0)->add_attributes()->set_name("twice");
+       },
+       {"has two attributes 'twice'"}},
+      {[&](auto& w) { one_more(w).set_type(0); },
+       {"initializer 't'", "element type undefined is not supported"}},
+      {[&](auto& w) { one_more(w).set_type(8); }, {"element type string is not supported"}},
+      {[&](auto& w) { one_more(w).set_type(-3); }, {"element type -3 (unknown) is not supported"}},
+      {[&](auto& w) { one_more(w).set_dims(0, -1); },
+       {"initializer 't'", "dimension 0 has size -1"}},
+      {[&](auto& w) { one_more(w).set_dims(0, 1'000'000'000); },
+       {"initializer 't'", "f32[1000000000] has 4000000000 bytes, and the file 8"}},
+      {[&](auto& w) {
+         auto& t = one_more(w);
+         t.clear_raw(), t.set_dims(0, 1'000'000'000);
+       },
+       {"f32[1000000000] has 1000000000 elements, and the file 0"}},
+      {[&](auto& w) {
+         auto& t = one_more(w);
+         for (int k = 0; k < 7; ++k) t.add_dims(1 << 30);
+       },
+       {"multiply to too many elements"}},
+      {[&](auto& w) {
+         auto& t = one_more(w);
+         for (int k = 0; k < 8; ++k) t.add_dims(1);
+       },
+       {"9 dimensions, at most 8 are supported"}},
+      {[&](auto& w) { one_more(w).mutable_raw()->push_back('x'); },
+       {"f32[2] has 8 bytes, and the file 9"}},
+      {[&](auto& w) { one_more(w).mutable_segment()->set_begin(0); }, {"segments"}},
+      {[&](auto& w) { one_more(w).set_location(7); }, {"there is no data location 7"}},
+      {[&](auto& w) { one_more(w).set_location(1); }, {"initializer 't'", "no folder to look in"}},
+      {[](auto& w) { w.graph().add_sparse_initializers(); }, {"sparse initializers"}},
+      {[](auto& w) {
+         for (int k = 0; k < 1000; ++k) w.graph().add_nodes();
+       },
+       {"it consists of empty pieces"}},
+  };
+  for (const auto& [spoil, parts] : cases) {
+    auto w = small_model();
+    spoil(w);
+    const auto m = w.load();
+    BOOST_TEST_CONTEXT(parts.front()) {
+      expect_error(m, {});
+      if (!m)
+        for (const auto p : parts)
+          BOOST_TEST(m.error().message().find(p) != std::string::npos, m.error().message()
+                                                                           << " lacks " << p);
+    }
+  }
+  BOOST_TEST(bool(small_model().load()));
+}
+
+BOOST_AUTO_TEST_CASE(a_result_that_is_too_large_is_an_error_before_memory_is_taken) {
+  onnx_writer w;
+  w.output("y");
+  w.initializer("shape", whole_numbers({1 << 20, 1 << 20}));
+  w.node("ConstantOfShape", {"shape"}, {"y"});
+  expect_error(build(w), {"(ConstantOfShape)", "has more than 2147483648 bytes"});
+  auto big = small_model();
+  big.graph()
+      .mutable_inputs(0)
+      ->mutable_type()
+      ->mutable_tensor()
+      ->mutable_shape()
+      ->mutable_dims(0)
+      ->set_size(std::int64_t{1} << 61);
+  expect_error(build(big), {"input 'x'", "bytes"});
+  onnx_writer range;
+  range.output("y");
+  range.initializer("a", i({}, {0})), range.initializer("b", i({}, {4e18})),
+      range.initializer("c", i({}, {1}));
+  range.node("Range", {"a", "b", "c"}, {"y"});
+  expect_error(build(range), {"(Range)", "too many elements"});
+}
+
+BOOST_AUTO_TEST_CASE(every_cut_and_ten_thousand_damaged_files_are_errors_or_models) {
+  onnx_writer w;
+  w.input("x", {dtype::f32, {1, 1, 4, 4}});
+  w.initializer("kernel", f({1, 1, 2, 2}, {1, 2, 3, 4}));
+  w.initializer("shape", whole_numbers({1, -1}));
+  w.output("y");
+  w.node("Conv", {"x", "kernel"}, {"c"}, {{"pads", list{1, 1, 0, 0}}, {"group", std::int64_t{1}}});
+  w.node("Relu", {"c"}, {"r"});
+  w.node("Reshape", {"r", "shape"}, {"s"});
+  w.node("Constant", {}, {"k"}, {{"value", f({1}, {2})}});
+  w.node("Mul", {"s", "k"}, {"m"});
+  w.node("ReduceMean", {"m"}, {"y"}, {{"axes", list{1}}});
+  const auto good = w.bytes();
+  const auto ops = make_op_table();
+  int models = 0;
+  const auto try_one = [&](const std::string& text) {
+    const auto m = parse_onnx(std::as_bytes(std::span(text)), "model.onnx", "");
+    if (!m) return expect_error(m, {});
+    graph g(ops);
+    const auto built = m->build(g);
+    if (!built) return expect_error(built, {});
+    ++models;
+  };
+  for (std::size_t n = 0; n < good.size(); ++n) try_one(good.substr(0, n));
+  std::mt19937_64 bits(1);
+  for (int k = 0; k < 10'000; ++k) {
+    auto text = good;
+    for (auto n = 1 + bits() % 4; n > 0; --n) {
+      const auto at = bits() % text.size();
+      switch (bits() % 4) {
+        case 0: text[at] = static_cast<char>(bits()); break;
+        case 1: text[at] = static_cast<char>(text[at] ^ (1 << bits() % 8)); break;
+        case 2: text.erase(at, 1 + bits() % 8); break;
+        default: text.insert(at, text.substr(bits() % text.size(), bits() % 16)); break;
+      }
+      if (text.empty()) break;
+    }
+    try_one(text);
+  }
+  BOOST_TEST(models > 100);  // damage of a weight or a name harms nobody
+  try_one(good);
+}
+
+BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
+  namespace fs = std::filesystem;
+  auto pattern = (fs::temp_directory_path() / "troupe-onnx-XXXXXX").string();
+  BOOST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+  const fs::path root = pattern, folder = root / "model";
+  fs::create_directories(folder / "parts");
+  const auto write = [](const fs::path& p, const std::string& bytes) {
+    std::ofstream(p, std::ios::binary) << bytes;
+  };
+  const float values[] = {9, 1, 2};
+  const std::string bytes(reinterpret_cast<const char*>(values), sizeof values);
+  write(folder / "parts" / "w", bytes);
+  write(root / "secret", bytes);
+  fs::create_symlink(root / "secret", folder / "link");
+  const auto with = [&](const std::map<std::string, std::string>& entries) {
+    auto w = small_model();
+    auto& t = w.initializer("t", f({2}, {0, 0}));
+    t.clear_raw(), t.set_location(1);
+    for (const auto& [key, text] : entries) {
+      auto& e = *t.add_external();
+      e.set_key(key), e.set_text(text);
+    }
+    w.output("t");
+    return w;
+  };
+  const auto m =
+      with({{"location", "parts/w"}, {"offset", "4"}, {"length", "8"}}).load(folder.string());
+  BOOST_TEST_REQUIRE(bool(m), text_of(m));
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto built = m->build(g);
+  BOOST_TEST_REQUIRE(bool(built), text_of(built));
+  BOOST_TEST((reference::evaluate(g, built->outputs[1].at, {}).at == elements_in{1, 2}));
+  const auto refused = [&](const std::map<std::string, std::string>& entries,
+                           std::string_view why) {
+    expect_error(with(entries).load(folder.string()), {"initializer 't'", why});
+  };
+  refused({{"location", "../secret"}, {"length", "8"}}, "leaves the folder of the model");
+  refused({{"location", "parts/../../secret"}, {"length", "8"}}, "leaves the folder of the model");
+  refused({{"location", (root / "secret").string()}, {"length", "8"}}, "must be relative");
+  refused({{"location", "link"}, {"length", "8"}}, "a link leads out");
+  refused({{"location", "nowhere"}, {"length", "8"}}, "no such file");
+  refused({{"location", "parts"}, {"length", "8"}}, "not a regular file");
+  refused({{"location", ""}}, "name is missing");
+  refused({{"location", "parts/w"}, {"offset", "8"}}, "lie beyond its end");
+  refused({{"location", "parts/w"}, {"offset", "18446744073709551615"}}, "lie beyond its end");
+  refused({{"location", "parts/w"}, {"offset", "-4"}}, "no number");
+  refused({{"location", "parts/w"}, {"length", "7"}},
+          "f32[2] has 8 bytes, but its external data have 7");
+  fs::remove_all(root);
+}
+
+BOOST_AUTO_TEST_CASE(tensors_alone_are_read_like_those_in_models) {
+  onnx_format::Tensor t;
+  test::put_tensor(t, i({2}, {3, -4}));
+  const auto text = t.SerializeAsString();
+  const auto got = parse_onnx_tensor(std::as_bytes(std::span(text)), "t.pb");
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST((reference::to_array(*got) == i({2}, {3, -4})));
+  t.clear_raw();
+  t.add_integers64(3), t.add_integers64(-4);
+  const auto fields = t.SerializeAsString();
+  const auto same = parse_onnx_tensor(std::as_bytes(std::span(fields)), "t.pb");
+  BOOST_TEST_REQUIRE(bool(same), text_of(same));
+  BOOST_TEST((reference::to_array(*same) == i({2}, {3, -4})));
+  const auto cut =
+      parse_onnx_tensor(std::as_bytes(std::span(fields)).first(fields.size() - 1), "t.pb");
+  BOOST_TEST_REQUIRE(!cut);
+  BOOST_TEST(cut.error().message().starts_with("t.pb: "));
+  onnx_format::Tensor half_words;
+  half_words.set_type(4);
+  half_words.add_dims(1);
+  half_words.set_raw(std::string("\x80\x3f", 2));
+  const auto bits = half_words.SerializeAsString();
+  BOOST_TEST(!parse_onnx_tensor(std::as_bytes(std::span(bits)), "t.pb"));
+  const auto one = parse_onnx_tensor(std::as_bytes(std::span(bits)), "t.pb", true);
+  BOOST_TEST_REQUIRE(bool(one), text_of(one));
+  BOOST_TEST(reference::to_array(*one).at[0] == 1);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
