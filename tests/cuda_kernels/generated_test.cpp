@@ -155,10 +155,10 @@ BOOST_AUTO_TEST_CASE(FS_1_every_generated_kernel_computes_what_the_hosts_kernels
   const temporary folder;
   std::ofstream(folder.path / "generated.cpp") << text;
   const auto library = folder.path / "generated.so";
-  const auto command =
-      fmt::format("{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{} -o {} {} > {} 2>&1",
-                  TROUPE_CXX, TROUPE_CXX_ARCH, test::source_folder(), library.string(),
-                  (folder.path / "generated.cpp").string(), (folder.path / "log").string());
+  const auto command = fmt::format(
+      "{} {} -std=c++20 -w -O0 -fPIC -shared -ffp-contract=off -I{}/include -o {} {} > {} 2>&1",
+      TROUPE_CXX, TROUPE_CXX_ARCH, test::build_folder(), library.string(),
+      (folder.path / "generated.cpp").string(), (folder.path / "log").string());
   const bool is_built = [&] {
     const test::waiting_for named("the compiler of the kernels");
     return std::system(command.c_str()) == 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Where the sources of the test program that runs are.
+// Where the test program that runs comes from: its sources, and the folder that it was built in.
 
 #include <filesystem>
 #include <fstream>
@@ -17,6 +17,11 @@ inline std::string source_folder() {
   std::getline(in, folder);
   if (folder.empty()) throw std::runtime_error(file.string() + " is missing: run CMake again");
   return folder;
+}
+
+// Where the test program was built: its folder include/ leads to the headers.
+inline std::string build_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path().string();
 }
 
 }  // namespace troupe::test

@@ -142,9 +142,9 @@ std::string shown(std::string code) {
 std::string written(session& s) {
   std::string text =
       "# What Troupe says of typical mistakes\n\n"
-      "Made by `tests/actors/session/mistakes_test.cpp`, which runs each line and compares what it says with this\n"
-      "page (with `TROUPE_WRITE_DOCS=1` it makes the page anew). `g` is a graph, `s` a session; each line\n"
-      "stands in `model.cpp`. After any of them the process lives on and the session works.\n";
+      "Made by `tests/actors/session/mistakes_test.cpp`, which runs each line and compares what it says\n"
+      "with this page (with `TROUPE_WRITE_DOCS=1` it makes the page anew). `g` is a graph, `s` a session;\n"
+      "each line stands in `model.cpp`. After any of them the process lives on and the session works.\n";
   for (const auto& m : mistakes()) {
     place p(s);
     text += fmt::format("\n**{}**\n\n```cpp\n{}\n```\n```text\n{}\n```\n", m.title, shown(m.code),

@@ -214,8 +214,8 @@ std::string table() {
   std::string text =
       "# Ops\n\n"
       "All ops that a plan may contain. [ops.hpp](../ops.hpp) has the functions that add them to a graph,\n"
-      "with shapes and rules; some add several ops. `tests/runtime/graph/gradients_test.cpp` checks this page;\n"
-      "with `TROUPE_WRITE_DOCS=1` it writes it.\n\n"
+      "with shapes and rules; some add several ops. `tests/runtime/graph/gradients_test.cpp` checks this\n"
+      "page; with `TROUPE_WRITE_DOCS=1` it writes it.\n\n"
       "- **types**: of the first operand.\n"
       "- **gradient**: for at least one operand; *twice*: the gradient has one, too. *none*: mostly step\n"
       "  functions, constants and whole numbers. Empty: sources, and ops that forward an operand; for\n"
