@@ -26,6 +26,9 @@ def expected():
         yield "fused", f"1000 ops of 16 floats, {fuse}", "ns", "a loop called by pointer"
     for n in (1, 2):
         yield "fan", f"1000 independent ops, 2 streams, {n} in flight", "ns", "on one stream"
+    for what in ("two ops of 10 ms, 2 threads", "a reader and an op of 3 ms each, 2 threads, a step",
+                 "20 runs of 5 ms from 4 threads, 4 streams", "asynchronous training, a reader and 3 stages of 2 ms, 4 threads, a step"):
+        yield "side_by_side", what, "ms", "the best possible"
     yield "loop", "an iteration of 1000, two variables", "ns", "written out"
     yield "loop", "an op of a branch of 100, not taken", "ns", "taken"
     yield "pipeline", "4 stages on 2 streams, a step", "us", "one step at a time"

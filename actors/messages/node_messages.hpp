@@ -5,6 +5,7 @@
 // Threading: values, inside one process.
 
 #include "troupe/actors/messages/port_messages.hpp"
+#include "troupe/runtime/analysis/op_times.hpp"
 #include "troupe/runtime/insight/actor_record.hpp"
 #include "troupe/runtime/plan/plan.hpp"
 #include "troupe/runtime/trace/trace.hpp"
@@ -37,6 +38,7 @@ struct view_changed {
   // Why a member that we dialled would not have us, the last time; empty: none did.
   std::string denied;
   std::set<node_id> linked;  // in the answer to get_view: who can be sent something already
+  std::shared_ptr<const op_times> times{};  // likewise: what ops took here
 };
 struct peer_message {
   node_id from{};
@@ -96,6 +98,9 @@ struct task_lost {
 struct job_over {
   job_id job{};
 };
+struct set_times {
+  std::shared_ptr<const op_times> times;
+};  // program -> node, once: what earlier programs have measured
 struct ask {
   std::uint64_t id = 0;
   std::string request;
@@ -147,6 +152,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_orphaned)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_part_actors)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::task_lost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_times)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::answered)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask_trace)

@@ -254,6 +254,7 @@ struct node_actor_state : part_services {
   view_changed tell_view() const {
     view_changed v{view.env.self, view.members, denied, {}};
     for (const auto& [id, peer] : view.peers) v.linked.insert(id);
+    v.times = std::make_shared<const op_times>(parts->times());
     return v;
   }
 
@@ -424,6 +425,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](member_event& m) { s.note(std::move(m.text)); },
       [&s](rejoined& m) { s.on_rejoined(m); },
       [&s](set_member& m) { s.member = std::move(m.member); },
+      [&s](const set_times& m) { s.parts->set_times(*m.times); },
       [&s](node_tick) { s.tick(); },
       [&s](const drain_node& m) { s.drain(m); },
       [&s](const end_node& m) { s.end(m); },

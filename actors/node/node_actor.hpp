@@ -33,6 +33,7 @@
 //   member_event   member, job  remember it among the events              -
 //   rejoined       member       we were fenced: stop all parts and jobs,  jobs_changed
 //                               be who we are
+//   set_times      program      what earlier programs have measured       -
 //   set_member     process      whom to tell how many parts run here      -
 //   node_tick      timer        sample streams, drive jobs, forget what   -
 //                               ended a minute ago

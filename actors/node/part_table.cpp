@@ -533,6 +533,27 @@ void part_table::answer_waiting_halts() {
     answer_halt(job, asked.first, asked.second);
 }
 
+op_times part_table::times() const {
+  auto all = times_;
+  for (const auto& [id, part] : parts_)
+    if (part.ended_ns == 0) note_times(part, all);
+  return all;
+}
+
+void part_table::note_times(const part_entry& part, op_times& to) {
+  const auto& job_plan = *part.context->job_plan;
+  for (const auto i : part.actors) {
+    const auto& record = part.context->records[i];
+    const auto runs = record ? record->kernel_runs.load(std::memory_order_relaxed) : 0;
+    if (runs == 0) continue;
+    const auto& a = job_plan.actors[i];
+    std::vector<tensor_spec> inputs;
+    for (const auto e : a.inputs) inputs.push_back(job_plan.edges[e].spec);
+    to.add(op_times::key_of(a.ops, inputs, a.output_specs), runs,
+           static_cast<double>(record->kernel_ns.load(std::memory_order_relaxed)));
+  }
+}
+
 void part_table::on_event(part_event& e) {
   auto at = parts_.find(e.job);
   // 0: whichever.
@@ -552,6 +573,7 @@ void part_table::on_event(part_event& e) {
                                                      data_messages(part)});
     case part_event_kind::stopped: break;
   }
+  note_times(part, times_);
   part.ended_ns = node_.environment().wall_clock_ns();
   part.supervisor = nullptr;
   part.handles = nullptr;

@@ -28,6 +28,7 @@
 #include "troupe/actors/node/part_supervisor.hpp"
 #include "troupe/devices/files/idx_file.hpp"
 #include "troupe/runtime/analysis/memory_budget.hpp"
+#include "troupe/runtime/analysis/op_times.hpp"
 
 #include <map>
 #include <memory>
@@ -109,6 +110,9 @@ class part_table {
   const std::map<job_id, part_entry>& all() const noexcept { return parts_; }
   std::uint32_t running() const noexcept;  // parts whose job is not over
   // Those of them that their coordinators can place elsewhere.
+  // How long ops took here, up to now.
+  op_times times() const;
+  void set_times(op_times t) { times_ = std::move(t); }
   std::vector<std::pair<job_id, node_id>> movable() const;
   bool is_idle() const noexcept;  // no actor of a part is left
   std::uint64_t stray_messages() const noexcept { return stray_messages_; }
@@ -149,6 +153,7 @@ class part_table {
   void answer_halt(job_id job, node_id to, std::uint32_t epoch);
   void answer_waiting_halts();
   part_entry* find_running(job_id job);
+  static void note_times(const part_entry& part, op_times& to);
   static std::uint64_t data_messages(const part_entry& part);
   static std::vector<shard_report> reports(const part_entry& part);
 
@@ -161,6 +166,7 @@ class part_table {
   std::vector<waiting_place> waiting_;
   // NO-8: halts: of whom, of which epoch.
   std::map<job_id, std::pair<node_id, std::uint32_t>> unanswered_;
+  op_times times_;
   std::uint32_t last_part_ = 0;
   std::uint64_t stray_messages_ = 0;  // NO-4
 };

@@ -69,6 +69,7 @@ class op_logic final : public port_logic {
       steps.push_back({std::move(*made), op.operands, (*types)[steps.size()]});
       is_source_ = is_source_ || row->is_source;
       is_users_ = is_users_ || row->library != nullptr;
+      is_timed_ = is_timed_ || is_users_ || (row->is_source && is_reader(op.attrs));
       is_constant_ = self_plan().ops.size() == 1 && row->is_constant;
       if (is_constant_ && !uses_->empty())
         return at_line(
@@ -177,7 +178,8 @@ class op_logic final : public port_logic {
     for (std::uint32_t n = 0;
          is_started_ && !is_done() && !has_failed_ && !must_wait() && !must_wait_for_buffer();
          ++n) {
-      if (n == firings_a_turn) return come_back();  // nothing may hold back the end
+      // Nothing may hold back the end, nor what may take long the others of its stream.
+      if (n == (is_timed_ ? 1 : firings_a_turn)) return come_back();
       fire();
     }
   }
@@ -258,7 +260,9 @@ class op_logic final : public port_logic {
           output_specs_[u.port]);
     const bool came_in = on_nan_ != nan_policy::ignore && self_plan().in_place >= 0 &&
                          first_not_finite(inputs_[static_cast<std::size_t>(self_plan().in_place)]);
+    const auto began_ns = is_timed_ ? lane_.now_ns() : 0;
     auto ran = kernel_->run(t, inputs_, outputs_);
+    if (is_timed_) record_.count_kernel(lane_.now_ns() - began_ns);
     if (is_users_ && ran) ran = check_made();
     if (is_constant_) constants_ = outputs_;
     if (on_nan_ != nan_policy::ignore && ran) return look_for_nan(t, came_in);
@@ -430,6 +434,7 @@ class op_logic final : public port_logic {
   bool has_noted_ = false;  // that there was one
   bool is_source_ = false;
   bool is_users_ = false;  // one of its ops is of a library
+  bool is_timed_ = false;  // its cost is measured: the planner cannot know it
   bool is_constant_ = false;
   bool is_prepared_ = false;
   std::uint32_t pace_ = 0;  // an input that is not sticky

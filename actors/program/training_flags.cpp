@@ -256,10 +256,11 @@ void training_flags::parse(int argc, char** argv, const std::string& description
          "that worker's gradients of the step")
       ->check(CLI::IsMember({"ignore", "stop", "warn", "skip"}))
       ->capture_default_str();
-  app.add_option("--without", without,
-                 "A compiler pass to leave out; results stay the same: fold, simplify, share, "
-                 "share_memory, pack_pushes, order_reads, order_pushes or device_collectives")
-      ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "pack_pushes",
+  app.add_option(
+         "--without", without,
+         "A compiler pass to leave out; results stay the same: fold, simplify, share, "
+         "share_memory, spread, pack_pushes, order_reads, order_pushes or device_collectives")
+      ->check(CLI::IsMember({"fold", "simplify", "share", "share_memory", "spread", "pack_pushes",
                              "order_reads", "order_pushes", "device_collectives"}));
   app.add_flag("--json", json, "End with one line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("{} {}", program, version()));
@@ -362,6 +363,7 @@ compile_options training_flags::compiling() const {
                     .simplify = has("simplify"),
                     .share = has("share"),
                     .share_memory = has("share_memory"),
+                    .spread = has("spread"),
                     .order_reads = has("order_reads"),
                     .order_pushes = has("order_pushes"),
                     .device_collectives = has("device_collectives"),

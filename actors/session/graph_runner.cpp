@@ -1,9 +1,11 @@
 // Two kinds of actors stand behind a runner, on the service worker: one dispatcher, which knows the
-// sets of feeds and fetches, and for each set the client of a job, which admits runs. A call is a
-// mailbox, from its first message to its answer.
+// sets of feeds and fetches, and for each set the clients of its jobs, which admit runs. A set has
+// one job, and more of them, on the other streams of the process, while runs come faster than they
+// end: a run goes to the client with the fewest that have not ended. A call is a mailbox, from its
+// first message to its answer.
 //
 //   message      from        effect                              answer
-//   run_graph    a call      dispatcher: to the set's client,    run_ended, or (the first of a set)
+//   run_graph    a call      dispatcher: to a client of the set, run_ended, or (the first of a set)
 //                            or kept while a call compiles       compile_first
 //   compiled     that call   dispatcher: the set has a client,   -
 //                            or none; kept runs go there
@@ -14,14 +16,16 @@
 //   end_runner   the runner  everything ends                     runner_ended
 //
 // GR-1  A run that was taken is answered exactly once, or given up.
-// GR-2  Runs of a set are fed in the order in which they came, each whole: all its inputs have
-//       room.
+// GR-2  Runs of a set begin in the order in which they came, each whole: all its inputs have room.
+// GR-3  What a run computes does not depend on which job of its set runs it: a set whose ops depend
+//       on the step has one.
 
 #include "troupe/actors/session/graph_runner.hpp"
 
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/session/fetched_steps.hpp"
 #include "troupe/actors/session/job_client.hpp"
+#include "troupe/runtime/analysis/memory_budget.hpp"
 #include "troupe/runtime/plan/loop_rules.hpp"
 #include "troupe/runtime/text/near_names.hpp"
 
@@ -47,6 +51,7 @@ struct graph_compiled {
   std::string set;
   std::shared_ptr<const job_request> request;  // null: it cannot be compiled
   error why{error_code::failed, ""};
+  std::uint32_t jobs_max = 1;
 };
 struct run_ended {
   std::vector<tensor> values;
@@ -97,6 +102,8 @@ struct set_client {
   std::string set;
   std::shared_ptr<const job_request> request;
   caf::actor node, dispatcher;
+  // Runs that were given to it and have not ended; the dispatcher, on the same worker, adds to it.
+  std::shared_ptr<std::size_t> load;
 
   std::shared_ptr<const part_handles> handles{};  // once the job runs
   fed_inputs inputs{};
@@ -120,6 +127,7 @@ struct set_client {
   }
 
   void answer(const caf::actor& call, run_ended with) {
+    if (*load > 0) --*load;
     if (call) tell(self->context(), call, std::move(with));
   }
 
@@ -182,7 +190,8 @@ struct set_client {
   }
 
   void on_give_up(const give_up& m) {
-    std::erase_if(waiting, [&](const auto& r) { return r.call == m.call; });
+    *load -=
+        std::min(*load, std::erase_if(waiting, [&](const auto& r) { return r.call == m.call; }));
     const auto at = std::find(under_way.begin(), under_way.end(), m.call);
     if (at == under_way.end()) return;
     *at = nullptr;
@@ -217,13 +226,14 @@ struct set_client {
 
 caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set,
                       std::shared_ptr<const job_request> request, caf::actor node,
-                      caf::actor dispatcher) {
+                      caf::actor dispatcher, std::shared_ptr<std::size_t> load) {
   auto& s = self->state;
   s.self = self;
   s.set = std::move(set);
   s.request = std::move(request);
   s.node = std::move(node);
   s.dispatcher = std::move(dispatcher);
+  s.load = std::move(load);
   s.open();
   return {
       [&s](run_graph& m) { s.take(m); },
@@ -249,10 +259,17 @@ caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set,
 // --- the dispatcher ---
 
 struct dispatcher_state {
+  struct set_job {
+    caf::actor client;
+    std::shared_ptr<std::size_t> load;
+    std::uint32_t offset = 0;  // of its streams
+  };
   struct set {
-    caf::actor client;               // null: somebody compiles it
+    std::vector<set_job> jobs;       // none: somebody compiles it
     caf::actor compiler;             // whose call that is
     std::vector<run_graph> waiting;  // meanwhile
+    std::shared_ptr<const job_request> request;
+    std::uint32_t jobs_max = 1;
   };
   caf::event_based_actor* self = nullptr;
   process* owner = nullptr;
@@ -266,10 +283,38 @@ struct dispatcher_state {
   void take(run_graph& m) {
     const auto [at, is_new] = sets.try_emplace(m.set);
     auto& s = at->second;
-    if (s.client) return tell(self->context(), s.client, std::move(m));
+    if (!s.jobs.empty()) return give(at->first, s, m);
     const auto call = m.call;
     s.waiting.push_back(std::move(m));
     if (is_new) ask(s, call);
+  }
+
+  void give(const std::string& key, set& s, run_graph& m) {
+    auto least = std::ranges::min_element(s.jobs, {}, [](const auto& j) { return *j.load; });
+    if (*least->load > 0 && s.jobs.size() < s.jobs_max) {
+      start_job(key, s);
+      least = std::prev(s.jobs.end());
+    }
+    ++*least->load;
+    tell(self->context(), least->client, std::move(m));
+  }
+
+  // One more job of the set: the same plan, on the streams behind those of the others.
+  void start_job(const std::string& key, set& s) {
+    std::uint32_t offset = 0;
+    while (std::ranges::any_of(s.jobs, [&](const auto& j) { return j.offset == offset; })) ++offset;
+    auto request = s.request;
+    if (offset > 0) {
+      auto moved = std::make_shared<job_request>(*request);
+      for (auto& a : moved->job_plan.actors)
+        if (!is_device_stream(a.stream)) a.stream += offset;
+      for (auto& b : moved->job_plan.buffers) b.stream += offset;
+      request = std::move(moved);
+    }
+    auto load = std::make_shared<std::size_t>(0);
+    auto client = spawn_on(owner->system(), service(), &run_set, key, std::move(request),
+                           owner->node(), caf::actor_cast<caf::actor>(self), load);
+    s.jobs.push_back({std::move(client), std::move(load), offset});
   }
 
   void ask(set& s, const caf::actor& call) {
@@ -287,9 +332,11 @@ struct dispatcher_state {
       return;
     }
     ++compiled;
-    at->second.client = spawn_on(owner->system(), service(), &run_set, m.set, m.request,
-                                 owner->node(), caf::actor_cast<caf::actor>(self));
-    for (auto& r : waiting) tell(self->context(), at->second.client, std::move(r));
+    auto& s = at->second;
+    s.request = m.request;
+    s.jobs_max = m.jobs_max;
+    start_job(at->first, s);
+    for (auto& r : waiting) give(at->first, s, r);
   }
 
   void on_give_up(give_up& m) {
@@ -297,7 +344,10 @@ struct dispatcher_state {
     if (at == sets.end()) return;
     std::erase_if(at->second.waiting, [&](const auto& r) { return r.call == m.call; });
     auto& s = at->second;
-    if (s.client) return tell(self->context(), s.client, std::move(m));
+    if (!s.jobs.empty()) {
+      for (const auto& j : s.jobs) tell(self->context(), j.client, give_up(m));
+      return;
+    }
     if (s.compiler != m.call) return;
     // He has left before he was asked to compile.
     if (s.waiting.empty())
@@ -309,7 +359,7 @@ struct dispatcher_state {
   void end(const end_runner& m) {
     std::size_t clients = 0;
     for (auto& [key, s] : sets)
-      if (s.client) ++clients, tell(self->context(), s.client, end_runner{m.to});
+      for (const auto& j : s.jobs) ++clients, tell(self->context(), j.client, end_runner{m.to});
     tell(self->context(), m.to, sets_counted{clients});  // as many answer
     self->quit();
   }
@@ -324,8 +374,12 @@ caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* own
       [&s](graph_compiled& m) { s.on_compiled(m); },
       [&s](give_up& m) { s.on_give_up(m); },
       [&s](const client_over& m) {
-        if (const auto at = s.sets.find(m.set); at != s.sets.end() && at->second.client == m.client)
-          s.sets.erase(at);
+        if (const auto at = s.sets.find(m.set); at != s.sets.end()) {
+          auto& jobs = at->second.jobs;
+          const bool was_one =
+              std::erase_if(jobs, [&](const auto& j) { return j.client == m.client; }) > 0;
+          if (was_one && jobs.empty()) s.sets.erase(at);
+        }
         tell(s.self->context(), m.client, client_forgotten{});
       },
       [&s](const count_sets& m) { tell(s.self->context(), m.to, sets_counted{s.compiled}); },
@@ -502,12 +556,35 @@ class runner_impl final : public graph_runner {
         return error(error_code::failed, "no memory is left to compile what is fetched");
       }
     }();
-    if (compiled)
+    if (compiled) {
+      m.jobs_max = jobs_max_of(*compiled);
       m.request =
           std::make_shared<const job_request>(job_request{std::move(*compiled), {self_}, true});
-    else
+    } else
       m.why = std::move(compiled.error());
     tell(nullptr, dispatcher_, std::move(m));
+  }
+
+  // How many jobs of it may run side by side: on as many streams as there are, within some memory.
+  // Where the user says which stream, that one.
+  std::uint32_t jobs_max_of(const plan& p) const {
+    constexpr std::uint64_t memory_max = std::uint64_t{1} << 30;
+    if (!options_.spread) return 1;
+    for (const auto& a : p.actors) {
+      if (is_device_stream(a.stream)) return 1;
+      for (const auto& op : a.ops) {
+        const auto* row = graph_.ops().find(op.type);
+        if (row == nullptr || row->depends_on_step || (row->is_source && !row->is_constant))
+          return 1;
+      }
+    }
+    if (std::ranges::any_of(graph_.nodes(), [](const auto& n) {
+          return n.device.find("/cpu:") != std::string::npos;
+        }))
+      return 1;
+    const auto bytes = std::max<std::uint64_t>(1, memory_of_part(p, 0).bytes);
+    return static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(memory_max / bytes, 1, std::max(1U, options_.streams)));
   }
 
   process& process_;

@@ -15,8 +15,26 @@ namespace {
 
 class session_impl final : public session {
  public:
-  explicit session_impl(std::unique_ptr<process> p, bool is_alone)
-      : process_(std::move(p)), is_alone_(is_alone) {}
+  session_impl(std::unique_ptr<process> p, bool is_alone, std::string op_times_file)
+      : process_(std::move(p)), is_alone_(is_alone), op_times_file_(std::move(op_times_file)) {
+    if (op_times_file_.empty()) return;
+    // Whatever is wrong with the file, ops are guessed anew.
+    if (const auto bytes = process_->files().read(op_times_file_, op_times_bytes_max))
+      tell(nullptr, process_->node(),
+           set_times{std::make_shared<const op_times>(
+               op_times::parse({reinterpret_cast<const char*>(bytes->data()), bytes->size()}))});
+  }
+  ~session_impl() override {
+    if (op_times_file_.empty()) return;
+    const auto times = look().times;
+    if (!times || times->empty()) return;
+    const auto text = times->text();
+    const auto next = op_times_file_ + ".new";
+    auto& files = process_->files();
+    auto file = files.create(next, disk::create_mode::replace);
+    if (!file || !(*file)->write(std::as_bytes(std::span(text))) || !(*file)->close()) return;
+    (void)files.rename(next, op_times_file_);
+  }
 
   const op_table& ops() const override { return process_->ops(); }
   std::unique_ptr<troupe::eager> eager(std::uint64_t seed) override {
@@ -50,8 +68,8 @@ class session_impl final : public session {
     auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
                              o.all_reduce);
     if (!roles) return with_left_out(roles.error(), able.left_out);
-    auto program =
-        compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)), o.compile);
+    auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)),
+                                   with_times(o.compile, view));
     if (!program) return program.error();
     // Only now it is known what stands on devices.
     if (!nodes.empty())
@@ -73,14 +91,16 @@ class session_impl final : public session {
 
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
                                            const compile_options& o) override {
-    auto compiled = compile_steps(g, fetches, o);
+    const auto view = look();
+    auto compiled = compile_steps(g, fetches, with_times(o, view));
     if (!compiled) return compiled.error();
     return make_stepper(*process_, std::make_shared<job_request>(
-                                       job_request{std::move(*compiled), {look().self.id}, true}));
+                                       job_request{std::move(*compiled), {view.self.id}, true}));
   }
 
   std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
-    return make_runner(*process_, g, o, look().self.id);
+    const auto view = look();
+    return make_runner(*process_, g, with_times(o, view), view.self.id);
   }
 
   // Why members would not have this process.
@@ -109,6 +129,13 @@ class session_impl final : public session {
     std::vector<std::string_view> types;
     for (const auto& n : g.nodes()) types.push_back(n.type);
     return troupe::libraries_of(types, g.ops());
+  }
+
+  // What the planner spreads ops by: the streams here, and what ops took before.
+  compile_options with_times(compile_options o, const view_changed& view) const {
+    if (o.streams == 0) o.streams = process_->streams();
+    if (!o.times) o.times = view.times;
+    return o;
   }
 
   static error with_left_out(const error& e, const std::vector<std::string>& left_out) {
@@ -183,8 +210,11 @@ class session_impl final : public session {
     return nodes;
   }
 
+  static constexpr std::uint64_t op_times_bytes_max = 8 << 20;
+
   std::unique_ptr<process> process_;
   bool is_alone_;
+  std::string op_times_file_;
 };
 
 }  // namespace
@@ -222,7 +252,7 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.load = o.load;
   auto started = process::start(p);
   if (!started) return started.error();
-  auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty());
+  auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty(), o.op_times_file);
   if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout, o.is_cancelled)) {
     if (o.is_cancelled && o.is_cancelled())
       return error(error_code::failed, "interrupted while it looked for the cluster");

@@ -61,6 +61,10 @@ struct session_options {
   // a cluster nodes need the same ones.
   std::vector<const op_library*> libraries{};
   std::vector<std::string> load{};
+  // A file in which the session keeps how long the user's ops and readers took here, for the
+  // planner of later sessions, which else guesses what it has not seen; it may be missing, or
+  // deleted at any time. Empty: none.
+  std::string op_times_file{};
   // Asked while open() looks for the cluster; true: it gives up.
   std::function<bool()> is_cancelled{};
 };

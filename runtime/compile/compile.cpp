@@ -368,8 +368,13 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
     return passes::place(std::move(d), where, r, reasons);
   });
   if (!placed) return std::move(placed.error());
-  d = t.actors("begin", placed->actors.size(),
-               [&](pass_report* r) { return passes::begin(std::move(*placed), start, where, r); });
+  d = std::move(*placed);
+  if (options.spread && std::ranges::any_of(where.streams, [](auto n) { return n > 1; }))
+    d = t.actors("spread", d.actors.size(), [&](pass_report* r) {
+      return passes::spread(std::move(d), where, ops, options.times.get(), r, reasons);
+    });
+  d = t.actors("begin", d.actors.size(),
+               [&](pass_report* r) { return passes::begin(std::move(d), start, where, r); });
   if (passes::calls_collectives(d))
     d = t.actors("collectives", d.actors.size(), [&](pass_report* r) {
       return passes::collectives(std::move(d), options.fast, r, reasons);
@@ -755,7 +760,8 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches,
   if (options.fuse)
     d = t.actors("fuse", d.actors.size(),
                  [&](pass_report* r) { return passes::fuse(std::move(d), g.ops(), r); });
-  const passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
+  passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
+  here.streams = {std::max(1U, options.streams)};
   auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits, false, options.report);
   if (!p) return p;
   p->libraries = std::move(libraries);

@@ -2,8 +2,9 @@
 // From a graph to a plan: one pass per file in runtime/compile/passes/, in this order:
 //
 //   gradients -> prune -> feed -> fold -> simplify -> mixed_precision -> fast -> share ->
-//   pack_pushes -> devices -> replicate -> lower -> fuse -> | place -> begin -> collectives ->
-//   all_reduce -> order_pushes -> order_reads -> copies -> partition -> segments -> credits ->
+//   pack_pushes -> devices -> replicate -> lower -> fuse -> | place -> spread -> begin ->
+//   collectives -> all_reduce -> order_pushes -> order_reads -> copies -> partition -> segments ->
+//   credits ->
 //   share_memory
 //
 // A training has no feed and no lower (in place of replicate, for a graph that is stepped); other

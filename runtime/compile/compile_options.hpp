@@ -9,12 +9,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 namespace troupe {
 
 struct compile_report;
+class op_times;
 
 struct compile_options {
   std::string name = "job";
@@ -32,6 +34,13 @@ struct compile_options {
   // graph that is stepped has `credits` steps in flight in each stream, and a worker that trains
   // has one. Off: every output has memory of its own, for one more than the credits of its edges.
   bool share_memory = true;
+  // Ops of users and readers that take long go to streams with less to do, so that independent ones
+  // run side by side. Off: all ops of a worker are on its stream. The bits are the same.
+  bool spread = true;
+  // Host streams that a graph which is stepped may use; 0: those of the session.
+  std::uint32_t streams = 0;
+  // How long such ops take, as the session has measured them; null: as guessed.
+  std::shared_ptr<const op_times> times{};
   // Synchronous training: a gradient of a megabyte or more waits for the ops on its stream that
   // read the version it is made of, so that its shard needs one version at a time.
   bool order_reads = true;

@@ -55,6 +55,8 @@ struct placement_reason {
   std::uint32_t index = 0;  // of the worker or shard
   std::string wish{};       // its device, as device_scope() said
   bool is_by_wish = false;  // the wish led it away from its worker or shard
+  // Why the planner chose another stream than the first; empty: it did not.
+  std::string spread{};
 };
 
 struct compile_report {

@@ -67,7 +67,7 @@ std::string why(const explained_plan& e, std::size_t i) {
   const auto own = r.owner == kind::worker  ? fmt::format("with worker {}", r.index)
                    : r.owner == kind::shard ? fmt::format("with shard {}", r.index)
                                             : std::string("with the program");
-  if (r.wish.empty()) return own;
+  if (r.wish.empty()) return r.spread.empty() ? own : fmt::format("{}; {}", own, r.spread);
   return r.is_by_wish ? fmt::format("its device '{}' is there, and not {}", r.wish, own)
                       : fmt::format("{}, where its device '{}' may be", own, r.wish);
 }

@@ -66,6 +66,10 @@ class actor_record {
   std::vector<std::unique_ptr<port_record>> ports;  // filled before the actor starts, then constant
   std::shared_ptr<const void> keeps;                // what the ports' credits live in
 
+  // Of ops whose cost nobody knows before (runtime/analysis/op_times.hpp): what their kernel took.
+  void count_kernel(std::int64_t ns) noexcept {
+    add(kernel_runs, 1), add(kernel_ns, static_cast<std::uint64_t>(ns > 0 ? ns : 0));
+  }
   // Written by the actor.
   void count_in(std::uint64_t bytes) noexcept { add(messages_in, 1), add(bytes_in, bytes); }
   void count_out(std::uint64_t bytes) noexcept { add(messages_out, 1), add(bytes_out, bytes); }
@@ -117,6 +121,7 @@ class actor_record {
   }
 
   std::atomic<std::uint64_t> messages_in{0}, messages_out{0}, bytes_in{0}, bytes_out{0}, steps{0};
+  std::atomic<std::uint64_t> kernel_runs{0}, kernel_ns{0};
   std::atomic<std::uint32_t> queue{0};
   busy_mean busy;  // of the node's sampler, which alone writes and reads it
 

@@ -81,7 +81,11 @@ void job_coordinator::place() {
     choose_handed();
     std::vector<node_id> others;
     for (const auto& [variable, h] : handed_) others.push_back(h.from);
-    const auto where = place_roles(roles_, setup_.client, others);
+    auto where = place_roles(roles_, setup_.client, others);
+    for (const auto n : where.nodes) {
+      const auto at = members_.find(n);
+      where.streams.push_back(at == members_.end() ? 1 : std::max(1U, at->second.streams));
+    }
     start_.handed.clear();
     for (const auto& [variable, h] : handed_) {
       const auto task =

@@ -60,6 +60,7 @@ struct task_map {
   std::vector<std::uint32_t> worker_task, shard_task;
   std::uint32_t client_task = 0;
   std::vector<std::uint32_t> replica_task{};  // by shard; none, or no_task: without a replica
+  std::vector<std::uint32_t> streams{};       // by task: host streams of its node; none: not known
 };
 inline constexpr std::uint32_t no_task = 0xFFFF'FFFF;
 

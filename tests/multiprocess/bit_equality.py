@@ -15,7 +15,7 @@ from array import array
 
 import harness
 
-PASSES = ("", "fold", "simplify", "share", "share_memory", "pack_pushes", "order_reads", "order_pushes")
+PASSES = ("", "fold", "simplify", "share", "share_memory", "spread", "pack_pushes", "order_reads", "order_pushes")
 COMMON = ("--workers", "2", "--shards", "2")
 PROGRAMS = {
     "perceptron": ("train_classifier", "--batch", "100", "--epochs", "1", "--optimizer", "adam"),

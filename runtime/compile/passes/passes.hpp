@@ -6,8 +6,8 @@
 //   flow  -> flow           feed, fold, simplify, mixed_precision, fast, share, pack_pushes,
 //                           devices
 //   flow  -> draft          replicate, lower
-//   draft -> draft          fuse, place, begin, collectives, all_reduce, order_pushes, order_reads,
-//                           copies, partition, segments
+//   draft -> draft          fuse, place, spread, begin, collectives, all_reduce, order_pushes,
+//                           order_reads, copies, partition, segments
 //   draft -> plan           credits
 //   plan  -> plan           share_memory
 //
@@ -38,6 +38,10 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace troupe {
+class op_times;
+}
 
 namespace troupe::passes {
 
@@ -154,6 +158,10 @@ draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);
 // Task and stream of every actor; `reasons`: of every actor.
 result<draft> place(draft d, const places& where, pass_report* report = nullptr,
                     std::vector<placement_reason>* reasons = nullptr);
+// Ops that run on one thread for long, on other host streams of their task (places::streams).
+// `times`: null: as guessed.
+draft spread(draft d, const places& where, const op_table& ops, const op_times* times,
+             pass_report* report = nullptr, std::vector<placement_reason>* reasons = nullptr);
 // Where every actor begins, and with it what an epoch alone has: replicas of shards, and ops that
 // hand variables over.
 draft begin(draft d, const epoch_start& start, const places& where, pass_report* report = nullptr);

@@ -55,6 +55,9 @@ class fuser {
     if (p.device != c.device || p.owner != c.owner || p.index != c.index || p.region != c.region)
       return false;
     const auto* row = table_.find(p.planned.ops[0].type);
+    // What a user's op may take long for would wait for the consumer's other operands as well.
+    if (row != nullptr && row->library != nullptr && !row->is_elementwise && c.from.size() > 1)
+      return false;
     return row != nullptr && !row->is_source && !row->is_forwarding && !row->is_control;
   }
 
