@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -43,6 +44,13 @@ class fuser {
   // Everything in the group is element-wise, so that it may stand behind another first op.
   bool is_headless(std::uint32_t i) const { return is_elementwise(d_.actors[i].planned.ops[0]); }
 
+  // It begins with an op of a user's that may take long.
+  bool is_users(std::uint32_t i) const {
+    if (!is_op(i)) return false;
+    const auto* row = table_.find(d_.actors[i].planned.ops[0].type);
+    return row != nullptr && row->library != nullptr && !row->is_elementwise;
+  }
+
   bool can_absorb(std::uint32_t consumer, std::uint32_t producer) const {
     if (!is_op(producer) || uses_[producer] != 1) return false;
     const auto &c = d_.actors[consumer], &p = d_.actors[producer];
@@ -55,8 +63,10 @@ class fuser {
     if (p.device != c.device || p.owner != c.owner || p.index != c.index || p.region != c.region)
       return false;
     const auto* row = table_.find(p.planned.ops[0].type);
-    // What a user's op may take long for would wait for the consumer's other operands as well.
-    if (row != nullptr && row->library != nullptr && !row->is_elementwise && c.from.size() > 1)
+    // Two ops that may take long would run one after the other.
+    if (is_users(producer) && std::ranges::any_of(c.from, [&](const port_ref& other) {
+          return other.actor != producer && is_users(other.actor);
+        }))
       return false;
     return row != nullptr && !row->is_source && !row->is_forwarding && !row->is_control;
   }
