@@ -11,12 +11,15 @@
 //                            or none; kept runs go there
 //   give_up      a call      client: the run is taken out, or    -
 //                            its values are dropped
-//   client_over  a client    dispatcher: the next run of the     client_forgotten; until then runs
-//                            set is compiled anew                come back
+//   client_started  a client dispatcher: runs that waited go     -
+//                            to it, and to further ones
+//   client_over  a client    dispatcher: without another one     client_forgotten; until then runs
+//                            the next run is compiled anew       come back
 //   end_runner   the runner  everything ends                     runner_ended
 //
 // GR-1  A run that was taken is answered exactly once, or given up.
-// GR-2  Runs of a set begin in the order in which they came, each whole: all its inputs have room.
+// GR-2  Runs of a job are fed in the order in which they came, each whole: all its inputs have
+//       room.
 // GR-3  What a run computes does not depend on which job of its set runs it: a set whose ops depend
 //       on the step has one.
 
@@ -64,6 +67,11 @@ struct give_up {
 struct client_over {
   std::string set;
   caf::actor client;
+  bool has_started = true;
+  std::string why;
+};
+struct client_started {
+  std::string set;
 };
 struct client_forgotten {};
 struct end_runner {
@@ -85,6 +93,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::graph_compiled)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_ended)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::give_up)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::client_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::client_started)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::client_forgotten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_runner)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runner_ended)
@@ -95,6 +104,12 @@ namespace troupe {
 
 namespace {
 
+// What dispatcher and client, on one worker, know of a job.
+struct job_state {
+  std::size_t runs = 0;      // that were given to it and have not ended
+  bool has_started = false;  // it has begun to run
+};
+
 // --- the client of one set's job ---
 
 struct set_client {
@@ -102,8 +117,8 @@ struct set_client {
   std::string set;
   std::shared_ptr<const job_request> request;
   caf::actor node, dispatcher;
-  // Runs that were given to it and have not ended; the dispatcher, on the same worker, adds to it.
-  std::shared_ptr<std::size_t> load;
+  std::shared_ptr<job_state> state;
+  bool is_further = false;  // the set has had a job before this one
 
   std::shared_ptr<const part_handles> handles{};  // once the job runs
   fed_inputs inputs{};
@@ -111,7 +126,7 @@ struct set_client {
   std::deque<run_graph> waiting{};
   std::deque<caf::actor> under_way{};  // by step, the oldest first; null: given up
   std::uint64_t answered = 0;          // steps
-  bool has_started = false, is_over = false;
+  bool is_over = false;
   caf::actor ends_for{};  // not null: the runner ends
 
   void open() {
@@ -127,7 +142,7 @@ struct set_client {
   }
 
   void answer(const caf::actor& call, run_ended with) {
-    if (*load > 0) --*load;
+    if (state->runs > 0) --state->runs;
     if (call) tell(self->context(), call, std::move(with));
   }
 
@@ -190,25 +205,27 @@ struct set_client {
   }
 
   void on_give_up(const give_up& m) {
-    *load -=
-        std::min(*load, std::erase_if(waiting, [&](const auto& r) { return r.call == m.call; }));
+    state->runs -= std::min(
+        state->runs, std::erase_if(waiting, [&](const auto& r) { return r.call == m.call; }));
     const auto at = std::find(under_way.begin(), under_way.end(), m.call);
     if (at == under_way.end()) return;
     *at = nullptr;
     if (at == under_way.begin() && handles) cancel_loops();  // else once it is the oldest
   }
 
-  // Runs that were not fed have not failed, unless the job could not begin: another would not,
-  // either.
+  // Runs that were not fed have not failed, unless the set's first job could not begin: another
+  // would not, either. Where a further one cannot, the set goes on with those that it has.
   void on_over(const std::string& why) {
     is_over = true;
     handles.reset();
     const error failure(error_code::failed, why);
     for (const auto& call : std::exchange(under_way, {})) answer(call, {{}, failure});
     if (ends_for) return leave();
-    tell(self->context(), dispatcher, client_over{set, caf::actor_cast<caf::actor>(self)});
+    tell(self->context(), dispatcher,
+         client_over{set, caf::actor_cast<caf::actor>(self), state->has_started, why});
     for (auto& r : std::exchange(waiting, {}))
-      has_started ? tell(self->context(), dispatcher, std::move(r)) : answer(r.call, {{}, failure});
+      state->has_started || is_further ? tell(self->context(), dispatcher, std::move(r))
+                                       : answer(r.call, {{}, failure});
   }
 
   void end(const end_runner& m) {
@@ -226,20 +243,22 @@ struct set_client {
 
 caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set,
                       std::shared_ptr<const job_request> request, caf::actor node,
-                      caf::actor dispatcher, std::shared_ptr<std::size_t> load) {
+                      caf::actor dispatcher, std::shared_ptr<job_state> state, bool is_further) {
   auto& s = self->state;
   s.self = self;
   s.set = std::move(set);
   s.request = std::move(request);
   s.node = std::move(node);
   s.dispatcher = std::move(dispatcher);
-  s.load = std::move(load);
+  s.state = std::move(state);
+  s.is_further = is_further;
   s.open();
   return {
       [&s](run_graph& m) { s.take(m); },
       [&s](job_started& m) {
         if (s.ends_for) return;
-        s.has_started = true;
+        s.state->has_started = true;
+        tell(s.self->context(), s.dispatcher, client_started{s.set});
         s.handles = std::move(m.handles);
         s.admit();
       },
@@ -261,7 +280,7 @@ caf::behavior run_set(caf::stateful_actor<set_client>* self, std::string set,
 struct dispatcher_state {
   struct set_job {
     caf::actor client;
-    std::shared_ptr<std::size_t> load;
+    std::shared_ptr<job_state> state;
     std::uint32_t offset = 0;  // of its streams
   };
   struct set {
@@ -283,19 +302,23 @@ struct dispatcher_state {
   void take(run_graph& m) {
     const auto [at, is_new] = sets.try_emplace(m.set);
     auto& s = at->second;
-    if (!s.jobs.empty()) return give(at->first, s, m);
+    if (is_running(s)) return give(at->first, s, m);
     const auto call = m.call;
     s.waiting.push_back(std::move(m));
     if (is_new) ask(s, call);
   }
 
+  static bool is_running(const set& s) {
+    return std::ranges::any_of(s.jobs, [](const auto& j) { return j.state->has_started; });
+  }
+
   void give(const std::string& key, set& s, run_graph& m) {
-    auto least = std::ranges::min_element(s.jobs, {}, [](const auto& j) { return *j.load; });
-    if (*least->load > 0 && s.jobs.size() < s.jobs_max) {
+    auto least = std::ranges::min_element(s.jobs, {}, [](const auto& j) { return j.state->runs; });
+    if (least->state->runs > 0 && s.jobs.size() < s.jobs_max) {
       start_job(key, s);
       least = std::prev(s.jobs.end());
     }
-    ++*least->load;
+    ++least->state->runs;
     tell(self->context(), least->client, std::move(m));
   }
 
@@ -311,10 +334,10 @@ struct dispatcher_state {
       for (auto& b : moved->job_plan.buffers) b.stream += offset;
       request = std::move(moved);
     }
-    auto load = std::make_shared<std::size_t>(0);
+    auto state = std::make_shared<job_state>();
     auto client = spawn_on(owner->system(), service(), &run_set, key, std::move(request),
-                           owner->node(), caf::actor_cast<caf::actor>(self), load);
-    s.jobs.push_back({std::move(client), std::move(load), offset});
+                           owner->node(), caf::actor_cast<caf::actor>(self), state, offset > 0);
+    s.jobs.push_back({std::move(client), std::move(state), offset});
   }
 
   void ask(set& s, const caf::actor& call) {
@@ -325,18 +348,36 @@ struct dispatcher_state {
   void on_compiled(graph_compiled& m) {
     const auto at = sets.find(m.set);
     if (at == sets.end()) return;
-    auto waiting = std::exchange(at->second.waiting, {});
-    if (!m.request) {
-      sets.erase(at);
-      for (auto& r : waiting) tell(self->context(), r.call, run_ended{{}, m.why});
-      return;
-    }
+    if (!m.request) return refuse(at, m.why);
     ++compiled;
     auto& s = at->second;
     s.request = m.request;
     s.jobs_max = m.jobs_max;
-    start_job(at->first, s);
-    for (auto& r : waiting) give(at->first, s, r);
+    start_job(at->first, s);  // which tells when it runs
+  }
+
+  void on_started(const client_started& m) {
+    const auto at = sets.find(m.set);
+    if (at == sets.end()) return;
+    for (auto& r : std::exchange(at->second.waiting, {})) give(at->first, at->second, r);
+  }
+
+  void on_over(const client_over& m) {
+    tell(self->context(), m.client, client_forgotten{});
+    const auto at = sets.find(m.set);
+    if (at == sets.end()) return;
+    auto& jobs = at->second.jobs;
+    if (std::erase_if(jobs, [&](const auto& j) { return j.client == m.client; }) == 0) return;
+    if (!m.has_started && !jobs.empty())
+      at->second.jobs_max = static_cast<std::uint32_t>(jobs.size());
+    if (jobs.empty()) refuse(at, error(error_code::failed, m.why));
+  }
+
+  // Nobody makes a job of that set: a later run has it compiled anew.
+  void refuse(std::unordered_map<std::string, set>::iterator at, const error& why) {
+    auto waiting = std::exchange(at->second.waiting, {});
+    sets.erase(at);
+    for (auto& r : waiting) tell(self->context(), r.call, run_ended{{}, why});
   }
 
   void on_give_up(give_up& m) {
@@ -373,15 +414,8 @@ caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* own
       [&s](run_graph& m) { s.take(m); },
       [&s](graph_compiled& m) { s.on_compiled(m); },
       [&s](give_up& m) { s.on_give_up(m); },
-      [&s](const client_over& m) {
-        if (const auto at = s.sets.find(m.set); at != s.sets.end()) {
-          auto& jobs = at->second.jobs;
-          const bool was_one =
-              std::erase_if(jobs, [&](const auto& j) { return j.client == m.client; }) > 0;
-          if (was_one && jobs.empty()) s.sets.erase(at);
-        }
-        tell(s.self->context(), m.client, client_forgotten{});
-      },
+      [&s](const client_over& m) { s.on_over(m); },
+      [&s](const client_started& m) { s.on_started(m); },
       [&s](const count_sets& m) { tell(s.self->context(), m.to, sets_counted{s.compiled}); },
       [&s](const end_runner& m) { s.end(m); },
   };
@@ -551,16 +585,17 @@ class runner_impl final : public graph_runner {
     graph_compiled m{set, nullptr};
     auto compiled = [&]() -> result<plan> {
       try {
-        return compile_steps(graph_, fetches, feeds, options_);
+        auto made = compile_steps(graph_, fetches, feeds, options_);
+        if (made) m.jobs_max = jobs_max_of(*made);
+        return made;
       } catch (const std::bad_alloc&) {
         return error(error_code::failed, "no memory is left to compile what is fetched");
       }
     }();
-    if (compiled) {
-      m.jobs_max = jobs_max_of(*compiled);
+    if (compiled)
       m.request =
           std::make_shared<const job_request>(job_request{std::move(*compiled), {self_}, true});
-    } else
+    else
       m.why = std::move(compiled.error());
     tell(nullptr, dispatcher_, std::move(m));
   }
@@ -569,7 +604,7 @@ class runner_impl final : public graph_runner {
   // Where the user says which stream, that one.
   std::uint32_t jobs_max_of(const plan& p) const {
     constexpr std::uint64_t memory_max = std::uint64_t{1} << 30;
-    if (!options_.spread) return 1;
+    if (!options_.spread || options_.device.find("/cpu:") != std::string::npos) return 1;
     for (const auto& a : p.actors) {
       if (is_device_stream(a.stream)) return 1;
       for (const auto& op : a.ops) {

@@ -26,10 +26,10 @@ class session_impl final : public session {
   }
   ~session_impl() override {
     if (op_times_file_.empty()) return;
-    const auto times = look().times;
-    if (!times || times->empty()) return;
-    const auto text = times->text();
-    const auto next = op_times_file_ + ".new";
+    const auto view = look();
+    if (!view.times || view.times->empty()) return;
+    const auto text = view.times->text();
+    const auto next = fmt::format("{}.new-{}", op_times_file_, view.self.pid);
     auto& files = process_->files();
     auto file = files.create(next, disk::create_mode::replace);
     if (!file || !(*file)->write(std::as_bytes(std::span(text))) || !(*file)->close()) return;

@@ -690,7 +690,9 @@ result<plan> compile_training(graph& g, value loss, const training_spec& spec,
                               const compile_options& options) {
   auto program = compile_program(g, loss, spec, options);
   if (!program) return std::move(program.error());
-  return program->place(*places_of(spec), {}, options.report);
+  auto where = *places_of(spec);
+  if (where.task_names.size() == 1) where.streams = {std::max(1U, options.streams)};
+  return program->place(where, {}, options.report);
 }
 
 namespace {

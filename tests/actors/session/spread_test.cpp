@@ -86,12 +86,37 @@ class stage_kernel final : public kernel {
   std::int64_t number_, steps_;
 };
 
+// Of ops of which there may be one only, as of a device that is opened.
+std::atomic<int> kernels_made{0};
+
+class slow_kernel final : public kernel {
+ public:
+  result<void> prepare(std::span<const tensor_spec>, std::span<const tensor_spec>) override {
+    return {};
+  }
+  // Until another call has come and a second kernel was asked for, which cannot be made.
+  result<void> run(const tag&, std::span<const tensor> in, std::span<tensor> out) override {
+    const auto end = std::chrono::steady_clock::now() + test::hang;
+    while (kernels_made < 2 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (std::int64_t i = 0; i < out[0].elements(); ++i)
+      out[0].data<float>()[i] = in[0].data<float>()[i];
+    return {};
+  }
+};
+
 result<std::vector<tensor_spec>> like_the_first(const attributes&, std::span<const tensor_spec> in,
                                                 const tag*) {
   return std::vector{in[0]};
 }
 
 void add_ops(op_table& ops, kernel_table& kernels) {
+  ops.add("only_one", {.inputs = 1, .shapes = like_the_first});
+  kernels.add("only_one", {[](const attributes&, host_device&) -> result<std::unique_ptr<kernel>> {
+                if (kernels_made.fetch_add(1) > 0)
+                  return error(error_code::failed, "there is one already");
+                return std::unique_ptr<kernel>(std::make_unique<slow_kernel>());
+              }});
   ops.add("stage", {.inputs = 1, .shapes = like_the_first});
   kernels.add("stage", {[](const attributes& a, host_device&) -> result<std::unique_ptr<kernel>> {
                 return std::unique_ptr<kernel>(
@@ -184,6 +209,29 @@ BOOST_AUTO_TEST_CASE(GR_3_runs_from_several_threads_run_side_by_side) {
 }
 
 // An op that was measured to be short stays where it is; so it is in a later session, by the file.
+// The run that a further job would have taken goes to the one that there is.
+BOOST_AUTO_TEST_CASE(a_job_that_cannot_begin_beside_another_fails_no_run) {
+  const auto s = open(2);
+  graph g(s->ops());
+  const auto x = input(g, {dtype::f32, {2}}, "x");
+  const std::array operands{x};
+  g.add("only_one", operands, {}, "only_one", source_location::current());
+  const auto r = s->runner(g);
+  kernels_made = 0;
+  std::atomic<int> right{0};
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      const auto v = static_cast<float>(i);
+      const auto got = r->run({{"x", tensor::of({v, v}, {2})}}, {"only_one"});
+      if (!got) BOOST_TEST_MESSAGE(got.error().text());
+      if (got && (*got)[0].data<float>()[0] == v) ++right;
+    });
+  threads.clear();
+  BOOST_TEST(right == 4);
+  BOOST_TEST(kernels_made >= 1);
+}
+
 BOOST_AUTO_TEST_CASE(what_was_measured_counts_also_for_later_sessions) {
   const auto folder = scratch_folder::make("troupe-spread");
   BOOST_REQUIRE(bool(folder));

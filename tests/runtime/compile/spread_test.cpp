@@ -25,7 +25,11 @@ result<std::vector<tensor_spec>> like_the_first(const attributes&, std::span<con
 
 // Ops of a user: one that takes a value, an element-wise one, and a reader.
 void add_ops(op_table& ops, kernel_table& kernels) {
-  ops.add("stage", {.inputs = 1, .shapes = like_the_first});
+  ops.add("stage", {.inputs = 1,
+                    .shapes = like_the_first,
+                    .gradient = [](graph&, const graph_node&, std::span<const value> dy) {
+                      return std::vector<value>{dy[0]};
+                    }});
   ops.add("simple", {.inputs = 1, .shapes = like_the_first, .is_elementwise = true});
   ops.add("fetch_data", {.inputs = 0, .shapes = like_the_first, .is_source = true});
   for (const char* name : {"stage", "simple", "fetch_data"})
@@ -118,6 +122,41 @@ BOOST_AUTO_TEST_CASE(long_ones_go_where_the_least_is_to_do) {
   const auto at = streams_of(g, y, {.streams = 2});
   BOOST_TEST(at.at("stage") == 1U);
   BOOST_TEST(at.at("stage_1") == 1U);
+}
+
+// In step with a variable, a stage and the one before it cannot overlap; two that part can.
+BOOST_AUTO_TEST_CASE(what_waits_for_a_variable_stays_with_what_it_waits_for) {
+  for (const auto update : {update_kind::sync, update_kind::async}) {
+    graph g(ops());
+    const auto w = variable(g, {dtype::f32, {4}}, {}, "w");
+    const auto first = call("stage", call("stage", w * 2));
+    const auto loss = reduce_sum(call("stage", first) + call("stage", first, 1));
+    training_spec spec;
+    spec.update = update;
+    const auto p = compile_training(g, loss, spec, {.fuse = false, .streams = 4});
+    BOOST_REQUIRE_MESSAGE(bool(p), (p ? "" : p.error().text()));
+    std::map<std::string, std::uint32_t> at;
+    for (const auto& a : p->actors) at[a.name.substr(a.name.rfind('/') + 1)] = a.stream;
+    if (update == update_kind::sync) {
+      BOOST_TEST(at.at("stage_1") == at.at("stage"));
+      BOOST_TEST((at.at("stage_2") == at.at("stage_1") || at.at("stage_3") == at.at("stage_1")));
+    }
+    BOOST_TEST(at.at("stage_2") != at.at("stage_3"));
+  }
+}
+
+// What several workers have beside their long ops is not gathered on one stream.
+BOOST_AUTO_TEST_CASE(workers_keep_streams_of_their_own) {
+  graph g(ops());
+  const auto w = variable(g, {dtype::f32, {4}}, {}, "w");
+  const auto loss = reduce_sum(exp(call("stage", call("stage", w * 2), 1)));
+  training_spec spec;
+  spec.workers = 2;
+  const auto p = compile_training(g, loss, spec, {.fuse = false, .streams = 2});
+  BOOST_REQUIRE_MESSAGE(bool(p), (p ? "" : p.error().text()));
+  std::map<std::string, std::uint32_t> at;
+  for (const auto& a : p->actors) at[a.name] = a.stream % 2;
+  BOOST_TEST(at.at("worker/0/mul") != at.at("worker/1/mul"));
 }
 
 BOOST_AUTO_TEST_CASE(wishes_and_loops_are_left_alone) {

@@ -26,6 +26,8 @@ class fuser {
         ports_(d_.actors.size()) {
     for (const auto& a : d_.actors)
       for (const auto& p : a.from) ++uses_[p.actor];
+    for (std::uint32_t i = 0; i < d_.actors.size(); ++i)
+      last_users_.push_back(is_users(i) ? i + 1 : users_before(d_.actors[i]));
   }
 
   draft run() {
@@ -51,6 +53,14 @@ class fuser {
     return row != nullptr && row->library != nullptr && !row->is_elementwise;
   }
 
+  // Of what an actor takes: the last op of a user's that may take long, counted from 1; 0: none.
+  std::uint32_t users_before(const draft_actor& a) const {
+    std::uint32_t last = 0;
+    for (const auto& p : a.from)
+      if (p.actor < last_users_.size()) last = std::max(last, last_users_[p.actor]);
+    return last;
+  }
+
   bool can_absorb(std::uint32_t consumer, std::uint32_t producer) const {
     if (!is_op(producer) || uses_[producer] != 1) return false;
     const auto &c = d_.actors[consumer], &p = d_.actors[producer];
@@ -63,9 +73,10 @@ class fuser {
     if (p.device != c.device || p.owner != c.owner || p.index != c.index || p.region != c.region)
       return false;
     const auto* row = table_.find(p.planned.ops[0].type);
-    // Two ops that may take long would run one after the other.
+    // It would wait for a long op that stands behind another operand.
     if (is_users(producer) && std::ranges::any_of(c.from, [&](const port_ref& other) {
-          return other.actor != producer && is_users(other.actor);
+          return other.actor != producer &&
+                 last_users_[other.actor] > users_before(d_.actors[producer]);
         }))
       return false;
     return row != nullptr && !row->is_source && !row->is_forwarding && !row->is_control;
@@ -244,7 +255,8 @@ class fuser {
   pass_report* report_;
   std::vector<std::uint32_t> uses_;  // input ports that take something from the actor
   std::vector<bool> is_gone_;
-  std::vector<port_index> ports_;  // of groups: producer's port -> input port
+  std::vector<std::uint32_t> last_users_;  // as users_before(), the actor itself included
+  std::vector<port_index> ports_;          // of groups: producer's port -> input port
 };
 
 }  // namespace

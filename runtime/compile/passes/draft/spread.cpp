@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 namespace troupe::passes {
@@ -117,18 +118,40 @@ class spreader {
       else
         load[a.planned.stream % count] += cost;
     }
-    // Of equal streams, the one without the rest of the worker; one long op alone gains nothing.
+    // One long op alone gains nothing, but for a reader, which works ahead.
+    if (long_ones.size() == 1 && !d_.actors[long_ones.front()].from.empty()) return;
+    // Of equal streams, the one without the rest of the worker.
     if (long_ones.size() > 1)
       for (const auto i : long_ones) load[d_.actors[i].planned.stream % count] += 1;
     std::set<std::uint32_t> placed(long_ones.begin(), long_ones.end()), busy;
     std::uint32_t home = 0;
     bool has_moved = false;
+    // In step with the versions of variables, what waits for a long op cannot overlap with it: the
+    // first such one stays on its stream.
+    std::vector<std::optional<std::uint32_t>> long_before(d_.actors.size());
+    std::vector<bool> is_after_variable(d_.actors.size());
+    for (std::uint32_t i = 0; i < d_.actors.size(); ++i)
+      for (const auto& p : d_.actors[i].from) {
+        if (p.actor >= i) continue;
+        const auto& from = d_.actors[p.actor].planned;
+        if (is_after_variable[p.actor] ||
+            (from.kind == actor_kind::shard && from.shard.update == update_kind::sync))
+          is_after_variable[i] = true;
+        const auto before =
+            placed.contains(p.actor) ? std::optional(p.actor) : long_before[p.actor];
+        if (before && (!long_before[i] || *long_before[i] < *before)) long_before[i] = before;
+      }
+    std::set<std::uint32_t> followed;
     for (const auto i : long_ones) {
       auto& a = d_.actors[i];
       const auto cost = cost_ns(a);
       const auto least = static_cast<std::uint32_t>(std::ranges::min_element(load) - load.begin());
       const auto own = a.planned.stream % count;
-      const auto to = load[own] < load[least] ? own : least;
+      const auto* before = waits_for(i, long_before, is_after_variable);
+      const bool follows = before != nullptr && followed.insert(*before).second;
+      const auto to = follows                    ? d_.actors[*before].planned.stream % count
+                      : load[own] <= load[least] ? own
+                                                 : least;
       load[to] += cost;
       busy.insert(to);
       home = to;
@@ -140,7 +163,9 @@ class spreader {
     }
     if (!has_moved) return;
     follow(task, placed, report, reasons);
-    if (busy.size() == count) gather(task, home, placed, report, reasons);
+    // Several workers are spread as it is.
+    if (busy.size() == count && std::ranges::count(where_.worker_task, task) <= 1)
+      gather(task, home, placed, report, reasons);
     for (auto& a : d_.actors)
       if (a.planned.kind == actor_kind::fetch && a.planned.task == task && !a.from.empty())
         fetch_beside(a);
@@ -156,6 +181,14 @@ class spreader {
           return from.stream == first.stream && from.task == first.task;
         }))
       a.planned.stream = first.stream;
+  }
+
+  // The last long op that long op i waits for, where both are in step with a variable; else null.
+  static const std::uint32_t* waits_for(
+      std::uint32_t i, const std::vector<std::optional<std::uint32_t>>& long_before,
+      const std::vector<bool>& is_after_variable) {
+    const auto& before = long_before[i];
+    return before && is_after_variable[*before] ? &*before : nullptr;
   }
 
   // What is small goes to the stream that all it takes is made on, if something long is among that;
