@@ -32,7 +32,7 @@ std::string_view name_of(dtype type) noexcept {
   return "";
 }
 
-std::optional<dtype> dtype_of(std::string_view name) noexcept {
+std::optional<dtype> dtype_named(std::string_view name) noexcept {
   for (const auto& [t, text] : dtype_names)
     if (text == name) return t;
   return std::nullopt;
@@ -65,7 +65,8 @@ result<safetensors_entry> parse_entry(const std::string& tensor_name, const nloh
       !row.contains("data_offsets"))
     return wrong("expected dtype, shape and data_offsets");
   const auto &type = row["dtype"], &sizes = row["shape"], &offsets = row["data_offsets"];
-  const auto known = type.is_string() ? dtype_of(type.get_ref<const std::string&>()) : std::nullopt;
+  const auto known =
+      type.is_string() ? dtype_named(type.get_ref<const std::string&>()) : std::nullopt;
   if (!known) return wrong("expected a dtype of F32, F64, F16, BF16, I32, I64, U8 or BOOL");
   if (!sizes.is_array() || !offsets.is_array() || offsets.size() != 2)
     return wrong("expected an array of sizes and two data_offsets");
