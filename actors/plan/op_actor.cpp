@@ -21,6 +21,7 @@ namespace troupe {
 namespace {
 
 constexpr std::uint32_t firings_a_turn = 256;  // of an op that no edge holds back
+constexpr std::int64_t long_ns = 50'000;       // from here on an op lets others have their turn
 
 class op_logic final : public port_logic {
  public:
@@ -179,7 +180,7 @@ class op_logic final : public port_logic {
          is_started_ && !is_done() && !has_failed_ && !must_wait() && !must_wait_for_buffer();
          ++n) {
       // Nothing may hold back the end, nor what may take long the others of its stream.
-      if (n == (is_timed_ ? 1 : firings_a_turn)) return come_back();
+      if (n == firings_a_turn || (n > 0 && is_long_)) return come_back();
       fire();
     }
   }
@@ -262,7 +263,11 @@ class op_logic final : public port_logic {
                          first_not_finite(inputs_[static_cast<std::size_t>(self_plan().in_place)]);
     const auto began_ns = is_timed_ ? lane_.now_ns() : 0;
     auto ran = kernel_->run(t, inputs_, outputs_);
-    if (is_timed_) record_.count_kernel(lane_.now_ns() - began_ns);
+    if (is_timed_) {
+      const auto took_ns = lane_.now_ns() - began_ns;
+      is_long_ = took_ns > long_ns;
+      record_.count_kernel(took_ns);
+    }
     if (is_users_ && ran) ran = check_made();
     if (is_constant_) constants_ = outputs_;
     if (on_nan_ != nan_policy::ignore && ran) return look_for_nan(t, came_in);
@@ -435,6 +440,7 @@ class op_logic final : public port_logic {
   bool is_source_ = false;
   bool is_users_ = false;  // one of its ops is of a library
   bool is_timed_ = false;  // its cost is measured: the planner cannot know it
+  bool is_long_ = false;   // its last kernel was
   bool is_constant_ = false;
   bool is_prepared_ = false;
   std::uint32_t pace_ = 0;  // an input that is not sticky
