@@ -9,14 +9,16 @@
 //   auto part = r->run({{"relu_1", activations}}, {"softmax"});
 //
 // Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled
-// when it is asked for first; the others do not wait for that. Runs of one set are admitted in the
-// order in which they came, and overlap as far as credits allow.
+// when it is asked for first; the others do not wait for that. Runs of one set that come while
+// others are under way run beside them, on the other streams of the session, each by a job of its
+// own; the runs of one job are fed in the order in which they came, and overlap as far as credits
+// allow. A set has one job if its ops depend on the step, or are placed by hand or on devices.
 //
 // Threading: run() from any thread, each blocks its own; bind() before the first run. The graph
 // must not change after that.
 // Ownership: session and graph outlive the runner, and the runner the calls that run.
 // Errors: usage (a name, shape or type that is wrong; an input that is needed and not fed; nothing
-// fetched), timed_out (the run was cancelled), failed (an op, and with it all runs of that set that
+// fetched), timed_out (the run was cancelled), failed (an op, and with it all runs of its job that
 // were under way; the next run begins anew).
 
 #include "troupe/devices/tensor.hpp"
