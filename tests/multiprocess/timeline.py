@@ -74,7 +74,8 @@ class timeline(harness.cluster_test):
         for e in t.of("op"):
             self.assertEqual(e["args"]["job"], "job")
             self.assertIn("type", e["args"])
-            self.assertIn("step", e["args"])
+            # What still ran when the recording ended does not know its step yet.
+            self.assertTrue("step" in e["args"] or e["args"].get("is_finished") is False, e)
         self.assertTrue(any(e["args"].get("type", "").startswith("matmul") for e in t.of("op")))
         self.assertTrue(all(e["args"]["bytes"] > 0 for e in t.of("transfer")))
         self.assertTrue(any("waited_for" in e["args"] for e in t.of("wait")))
