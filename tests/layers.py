@@ -73,7 +73,9 @@ FENCES = [
 
 BLOCKING = re.compile(
     r"\b(mutex|shared_mutex|recursive_mutex|condition_variable(_any)?|lock_guard|unique_lock|scoped_lock|sleep_for|sleep_until|"
-    r"u?sleep|nanosleep|counting_semaphore|binary_semaphore|latch|barrier|futex|pthread_\w+)\b")
+    r"u?sleep|nanosleep|counting_semaphore|binary_semaphore|latch|barrier|futex|pthread_\w+|p?poll|p?select|epoll_p?wait)\b")
+# What a member of ours may be called, too: blocks only as the system's, ::poll().
+OF_THE_SYSTEM = ("sleep", "poll", "ppoll", "select", "pselect")
 
 # (file, word): why it may block there. One that is no longer needed is a violation too.
 EXCEPTIONS = {
@@ -81,6 +83,8 @@ EXCEPTIONS = {
     ("actors/base/scheduler.cpp", "lock_guard"): "the same inbox",
     ("actors/base/scheduler.cpp", "unique_lock"): "the same inbox",
     ("actors/base/scheduler.cpp", "condition_variable"): "the same inbox",
+    ("actors/net/io_loop.cpp", "epoll_wait"): "where the I/O loop sleeps",
+    ("actors/net/discovery.cpp", "poll"): "waits for answers of others, 20 ms at most, on a thread of its own or in a tool",
     ("actors/plan/device_streams.hpp", "mutex"): "held for the copy of a handle or of a short list: memory comes back on any thread, and devices of a part have a worker each",
     ("actors/plan/device_streams.hpp", "lock_guard"): "the same",
     ("runtime/plan/collective.hpp", "barrier"): "a kind of collective, which is a message to each rank: nobody sleeps",
@@ -186,8 +190,7 @@ def check_source(path, raw, root, used):
     if path.split("/")[0] in ("runtime", "actors"):
         code = re.sub(r"^[ \t]*#[ \t]*include[^\n]*", lambda m: " " * len(m.group(0)), text, flags=re.M)
         for m in BLOCKING.finditer(code):
-            # A member function called sleep() may be anything; ::sleep() is the system's.
-            if m.group(1) == "sleep" and not re.search(r"(^|\W)::$", code[:m.start()]):
+            if m.group(1) in OF_THE_SYSTEM and not re.search(r"(^|\W)::$", code[:m.start()]):
                 continue
             if (path, m.group(1)) in EXCEPTIONS:
                 used.add((path, m.group(1)))
@@ -271,6 +274,7 @@ PLANTED = [
     ("runtime/a.cpp", "#include <chrono>\n", "passed in"),
     ("actors/a.cpp", "std::mutex m;\n", "blocks"),
     ("actors/a.cpp", "void f() { std::this_thread::sleep_for(x); }\n", "blocks"),
+    ("actors/a.cpp", "void f() { ::poll(&fd, 1, -1); }\n", "blocks"),
     ("actors/a.cpp", "void f() { ::sleep(1); }\n", "blocks"),
     ("runtime/a.cpp", "// TODO(now) finish\n", "may be committed"),
     ("runtime/a.cpp", "// TODO finish\n", "may be committed"),

@@ -3,12 +3,21 @@
 #include "troupe/actors/net/discovery.hpp"
 #include "troupe/actors/net/io_loop.hpp"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <system_error>
+#include <thread>
+#include <utility>
+
 namespace troupe {
 
 namespace {
 
-// While a member is young it looks often, and must not be held up by one that does not answer. A
-// tool looks once.
+// A member looks again soon; a tool looks once.
 constexpr int member_wait_ms = 20;
 constexpr int tool_wait_ms = 200;
 
@@ -21,21 +30,56 @@ class answering final : public io_loop::fd_handler {
   discovery& discovery_;
 };
 
+class looked final : public io_loop::fd_handler {
+ public:
+  explicit looked(std::function<void()> fn) : fn_(std::move(fn)) {}
+  void on_ready(bool, bool) override { fn_(); }
+
+ private:
+  std::function<void()> fn_;
+};
+
+std::vector<rendezvous::place> places_of(std::vector<discovery_entry> entries) {
+  std::vector<rendezvous::place> out;
+  for (auto& e : entries) out.push_back({std::move(e.address), e.id});
+  return out;
+}
+
 }  // namespace
 
+// One look at a time: its thread has `others` and `found` until it has written to `ready`.
 struct local_discovery::state {
-  state(discovery d, std::string t, io_loop& l)
-      : places(std::move(d)), token(std::move(t)), loop(l) {}
+  state(discovery d, discovery o, std::string t, io_loop& l)
+      : places(std::move(d)), others(std::move(o)), token(std::move(t)), loop(l) {}
+  ~state() {
+    looking = {};  // it has `others`
+    if (ready >= 0) ::close(ready);
+  }
 
-  discovery places;
+  void take_found() {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto n = ::read(ready, &count, sizeof count);
+    if (!is_done.exchange(false, std::memory_order_acquire)) return;
+    looking = {};
+    std::exchange(on_found, nullptr)(places_of(std::move(found)));
+  }
+
+  discovery places;  // ours, which answers; on the loop
+  discovery others;
   std::string token;
   io_loop& loop;
+  int ready = -1;
+  std::atomic<bool> is_done{false};
+  std::vector<discovery_entry> found;
+  found_handler on_found;  // not empty: a look goes on
+  std::jthread looking;
 };
 
 local_discovery::local_discovery(std::unique_ptr<state> s) : state_(std::move(s)) {}
 
 local_discovery::~local_discovery() {
   if (state_->places.fd() >= 0) state_->loop.remove(state_->places.fd());
+  if (state_->ready >= 0) state_->loop.remove(state_->ready);
 }
 
 result<std::unique_ptr<local_discovery>> local_discovery::open(const std::string& cluster,
@@ -43,20 +87,40 @@ result<std::unique_ptr<local_discovery>> local_discovery::open(const std::string
                                                                io_loop& loop) {
   auto places = discovery::open(discovery_roots::of_environment(), cluster);
   if (!places) return places.error();
+  auto others = discovery::open(discovery_roots::of_environment(), cluster);
+  if (!others) return others.error();
   auto token = token_file.empty() ? places->shared_token() : read_token_file(token_file);
   if (!token) return token.error();
-  return std::unique_ptr<local_discovery>(
-      new local_discovery(std::make_unique<state>(std::move(*places), std::move(*token), loop)));
+  return std::unique_ptr<local_discovery>(new local_discovery(
+      std::make_unique<state>(std::move(*places), std::move(*others), std::move(*token), loop)));
 }
 
 const std::string& local_discovery::token() const noexcept { return state_->token; }
 
-std::vector<rendezvous::place> local_discovery::find(const std::function<bool(node_id)>& is_known) {
-  std::vector<place> out;
-  const auto wait_ms = state_->places.fd() >= 0 ? member_wait_ms : tool_wait_ms;
-  for (auto& e : state_->places.entries(is_known, wait_ms))
-    out.push_back({std::move(e.address), e.id});
-  return out;
+std::vector<rendezvous::place> local_discovery::find() {
+  return places_of(state_->others.entries([](node_id) { return false; }, tool_wait_ms));
+}
+
+void local_discovery::look(std::vector<node_id> known, found_handler found) {
+  auto& s = *state_;
+  if (s.on_found) return;
+  if (s.ready < 0) {
+    s.ready = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s.ready < 0) return;  // no descriptor is left: the next look may have one
+    s.loop.add(s.ready, std::make_shared<looked>([&s] { s.take_found(); }), true, false);
+  }
+  s.on_found = std::move(found);
+  try {
+    s.looking = std::jthread([&s, known = std::move(known)] {
+      const auto is_known = [&](node_id id) { return std::ranges::binary_search(known, id); };
+      s.found = s.others.entries(is_known, member_wait_ms);
+      s.is_done.store(true, std::memory_order_release);
+      const std::uint64_t one = 1;
+      [[maybe_unused]] const auto n = ::write(s.ready, &one, sizeof one);
+    });
+  } catch (const std::system_error&) {
+    s.on_found = nullptr;  // no thread is left, as above
+  }
 }
 
 result<void> local_discovery::announce(const member_info& self) {

@@ -1,14 +1,18 @@
 #pragma once
-// Discovery on one machine, on a process's I/O loop: our socket in the cluster's folder answers
+// Discovery on one machine, beside a process's I/O loop: our socket in the cluster's folder answers
 // whoever asks, and the others' sockets are asked (actors/net/discovery.hpp).
 //
-// Threading: open() before the loop's thread runs; the rest on it.
+// Threading: open() before the loop's thread runs; the rest on it. A member looks on a thread of
+// its own, since folders and sockets may be slow (a disk that is busy holds up whoever removes a
+// name from a folder), and a loop that waits for them gives its peers no sign of life.
 
 #include "troupe/actors/cluster/member.hpp"
 #include "troupe/schema/error.hpp"
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace troupe {
 
@@ -24,7 +28,9 @@ class local_discovery final : public rendezvous {
   ~local_discovery() override;
 
   const std::string& token() const noexcept;
-  std::vector<place> find(const std::function<bool(node_id)>& is_known) override;
+  // For tools, which look once and are no members: waits up to 200 ms for the answers.
+  std::vector<place> find();
+  void look(std::vector<node_id> known, found_handler found) override;
   result<void> announce(const member_info& self) override;
 
  private:

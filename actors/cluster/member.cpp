@@ -181,10 +181,16 @@ void member_core::tick_link(node_id id) {
 void member_core::look_around() {
   if (env_.places == nullptr || now() < look_at_ns_) return;
   look_at_ns_ = now() + (now() - started_ns_ < young_ns ? look_often_ns : look_seldom_ns);
-  const auto is_known = [this](node_id id) {
-    return id == env_.self.id || membership_->find(id) != nullptr || links_.contains(id);
-  };
-  for (auto& p : env_.places->find(is_known)) membership_->add_seed(p.address, false, now(), p.id);
+  std::vector<node_id> known{env_.self.id};
+  for (const auto& m : membership_->members()) known.push_back(m.id);
+  for (const auto& [id, l] : links_) known.push_back(id);
+  std::ranges::sort(known);
+  env_.places->look(std::move(known), [this, alive = is_alive_](const auto& found) {
+    if (!*alive || has_left_) return;
+    for (const auto& p : found)
+      if (p.id != env_.self.id && membership_->find(p.id) == nullptr && !links_.contains(p.id))
+        membership_->add_seed(p.address, false, now(), p.id);
+  });
 }
 
 // --- connections ---------------------------------------------------------------------------------

@@ -57,8 +57,11 @@ class rendezvous {
     node_id id{};
   };
   virtual ~rendezvous() = default;
-  // Places of members whose ids are not in `known`.
-  virtual std::vector<place> find(const std::function<bool(node_id)>& is_known) = 0;
+  // Looks for members whose ids are not among `known` (sorted) and gives their places to `found`,
+  // once, on the member's thread, now or later. A look while another one goes on is not begun, nor
+  // does `found` come after the end of this object. Never blocks: a disk may take its time.
+  using found_handler = std::function<void(std::vector<place>)>;
+  virtual void look(std::vector<node_id> known, found_handler found) = 0;
   // We are `self` now.
   virtual result<void> announce(const member_info& self) = 0;
 };

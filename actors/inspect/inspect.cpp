@@ -87,7 +87,7 @@ class asker {
     for (const auto& j : options_.join)
       if (auto asked = ask(j, j); !asked) return asked;
     if (!options_.join.empty()) return {};
-    for (const auto& p : here.find([](node_id) { return false; })) (void)ask(p.address, p.address);
+    for (const auto& p : here.find()) (void)ask(p.address, p.address);
     if (questions_.empty())
       return error(
           error_code::unreachable,

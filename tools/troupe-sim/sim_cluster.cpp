@@ -104,11 +104,11 @@ class sim_cluster::meeting_place final : public rendezvous {
  public:
   meeting_place(std::vector<place>& table, std::uint32_t self) : table_(table), self_(self) {}
 
-  std::vector<place> find(const std::function<bool(node_id)>& is_known) override {
+  void look(std::vector<node_id> known, found_handler found) override {
     std::vector<place> out;
     for (const auto& p : table_)
-      if (raw(p.id) != 0 && !is_known(p.id)) out.push_back(p);
-    return out;
+      if (raw(p.id) != 0 && !std::ranges::binary_search(known, p.id)) out.push_back(p);
+    found(std::move(out));
   }
   result<void> announce(const member_info& m) override {
     table_[self_] = {m.address, m.id};

@@ -1,5 +1,6 @@
 #include "troupe/actors/cluster/local_discovery.hpp"
 
+#include "tests/support/wait.hpp"
 #include "troupe/actors/net/io_loop.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -7,12 +8,15 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 using namespace troupe;
+using test::wait_until;
 
 namespace {
 
@@ -44,7 +48,12 @@ member_info member_at(std::uint64_t id, std::string address) {
   return m;
 }
 
-const auto nobody_known = [](node_id) { return false; };
+std::vector<rendezvous::place> look(local_discovery& d, io_loop& loop, std::vector<node_id> known) {
+  std::optional<std::vector<rendezvous::place>> out;
+  d.look(std::move(known), [&](std::vector<rendezvous::place> found) { out = std::move(found); });
+  wait_until("the look has ended", [&] { return loop.poll(1), out.has_value(); });
+  return *out;
+}
 
 }  // namespace
 
@@ -54,7 +63,7 @@ BOOST_AUTO_TEST_CASE(members_answer_from_their_loop_and_tools_only_ask) {
   own_environment env;
   io_loop loop, other_loop;
   auto a = open(loop), tool = open(loop);
-  BOOST_TEST(tool->find(nobody_known).empty());
+  BOOST_TEST(tool->find().empty());
   BOOST_REQUIRE(a->announce(member_at(1, "127.0.0.1:1")));
   BOOST_REQUIRE(a->announce(member_at(2, "127.0.0.1:2")));  // after a rejoin
   std::jthread answers([&](std::stop_token stop) {
@@ -62,12 +71,13 @@ BOOST_AUTO_TEST_CASE(members_answer_from_their_loop_and_tools_only_ask) {
   });
   auto b = open(other_loop);
   BOOST_TEST(b->token() == a->token());
-  const auto found = b->find(nobody_known);
+  const auto found = b->find();
   BOOST_REQUIRE_EQUAL(found.size(), 1u);
   BOOST_TEST((found[0].id == node_id{2}));
   BOOST_TEST(found[0].address == "127.0.0.1:2");
   BOOST_REQUIRE(b->announce(member_at(3, "127.0.0.1:3")));
-  BOOST_TEST(b->find([](node_id n) { return n == node_id{2}; }).empty());
+  BOOST_TEST(look(*b, other_loop, {node_id{2}, node_id{3}}).empty());
+  BOOST_TEST(look(*b, other_loop, {node_id{3}}).size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(a_member_that_ended_is_not_found) {
@@ -77,7 +87,29 @@ BOOST_AUTO_TEST_CASE(a_member_that_ended_is_not_found) {
   BOOST_REQUIRE(a->announce(member_at(1, "127.0.0.1:1")));
   a.reset();
   BOOST_TEST(loop.poll(0) == 0);
-  BOOST_TEST(b->find(nobody_known).empty());
+  BOOST_TEST(b->find().empty());
+}
+
+// A member's loop must go on meanwhile, or its peers hold it dead.
+BOOST_AUTO_TEST_CASE(a_look_does_not_hold_up_the_loop_and_there_is_one_at_a_time) {
+  own_environment env;
+  io_loop loop, silent_loop;
+  auto a = open(loop), silent = open(silent_loop);
+  BOOST_REQUIRE(silent->announce(member_at(2, "127.0.0.1:2")));  // nobody polls its loop
+  int found = 0;
+  const auto count = [&](const auto& places) {
+    BOOST_TEST(places.empty());
+    ++found;
+  };
+  a->look({}, count);
+  a->look({}, count);
+  BOOST_TEST(found == 0);  // it is waited for elsewhere
+  wait_until("the look has ended", [&] { return loop.poll(1), found == 1; });
+  a->look({}, count);
+  wait_until("the second look has ended", [&] { return loop.poll(1), found == 2; });
+  a->look({}, count);
+  a.reset();  // in the middle of it
+  BOOST_TEST(found == 2);
 }
 
 BOOST_AUTO_TEST_CASE(a_token_file_is_used_instead_of_the_shared_token) {
