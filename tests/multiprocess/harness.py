@@ -232,13 +232,16 @@ class cluster_test(unittest.TestCase):
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def until(self, what, condition, seconds=HANG, pause=0.05):
-        """Asks until `condition()` is true (its value is returned)."""
-        end = time.monotonic() + seconds
+    def until(self, what, condition, seconds=HANG, pause=0.05, progress=lambda: None):
+        """Asks until `condition()` is true (its value is returned). `progress`: whenever it changes, the time begins anew: what is slow
+        does not hang."""
+        end, last = time.monotonic() + seconds, progress()
         while True:
             value = condition()
             if value:
                 return value
+            if (now := progress()) != last:
+                end, last = time.monotonic() + seconds, now
             if time.monotonic() > end:
                 self.fail(f"waited until {what}: not within {seconds:.0f} s")
             time.sleep(pause)
@@ -250,11 +253,15 @@ class cluster_test(unittest.TestCase):
 
     def until_step(self, training, name, step):
         """Until the job of that running program has done `step` steps."""
+        seen = 0
+
         def reached():
+            nonlocal seen
             self.assertTrue(training.is_running(), f"the training ended before step {step}\n{training.tail()}")
             job = self.job(name)
-            return job and job["step"] >= step
-        self.until(f"step {step} of job {name}", reached)
+            seen = job["step"] if job else seen
+            return seen >= step
+        self.until(f"step {step} of job {name}", reached, progress=lambda: seen)
 
     def running_parts(self, name):
         """Actors of that job on nodes that have not ended."""

@@ -166,13 +166,16 @@ class stage(harness.cluster_test):
                 return
             time.sleep(min(left, 0.005))
 
-    def wait_for(self, what, condition, seconds=HANG, pause=0.005):
-        end = time.monotonic() + seconds
+    def wait_for(self, what, condition, seconds=HANG, pause=0.005, progress=lambda: None):
+        """`progress`: whenever it changes, the time begins anew: what is slow does not hang."""
+        end, last = time.monotonic() + seconds, progress()
         while True:
             self.tick()
             value = condition()
             if value:
                 return value
+            if (now := progress()) != last:
+                end, last = time.monotonic() + seconds, now
             if time.monotonic() > end:
                 raise broken(f"hang: {what}: not within {seconds:.0f} s")
             time.sleep(pause)
@@ -213,7 +216,8 @@ class stage(harness.cluster_test):
 
     def wait_commits(self, count, seconds=HANG):
         """True; or False when the training ended before."""
-        return self.wait_for(f"{count} committed steps", lambda: self.commits.count() >= count or not self.training.is_running(), seconds) \
+        return self.wait_for(f"{count} committed steps", lambda: self.commits.count() >= count or not self.training.is_running(), seconds,
+                             progress=self.commits.count) \
             and self.commits.count() >= count
 
     def said(self):
