@@ -30,6 +30,7 @@ struct Member {
   revision @13 :UInt32;     # counts the member's own changes of its record: the higher one is newer
   libraries @14 :List(MemberLibrary);  # of users' ops, that it has loaded: who lacks one gets no work that needs it
   devices @15 :List(MemberDevices);    # gpu:0, gpu:1, ... in their order: who lacks one gets no work that wishes for it
+  labels @16 :List(Text);   # "rack=3", at most 32 of 64 bytes each: devices of graphs may name them
 }
 
 # Devices that follow each other and are alike.
@@ -198,6 +199,8 @@ struct Control {
     leaving @56 :UInt64;                # job, to its coordinator: the sender wants to leave, its work is to go elsewhere first
     traceQuery @60 :TraceQuery;         # a tool records a timeline
     tracePage @61 :TracePage;           # answer
+    cancelRun :group { job @68 :UInt64; epoch @69 :UInt32; step @70 :UInt64; }
+                                        # the program has given the step up: its loops, and those of earlier ones, end
     noted :group { job @62 :UInt64; epoch @63 :UInt32; actor @64 :Text; step @65 :UInt64; text @66 :Text; }
                                         # job, to its coordinator: something that people want to know, of an actor that goes on
   }

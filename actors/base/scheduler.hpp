@@ -80,6 +80,20 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
   caf::execution_unit* device(std::uint32_t i) noexcept;
   std::uint32_t streams() const noexcept;
 
+  // As long as one lives, a thread of the program waits for what the service does: every message to
+  // the service wakes it at once, also in trainings, where it else looks once in a millisecond.
+  // From any thread.
+  class waiter {
+   public:
+    explicit waiter(pinned_scheduler& s) noexcept : of_(s) { of_.waiters_.fetch_add(1); }
+    ~waiter() { of_.waiters_.fetch_sub(1); }
+    waiter(const waiter&) = delete;
+    waiter& operator=(const waiter&) = delete;
+
+   private:
+    pinned_scheduler& of_;
+  };
+
   void enqueue(caf::resumable* what) override;
   caf::actor_clock& clock() noexcept override;
 
@@ -94,6 +108,7 @@ class pinned_scheduler final : public caf::scheduler::abstract_coordinator {
 
   std::vector<std::unique_ptr<worker>> workers_;  // streams, then service, disk, I/O, devices
   std::uint32_t streams_ = 0;
+  std::atomic<std::uint32_t> waiters_{0};
   std::unique_ptr<caf::actor_clock> clock_;
 };
 

@@ -117,6 +117,10 @@ struct ask_trace {
 struct get_view {
   caf::actor to;
 };  // program: answer view_changed
+struct cancel_own_run {  // program: it has given up that step of its job, and all before
+  caf::actor program;
+  std::uint64_t step = 0;
+};
 struct stop_own_job {  // program: end the job it started
   caf::actor program;
   std::string reason;
@@ -157,6 +161,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::answered)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask_trace)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::get_view)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cancel_own_run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_own_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_member)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_tick)

@@ -168,6 +168,7 @@ struct node_actor_state : part_services {
     if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(*s);
     if (auto* h = std::get_if<halt_part>(&m.body)) return parts->halt(m.from, *h);
     if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(*c);
+    if (auto* c = std::get_if<cancel_run>(&m.body)) return parts->cancel(*c);
     if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(*b);
     if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(*s);
     if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
@@ -221,6 +222,16 @@ struct node_actor_state : part_services {
     });
     view.job_records[id] = std::move(job_record);
     note(fmt::format("job {} starts", job_name));
+  }
+
+  // A job with runs that can be given up has one epoch, and its nodes stand in the request.
+  void cancel(const cancel_own_run& m) {
+    for (const auto& [id, program] : program_of) {
+      if (program != m.program) continue;
+      const auto& nodes = view.jobs.at(id).request->nodes;
+      for (const auto n : std::set<node_id>(nodes.begin(), nodes.end()))
+        send(n, cancel_run{id, 1, m.step});
+    }
   }
 
   void on_job_over(const job_over& m) {
@@ -417,6 +428,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
              send_control{s.recorder->answer(m.query, s.view.env.now_ns())});
       },
       [&s](const get_view& m) { tell(s.self->context(), m.to, s.tell_view()); },
+      [&s](const cancel_own_run& m) { s.cancel(m); },
       [&s](const stop_own_job& m) {
         for (const auto& [job, program] : s.program_of)
           if (program == m.program)

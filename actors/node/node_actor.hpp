@@ -24,6 +24,7 @@
 //   run_job        program      spawn a job actor that coordinates it     job_started, ... to the
 //                                                                         program
 //   get_view       program      -                                         view_changed
+//   cancel_own_run program      loops of that step end, on all its nodes  -
 //   stop_own_job   program      pass on to that job                       -
 //   job_over       job          forget it (stays listed for a minute)     -
 //   ask            link,        collect a node_answer                     answered

@@ -30,6 +30,7 @@ struct answerer {
     n.pid = m.pid;
     n.kind = std::string(to_string(m.kind));
     n.job = m.job;
+    n.labels = m.labels;
     n.address = m.address;
     for (const auto& d : m.devices)
       for (std::uint32_t i = 0; i < d.count; ++i)

@@ -5,6 +5,7 @@
 #include "troupe/actors/node/part_supervisor.hpp"
 #include "troupe/actors/plan/port_actor.hpp"
 #include "troupe/devices/memory/landing_pool.hpp"
+#include "troupe/runtime/plan/loop_rules.hpp"
 #include "troupe/runtime/plan/segment.hpp"
 
 #include <caf/actor_system.hpp>
@@ -138,6 +139,13 @@ struct supervisor_state {
     for (auto i : request.actors) tell(self->context(), request.handles->actors[i], start_firing{});
   }
 
+  void cancel(const cancel_step& m) {
+    for (auto i : request.actors)
+      if (const auto& a = request.context->job_plan->actors[i];
+          a.kind == actor_kind::op && a.ops.front().type == loop_condition_op)
+        tell(self->context(), request.handles->actors[i], cancel_step{m});
+  }
+
   void mark(const mark_cut& m) {
     for (auto i : request.actors)
       if (request.context->job_plan->actors[i].marks_cuts)
@@ -200,6 +208,7 @@ caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_reque
       [&s](const actor_failed& m) { s.on_failed(m); },
       [&s](start_firing) { s.start(); },
       [&s](const mark_cut& m) { s.mark(m); },
+      [&s](const cancel_step& m) { s.cancel(m); },
       [&s](const stop_part_actors&) { s.stop(); },
       [&s](const task_lost& m) { s.on_task_lost(m); },
   };

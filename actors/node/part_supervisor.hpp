@@ -9,6 +9,7 @@
 //   actor_noted       port actors  people want to know it                       noted
 //   actor_failed      port actors  the first one that is no consequence counts  failed
 //   start_firing      node         sources may fire                             -
+//   cancel_step       node         loops of steps up to that one end            -
 //   mark_cut          node         workers mark what they make next             -
 //   task_lost         node         the ports that lead there are lost           -
 //   stop_part_actors  node         end all actors                               stopped

@@ -447,6 +447,12 @@ void part_table::cut(const begin_cut& c) {
     tell(node_.context(), part->supervisor, mark_cut{c.mark});
 }
 
+void part_table::cancel(const cancel_run& c) {
+  auto* part = find_running(c.job);
+  if (part != nullptr && part->epoch == c.epoch)
+    tell(node_.context(), part->supervisor, cancel_step{c.step});
+}
+
 void part_table::begun(const epoch_begun& b) {
   auto* part = find_running(b.job);
   if (part == nullptr || part->epoch != b.epoch) return;

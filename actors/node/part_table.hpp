@@ -8,6 +8,7 @@
 //   start_part        let its sources fire
 //   halt_part         end its actors, keep its variables; then part_halted of that epoch
 //   epoch_begun       forget what is kept of variables whose shard or replica is elsewhere
+//   cancel_run        loops of that step end
 //   begin_cut         mark what its workers make next
 //   stop_part         end its actors, forget its variables
 //
@@ -94,6 +95,7 @@ class part_table {
   void halt(node_id from, const halt_part& h);
   void stop(const stop_part& s);
   void cut(const begin_cut& c);
+  void cancel(const cancel_run& c);
   void begun(const epoch_begun& b);
 
   // --- what happens here -------------------------------------------------------------------------

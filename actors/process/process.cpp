@@ -106,7 +106,8 @@ member_info describe_self(const process_options& options) {
   random_bytes(std::as_writable_bytes(std::span(&id, 1)));
   m.id = node_id{id | 1};  // 0 is nobody
   m.start_time_ns = wall_clock_ns();
-  m.name = member_name(m.id);
+  m.name = options.name.empty() ? member_name(m.id) : options.name;
+  m.labels = options.labels;
   m.host = host_identity();
   m.pid = static_cast<std::uint32_t>(::getpid());
   m.kind = options.kind;

@@ -31,10 +31,12 @@ struct op_library;
 struct process_options {
   std::string cluster;  // empty: alone, reachable by nobody
   member_kind kind = member_kind::node;
-  std::string job;                // "worker", "ps" or ""
-  std::string listen;             // HOST:PORT; empty: a free port on loopback
-  std::vector<std::string> join;  // HOST:PORT
-  std::string token_file;         // empty: the token of this user's clusters on this machine
+  std::string job;                  // "worker", "ps" or ""
+  std::string name;                 // empty: made of its id
+  std::vector<std::string> labels;  // "rack=3"
+  std::string listen;               // HOST:PORT; empty: a free port on loopback
+  std::vector<std::string> join;    // HOST:PORT
+  std::string token_file;           // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;  // 0: no limit
   // Of tensors of other processes of this machine, out of their memory.

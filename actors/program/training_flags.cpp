@@ -123,7 +123,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
               update_name = update == update_kind::async ? "async"
                             : all_reduce                 ? "allreduce"
                                                          : "sync",
-              fuse_name = "on", scale, policy = "stop", wait = "5s", every;
+              fuse_name = "on", scale, policy = "stop", every;
   optimizer_flags f;
   f.optimizer = default_optimizer;
   schedule_.decay = 0.9;
@@ -131,13 +131,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.footer(
       "Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no such file.");
   own(app);
-  app.add_option(
-      "--cluster", cluster,
-      "Train over the nodes of this cluster; without it, in this process (with --join: default)");
-  app.add_option("--join", join, "HOST:PORT of a member of the cluster");
-  app.add_option("--token-file", token_file, "File with the cluster's token");
-  app.add_option("--timeout", wait, "How long to look for the cluster (20s, 500ms)")
-      ->capture_default_str();
+  add_cluster_flags(app, "Train");
   app.add_option("--workers", workers, "Logical workers, each on a node of its own")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -319,12 +313,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
         "--save");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
-  if (app.count("--cluster") > 0 && cluster.empty())
-    usage_error("--cluster: the name of the cluster is empty");
-  if (cluster.empty() && (!join.empty() || !token_file.empty())) cluster = "default";
-  const auto time = parse_duration(wait);
-  if (!time) usage_error("--timeout: " + time.error().text());
-  timeout = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(*time));
+  if (auto read = read_cluster_flags(app); !read) usage_error(read.error().text());
 }
 
 learning_rate_schedule training_flags::schedule_over(std::uint64_t steps) const {
@@ -376,12 +365,8 @@ compile_options training_flags::compiling() const {
 
 session_options training_flags::session(std::function<bool()> is_cancelled) const {
   if (!save_graph.empty()) return {};  // nothing is asked of a cluster
-  session_options o{.cluster = cluster,
-                    .join = join,
-                    .token_file = token_file,
-                    .threads = threads,
-                    .timeout = timeout,
-                    .is_cancelled = std::move(is_cancelled)};
+  session_options o{.threads = threads, .is_cancelled = std::move(is_cancelled)};
+  set_cluster(o);
   devices.set(o);
   return o;
 }

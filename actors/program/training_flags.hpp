@@ -2,10 +2,10 @@
 // The flags that every program takes that trains: where, how, with which optimizer, and what to
 // write.
 
+#include "troupe/actors/program/cluster_flags.hpp"
 #include "troupe/actors/program/device_flags.hpp"
 #include "troupe/actors/session/session.hpp"
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,12 +21,8 @@ namespace troupe {
 // Whether both name one file, which need not exist; an empty name is none.
 bool is_same_file(const std::string& a, const std::string& b);
 
-struct training_flags {
+struct training_flags : cluster_flags {
   std::string program;  // stands in front of what it says
-  std::string cluster;  // empty: in this process
-  std::vector<std::string> join;
-  std::string token_file;
-  std::chrono::milliseconds timeout{5000};
   std::uint32_t workers = 1, shards = 1, threads = 1, credits = 2;
   update_kind update = update_kind::sync;
   bool all_reduce = false;

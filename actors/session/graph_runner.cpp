@@ -122,7 +122,7 @@ struct set_client {
 
   std::shared_ptr<const part_handles> handles{};  // once the job runs
   fed_inputs inputs{};
-  std::vector<std::uint32_t> loop_conditions{};
+  bool has_loops = false;
   std::deque<run_graph> waiting{};
   std::deque<caf::actor> under_way{};  // by step, the oldest first; null: given up
   std::uint64_t answered = 0;          // steps
@@ -136,7 +136,7 @@ struct set_client {
       if (actors[i].kind == actor_kind::feed)
         inputs.add(actors[i].name, i, actors[i].output_specs.at(0));
       if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op)
-        loop_conditions.push_back(i);
+        has_loops = true;
     }
     tell(self->context(), node, run_job{request, caf::actor_cast<caf::actor>(self)});
   }
@@ -200,8 +200,8 @@ struct set_client {
   }
   // Of the oldest step.
   void cancel_loops() {
-    for (const auto c : loop_conditions)
-      tell(self->context(), handles->actors[c], cancel_step{answered});
+    if (has_loops)
+      tell(self->context(), node, cancel_own_run{caf::actor_cast<caf::actor>(self), answered});
   }
 
   void on_give_up(const give_up& m) {
@@ -233,7 +233,7 @@ struct set_client {
     if (is_over) return leave();
     handles.reset();
     tell(self->context(), node,
-         stop_own_job{caf::actor_cast<caf::actor>(self), "the program has given it up"});
+         stop_own_job{caf::actor_cast<caf::actor>(self), std::string(job_done_reason)});
   }
   void leave() {
     tell(self->context(), ends_for, runner_ended{});
@@ -425,8 +425,8 @@ caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* own
 
 class runner_impl final : public graph_runner {
  public:
-  runner_impl(process& p, const graph& g, compile_options options, node_id self)
-      : process_(p), graph_(g), options_(std::move(options)), self_(self) {
+  runner_impl(process& p, const graph& g, surroundings around)
+      : process_(p), graph_(g), around_(std::move(around)) {
     auto* service = static_cast<pinned_scheduler&>(p.system().scheduler()).service();
     dispatcher_ = spawn_on(p.system(), service, &dispatch, &p);
     for (std::uint32_t i = 0; i < g.nodes().size(); ++i) ops_.emplace(g.node(i).name, i);
@@ -486,6 +486,8 @@ class runner_impl final : public graph_runner {
     }
     m.set = name_of(m, fetches);
     caf::scoped_actor call{process_.system()};
+    const pinned_scheduler::waiter waits(
+        static_cast<pinned_scheduler&>(process_.system().scheduler()));
     m.call = caf::actor_cast<caf::actor>(call);
     const auto set = m.set;
     tell(nullptr, dispatcher_, std::move(m));
@@ -585,16 +587,16 @@ class runner_impl final : public graph_runner {
     graph_compiled m{set, nullptr};
     auto compiled = [&]() -> result<plan> {
       try {
-        auto made = compile_steps(graph_, fetches, feeds, options_);
-        if (made) m.jobs_max = jobs_max_of(*made);
+        const auto options = around_();  // nodes come and go
+        auto made = compile_steps(graph_, fetches, feeds, options);
+        if (made) m.jobs_max = jobs_max_of(*made, options);
         return made;
       } catch (const std::bad_alloc&) {
         return error(error_code::failed, "no memory is left to compile what is fetched");
       }
     }();
     if (compiled)
-      m.request =
-          std::make_shared<const job_request>(job_request{std::move(*compiled), {self_}, true});
+      m.request = request_of(std::move(*compiled));
     else
       m.why = std::move(compiled.error());
     tell(nullptr, dispatcher_, std::move(m));
@@ -602,9 +604,9 @@ class runner_impl final : public graph_runner {
 
   // How many jobs of it may run side by side: on as many streams as there are, within some memory.
   // Where the user says which stream, that one.
-  std::uint32_t jobs_max_of(const plan& p) const {
+  std::uint32_t jobs_max_of(const plan& p, const compile_options& options) const {
     constexpr std::uint64_t memory_max = std::uint64_t{1} << 30;
-    if (!options_.spread || options_.device.find("/cpu:") != std::string::npos) return 1;
+    if (!options.spread || options.device.find("/cpu:") != std::string::npos) return 1;
     for (const auto& a : p.actors) {
       if (is_device_stream(a.stream)) return 1;
       for (const auto& op : a.ops) {
@@ -617,15 +619,16 @@ class runner_impl final : public graph_runner {
           return n.device.find("/cpu:") != std::string::npos;
         }))
       return 1;
-    const auto bytes = std::max<std::uint64_t>(1, memory_of_part(p, 0).bytes);
+    std::uint64_t bytes = 1;
+    for (std::uint32_t t = 0; t < p.tasks.size(); ++t)
+      bytes = std::max(bytes, memory_of_part(p, t).bytes);
     return static_cast<std::uint32_t>(
-        std::clamp<std::uint64_t>(memory_max / bytes, 1, std::max(1U, options_.streams)));
+        std::clamp<std::uint64_t>(memory_max / bytes, 1, std::max(1U, options.streams)));
   }
 
   process& process_;
   const graph& graph_;
-  compile_options options_;
-  node_id self_;
+  surroundings around_;
   caf::actor dispatcher_;
   std::unordered_map<std::string, std::uint32_t> ops_;  // by name: the op that makes it
   std::vector<std::pair<std::string, tensor>> bound_;
@@ -633,9 +636,8 @@ class runner_impl final : public graph_runner {
 
 }  // namespace
 
-std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options,
-                                          node_id self) {
-  return std::make_unique<runner_impl>(p, g, std::move(options), self);
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, surroundings around) {
+  return std::make_unique<runner_impl>(p, g, std::move(around));
 }
 
 }  // namespace troupe

@@ -38,6 +38,12 @@ void fed_inputs::on_ready(const feed_ready& m) {
     if (f.actor == m.feed) ++f.room;
 }
 
+std::shared_ptr<const job_request> request_of(plan p) {
+  std::vector<node_id> nodes;
+  for (const auto& t : p.tasks) nodes.push_back(t.node);
+  return std::make_shared<const job_request>(job_request{std::move(p), std::move(nodes), true});
+}
+
 std::string fed_inputs::known() const {
   constexpr std::size_t names_max = 8;
   if (inputs_.empty()) return ": the fetched values need no input";

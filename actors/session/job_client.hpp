@@ -13,6 +13,7 @@
 #include <caf/scoped_actor.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -74,8 +75,14 @@ class job_client {
 
 std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request,
                                         std::vector<std::string> notes, bool is_fed);
-std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, compile_options options,
-                                          node_id self);
+// What a graph that is compiled now may use: the options of the program, with the streams of this
+// process, what ops took so far, and the nodes that are linked to it. From any thread, as long as
+// the session lives.
+using surroundings = std::function<compile_options()>;
+// A plan of compile_steps(), on the nodes of its tasks.
+std::shared_ptr<const job_request> request_of(plan p);
+
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, surroundings around);
 result<std::unique_ptr<stepper>> make_stepper(process& p,
                                               std::shared_ptr<const job_request> request);
 

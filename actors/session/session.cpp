@@ -3,6 +3,7 @@
 #include "troupe/actors/session/job_client.hpp"
 #include "troupe/runtime/graph/op_library.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
+#include "troupe/runtime/plan/device_name.hpp"
 
 #include <fmt/format.h>
 
@@ -15,8 +16,11 @@ namespace {
 
 class session_impl final : public session {
  public:
-  session_impl(std::unique_ptr<process> p, bool is_alone, std::string op_times_file)
-      : process_(std::move(p)), is_alone_(is_alone), op_times_file_(std::move(op_times_file)) {
+  session_impl(std::unique_ptr<process> p, const session_options& o)
+      : process_(std::move(p)),
+        is_alone_(o.cluster.empty()),
+        roles_(o.roles),
+        op_times_file_(o.op_times_file) {
     if (op_times_file_.empty()) return;
     // Whatever is wrong with the file, ops are guessed anew.
     if (const auto bytes = process_->files().read(op_times_file_, op_times_bytes_max))
@@ -76,6 +80,13 @@ class session_impl final : public session {
       roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
                           o.all_reduce, program->devices());
     if (!roles) return with_left_out(roles.error(), able.left_out);
+    auto where = place_roles(*roles, view.self.id);
+    add_nodes(where, [&](node_id n) {
+      const auto at = std::ranges::find(nodes, n, &member_info::id);
+      return at != nodes.end() ? &*at : n == view.self.id ? &view.self : nullptr;
+    });
+    if (auto ok = program->check_wishes(where); !ok)
+      return with_left_out(ok.error(), able.left_out);
     if (auto fed = check_feeds(*program, o); !fed) return fed.error();
     auto request = std::make_shared<job_request>();
     request->program = std::move(*program);
@@ -91,16 +102,14 @@ class session_impl final : public session {
 
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
                                            const compile_options& o) override {
-    const auto view = look();
-    auto compiled = compile_steps(g, fetches, with_times(o, view));
+    auto compiled = compile_steps(g, fetches, with_nodes(o, libraries_of(g)));
     if (!compiled) return compiled.error();
-    return make_stepper(*process_, std::make_shared<job_request>(
-                                       job_request{std::move(*compiled), {view.self.id}, true}));
+    return make_stepper(*process_, request_of(std::move(*compiled)));
   }
 
   std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
-    const auto view = look();
-    return make_runner(*process_, g, with_times(o, view), view.self.id);
+    return make_runner(*process_, g,
+                       [this, o, needed = libraries_of(g)] { return with_nodes(o, needed); });
   }
 
   // Why members would not have this process.
@@ -136,6 +145,16 @@ class session_impl final : public session {
     if (o.streams == 0) o.streams = process_->streams();
     if (!o.times) o.times = view.times;
     return o;
+  }
+
+  // And where a graph that is run by feeds and fetches may stand.
+  compile_options with_nodes(const compile_options& o, std::span<const planned_library> needed) {
+    const auto view = look();
+    auto out = with_times(o, view);
+    const auto able = with_libraries(usable(view), needed);
+    out.where = std::make_shared<const task_map>(
+        tasks_of_nodes(able.nodes, view.self, out.streams, roles_));
+    return out;
   }
 
   static error with_left_out(const error& e, const std::vector<std::string>& left_out) {
@@ -214,6 +233,7 @@ class session_impl final : public session {
 
   std::unique_ptr<process> process_;
   bool is_alone_;
+  std::vector<std::string> roles_;
   std::string op_times_file_;
 };
 
@@ -239,6 +259,14 @@ training_spec spec_of(const training_options& o) {
 }
 
 result<std::unique_ptr<session>> session::open(const session_options& o) {
+  for (const auto& role : o.roles)
+    if (auto d = parse_device(role); !d || !d->job || !d->task || d->names_more_than_a_task())
+      return error(
+          error_code::usage,
+          fmt::format("session_options::roles: '{}' is no role: write /job:NAME/task:N", role));
+  if (!o.roles.empty() && !o.cluster.empty())
+    return error(error_code::usage,
+                 "session_options::roles are for a session alone: in a cluster nodes have them");
   process_options p;
   p.cluster = o.cluster;
   p.kind = member_kind::client;
@@ -252,7 +280,7 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.load = o.load;
   auto started = process::start(p);
   if (!started) return started.error();
-  auto s = std::make_unique<session_impl>(std::move(*started), o.cluster.empty(), o.op_times_file);
+  auto s = std::make_unique<session_impl>(std::move(*started), o);
   if (!o.cluster.empty() && !s->wait_for_nodes(o.timeout, o.is_cancelled)) {
     if (o.is_cancelled && o.is_cancelled())
       return error(error_code::failed, "interrupted while it looked for the cluster");

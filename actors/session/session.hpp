@@ -10,6 +10,14 @@
 //   auto run = s.train(g, loss, {.workers = 2, .steps = 1000});
 //   while (auto event = (*run)->next()) ...                       // losses, variables, the end
 //
+// Over a cluster any graph runs on the nodes that its ops wish for, not only trainings:
+//
+//   auto there = g.device_scope("/job:worker/task:1");            // or "/node:gpu-1",
+//   "/label:rack=3"
+//
+// Ops without such a wish are in the program, and so are feeds and fetches. A device that nobody
+// has is an error before anything runs.
+//
 // Threading: one session and what it gives out belong to one thread of the program, feeders and
 // runners excepted; calls block that thread only.
 // Ownership: a session outlives its trainings and steppers.
@@ -49,6 +57,9 @@ struct session_options {
   // HOST:PORT of members, beside those of this user on this machine.
   std::vector<std::string> join{};
   std::string token_file{};
+  // Alone: what this process is beside "/job:client/task:0", such as "/job:worker/task:0", so that
+  // a graph made for a cluster runs here as it is.
+  std::vector<std::string> roles{};
   std::uint32_t threads = 1;  // for ops: host streams of this process, which share large ops
   // Devices gpu:0, gpu:1, ... of this process (devices/gpus/gpus.hpp): "auto", every chip that
   // there is; "none"; "N", so many, which share the chips; "host:N", stand-ins on the host.

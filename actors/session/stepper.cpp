@@ -21,14 +21,14 @@ class stepper_impl final : public stepper, private job_client {
       if (actors[i].kind == actor_kind::feed)
         feeds_.add(actors[i].name, i, actors[i].output_specs.at(0));
       if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op)
-        loop_conditions_.push_back(i);
+        has_loops_ = true;
     }
     tell(nullptr, process_.node(), run_job{request_, mailbox()});
     while (!handles_ && !is_over_) receive();
   }
   ~stepper_impl() override {
     handles_.reset();
-    stop("the program has given it up");
+    stop(std::string(job_done_reason));
     while (!is_over_) receive();
   }
 
@@ -79,7 +79,7 @@ class stepper_impl final : public stepper, private job_client {
                 "there is no step to cancel: input '{}' was fed for {} steps, and all of them were "
                 "fetched or cancelled",
                 name, f.fed));
-    for (const auto c : loop_conditions_) tell(nullptr, handles_->actors[c], cancel_step{fetched_});
+    if (has_loops_) tell(nullptr, process_.node(), cancel_own_run{mailbox(), fetched_});
     ++fetched_;
     if (ready_.empty()) {
       ++unwanted_;
@@ -179,7 +179,7 @@ class stepper_impl final : public stepper, private job_client {
 
   std::shared_ptr<const job_request> request_;
   fed_inputs feeds_;
-  std::vector<std::uint32_t> loop_conditions_;
+  bool has_loops_ = false;
   fetched_steps ready_;
   std::uint64_t fetched_ = 0;   // steps, and cancelled ones
   std::uint64_t unwanted_ = 0;  // cancelled steps whose values have not come

@@ -92,6 +92,12 @@ result<passes::places> places_of(const training_spec& s) {
   if (!is_task(p.client_task))
     return usage(fmt::format("the client is task {} of {}", p.client_task, s.tasks));
   for (std::uint32_t i = 0; i < p.task_names.size(); ++i) p.roles.emplace_back(p.task_names[i], i);
+  if (s.tasks == 1) {  // all of them are here
+    for (std::uint32_t w = 0; w < s.workers; ++w)
+      p.roles.emplace_back(fmt::format("/job:worker/task:{}", w), 0);
+    for (std::uint32_t k = 0; k < s.shards; ++k)
+      p.roles.emplace_back(fmt::format("/job:ps/task:{}", k), 0);
+  }
   return p;
 }
 
@@ -359,9 +365,10 @@ result<passes::flow> with_devices(passes::flow f, const op_table& ops,
 // --- the end of both ways ------------------------------------------------------------------------
 
 // `steps_in_flight`: of one stream's ops.
-result<plan> finish(passes::draft d, const passes::places& where, const epoch_start& start,
+result<plan> finish(passes::draft d, passes::places where, const epoch_start& start,
                     const compile_options& options, const op_table& ops,
-                    std::uint32_t steps_in_flight, bool all_reduce, compile_report* report) {
+                    std::uint32_t steps_in_flight, bool all_reduce, bool is_stepped,
+                    compile_report* report) {
   const told t(report);
   auto* reasons = report != nullptr ? &report->placements : nullptr;
   auto placed = t.actors("place", d.actors.size(), [&](pass_report* r) {
@@ -369,6 +376,7 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   });
   if (!placed) return std::move(placed.error());
   d = std::move(*placed);
+  if (options.where && is_stepped) passes::leave_out_idle_tasks(d, where);
   if (options.spread && std::ranges::any_of(where.streams, [](auto n) { return n > 1; }))
     d = t.actors("spread", d.actors.size(), [&](pass_report* r) {
       return passes::spread(std::move(d), where, ops, options.times.get(), r, reasons);
@@ -412,7 +420,9 @@ result<plan> finish(passes::draft d, const passes::places& where, const epoch_st
   p.name = options.name;
   p.on_nan = options.on_nan;
   for (std::uint32_t i = 0; i < where.task_names.size(); ++i)
-    p.tasks.push_back({.name = where.task_names[i], .is_client = i == where.client_task});
+    p.tasks.push_back({.name = where.task_names[i],
+                       .is_client = i == where.client_task,
+                       .node = i < where.nodes_of.size() ? where.nodes_of[i].id : node_id{}});
   return p;
 }
 
@@ -595,13 +605,17 @@ std::vector<std::uint32_t> training_program::shard_of_variables() const {
   return out;
 }
 
+result<void> training_program::check_wishes(const task_map& where) const {
+  return passes::check_wishes(parts_->draft, where);
+}
+
 result<plan> training_program::place(const task_map& where, const epoch_start& start,
                                      compile_report* report) const {
   const auto& spec = parts_->spec;
   expects(where.worker_task.size() == spec.workers && where.shard_task.size() == spec.shards,
           "every worker and shard has a place");
-  auto p =
-      finish(parts_->draft, where, start, parts_->options, parts_->ops, 1, spec.all_reduce, report);
+  auto p = finish(parts_->draft, where, start, parts_->options, parts_->ops, 1, spec.all_reduce,
+                  false, report);
   if (!p) return p;
   p->seed = spec.seed;
   p->update = spec.update;
@@ -618,10 +632,10 @@ result<void> check_default_device(std::string_view device) {
   if (device.empty()) return {};
   const auto wish = parse_device(device);
   if (!wish) return wish.error();
-  if (wish->job || wish->task)
+  if (wish->names_a_place())
     return usage(fmt::format(
-        "device '{}', for ops without a device of their own: leave out the job and the task, which "
-        "the op's worker determines",
+        "device '{}', for ops without a device of their own: leave out job, task, node and label, "
+        "which the op's worker determines",
         device));
   return {};
 }
@@ -764,7 +778,12 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches,
                  [&](pass_report* r) { return passes::fuse(std::move(d), g.ops(), r); });
   passes::places here{{std::string(only_task)}, {{std::string(only_task), 0}}, {0}, {0}, 0};
   here.streams = {std::max(1U, options.streams)};
-  auto p = finish(std::move(d), here, {}, options, g.ops(), options.credits, false, options.report);
+  if (options.where) {
+    here = *options.where;
+    here.worker_task = here.shard_task = {here.client_task};  // what wishes for no place
+  }
+  auto p = finish(std::move(d), std::move(here), {}, options, g.ops(), options.credits, false, true,
+                  options.report);
   if (!p) return p;
   p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());

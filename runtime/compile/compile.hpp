@@ -61,6 +61,8 @@ class training_program {
   // What is left of wishes for devices after passes::devices() and replicate(). One that names a
   // task counts for the worker or shard of that name, else for whose op or variable it is.
   const device_wishes& devices() const noexcept;
+  // Whether `where` has what the devices of the graph name; the error of place().
+  result<void> check_wishes(const task_map& where) const;
   result<plan> place(const task_map& where, const epoch_start& start,
                      compile_report* report = nullptr) const;
 

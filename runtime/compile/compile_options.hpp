@@ -17,6 +17,7 @@ namespace troupe {
 
 struct compile_report;
 class op_times;
+struct task_map;
 
 struct compile_options {
   std::string name = "job";
@@ -41,6 +42,9 @@ struct compile_options {
   std::uint32_t streams = 0;
   // How long such ops take, as the session has measured them; null: as guessed.
   std::shared_ptr<const op_times> times{};
+  // Of a graph that is stepped or run by feeds and fetches: where ops may stand, the client's task
+  // last. The session fills it in; null: with the client alone.
+  std::shared_ptr<const task_map> where{};
   // Synchronous training: a gradient of a megabyte or more waits for the ops on its stream that
   // read the version it is made of, so that its shard needs one version at a time.
   bool order_reads = true;

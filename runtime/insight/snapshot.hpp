@@ -69,6 +69,7 @@ struct node_snapshot {
   std::string job;   // "worker", "ps" or "": what --job said
   std::string address;
   std::vector<device_snapshot> devices;  // gpu:0, gpu:1, ...
+  std::vector<std::string> labels;       // "rack=3": what --label said
   std::uint64_t incarnation = 0;
   node_state state = node_state::alive;
   std::string reason;              // of a state other than alive, for a person

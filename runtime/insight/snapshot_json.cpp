@@ -30,8 +30,8 @@ template <class V, is<node_snapshot> T>
 void fields(V& v, T& n) {
   v("id", n.id), v("name", n.name), v("pid", n.pid), v("kind", n.kind), v("job", n.job),
       v("address", n.address);
-  v("devices", n.devices), v("incarnation", n.incarnation), v("state", n.state),
-      v("reason", n.reason);
+  v("devices", n.devices), v("labels", n.labels), v("incarnation", n.incarnation),
+      v("state", n.state), v("reason", n.reason);
   v("unreachable_seconds", n.unreachable_seconds);
 }
 

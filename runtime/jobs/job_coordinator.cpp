@@ -82,10 +82,10 @@ void job_coordinator::place() {
     std::vector<node_id> others;
     for (const auto& [variable, h] : handed_) others.push_back(h.from);
     auto where = place_roles(roles_, setup_.client, others);
-    for (const auto n : where.nodes) {
+    add_nodes(where, [&](node_id n) {
       const auto at = members_.find(n);
-      where.streams.push_back(at == members_.end() ? 1 : std::max(1U, at->second.streams));
-    }
+      return at == members_.end() ? nullptr : &at->second;
+    });
     start_.handed.clear();
     for (const auto& [variable, h] : handed_) {
       const auto task =
@@ -724,6 +724,10 @@ std::optional<role_map> job_coordinator::better_roles() const {
 
 void job_coordinator::on_stop(const std::string& reason) {
   if (phase_ == job_phase::over) return;
+  if (reason == job_done_reason) {
+    end(reason);
+    return tell({.kind = job_event_kind::finished});
+  }
   auto f = at_node({}, reason);
   f.step = step();
   fail(std::move(f));

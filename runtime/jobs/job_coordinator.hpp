@@ -163,6 +163,7 @@ class job_coordinator {
   void on_epoch(const result<std::uint32_t>& epoch, const std::optional<known_checkpoint>& newest);
   // One more loss: of all workers together (sync; worker 0), or of one.
   void on_loss(std::uint32_t worker, std::uint64_t step, float loss);
+  // job_done_reason: the program needs it no more, and it is finished; else it has failed.
   void on_stop(const std::string& reason);
   void want_checkpoint();
   void tick(std::int64_t now_ns);

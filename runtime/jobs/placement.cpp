@@ -331,6 +331,36 @@ training_placement place_roles(const role_map& roles, node_id client,
   return out;
 }
 
+void add_nodes(training_placement& p, const std::function<const member_info*(node_id)>& member) {
+  for (const auto n : p.nodes) {
+    const auto* m = member(n);
+    p.streams.push_back(m == nullptr ? 1 : std::max(1U, m->streams));
+    p.nodes_of.push_back(m == nullptr ? task_node{n}
+                                      : task_node{n, m->name, m->labels, count_of(m->devices)});
+  }
+}
+
+task_map tasks_of_nodes(std::span<const member_info> nodes, const member_info& client,
+                        std::uint32_t streams, std::span<const std::string> roles) {
+  task_map out;
+  const auto add = [&](const member_info& n, std::string name, std::uint32_t threads) {
+    out.roles.emplace_back(name, static_cast<std::uint32_t>(out.task_names.size()));
+    out.task_names.push_back(std::move(name));
+    out.streams.push_back(std::max(1U, threads));
+    out.nodes_of.push_back({n.id, n.name, n.labels, count_of(n.devices)});
+  };
+  std::uint32_t workers = 0, ps = 0;
+  for (const auto& n : nodes)
+    add(n,
+        n.job == "ps" ? fmt::format("/job:ps/task:{}", ps++)
+                      : fmt::format("/job:worker/task:{}", workers++),
+        n.streams);
+  out.client_task = static_cast<std::uint32_t>(out.task_names.size());
+  add(client, "/job:client/task:0", streams);
+  for (const auto& r : roles) out.roles.emplace_back(r, out.client_task);
+  return out;
+}
+
 result<training_placement> place_training(std::span<const member_info> nodes, node_id client,
                                           std::uint32_t workers, std::uint32_t shards) {
   auto roles = first_roles(nodes, client, workers, shards, false);

@@ -17,6 +17,7 @@
 #include "troupe/runtime/wire/control_message.hpp"
 #include "troupe/schema/error.hpp"
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -61,6 +62,15 @@ result<void> check_devices(std::span<const member_info> nodes, const device_wish
 // each of `others`, which only hand something over.
 training_placement place_roles(const role_map& roles, node_id client,
                                std::span<const node_id> others = {});
+// What wishes for devices may name of the nodes of its tasks, and their host streams. Who is not
+// among `members` has none.
+void add_nodes(training_placement& p, const std::function<const member_info*(node_id)>& member);
+
+// The tasks of a graph that is run by feeds and fetches: /job:worker/task:i is the i-th of `nodes`
+// that is no `ps`, /job:ps/task:k the k-th `ps` node, and the client, with `streams` host streams,
+// is the last one: /job:client/task:0, and each of `roles`.
+task_map tasks_of_nodes(std::span<const member_info> nodes, const member_info& client,
+                        std::uint32_t streams, std::span<const std::string> roles = {});
 
 // place_roles(first_roles()), without sharing.
 result<training_placement> place_training(std::span<const member_info> nodes, node_id client,

@@ -12,14 +12,17 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view form =
-    "a device is written /job:NAME/task:N/cpu:N or /job:NAME/task:N/gpu:N, where parts may be left out";
+    "a device is written /job:NAME/task:N/cpu:N, /node:NAME/gpu:N or /label:KEY=VALUE, where parts may be left out";
+constexpr std::size_t text_max = 64;
 
-bool is_job(std::string_view s) noexcept {
-  return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
+bool is_word(std::string_view s, std::string_view more) noexcept {
+  return !s.empty() && s.size() <= text_max && std::all_of(s.begin(), s.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           more.find(c) != std::string_view::npos;
   });
 }
+
+bool is_job(std::string_view s) noexcept { return is_word(s, "_-"); }
 
 std::optional<std::uint32_t> number(std::string_view s) noexcept {
   std::uint32_t n = 0;
@@ -30,10 +33,22 @@ std::optional<std::uint32_t> number(std::string_view s) noexcept {
 
 }  // namespace
 
+bool is_node_name(std::string_view text) noexcept { return is_word(text, "_-."); }
+
+bool is_node_label(std::string_view text) noexcept {
+  const auto at = text.find('=');
+  return at != std::string_view::npos && text.size() <= text_max &&
+         is_word(text.substr(0, at), "_-.") && is_word(text.substr(at + 1), "_-.");
+}
+
 device_name device_name::refined_by(const device_name& wish) const {
   const auto& stream = wish.cpu || wish.gpu ? wish : *this;
-  return {.job = wish.job ? wish.job : job,
-          .task = wish.task ? wish.task : task,
+  const auto& job_of = wish.job || wish.node ? wish.job : job;
+  const auto& task_of = wish.task || wish.node ? wish.task : task;
+  return {.job = job_of,
+          .task = task_of,
+          .node = wish.node || wish.job || wish.task ? wish.node : node,
+          .label = wish.label || wish.node ? wish.label : label,
           .cpu = stream.cpu,
           .gpu = stream.gpu};
 }
@@ -47,7 +62,7 @@ result<device_name> parse_device(std::string_view text) {
     return error(error_code::usage, fmt::format("device '{}': {}; {}", text, what, form));
   };
   if (text.empty() || text.front() != '/') return refuse("it does not start with '/'");
-  static constexpr std::string_view kinds[] = {"job", "task", "cpu", "gpu"};
+  static constexpr std::string_view kinds[] = {"job", "task", "node", "label", "cpu", "gpu"};
   device_name d;
   std::size_t next_kind = 0;  // parts come in the order of `kinds`
   for (auto rest = text; !rest.empty();) {
@@ -70,6 +85,16 @@ result<device_name> parse_device(std::string_view text) {
       d.job = what;
       continue;
     }
+    if (kind == "node") {
+      if (!is_node_name(what)) return refuse(fmt::format("'{}' is no name of a node", what));
+      d.node = what;
+      continue;
+    }
+    if (kind == "label") {
+      if (!is_node_label(what)) return refuse(fmt::format("'{}' is no label KEY=VALUE", what));
+      d.label = what;
+      continue;
+    }
     const auto n = number(what);
     if (!n) return refuse(fmt::format("'{}' is no number", what));
     if (kind == "gpu" && *n >= devices_max)
@@ -83,6 +108,8 @@ std::string to_string(const device_name& d) {
   std::string text;
   if (d.job) text += "/job:" + *d.job;
   if (d.task) text += fmt::format("/task:{}", *d.task);
+  if (d.node) text += "/node:" + *d.node;
+  if (d.label) text += "/label:" + *d.label;
   if (d.cpu) text += fmt::format("/cpu:{}", *d.cpu);
   if (d.gpu) text += fmt::format("/gpu:{}", *d.gpu);
   return text;

@@ -52,6 +52,14 @@ struct training_spec {
   std::uint32_t client_task = 0;
 };
 
+// The node of a task, as far as wishes for devices name it.
+struct task_node {
+  node_id id{};
+  std::string name{};
+  std::vector<std::string> labels{};  // "rack=3"
+  std::uint32_t devices = 0;          // gpu:0, gpu:1, ...
+};
+
 // Who runs what in one epoch: part of training_spec, for later epochs.
 struct task_map {
   std::vector<std::string> task_names;  // by task: its first role
@@ -61,6 +69,7 @@ struct task_map {
   std::uint32_t client_task = 0;
   std::vector<std::uint32_t> replica_task{};  // by shard; none, or no_task: without a replica
   std::vector<std::uint32_t> streams{};       // by task: host streams of its node; none: not known
+  std::vector<task_node> nodes_of{};          // by task; none: not known
 };
 inline constexpr std::uint32_t no_task = 0xFFFF'FFFF;
 

@@ -53,6 +53,8 @@ void write_member(wire::Member::Builder to, const member_info& m) {
     libraries[i].setVersion(m.libraries[i].version);
     libraries[i].setAbi(m.libraries[i].abi);
   }
+  auto labels = to.initLabels(static_cast<unsigned>(m.labels.size()));
+  for (unsigned i = 0; i < labels.size(); ++i) labels.set(i, m.labels[i].c_str());
   auto devices = to.initDevices(static_cast<unsigned>(m.devices.size()));
   for (unsigned i = 0; i < devices.size(); ++i) {
     devices[i].setHardware(m.devices[i].hardware);
@@ -106,6 +108,17 @@ result<member_info> read_member(wire::Member::Reader from) {
   }
   auto devices = read_devices(from);
   if (!devices) return std::move(devices.error());
+  std::vector<std::string> labels;
+  if (from.getLabels().size() > labels_max)
+    return error(error_code::usage, fmt::format("member {:x}: {} labels are beyond the limit of {}",
+                                                from.getId(), from.getLabels().size(), labels_max));
+  for (auto l : from.getLabels()) {
+    if (l.size() > label_bytes_max)
+      return error(error_code::usage,
+                   fmt::format("member {:x}: a label is beyond the limit of {} bytes", from.getId(),
+                               label_bytes_max));
+    labels.push_back(text_of(l));
+  }
   return member_info{node_id{from.getId()},
                      from.getStartTimeNs(),
                      text_of(from.getName()),
@@ -121,7 +134,8 @@ result<member_info> read_member(wire::Member::Reader from) {
                      from.getJobs(),
                      from.getRevision(),
                      std::move(libraries),
-                     std::move(*devices)};
+                     std::move(*devices),
+                     std::move(labels)};
 }
 
 template <class List>
@@ -229,6 +243,12 @@ struct writer {
     }
     write_reports(h.initShards(static_cast<unsigned>(m.shards.size())), m.shards);
     h.setDataMessages(m.data_messages);
+  }
+  void operator()(const cancel_run& m) {
+    auto c = to.initCancelRun();
+    c.setJob(raw(m.job));
+    c.setEpoch(m.epoch);
+    c.setStep(m.step);
   }
   void operator()(const begin_cut& m) {
     auto c = to.initBeginCut();
@@ -355,6 +375,10 @@ result<control_message> read_control(wire::Control::Reader from) {
       auto c = from.getBeginCut();
       return control_message(begin_cut{job_id{c.getJob()}, c.getEpoch(), c.getMark()});
     }
+    case wire::Control::CANCEL_RUN: {
+      auto c = from.getCancelRun();
+      return control_message(cancel_run{job_id{c.getJob()}, c.getEpoch(), c.getStep()});
+    }
     case wire::Control::BEGUN:
       return control_message(
           epoch_begun{job_id{from.getBegun().getJob()}, from.getBegun().getEpoch()});
@@ -450,6 +474,7 @@ bool is_for_node(const control_message& m) {
     bool operator()(const halt_part&) const { return true; }
     bool operator()(const part_halted&) const { return true; }
     bool operator()(const begin_cut&) const { return true; }
+    bool operator()(const cancel_run&) const { return true; }
     bool operator()(const part_saved&) const { return true; }
     bool operator()(const leaving_node&) const { return true; }
     bool operator()(const epoch_begun&) const { return true; }

@@ -89,6 +89,13 @@ struct begin_cut {
   job_id job{};
   std::uint32_t epoch = 0, mark = 0;
 };
+// From the program's node: it has given up the step, and with it all before: their loops end. What
+// the step computes beside them goes on, and is dropped where it is fetched.
+struct cancel_run {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  std::uint64_t step = 0;
+};
 // Coordinator: every variable and replica of the epoch has begun; what nodes keep of them beside
 // those may go.
 struct epoch_begun {
@@ -159,7 +166,7 @@ using control_message =
     std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part,
                  stop_part, part_ended, query, answer, lost_peer, fenced, halt_part, part_halted,
                  begin_cut, part_saved, leaving_node, epoch_begun, trace_query, trace_page,
-                 part_noted>;
+                 part_noted, cancel_run>;
 
 // Whether the node takes it, which runs parts and jobs; the others are for the link, the
 // membership, or whoever asked. The order of the variant says nothing.

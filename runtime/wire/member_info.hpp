@@ -19,6 +19,8 @@ enum class member_state : std::uint8_t { alive = 0, unreachable = 1, dead = 2, l
 std::string_view to_string(member_kind k) noexcept;
 std::string_view to_string(member_state s) noexcept;
 
+inline constexpr std::size_t labels_max = 32, label_bytes_max = 64;
+
 struct member_info {
   node_id id{};
   std::uint64_t start_time_ns = 0;
@@ -34,6 +36,7 @@ struct member_info {
   std::uint32_t revision = 0;           // of its own record
   std::vector<library_id> libraries{};  // of users' ops, loaded there
   std::vector<device_group> devices{};  // gpu:0, gpu:1, ...
+  std::vector<std::string> labels{};    // "rack=3": wishes for devices may name them
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };

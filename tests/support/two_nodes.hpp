@@ -1,6 +1,5 @@
 #pragma once
-// Two nodes of this process, a worker and a place for shards, that find each other in a folder of
-// their own, and a client.
+// Nodes of this process that find each other in a folder of their own, and a client.
 //
 // Threading: that of the test. Ends: the nodes leave, the folder goes.
 
@@ -45,36 +44,72 @@ struct runtime_folder {
   std::optional<std::string> before_;
 };
 
-class two_nodes {
+struct own_node {
+  std::string job{}, name{};
+  std::vector<std::string> labels{};
+  std::uint32_t streams = 1;
+  std::string gpus = "none";
+};
+
+class own_nodes {
  public:
-  explicit two_nodes(const std::string& cluster) {
-    for (const auto* job : {"worker", "ps"}) {
-      process_options o;
-      o.cluster = cluster;
-      o.job = job;
-      auto node = process::start(o);
-      BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
-      nodes_.push_back(std::move(*node));
-    }
-    auto opened = session::open({.cluster = cluster, .timeout = std::chrono::seconds(30)});
+  own_nodes(std::string cluster, const std::vector<own_node>& nodes,
+            std::vector<const op_library*> libraries = {})
+      : cluster_(std::move(cluster)), libraries_(std::move(libraries)) {
+    for (const auto& n : nodes) add(n);
+    auto opened = session::open(
+        {.cluster = cluster_, .timeout = std::chrono::seconds(30), .libraries = libraries_});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
     client_ = std::move(*opened);
-    wait_until("the client is linked to both nodes",
-               [this] { return client_->nodes().size() >= nodes_.size(); });
+    wait_for_links();
   }
-  ~two_nodes() {
+  ~own_nodes() {
     client_.reset();
     for (auto& node : nodes_) node->leave("the test is over");
   }
-  two_nodes(const two_nodes&) = delete;
-  two_nodes& operator=(const two_nodes&) = delete;
+  own_nodes(const own_nodes&) = delete;
+  own_nodes& operator=(const own_nodes&) = delete;
 
   session& client() { return *client_; }
+  // One after the other: their order is that of their tasks.
+  void add(const own_node& n) {
+    process_options o;
+    o.cluster = cluster_;
+    o.job = n.job;
+    o.name = n.name;
+    o.labels = n.labels;
+    o.streams = n.streams;
+    o.gpus = n.gpus;
+    o.libraries = libraries_;
+    auto node = process::start(o);
+    BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
+    nodes_.push_back(std::move(*node));
+    if (client_) wait_for_links();
+  }
+  // Without a word to its jobs.
+  void leave(std::size_t node) {
+    nodes_[node]->leave("the test says so");
+    nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(node));
+  }
 
  private:
+  void wait_for_links() {
+    wait_until("the client is linked to all nodes",
+               [this] { return client_->nodes().size() >= nodes_.size(); });
+  }
+
   runtime_folder folder_;
+  std::string cluster_;
+  std::vector<const op_library*> libraries_;
   std::vector<std::unique_ptr<process>> nodes_;
   std::unique_ptr<session> client_;
+};
+
+// A worker, and a place for shards.
+class two_nodes : public own_nodes {
+ public:
+  explicit two_nodes(const std::string& cluster)
+      : own_nodes(cluster, {{.job = "worker"}, {.job = "ps"}}) {}
 };
 
 }  // namespace troupe::test

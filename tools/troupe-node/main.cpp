@@ -1,7 +1,9 @@
 // A node process: joins its cluster and runs what jobs place on it, until SIGTERM or SIGINT.
 
 #include "troupe/actors/process/process.hpp"
+#include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/runtime/wire/member_info.hpp"
 #include "troupe/schema/version.hpp"
 
 #include <CLI/CLI.hpp>
@@ -33,6 +35,23 @@ int main(int argc, char** argv) {
   app.add_option("--job", options.job,
                  "What this node is for: worker, or ps (parameter shards only)")
       ->check(CLI::IsMember({"worker", "ps"}));
+  app.add_option("--name", options.name,
+                 "Its name, for people and for devices of graphs (/node:NAME); else one is made up")
+      ->check(CLI::Validator(
+          [](const std::string& s) -> std::string {
+            return troupe::is_node_name(s) ? "" : "up to 64 letters, digits, '_', '-' and '.'";
+          },
+          "NAME"));
+  app.add_option("--label", options.labels,
+                 "KEY=VALUE that devices of graphs may name (/label:rack=3); may be repeated")
+      ->check(CLI::Validator(
+          [](const std::string& s) -> std::string {
+            return troupe::is_node_label(s)
+                       ? ""
+                       : "KEY=VALUE of up to 64 letters, digits, '_', '-' and '.'";
+          },
+          "KEY=VALUE"))
+      ->expected(1, static_cast<int>(troupe::labels_max));
   app.add_option("--threads", options.streams,
                  "Threads that run ops (host streams); they share large ops")
       ->check(CLI::Range(1, 1024))

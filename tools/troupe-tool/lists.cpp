@@ -6,6 +6,7 @@
 #include "troupe/runtime/wire/node_devices.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -195,6 +196,7 @@ std::string show_node(const cluster_snapshot& c, const node_snapshot& n) {
                 {"pid", std::to_string(n.pid)},
                 {"address", or_dash(n.address)},
                 {"devices", devices_of(n)},
+                {"labels", or_dash(fmt::format("{}", fmt::join(n.labels, ", ")))},
                 {"incarnation", std::to_string(n.incarnation)},
                 {"actors", or_dash(actors)},
                 {"takes part in", or_dash(jobs)}});

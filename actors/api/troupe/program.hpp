@@ -7,6 +7,7 @@
 //   for (int i = 1; i <= 100; ++i) bar.show(i, "of an example");
 //   std::cout << troupe::format_bytes(3u << 20) << "\n";
 
+#include "troupe/actors/program/cluster_flags.hpp"
 #include "troupe/actors/program/device_flags.hpp"
 #include "troupe/actors/program/output.hpp"
 #include "troupe/actors/program/progress_bar.hpp"

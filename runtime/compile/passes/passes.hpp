@@ -140,7 +140,8 @@ std::uint64_t items_before(const planned_actor& a, std::uint32_t port);
 // its way: "worker/0/loss/send/3". It has no place yet.
 draft_actor make_handing_on(actor_kind kind, const draft_actor& producer, port_ref from,
                             std::string_view way);
-// The task that a wish names, `own` if it fits or there is only one; nullopt: there is none.
+// The task that a wish names: `own` if it names none, or fits; else the first one that fits and has
+// the device. usage, with `source`: there is none.
 result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
                                 const source_line& source);
 
@@ -152,6 +153,10 @@ draft lower(const flow& f);
 // variable, then each variable in the same order.
 result<draft> replicate(const flow& f, const training_spec& spec, const places& where,
                         pass_report* report = nullptr);
+// The error of place(), before anything is placed.
+result<void> check_wishes(const draft& d, const places& where);
+// Tasks that no actor is on, but for the client's, are taken out of `where`.
+void leave_out_idle_tasks(draft& d, places& where);
 // Chains and trees of element-wise ops become one actor with their producer, where nobody else
 // reads what is in between.
 draft fuse(draft d, const op_table& ops, pass_report* report = nullptr);

@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_SUITE(random_graphs)
 BOOST_AUTO_TEST_CASE(
     graphs_of_every_op_and_type_have_the_same_bits_at_once_in_steps_and_over_two_nodes) {
   test::two_nodes nodes("graphs");
-  auto alone = session::open({.gpus = "host:1"});
+  auto alone = session::open({.roles = {"/job:worker/task:0", "/job:ps/task:0"}, .gpus = "host:1"});
   BOOST_TEST_REQUIRE(bool(alone));
 
   const auto pairs = all_pairs((*alone)->ops());
@@ -227,8 +227,15 @@ BOOST_AUTO_TEST_CASE(
       const auto expected = at_once(**alone, first);
       p.is_finite = first.is_finite;
       p.finds_out = false;
-      for (const auto& [without, options] : all_passes_but_one(seed)) {
-        const auto values = in_a_step(**alone, p, expected, options);
+      auto choices = all_passes_but_one(seed);
+      auto over_nodes = choices[seed % 3];
+      over_nodes.without = "none, over two nodes and the program";
+      choices.push_back(over_nodes);
+      for (const auto& [without, options] : choices) {
+        const bool is_over_nodes = &without == &choices.back().without;
+        p.is_apart = is_over_nodes;
+        const auto values =
+            in_a_step(is_over_nodes ? nodes.client() : **alone, p, expected, options);
         BOOST_TEST_REQUIRE(values.size() == expected.values.size());
         for (std::size_t i = 0; i < values.size(); ++i) {
           BOOST_TEST_REQUIRE((values[i].spec() == expected.values[i].spec()),

@@ -234,6 +234,9 @@ BOOST_AUTO_TEST_CASE(
       // Branches and loops stay on the host, with what else no device runs.
       BOOST_TEST(in_steps(**alone, seed, expected, {.device = seed % 2 == 0 ? "/gpu:0" : ""},
                           mixed) == first);
+      BOOST_TEST(in_steps(nodes.client(), seed, expected,
+                          {.credits = 1 + static_cast<std::uint32_t>(seed % 3)},
+                          {"/job:worker", "/job:client", "/job:ps"}) == first);
       const auto after = trained(nodes.client(), seed, places);
       for (std::size_t k = 0; k < weights; ++k)
         for (std::size_t i = 0; i < 3; ++i)

@@ -56,6 +56,27 @@ BOOST_AUTO_TEST_CASE(workers_come_from_the_first_node_and_shards_from_the_last) 
   BOOST_TEST((p->nodes[p->client_task] == client));
 }
 
+BOOST_AUTO_TEST_CASE(every_node_is_a_task_of_a_graph_and_the_client_is_the_last_one) {
+  auto labelled = with_devices(node(2), 2);
+  labelled.labels = {"rack=3"};
+  labelled.streams = 4;
+  const std::vector<member_info> mixed{node(1, "ps"), labelled, node(3, "worker")};
+  const std::vector<std::string> roles{"/job:worker/task:9"};
+  const auto where = tasks_of_nodes(mixed, node(99, "", member_kind::client), 3, roles);
+  BOOST_TEST(
+      where.task_names == (std::vector<std::string>{"/job:ps/task:0", "/job:worker/task:0",
+                                                    "/job:worker/task:1", "/job:client/task:0"}),
+      boost::test_tools::per_element());
+  BOOST_TEST(where.streams == (std::vector<std::uint32_t>{1, 4, 1, 3}),
+             boost::test_tools::per_element());
+  BOOST_TEST(where.client_task == 3u);
+  BOOST_TEST(where.roles.back().first == roles[0]);
+  BOOST_TEST(where.roles.back().second == 3u);
+  BOOST_TEST((where.nodes_of[3].id == client));
+  BOOST_TEST(where.nodes_of[1].devices == 2u);
+  BOOST_TEST(where.nodes_of[1].labels == labelled.labels, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(shards_stay_on_ps_nodes_where_there_are_any) {
   const std::vector<member_info> mixed{node(1, "ps"), node(2), node(3, "worker"), node(4, "ps")};
   const auto p = place_training(mixed, client, 2, 3);

@@ -10,7 +10,8 @@ BOOST_AUTO_TEST_SUITE(device_name)
 
 BOOST_AUTO_TEST_CASE(parts_may_be_left_out_and_come_back_as_text) {
   for (const auto* text : {"/job:worker/task:0/cpu:1", "/job:ps", "/task:3", "/cpu:0",
-                           "/job:a-b_c/cpu:7", "/job:ps/task:12"}) {
+                           "/job:a-b_c/cpu:7", "/job:ps/task:12", "/node:gpu-1.rack",
+                           "/job:worker/label:rack=3/gpu:0", "/node:a/label:b=c/cpu:1"}) {
     const auto d = parse_device(text);
     BOOST_TEST_REQUIRE(bool(d), text);
     BOOST_TEST(to_string(*d) == text);
@@ -32,6 +33,12 @@ BOOST_AUTO_TEST_CASE(what_is_no_device_is_an_error_that_says_why) {
       {"/cpu:0x", "'0x' is no number"},
       {"/job:", "'' is no name of a job"},
       {"/job:a b", "'a b' is no name of a job"},
+      {"/node:", "'' is no name of a node"},
+      {"/node:a b", "'a b' is no name of a node"},
+      {"/label:rack", "'rack' is no label KEY=VALUE"},
+      {"/label:=3", "'=3' is no label KEY=VALUE"},
+      {"/label:a=b=c", "'a=b=c' is no label KEY=VALUE"},
+      {"/label:a=b/node:c", "'node' is there twice or in the wrong order"},
       {"/task:0/job:a", "'job' is there twice or in the wrong order"},
       {"/cpu:0/cpu:1", "'cpu' is there twice or in the wrong order"},
   };
@@ -58,6 +65,13 @@ BOOST_AUTO_TEST_CASE(an_inner_wish_refines_an_outer_one) {
   BOOST_TEST(to_string(outer.refined_by(*parse_device("/task:3/cpu:0"))) ==
              "/job:worker/task:3/cpu:0");
   BOOST_TEST(to_string(outer.refined_by(*parse_device("/gpu:2"))) == "/job:worker/gpu:2");
+  BOOST_TEST(to_string(outer.refined_by(*parse_device("/label:a=b"))) ==
+             "/job:worker/label:a=b/cpu:1");
+  // A node is a place of its own.
+  const auto node = *parse_device("/node:n1/cpu:1");
+  BOOST_TEST(to_string(outer.refined_by(node)) == "/node:n1/cpu:1");
+  BOOST_TEST(to_string(node.refined_by(*parse_device("/job:ps"))) == "/job:ps/cpu:1");
+  BOOST_TEST(to_string(node.refined_by(*parse_device("/cpu:0"))) == "/node:n1/cpu:0");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -70,6 +70,7 @@ std::vector<control_message> samples() {
   m.address = "127.0.0.1:7000";
   m.libraries = {{"own_ops", "1.0", 5}};
   m.devices = {{"asynchronous host", 1 << 30, 2}, {"NVIDIA H100", 0, 1}};
+  m.labels = {"rack=3", "disk=ssd"};
   return {heartbeat{3},
           view_update{{m, m}},
           leave{"was asked to"},
@@ -90,6 +91,8 @@ std::vector<control_message> samples() {
           halt_part{job_id{1}, 2, "a node died"},
           part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
           begin_cut{job_id{1}, 2, 3},
+          cancel_run{job_id{1}, 2, 3},
+          fenced{"why", 2, 3, 4, node_id{5}},
           epoch_begun{job_id{1}, 2},
           part_saved{job_id{1}, 2, 100, "", {100, 100}, "part-0", "abcd", 12, {"v", "w"}},
           leaving_node{job_id{1}},
@@ -153,6 +156,23 @@ BOOST_AUTO_TEST_CASE(a_members_libraries_come_back_as_they_were_and_have_limits)
     BOOST_TEST(text(bad).find("beyond the limit of 64 bytes") != std::string::npos, text(bad));
 }
 
+BOOST_AUTO_TEST_CASE(a_members_labels_come_back_as_they_were_and_have_limits) {
+  member_info m;
+  m.id = node_id{7};
+  m.labels.resize(labels_max, "rack=3");
+  BOOST_TEST((round_trip(view_update{{m}}).members.at(0) == m));
+  auto many = m, long_one = m;
+  many.labels.emplace_back("a=b");
+  long_one.labels[0].assign(label_bytes_max + 1, 'x');
+  for (const auto& bad : {many, long_one}) {
+    aligned_bytes bytes(encode(troupe::control_message(view_update{{bad}})));
+    const auto decoded = decode_control(bytes.span());
+    BOOST_TEST_REQUIRE(!decoded);
+    BOOST_TEST(decoded.error().text().find("beyond the limit of") != std::string::npos,
+               decoded.error().text());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_members_devices_come_back_as_they_were_and_have_limits) {
   member_info m;
   m.id = node_id{7};
@@ -203,6 +223,7 @@ BOOST_AUTO_TEST_CASE(what_a_recovery_needs_comes_back_as_it_was) {
              boost::test_tools::per_element());
   BOOST_TEST(round_trip(begin_cut{job_id{5}, 3, 9}).mark == 9u);
   BOOST_TEST(round_trip(halt_part{job_id{5}, 3, "why"}).reason == "why");
+  BOOST_TEST(round_trip(cancel_run{job_id{5}, 3, 9}).step == 9u);
 }
 
 BOOST_AUTO_TEST_CASE(timelines_come_back_as_they_were_and_have_limits) {

@@ -5,6 +5,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
 namespace troupe::passes {
 namespace {
 
@@ -25,7 +30,7 @@ class placer {
 
   result<void> place(draft_actor& a) {
     const auto own = own_task(a);
-    const auto task = find_task(a.device, own, where_, a.planned.source);
+    const auto task = find(a);
     if (!task) return std::move(task.error());
     a.planned.task = *task;
     const auto wish = parsed(a.device);
@@ -38,6 +43,16 @@ class placer {
     else if (a.owner == owner_kind::worker && *task == own)
       a.planned.stream = worker_stream_[a.index];
     return {};
+  }
+
+  result<std::uint32_t> find(const draft_actor& a) {
+    const auto own = own_task(a);
+    if (a.device.empty()) return own;
+    const auto key = std::pair(a.device, own);
+    if (const auto at = found_.find(key); at != found_.end()) return at->second;
+    auto task = find_task(a.device, own, where_, a.planned.source);
+    if (task) found_.emplace(key, *task);
+    return task;
   }
 
   // Of an actor that is placed.
@@ -60,6 +75,8 @@ class placer {
   }
 
   const places& where_;
+  // By wish and own task: many have the same.
+  std::map<std::pair<std::string, std::uint32_t>, std::uint32_t> found_;
   std::vector<std::uint32_t> worker_stream_;
   // Per task: shards take the streams behind those of its workers.
   std::vector<std::uint32_t> next_shard_stream_;
@@ -67,24 +84,58 @@ class placer {
 
 }  // namespace
 
+namespace {
+
+bool is_of_node(const device_name& d, const task_node& n) {
+  return (!d.node || *d.node == n.name) &&
+         (!d.label || std::ranges::find(n.labels, *d.label) != n.labels.end());
+}
+
+// "/job:worker/task:0 (n3, rack=3, gpu:0..1)"
+std::string text_of(const std::string& role, std::uint32_t task, const places& where) {
+  if (task >= where.nodes_of.size()) return role;
+  const auto& n = where.nodes_of[task];
+  std::string more = n.name;
+  for (const auto& l : n.labels) more += (more.empty() ? "" : ", ") + l;
+  if (n.devices > 0)
+    more += fmt::format("{}{} {}", more.empty() ? "" : ", ", n.devices,
+                        n.devices == 1 ? "gpu" : "gpus");
+  return more.empty() ? role : fmt::format("{} ({})", role, more);
+}
+
+error no_such_device(std::string_view wish, const places& where, const source_line& source) {
+  constexpr std::size_t shown_max = 8;
+  std::vector<std::string> names;
+  for (const auto& [role, task] : where.roles)
+    if (names.size() < shown_max) names.push_back(text_of(role, task, where));
+  auto e = error(
+      error_code::usage,
+      fmt::format("there is no task for device '{}'; tasks are {}{}", wish, fmt::join(names, ", "),
+                  where.roles.size() > shown_max
+                      ? fmt::format(" and {} more", where.roles.size() - shown_max)
+                      : ""));
+  return source.file.empty() ? e : e.at(source.file, source.line);
+}
+
+}  // namespace
+
 result<std::uint32_t> find_task(std::string_view wish, std::uint32_t own, const places& where,
                                 const source_line& source) {
   const auto d = parsed(wish);
-  // In a plan of one task, the program itself, every job is here: so a graph with placement also
-  // runs embedded.
-  if (where.task_names.size() == 1 || (!d.job && !d.task)) return own;
+  if (!d.names_a_place() || where.roles.empty()) return own;
   std::optional<std::uint32_t> first;
   for (const auto& [role, task] : where.roles) {
     if (!d.admits(parsed(role))) continue;
+    if ((d.node || d.label) &&
+        (task >= where.nodes_of.size() || !is_of_node(d, where.nodes_of[task])))
+      continue;
+    // Which devices this process has, its own part says when it begins.
     if (task == own) return own;
+    if (d.gpu && task < where.nodes_of.size() && where.nodes_of[task].devices <= *d.gpu) continue;
     if (!first) first = task;
   }
   if (first) return *first;
-  std::vector<std::string_view> names;
-  for (const auto& [role, task] : where.roles) names.push_back(role);
-  return error(error_code::usage, fmt::format("there is no task for device '{}'; tasks are {}",
-                                              wish, fmt::join(names, ", ")))
-      .at(source.file, source.line);
+  return no_such_device(wish, where, source);
 }
 
 result<draft> place(draft d, const places& where, pass_report* report,
@@ -101,6 +152,38 @@ result<draft> place(draft d, const places& where, pass_report* report,
       });
   }
   return d;
+}
+
+result<void> check_wishes(const draft& d, const places& where) {
+  placer p(where);
+  for (const auto& a : d.actors)
+    if (auto task = p.find(a); !task) return std::move(task.error());
+  return {};
+}
+
+void leave_out_idle_tasks(draft& d, places& where) {
+  std::vector<bool> is_used(where.task_names.size());
+  is_used[where.client_task] = true;
+  for (const auto& a : d.actors) is_used[a.planned.task] = true;
+  std::vector<std::uint32_t> now(is_used.size(), no_task);
+  places out;
+  for (std::uint32_t t = 0; t < is_used.size(); ++t) {
+    if (!is_used[t]) continue;
+    now[t] = static_cast<std::uint32_t>(out.task_names.size());
+    out.task_names.push_back(where.task_names[t]);
+    if (!where.streams.empty()) out.streams.push_back(where.streams[t]);
+    if (!where.nodes_of.empty()) out.nodes_of.push_back(where.nodes_of[t]);
+  }
+  for (const auto& [role, task] : where.roles)
+    if (now[task] != no_task) out.roles.emplace_back(role, now[task]);
+  const auto moved = [&](std::uint32_t t) {
+    return now[t] == no_task ? now[where.client_task] : now[t];
+  };
+  for (const auto t : where.worker_task) out.worker_task.push_back(moved(t));
+  for (const auto t : where.shard_task) out.shard_task.push_back(moved(t));
+  out.client_task = now[where.client_task];
+  for (auto& a : d.actors) a.planned.task = now[a.planned.task];
+  where = std::move(out);
 }
 
 }  // namespace troupe::passes

@@ -400,6 +400,7 @@ draft lower(const flow& f) {
     const bool is_fed = op.type == "input" || op.type == "variable";
     auto a = is_fed ? make_feed(op, 0, unlimited) : make_op(op, 0, unlimited);
     a.planned.name = op.name;
+    if (is_fed) a.device.clear();  // the program feeds it, wherever its readers are
     // a reader keeps the part that the program gave it.
     if (!is_fed) a.planned.ops[0].attrs = op.attrs;
     wires.add(i, std::move(a));
