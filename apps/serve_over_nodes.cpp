@@ -1,7 +1,7 @@
 // Serves a model whose layers stand on several nodes to many threads at once. The program writes
 // where each part of the graph stands; the graph is compiled once, its ops stay on their nodes, and
-// every request is a run of it. A node that dies costs the requests that were under way; the next
-// ones go to whom the devices name by then.
+// every request is a run of it. Weights are the program's, and are sent with each run. A node that
+// dies costs the requests that were under way; the next ones go to whom the devices name by then.
 //
 //   troupe-node --label half=first &
 //   troupe-node --label half=second &

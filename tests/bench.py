@@ -29,6 +29,10 @@ def expected():
     for what in ("two ops of 10 ms, 2 threads", "a reader and an op of 3 ms each, 2 threads, a step",
                  "20 runs of 5 ms from 4 threads, 4 streams", "asynchronous training, a reader and 3 stages of 2 ms, 4 threads, a step"):
         yield "side_by_side", what, "ms", "the best possible"
+    yield "small_run", "a run, 1 thread", "us", "a step"
+    yield "small_run", "a run, 4 threads at once", "us", "of 1 thread"
+    for n in ("1 thread", "4 threads at once"):
+        yield "small_run", f"a run on another process, {n}", "us", "bare blocking TCP"
     yield "loop", "an iteration of 1000, two variables", "ns", "written out"
     yield "loop", "an op of a branch of 100, not taken", "ns", "taken"
     yield "pipeline", "4 stages on 2 streams, a step", "us", "one step at a time"

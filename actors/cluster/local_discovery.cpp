@@ -105,15 +105,20 @@ void local_discovery::look(std::vector<node_id> known, found_handler found) {
   auto& s = *state_;
   if (s.on_found) return;
   if (s.ready < 0) {
-    s.ready = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s.ready < 0) return;  // no descriptor is left: the next look may have one
-    s.loop.add(s.ready, std::make_shared<looked>([&s] { s.take_found(); }), true, false);
+    const int ready = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (ready < 0) return;  // no descriptor is left: the next look may have one
+    s.loop.add(ready, std::make_shared<looked>([&s] { s.take_found(); }), true, false);
+    s.ready = ready;
   }
   s.on_found = std::move(found);
   try {
     s.looking = std::jthread([&s, known = std::move(known)] {
       const auto is_known = [&](node_id id) { return std::ranges::binary_search(known, id); };
-      s.found = s.others.entries(is_known, member_wait_ms);
+      try {
+        s.found = s.others.entries(is_known, member_wait_ms);
+      } catch (const std::exception&) {  // no memory is left
+        s.found.clear();
+      }
       s.is_done.store(true, std::memory_order_release);
       const std::uint64_t one = 1;
       [[maybe_unused]] const auto n = ::write(s.ready, &one, sizeof one);

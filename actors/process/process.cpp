@@ -15,6 +15,7 @@
 #include "troupe/devices/gpus/gpus.hpp"
 #include "troupe/devices/host/host_device.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/address.hpp"
 
 #include <caf/actor_system.hpp>
@@ -169,6 +170,14 @@ result<std::unique_ptr<process>> process::start(const process_options& options) 
 }
 
 result<std::unique_ptr<process>> process::begin(const process_options& options) {
+  if (!options.name.empty() && !is_node_name(options.name))
+    return error(error_code::usage, fmt::format("'{}' is no name of a node", options.name));
+  if (options.labels.size() > labels_max)
+    return error(error_code::usage, fmt::format("{} labels: a node has {} at most",
+                                                options.labels.size(), labels_max));
+  for (const auto& l : options.labels)
+    if (!is_node_label(l))
+      return error(error_code::usage, fmt::format("'{}' is no label KEY=VALUE", l));
   auto p = std::make_unique<parts>();
   p->streams = std::max<std::uint32_t>(1, options.streams);
   if (options.kind == member_kind::node && options.listen.empty())

@@ -289,6 +289,7 @@ struct dispatcher_state {
     std::vector<run_graph> waiting;  // meanwhile
     std::shared_ptr<const job_request> request;
     std::uint32_t jobs_max = 1;
+    bool has_run = false;
   };
   caf::event_based_actor* self = nullptr;
   process* owner = nullptr;
@@ -359,6 +360,7 @@ struct dispatcher_state {
   void on_started(const client_started& m) {
     const auto at = sets.find(m.set);
     if (at == sets.end()) return;
+    at->second.has_run = true;
     for (auto& r : std::exchange(at->second.waiting, {})) give(at->first, at->second, r);
   }
 
@@ -370,7 +372,12 @@ struct dispatcher_state {
     if (std::erase_if(jobs, [&](const auto& j) { return j.client == m.client; }) == 0) return;
     if (!m.has_started && !jobs.empty())
       at->second.jobs_max = static_cast<std::uint32_t>(jobs.size());
-    if (jobs.empty()) refuse(at, error(error_code::failed, m.why));
+    if (!jobs.empty()) return;
+    if (!at->second.has_run) return refuse(at, error(error_code::failed, m.why));
+    // Who waits was not fed: the set is made anew.
+    auto waiting = std::exchange(at->second.waiting, {});
+    sets.erase(at);
+    for (auto& r : waiting) take(r);
   }
 
   // Nobody makes a job of that set: a later run has it compiled anew.

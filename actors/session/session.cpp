@@ -102,14 +102,13 @@ class session_impl final : public session {
 
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
                                            const compile_options& o) override {
-    auto compiled = compile_steps(g, fetches, with_nodes(o, libraries_of(g)));
+    auto compiled = compile_steps(g, fetches, with_nodes(o));
     if (!compiled) return compiled.error();
     return make_stepper(*process_, request_of(std::move(*compiled)));
   }
 
   std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
-    return make_runner(*process_, g,
-                       [this, o, needed = libraries_of(g)] { return with_nodes(o, needed); });
+    return make_runner(*process_, g, [this, o] { return with_nodes(o); });
   }
 
   // Why members would not have this process.
@@ -147,13 +146,13 @@ class session_impl final : public session {
     return o;
   }
 
-  // And where a graph that is run by feeds and fetches may stand.
-  compile_options with_nodes(const compile_options& o, std::span<const planned_library> needed) {
+  // And where a graph that is run by feeds and fetches may stand. A node that lacks a library of
+  // its part says so.
+  compile_options with_nodes(const compile_options& o) {
     const auto view = look();
     auto out = with_times(o, view);
-    const auto able = with_libraries(usable(view), needed);
     out.where = std::make_shared<const task_map>(
-        tasks_of_nodes(able.nodes, view.self, out.streams, roles_));
+        tasks_of_nodes(usable(view), view.self, out.streams, roles_));
     return out;
   }
 

@@ -15,8 +15,8 @@
 //   auto there = g.device_scope("/job:worker/task:1");            // or "/node:gpu-1",
 //   "/label:rack=3"
 //
-// Ops without such a wish are in the program, and so are feeds and fetches. A device that nobody
-// has is an error before anything runs.
+// Ops without such a wish are in the program; it feeds inputs and variables. A device that nobody
+// has is an error before anything runs. In trainings devices name tasks, not nodes or labels.
 //
 // Threading: one session and what it gives out belong to one thread of the program, feeders and
 // runners excepted; calls block that thread only.
@@ -58,7 +58,7 @@ struct session_options {
   std::vector<std::string> join{};
   std::string token_file{};
   // Alone: what this process is beside "/job:client/task:0", such as "/job:worker/task:0", so that
-  // a graph made for a cluster runs here as it is.
+  // a graph made for a cluster is stepped and run here as it is.
   std::vector<std::string> roles{};
   std::uint32_t threads = 1;  // for ops: host streams of this process, which share large ops
   // Devices gpu:0, gpu:1, ... of this process (devices/gpus/gpus.hpp): "auto", every chip that

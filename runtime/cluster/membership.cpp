@@ -483,7 +483,7 @@ membership membership::reborn(node_id id, std::uint64_t start_time_ns, std::int6
   auto self = self_;
   self.id = id;
   self.start_time_ns = start_time_ns;
-  self.name.clear();
+  if (self.name == member_name(self_.id)) self.name.clear();  // made up: so is the next one
   self.jobs = 0;
   self.revision = 0;
   ++self.incarnation;

@@ -93,6 +93,7 @@ result<passes::places> places_of(const training_spec& s) {
     return usage(fmt::format("the client is task {} of {}", p.client_task, s.tasks));
   for (std::uint32_t i = 0; i < p.task_names.size(); ++i) p.roles.emplace_back(p.task_names[i], i);
   if (s.tasks == 1) {  // all of them are here
+    p.roles.emplace_back(only_task, 0);
     for (std::uint32_t w = 0; w < s.workers; ++w)
       p.roles.emplace_back(fmt::format("/job:worker/task:{}", w), 0);
     for (std::uint32_t k = 0; k < s.shards; ++k)
@@ -270,6 +271,21 @@ result<void> check_all_trained(const passes::flow& f) {
       return usage(fmt::format("the loss depends on variable '{}', but no gradient flows to it",
                                f.ops[i].name))
           .at(f.ops[i].source.file, f.ops[i].source.line);
+  return {};
+}
+
+// Workers and shards go to nodes as their job needs, also after a loss: a node's name or label does
+// not choose among them.
+result<void> check_places_by_task(const passes::flow& f) {
+  for (const auto& op : f.ops) {
+    if (op.device.empty()) continue;
+    if (const auto d = parse_device(op.device); d && (d->node || d->label))
+      return usage(
+                 fmt::format("device '{}' of '{}': in a training write /job:NAME/task:N; names and "
+                             "labels of nodes are for graphs that are stepped or run",
+                             op.device, op.name))
+          .at(op.source.file, op.source.line);
+  }
   return {};
 }
 
@@ -670,6 +686,7 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
                [&](pass_report* r) { return passes::pack_pushes(std::move(f), r); });
   if (auto ok = check_all_trained(f); !ok) return std::move(ok.error());
   if (auto ok = passes::check_collectives(f, &spec); !ok) return std::move(ok.error());
+  if (auto ok = check_places_by_task(f); !ok) return std::move(ok.error());
   auto on_devices = with_devices(std::move(f), g.ops(), options, t);
   if (!on_devices) return std::move(on_devices.error());
   f = std::move(*on_devices);

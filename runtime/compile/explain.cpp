@@ -292,6 +292,12 @@ result<explained_plan> plan_steps(graph& g, std::span<const value> fetches,
   explained_plan out;
   auto told = options;
   told.report = &out.report;
+  if (!told.where) {  // nobody knows which nodes there will be: all of it in one task
+    task_map here;
+    here.task_names = {"/job:client/task:0"};
+    here.streams = {std::max(1U, options.streams)};
+    told.where = std::make_shared<const task_map>(std::move(here));
+  }
   auto p = compile_steps(g, fetches, told);
   if (!p) return std::move(p.error());
   out.plan = std::move(*p);

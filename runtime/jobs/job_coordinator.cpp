@@ -724,7 +724,7 @@ std::optional<role_map> job_coordinator::better_roles() const {
 
 void job_coordinator::on_stop(const std::string& reason) {
   if (phase_ == job_phase::over) return;
-  if (reason == job_done_reason) {
+  if (!setup_.program && reason == job_done_reason) {
     end(reason);
     return tell({.kind = job_event_kind::finished});
   }

@@ -26,6 +26,10 @@ constexpr benchmark benchmarks[] = {
     {"side_by_side",
      "ops that take long on one thread, placed by the planner, beside the best possible",
      bench_side_by_side},
+    {"small_run",
+     "a run of a graph of one op, from one and four threads, beside a step; on another process, "
+     "beside bare blocking TCP",
+     bench_small_run},
     {"loop", "an iteration of a loop, beside the same ops written out; an op of an untaken branch",
      bench_loop},
     {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes",

@@ -137,6 +137,14 @@ BOOST_AUTO_TEST_CASE(a_device_that_nobody_has_is_an_error_with_the_line_and_what
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_process_refuses_names_and_labels_that_nobody_could_write) {
+  std::vector<process_options> bad(3);
+  bad[0].name = "a b";
+  bad[1].labels = {"rack"};
+  bad[2].labels.resize(labels_max + 1, "a=b");
+  for (const auto& o : bad) BOOST_TEST(!process::start(o));
+}
+
 // A training has the tasks of its workers and shards, also alone.
 BOOST_AUTO_TEST_CASE(a_training_refuses_a_device_that_it_does_not_have_alone_too) {
   auto alone = session::open({});
@@ -144,14 +152,18 @@ BOOST_AUTO_TEST_CASE(a_training_refuses_a_device_that_it_does_not_have_alone_too
   for (const auto& [device, is_there] : {std::pair("/job:worker/task:1", true),
                                          {"/job:worker/task:2", false},
                                          {"/job:ps", true},
-                                         {"/job:moon", false}}) {
+                                         {"/job:client", true},
+                                         {"/job:moon", false},
+                                         {"/node:a", false}}) {
     graph g((*alone)->ops());
     const auto w = variable(g, {dtype::f32, {2}}, {}, "w");
     const auto there = g.device_scope(device);
     auto run = (*alone)->train(g, reduce_sum(w * w), {.workers = 2, .steps = 1});
     BOOST_TEST(bool(run) == is_there, device);
     if (!run)
-      BOOST_TEST(run.error().text().find("there is no task for device") != std::string::npos,
+      BOOST_TEST(run.error().text().find(std::string(device) == "/node:a"
+                                             ? "names and labels of nodes are for graphs"
+                                             : "there is no task for device") != std::string::npos,
                  run.error().text());
   }
 }
@@ -210,6 +222,8 @@ BOOST_AUTO_TEST_CASE(a_node_that_goes_fails_the_runs_that_need_it_and_the_next_r
   opens.join();
   // Either the op had ended before the node was gone, or who and what is said.
   BOOST_TEST((text == "it has ended" || text.find("first") != std::string::npos), text);
+  test::wait_until("the client knows that it is gone",
+                   [&] { return nodes.client().nodes().size() == 1; });
   const auto next = run->run({{"x", row({3})}}, {"slow"}, 30s);
   BOOST_TEST_REQUIRE(bool(next), (next ? "" : next.error().text()));
   BOOST_TEST(numbers_of((*next)[0]) == std::vector<float>{3});
