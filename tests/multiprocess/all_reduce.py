@@ -56,28 +56,39 @@ class all_reduce(harness.cluster_test):
         self.assertTrue(any(n.startswith("copy/") for n in names), sorted(names))
         self.assertEqual(training.wait(), 0, training.tail())
 
+    def goes_on_with_the_same_bits(self, k, how, wanted, took):
+        """False: it has ended before it was struck."""
+        self.start_nodes(3 - sum(n.is_running() for n in self.nodes))
+        training = self.start_training(*self.flags(2, "--update", "allreduce", "--on-failure", "resume", "--name", f"job{k}"))
+        self.until_step(training, f"job{k}", 20 + 7 * (k % 5))
+        victim = self.node_of(f"job{k}", f"worker/{k // 2 % 2}/")
+        began = time.monotonic()
+        victim.send(how)
+        is_named = training.line(f"pid {victim.pid}", "err") is not None
+        seconds = time.monotonic() - began
+        if how == signal.SIGSTOP:
+            victim.send(signal.SIGKILL)
+        victim.wait()
+        self.assertEqual(training.wait(), 0, training.tail())
+        result = self.json_of(training)
+        self.assertEqual(result["weights_hash"], wanted, training.tail())
+        self.assertNotIn("back to step 0", training.err)  # each has a copy
+        self.assertEqual(is_named, result["recoveries"] >= 1, training.tail())
+        if is_named:
+            took.append(seconds)
+        return is_named
+
     # Stopped and killed ranks, one after the other; the training goes on and has the bits of an undisturbed one.
     def test_ranks_that_die_or_stand_still_are_named_and_change_no_bit(self):
         wanted = self.hash_alone(2)
         took = {signal.SIGKILL: [], signal.SIGSTOP: []}
-        for k in range(2 * DEATHS):
-            how = (signal.SIGKILL, signal.SIGSTOP)[k % 2]
-            self.start_nodes(3 - sum(n.is_running() for n in self.nodes))
-            training = self.start_training(*self.flags(2, "--update", "allreduce", "--on-failure", "resume", "--name", f"job{k}"))
-            self.until_step(training, f"job{k}", 20 + 7 * (k % 5))
-            victim = self.node_of(f"job{k}", f"worker/{k // 2 % 2}/")
-            began = time.monotonic()
-            victim.send(how)
-            training.line(f"pid {victim.pid}", "err")
-            took[how].append(time.monotonic() - began)
-            if how == signal.SIGSTOP:
-                victim.send(signal.SIGKILL)
-            victim.wait()
-            self.assertEqual(training.wait(), 0, training.tail())
-            result = self.json_of(training)
-            self.assertEqual(result["weights_hash"], wanted, training.tail())
-            self.assertGreaterEqual(result["recoveries"], 1)
-            self.assertNotIn("back to step 0", training.err)  # each has a copy
+        k = 0
+        for how in (signal.SIGKILL, signal.SIGSTOP) * DEATHS:
+            # A training that ends before it is struck, on a machine that is busy with other things, shows nothing: once more.
+            while not self.goes_on_with_the_same_bits(k, how, wanted, took[how]):
+                k += 1
+                self.assertLess(k, 2 * DEATHS + 10, "every training has ended before it was struck")
+            k += 1
         for how, seconds in took.items():
             print(f"{how.name}: named after {statistics.median(seconds) * 1000:.0f} ms (at most {max(seconds) * 1000:.0f}), {len(seconds)} times")
 
