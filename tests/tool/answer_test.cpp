@@ -84,8 +84,9 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
     for (const auto& [key, value] : list.at(0).items()) names += key + " ";
     return names;
   };
-  BOOST_TEST(keys("list nodes --json") ==
-             "id name pid kind job address devices incarnation state reason unreachable_seconds ");
+  BOOST_TEST(
+      keys("list nodes --json") ==
+      "id name pid kind job address devices labels incarnation state reason unreachable_seconds ");
   BOOST_TEST(
       keys("list actors --json") ==
       "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
