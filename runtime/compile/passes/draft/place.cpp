@@ -91,7 +91,7 @@ bool is_of_node(const device_name& d, const task_node& n) {
          (!d.label || std::ranges::find(n.labels, *d.label) != n.labels.end());
 }
 
-// "/job:worker/task:0 (n3, rack=3, gpu:0..1)"
+// "/job:worker/task:0 (n3, rack=3, 2 gpus)"
 std::string text_of(const std::string& role, std::uint32_t task, const places& where) {
   if (task >= where.nodes_of.size()) return role;
   const auto& n = where.nodes_of[task];
