@@ -35,6 +35,7 @@ struct Graph {
   libraries @5 :List(Plan.Library); # of users, whose ops stand in it
   regions @7 :List(GraphRegion);
   training @6 :GraphTraining;       # how its program would have trained it; absent: it did not say
+  updates @8 :List(GraphUpdate);    # what runs may do to variables
 }
 
 struct GraphValue { node @0 :UInt32; output @1 :UInt32; }
@@ -66,6 +67,23 @@ struct GraphAverage {
   sample @1 :GraphValue;
   beside @2 :GraphValue;
   rate @3 :Float64;
+}
+
+# runtime/layers/updates.hpp.
+struct GraphUpdate {
+  name @0 :Text;
+  kind @1 :UInt8;                   # 0 assign, 1 assign_add, 2 apply, 3 average
+  variable @2 :GraphValue;
+  operand @3 :GraphValue;
+  rate @4 :GraphValue;              # absent: none
+  when @5 :GraphValue;              # absent: none
+  state @6 :Text;                   # apply: whose slots it uses
+  optimizer @7 :Text;               # apply
+  learningRate @8 :Float64;
+  momentum @9 :Float64;
+  optimizerNumbers @10 :Plan.OptimizerNumbers;
+  schedule @11 :Plan.Schedule;
+  source @12 :Plan.Line;
 }
 
 struct GraphRoot {

@@ -33,6 +33,11 @@ def expected():
     yield "small_run", "a run, 4 threads at once", "us", "of 1 thread"
     for n in ("1 thread", "4 threads at once"):
         yield "small_run", f"a run on another process, {n}", "us", "bare blocking TCP"
+    for batch in (128, 16, 1):
+        yield "own_loop", f"batch {batch}", "us", "train()"
+    for threads in (2, 4, 8):
+        yield "own_loop", f"asynchronous, batch 16, {threads} threads", "steps/s", "1 thread"
+    yield "own_loop", "batch 128, on another process", "us", "in this process"
     yield "loop", "an iteration of 1000, two variables", "ns", "written out"
     yield "loop", "an op of a branch of 100, not taken", "ns", "taken"
     yield "pipeline", "4 stages on 2 streams, a step", "us", "one step at a time"

@@ -133,9 +133,11 @@ void member_core::leave(const std::string& reason, std::function<void()> then) {
 }
 
 void member_core::tick() {
+  const auto waited = env_.waited_for_cpu_ns ? env_.waited_for_cpu_ns() : 0;
   if (const auto gap = now() - ticked_ns_; ticked_ns_ != 0 && gap > stood_still_ns)
-    stood_still_ = {gap, now()};
+    stood_still_ = {gap, waited - waited_for_cpu_ns_, now()};
   ticked_ns_ = now();
+  waited_for_cpu_ns_ = waited;
   env_.clock->set(static_cast<std::uint64_t>(now()));
   tell(worker_, node_, node_tick{});
   timer_ = env_.net->after(tick_ns, [this, alive = is_alive_] {
@@ -469,13 +471,19 @@ void member_core::close_link(node_id peer) {
 
 // A process that was stopped sees others let it go, and shall not blame them.
 std::string member_core::cause_of_end(const std::string& why) const {
-  const auto gap =
-      std::max(now() - ticked_ns_,
-               now() - stood_still_.until_ns < stood_still_blames_ns ? stood_still_.ns : 0);
-  return gap < stood_still_ns
-             ? why
-             : fmt::format("this process stood still for {:.1f} s, and meanwhile {}",
-                           double(gap) * 1e-9, why);
+  const bool is_now = now() - ticked_ns_ >= stood_still_ns;
+  if (!is_now && now() - stood_still_.until_ns >= stood_still_blames_ns) return why;
+  const auto gap = is_now ? now() - ticked_ns_ : stood_still_.ns;
+  const auto without_cpu = is_now && env_.waited_for_cpu_ns
+                               ? env_.waited_for_cpu_ns() - waited_for_cpu_ns_
+                               : stood_still_.without_cpu_ns;
+  // Others had all CPUs; else it was stopped, or waited for a disk.
+  const auto starved = without_cpu < gap / 2
+                           ? std::string()
+                           : fmt::format(" ({:.1f} s of it ready to run, and without a CPU)",
+                                         double(without_cpu) * 1e-9);
+  return fmt::format("this process stood still for {:.1f} s{}, and meanwhile {}",
+                     double(gap) * 1e-9, starved, why);
 }
 
 void member_core::give_up_link(node_id peer, const std::string& given) {

@@ -77,6 +77,9 @@ struct member_environment {
   std::function<void(std::span<std::byte>)> random;  // unpredictable bytes
   std::function<std::uint64_t()> wall_clock_ns;
   std::function<bool(std::uint32_t pid)> process_exists;
+  // How long the I/O thread, which asks, was ready to run and had no CPU, all in all; null: nobody
+  // knows.
+  std::function<std::int64_t()> waited_for_cpu_ns;
   membership_options options;
   // A seed will not have us for a reason that does not pass, and we know nobody else. On the I/O
   // worker.
@@ -168,8 +171,9 @@ class member_core {
   std::int64_t look_at_ns_ = 0;
   std::int64_t started_ns_ = 0;
   std::int64_t ticked_ns_ = 0;
+  std::int64_t waited_for_cpu_ns_ = 0;  // at that tick
   struct {
-    std::int64_t ns = 0, until_ns = -1'000'000'000'000;
+    std::int64_t ns = 0, without_cpu_ns = 0, until_ns = -1'000'000'000'000;
   } stood_still_;
   std::string said_;
   std::string denied_;  // the last refusal for a reason that does not pass: token, cluster, version

@@ -53,6 +53,14 @@ std::int64_t monotonic_ns() {
       .count();
 }
 
+// How long the calling thread was ready to run while others had the CPUs (the second number of
+// Linux's schedstat); 0 where the kernel does not count it.
+std::int64_t waited_for_cpu_ns() {
+  std::ifstream counts("/proc/thread-self/schedstat");
+  std::int64_t ran = 0, waited = 0;
+  return counts >> ran >> waited ? waited : 0;
+}
+
 // Equal in two processes only where each may ask the kernel whether the other's pid lives:
 // containers of one host, or two machines of one name, differ in their process namespace or their
 // boot.
@@ -212,6 +220,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   permit_reads(options.reads);
   env.on_denied = options.on_denied;
   env.wall_clock_ns = wall_clock_ns;
+  env.waited_for_cpu_ns = waited_for_cpu_ns;
   env.process_exists = [](std::uint32_t pid) {
     return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH;
   };

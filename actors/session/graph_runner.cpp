@@ -15,7 +15,14 @@
 //                            to it, and to further ones
 //   client_over  a client    dispatcher: without another one     client_forgotten; until then runs
 //                            the next run is compiled anew       come back
+//   store_granted the store  dispatcher: the run has the values  -
+//                            of its variables, and goes on
+//   store_refused the store  -                                   run_ended
 //   end_runner   the runner  everything ends                     runner_ended
+//
+// A run that changes variables has its turn from store_granted on. Its call makes the updates of
+// the operands that were fetched, in the program's thread, and commits them to the store; or it
+// gives up, by way of the dispatcher, which so asks for no turn afterwards.
 //
 // GR-1  A run that was taken is answered exactly once, or given up.
 // GR-2  Runs of a job are fed in the order in which they came, each whole: all its inputs have
@@ -28,6 +35,7 @@
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/session/fetched_steps.hpp"
 #include "troupe/actors/session/job_client.hpp"
+#include "troupe/actors/session/store_actor.hpp"
 #include "troupe/runtime/analysis/memory_budget.hpp"
 #include "troupe/runtime/plan/loop_rules.hpp"
 #include "troupe/runtime/text/near_names.hpp"
@@ -40,6 +48,7 @@
 #include <charconv>
 #include <deque>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 namespace troupe {
@@ -48,17 +57,25 @@ struct run_graph {
   std::string set;
   std::vector<std::pair<std::string, tensor>> feeds;
   caf::actor call;
+  std::vector<std::string> writes{};  // variables that its updates change
+  bool has_variables = false;         // it is its turn, and `feeds` has their values
+  store_view before{};                // `writes`, as they were then
 };
-struct compile_first {};
+struct compile_first {
+  std::uint64_t first_step = 0;
+};
 struct graph_compiled {
   std::string set;
   std::shared_ptr<const job_request> request;  // null: it cannot be compiled
   error why{error_code::failed, ""};
   std::uint32_t jobs_max = 1;
+  std::vector<std::string> reads{};  // variables that the store gives
+  std::vector<tensor_spec> specs{};  // and what they are in the graph
 };
 struct run_ended {
   std::vector<tensor> values;
   std::optional<error> failure;
+  store_view before{};
 };
 struct give_up {
   std::string set;
@@ -69,6 +86,7 @@ struct client_over {
   caf::actor client;
   bool has_started = true;
   std::string why;
+  std::uint64_t steps = 0;  // that a job of it has ended, and those before them
 };
 struct client_started {
   std::string set;
@@ -124,8 +142,12 @@ struct set_client {
   fed_inputs inputs{};
   bool has_loops = false;
   std::deque<run_graph> waiting{};
-  std::deque<caf::actor> under_way{};  // by step, the oldest first; null: given up
-  std::uint64_t answered = 0;          // steps
+  struct fed_run {
+    caf::actor call;  // null: given up
+    store_view before;
+  };
+  std::deque<fed_run> under_way{};  // by step, the oldest first
+  std::uint64_t ended = 0;          // steps, counted from the first one of the set
   bool is_over = false;
   caf::actor ends_for{};  // not null: the runner ends
 
@@ -137,6 +159,7 @@ struct set_client {
         inputs.add(actors[i].name, i, actors[i].output_specs.at(0));
       if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op)
         has_loops = true;
+      ended = std::max(ended, actors[i].start);  // where all that fire begin
     }
     tell(self->context(), node, run_job{request, caf::actor_cast<caf::actor>(self)});
   }
@@ -149,10 +172,7 @@ struct set_client {
   void take(run_graph& r) {
     if (is_over) return tell(self->context(), dispatcher, std::move(r));
     // What no fetch needs has no input.
-    std::erase_if(r.feeds, [&](const auto& f) {
-      return std::none_of(inputs.begin(), inputs.end(),
-                          [&](const auto& i) { return i.first == f.first; });
-    });
+    std::erase_if(r.feeds, [&](const auto& f) { return !inputs.has(f.first); });
     std::vector<std::pair<std::string_view, tensor>> feeds(r.feeds.begin(), r.feeds.end());
     if (auto fits = inputs.find_all(feeds); !fits)
       return answer(r.call, {{}, std::move(fits.error())});
@@ -175,7 +195,7 @@ struct set_client {
         ++to->fed;
         tell(self->context(), handles->actors[to->actor], tensor_ready{0, 0, {}, std::move(value)});
       }
-      under_way.push_back(std::move(run.call));
+      under_way.push_back({std::move(run.call), std::move(run.before)});
       hand_out();
     }
   }
@@ -188,28 +208,31 @@ struct set_client {
   }
   void hand_out() {
     while (!made->empty() && !under_way.empty()) {
-      answer(under_way.front(), {made->pop(), std::nullopt});
+      auto run = std::move(under_way.front());
       under_way.pop_front();
-      ++answered;
+      answer(run.call, {made->pop(), std::nullopt, std::move(run.before)});
+      ++ended;
       if (!handles) continue;
       made->each_fetch([&](std::uint32_t fetch) {
         tell(self->context(), handles->actors[fetch], credit{0, 1});
       });
-      if (!under_way.empty() && !under_way.front()) cancel_loops();
+      if (!under_way.empty() && !under_way.front().call) cancel_loops();
     }
   }
   // Of the oldest step.
   void cancel_loops() {
     if (has_loops)
-      tell(self->context(), node, cancel_own_run{caf::actor_cast<caf::actor>(self), answered});
+      tell(self->context(), node, cancel_own_run{caf::actor_cast<caf::actor>(self), ended});
   }
 
   void on_give_up(const give_up& m) {
     state->runs -= std::min(
         state->runs, std::erase_if(waiting, [&](const auto& r) { return r.call == m.call; }));
-    const auto at = std::find(under_way.begin(), under_way.end(), m.call);
+    // A run that has gone back to the dispatcher is given up there, behind it.
+    if (is_over) return tell(self->context(), dispatcher, give_up(m));
+    const auto at = std::ranges::find(under_way, m.call, &fed_run::call);
     if (at == under_way.end()) return;
-    *at = nullptr;
+    at->call = nullptr;
     if (at == under_way.begin() && handles) cancel_loops();  // else once it is the oldest
   }
 
@@ -219,10 +242,10 @@ struct set_client {
     is_over = true;
     handles.reset();
     const error failure(error_code::failed, why);
-    for (const auto& call : std::exchange(under_way, {})) answer(call, {{}, failure});
+    for (const auto& run : std::exchange(under_way, {})) answer(run.call, {{}, failure});
     if (ends_for) return leave();
     tell(self->context(), dispatcher,
-         client_over{set, caf::actor_cast<caf::actor>(self), state->has_started, why});
+         client_over{set, caf::actor_cast<caf::actor>(self), state->has_started, why, ended});
     for (auto& r : std::exchange(waiting, {}))
       state->has_started || is_further ? tell(self->context(), dispatcher, std::move(r))
                                        : answer(r.call, {{}, failure});
@@ -289,11 +312,16 @@ struct dispatcher_state {
     std::vector<run_graph> waiting;  // meanwhile
     std::shared_ptr<const job_request> request;
     std::uint32_t jobs_max = 1;
+    std::vector<std::string> reads;  // variables that the store gives
+    std::vector<tensor_spec> specs;  // and what they are in the graph
     bool has_run = false;
+    std::uint64_t first_step = 0;  // of a job that is still to be made
   };
   caf::event_based_actor* self = nullptr;
   process* owner = nullptr;
+  caf::actor store{};  // null: none
   std::unordered_map<std::string, set> sets{};
+  std::unordered_map<std::uint64_t, run_graph> asked_for{};  // runs that wait for the store
   std::size_t compiled = 0;
 
   caf::execution_unit* service() const {
@@ -301,16 +329,57 @@ struct dispatcher_state {
   }
 
   void take(run_graph& m) {
-    const auto [at, is_new] = sets.try_emplace(m.set);
+    const auto at = sets.try_emplace(m.set).first;
     auto& s = at->second;
-    if (is_running(s)) return give(at->first, s, m);
+    if (is_running(s)) return enter(at->first, s, m);
     const auto call = m.call;
     s.waiting.push_back(std::move(m));
-    if (is_new) ask(s, call);
+    if (s.jobs.empty() && !s.compiler) ask(s, call);
   }
 
   static bool is_running(const set& s) {
     return std::ranges::any_of(s.jobs, [](const auto& j) { return j.state->has_started; });
+  }
+
+  // With the values of its variables.
+  void enter(const std::string& key, set& s, run_graph& m) {
+    if (!store || m.has_variables || (s.reads.empty() && m.writes.empty())) return give(key, s, m);
+    const auto id = m.call->id();
+    tell(self->context(), store,
+         store_begin{{id, s.reads, m.writes}, caf::actor_cast<caf::actor>(self)});
+    asked_for.insert_or_assign(id, std::move(m));
+  }
+
+  void on_granted(store_granted& m) {
+    const auto asked = asked_for.extract(m.grant.id);
+    if (asked.empty()) return;  // given up meanwhile, which the store is told
+    auto& run = asked.mapped();
+    if (const auto of = sets.find(run.set); of != sets.end())
+      if (auto fits = check(of->second, m.grant.reads); !fits)
+        return tell(self->context(), run.call, run_ended{{}, std::move(fits.error())});
+    for (const auto& v : m.grant.reads.variables)
+      run.feeds.emplace_back(v.name, v.entry->value.now);
+    run.before = std::move(m.grant.writes);
+    run.before.version = m.grant.reads.version;
+    run.has_variables = true;
+    take(run);
+  }
+
+  static result<void> check(const set& s, const store_view& given) {
+    for (std::size_t i = 0; i < std::min(s.specs.size(), given.variables.size()); ++i) {
+      const auto& spec = given.variables[i].entry->value.now.spec();
+      if (spec != s.specs[i])
+        return error(error_code::usage,
+                     fmt::format("variable '{}' is {} in this graph, and {} in "
+                                 "the store",
+                                 s.reads[i], to_string(s.specs[i]), to_string(spec)));
+    }
+    return {};
+  }
+
+  void on_refused(store_refused& m) {
+    const auto asked = asked_for.extract(m.id);
+    if (!asked.empty()) tell(self->context(), asked.mapped().call, run_ended{{}, std::move(m.why)});
   }
 
   void give(const std::string& key, set& s, run_graph& m) {
@@ -343,7 +412,7 @@ struct dispatcher_state {
 
   void ask(set& s, const caf::actor& call) {
     s.compiler = call;
-    tell(self->context(), call, compile_first{});
+    tell(self->context(), call, compile_first{s.first_step});
   }
 
   void on_compiled(graph_compiled& m) {
@@ -354,6 +423,8 @@ struct dispatcher_state {
     auto& s = at->second;
     s.request = m.request;
     s.jobs_max = m.jobs_max;
+    s.reads = std::move(m.reads);
+    s.specs = std::move(m.specs);
     start_job(at->first, s);  // which tells when it runs
   }
 
@@ -361,7 +432,7 @@ struct dispatcher_state {
     const auto at = sets.find(m.set);
     if (at == sets.end()) return;
     at->second.has_run = true;
-    for (auto& r : std::exchange(at->second.waiting, {})) give(at->first, at->second, r);
+    for (auto& r : std::exchange(at->second.waiting, {})) enter(at->first, at->second, r);
   }
 
   void on_over(const client_over& m) {
@@ -374,20 +445,36 @@ struct dispatcher_state {
       at->second.jobs_max = static_cast<std::uint32_t>(jobs.size());
     if (!jobs.empty()) return;
     if (!at->second.has_run) return refuse(at, error(error_code::failed, m.why));
-    // Who waits was not fed: the set is made anew.
-    auto waiting = std::exchange(at->second.waiting, {});
-    sets.erase(at);
-    for (auto& r : waiting) take(r);
+    // Who waits was not fed: the set is made anew. A step that is made again has the number that it
+    // had, and so draws the same numbers.
+    auto& s = at->second;
+    s.first_step = std::max(s.first_step, m.steps);
+    s.compiler = nullptr;
+    s.has_run = false;
+    if (!s.waiting.empty()) ask(s, s.waiting.front().call);
   }
 
   // Nobody makes a job of that set: a later run has it compiled anew.
   void refuse(std::unordered_map<std::string, set>::iterator at, const error& why) {
     auto waiting = std::exchange(at->second.waiting, {});
-    sets.erase(at);
+    forget(at);
     for (auto& r : waiting) tell(self->context(), r.call, run_ended{{}, why});
   }
 
+  // But for the number of its next step.
+  void forget(std::unordered_map<std::string, set>::iterator at) {
+    if (at->second.first_step == 0) {
+      sets.erase(at);
+      return;
+    }
+    set left;
+    left.first_step = at->second.first_step;
+    at->second = std::move(left);
+  }
+
   void on_give_up(give_up& m) {
+    asked_for.erase(m.call->id());
+    if (store) tell(self->context(), store, store_give_up{m.call->id()});
     const auto at = sets.find(m.set);
     if (at == sets.end()) return;
     std::erase_if(at->second.waiting, [&](const auto& r) { return r.call == m.call; });
@@ -399,7 +486,7 @@ struct dispatcher_state {
     if (s.compiler != m.call) return;
     // He has left before he was asked to compile.
     if (s.waiting.empty())
-      sets.erase(at);
+      forget(at);
     else
       ask(s, s.waiting.front().call);
   }
@@ -413,16 +500,20 @@ struct dispatcher_state {
   }
 };
 
-caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* owner) {
+caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* owner,
+                       caf::actor store) {
   auto& s = self->state;
   s.self = self;
   s.owner = owner;
+  s.store = std::move(store);
   return {
       [&s](run_graph& m) { s.take(m); },
       [&s](graph_compiled& m) { s.on_compiled(m); },
       [&s](give_up& m) { s.on_give_up(m); },
       [&s](const client_over& m) { s.on_over(m); },
       [&s](const client_started& m) { s.on_started(m); },
+      [&s](store_granted& m) { s.on_granted(m); },
+      [&s](store_refused& m) { s.on_refused(m); },
       [&s](const count_sets& m) { tell(s.self->context(), m.to, sets_counted{s.compiled}); },
       [&s](const end_runner& m) { s.end(m); },
   };
@@ -432,10 +523,12 @@ caf::behavior dispatch(caf::stateful_actor<dispatcher_state>* self, process* own
 
 class runner_impl final : public graph_runner {
  public:
-  runner_impl(process& p, const graph& g, surroundings around)
-      : process_(p), graph_(g), around_(std::move(around)) {
+  runner_impl(process& p, const graph& g, surroundings around,
+              std::shared_ptr<const store_core> store)
+      : process_(p), graph_(g), around_(std::move(around)), store_(std::move(store)) {
     auto* service = static_cast<pinned_scheduler&>(p.system().scheduler()).service();
-    dispatcher_ = spawn_on(p.system(), service, &dispatch, &p);
+    dispatcher_ =
+        spawn_on(p.system(), service, &dispatch, &p, store_ ? store_->actor() : caf::actor());
     for (std::uint32_t i = 0; i < g.nodes().size(); ++i) ops_.emplace(g.node(i).name, i);
   }
 
@@ -466,39 +559,49 @@ class runner_impl final : public graph_runner {
   result<std::vector<tensor>> run(std::span<const feed> feeds,
                                   std::span<const std::string_view> fetches,
                                   std::chrono::milliseconds deadline) override {
-    const auto end = std::chrono::steady_clock::now() + deadline;
-    std::vector<value> fed, fetched_values;
+    return step(feeds, fetches, {}, {.deadline = deadline});
+  }
+
+  result<std::vector<tensor>> step(std::span<const feed> feeds,
+                                   std::span<const std::string_view> fetches,
+                                   std::span<const std::string_view> updates,
+                                   const step_options& options) override {
+    if (store_ && !store_->is_of(process_))
+      return error(error_code::usage, "the store of this runner is one of another session");
+    asked a;
+    a.end = std::chrono::steady_clock::now() + options.deadline;
+    a.deadline = options.deadline;
     run_graph m;
-    for (const auto& [name, value] : feeds) {
-      auto to = find(name);
-      if (!to) return std::move(to.error());
-      if (auto fits = check_fed(name, *to, value); !fits) return std::move(fits.error());
-      if (std::any_of(m.feeds.begin(), m.feeds.end(),
-                      [&](const auto& f) { return f.first == name; }))
-        return error(error_code::usage, fmt::format("'{}' is fed twice", name));
-      fed.push_back(*to);
-      m.feeds.emplace_back(std::string(name), value);
-    }
-    for (const auto& [name, value] : bound_) {
-      if (std::any_of(m.feeds.begin(), m.feeds.end(),
-                      [&](const auto& f) { return f.first == name; }))
-        continue;
-      fed.push_back(*find(name));
-      m.feeds.emplace_back(name, value);
-    }
+    if (auto ok = add_feeds(feeds, a, m); !ok) return std::move(ok.error());
     for (const auto& name : fetches) {
       auto from = find(name);
       if (!from) return std::move(from.error());
-      fetched_values.push_back(*from);
+      a.fetches.push_back(*from);
     }
-    m.set = name_of(m, fetches);
+    if (auto ok = add_updates(updates, a); !ok) return std::move(ok.error());
+    const bool is_async = options.update == update_kind::async;
+    if (!is_async) m.writes = a.writes();
+    m.set = name_of(m, fetches, updates);
     caf::scoped_actor call{process_.system()};
     const pinned_scheduler::waiter waits(
         static_cast<pinned_scheduler&>(process_.system().scheduler()));
     m.call = caf::actor_cast<caf::actor>(call);
-    const auto set = m.set;
+    a.set = m.set;
     tell(nullptr, dispatcher_, std::move(m));
-    return wait(call, set, fetched_values, fed, end, deadline);
+    auto ended = wait(call, a);
+    if (!ended) return std::move(ended.error());
+    if (options.version != nullptr) *options.version = ended->before.version;
+    if (!a.updates.empty()) {
+      if (is_async) {
+        auto newest = take_turn(call, a);
+        if (!newest) return std::move(newest.error());
+        ended->before = std::move(*newest);
+      }
+      if (auto made = commit(call->id(), a, fetches.size(), *ended); !made)
+        return std::move(made.error());
+      ended->values.resize(fetches.size());
+    }
+    return std::move(ended->values);
   }
 
   std::size_t compiled() override {
@@ -511,6 +614,153 @@ class runner_impl final : public graph_runner {
   }
 
  private:
+  // What a call asks for.
+  struct asked {
+    std::vector<value> feeds, fetches;  // fetches: also the operands of updates, behind the rest
+    std::vector<const graph_update*> updates;
+    std::string set;
+    std::chrono::steady_clock::time_point end;
+    std::chrono::milliseconds deadline{};
+
+    std::vector<std::string> writes() const {
+      std::vector<std::string> out;
+      for (const auto* u : updates) out.push_back(u->variable.owner->node(u->variable.node).name);
+      return out;
+    }
+    error late() const {
+      return {
+          error_code::timed_out,
+          fmt::format("the run has not ended, and was cancelled, after {} ms", deadline.count())};
+    }
+  };
+
+  result<void> add_feeds(std::span<const feed> feeds, asked& a, run_graph& m) const {
+    const auto is_fed = [&](std::string_view name) {
+      return std::ranges::any_of(m.feeds, [&](const auto& f) { return f.first == name; });
+    };
+    for (const auto& [name, value] : feeds) {
+      auto to = find(name);
+      if (!to) return std::move(to.error());
+      if (auto fits = check_fed(name, *to, value); !fits) return fits;
+      if (is_fed(name)) return error(error_code::usage, fmt::format("'{}' is fed twice", name));
+      a.feeds.push_back(*to);
+      m.feeds.emplace_back(std::string(name), value);
+    }
+    for (const auto& [name, value] : bound_) {
+      if (is_fed(name)) continue;
+      a.feeds.push_back(*find(name));
+      m.feeds.emplace_back(name, value);
+    }
+    return {};
+  }
+
+  result<void> add_updates(std::span<const std::string_view> names, asked& a) const {
+    if (names.empty()) return {};
+    if (!store_)
+      return error(error_code::usage,
+                   "a runner without a store has no updates: make it by "
+                   "session.runner(g, store)");
+    std::unordered_map<std::uint32_t, const graph_update*> by_variable;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (std::ranges::count(names.first(i), names[i]) > 0) continue;  // asked for once
+      const auto before = a.updates.size();
+      for (const auto& u : graph_.updates()) {
+        if (u.name != names[i]) continue;
+        const auto [other, is_new] = by_variable.emplace(u.variable.node, &u);
+        // Two losses that move one average move it once.
+        if (!is_new && is_same_average(*other->second, u)) continue;
+        if (!is_new)
+          return error(error_code::usage,
+                       fmt::format("one run cannot make two updates of variable '{}': '{}', and "
+                                   "'{}' of {}:{}",
+                                   graph_.node(u.variable.node).name, u.name, other->second->name,
+                                   other->second->source.file_name(), other->second->source.line()))
+              .at(u.source);
+        a.updates.push_back(&u);
+        for (const auto& v : {u.operand, u.rate, u.when})
+          if (v.is_valid()) a.fetches.push_back(v);
+      }
+      if (a.updates.size() == before &&
+          std::ranges::none_of(graph_.updates(), [&](const auto& u) { return u.name == names[i]; }))
+        return unknown_update(names[i]);
+    }
+    return {};
+  }
+
+  static bool is_same_average(const graph_update& a, const graph_update& b) {
+    const auto is_same = [](const value& x, const value& y) {
+      return x.owner == y.owner && x.node == y.node && x.output == y.output;
+    };
+    return a.type == graph_update::kind::average && b.type == a.type &&
+           is_same(a.operand, b.operand) && is_same(a.when, b.when);
+  }
+
+  error unknown_update(std::string_view name) const {
+    std::set<std::string_view> all;
+    for (const auto& u : graph_.updates()) all.insert(u.name);
+    const std::vector<std::string_view> known(all.begin(), all.end());
+    return {error_code::usage,
+            fmt::format("the graph has no update '{}'{}", name, near_names(name, known))};
+  }
+
+  // The newest values of the variables that it changes, once nobody else does.
+  result<store_view> take_turn(caf::scoped_actor& call, const asked& a) {
+    const auto id = call->id();
+    tell(nullptr, store_->actor(),
+         store_begin{{id, {}, a.writes()}, caf::actor_cast<caf::actor>(call)});
+    std::optional<result<store_view>> out;
+    call->receive([&](store_granted& m) { out = std::move(m.grant.writes); },
+                  [&](store_refused& m) { out = std::move(m.why); },
+                  caf::after(left_until(a.end)) >> [&] { out = a.late(); });
+    after_message();
+    if (!*out) tell(nullptr, store_->actor(), store_give_up{id});
+    return std::move(*out);
+  }
+
+  // Makes the updates, in this thread, and commits all or none.
+  result<void> commit(std::uint64_t id, const asked& a, std::size_t first, run_ended& ended) {
+    const auto give_up = [&] { tell(nullptr, store_->actor(), store_give_up{id}); };
+    try {
+      auto changes = made_of(a, first, ended);
+      if (!changes) {
+        give_up();
+        return std::move(changes.error());
+      }
+      tell(nullptr, store_->actor(), store_commit{id, std::move(*changes)});
+      return {};
+    } catch (const std::bad_alloc&) {
+      give_up();
+      return error(error_code::failed, "no memory is left for the updates of the run");
+    } catch (...) {
+      give_up();
+      throw;
+    }
+  }
+
+  static result<std::vector<stored_variable>> made_of(const asked& a, std::size_t first,
+                                                      run_ended& ended) {
+    std::vector<stored_variable> changes;
+    auto next = ended.values.begin() + static_cast<std::ptrdiff_t>(first);
+    for (std::size_t i = 0; i < a.updates.size(); ++i) {
+      const auto& u = *a.updates[i];
+      update_operands with{std::move(*next++)};
+      if (u.rate.is_valid()) with.rate = std::move(*next++);
+      if (u.when.is_valid()) with.when = std::move(*next++);
+      if (!is_made(with)) continue;
+      const auto& before = ended.before.variables.at(i);
+      auto entry = updated(*before.entry, u, with);
+      if (!entry) return std::move(entry.error());
+      changes.push_back(
+          {before.name, std::make_shared<const variable_entry>(std::move(*entry)), 0});
+    }
+    return changes;
+  }
+
+  static std::chrono::milliseconds left_until(std::chrono::steady_clock::time_point end) {
+    return std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(
+                                                      end - std::chrono::steady_clock::now()));
+  }
+
   result<value> find(std::string_view name) const {
     std::uint32_t output = 0;
     auto at = ops_.find(std::string(name));
@@ -552,61 +802,69 @@ class runner_impl final : public graph_runner {
   }
 
   // Names have no line breaks.
-  static std::string name_of(const run_graph& m, std::span<const std::string_view> fetches) {
+  static std::string name_of(const run_graph& m, std::span<const std::string_view> fetches,
+                             std::span<const std::string_view> updates) {
     std::vector<std::string_view> names;
     for (const auto& f : m.feeds) names.push_back(f.first);
     std::sort(names.begin(), names.end());
-    return fmt::format("{}\n\n{}", fmt::join(names, "\n"), fmt::join(fetches, "\n"));
+    return fmt::format("{}\n\n{}\n\n{}", fmt::join(names, "\n"), fmt::join(fetches, "\n"),
+                       fmt::join(updates, "\n"));
   }
 
-  result<std::vector<tensor>> wait(caf::scoped_actor& call, const std::string& set,
-                                   std::span<const value> fetches, std::span<const value> feeds,
-                                   std::chrono::steady_clock::time_point end,
-                                   std::chrono::milliseconds deadline) {
+  // After an error it is nobody's turn any more.
+  result<run_ended> wait(caf::scoped_actor& call, const asked& a) {
     for (;;) {
       std::optional<run_ended> ended;
-      bool is_first = false;
-      const auto left = std::max(
-          std::chrono::milliseconds(0),
-          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()));
+      std::optional<std::uint64_t> first_step;
       bool is_late = false;
       call->receive([&](run_ended& m) { ended = std::move(m); },
-                    [&](compile_first) { is_first = true; },
-                    caf::after(left) >> [&] { is_late = true; });
+                    [&](const compile_first& m) { first_step = m.first_step; },
+                    caf::after(left_until(a.end)) >> [&] { is_late = true; });
       after_message();
-      if (is_first) {  // even if it is late: others wait for it
-        compile(set, fetches, feeds);
+      if (first_step) {  // even if it is late: others wait for it
+        compile(a, *first_step);
         continue;
       }
       if (is_late) {
-        tell(nullptr, dispatcher_, give_up{set, caf::actor_cast<caf::actor>(call)});
-        return error(
-            error_code::timed_out,
-            fmt::format("the run has not ended, and was cancelled, after {} ms", deadline.count()));
+        tell(nullptr, dispatcher_, give_up{a.set, caf::actor_cast<caf::actor>(call)});
+        return a.late();
       }
-      if (ended->failure) return std::move(*ended->failure);
-      return std::move(ended->values);
+      if (!ended->failure) return std::move(*ended);
+      if (!a.updates.empty()) tell(nullptr, store_->actor(), store_give_up{call->id()});
+      return std::move(*ended->failure);
     }
   }
 
-  void compile(const std::string& set, std::span<const value> fetches,
-               std::span<const value> feeds) {
-    graph_compiled m{set, nullptr};
-    auto compiled = [&]() -> result<plan> {
+  void compile(const asked& a, std::uint64_t first_step) {
+    graph_compiled m{a.set, nullptr};
+    auto compiled = [&]() -> result<plan> {  // of a plan that the message has
       try {
-        const auto options = around_();  // nodes come and go
-        auto made = compile_steps(graph_, fetches, feeds, options);
-        if (made) m.jobs_max = jobs_max_of(*made, options);
-        return made;
+        auto options = around_();  // nodes come and go
+        options.first_step = first_step;
+        auto made = compile_steps(graph_, a.fetches, a.feeds, options,
+                                  store_ ? unfed_variables::fed : unfed_variables::refused);
+        if (!made) return made;
+        m.jobs_max = jobs_max_of(*made, options);
+        add_variables_fed(m, *made, a);
+        m.request = request_of(std::move(*made));
+        return plan{};
       } catch (const std::bad_alloc&) {
         return error(error_code::failed, "no memory is left to compile what is fetched");
       }
     }();
-    if (compiled)
-      m.request = request_of(std::move(*compiled));
-    else
-      m.why = std::move(compiled.error());
+    if (!compiled) m.why = std::move(compiled.error());
     tell(nullptr, dispatcher_, std::move(m));
+  }
+
+  // What a plan is fed with that the program does not feed.
+  void add_variables_fed(graph_compiled& m, const plan& p, const asked& a) const {
+    std::set<std::string> fed;
+    for (const auto& v : a.feeds) fed.insert(feed_name(graph_, v));
+    for (const auto& actor : p.actors)
+      if (actor.kind == actor_kind::feed && !fed.contains(actor.name)) {
+        m.reads.push_back(actor.name);
+        m.specs.push_back(actor.output_specs.at(0));
+      }
   }
 
   // How many jobs of it may run side by side: on as many streams as there are, within some memory.
@@ -636,6 +894,7 @@ class runner_impl final : public graph_runner {
   process& process_;
   const graph& graph_;
   surroundings around_;
+  std::shared_ptr<const store_core> store_;  // null: none
   caf::actor dispatcher_;
   std::unordered_map<std::string, std::uint32_t> ops_;  // by name: the op that makes it
   std::vector<std::pair<std::string, tensor>> bound_;
@@ -643,8 +902,9 @@ class runner_impl final : public graph_runner {
 
 }  // namespace
 
-std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, surroundings around) {
-  return std::make_unique<runner_impl>(p, g, std::move(around));
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, surroundings around,
+                                          std::shared_ptr<const store_core> store) {
+  return std::make_unique<runner_impl>(p, g, std::move(around), std::move(store));
 }
 
 }  // namespace troupe

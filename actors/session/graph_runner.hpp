@@ -8,6 +8,23 @@
 //   // needs is not computed.
 //   auto part = r->run({{"relu_1", activations}}, {"softmax"});
 //
+// On the variables of a store (actors/session/variable_store.hpp) runs read these, and change them
+// by updates of the graph (runtime/layers/updates.hpp):
+//
+//   auto store = session.make_store();
+//   auto ready = store->initialize(g);
+//   auto r = session.runner(g, *store);
+//   auto out = r->step({{"x", images}, {"y", labels}}, {"loss"}, {"train"});
+//
+// RU-1  A run reads one version of all its variables, and what it fetches is of that version.
+// RU-2  Its updates are made at once, after all of them are known, or none is: whatever fails (an
+//       op, a node, the deadline), the store is as before.
+// RU-3  Runs that change variables have the effects of some order, whichever threads they come
+//       from: one that reads or changes what another changes begins when that has ended. A run that
+//       changes nothing waits for nobody. With update_kind::async gradients are computed from
+//       whatever version is there, at once, and each is applied to the newest, one after the other;
+//       what is assigned replaces what others have made meanwhile.
+//
 // Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled
 // when it is asked for first; the others do not wait for that. Runs of one set that come while
 // others are under way run beside them, on the other streams of the session, each by a job of its
@@ -18,16 +35,19 @@
 // must not change after that.
 // Ownership: session and graph outlive the runner, and the runner the calls that run.
 // Errors: usage (a name, shape or type that is wrong; an input that is needed and not fed; nothing
-// fetched), timed_out (the run was cancelled), failed (an op, and with it all runs of its job that
-// were under way; the next run begins anew).
+// fetched; two updates of one variable), not_found (the store lacks a variable), timed_out (the run
+// was cancelled), failed (an op, and with it all runs of its job that were under way; the next run
+// begins anew).
 
 #include "troupe/devices/tensor.hpp"
 #include "troupe/runtime/compile/compile_options.hpp"
 #include "troupe/runtime/graph/graph.hpp"
+#include "troupe/runtime/plan/plan.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string_view>
@@ -35,6 +55,13 @@
 #include <vector>
 
 namespace troupe {
+
+struct step_options {
+  std::chrono::milliseconds deadline = std::chrono::hours(24 * 365);
+  update_kind update = update_kind::sync;  // RU-3
+  // Set to the version of the store that was read; 0: the run read no variable.
+  std::uint64_t* version = nullptr;
+};
 
 class graph_runner {
  public:
@@ -53,7 +80,20 @@ class graph_runner {
     return run(std::span(feeds.begin(), feeds.size()), std::span(fetches.begin(), fetches.size()),
                deadline);
   }
-  // Sets of feeds and fetches that were compiled.
+  // The values of `fetches`, computed before the updates of these names are made. A runner without
+  // a store has no updates.
+  virtual result<std::vector<tensor>> step(std::span<const feed> feeds,
+                                           std::span<const std::string_view> fetches,
+                                           std::span<const std::string_view> updates,
+                                           const step_options& options = {}) = 0;
+  result<std::vector<tensor>> step(std::initializer_list<feed> feeds,
+                                   std::initializer_list<std::string_view> fetches,
+                                   std::initializer_list<std::string_view> updates,
+                                   const step_options& options = {}) {
+    return step(std::span(feeds.begin(), feeds.size()), std::span(fetches.begin(), fetches.size()),
+                std::span(updates.begin(), updates.size()), options);
+  }
+  // Sets of feeds, fetches and updates that were compiled.
   virtual std::size_t compiled() = 0;
 };
 

@@ -20,22 +20,22 @@ result<fed_input*> fed_inputs::find(std::string_view name, const tensor& value) 
 
 result<std::vector<fed_input*>> fed_inputs::find_all(feeds values) {
   std::vector<fed_input*> to;
+  ++calls_;
   for (const auto& [name, value] : values) {
     auto at = find(name, value);
     if (!at) return std::move(at.error());
-    if (std::find(to.begin(), to.end(), *at) != to.end())
+    if (std::exchange((*at)->found, calls_) == calls_)
       return error(error_code::usage, fmt::format("input '{}' is given twice for one step", name));
     to.push_back(*at);
   }
-  for (auto& [name, f] : inputs_)
-    if (std::find(to.begin(), to.end(), &f) == to.end())
+  for (const auto& [name, f] : inputs_)
+    if (f.found != calls_)
       return error(error_code::usage, fmt::format("input '{}' is not fed", name));
   return to;
 }
 
 void fed_inputs::on_ready(const feed_ready& m) {
-  for (auto& [name, f] : inputs_)
-    if (f.actor == m.feed) ++f.room;
+  if (const auto at = by_actor_.find(m.feed); at != by_actor_.end()) ++at->second->room;
 }
 
 std::shared_ptr<const job_request> request_of(plan p) {

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct fed_input {
   tensor_spec spec;
   std::uint32_t room = feed_room;
   std::uint64_t fed = 0;
+  std::uint64_t found = 0;  // by which call of find_all() last
 };
 
 class fed_inputs {
@@ -37,8 +39,10 @@ class fed_inputs {
   using feeds = std::span<const std::pair<std::string_view, tensor>>;
 
   void add(std::string name, std::uint32_t actor, tensor_spec spec) {
-    inputs_.emplace(std::move(name), fed_input{actor, std::move(spec)});
+    const auto at = inputs_.emplace(std::move(name), fed_input{actor, std::move(spec)}).first;
+    by_actor_[actor] = &at->second;
   }
+  bool has(std::string_view name) const { return inputs_.find(name) != inputs_.end(); }
   // Errors: usage: another name, no tensor, another type or shape.
   result<fed_input*> find(std::string_view name, const tensor& value);
   // One for each feed. Errors: as find(); an input twice, or not at all. Nothing has changed.
@@ -53,6 +57,8 @@ class fed_inputs {
   std::string known() const;
 
   std::map<std::string, fed_input, std::less<>> inputs_;
+  std::unordered_map<std::uint32_t, fed_input*> by_actor_;
+  std::uint64_t calls_ = 0;  // of find_all()
 };
 
 // What both kinds of job share: the program's mailbox, and the job that it hears of.
@@ -82,7 +88,10 @@ using surroundings = std::function<compile_options()>;
 // A plan of compile_steps(), on the nodes of its tasks.
 std::shared_ptr<const job_request> request_of(plan p);
 
-std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, surroundings around);
+// `store`: null, or whose variables the runs read and change.
+std::unique_ptr<graph_runner> make_runner(process& p, const graph& g, surroundings around,
+                                          std::shared_ptr<const store_core> store);
+std::unique_ptr<variable_store> make_variable_store(process& p);
 result<std::unique_ptr<stepper>> make_stepper(process& p,
                                               std::shared_ptr<const job_request> request);
 

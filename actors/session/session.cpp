@@ -108,8 +108,13 @@ class session_impl final : public session {
   }
 
   std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
-    return make_runner(*process_, g, [this, o] { return with_nodes(o); });
+    return make_runner(*process_, g, [this, o] { return with_nodes(o); }, nullptr);
   }
+  std::unique_ptr<graph_runner> runner(const graph& g, const variable_store& store,
+                                       const compile_options& o) override {
+    return make_runner(*process_, g, [this, o] { return with_nodes(o); }, store.core());
+  }
+  std::unique_ptr<variable_store> make_store() override { return make_variable_store(*process_); }
 
   // Why members would not have this process.
   std::string denied() { return look().denied; }

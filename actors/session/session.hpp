@@ -25,6 +25,7 @@
 // text is the one line that says who, what, where, which step).
 
 #include "troupe/actors/session/graph_runner.hpp"
+#include "troupe/actors/session/variable_store.hpp"
 #include "troupe/devices/tensor.hpp"
 #include "troupe/runtime/checkpoint/checkpoint_options.hpp"
 #include "troupe/runtime/compile/compile_options.hpp"
@@ -222,6 +223,13 @@ class session {
   // Runs parts of a graph, by name, from any thread (actors/session/graph_runner.hpp).
   virtual std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& options = {
                                                                    .name = "runner"}) = 0;
+  // The same on variables of a store (actors/session/variable_store.hpp), which runs read, and
+  // change by updates. Several runners may have one store, which is of this session.
+  virtual std::unique_ptr<graph_runner> runner(const graph& g, const variable_store& store,
+                                               const compile_options& options = {
+                                                   .name = "runner"}) = 0;
+  // Without variables yet.
+  virtual std::unique_ptr<variable_store> make_store() = 0;
 };
 
 }  // namespace troupe

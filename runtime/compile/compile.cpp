@@ -761,10 +761,12 @@ result<void> check_asked(const graph& g, std::span<const value> fetches,
   return {};
 }
 
-result<void> check_all_fed(const passes::flow& f, std::span<const std::string> fed) {
+result<void> check_all_fed(const passes::flow& f, std::span<const std::string> fed,
+                           unfed_variables rest) {
   const std::set<std::string_view> names(fed.begin(), fed.end());
   for (const auto& op : f.ops)
-    if ((op.type == "input" || op.type == "variable") && !names.contains(op.name))
+    if ((op.type == "input" || (op.type == "variable" && rest == unfed_variables::refused)) &&
+        !names.contains(op.name))
       return usage(fmt::format("a fetched value depends on {} '{}', which is not fed", op.type,
                                op.name))
           .at(op.source.file, op.source.line);
@@ -774,7 +776,7 @@ result<void> check_all_fed(const passes::flow& f, std::span<const std::string> f
 // `feeds`: none, if they are the inputs and variables that it takes.
 result<plan> compile_asked(const graph& g, std::span<const value> fetches,
                            const std::optional<std::span<const value>>& feeds,
-                           const compile_options& options) {
+                           const compile_options& options, unfed_variables rest) {
   const auto fed = feeds.value_or(std::span<const value>());
   if (auto ok = check_asked(g, fetches, fed, options); !ok) return std::move(ok.error());
   const told t(options.report);
@@ -786,7 +788,7 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches,
   if (!on_devices) return std::move(on_devices.error());
   const auto f = std::move(*on_devices);
   if (feeds)
-    if (auto ok = check_all_fed(f, names); !ok) return std::move(ok.error());
+    if (auto ok = check_all_fed(f, names, rest); !ok) return std::move(ok.error());
   if (auto ok = passes::check_collectives(f, nullptr); !ok) return std::move(ok.error());
   auto d = t.actors("lower", f.ops.size(), [&](pass_report*) { return passes::lower(f); });
   auto libraries = libraries_of(d, g.ops());
@@ -799,8 +801,10 @@ result<plan> compile_asked(const graph& g, std::span<const value> fetches,
     here = *options.where;
     here.worker_task = here.shard_task = {here.client_task};  // what wishes for no place
   }
-  auto p = finish(std::move(d), std::move(here), {}, options, g.ops(), options.credits, false, true,
-                  options.report);
+  epoch_start start;
+  if (options.first_step > 0) start.worker_steps = {options.first_step};
+  auto p = finish(std::move(d), std::move(here), start, options, g.ops(), options.credits, false,
+                  true, options.report);
   if (!p) return p;
   p->libraries = std::move(libraries);
   if (auto ok = check(*p); !ok) return std::move(ok.error());
@@ -816,12 +820,13 @@ std::string feed_name(const graph& g, const value& v) {
 
 result<plan> compile_steps(const graph& g, std::span<const value> fetches,
                            const compile_options& options) {
-  return compile_asked(g, fetches, std::nullopt, options);
+  return compile_asked(g, fetches, std::nullopt, options, unfed_variables::fed);
 }
 
 result<plan> compile_steps(const graph& g, std::span<const value> fetches,
-                           std::span<const value> feeds, const compile_options& options) {
-  return compile_asked(g, fetches, feeds, options);
+                           std::span<const value> feeds, const compile_options& options,
+                           unfed_variables rest) {
+  return compile_asked(g, fetches, feeds, options, rest);
 }
 
 }  // namespace troupe

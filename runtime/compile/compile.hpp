@@ -93,8 +93,14 @@ result<plan> compile_steps(const graph& g, std::span<const value> fetches,
 // The same, of which the program feeds `feeds` and nothing else: inputs, variables, or what any op
 // makes, which is then not computed. Feeds are named by feed_name(). Errors: usage: a value twice,
 // one that lies in a branch or loop, an input or variable that is needed and not among them.
+// `rest` says what becomes of variables that are needed and not among them.
+enum class unfed_variables : std::uint8_t {
+  refused,
+  fed,  // they become feeds, too, named as they are
+};
 result<plan> compile_steps(const graph& g, std::span<const value> fetches,
-                           std::span<const value> feeds, const compile_options& options);
+                           std::span<const value> feeds, const compile_options& options,
+                           unfed_variables rest = unfed_variables::refused);
 // The op's name; of an output k but the first: "name:k".
 std::string feed_name(const graph& g, const value& v);
 

@@ -40,6 +40,8 @@ struct compile_options {
   bool spread = true;
   // Host streams that a graph which is stepped may use; 0: those of the session.
   std::uint32_t streams = 0;
+  // The number of its first step, for ops that depend on it: readers, random numbers.
+  std::uint64_t first_step = 0;
   // How long such ops take, as the session has measured them; null: as guessed.
   std::shared_ptr<const op_times> times{};
   // Of a graph that is stepped or run by feeds and fetches: where ops may stand, the client's task

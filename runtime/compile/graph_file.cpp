@@ -1,6 +1,7 @@
 #include "troupe/runtime/compile/graph_file.hpp"
 
 #include "troupe/runtime/graph/op_library.hpp"
+#include "troupe/runtime/layers/updates.hpp"
 #include "troupe/runtime/plan/plan_parts.hpp"
 #include "troupe/runtime/text/printable.hpp"
 #include "troupe/schema/version.hpp"
@@ -82,6 +83,7 @@ class encoder {
  public:
   encoder(const graph& g, const graph_use& use) : g_(g), use_(use) {
     for (const auto& n : g.nodes()) lines_.see(n.source.file_name());
+    for (const auto& u : g.updates()) lines_.see(u.source.file_name());
   }
 
   std::vector<std::byte> run() {
@@ -97,6 +99,8 @@ class encoder {
            put_value(to.initBeside(), a.beside);
            to.setRate(g_.node(a.variable.node).average_rate.value_or(0));
          });
+    fill(root.initUpdates(list_size(g_.updates())), g_.updates(),
+         [&](auto to, const graph_update& u) { put_update(to, u); });
     auto roots = root.initRoots(static_cast<unsigned>(use_.fetches.size()) + (use_.loss ? 1 : 0));
     unsigned next = 0;
     const auto put_root = [&](const std::string& name, const value& at, bool is_loss) {
@@ -144,6 +148,22 @@ class encoder {
     if (!n.initializer) return;
     to.setInitializer(static_cast<std::uint8_t>(1 + static_cast<unsigned>(n.initializer->type)));
     to.setLimit(n.initializer->limit);
+  }
+  void put_update(wire::GraphUpdate::Builder to, const graph_update& u) const {
+    to.setName(u.name);
+    to.setKind(static_cast<std::uint8_t>(u.type));
+    put_value(to.initVariable(), u.variable);
+    put_value(to.initOperand(), u.operand);
+    if (u.rate.is_valid()) put_value(to.initRate(), u.rate);
+    if (u.when.is_valid()) put_value(to.initWhen(), u.when);
+    lines_.put(to.initSource(), u.source.file_name(), u.source.line());
+    if (u.type != graph_update::kind::apply) return;
+    to.setState(u.state);
+    to.setOptimizer(u.optimizer.type);
+    to.setLearningRate(u.optimizer.learning_rate);
+    to.setMomentum(u.optimizer.momentum);
+    put(to.initOptimizerNumbers(), u.optimizer);
+    put(to.initSchedule(), u.schedule);
   }
   static void put_training(wire::GraphTraining::Builder to, const graph_training& t) {
     const auto& s = t.spec;
@@ -225,7 +245,7 @@ result<void> check_to_save(const graph& g, const graph_use& use) {
 
 // Words that an element of each list takes in the message, at least.
 constexpr std::uint64_t region_words = 2, node_words = 9, value_words = 1, average_words = 4,
-                        root_words = 3;
+                        root_words = 3, update_words = 13, updates_per_node_max = 16;
 constexpr std::size_t name_bytes_max = 1024;
 
 class decoder : private plan_parts::part_reader {
@@ -256,6 +276,10 @@ class decoder : private plan_parts::part_reader {
     const auto averages = root.getAverages();
     limit("averages", averages.size(), nodes.size(), average_words);
     for (const auto a : averages) add_average(a);
+    const auto updates = root.getUpdates();
+    limit("updates", updates.size(), updates_per_node_max * nodes.size(), update_words);
+    for (const auto u : updates)
+      if (auto ok = add_update(u); !ok) return std::move(ok.error());
     const auto roots = root.getRoots();
     limit("roots", roots.size(), graph_fetches_max + 1, root_words);
     for (const auto r : roots) add_root(r);
@@ -422,6 +446,33 @@ class decoder : private plan_parts::part_reader {
                       "sizes",
                       to_string(a.variable.spec()), to_string(a.sample.spec())));
     out_.graph->add_average(a, r.getRate());
+  }
+
+  result<void> add_update(wire::GraphUpdate::Reader r) {
+    if (r.getKind() > static_cast<std::uint8_t>(graph_update::kind::average))
+      throw bad{fmt::format("there is no update of kind {}", r.getKind())};
+    graph_update u{.name = name(r.getName()),
+                   .type = static_cast<graph_update::kind>(r.getKind()),
+                   .variable = at(r.getVariable()),
+                   .operand = at(r.getOperand())};
+    if (r.hasRate()) u.rate = at(r.getRate());
+    if (r.hasWhen()) u.when = at(r.getWhen());
+    const auto where = line(r.getSource());
+    u.source = out_.graph->line_of(where.file, where.line);
+    if (u.type == graph_update::kind::apply) {
+      u.state = name(r.getState());
+      u.optimizer = optimizer(text(r.getOptimizer()), r.getLearningRate(), r.getMomentum(),
+                              r.getOptimizerNumbers());
+      u.schedule = schedule(r.getSchedule());
+    }
+    if (u.type == graph_update::kind::average) {
+      const auto rate = out_.graph->node(u.variable.node).average_rate;
+      if (!rate) throw bad{fmt::format("update '{}' moves what is no moving average", u.name)};
+      u.average_rate = *rate;
+    }
+    troupe::add_update(std::move(u));
+    if (out_.graph->first_error()) return *out_.graph->first_error();
+    return {};
   }
 
   void add_root(wire::GraphRoot::Reader r) {

@@ -11,8 +11,9 @@
 // graph names (data, texts) is opened.
 //
 // GF-1  A graph comes back as it was: nodes with types, names, attributes, operands, specs,
-//       devices, lines and initializers, averages, and what it is for. Saved again it has the same
-//       bytes, and it compiles to the same plan. What cannot come back so is not saved: an error.
+//       devices, lines and initializers, averages, updates, and what it is for. Saved again it has
+//       the same bytes, and it compiles to the same plan. What cannot come back so is not saved: an
+//       error.
 // GF-2  Every op of a graph that was read went through graph::add(), so that its shape rule holds
 //       here; the specs that the file has are those that the rule gives.
 // GF-3  A file that was cut, that has a byte too much or a bit that has flipped is an error.

@@ -280,6 +280,9 @@ void graph::cut_back(std::size_t nodes) {
   std::erase_if(averages_, [&](const average& a) {
     return std::max({a.variable.node, a.sample.node, a.beside.node}) >= nodes;
   });
+  std::erase_if(updates_, [&](const graph_update& u) {
+    return std::max({u.variable.node, u.operand.node, u.rate.node, u.when.node}) >= nodes;
+  });
 }
 
 graph::scope::~scope() { graph_.scopes_ = std::move(before_); }
@@ -325,6 +328,11 @@ std::vector<value> graph::variables() {
 void graph::add_average(const average& a, double rate) {
   nodes_[a.variable.node].average_rate = rate;
   averages_.push_back(a);
+}
+
+void graph::add_update(graph_update u) {
+  u.name = scoped("", u.name);
+  updates_.push_back(std::move(u));
 }
 
 }  // namespace troupe

@@ -67,6 +67,26 @@ struct average {
   value beside;  // the steps that compute it move the average
 };
 
+// What a run that names it does to a variable once it has ended; see runtime/layers/updates.hpp.
+struct graph_update {
+  enum class kind : std::uint8_t {
+    assign,      // the operand is the new value
+    assign_add,  // the operand is added to it
+    apply,       // the operand is a gradient, which an optimizer applies
+    average,     // the operand is a sample, which a moving average follows
+  };
+  std::string name;  // that runs ask for; several updates may share it
+  kind type = kind::assign;
+  value variable, operand;
+  value rate{};  // apply: f32[], a factor of the learning rate; invalid: 1
+  value when{};  // bool[]: if not true, the variable stays as it is; invalid: true
+  optimizer_spec optimizer{};
+  learning_rate_schedule schedule{};
+  std::string state{};      // apply: whose slots beside the variable it uses
+  double average_rate = 0;  // average
+  source_location source{};
+};
+
 class graph {
  public:
   explicit graph(const op_table& ops);
@@ -171,6 +191,9 @@ class graph {
   // `variable` is one of this graph, and no average yet; the others belong to this graph.
   void add_average(const average& a, double rate);
   std::span<const average> averages() const noexcept { return averages_; }
+  // Its name is scoped as those of ops are; its values are of this graph.
+  void add_update(graph_update u);
+  std::span<const graph_update> updates() const noexcept { return updates_; }
 
  protected:
   // Of a graph that computes: the step that it is in.
@@ -197,6 +220,7 @@ class graph {
   graph_regions regions_{*this};
   std::optional<std::uint32_t> region_to_be_;  // of the op that is being added, by add_in()
   std::vector<average> averages_;
+  std::vector<graph_update> updates_;
   std::optional<error> error_;
   scopes scopes_;
   std::set<std::string> files_;  // that lines of loaded ops name

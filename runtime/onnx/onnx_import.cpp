@@ -62,6 +62,7 @@ class builder {
     for (const auto& o : file_.outputs) used.insert(o.name);
     for (const auto& p : file_.inputs)
       if (used.contains(p.name)) add_input(p);
+    if (options_.weights_are_variables) add_weights();
     for (int i = 0; i < nodes.size(); ++i) {
       try {
         add_node(nodes.Get(i));
@@ -173,7 +174,31 @@ class builder {
       known_.set_input(v.node, *t);
   }
 
-  // Initializers become constants where they are first used.
+  // In the order in which nodes use them.
+  void add_weights() {
+    for (const auto& n : file_.graph.nodes())
+      for (int i = 0; i < n.inputs_size(); ++i) {
+        // Means and variances that were collected are no weights.
+        if (n.op_type() == "BatchNormalization" && i >= 3) continue;
+        const auto& name = n.inputs(i);
+        const auto at = file_.initializers.find(name);
+        if (at == file_.initializers.end() || values_.contains(name)) continue;
+        const auto& t = at->second;
+        if (t.type() != dtype::f32 || t.shape().rank() == 0) continue;
+        const auto v = variable(graph_, t.spec(), {}, graph_name(name, "weights"));
+        if (!v.is_valid())
+          throw stop{fmt::format("initializer '{}': {}", shown(name),
+                                 graph_.first_error() ? graph_.first_error()->message()
+                                                      : "it is no variable"),
+                     ""};
+        values_[name] = v;
+        weights_.emplace_back(graph_.node(v.node).name, t);
+        weight_names_.push_back({name, v});
+        known_.set_input(v.node, t);
+      }
+  }
+
+  // Other initializers become constants where they are first used.
   value value_of(const std::string& name) {
     if (const auto at = values_.find(name); at != values_.end()) return at->second;
     const auto initial = file_.initializers.find(name);
@@ -226,6 +251,9 @@ class builder {
       if (is_needed[i.at.node]) out.inputs.push_back(i);
       if (known_.used_inputs().contains(i.at.node)) out.fixed.push_back(i.name);
     }
+    for (const auto& w : weight_names_)
+      if (known_.used_inputs().contains(w.at.node)) out.fixed.push_back(w.name);
+    out.weights = std::move(weights_);
     return out;
   }
 
@@ -236,7 +264,8 @@ class builder {
   const rules rules_;
   const std::size_t first_;
   std::unordered_map<std::string, value> values_;
-  std::vector<onnx_value> inputs_;
+  std::vector<onnx_value> inputs_, weight_names_;
+  std::vector<std::pair<std::string, tensor>> weights_;
 };
 
 }  // namespace

@@ -54,6 +54,10 @@ struct onnx_build_options {
   // onnx_graph::fixed. They also give shapes, as above.
   std::vector<std::pair<std::string, tensor>> values{};
   std::size_t result_bytes_max = std::size_t{1} << 31;  // of each op
+  // The model's weights, its f32 initializers that are no scalars (nor the mean and variance of a
+  // BatchNormalization), become variables instead of constants, which a program trains:
+  // onnx_graph::weights has their values, for a store (actors/session/variable_store.hpp).
+  bool weights_are_variables = false;
 };
 
 struct onnx_value {
@@ -64,7 +68,11 @@ struct onnx_graph {
   // Those that outputs depend on; fed by the name of their op, at.owner->node(at.node).name.
   std::vector<onnx_value> inputs;
   std::vector<onnx_value> outputs;  // in the model's order
-  std::vector<std::string> fixed;   // inputs whose values are part of the graph now
+  // Inputs, and with weights_are_variables weights, whose values are part of the graph now.
+  std::vector<std::string> fixed;
+  // With weights_are_variables: by the names of the variables, which are those of the file where
+  // these are names of a graph.
+  std::vector<std::pair<std::string, tensor>> weights;
 };
 
 namespace onnx {

@@ -61,7 +61,7 @@ class build:
 
     def begin(self, state, command, preexec):
         self.began = time.monotonic()
-        self.state = state
+        self.state, self.pid = state, 0  # that of the step before may be somebody else's by now
         environment = dict(os.environ, CCACHE_STATSLOG=self.stats, NINJA_STATUS="[%f/%t] ")
         environment[processes.MARK] = self.mark
         try:

@@ -140,7 +140,9 @@ def others_run(own):
 
 def kill(pids):
     """With their groups: what forks and ends sooner than a list of processes is made has no other
-    name that lasts."""
+    name that lasts. Who could not be started, or was interrupted at it, has 0, which to kill()
+    means this program's own group, and whoever called it."""
+    pids = [p for p in pids if p > 1]
     own = os.getpgid(0)
     groups = {number_of(p, 5) for p in pids} - {0, own}
     for end, those in ((os.killpg, groups), (os.kill, pids)):

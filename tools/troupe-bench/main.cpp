@@ -30,6 +30,10 @@ constexpr benchmark benchmarks[] = {
      "a run of a graph of one op, from one and four threads, beside a step; on another process, "
      "beside bare blocking TCP",
      bench_small_run},
+    {"own_loop",
+     "a training step of a loop of the program's own, beside one of train(); from several threads; "
+     "on another process",
+     bench_own_loop},
     {"loop", "an iteration of a loop, beside the same ops written out; an op of an untaken branch",
      bench_loop},
     {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes",

@@ -72,6 +72,7 @@ result<void> bench_hop(const bench_options&, bench_report&);
 result<void> bench_fused(const bench_options&, bench_report&);
 result<void> bench_fan(const bench_options&, bench_report&);
 result<void> bench_small_run(const bench_options&, bench_report&);
+result<void> bench_own_loop(const bench_options&, bench_report&);
 result<void> bench_side_by_side(const bench_options&, bench_report&);
 result<void> bench_loop(const bench_options&, bench_report&);
 result<void> bench_pipeline(const bench_options&, bench_report&);

@@ -11,11 +11,13 @@
 namespace troupe {
 
 // 784, 256, 128, 10, as the hand-written one has them.
-inline value perceptron_loss(graph& g, const idx_info& data, const idx_batch_options& reading) {
-  const auto batch = idx_batch(g, data, reading);
+inline value perceptron_loss(const idx_batch_values& batch) {
   auto x = relu(dense(batch.images, 256, "dense_1"));
   x = relu(dense(x, 128, "dense_2"));
   return softmax_cross_entropy(dense(x, 10, "dense_3"), batch.labels, batch.scale);
+}
+inline value perceptron_loss(graph& g, const idx_info& data, const idx_batch_options& reading) {
+  return perceptron_loss(idx_batch(g, data, reading));
 }
 
 // Seconds a step of the `steps` behind the first `warm` ones, of a training of as many in all;

@@ -16,4 +16,6 @@
 #include "troupe/runtime/layers/clipping.hpp"
 #include "troupe/runtime/layers/eager.hpp"
 #include "troupe/runtime/layers/layers.hpp"
+#include "troupe/runtime/layers/metrics.hpp"
+#include "troupe/runtime/layers/updates.hpp"
 #include "troupe/runtime/plan/optimizer.hpp"

@@ -15,5 +15,7 @@
 //   if (!out) throw std::runtime_error(out.error().text());
 //   std::cout << troupe::to_string((*out)[0]) << "\n";
 
+#include "troupe/actors/session/fit.hpp"
 #include "troupe/actors/session/graph_runner.hpp"
 #include "troupe/actors/session/session.hpp"
+#include "troupe/actors/session/variable_store.hpp"

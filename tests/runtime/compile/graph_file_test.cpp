@@ -8,6 +8,7 @@
 #include "troupe/runtime/graph/op_library.hpp"
 #include "troupe/runtime/layers/eager.hpp"
 #include "troupe/runtime/layers/layers.hpp"
+#include "troupe/runtime/layers/updates.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -100,6 +101,42 @@ bool is_one_line(const std::string& text) {
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(graph_file)
+
+BOOST_AUTO_TEST_CASE(GF_1_updates_come_back_too) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto x = input(g, {dtype::f32, {2, 3}}, "x");
+  const auto w = variable(g, {dtype::f32, {3}}, {}, "w");
+  const auto rate = input(g, {dtype::f32, {}}, "rate");
+  const auto when = input(g, {dtype::boolean, {}}, "when");
+  const auto mean = moving_average(reduce_mean(x, {0}), "mean");
+  const auto loss = reduce_sum(x * w - mean);
+  minimize(loss, adamw({.learning_rate = 0.25, .weight_decay = 0.5}),
+           {.schedule = cosine({.steps = 9, .warmup = 2}),
+            .rate = rate,
+            .when = when,
+            .state = "mine",
+            .clip_global_norm = 2});
+  assign(w, w * 2.0F, "set");
+  assign_add(w, reduce_mean(x, {0}), "add");
+  BOOST_TEST_REQUIRE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
+  const graph_use use{.name = "updates", .loss = loss};
+  const auto bytes = bytes_of(g, use);
+  const auto back = read(bytes, ops);
+  BOOST_TEST((bytes_of(*back.graph, back.use) == bytes));
+  BOOST_TEST_REQUIRE(back.graph->updates().size() == g.updates().size());
+  BOOST_TEST(g.updates().size() == 4U);
+  for (std::size_t i = 0; i < g.updates().size(); ++i) {
+    const auto &a = g.updates()[i], &b = back.graph->updates()[i];
+    BOOST_TEST(a.name == b.name);
+    BOOST_TEST((a.type == b.type && a.optimizer == b.optimizer && a.schedule == b.schedule));
+    BOOST_TEST((a.state == b.state && a.average_rate == b.average_rate));
+    BOOST_TEST(a.variable.node == b.variable.node);
+    BOOST_TEST(a.operand.node == b.operand.node);
+    BOOST_TEST((a.rate.is_valid() == b.rate.is_valid() && a.when.is_valid() == b.when.is_valid()));
+    BOOST_TEST(a.source.line() == b.source.line());
+  }
+}
 
 BOOST_AUTO_TEST_CASE(GF_1_a_graph_comes_back_as_it_was_with_the_same_bytes_and_plans) {
   const auto ops = make_op_table();

@@ -782,6 +782,51 @@ BOOST_AUTO_TEST_CASE(names_that_a_graph_does_not_take_are_no_obstacle_and_equal_
   BOOST_TEST((*got)[0].at[0] == 2);
 }
 
+// The same graph but for where its weights come from: they are fed, as the runs of a store do.
+BOOST_AUTO_TEST_CASE(weights_can_be_variables) {
+  onnx_writer w;
+  w.input("x", {dtype::f32, {2, 3}});
+  w.initializer("layer.weight", counted({3, 4}));
+  w.initializer("layer.bias", counted({4}));
+  w.initializer("sizes", whole_numbers({4, 2}));
+  w.initializer("scale", f({4}, {1, 2, 3, 4}));
+  w.initializer("shift", f({4}, {0, 1, 0, 1}));
+  w.initializer("mean", f({4}, {1, 1, 1, 1}));
+  w.initializer("variance", f({4}, {1, 4, 1, 4}));
+  w.initializer("odd name", f({1}, {2}));
+  w.node("Gemm", {"x", "layer.weight", "layer.bias"}, {"h"});
+  w.node("BatchNormalization", {"h", "scale", "shift", "mean", "variance"}, {"n"});
+  w.node("Mul", {"n", "odd name"}, {"m"});
+  w.node("Reshape", {"m", "sizes"}, {"y"});
+  w.output("y");
+  const auto model = w.load();
+  BOOST_TEST_REQUIRE(bool(model));
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto built = model->build(g, {.weights_are_variables = true});
+  BOOST_TEST_REQUIRE(bool(built), (built ? "" : built.error().text()));
+  std::vector<std::string> names;
+  for (const auto& [name, t] : built->weights) names.push_back(name);
+  BOOST_TEST(names == (std::vector<std::string>{"layer.weight", "layer.bias", "scale", "shift",
+                                                "odd_name"}));
+  BOOST_TEST(g.variables().size() == names.size());
+  BOOST_TEST(built->fixed.empty());
+  for (const auto& [name, t] : built->weights) {
+    const auto v = std::ranges::find(g.nodes(), name, &graph_node::name);
+    BOOST_TEST_REQUIRE((v != g.nodes().end()));
+    BOOST_TEST(v->type == "variable");
+    BOOST_TEST((v->outputs[0] == t.spec()));
+  }
+  BOOST_TEST(built->weights[0].second.data<float>()[5] == 5);
+  const auto of = gradients(g, reduce_sum(built->outputs[0].at), g.variables());
+  for (const auto& d : of) BOOST_TEST(d.is_valid());
+  graph as_constants(ops);
+  const auto plain = model->build(as_constants);
+  BOOST_TEST_REQUIRE(bool(plain));
+  BOOST_TEST(plain->weights.empty());
+  BOOST_TEST(as_constants.variables().empty());
+}
+
 BOOST_AUTO_TEST_CASE(a_built_model_compiles_to_a_plan) {
   auto w = small_model();
   w.output("c");

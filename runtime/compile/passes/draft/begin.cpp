@@ -133,7 +133,8 @@ draft begin(draft d, const epoch_start& start, const places& where, pass_report*
       continue;
     }
     if (p.kind != actor_kind::shard) {
-      if (d.actors[i].owner == owner_kind::worker) p.start = first_step(start, d.actors[i].index);
+      if (d.actors[i].owner == owner_kind::worker || p.kind == actor_kind::feed)
+        p.start = first_step(start, d.actors[i].index);
       continue;
     }
     begin_shard(p.shard, start);

@@ -1,0 +1,239 @@
+#include "troupe/actors/session/fit.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <thread>
+
+namespace troupe {
+namespace {
+
+result<double> number_of(const tensor& t, std::string_view name) {
+  if (t.spec() != tensor_spec{dtype::f32, {}})
+    return error(error_code::usage,
+                 fmt::format("fit: '{}' is {}, but f32[] is wanted", name, to_string(t.spec())));
+  return static_cast<double>(*t.data<float>());
+}
+
+std::vector<graph_runner::feed> feeds_of(const fed_batch& batch) {
+  std::vector<graph_runner::feed> out;
+  for (const auto& [name, value] : batch) out.emplace_back(name, value);
+  return out;
+}
+
+double rows_of(const fed_batch& batch) {
+  if (batch.empty() || batch.front().second.shape().rank() == 0) return 1;
+  return static_cast<double>(batch.front().second.shape().size(0));
+}
+
+class fitting {
+ public:
+  fitting(graph_runner& r, variable_store& store, const fit_options& o)
+      : runner_(r), store_(store), o_(o) {}
+
+  result<fit_report> run() {
+    if (!o_.training) return error(error_code::usage, "fit: there are no batches to train on");
+    if (auto ok = open_log(); !ok) return std::move(ok.error());
+    for (std::uint64_t e = 0; e < o_.epochs; ++e) {
+      const auto began = std::chrono::steady_clock::now();
+      epoch_report told{.epoch = e};
+      if (auto ok = train(told); !ok) return std::move(ok.error());
+      if (o_.validation)
+        if (auto ok = validate(told); !ok) return std::move(ok.error());
+      if (auto ok = judge(told); !ok) return std::move(ok.error());
+      told.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      write(told);
+      out_.epochs.push_back(told);
+      if (o_.on_epoch && !o_.on_epoch(told)) is_called_off_ = true;
+      if (is_called_off_) {
+        out_.why = fit_end::callback;
+        break;
+      }
+      if (o_.patience > 0 && e - out_.best_epoch >= o_.patience) {
+        out_.why = fit_end::no_progress;
+        break;
+      }
+    }
+    if (o_.keeps_best && !best_.empty())
+      if (auto ok = store_.set(std::move(best_)); !ok) return std::move(ok.error());
+    return std::move(out_);
+  }
+
+ private:
+  struct closer {
+    void operator()(std::FILE* f) const { std::fclose(f); }
+  };
+
+  result<void> open_log() {
+    if (o_.log_file.empty()) return {};
+    log_.reset(std::fopen(o_.log_file.c_str(), "a"));
+    if (!log_)
+      return error(error_code::failed, fmt::format("fit: {} cannot be written", o_.log_file));
+    return {};
+  }
+
+  // A step that failed has changed nothing.
+  result<std::vector<tensor>> step(graph_runner& r, const fed_batch& batch,
+                                   std::span<const std::string_view> fetches,
+                                   std::span<const std::string_view> updates) {
+    const auto feeds = feeds_of(batch);
+    for (std::uint64_t attempt = 0;; ++attempt) {
+      auto out = r.step(feeds, fetches, updates);
+      if (out || out.error().code() != error_code::failed || attempt >= o_.retries) return out;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until the loss is known
+    }
+  }
+
+  result<void> train(epoch_report& told) {
+    const std::string_view fetches[] = {o_.loss}, updates[] = {o_.update};
+    double sum = 0;
+    std::uint64_t steps = 0;
+    for (;; ++steps) {
+      auto batch = o_.training(told.epoch, steps);
+      if (batch.failure) return std::move(*batch.failure);
+      if (!batch.batch) break;
+      const auto values = step(runner_, *batch.batch, fetches, updates);
+      if (!values) return values.error();
+      const auto loss = number_of((*values)[0], o_.loss);
+      if (!loss) return loss.error();
+      sum += *loss;
+      ++out_.steps;
+      if (o_.on_step && !o_.on_step(out_.steps - 1, *loss)) {
+        is_called_off_ = true;
+        ++steps;
+        break;
+      }
+    }
+    told.loss = steps > 0 ? sum / static_cast<double>(steps) : 0;
+    told.steps = out_.steps;
+    return {};
+  }
+
+  result<void> validate(epoch_report& told) {
+    std::vector<std::string_view> fetches(o_.metrics.begin(), o_.metrics.end());
+    if (fetches.empty()) fetches.emplace_back(o_.loss);
+    auto& r = o_.validator != nullptr ? *o_.validator : runner_;
+    told.metrics.assign(fetches.size(), 0);
+    double rows = 0;
+    for (std::uint64_t i = 0;; ++i) {
+      auto batch = o_.validation(told.epoch, i);
+      if (batch.failure) return std::move(*batch.failure);
+      if (!batch.batch) break;
+      const auto values = step(r, *batch.batch, fetches, {});
+      if (!values) return values.error();
+      const auto weight = rows_of(*batch.batch);
+      for (std::size_t m = 0; m < fetches.size(); ++m) {
+        const auto x = number_of((*values)[m], fetches[m]);
+        if (!x) return x.error();
+        told.metrics[m] += weight * *x;
+      }
+      rows += weight;
+    }
+    if (rows == 0) return error(error_code::usage, "fit: the validation has no batch");
+    for (auto& m : told.metrics) m /= rows;
+    return {};
+  }
+
+  // NaN is no better than anything.
+  result<void> judge(epoch_report& told) {
+    const auto x = told.metrics.empty() ? told.loss : told.metrics.front();
+    const auto gain = o_.is_larger_better ? x - out_.best : out_.best - x;
+    told.is_best = !std::isnan(x) && (!has_best_ || gain > o_.at_least);
+    if (!told.is_best) return {};
+    has_best_ = true;
+    out_.best = x;
+    out_.best_epoch = told.epoch;
+    if (o_.keeps_best) best_ = store_.snapshot().variables;
+    return o_.save_best.empty() ? result<void>() : store_.save(o_.save_best);
+  }
+
+  void write(const epoch_report& told) {
+    if (!log_) return;
+    const auto number = [](double x) {
+      return std::isfinite(x) ? fmt::format("{}", x) : std::string("null");
+    };
+    auto line = fmt::format("{{\"epoch\":{},\"steps\":{},\"seconds\":{:.6f},\"loss\":{}",
+                            told.epoch, told.steps, told.seconds, number(told.loss));
+    for (std::size_t i = 0; i < told.metrics.size(); ++i)
+      line += fmt::format(",\"validation/{}\":{}", o_.metrics.empty() ? o_.loss : o_.metrics[i],
+                          number(told.metrics[i]));
+    line += fmt::format(",\"is_best\":{}}}\n", told.is_best);
+    std::fputs(line.c_str(), log_.get());
+    std::fflush(log_.get());
+  }
+
+  graph_runner& runner_;
+  variable_store& store_;
+  const fit_options& o_;
+  fit_report out_;
+  bool has_best_ = false, is_called_off_ = false;
+  std::vector<std::pair<std::string, tensor>> best_;
+  std::unique_ptr<std::FILE, closer> log_;
+};
+
+}  // namespace
+
+batch_source times(std::uint64_t steps) {
+  return [steps](std::uint64_t, std::uint64_t step) -> next_batch {
+    if (step < steps) return fed_batch{};
+    return std::nullopt;
+  };
+}
+
+result<fit_report> fit(graph_runner& r, variable_store& store, const fit_options& options) {
+  return fitting(r, store, options).run();
+}
+
+result<rate_report> find_learning_rate(session& s, const graph& g, const variable_store& store,
+                                       const rate_options& o) {
+  if (!(o.from > 0 && o.to > o.from && std::isfinite(o.to)) || o.steps < 2 || !o.training)
+    return error(
+        error_code::usage,
+        fmt::format("find_learning_rate: rates from {} to {} in {} steps: it needs 0 < from "
+                    "< to, two steps, and batches",
+                    o.from, o.to, o.steps));
+  const auto copy = s.make_store();
+  if (auto ok = copy->set(store.snapshot().variables); !ok) return std::move(ok.error());
+  const auto r = s.runner(g, *copy);
+  const std::string_view fetches[] = {o.loss}, updates[] = {o.update};
+  rate_report out;
+  double smoothed = 0, least = std::numeric_limits<double>::infinity(), first = 0, best_rate = 0;
+  constexpr double memory = 0.8;
+  std::uint64_t epoch = 0, of_epoch = 0;
+  for (std::uint64_t i = 0; i < o.steps; ++i) {
+    auto batch = o.training(epoch, of_epoch++);
+    if (!batch.failure && !batch.batch) {
+      of_epoch = 0;
+      batch = o.training(++epoch, of_epoch++);
+    }
+    if (batch.failure) return std::move(*batch.failure);
+    if (!batch.batch) return error(error_code::usage, "find_learning_rate: an epoch has no batch");
+    const auto rate =
+        o.from * std::pow(o.to / o.from, static_cast<double>(i) / static_cast<double>(o.steps - 1));
+    auto feeds = feeds_of(*batch.batch);
+    feeds.emplace_back(o.rate, tensor::of({static_cast<float>(rate)}, {}));
+    const auto values = r->step(feeds, fetches, updates);
+    if (!values) return values.error();
+    const auto loss = number_of((*values)[0], o.loss);
+    if (!loss) return loss.error();
+    out.losses.emplace_back(rate, *loss);
+    // Without the bias of its beginning.
+    smoothed = memory * smoothed + (1 - memory) * *loss;
+    const auto now = smoothed / (1 - std::pow(memory, static_cast<double>(i + 1)));
+    if (i == 0) first = now;
+    if (now < least) least = now, best_rate = rate;
+    if (!(now <= 4 * least) && i > 0) break;
+  }
+  if (least < first) out.suggested = best_rate / 10;
+  return out;
+}
+
+}  // namespace troupe

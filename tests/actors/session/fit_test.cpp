@@ -1,0 +1,193 @@
+// The usual loop around a step.
+
+#include "tests/support/wait.hpp"
+#include "troupe/actors/session/fit.hpp"
+#include "troupe/actors/session/session.hpp"
+#include "troupe/devices/files/safetensors.hpp"
+#include "troupe/devices/files/scratch_folder.hpp"
+#include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/layers/layers.hpp"
+#include "troupe/runtime/layers/updates.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+using namespace troupe;
+
+namespace {
+
+// One variable, to which each step adds 1; a validation says what the test fed it.
+struct counting {
+  std::unique_ptr<session> s;
+  std::unique_ptr<graph> g;
+  std::unique_ptr<variable_store> store;
+  std::unique_ptr<graph_runner> r;
+
+  counting() {
+    auto opened = session::open({.gpus = "none"});
+    BOOST_TEST_REQUIRE(bool(opened));
+    s = std::move(*opened);
+    g = std::make_unique<graph>(s->ops());
+    const auto w = variable(*g, {dtype::f32, {}}, {}, "w");
+    const auto said = input(*g, {dtype::f32, batch_of(8, {})}, "said");
+    named(w * 2.0F, "loss");
+    named(reduce_mean(said), "metric");
+    assign_add(w, constant(*g, 1.0F), "train");
+    BOOST_TEST_REQUIRE(!g->first_error(), (g->first_error() ? g->first_error()->text() : ""));
+    store = s->make_store();
+    BOOST_TEST_REQUIRE(bool(store->initialize(*g)));
+    r = s->runner(*g, *store);
+  }
+  static void named(value v, const char* name) { v.owner->node(v.node).name = name; }
+  float w() const { return *(*store->get("w")).data<float>(); }
+};
+
+// A validation of two batches, of one and three rows, that say the number of the epoch.
+batch_source saying(std::vector<float> of_epoch) {
+  return [of_epoch](std::uint64_t epoch, std::uint64_t step) -> next_batch {
+    if (step == 2) return std::nullopt;
+    const auto x = of_epoch.at(epoch);
+    const auto t = step == 0 ? tensor::of({x + 3}, {1}) : tensor::of({x - 1, x - 1, x - 1}, {3});
+    return fed_batch{{"said", t}};
+  };
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(fit)
+
+BOOST_AUTO_TEST_CASE(epochs_are_told_and_logged) {
+  counting c;
+  auto folder = scratch_folder::make("fit");
+  BOOST_TEST_REQUIRE(bool(folder));
+  const auto log = (*folder)->path() + "/log.jsonl";
+  std::vector<double> losses;
+  const auto done = troupe::fit(*c.r, *c.store,
+                                {.epochs = 3,
+                                 .training = times(4),
+                                 .validation = saying({5, 4, 6}),
+                                 .metrics = {"metric"},
+                                 .log_file = log,
+                                 .on_step = [&](std::uint64_t, double loss) {
+                                   losses.push_back(loss);
+                                   return true;
+                                 }});
+  BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  BOOST_TEST((done->why == fit_end::epochs));
+  BOOST_TEST(done->steps == 12U);
+  BOOST_TEST(done->best_epoch == 1U);
+  BOOST_TEST(done->best == 4);
+  BOOST_TEST_REQUIRE(done->epochs.size() == 3U);
+  BOOST_TEST(done->epochs[1].loss == 11);  // 8, 10, 12, 14
+  BOOST_TEST(done->epochs[2].metrics == std::vector<double>{6});
+  BOOST_TEST((done->epochs[0].is_best && done->epochs[1].is_best && !done->epochs[2].is_best));
+  BOOST_TEST(losses.size() == 12U);
+  BOOST_TEST(c.w() == 12);
+  std::ifstream in(log);
+  std::string line, last;
+  int lines = 0;
+  while (std::getline(in, line)) last = line, ++lines;
+  BOOST_TEST(lines == 3);
+  BOOST_TEST(last.find("{\"epoch\":2,\"steps\":12,\"seconds\":") == 0U, last);
+  BOOST_TEST(
+      last.find(",\"loss\":19,\"validation/metric\":6,\"is_best\":false}") != std::string::npos,
+      last);
+}
+
+BOOST_AUTO_TEST_CASE(it_ends_early_with_the_best_weights) {
+  counting c;
+  auto folder = scratch_folder::make("fit");
+  BOOST_TEST_REQUIRE(bool(folder));
+  const auto file = (*folder)->path() + "/best.safetensors";
+  const auto done = troupe::fit(*c.r, *c.store,
+                                {.epochs = 100,
+                                 .training = times(1),
+                                 .validation = saying({5, 3, 4, NAN, 3.5F, 9, 9}),
+                                 .metrics = {"metric"},
+                                 .patience = 3,
+                                 .keeps_best = true,
+                                 .save_best = file});
+  BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  BOOST_TEST((done->why == fit_end::no_progress));
+  BOOST_TEST(done->epochs.size() == 5U);
+  BOOST_TEST(done->best_epoch == 1U);
+  BOOST_TEST(c.w() == 2);  // as after the second epoch
+  const auto saved = load_safetensors(file);
+  BOOST_TEST_REQUIRE(bool(saved));
+  BOOST_TEST(*(*saved)[0].values.data<float>() == 2);
+  // The larger the better, by at least so much.
+  const auto up = troupe::fit(*c.r, *c.store,
+                              {.epochs = 100,
+                               .training = times(1),
+                               .validation = saying({1, 1.5F, 1.9F, 9}),
+                               .metrics = {"metric"},
+                               .patience = 2,
+                               .at_least = 1,
+                               .is_larger_better = true});
+  BOOST_TEST_REQUIRE(bool(up));
+  BOOST_TEST(up->epochs.size() == 3U);
+  BOOST_TEST(up->best == 1);
+}
+
+BOOST_AUTO_TEST_CASE(callbacks_end_it) {
+  counting c;
+  const auto one = troupe::fit(
+      *c.r, *c.store,
+      {.epochs = 5, .training = times(10), .on_epoch = [](const auto& e) { return e.epoch < 1; }});
+  BOOST_TEST_REQUIRE(bool(one));
+  BOOST_TEST((one->why == fit_end::callback));
+  BOOST_TEST(one->steps == 20U);
+  const auto two =
+      troupe::fit(*c.r, *c.store,
+                  {.epochs = 5, .training = times(10), .on_step = [](std::uint64_t step, double) {
+                     return step < 12;
+                   }});
+  BOOST_TEST_REQUIRE(bool(two));
+  BOOST_TEST(two->steps == 13U);
+  BOOST_TEST(two->epochs.size() == 2U);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_is_told) {
+  counting c;
+  const auto has = [](const auto& out, const std::string& part) {
+    BOOST_TEST_REQUIRE(!out);
+    BOOST_TEST(out.error().text().find(part) != std::string::npos, out.error().text());
+  };
+  has(troupe::fit(*c.r, *c.store, {}), "no batches");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .loss = "lost"}), "no 'lost'");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .validation = times(0)}), "no batch");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .log_file = "/no/such/folder/log"}),
+      "cannot be written");
+  has(troupe::fit(*c.r, *c.store, {.training = [](std::uint64_t, std::uint64_t) -> next_batch {
+        return error(error_code::failed, "the file has ended");
+      }}),
+      "the file has ended");
+  has(find_learning_rate(*c.s, *c.g, *c.store, {.training = times(1), .from = 0}), "0 < from");
+}
+
+// A parabola, on which plain descent goes well up to a rate of 1 and badly from 1 on.
+BOOST_AUTO_TEST_CASE(a_learning_rate_is_found_on_a_copy) {
+  auto s = session::open({.gpus = "none"});
+  BOOST_TEST_REQUIRE(bool(s));
+  graph g((*s)->ops());
+  const auto w = variable(g, {dtype::f32, {4}}, filled_with(1), "w");
+  const auto loss = reduce_sum(square(w));
+  g.node(loss.node).name = "loss";
+  const auto rate = input(g, {dtype::f32, {}}, "rate");
+  minimize(loss, sgd({.learning_rate = 1}), {.rate = rate});
+  const auto store = (*s)->make_store();
+  BOOST_TEST_REQUIRE(bool(store->initialize(g)));
+  const auto found =
+      find_learning_rate(**s, g, *store, {.training = times(7), .from = 1e-5, .to = 100});
+  BOOST_TEST_REQUIRE(bool(found), (found ? "" : found.error().text()));
+  BOOST_TEST(found->losses.size() > 10U);
+  BOOST_TEST(found->losses.size() < 100U);  // it stopped where it grew
+  BOOST_TEST((found->suggested > 0.005 && found->suggested < 0.5), found->suggested);
+  BOOST_TEST(*(*store->get("w")).data<float>() == 1);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
