@@ -75,8 +75,7 @@ value policy(value states) { return dense(tanh(dense(states, 32, "hidden")), 2, 
 // What players run: the logits of a few poles.
 void build_policy(graph& g, const cartpole_options& o) {
   const auto there = g.device_scope(o.policy_on);
-  const auto logits = policy(input(g, {dtype::f32, {poles, 4}}, "states"));
-  if (logits.is_valid()) g.node(logits.node).name = "logits";
+  named(policy(input(g, {dtype::f32, {poles, 4}}, "states")), "logits");
 }
 
 // What the learner runs: the update "train".

@@ -53,12 +53,6 @@ value discriminator(value points) {
   return dense(x, 1, "out");
 }
 
-std::vector<value> variables_of(graph& g, std::string_view scope) {
-  auto all = g.variables();
-  std::erase_if(all, [&](const value& v) { return !g.node(v.node).name.starts_with(scope); });
-  return all;
-}
-
 // The updates "discriminator" and "generator". With several batches per update, "accumulate" adds
 // the discriminator's gradients up, and "discriminator" applies their mean.
 void build(graph& g, const gan_options& o) {
@@ -76,16 +70,12 @@ void build(graph& g, const gan_options& o) {
     told_made = discriminator(made);
   }
   const auto mean = [&](value v) { return reduce_sum(v) * (1.0 / double(o.batch)); };
-  const auto named = [&](value loss, const char* name) {
-    if (loss.is_valid()) g.node(loss.node).name = name;
-    return loss;
-  };
   const auto loss_of_discriminator =
       named(mean(softplus(neg(told_real))) + mean(softplus(told_made)), "discriminator_loss");
   const auto loss_of_generator = named(mean(softplus(neg(told_made))), "generator_loss");
   const auto how = adam({.learning_rate = 2e-3, .beta1 = 0.5});
-  minimize(loss_of_generator, variables_of(g, "generator/"), how, {.name = "generator"});
-  const auto of_discriminator = variables_of(g, "discriminator/");
+  minimize(loss_of_generator, variables_in(g, "generator/"), how, {.name = "generator"});
+  const auto of_discriminator = variables_in(g, "discriminator/");
   if (o.accumulate == 1) {
     minimize(loss_of_discriminator, of_discriminator, how, {.name = "discriminator"});
     return;
@@ -147,8 +137,7 @@ result<outcome> train(session& s, const gan_options& o) {
   graph g(s.ops()), sampling(s.ops());
   build(g, o);
   // What draws has the generator alone, in this process.
-  const auto points = generator(input(sampling, {dtype::f32, {256, noise_width}}, "noise"));
-  if (points.is_valid()) sampling.node(points.node).name = "points";
+  named(generator(input(sampling, {dtype::f32, {256, noise_width}}, "noise")), "points");
   const auto store = s.make_store();
   if (auto ready = store->initialize(g, o.seed); !ready) return ready.error();
   const auto trainer = s.runner(g, *store, {.name = "gan"});

@@ -1,5 +1,7 @@
 #include "troupe/actors/session/fit.hpp"
 
+#include "troupe/devices/files/idx_sampler.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -39,8 +42,39 @@ class fitting {
       : runner_(r), store_(store), o_(o) {}
 
   result<fit_report> run() {
-    if (!o_.training) return error(error_code::usage, "fit: there are no batches to train on");
+    if (auto ok = check(); !ok) return std::move(ok.error());
     if (auto ok = open_log(); !ok) return std::move(ok.error());
+    auto ended = epochs();
+    if (o_.keeps_best && !best_.empty())
+      if (auto ok = store_.set(std::move(best_)); !ok && ended) return std::move(ok.error());
+    if (!ended) return std::move(ended.error());
+    return std::move(out_);
+  }
+
+ private:
+  struct closer {
+    void operator()(std::FILE* f) const { std::fclose(f); }
+  };
+
+  result<void> check() const {
+    const auto refuse = [](std::string why) {
+      return error(error_code::usage, "fit: " + std::move(why));
+    };
+    if (!o_.training) return refuse("there are no batches to train on");
+    if (!o_.validation && !o_.metrics.empty())
+      return refuse(
+          fmt::format("metric '{}' is of a validation, and there is none", o_.metrics.front()));
+    if (!o_.validation && o_.validator != nullptr)
+      return refuse("there is a validator, and no validation");
+    if (!(o_.at_least >= 0))
+      return refuse(fmt::format("at_least is {}, but a gain is 0 or more", o_.at_least));
+    if (!runner_.is_on(store_)) return refuse("the runner is not one on this store");
+    if (o_.validator != nullptr && !o_.validator->is_on(store_))
+      return refuse("the validator is not a runner on this store");
+    return {};
+  }
+
+  result<void> epochs() {
     for (std::uint64_t e = 0; e < o_.epochs; ++e) {
       const auto began = std::chrono::steady_clock::now();
       epoch_report told{.epoch = e};
@@ -50,7 +84,7 @@ class fitting {
       if (auto ok = judge(told); !ok) return std::move(ok.error());
       told.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-      write(told);
+      if (auto ok = write(told); !ok) return ok;
       out_.epochs.push_back(told);
       if (o_.on_epoch && !o_.on_epoch(told)) is_called_off_ = true;
       if (is_called_off_) {
@@ -62,15 +96,8 @@ class fitting {
         break;
       }
     }
-    if (o_.keeps_best && !best_.empty())
-      if (auto ok = store_.set(std::move(best_)); !ok) return std::move(ok.error());
-    return std::move(out_);
+    return {};
   }
-
- private:
-  struct closer {
-    void operator()(std::FILE* f) const { std::fclose(f); }
-  };
 
   result<void> open_log() {
     if (o_.log_file.empty()) return {};
@@ -80,15 +107,26 @@ class fitting {
     return {};
   }
 
-  // A step that failed has changed nothing.
+  // A step that failed has changed nothing. A node that is gone makes what went before a usage
+  // error, until another has its place.
   result<std::vector<tensor>> step(graph_runner& r, const fed_batch& batch,
                                    std::span<const std::string_view> fetches,
                                    std::span<const std::string_view> updates) {
     const auto feeds = feeds_of(batch);
+    std::optional<error> first;
     for (std::uint64_t attempt = 0;; ++attempt) {
       auto out = r.step(feeds, fetches, updates);
-      if (out || out.error().code() != error_code::failed || attempt >= o_.retries) return out;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until the loss is known
+      if (out) {
+        has_stepped_ = true;
+        return out;
+      }
+      const auto code = out.error().code();
+      const bool may_pass =
+          code == error_code::failed || (code == error_code::usage && (has_stepped_ || first));
+      if (!may_pass || attempt >= o_.retries) return first ? std::move(*first) : std::move(out);
+      if (!first) first = out.error();
+      std::this_thread::sleep_for(std::chrono::milliseconds(
+          20 * std::min<std::uint64_t>(attempt + 1, 25)));  // until the loss is known, or mended
     }
   }
 
@@ -112,7 +150,13 @@ class fitting {
         break;
       }
     }
-    told.loss = steps > 0 ? sum / static_cast<double>(steps) : 0;
+    if (steps == 0)
+      return error(
+          error_code::usage,
+          fmt::format("fit: epoch {} has no batch to train on: a source begins anew in each "
+                      "epoch, with step 0",
+                      told.epoch));
+    told.loss = sum / static_cast<double>(steps);
     told.steps = out_.steps;
     return {};
   }
@@ -127,6 +171,7 @@ class fitting {
       auto batch = o_.validation(told.epoch, i);
       if (batch.failure) return std::move(*batch.failure);
       if (!batch.batch) break;
+      if (rows_of(*batch.batch) == 0) continue;
       const auto values = step(r, *batch.batch, fetches, {});
       if (!values) return values.error();
       const auto weight = rows_of(*batch.batch);
@@ -137,7 +182,7 @@ class fitting {
       }
       rows += weight;
     }
-    if (rows == 0) return error(error_code::usage, "fit: the validation has no batch");
+    if (rows == 0) return error(error_code::usage, "fit: the validation has no batch with a row");
     for (auto& m : told.metrics) m /= rows;
     return {};
   }
@@ -151,12 +196,17 @@ class fitting {
     has_best_ = true;
     out_.best = x;
     out_.best_epoch = told.epoch;
-    if (o_.keeps_best) best_ = store_.snapshot().variables;
-    return o_.save_best.empty() ? result<void>() : store_.save(o_.save_best);
+    if (o_.keeps_best) {
+      best_ = store_.snapshot().variables;
+      const auto changed = runner_.changed_by(o_.update);
+      std::erase_if(best_, [&](const auto& v) { return !std::ranges::count(changed, v.first); });
+    }
+    if (o_.save_best.empty()) return {};
+    return store_.save(o_.save_best, {.optimizers = o_.saves_optimizers});
   }
 
-  void write(const epoch_report& told) {
-    if (!log_) return;
+  result<void> write(const epoch_report& told) {
+    if (!log_) return {};
     const auto number = [](double x) {
       return std::isfinite(x) ? fmt::format("{}", x) : std::string("null");
     };
@@ -166,15 +216,16 @@ class fitting {
       line += fmt::format(",\"validation/{}\":{}", o_.metrics.empty() ? o_.loss : o_.metrics[i],
                           number(told.metrics[i]));
     line += fmt::format(",\"is_best\":{}}}\n", told.is_best);
-    std::fputs(line.c_str(), log_.get());
-    std::fflush(log_.get());
+    if (std::fputs(line.c_str(), log_.get()) < 0 || std::fflush(log_.get()) != 0)
+      return error(error_code::failed, fmt::format("fit: {} cannot be written", o_.log_file));
+    return {};
   }
 
   graph_runner& runner_;
   variable_store& store_;
   const fit_options& o_;
   fit_report out_;
-  bool has_best_ = false, is_called_off_ = false;
+  bool has_best_ = false, is_called_off_ = false, has_stepped_ = false;
   std::vector<std::pair<std::string, tensor>> best_;
   std::unique_ptr<std::FILE, closer> log_;
 };
@@ -188,18 +239,79 @@ batch_source times(std::uint64_t steps) {
   };
 }
 
+batch_source batches_of(std::vector<std::pair<std::string, tensor>> data, std::int64_t rows,
+                        std::optional<std::uint64_t> shuffled_by) {
+  return [data = std::move(data), rows, shuffled_by, order = std::vector<std::uint32_t>(),
+          of_epoch = std::optional<std::uint64_t>()](std::uint64_t epoch,
+                                                     std::uint64_t step) mutable -> next_batch {
+    const auto refuse = [](std::string why) {
+      return error(error_code::usage, "batches_of: " + std::move(why));
+    };
+    if (data.empty() || rows < 1) return refuse("there are no data, or batches of no row");
+    const auto rows_in = [](const tensor& t) {
+      return t && t.shape().rank() > 0 ? t.shape().size(0) : std::int64_t{-1};
+    };
+    const auto all = rows_in(data.front().second);
+    for (const auto& [name, t] : data)
+      if (rows_in(t) != all || all < 0)
+        return refuse(
+            fmt::format("'{}' is {}, and '{}' {}: they have as many rows each", name,
+                        t ? to_string(t.spec()) : "no tensor", data.front().first,
+                        data.front().second ? to_string(data.front().second.spec()) : "no tensor"));
+    const auto first = static_cast<std::int64_t>(step) * rows;
+    if (first >= all) return std::nullopt;
+    if (shuffled_by && of_epoch != epoch) {
+      if (all > std::numeric_limits<std::uint32_t>::max()) return refuse("there are too many rows");
+      order = permutation(*shuffled_by, epoch, static_cast<std::uint32_t>(all));
+      of_epoch = epoch;
+    }
+    const auto count = std::min(rows, all - first);
+    fed_batch out;
+    for (const auto& [name, t] : data) {
+      std::vector<dim> dims;
+      for (const auto n : t.shape().sizes()) dims.push_back({n, 0});
+      dims[0].size = count;
+      auto part = tensor::make({t.type(), *shape::from(dims)});
+      const auto bytes = t.size_bytes() / static_cast<std::size_t>(all);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto at = static_cast<std::size_t>(first + i);
+        const auto row = shuffled_by ? std::size_t{order[at]} : at;
+        std::ranges::copy(t.bytes().subspan(row * bytes, bytes),
+                          part.bytes().begin() +
+                              static_cast<std::ptrdiff_t>(static_cast<std::size_t>(i) * bytes));
+      }
+      out.emplace_back(name, std::move(part));
+    }
+    return out;
+  };
+}
+
 result<fit_report> fit(graph_runner& r, variable_store& store, const fit_options& options) {
   return fitting(r, store, options).run();
 }
 
+static bool is_rate_of(const graph& g, const rate_options& o) {
+  const auto at = std::ranges::find(g.nodes(), o.rate, &graph_node::name);
+  return at != g.nodes().end() && std::ranges::any_of(g.updates(), [&](const auto& u) {
+           return u.name == o.update && u.rate.is_valid() &&
+                  g.needed_by(std::span(&u.rate, 1))[at->index];
+         });
+}
+
 result<rate_report> find_learning_rate(session& s, const graph& g, const variable_store& store,
                                        const rate_options& o) {
-  if (!(o.from > 0 && o.to > o.from && std::isfinite(o.to)) || o.steps < 2 || !o.training)
+  if (!(o.from >= 1e-37 && o.to > o.from && o.to <= 1e37) || o.steps < 2 || !o.training)
     return error(
         error_code::usage,
-        fmt::format("find_learning_rate: rates from {} to {} in {} steps: it needs 0 < from "
-                    "< to, two steps, and batches",
+        fmt::format("find_learning_rate: rates from {} to {} in {} steps: it needs 1e-37 <= "
+                    "from < to <= 1e37, two steps, and batches",
                     o.from, o.to, o.steps));
+  if (!is_rate_of(g, o))
+    return error(
+        error_code::usage,
+        fmt::format("find_learning_rate: no update '{}' has the input '{}' as its rate: give "
+                    "it as minimize_options::rate",
+                    o.update, o.rate));
   const auto copy = s.make_store();
   if (auto ok = copy->set(store.snapshot().variables); !ok) return std::move(ok.error());
   const auto r = s.runner(g, *copy);
@@ -219,6 +331,7 @@ result<rate_report> find_learning_rate(session& s, const graph& g, const variabl
     const auto rate =
         o.from * std::pow(o.to / o.from, static_cast<double>(i) / static_cast<double>(o.steps - 1));
     auto feeds = feeds_of(*batch.batch);
+    std::erase_if(feeds, [&](const auto& f) { return f.first == o.rate; });
     feeds.emplace_back(o.rate, tensor::of({static_cast<float>(rate)}, {}));
     const auto values = r->step(feeds, fetches, updates);
     if (!values) return values.error();
@@ -230,7 +343,8 @@ result<rate_report> find_learning_rate(session& s, const graph& g, const variabl
     const auto now = smoothed / (1 - std::pow(memory, static_cast<double>(i + 1)));
     if (i == 0) first = now;
     if (now < least) least = now, best_rate = rate;
-    if (!(now <= 4 * least) && i > 0) break;
+    if (std::isnan(now) || (i > 0 && now > first + std::max(first - least, 1e-3 * std::abs(first))))
+      break;
   }
   if (least < first) out.suggested = best_rate / 10;
   return out;

@@ -4,15 +4,16 @@
 // graph_runner::step().
 //
 //   auto done = fit(*r, *store, {.epochs = 20,
-//                                .training = times(steps_per_epoch),   // a graph that reads
-//                                .validation = every_batch(images, labels),
+//                                .training = batches_of({{"x", x}, {"y", y}}, 128),
+//                                .validation = batches_of({{"x", held}, {"y", labels}}, 512),
 //                                .metrics = {"accuracy"},
 //                                .is_larger_better = true,
 //                                .patience = 3,
 //                                .keeps_best = true});
 //
-// Threading: the calling thread; callbacks are called there. Errors: those of step(); usage: a
-// metric that is no scalar of f32.
+// Threading: the calling thread; callbacks are called there. Errors: those of step(), of sources
+// and of the store; usage: a metric that is no scalar of f32, an epoch without a batch, options
+// that do not go together.
 
 #include "troupe/actors/session/graph_runner.hpp"
 #include "troupe/actors/session/session.hpp"
@@ -42,6 +43,10 @@ struct next_batch {
 using batch_source = std::function<next_batch(std::uint64_t epoch, std::uint64_t step)>;
 // Of a graph that reads by itself: so many steps, which are fed nothing.
 batch_source times(std::uint64_t steps);
+// Rows of tensors that have as many each, `rows` at a time; the last batch of an epoch is smaller.
+// With a seed in an order of its own in each epoch, else as they are.
+batch_source batches_of(std::vector<std::pair<std::string, tensor>> data, std::int64_t rows,
+                        std::optional<std::uint64_t> shuffled_by = std::nullopt);
 
 struct epoch_report {
   std::uint64_t epoch = 0;  // from 0
@@ -60,7 +65,8 @@ struct fit_options {
   std::string loss = "loss";     // what is fetched of each step: f32[]
   std::string update = "train";  // and done
 
-  batch_source validation{};           // none: no validation, and `watched` is the loss
+  // None: no validation, no metrics, and the loss is watched.
+  batch_source validation{};
   std::vector<std::string> metrics{};  // fetched of it, f32[] each; empty: the loss
   // Of another graph on the same store, as one without dropout; null: the same runner.
   graph_runner* validator = nullptr;
@@ -70,10 +76,14 @@ struct fit_options {
   std::uint64_t patience = 0;
   double at_least = 0;
   bool is_larger_better = false;
-  bool keeps_best = false;    // at the end the store has the values of the best epoch
-  std::string save_best{};    // a safetensors file, written after each epoch that is the best
-  std::string log_file{};     // a line of JSON per epoch is added to it
-  std::uint64_t retries = 0;  // a step that failed, as when a node dies, is made again
+  // At the end, also of an error, the variables that the update changes have their values of the
+  // best epoch; what optimizers keep stays.
+  bool keeps_best = false;
+  std::string save_best{};  // a safetensors file, written after each epoch that is the best
+  bool saves_optimizers = false;
+  std::string log_file{};  // a line of JSON per epoch is added to it
+  // A step that failed, as when a node dies, is made again so often, after 20 ms, 40 ms, ...
+  std::uint64_t retries = 0;
   // False: it ends after this epoch (this step).
   std::function<bool(const epoch_report&)> on_epoch{};
   std::function<bool(std::uint64_t step, double loss)> on_step{};
@@ -90,26 +100,29 @@ struct fit_report {
   std::vector<epoch_report> epochs;
   std::uint64_t steps = 0;
   std::uint64_t best_epoch = 0;
-  double best = 0;  // of what is watched
+  // Of what is watched; NaN: no epoch had a number.
+  double best = std::numeric_limits<double>::quiet_NaN();
 };
 
+// The store is that of the runner, and of the validator.
 result<fit_report> fit(graph_runner& r, variable_store& store, const fit_options& options);
 
 struct rate_options {
   batch_source training{};
   std::string loss = "loss", update = "train";
-  std::string rate = "rate";  // the input that apply_options::rate of the update is
+  std::string rate = "rate";  // the input that the update's rate is (apply_options::rate)
   double from = 1e-6, to = 10;
   std::uint64_t steps = 100;
 };
 struct rate_report {
   std::vector<std::pair<double, double>> losses;  // by rate
-  // A tenth of the one at which the smoothed loss was least; 0: it never fell.
+  // A tenth of the one at which the smoothed loss was least; 0: it never fell. A factor of the
+  // optimizer's learning rate, as rates of updates are.
   double suggested = 0;
 };
-// Learning rates from `from` to `to`, one a step, each as much larger than the one before, until
-// the loss is four times its least one or no number; on a copy of the store (Smith: Cyclical
-// learning rates for training neural networks, 2017).
+// Rates from `from` to `to`, one a step, each as much larger than the one before, until the loss
+// has risen above its first value by as much as it had fallen, or is no number; on a copy of the
+// store (Smith: Cyclical learning rates for training neural networks, 2017).
 result<rate_report> find_learning_rate(session& s, const graph& g, const variable_store& store,
                                        const rate_options& options);
 

@@ -39,6 +39,7 @@
 #include "troupe/runtime/analysis/memory_budget.hpp"
 #include "troupe/runtime/plan/loop_rules.hpp"
 #include "troupe/runtime/text/near_names.hpp"
+#include "troupe/runtime/text/printable.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
@@ -388,6 +389,11 @@ struct dispatcher_state {
       start_job(key, s);
       least = std::prev(s.jobs.end());
     }
+    // What a run has read of a store would be old once a job has started, which may take long.
+    if (m.has_variables && !least->state->has_started)
+      least = std::ranges::min_element(s.jobs, {}, [](const auto& j) {
+        return std::pair(!j.state->has_started, j.state->runs);
+      });
     ++least->state->runs;
     tell(self->context(), least->client, std::move(m));
   }
@@ -529,7 +535,8 @@ class runner_impl final : public graph_runner {
     auto* service = static_cast<pinned_scheduler&>(p.system().scheduler()).service();
     dispatcher_ =
         spawn_on(p.system(), service, &dispatch, &p, store_ ? store_->actor() : caf::actor());
-    for (std::uint32_t i = 0; i < g.nodes().size(); ++i) ops_.emplace(g.node(i).name, i);
+    for (std::uint32_t i = 0; i < g.nodes().size(); ++i)
+      if (!ops_.emplace(g.node(i).name, i).second) twice_.insert(g.node(i).name);
   }
 
   ~runner_impl() override {
@@ -569,8 +576,8 @@ class runner_impl final : public graph_runner {
     if (store_ && !store_->is_of(process_))
       return error(error_code::usage, "the store of this runner is one of another session");
     asked a;
-    a.end = std::chrono::steady_clock::now() + options.deadline;
-    a.deadline = options.deadline;
+    a.deadline = std::min(options.deadline, no_deadline);
+    a.end = std::chrono::steady_clock::now() + a.deadline;
     run_graph m;
     if (auto ok = add_feeds(feeds, a, m); !ok) return std::move(ok.error());
     for (const auto& name : fetches) {
@@ -602,6 +609,17 @@ class runner_impl final : public graph_runner {
       ended->values.resize(fetches.size());
     }
     return std::move(ended->values);
+  }
+
+  bool is_on(const variable_store& store) const override {
+    return store_ != nullptr && store.core() == store_;
+  }
+
+  std::vector<std::string> changed_by(std::string_view update) const override {
+    std::vector<std::string> out;
+    for (const auto& u : graph_.updates())
+      if (u.name == update) out.push_back(graph_.node(u.variable.node).name);
+    return out;
   }
 
   std::size_t compiled() override {
@@ -696,11 +714,21 @@ class runner_impl final : public graph_runner {
   }
 
   error unknown_update(std::string_view name) const {
+    if (graph_.first_error()) return *graph_.first_error();
     std::set<std::string_view> all;
     for (const auto& u : graph_.updates()) all.insert(u.name);
     const std::vector<std::string_view> known(all.begin(), all.end());
+    constexpr std::size_t most = 8;
+    auto there = near_names(name, known);
+    if (there.empty() && !known.empty())
+      there = fmt::format(
+          "; there {} '{}'{}", known.size() == 1 ? "is" : "are",
+          fmt::join(known.begin(),
+                    known.begin() + static_cast<std::ptrdiff_t>(std::min(known.size(), most)),
+                    "', '"),
+          known.size() > most ? ", ..." : "");
     return {error_code::usage,
-            fmt::format("the graph has no update '{}'{}", name, near_names(name, known))};
+            printable(fmt::format("the graph has no update '{}'{}", name, there))};
   }
 
   // The newest values of the variables that it changes, once nobody else does.
@@ -771,10 +799,24 @@ class runner_impl final : public graph_runner {
           ec == std::errc() && rest == number.data() + number.size() && output > 0)
         at = ops_.find(std::string(name.substr(0, colon)));
     }
-    if (at == ops_.end())
-      return error(error_code::usage, fmt::format("the graph has no '{}'{}", name,
-                                                  near_names(name, names_to_fetch())));
+    if (at == ops_.end()) {
+      if (graph_.first_error()) return *graph_.first_error();
+      if (std::ranges::any_of(graph_.updates(), [&](const auto& u) { return u.name == name; }))
+        return error(error_code::usage,
+                     fmt::format("'{}' is an update, which has no value to fetch or feed: name it "
+                                 "among the updates of step()",
+                                 name));
+      return error(error_code::usage, printable(fmt::format("the graph has no '{}'{}", name,
+                                                            near_names(name, names_to_fetch()))));
+    }
     const auto& n = graph_.node(at->second);
+    if (twice_.contains(n.name))
+      return error(
+                 error_code::usage,
+                 fmt::format("two ops are named '{}': name them by named(value, name), which sees "
+                             "to that",
+                             n.name))
+          .at(n.source);
     if (output >= n.outputs.size())
       return error(error_code::usage,
                    fmt::format("'{}' has {} outputs, and '{}' asks for number {}", n.name,
@@ -897,6 +939,7 @@ class runner_impl final : public graph_runner {
   std::shared_ptr<const store_core> store_;  // null: none
   caf::actor dispatcher_;
   std::unordered_map<std::string, std::uint32_t> ops_;  // by name: the op that makes it
+  std::set<std::string> twice_;                         // names of several ops
   std::vector<std::pair<std::string, tensor>> bound_;
 };
 

@@ -25,6 +25,9 @@
 //       whatever version is there, at once, and each is applied to the newest, one after the other;
 //       what is assigned replaces what others have made meanwhile.
 //
+// Values that a run gives are only to be read, as all tensors that somebody else may have: a
+// fetched variable is the store's own. Copy one to change it.
+//
 // Names are those of ops; "name:1" is output 1 of an op. Each set of feeds and fetches is compiled
 // when it is asked for first; the others do not wait for that. Runs of one set that come while
 // others are under way run beside them, on the other streams of the session, each by a job of its
@@ -50,16 +53,19 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace troupe {
 
+class variable_store;
+
 struct step_options {
   std::chrono::milliseconds deadline = std::chrono::hours(24 * 365);
   update_kind update = update_kind::sync;  // RU-3
-  // Set to the version of the store that was read; 0: the run read no variable.
+  // Set to the version of the store that was read; 0: the run neither reads nor changes a variable.
   std::uint64_t* version = nullptr;
 };
 
@@ -93,6 +99,10 @@ class graph_runner {
     return step(std::span(feeds.begin(), feeds.size()), std::span(fetches.begin(), fetches.size()),
                 std::span(updates.begin(), updates.size()), options);
   }
+  // Whether its runs read and change the variables of this store.
+  virtual bool is_on(const variable_store& store) const = 0;
+  // Names of the variables that an update changes.
+  virtual std::vector<std::string> changed_by(std::string_view update) const = 0;
   // Sets of feeds, fetches and updates that were compiled.
   virtual std::size_t compiled() = 0;
 };

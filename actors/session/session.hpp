@@ -12,8 +12,7 @@
 //
 // Over a cluster any graph runs on the nodes that its ops wish for, not only trainings:
 //
-//   auto there = g.device_scope("/job:worker/task:1");            // or "/node:gpu-1",
-//   "/label:rack=3"
+//   auto there = g.device_scope("/job:worker/task:1");  // or "/node:gpu-1", "/label:rack=3"
 //
 // Ops without such a wish are in the program; it feeds inputs and variables. A device that nobody
 // has is an error before anything runs. In trainings devices name tasks, not nodes or labels.

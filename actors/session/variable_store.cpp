@@ -147,9 +147,12 @@ class variable_store_impl final : public variable_store {
   result<void> set(std::vector<std::pair<std::string, tensor>> values) override {
     std::vector<std::string> names;
     for (const auto& [name, value] : values) {
-      if (name.empty() || name.find('#') != std::string::npos)
-        return error(error_code::usage,
-                     fmt::format("'{}' is no name of a variable: one without '#' is", name));
+      if (!is_stored_name(name))
+        return error(
+            error_code::usage,
+            fmt::format("'{}' is no name of a variable, which consists of letters, digits, "
+                        "'_', '-', '.' and '/'",
+                        printable(name)));
       if (std::ranges::count(names, name))
         return error(error_code::usage, fmt::format("variable '{}' is set twice", name));
       if (!value || value.type() != dtype::f32 || value.on_device() != nullptr)
@@ -183,11 +186,11 @@ class variable_store_impl final : public variable_store {
 
   result<tensor> get(std::string_view name) const override {
     const auto view = call().look().view;
-    if (const auto* v = variable_in(view, name)) return v->entry->value.now;
+    if (const auto* v = variable_in(view, name)) return copy_of(v->entry->value.now);
     std::vector<std::string_view> names;
     for (const auto& v : view.variables) names.push_back(v.name);
-    return error(error_code::not_found,
-                 fmt::format("the store has no variable '{}'{}", name, near_names(name, names)));
+    return error(error_code::not_found, printable(fmt::format("the store has no variable '{}'{}",
+                                                              name, near_names(name, names))));
   }
 
   store_snapshot snapshot() const override {
@@ -302,8 +305,17 @@ class variable_store_impl final : public variable_store {
 
   static result<void> rename(std::vector<named_tensor>& tensors, const load_options& options,
                              const std::string& path) {
-    std::map<std::string_view, std::string_view> names(options.names.begin(), options.names.end());
+    std::map<std::string_view, std::string_view> names;
     std::set<std::string_view> found;
+    for (const auto& [from, to] : options.names) {
+      if (!is_stored_name(to))
+        return error(error_code::usage,
+                     printable(fmt::format("{}: '{}' is to be '{}', which is no name of a variable",
+                                           path, from, to)));
+      if (!names.emplace(from, to).second)
+        return error(error_code::usage,
+                     printable(fmt::format("{}: '{}' is to have two names", path, from)));
+    }
     for (auto& t : tensors) {
       const auto [name, slot] = split_tensor_name(t.name);
       const auto at = names.find(name);
@@ -315,8 +327,9 @@ class variable_store_impl final : public variable_store {
       if (found.contains(from)) continue;
       std::vector<std::string_view> there;
       for (const auto& t : tensors) there.push_back(t.name);
-      return error(error_code::usage, fmt::format("{}: it has no '{}', which is to be '{}'{}", path,
-                                                  from, to, near_names(from, there)));
+      return error(error_code::usage,
+                   printable(fmt::format("{}: it has no '{}', which is to be '{}'{}", path, from,
+                                         to, near_names(from, there))));
     }
     return {};
   }

@@ -3,8 +3,9 @@
 // share. Runs read them, and change them by updates (runtime/layers/updates.hpp).
 //
 //   auto store = s.make_store();
-//   auto ready = store->initialize(g);                        // or
-//   store->load("model.safetensors") auto r = s.runner(g, *store); while (...) {
+//   auto ready = store->initialize(g);    // or store->load("model.safetensors")
+//   auto r = s.runner(g, *store);
+//   while (...) {
 //     auto out = r->step({{"x", images}, {"y", labels}}, {"loss"}, {"train"});
 //     ...
 //   }
@@ -17,6 +18,7 @@
 //
 // Ownership: the session outlives the store. A runner on it keeps the variables for itself, too.
 // Threading: any thread; each call blocks its own. What is asked after a change sees it.
+// Names are those of ops: letters, digits, '_', '-', '.' and '/'.
 // Errors: usage (a name, shape, type or file that is wrong; nothing was changed then), not_found (a
 // variable or a file that is not there), failed (a disk).
 
@@ -52,7 +54,8 @@ struct load_options {
   // Names of the file, and what they are called here: {{"layer1.weight", "dense_1/weights"}}.
   std::vector<std::pair<std::string, std::string>> names{};
   // Variables that are missing in the file, or that the store does not have, are an error that
-  // names them; off: they stay as they are, or are left out, and the report says which.
+  // names them; off: they stay as they are, or are left out whatever they are, and the report says
+  // which.
   bool strict = true;
 };
 struct load_report {
@@ -75,8 +78,9 @@ class variable_store {
   virtual result<void> set(std::string_view name, tensor value) = 0;
   // Several at once: all of them, or none.
   virtual result<void> set(std::vector<std::pair<std::string, tensor>> values) = 0;
+  // A copy.
   virtual result<tensor> get(std::string_view name) const = 0;
-
+  // The tensors are the store's own, and only to be read.
   virtual store_snapshot snapshot() const = 0;
   virtual std::vector<variable_info> variables() const = 0;
   virtual std::uint64_t version() const = 0;

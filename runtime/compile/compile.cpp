@@ -767,8 +767,10 @@ result<void> check_all_fed(const passes::flow& f, std::span<const std::string> f
   for (const auto& op : f.ops)
     if ((op.type == "input" || (op.type == "variable" && rest == unfed_variables::refused)) &&
         !names.contains(op.name))
-      return usage(fmt::format("a fetched value depends on {} '{}', which is not fed", op.type,
-                               op.name))
+      return usage(fmt::format(
+                       "a fetched value depends on {} '{}', which is not fed{}", op.type, op.name,
+                       op.type == "variable" ? ": feed it, or run the graph on a store that has it"
+                                             : ""))
           .at(op.source.file, op.source.line);
   return {};
 }

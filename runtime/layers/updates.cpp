@@ -27,6 +27,9 @@ std::string_view name_of(kind k) {
 // What is wrong with an update; empty: nothing.
 std::string what_is_wrong(const graph& g, const graph_update& u) {
   if (g.computes()) return "an eager has no runs, and so no updates";
+  if (g.regions().current() != 0)
+    return "it stands in a branch or a loop, and a run makes it in any case: use `when`, or assign "
+           "what the branch returns";
   const auto& n = g.node(u.variable.node);
   if (n.type != "variable")
     return fmt::format("'{}' is no variable, but the result of {}", n.name, n.type);
@@ -130,12 +133,45 @@ void add_update(graph_update u) {
   for (const auto& v : {u.variable, u.operand, u.rate, u.when})
     if (v.is_valid() && !g->has(v)) return refuse("its values are of different graphs");
   if (u.type == kind::apply) {
+    {
+      const auto as_of_ops = g->name_scope(u.state, u.source);
+      if (g->first_error()) return;
+    }
     auto ok = check(u.optimizer);
     if (ok) ok = check(u.schedule);
     if (!ok) return refuse(ok.error().message());
   }
   if (auto why = what_is_wrong(*g, u); !why.empty()) return refuse(std::move(why));
   g->add_update(std::move(u));
+}
+
+value named(value v, std::string_view name, source_location where) {
+  if (!v.is_valid()) return {};
+  auto& g = *v.owner;
+  const auto refuse = [&](std::string why) {
+    g.record(error(error_code::usage, fmt::format("named '{}': {}", name, why)).at(where));
+    return value{};
+  };
+  if (!g.has(v)) return refuse("it is no value of its graph");
+  {
+    const auto as_of_ops = g.name_scope(name, where);  // which refuses what is no name
+    if (g.first_error()) return {};
+  }
+  auto& n = g.node(v.node);
+  const auto other = std::ranges::find(g.nodes(), name, &graph_node::name);
+  if (n.type == "variable" || n.type == "input")
+    return refuse(fmt::format("it is {} '{}', which has its name already", n.type, n.name));
+  if (other != g.nodes().end() && other->index != n.index)
+    return refuse(fmt::format("the {} of {}:{} has that name", other->type,
+                              other->source.file_name(), other->source.line()));
+  n.name = name;
+  return v;
+}
+
+std::vector<value> variables_in(graph& g, std::string_view prefix) {
+  auto all = g.variables();
+  std::erase_if(all, [&](const value& v) { return !g.node(v.node).name.starts_with(prefix); });
+  return all;
 }
 
 void assign(value variable, value to, std::string_view update, source_location where) {

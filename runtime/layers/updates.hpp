@@ -31,6 +31,11 @@ void assign(value variable, value to, std::string_view update,
 void assign_add(value variable, value by, std::string_view update,
                 source_location where = source_location::current());
 
+// v, fetched under this name, which no other op of its graph has: named(loss, "loss").
+value named(value v, std::string_view name, source_location where = source_location::current());
+// Those whose names begin so: of a name scope, "encoder/".
+std::vector<value> variables_in(graph& g, std::string_view prefix);
+
 // An update as a value; the functions here make one of what they are given. What is wrong with it
 // is recorded.
 void add_update(graph_update u);
@@ -39,11 +44,14 @@ struct apply_options {
   std::string_view name = "train";  // of the update
   // Steps count from 0: those that this optimizer has applied to the variable before.
   learning_rate_schedule schedule{};
-  value rate{};  // f32[]: the learning rate is multiplied by it; a program may feed it
+  // f32[], which a program may feed: a factor of the optimizer's learning rate. To feed the rate
+  // itself, give the optimizer a learning rate of 1.
+  value rate{};
   // bool[]: where it is false, the variable and the optimizer's slots stay as they are.
   value when{};
   // Slots of this name are used, and made where there are none. Empty: those named as the
-  // optimizer's type. Two optimizers of one type that take turns need two names.
+  // optimizer's type. So two updates by one type of optimizer share moments and counts; give one of
+  // them a name to have its own.
   std::string_view state{};
 };
 // An optimizer (runtime/plan/optimizer.hpp) applies a gradient, which has the variable's spec, or

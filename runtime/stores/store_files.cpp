@@ -62,21 +62,22 @@ struct read_state {
   std::uint64_t updates = 0;
 };
 
+error unfit(std::string what) { return {error_code::usage, std::move(what)}; }
+
 result<optimizer_state> state_of(const read_state& read, std::string_view name,
-                                 std::string_view variable, const tensor_spec& spec,
-                                 std::string_view file) {
+                                 std::string_view variable, const tensor_spec& spec) {
   for (const auto& [slot, t] : read.slots)
     if (t.spec() != spec)
-      return bad_file(file, fmt::format("'{}' is {}, and slot '{}' of state '{}' is {}", variable,
-                                        to_string(spec), slot, name, to_string(t.spec())));
+      return unfit(fmt::format("'{}' is {}, and slot '{}' of state '{}' is {}", variable,
+                               to_string(spec), slot, name, to_string(t.spec())));
   const auto o = optimizer_with(read.type, read.slots);
   if (!o) {
     std::vector<std::string> slots;
     for (const auto& [slot, t] : read.slots) slots.push_back(slot);
-    return bad_file(file,
-                    fmt::format("state '{}' of '{}' has the slots '{}', which are not those of an "
-                                "optimizer '{}'",
-                                name, variable, fmt::join(slots, "', '"), read.type));
+    return unfit(
+        fmt::format("state '{}' of '{}' has the slots '{}', which are not those of an "
+                    "optimizer '{}'",
+                    name, variable, fmt::join(slots, "', '"), read.type));
   }
   optimizer_state out{*o, read.updates, {}};
   for (const auto& slot : slots_of(*o))
@@ -92,6 +93,13 @@ std::string some_of(const std::vector<std::string>& all) {
 }
 
 }  // namespace
+
+bool is_stored_name(std::string_view name) noexcept {
+  return !name.empty() && name != "__metadata__" && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.' || c == '/';
+  });
+}
 
 std::vector<named_tensor> tensors_of(const store_view& view, bool with_optimizers) {
   std::vector<named_tensor> out;
@@ -121,9 +129,6 @@ result<std::vector<loaded_variable>> variables_of(std::vector<named_tensor> tens
     const auto slot = parse(t.name, unnamed);
     if (!slot) {
       if (t.name.empty()) return bad_file(file, "a tensor has no name");
-      if (t.values.type() != dtype::f32)
-        return bad_file(file, fmt::format("'{}' is {}, but variables are f32", t.name,
-                                          to_string(t.values.spec())));
       if (!values.emplace(t.name, std::move(t.values)).second)
         return bad_file(file, fmt::format("'{}' is there twice", t.name));
       continue;
@@ -136,8 +141,9 @@ result<std::vector<loaded_variable>> variables_of(std::vector<named_tensor> tens
           file, fmt::format("'{}': that state is one of optimizer '{}', too", t.name, state.type));
     state.type = slot->type;
     if (slot->slot == updates_slot) {
-      if (t.values.spec() != tensor_spec{dtype::i64, {}} || *t.values.data<std::int64_t>() < 0)
-        return bad_file(file, fmt::format("'{}' is not a count, i64[] from 0", t.name));
+      if (t.values.spec() != tensor_spec{dtype::i64, {}} || *t.values.data<std::int64_t>() < 0 ||
+          *t.values.data<std::int64_t>() > static_cast<std::int64_t>(schedule_steps_max))
+        return bad_file(file, fmt::format("'{}' is not a count, i64[] from 0 to 2^48", t.name));
       state.updates = static_cast<std::uint64_t>(*t.values.data<std::int64_t>());
     } else if (t.values.type() != dtype::f32 ||
                !state.slots.emplace(slot->slot, std::move(t.values)).second) {
@@ -152,12 +158,18 @@ result<std::vector<loaded_variable>> variables_of(std::vector<named_tensor> tens
           file, fmt::format("it has what an optimizer keeps of '{}', but not its value", variable));
   std::vector<loaded_variable> out;
   for (auto& [name, value] : values) {
-    loaded_variable v{name, {{value}, {}}};
-    if (const auto of = states.find(name); of != states.end())
+    loaded_variable v{name, {{value}, {}}, {}};
+    if (value.type() != dtype::f32)
+      v.problem = fmt::format("'{}' is {}, but variables are f32", name, to_string(value.spec()));
+    else if (!is_stored_name(name))
+      v.problem = fmt::format("'{}' is no name of a variable", name);
+    if (const auto of = states.find(name); of != states.end() && v.problem.empty())
       for (const auto& [state, read] : of->second) {
-        auto made = state_of(read, state, name, value.spec(), file);
-        if (!made) return std::move(made.error());
-        v.entry.states.emplace(state, std::move(*made));
+        auto made = state_of(read, state, name, value.spec());
+        if (made)
+          v.entry.states.emplace(state, std::move(*made));
+        else
+          v.problem = made.error().message();
       }
     out.push_back(std::move(v));
   }
@@ -176,6 +188,8 @@ result<fitted> fit(std::vector<loaded_variable> loaded, const store_view& there,
     const auto at = known.find(v.name);
     if (at == known.end() && !known.empty()) {
       out.unused.push_back(v.name);
+    } else if (!v.problem.empty()) {
+      return bad_file(file, v.problem);
     } else if (at != known.end() && at->second->value.now.spec() != v.entry.value.now.spec()) {
       misfits.push_back(fmt::format("'{}' is {} there and {} here", v.name,
                                     to_string(v.entry.value.now.spec()),
@@ -194,11 +208,6 @@ result<fitted> fit(std::vector<loaded_variable> loaded, const store_view& there,
   if (!misfits.empty())
     return bad_file(file, fmt::format("sizes or types differ: {}", some_of(misfits)));
   if (loaded.empty()) return bad_file(file, "there is no variable in it");
-  if (out.changes.empty())
-    return bad_file(file,
-                    fmt::format("none of its {} variables is in the store ({}): give a map of "
-                                "names",
-                                loaded.size(), some_of(out.unused)));
   return out;
 }
 

@@ -21,11 +21,16 @@
 
 namespace troupe {
 
+// Of a variable: one of a graph, which is no other thing in files.
+bool is_stored_name(std::string_view name) noexcept;
+
 std::vector<named_tensor> tensors_of(const store_view& view, bool with_optimizers);
 
 struct loaded_variable {
   std::string name;
   variable_entry entry;
+  // Why no variable can be it: its type, or slots that do not fit. Empty: one can.
+  std::string problem{};
 };
 // Of slots that say no state ("w#velocity", as checkpoints of trainings have them): the optimizer
 // that made them, and how many gradients it has applied.
@@ -33,7 +38,7 @@ struct unnamed_state {
   std::string optimizer;
   std::uint64_t updates = 0;
 };
-// In order of their names. usage: see SF-2.
+// In order of their names. usage: a file whose tensors' names do not fit together (SF-2).
 result<std::vector<loaded_variable>> variables_of(std::vector<named_tensor> tensors,
                                                   std::string_view file,
                                                   const unnamed_state& unnamed = {});
@@ -44,7 +49,7 @@ struct fitted {
   std::vector<std::string> unused;   // of the file, which the store has not
 };
 // What a store with these variables takes of a file; one without any takes all. usage: shapes or
-// types that differ, each named; nothing fits.
+// types that differ, each named; no variable at all; a problem of one that the store would take.
 result<fitted> fit(std::vector<loaded_variable> loaded, const store_view& there,
                    std::string_view file);
 

@@ -39,10 +39,6 @@ value perceptron(value x, std::int64_t out, const std::string& name) {
   const auto scope = x.owner->name_scope(name);
   return dense(tanh(dense(x, 5, "one")), out, "two");
 }
-value named(value v, const char* name) {
-  if (v.is_valid()) v.owner->node(v.node).name = name;
-  return v;
-}
 value mean_square(value a, value b) { return reduce_mean(square(a - b)); }
 
 struct loop {
@@ -53,12 +49,6 @@ struct loop {
   std::function<std::vector<std::vector<std::string_view>>(std::uint64_t step)> updates;
 };
 
-std::vector<value> with_prefix(graph& g, std::string_view prefix) {
-  auto all = g.variables();
-  std::erase_if(all, [&](const value& v) { return !g.node(v.node).name.starts_with(prefix); });
-  return all;
-}
-
 value loss_of(value x, value y) { return named(mean_square(perceptron(x, 2, "net"), y), "loss"); }
 
 std::vector<std::vector<std::string_view>> always(std::uint64_t) { return {{"train"}}; }
@@ -67,16 +57,16 @@ std::map<std::string, loop> loops() {
   std::map<std::string, loop> all;
   all["frozen"] = {[](graph& g, value x, value y) {
                      const auto loss = loss_of(x, y);
-                     minimize(loss, with_prefix(g, "net/two"),
+                     minimize(loss, variables_in(g, "net/two"),
                               sgd({.learning_rate = 0.1, .momentum = 0.9}));
                    },
                    {"loss"},
                    always};
   all["groups"] = {[](graph& g, value x, value y) {
                      const auto loss = loss_of(x, y);
-                     minimize(loss, with_prefix(g, "net/one"),
+                     minimize(loss, variables_in(g, "net/one"),
                               adamw({.learning_rate = 0.02, .weight_decay = 0.1}));
-                     minimize(loss, with_prefix(g, "net/two"), sgd({.learning_rate = 0.3}));
+                     minimize(loss, variables_in(g, "net/two"), sgd({.learning_rate = 0.3}));
                    },
                    {"loss"},
                    always};
@@ -88,7 +78,7 @@ std::map<std::string, loop> loops() {
                      always};
   all["accumulation"] = {[](graph& g, value x, value y) {
                            const auto loss = loss_of(x, y);
-                           const auto of = with_prefix(g, "net/");
+                           const auto of = variables_in(g, "net/");
                            const auto d = gradients(g, loss, of);
                            for (std::size_t i = 0; i < of.size(); ++i) {
                              const auto sum = variable(g, of[i].spec(), zeros(), "sum");
@@ -108,7 +98,7 @@ std::map<std::string, loop> loops() {
   all["own_optimizer"] = {
       [](graph& g, value x, value y) {
         const auto loss = loss_of(x, y);
-        const auto of = with_prefix(g, "net/");
+        const auto of = variables_in(g, "net/");
         const auto d = gradients(g, loss, of);
         for (std::size_t i = 0; i < of.size(); ++i) {
           const auto m = variable(g, of[i].spec(), zeros(), "moment");
@@ -120,7 +110,7 @@ std::map<std::string, loop> loops() {
       always};
   all["average_of_weights"] = {[](graph& g, value x, value y) {
                                  const auto loss = loss_of(x, y);
-                                 for (const auto& w : with_prefix(g, "net/")) {
+                                 for (const auto& w : variables_in(g, "net/")) {
                                    const auto mean = variable(g, w.spec(), zeros(), "mean");
                                    assign(mean, mean * 0.9 + w * 0.1, "train");
                                  }
@@ -141,9 +131,9 @@ std::map<std::string, loop> loops() {
             named(reduce_mean(softplus(neg(told_true))) + reduce_mean(softplus(told_made)), "loss");
         const auto loss_of_generator =
             named(reduce_mean(softplus(neg(told_made))), "generator_loss");
-        minimize(loss_of_judge, with_prefix(g, "judge/"),
+        minimize(loss_of_judge, variables_in(g, "judge/"),
                  adam({.learning_rate = 0.01, .beta1 = 0.5}), {.name = "judge"});
-        minimize(loss_of_generator, with_prefix(g, "generator/"),
+        minimize(loss_of_generator, variables_in(g, "generator/"),
                  adam({.learning_rate = 0.02, .beta1 = 0.5}), {.name = "generator"});
       },
       {"loss", "generator_loss"},

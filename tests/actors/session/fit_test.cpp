@@ -11,8 +11,10 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -133,6 +135,69 @@ BOOST_AUTO_TEST_CASE(it_ends_early_with_the_best_weights) {
   BOOST_TEST(up->best == 1);
 }
 
+// Whatever ends it, and nothing but what it trains goes back.
+BOOST_AUTO_TEST_CASE(the_best_weights_are_kept_also_when_a_source_fails) {
+  counting c;
+  BOOST_TEST_REQUIRE(bool(c.store->set("other", tensor::of({0}, {1}))));
+  const auto done = troupe::fit(
+      *c.r, *c.store,
+      {.epochs = 9,
+       .training = [](std::uint64_t epoch, std::uint64_t step) -> next_batch {
+         if (epoch == 3) return error(error_code::failed, "the disk is gone");
+         if (step == 0) return fed_batch{};
+         return std::nullopt;
+       },
+       .validation = saying({5, 3, 4}),
+       .metrics = {"metric"},
+       .keeps_best = true,
+       .on_epoch =
+           [&](const auto& e) {
+             return bool(c.store->set("other", tensor::of({static_cast<float>(e.epoch)}, {1})));
+           }});
+  BOOST_TEST_REQUIRE(!done);
+  BOOST_TEST(done.error().text() == "the disk is gone");
+  BOOST_TEST(c.w() == 2);
+  BOOST_TEST(*(*c.store->get("other")).data<float>() == 2);
+  const auto lost = troupe::fit(*c.r, *c.store,
+                                {.epochs = 2,
+                                 .training = times(1),
+                                 .validation = saying({NAN, NAN}),
+                                 .metrics = {"metric"},
+                                 .keeps_best = true});
+  BOOST_TEST_REQUIRE(bool(lost));
+  BOOST_TEST(std::isnan(lost->best));
+}
+
+BOOST_AUTO_TEST_CASE(rows_come_in_batches) {
+  const auto x = tensor::of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {5, 2});
+  const auto y = tensor::of({0, 2, 4, 6, 8}, {5});
+  for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(3)}) {
+    const auto source = batches_of({{"x", x}, {"y", y}}, 2, seed);
+    std::vector<std::vector<float>> epochs;
+    for (std::uint64_t e = 0; e < 2; ++e) {
+      std::vector<float> seen;
+      for (std::uint64_t i = 0;; ++i) {
+        auto b = source(e, i);
+        BOOST_TEST_REQUIRE(!b.failure.has_value());
+        if (!b.batch) break;
+        const auto& [a, c] = std::pair((*b.batch)[0].second, (*b.batch)[1].second);
+        BOOST_TEST(a.shape().size(0) == (i < 2 ? 2 : 1));
+        for (std::int64_t k = 0; k < c.elements(); ++k) {
+          seen.push_back(c.data<float>()[k]);
+          BOOST_TEST(a.data<float>()[2 * k] == seen.back());  // of one row
+        }
+      }
+      BOOST_TEST(seen.size() == 5U);
+      epochs.push_back(seen);
+      std::ranges::sort(seen);
+      BOOST_TEST(seen == (std::vector<float>{0, 2, 4, 6, 8}));
+    }
+    BOOST_TEST((epochs[0] == epochs[1]) == !seed.has_value());
+  }
+  BOOST_TEST(batches_of({{"x", x}, {"y", tensor::of({1}, {1})}}, 2)(0, 0).failure.has_value());
+  BOOST_TEST(batches_of({}, 2)(0, 0).failure.has_value());
+}
+
 BOOST_AUTO_TEST_CASE(callbacks_end_it) {
   counting c;
   const auto one = troupe::fit(
@@ -160,13 +225,23 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_told) {
   has(troupe::fit(*c.r, *c.store, {}), "no batches");
   has(troupe::fit(*c.r, *c.store, {.training = times(1), .loss = "lost"}), "no 'lost'");
   has(troupe::fit(*c.r, *c.store, {.training = times(1), .validation = times(0)}), "no batch");
+  has(troupe::fit(*c.r, *c.store, {.training = times(0)}), "epoch 0 has no batch to train on");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .metrics = {"metric"}}),
+      "metric 'metric' is of a validation");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .at_least = NAN}), "at_least is nan");
+  const auto other = c.s->make_store();
+  has(troupe::fit(*c.r, *other, {.training = times(1)}), "not one on this store");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .log_file = "/dev/full"}),
+      "cannot be written");
   has(troupe::fit(*c.r, *c.store, {.training = times(1), .log_file = "/no/such/folder/log"}),
       "cannot be written");
   has(troupe::fit(*c.r, *c.store, {.training = [](std::uint64_t, std::uint64_t) -> next_batch {
         return error(error_code::failed, "the file has ended");
       }}),
       "the file has ended");
-  has(find_learning_rate(*c.s, *c.g, *c.store, {.training = times(1), .from = 0}), "0 < from");
+  has(find_learning_rate(*c.s, *c.g, *c.store, {.training = times(1), .from = 0}), "1e-37 <= from");
+  has(find_learning_rate(*c.s, *c.g, *c.store, {.training = times(1), .rate = "said"}),
+      "no update 'train' has the input 'said' as its rate");
 }
 
 // A parabola, on which plain descent goes well up to a rate of 1 and badly from 1 on.

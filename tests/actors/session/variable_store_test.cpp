@@ -431,6 +431,11 @@ BOOST_AUTO_TEST_CASE(mistakes_are_told_and_change_nothing) {
   must(store->initialize(g));
   has(r->step({{"x", feed}}, {}, {"train", "set"}), error_code::usage,
       "one run cannot make two updates of variable 'w'");
+  has(r->step({{"x", feed}}, {}, {"count"}), error_code::usage,
+      "no update 'count'; there are 'set', 'train'");
+  has(r->run({{"x", feed}}, {"train"}), error_code::usage, "'train' is an update");
+  must(r->step({{"x", feed}}, {}, {"set"}, {.deadline = std::chrono::milliseconds::max()}));
+  must(store->set("w", row({0, 0})));
   has(r->step({{"x", feed}}, {}, {"trian"}), error_code::usage,
       "no update 'trian', perhaps 'train'");
   has(r->step({}, {}, {"train"}), error_code::usage, "input 'x', which is not fed");
@@ -446,7 +451,15 @@ BOOST_AUTO_TEST_CASE(mistakes_are_told_and_change_nothing) {
   has(store->initialize(same), error_code::usage,
       "variable 'w' is f32[3], and the store has it as");
   BOOST_TEST(floats(must(store->get("w"))) == (std::vector<float>{0, 0}));
-  BOOST_TEST(store->version() == 1U);
+  BOOST_TEST(store->version() == 3U);
+  for (const auto* name : {"__metadata__", "a b", "", "a\xff"})
+    has(store->set(name, feed), error_code::usage, "is no name of a variable");
+  auto own = must(store->get("w"));
+  own.data<float>()[0] = 9;
+  BOOST_TEST(floats(must(store->get("w"))) == (std::vector<float>{0, 0}));
+  const auto twice = w * 5.0F;
+  g.node(twice.node).name = "y";
+  has(s->runner(g, *store)->run({}, {"y"}), error_code::usage, "two ops are named 'y'");
 }
 
 BOOST_AUTO_TEST_CASE(variables_are_saved_and_loaded_by_name) {
@@ -493,6 +506,11 @@ BOOST_AUTO_TEST_CASE(variables_are_saved_and_loaded_by_name) {
   must(three->load(file, {.names = {{"v", "w"}, {"w", "bias"}}}));
   BOOST_TEST(floats(must(three->get("bias"))) == floats(must(one->get("w"))));
   BOOST_TEST(!three->load(file, {.names = {{"u", "w"}}}));
+  BOOST_TEST(!three->load(file, {.names = {{"v", "bias"}, {"v", "w"}}}));
+  BOOST_TEST(!three->load(file, {.names = {{"v", "w#sgd/sgd/velocity"}}}));
+  const auto four = s->make_store();
+  must(four->set("other", row({1})));
+  BOOST_TEST(must(four->load(file, {.strict = false})).loaded.empty());
   BOOST_TEST((three->load(folder->path() + "/none").error().code() == error_code::not_found));
 }
 

@@ -26,9 +26,12 @@ store_view view_of(const std::vector<loaded_variable>& all) {
   return out;
 }
 
+// By an empty store, which would take all of it.
 std::string refusal(std::vector<named_tensor> tensors, const unnamed_state& unnamed = {}) {
-  const auto read = variables_of(std::move(tensors), "some.safetensors", unnamed);
-  return read ? "" : read.error().text();
+  auto read = variables_of(std::move(tensors), "some.safetensors", unnamed);
+  if (!read) return read.error().text();
+  const auto taken = fit(std::move(*read), {}, "some.safetensors");
+  return taken ? "" : taken.error().text();
 }
 
 }  // namespace
@@ -91,6 +94,10 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {
       "that state is one of optimizer");
   has(refusal({{"w", row({1})}, {"w", row({2})}}), "'w' is there twice");
   has(refusal({{"", row({1})}}), "a tensor has no name");
+  has(refusal({{"w", row({1})},
+               {"w#s/sgd/velocity", row({1})},
+               {"w#s/sgd/updates", count(std::int64_t{1} << 62)}}),
+      "is not a count");
   const auto odd = refusal({{"a\nb\033", count(1)}});
   BOOST_TEST((odd.find('\n') == std::string::npos && odd.find('\033') == std::string::npos), odd);
 }
@@ -106,10 +113,38 @@ BOOST_AUTO_TEST_CASE(a_store_takes_what_it_has_and_is_told_the_rest) {
   const auto other = fit({{"a", {{row({5})}, {}}}}, there, "f");
   BOOST_TEST(other.error().text() ==
              "f: sizes or types differ: 'a' is f32[1] there and f32[2] here");
-  BOOST_TEST(fit({{"z", {{row({5})}, {}}}}, there, "f").error().text().find("none of its 1") !=
-             std::string::npos);
+  const auto nothing = fit({{"z", {{row({5})}, {}}}}, there, "f");
+  BOOST_TEST_REQUIRE(bool(nothing));
+  BOOST_TEST(
+      (nothing->changes.empty() && nothing->unused.size() == 1 && nothing->missing.size() == 2));
   BOOST_TEST(fit({{"z", {{row({5})}, {}}}}, {}, "f")->changes.size() == 1U);
   BOOST_TEST(fit({}, there, "f").error().text() == "f: there is no variable in it");
+}
+
+// Files of others have more than variables: what the store does not have is left out, whatever it
+// is.
+BOOST_AUTO_TEST_CASE(what_no_variable_can_be_is_left_out_or_an_error) {
+  const auto there = view_of({{"w", {{row({1})}, {}}}});
+  const auto read = [](std::vector<named_tensor> tensors) {
+    return *variables_of(std::move(tensors), "f");
+  };
+  const auto some = fit(read({{"w", row({2})},
+                              {"batches", count(3)},
+                              {"odd name", row({1})},
+                              {"v", row({1})},
+                              {"v#sgd/sgd/velocity", row({1, 2})}}),
+                        there, "f");
+  BOOST_TEST_REQUIRE(bool(some), (some ? "" : some.error().text()));
+  BOOST_TEST(some->unused == (std::vector<std::string>{"batches", "odd name", "v"}));
+  BOOST_TEST(some->changes.size() == 1U);
+  BOOST_TEST(fit(read({{"w", count(3)}}), there, "f").error().text() ==
+             "f: 'w' is i64[], but variables are f32");
+  BOOST_TEST(fit(read({{"odd name", row({1})}}), {}, "f").error().text() ==
+             "f: 'odd name' is no name of a variable");
+  for (const auto* name : {"__metadata__", "", "a b", "a#b", "a\n"})
+    BOOST_TEST(!is_stored_name(name));
+  for (const auto* name : {"a", "dense_1/weights", "layer1.0.weight"})
+    BOOST_TEST(is_stored_name(name));
 }
 
 BOOST_AUTO_TEST_CASE(what_a_file_says_nothing_of_stays) {

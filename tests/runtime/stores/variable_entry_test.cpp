@@ -203,7 +203,30 @@ BOOST_AUTO_TEST_CASE(mistakes_are_told_with_the_line) {
       "to variable 'v'");
   has(told([](auto& m) { minimize(reduce_sum(m.w * m.w), std::vector<value>{}, sgd({})); }),
       "there is no variable");
+  has(told([](auto& m) { apply(sgd({}), m.w, m.d, {.state = "a b"}); }), "letters, digits");
+  const auto in_a_branch = [](auto& m) {
+    const auto c = input(m.g, {dtype::boolean, {}}, "c");
+    cond(
+        c,
+        [&] {
+          assign_add(m.w, constant(m.g, tensor::of({1, 1, 1}, {3})), "add");
+          return m.d;
+        },
+        [&] { return m.d * 2.0F; });
+  };
+  has(told(in_a_branch), "it stands in a branch or a loop");
+  has(told([](auto& m) { named(m.d, "e"); }), "it is input 'd', which has its name already");
+  has(told([](auto& m) {
+        named(m.d * 2.0F, "loss");
+        named(m.d * 3.0F, "loss");
+      }),
+      "named 'loss': the mul of ");
   BOOST_TEST(told([](auto& m) { minimize(reduce_sum(m.w * m.d), sgd({})); }) == "nothing");
+  one_variable m;
+  const auto scope = m.g.name_scope("inner");
+  variable(m.g, {dtype::f32, {1}}, {}, "v");
+  BOOST_TEST(variables_in(m.g, "inner/").size() == 1U);
+  BOOST_TEST(variables_in(m.g, "").size() == 2U);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
