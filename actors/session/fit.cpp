@@ -32,7 +32,7 @@ std::vector<graph_runner::feed> feeds_of(const fed_batch& batch) {
 }
 
 double rows_of(const fed_batch& batch) {
-  if (batch.empty() || batch.front().second.shape().rank() == 0) return 1;
+  if (batch.empty() || !batch.front().second || batch.front().second.shape().rank() == 0) return 1;
   return static_cast<double>(batch.front().second.shape().size(0));
 }
 
@@ -111,18 +111,18 @@ class fitting {
   // error, until another has its place.
   result<std::vector<tensor>> step(graph_runner& r, const fed_batch& batch,
                                    std::span<const std::string_view> fetches,
-                                   std::span<const std::string_view> updates) {
+                                   std::span<const std::string_view> updates, bool& has_stepped) {
     const auto feeds = feeds_of(batch);
     std::optional<error> first;
     for (std::uint64_t attempt = 0;; ++attempt) {
       auto out = r.step(feeds, fetches, updates);
       if (out) {
-        has_stepped_ = true;
+        has_stepped = true;
         return out;
       }
       const auto code = out.error().code();
       const bool may_pass =
-          code == error_code::failed || (code == error_code::usage && (has_stepped_ || first));
+          code == error_code::failed || (code == error_code::usage && has_stepped);
       if (!may_pass || attempt >= o_.retries) return first ? std::move(*first) : std::move(out);
       if (!first) first = out.error();
       std::this_thread::sleep_for(std::chrono::milliseconds(
@@ -138,7 +138,7 @@ class fitting {
       auto batch = o_.training(told.epoch, steps);
       if (batch.failure) return std::move(*batch.failure);
       if (!batch.batch) break;
-      const auto values = step(runner_, *batch.batch, fetches, updates);
+      const auto values = step(runner_, *batch.batch, fetches, updates, has_trained_);
       if (!values) return values.error();
       const auto loss = number_of((*values)[0], o_.loss);
       if (!loss) return loss.error();
@@ -172,7 +172,7 @@ class fitting {
       if (batch.failure) return std::move(*batch.failure);
       if (!batch.batch) break;
       if (rows_of(*batch.batch) == 0) continue;
-      const auto values = step(r, *batch.batch, fetches, {});
+      const auto values = step(r, *batch.batch, fetches, {}, has_validated_);
       if (!values) return values.error();
       const auto weight = rows_of(*batch.batch);
       for (std::size_t m = 0; m < fetches.size(); ++m) {
@@ -225,7 +225,8 @@ class fitting {
   variable_store& store_;
   const fit_options& o_;
   fit_report out_;
-  bool has_best_ = false, is_called_off_ = false, has_stepped_ = false;
+  bool has_best_ = false, is_called_off_ = false;
+  bool has_trained_ = false, has_validated_ = false;  // at least one step of each went well
   std::vector<std::pair<std::string, tensor>> best_;
   std::unique_ptr<std::FILE, closer> log_;
 };
@@ -343,8 +344,7 @@ result<rate_report> find_learning_rate(session& s, const graph& g, const variabl
     const auto now = smoothed / (1 - std::pow(memory, static_cast<double>(i + 1)));
     if (i == 0) first = now;
     if (now < least) least = now, best_rate = rate;
-    if (std::isnan(now) || (i > 0 && now > first + std::max(first - least, 1e-3 * std::abs(first))))
-      break;
+    if (std::isnan(now) || (i > 0 && now > first + std::max(first - least, std::abs(first)))) break;
   }
   if (least < first) out.suggested = best_rate / 10;
   return out;

@@ -82,7 +82,9 @@ struct fit_options {
   std::string save_best{};  // a safetensors file, written after each epoch that is the best
   bool saves_optimizers = false;
   std::string log_file{};  // a line of JSON per epoch is added to it
-  // A step that failed, as when a node dies, is made again so often, after 20 ms, 40 ms, ...
+  // A step that failed, as when a node dies, is made again so often, after 20 ms, 40 ms, ... Once
+  // one went well, also what is a usage error: the node that devices name may be missing for a
+  // while.
   std::uint64_t retries = 0;
   // False: it ends after this epoch (this step).
   std::function<bool(const epoch_report&)> on_epoch{};
@@ -121,8 +123,8 @@ struct rate_report {
   double suggested = 0;
 };
 // Rates from `from` to `to`, one a step, each as much larger than the one before, until the loss
-// has risen above its first value by as much as it had fallen, or is no number; on a copy of the
-// store (Smith: Cyclical learning rates for training neural networks, 2017).
+// has risen above its first value by as much as it had fallen, and by that value, or is no number;
+// on a copy of the store (Smith: Cyclical learning rates for training neural networks, 2017).
 result<rate_report> find_learning_rate(session& s, const graph& g, const variable_store& store,
                                        const rate_options& options);
 

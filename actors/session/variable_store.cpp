@@ -113,8 +113,17 @@ class variable_store_impl final : public variable_store {
     if (g.first_error()) return *g.first_error();
     std::vector<const graph_node*> wanted;
     std::vector<std::string> names;
-    for (const auto& n : g.nodes())
-      if (n.type == "variable") wanted.push_back(&n), names.push_back(n.name);
+    for (const auto& n : g.nodes()) {
+      if (n.type != "variable") continue;
+      if (!is_stored_name(n.name))
+        return error(error_code::usage,
+                     fmt::format("a variable cannot be called '{}', which means something else in "
+                                 "files",
+                                 n.name))
+            .at(n.source);
+      wanted.push_back(&n);
+      names.push_back(n.name);
+    }
     if (wanted.empty()) return {};
     return call().change(
         {.writes = std::move(names)},

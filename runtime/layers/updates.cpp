@@ -153,6 +153,9 @@ value named(value v, std::string_view name, source_location where) {
     return value{};
   };
   if (!g.has(v)) return refuse("it is no value of its graph");
+  if (v.output != 0)
+    return refuse(fmt::format("it is output {} of '{}': name output 0, and fetch \"NAME:{}\"",
+                              v.output, g.node(v.node).name, v.output));
   {
     const auto as_of_ops = g.name_scope(name, where);  // which refuses what is no name
     if (g.first_error()) return {};

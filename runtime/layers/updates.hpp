@@ -1,7 +1,7 @@
 #pragma once
 // What runs do to variables: updates, which a graph has beside its ops, and a run asks for by name.
 //
-//   const auto loss = reduce_sum(square(matmul(x, w) - y));
+//   const auto loss = named(reduce_sum(square(matmul(x, w) - y)), "loss");
 //   const auto done = minimize(loss, adam({.learning_rate = 1e-3}));          // update "train"
 //   assign_add(seen, constant(g, 1.0F), "count");                             // update "count"
 //   ...
@@ -31,7 +31,8 @@ void assign(value variable, value to, std::string_view update,
 void assign_add(value variable, value by, std::string_view update,
                 source_location where = source_location::current());
 
-// v, fetched under this name, which no other op of its graph has: named(loss, "loss").
+// v, output 0 of its op, fetched under this name, which no other op of its graph has, and none may
+// get afterwards: named(loss, "loss").
 value named(value v, std::string_view name, source_location where = source_location::current());
 // Those whose names begin so: of a name scope, "encoder/".
 std::vector<value> variables_in(graph& g, std::string_view prefix);

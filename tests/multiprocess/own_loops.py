@@ -34,7 +34,7 @@ class own_loops(harness.cluster_test):
         self.strike(signal.SIGSTOP)
 
     def strike(self, how):
-        steps = ("--steps", 10_000)
+        steps = ("--steps", 4_000)
         here = self.finish("train_gan", *steps)
         nodes = [self.start_node("--label", "net=both") for _ in range(2)]
         self.wait_nodes(2)
@@ -54,7 +54,7 @@ class own_loops(harness.cluster_test):
         self.start_nodes(3)
         for where in ((), ("--cluster", self.cluster, "--policy-on", "/job:worker/task:0", "--learner-on", "/job:worker/task:1")):
             # Threads race, so a run may take longer to solve it than it has.
-            p = self.run_program("play_cartpole", *where, "--json")
+            p = self.run_program("play_cartpole", *where, "--episodes", 2000, "--json")
             self.assertIn(p.code, (0, 1), p.tail())
             told = self.json_of(p)
             self.assertEqual(told["solved"], p.code == 0, p.tail())

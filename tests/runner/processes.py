@@ -99,7 +99,7 @@ def of_test(mark, session):
     those of its session, whatever they have done to their environment."""
     wanted = f"{MARK}={mark}".encode()
     return [p for p in all_pids() if is_living(p)
-            and (session_of(p) == session or wanted in read(f"/proc/{p}/environ").split(b"\0"))]
+            and ((session > 1 and session_of(p) == session) or wanted in read(f"/proc/{p}/environ").split(b"\0"))]
 
 
 def with_marks_of(own):

@@ -244,6 +244,41 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_told) {
       "no update 'train' has the input 'said' as its rate");
 }
 
+// Batches differ, so the loss rises and falls by itself.
+BOOST_AUTO_TEST_CASE(a_loss_that_wavers_does_not_end_the_search) {
+  auto s = session::open({.gpus = "none"});
+  BOOST_TEST_REQUIRE(bool(s));
+  graph g((*s)->ops());
+  const auto w = variable(g, {dtype::f32, {4}}, filled_with(1), "w");
+  const auto noise = input(g, {dtype::f32, {}}, "noise");
+  const auto loss = named(reduce_sum(square(w)) * noise, "loss");
+  minimize(loss, sgd({.learning_rate = 1}), {.rate = input(g, {dtype::f32, {}}, "rate")});
+  BOOST_TEST_REQUIRE(!g.first_error(), (g.first_error() ? g.first_error()->text() : ""));
+  const auto store = (*s)->make_store();
+  BOOST_TEST_REQUIRE(bool(store->initialize(g)));
+  const auto batches = [](std::uint64_t, std::uint64_t step) -> next_batch {
+    return fed_batch{{"noise", tensor::of({step % 3 == 1 ? 1.4F : 1.0F}, {})}};
+  };
+  const auto found =
+      find_learning_rate(**s, g, *store, {.training = batches, .from = 1e-5, .to = 100});
+  BOOST_TEST_REQUIRE(bool(found), (found ? "" : found.error().text()));
+  BOOST_TEST(found->losses.size() > 40U);
+  BOOST_TEST((found->suggested > 0.005 && found->suggested < 0.5), found->suggested);
+}
+
+// What is no tensor is an error, in a validation too.
+BOOST_AUTO_TEST_CASE(an_empty_tensor_is_an_error) {
+  counting c;
+  const auto done = troupe::fit(*c.r, *c.store,
+                                {.training = times(1),
+                                 .validation = [](std::uint64_t, std::uint64_t) -> next_batch {
+                                   return fed_batch{{"said", tensor{}}};
+                                 },
+                                 .metrics = {"metric"}});
+  BOOST_TEST_REQUIRE(!done);
+  BOOST_TEST(done.error().text().find("no tensor") != std::string::npos, done.error().text());
+}
+
 // A parabola, on which plain descent goes well up to a rate of 1 and badly from 1 on.
 BOOST_AUTO_TEST_CASE(a_learning_rate_is_found_on_a_copy) {
   auto s = session::open({.gpus = "none"});

@@ -15,7 +15,7 @@ tensor row(const std::vector<float>& values) {
   return tensor::of<float>(dtype::f32, {static_cast<std::int64_t>(values.size())}, values);
 }
 tensor count(std::int64_t n) { return tensor::of<std::int64_t>(dtype::i64, {}, {&n, 1}); }
-std::vector<float> floats(const tensor& t) {
+std::vector<float> numbers_in(const tensor& t) {
   return {t.data<float>(), t.data<float>() + t.elements()};
 }
 
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(what_was_saved_comes_back) {
   BOOST_TEST_REQUIRE(back->size() == 2U);
   for (std::size_t i = 0; i < 2; ++i) {
     BOOST_TEST((*back)[i].name == all[i].name);
-    BOOST_TEST(floats((*back)[i].entry.value.now) == floats(all[i].entry.value.now));
+    BOOST_TEST(numbers_in((*back)[i].entry.value.now) == numbers_in(all[i].entry.value.now));
     BOOST_TEST_REQUIRE((*back)[i].entry.states.size() == all[i].entry.states.size());
     for (const auto& [name, state] : all[i].entry.states) {
       const auto& read = (*back)[i].entry.states.at(name);
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(what_was_saved_comes_back) {
       BOOST_TEST(read.updates == state.updates);
       BOOST_TEST_REQUIRE(read.slots.size() == state.slots.size());
       for (std::size_t k = 0; k < state.slots.size(); ++k)
-        BOOST_TEST(floats(read.slots[k].now) == floats(state.slots[k].now));
+        BOOST_TEST(numbers_in(read.slots[k].now) == numbers_in(state.slots[k].now));
     }
   }
   const auto values = tensors_of(view_of(all), false);
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_of_trainings_name_no_state) {
   BOOST_TEST_REQUIRE(bool(read), (read ? "" : read.error().text()));
   const auto& state = (*read)[0].entry.states.at("adam");
   BOOST_TEST(state.updates == 12U);
-  BOOST_TEST(floats(state.slots[1].now) == std::vector<float>{3});
+  BOOST_TEST(numbers_in(state.slots[1].now) == std::vector<float>{3});
 }
 
 BOOST_AUTO_TEST_CASE(what_does_not_fit_together_is_named) {

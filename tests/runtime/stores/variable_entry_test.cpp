@@ -17,7 +17,7 @@ using namespace troupe;
 
 namespace {
 
-std::vector<float> floats(const tensor& t) {
+std::vector<float> numbers_in(const tensor& t) {
   return {t.data<float>(), t.data<float>() + t.elements()};
 }
 tensor row(const std::vector<float>& values) {
@@ -60,12 +60,12 @@ BOOST_AUTO_TEST_CASE(an_optimizer_goes_as_in_a_training) {
       const auto* g = gradient.data<float>();
       update_shard(o, schedule, {step + 1, step}, {values.data(), values.data()}, state,
                    std::array{g}, 3);
-      BOOST_TEST(floats(next->value.now) == values);
+      BOOST_TEST(numbers_in(next->value.now) == values);
       const auto& kept = next->states.at(o.type);
       BOOST_TEST(kept.updates == step + 1);
       BOOST_TEST_REQUIRE(kept.slots.size() == slots.size());
       for (std::size_t i = 0; i < slots.size(); ++i)
-        BOOST_TEST(floats(kept.slots[i].now) == slots[i]);
+        BOOST_TEST(numbers_in(kept.slots[i].now) == slots[i]);
       now = std::make_shared<const troupe::variable_entry>(std::move(*next));
     }
   }
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(the_arithmetic_is_that_of_kernels_in_any_thread) {
   apply(sgd({.learning_rate = 1, .momentum = 0.5}), m.w, m.d);
   auto now = *updated(entry_of({0, 0, 0}), m.g.updates()[0], {row({1e-37F, 1e-37F, 1})});
   for (int i = 0; i < 5; ++i) now = *updated(now, m.g.updates()[0], {row({0, 0, 0})});
-  BOOST_TEST(floats(now.states.at("sgd").slots[0].now) == (std::vector<float>{0, 0, 0.03125F}));
+  BOOST_TEST(numbers_in(now.states.at("sgd").slots[0].now) == (std::vector<float>{0, 0, 0.03125F}));
   BOOST_TEST((smallest() == own));  // it has its own arithmetic again
 }
 
@@ -101,9 +101,9 @@ BOOST_AUTO_TEST_CASE(memory_of_the_version_before_is_used_once_nobody_reads_it) 
   BOOST_TEST(now->value.now.data<float>() == memory);
   BOOST_TEST(now->states.at("adam").slots[0].now.data<float>() == slot);
   const auto reader = now;  // has a version and keeps it
-  const auto read = floats(reader->value.now);
+  const auto read = numbers_in(reader->value.now);
   for (int i = 0; i < 4; ++i) now = next(now);
-  BOOST_TEST(floats(reader->value.now) == read);
+  BOOST_TEST(numbers_in(reader->value.now) == read);
   const auto held = now->value.spare;  // as a run has what it reads
   BOOST_TEST(next(now)->value.now.data<float>() != held.data<float>());
 }
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(rates_and_conditions_are_those_of_the_run) {
   apply(sgd({.learning_rate = 0.5}), m.w, m.d, {.rate = rate, .when = when});
   const auto& u = m.g.updates()[0];
   const auto next = updated(entry_of({1, 1, 1}), u, {row({1, 2, 4}), scalar(0.5F), truth(true)});
-  BOOST_TEST(floats(next->value.now) == (std::vector<float>{0.75F, 0.5F, 0}));
+  BOOST_TEST(numbers_in(next->value.now) == (std::vector<float>{0.75F, 0.5F, 0}));
   BOOST_TEST(is_made({row({1, 2, 4}), scalar(0.5F), truth(true)}));
   BOOST_TEST(!is_made({row({1, 2, 4}), scalar(0.5F), truth(false)}));
 }
@@ -126,12 +126,12 @@ BOOST_AUTO_TEST_CASE(what_assigns_adds_or_averages_keeps_what_optimizers_have) {
   assign(m.w, m.d, "set");
   assign_add(m.w, m.d, "count");
   auto now = *updated(entry_of({1, 2, 3}), m.g.updates()[0], {row({1, 1, 1})});
-  const auto moment = floats(now.states.at("adam").slots[0].now);
+  const auto moment = numbers_in(now.states.at("adam").slots[0].now);
   now = *updated(now, m.g.updates()[1], {row({4, 5, 6})});
-  BOOST_TEST(floats(now.value.now) == (std::vector<float>{4, 5, 6}));
+  BOOST_TEST(numbers_in(now.value.now) == (std::vector<float>{4, 5, 6}));
   now = *updated(now, m.g.updates()[2], {row({1, 1, 1})});
-  BOOST_TEST(floats(now.value.now) == (std::vector<float>{5, 6, 7}));
-  BOOST_TEST(floats(now.states.at("adam").slots[0].now) == moment);
+  BOOST_TEST(numbers_in(now.value.now) == (std::vector<float>{5, 6, 7}));
+  BOOST_TEST(numbers_in(now.states.at("adam").slots[0].now) == moment);
 }
 
 BOOST_AUTO_TEST_CASE(another_optimizer_needs_a_state_of_its_own) {
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(what_is_assigned_is_a_copy_and_has_the_size_of_the_variable
   auto given = row({7, 8, 9});
   const auto next = *updated(entry_of({1, 2, 3}), m.g.updates()[0], {given});
   given.data<float>()[0] = 0;
-  BOOST_TEST(floats(next.value.now) == (std::vector<float>{7, 8, 9}));
+  BOOST_TEST(numbers_in(next.value.now) == (std::vector<float>{7, 8, 9}));
   for (const auto& u : m.g.updates()) {
     const auto refused = updated(entry_of({1, 2}), u, {row({1, 2, 3})});
     BOOST_TEST_REQUIRE(!refused);
@@ -215,6 +215,7 @@ BOOST_AUTO_TEST_CASE(mistakes_are_told_with_the_line) {
         [&] { return m.d * 2.0F; });
   };
   has(told(in_a_branch), "it stands in a branch or a loop");
+  has(told([](auto& m) { named(top_k(m.d, 2).indices, "best"); }), "it is output 1 of 'top_k'");
   has(told([](auto& m) { named(m.d, "e"); }), "it is input 'd', which has its name already");
   has(told([](auto& m) {
         named(m.d * 2.0F, "loss");
