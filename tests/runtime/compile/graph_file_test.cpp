@@ -136,6 +136,21 @@ BOOST_AUTO_TEST_CASE(GF_1_updates_come_back_too) {
     BOOST_TEST((a.rate.is_valid() == b.rate.is_valid() && a.when.is_valid() == b.when.is_valid()));
     BOOST_TEST(a.source.line() == b.source.line());
   }
+  // Changed ones are errors, or graphs that can be saved again.
+  std::size_t graphs = 0;
+  const auto tries = repetitions(5'000);
+  for (std::uint64_t seed = 0; seed < tries; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto made = decode_graph(
+        sealed(test::mutated({bytes.begin() + test::message_at, bytes.end()}, random)), ops);
+    if (!made)
+      BOOST_REQUIRE_MESSAGE(is_one_line(made.error().text()),
+                            "seed " << seed << ": " << made.error().text());
+    else
+      BOOST_REQUIRE_MESSAGE(bool(encode_graph(*made->graph, made->use)), "seed " << seed);
+    graphs += bool(made);
+  }
+  BOOST_TEST(graphs > tries / 50);
 }
 
 BOOST_AUTO_TEST_CASE(GF_1_a_graph_comes_back_as_it_was_with_the_same_bytes_and_plans) {
@@ -346,7 +361,8 @@ BOOST_AUTO_TEST_CASE(
   use.fetches = {{"loss", *use.loss}};
   const auto good = bytes_of(g, use);
   std::size_t graphs = 0, plans = 0;
-  for (std::uint64_t seed = 0; seed < repetitions(20'000); ++seed) {
+  const auto tries = repetitions(20'000);
+  for (std::uint64_t seed = 0; seed < tries; ++seed) {
     std::mt19937_64 random(seed);
     const auto bytes = sealed(test::mutated({good.begin() + test::message_at, good.end()}, random));
     auto made = decode_graph(bytes, ops);
@@ -370,8 +386,8 @@ BOOST_AUTO_TEST_CASE(
                                      made->use.training->options));
   }
   // The mutations reach what lies behind the format.
-  BOOST_TEST(graphs > 500U);
-  BOOST_TEST(plans > 200U);
+  BOOST_TEST(graphs > tries / 20);
+  BOOST_TEST(plans > tries / 50);
 }
 
 BOOST_AUTO_TEST_CASE(GF_3_random_bytes_are_no_graph) {
