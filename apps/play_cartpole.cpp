@@ -92,13 +92,15 @@ void build_learner(graph& g, const cartpole_options& o) {
 // Episodes that were played, and returns of the last hundred.
 class table {
  public:
-  void add(episode e) {
-    const std::scoped_lock lock(mutex_);
+  // Waits while the learner has more than enough: who plays ahead of it plays by an old policy.
+  void add(episode e, const std::stop_token& stops) {
+    std::unique_lock lock(mutex_);
+    taken_.wait(lock, stops, [&] { return waiting_.size() < 4 * episodes_per_update; });
+    if (stops.stop_requested()) return;
     returns_.push_back(double(e.actions.size()));
     if (returns_.size() > 100) returns_.pop_front();
     ++played_;
     waiting_.push_back(std::move(e));
-    if (waiting_.size() > 4 * episodes_per_update) waiting_.erase(waiting_.begin());
     changed_.notify_one();
   }
   void fail(const error& e) {
@@ -106,11 +108,12 @@ class table {
     failure_ = e;
     changed_.notify_one();
   }
-  // Those that wait, the newest at most, once there are enough.
+  // Those that wait, once there are enough.
   result<std::vector<episode>> take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failure_ || waiting_.size() >= episodes_per_update; });
     if (failure_) return *failure_;
+    taken_.notify_all();
     return std::exchange(waiting_, {});
   }
   std::pair<std::uint64_t, double> score() {
@@ -123,6 +126,7 @@ class table {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable_any taken_;
   std::vector<episode> waiting_;
   std::deque<double> returns_;
   std::uint64_t played_ = 0;
@@ -150,7 +154,7 @@ void play(graph_runner& r, table& to, std::uint64_t seed, const std::stop_token&
                       states.data<float>() + 4 * i + 4);
       e.actions.push_back(right ? 1 : 0);
       if (all[i].step(right) && e.actions.size() < steps_max) continue;
-      to.add(std::exchange(e, {}));
+      to.add(std::exchange(e, {}), stops);
       all[i].begin(random);
     }
   }

@@ -54,6 +54,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
                       .seed = o.seed,
                       .steps = o.epochs * steps,
                       .on_failure = o.on_failure,
+                      .outlives_program = o.outlive,
                       .replicas = o.replicas,
                       .checkpoints = o.checkpoints,
                       .compile = o.compiling()});

@@ -164,7 +164,8 @@ struct Control {
     credits @3 :List(CreditReturn);     # batched: what consumers gave back since the last one
     place :group { job @4 :UInt64; epoch @5 :UInt32; plan @6 :Data; nodes @7 :List(UInt64);
                    checkpoints @31 :Text;      # the job's folder; empty: it writes none
-                   restoreFrom @32 :Text; }    # the checkpoint that shards begin with; empty: what the node keeps
+                   restoreFrom @32 :Text;      # the checkpoint that shards begin with; empty: what the node keeps
+                   mayMove @71 :Bool; }        # another node goes on with the job when its coordinator dies
                                         # take part in an epoch of a job: nodes[i] runs tasks[i] of the plan
     placed :group { job @8 :UInt64; error @9 :Text; epoch @33 :UInt32; unlinked @55 :UInt64; }
                                         # answer; an empty error: all actors of the part are there
@@ -203,5 +204,15 @@ struct Control {
                                         # the program has given the step up: its loops, and those of earlier ones, end
     noted :group { job @62 :UInt64; epoch @63 :UInt32; actor @64 :Text; step @65 :UInt64; text @66 :Text; }
                                         # job, to its coordinator: something that people want to know, of an actor that goes on
+    keepJournal :group { job @72 :UInt64; number @73 :UInt64; recipe @74 :Data; journal @75 :Data; }
+                                        # coordinator, to who would coordinate the job after it (schema/journal.capnp): how the
+                                        # training is made (empty: as it said before), and how far it is
+    journalKept :group { job @76 :UInt64; number @77 :UInt64; error @86 :Text; }   # answer; an error: it cannot
+    giveJob :group { job @78 :UInt64; reason @79 :Text; }
+                                        # coordinator, to who has its newest journal: the job is yours
+    askForJob @80 :Text;                # a program, to every node: whoever coordinates the job of that name or id, give it to me
+    jobRefused :group { job @81 :Text; reason @82 :Text; }        # answer, of a job that is not given away
+    jobMoved :group { job @83 :UInt64; epoch @84 :UInt32; node @85 :UInt64; }
+                                        # to a former coordinator: that node has the job since that epoch
   }
 }

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <deque>
 #include <set>
 #include <string_view>
 
@@ -49,8 +50,23 @@ float sum_of(const std::vector<tensor>& losses) {
 
 job_setup make_setup(const job_arguments& a) {
   const auto& r = *a.request;
-  return {a.id,     r.name(),      a.self.id,  r.program, r.roles, r.on_failure,
-          r.limits, r.checkpoints, r.job_plan, r.nodes,   a.bugs};
+  return {.id = a.id,
+          .name = r.name(),
+          .client = a.self.id,
+          .program = r.program,
+          .roles = r.roles,
+          .on_failure = r.on_failure,
+          .limits = r.limits,
+          .checkpoints = r.checkpoints,
+          .fixed = r.job_plan,
+          .nodes = r.nodes,
+          .bugs = a.bugs,
+          .recipe = r.recipe,
+          .started_unix_ns = r.after ? r.after->journal.started_unix_ns : a.wall_clock_ns(),
+          .after = r.after,
+          .why_after = r.why_after,
+          .has_failed_before = r.has_failed_before,
+          .has_program = bool(a.program)};
 }
 
 struct job_actor_state {
@@ -63,6 +79,11 @@ struct job_actor_state {
   std::uint32_t described = 0;  // the epoch whose plan is on the board
   std::uint64_t items = 0;      // observations that the program has got
   std::optional<job_variables> at_end;
+  bool has_moved = false, is_wished = false;  // it moves because somebody has asked for that
+  // On the job's folder, of a job that came from elsewhere.
+  std::shared_ptr<const void> lock;
+  // Of losses whose credits are kept until successors have them, the oldest first.
+  std::deque<std::pair<std::shared_ptr<const part_handles>, std::uint32_t>> owed;
 
   void open(job_arguments a) {
     about = std::move(a);
@@ -74,6 +95,7 @@ struct job_actor_state {
 
   template <class Message>
   void to_program(Message m) {
+    if (!about.program) return;
     about.record->count_out(0);
     tell(self->context(), about.program, std::move(m));
   }
@@ -101,7 +123,17 @@ struct job_actor_state {
                      about.wall_clock_ns() / 1'000'000'000},
                     c.wants_checkpoint,
                     lineage(),
-                    caf::actor_cast<caf::actor>(self)});
+                    caf::actor_cast<caf::actor>(self),
+                    c.takes_over ? 0 : job->epoch(),
+                    r.after != nullptr && lock == nullptr});
+  }
+
+  void act(const job_action::give_loss_credits& g) {
+    for (std::size_t i = 0; i < g.count && !owed.empty(); ++i) {
+      const auto& [handles_of, fetch] = owed.front();
+      if (handles_of) tell(self->context(), handles_of->actors[fetch], credit{0, 1});
+      owed.pop_front();
+    }
   }
 
   checkpoint_lineage lineage() const {
@@ -122,6 +154,7 @@ struct job_actor_state {
   }
 
   void on_claimed(const epoch_claimed& m) {
+    if (m.lock) lock = m.lock;
     for (const auto& n : m.notes) say(job_note{"passed over: " + n}, "passed over: " + n);
     report([&](job_coordinator& j) { j.on_epoch(*m.epoch, known(m.newest)); });
   }
@@ -155,7 +188,8 @@ struct job_actor_state {
   void act(job_event& e) {
     switch (e.kind) {
       case job_event_kind::started:
-        return to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
+        to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
+        return tell_history();
       case job_event_kind::loss:
         about.record->count_step();
         return to_program(job_progress{e.step, e.worker, e.loss});
@@ -172,12 +206,32 @@ struct job_actor_state {
         if (at_end) to_program(std::move(*at_end));
         to_program(job_finished{job->totals()});
         return leave();
+      case job_event_kind::stopped:
+        about.board->state = job_state::stopped;
+        about.board->cause = e.text;
+        to_program(job_stopped{std::move(e.text), job->totals()});
+        return leave();
+      case job_event_kind::moved:
+        has_moved = true;
+        tell(self->context(), about.node,
+             member_event{fmt::format("job {}: {}", about.request->name(), e.text)});
+        to_program(job_has_moved{!is_wished, std::move(e.text)});
+        return leave();
       case job_event_kind::failed:
         about.board->state = job_state::failed;
         about.board->cause = e.text;
         to_program(job_failed{std::move(e.text), job->totals()});
         return leave();
     }
+  }
+
+  // What a program that comes to a running job has missed.
+  void tell_history() {
+    const auto& after = about.request->after;
+    if (!after || !about.program) return;
+    if (const auto n = after->losses.left_out(); n > 0)
+      to_program(job_note{fmt::format("{} earlier losses are not kept", n)});
+    for (const auto& l : after->losses.newest()) to_program(job_progress{l.step, l.worker, l.loss});
   }
 
   // Those of several workers are named "worker/0/x".
@@ -207,8 +261,9 @@ struct job_actor_state {
 
   void leave() {
     about.record->enter(actor_state::ended);
-    tell(self->context(), about.node, job_over{about.id});
+    tell(self->context(), about.node, job_over{about.id, has_moved});
     handles.reset();
+    owed.clear();
     self->quit();
   }
 
@@ -255,6 +310,8 @@ struct job_actor_state {
       if (auto* p = std::get_if<part_halted>(&m.body)) return j.on_halted(m.from, *p);
       if (auto* p = std::get_if<part_saved>(&m.body)) return j.on_saved(m.from, *p);
       if (auto* p = std::get_if<part_noted>(&m.body)) return j.on_noted(m.from, *p);
+      if (auto* k = std::get_if<journal_kept>(&m.body)) return j.on_kept(m.from, *k);
+      if (auto* v = std::get_if<job_moved>(&m.body)) return j.on_moved(*v);
       if (std::holds_alternative<leaving_node>(m.body)) return j.on_leaving(m.from);
       if (auto* l = std::get_if<lost_peer>(&m.body))
         return j.on_lost_by(m.from, l->node, l->reason, l->has_left);
@@ -271,6 +328,22 @@ struct job_actor_state {
     report([&](job_coordinator& j) { j.on_member(m.member); });
   }
 
+  // A wish that cannot be met is told, and the job goes on as it does.
+  void wish(const std::function<result<void>(job_coordinator&)>& of) {
+    report([&](job_coordinator& j) {
+      if (const auto ok = of(j); !ok) say(job_note{ok.error().text()}, ok.error().text());
+    });
+  }
+
+  void on_hand_over(const hand_over_job& m) {
+    if (job->phase() == job_phase::over) return;
+    const auto ok = job->on_hand_over(m.to);
+    is_wished = is_wished || bool(ok);
+    if (!ok && ok.error().code() != error_code::denied)  // else it is on its way: it asks again
+      tell(self->context(), about.node, to_node{m.to, job_refused{m.job, ok.error().text()}});
+    carry_out();
+  }
+
   void on_rejoined(const rejoined& m) {
     about.self = m.self;
     about.members = {m.self};
@@ -285,17 +358,33 @@ struct job_actor_state {
       on_loss(m);
     else
       on_variables(fetch, m);
+    if (fetch.name == loss_fetch && job->may_move() && job->phase() != job_phase::over) return;
     if (handles) tell(self->context(), handles->actors[m.fetch], credit{0, 1});
   }
 
   void on_loss(const fetched& m) {
+    if (job->may_move()) owed.emplace_back(handles, m.fetch);
     report([&, loss = sum_of(m.values)](job_coordinator& j) { j.on_loss(m.port, m.t.step, loss); });
+  }
+
+  // Of the plan, which may end before the training that was asked for.
+  std::uint64_t last_step() const {
+    job_snapshot b;
+    describe(job->current_plan(), b);
+    return about.request->program->spec().update == update_kind::async
+               ? b.steps / about.request->program->spec().workers
+               : b.steps;
   }
 
   void on_variables(const planned_actor& fetch, fetched& m) {
     if (m.t.step < items) return;  // it has that
     items = m.t.step + 1;
-    job_variables out{m.t.step, {}};
+    const auto& spec = about.request->program->spec();
+    const auto steps = last_step();
+    const auto version = spec.update == update_kind::async ? steps * spec.workers
+                         : spec.observe_every > 0          ? (m.t.step + 1) * spec.observe_every
+                                                           : steps;
+    job_variables out{m.t.step, version, {}};
     for (std::size_t i = 0; i < m.values.size(); ++i)
       out.values.emplace_back(variable_behind(job->current_plan(), fetch.inputs[i]),
                               std::move(m.values[i]));
@@ -330,6 +419,15 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       },
       [&s](want_cut) { s.report([](job_coordinator& j) { j.want_checkpoint(); }); },
       [&s](const stop_job& m) { s.report([&](job_coordinator& j) { j.on_stop(m.reason); }); },
+      [&s](finish_job) { s.wish([](job_coordinator& j) { return j.on_finish(); }); },
+      [&s](detach_job) {
+        s.wish([&s](job_coordinator& j) {
+          auto ok = j.on_detach();
+          s.is_wished = s.is_wished || bool(ok);
+          return ok;
+        });
+      },
+      [&s](const hand_over_job& m) { s.on_hand_over(m); },
       [&s](job_tick) { s.report([&](job_coordinator& j) { j.tick(s.about.now_ns()); }); },
   };
 }

@@ -17,12 +17,19 @@
 //   epoch_claimed  archive  the next epoch may be placed                -
 //   cut_written    archive  a checkpoint is there                       job_note
 //   want_cut       node     make a checkpoint now                       -
-//   stop_job       program  end all parts                               job_failed
+//   stop_job       program, end all parts                               job_stopped | job_failed
+//                  tool
+//   finish_job     program, end the training where it is                job_finished
+//                  tool
+//   detach_job     program, hand the job over to a node                 job_has_moved
+//                  tool
+//   hand_over_job  node     hand it over to a program that asks for it  job_has_moved
 //   job_tick       node     deadlines, pauses, checkpoints by time      -
 //
-// JB-1  The program gets exactly one job_finished or job_failed, as the last message.
-// JB-2  After that no actor of the job runs on any node that can be reached: every one was told to
-//       stop.
+// JB-1  The program, if there is one, gets exactly one job_finished, job_stopped, job_has_moved or
+//       job_failed, as the last message.
+// JB-2  After that, unless the job has moved, no actor of the job runs on any node that can be
+//       reached: every one was told to stop.
 // JB-3  fed = applied + dropped + in flight, per worker, in the last message
 //       (runtime/jobs/job_coordinator.hpp).
 // Supervision: not restarted. Its account of the job is gone with it, so the job fails: its node
@@ -58,7 +65,8 @@ void describe(const plan& p, job_snapshot& out);
 struct job_arguments {
   job_id id{};
   std::shared_ptr<const job_request> request;
-  caf::actor node, archive, program;
+  caf::actor node, archive;
+  caf::actor program;                // null: none is attached
   std::vector<member_info> members;  // who has a link to this process, and itself
   member_info self;
   std::function<std::int64_t()> now_ns;  // monotonic

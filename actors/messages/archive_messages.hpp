@@ -63,11 +63,16 @@ struct claim_next {
   bool wants_checkpoint = false;  // the newest whole one of `run`
   checkpoint_lineage run;
   caf::actor to;
+  // The newest epoch that the caller knows of; denied, where another one has claimed a newer one.
+  // 0: whatever it is.
+  std::uint32_t known_epoch = 0;
+  bool wants_lock = false;  // on the job's folder, if nobody holds it
 };
 struct epoch_claimed {
   std::shared_ptr<const result<std::uint32_t>> epoch;
   std::optional<checkpoint_manifest> newest;  // whole; where it was asked for
   std::vector<std::string> notes;
+  std::shared_ptr<const void> lock{};  // null: somebody has it, or it was not asked for
 };
 struct write_cut {
   std::string folder;

@@ -9,6 +9,7 @@
 #include "troupe/runtime/checkpoint/checkpoint.hpp"
 #include "troupe/runtime/checkpoint/checkpoint_options.hpp"
 #include "troupe/runtime/compile/compile.hpp"
+#include "troupe/runtime/jobs/job_journal.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
 #include "troupe/runtime/jobs/training_totals.hpp"
 #include "troupe/runtime/plan/plan.hpp"
@@ -42,6 +43,12 @@ struct job_request {
   checkpoint_schedule schedule{};            // stands in every manifest
   std::uint32_t keep = 3;                    // checkpoints
   std::shared_ptr<const void> keeps_lock{};  // on the job's folder, while the job lives
+  // encode(job_recipe): it outlives its coordinator; null: it does not.
+  std::shared_ptr<const std::vector<std::byte>> recipe{};
+  // It goes on where another coordinator stopped, for that reason.
+  std::shared_ptr<const kept_journal> after{};
+  std::string why_after{};
+  bool has_failed_before = false;
 
   const std::string& name() const { return program ? program->name() : job_plan.name; }
 };
@@ -70,6 +77,7 @@ struct job_progress {
 };
 struct job_variables {  // an observation: values in order of the variables' names
   std::uint64_t item = 0;
+  std::uint64_t version = 0;  // sync: of all; async: gradients in them, if nothing was lost
   std::vector<std::pair<std::string, tensor>> values;
 };
 struct worker_lost {
@@ -97,8 +105,27 @@ struct job_failed {
   std::string line;
   training_totals totals;
 };
+struct job_stopped {
+  std::string reason;
+  training_totals totals;
+};
+// Another process coordinates it: `is_lost`: without the program's wish.
+struct job_has_moved {
+  bool is_lost = false;
+  std::string text;
+};
 struct stop_job {
   std::string reason;
+};
+struct finish_job {};
+struct detach_job {};
+struct hand_over_job {
+  node_id to{};
+  std::string job;  // as it was asked for
+};
+// A job that was asked for will not come.
+struct attach_failed {
+  std::string text;
 };
 
 }  // namespace troupe
@@ -111,6 +138,12 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::worker_lost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_finished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_stopped)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_has_moved)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::finish_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::detach_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::hand_over_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::attach_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_recovering)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_note)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local_part)

@@ -97,6 +97,7 @@ struct task_lost {
 
 struct job_over {
   job_id job{};
+  bool has_moved = false;  // to another process, which lists it
 };
 struct set_times {
   std::shared_ptr<const op_times> times;
@@ -124,6 +125,18 @@ struct cancel_own_run {  // program: it has given up that step of its job, and a
 struct stop_own_job {  // program: end the job it started
   caf::actor program;
   std::string reason;
+};
+enum class job_wish : std::uint8_t { finish, detach };
+struct wish_of_own_job {  // program: what is to become of its job
+  caf::actor program;
+  job_wish wish = job_wish::finish;
+};
+struct attach_job {  // program: give me that job, by name or id; job_started or attach_failed
+  std::string job;
+  caf::actor program;
+};
+struct forget_attach {  // program: it waits no longer
+  caf::actor program;
 };
 struct set_member {
   caf::actor member;
@@ -163,6 +176,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask_trace)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::get_view)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::cancel_own_run)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_own_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::wish_of_own_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::attach_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::forget_attach)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::set_member)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::node_tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_node)

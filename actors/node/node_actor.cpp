@@ -37,7 +37,9 @@ struct node_actor_state : part_services {
   caf::stateful_actor<node_actor_state>* self = nullptr;
   node_view view;  // what questions are answered from
   std::optional<part_table> parts;
-  std::map<job_id, caf::actor> program_of;
+  std::map<job_id, caf::actor> program_of;  // null: none is attached
+  std::optional<kept_journals> journals;
+  std::vector<attach_job> attaching;  // programs that wait for a job
   std::string denied;
   std::vector<std::shared_ptr<stream_meter>> stream_meters;
   std::optional<trace_recorder> recorder;
@@ -75,6 +77,7 @@ struct node_actor_state : part_services {
     }
     sources.insert(sources.end(), view.env.lanes.begin(), view.env.lanes.end());
     parts.emplace(*this, self->system());
+    journals.emplace(view.env.self.id);
     recorder.emplace(std::move(sources),
                      [this](std::uint64_t subject) { return describe_subject(*parts, subject); });
   }
@@ -149,6 +152,7 @@ struct node_actor_state : part_services {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
     parts->on_lost(m.member);
+    take_orphans();
   }
 
   void on_rejoined(rejoined& m) {
@@ -158,6 +162,7 @@ struct node_actor_state : part_services {
       parts->stop_all("the cluster held this node dead");
     view.peers.clear();
     view.env.self = std::move(m.self);
+    journals->on_rejoined(view.env.self.id);
   }
 
   // --- messages of jobs --------------------------------------------------------------------------
@@ -176,6 +181,12 @@ struct node_actor_state : part_services {
     if (auto* p = std::get_if<part_halted>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_saved>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_noted>(&m.body)) return to_job(p->job, m);
+    if (auto* k = std::get_if<keep_journal>(&m.body)) return on_journal(m.from, *k);
+    if (auto* k = std::get_if<journal_kept>(&m.body)) return to_job(k->job, m);
+    if (auto* t = std::get_if<give_job>(&m.body)) return on_given(m.from, *t);
+    if (auto* a = std::get_if<ask_for_job>(&m.body)) return on_asked(m.from, *a);
+    if (auto* r = std::get_if<job_refused>(&m.body)) return on_refused(*r);
+    if (auto* j = std::get_if<job_moved>(&m.body)) return to_job(j->job, m);
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
     if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
     ++stray_messages;
@@ -195,27 +206,153 @@ struct node_actor_state : part_services {
     if (at != parts->all().end()) send(at->second.coordinator, std::move(m.report));
   }
 
+  // --- jobs that outlive their coordinator -------------------------------------------------------
+
+  void on_journal(node_id from, const keep_journal& m) {
+    if (m.recipe.empty() && m.journal.empty()) return journals->forget(m.job, m.number);
+    const auto kept = journals->keep(from, m.job, m.number, m.recipe, m.journal);
+    send(from, journal_kept{m.job, m.number, kept ? std::string() : kept.error().text()});
+  }
+
+  void on_given(node_id from, const give_job& m) {
+    auto kept = journals->take(from, m.job);
+    if (!kept) {
+      ++stray_messages;
+      return;
+    }
+    go_on(m.job, std::move(*kept), m.reason, false);
+  }
+
+  void take_orphans() {
+    for (auto& [job, kept] : journals->take_orphans(
+             [this](node_id n) { return n == view.env.self.id || view.peers.contains(n); })) {
+      const auto who = name_of(kept.from);
+      go_on(job, std::move(kept), fmt::format("{}, which coordinated it, has died or left", who),
+            true);
+    }
+  }
+
+  std::string name_of(node_id n) const {
+    for (const auto& m : view.members)
+      if (m.id == n) return m.name;
+    return fmt::format("{:x}", raw(n));
+  }
+
+  // With the program that has asked for it, if one has.
+  void go_on(job_id id, kept_journal kept, const std::string& why, bool has_failed) {
+    const auto recipe = kept.recipe;
+    auto program = make_program(*recipe, kept.journal.roles, view.env.self.id, *view.env.ops);
+    const auto known = view.jobs.find(id);
+    const auto name = program ? program->name() : fmt::format("{:016x}", raw(id));
+    const auto wanted = std::find_if(attaching.begin(), attaching.end(), [&](const auto& a) {
+      return a.job == name || a.job == fmt::format("{:016x}", raw(id));
+    });
+    const auto to = wanted == attaching.end() ? caf::actor() : wanted->program;
+    if (wanted != attaching.end()) attaching.erase(wanted);
+    if (!program) {
+      note(fmt::format("job {} cannot go on here: {}", name, program.error().text()));
+      if (to) tell(self->context(), to, attach_failed{program.error().text()});
+      return;
+    }
+    if (known != view.jobs.end() && known->second.ended_ns == 0) return;  // it is here already
+    auto request = std::make_shared<job_request>();
+    request->schedule = program->schedule();
+    request->program = std::move(*program);
+    request->roles = kept.journal.roles;
+    request->on_failure = recipe->on_failure;
+    request->limits = recipe->limits;
+    request->checkpoints = recipe->checkpoints;
+    request->keep = recipe->keep;
+    request->recipe = std::make_shared<const std::vector<std::byte>>(encode(*recipe));
+    request->why_after = why;
+    request->has_failed_before = has_failed;
+    request->after = std::make_shared<const kept_journal>(std::move(kept));
+    note(fmt::format("goes on with job {}: {}", name, why));
+    coordinate(id, std::move(request), to);
+  }
+
+  void attach(attach_job& m) {
+    for (const auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0 && is_called(job, m.job))
+        return tell(self->context(), m.program,
+                    attach_failed{fmt::format("this program has job '{}' already", m.job)});
+    attaching.push_back(m);
+    ask_for_jobs();
+  }
+
+  // Again and again: whoever will have the job may not have it yet.
+  void ask_for_jobs() {
+    for (const auto& a : attaching)
+      for (const auto& [id, peer] : view.peers)
+        if (peer.link) send(id, ask_for_job{a.job});
+  }
+
+  static bool is_called(const job_entry& job, const std::string& name) {
+    return job.board->name == name || job.board->id == name;
+  }
+
+  void on_asked(node_id from, const ask_for_job& m) {
+    const job_entry* over = nullptr;
+    for (const auto& [id, job] : view.jobs) {
+      if (!is_called(job, m.job)) continue;
+      if (job.ended_ns == 0) return tell(self->context(), job.actor, hand_over_job{from, m.job});
+      over = &job;
+    }
+    if (over != nullptr)
+      send(from,
+           job_refused{m.job, fmt::format("the job is over: {}{}{}", to_string(over->board->state),
+                                          over->board->cause.empty() ? "" : ": ",
+                                          over->board->bare_cause())});
+  }
+
+  void on_refused(const job_refused& m) {
+    for (auto at = attaching.begin(); at != attaching.end();) {
+      if (at->job != m.job) {
+        ++at;
+        continue;
+      }
+      tell(self->context(), at->program, attach_failed{m.reason});
+      at = attaching.erase(at);
+    }
+  }
+
+  void on_wish(const wish_of_own_job& m) {
+    for (const auto& [job, program] : program_of) {
+      if (program != m.program) continue;
+      const auto& actor = view.jobs.at(job).actor;
+      if (m.wish == job_wish::finish)
+        tell(self->context(), actor, finish_job{});
+      else
+        tell(self->context(), actor, detach_job{});
+    }
+  }
+
   // --- jobs started here -------------------------------------------------------------------------
 
   void run(run_job& m) {
+    coordinate(job_id{view.env.wall_clock_ns() ^ raw(view.env.self.id)}, m.request, m.program);
+  }
+
+  void coordinate(job_id id, std::shared_ptr<const job_request> request, caf::actor program) {
     const auto& env = view.env;
-    const job_id id{env.wall_clock_ns() ^ raw(env.self.id)};
     std::vector<member_info> known{env.self};
     for (const auto& [peer, entry] : view.peers) known.push_back(entry.member);
-    const auto& job_name = m.request->name();
+    const auto& job_name = request->name();
     auto job_record =
         std::make_shared<actor_record>(actor_kind::job, "job/" + job_name, job_name, *env.clock);
     auto board = std::make_shared<job_snapshot>();
     board->id = fmt::format("{:016x}", raw(id));
     board->name = job_name;
     board->client = env.self.name;
-    program_of[id] = m.program;
+    program_of[id] = program;
     auto& entry = view.jobs[id];
-    entry = job_entry{{}, m.request, board, env.wall_clock_ns(), 0};
-    entry.actor = spawn_job(
-        self->system(), env.service,
-        job_arguments{id, m.request, handle(), env.archive, m.program, std::move(known), env.self,
-                      env.now_ns, env.wall_clock_ns, job_record, board, env.bugs});
+    const auto began = request->after ? request->after->journal.started_unix_ns : 0;
+    entry = job_entry{{}, request, board, began != 0 ? began : env.wall_clock_ns(), 0};
+    entry.actor =
+        spawn_job(self->system(), env.service,
+                  job_arguments{id, std::move(request), handle(), env.archive, std::move(program),
+                                std::move(known), env.self, env.now_ns, env.wall_clock_ns,
+                                job_record, board, env.bugs});
     on_failure(entry.actor, [node = self->address(), id](const std::string& text) {
       if (const auto to = caf::actor_cast<caf::actor>(node))
         tell(nullptr, to, job_orphaned{id, text});
@@ -237,10 +374,16 @@ struct node_actor_state : part_services {
   void on_job_over(const job_over& m) {
     auto at = view.jobs.find(m.job);
     if (at == view.jobs.end()) return;
+    program_of.erase(m.job);
+    if (m.has_moved) {
+      view.jobs.erase(at);
+      view.job_records.erase(m.job);
+      tell_if_drained();
+      return end_if_empty();
+    }
     at->second.ended_ns = view.env.wall_clock_ns();
     at->second.actor = nullptr;
     at->second.request = nullptr;
-    program_of.erase(m.job);
     note(fmt::format("job {} is over: {}", at->second.board->name,
                      at->second.board->cause.empty() ? "done" : at->second.board->bare_cause()));
     end_if_empty();
@@ -255,7 +398,8 @@ struct node_actor_state : part_services {
     log.add({view.env.self.name, view.env.self.pid, "job", {}, m.text, false, 0});
     board.state = job_state::failed;
     board.cause = log.line();
-    tell(self->context(), program_of.at(m.job), job_failed{log.line(), {}});
+    if (const auto& program = program_of.at(m.job))
+      tell(self->context(), program, job_failed{log.line(), {}});
     const stop_part end{m.job, "the job's actor failed"};
     for (const auto& [peer, entry] : view.peers) send(peer, end);
     send(view.env.self.id, end);
@@ -278,6 +422,7 @@ struct node_actor_state : part_services {
     recorder->tick(view.env.now_ns());
     sample();
     parts->place_waiting();
+    ask_for_jobs();
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, job_tick{});
     const auto now = view.env.wall_clock_ns();
@@ -320,13 +465,17 @@ struct node_actor_state : part_services {
 
   // --- requests of tools -------------------------------------------------------------------------
 
-  // "leave NODE", "checkpoint JOB", by name or id; what is said to it. Anything else: nothing.
+  // "leave NODE", "checkpoint JOB", "stop JOB", "finish JOB", "detach JOB", by name or id; what is
+  // said to it. Anything else: nothing.
   std::string obey(const std::string& request) {
     const auto space = request.find(' ');
     const auto what = request.substr(0, space),
                whom = space == std::string::npos ? std::string() : request.substr(space + 1);
     if (what == "leave") return leave_if_named(whom);
     if (what == "checkpoint") return save_if_ours(whom);
+    if (what == "stop") return wish_if_ours(whom, "stops", stop_job{"a tool has asked for that"});
+    if (what == "finish") return wish_if_ours(whom, "finishes", finish_job{});
+    if (what == "detach") return detach_if_ours(whom);
     return {};
   }
 
@@ -356,17 +505,55 @@ struct node_actor_state : part_services {
     return said;
   }
 
+  // Whatever else is to be done to a job by its name.
+  template <class Message>
+  std::string wish_if_ours(const std::string& name, const std::string& does, const Message& m) {
+    std::string said;
+    for (auto& [id, job] : view.jobs) {
+      if (!is_called(job, name)) continue;
+      if (job.ended_ns != 0) {
+        if (said.empty()) said = "refused: the job is over";
+      } else if (!job.request->program) {
+        said = "refused: it is no training, and ends with its program";
+      } else {
+        tell(self->context(), job.actor, Message(m));
+        said = does;
+      }
+    }
+    return said;
+  }
+
+  std::string detach_if_ours(const std::string& name) {
+    for (auto& [id, job] : view.jobs)
+      if (is_called(job, name) && job.ended_ns == 0 && job.request->recipe == nullptr)
+        return "refused: the job ends with its program (--outlive)";
+      else if (is_called(job, name) && job.ended_ns == 0 && !program_of.at(id))
+        return "detaches";  // as it is
+    return wish_if_ours(name, "detaches", detach_job{});
+  }
+
   // --- the end -----------------------------------------------------------------------------------
+
+  // NO-10.
+  bool coordinates_movable() const {
+    return std::any_of(view.jobs.begin(), view.jobs.end(), [&](const auto& j) {
+      return j.second.ended_ns == 0 && j.second.request->recipe != nullptr &&
+             !program_of.at(j.first);
+    });
+  }
 
   void drain(const drain_node& m) {
     is_draining = true;
     draining = m.to;
+    for (const auto& [id, job] : view.jobs)
+      if (job.ended_ns == 0 && job.request->recipe != nullptr && !program_of.at(id))
+        tell(self->context(), job.actor, detach_job{});
     for (const auto& [job, coordinator] : parts->movable()) send(coordinator, leaving_node{job});
     tell_if_drained();
   }
 
   void tell_if_drained() {
-    if (!is_draining || !parts->movable().empty()) return;
+    if (!is_draining || !parts->movable().empty() || coordinates_movable()) return;
     if (draining) tell(self->context(), std::exchange(draining, nullptr), node_drained{});
     if (end_when_drained) end(*std::exchange(end_when_drained, std::nullopt));
   }
@@ -414,6 +601,11 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](part_on_disk& m) { s.on_disk(m); },
       [&s](shards_loaded& m) { s.parts->on_loaded(m); },
       [&s](run_job& m) { s.run(m); },
+      [&s](attach_job& m) { s.attach(m); },
+      [&s](const forget_attach& m) {
+        std::erase_if(s.attaching, [&](const auto& a) { return a.program == m.program; });
+      },
+      [&s](const wish_of_own_job& m) { s.on_wish(m); },
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) {
         auto said = s.obey(m.request);  // before the answer shows what came of it

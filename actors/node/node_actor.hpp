@@ -23,6 +23,10 @@
 //                               them
 //   run_job        program      spawn a job actor that coordinates it     job_started, ... to the
 //                                                                         program
+//   attach_job     program      ask all processes for a running job       the same | attach_failed
+//   forget_attach  program      it waits for that job no longer           -
+//   wish_of_own_job
+//                  program      pass on to that job: finish, detach       -
 //   get_view       program      -                                         view_changed
 //   cancel_own_run program      loops of that step end, on all its nodes  -
 //   stop_own_job   program      pass on to that job                       -
@@ -45,6 +49,9 @@
 // Supervision: node_policy. Without it the process ends: nobody else knows its parts.
 // NO-4  A message for a part or job that is not here is dropped and counted. (The others are in
 //       part_table.hpp.)
+// NO-10 Of jobs that outlive their coordinator the node keeps the journals that it is given, and
+//       goes on with those that are its own then (runtime/jobs/job_journal.hpp). A node that leaves
+//       hands on what it coordinates so.
 // NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once
 //       it ends nothing is placed.
 // Ends: on end_node, after its parts.

@@ -43,6 +43,7 @@ void part_table::place(node_id from, place_part p) {
 
 void part_table::place_waiting() {
   answer_waiting_halts();
+  stop_orphans();
   for (auto& w : std::exchange(waiting_, {})) {
     const auto from = w.from;
     const auto about = place_part{w.place.job, w.place.epoch, {}, {}, {}, {}};
@@ -64,7 +65,11 @@ void part_table::try_to_place(waiting_place w) {
   const auto& p = w.place;
   const auto job = p.job;
   if (const auto at = parts_.find(job); at != parts_.end()) {
-    if (at->second.epoch >= p.epoch) return;  // NO-1
+    if (at->second.epoch >= p.epoch) {  // NO-1
+      if (at->second.coordinator != w.from)
+        node_.send(w.from, job_moved{job, at->second.epoch, at->second.coordinator});
+      return;
+    }
     if (at->second.ended_ns == 0) {
       if (!at->second.is_halted)
         halt(at->second.coordinator, halt_part{job, at->second.epoch, "a newer epoch has begun"});
@@ -288,6 +293,7 @@ void part_table::spawn(const waiting_place& w, std::shared_ptr<plan> job_plan, s
                    {},
                    std::make_shared<part_handles>(),
                    env.wall_clock_ns()};
+  entry.may_move = p.may_move;
   const auto before = std::exchange(kept_[p.job], {});
   const bool goes_on =
       p.restore_from.empty() &&
@@ -508,6 +514,9 @@ void part_table::halt(node_id from, const halt_part& h) {
   std::erase_if(waiting_,
                 [&](const auto& w) { return w.place.job == h.job && w.place.epoch <= h.epoch; });
   const auto at = parts_.find(h.job);
+  if (at != parts_.end() && at->second.epoch > h.epoch && at->second.coordinator != from)
+    return node_.send(from, job_moved{h.job, at->second.epoch, at->second.coordinator});
+  if (at != parts_.end()) obey(h.job, at->second, from, h.epoch);
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
   part.is_halted = true;
@@ -516,6 +525,14 @@ void part_table::halt(node_id from, const halt_part& h) {
   if (node_.environment().archive)
     tell(node_.context(), node_.environment().archive, close_cuts{h.job});
   end_actors(part, h.reason);
+}
+
+// NO-9.
+void part_table::obey(job_id job, part_entry& part, node_id from, std::uint32_t epoch) {
+  part.orphaned_ns = 0;
+  if (part.coordinator == from) return;
+  node_.send(part.coordinator, job_moved{job, epoch, from});
+  part.coordinator = from;
 }
 
 void part_table::answer_halt(job_id job, node_id to, std::uint32_t epoch) {
@@ -595,7 +612,9 @@ void part_table::on_lost(const member_info& m) {
   std::erase_if(unanswered_, [&](const auto& u) { return u.second.first == m.id; });
   for (auto& [id, part] : parts_) {
     if (part.ended_ns != 0 && !part.is_halted) continue;
-    if (part.coordinator == m.id)  // NO-2
+    if (part.coordinator == m.id && part.may_move)  // NO-2
+      part.orphaned_ns = std::max<std::int64_t>(1, node_.environment().now_ns());
+    else if (part.coordinator == m.id)
       stop(id, part, fmt::format("{}, which started the job, is {}", m.name, to_string(m.state)));
     if (part.ended_ns != 0) continue;
     for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
@@ -604,6 +623,18 @@ void part_table::on_lost(const member_info& m) {
         node_.send(part.coordinator, lost_peer{id, m.id, m.reason, m.state == member_state::left});
       }
   }
+}
+
+void part_table::stop_orphans() {
+  const auto now = node_.environment().now_ns();
+  for (auto& [id, part] : parts_)
+    if (part.orphaned_ns != 0 && now - part.orphaned_ns > orphaned_max_ns) {
+      part.orphaned_ns = 0;
+      stop(id, part,
+           fmt::format(
+               "nobody has gone on with the job for {} s after the end of who coordinated it",
+               orphaned_max_ns / 1'000'000'000));
+    }
 }
 
 void part_table::stop_all(const std::string& reason) {

@@ -14,11 +14,14 @@
 //
 // NO-1  A node runs at most one part of a job; `place` for an epoch that is not newer than the last
 //       one is ignored.
-// NO-2  A part whose coordinator is dead or gone is stopped at once.
+// NO-2  A part whose coordinator is dead or gone is stopped at once; one of a job that may move
+//       (place_part) waits orphaned_max_ns for whoever goes on with it.
 // NO-3  A part is `placed` only when every link knows its edges: nothing can arrive for it before.
 // NO-5  Variables are kept from a part to the next one of the same job, and no longer than the job.
 // NO-6  A part whose supervisor fails has failed; its actors have ended before the next epoch's
 //       begin.
+// NO-9  A part obeys the coordinator of the newest epoch that it has heard of; a former one that
+//       asks for something, or whose part another one halts, is told job_moved.
 // NO-8  A halt is answered once its coordinator is a peer, which another node may have known before
 //       us: nothing that was asked stays without an answer.
 //
@@ -62,6 +65,8 @@ struct part_entry {
   bool is_halted = false;
   // That was to end, of which this part may be an older one: its place had to wait for our end.
   std::uint32_t halted_epoch = 0;
+  bool may_move = false;
+  std::int64_t orphaned_ns = 0;  // since when its coordinator is gone; 0: it is there
 };
 
 // What the table needs of its node.
@@ -84,6 +89,8 @@ class part_services {
 
 class part_table {
  public:
+  static constexpr std::int64_t orphaned_max_ns = 30'000'000'000;
+
   part_table(part_services& node, caf::actor_system& sys) : node_(node), system_(sys) {}
   ~part_table();  // of a node that failed: its parts end too
   part_table(const part_table&) = delete;
@@ -154,6 +161,8 @@ class part_table {
   void end_actors(part_entry& part, const std::string& reason);
   void answer_halt(job_id job, node_id to, std::uint32_t epoch);
   void answer_waiting_halts();
+  void stop_orphans();
+  void obey(job_id job, part_entry& part, node_id from, std::uint32_t epoch);
   part_entry* find_running(job_id job);
   static void note_times(const part_entry& part, op_times& to);
   static std::uint64_t data_messages(const part_entry& part);

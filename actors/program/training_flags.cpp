@@ -205,6 +205,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
          "restart and resume, workers may share nodes, and nodes that join get work")
       ->check(CLI::IsMember({"stop", "restart", "resume"}))
       ->capture_default_str();
+  app.add_flag("--outlive", outlive,
+               "With --on-failure resume, --cluster and --checkpoint: the job goes on when this "
+               "program dies, stands still or is detached (troupe job detach NAME)");
   app.add_option(
          "--replicas", replicas,
          "With --on-failure resume and --cluster: copies of each variable on other nodes, so that the loss of "
@@ -297,6 +300,11 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   if (replicas > 0 && (on_failure != failure_policy::resume || (cluster.empty() && join.empty())))
     usage_error(
         "--replicas needs --on-failure resume and --cluster: they are for jobs that go on after the loss of a node");
+  if (outlive && (on_failure != failure_policy::resume || (cluster.empty() && join.empty()) ||
+                  checkpoints.folder.empty()))
+    usage_error(
+        "--outlive needs --on-failure resume, --cluster and --checkpoint DIR: nodes go on with the job, and what "
+        "it has learnt at its end is in the last checkpoint");
   if (app.count("--checkpoint") > 0 && checkpoints.folder.empty())
     usage_error("--checkpoint: the name of the folder is empty");
   if (app.count("--checkpoint-every") > 0 && every.empty())
@@ -335,6 +343,7 @@ training_options training_flags::training(std::uint64_t steps) const {
           .seed = seed,
           .steps = steps,
           .on_failure = on_failure,
+          .outlives_program = outlive,
           .replicas = replicas,
           .checkpoints = checkpoints,
           .compile = compiling()};

@@ -31,6 +31,7 @@ struct training_flags : cluster_flags {
   std::string losses, save, name;
   std::string save_graph;  // a file: the graph is written there, and nothing is trained
   failure_policy on_failure = failure_policy::stop;
+  bool outlive = false;
   std::uint32_t replicas = 0;
   checkpoint_options checkpoints;
   optimizer_spec optimizer;

@@ -19,9 +19,10 @@ namespace troupe {
 namespace {
 
 // The only thing that a signal handler may touch.
-volatile std::sig_atomic_t interruptions = 0;
+volatile std::sig_atomic_t interruptions = 0, last_signal = 0;
 
 void on_signal(int signal) {
+  last_signal = signal;
   interruptions = interruptions + 1;
   if (interruptions > 1) std::signal(signal, SIG_DFL);  // a third one ends the program at once
 }
@@ -89,6 +90,13 @@ void training_report::show(const training_event& e) {
     case kind::resumed:
     case kind::note: return say(e.text);
     case kind::finished: totals_ = e.totals; break;
+    case kind::stopped:
+      totals_ = e.totals;
+      ended_early_ = fmt::format("job {} was stopped at step {}: {}", options_.name, done_, e.text);
+      break;
+    case kind::detached:
+      ended_early_ = fmt::format("job {} goes on without this program: {}", options_.name, e.text);
+      break;
     case kind::failed:
       totals_ = e.totals;
       failure_ = e.text;
@@ -145,6 +153,13 @@ void training_report::show_totals(const training_totals& t) {
 
 result<void> training_report::outcome() const {
   const auto& folder = options_.checkpoints.folder;
+  const auto& early = ended_early_;
+  if (!early.empty() && totals_.checkpoints > 0)
+    return error(
+        error_code::failed,
+        fmt::format("{}; the same command with --resume goes on from the newest checkpoint in {}",
+                    early, folder));
+  if (!early.empty()) return error(error_code::failed, early);
   if (!failure_.empty() && totals_.checkpoints > 0)
     return error(
         error_code::failed,
@@ -166,6 +181,7 @@ result<void> training_report::follow(training& run) {
 int training_report::fail(const error& e) {
   bar_.reset();
   say_error(options_.program + ": " + e.text());
+  if (!ended_early_.empty()) return interruptions > 0 ? 128 + last_signal : 0;
   return static_cast<int>(e.code());
 }
 

@@ -41,8 +41,10 @@ class training_report {
   // Name and value of every variable, for feeding.
   std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
 
-  int fail(const error& e);  // prints the line; the exit code
-  result<void> save();       // the variables, if asked for
+  // Prints the line; the exit code: the error's; of a training that was stopped or detached, which
+  // is no failure, 0, or 128 + N by signal N.
+  int fail(const error& e);
+  result<void> save();  // the variables, if asked for
   // --save-graph, instead of training: the graph with its loss and how it would be trained. Says
   // so.
   result<void> save_graph(graph& g, value loss, const training_options& how);
@@ -72,6 +74,7 @@ class training_report {
   std::vector<std::pair<std::string_view, tensor>> feeds_;
   training_totals totals_;
   std::string failure_, losses_failure_;
+  std::string ended_early_;  // stopped or detached: what there is to say
   std::uint32_t lost_workers_ = 0;
 };
 

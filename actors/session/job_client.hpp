@@ -12,6 +12,7 @@
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -81,6 +82,9 @@ class job_client {
 
 std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request,
                                         std::vector<std::string> notes, bool is_fed);
+// Errors: as session::attach() has them.
+result<std::unique_ptr<training>> attach_training(process& p, const std::string& job,
+                                                  std::chrono::milliseconds timeout);
 // What a graph that is compiled now may use: the options of the program, with the streams of this
 // process, what ops took so far, and the nodes that are linked to it. From any thread, as long as
 // the session lives.

@@ -1,6 +1,7 @@
 #include "troupe/actors/session/session.hpp"
 
 #include "troupe/actors/session/job_client.hpp"
+#include "troupe/runtime/compile/graph_file.hpp"
 #include "troupe/runtime/graph/op_library.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
@@ -69,6 +70,15 @@ class session_impl final : public session {
           error_code::usage,
           "replicas are for jobs of a cluster that go on after failures (failure_policy::resume)");
     if (auto ok = check(make_spec(o, {})); !ok) return ok.error();
+    if (auto ok = check_ends(o); !ok) return ok.error();
+    std::vector<std::byte> saved;  // before any pass has seen it
+    if (o.outlives_program) {
+      auto bytes = encode_graph(g, {.name = o.compile.name,
+                                    .loss = loss,
+                                    .training = graph_training{spec_of(o), o.compile}});
+      if (!bytes) return error(bytes.error()).while_doing("outlives_program");
+      saved = std::move(*bytes);
+    }
     auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
                              o.all_reduce);
     if (!roles) return with_left_out(roles.error(), able.left_out);
@@ -97,7 +107,20 @@ class session_impl final : public session {
     for (const auto& lack : able.left_out) notes.push_back("gets no work: " + lack);
     if (auto ready = open_checkpoints(o.checkpoints, view.self, *request, notes); !ready)
       return ready.error();
+    if (o.outlives_program)
+      request->recipe = std::make_shared<const std::vector<std::byte>>(
+          encode(job_recipe{std::move(saved), request->on_failure, request->limits,
+                            request->checkpoints, request->keep}));
     return make_training(*process_, std::move(request), std::move(notes), o.is_fed);
+  }
+
+  result<std::unique_ptr<training>> attach(const std::string& job,
+                                           std::chrono::milliseconds timeout) override {
+    if (is_alone_)
+      return error(error_code::usage,
+                   "this session is alone: jobs to attach to are in a cluster "
+                   "(session_options::cluster)");
+    return attach_training(*process_, job, timeout);
   }
 
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
@@ -177,12 +200,31 @@ class session_impl final : public session {
 
   static training_spec make_spec(const training_options& o, const task_map& where) {
     auto spec = spec_of(o);
-    spec.tasks = static_cast<std::uint32_t>(where.task_names.size());
-    spec.task_names = where.task_names;
-    spec.worker_task = where.worker_task;
-    spec.shard_task = where.shard_task;
-    spec.client_task = where.client_task;
+    set_places(spec, where);
     return spec;
+  }
+
+  // What must be given for a training to end early, or to outlive its program.
+  result<void> check_ends(const training_options& o) const {
+    const auto usage = [](std::string text) { return error(error_code::usage, std::move(text)); };
+    if (o.may_finish && o.is_fed)
+      return usage(
+          "may_finish: a training that the program feeds cannot make the step again that "
+          "it is to finish with: stop() it");
+    if (!o.outlives_program) return {};
+    if (is_alone_)
+      return usage(
+          "outlives_program: this session is alone, and nobody could go on with the job: "
+          "join a cluster (session_options::cluster)");
+    if (o.on_failure != failure_policy::resume)
+      return usage(
+          "outlives_program: a job that goes on without its program is resumed after "
+          "failures, too: set on_failure to failure_policy::resume");
+    if (o.checkpoints.folder.empty())
+      return usage(
+          "outlives_program: what the job has learnt when it ends without a program is in "
+          "its last checkpoint: set checkpoints.folder");
+    return {};
   }
 
   // What is fed is gone with the step that it was fed for: a training that goes on after a failure
@@ -255,7 +297,7 @@ training_spec spec_of(const training_options& o) {
   spec.seed = o.seed;
   spec.steps = o.steps;
   spec.observe_every = o.observe_every;
-  spec.is_recoverable = o.on_failure != failure_policy::stop;
+  spec.is_recoverable = o.on_failure != failure_policy::stop || o.may_finish;
   spec.has_replicas = o.replicas > 0;
   spec.has_cuts = !o.checkpoints.folder.empty();
   spec.cut_every = o.checkpoints.every_steps;

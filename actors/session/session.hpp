@@ -109,6 +109,15 @@ struct training_options {
   // share nodes, and nodes that join take part of the work.
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
+  // finish() may end the training before its last step. Shards then keep a version that they could
+  // go back to, as they do with failure_policy::resume, which implies it. Not with is_fed.
+  bool may_finish = false;
+  // Over a cluster, with failure_policy::resume and checkpoints: the job goes on when this program
+  // dies, stands still or detaches; nodes coordinate it then, and programs attach to it
+  // (session::attach()). What it has learnt when it ends while no program is attached is in its
+  // last checkpoint. Costs a message to each of two nodes after a loss, which the next losses do
+  // not wait for.
+  bool outlives_program = false;
   // With failure_policy::resume, over a cluster: copies of each variable on other nodes, 0 or 1. A
   // loss is told, and (async) a worker's push returns, when the copy has the update; the loss of
   // one node takes no such update away. Where there is no other node, there is no copy until one
@@ -128,12 +137,15 @@ struct training_event {
   enum class kind : std::uint8_t {
     started,      // all actors are placed; sources fire from now on
     loss,         // step, worker (async), loss
-    variables,    // values, in order of the variables' names; item: 0, 1, ...
+    variables,    // values, in order of the variables' names; item: 0, 1, ...; step: how many are
+                  // in them (sync: the version; async: gradients, of all workers)
     worker_lost,  // text; asynchronous training goes on
     recovering,   // text: what failed; the job goes on after it
     resumed,      // text, step: it goes on now
     note,         // text: something that people want to know
-    finished,     // totals; the last event
+    finished,     // totals; the last event: at the last step, or by finish()
+    stopped,      // text: the reason that stop() was given; totals; the last event
+    detached,     // text: who coordinates the job now; the last event
     failed,       // text (one line), totals; the last event
     none,         // nothing within the time
   } type = kind::none;
@@ -161,15 +173,22 @@ class feeder {
   virtual std::uint64_t steps() const = 0;  // that were fed
 };
 
-// A training job. Destroying it stops the job.
+// A training job. Destroying it stops the job, unless it has ended or was detached.
 class training {
  public:
   virtual ~training() = default;
   // The next event; `none` after `timeout`. After the last event: nullopt.
   virtual std::optional<training_event> next(
       std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;
-  // Ends the job on all nodes; a `failed` event with this reason follows.
+  // Ends the job on all nodes, as it is; a `stopped` event with this reason follows. That is no
+  // failure.
   virtual void stop(const std::string& reason) = 0;
+  // Ends it in good order, at the step that it has got to: `variables` and `finished` follow, and
+  // with checkpoints the last one is written. A note says so where it cannot (may_finish).
+  virtual void finish() = 0;
+  // Leaves it to the cluster (outlives_program): `detached` follows. A note says so where there is
+  // no node that could take it; the job stays with this program then.
+  virtual void detach() = 0;
   // Of a training with is_fed, after its event `started`; one for each worker. Errors: usage,
   // failed (it has ended).
   virtual result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) = 0;
@@ -217,6 +236,13 @@ class session {
   // counted from the last; alone: all here.
   virtual result<std::unique_ptr<training>> train(graph& g, value loss,
                                                   const training_options& options) = 0;
+  // A training that some program began with outlives_program, by its name or id: this program
+  // coordinates it from now on, and is told the losses that are kept (the newest 10,000; a note has
+  // the number of others), then how it goes on. Another program that has it is told `detached`.
+  // Errors: usage: alone; this program lacks an op; failed: there is no such job, or it is over, or
+  // ends with its program; timed_out: nobody gave it away in time.
+  virtual result<std::unique_ptr<training>> attach(
+      const std::string& job, std::chrono::milliseconds timeout = std::chrono::seconds(10)) = 0;
   virtual result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
                                                    const compile_options& options = {}) = 0;
   // Runs parts of a graph, by name, from any thread (actors/session/graph_runner.hpp).

@@ -6,7 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
 #include <set>
+#include <utility>
 
 namespace troupe {
 
@@ -75,81 +79,183 @@ class training_impl final : public training, private job_client {
  public:
   training_impl(process& p, std::shared_ptr<const job_request> request,
                 std::vector<std::string> notes, bool is_fed)
-      : job_client(p),
-        notes_(std::move(notes)),
-        workers_(request->program->spec().workers),
-        is_fed_(is_fed) {
+      : job_client(p), workers_(request->program->spec().workers), is_fed_(is_fed) {
+    job_ = request->name();
+    folder_ = request->checkpoints.folder;
+    for (auto& n : notes) {
+      training_event e;
+      e.type = training_event::kind::note;
+      e.text = std::move(n);
+      before_.push_back(std::move(e));
+    }
     tell(nullptr, process_.node(), run_job{std::move(request), mailbox()});
   }
+  // Of a job that is somewhere else.
+  training_impl(process& p, std::string job) : job_client(p), job_(std::move(job)) { ask(); }
+
   ~training_impl() override {
     handles_.reset();
-    if (!is_over_) {
-      stop("the program has given it up");
-      while (next(std::chrono::hours(24))) {
-      }
+    if (is_over_) return;
+    if (is_asking_) {
+      tell(nullptr, process_.node(), forget_attach{mailbox()});
+      return;
+    }
+    stop("the program has given it up");
+    while (next(std::chrono::hours(24))) {
     }
   }
 
-  void stop(const std::string& reason) override { job_client::stop(reason); }
+  // Waits for what was asked for; what it is told until then comes with the first events.
+  result<void> wait_for_job(std::chrono::milliseconds timeout) {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    while (is_asking_) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      if (left.count() <= 0)
+        return error(
+            error_code::timed_out,
+            fmt::format("no process has given job '{}' away within {} ms: troupe list jobs "
+                        "shows what runs",
+                        job_, timeout.count()));
+      auto e = receive(left);
+      if (!e) continue;
+      if (e->type == training_event::kind::failed)
+        return error(error_code::failed, fmt::format("job '{}': {}", job_, e->text));
+      before_.push_back(std::move(*e));
+    }
+    return {};
+  }
+
+  void stop(const std::string& reason) override {
+    if (is_asking_) return give_up("stopped while it was attached to: " + reason);
+    job_client::stop(reason);
+  }
+  void finish() override { wish(job_wish::finish); }
+  void detach() override { wish(job_wish::detach); }
 
   std::optional<training_event> next(std::chrono::milliseconds timeout) override {
-    using kind = training_event::kind;
-    if (is_over_) return std::nullopt;
-    training_event e;
-    if (!notes_.empty()) {
-      e.type = kind::note;
-      e.text = std::move(notes_.front());
-      notes_.erase(notes_.begin());
+    if (!before_.empty()) {
+      auto e = std::move(before_.front());
+      before_.pop_front();
       return e;
     }
+    if (is_over_) return std::nullopt;
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    for (;;) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      if (auto e = receive(std::max(left, std::chrono::milliseconds(0)))) return e;
+      if (left.count() <= 0) return training_event{};
+    }
+  }
+
+ private:
+  using kind = training_event::kind;
+
+  // How long a job may take to be given away to a program that had it before.
+  static constexpr auto asking_max = std::chrono::seconds(60);
+
+  void ask() {
+    is_asking_ = true;
+    asked_ = std::chrono::steady_clock::now();
+    tell(nullptr, process_.node(), attach_job{job_, mailbox()});
+  }
+
+  void wish(job_wish w) {
+    if (!is_over_) tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w});
+  }
+
+  void give_up(const std::string& why) {
+    tell(nullptr, process_.node(), forget_attach{mailbox()});
+    before_.push_back(failure(why));
+    is_over_ = true;
+  }
+
+  training_event failure(const std::string& why) const {
+    training_event e;
+    e.type = kind::failed;
+    e.text = has_begun_ ? fmt::format(
+                              "job {} went on without this program, which cannot attach to "
+                              "it: {}; its checkpoints are in {}",
+                              job_, why, folder_)
+                        : why;
+    return e;
+  }
+
+  // Nullopt: nothing, or nothing that concerns the program.
+  std::optional<training_event> receive(std::chrono::milliseconds timeout) {
+    std::optional<training_event> out;
+    const auto make = [&](kind k) -> training_event& {
+      out.emplace();
+      out->type = k;
+      return *out;
+    };
+    const auto end_with = [&](kind k, const training_totals& totals) -> training_event& {
+      is_over_ = true;
+      auto& e = make(k);
+      e.totals = totals;
+      return e;
+    };
     self_->receive(
         [&](job_started& m) {
-          e.type = kind::started;
+          is_asking_ = false;
+          if (!std::exchange(has_begun_, true)) make(kind::started);
           if (!is_fed_) return;
           handles_ = std::move(m.handles);
           feeds_ = std::move(m.feeds);
         },
         [&](const job_progress& m) {
-          e.type = kind::loss;
+          // One that it had been told before it lost the job.
+          auto& next = next_[m.worker];
+          if (m.step < next) return;
+          next = m.step + 1;
+          auto& e = make(kind::loss);
           e.step = m.step;
           e.worker = m.worker;
           e.loss = m.loss;
         },
         [&](job_variables& m) {
-          e.type = kind::variables;
+          auto& e = make(kind::variables);
           e.item = m.item;
+          e.step = m.version;
           e.variables = std::move(m.values);
         },
-        [&](worker_lost& m) {
-          e.type = kind::worker_lost;
-          e.text = std::move(m.text);
-        },
+        [&](worker_lost& m) { make(kind::worker_lost).text = std::move(m.text); },
         [&](job_recovering& m) {
-          e.type = m.has_resumed ? kind::resumed : kind::recovering;
+          auto& e = make(m.has_resumed ? kind::resumed : kind::recovering);
           e.step = m.step;
           e.text = std::move(m.text);
         },
-        [&](job_note& m) {
-          e.type = kind::note;
-          e.text = std::move(m.text);
+        [&](job_note& m) { make(kind::note).text = std::move(m.text); },
+        [&](const job_finished& m) { end_with(kind::finished, m.totals); },
+        [&](job_stopped& m) { end_with(kind::stopped, m.totals).text = std::move(m.reason); },
+        [&](job_has_moved& m) {
+          if (!m.is_lost) {
+            end_with(kind::detached, {}).text = std::move(m.text);
+            return;
+          }
+          make(kind::note).text = m.text + "; this program attaches to it again";
+          ask();
         },
-        [&](const job_finished& m) {
-          e.type = kind::finished;
-          e.totals = m.totals;
+        [&](attach_failed& m) {
           is_over_ = true;
+          is_asking_ = false;
+          out = failure(m.text);
         },
-        [&](job_failed& m) {
-          e.type = kind::failed;
-          e.text = std::move(m.line);
-          e.totals = m.totals;
-          is_over_ = true;
-        },
+        [&](job_failed& m) { end_with(kind::failed, m.totals).text = std::move(m.line); },
         caf::after(timeout) >> [&] {});
     after_message();
     if (is_over_) handles_.reset();
-    return e;
+    if (!out && has_begun_ && is_asking_ &&
+        std::chrono::steady_clock::now() - asked_ > asking_max) {
+      give_up("nobody has given it away");
+      out = std::move(before_.front());
+      before_.pop_front();
+    }
+    return out;
   }
 
+ public:
   result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) override {
     if (!is_fed_)
       return error(error_code::usage,
@@ -170,9 +276,14 @@ class training_impl final : public training, private job_client {
   }
 
  private:
-  std::vector<std::string> notes_;  // from before it started
-  std::uint32_t workers_;
-  bool is_fed_;
+  std::deque<training_event> before_;  // that next() gives first
+  std::string job_, folder_;
+  std::uint32_t workers_ = 0;
+  bool is_fed_ = false;
+  bool is_asking_ = false;  // for the job, which is elsewhere
+  bool has_begun_ = false;
+  std::chrono::steady_clock::time_point asked_{};
+  std::map<std::uint32_t, std::uint64_t> next_;  // by worker: the step after the last loss
   std::vector<job_feed> feeds_;
   std::set<std::uint32_t> has_feeder_;
 };
@@ -182,6 +293,13 @@ class training_impl final : public training, private job_client {
 std::unique_ptr<training> make_training(process& p, std::shared_ptr<const job_request> request,
                                         std::vector<std::string> notes, bool is_fed) {
   return std::make_unique<training_impl>(p, std::move(request), std::move(notes), is_fed);
+}
+
+result<std::unique_ptr<training>> attach_training(process& p, const std::string& job,
+                                                  std::chrono::milliseconds timeout) {
+  auto out = std::make_unique<training_impl>(p, job);
+  if (auto there = out->wait_for_job(timeout); !there) return std::move(there.error());
+  return std::unique_ptr<training>(std::move(out));
 }
 
 }  // namespace troupe

@@ -179,6 +179,21 @@ result<std::uint32_t> checkpoint_store::claim_epoch(const checkpoint_claimant& w
   return epoch;
 }
 
+result<void> checkpoint_store::expect_own(std::uint32_t known, const checkpoint_claimant& who) {
+  const auto found = names();
+  if (!found) return found.error();
+  for (const auto& name : *found) {
+    const auto epoch = parse_epoch_file_name(name);
+    if (!epoch || *epoch <= known) continue;
+    const auto bytes = disk_.read(join(folder_, name), claim_bytes_max);
+    const auto other =
+        bytes ? parse_claimant(*bytes, name) : result<checkpoint_claimant>(bytes.error());
+    if (other && (other->host != who.host || other->pid != who.pid))
+      return error(error_code::denied, claimed_by(*epoch));
+  }
+  return {};
+}
+
 // A checkpoint that is visible stays as it is (CS-2).
 result<void> checkpoint_store::expect_invisible(checkpoint_id id) {
   const auto path = path_of(id, manifest_file_name);

@@ -84,6 +84,9 @@ class checkpoint_store {
   // The next epoch, durably. denied: somebody was faster, and who; trying again gives the next but
   // one.
   result<std::uint32_t> claim_epoch(const checkpoint_claimant& who);
+  // denied: somebody else has claimed a newer epoch than `known`, and who. A claim that cannot be
+  // read is nobody's.
+  result<void> expect_own(std::uint32_t known, const checkpoint_claimant& who);
   // The highest one that was claimed or that a checkpoint has; 0: none.
   result<std::uint32_t> newest_epoch();
 

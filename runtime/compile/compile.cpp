@@ -577,6 +577,8 @@ std::uint64_t steps_per_epoch_of(const passes::draft& d, std::uint32_t workers) 
 struct training_program::parts {
   training_spec spec;
   compile_options options;
+  passes::flow flow;  // of one worker, for with_steps()
+  passes::places places;
   passes::draft draft;  // fused, not placed
   std::string fingerprint;
   std::vector<std::pair<std::string, std::string>> schedule;
@@ -656,6 +658,61 @@ result<void> check_default_device(std::string_view device) {
   return {};
 }
 
+namespace {
+
+// From one worker's flow to actors without places: what depends on the numbers of `spec`.
+result<training_program::parts> assemble(passes::flow f, const training_spec& spec,
+                                         const passes::places& where,
+                                         const compile_options& options, const op_table& ops,
+                                         const told& t) {
+  auto d = t.actors("replicate", f.ops.size(),
+                    [&](pass_report* r) { return passes::replicate(f, spec, where, r); });
+  if (!d) return std::move(d.error());
+  for (auto& a : d->actors)
+    if (a.planned.kind == actor_kind::shard &&
+        loss_scale_of(options.precision, options.loss_scale)) {
+      // The host looks at gradients for marks.
+      a.planned.shard.leaves_out_marked = true;
+      if (a.device.empty()) continue;
+      auto wish = *parse_device(a.device);
+      wish.gpu.reset();
+      a.device = to_string(wish);
+    }
+  auto print = fingerprint_of(*d);
+  auto schedule = schedule_of(*d, spec, options, print);
+  const auto epoch = steps_per_epoch_of(*d, spec.workers);
+  auto libraries = libraries_of(*d, ops);
+  auto devices = wishes_of(*d, spec);
+  if (options.fuse)
+    *d = t.actors("fuse", d->actors.size(),
+                  [&](pass_report* r) { return passes::fuse(std::move(*d), ops, r); });
+  auto kept = options;
+  kept.report = nullptr;  // it is of this call
+  return training_program::parts{spec,
+                                 std::move(kept),
+                                 std::move(f),
+                                 where,
+                                 std::move(*d),
+                                 std::move(print),
+                                 std::move(schedule),
+                                 epoch,
+                                 std::move(libraries),
+                                 std::move(devices),
+                                 ops};
+}
+
+}  // namespace
+
+result<training_program> training_program::with_steps(std::uint64_t steps) const {
+  auto spec = parts_->spec;
+  spec.steps = steps;
+  if (auto ok = check(spec); !ok) return std::move(ok.error());
+  auto all =
+      assemble(parts_->flow, spec, parts_->places, parts_->options, parts_->ops, told(nullptr));
+  if (!all) return std::move(all.error());
+  return training_program(std::make_shared<const parts>(std::move(*all)));
+}
+
 result<training_program> compile_program(graph& g, value loss, const training_spec& spec,
                                          const compile_options& options) {
   if (g.first_error()) return *g.first_error();
@@ -689,32 +746,9 @@ result<training_program> compile_program(graph& g, value loss, const training_sp
   if (auto ok = check_places_by_task(f); !ok) return std::move(ok.error());
   auto on_devices = with_devices(std::move(f), g.ops(), options, t);
   if (!on_devices) return std::move(on_devices.error());
-  f = std::move(*on_devices);
-  auto d = t.actors("replicate", f.ops.size(),
-                    [&](pass_report* r) { return passes::replicate(f, spec, *where, r); });
-  if (!d) return std::move(d.error());
-  for (auto& a : d->actors)
-    if (a.planned.kind == actor_kind::shard && scaling) {
-      // The host looks at gradients for marks.
-      a.planned.shard.leaves_out_marked = true;
-      if (a.device.empty()) continue;
-      auto wish = *parse_device(a.device);
-      wish.gpu.reset();
-      a.device = to_string(wish);
-    }
-  auto print = fingerprint_of(*d);
-  auto schedule = schedule_of(*d, spec, options, print);
-  const auto epoch = steps_per_epoch_of(*d, spec.workers);
-  auto libraries = libraries_of(*d, g.ops());
-  auto devices = wishes_of(*d, spec);
-  if (options.fuse)
-    *d = t.actors("fuse", d->actors.size(),
-                  [&](pass_report* r) { return passes::fuse(std::move(*d), g.ops(), r); });
-  auto kept = options;
-  kept.report = nullptr;  // it is of this call
-  return training_program(std::make_shared<const training_program::parts>(training_program::parts{
-      spec, std::move(kept), std::move(*d), std::move(print), std::move(schedule), epoch,
-      std::move(libraries), std::move(devices), g.ops()}));
+  auto all = assemble(std::move(*on_devices), spec, *where, options, g.ops(), t);
+  if (!all) return std::move(all.error());
+  return training_program(std::make_shared<const training_program::parts>(std::move(*all)));
 }
 
 result<plan> compile_training(graph& g, value loss, const training_spec& spec,

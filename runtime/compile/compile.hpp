@@ -65,6 +65,9 @@ class training_program {
   result<void> check_wishes(const task_map& where) const;
   result<plan> place(const task_map& where, const epoch_start& start,
                      compile_report* report = nullptr) const;
+  // The same training, which ends after another number of steps. Errors: usage: a number that
+  // check() refuses.
+  result<training_program> with_steps(std::uint64_t steps) const;
 
  private:
   std::shared_ptr<const parts> parts_;

@@ -140,6 +140,7 @@ std::string_view to_string(job_state s) noexcept {
     case job_state::done: return "done";
     case job_state::failed: return "failed";
     case job_state::recovering: return "recovering";
+    case job_state::stopped: return "stopped";
   }
   return {};
 }

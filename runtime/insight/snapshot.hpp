@@ -43,13 +43,13 @@ enum class actor_state : std::uint8_t {
   waiting_for_credit,
   ended
 };
-enum class job_state : std::uint8_t { running, done, failed, recovering };
+enum class job_state : std::uint8_t { running, done, failed, recovering, stopped };
 std::string_view to_string(node_state s) noexcept;   // "alive", ...
 std::string_view to_string(actor_state s) noexcept;  // "waiting for input", ...
 std::string_view to_string(job_state s) noexcept;    // "running", ...
-// Done or failed.
+// Done, failed or stopped.
 constexpr bool is_over(job_state s) noexcept {
-  return s == job_state::done || s == job_state::failed;
+  return s == job_state::done || s == job_state::failed || s == job_state::stopped;
 }
 
 // One life of one process.
@@ -130,9 +130,9 @@ struct job_snapshot {
   std::uint64_t step = 0, steps = 0;  // done, of all (0: not known before)
   double started_seconds = 0;
   double ended_seconds = 0;               // age of the end, 0 while it runs
-  std::string client;                     // name of the node that started it
+  std::string client;                     // name of the node that coordinates it
   std::vector<std::string> participants;  // names of nodes
-  std::string cause;                      // one line, of a failed job
+  std::string cause;                      // one line, of a failed or stopped job
   std::uint64_t epoch = 1;                // counts its placings
   std::uint64_t recoveries = 0;           // of them, those after a failure
   std::uint64_t checkpoints = 0;          // written

@@ -196,9 +196,14 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
                               j.cause.empty() ? "" : fmt::format(" after: {}", j.bare_cause()));
     return {std::move(answer), 2};
   }
-  answer.kind = j.state == job_state::done ? root_kind::job_done : root_kind::job_failed;
+  answer.kind = j.state == job_state::done      ? root_kind::job_done
+                : j.state == job_state::stopped ? root_kind::job_stopped
+                                                : root_kind::job_failed;
   answer.root =
-      j.state == job_state::done
+      j.state == job_state::stopped
+          ? fmt::format("{}: stopped {} ago: {}", heading(j), format_seconds(j.ended_seconds),
+                        j.cause.empty() ? "the reason is not known" : j.bare_cause())
+      : j.state == job_state::done
           ? fmt::format("{}: done, {} ago", heading(j), format_seconds(j.ended_seconds))
           : fmt::format("{}: failed {} ago: {}", heading(j), format_seconds(j.ended_seconds),
                         j.cause.empty() ? "the cause is not known" : j.bare_cause());
@@ -222,6 +227,7 @@ std::string_view to_string(root_kind k) noexcept {
   switch (k) {
     case root_kind::no_job: return "no job";
     case root_kind::job_done: return "job done";
+    case root_kind::job_stopped: return "job stopped";
     case root_kind::job_failed: return "job failed";
     case root_kind::recovering: return "recovering";
     case root_kind::moving: return "moving";

@@ -27,6 +27,7 @@ namespace troupe {
 enum class root_kind : std::uint8_t {
   no_job,  // nothing runs
   job_done,
+  job_stopped,
   job_failed,
   recovering,     // between two epochs
   moving,         // it goes on: all that waits or runs is too young to be a root

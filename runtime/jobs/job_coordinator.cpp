@@ -17,6 +17,8 @@ namespace {
 constexpr std::int64_t claim_again_ns = 1'000'000'000;
 constexpr auto all_steps = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view moved_reason = "its work has moved to other nodes";
+// Of all losses that a journal may have.
+constexpr std::size_t losses_bytes_max = 32 * loss_history::losses_max;
 
 bool has_role(const role_map& roles, node_id n) {
   return std::count(roles.workers.begin(), roles.workers.end(), n) > 0 ||
@@ -40,7 +42,7 @@ std::uint64_t steps_between_cuts(const job_setup& s) {
 
 std::string_view to_string(job_phase p) noexcept {
   static constexpr std::string_view names[] = {"placing", "running",  "halting", "pausing",
-                                               "waiting", "claiming", "over"};
+                                               "waiting", "claiming", "handing", "over"};
   return names[static_cast<std::size_t>(p)];
 }
 
@@ -53,7 +55,8 @@ job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> m
       limiter_(setup_.limits),
       cuts_(steps_between_cuts(setup_), setup_.checkpoints.every_ns,
             setup_.checkpoints.resume_from ? sum(setup_.checkpoints.resume_from->worker_steps) : 0,
-            setup_.bugs) {
+            setup_.bugs),
+      succession_(setup_.id, setup_.recipe, setup_.after ? setup_.after->losses : loss_history{}) {
   for (const auto& m : members) members_.emplace(m.id, m);
   const auto workers = setup_.program ? setup_.program->spec().workers : setup_.fixed.workers;
   first_steps_.assign(workers, 0);
@@ -62,7 +65,10 @@ job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> m
   next_loss_ = first_steps_;
 }
 
-std::vector<job_step> job_coordinator::take_actions() { return std::exchange(actions_, {}); }
+std::vector<job_step> job_coordinator::take_actions() {
+  if (succession_.is_on()) keep_successors_told();
+  return std::exchange(actions_, {});
+}
 
 // --- placing -------------------------------------------------------------------------------------
 
@@ -70,8 +76,54 @@ void job_coordinator::begin(std::int64_t now_ns) {
   now_ = now_ns;
   cuts_.begin(now_ns);
   epoch_ = setup_.checkpoints.epoch;
+  if (setup_.after) return take_over();
   if (const auto& from = setup_.checkpoints.resume_from) start_ = start_of(*from);
+  if (succession_.recipe_bytes() + (succession_.is_on() ? losses_bytes_max : 0) >
+      message_bytes_max_)
+    return fail(at_node(
+        {}, fmt::format("its graph takes {}, and at most {} can be sent to a node that would go on "
+                        "with the job: leave outlives_program out",
+                        format_bytes(succession_.recipe_bytes()),
+                        format_bytes(message_bytes_max_ - losses_bytes_max))));
   place();
+}
+
+// The epoch is claimed first: from then on it is this coordinator's job, whoever else may think so.
+void job_coordinator::take_over() {
+  const auto& j = setup_.after->journal;
+  epoch_ = j.epoch;
+  first_steps_ = j.first_steps;
+  next_loss_ = j.next_losses;
+  closed_ = j.closed;
+  data_messages_ = j.data_messages;
+  recoveries_ = j.recoveries;
+  checkpoints_before_ = j.checkpoints;
+  // What there is to describe an epoch by that this coordinator has not placed.
+  const auto where = place_roles(roles_, setup_.client);
+  auto placed = setup_.program->place(where, {});
+  if (!placed) return fail(at_node({}, placed.error().text()));
+  plan_ = std::make_shared<const plan>(std::move(*placed));
+  nodes_ = where.nodes;
+  parties_.emplace(*plan_, nodes_);
+  accounts_.emplace(plan_->workers, std::vector<std::uint64_t>{});
+  if (j.last_step != 0) {
+    is_finishing_ = true;
+    if (auto program = setup_.program->with_steps(j.last_step)) {
+      setup_.program = std::move(*program);
+      last_step_ = j.last_step;
+    }
+  }
+  succession_.take_over(j.successors, setup_.client);
+  is_taking_over_ = true;
+  claim();
+}
+
+// All of it is in the program: there is nothing to place elsewhere.
+bool job_coordinator::is_embedded() const {
+  const auto self = members_.find(setup_.client);
+  return std::all_of(roles_.workers.begin(), roles_.workers.end(),
+                     [&](auto n) { return n == setup_.client; }) &&
+         (self == members_.end() || self->second.kind != member_kind::node);
 }
 
 void job_coordinator::place() {
@@ -133,6 +185,7 @@ void job_coordinator::place() {
         fmt::format(
             "its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
             plan_->actors.size(), format_bytes(bytes.size()), format_bytes(message_bytes_max_))));
+  succession_.touch();
   for (auto n : awaited_)
     if (!is_alive(n)) return trouble(at_node(n, "is not known here"));
   for (auto n : awaited_)
@@ -142,6 +195,7 @@ void job_coordinator::place() {
                        .nodes = nodes_,
                        .checkpoints = setup_.checkpoints.folder,
                        .restore_from = restore_from_,
+                       .may_move = succession_.is_on(),
                        .here = is_all_here ? plan_ : nullptr});
 }
 
@@ -175,6 +229,7 @@ void job_coordinator::start_if_placed() {
   if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0)
     note("variables have no replica until another node comes");
   if (setup_.bugs != nullptr && setup_.bugs->releases_givers_early) release_keepers();
+  if (is_finishing_ && last_step_ == 0) return (void)on_finish();
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
   tell({job_event_kind::resumed, from, 0, 0,
@@ -191,6 +246,8 @@ std::uint64_t job_coordinator::step() const noexcept {
 
 void job_coordinator::on_loss(std::uint32_t worker, std::uint64_t step, float loss) {
   if (phase_ == job_phase::over) return;
+  // One that it has needs no keeping, but its credit goes back in its turn.
+  succession_.on_loss({step, worker, loss}, step >= next_loss_[worker]);
   const bool is_sync = plan_->update == update_kind::sync;
   for (std::uint32_t w = 0; w < accounts_->workers(); ++w)
     if (is_sync || w == worker) accounts_->on_loss(w);
@@ -248,7 +305,14 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
 
 void job_coordinator::finish_if_ended() {
   if (phase_ != job_phase::running || !parties_->all_over() || !cuts_.is_idle()) return;
+  if (is_finishing_ && last_step_ == 0) is_finishing_ = false;  // it has got to its end meanwhile
   flush_losses(all_steps);
+  if (!setup_.has_program && cuts_.lost_since() > 0) {  // JC-13
+    incident_.clear();
+    note("its last checkpoint was not written, and no program has its variables: it is made again");
+    pause_ns_ = save_again_ns;
+    return halt("its last checkpoint is made again");
+  }
   end(std::string(job_done_reason));
   tell({.kind = job_event_kind::finished});
 }
@@ -300,6 +364,14 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
   if (phase_ == job_phase::over) return;
   auto f = at_node(n, {});
   exclude(n);
+  if (n == handing_to_) {
+    handing_to_ = {};
+    note(fmt::format("{} has gone, to which the job was to go: it stays here", f.node));
+    if (phase_ == job_phase::handing) {
+      members_.erase(n);
+      return place_next();
+    }
+  }
   const auto drop = [&] {
     if (is_gone) members_.erase(n);
     releases_.erase(n);
@@ -311,6 +383,8 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
     const bool is_missed = parties_->lose(n) != loss_verdict::irrelevant || awaited_.contains(n);
     if (is_missed && has_left && incident_.empty())
       note(fmt::format("{} has left", f.node));
+    else if (is_missed && !is_recoverable())
+      return fail(std::move(f));
     else if (is_missed)
       blame(std::move(f));
     drop();
@@ -348,6 +422,9 @@ void job_coordinator::on_rejoined(const member_info& self) {
   auto f =
       at_node({}, "the cluster considered this process dead, and the process has joined it again");
   if (!is_recoverable()) return fail(std::move(f));
+  // One of them has it now.
+  if (succession_.is_told())
+    return move_to(succession_.successors().front(), "the cluster considered this process dead");
   setup_.client = self.id;
   members_.clear();
   members_.emplace(self.id, self);
@@ -448,6 +525,12 @@ void job_coordinator::go_on_if_halted() {
     ++recoveries_;
     delay = *wait;
   }
+  if (raw(handing_to_) != 0) {
+    phase_ = job_phase::handing;
+    since_ = now_;
+    return succession_.touch();
+  }
+  delay = std::max(delay, std::exchange(pause_ns_, 0));
   if (delay == 0) return place_next();
   phase_ = job_phase::pausing;
   until_ = now_ + delay;
@@ -481,7 +564,7 @@ void job_coordinator::choose_start() {
   restore_from_.clear();
   needs_checkpoint_ = false;
   start_ = {restore_kind::initial, 0, std::vector<std::uint64_t>(next_loss_.size()), false};
-  if (setup_.on_failure != failure_policy::resume) return;
+  if (setup_.on_failure != failure_policy::resume && !is_finishing_) return;
   // Of a variable that was being handed over two nodes may have something: the newer counts.
   holders_.clear();
   for (const auto& [node, reports] : kept_)
@@ -544,16 +627,16 @@ void job_coordinator::wait_for_node(std::string why) {
 
 void job_coordinator::place_next() {
   choose_start();
-  const bool is_embedded = std::all_of(roles_.workers.begin(), roles_.workers.end(),
-                                       [&](auto n) { return n == setup_.client; });
+  if (is_finishing_ && !end_where_it_is()) return;
+  const bool is_here = is_embedded();
   const auto nodes = living_nodes();
-  if (nodes.empty() && !is_embedded) return wait_for_node("there is none");
-  if (!is_embedded)
+  if (nodes.empty() && !is_here) return wait_for_node("there is none");
+  if (!is_here)
     if (auto lack = lack_of_devices(nodes); !lack.empty()) return wait_for_node(std::move(lack));
   // Variables that are in a node's memory stay there after a failure: it is quicker.
   const bool is_kept =
       start_.restore == restore_kind::kept && !needs_checkpoint_ && !incident_.empty();
-  if (!is_embedded)
+  if (!is_here)
     roles_ = next_roles(roles_, nodes, is_kept ? rebalancing::workers : rebalancing::all,
                         setup_.program->devices());
   choose_handed();
@@ -652,12 +735,14 @@ void job_coordinator::claim() {
   phase_ = job_phase::claiming;
   since_ = now_;
   is_claim_due_ = false;
-  actions_.emplace_back(job_action::claim_epoch{needs_checkpoint_});
+  actions_.emplace_back(job_action::claim_epoch{needs_checkpoint_, is_taking_over_});
 }
 
 void job_coordinator::on_epoch(const result<std::uint32_t>& epoch,
                                const std::optional<known_checkpoint>& newest) {
   if (phase_ != job_phase::claiming) return;
+  if (!epoch && epoch.error().code() == error_code::denied && succession_.is_on())
+    return move_to({}, epoch.error().text());
   if (!epoch && epoch.error().code() == error_code::denied)
     return fail(at_node({}, epoch.error().text()));
   if (!epoch) {  // the disk may come back
@@ -668,6 +753,16 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch,
     return;
   }
   epoch_ = *epoch;
+  if (std::exchange(is_taking_over_, false)) {
+    for (const auto& [id, m] : members_) releases_.insert(id);  // whatever they keep of it
+    incident_.clear();
+    auto f = at_node({}, setup_.why_after);
+    if (setup_.has_failed_before)
+      blame(std::move(f));
+    else
+      note(f.where_and_why());
+    return halt(setup_.why_after);
+  }
   // Somebody may have died meanwhile, or want to leave (JC-9).
   const bool may_move = !has_leavers(living_nodes());
   const auto has_gone = [&](node_id n) {
@@ -714,9 +809,7 @@ void job_coordinator::spread_if_better() {
 
 std::optional<role_map> job_coordinator::better_roles() const {
   const auto nodes = living_nodes();
-  if (nodes.empty() || std::all_of(roles_.workers.begin(), roles_.workers.end(),
-                                   [&](auto n) { return n == setup_.client; }))
-    return std::nullopt;
+  if (nodes.empty() || is_embedded()) return std::nullopt;
   if (!lack_of_devices(nodes).empty()) return std::nullopt;
   auto next = next_roles(roles_, nodes, rebalancing::all, setup_.program->devices());
   return next == roles_ ? std::nullopt : std::optional(std::move(next));
@@ -730,7 +823,174 @@ void job_coordinator::on_stop(const std::string& reason) {
   }
   auto f = at_node({}, reason);
   f.step = step();
-  fail(std::move(f));
+  if (!setup_.program) return fail(std::move(f));
+  flush_losses(all_steps);
+  cause_ = reason;
+  end(fmt::format("{}{}", job_stopped_prefix, reason));
+  tell({job_event_kind::stopped, step(), 0, 0, reason});
+}
+
+// --- an end before the last step -----------------------------------------------------------------
+
+result<void> job_coordinator::on_finish() {
+  if (phase_ == job_phase::over) return error(error_code::usage, "the job is over");
+  if (!setup_.program) return error(error_code::usage, "the job is no training: it is stopped");
+  if (!setup_.program->spec().is_recoverable)
+    return error(error_code::usage,
+                 "the training ends at its last step, or is stopped: to finish one earlier, start "
+                 "it with may_finish, or to be resumed after failures");
+  is_finishing_ = true;
+  if (last_step_ != 0 || phase_ != job_phase::running) return {};  // with the next epoch
+  incident_.clear();
+  note("is to finish: ends at the step that it has got to");
+  halt("the job is to finish");
+  return {};
+}
+
+// JC-10. False: it is over.
+bool job_coordinator::end_where_it_is() {
+  if (last_step_ != 0) return true;
+  const auto& spec = setup_.program->spec();
+  if (setup_.on_failure == failure_policy::stop && start_.restore != restore_kind::kept &&
+      sum(next_loss_) > 0) {
+    fail(at_node({}, "it was to finish, and what its shards keep is of no common step"));
+    return false;
+  }
+  // A step whose loss was told is made again if it is not in the variables.
+  std::uint64_t last = 1;
+  for (const auto s : next_loss_) last = std::max(last, s);
+  for (const auto s : start_.worker_steps) last = std::max(last, s);
+  if (spec.update == update_kind::sync && spec.observe_every > 0)
+    last = (last + spec.observe_every - 1) / spec.observe_every * spec.observe_every;
+  last_step_ = std::min(last, spec.steps);
+  auto program = setup_.program->with_steps(last_step_);
+  if (program) {
+    setup_.program = std::move(*program);
+    return true;
+  }
+  fail(at_node({}, program.error().text()));
+  return false;
+}
+
+// --- another coordinator -------------------------------------------------------------------------
+
+void job_coordinator::choose_successors() {
+  if (!succession_.is_on() || phase_ == job_phase::over) return;
+  std::vector<member_info> able;
+  for (const auto& [id, m] : members_)
+    if (id != setup_.client && !is_excluded(id) && !leaving_.contains(id) && !unfit_.contains(id) &&
+        lack_at(m).empty())
+      able.push_back(m);
+  std::vector<node_id> ids;
+  for (const auto& m : nodes_in_order(able)) ids.push_back(m.id);
+  succession_.choose(std::move(ids), handing_to_);
+}
+
+void job_coordinator::keep_successors_told() {
+  if (phase_ == job_phase::over) return;
+  choose_successors();
+  for (auto& [to, m] : succession_.take(journal(), now_)) send(to, std::move(m));
+  if (const auto n = succession_.take_credits(); n > 0)
+    actions_.emplace_back(job_action::give_loss_credits{n});
+}
+
+job_journal job_coordinator::journal() const {
+  job_journal j;
+  j.epoch = epoch_;
+  j.coordinator = setup_.client;
+  j.roles = roles_;
+  j.first_steps = first_steps_;
+  j.next_losses = next_loss_;
+  j.closed = closed_;
+  if (accounts_)
+    for (std::uint32_t w = 0; w < accounts_->workers(); ++w) {
+      const auto l = accounts_->of(w);
+      j.closed[w].fed += l.fed;
+      j.closed[w].dropped += l.dropped;
+    }
+  j.data_messages = data_messages_;
+  j.recoveries = recoveries_;
+  j.checkpoints = checkpoints_before_ + cuts_.count();
+  j.last_step = last_step_;
+  j.started_unix_ns = setup_.started_unix_ns;
+  return j;
+}
+
+void job_coordinator::on_kept(node_id from, const journal_kept& k) {
+  if (phase_ == job_phase::over) return;
+  if (!k.error.empty()) {
+    note(fmt::format("{} could not go on with the job: {}", at_node(from, {}).node, k.error));
+    unfit_.insert(from);
+    if (from == handing_to_) {
+      handing_to_ = {};
+      if (phase_ == job_phase::handing) place_next();
+    }
+    return;
+  }
+  succession_.on_kept(from, k.number);
+  hand_over_if_told();
+}
+
+result<void> job_coordinator::on_detach() {
+  if (!succession_.is_on())
+    return error(error_code::usage,
+                 "the job ends with its program: start it with outlives_program (--outlive)");
+  for (const auto n : succession_.successors())
+    if (is_alive(n)) return on_hand_over(n);
+  return error(error_code::unreachable,
+               "there is no other node that could go on with the job: it stays here");
+}
+
+result<void> job_coordinator::on_hand_over(node_id to) {
+  if (phase_ == job_phase::over) return error(error_code::usage, "the job is over");
+  if (!succession_.is_on())
+    return error(error_code::usage,
+                 "the job ends with its program: it was started without outlives_program");
+  const auto at = members_.find(to);
+  if (at == members_.end())
+    return error(error_code::unreachable, "it has no link to who is to have the job");
+  if (auto lack = lack_at(at->second); !lack.empty()) return error(error_code::usage, lack);
+  if (raw(handing_to_) != 0 && handing_to_ != to)
+    return error(error_code::denied,
+                 fmt::format("the job is on its way to {}", at_node(handing_to_, {}).node));
+  handing_to_ = to;
+  switch (phase_) {
+    case job_phase::placing:
+    case job_phase::running:
+      incident_.clear();
+      note(fmt::format("goes to {}, which coordinates it from now on", at->second.name));
+      halt("the job gets another coordinator");
+      return {};
+    case job_phase::pausing:
+    case job_phase::waiting:
+    case job_phase::claiming:
+      phase_ = job_phase::handing;
+      since_ = now_;
+      succession_.touch();
+      return {};
+    default: return {};  // when all have halted
+  }
+}
+
+void job_coordinator::hand_over_if_told() {
+  if (phase_ != job_phase::handing || !succession_.has_all(handing_to_)) return;
+  for (auto& [to, m] : succession_.dismiss(epoch_, handing_to_)) send(to, std::move(m));
+  send(handing_to_, give_job{setup_.id, "its program or a tool has asked for that"});
+  move_to(handing_to_, {});
+}
+
+void job_coordinator::on_moved(const job_moved& m) {
+  if (phase_ == job_phase::over || m.epoch <= epoch_ || m.node == setup_.client) return;
+  move_to(m.node, "it was held dead");
+}
+
+// JC-12. `to`: 0: not known.
+void job_coordinator::move_to(node_id to, const std::string& text) {
+  phase_ = job_phase::over;
+  const auto who = raw(to) == 0 ? std::string("another process") : at_node(to, {}).node;
+  tell({job_event_kind::moved, step(), 0, 0,
+        text.empty() ? fmt::format("{} coordinates the job now", who)
+                     : fmt::format("{} coordinates the job now: {}", who, text)});
 }
 
 void job_coordinator::fail(failure f) {
@@ -749,13 +1009,14 @@ void job_coordinator::end(const std::string& reason) {
   auto all = std::set<node_id>(nodes_.begin(), nodes_.end());
   all.merge(releases_);
   for (auto n : all) send(n, stop_part{setup_.id, reason});
+  for (auto& [to, m] : succession_.dismiss(epoch_)) send(to, std::move(m));
 }
 
 training_totals job_coordinator::totals() const {
   training_totals t;
   t.data_messages = data_messages_;
   t.recoveries = recoveries_;
-  t.checkpoints = cuts_.count();
+  t.checkpoints = checkpoints_before_ + cuts_.count();
   t.checkpoints_missing = cuts_.lost_since();
   if (plan_ == nullptr) return t;
   t.actors = plan_->actors.size();
@@ -786,6 +1047,11 @@ training_totals job_coordinator::totals() const {
 
 void job_coordinator::tick(std::int64_t now_ns) {
   now_ = now_ns;
+  for (const auto n : succession_.mute(now_)) {
+    note(fmt::format("{} does not say that it could go on with the job: another one is asked",
+                     at_node(n, {}).node));
+    unfit_.insert(n);
+  }
   const auto mute = [&] { return now_ - since_ > answer_max_ns && !awaited_.empty(); };
   switch (phase_) {
     case job_phase::placing:
@@ -810,6 +1076,12 @@ void job_coordinator::tick(std::int64_t now_ns) {
         fail(at_node({}, fmt::format("no node that takes work has come for {} s ({}); before: {}",
                                      waiting_max_ns / 1'000'000'000, waits_for_, incident_)));
       return;
+    case job_phase::handing:
+      if (now_ - since_ <= answer_max_ns) return;
+      note(fmt::format("{} has not taken the job for {} s: it stays here",
+                       at_node(handing_to_, {}).node, answer_max_ns / 1'000'000'000));
+      handing_to_ = {};
+      return place_next();
     case job_phase::running:
       if (derived_ && now_ >= derived_->time_ns + failure_log::settle_ns)
         return trouble(*std::exchange(derived_, {}));
@@ -875,6 +1147,8 @@ void job_coordinator::on_manifest(std::uint64_t step, std::uint32_t epoch,
   if (!cuts_.on_manifest(step, epoch) || phase_ == job_phase::over) return;
   if (written)
     note_if(cuts_.written(step));
+  else if (written.error().code() == error_code::denied && succession_.is_on())
+    return move_to({}, written.error().text());
   else if (written.error().code() == error_code::denied)
     return fail(at_node({}, written.error().text()));  // another program has the job
   else

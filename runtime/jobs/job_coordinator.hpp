@@ -24,9 +24,18 @@
 //   on_member                      waiting; running      there is a node again; the work is spread
 //                                                        anew if that helps (JC-7)
 //   on_epoch                       claiming              send place to everybody -> placing
+//   on_finish                      any                   halt, then an epoch that ends where the
+//                                                        last one got to
+//   on_hand_over, on_detach        any                   halt -> handing, until the other one has
+//                                                        the journal -> over
+//   on_moved                       any                   -> over: another one coordinates the job
 //   on_stop, or give-up            any                   send stop to all -> over
 //
-// JC-1  finished or failed is told once, and is the last thing told.
+// A job with a recipe (job_journal.hpp) goes on without its coordinator: successors are told how
+// far it is, and one of them begins with what it was told (job_setup::after). It claims an epoch,
+// halts all nodes, and goes on as after any failure.
+//
+// JC-1  finished, stopped, moved or failed is told once, and is the last thing told.
 // JC-2  In each epoch every logical worker and every shard has one place, and a node gets `place`
 //       for an epoch only when all that took part in earlier ones have halted, or are lost, which
 //       they learn no later than their next sign of life (they are told stop).
@@ -48,11 +57,22 @@
 // JC-9  Who wants to leave is given no part of an epoch that begins later, where there is another
 //       node that can take it.
 //
+// JC-10 A job that is to finish ends at the step that its furthest worker has got to (sync: with an
+//       observation there), and no earlier than after one step; later failures do not move it.
+// JC-11 With successors a loss is used up only when each of them has it: one that is not there
+//       would take no step back.
+// JC-13 A job without a program does not end while its last checkpoint is missing: that is made
+//       again, until it is there or a program comes.
+// JC-12 Who has lost the job to a newer epoch of another coordinator ends nothing elsewhere: it is
+//       no longer its job.
+//
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
 #include "troupe/runtime/checkpoint/checkpoint_options.hpp"
 #include "troupe/runtime/jobs/gradient_ledger.hpp"
 #include "troupe/runtime/jobs/job_cuts.hpp"
+#include "troupe/runtime/jobs/job_journal.hpp"
+#include "troupe/runtime/jobs/job_succession.hpp"
 #include "troupe/runtime/jobs/participants.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
 #include "troupe/runtime/jobs/recovery.hpp"
@@ -89,6 +109,14 @@ struct job_setup {
   plan fixed;
   std::vector<node_id> nodes;          // by task
   const planted_bugs* bugs = nullptr;  // tests only
+  // encode(job_recipe) of a training that outlives its coordinator; null: it does not.
+  std::shared_ptr<const std::vector<std::byte>> recipe;
+  std::uint64_t started_unix_ns = 0;
+  // It goes on with what an earlier coordinator left, for this reason.
+  std::shared_ptr<const kept_journal> after;
+  std::string why_after;
+  bool has_failed_before = false;  // that one died
+  bool has_program = true;         // that gets the variables at its end
 };
 
 enum class job_event_kind : std::uint8_t {
@@ -99,6 +127,8 @@ enum class job_event_kind : std::uint8_t {
   resumed,
   note,
   finished,
+  stopped,
+  moved,  // another one coordinates it; text: who
   failed
 };
 
@@ -117,17 +147,30 @@ struct job_action {
   };
   struct claim_epoch {              // then on_epoch()
     bool wants_checkpoint = false;  // and the newest whole one
+    bool takes_over = false;        // whoever has claimed before
   };
   using write_manifest = cut_manifest;  // then on_manifest()
   struct drop_cut {                     // nobody writes to it any more, and it will not be whole
     std::uint64_t step = 0;
     std::uint32_t epoch = 0;
   };
+  struct give_loss_credits {  // so many, the oldest first
+    std::size_t count = 0;
+  };
 };
 using job_step = std::variant<job_action::send, job_action::claim_epoch, job_action::write_manifest,
-                              job_action::drop_cut, job_event>;
+                              job_action::drop_cut, job_action::give_loss_credits, job_event>;
 
-enum class job_phase : std::uint8_t { placing, running, halting, pausing, waiting, claiming, over };
+enum class job_phase : std::uint8_t {
+  placing,
+  running,
+  halting,
+  pausing,
+  waiting,
+  claiming,
+  handing,
+  over
+};
 std::string_view to_string(job_phase p) noexcept;
 
 class job_coordinator {
@@ -135,6 +178,7 @@ class job_coordinator {
   static constexpr std::int64_t answer_max_ns = 30'000'000'000;
   static constexpr std::int64_t excluded_ns = 30'000'000'000;
   static constexpr std::int64_t waiting_max_ns = 600'000'000'000;
+  static constexpr std::int64_t save_again_ns = 1'000'000'000;
 
   // `members`: who has a link to the coordinator, and itself.
   job_coordinator(job_setup setup, std::span<const member_info> members,
@@ -163,8 +207,18 @@ class job_coordinator {
   void on_epoch(const result<std::uint32_t>& epoch, const std::optional<known_checkpoint>& newest);
   // One more loss: of all workers together (sync; worker 0), or of one.
   void on_loss(std::uint32_t worker, std::uint64_t step, float loss);
-  // job_done_reason: the program needs it no more, and it is finished; else it has failed.
+  // Of a training: it is stopped. Of a plan that is placed once: with job_done_reason the program
+  // needs it no more, and it is finished; else it has failed.
   void on_stop(const std::string& reason);
+  // Errors: usage: it cannot be finished before its last step.
+  result<void> on_finish();
+  // The program leaves the job to the cluster. Errors: usage: the job ends with its coordinator;
+  // unreachable: there is no other node.
+  result<void> on_detach();
+  // To that node or program, which has asked for it. Errors: usage: as above; unreachable.
+  result<void> on_hand_over(node_id to);
+  void on_kept(node_id from, const journal_kept& k);
+  void on_moved(const job_moved& m);
   void want_checkpoint();
   void tick(std::int64_t now_ns);
 
@@ -179,6 +233,8 @@ class job_coordinator {
   std::uint64_t step() const noexcept;
   training_totals totals() const;
   const std::string& cause() const noexcept { return cause_; }
+  bool may_move() const noexcept { return succession_.is_on(); }
+  const loss_history& losses() const noexcept { return succession_.losses(); }
 
  private:
   struct handover {
@@ -192,6 +248,7 @@ class job_coordinator {
     return setup_.program.has_value() && setup_.on_failure != failure_policy::stop;
   }
   bool is_alive(node_id n) const { return members_.contains(n); }
+  bool is_embedded() const;
   bool is_excluded(node_id n) const;
   bool has_leavers(const std::vector<member_info>& nodes) const;
   failure at_node(node_id n, std::string text) const;
@@ -223,6 +280,13 @@ class job_coordinator {
   void place_next();
   void fail(failure f);
   void end(const std::string& reason);
+  void take_over();
+  bool end_where_it_is();
+  void choose_successors();
+  void keep_successors_told();
+  void hand_over_if_told();
+  void move_to(node_id to, const std::string& text);
+  job_journal journal() const;
   std::string lack_at(const member_info& m) const;
   std::vector<member_info> living_nodes() const;
   std::string lack_of_devices(std::span<const member_info> nodes) const;
@@ -289,6 +353,14 @@ class job_coordinator {
   std::vector<std::uint64_t> ahead_;
   std::string cause_;
   job_cuts cuts_;
+  job_succession succession_;
+  std::set<node_id> unfit_;  // as successors: they have said so, or nothing
+  bool is_taking_over_ = false;
+  bool is_finishing_ = false;
+  std::uint64_t last_step_ = 0;  // where the job is to end; 0: where its training does
+  node_id handing_to_{};
+  std::int64_t pause_ns_ = 0;             // before the next epoch
+  std::uint64_t checkpoints_before_ = 0;  // by earlier coordinators
 };
 
 }  // namespace troupe

@@ -1,6 +1,6 @@
 #pragma once
-// What plans and graphs have in common as bytes (schema/plan.capnp): lines, specs, attributes,
-// optimizers, libraries. Their codecs alone include this.
+// What plans, graphs and journals of jobs have in common as bytes (schema/plan.capnp): lines,
+// specs, attributes, optimizers, libraries. Their codecs alone include this.
 //
 // Cap'n Proto checks every pointer against the message; what it cannot know is checked here:
 // numbers of enums, references, and that no list claims more elements than the bytes can hold, so

@@ -73,6 +73,14 @@ struct task_map {
 };
 inline constexpr std::uint32_t no_task = 0xFFFF'FFFF;
 
+inline void set_places(training_spec& spec, const task_map& where) {
+  spec.tasks = static_cast<std::uint32_t>(where.task_names.size());
+  spec.task_names = where.task_names;
+  spec.worker_task = where.worker_task;
+  spec.shard_task = where.shard_task;
+  spec.client_task = where.client_task;
+}
+
 // A variable that a node keeps and others need, because its shard or replica is placed there: the
 // task of the node that keeps it.
 struct handed_variable {

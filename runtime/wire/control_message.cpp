@@ -27,6 +27,10 @@ std::vector<std::byte> to_bytes(capnp::MessageBuilder& message) {
   return bytes_of(words.asBytes());
 }
 
+kj::ArrayPtr<const kj::byte> data_of(const std::vector<std::byte>& from) {
+  return {reinterpret_cast<const kj::byte*>(from.data()), from.size()};
+}
+
 template <class Text>
 std::string text_of(Text t) {
   return std::string(t.begin(), t.size());
@@ -192,12 +196,12 @@ struct writer {
     auto p = to.initPlace();
     p.setJob(raw(m.job));
     p.setEpoch(m.epoch);
-    std::ranges::copy(m.plan, reinterpret_cast<std::byte*>(
-                                  p.initPlan(static_cast<unsigned>(m.plan.size())).begin()));
+    p.setPlan(data_of(m.plan));
     auto nodes = p.initNodes(static_cast<unsigned>(m.nodes.size()));
     for (unsigned i = 0; i < nodes.size(); ++i) nodes.set(i, raw(m.nodes[i]));
     p.setCheckpoints(m.checkpoints);
     p.setRestoreFrom(m.restore_from);
+    p.setMayMove(m.may_move);
   }
   void operator()(const part_placed& m) {
     auto p = to.initPlaced();
@@ -249,6 +253,36 @@ struct writer {
     c.setJob(raw(m.job));
     c.setEpoch(m.epoch);
     c.setStep(m.step);
+  }
+  void operator()(const keep_journal& m) {
+    auto k = to.initKeepJournal();
+    k.setJob(raw(m.job));
+    k.setNumber(m.number);
+    k.setRecipe(data_of(m.recipe));
+    k.setJournal(data_of(m.journal));
+  }
+  void operator()(const journal_kept& m) {
+    auto k = to.initJournalKept();
+    k.setJob(raw(m.job));
+    k.setNumber(m.number);
+    k.setError(m.error);
+  }
+  void operator()(const give_job& m) {
+    auto t = to.initGiveJob();
+    t.setJob(raw(m.job));
+    t.setReason(m.reason);
+  }
+  void operator()(const ask_for_job& m) { to.setAskForJob(m.job); }
+  void operator()(const job_refused& m) {
+    auto r = to.initJobRefused();
+    r.setJob(m.job);
+    r.setReason(m.reason);
+  }
+  void operator()(const job_moved& m) {
+    auto j = to.initJobMoved();
+    j.setJob(raw(m.job));
+    j.setEpoch(m.epoch);
+    j.setNode(raw(m.node));
   }
   void operator()(const begin_cut& m) {
     auto c = to.initBeginCut();
@@ -338,9 +372,13 @@ result<control_message> read_control(wire::Control::Reader from) {
     }
     case wire::Control::PLACE: {
       auto p = from.getPlace();
-      place_part out{job_id{p.getJob()},          p.getEpoch(),
-                     bytes_of(p.getPlan()),       {},
-                     text_of(p.getCheckpoints()), text_of(p.getRestoreFrom())};
+      place_part out{job_id{p.getJob()},
+                     p.getEpoch(),
+                     bytes_of(p.getPlan()),
+                     {},
+                     text_of(p.getCheckpoints()),
+                     text_of(p.getRestoreFrom()),
+                     p.getMayMove()};
       for (auto n : p.getNodes()) out.nodes.push_back(node_id{n});
       return control_message(std::move(out));
     }
@@ -378,6 +416,30 @@ result<control_message> read_control(wire::Control::Reader from) {
     case wire::Control::CANCEL_RUN: {
       auto c = from.getCancelRun();
       return control_message(cancel_run{job_id{c.getJob()}, c.getEpoch(), c.getStep()});
+    }
+    case wire::Control::KEEP_JOURNAL: {
+      auto k = from.getKeepJournal();
+      return control_message(keep_journal{job_id{k.getJob()}, k.getNumber(),
+                                          bytes_of(k.getRecipe()), bytes_of(k.getJournal())});
+    }
+    case wire::Control::JOURNAL_KEPT: {
+      auto k = from.getJournalKept();
+      return control_message(
+          journal_kept{job_id{k.getJob()}, k.getNumber(), text_of(k.getError())});
+    }
+    case wire::Control::GIVE_JOB: {
+      auto t = from.getGiveJob();
+      return control_message(give_job{job_id{t.getJob()}, text_of(t.getReason())});
+    }
+    case wire::Control::ASK_FOR_JOB:
+      return control_message(ask_for_job{text_of(from.getAskForJob())});
+    case wire::Control::JOB_REFUSED: {
+      auto r = from.getJobRefused();
+      return control_message(job_refused{text_of(r.getJob()), text_of(r.getReason())});
+    }
+    case wire::Control::JOB_MOVED: {
+      auto j = from.getJobMoved();
+      return control_message(job_moved{job_id{j.getJob()}, j.getEpoch(), node_id{j.getNode()}});
     }
     case wire::Control::BEGUN:
       return control_message(
@@ -479,6 +541,12 @@ bool is_for_node(const control_message& m) {
     bool operator()(const leaving_node&) const { return true; }
     bool operator()(const epoch_begun&) const { return true; }
     bool operator()(const part_noted&) const { return true; }
+    bool operator()(const keep_journal&) const { return true; }
+    bool operator()(const journal_kept&) const { return true; }
+    bool operator()(const give_job&) const { return true; }
+    bool operator()(const ask_for_job&) const { return true; }
+    bool operator()(const job_refused&) const { return true; }
+    bool operator()(const job_moved&) const { return true; }
   } takes;
   return std::visit(takes, m);
 }

@@ -48,6 +48,8 @@ struct place_part {
   std::string checkpoints;
   // Name of the checkpoint that the shards begin with; empty: what the node keeps, or nothing.
   std::string restore_from;
+  // Where the coordinator dies another node goes on with the job, and the part waits for that.
+  bool may_move = false;
   // To a part in the coordinator's own process, which the message does not leave: the plan as it
   // is, and `plan` is empty.
   std::shared_ptr<const troupe::plan> here{};
@@ -73,6 +75,8 @@ struct stop_part {
   std::string reason;  // job_done_reason, or why the job failed
 };
 inline constexpr std::string_view job_done_reason = "done";
+// In front of why a training was stopped, which is no failure.
+inline constexpr std::string_view job_stopped_prefix = "stopped: ";
 struct shard_report {
   std::uint32_t actor = 0;
   std::vector<std::uint64_t> received, applied, dropped, duplicates;  // by worker
@@ -137,6 +141,40 @@ struct part_noted {
 
   friend bool operator==(const part_noted&, const part_noted&) = default;
 };
+// --- jobs that outlive their coordinator (runtime/jobs/job_journal.hpp) --------------------------
+
+// From the coordinator, to a node that would coordinate the job after it. Answer: journal_kept.
+struct keep_journal {
+  job_id job{};
+  std::uint64_t number = 0;
+  // recipe: empty: as it was told before. Both: the node is needed no more; `number`: the epoch.
+  std::vector<std::byte> recipe, journal;
+};
+struct journal_kept {
+  job_id job{};
+  std::uint64_t number = 0;
+  std::string error{};  // empty: kept
+};
+// From the coordinator, to one that has kept its newest journal: the job is yours.
+struct give_job {
+  job_id job{};
+  std::string reason;
+};
+// From a program, to every node: whoever coordinates the job of that name or id, give it to me.
+// Answer: keep_journal and give_job, or job_refused.
+struct ask_for_job {
+  std::string job;
+};
+struct job_refused {
+  std::string job, reason;
+};
+// From a node, to a former coordinator: `node` has the job since that epoch.
+struct job_moved {
+  job_id job{};
+  std::uint32_t epoch = 0;
+  node_id node{};
+};
+
 struct query {
   std::uint64_t id = 0;
   std::string request;
@@ -166,7 +204,8 @@ using control_message =
     std::variant<heartbeat, view_update, leave, credit_batch, place_part, part_placed, start_part,
                  stop_part, part_ended, query, answer, lost_peer, fenced, halt_part, part_halted,
                  begin_cut, part_saved, leaving_node, epoch_begun, trace_query, trace_page,
-                 part_noted, cancel_run>;
+                 part_noted, cancel_run, keep_journal, journal_kept, give_job, ask_for_job,
+                 job_refused, job_moved>;
 
 // Whether the node takes it, which runs parts and jobs; the others are for the link, the
 // membership, or whoever asked. The order of the variant says nothing.

@@ -252,7 +252,7 @@ class failures(harness.cluster_test):
     def test_Ctrl_C_ends_the_job_everywhere(self):
         training = self.begin("sync", ENDLESS)
         self.strike(training, signal.SIGINT)
-        self.assertEqual(training.wait(), 1, training.tail())
+        self.assertEqual(training.wait(), 130, training.tail())
         self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name))
         self.assertEqual(len(self.said(training)), 1, training.tail())
         self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)

@@ -165,6 +165,23 @@ BOOST_AUTO_TEST_CASE(TI_3_an_arrow_of_what_was_taken_while_its_emitter_went_on_l
   for (const auto& [id, a] : read_timeline(r).arrows) BOOST_TEST(a.first.at_ns <= a.second.at_ns);
 }
 
+// A slice that was cut off where its node began to record has lost when the item was emitted.
+BOOST_AUTO_TEST_CASE(TI_3_what_was_emitted_before_its_node_recorded_has_no_arrow) {
+  auto r = two_nodes();
+  const auto all = read_timeline(r).arrows.size();
+  auto& sender = r.nodes[0];
+  sender.began_ns = 1'003'100;
+  std::erase_if(sender.lanes[0].events, [](const auto& e) { return e.end_ns < 1'003'100; });
+  sender.lanes[0].events[0].begin_ns = 1'003'100;  // it was sent before
+  auto& taken = r.nodes[1].lanes[0].events;
+  taken[0].end_ns = taken[1].begin_ns = 1'002'000;
+  taken[1].end_ns = 1'003'000;
+  const auto f = read_timeline(r);
+  BOOST_TEST(f.arrows.size() < all);
+  BOOST_TEST(f.arrows_across() == 0u);
+  for (const auto& [id, a] : f.arrows) BOOST_TEST(a.first.at_ns <= a.second.at_ns);
+}
+
 BOOST_AUTO_TEST_CASE(the_id_of_an_arrow_follows_from_the_item_alone) {
   const auto one = read_timeline(two_nodes());
   auto r = two_nodes();

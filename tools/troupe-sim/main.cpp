@@ -25,8 +25,8 @@ struct arguments {
   std::uint64_t first = 1, last = 100, steps = 0;
   std::uint32_t nodes = 0, gpus = 0;
   std::string faults = "all", trace, plant;
-  bool is_single = false, draws_optimizer = false, all_reduce = false, is_mixed = false,
-       collectives = false, json = false;
+  bool is_single = false, draws_optimizer = false, all_reduce = false, outlives = false,
+       is_mixed = false, collectives = false, json = false;
 };
 
 int fail(const error& e) {
@@ -93,7 +93,8 @@ std::string flags_of(const arguments& o) {
          (o.nodes == 0 ? "" : fmt::format(" --nodes {}", o.nodes)) +
          (o.steps == 0 ? "" : fmt::format(" --steps {}", o.steps)) +
          (o.draws_optimizer ? " --optimizers" : "") + (o.all_reduce ? " --all-reduce" : "") +
-         (o.is_mixed ? " --mixed-precision" : "") + (o.collectives ? " --collectives" : "") +
+         (o.outlives ? " --outlive" : "") + (o.is_mixed ? " --mixed-precision" : "") +
+         (o.collectives ? " --collectives" : "") +
          (o.gpus == 0 ? "" : fmt::format(" --gpus {}", o.gpus));
 }
 
@@ -149,7 +150,8 @@ int run(const arguments& o) {
                           .all_reduce = o.all_reduce,
                           .is_mixed = o.is_mixed,
                           .calls_collectives = o.collectives,
-                          .gpus = o.gpus};
+                          .gpus = o.gpus,
+                          .outlives = o.outlives};
   if (!o.plant.empty()) {
     auto found = nlohmann::ordered_json::array();
     const bool is_every_one_found = hunt(sim, o, limits, found);
@@ -248,6 +250,10 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--all-reduce", o.all_reduce,
       "Synchronous jobs exchange their gradients by all-reduce, without replicas; nothing else changes");
+  app.add_flag(
+      "--outlive", o.outlives,
+      "Jobs that resume after failures write checkpoints and outlive their programs, which "
+      "attach to them again; nothing else changes");
   app.add_flag(
       "--mixed-precision", o.is_mixed,
       "Jobs compute in f16, with a scale of the loss that leaves out steps; nothing else changes");

@@ -143,7 +143,10 @@ class history final : private apply_probe {
     return judge();
   }
 
-  bool is_done() { return cluster_.is_alive(cluster_.client()) && cluster_.program().is_over(); }
+  bool is_done() {
+    const auto& p = cluster_.program();
+    return cluster_.is_alive(cluster_.client()) && (p.finished || p.failed || has_ended_alone_);
+  }
 
   // --- the job -----------------------------------------------------------------------------------
 
@@ -153,7 +156,8 @@ class history final : private apply_probe {
     auto request = make_sim_request(tables_, data_, sc_.shape, nodes, self.id);
     if (!request) return "the job does not compile: " + request.error().text();
     // And those of the program before.
-    kept_bytes_max_ += 4 * edge_bytes(*(*request)->program, sc_.shape);
+    kept_bytes_each_ = 4 * edge_bytes(*(*request)->program, sc_.shape);
+    kept_bytes_max_ += kept_bytes_each_;
     (*request)->limits = {.failures_max = 1000, .in_vain_max = 30};
     if (!sc_.shape.checkpoints.folder.empty()) {
       auto o = sc_.shape.checkpoints;
@@ -171,7 +175,84 @@ class history final : private apply_probe {
       take_over(std::move(*opened), o, **request, notes);
       verdict_.story.insert(verdict_.story.end(), notes.begin(), notes.end());
     }
+    if (sc_.shape.outlives)
+      if (auto ok = add_recipe(**request, tables_, data_, sc_.shape); !ok) return ok.error().text();
     cluster_.run_job(*request);
+    return {};
+  }
+
+  // --- a job that outlives its program (IN-15) ---------------------------------------------------
+
+  void attach(std::uint32_t life) {
+    kept_bytes_max_ += kept_bytes_each_;
+    cluster_.program().not_attached.clear();
+    cluster_.attach_job("training");
+    look_for_job(life);
+  }
+
+  // Until the program has it, or nobody else has.
+  void look_for_job(std::uint32_t life) {
+    after(
+        300 * ms,
+        [this, life] {
+          auto& p = cluster_.program();
+          if (life != client_life_ || !cluster_.is_alive(cluster_.client()) || p.has_started ||
+              p.is_over())
+            return;
+          if (p.not_attached.starts_with("the job is over: done")) {
+            has_ended_alone_ = true;
+            return;
+          }
+          if (!p.not_attached.empty()) return attach(life);  // it has moved meanwhile
+          if (is_job_anywhere()) return look_for_job(life);
+          cluster_.forget_attach();
+          if (nodes_in_order(cluster_.nodes()).empty()) return attach_or_begin(life);
+          note_wrong(begin());
+        },
+        false);
+  }
+
+  bool is_job_anywhere() {
+    for (std::uint32_t i = 0; i < cluster_.processes(); ++i) {
+      if (!cluster_.is_alive(i)) continue;
+      if (cluster_.is_frozen(i)) return true;  // perhaps
+      for (const auto& j : cluster_.ask(i).jobs)
+        if (j.name == "training" && !is_over(j.state)) return true;
+    }
+    return false;
+  }
+
+  void attach_or_begin(std::uint32_t life) {
+    after(700 * ms, [this, life] {
+      if (life != client_life_ || !cluster_.is_alive(cluster_.client())) return;  // killed again
+      attach(life);
+    });
+  }
+
+  // The newest checkpoint, if it is of the last step.
+  std::string judge_end_alone() {
+    cluster_.disk().run_all();
+    checkpoint_store store(cluster_.disk(), checkpoint_folder, "training");
+    auto latest = store.latest_whole();
+    if (!latest || !latest->manifest) return "the job has ended without a checkpoint (IN-15)";
+    const auto& m = *latest->manifest;
+    const auto steps =
+        sc_.shape.steps * (sc_.shape.update == update_kind::sync ? 1 : sc_.shape.workers);
+    if (m.step != steps)
+      return fmt::format("the job has ended, and its last checkpoint is of step {} of {} (IN-15)",
+                         m.step, steps);
+    if (sc_.shape.update != update_kind::sync) return {};
+    const auto& wanted = reference_.of(sc_.shape);
+    std::map<std::string, std::vector<float>> got;
+    for (const auto& part : m.parts) {
+      auto tensors = store.load_part({m.epoch, m.step}, part);
+      if (!tensors) return tensors.error().text() + " (IN-15)";
+      for (const auto& t : *tensors)
+        if (t.values.type() == dtype::f32) got[t.name] = floats(t.values);
+    }
+    for (const auto& [name, value] : wanted.variables)
+      if (const auto at = got.find(name); at == got.end() || !same_bits(at->second, value))
+        return fmt::format("variable {} of the last checkpoint differs (IN-15)", name);
     return {};
   }
 
@@ -315,7 +396,10 @@ class history final : private apply_probe {
     after(f.ns, [this] {
       cluster_.program().forget_job();
       cluster_.restart(cluster_.client());
-      begin_again(client_life_);
+      if (sc_.shape.outlives)
+        attach_or_begin(client_life_);
+      else
+        begin_again(client_life_);
     });
   }
 
@@ -411,6 +495,13 @@ class history final : private apply_probe {
   void watch() {
     auto& p = cluster_.program();
     watch_failures();
+    if (p.moved && cluster_.is_alive(cluster_.client())) {
+      if (!p.moved->is_lost) note_wrong("the job was given away, and nobody has asked (IN-15)");
+      p.moved.reset();
+      p.has_started = false;
+      p.has_come_back = true;
+      attach(client_life_);
+    }
     for (; seen_ < p.recovering.size(); ++seen_)
       if (const auto& text = p.recovering[seen_];
           text.find(" died: ") == std::string::npos &&
@@ -418,6 +509,7 @@ class history final : private apply_probe {
           text.find("refused its part") == std::string::npos &&
           text.find("is not known here") == std::string::npos &&
           text.find("considered this process dead") == std::string::npos &&
+          text.find("which coordinated it, has died or left") == std::string::npos &&
           text.find(planted_failure) == std::string::npos)
         note_wrong(fmt::format("an actor failed: {} (IN-4)", text));
     if (seen_ > p.recovering.size()) seen_ = p.recovering.size();
@@ -437,6 +529,10 @@ class history final : private apply_probe {
   std::string judge() {
     auto& p = cluster_.program();
     if (p.failed) return "the job failed: " + p.failed->line;
+    if (has_ended_alone_) {
+      if (auto wrong = judge_end_alone(); !wrong.empty()) return wrong;
+      return judge_disk();
+    }
     verdict_.checkpoints += p.finished->checkpoints;
     if (auto wrong = check_ledger(*p.finished, sc_.shape, false); !wrong.empty())
       return wrong + " (IN-3)";
@@ -574,7 +670,8 @@ class history final : private apply_probe {
   std::map<std::tuple<std::uint64_t, std::uint32_t, std::string, bool, std::uint64_t>,
            std::pair<node_id, std::uint64_t>>
       written_;
-  std::size_t kept_bytes_max_ = 0;
+  std::size_t kept_bytes_max_ = 0, kept_bytes_each_ = 0;
+  bool has_ended_alone_ = false;  // while no program was attached
   std::uint64_t watched_ = 0;
   std::size_t seen_ = 0;           // of the failures that were told
   std::size_t failures_seen_ = 0;  // of those of processes
@@ -695,6 +792,12 @@ sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits) {
   if (limits.all_reduce && sc.shape.update == update_kind::sync) {
     sc.shape.all_reduce = true;
     sc.shape.has_replicas = false;
+  }
+  if (limits.outlives && sc.shape.on_failure == failure_policy::resume) {
+    sc.shape.outlives = true;
+    sc.shape.checkpoints.folder = checkpoint_folder;
+    sc.shape.checkpoints.every_steps = std::max<std::uint64_t>(1, sc.shape.checkpoints.every_steps);
+    sc.shape.checkpoints.keep = std::max<std::uint32_t>(1, sc.shape.checkpoints.keep);
   }
   sc.shape.gpus = limits.gpus;
   sc.shape.calls_collectives = limits.calls_collectives && sc.shape.update == update_kind::sync;

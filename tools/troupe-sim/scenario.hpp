@@ -30,6 +30,9 @@
 //   IN-11 Nodes that leave in good order are not missed: no recovery, nothing lost.
 //   IN-12 Where nobody dies and disks work, a job that is to write checkpoints does.
 //   IN-13 Once faults have stopped, all processes hold each other alive.
+//   IN-15 A job that outlives its program is attached to by the next one, which is told every loss
+//         from the first on, or has ended with a checkpoint of its last step, which has the bits of
+//         IN-1. It is begun anew, from its checkpoints, only where no process is left that had it.
 //   IN-14 On devices nothing is read before it was written, nor written while it is read
 //         (devices/device/order_checker.hpp); and IN-1 holds for them.
 //
@@ -100,6 +103,7 @@ struct sim_limits {
   bool is_mixed = false;           // in f16, with a scale of the loss
   bool calls_collectives = false;  // programs of synchronous jobs do
   std::uint32_t gpus = 0;          // of each node: jobs compute there
+  bool outlives = false;           // jobs that resume write checkpoints, and outlive their programs
 };
 sim_scenario draw_scenario(std::uint64_t seed, const sim_limits& limits);
 

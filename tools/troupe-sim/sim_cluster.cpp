@@ -43,7 +43,12 @@ caf::behavior program_actor(caf::event_based_actor* self, sim_program* p) {
         p->job = m.job;
         p->has_started = true;
       },
-      [p](const job_progress& m) { p->losses.push_back(m); },
+      [p](const job_progress& m) {
+        auto& next = p->next_loss[m.worker];
+        if (m.step < next && p->has_come_back) return;
+        next = std::max(next, m.step + 1);
+        p->losses.push_back(m);
+      },
       [p](job_variables& m) { p->variables.push_back(std::move(m)); },
       [p](job_recovering& m) {
         p->hear(m.text);
@@ -63,6 +68,15 @@ caf::behavior program_actor(caf::event_based_actor* self, sim_program* p) {
         p->finished = std::move(m.totals);
         p->over_ns = p->now_ns();
       },
+      [p](job_stopped& m) {
+        p->failed = job_failed{std::move(m.reason), m.totals};
+        p->over_ns = p->now_ns();
+      },
+      [p](job_has_moved& m) {
+        p->moved = m;
+        p->over_ns = p->now_ns();
+      },
+      [p](const attach_failed& m) { p->not_attached = m.text; },
       [p](job_failed& m) {
         p->hear(m.line);
         p->failed = std::move(m);
@@ -447,6 +461,18 @@ void sim_cluster::run_job(std::shared_ptr<const job_request> request) {
 
 void sim_cluster::stop_job(const std::string& reason) {
   tell(nullptr, processes_[client()]->node, stop_own_job{program_actor_, reason});
+}
+
+void sim_cluster::attach_job(const std::string& name) {
+  tell(nullptr, processes_[client()]->node, troupe::attach_job{name, program_actor_});
+}
+
+void sim_cluster::forget_attach() {
+  tell(nullptr, processes_[client()]->node, troupe::forget_attach{program_actor_});
+}
+
+void sim_cluster::wish(job_wish w) {
+  tell(nullptr, processes_[client()]->node, wish_of_own_job{program_actor_, w});
 }
 
 void sim_cluster::deliver(std::uint32_t to, std::uint32_t from, control_message body) {

@@ -64,7 +64,12 @@ struct sim_program {
   std::function<void(const std::string&)> hear = [](const std::string&) {};
   std::vector<std::string> workers_lost, recovering, resumed, notes;
   std::optional<training_totals> finished;
-  std::optional<job_failed> failed;
+  std::optional<job_failed> failed;  // or stopped
+  std::optional<job_has_moved> moved;
+  std::string not_attached;    // why
+  bool has_come_back = false;  // to a job that it had before
+  // By worker: the step after its last loss; what was told before is told again to who comes back.
+  std::map<std::uint32_t, std::uint64_t> next_loss;
   std::vector<node_answer> answers;
   std::vector<trace_page> pages;
   std::uint32_t goodbyes = 0;  // of nodes and members that ended
@@ -78,10 +83,12 @@ struct sim_program {
     has_started = false;
     losses.clear(), variables.clear(), workers_lost.clear(), recovering.clear(), resumed.clear(),
         notes.clear();
-    finished.reset(), failed.reset();
+    finished.reset(), failed.reset(), moved.reset();
+    not_attached.clear(), next_loss.clear();
+    has_come_back = false;
   }
 
-  bool is_over() const { return finished || failed; }
+  bool is_over() const { return finished || failed || moved; }
 };
 
 struct sim_cluster_options {
@@ -121,6 +128,11 @@ class sim_cluster {
   bool form();
   void run_job(std::shared_ptr<const job_request> request);
   void stop_job(const std::string& reason);
+  // The program asks for the job of that name; until it has it, or forgets it.
+  void attach_job(const std::string& name);
+  void forget_attach();
+  // What else it wishes for its job.
+  void wish(job_wish w);
   // The node of `to` gets a message as if `from` had sent it.
   void deliver(std::uint32_t to, std::uint32_t from, control_message body);
   // One message or one event; false: nothing is left to do.

@@ -1,4 +1,6 @@
 #include "tools/troupe-sim/sim_job.hpp"
+#include "troupe/runtime/compile/graph_file.hpp"
+#include "troupe/runtime/jobs/job_journal.hpp"
 #include "troupe/runtime/layers/layers.hpp"
 
 #include "troupe/runtime/graph/collectives.hpp"
@@ -42,11 +44,7 @@ training_spec make_spec(const sim_job_shape& shape, const task_map& where) {
   t.has_replicas = shape.has_replicas;
   t.has_cuts = !shape.checkpoints.folder.empty();
   t.cut_every = shape.checkpoints.every_steps;
-  t.tasks = static_cast<std::uint32_t>(where.task_names.size());
-  t.task_names = where.task_names;
-  t.worker_task = where.worker_task;
-  t.shard_task = where.shard_task;
-  t.client_task = where.client_task;
+  set_places(t, where);
   return t;
 }
 
@@ -97,10 +95,10 @@ result<sim_data> sim_data::make() {
   return d;
 }
 
-result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data,
-                                          const sim_job_shape& shape,
-                                          const std::vector<member_info>& nodes, node_id client) {
-  graph g(tables.ops);
+namespace {
+
+// The loss.
+value build(graph& g, const sim_data& data, const sim_job_shape& shape) {
   const auto batch = idx_batch(g, data.info, {.batch = 4});
   const auto hidden = relu(dense(batch.images, 5, "hidden"));
   const auto last = [&] { return dense(hidden, 3, "logits"); };
@@ -123,14 +121,41 @@ result<training_program> make_sim_program(const sim_tables& tables, const sim_da
     const auto of_last = stop_gradient(broadcast(barrier(own), shape.workers - 1));
     loss = add(loss, add(reduce_sum(everybody), reduce_sum(mul(own, of_last))));
   }
+  return loss;
+}
+
+compile_options options_of(const sim_job_shape& shape) {
+  return {
+      .name = "training",
+      .precision = shape.is_mixed ? precision_kind::f16 : precision_kind::f32,
+      .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt,
+      .device = shape.gpus > 0 ? "/gpu:0" : ""};
+}
+
+}  // namespace
+
+result<training_program> make_sim_program(const sim_tables& tables, const sim_data& data,
+                                          const sim_job_shape& shape,
+                                          const std::vector<member_info>& nodes, node_id client) {
+  graph g(tables.ops);
+  const auto loss = build(g, data, shape);
   auto roles = roles_of(shape, nodes, client);
   if (!roles) return roles.error();
-  return compile_program(
-      g, loss, make_spec(shape, place_roles(*roles, client)),
-      {.name = "training",
-       .precision = shape.is_mixed ? precision_kind::f16 : precision_kind::f32,
-       .loss_scale = shape.is_mixed ? std::optional(dynamic_loss_scale(0x1p20, 2)) : std::nullopt,
-       .device = shape.gpus > 0 ? "/gpu:0" : ""});
+  return compile_program(g, loss, make_spec(shape, place_roles(*roles, client)), options_of(shape));
+}
+
+result<void> add_recipe(job_request& request, const sim_tables& tables, const sim_data& data,
+                        const sim_job_shape& shape) {
+  graph g(tables.ops);
+  const auto loss = build(g, data, shape);
+  auto saved =
+      encode_graph(g, {.name = "training",
+                       .loss = loss,
+                       .training = graph_training{make_spec(shape, {}), options_of(shape)}});
+  if (!saved) return std::move(saved.error());
+  request.recipe = std::make_shared<const std::vector<std::byte>>(encode(job_recipe{
+      std::move(*saved), request.on_failure, request.limits, request.checkpoints, request.keep}));
+  return {};
 }
 
 result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables,

@@ -50,6 +50,7 @@ struct sim_job_shape {
   // 0: all ops are on the host; 1: on gpu:0 what a device runs; 2: the last layer on gpu:1.
   std::uint32_t gpus = 0;
   checkpoint_options checkpoints{};
+  bool outlives = false;  // its program
 };
 
 inline constexpr double sim_counter_rate = 1.0 / 64;  // sums of it are exact
@@ -63,6 +64,10 @@ result<std::shared_ptr<job_request>> make_sim_request(const sim_tables& tables,
                                                       const sim_job_shape& shape,
                                                       const std::vector<member_info>& nodes,
                                                       node_id client);
+
+// A job that outlives its program, once its folder is open.
+result<void> add_recipe(job_request& request, const sim_tables& tables, const sim_data& data,
+                        const sim_job_shape& shape);
 
 // Every loss and every observed variable, bit by bit.
 struct sim_outcome {

@@ -172,6 +172,20 @@ const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snap
   return newest;
 }
 
+// A node has it, and no program.
+std::optional<outcome> answer_detached(const command& c, const job_snapshot& job,
+                                       const cluster_snapshot& now) {
+  for (const auto& n : now.nodes)
+    if (n.name == job.client && n.kind == "node" && job.state == job_state::running)
+      return outcome{0,
+                     c.json
+                         ? fmt::format("{{\"job\":{},\"client\":{}}}\n",
+                                       nlohmann::json(c.id).dump(), nlohmann::json(n.name).dump())
+                         : fmt::format("{} is coordinated by {}\n", c.id, n.name),
+                     {}};
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before,
@@ -187,10 +201,23 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
                    {}};
   }
   const auto* job = newest_job(c.id, now);
+  if (c.action == verb::detach_job) {
+    if (job == nullptr) return std::nullopt;  // on its way
+    if (!is_over(job->state)) return answer_detached(c, *job, now);
+  }
   if (job == nullptr)
     return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
   if (job->state == job_state::failed) return answer_error(error(error_code::failed, job->cause));
-  if (job->checkpoints > checkpoints_before(before))
+  if (c.action == verb::stop_job || c.action == verb::finish_job) {
+    if (!is_over(job->state)) return std::nullopt;
+    return outcome{
+        0,
+        c.json ? fmt::format("{{\"job\":{},\"state\":\"{}\",\"step\":{}}}\n",
+                             nlohmann::json(c.id).dump(), to_string(job->state), job->step)
+               : fmt::format("{} is {}, at step {}\n", c.id, to_string(job->state), job->step),
+        {}};
+  }
+  if (c.action == verb::make_checkpoint && job->checkpoints > checkpoints_before(before))
     return outcome{
         0,
         c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(),
@@ -198,19 +225,21 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
                : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n",
                              c.id, job->step, job->checkpoints),
         {}};
-  if (job->state == job_state::done)
+  if (is_over(job->state))
     return answer_error(error(error_code::failed, fmt::format("job '{}' has ended", c.id)));
   return std::nullopt;
 }
 
 outcome answer_not_changed(const command& c) {
   const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
-  return answer_error(
-      error(error_code::timed_out,
-            c.action == verb::leave_cluster
-                ? fmt::format("after {} {} has not left yet", seconds, c.id)
-                : fmt::format("after {} {} has no new checkpoint: troupe events tells why", seconds,
-                              c.id)));
+  return answer_error(error(
+      error_code::timed_out,
+      c.action == verb::leave_cluster ? fmt::format("after {} {} has not left yet", seconds, c.id)
+      : c.action != verb::make_checkpoint
+          ? fmt::format("after {} job {} still runs as before: troupe events tells why", seconds,
+                        c.id)
+          : fmt::format("after {} {} has no new checkpoint: troupe events tells why", seconds,
+                        c.id)));
 }
 
 std::size_t nodes_alive(const cluster_snapshot& snapshot) {

@@ -46,7 +46,7 @@ void add_global_flags(CLI::App& app, command& c, texts& t) {
   app.add_flag("--json", c.json, "One line of JSON on stdout");
   app.add_option(
          "--timeout", t.timeout,
-         "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave: 60s)")
+         "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave, job: 60s)")
       ->type_name("DURATION");
 }
 
@@ -121,6 +121,12 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
                       verb::leave_cluster, ask_part::nodes);
   cluster->add_option("ACTION", t.doing, "leave");
   cluster->add_option("NODE", c.id, "As listed");
+  auto* job = add("job",
+                  "stop JOB: it ends as it is; finish JOB: it ends in good order, with its "
+                  "variables; detach JOB: a node coordinates it instead of its program",
+                  verb::stop_job, ask_part::jobs);
+  job->add_option("ACTION", t.doing, "stop, finish or detach");
+  job->add_option("JOB", c.id, "Name or id, as listed");
   add("version", "The version of this program", verb::version, ask_part::nodes);
 }
 
@@ -168,6 +174,16 @@ std::optional<std::string> set_doing(command& c, const std::string& doing) {
       return fmt::format("cluster: there is no action '{}'; write cluster leave NODE", doing);
     if (c.id.empty()) return "cluster leave: which node? troupe list nodes shows all";
     c.ask.request = "leave " + c.id;
+  }
+  if (c.action == verb::stop_job) {
+    if (doing == "finish")
+      c.action = verb::finish_job;
+    else if (doing == "detach")
+      c.action = verb::detach_job;
+    else if (doing != "stop")
+      return fmt::format("job: there is no action '{}'; there are stop, finish and detach", doing);
+    if (c.id.empty()) return fmt::format("job {}: which one? troupe list jobs shows all", doing);
+    c.ask.request = fmt::format("{} {}", doing, c.id);
   }
   if (c.action != verb::list_checkpoints) return std::nullopt;
   if (doing == "verify")
@@ -220,8 +236,7 @@ std::optional<std::string> finish(command& c, const texts& t) {
                        c.action == verb::plan ? "plan" : "graph");
   if (c.action == verb::plan) set_plan(c.plan, t);
   if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
-  if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster)
-    c.ask.timeout_ns = change_timeout_ns;
+  if (is_change(c.action)) c.ask.timeout_ns = change_timeout_ns;
   if (t.timeout.empty()) return std::nullopt;
   const auto timeout = parse_duration(t.timeout);
   if (!timeout) return fmt::format("--timeout: {}", timeout.error().message());

@@ -5,7 +5,7 @@
 //          events | timeline [--seconds N] [--job JOB] | plan FILE [--workers N] [--shards N]
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
-//          version
+//          job stop|finish|detach JOB | version
 //
 // Kinds are taken in singular and plural.
 
@@ -34,9 +34,17 @@ enum class verb : std::uint8_t {
   verify_checkpoints,
   make_checkpoint,
   leave_cluster,
+  stop_job,
+  finish_job,
+  detach_job,
   timeline,
   version
 };
+// The cluster is asked to do something, and the tool waits until it has.
+constexpr bool is_change(verb v) noexcept {
+  return v == verb::make_checkpoint || v == verb::leave_cluster || v == verb::stop_job ||
+         v == verb::finish_job || v == verb::detach_job;
+}
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
 

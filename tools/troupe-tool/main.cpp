@@ -168,7 +168,7 @@ int main(int count, char** values) {
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
   if (c.action == verb::timeline) return record_timeline(c);
-  if (c.action == verb::make_checkpoint || c.action == verb::leave_cluster) return change(c);
+  if (is_change(c.action)) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
     return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
   const bool is_interactive = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;

@@ -338,11 +338,18 @@ class timeline_writer {
       to =
           std::find_if(to, taken_.end(), [&](const item_end& t) { return !(t.item < from->item); });
       if (to == taken_.end()) return;
-      if (to->item != from->item) continue;
+      if (to->item != from->item || was_cut_off(*from, *to)) continue;
       const auto& [job, epoch] = jobs[from->item.job];
       write_arrow(*from, *to,
                   mix(mix(mix(mix(0, raw(job)), epoch), from->item.edge), from->item.step));
     }
+  }
+
+  // A slice that began before its node recorded begins with the recording: what it had emitted
+  // until then may have been taken before.
+  bool was_cut_off(const item_end& from, const item_end& to) const {
+    const auto& n = recording_.nodes[from.process];
+    return from.begin_ns > to.last_ns() && from.begin_ns <= place(n, n.began_ns);
   }
 
   // Between the slice of a firing and that of the work which it gave a device, from what began

@@ -41,7 +41,8 @@ struct fixture {
     const auto kinds = parse_faults(faults);
     BOOST_TEST_REQUIRE(bool(kinds));
     limits.faults = *kinds;
-    const auto flags = fmt::format("{}{}{}{}{}", limits.draws_optimizer ? " --optimizers" : "",
+    const auto flags = fmt::format("{}{}{}{}{}{}", limits.outlives ? " --outlive" : "",
+                                   limits.draws_optimizer ? " --optimizers" : "",
                                    limits.all_reduce ? " --all-reduce" : "",
                                    limits.is_mixed ? " --mixed-precision" : "",
                                    limits.calls_collectives ? " --collectives" : "",
@@ -98,6 +99,14 @@ BOOST_FIXTURE_TEST_CASE(IN_9_epochs_that_follow_each_other_at_once_keep_no_tenso
 BOOST_FIXTURE_TEST_CASE(a_program_that_is_killed_and_started_again_resumes, fixture) {
   const auto all = hold(30'000, some(), "kill-client");
   BOOST_TEST(all.resumed_from_disk > 0U);
+}
+
+// IN-15: its coordinator dies, stands still, is cut off, again and again.
+BOOST_FIXTURE_TEST_CASE(a_job_outlives_its_program, fixture) {
+  const auto killed = hold(130'000, some(), "kill-client", {.outlives = true});
+  BOOST_TEST(killed.recoveries > 0U);
+  hold(140'000, seeds() / 2, "kill-client,kill,freeze,leave", {.outlives = true});
+  hold(150'000, some(), "all", {.outlives = true});
 }
 
 // Each optimizer with its slots, by every way that a variable takes: in memory, by hand-over, to

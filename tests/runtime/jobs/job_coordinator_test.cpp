@@ -54,17 +54,22 @@ struct world {
   std::optional<job_coordinator> job;
   std::vector<job_action::send> sent;
   std::vector<job_event> told;
-  std::size_t claims = 0, manifests = 0, drops = 0;
+  std::size_t claims = 0, manifests = 0, drops = 0, credits = 0;
 
   world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "",
         std::vector<node_id> replicas = {}, const std::string& library = "",
-        const std::string& device = "") {
+        const std::string& device = "", bool outlives = false,
+        std::shared_ptr<const kept_journal> after = nullptr, bool may_finish = false) {
     job_setup setup;
+    if (outlives) setup.recipe = std::make_shared<const std::vector<std::byte>>(8);
+    setup.after = std::move(after);
+    setup.why_after = "c1, which coordinated it, has died or left";
+    setup.has_failed_before = true;
     setup.id = job_id{7};
     setup.name = "training";
     setup.client = client;
-    setup.program = make_program(update, 2, policy != failure_policy::stop, !folder.empty(),
-                                 !replicas.empty(), library, device);
+    setup.program = make_program(update, 2, policy != failure_policy::stop || may_finish,
+                                 !folder.empty(), !replicas.empty(), library, device);
     setup.roles = {{n1, n2}, {n3, n3}, std::move(replicas)};
     setup.on_failure = policy;
     setup.checkpoints.folder = std::move(folder);
@@ -86,6 +91,7 @@ struct world {
       claims += std::holds_alternative<job_action::claim_epoch>(a);
       manifests += std::holds_alternative<job_action::write_manifest>(a);
       drops += std::holds_alternative<job_action::drop_cut>(a);
+      if (auto* x = std::get_if<job_action::give_loss_credits>(&a)) credits += x->count;
     }
   }
 
@@ -118,6 +124,20 @@ struct world {
   void losses(std::uint64_t first, std::uint64_t end) {
     for (auto t = first; t < end; ++t) job->on_loss(0, t, float(t));
     take();
+  }
+  // Whoever was sent a journal says that it has it.
+  void kept() {
+    for (const auto& m : std::exchange(sent, {})) {
+      if (auto* k = std::get_if<keep_journal>(&m.body))
+        job->on_kept(m.to, {job_id{7}, k->number, {}});
+      before.push_back(m);
+    }
+    take();
+  }
+  std::vector<job_action::send> before;  // what was sent until kept()
+  std::size_t moves() const {
+    return static_cast<std::size_t>(std::count_if(
+        told.begin(), told.end(), [](const auto& e) { return e.kind == job_event_kind::moved; }));
   }
   void halted(node_id from, std::vector<kept_report> kept = {}) {
     job->on_halted(from, {job_id{7}, job->epoch(), std::move(kept), {}, 0});
@@ -948,6 +968,237 @@ BOOST_AUTO_TEST_CASE(JC_5_what_is_made_again_is_in_the_ledger) {
     BOOST_TEST(a.in_flight == 6U);
   }
   BOOST_TEST(t.redone == 12U);
+}
+
+// --- ends before the last step -------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(JC_1_a_training_that_is_stopped_has_not_failed) {
+  world w(failure_policy::stop);
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_stop("enough");
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::stopped));
+  BOOST_TEST(w.told.back().text == "enough");
+  BOOST_TEST(w.last(job_event_kind::failed) == "not told");
+  BOOST_TEST(w.sent_to<stop_part>().size() == 4U);
+}
+
+BOOST_AUTO_TEST_CASE(JC_10_a_job_that_is_to_finish_ends_where_it_has_got_to) {
+  for (const auto policy :
+       {failure_policy::resume, failure_policy::restart, failure_policy::stop}) {
+    world w(policy, update_kind::sync, "", {}, "", "", false, nullptr, true);
+    w.all_placed({n1, n2, n3, client});
+    w.losses(0, 4);
+    BOOST_TEST(bool(w.job->on_finish()));
+    w.take();
+    BOOST_TEST((w.job->phase() == job_phase::halting));
+    w.halted(n1), w.halted(n2), w.halted(n3, both({2, 3})), w.halted(client);
+    BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+    BOOST_TEST(w.job->totals().recoveries == 0U);
+    const auto p = decode_plan(w.last_place()->plan);
+    for (const auto& a : p->actors)
+      if (a.kind == actor_kind::shard) {
+        BOOST_TEST(a.shard.version == 3U);
+        BOOST_TEST((a.shard.steps == std::vector<std::uint64_t>{4, 4}));
+      }
+    w.all_placed({n1, n2, n3, client});
+    w.losses(3, 4);
+    for (auto n : {n1, n2, n3, client}) w.job->on_ended(n, {job_id{7}, 2, "", "", 0, {}, 0, false});
+    w.take();
+    BOOST_TEST((w.told.back().kind == job_event_kind::finished));
+    std::size_t losses = 0;
+    for (const auto& e : w.told) losses += e.kind == job_event_kind::loss;
+    BOOST_TEST(losses == 4U);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(JC_10_a_job_that_recovers_finishes_with_the_next_epoch) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  w.job->on_lost(n1, "gone", false);
+  BOOST_TEST(bool(w.job->on_finish()));
+  w.halted(n2), w.halted(n3, both({4})), w.halted(client);
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard)
+      BOOST_TEST((a.shard.steps == std::vector<std::uint64_t>{4, 4}));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_is_to_finish_while_it_is_placed_does_so_when_it_runs) {
+  world w(failure_policy::resume);
+  BOOST_TEST(bool(w.job->on_finish()));
+  for (auto n : {n1, n2, n3, client}) w.job->on_placed(n, {job_id{7}, 1, "", {}});
+  w.job->on_local_part(1);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.halted(n1), w.halted(n2), w.halted(n3), w.halted(client);
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard)  // JC-10: one step at least
+      BOOST_TEST((a.shard.steps == std::vector<std::uint64_t>{1, 1}));
+}
+
+BOOST_AUTO_TEST_CASE(a_training_whose_shards_keep_nothing_cannot_finish_early) {
+  world w(failure_policy::stop);
+  w.all_placed({n1, n2, n3, client});
+  const auto no = w.job->on_finish();
+  BOOST_TEST_REQUIRE(!no);
+  BOOST_TEST(no.error().text().find("may_finish") != std::string::npos);
+  BOOST_TEST((w.job->phase() == job_phase::running));
+}
+
+// --- other coordinators --------------------------------------------------------------------------
+
+namespace {
+
+world moving(std::shared_ptr<const kept_journal> after = nullptr) {
+  return {failure_policy::resume, update_kind::sync, "/checkpoints", {}, "", "", true,
+          std::move(after)};
+}
+
+std::shared_ptr<const kept_journal> left(std::uint64_t steps) {
+  kept_journal k;
+  k.from = node_id{98};
+  k.journal.epoch = 4;
+  k.journal.coordinator = k.from;
+  k.journal.roles = {{n1, n2}, {n3, n3}};
+  k.journal.first_steps = {0, 0};
+  k.journal.next_losses = {steps, steps};
+  k.journal.closed = {{.fed = steps}, {.fed = steps}};
+  k.journal.recoveries = 2;
+  for (std::uint64_t t = 0; t < steps; ++t) k.losses.add({t, 0, float(t)});
+  return std::make_shared<const kept_journal>(std::move(k));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(JC_11_a_loss_is_used_up_when_the_successors_have_it) {
+  auto w = moving();
+  BOOST_TEST(w.sent_to<keep_journal>().size() == 2U);
+  w.all_placed({n1, n2, n3, client});
+  w.kept(), w.kept();
+  w.losses(0, 2);
+  BOOST_TEST(w.credits == 0U);
+  BOOST_TEST(w.sent_to<keep_journal>().size() == 2U);
+  w.kept();
+  BOOST_TEST(w.credits == 2U);
+  // Without any it is used up at once.
+  w.job->on_lost(n1, "gone", false);
+  w.job->on_lost(n2, "gone", false);
+  w.job->on_lost(n3, "gone", false);
+  w.losses(2, 3);
+  BOOST_TEST(w.credits == 3U);
+}
+
+BOOST_AUTO_TEST_CASE(a_successor_goes_on_where_its_coordinator_died) {
+  auto w = moving(left(6));
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  BOOST_TEST(w.claims == 1U);
+  w.job->on_epoch(5U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.sent_to<halt_part>().size() == 4U);
+  for (const auto& m : w.sent)
+    if (auto* h = std::get_if<halt_part>(&m.body)) BOOST_TEST(h->epoch == 5U);
+  BOOST_TEST(w.last(job_event_kind::recovering).find("which coordinated it") != std::string::npos);
+  w.halted(n1), w.halted(n2), w.halted(n3, both({6, 7})), w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  w.job->on_epoch(6U, {});
+  w.take();
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard) BOOST_TEST(a.shard.version == 6U);
+  BOOST_TEST(w.last_place()->may_move);
+  w.all_placed({n1, n2, n3, client});
+  w.losses(6, 8);
+  BOOST_TEST(w.job->totals().recoveries == 3U);
+  std::uint64_t first = 99;
+  for (const auto& e : w.told)
+    if (e.kind == job_event_kind::loss) first = std::min(first, e.step);
+  BOOST_TEST(first == 6U);  // each is told once
+}
+
+BOOST_AUTO_TEST_CASE(a_program_that_detaches_gives_the_job_to_a_node_that_has_all) {
+  auto w = moving();
+  w.all_placed({n1, n2, n3, client});
+  w.kept(), w.kept();
+  w.losses(0, 3);
+  BOOST_TEST(bool(w.job->on_detach()));
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  w.kept();
+  BOOST_TEST(w.sent_to<give_job>().empty());
+  w.halted(n1), w.halted(n2), w.halted(n3, both({3})), w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::handing));
+  BOOST_TEST(w.sent_to<give_job>().empty());  // the last journal is on its way
+  w.kept(), w.kept();
+  BOOST_TEST((w.sent_to<give_job>() == std::vector{n1}));
+  BOOST_TEST(w.moves() == 1U);
+  BOOST_TEST((w.job->phase() == job_phase::over));
+  for (const auto& m : w.before) BOOST_TEST(!std::holds_alternative<stop_part>(m.body));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_whose_next_coordinator_dies_on_the_way_stays) {
+  auto w = moving();
+  w.all_placed({n1, n2, n3, client});
+  w.kept(), w.kept();
+  BOOST_TEST(bool(w.job->on_detach()));
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({0})), w.halted(client);
+  BOOST_TEST((w.job->phase() == job_phase::handing));
+  w.job->on_lost(n1, "gone", false);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  BOOST_TEST(w.moves() == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(who_asks_for_a_job_that_ends_with_its_program_is_refused) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  BOOST_TEST(!w.job->on_detach());
+  BOOST_TEST(!w.job->on_hand_over(n1));
+  auto m = moving();
+  BOOST_TEST(!m.job->on_hand_over(node_id{55}));  // not known here
+}
+
+BOOST_AUTO_TEST_CASE(JC_12_who_has_lost_the_job_stops_nobody) {
+  for (const int how : {0, 1, 2}) {
+    auto w = moving();
+    w.all_placed({n1, n2, n3, client});
+    w.kept(), w.kept();
+    w.sent.clear();
+    w.job->on_moved({job_id{7}, 0, n1});  // of an older epoch: nothing
+    BOOST_TEST((w.job->phase() == job_phase::running));
+    if (how == 0) w.job->on_moved({job_id{7}, 9, n1});
+    if (how == 1) w.job->on_rejoined(member(node_id{100}, member_kind::client));
+    if (how == 2) {
+      w.job->on_lost(n1, "gone", false);
+      w.take();
+      w.halted(n2), w.halted(n3, both({0})), w.halted(client);
+      w.job->on_epoch(error(error_code::denied, "epoch 4 was claimed by n2"), {});
+    }
+    w.take();
+    BOOST_TEST(w.moves() == 1U);
+    BOOST_TEST(w.last(job_event_kind::failed) == "not told");
+    BOOST_TEST((w.job->phase() == job_phase::over));
+    for (const auto& m : w.sent)
+      if (how != 2) BOOST_TEST(!std::holds_alternative<stop_part>(m.body));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_could_not_go_on_is_no_successor) {
+  auto w = moving();
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_kept(n1, {job_id{7}, 1, "an op is not known here"});
+  w.take();
+  BOOST_TEST(w.last(job_event_kind::note).find("an op is not known here") != std::string::npos);
+  w.kept(), w.kept();
+  bool is_told = false;
+  for (const auto& m : w.before)
+    if (auto* k = std::get_if<keep_journal>(&m.body))
+      is_told = is_told || (m.to == n3 && !k->recipe.empty());
+  BOOST_TEST(is_told);  // instead
 }
 
 BOOST_AUTO_TEST_SUITE_END()
