@@ -195,6 +195,9 @@ void training_flags::parse(int argc, char** argv, const std::string& description
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--losses", losses, "Write step,loss lines to this file");
+  app.add_option("--tensorboard", tensorboard,
+                 "Write losses, steps per second, recoveries and the result to an event file in "
+                 "this folder, for TensorBoard (tensorboard --logdir)");
   app.add_option("--save", save, "Write the trained variables to this safetensors file");
   app.add_option("--save-graph", save_graph,
                  "Write the graph to this file, for `troupe plan`, and end without training");
@@ -313,12 +316,16 @@ void training_flags::parse(int argc, char** argv, const std::string& description
     usage_error("--checkpoint-keep needs --checkpoint DIR");
   if (!losses.empty() && is_same_file(losses, save))
     usage_error("--losses and --save name the same file");
+  if (app.count("--tensorboard") > 0 && tensorboard.empty())
+    usage_error("--tensorboard: the name of the folder is empty");
   if (app.count("--save-graph") > 0 && save_graph.empty())
     usage_error("--save-graph: the name of the file is empty");
   if (!save_graph.empty() && (!losses.empty() || !save.empty()))
     usage_error(
         "--save-graph trains nothing, so there is nothing to write for --losses and "
         "--save");
+  if (!save_graph.empty() && !tensorboard.empty())
+    usage_error("--save-graph trains nothing, so there is nothing to write for --tensorboard");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
   if (auto read = read_cluster_flags(app); !read) usage_error(read.error().text());

@@ -28,7 +28,7 @@ struct training_flags : cluster_flags {
   bool all_reduce = false;
   device_flags devices;
   std::uint64_t seed = 1;
-  std::string losses, save, name;
+  std::string losses, tensorboard, save, name;  // tensorboard: a folder
   std::string save_graph;  // a file: the graph is written there, and nothing is trained
   failure_policy on_failure = failure_policy::stop;
   bool outlive = false;

@@ -1,6 +1,7 @@
 #include "troupe/actors/program/training_report.hpp"
 
 #include "troupe/actors/program/output.hpp"
+#include "troupe/actors/program/training_events.hpp"
 #include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/files/safetensors.hpp"
 #include "troupe/runtime/compile/graph_file.hpp"
@@ -42,12 +43,15 @@ result<void> training_report::prepare() {
   if (!options_.save.empty())
     if (auto ok = can_save_safetensors(options_.save); !ok)
       return error(ok.error()).while_doing("--save");
-  if (options_.losses.empty()) return {};
-  losses_ = std::fopen(options_.losses.c_str(), "w");
-  if (losses_ == nullptr)
+  if (!options_.losses.empty()) losses_ = std::fopen(options_.losses.c_str(), "w");
+  if (!options_.losses.empty() && losses_ == nullptr)
     return error(
         errno == ENOENT ? error_code::not_found : error_code::usage,
         fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno)));
+  if (options_.tensorboard.empty()) return {};
+  auto events = training_events::open(options_.tensorboard);
+  if (!events) return std::move(events.error().while_doing("--tensorboard"));
+  events_ = std::move(*events);
   return {};
 }
 
@@ -70,6 +74,7 @@ double training_report::samples() const {
 
 void training_report::show(const training_event& e) {
   using kind = training_event::kind;
+  if (events_) say_once(events_->flush_if_due());
   switch (e.type) {
     case kind::none: return;
     case kind::started: began_ = ended_ = std::chrono::steady_clock::now(); return;
@@ -85,10 +90,14 @@ void training_report::show(const training_event& e) {
       return;
     case kind::worker_lost:
       ++lost_workers_;
+      if (events_) say_once(events_->add_text("recoveries", e.text));
       return bar_->say(options_.program + ": " + e.text + "; training goes on with the others");
     case kind::recovering:
     case kind::resumed:
-    case kind::note: return say(e.text);
+    case kind::note:
+      if (events_)
+        say_once(events_->add_text(e.type == kind::note ? "notes" : "recoveries", e.text));
+      return say(e.text);
     case kind::finished: totals_ = e.totals; break;
     case kind::stopped:
       totals_ = e.totals;
@@ -100,8 +109,10 @@ void training_report::show(const training_event& e) {
     case kind::failed:
       totals_ = e.totals;
       failure_ = e.text;
+      if (events_) say_once(events_->add_text("failure", e.text));
       break;
   }
+  if (events_) say_once(events_->finish_training());
   bar_.reset();
   show_totals(totals_);
 }
@@ -113,12 +124,18 @@ void training_report::say(const std::string& text) {
     say_error(options_.program + ": " + text);
 }
 
+void training_report::say_once(result<void> of_events) {
+  if (of_events || std::exchange(has_said_events_, true)) return;
+  say(of_events.error().while_doing("--tensorboard").text() + "; training goes on");
+}
+
 void training_report::show_loss(const training_event& e) {
   const bool is_sync = options_.update == update_kind::sync;
   if (done_ == skipped_ && is_sync) done_ = skipped_ = e.step;  // a resumed run begins there
   ++done_;
   ended_ = std::chrono::steady_clock::now();
   mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
+  if (events_) say_once(events_->add_loss(e.step, e.loss));
   if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) &&
       losses_failure_.empty()) {
     losses_failure_ =
@@ -220,6 +237,11 @@ result<void> training_report::save_graph(graph& g, value loss, const training_op
 }
 
 int training_report::finish(const std::string& key, double found, const std::string& in_words) {
+  result<void> events;
+  if (events_) {
+    say_once(events_->add_result(key, found));
+    events = events_->close();
+  }
   const auto text = options_.json
                         ? json(key, found)
                         : fmt::format("{}, {:.0f} {}/s, {} steps in {}", in_words, rate(),
@@ -228,6 +250,7 @@ int training_report::finish(const std::string& key, double found, const std::str
     return fail(error(error_code::failed,
                       fmt::format("the result cannot be written: {}", std::strerror(errno))));
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
+  if (!events) return fail(events.error().while_doing("--tensorboard"));
   if (totals_.checkpoints_missing > 0)
     return fail(error(error_code::failed,
                       "the training finished, but its last checkpoint was not written "

@@ -1,6 +1,8 @@
 #pragma once
-// What a program shows and writes that trains: progress, losses, the trained variables, the last
-// line.
+// What a program shows and writes that trains: progress, losses, events for TensorBoard
+// (training_events.hpp), the trained variables, the last line. A file of losses or events that
+// cannot be written ends no training: that is said once, and where it lacks something in the end,
+// finish() has failed.
 
 #include "troupe/actors/program/progress_bar.hpp"
 #include "troupe/actors/program/training_flags.hpp"
@@ -15,6 +17,8 @@
 #include <vector>
 
 namespace troupe {
+
+class training_events;
 
 class training_report {
  public:
@@ -56,6 +60,8 @@ class training_report {
  private:
   void say(const std::string& text);
   void show_loss(const training_event& e);
+  // Says the first error of the events; what could not be written may be in the end.
+  void say_once(result<void> of_events);
   void show_totals(const training_totals& t);
   std::string json(const std::string& key, double found) const;
   double samples() const;  // so far
@@ -65,6 +71,7 @@ class training_report {
   const training_flags& options_;
   std::unique_ptr<progress_bar> bar_;
   std::FILE* losses_ = nullptr;
+  std::unique_ptr<training_events> events_;  // null without --tensorboard
   extent extent_;
   // Steps of all workers; skipped: done by an earlier run.
   std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;
@@ -75,6 +82,7 @@ class training_report {
   training_totals totals_;
   std::string failure_, losses_failure_;
   std::string ended_early_;  // stopped or detached: what there is to say
+  bool has_said_events_ = false;
   std::uint32_t lost_workers_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "troupe/actors/session/fit.hpp"
 
+#include "troupe/actors/session/event_file.hpp"
 #include "troupe/devices/files/idx_sampler.hpp"
 
 #include <fmt/format.h>
@@ -44,7 +45,9 @@ class fitting {
   result<fit_report> run() {
     if (auto ok = check(); !ok) return std::move(ok.error());
     if (auto ok = open_log(); !ok) return std::move(ok.error());
+    if (auto ok = open_events(); !ok) return std::move(ok.error());
     auto ended = epochs();
+    if (ended && events_) ended = of_events(events_->close());
     if (o_.keeps_best && !best_.empty())
       if (auto ok = store_.set(std::move(best_)); !ok && ended) return std::move(ok.error());
     if (!ended) return std::move(ended.error());
@@ -77,14 +80,19 @@ class fitting {
   result<void> epochs() {
     for (std::uint64_t e = 0; e < o_.epochs; ++e) {
       const auto began = std::chrono::steady_clock::now();
+      const auto before = out_.steps;
+      const auto seconds = [&] {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      };
       epoch_report told{.epoch = e};
       if (auto ok = train(told); !ok) return std::move(ok.error());
+      const auto training_seconds = seconds();
       if (o_.validation)
         if (auto ok = validate(told); !ok) return std::move(ok.error());
       if (auto ok = judge(told); !ok) return std::move(ok.error());
-      told.seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      told.seconds = seconds();
       if (auto ok = write(told); !ok) return ok;
+      if (auto ok = show_epoch(told, out_.steps - before, training_seconds); !ok) return ok;
       out_.epochs.push_back(told);
       if (o_.on_epoch && !o_.on_epoch(told)) is_called_off_ = true;
       if (is_called_off_) {
@@ -105,6 +113,43 @@ class fitting {
     if (!log_)
       return error(error_code::failed, fmt::format("fit: {} cannot be written", o_.log_file));
     return {};
+  }
+
+  result<void> open_events() {
+    if (o_.tensorboard.empty()) return {};
+    auto opened = event_file::open(o_.tensorboard);
+    if (!opened) return of_events(std::move(opened.error()));
+    events_ = std::move(*opened);
+    return of_events(events_->begin_at(0));
+  }
+
+  static result<void> of_events(result<void> done) {
+    if (!done) done.error().while_doing("fit: tensorboard");
+    return done;
+  }
+
+  result<void> show_step(double loss) {
+    if (!events_ || !is_kept(out_.steps)) return {};
+    return of_events(events_->add_scalar(o_.loss, out_.steps, loss));
+  }
+
+  // At the epoch's last step.
+  result<void> show_epoch(const epoch_report& told, std::uint64_t steps, double training_seconds) {
+    if (!events_) return {};
+    const auto add = [&](const std::string& tag, double x) {
+      return events_->add_scalar(tag, told.steps - 1, x);
+    };
+    auto ok = add("epoch/" + o_.loss, told.loss);
+    for (std::size_t i = 0; ok && i < told.metrics.size(); ++i)
+      ok = add("validation/" + metric_name(i), told.metrics[i]);
+    if (ok && training_seconds > 0)
+      ok = add("steps_per_second", static_cast<double>(steps) / training_seconds);
+    if (ok) ok = events_->flush();
+    return of_events(std::move(ok));
+  }
+
+  const std::string& metric_name(std::size_t i) const {
+    return o_.metrics.empty() ? o_.loss : o_.metrics[i];
   }
 
   // A step that failed has changed nothing. A node that is gone makes what went before a usage
@@ -143,6 +188,7 @@ class fitting {
       const auto loss = number_of((*values)[0], o_.loss);
       if (!loss) return loss.error();
       sum += *loss;
+      if (auto ok = show_step(*loss); !ok) return ok;
       ++out_.steps;
       if (o_.on_step && !o_.on_step(out_.steps - 1, *loss)) {
         is_called_off_ = true;
@@ -213,8 +259,7 @@ class fitting {
     auto line = fmt::format("{{\"epoch\":{},\"steps\":{},\"seconds\":{:.6f},\"loss\":{}",
                             told.epoch, told.steps, told.seconds, number(told.loss));
     for (std::size_t i = 0; i < told.metrics.size(); ++i)
-      line += fmt::format(",\"validation/{}\":{}", o_.metrics.empty() ? o_.loss : o_.metrics[i],
-                          number(told.metrics[i]));
+      line += fmt::format(",\"validation/{}\":{}", metric_name(i), number(told.metrics[i]));
     line += fmt::format(",\"is_best\":{}}}\n", told.is_best);
     if (std::fputs(line.c_str(), log_.get()) < 0 || std::fflush(log_.get()) != 0)
       return error(error_code::failed, fmt::format("fit: {} cannot be written", o_.log_file));
@@ -229,6 +274,7 @@ class fitting {
   bool has_trained_ = false, has_validated_ = false;  // at least one step of each went well
   std::vector<std::pair<std::string, tensor>> best_;
   std::unique_ptr<std::FILE, closer> log_;
+  std::unique_ptr<event_file> events_;
 };
 
 }  // namespace

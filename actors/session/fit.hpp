@@ -9,11 +9,12 @@
 //                                .metrics = {"accuracy"},
 //                                .is_larger_better = true,
 //                                .patience = 3,
-//                                .keeps_best = true});
+//                                .keeps_best = true,
+//                                .tensorboard = "runs/1"});
 //
-// Threading: the calling thread; callbacks are called there. Errors: those of step(), of sources
-// and of the store; usage: a metric that is no scalar of f32, an epoch without a batch, options
-// that do not go together.
+// Threading: the calling thread; callbacks are called there. Errors: those of step(), of sources,
+// of files and of the store; usage: a metric that is no scalar of f32, an epoch without a batch,
+// options that do not go together.
 
 #include "troupe/actors/session/graph_runner.hpp"
 #include "troupe/actors/session/session.hpp"
@@ -82,6 +83,9 @@ struct fit_options {
   std::string save_best{};  // a safetensors file, written after each epoch that is the best
   bool saves_optimizers = false;
   std::string log_file{};  // a line of JSON per epoch is added to it
+  // A folder, which has this run alone: an event file in it gets the loss of each step (of very
+  // many: is_kept()), and with each epoch epoch/LOSS, validation/METRIC and steps_per_second.
+  std::string tensorboard{};
   // A step that failed, as when a node dies, is made again so often, after 20 ms, 40 ms, ... Once
   // one went well, also what is a usage error: the node that devices name may be missing for a
   // while.

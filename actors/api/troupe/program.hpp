@@ -1,8 +1,8 @@
 #pragma once
-// What programs that train have in common: their flags, progress on a terminal, Ctrl-C, losses and
-// weights in files, and text for people; and what those with a loop of their own have. Link
-// troupe::program beside troupe::troupe; a program with flags of its own includes <CLI/CLI.hpp>
-// (CLI11).
+// What programs that train have in common: their flags, progress on a terminal, Ctrl-C, losses,
+// events and weights in files, and text for people; and what those with a loop of their own have.
+// Link troupe::program beside troupe::troupe; a program with flags of its own includes
+// <CLI/CLI.hpp> (CLI11).
 //
 //   troupe::progress_bar bar(100, /*is_quiet=*/true);
 //   for (int i = 1; i <= 100; ++i) bar.show(i, "of an example");

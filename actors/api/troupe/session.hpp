@@ -1,7 +1,7 @@
 #pragma once
 // Sessions: alone, or as a client of a cluster. They train graphs, step them, and run parts of them
 // from any thread. What trainings are told is here too: optimizers, checkpoints, what happens when
-// a node dies.
+// a node dies; and event files, which TensorBoard shows.
 //
 //   auto opened = troupe::session::open({.threads = 1});
 //   if (!opened) throw std::runtime_error(opened.error().text());
@@ -15,6 +15,7 @@
 //   if (!out) throw std::runtime_error(out.error().text());
 //   std::cout << troupe::to_string((*out)[0]) << "\n";
 
+#include "troupe/actors/session/event_file.hpp"
 #include "troupe/actors/session/fit.hpp"
 #include "troupe/actors/session/graph_runner.hpp"
 #include "troupe/actors/session/session.hpp"

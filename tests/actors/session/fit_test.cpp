@@ -1,5 +1,6 @@
 // The usual loop around a step.
 
+#include "tests/support/event_reader.hpp"
 #include "tests/support/wait.hpp"
 #include "troupe/actors/session/fit.hpp"
 #include "troupe/actors/session/session.hpp"
@@ -98,6 +99,51 @@ BOOST_AUTO_TEST_CASE(epochs_are_told_and_logged) {
   BOOST_TEST(
       last.find(",\"loss\":19,\"validation/metric\":6,\"is_best\":false}") != std::string::npos,
       last);
+}
+
+BOOST_AUTO_TEST_CASE(steps_and_epochs_are_written_for_tensorboard) {
+  counting c;
+  auto folder = scratch_folder::make("fit");
+  BOOST_TEST_REQUIRE(bool(folder));
+  const auto runs = (*folder)->path() + "/runs/1";
+  const auto done = troupe::fit(*c.r, *c.store,
+                                {.epochs = 2,
+                                 .training = times(4),
+                                 .validation = saying({5, NAN}),
+                                 .metrics = {"metric"},
+                                 .tensorboard = runs});
+  BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  const auto files = test::files_in(runs);
+  BOOST_TEST_REQUIRE(files.size() == 1U);
+  const auto events = test::events_of(files[0]);
+  BOOST_TEST_REQUIRE(events.size() == 2U + 8 + 2 * 3);
+  BOOST_TEST((events[1].is_start && events[1].step == 0U));
+  const auto has = [&](const char* tag, std::uint64_t step, float value) {
+    const auto at =
+        std::ranges::find_if(events, [&](const auto& e) { return e.tag == tag && e.step == step; });
+    BOOST_TEST_REQUIRE((at != events.end()), tag << " of step " << step);
+    if (std::isnan(value))
+      BOOST_TEST(std::isnan(at->value), tag << " is " << at->value);
+    else
+      BOOST_TEST(at->value == value, tag << " is " << at->value);
+  };
+  for (std::uint64_t i = 0; i < 8; ++i) has("loss", i, 2 * static_cast<float>(i));
+  has("epoch/loss", 3, 3);
+  has("epoch/loss", 7, 11);
+  has("validation/metric", 3, 5);
+  has("validation/metric", 7, NAN);
+  BOOST_TEST(std::ranges::count(events, "steps_per_second", &test::read_event::tag) == 2);
+  // A run that is broken off has its file, too.
+  const auto ended = troupe::fit(
+      *c.r, *c.store,
+      {.epochs = 9, .training = times(2), .tensorboard = runs, .on_step = [](auto, auto) {
+         return false;
+       }});
+  BOOST_TEST_REQUIRE(bool(ended));
+  const auto both = test::files_in(runs);
+  BOOST_TEST_REQUIRE(both.size() == 2U);
+  const auto second = test::events_of(both[both[0] == files[0] ? 1 : 0]);
+  BOOST_TEST(std::ranges::count(second, "loss", &test::read_event::tag) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(it_ends_early_with_the_best_weights) {
@@ -235,6 +281,8 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_is_told) {
       "cannot be written");
   has(troupe::fit(*c.r, *c.store, {.training = times(1), .log_file = "/no/such/folder/log"}),
       "cannot be written");
+  has(troupe::fit(*c.r, *c.store, {.training = times(1), .tensorboard = "/dev/null"}),
+      "fit: tensorboard: cannot make the folder /dev/null: Not a directory");
   has(troupe::fit(*c.r, *c.store, {.training = [](std::uint64_t, std::uint64_t) -> next_batch {
         return error(error_code::failed, "the file has ended");
       }}),
