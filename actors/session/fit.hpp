@@ -45,7 +45,8 @@ using batch_source = std::function<next_batch(std::uint64_t epoch, std::uint64_t
 // Of a graph that reads by itself: so many steps, which are fed nothing.
 batch_source times(std::uint64_t steps);
 // Rows of tensors that have as many each, `rows` at a time; the last batch of an epoch is smaller.
-// With a seed in an order of its own in each epoch, else as they are.
+// With a seed in an order of its own in each epoch, that of index_batch() with this seed, so that a
+// loop sees what a training saw (apps/resume_elsewhere.cpp); else as they are.
 batch_source batches_of(std::vector<std::pair<std::string, tensor>> data, std::int64_t rows,
                         std::optional<std::uint64_t> shuffled_by = std::nullopt);
 

@@ -220,9 +220,9 @@ class variable_store_impl final : public variable_store {
 
   result<load_report> load(const std::string& path, const load_options& options) override {
     try {
-      auto loaded = read(path, options);
-      if (!loaded) return std::move(loaded.error());
       load_report report;
+      auto loaded = read(path, options, report.step);
+      if (!loaded) return std::move(loaded.error());
       auto changed = call().change(
           {.all = true}, [&](const store_view& there) -> result<std::vector<stored_variable>> {
             auto fits = fit(std::move(*loaded), there, path);
@@ -263,8 +263,8 @@ class variable_store_impl final : public variable_store {
  private:
   store_call call() const { return {process_, core_->actor()}; }
 
-  result<std::vector<loaded_variable>> read(const std::string& path,
-                                            const load_options& options) const {
+  result<std::vector<loaded_variable>> read(const std::string& path, const load_options& options,
+                                            std::uint64_t& step) const {
     unnamed_state unnamed;
     std::vector<named_tensor> tensors;
     std::error_code ignored;
@@ -272,6 +272,7 @@ class variable_store_impl final : public variable_store {
       auto found = newest_checkpoint(path, unnamed);
       if (!found) return std::move(found.error());
       tensors = std::move(*found);
+      step = unnamed.updates;
     } else {
       auto found = load_safetensors(path);
       if (!found) return std::move(found.error());

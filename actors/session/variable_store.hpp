@@ -60,6 +60,9 @@ struct load_options {
 };
 struct load_report {
   std::vector<std::string> loaded, missing, unused;
+  // Of a checkpoint: the steps of the training that are in it, with which a loop goes on
+  // (asynchronous: gradients, of all workers). Of a safetensors file: 0.
+  std::uint64_t step = 0;
 };
 struct save_options {
   // Also what optimizers keep beside the variables, so that a training goes on where it was.

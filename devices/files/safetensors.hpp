@@ -25,9 +25,9 @@ struct named_tensor {
   tensor values;
 };
 
-// In order of their names, whatever the order given. Equal names are an error.
 // Whether save_safetensors() would find a place there; asked before long work.
 result<void> can_save_safetensors(const std::string& path);
+// In order of their names, whatever the order given. Equal names are an error.
 result<void> save_safetensors(const std::string& path, std::span<const named_tensor> tensors);
 result<std::vector<named_tensor>> load_safetensors(const std::string& path);
 // The pure halves of both. `path` and `name` are for errors.

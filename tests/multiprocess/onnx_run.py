@@ -34,7 +34,8 @@ def piece(field, content):
 
 
 def port(name, dims, element=F32):
-    shape = b"".join(piece(1, number(1, n)) for n in dims)
+    """A dimension that is a text is open."""
+    shape = b"".join(piece(1, piece(2, n) if isinstance(n, str) else number(1, n)) for n in dims)
     return piece(1, name) + piece(2, piece(1, number(1, element) + piece(2, shape)))
 
 
@@ -43,12 +44,16 @@ def tensor(dims, values, element=F32):
     return b"".join(number(1, n) for n in dims) + number(2, element) + piece(9, struct.pack(f"<{len(values)}{code}", *values))
 
 
-def node(op, inputs, outputs):
-    return b"".join(piece(1, i) for i in inputs) + b"".join(piece(2, o) for o in outputs) + piece(3, op.lower()) + piece(4, op)
+def node(op, inputs, outputs, **numbers):
+    """`numbers`: attributes that are whole numbers."""
+    attributes = b"".join(piece(5, piece(1, name) + number(3, n) + number(20, 2)) for name, n in numbers.items())
+    return b"".join(piece(1, i) for i in inputs) + b"".join(piece(2, o) for o in outputs) + piece(3, op.lower()) + piece(4, op) + attributes
 
 
-def model(nodes, inputs, outputs, opset=13):
+def model(nodes, inputs, outputs, opset=13, weights=None):
+    """`weights`: {name: (dims, values)}, its initializers."""
     graph = b"".join(piece(1, n) for n in nodes) + piece(2, "g") + b"".join(piece(11, i) for i in inputs) + b"".join(piece(12, o) for o in outputs)
+    graph += b"".join(piece(5, tensor(*w) + piece(8, name)) for name, w in (weights or {}).items())
     return number(1, 7) + piece(7, graph) + piece(8, number(2, opset))
 
 

@@ -214,6 +214,23 @@ BOOST_AUTO_TEST_CASE(the_best_weights_are_kept_also_when_a_source_fails) {
   BOOST_TEST(std::isnan(lost->best));
 }
 
+BOOST_AUTO_TEST_CASE(rows_come_in_the_order_in_which_a_training_reads_them) {
+  counting c;
+  const auto x = tensor::of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10});
+  graph g(c.s->ops());
+  const value rows = gather(constant(g, x), index_batch(g, 10, {.batch = 4, .seed = 7}).ids);
+  const auto read = c.s->compile(g, {&rows, 1});
+  BOOST_TEST_REQUIRE(bool(read));
+  auto source = batches_of({{"x", x}}, 4, 7);
+  for (std::uint64_t step = 0; step < 9; ++step) {
+    const auto fed = source(step / 3, step % 3);
+    BOOST_TEST_REQUIRE(fed.batch.has_value());
+    const auto there = (*read)->step({});
+    BOOST_TEST_REQUIRE(bool(there));
+    BOOST_TEST(std::ranges::equal(fed.batch->front().second.bytes(), (*there)[0].bytes()));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(rows_come_in_batches) {
   const auto x = tensor::of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {5, 2});
   const auto y = tensor::of({0, 2, 4, 6, 8}, {5});

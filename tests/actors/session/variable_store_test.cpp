@@ -546,6 +546,7 @@ BOOST_AUTO_TEST_CASE(checkpoints_of_a_training_go_on_in_ones_own_loop) {
   const auto store = s->make_store();
   const auto report = must(store->load(folder->path() + "/half"));
   BOOST_TEST(report.loaded.size() == 2U);
+  BOOST_TEST(report.step == 20U);
   BOOST_TEST(hash_of(*store) == half.hash);
   const auto r = s->runner(g, *store);
   for (std::size_t i = 20; i < 40; ++i)
