@@ -105,9 +105,7 @@ result<outcome> train(session& s, const resume_options& o, const std::string& ch
         told.hash = weights_hash(all);
         break;
       }
-      case training_event::kind::failed:
-        if (!is_stopped) return error(error_code::failed, event->text);
-        break;
+      case training_event::kind::failed: return error(error_code::failed, event->text);
       default: break;
     }
   }

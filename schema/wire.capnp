@@ -30,6 +30,7 @@ struct Member {
   revision @13 :UInt32;     # counts the member's own changes of its record: the higher one is newer
   libraries @14 :List(MemberLibrary);  # of users' ops, that it has loaded: who lacks one gets no work that needs it
   devices @15 :List(MemberDevices);    # gpu:0, gpu:1, ... in their order: who lacks one gets no work that wishes for it
+  leaseNs @17 :Int64;       # how long others wait for a sign of its life, at most an hour; 0: one second
   labels @16 :List(Text);   # "rack=3", at most 32 of 64 bytes each: devices of graphs may name them
 }
 

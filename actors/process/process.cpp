@@ -117,6 +117,7 @@ member_info describe_self(const process_options& options) {
   m.start_time_ns = wall_clock_ns();
   m.name = options.name.empty() ? member_name(m.id) : options.name;
   m.labels = options.labels;
+  m.lease_ns = options.lease.count();
   m.host = host_identity();
   m.pid = static_cast<std::uint32_t>(::getpid());
   m.kind = options.kind;
@@ -186,6 +187,10 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   for (const auto& l : options.labels)
     if (!is_node_label(l))
       return error(error_code::usage, fmt::format("'{}' is no label KEY=VALUE", l));
+  if (const auto lease = options.lease.count();
+      lease != 0 && (lease < lease_min_ns || lease > lease_max_ns))
+    return error(error_code::usage,
+                 fmt::format("a lease of {:.3g} s: it is from 1 s to 1 h", double(lease) * 1e-9));
   auto p = std::make_unique<parts>();
   p->streams = std::max<std::uint32_t>(1, options.streams);
   if (options.kind == member_kind::node && options.listen.empty())

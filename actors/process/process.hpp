@@ -34,9 +34,12 @@ struct process_options {
   std::string job;                  // "worker", "ps" or ""
   std::string name;                 // empty: made of its id
   std::vector<std::string> labels;  // "rack=3"
-  std::string listen;               // HOST:PORT; empty: a free port on loopback
-  std::vector<std::string> join;    // HOST:PORT
-  std::string token_file;           // empty: the token of this user's clusters on this machine
+  // How long others wait for a sign of life of this process before they hold it dead: from one
+  // second to an hour; 0: one second.
+  std::chrono::nanoseconds lease{0};
+  std::string listen;             // HOST:PORT; empty: a free port on loopback
+  std::vector<std::string> join;  // HOST:PORT
+  std::string token_file;         // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;  // 0: no limit
   // Of tensors of other processes of this machine, out of their memory.

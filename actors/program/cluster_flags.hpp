@@ -18,6 +18,7 @@ struct cluster_flags {
   std::vector<std::string> join;
   std::string token_file;
   std::chrono::milliseconds timeout{5000};
+  std::chrono::milliseconds lease{0};  // 0: one second
 
   // `does`: what the program does there, "Train", for the help. The flags outlive the parser.
   void add_cluster_flags(CLI::App& app, const std::string& does);
@@ -26,7 +27,7 @@ struct cluster_flags {
   void set_cluster(session_options& o) const;
 
  private:
-  std::string wait_ = "5s";
+  std::string wait_ = "5s", lease_;
 };
 
 }  // namespace troupe

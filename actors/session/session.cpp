@@ -318,6 +318,7 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.kind = member_kind::client;
   p.join = o.join;
   p.token_file = o.token_file;
+  p.lease = o.lease;
   p.streams = o.threads;
   p.gpus = o.gpus;
   p.gpu_memory_bytes = o.gpu_memory_bytes;

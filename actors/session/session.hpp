@@ -68,6 +68,10 @@ struct session_options {
   // These and no others, where there are some: for tests.
   std::vector<std::shared_ptr<device_backend>> gpu_backends{};
   std::chrono::milliseconds timeout{5000};  // to find the cluster
+  // In a cluster: others hold this program dead when it has given no sign of life for so long, as
+  // at a breakpoint: from one second to an hour; 0: one second. Whatever waits for the program
+  // waits as long. A process that has ended is noticed at once nevertheless.
+  std::chrono::milliseconds lease{0};
   // The user's own ops (runtime/graph/op_library.hpp): linked into this program, or in files; over
   // a cluster nodes need the same ones.
   std::vector<const op_library*> libraries{};

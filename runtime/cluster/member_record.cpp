@@ -47,7 +47,7 @@ member_info united(const member_info& first, const member_info& second) {
   // texts is as good as any.
   const auto rest = [](const member_info& m) {
     return std::tie(m.reason, m.name, m.address, m.host, m.job, m.start_time_ns, m.pid, m.kind,
-                    m.streams, m.incarnation, m.jobs, m.libraries, m.devices, m.labels);
+                    m.streams, m.incarnation, m.jobs, m.libraries, m.devices, m.labels, m.lease_ns);
   };
   if (rank(a) != rank(b)) return rank(a) < rank(b) ? b : a;
   return rest(b) < rest(a) ? b : a;

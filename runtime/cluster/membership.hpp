@@ -38,8 +38,8 @@
 //       every member judges for itself, by its own link; that a peer holds somebody dead only makes
 //       it look sooner. Who has left is taken from anybody, because it said so itself.
 // MB-3  Refused on the same host, another life at the address, or a process that is gone: dead at
-//       once. Any other loss: unreachable, and dead when options.lease_ns has passed since the last
-//       sign of life.
+//       once. Any other loss: unreachable, and dead when options.lease_ns, or what the member has
+//       asked for (member_info::lease_ns), has passed since the last sign of life.
 // MB-4  No death by lease while frames of the peer are reported; a detector that was itself not
 //       scheduled (tick() came more than pause_ns after the last one) extends every lease by as
 //       much.
@@ -223,6 +223,7 @@ class membership {
   void say_conflict(const fenced& theirs, const std::string& who);
   void give_way(std::string why);
   void check_leases(std::int64_t now_ns);
+  std::int64_t lease_of(const peer_entry& p) const noexcept;
   void dial(std::int64_t now_ns);
   void dial_seeds(std::int64_t now_ns);
   void beat(std::int64_t now_ns);

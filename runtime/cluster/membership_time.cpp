@@ -23,6 +23,11 @@ void membership::tick(std::int64_t now_ns) {
   gossip(now_ns);
 }
 
+// MB-3. Who asks for a longer one gets it, also before there is a link.
+std::int64_t membership::lease_of(const peer_entry& p) const noexcept {
+  return std::max(p.info.lease_ns, p.was_linked ? options_.lease_ns : options_.first_link_ns);
+}
+
 void membership::check_leases(std::int64_t now_ns) {
   std::vector<node_id> ids;  // ending a member may forget others
   for (const auto& [id, p] : peers_) ids.push_back(id);
@@ -43,7 +48,7 @@ void membership::check_leases(std::int64_t now_ns) {
       if (silent < options_.first_link_ns) continue;
       emit(membership_action_kind::close, id);
       peers_.erase(at);
-    } else if (silent >= (p.was_linked ? options_.lease_ns : options_.first_link_ns)) {
+    } else if (silent >= lease_of(p)) {
       end_member(p, member_state::dead,
                  fmt::format("no sign of life for {:.1f} s", static_cast<double>(silent) * 1e-9),
                  true, now_ns);

@@ -57,6 +57,7 @@ void write_member(wire::Member::Builder to, const member_info& m) {
     libraries[i].setVersion(m.libraries[i].version);
     libraries[i].setAbi(m.libraries[i].abi);
   }
+  to.setLeaseNs(m.lease_ns);
   auto labels = to.initLabels(static_cast<unsigned>(m.labels.size()));
   for (unsigned i = 0; i < labels.size(); ++i) labels.set(i, m.labels[i].c_str());
   auto devices = to.initDevices(static_cast<unsigned>(m.devices.size()));
@@ -112,6 +113,11 @@ result<member_info> read_member(wire::Member::Reader from) {
   }
   auto devices = read_devices(from);
   if (!devices) return std::move(devices.error());
+  if (from.getLeaseNs() != 0 &&
+      (from.getLeaseNs() < lease_min_ns || from.getLeaseNs() > lease_max_ns))
+    return error(error_code::usage,
+                 fmt::format("member {:x}: a lease of {} ns is not from 1 s to 1 h", from.getId(),
+                             from.getLeaseNs()));
   std::vector<std::string> labels;
   if (from.getLabels().size() > labels_max)
     return error(error_code::usage, fmt::format("member {:x}: {} labels are beyond the limit of {}",
@@ -139,7 +145,8 @@ result<member_info> read_member(wire::Member::Reader from) {
                      from.getRevision(),
                      std::move(libraries),
                      std::move(*devices),
-                     std::move(labels)};
+                     std::move(labels),
+                     from.getLeaseNs()};
 }
 
 template <class List>

@@ -20,6 +20,7 @@ std::string_view to_string(member_kind k) noexcept;
 std::string_view to_string(member_state s) noexcept;
 
 inline constexpr std::size_t labels_max = 32, label_bytes_max = 64;
+inline constexpr std::int64_t lease_min_ns = 1'000'000'000, lease_max_ns = 3'600'000'000'000;
 
 struct member_info {
   node_id id{};
@@ -37,6 +38,8 @@ struct member_info {
   std::vector<library_id> libraries{};  // of users' ops, loaded there
   std::vector<device_group> devices{};  // gpu:0, gpu:1, ...
   std::vector<std::string> labels{};    // "rack=3": wishes for devices may name them
+  // Others hold it dead after so long without a sign of life; 0: as membership_options has it.
+  std::int64_t lease_ns = 0;
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };

@@ -90,6 +90,20 @@ class outliving(harness.cluster_test):
         self.assertEqual(got["steps"], wanted["steps"], training.tail())
         self.assertIn("attaches to it again", training.err)
 
+    def test_a_program_with_a_long_lease_is_waited_for(self):
+        wanted = self.undisturbed()
+        self.start_nodes(2)
+        training = self.start_training(*self.flags, "--on-failure", "resume", "--lease", "10m")
+        self.until_step(training, "job", 20)
+        training.send(signal.SIGSTOP)
+        name = self.job("job")["client"]
+        self.until("it gives no sign of life", lambda: any(n["name"] == name and n["state"] == "unreachable" for n in self.list("nodes")))
+        self.until("longer than a lease of 1 s", lambda: any(n["name"] == name and n["unreachable_seconds"] > 2 for n in self.list("nodes")))
+        training.send(signal.SIGCONT)
+        self.assertEqual(training.wait(), 0, training.tail())
+        got = self.json_of(training)
+        self.assertEqual((got["weights_hash"], got["recoveries"]), (wanted["weights_hash"], 0), training.tail())
+
     def test_the_node_that_coordinates_dies_too(self):
         wanted = self.undisturbed()
         self.start_nodes(4)

@@ -3,6 +3,7 @@
 #include "troupe/actors/process/process.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/runtime/text/duration.hpp"
 #include "troupe/runtime/wire/member_info.hpp"
 #include "troupe/schema/version.hpp"
 
@@ -52,6 +53,11 @@ int main(int argc, char** argv) {
           },
           "KEY=VALUE"))
       ->expected(1, static_cast<int>(troupe::labels_max));
+  std::string lease;
+  app.add_option(
+      "--lease", lease,
+      "How long others wait for a sign of life of this node before they hold it dead "
+      "(1s to 1h; 1s): jobs wait for it as long; a process that ends is noticed at once");
   app.add_option("--threads", options.streams,
                  "Threads that run ops (host streams); they share large ops")
       ->check(CLI::Range(1, 1024))
@@ -103,6 +109,15 @@ int main(int argc, char** argv) {
     options.memory_bytes = *bytes;
   }
 
+  if (!lease.empty()) {
+    const auto span = troupe::parse_duration(lease);
+    if (!span || *span < troupe::lease_min_ns || *span > troupe::lease_max_ns) {
+      fmt::print(stderr, "troupe-node: --lease: {}\n",
+                 span ? fmt::format("{} is not from 1s to 1h", lease) : span.error().text());
+      return 2;
+    }
+    options.lease = std::chrono::nanoseconds(*span);
+  }
   options.reads = *troupe::parse_direct_reads(reads);
 
   if (!gpu_memory.empty()) {

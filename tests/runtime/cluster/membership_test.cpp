@@ -207,6 +207,19 @@ BOOST_AUTO_TEST_CASE(a_silent_member_is_unreachable_after_half_a_second_and_dead
   BOOST_TEST(m.nodes() == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(MB_3_a_member_that_asks_for_a_longer_lease_is_waited_for) {
+  auto patient = member_at(20);
+  patient.lease_ns = 60'000 * ms;
+  troupe::membership m(member_at(raw(me)), {}, 0);
+  m.linked(node_id{20}, member_kind::node, 0);
+  m.on_view(node_id{20}, std::vector{patient}, 0);
+  m.take_actions();
+  const auto first = tick_until(m, 50, 59'900);
+  BOOST_TEST(only(first, kind::unreachable).node == node_id{20});
+  BOOST_TEST(count(first, kind::died) == 0u);
+  BOOST_TEST(count(tick_until(m, 59'950, 60'050), kind::died) == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(MB_4_a_detector_that_was_not_scheduled_extends_every_lease_by_as_much) {
   auto m = with_members({20});
   tick_until(m, 50, 400);

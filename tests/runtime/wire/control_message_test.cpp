@@ -156,6 +156,39 @@ BOOST_AUTO_TEST_CASE(a_members_libraries_come_back_as_they_were_and_have_limits)
     BOOST_TEST(text(bad).find("beyond the limit of 64 bytes") != std::string::npos, text(bad));
 }
 
+BOOST_AUTO_TEST_CASE(a_members_lease_comes_back_as_it_was_and_has_limits) {
+  member_info m;
+  m.id = node_id{7};
+  for (const auto lease : {std::int64_t{0}, lease_min_ns, lease_max_ns}) {
+    m.lease_ns = lease;
+    BOOST_TEST((round_trip(view_update{{m}}).members.at(0) == m));
+  }
+  for (const auto bad : {std::int64_t{-1}, std::int64_t{1}, lease_max_ns + 1}) {
+    m.lease_ns = bad;
+    aligned_bytes bytes(encode(troupe::control_message(view_update{{m}})));
+    BOOST_TEST(!decode_control(bytes.span()));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(jobs_that_move_have_messages_that_come_back_as_they_were) {
+  const auto k =
+      round_trip(keep_journal{job_id{5}, 6, {std::byte{1}}, {std::byte{2}, std::byte{3}}});
+  BOOST_TEST(
+      (k.job == job_id{5} && k.number == 6 && k.recipe.size() == 1 && k.journal.size() == 2));
+  BOOST_TEST(k.journal[1] == std::byte{3});
+  BOOST_TEST(round_trip(keep_journal{job_id{5}, 6, {}, {}}).recipe.empty());
+  const auto kept = round_trip(journal_kept{job_id{5}, 6, "no"});
+  BOOST_TEST((kept.job == job_id{5} && kept.number == 6 && kept.error == "no"));
+  const auto given = round_trip(give_job{job_id{5}, "why"});
+  BOOST_TEST((given.job == job_id{5} && given.reason == "why"));
+  BOOST_TEST(round_trip(ask_for_job{"mnist"}).job == "mnist");
+  const auto refused = round_trip(job_refused{"mnist", "why"});
+  BOOST_TEST((refused.job == "mnist" && refused.reason == "why"));
+  const auto moved = round_trip(job_moved{job_id{5}, 6, node_id{7}});
+  BOOST_TEST((moved.job == job_id{5} && moved.epoch == 6 && moved.node == node_id{7}));
+  BOOST_TEST(round_trip(place_part{job_id{5}, 2, {}, {}, {}, {}, true}).may_move);
+}
+
 BOOST_AUTO_TEST_CASE(a_members_labels_come_back_as_they_were_and_have_limits) {
   member_info m;
   m.id = node_id{7};
