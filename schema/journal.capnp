@@ -44,6 +44,9 @@ struct JobJournal {
   lastStep @14 :UInt64;                 # where the job is to end; 0: where its training does
   startedUnixNs @15 :UInt64;
   losses @16 :List(Loss);               # that came since the journal before, oldest first
+  isFinishing @17 :Bool;                # the job is to end where it has got to
+  inVain @18 :UInt32;                   # coordinators that died one after the other without a step forward
+  progress @19 :UInt64;                 # losses when the last one of these began
 
   struct Loss {
     step @0 :UInt64;

@@ -121,11 +121,12 @@ struct disk_state {
   disk_answer act(const claim_next& m) {
     checkpoint_store store(*where, m.folder, m.name);
     epoch_claimed out;
-    if (m.known_epoch > 0)
-      if (auto ok = store.expect_own(m.known_epoch, m.who); !ok) {
-        out.epoch = std::make_shared<const result<std::uint32_t>>(std::move(ok.error()));
-        return out;
-      }
+    if (auto ok = store.expect_unclaimed(m.known_epoch, m.rivals,
+                                         m.is_anybody_a_rival ? &m.who : nullptr);
+        !ok) {
+      out.epoch = std::make_shared<const result<std::uint32_t>>(std::move(ok.error()));
+      return out;
+    }
     auto epoch = store.claim_epoch(m.who);
     if (epoch && m.wants_lock)
       if (auto lock = store.lock_job()) out.lock = std::move(*lock);

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <charconv>
 #include <deque>
+#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -124,8 +125,19 @@ struct job_actor_state {
                     c.wants_checkpoint,
                     lineage(),
                     caf::actor_cast<caf::actor>(self),
-                    c.takes_over ? 0 : job->epoch(),
+                    job->epoch(),
+                    claimants(c.rivals),
+                    c.is_anybody_a_rival,
                     r.after != nullptr && lock == nullptr});
+  }
+
+  std::vector<checkpoint_claimant> claimants(const std::vector<node_id>& nodes) const {
+    std::vector<checkpoint_claimant> out;
+    for (const auto& m : about.members)
+      if (std::find(nodes.begin(), nodes.end(), m.id) != nodes.end() &&
+          (m.host != about.self.host || m.pid != about.self.pid))
+        out.push_back({m.name, m.host, m.pid, 0});
+    return out;
   }
 
   void act(const job_action::give_loss_credits& g) {
@@ -199,6 +211,7 @@ struct job_actor_state {
         return say(job_recovering{false, e.step, e.text}, e.text);
       case job_event_kind::resumed:
         about.board->cause.clear();
+        is_wished = false;  // it has stayed
         return say(job_recovering{true, e.step, e.text}, e.text);
       case job_event_kind::note: return say(job_note{e.text}, e.text);
       case job_event_kind::finished:
@@ -215,8 +228,8 @@ struct job_actor_state {
         has_moved = true;
         tell(self->context(), about.node,
              member_event{fmt::format("job {}: {}", about.request->name(), e.text)});
-        to_program(job_has_moved{!is_wished, std::move(e.text)});
-        return leave();
+        leave();  // the node first: the program may ask for the job at once
+        return to_program(job_has_moved{!is_wished, std::move(e.text)});
       case job_event_kind::failed:
         about.board->state = job_state::failed;
         about.board->cause = e.text;
@@ -229,9 +242,22 @@ struct job_actor_state {
   void tell_history() {
     const auto& after = about.request->after;
     if (!after || !about.program) return;
-    if (const auto n = after->losses.left_out(); n > 0)
-      to_program(job_note{fmt::format("{} earlier losses are not kept", n)});
-    for (const auto& l : after->losses.newest()) to_program(job_progress{l.step, l.worker, l.loss});
+    const auto& j = after->journal;
+    const auto& kept = after->losses.newest();
+    const bool is_sync = about.request->program->spec().update == update_kind::sync;
+    const auto count = [&](const std::vector<std::uint64_t>& steps) {
+      return is_sync ? steps.front()
+                     : std::accumulate(steps.begin(), steps.end(), std::uint64_t{0});
+    };
+    // Async: the n-th loss of all workers together, as it was told then.
+    const auto begun = count(j.first_steps), known = count(j.next_losses) - begun;
+    const auto left_out = known - std::min<std::uint64_t>(known, kept.size());
+    if (left_out > 0) to_program(job_note{fmt::format("{} earlier losses are not kept", left_out)});
+    auto nth = begun + left_out;
+    for (const auto& l : kept) {
+      to_program(job_progress{is_sync ? l.step : nth, l.worker, l.loss});
+      ++nth;
+    }
   }
 
   // Those of several workers are named "worker/0/x".
@@ -427,6 +453,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
           return ok;
         });
       },
+      [&s](let_go_job) { s.report([](job_coordinator& j) { j.on_let_go(); }); },
       [&s](const hand_over_job& m) { s.on_hand_over(m); },
       [&s](job_tick) { s.report([&](job_coordinator& j) { j.tick(s.about.now_ns()); }); },
   };

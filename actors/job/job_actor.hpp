@@ -23,6 +23,7 @@
 //                  tool
 //   detach_job     program, hand the job over to a node                 job_has_moved
 //                  tool
+//   let_go_job     node     leave it to whoever goes on with it         job_has_moved
 //   hand_over_job  node     hand it over to a program that asks for it  job_has_moved
 //   job_tick       node     deadlines, pauses, checkpoints by time      -
 //

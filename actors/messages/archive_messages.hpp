@@ -63,10 +63,12 @@ struct claim_next {
   bool wants_checkpoint = false;  // the newest whole one of `run`
   checkpoint_lineage run;
   caf::actor to;
-  // The newest epoch that the caller knows of; denied, where another one has claimed a newer one.
-  // 0: whatever it is.
+  // The newest epoch that the caller knows of; denied, where one of these (host and pid count) has
+  // claimed a newer one.
   std::uint32_t known_epoch = 0;
-  bool wants_lock = false;  // on the job's folder, if nobody holds it
+  std::vector<checkpoint_claimant> rivals{};
+  bool is_anybody_a_rival = false;  // but the caller
+  bool wants_lock = false;          // on the job's folder, if nobody holds it
 };
 struct epoch_claimed {
   std::shared_ptr<const result<std::uint32_t>> epoch;

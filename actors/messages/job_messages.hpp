@@ -119,6 +119,7 @@ struct stop_job {
 };
 struct finish_job {};
 struct detach_job {};
+struct let_go_job {};  // its process ends, and successors may go on
 struct hand_over_job {
   node_id to{};
   std::string job;  // as it was asked for
@@ -142,6 +143,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_stopped)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_has_moved)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::finish_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::detach_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::let_go_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::hand_over_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::attach_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_recovering)

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -30,6 +31,10 @@ constexpr std::uint64_t linger_ns = 60'000'000'000;
 constexpr std::size_t events_max = 256;
 // For work that came while we were about to leave.
 constexpr std::int64_t move_max_ns = 5'000'000'000;
+// From a coordinator's end to the next one's beginning.
+constexpr std::int64_t gone_ns = 300'000'000;
+// From a refusal to a program's error: somebody else may have the job.
+constexpr std::int64_t refused_ns = 2'000'000'000;
 
 struct node_actor_state : part_services {
   static inline const char* name = "node";
@@ -39,7 +44,15 @@ struct node_actor_state : part_services {
   std::optional<part_table> parts;
   std::map<job_id, caf::actor> program_of;  // null: none is attached
   std::optional<kept_journals> journals;
-  std::vector<attach_job> attaching;  // programs that wait for a job
+  struct waiting_program {
+    attach_job asked;
+    std::string refused;  // by somebody; others may have another job of that name
+    std::int64_t refused_ns = 0;
+  };
+  std::vector<waiting_program> attaching;
+  // Of coordinators that are no peers yet: what they asked to be kept is answered then.
+  std::map<node_id, std::map<job_id, journal_kept>> unanswered;
+  std::deque<std::pair<std::int64_t, node_id>> lately_gone;
   std::string denied;
   std::vector<std::shared_ptr<stream_meter>> stream_meters;
   std::optional<trace_recorder> recorder;
@@ -141,6 +154,8 @@ struct node_actor_state : part_services {
     auto id = m.member.id;
     view.peers[id] = peer_entry{std::move(m.member), std::move(m.link), std::move(m.record)};
     parts->place_waiting();
+    for (auto& [job, kept] : std::exchange(unanswered[id], {})) send(id, std::move(kept));
+    unanswered.erase(id);
   }
 
   void on_down(const member_down& m) {
@@ -152,7 +167,8 @@ struct node_actor_state : part_services {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
     parts->on_lost(m.member);
-    take_orphans();
+    unanswered.erase(m.member.id);
+    lately_gone.emplace_back(view.env.now_ns(), m.member.id);
   }
 
   void on_rejoined(rejoined& m) {
@@ -163,6 +179,8 @@ struct node_actor_state : part_services {
     view.peers.clear();
     view.env.self = std::move(m.self);
     journals->on_rejoined(view.env.self.id);
+    unanswered.clear();
+    lately_gone.clear();
   }
 
   // --- messages of jobs --------------------------------------------------------------------------
@@ -170,12 +188,12 @@ struct node_actor_state : part_services {
   void on_message(peer_message& m) {
     view.record->count_in(0);
     if (auto* p = std::get_if<place_part>(&m.body)) return on_place(m.from, *p);
-    if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(*s);
-    if (auto* h = std::get_if<halt_part>(&m.body)) return parts->halt(m.from, *h);
+    if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(m.from, *s);
+    if (auto* h = std::get_if<halt_part>(&m.body)) return on_halt(m.from, *h);
     if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(*c);
     if (auto* c = std::get_if<cancel_run>(&m.body)) return parts->cancel(*c);
     if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(*b);
-    if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(*s);
+    if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(m.from, *s);
     if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_halted>(&m.body)) return to_job(p->job, m);
@@ -190,6 +208,13 @@ struct node_actor_state : part_services {
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
     if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
     ++stray_messages;
+  }
+
+  // Of a job that is coordinated here somebody else has a newer epoch, if it is newer.
+  void on_halt(node_id from, const halt_part& h) {
+    if (const auto actor = job_actor(h.job); actor && from != view.env.self.id)
+      tell(self->context(), actor, peer_message{from, job_moved{h.job, h.epoch, from}});
+    parts->halt(from, h);
   }
 
   void to_job(job_id job, peer_message& m) {
@@ -209,9 +234,15 @@ struct node_actor_state : part_services {
   // --- jobs that outlive their coordinator -------------------------------------------------------
 
   void on_journal(node_id from, const keep_journal& m) {
-    if (m.recipe.empty() && m.journal.empty()) return journals->forget(m.job, m.number);
-    const auto kept = journals->keep(from, m.job, m.number, m.recipe, m.journal);
-    send(from, journal_kept{m.job, m.number, kept ? std::string() : kept.error().text()});
+    if (m.recipe.empty() && m.journal.empty()) return journals->forget(from, m.job, m.number);
+    journal_kept out{m.job, m.number, {}};
+    if (is_draining || is_ending)
+      out.error = "it leaves the cluster";
+    else if (const auto kept = journals->keep(from, m.job, m.number, m.recipe, m.journal); !kept)
+      out.error = kept.error().text();
+    if (view.peers.contains(from) || from == view.env.self.id) return send(from, std::move(out));
+    auto& of = unanswered[from];
+    of.insert_or_assign(m.job, std::move(out));
   }
 
   void on_given(node_id from, const give_job& m) {
@@ -223,9 +254,18 @@ struct node_actor_state : part_services {
     go_on(m.job, std::move(*kept), m.reason, false);
   }
 
+  // Who has just gone may have been held dead by a node that stood still itself, and that the
+  // others hold dead: it hears so meanwhile.
   void take_orphans() {
-    for (auto& [job, kept] : journals->take_orphans(
-             [this](node_id n) { return n == view.env.self.id || view.peers.contains(n); })) {
+    const auto now = view.env.now_ns();
+    while (!lately_gone.empty() && now - lately_gone.front().first > gone_ns)
+      lately_gone.pop_front();
+    if (is_ending) return;
+    for (auto& [job, kept] : journals->take_orphans([this](node_id n) {
+           return n == view.env.self.id || view.peers.contains(n) ||
+                  std::any_of(lately_gone.begin(), lately_gone.end(),
+                              [n](const auto& g) { return g.second == n; });
+         })) {
       const auto who = name_of(kept.from);
       go_on(job, std::move(kept), fmt::format("{}, which coordinated it, has died or left", who),
             true);
@@ -241,19 +281,26 @@ struct node_actor_state : part_services {
   // With the program that has asked for it, if one has.
   void go_on(job_id id, kept_journal kept, const std::string& why, bool has_failed) {
     const auto recipe = kept.recipe;
+    const auto from = kept.from;
+    const auto refuse = [&](const std::string& text) {
+      send(from, journal_kept{id, kept.number, text});
+    };
+    if (is_ending) return refuse("it leaves the cluster");
     auto program = make_program(*recipe, kept.journal.roles, view.env.self.id, *view.env.ops);
     const auto known = view.jobs.find(id);
     const auto name = program ? program->name() : fmt::format("{:016x}", raw(id));
     const auto wanted = std::find_if(attaching.begin(), attaching.end(), [&](const auto& a) {
-      return a.job == name || a.job == fmt::format("{:016x}", raw(id));
+      return a.asked.job == name || a.asked.job == fmt::format("{:016x}", raw(id));
     });
-    const auto to = wanted == attaching.end() ? caf::actor() : wanted->program;
+    const auto to = wanted == attaching.end() ? caf::actor() : wanted->asked.program;
     if (wanted != attaching.end()) attaching.erase(wanted);
     if (!program) {
       note(fmt::format("job {} cannot go on here: {}", name, program.error().text()));
       if (to) tell(self->context(), to, attach_failed{program.error().text()});
-      return;
+      return refuse(program.error().text());
     }
+    // A program's process has jobs for that program.
+    if (!to && view.env.self.kind != member_kind::node) return refuse("nobody waits for it there");
     if (known != view.jobs.end() && known->second.ended_ns == 0) return;  // it is here already
     auto request = std::make_shared<job_request>();
     request->schedule = program->schedule();
@@ -276,15 +323,31 @@ struct node_actor_state : part_services {
       if (job.ended_ns == 0 && is_called(job, m.job))
         return tell(self->context(), m.program,
                     attach_failed{fmt::format("this program has job '{}' already", m.job)});
-    attaching.push_back(m);
+    attaching.push_back({m, {}, 0});
     ask_for_jobs();
+  }
+
+  // The program gives it up: what has come of it goes back to the cluster.
+  void forget(const forget_attach& m) {
+    std::erase_if(attaching, [&](const auto& a) { return a.asked.program == m.program; });
+    for (auto& [job, program] : program_of) {
+      if (program != m.program) continue;
+      program = nullptr;
+      tell(self->context(), view.jobs.at(job).actor, detach_job{});
+    }
   }
 
   // Again and again: whoever will have the job may not have it yet.
   void ask_for_jobs() {
+    const auto now = view.env.now_ns();
+    std::erase_if(attaching, [&](const auto& a) {
+      if (a.refused_ns == 0 || now - a.refused_ns <= refused_ns) return false;
+      tell(self->context(), a.asked.program, attach_failed{a.refused});
+      return true;
+    });
     for (const auto& a : attaching)
       for (const auto& [id, peer] : view.peers)
-        if (peer.link) send(id, ask_for_job{a.job});
+        if (peer.link) send(id, ask_for_job{a.asked.job});
   }
 
   static bool is_called(const job_entry& job, const std::string& name) {
@@ -306,13 +369,10 @@ struct node_actor_state : part_services {
   }
 
   void on_refused(const job_refused& m) {
-    for (auto at = attaching.begin(); at != attaching.end();) {
-      if (at->job != m.job) {
-        ++at;
-        continue;
-      }
-      tell(self->context(), at->program, attach_failed{m.reason});
-      at = attaching.erase(at);
+    for (auto& a : attaching) {
+      if (a.asked.job != m.job || a.refused_ns != 0) continue;
+      a.refused = m.reason;
+      a.refused_ns = std::max<std::int64_t>(1, view.env.now_ns());
     }
   }
 
@@ -401,7 +461,10 @@ struct node_actor_state : part_services {
     if (const auto& program = program_of.at(m.job))
       tell(self->context(), program, job_failed{log.line(), {}});
     const stop_part end{m.job, "the job's actor failed"};
-    for (const auto& [peer, entry] : view.peers) send(peer, end);
+    for (const auto& [peer, entry] : view.peers) {
+      send(peer, end);
+      send(peer, keep_journal{m.job, std::numeric_limits<std::uint32_t>::max(), {}, {}});
+    }
     send(view.env.self.id, end);
     on_job_over({m.job});
   }
@@ -423,6 +486,8 @@ struct node_actor_state : part_services {
     sample();
     parts->place_waiting();
     ask_for_jobs();
+    take_orphans();
+    if (is_draining) detach_jobs();
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, job_tick{});
     const auto now = view.env.wall_clock_ns();
@@ -542,12 +607,16 @@ struct node_actor_state : part_services {
     });
   }
 
-  void drain(const drain_node& m) {
-    is_draining = true;
-    draining = m.to;
+  void detach_jobs() {
     for (const auto& [id, job] : view.jobs)
       if (job.ended_ns == 0 && job.request->recipe != nullptr && !program_of.at(id))
         tell(self->context(), job.actor, detach_job{});
+  }
+
+  void drain(const drain_node& m) {
+    is_draining = true;
+    draining = m.to;
+    detach_jobs();
     for (const auto& [job, coordinator] : parts->movable()) send(coordinator, leaving_node{job});
     tell_if_drained();
   }
@@ -567,8 +636,13 @@ struct node_actor_state : part_services {
     }
     ending = m.to;
     is_ending = true;
-    for (auto& [id, job] : view.jobs)
-      if (job.ended_ns == 0) tell(self->context(), job.actor, stop_job{m.reason});
+    for (auto& [id, job] : view.jobs) {
+      if (job.ended_ns != 0) continue;
+      if (job.request->recipe != nullptr && !program_of.at(id))
+        tell(self->context(), job.actor, let_go_job{});  // NO-10
+      else
+        tell(self->context(), job.actor, stop_job{m.reason});
+    }
     parts->stop_all(m.reason);
     end_if_empty();
   }
@@ -602,9 +676,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](shards_loaded& m) { s.parts->on_loaded(m); },
       [&s](run_job& m) { s.run(m); },
       [&s](attach_job& m) { s.attach(m); },
-      [&s](const forget_attach& m) {
-        std::erase_if(s.attaching, [&](const auto& a) { return a.program == m.program; });
-      },
+      [&s](const forget_attach& m) { s.forget(m); },
       [&s](const wish_of_own_job& m) { s.on_wish(m); },
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) {

@@ -51,7 +51,7 @@
 //       part_table.hpp.)
 // NO-10 Of jobs that outlive their coordinator the node keeps the journals that it is given, and
 //       goes on with those that are its own then (runtime/jobs/job_journal.hpp). A node that leaves
-//       hands on what it coordinates so.
+//       hands over what it coordinates so, and one that ends leaves it to successors.
 // NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once
 //       it ends nothing is placed.
 // Ends: on end_node, after its parts.

@@ -443,8 +443,10 @@ void part_table::on_bound(job_id job) {
     node_.send(at->second.coordinator, part_placed{job, at->second.epoch, ""});
 }
 
-void part_table::start(const start_part& s) {
-  if (auto* part = find_running(s.job)) tell(node_.context(), part->supervisor, start_firing{});
+void part_table::start(node_id from, const start_part& s) {
+  auto* part = find_running(s.job);
+  if (part != nullptr && part->coordinator == from)
+    tell(node_.context(), part->supervisor, start_firing{});
 }
 
 void part_table::cut(const begin_cut& c) {
@@ -498,7 +500,10 @@ void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
     tell(node_.context(), node_.environment().archive, close_cuts{job});
 }
 
-void part_table::stop(const stop_part& s) {
+void part_table::stop(node_id from, const stop_part& s) {
+  if (const auto at = parts_.find(s.job);
+      at != parts_.end() && is_former(from, s.job, at->second, at->second.epoch))
+    return;
   std::erase_if(waiting_, [&](const auto& w) { return w.place.job == s.job; });
   unanswered_.erase(s.job);
   const auto at = parts_.find(s.job);
@@ -514,8 +519,7 @@ void part_table::halt(node_id from, const halt_part& h) {
   std::erase_if(waiting_,
                 [&](const auto& w) { return w.place.job == h.job && w.place.epoch <= h.epoch; });
   const auto at = parts_.find(h.job);
-  if (at != parts_.end() && at->second.epoch > h.epoch && at->second.coordinator != from)
-    return node_.send(from, job_moved{h.job, at->second.epoch, at->second.coordinator});
+  if (at != parts_.end() && is_former(from, h.job, at->second, h.epoch)) return;
   if (at != parts_.end()) obey(h.job, at->second, from, h.epoch);
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
@@ -525,6 +529,14 @@ void part_table::halt(node_id from, const halt_part& h) {
   if (node_.environment().archive)
     tell(node_.context(), node_.environment().archive, close_cuts{h.job});
   end_actors(part, h.reason);
+}
+
+// NO-9. Somebody else has the part, in that epoch or a newer one; it is told so.
+bool part_table::is_former(node_id from, job_id job, const part_entry& part, std::uint32_t epoch) {
+  const auto newest = std::max(part.epoch, part.halted_epoch);
+  if (part.coordinator == from || part.orphaned_ns != 0 || newest < epoch) return false;
+  node_.send(from, job_moved{job, newest, part.coordinator});
+  return true;
 }
 
 // NO-9.

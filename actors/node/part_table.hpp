@@ -98,9 +98,9 @@ class part_table {
 
   // --- messages of coordinators ------------------------------------------------------------------
   void place(node_id from, place_part p);
-  void start(const start_part& s);
+  void start(node_id from, const start_part& s);
   void halt(node_id from, const halt_part& h);
-  void stop(const stop_part& s);
+  void stop(node_id from, const stop_part& s);
   void cut(const begin_cut& c);
   void cancel(const cancel_run& c);
   void begun(const epoch_begun& b);
@@ -163,6 +163,7 @@ class part_table {
   void answer_waiting_halts();
   void stop_orphans();
   void obey(job_id job, part_entry& part, node_id from, std::uint32_t epoch);
+  bool is_former(node_id from, job_id job, const part_entry& part, std::uint32_t epoch);
   part_entry* find_running(job_id job);
   static void note_times(const part_entry& part, op_times& to);
   static std::uint64_t data_messages(const part_entry& part);

@@ -69,8 +69,8 @@ struct session_options {
   std::vector<std::shared_ptr<device_backend>> gpu_backends{};
   std::chrono::milliseconds timeout{5000};  // to find the cluster
   // In a cluster: others hold this program dead when it has given no sign of life for so long, as
-  // at a breakpoint: from one second to an hour; 0: one second. Whatever waits for the program
-  // waits as long. A process that has ended is noticed at once nevertheless.
+  // at a breakpoint: from one second to an hour; 0: one second. Steps of its jobs wait as long;
+  // placing a job, or halting one, does so for 30 s. A process that has ended is noticed at once.
   std::chrono::milliseconds lease{0};
   // The user's own ops (runtime/graph/op_library.hpp): linked into this program, or in files; over
   // a cluster nodes need the same ones.
@@ -119,8 +119,8 @@ struct training_options {
   // Over a cluster, with failure_policy::resume and checkpoints: the job goes on when this program
   // dies, stands still or detaches; nodes coordinate it then, and programs attach to it
   // (session::attach()). What it has learnt when it ends while no program is attached is in its
-  // last checkpoint. Costs a message to each of two nodes after a loss, which the next losses do
-  // not wait for.
+  // last checkpoint. Costs a round trip to two nodes in each step: they know a loss before its step
+  // is applied.
   bool outlives_program = false;
   // With failure_policy::resume, over a cluster: copies of each variable on other nodes, 0 or 1. A
   // loss is told, and (async) a worker's push returns, when the copy has the update; the loss of

@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
-#include <map>
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace troupe {
 
@@ -100,6 +101,7 @@ class training_impl final : public training, private job_client {
       tell(nullptr, process_.node(), forget_attach{mailbox()});
       return;
     }
+    is_ending_ = true;
     stop("the program has given it up");
     while (next(std::chrono::hours(24))) {
     }
@@ -127,8 +129,10 @@ class training_impl final : public training, private job_client {
   }
 
   void stop(const std::string& reason) override {
-    if (is_asking_) return give_up("stopped while it was attached to: " + reason);
-    job_client::stop(reason);
+    if (is_asking_)
+      stop_when_there_ = reason;
+    else
+      job_client::stop(reason);
   }
   void finish() override { wish(job_wish::finish); }
   void detach() override { wish(job_wish::detach); }
@@ -144,7 +148,9 @@ class training_impl final : public training, private job_client {
     for (;;) {
       const auto left =
           std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-      if (auto e = receive(std::max(left, std::chrono::milliseconds(0)))) return e;
+      // While it asks for its job nobody may answer.
+      const auto most = is_asking_ ? std::chrono::milliseconds(200) : left;
+      if (auto e = receive(std::clamp(left, std::chrono::milliseconds(0), most))) return e;
       if (left.count() <= 0) return training_event{};
     }
   }
@@ -162,7 +168,17 @@ class training_impl final : public training, private job_client {
   }
 
   void wish(job_wish w) {
-    if (!is_over_) tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w});
+    if (is_asking_)
+      wishes_when_there_.push_back(w);
+    else if (!is_over_)
+      tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w});
+  }
+
+  // What it was asked for while the job was elsewhere.
+  void ask_again() {
+    for (const auto w : std::exchange(wishes_when_there_, {})) wish(w);
+    if (const auto reason = std::exchange(stop_when_there_, std::nullopt))
+      job_client::stop(*reason);
   }
 
   void give_up(const std::string& why) {
@@ -174,11 +190,12 @@ class training_impl final : public training, private job_client {
   training_event failure(const std::string& why) const {
     training_event e;
     e.type = kind::failed;
-    e.text = has_begun_ ? fmt::format(
-                              "job {} went on without this program, which cannot attach to "
-                              "it: {}; its checkpoints are in {}",
-                              job_, why, folder_)
-                        : why;
+    e.text = has_begun_
+                 ? fmt::format(
+                       "job {} went on without this program, which cannot attach to "
+                       "it: {}{}",
+                       job_, why, folder_.empty() ? "" : "; its checkpoints are in " + folder_)
+                 : why;
     return e;
   }
 
@@ -199,6 +216,7 @@ class training_impl final : public training, private job_client {
     self_->receive(
         [&](job_started& m) {
           is_asking_ = false;
+          ask_again();
           if (!std::exchange(has_begun_, true)) make(kind::started);
           if (!is_fed_) return;
           handles_ = std::move(m.handles);
@@ -206,9 +224,8 @@ class training_impl final : public training, private job_client {
         },
         [&](const job_progress& m) {
           // One that it had been told before it lost the job.
-          auto& next = next_[m.worker];
-          if (m.step < next) return;
-          next = m.step + 1;
+          if (m.step < next_) return;
+          next_ = m.step + 1;
           auto& e = make(kind::loss);
           e.step = m.step;
           e.worker = m.worker;
@@ -231,6 +248,10 @@ class training_impl final : public training, private job_client {
         [&](job_stopped& m) { end_with(kind::stopped, m.totals).text = std::move(m.reason); },
         [&](job_has_moved& m) {
           if (!m.is_lost) {
+            end_with(kind::detached, {}).text = std::move(m.text);
+            return;
+          }
+          if (is_ending_) {
             end_with(kind::detached, {}).text = std::move(m.text);
             return;
           }
@@ -283,7 +304,10 @@ class training_impl final : public training, private job_client {
   bool is_asking_ = false;  // for the job, which is elsewhere
   bool has_begun_ = false;
   std::chrono::steady_clock::time_point asked_{};
-  std::map<std::uint32_t, std::uint64_t> next_;  // by worker: the step after the last loss
+  std::uint64_t next_ = 0;  // the step after the last loss; async: of all workers together
+  bool is_ending_ = false;
+  std::optional<std::string> stop_when_there_;
+  std::vector<job_wish> wishes_when_there_;
   std::vector<job_feed> feeds_;
   std::set<std::uint32_t> has_feeder_;
 };

@@ -179,16 +179,24 @@ result<std::uint32_t> checkpoint_store::claim_epoch(const checkpoint_claimant& w
   return epoch;
 }
 
-result<void> checkpoint_store::expect_own(std::uint32_t known, const checkpoint_claimant& who) {
+result<void> checkpoint_store::expect_unclaimed(std::uint32_t known,
+                                                std::span<const checkpoint_claimant> rivals,
+                                                const checkpoint_claimant* who) {
   const auto found = names();
   if (!found) return found.error();
+  const auto is_same = [](const checkpoint_claimant& a, const checkpoint_claimant& b) {
+    return a.host == b.host && a.pid == b.pid;
+  };
   for (const auto& name : *found) {
     const auto epoch = parse_epoch_file_name(name);
     if (!epoch || *epoch <= known) continue;
     const auto bytes = disk_.read(join(folder_, name), claim_bytes_max);
     const auto other =
         bytes ? parse_claimant(*bytes, name) : result<checkpoint_claimant>(bytes.error());
-    if (other && (other->host != who.host || other->pid != who.pid))
+    if (!other) continue;
+    if ((who != nullptr && !is_same(*other, *who)) ||
+        std::any_of(rivals.begin(), rivals.end(),
+                    [&](const auto& r) { return is_same(r, *other); }))
       return error(error_code::denied, claimed_by(*epoch));
   }
   return {};

@@ -84,9 +84,10 @@ class checkpoint_store {
   // The next epoch, durably. denied: somebody was faster, and who; trying again gives the next but
   // one.
   result<std::uint32_t> claim_epoch(const checkpoint_claimant& who);
-  // denied: somebody else has claimed a newer epoch than `known`, and who. A claim that cannot be
-  // read is nobody's.
-  result<void> expect_own(std::uint32_t known, const checkpoint_claimant& who);
+  // denied: one of `rivals`, or anybody but `who` where that is given, has claimed a newer epoch
+  // than `known`, and who it is. Host and pid count. A claim that cannot be read is nobody's.
+  result<void> expect_unclaimed(std::uint32_t known, std::span<const checkpoint_claimant> rivals,
+                                const checkpoint_claimant* who = nullptr);
   // The highest one that was claimed or that a checkpoint has; 0: none.
   result<std::uint32_t> newest_epoch();
 

@@ -15,6 +15,8 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t claim_again_ns = 1'000'000'000;
+// Between two ticks: else this process stood still.
+constexpr std::int64_t pause_max_ns = 1'000'000'000;
 constexpr auto all_steps = std::numeric_limits<std::uint64_t>::max();
 constexpr std::string_view moved_reason = "its work has moved to other nodes";
 // Of all losses that a journal may have.
@@ -98,6 +100,15 @@ void job_coordinator::take_over() {
   data_messages_ = j.data_messages;
   recoveries_ = j.recoveries;
   checkpoints_before_ = j.checkpoints;
+  in_vain_ = !setup_.has_failed_before ? 0 : sum(j.next_losses) > j.progress ? 1 : j.in_vain + 1;
+  if (in_vain_ > setup_.limits.in_vain_max)
+    return fail(
+        at_node({}, fmt::format("{} (given up after {} coordinators without a step forward)",
+                                setup_.why_after, in_vain_)));
+  // Whatever they keep of it. Of other programs nobody has a part.
+  for (const auto& [id, m] : members_)
+    if (m.kind == member_kind::node || id == setup_.client || id == j.coordinator)
+      releases_.insert(id);
   // What there is to describe an epoch by that this coordinator has not placed.
   const auto where = place_roles(roles_, setup_.client);
   auto placed = setup_.program->place(where, {});
@@ -106,14 +117,13 @@ void job_coordinator::take_over() {
   nodes_ = where.nodes;
   parties_.emplace(*plan_, nodes_);
   accounts_.emplace(plan_->workers, std::vector<std::uint64_t>{});
+  is_finishing_ = j.is_finishing;
   if (j.last_step != 0) {
-    is_finishing_ = true;
     if (auto program = setup_.program->with_steps(j.last_step)) {
       setup_.program = std::move(*program);
       last_step_ = j.last_step;
     }
   }
-  succession_.take_over(j.successors, setup_.client);
   is_taking_over_ = true;
   claim();
 }
@@ -365,8 +375,8 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
   auto f = at_node(n, {});
   exclude(n);
   if (n == handing_to_) {
-    handing_to_ = {};
     note(fmt::format("{} has gone, to which the job was to go: it stays here", f.node));
+    keep_job();
     if (phase_ == job_phase::handing) {
       members_.erase(n);
       return place_next();
@@ -422,10 +432,9 @@ void job_coordinator::on_rejoined(const member_info& self) {
   auto f =
       at_node({}, "the cluster considered this process dead, and the process has joined it again");
   if (!is_recoverable()) return fail(std::move(f));
-  // One of them has it now.
-  if (succession_.is_told())
-    return move_to(succession_.successors().front(), "the cluster considered this process dead");
   setup_.client = self.id;
+  keep_job();
+  was_held_dead_ = true;
   members_.clear();
   members_.emplace(self.id, self);
   excluded_.clear();
@@ -626,6 +635,7 @@ void job_coordinator::wait_for_node(std::string why) {
 }
 
 void job_coordinator::place_next() {
+  if (is_taking_over_) return claim();  // nobody has halted yet
   choose_start();
   if (is_finishing_ && !end_where_it_is()) return;
   const bool is_here = is_embedded();
@@ -735,14 +745,22 @@ void job_coordinator::claim() {
   phase_ = job_phase::claiming;
   since_ = now_;
   is_claim_due_ = false;
-  actions_.emplace_back(job_action::claim_epoch{needs_checkpoint_, is_taking_over_});
+  // Who has claimed and died does not have the job.
+  std::vector<node_id> rivals;
+  for (const auto& [id, m] : members_)
+    if (id != setup_.client) rivals.push_back(id);
+  actions_.emplace_back(
+      job_action::claim_epoch{needs_checkpoint_, std::move(rivals), was_held_dead_});
 }
 
 void job_coordinator::on_epoch(const result<std::uint32_t>& epoch,
                                const std::optional<known_checkpoint>& newest) {
   if (phase_ != job_phase::claiming) return;
-  if (!epoch && epoch.error().code() == error_code::denied && succession_.is_on())
+  if (!epoch && epoch.error().code() == error_code::denied && succession_.is_on()) {
+    if (is_taking_over_)  // who has given the job away keeps it
+      send(setup_.after->from, journal_kept{setup_.id, setup_.after->number, epoch.error().text()});
     return move_to({}, epoch.error().text());
+  }
   if (!epoch && epoch.error().code() == error_code::denied)
     return fail(at_node({}, epoch.error().text()));
   if (!epoch) {  // the disk may come back
@@ -753,8 +771,14 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch,
     return;
   }
   epoch_ = *epoch;
+  was_held_dead_ = false;
+  if (raw(handing_to_) != 0) {  // the next one has to know of the claim
+    phase_ = job_phase::handing;
+    since_ = now_;
+    return succession_.touch();
+  }
   if (std::exchange(is_taking_over_, false)) {
-    for (const auto& [id, m] : members_) releases_.insert(id);  // whatever they keep of it
+    succession_.take_over(setup_.after->journal.successors, setup_.client);
     incident_.clear();
     auto f = at_node({}, setup_.why_after);
     if (setup_.has_failed_before)
@@ -824,6 +848,7 @@ void job_coordinator::on_stop(const std::string& reason) {
   auto f = at_node({}, reason);
   f.step = step();
   if (!setup_.program) return fail(std::move(f));
+  if (has_given_) return move_to(handing_to_, {});  // it is that one's to stop
   flush_losses(all_steps);
   cause_ = reason;
   end(fmt::format("{}{}", job_stopped_prefix, reason));
@@ -878,12 +903,23 @@ void job_coordinator::choose_successors() {
   if (!succession_.is_on() || phase_ == job_phase::over) return;
   std::vector<member_info> able;
   for (const auto& [id, m] : members_)
-    if (id != setup_.client && !is_excluded(id) && !leaving_.contains(id) && !unfit_.contains(id) &&
+    if (id != setup_.client && !is_excluded(id) && !leaving_.contains(id) && !is_unfit(id) &&
         lack_at(m).empty())
       able.push_back(m);
   std::vector<node_id> ids;
   for (const auto& m : nodes_in_order(able)) ids.push_back(m.id);
   succession_.choose(std::move(ids), handing_to_);
+}
+
+bool job_coordinator::is_unfit(node_id n) const {
+  const auto at = unfit_.find(n);
+  return at != unfit_.end() && at->second > now_;
+}
+
+// Nobody takes it.
+void job_coordinator::keep_job() {
+  handing_to_ = {};
+  has_given_ = false;
 }
 
 void job_coordinator::keep_successors_told() {
@@ -912,6 +948,9 @@ job_journal job_coordinator::journal() const {
   j.recoveries = recoveries_;
   j.checkpoints = checkpoints_before_ + cuts_.count();
   j.last_step = last_step_;
+  j.is_finishing = is_finishing_;
+  j.in_vain = in_vain_;
+  j.progress = setup_.after ? sum(setup_.after->journal.next_losses) : 0;
   j.started_unix_ns = setup_.started_unix_ns;
   return j;
 }
@@ -920,9 +959,9 @@ void job_coordinator::on_kept(node_id from, const journal_kept& k) {
   if (phase_ == job_phase::over) return;
   if (!k.error.empty()) {
     note(fmt::format("{} could not go on with the job: {}", at_node(from, {}).node, k.error));
-    unfit_.insert(from);
+    unfit_[from] = now_ + excluded_ns;
     if (from == handing_to_) {
-      handing_to_ = {};
+      keep_job();
       if (phase_ == job_phase::handing) place_next();
     }
     return;
@@ -935,6 +974,7 @@ result<void> job_coordinator::on_detach() {
   if (!succession_.is_on())
     return error(error_code::usage,
                  "the job ends with its program: start it with outlives_program (--outlive)");
+  if (raw(handing_to_) != 0) return {};  // it goes already
   for (const auto n : succession_.successors())
     if (is_alive(n)) return on_hand_over(n);
   return error(error_code::unreachable,
@@ -950,6 +990,8 @@ result<void> job_coordinator::on_hand_over(node_id to) {
   if (at == members_.end())
     return error(error_code::unreachable, "it has no link to who is to have the job");
   if (auto lack = lack_at(at->second); !lack.empty()) return error(error_code::usage, lack);
+  if (is_unfit(to))
+    return error(error_code::denied, fmt::format("{} could not take it", at->second.name));
   if (raw(handing_to_) != 0 && handing_to_ != to)
     return error(error_code::denied,
                  fmt::format("the job is on its way to {}", at_node(handing_to_, {}).node));
@@ -963,25 +1005,29 @@ result<void> job_coordinator::on_hand_over(node_id to) {
       return {};
     case job_phase::pausing:
     case job_phase::waiting:
-    case job_phase::claiming:
       phase_ = job_phase::handing;
       since_ = now_;
       succession_.touch();
       return {};
-    default: return {};  // when all have halted
+    default: return {};  // when all have halted, or the epoch is claimed
   }
 }
 
 void job_coordinator::hand_over_if_told() {
-  if (phase_ != job_phase::handing || !succession_.has_all(handing_to_)) return;
-  for (auto& [to, m] : succession_.dismiss(epoch_, handing_to_)) send(to, std::move(m));
+  if (phase_ != job_phase::handing || has_given_ || !succession_.has_all(handing_to_)) return;
+  has_given_ = true;
+  since_ = now_;
   send(handing_to_, give_job{setup_.id, "its program or a tool has asked for that"});
-  move_to(handing_to_, {});
+}
+
+void job_coordinator::on_let_go() {
+  if (phase_ == job_phase::over) return;
+  move_to({}, "this process ends");
 }
 
 void job_coordinator::on_moved(const job_moved& m) {
   if (phase_ == job_phase::over || m.epoch <= epoch_ || m.node == setup_.client) return;
-  move_to(m.node, "it was held dead");
+  move_to(m.node, m.node == handing_to_ ? "" : "this one was held dead");
 }
 
 // JC-12. `to`: 0: not known.
@@ -1046,11 +1092,12 @@ training_totals job_coordinator::totals() const {
 // --- time ----------------------------------------------------------------------------------------
 
 void job_coordinator::tick(std::int64_t now_ns) {
+  if (now_ns - now_ > pause_max_ns) succession_.excuse(now_ns);
   now_ = now_ns;
   for (const auto n : succession_.mute(now_)) {
     note(fmt::format("{} does not say that it could go on with the job: another one is asked",
                      at_node(n, {}).node));
-    unfit_.insert(n);
+    unfit_[n] = now_ + excluded_ns;
   }
   const auto mute = [&] { return now_ - since_ > answer_max_ns && !awaited_.empty(); };
   switch (phase_) {
@@ -1080,7 +1127,7 @@ void job_coordinator::tick(std::int64_t now_ns) {
       if (now_ - since_ <= answer_max_ns) return;
       note(fmt::format("{} has not taken the job for {} s: it stays here",
                        at_node(handing_to_, {}).node, answer_max_ns / 1'000'000'000));
-      handing_to_ = {};
+      keep_job();
       return place_next();
     case job_phase::running:
       if (derived_ && now_ >= derived_->time_ns + failure_log::settle_ns)

@@ -27,7 +27,7 @@
 //   on_finish                      any                   halt, then an epoch that ends where the
 //                                                        last one got to
 //   on_hand_over, on_detach        any                   halt -> handing, until the other one has
-//                                                        the journal -> over
+//                                                        the journal and halts us -> over
 //   on_moved                       any                   -> over: another one coordinates the job
 //   on_stop, or give-up            any                   send stop to all -> over
 //
@@ -61,10 +61,11 @@
 //       observation there), and no earlier than after one step; later failures do not move it.
 // JC-11 With successors a loss is used up only when each of them has it: one that is not there
 //       would take no step back.
-// JC-13 A job without a program does not end while its last checkpoint is missing: that is made
-//       again, until it is there or a program comes.
 // JC-12 Who has lost the job to a newer epoch of another coordinator ends nothing elsewhere: it is
 //       no longer its job.
+// JC-13 A job without a program does not end while its last checkpoint is missing: that is made
+//       again, until it is there or a program comes.
+// JC-14 Who hands the job over keeps it until it hears that the other one has an epoch of its own.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -147,7 +148,10 @@ struct job_action {
   };
   struct claim_epoch {              // then on_epoch()
     bool wants_checkpoint = false;  // and the newest whole one
-    bool takes_over = false;        // whoever has claimed before
+    // Processes that may have claimed a newer epoch and have the job then; others that did are
+    // gone.
+    std::vector<node_id> rivals;
+    bool is_anybody_a_rival = false;
   };
   using write_manifest = cut_manifest;  // then on_manifest()
   struct drop_cut {                     // nobody writes to it any more, and it will not be whole
@@ -212,6 +216,8 @@ class job_coordinator {
   void on_stop(const std::string& reason);
   // Errors: usage: it cannot be finished before its last step.
   result<void> on_finish();
+  // This process ends in good order, and successors may go on: as if it had died.
+  void on_let_go();
   // The program leaves the job to the cluster. Errors: usage: the job ends with its coordinator;
   // unreachable: there is no other node.
   result<void> on_detach();
@@ -285,6 +291,8 @@ class job_coordinator {
   void choose_successors();
   void keep_successors_told();
   void hand_over_if_told();
+  void keep_job();
+  bool is_unfit(node_id n) const;
   void move_to(node_id to, const std::string& text);
   job_journal journal() const;
   std::string lack_at(const member_info& m) const;
@@ -354,7 +362,11 @@ class job_coordinator {
   std::string cause_;
   job_cuts cuts_;
   job_succession succession_;
-  std::set<node_id> unfit_;  // as successors: they have said so, or nothing
+  // As successors, until when: they have said so, or nothing.
+  std::map<node_id, std::int64_t> unfit_;
+  bool has_given_ = false;      // to handing_to_, which has not begun yet
+  bool was_held_dead_ = false;  // and has claimed nothing since
+  std::uint32_t in_vain_ = 0;
   bool is_taking_over_ = false;
   bool is_finishing_ = false;
   std::uint64_t last_step_ = 0;  // where the job is to end; 0: where its training does

@@ -150,6 +150,9 @@ std::vector<std::byte> encode(const job_journal& j) {
   to.setRecoveries(j.recoveries);
   to.setCheckpoints(j.checkpoints);
   to.setLastStep(j.last_step);
+  to.setIsFinishing(j.is_finishing);
+  to.setInVain(j.in_vain);
+  to.setProgress(j.progress);
   to.setStartedUnixNs(j.started_unix_ns);
   auto losses = to.initLosses(list_size(j.losses));
   for (unsigned i = 0; i < losses.size(); ++i) {
@@ -194,6 +197,9 @@ result<job_journal> decode_journal(std::span<const std::byte> bytes) {
         out.recoveries = from.getRecoveries();
         out.checkpoints = from.getCheckpoints();
         out.last_step = from.getLastStep();
+        out.is_finishing = from.getIsFinishing();
+        out.in_vain = from.getInVain();
+        out.progress = from.getProgress();
         out.started_unix_ns = from.getStartedUnixNs();
         for (auto l : from.getLosses()) {
           if (l.getWorker() >= workers)
@@ -209,7 +215,6 @@ void loss_history::add(const told_loss& l) {
   losses_.push_back(l);
   if (losses_.size() <= losses_max) return;
   losses_.pop_front();
-  ++left_out_;
 }
 
 // --- journals that are kept ----------------------------------------------------------------------
@@ -241,8 +246,9 @@ result<void> kept_journals::keep(node_id from, job_id job, std::uint64_t number,
   return {};
 }
 
-void kept_journals::forget(job_id job, std::uint64_t epoch) {
-  if (const auto at = jobs_.find(job); at != jobs_.end() && at->second.journal.epoch <= epoch)
+void kept_journals::forget(node_id from, job_id job, std::uint64_t epoch) {
+  const auto at = jobs_.find(job);
+  if (at != jobs_.end() && (at->second.from == from || at->second.journal.epoch < epoch))
     jobs_.erase(at);
 }
 

@@ -14,8 +14,7 @@
 //       job, and the older one hears so (job_coordinator.hpp, JC-12).
 // JJ-3  Decoding takes any bytes: memory in proportion to them, and what does not fit is an error
 //       of one line.
-// JJ-4  At most losses_max losses are kept for programs that come back, the newest ones; of the
-//       others the number is known.
+// JJ-4  At most losses_max losses are kept for programs that come back, the newest ones.
 //
 // Threading: values; kept_journals has one owner.
 
@@ -73,6 +72,11 @@ struct job_journal {
   std::vector<worker_totals> closed{};                      // by worker: fed and dropped
   std::uint64_t data_messages = 0, recoveries = 0, checkpoints = 0;
   std::uint64_t last_step = 0;  // where the job is to end; 0: where its training does
+  bool is_finishing = false;    // it is to end where it has got to
+  // Coordinators that died one after the other without a step forward, and how many losses there
+  // were when the last one of them began.
+  std::uint32_t in_vain = 0;
+  std::uint64_t progress = 0;
   std::uint64_t started_unix_ns = 0;
   std::vector<told_loss> losses{};  // since the journal before, oldest first
 
@@ -92,11 +96,9 @@ class loss_history {
     for (const auto& l : losses) add(l);
   }
   const std::deque<told_loss>& newest() const noexcept { return losses_; }
-  std::uint64_t left_out() const noexcept { return left_out_; }
 
  private:
   std::deque<told_loss> losses_;
-  std::uint64_t left_out_ = 0;
 };
 
 // A job that this node may have to coordinate.
@@ -116,8 +118,8 @@ class kept_journals {
   // what was kept stays.
   result<void> keep(node_id from, job_id job, std::uint64_t number,
                     std::span<const std::byte> recipe, std::span<const std::byte> journal);
-  // A coordinator of that epoch needs this node no more for it.
-  void forget(job_id job, std::uint64_t epoch);
+  // `from`, which coordinates the job in that epoch, needs this node no more for it.
+  void forget(node_id from, job_id job, std::uint64_t epoch);
   bool has(job_id job) const { return jobs_.contains(job); }
   std::size_t size() const noexcept { return jobs_.size(); }
 

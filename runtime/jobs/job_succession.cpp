@@ -47,7 +47,9 @@ std::vector<std::pair<node_id, keep_journal>> job_succession::take(const job_jou
   const bool is_on_its_way = std::any_of(successors_.begin(), successors_.end(), [](const auto& s) {
     return s.second.sent != s.second.kept;
   });
-  if (!is_new_ || is_on_its_way) return out;
+  if (is_on_its_way) return out;
+  free_ += std::exchange(told_, 0);
+  if (!is_new_) return out;
   is_new_ = false;
   sent_ns_ = now_ns;
   ++number_;
@@ -98,11 +100,6 @@ bool job_succession::has_all(node_id n) const {
   const auto at = successors_.find(n);
   return at != successors_.end() && !is_new_ && at->second.has_recipe &&
          at->second.sent == at->second.kept;
-}
-
-bool job_succession::is_told() const {
-  return std::any_of(successors_.begin(), successors_.end(),
-                     [](const auto& s) { return s.second.kept > 0; });
 }
 
 std::vector<std::pair<node_id, keep_journal>> job_succession::dismiss(std::uint32_t epoch,

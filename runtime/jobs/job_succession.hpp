@@ -55,8 +55,8 @@ class job_succession {
   std::size_t take_credits();
   // It has all there is to tell.
   bool has_all(node_id n) const;
-  // Somebody could go on now.
-  bool is_told() const;
+  // This process stood still: whoever did not answer meanwhile is given the time anew.
+  void excuse(std::int64_t now_ns) noexcept { sent_ns_ = now_ns; }
   // To each but `next`: it is not needed any more, since that epoch.
   std::vector<std::pair<node_id, keep_journal>> dismiss(std::uint32_t epoch, node_id next = {});
   // A former coordinator's successors, who may keep its journals.

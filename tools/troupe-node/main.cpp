@@ -54,10 +54,9 @@ int main(int argc, char** argv) {
           "KEY=VALUE"))
       ->expected(1, static_cast<int>(troupe::labels_max));
   std::string lease;
-  app.add_option(
-      "--lease", lease,
-      "How long others wait for a sign of life of this node before they hold it dead "
-      "(1s to 1h; 1s): jobs wait for it as long; a process that ends is noticed at once");
+  app.add_option("--lease", lease,
+                 "How long others wait for a sign of life of this node before they hold it dead "
+                 "(1s to 1h; 1s); a process that ends is noticed at once");
   app.add_option("--threads", options.streams,
                  "Threads that run ops (host streams); they share large ops")
       ->check(CLI::Range(1, 1024))

@@ -543,7 +543,9 @@ class history final : private apply_probe {
     if (auto wrong = judge_losses(); !wrong.empty()) return wrong;
     heal();
     std::string wrong;
-    for (int tries = 0; tries < 40; ++tries) {
+    // A part that may move waits for its next coordinator (NO-2).
+    const int tries_max = sc_.shape.outlives ? 340 : 40;
+    for (int tries = 0; tries < tries_max; ++tries) {
       cluster_.run_for(100 * ms);
       wrong = left_over(cluster_);
       if (wrong.empty()) break;

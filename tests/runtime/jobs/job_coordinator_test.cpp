@@ -1134,6 +1134,9 @@ BOOST_AUTO_TEST_CASE(a_program_that_detaches_gives_the_job_to_a_node_that_has_al
   BOOST_TEST(w.sent_to<give_job>().empty());  // the last journal is on its way
   w.kept(), w.kept();
   BOOST_TEST((w.sent_to<give_job>() == std::vector{n1}));
+  BOOST_TEST(w.moves() == 0U);  // JC-14
+  w.job->on_moved({job_id{7}, 5, n1});
+  w.take();
   BOOST_TEST(w.moves() == 1U);
   BOOST_TEST((w.job->phase() == job_phase::over));
   for (const auto& m : w.before) BOOST_TEST(!std::holds_alternative<stop_part>(m.body));
@@ -1151,6 +1154,101 @@ BOOST_AUTO_TEST_CASE(a_job_whose_next_coordinator_dies_on_the_way_stays) {
   w.take();
   BOOST_TEST((w.job->phase() == job_phase::claiming));
   BOOST_TEST(w.moves() == 0U);
+}
+
+// It had the journal, and died before it had claimed an epoch, or said that it cannot go on.
+BOOST_AUTO_TEST_CASE(JC_14_a_job_that_was_given_away_stays_where_nobody_takes_it) {
+  for (const bool has_died : {true, false}) {
+    auto w = moving();
+    w.all_placed({n1, n2, n3, client});
+    w.kept(), w.kept();
+    BOOST_TEST(bool(w.job->on_detach()));
+    w.take();
+    w.halted(n1), w.halted(n2), w.halted(n3, both({0})), w.halted(client);
+    w.kept(), w.kept();
+    BOOST_TEST_REQUIRE(w.sent_to<give_job>().size() == 1U);
+    if (has_died)
+      w.job->on_lost(n1, "gone", false);
+    else
+      w.job->on_kept(n1, {job_id{7}, 3, "nobody waits for it there"});
+    w.take();
+    BOOST_TEST((w.job->phase() == job_phase::claiming));
+    BOOST_TEST(w.moves() == 0U);
+    // And who could not take it is not given it at once again.
+    if (!has_died) BOOST_TEST(!w.job->on_hand_over(n1));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(JC_12_a_process_that_ends_when_it_has_given_the_job_away_stops_nobody) {
+  auto w = moving();
+  w.all_placed({n1, n2, n3, client});
+  w.kept(), w.kept();
+  BOOST_TEST(bool(w.job->on_detach()));
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({0})), w.halted(client);
+  w.kept(), w.kept();
+  BOOST_TEST_REQUIRE(w.sent_to<give_job>().size() == 1U);
+  w.job->on_stop("the process ends");
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::over));
+  BOOST_TEST(w.moves() == 1U);
+  BOOST_TEST(w.sent_to<stop_part>().empty());
+}
+
+// Else the next one would meet a claim of somebody who lives, and give it up.
+BOOST_AUTO_TEST_CASE(a_job_that_is_asked_for_while_an_epoch_is_claimed_is_given_with_that_epoch) {
+  auto w = moving(left(6));
+  BOOST_TEST(bool(w.job->on_hand_over(n1)));
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::claiming));
+  w.job->on_epoch(5U, {});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::handing));
+  std::uint32_t epoch = 0;
+  for (int i = 0; i < 3; ++i) {
+    for (const auto& m : w.sent)
+      if (auto* k = std::get_if<keep_journal>(&m.body); k && m.to == n1 && !k->journal.empty())
+        epoch = decode_journal(k->journal)->epoch;
+    if (!w.sent_to<give_job>().empty()) break;
+    w.kept();
+  }
+  BOOST_TEST(epoch == 5U);
+  BOOST_TEST((w.sent_to<give_job>() == std::vector{n1}));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_was_given_to_somebody_whose_claim_is_denied_is_given_back) {
+  auto w = moving(left(6));
+  w.job->on_epoch(error(error_code::denied, "epoch 5 was claimed by n1"), {});
+  w.take();
+  BOOST_TEST(w.moves() == 1U);
+  BOOST_TEST((w.sent_to<journal_kept>() == std::vector{node_id{98}}));
+}
+
+// SV-5: what kills whoever coordinates it would kill the cluster.
+BOOST_AUTO_TEST_CASE(a_job_whose_coordinators_die_without_a_step_forward_is_given_up) {
+  auto k = *left(6);
+  k.journal.in_vain = 6;
+  k.journal.progress = 12;  // of two workers
+  auto w = moving(std::make_shared<const kept_journal>(k));
+  BOOST_TEST(w.last(job_event_kind::failed).find("without a step forward") != std::string::npos);
+  k.journal.progress = 10;
+  auto other = moving(std::make_shared<const kept_journal>(k));
+  BOOST_TEST((other.job->phase() == job_phase::claiming));
+}
+
+BOOST_AUTO_TEST_CASE(JC_10_a_job_finishes_though_its_coordinator_died_meanwhile) {
+  auto k = *left(6);
+  k.journal.is_finishing = true;
+  auto w = moving(std::make_shared<const kept_journal>(k));
+  w.job->on_epoch(5U, {});
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({6})), w.halted(client);
+  w.job->on_epoch(6U, {});
+  w.take();
+  const auto p = decode_plan(w.last_place()->plan);
+  for (const auto& a : p->actors)
+    if (a.kind == actor_kind::shard)
+      BOOST_TEST((a.shard.steps == std::vector<std::uint64_t>{6, 6}));
 }
 
 BOOST_AUTO_TEST_CASE(who_asks_for_a_job_that_ends_with_its_program_is_refused) {
@@ -1171,7 +1269,7 @@ BOOST_AUTO_TEST_CASE(JC_12_who_has_lost_the_job_stops_nobody) {
     w.job->on_moved({job_id{7}, 0, n1});  // of an older epoch: nothing
     BOOST_TEST((w.job->phase() == job_phase::running));
     if (how == 0) w.job->on_moved({job_id{7}, 9, n1});
-    if (how == 1) w.job->on_rejoined(member(node_id{100}, member_kind::client));
+    if (how == 1) w.job->on_let_go();
     if (how == 2) {
       w.job->on_lost(n1, "gone", false);
       w.take();

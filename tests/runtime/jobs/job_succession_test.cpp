@@ -144,7 +144,6 @@ BOOST_AUTO_TEST_CASE(who_the_job_goes_to_has_all_when_nothing_is_new) {
   BOOST_TEST(x.take(state(), 0).size() == 2U);
   BOOST_TEST(!x.has_all(n3));
   x.on_kept(n3, 1);
-  BOOST_TEST(x.is_told());
   BOOST_TEST(x.has_all(n3));
   x.on_loss({0, 0, 1}, true);
   BOOST_TEST(!x.has_all(n3));

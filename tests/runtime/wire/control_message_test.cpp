@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(jobs_that_move_have_messages_that_come_back_as_they_were) {
       round_trip(keep_journal{job_id{5}, 6, {std::byte{1}}, {std::byte{2}, std::byte{3}}});
   BOOST_TEST(
       (k.job == job_id{5} && k.number == 6 && k.recipe.size() == 1 && k.journal.size() == 2));
-  BOOST_TEST(k.journal[1] == std::byte{3});
+  BOOST_TEST((k.journal[1] == std::byte{3}));
   BOOST_TEST(round_trip(keep_journal{job_id{5}, 6, {}, {}}).recipe.empty());
   const auto kept = round_trip(journal_kept{job_id{5}, 6, "no"});
   BOOST_TEST((kept.job == job_id{5} && kept.number == 6 && kept.error == "no"));
