@@ -804,11 +804,27 @@ void job_coordinator::on_epoch(const result<std::uint32_t>& epoch,
     start_ = start_of(*newest);
     note(fmt::format("variables are lost with their node: back to the checkpoint of step {}",
                      newest->step));
+    count_unseen_losses();
   } else if (needs_checkpoint_) {
     note("variables are lost with their node, and there is no checkpoint yet: back to step 0");
   }
   needs_checkpoint_ = false;
   place();
+}
+
+// A checkpoint that is ahead of the losses is another coordinator's, which this one did not see.
+void job_coordinator::count_unseen_losses() {
+  std::uint64_t unseen = 0;
+  for (std::size_t w = 0; w < next_loss_.size(); ++w) {
+    const auto more = start_.worker_steps[w] - std::min(start_.worker_steps[w], next_loss_[w]);
+    unseen += more;
+    closed_[w].fed += more;
+    next_loss_[w] += more;
+  }
+  if (unseen > 0)
+    note(fmt::format(
+        "{} losses are not known here: another coordinator made these steps",
+        setup_.program->spec().update == update_kind::sync ? unseen / next_loss_.size() : unseen));
 }
 
 void job_coordinator::on_member(const member_info& m) {
@@ -885,8 +901,6 @@ bool job_coordinator::end_where_it_is() {
   std::uint64_t last = 1;
   for (const auto s : next_loss_) last = std::max(last, s);
   for (const auto s : start_.worker_steps) last = std::max(last, s);
-  if (spec.update == update_kind::sync && spec.observe_every > 0)
-    last = (last + spec.observe_every - 1) / spec.observe_every * spec.observe_every;
   last_step_ = std::min(last, spec.steps);
   auto program = setup_.program->with_steps(last_step_);
   if (program) {

@@ -57,8 +57,8 @@
 // JC-9  Who wants to leave is given no part of an epoch that begins later, where there is another
 //       node that can take it.
 //
-// JC-10 A job that is to finish ends at the step that its furthest worker has got to (sync: with an
-//       observation there), and no earlier than after one step; later failures do not move it.
+// JC-10 A job that is to finish ends at the step that its furthest worker has got to, and no
+//       earlier than after one step; later failures do not move it.
 // JC-11 With successors a loss is used up only when each of them has it: one that is not there
 //       would take no step back.
 // JC-12 Who has lost the job to a newer epoch of another coordinator ends nothing elsewhere: it is
@@ -288,6 +288,7 @@ class job_coordinator {
   void end(const std::string& reason);
   void take_over();
   bool end_where_it_is();
+  void count_unseen_losses();
   void choose_successors();
   void keep_successors_told();
   void hand_over_if_told();

@@ -184,6 +184,11 @@ class sim_cluster {
   // "host2.5", as failures() names it.
   const std::string& host(std::uint32_t process) const { return processes_[process]->host; }
   bool is_alive(std::uint32_t process) const { return !processes_[process]->is_killed; }
+  // It leaves, has left, or fails: perhaps nobody there answers.
+  bool is_ending(std::uint32_t process) const {
+    const auto& p = *processes_[process];
+    return p.is_leaving || *p.has_left || p.has_failing || !p.crash.empty();
+  }
 
   // What a node says of itself, its actors, jobs and events.
   node_answer ask(std::uint32_t process);
