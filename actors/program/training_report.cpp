@@ -112,6 +112,7 @@ void training_report::show(const training_event& e) {
       if (events_) say_once(events_->add_text("failure", e.text));
       break;
   }
+  if (events_ && !ended_early_.empty()) say_once(events_->add_text("end", ended_early_));
   if (events_) say_once(events_->finish_training());
   bar_.reset();
   show_totals(totals_);

@@ -140,7 +140,7 @@ class event_files(harness.cluster_test):
         self.assertGreater(step, 0, "it goes on from a checkpoint")
         second = of("loss", found)[len(before):]
         self.assertEqual([s for s, _ in second], list(range(step, step + len(second))))
-        self.assertTrue(of("failure", found), "that it was interrupted")
+        self.assertTrue(of("end", found), "that it was interrupted")
 
     def test_recoveries_are_texts(self):
         self.start_nodes(3)
