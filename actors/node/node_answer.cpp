@@ -149,6 +149,7 @@ struct answerer {
     if (part.is_halted || part.orphaned_ns != 0) j.state = job_state::recovering;
     j.epoch = part.epoch;
     if (j.state == job_state::failed) j.cause = part.reason;
+    if (j.state == job_state::stopped) j.cause = part.reason.substr(job_stopped_prefix.size());
     for (auto n : std::set<node_id>(part.nodes.begin(), part.nodes.end()))
       j.participants.push_back(name_of(n));
     j.client = name_of(part.coordinator);

@@ -548,7 +548,7 @@ class history final : private apply_probe {
     const int tries_max = sc_.shape.outlives ? 340 : 40;
     for (int tries = 0; tries < tries_max; ++tries) {
       cluster_.run_for(100 * ms);
-      wrong = left_over(cluster_);
+      wrong = left_over(cluster_, sc_.shape.outlives);
       if (wrong.empty()) break;
     }
     if (!wrong.empty()) return wrong + " (IN-7)";

@@ -244,9 +244,9 @@ std::string check_credits(sim_cluster& c) {
   return {};
 }
 
-std::string left_over(sim_cluster& c) {
+std::string left_over(sim_cluster& c, bool may_take_long) {
   for (std::uint32_t i = 0; i < c.processes(); ++i)
-    if (c.is_alive(i) && !c.is_frozen(i))
+    if (c.is_alive(i) && !c.is_frozen(i) && !(may_take_long && c.is_ending(i)))
       if (const auto n = c.job_actors(i); n > 0)
         return fmt::format("{} actors of the job are left on process {}", n, i);
   return {};

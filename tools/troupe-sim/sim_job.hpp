@@ -90,8 +90,9 @@ std::string check_ledger(const training_totals& totals, const sim_job_shape& sha
 // Credits are conserved: once all is quiet every output holds all of its credits, here and across
 // processes.
 std::string check_credits(sim_cluster& c);
-// "": no actor of any job is left on a process that lives.
-std::string left_over(sim_cluster& c);
+// "": no actor of any job is left on a process that lives. Where it may take long until then,
+// processes that end meanwhile are not asked.
+std::string left_over(sim_cluster& c, bool may_take_long = false);
 
 // All in one process, undisturbed: what every other run is compared with. Computed once for each
 // kind of job.
