@@ -201,6 +201,7 @@ def one_run(options, data, refs, rng, hits, say, kills, done, total):
     epochs = options.epochs or max(3, int(kills * EPOCHS_PER_KILL * training.steps_scale(data) + 0.5))
     reference = refs.get(epochs)
     with stage(options) as s:
+        s.lease = "30s"  # a kill is noticed without it
         s.start_nodes(3)
         s.begin_training(*training.flags(options, data, epochs, s.path("checkpoints"), every))
         k = killing(s, options, rng, hits, say, every)

@@ -131,6 +131,7 @@ def elastic(options, data, refs, rng, say):
     epochs = options.epochs or max(3, math.ceil(4000 / per_epoch))
     reference = refs.get(epochs, batch)
     with stage(options) as s:
+        s.lease = "30s"  # nobody is stopped
         s.start_nodes(1)
         first = s.begin_training(*training.flags(options, data, epochs, batch=batch))
         alone = training.finish(s, reference)

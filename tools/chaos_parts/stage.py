@@ -209,7 +209,7 @@ class stage(harness.cluster_test):
     def begin_training(self, *arguments, program="train_classifier"):
         log = commit_log()
         self.logs.append(log)
-        training = self.start(program, "--cluster", self.cluster, *arguments, "--losses", log.path)
+        training = self.start(program, "--cluster", self.cluster, *self.own_lease(arguments), *arguments, "--losses", log.path)
         training.commits = log
         self.training, self.commits = training, log
         return training
