@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
-TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_actors": 3, "troupe": 3}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_flow": 2, "troupe_actors": 3, "troupe_pipelines": 3, "troupe": 3}
 
 # Rooms of a layer, lowest first, each with those that it may include besides itself. A file beside the rooms belongs to none of them, and may be included by all.
 ROOMS = {
@@ -26,6 +26,7 @@ ROOMS = {
         "plan": "text",
         "analysis": "text plan",
         "firing": "plan",
+        "flow": "text",
         "shards": "plan",
         "graph": "plan",
         "layers": "plan graph",
@@ -51,9 +52,10 @@ ROOMS = {
         "node": "base messages plan job",
         "process": "base messages net plan cluster disk node",
         "session": "base messages job process",
+        "flow": "base net session",
         "inspect": "net cluster",
-        "program": "session",
-        "api": "session inspect program",
+        "program": "session flow",
+        "api": "session inspect program flow",
     },
 }
 FRONT_DOOR = "actors/api/"  # what programs include, as <troupe/NAME.hpp>

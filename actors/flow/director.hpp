@@ -1,0 +1,66 @@
+#pragma once
+// Runs a topology: puts its stages on threads, moves them where that gains something, and ends it.
+//
+//   message            from      effect                                      answer
+//   group_over         groups    when all are: the topology is over          topology_ended to the
+//                                                                            program
+//   group_failed       groups    all groups end                              topology_ended
+//   group_halted       groups    when all have: they are asked to surrender  -
+//   group_surrendered  groups    when all have: put together, cut anew       -
+//   director_tick      clock     measures loads; halts all where another     -
+//                                placement gains enough
+//   stop_topology      program   sources end, and what is under way goes on  -
+//                                to its end; or everything ends at once
+//
+// A topology begins with all its stages on one thread, where they are measured. It is cut over the
+// others as soon as one of them is busy, and anew when the loads have changed; a placement that
+// made it slower is taken back.
+//
+// DI-1  No item is lost, doubled or overtaken by a new placement: groups stand still, with all that
+//       was sent to them, before they surrender.
+// DI-2  Who does not stand still in time (a stage that takes long) calls a placement off.
+// DI-3  Of several failures the first one counts.
+// Ends: on flow_end, with its groups. Threading: on the service worker.
+
+#include "troupe/actors/flow/flow_messages.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/execution_unit.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+class io_loop;
+
+// What tools read, and the program at the end. Atomics only.
+struct topology_view {
+  std::shared_ptr<const flow_graph> graph;
+  std::vector<std::shared_ptr<const stage_counters>> stages;
+  std::vector<std::shared_ptr<const edge_meter>> edges;
+  std::vector<std::atomic<std::uint32_t>> places;  // the thread of each stage
+  std::atomic<std::uint64_t> placements{0};
+  explicit topology_view(std::size_t n) : places(n) {}
+};
+
+struct director_setup {
+  std::shared_ptr<const flow_graph> graph;  // checked
+  std::uint32_t threads = 1;                // that compute
+  std::vector<caf::execution_unit*> workers;  // those, then of stages that may sleep
+  caf::actor clock, program;
+  std::function<std::int64_t()> now_ns;
+  std::shared_ptr<topology_view> view;
+  std::shared_ptr<flow_group> whole;
+  const coarse_ticks* ticks = nullptr;
+};
+
+caf::actor spawn_director(caf::actor_system& sys, caf::execution_unit* service,
+                          director_setup setup);
+// Sends flow_wake (or director_tick) when a time has come. On the worker of `loop`.
+caf::actor spawn_flow_clock(caf::actor_system& sys, caf::execution_unit* io, io_loop& loop,
+                            std::function<std::int64_t()> now_ns);
+
+}  // namespace troupe

@@ -1,0 +1,99 @@
+#pragma once
+// The messages of a running topology: between its groups, and with its director. Each is said of in
+// the table of whoever takes it. Used in actors/flow only.
+//
+// Threading: values, inside one process.
+
+#include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/flow_group.hpp"
+
+#include <caf/actor.hpp>
+#include <caf/allowed_unsafe_message_type.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+// Where the ends of each edge run, by edge.
+struct flow_routes {
+  std::vector<caf::actor> from, to;
+};
+
+struct flow_items {
+  std::uint32_t edge = 0;
+  std::shared_ptr<std::vector<item>> items;  // the receiver's alone
+  bool is_last = false;
+};
+struct flow_room {
+  std::uint32_t edge = 0;
+};
+struct flow_closed {
+  std::uint32_t edge = 0;
+};
+struct flow_begin {
+  std::shared_ptr<flow_group> group;  // the receiver's alone
+  std::shared_ptr<const flow_routes> routes;
+};
+struct flow_go {};    // to itself: there is more to do
+struct flow_wake {};  // the time has come
+struct flow_halt {
+  std::uint64_t number = 0;
+};
+struct flow_resume {};
+struct flow_surrender {};
+struct flow_finish {};
+struct flow_end {};
+
+struct group_over {
+  std::uint32_t group = 0;
+};
+struct group_failed {
+  flow_failure why;
+};
+struct group_halted {
+  std::uint32_t group = 0;
+  std::uint64_t number = 0;  // of the halt: an answer to one that was called off counts for nothing
+};
+struct group_surrendered {
+  std::uint32_t group = 0;
+  std::shared_ptr<flow_group> part;
+};
+struct director_tick {};
+struct stop_topology {
+  bool is_graceful = true;
+};
+// To the program.
+struct topology_ended {
+  bool has_failed = false;
+  error why{error_code::failed, ""};
+};
+// To the clock of the topology (director.hpp).
+struct wake_me {
+  std::int64_t at_ns = 0;
+  caf::actor whom;
+  bool is_director = false;
+};
+
+}  // namespace troupe
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_items)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_room)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_closed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_begin)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_go)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_wake)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_halt)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_resume)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_surrender)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_finish)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_end)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_over)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_failed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_halted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_surrendered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::director_tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_topology)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::topology_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::wake_me)

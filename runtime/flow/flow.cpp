@@ -1,0 +1,147 @@
+#include "troupe/runtime/flow/flow.hpp"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace troupe {
+namespace {
+
+// Items that wait before a replica: few, so that one that is slow keeps few from the others.
+constexpr std::uint64_t replica_items_max = 16;
+
+stage_info common(const new_stage& s, const stage_options& o, const source_location& where) {
+  stage_info info;
+  info.name = !o.name.empty() ? o.name : stage_name(*s.function, s.kind);
+  info.kind = s.kind;
+  info.where = where;
+  info.is_named = !o.name.empty();
+  info.make = s.make;
+  info.outputs = s.outputs;
+  info.rate = s.rate;
+  info.holds = s.holds;
+  info.on_error = o.on_error;
+  info.may_block = o.blocks;
+  return info;
+}
+
+void add_dead_letters(flow_graph& g, std::uint32_t stage, const stage_options& o) {
+  if (!o.dead_letters) return;
+  const auto port = g.add_output(stage);
+  g.stage_at(stage).dead_output = port;
+  g.connect(stage, port, o.dead_letters->stage(), g.add_input(o.dead_letters->stage()));
+}
+
+}  // namespace
+
+std::string stage_name(const std::type_info& function, const char* kind) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(function.name(), nullptr, nullptr, &status);
+  std::string name = text != nullptr ? text : "";
+  std::free(text);
+  // Of a lambda, a pointer to a function or std::function nothing can be told.
+  if (name.empty() || name.find_first_of("(*{") != std::string::npos ||
+      name.starts_with("std::"))
+    return kind;
+  if (const auto at = name.find('<'); at != std::string::npos) name.resize(at);
+  if (const auto at = name.rfind("::"); at != std::string::npos) name.erase(0, at + 2);
+  return name;
+}
+
+std::uint32_t add_source(flow_graph& g, stage_info info) {
+  info.is_source = info.is_timed = true;
+  info.inputs = 0;
+  info.is_named = !info.name.empty();
+  if (info.name.empty()) info.name = info.kind;
+  info.rate = unknown_rate;
+  return g.add_stage(std::move(info));
+}
+
+std::uint32_t add_shape(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
+                        stage_info info) {
+  info.inputs = static_cast<std::uint32_t>(from.size());
+  info.is_named = !info.name.empty();
+  const auto id = g.add_stage(std::move(info));
+  for (std::uint32_t i = 0; i < from.size(); ++i)
+    g.connect(from[i].first, from[i].second, id, i);
+  return id;
+}
+
+std::uint32_t add_merge(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
+                        const source_location& where) {
+  stage_info info;
+  info.kind = "merge";
+  info.where = where;
+  info.takes_any = true;
+  info.rate = unknown_rate;
+  const auto inputs = static_cast<std::uint32_t>(from.size());
+  info.make = [=] { return make_merge(inputs, no_port, no_port, 0); };
+  auto feedback = no_port;
+  for (std::uint32_t f = 0; f < g.feedbacks().size(); ++f)
+    for (std::uint32_t i = 0; i < inputs; ++i) {
+      if (g.feedbacks()[f].stage != from[i].first) continue;
+      const auto credit = g.feedbacks()[f].credit;
+      info.make = [=] { return make_merge(inputs, i, f, credit); };
+      info.takes_any = false;
+      feedback = f;
+    }
+  const auto id = add_shape(g, std::move(from), std::move(info));
+  if (feedback != no_port) g.feedback_at(feedback).entrance = id;
+  return id;
+}
+
+std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port, new_stage s,
+                           const stage_options& o, const source_location& where,
+                           std::function<std::uint64_t(any_value&)> hash) {
+  auto info = common(s, o, where);
+  if (o.replicas == 0)
+    g.note_mistake(error(error_code::usage, info.name + ": .replicas is 0").at(where));
+  if (o.replicas <= 1) {
+    const auto id = g.add_stage(std::move(info));
+    g.connect(from, port, id, 0);
+    add_dead_letters(g, id, o);
+    return id;
+  }
+  if (s.outputs == 0)
+    // Replicas of an end: there is no order to keep.
+    info.outputs = 1;
+  stage_info deal;
+  deal.kind = "deal";
+  deal.name = info.name + "/deal";
+  deal.where = where;
+  deal.is_hidden = true;
+  deal.outputs = o.replicas;
+  deal.looks_for_room = true;
+  deal.make = [hash] { return make_deal(hash); };
+  const auto dealer = g.add_stage(std::move(deal));
+  g.connect(from, port, dealer, 0);
+  stage_info gather;
+  gather.kind = "gather";
+  gather.name = info.name + "/gather";
+  gather.where = where;
+  gather.is_hidden = true;
+  gather.inputs = o.replicas;
+  gather.outputs = s.outputs;
+  gather.takes_any = o.order == any;
+  if (o.order == any) gather.rate = unknown_rate;
+  gather.make = [n = o.replicas, keeps = o.order == kept] { return make_gather(n, keeps); };
+  std::vector<std::uint32_t> workers;
+  const auto name = info.name;
+  for (std::uint32_t i = 0; i < o.replicas; ++i) {
+    auto one = info;
+    one.name = name + "/" + std::to_string(i);
+    one.is_replica = true;
+    one.replica = i;
+    one.replicas = o.replicas;
+    workers.push_back(g.add_stage(std::move(one)));
+    g.connect(dealer, i, workers.back(), 0, replica_items_max);
+    add_dead_letters(g, workers.back(), o);
+  }
+  const auto gatherer = g.add_stage(std::move(gather));
+  for (std::uint32_t i = 0; i < o.replicas; ++i)
+    g.connect(workers[i], 0, gatherer, i, replica_items_max * 4);
+  return gatherer;
+}
+
+}  // namespace troupe

@@ -1,0 +1,657 @@
+#pragma once
+// Pipelines as values: a flow<T> is what comes out of a stage, and functions of flows add stages.
+//
+//   topology t(argc, argv);
+//   auto lines = read_lines(t, "words.txt");
+//   auto words = map(lines, [](std::string line) { return split_at_spaces(std::move(line)); });
+//   auto counts = partition_by(words, [](const std::string& w) { return w; }, count_words{});
+//   write_csv(counts, "counts.csv");
+//   return t.run();
+//
+// A flow that is used twice goes to both. Order is kept, unless a stage says `.order = any`. Every
+// edge is bounded in bytes and items, so a slow stage holds its sources back; what may be lost is
+// said (latest, drop_oldest), and counted.
+//
+// A stage is a function (function_stage.hpp says what it may return) or a struct with operator(),
+// whose members are its state. It is called by one thread at a time, never by two at once; each of
+// several replicas has an instance of its own. The name of a stage is that of its struct, or the
+// line of the call, unless `.name` says another.
+//
+// Threading: a topology is described by one thread. Ownership: flows are names; the topology owns
+// the stages, and everything that they were given.
+// Errors: a stage that does not fit its flow is one of the compiler, in a few lines; what shows
+// only later is said by run(), before anything runs, with the user's line.
+
+#include "troupe/runtime/flow/flow_graph.hpp"
+#include "troupe/runtime/flow/function_stage.hpp"
+#include "troupe/runtime/flow/shape_stages.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+// A duration, made of any of std::chrono's.
+struct nanoseconds_of {
+  std::int64_t ns = 0;
+  constexpr nanoseconds_of() = default;
+  template <class Duration>
+    requires requires { typename Duration::period; }
+  constexpr nanoseconds_of(Duration d)  // 5ms is one
+      : ns(static_cast<std::int64_t>(d.count()) * (1'000'000'000 / Duration::period::den) *
+           Duration::period::num) {}
+};
+
+template <class T>
+class flow {
+ public:
+  using item_type = T;
+  flow(flow_graph& g, std::uint32_t stage, std::uint32_t port) noexcept
+      : graph_(&g), stage_(stage), port_(port) {}
+  flow_graph& graph() const noexcept { return *graph_; }
+  std::uint32_t stage() const noexcept { return stage_; }
+  std::uint32_t port() const noexcept { return port_; }
+
+ private:
+  flow_graph* graph_;
+  std::uint32_t stage_, port_;
+};
+
+enum class item_order : std::uint8_t { kept, any };
+inline constexpr auto kept = item_order::kept;
+inline constexpr auto any = item_order::any;
+
+struct stage_options {
+  std::string name{};
+  // That work at once, each with a state of its own.
+  std::uint32_t replicas = 1;
+  // It may sleep, for a download or a database: it has a thread of its own, and each replica too.
+  bool blocks = false;
+  // Of what replicas make: as it came in, or as it is done.
+  item_order order = kept;
+  error_policy on_error{};
+  // Where items that were left out are told (dead_letters()).
+  std::optional<flow<dead_letter>> dead_letters{};
+};
+
+// --- how stages are added (of this file and of sources and sinks) --------------------------------
+
+// "decode" of a struct, else the kind, such as "map".
+std::string stage_name(const std::type_info& function, const char* kind);
+
+struct new_stage {
+  const char* kind = "";
+  const std::type_info* function = nullptr;
+  std::function<std::unique_ptr<stage>()> make;
+  std::uint32_t outputs = 1;
+  stage_rate rate{};
+  bool holds = false;
+};
+// Adds a stage of one input, or as many replicas of it between a deal and a gather; where what they
+// make comes from. `hash`: items of one hash go to one replica.
+std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port, new_stage s,
+                           const stage_options& o, const source_location& where,
+                           std::function<std::uint64_t(any_value&)> hash = {});
+std::uint32_t add_shape(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
+                        stage_info info);
+std::uint32_t add_merge(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
+                        const source_location& where);
+// A stage without inputs.
+std::uint32_t add_source(flow_graph& g, stage_info info);
+
+template <class F, class T>
+inline constexpr bool takes_items = std::is_invocable_v<F&, T>;
+
+// What comes out of F: not of interest, but still a type, where F does not take T's, so that the
+// compiler says one thing and stops.
+template <class F, class T, bool = takes_items<F, T>>
+struct mapped {
+  using item = typename returned_by<F, T>::item;
+};
+template <class F, class T>
+struct mapped<F, T, false> {
+  using item = T;
+};
+template <class F, class T>
+using mapped_item =
+    std::conditional_t<std::is_void_v<typename mapped<F, T>::item>, T, typename mapped<F, T>::item>;
+
+template <class F>
+constexpr stage_rate rate_of_result(bool is_one) {
+  return is_one && !has_finish<F> ? stage_rate{} : unknown_rate;
+}
+
+// --- sources -------------------------------------------------------------------------------------
+
+// `f` is a generator<T>, or a function that returns optional<T> (nothing: the end) or a result of
+// that. What it holds is moved into the topology.
+template <class F>
+auto source(flow_graph& t, F f, const stage_options& o = {},
+            source_location where = source_location::current()) {
+  stage_info info;
+  info.name = o.name;
+  info.kind = "source";
+  info.where = where;
+  info.on_error = o.on_error;
+  info.may_block = o.blocks;
+  info.make = stage_maker<source_stage<F>>(std::move(f));
+  const auto id = add_source(t, std::move(info));
+  if constexpr (requires { typename F::promise_type; })
+    return flow<typename F::value_type>(t, id, 0);
+  else
+    return flow<typename returned_by<F>::item>(t, id, 0);
+}
+
+// The elements of a container, one after the other.
+template <class Container>
+auto from(flow_graph& t, Container c, const stage_options& o = {},
+          source_location where = source_location::current()) {
+  using T = std::remove_cvref_t<decltype(*c.begin())>;
+  return source(
+      t,
+      [all = std::make_shared<Container>(std::move(c)),
+       at = std::size_t{0}]() mutable -> std::optional<T> {
+        if (at >= all->size()) return std::nullopt;
+        return (*all)[at++];
+      },
+      o, where);
+}
+template <class T>
+auto from(flow_graph& t, std::initializer_list<T> c, const stage_options& o = {},
+          source_location where = source_location::current()) {
+  return from(t, std::vector<T>(c), o, where);
+}
+
+// --- functions -----------------------------------------------------------------------------------
+
+// What `f` makes of each item.
+template <class T, class F>
+auto map(const flow<T>& in, F f, const stage_options& o = {},
+         source_location where = source_location::current()) {
+  constexpr bool fits = takes_items<F, T>;
+  static_assert(fits, "map: the stage does not take the items of this flow");
+  using U = mapped_item<F, T>;
+  if constexpr (fits) {
+    using contract = returned_by<F, T>;
+    constexpr bool makes = !std::is_void_v<typename contract::item>;
+    static_assert(makes, "map: the stage returns nothing; use for_each");
+    if constexpr (makes)
+      return flow<U>(in.graph(),
+                     add_function(in.graph(), in.stage(), in.port(),
+                                  {"map", &typeid(F),
+                                   stage_maker<function_stage<F, T>>(std::move(f)), 1,
+                                   rate_of_result<F>(contract::is_one), has_finish<F>},
+                                  o, where),
+                     0);
+    else
+      return flow<T>(in);
+  } else {
+    return flow<U>(in.graph(), 0, 0);
+  }
+}
+
+// The items that `is_wanted` says true of.
+template <class T, class F>
+flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
+               source_location where = source_location::current()) {
+  constexpr bool fits = std::is_invocable_r_v<bool, F&, const T&>;
+  static_assert(fits, "filter: the function does not take an item of this flow and return bool");
+  if constexpr (fits) {
+    auto f = [is_wanted = std::move(is_wanted)](T value) mutable -> std::optional<T> {
+      if (!is_wanted(std::as_const(value))) return std::nullopt;
+      return value;
+    };
+    using G = decltype(f);
+    return flow<T>(in.graph(),
+                   add_function(in.graph(), in.stage(), in.port(),
+                                {"filter", &typeid(F),
+                                 stage_maker<function_stage<G, T>>(std::move(f)), 1, unknown_rate},
+                                o, where),
+                   0);
+  }
+  return in;
+}
+
+// The end of a flow: `f` is called with each item. It may return result<void>.
+template <class T, class F>
+void for_each(const flow<T>& in, F f, const stage_options& o = {},
+              source_location where = source_location::current()) {
+  constexpr bool fits = takes_items<F, T>;
+  static_assert(fits, "for_each: the function does not take the items of this flow");
+  if constexpr (fits)
+    add_function(in.graph(), in.stage(), in.port(),
+                 {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
+                  unknown_rate},
+                 o, where);
+}
+
+// All items, for tests and small results: filled when the topology has run.
+template <class T>
+std::shared_ptr<std::vector<T>> collect(const flow<T>& in, const stage_options& o = {},
+                                        source_location where = source_location::current()) {
+  auto all = std::make_shared<std::vector<T>>();
+  const auto keep = [all](T value) { all->push_back(std::move(value)); };
+  using F = std::remove_const_t<decltype(keep)>;
+  add_function(in.graph(), in.stage(), in.port(),
+               {"collect", &typeid(F), stage_maker<function_stage<F, T>>(keep), 0, unknown_rate}, o,
+               where);
+  return all;
+}
+
+// --- shapes --------------------------------------------------------------------------------------
+
+// Items of all flows, as they come.
+template <class T>
+flow<T> merge(const std::vector<flow<T>>& flows,
+              source_location where = source_location::current()) {
+  expects(!flows.empty(), "merge: there is a flow");
+  auto& g = flows.front().graph();
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> from;
+  for (const auto& f : flows) from.emplace_back(f.stage(), f.port());
+  return {g, add_merge(g, std::move(from), where), 0};
+}
+template <class T>
+flow<T> merge(const flow<T>& a, const flow<T>& b,
+              source_location where = source_location::current()) {
+  return merge(std::vector{a, b}, where);
+}
+template <class T>
+flow<T> merge(const flow<T>& a, const flow<T>& b, const flow<T>& c,
+              source_location where = source_location::current()) {
+  return merge(std::vector{a, b, c}, where);
+}
+
+template <class... Ts>
+flow<std::tuple<Ts...>> zip_at(const source_location& where, const flow<Ts>&... flows) {
+  flow_graph* g = nullptr;
+  ((g = &flows.graph()), ...);
+  stage_info info;
+  info.kind = "zip";
+  info.where = where;
+  info.is_join = true;
+  info.make = [] {
+    return make_zip(sizeof...(Ts), [](std::vector<any_value>& v) {
+      return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return any_value(std::tuple<Ts...>(std::move(v[I].template get<Ts>())...));
+      }(std::index_sequence_for<Ts...>{});
+    });
+  };
+  return {*g, add_shape(*g, {{flows.stage(), flows.port()}...}, std::move(info)), 0};
+}
+// The n-th items of all flows together, as a tuple; it ends with the flow that ends first. Flows
+// that come of one must have as many items each: a branch that filters is refused.
+template <class A, class B>
+flow<std::tuple<A, B>> zip(const flow<A>& a, const flow<B>& b,
+                           source_location where = source_location::current()) {
+  return zip_at(where, a, b);
+}
+template <class A, class B, class C>
+flow<std::tuple<A, B, C>> zip(const flow<A>& a, const flow<B>& b, const flow<C>& c,
+                              source_location where = source_location::current()) {
+  return zip_at(where, a, b, c);
+}
+template <class A, class B, class C, class D>
+flow<std::tuple<A, B, C, D>> zip(const flow<A>& a, const flow<B>& b, const flow<C>& c,
+                                 const flow<D>& d,
+                                 source_location where = source_location::current()) {
+  return zip_at(where, a, b, c, d);
+}
+
+// Those that `is_first` says true of, and the others.
+template <class T, class F>
+std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_options& o = {},
+                                  source_location where = source_location::current()) {
+  constexpr bool fits = std::is_invocable_r_v<bool, F&, const T&>;
+  static_assert(fits, "split: the function does not take an item of this flow and return bool");
+  class split_stage final : public stage {
+   public:
+    explicit split_stage(F f) : f_(std::move(f)) {}
+    bool take(std::uint32_t, any_value&& v, stage_output& out) override {
+      if constexpr (fits) out.put(f_(std::as_const(v.get<T>())) ? 0 : 1, std::move(v));
+      return false;
+    }
+
+   private:
+    F f_;
+  };
+  auto one = o;
+  one.replicas = 1;
+  const auto id = add_function(in.graph(), in.stage(), in.port(),
+                               {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)),
+                                2, unknown_rate},
+                               one, where);
+  return {flow<T>(in.graph(), id, 0), flow<T>(in.graph(), id, 1)};
+}
+
+struct batch_options {
+  std::uint64_t count = 1;
+  // A batch that is not full leaves when its first item has waited so long; none: it waits.
+  nanoseconds_of within{};
+  std::string name{};
+};
+
+template <class T>
+value_pack packs_vector() {
+  return [](std::vector<any_value>& v) {
+    std::vector<T> all;
+    all.reserve(v.size());
+    for (auto& x : v) all.push_back(std::move(x.template get<T>()));
+    return any_value(std::move(all));
+  };
+}
+
+template <class T>
+flow<std::vector<T>> batch(const flow<T>& in, const batch_options& o,
+                           source_location where = source_location::current()) {
+  stage_info info;
+  info.name = o.name;
+  info.kind = "batch";
+  info.where = where;
+  info.holds = true;
+  info.is_timed = o.within.ns > 0;
+  info.rate = o.within.ns > 0 ? unknown_rate : stage_rate{1, o.count};
+  if (o.count == 0)
+    in.graph().note_mistake(error(error_code::usage, "batch: .count is 0").at(where));
+  info.make = [=] { return make_batch(o.count, o.within.ns, packs_vector<T>()); };
+  return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
+}
+
+// The items of each batch, one after the other.
+template <class T>
+flow<T> unbatch(const flow<std::vector<T>>& in,
+                source_location where = source_location::current()) {
+  const auto f = [](std::vector<T> all) -> generator<T> {
+    for (auto& x : all) co_yield std::move(x);
+  };
+  using F = std::remove_const_t<decltype(f)>;
+  return flow<T>(in.graph(),
+                 add_function(in.graph(), in.stage(), in.port(),
+                              {"unbatch", &typeid(F), stage_maker<function_stage<F, std::vector<T>>>(f),
+                               1, unknown_rate},
+                              {}, where),
+                 0);
+}
+
+struct window_options {
+  std::uint64_t count = 0;  // items of a window, by number ...
+  std::uint64_t step = 0;   // ... and between the beginnings of two; 0: as many
+  nanoseconds_of every{};   // or by time: what came within so long
+  std::string name{};
+};
+
+template <class T>
+flow<std::vector<T>> window(const flow<T>& in, const window_options& o,
+                            source_location where = source_location::current()) {
+  stage_info info;
+  info.name = o.name;
+  info.kind = "window";
+  info.where = where;
+  info.holds = true;
+  if ((o.count == 0) == (o.every.ns == 0))
+    in.graph().note_mistake(
+        error(error_code::usage, "window: either .count or .every is needed").at(where));
+  if (o.every.ns > 0) {
+    info.is_timed = true;
+    info.rate = unknown_rate;
+    info.make = [=] { return make_time_window(o.every.ns, packs_vector<T>()); };
+  } else {
+    const auto step = o.step > 0 ? o.step : o.count;
+    info.rate = {1, step};
+    info.lag = o.count;
+    info.make = [=] { return make_window(o.count, step, packs_vector<T>()); };
+  }
+  return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
+}
+
+// Keeps the newest `count` items for a consumer that is busy; older ones are dropped and counted.
+template <class T>
+flow<T> drop_oldest(const flow<T>& in, std::uint64_t count,
+                    source_location where = source_location::current()) {
+  stage_info info;
+  info.kind = "drop_oldest";
+  info.where = where;
+  info.looks_for_room = info.holds = true;
+  info.rate = unknown_rate;
+  if (count == 0)
+    in.graph().note_mistake(error(error_code::usage, "drop_oldest: keeps no item").at(where));
+  info.make = [=] { return make_drop_oldest(count); };
+  return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
+}
+// The newest item.
+template <class T>
+flow<T> latest(const flow<T>& in, source_location where = source_location::current()) {
+  return drop_oldest(in, 1, where);
+}
+
+// The first `count` items; then its sources end, unless others need them.
+template <class T>
+flow<T> first(const flow<T>& in, std::uint64_t count,
+              source_location where = source_location::current()) {
+  stage_info info;
+  info.kind = "first";
+  info.where = where;
+  info.rate = unknown_rate;
+  info.make = [=] { return make_first(count); };
+  return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
+}
+
+// What is told of items that stages left out: stages name it in `.dead_letters`.
+inline flow<dead_letter> dead_letters(flow_graph& t,
+                                      source_location where = source_location::current()) {
+  stage_info info;
+  info.kind = "dead_letters";
+  info.where = where;
+  info.inputs = 0;
+  info.takes_any = true;
+  info.rate = unknown_rate;
+  info.make = [] { return make_pass(); };
+  return {t, t.add_stage(std::move(info)), 0};
+}
+
+// --- loops ---------------------------------------------------------------------------------------
+
+struct feedback_options {
+  std::uint64_t credit = 16;  // items that may be under way in the loop
+  std::string name{};
+};
+
+// What comes back: merge() it with what begins, and close() it with what is to go round again. The
+// loop runs in one thread; stages that keep items do not stand in it.
+template <class T>
+flow<T> feedback(flow_graph& t, const feedback_options& o = {},
+                 source_location where = source_location::current()) {
+  stage_info info;
+  info.name = o.name;
+  info.kind = "feedback";
+  info.where = where;
+  info.inputs = 0;
+  info.rate = unknown_rate;
+  info.make = [] { return make_pass(); };
+  const auto id = t.add_stage(std::move(info));
+  t.add_feedback(id, o.credit, where);
+  return {t, id, 0};
+}
+template <class T>
+void close(const flow<T>& loop, const flow<T>& in,
+           source_location where = source_location::current()) {
+  auto& g = loop.graph();
+  for (std::uint32_t f = 0; f < g.feedbacks().size(); ++f) {
+    if (g.feedbacks()[f].stage != loop.stage()) continue;
+    if (g.feedbacks()[f].is_closed)
+      g.note_mistake(error(error_code::usage, "close: the loop is closed already").at(where));
+    g.feedback_at(f).is_closed = true;
+    g.connect(in.stage(), in.port(), loop.stage(), g.add_input(loop.stage()));
+    return;
+  }
+  g.note_mistake(error(error_code::usage, "close: its first flow is none of a feedback").at(where));
+}
+
+// --- by key --------------------------------------------------------------------------------------
+
+// An instance of `f` for each key, copied from the one that is given: it sees the items of its key
+// only. Where it has finish(), that is called for each key at the end, in the order of the keys;
+// finish(key) gets it. With replicas, keys are dealt among them.
+template <class T, class K, class F>
+auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
+                  source_location where = source_location::current()) {
+  constexpr bool fits = std::is_invocable_v<K&, const T&> && takes_items<F, T>;
+  static_assert(std::is_invocable_v<K&, const T&>,
+                "partition_by: the key's function does not take the items of this flow");
+  static_assert(takes_items<F, T>, "partition_by: the stage does not take the items of this flow");
+  if constexpr (!fits) {
+    return in;
+  } else {
+    using key_type = std::remove_cvref_t<std::invoke_result_t<K&, const T&>>;
+    constexpr bool gets_key = requires(F& g, const key_type& k) { g.finish(k); };
+    static constexpr auto end_one = [](F& g, const key_type& k) {
+      if constexpr (gets_key)
+        return g.finish(k);
+      else if constexpr (has_finish<F>)
+        return g.finish();
+    };
+    using end_type = std::invoke_result_t<decltype(end_one), F&, const key_type&>;
+    using taken = typename returned_by<F, T>::item;
+    using U = std::conditional_t<std::is_void_v<taken>, typename returned<end_type>::item, taken>;
+    static_assert(!std::is_void_v<U>, "partition_by: neither the stage nor its finish() makes items");
+    class keyed_stage final : public stage {
+     public:
+      keyed_stage(const std::pair<K, F>& p) : key_(p.first), prototype_(p.second) {}
+      bool take(std::uint32_t, any_value&& v, stage_output& out) override {
+        auto& value = v.get<T>();
+        auto& f = of_.try_emplace(key_(std::as_const(value)), prototype_).first->second;
+        if constexpr (std::is_void_v<std::invoke_result_t<F&, T>>) {
+          f(std::move(value));
+          return false;
+        } else {
+          return put_returned(f(std::move(value)), left_, out);
+        }
+      }
+      bool end(std::uint32_t, stage_output& out) override {
+        ends_ = true;
+        return go_on(out);
+      }
+      bool go_on(stage_output& out) override {
+        if (put_next(left_, out)) return true;
+        if (!ends_ || of_.empty()) return false;
+        auto one = of_.extract(of_.begin());
+        if constexpr (!std::is_void_v<end_type>)
+          put_returned(end_one(one.mapped(), one.key()), left_, out);
+        return true;
+      }
+
+     private:
+      K key_;
+      F prototype_;
+      std::map<key_type, F> of_;
+      generator<U> left_;
+      bool ends_ = false;
+    };
+    const auto hash = [key](any_value& v) mutable -> std::uint64_t {
+      const auto h = std::uint64_t{std::hash<key_type>{}(key(std::as_const(v.get<T>())))};
+      return (h ^ h >> 33) * 0xff51afd7ed558ccd >> 20;
+    };
+    return flow<U>(in.graph(),
+                   add_function(in.graph(), in.stage(), in.port(),
+                                {"partition_by", &typeid(F),
+                                 stage_maker<keyed_stage>(std::pair<K, F>(key, std::move(f))), 1,
+                                 unknown_rate, true},
+                                o, where, hash),
+                   0);
+  }
+}
+
+struct join_options {
+  std::uint64_t hold = 65'536;  // items that wait for their partner; one more is an error
+  std::string name{};
+};
+
+// Items of equal keys, in pairs: each is paired once, with the first one of the other flow that was
+// left. What finds no partner by the end is dropped and counted.
+template <class A, class B, class KA, class KB>
+flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB key_b,
+                              const join_options& o = {},
+                              source_location where = source_location::current()) {
+  constexpr bool fits = std::is_invocable_v<KA&, const A&> && std::is_invocable_v<KB&, const B&>;
+  static_assert(fits, "join_by: a key's function does not take the items of its flow");
+  using key_type = std::remove_cvref_t<std::invoke_result_t<KA&, const A&>>;
+  class join_stage final : public stage {
+   public:
+    join_stage(KA ka, KB kb, std::uint64_t hold)
+        : key_a_(std::move(ka)), key_b_(std::move(kb)), hold_(hold) {}
+    bool take(std::uint32_t port, any_value&& v, stage_output& out) override {
+      return port == 0 ? pair(key_a_(std::as_const(v.get<A>())), v, a_, b_, 0, out)
+                       : pair(key_b_(std::as_const(v.get<B>())), v, b_, a_, 1, out);
+    }
+    std::uint32_t choose(const stage_output& out) override {
+      for (std::uint32_t i = 0; i < 2; ++i)
+        if (const auto port = (next_ + i) % 2; out.head(port) != nullptr) return port;
+      return no_port;
+    }
+    bool end(std::uint32_t, stage_output& out) override {
+      if (++ended_ == 2) out.count_dropped(held_);
+      return false;
+    }
+
+   private:
+    using table = std::multimap<key_type, any_value>;
+    bool pair(const key_type& key, any_value& v, table& own, table& other, std::uint32_t port,
+              stage_output& out) {
+      next_ = 1 - port;
+      const auto at = other.lower_bound(key);
+      if (at == other.end() || key < at->first) {
+        if (held_ >= hold_) {
+          out.fail({error_code::failed,
+                    "as many items wait for a partner as .hold allows (" + std::to_string(hold_) +
+                        "): are there such with no partner?"});
+          return false;
+        }
+        own.emplace(key, std::move(v));
+        ++held_;
+        return false;
+      }
+      auto partner = std::move(at->second);
+      other.erase(at);
+      --held_;
+      auto& first = port == 0 ? v : partner;
+      auto& second = port == 0 ? partner : v;
+      out.put_last(0, any_value(std::pair<A, B>(std::move(first.template get<A>()),
+                                                std::move(second.template get<B>()))));
+      return false;
+    }
+    KA key_a_;
+    KB key_b_;
+    table a_, b_;
+    std::uint64_t hold_, held_ = 0;
+    std::uint32_t next_ = 0, ended_ = 0;
+  };
+  stage_info info;
+  info.name = o.name;
+  info.kind = "join_by";
+  info.where = where;
+  info.takes_any = info.holds = true;
+  info.rate = unknown_rate;
+  info.make = [key_a, key_b, o] {
+    return std::unique_ptr<stage>(std::make_unique<join_stage>(key_a, key_b, o.hold));
+  };
+  return {a.graph(),
+          add_shape(a.graph(), {{a.stage(), a.port()}, {b.stage(), b.port()}}, std::move(info)),
+          0};
+}
+// One function for both.
+template <class A, class B, class K>
+flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, K key,
+                              const join_options& o = {},
+                              source_location where = source_location::current()) {
+  return join_by(a, b, key, key, o, where);
+}
+
+}  // namespace troupe

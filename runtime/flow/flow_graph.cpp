@@ -1,0 +1,316 @@
+#include "troupe/runtime/flow/flow_graph.hpp"
+
+#include "troupe/runtime/text/byte_size.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace troupe {
+
+std::string flow_graph::line_of(const source_location& where) {
+  const std::string_view file = where.file_name();
+  if (file.empty()) return "no line";
+  const auto at = file.rfind('/');
+  return fmt::format("{}:{}", at == std::string_view::npos ? file : file.substr(at + 1),
+                     where.line());
+}
+
+std::uint32_t flow_graph::add_stage(stage_info info) {
+  if (info.name.empty()) info.name = info.kind;
+  if (!info.is_named) {
+    const auto taken = [&](const std::string& name) {
+      return std::ranges::any_of(stages_, [&](const auto& s) { return s.name == name; });
+    };
+    const auto stem = info.name;
+    for (std::uint32_t n = 2; taken(info.name); ++n) info.name = fmt::format("{}_{}", stem, n);
+  }
+  flow_stage_info s;
+  static_cast<stage_info&>(s) = std::move(info);
+  s.in.resize(s.inputs, no_port);
+  s.out.resize(s.outputs);
+  stages_.push_back(std::move(s));
+  return static_cast<std::uint32_t>(stages_.size() - 1);
+}
+
+std::uint32_t flow_graph::add_input(std::uint32_t stage) {
+  stages_[stage].in.push_back(no_port);
+  return stages_[stage].inputs++;
+}
+std::uint32_t flow_graph::add_output(std::uint32_t stage) {
+  stages_[stage].out.emplace_back();
+  return stages_[stage].outputs++;
+}
+
+std::uint32_t flow_graph::connect(std::uint32_t from, std::uint32_t from_port, std::uint32_t to,
+                                  std::uint32_t to_port, std::uint64_t items_max) {
+  const auto id = static_cast<std::uint32_t>(edges_.size());
+  flow_edge_info e;
+  e.from = from;
+  e.from_port = from_port;
+  e.to = to;
+  e.to_port = to_port;
+  e.items_max = items_max;
+  edges_.push_back(e);
+  stages_[from].out[from_port].push_back(id);
+  stages_[to].in[to_port] = id;
+  return id;
+}
+
+std::uint32_t flow_graph::add_feedback(std::uint32_t stage, std::uint64_t credit,
+                                       source_location where) {
+  feedback_info f;
+  f.stage = stage;
+  f.credit = credit;
+  f.where = where;
+  feedbacks_.push_back(f);
+  return static_cast<std::uint32_t>(feedbacks_.size() - 1);
+}
+
+void flow_graph::note_mistake(error e) {
+  if (mistake_ == nullptr) mistake_ = std::make_shared<error>(std::move(e));
+}
+
+bool flow_graph::is_back_edge(const flow_edge_info& e) const {
+  return std::ranges::any_of(feedbacks_, [&](const auto& f) { return f.stage == e.to; });
+}
+
+result<void> flow_graph::check() {
+  if (mistake_ != nullptr) return *mistake_;
+  if (stages_.empty()) return error(error_code::usage, "the topology has no stage");
+  if (auto ok = check_names(); !ok) return ok;
+  if (auto ok = check_loops(); !ok) return ok;
+  size_edges();
+  return check_joins();
+}
+
+result<void> flow_graph::check_names() const {
+  std::map<std::string_view, const flow_stage_info*> seen;
+  for (const auto& s : stages_)
+    if (const auto [at, is_new] = seen.emplace(s.name, &s); !is_new)
+      return error(error_code::usage,
+                   fmt::format("two stages are named {}: the other one stands at {}", s.name,
+                               line_of(at->second->where)))
+          .at(s.where);
+  return {};
+}
+
+// A loop: the stages that are behind its entrance and before its feedback.
+result<void> flow_graph::check_loops() {
+  for (std::uint32_t f = 0; f < feedbacks_.size(); ++f) {
+    const auto& fb = feedbacks_[f];
+    const auto& name = stages_[fb.stage].name;
+    if (!fb.is_closed)
+      return error(error_code::usage,
+                   fmt::format("nothing comes back to {}: close(loop, flow) is missing", name))
+          .at(fb.where);
+    if (fb.entrance == no_port)
+      return error(error_code::usage,
+                   fmt::format("what comes back by {} is not merged with what begins: "
+                               "merge(begin, loop)", name))
+          .at(fb.where);
+    if (fb.credit == 0)
+      return error(error_code::usage, fmt::format("{} has no credit", name)).at(fb.where);
+    std::vector<bool> behind(stages_.size()), before(stages_.size());
+    behind[fb.entrance] = true;
+    for (std::size_t i = fb.entrance; i < stages_.size(); ++i)
+      if (behind[i])
+        for (const auto& port : stages_[i].out)
+          for (const auto e : port)
+            if (!is_back_edge(edges_[e])) behind[edges_[e].to] = true;
+    for (const auto e : stages_[fb.stage].in) before[edges_[e].from] = true;
+    for (auto i = stages_.size(); i-- > 0;)
+      if (before[i])
+        for (const auto e : stages_[i].in)
+          if (!is_back_edge(edges_[e])) before[edges_[e].from] = true;
+    if (!before[fb.entrance])
+      return error(error_code::usage,
+                   fmt::format("what is closed with {} does not come of its merge", name))
+          .at(fb.where);
+    stages_[fb.stage].loop = f;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      auto& s = stages_[i];
+      if (!behind[i] || !before[i]) continue;
+      const auto refused = s.holds           ? "keeps items"
+                           : s.is_join       ? "waits for several"
+                           : s.looks_for_room ? "has replicas, or drops items"
+                           : s.is_replica    ? "is a replica"
+                           : s.loop != no_port && s.loop != f ? "is part of another loop"
+                                                              : "";
+      if (*refused != 0)
+        return error(error_code::usage,
+                     fmt::format("{} {}, and so cannot stand in the loop of {} ({})", s.name,
+                                 refused, name, line_of(fb.where)))
+            .at(s.where);
+      s.loop = f;
+    }
+    for (auto& e : edges_)
+      if (stages_[e.from].loop == f && stages_[e.to].loop == f) e.loop = f;
+  }
+  return {};
+}
+
+// Each edge has an equal part of the budget; loops hold what their credit lets in.
+void flow_graph::size_edges() {
+  const auto part = std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::size_t>(1, edges_.size()));
+  for (auto& e : edges_) {
+    e.bytes_max = part;
+    if (stages_[e.from].kind == "drop_oldest") e.items_max = 1;
+    if (e.loop != no_port) {
+      // One firing may put several: what is under way is what bounds them.
+      e.items_max = e.items_min = never_ns;
+    }
+  }
+}
+
+// What is joined must come in equal numbers, or one branch fills while the other one starves.
+result<void> flow_graph::check_joins() {
+  struct path {
+    stage_rate rate;
+    std::uint64_t lag = 0;
+    std::uint32_t blame = no_port;  // the stage that makes the rate unknown
+  };
+  const auto multiply = [](const stage_rate& a, const stage_rate& b) {
+    if (!a.is_known || !b.is_known) return unknown_rate;
+    const auto out = a.out * b.out, in = a.in * b.in, g = std::gcd(out, in);
+    return g == 0 ? stage_rate{0, 1} : stage_rate{out / g, in / g};
+  };
+  for (const auto& join : stages_) {
+    if (!join.is_join) continue;
+    std::uint64_t lag_max = 0;
+    std::vector<bool> above(stages_.size());
+    for (std::uint32_t fork = 0; fork < stages_.size(); ++fork) {
+      // From each output edge of `fork`, whose items are copies where they leave by one port.
+      std::vector<std::optional<path>> at(stages_.size());
+      std::uint32_t ways = 0;
+      for (const auto& port : stages_[fork].out) ways += static_cast<std::uint32_t>(port.size());
+      if (ways < 2) continue;
+      const bool is_deal = stages_[fork].kind == "deal";
+      for (std::size_t p = 0; p < stages_[fork].out.size(); ++p)
+        for (const auto e : stages_[fork].out[p]) {
+          if (is_back_edge(edges_[e])) continue;
+          path one;
+          if (stages_[fork].out.size() > 1 && !is_deal && stages_[fork].kind != "split")
+            one.rate = {};
+          if (stages_[fork].kind == "split") one.rate = unknown_rate, one.blame = fork;
+          auto& there = at[edges_[e].to];
+          if (!there) there = one;
+        }
+      std::vector<std::optional<path>> inputs(join.in.size());
+      std::vector<bool> reaches(stages_.size());
+      const auto arrive = [&](std::uint32_t edge, const path& p) {
+        const auto to = edges_[edge].to;
+        if (&stages_[to] == &join) {
+          auto& in = inputs[edges_[edge].to_port];
+          if (!in) in = p;
+          else if (!(in->rate == p.rate)) in->rate = unknown_rate, in->blame = to;
+        } else if (auto& there = at[to]; !there) {
+          there = p;
+        } else {
+          if (!(there->rate == p.rate)) there->rate = unknown_rate, there->blame = to;
+          there->lag = std::max(there->lag, p.lag);
+        }
+      };
+      for (const auto& port : stages_[fork].out)
+        for (const auto e : port)
+          if (&stages_[edges_[e].to] == &join) arrive(e, *at[edges_[e].to]);
+      for (auto i = fork + 1; i < stages_.size(); ++i) {
+        if (!at[i] || &stages_[i] == &join) continue;
+        const auto& s = stages_[i];
+        for (const auto& port : s.out)
+          for (const auto e : port) {
+            if (is_back_edge(edges_[e])) continue;
+            auto p = *at[i];
+            if (!s.rate.is_known && p.rate.is_known) p.blame = i;
+            p.rate = multiply(p.rate, s.kind == "deal" ? stage_rate{} : s.rate);
+            p.lag += s.lag;
+            arrive(e, p);
+          }
+      }
+      std::optional<path> first;
+      std::uint32_t reached = 0;
+      for (const auto& in : inputs) {
+        if (!in) continue;
+        ++reached;
+        lag_max = std::max(lag_max, in->lag);
+      }
+      if (reached < 2) continue;
+      for (const auto& in : inputs) {
+        if (!in) continue;
+        if (!in->rate.is_known)
+          return error(error_code::usage,
+                       fmt::format("{} joins branches of {} ({}), of which one passes {} ({}), "
+                                   "whose number of items depends on the data: one branch would "
+                                   "fill while the other one waits; pair them by a key (join_by), "
+                                   "or join them before it",
+                                   join.name, stages_[fork].name, line_of(stages_[fork].where),
+                                   stages_[in->blame].name, line_of(stages_[in->blame].where)))
+              .at(join.where);
+        if (!first)
+          first = in;
+        else if (!(first->rate == in->rate))
+          return error(error_code::usage,
+                       fmt::format("{} joins branches of {} ({}) that have unequal numbers of "
+                                   "items: {} of {} and {} of {}",
+                                   join.name, stages_[fork].name, line_of(stages_[fork].where),
+                                   first->rate.out, first->rate.in, in->rate.out, in->rate.in))
+              .at(join.where);
+      }
+      for (std::size_t i = 0; i < stages_.size(); ++i)
+        if (at[i]) above[i] = true;
+    }
+    // Branches without a lag hold what the others are behind by.
+    if (lag_max == 0) continue;
+    for (auto& e : edges_)
+      if (above[e.to] || &stages_[e.to] == &join) e.items_min = std::max(e.items_min, lag_max + 1);
+  }
+  return {};
+}
+
+std::string explain(const flow_graph& g) {
+  std::string text =
+      fmt::format("{} stages, {} edges, at most {} in all edges together\n", g.stages().size(),
+                  g.edges().size(), format_bytes(g.budget_bytes()));
+  for (const auto& s : g.stages()) {
+    if (s.is_hidden || s.replica > 0) continue;
+    std::string name = s.name;
+    if (s.replicas > 1) name = fmt::format("{} x {}", name.substr(0, name.rfind('/')), s.replicas);
+    std::string from;
+    const auto add_from = [&](std::uint32_t edge) {
+      const auto* p = &g.stages()[g.edges()[edge].from];
+      if (p->kind == "deal") p = &g.stages()[g.edges()[p->in[0]].from];
+      auto n = p->name;
+      if (p->kind == "gather") n = n.substr(0, n.rfind('/'));
+      from += (from.empty() ? "" : ", ") + n;
+    };
+    for (const auto e : s.in)
+      if (e != no_port) add_from(e);
+    std::string bound;
+    for (const auto e : s.in) {
+      if (e == no_port) continue;
+      const auto& i = g.edges()[e];
+      bound = i.loop != no_port
+                  ? fmt::format("credit {}", g.feedbacks()[i.loop].credit)
+                  : fmt::format("{} items, {}", i.items_max, format_bytes(i.bytes_max));
+      break;
+    }
+    text += fmt::format("  {:<22} {:<20} {}{}{}\n", name, flow_graph::line_of(s.where),
+                        s.is_source ? "source" : "of " + from,
+                        bound.empty() ? "" : "; its inputs hold " + bound,
+                        s.on_error.what == error_policy::kind::skip      ? "; skips"
+                        : s.on_error.what == error_policy::kind::restart ? "; restarts"
+                                                                         : "");
+    const bool is_unused = s.outputs > 0 && s.replicas == 1 && std::ranges::all_of(s.out, [](const auto& p) {
+      return p.empty();
+    });
+    if (is_unused) text += fmt::format("  {:<22} nobody takes what it makes\n", "");
+  }
+  return text;
+}
+
+}  // namespace troupe

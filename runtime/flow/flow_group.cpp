@@ -1,0 +1,737 @@
+#include "troupe/runtime/flow/flow_group.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+constexpr std::uint32_t depth_max = 64;         // of stages that call each other
+constexpr std::size_t batch_items_max = 64;     // that leave for another group at once
+constexpr std::size_t batch_bytes_max = 256 << 10;
+constexpr double slow_ns = 5'000;               // nothing waits in a batch while such a stage runs
+constexpr double light_ns = 5'000;              // one call of 64 is measured
+constexpr std::uint32_t goes_before_a_look = 256;
+
+template <class T>
+void count(std::atomic<T>& c, T n) noexcept {
+  c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+template <class T>
+T now_in(const std::atomic<T>& c) noexcept {
+  return c.load(std::memory_order_relaxed);
+}
+
+error what_was_thrown() {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    return {error_code::failed, e.what()};
+  } catch (...) {
+    return {error_code::failed, "it threw something that is no exception"};
+  }
+}
+
+}  // namespace
+
+// --- queues --------------------------------------------------------------------------------------
+
+void flow_queue::push(item&& it) {
+  if (count == slots.size()) {
+    std::vector<item> larger(std::max<std::size_t>(8, slots.size() * 2));
+    for (std::size_t i = 0; i < count; ++i)
+      larger[i] = std::move(slots[(first + i) & (slots.size() - 1)]);
+    slots = std::move(larger);
+    first = 0;
+  }
+  slots[(first + count++) & (slots.size() - 1)] = std::move(it);
+}
+
+item flow_queue::pop() {
+  item it = std::move(slots[first]);
+  first = (first + 1) & (slots.size() - 1);
+  if (--count == 0 && slots.size() > 64) slots.clear(), slots.shrink_to_fit(), first = 0;
+  return it;
+}
+
+// --- what a stage may ask ------------------------------------------------------------------------
+
+void stage_output::put(std::uint32_t port, any_value&& value) {
+  if (slot_.info->is_source) slot_.origin.number = slot_.made++;
+  group_.put(slot_, port, {std::move(value), slot_.origin});
+}
+void stage_output::put_last(std::uint32_t port, any_value&& value) {
+  if (!slot_.info->is_replica) return put(port, std::move(value));
+  item it{std::move(value), slot_.origin};
+  it.origin.ends_ticket = true;
+  slot_.ticket_is_open = false;
+  group_.put(slot_, port, std::move(it));
+}
+void stage_output::put_item(std::uint32_t port, item&& it) { group_.put(slot_, port, std::move(it)); }
+const item_origin& stage_output::origin() const noexcept { return slot_.origin; }
+void stage_output::set_origin(item_origin o) { slot_.origin = std::move(o); }
+void stage_output::set_label(std::shared_ptr<const std::string> label) {
+  slot_.origin.label = std::move(label);
+}
+void stage_output::fail(error e) {
+  if (!slot_.failed) slot_.failed.emplace(std::move(e));
+}
+bool stage_output::has_room(std::uint32_t port) const noexcept {
+  return std::ranges::none_of(slot_.out[port], [](const auto* e) { return e->is_full; });
+}
+std::uint64_t stage_output::in_loop(std::uint32_t feedback) const noexcept {
+  return group_.loops_[feedback].in_flight;
+}
+std::uint64_t stage_output::outstanding(std::uint32_t port) const noexcept {
+  std::uint64_t most = 0;
+  for (const auto* e : slot_.out[port])
+    most = std::max(most, now_in(e->meter->put_items) - now_in(e->meter->taken_items));
+  return most;
+}
+std::uint32_t stage_output::ports() const noexcept {
+  return static_cast<std::uint32_t>(slot_.out.size());
+}
+std::uint32_t stage_output::inputs() const noexcept {
+  return static_cast<std::uint32_t>(slot_.in.size());
+}
+const item* stage_output::head(std::uint32_t input) const noexcept {
+  auto& queue = slot_.in[input]->queue;
+  return queue.empty() ? nullptr : &queue.front();
+}
+bool stage_output::has_ended(std::uint32_t input) const noexcept {
+  return slot_.in[input]->has_ended && slot_.in[input]->queue.empty();
+}
+void stage_output::count_dropped(std::uint64_t items) noexcept {
+  count(slot_.counters->dropped, items);
+}
+std::int64_t stage_output::now_ns() const { return (*group_.now_)(); }
+
+// --- made, cut and put together ------------------------------------------------------------------
+
+flow_group::~flow_group() = default;
+
+flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g)) {
+  const auto& stages = graph_->stages();
+  slots_.resize(stages.size());
+  edges_.resize(graph_->edges().size());
+  loops_.resize(graph_->feedbacks().size());
+  pulse_ = std::make_shared<group_pulse>();
+  for (std::uint32_t i = 0; i < stages.size(); ++i) {
+    auto s = std::make_unique<flow_slot>();
+    s->id = i;
+    s->info = &stages[i];
+    s->what = stages[i].make();
+    s->counters = std::make_shared<stage_counters>();
+    s->origin.source = i;
+    slots_[i] = std::move(s);
+  }
+  for (std::uint32_t i = 0; i < edges_.size(); ++i) {
+    edges_[i] = std::make_unique<flow_edge>();
+    edges_[i]->id = i;
+    edges_[i]->info = &graph_->edges()[i];
+    edges_[i]->meter = std::make_shared<edge_meter>();
+  }
+  wire_slots();
+  for (auto& s : slots_)
+    for (const auto& port : s->out) s->outputs_open += static_cast<std::uint32_t>(port.size());
+}
+
+// Who is here, which edges lead out, what may have something to do.
+void flow_group::wire_slots() {
+  open_ = 0;
+  ready_.assign((slots_.size() + 63) / 64, 0);
+  timed_.clear();
+  outgoing_.clear();
+  for (auto& s : slots_) {
+    if (s == nullptr) continue;
+    s->in.clear();
+    s->out.assign(s->info->outputs, {});
+    for (const auto e : s->info->in) s->in.push_back(edges_[e].get());
+    for (std::uint32_t p = 0; p < s->info->outputs; ++p)
+      for (const auto e : s->info->out[p]) s->out[p].push_back(edges_[e].get());
+    if (s->is_over) continue;
+    ++open_;
+    mark(*s);
+    if (s->info->is_timed) timed_.push_back(s->id);
+  }
+  for (auto& e : edges_) {
+    if (e == nullptr) continue;
+    e->from = slots_[e->info->from].get();
+    e->to = slots_[e->info->to].get();
+    if (e->from != nullptr && e->to == nullptr) outgoing_.push_back(e->id);
+  }
+  count_full();
+}
+
+void flow_group::count_full() {
+  for (auto& s : slots_)
+    if (s != nullptr) s->full_outputs = 0;
+  for (auto& e : edges_) {
+    if (e == nullptr || e->from == nullptr) continue;
+    e->is_full = false;
+    set_full(*e);
+  }
+}
+
+std::vector<flow_group> flow_group::cut(flow_group&& whole,
+                                        const std::vector<std::uint32_t>& group_of) {
+  const auto groups = *std::ranges::max_element(group_of) + 1;
+  std::vector<flow_group> parts;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    flow_group part;
+    part.graph_ = whole.graph_;
+    part.slots_.resize(whole.slots_.size());
+    part.edges_.resize(whole.edges_.size());
+    part.loops_ = whole.loops_;  // each is used by one group
+    part.pulse_ = std::make_shared<group_pulse>();
+    part.ticks_ = whole.ticks_;
+    part.is_closing_ = whole.is_closing_;
+    parts.push_back(std::move(part));
+  }
+  for (std::uint32_t i = 0; i < group_of.size(); ++i)
+    parts[group_of[i]].slots_[i] = std::move(whole.slots_[i]);
+  for (std::uint32_t i = 0; i < whole.edges_.size(); ++i) {
+    auto& e = whole.edges_[i];
+    auto& from = parts[group_of[e->info->from]];
+    auto& to = parts[group_of[e->info->to]];
+    if (&from != &to) {
+      // The producer's end: the counts tell it what is under way.
+      auto end = std::make_unique<flow_edge>();
+      end->id = e->id;
+      end->info = e->info;
+      end->meter = e->meter;
+      end->is_closed = e->is_closed;
+      end->end_sent = e->has_ended;
+      from.edges_[i] = std::move(end);
+    }
+    to.edges_[i] = std::move(e);
+  }
+  for (auto& p : parts) p.wire_slots();
+  return parts;
+}
+
+flow_group flow_group::put_together(std::vector<flow_group>&& parts) {
+  flow_group whole;
+  whole.graph_ = parts.front().graph_;
+  whole.slots_.resize(parts.front().slots_.size());
+  whole.edges_.resize(parts.front().edges_.size());
+  whole.loops_.resize(parts.front().loops_.size());
+  whole.pulse_ = std::make_shared<group_pulse>();
+  whole.ticks_ = parts.front().ticks_;
+  for (auto& p : parts) {
+    whole.is_closing_ = whole.is_closing_ || p.is_closing_;
+    if (p.failure_ && !whole.failure_) whole.failure_ = std::move(p.failure_);
+    for (std::size_t i = 0; i < p.loops_.size(); ++i)
+      if (const auto at = p.graph_->feedbacks()[i].stage; p.slots_[at] != nullptr)
+        whole.loops_[i] = p.loops_[i];
+    for (std::size_t i = 0; i < p.slots_.size(); ++i)
+      if (p.slots_[i] != nullptr) whole.slots_[i] = std::move(p.slots_[i]);
+  }
+  for (std::size_t i = 0; i < whole.edges_.size(); ++i) {
+    flow_edge* producer = nullptr;
+    for (auto& p : parts) {
+      auto& e = p.edges_[i];
+      if (e == nullptr) continue;
+      if (e->to != nullptr)
+        whole.edges_[i] = std::move(e);
+      else
+        producer = e.get();
+    }
+    if (producer == nullptr) continue;
+    auto& e = *whole.edges_[i];
+    for (auto& it : producer->outbox) {
+      e.queued_bytes += it.bytes;
+      e.queue.push(std::move(it));
+    }
+    e.is_closed = e.is_closed || producer->is_closed;
+    e.has_ended = e.has_ended || producer->end_sent;
+    e.meter->producer_waits.store(false);
+  }
+  whole.wire_slots();
+  return whole;
+}
+
+// --- room ----------------------------------------------------------------------------------------
+
+bool flow_group::is_full(const flow_edge& e) const noexcept {
+  const auto items = now_in(e.meter->put_items) - e.meter->taken_items.load();
+  if (items < e.info->items_min) return false;
+  const auto bytes = now_in(e.meter->put_bytes) - now_in(e.meter->taken_bytes);
+  return items >= e.info->items_max || bytes >= e.info->bytes_max;
+}
+
+// Of another group's edge: it says when there is room, unless there is by now.
+void flow_group::set_full(flow_edge& e) {
+  if (e.is_full || e.is_closed || !is_full(e)) return;
+  if (e.to == nullptr) {
+    e.meter->producer_waits.store(true);
+    if (!is_full(e)) {
+      e.meter->producer_waits.store(false);
+      return;
+    }
+  }
+  e.is_full = true;
+  auto& s = *e.from;
+  if (s.full_outputs++ > 0) return;
+  s.counters->is_blocked.store(true, std::memory_order_relaxed);
+  if (now_ != nullptr) s.blocked_since_ns = (*now_)();
+}
+
+void flow_group::room(std::uint32_t edge) {
+  auto* e = edges_[edge].get();
+  if (e == nullptr || e->from == nullptr || !e->is_full) return;
+  if (!e->is_closed && is_full(*e)) {
+    // It was filled again meanwhile: then it waits anew.
+    if (e->to != nullptr) return;
+    e->meter->producer_waits.store(true);
+    if (is_full(*e)) return;
+    e->meter->producer_waits.store(false);
+  }
+  e->is_full = false;
+  auto& s = *e->from;
+  mark(s);
+  if (--s.full_outputs > 0) return;
+  s.counters->is_blocked.store(false, std::memory_order_relaxed);
+  if (now_ != nullptr && s.blocked_since_ns != 0)
+    count(s.counters->blocked_ns, static_cast<std::uint64_t>((*now_)() - s.blocked_since_ns));
+  s.blocked_since_ns = 0;
+}
+
+item flow_group::pop(flow_edge& e) {
+  auto it = e.queue.pop();
+  e.queued_bytes -= it.bytes;
+  count(e.meter->taken_bytes, std::uint64_t{it.bytes});
+  count(e.meter->taken_items, std::uint64_t{1});
+  // Room is told when half of it is free, so that a waiting producer is not woken for each item.
+  const bool is_half_free = e.queue.count <= e.info->items_max / 2 &&
+                            e.queued_bytes <= e.info->bytes_max / 2;
+  if (e.from != nullptr) {
+    if (e.is_full && (is_half_free || e.queue.empty())) room(e.id);
+    return it;
+  }
+  if (e.queue.empty() || (is_half_free && e.queue.count % 8 == 0)) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (e.meter->producer_waits.load() && wire_ != nullptr) {
+      e.meter->producer_waits.store(false);
+      wire_->give_room(e.id);
+    }
+  }
+  return it;
+}
+
+// --- items ---------------------------------------------------------------------------------------
+
+void flow_group::put(flow_slot& s, std::uint32_t port, item&& it) {
+  if (failure_) return;
+  const auto& edges = s.out[port];
+  count(s.counters->items_out, std::uint64_t{1});
+  if (edges.empty()) return;
+  it.bytes = it.value.bytes();
+  count(s.counters->bytes_out, std::uint64_t{it.bytes});
+  for (std::size_t i = 0; i + 1 < edges.size(); ++i)
+    send(*edges[i], {it.value.copy(), it.origin, it.bytes});
+  send(*edges.back(), std::move(it));
+}
+
+void flow_group::send(flow_edge& e, item&& it) {
+  if (e.is_closed) {
+    count(e.from->counters->dropped, std::uint64_t{1});
+    return;
+  }
+  if (e.info->loop != no_port) ++loops_[e.info->loop].in_flight;
+  // What is taken at once is never waiting, and stands in no meter.
+  if (e.to != nullptr && e.queue.empty() && can_be_called(*e.to) && depth_ < depth_max &&
+      (e.to->in.size() == 1 || e.to->info->takes_any) &&
+      (!e.to->info->looks_for_room || e.to->what->choose(stage_output(*this, *e.to)) != no_port))
+    return take(*e.to, e, std::move(it));
+  const auto bytes = std::uint64_t{it.bytes};
+  count(e.meter->put_items, std::uint64_t{1});
+  count(e.meter->put_bytes, bytes);
+  if (e.to == nullptr) {
+    e.outbox_bytes += bytes;
+    e.outbox.push_back(std::move(it));
+    if (e.outbox.size() >= batch_items_max || e.outbox_bytes >= batch_bytes_max) post(e);
+    return set_full(e);
+  }
+  auto& to = *e.to;
+  e.queued_bytes += it.bytes;
+  e.queue.push(std::move(it));
+  mark(to);
+  set_full(e);
+}
+
+bool flow_group::can_be_called(const flow_slot& s) const noexcept {
+  return !s.is_busy && !s.is_over && !failure_ &&
+         (s.info->looks_for_room || (!s.has_more && s.full_outputs == 0));
+}
+
+void flow_group::post(flow_edge& e) {
+  if (wire_ == nullptr) return;
+  e.outbox_bytes = 0;
+  wire_->send(e.id, std::exchange(e.outbox, {}), e.end_sent);
+}
+
+void flow_group::flush() {
+  for (const auto i : outgoing_)
+    if (auto& e = *edges_[i]; !e.outbox.empty()) post(e);
+}
+
+void flow_group::take(flow_slot& s, flow_edge& e, item&& it) {
+  auto& c = *s.counters;
+  count(c.items_in, std::uint64_t{1});
+  count(c.bytes_in, std::uint64_t{it.bytes});
+  s.origin = std::move(it.origin);
+  s.origin.ends_ticket = false;
+  s.ticket_is_open = s.info->is_replica;
+  s.loop_item = e.info->loop;
+  call(s, [&](stage_output& out) {
+    return s.what->take(e.info->to_port, std::move(it.value), out);
+  });
+  if (s.info->outputs == 0 && s.origin.born_ns != 0 && now_ != nullptr)
+    c.latency.add((*now_)() - s.origin.born_ns);
+  if (s.has_more) go_on(s);
+  if (!s.has_more) after(s);
+}
+
+// --- calls ---------------------------------------------------------------------------------------
+
+template <class Call>
+void flow_group::call(flow_slot& s, Call&& c) {
+  if (s.mean_ns > slow_ns && !outgoing_.empty()) flush();
+  s.is_busy = true;
+  ++depth_;
+  const auto before = now_in(pulse_->running);
+  pulse_->running.store(s.id, std::memory_order_relaxed);
+  if (ticks_ != nullptr)
+    pulse_->since_ticks.store(now_in(*ticks_), std::memory_order_relaxed);
+  // Slow ones are measured each time; the others with all that they call, in one call of 64.
+  const bool measures = is_measuring_ || s.mean_ns > light_ns || now_in(s.counters->measured) == 0 ||
+                        (depth_ == 1 && --until_measured_ == 0);
+  const auto outer = std::exchange(is_measuring_, measures);
+  const auto inner = inner_ns_;
+  std::int64_t begin = 0;
+  if (measures) inner_ns_ = 0, begin = (*now_)();
+  try {
+    stage_output out(*this, s);
+    s.has_more = c(out);
+  } catch (const broken_invariant&) {
+    s.is_busy = false;
+    --depth_;
+    throw;
+  } catch (...) {
+    s.has_more = false;
+    s.failed.emplace(what_was_thrown());
+  }
+  if (measures) {
+    const auto took = (*now_)() - begin;
+    const auto own = std::max<std::int64_t>(0, took - inner_ns_);
+    inner_ns_ = inner + took;
+    auto& k = *s.counters;
+    count(k.measured, std::uint64_t{1});
+    count(k.measured_ns, static_cast<std::uint64_t>(own));
+    s.mean_ns = s.mean_ns == 0 ? double(own) : s.mean_ns * 0.875 + double(own) * 0.125;
+    if (until_measured_ == 0) until_measured_ = 64;
+  }
+  is_measuring_ = outer;
+  count(s.counters->calls, std::uint64_t{1});
+  pulse_->running.store(before, std::memory_order_relaxed);
+  --depth_;
+  s.is_busy = false;
+  if (s.failed) failed(s);
+}
+
+// What it has more, while there is room.
+void flow_group::go_on(flow_slot& s) {
+  for (std::uint32_t n = 0; s.has_more && s.full_outputs == 0 && !failure_ && !s.is_closing;) {
+    call(s, [&](stage_output& out) { return s.what->go_on(out); });
+    if (++n % goes_before_a_look == 0 && until_ns_ != never_ns && (*now_)() >= until_ns_) break;
+  }
+  if (s.is_closing) s.has_more = false;
+  if (s.has_more) mark(s);
+}
+
+// The item at hand is done with.
+void flow_group::after(flow_slot& s) {
+  if (const auto loop = std::exchange(s.loop_item, no_port); loop != no_port) {
+    const auto entrance = graph_->feedbacks()[loop].entrance;
+    if (--loops_[loop].in_flight == 0 && slots_[entrance] != nullptr) mark(*slots_[entrance]);
+  }
+  if (s.ticket_is_open && !s.is_over) {
+    s.ticket_is_open = false;
+    item end{{}, s.origin};
+    end.origin.ends_ticket = true;
+    put(s, 0, std::move(end));
+  }
+  if (s.info->is_timed && s.what != nullptr) s.deadline_ns = s.what->wakes_at();
+  if (!s.is_over && (s.is_closing || s.what->is_over())) over(s);
+}
+
+std::string flow_group::name_item(const item_origin& o) const {
+  const auto& source = graph_->stages()[o.source];
+  auto text = fmt::format("item {} of {}", o.number, source.name);
+  if (o.label != nullptr && !o.label->empty()) text += fmt::format(" ({})", *o.label);
+  return text;
+}
+
+void flow_group::failed(flow_slot& s) {
+  auto why = std::move(*s.failed);
+  s.failed.reset();
+  s.has_more = false;
+  ++s.failures;
+  const auto& policy = s.info->on_error;
+  if (policy.what == error_policy::kind::stop || s.failures > policy.at_most) {
+    if (failure_) return;
+    const bool is_first = policy.what == error_policy::kind::stop;
+    error e(why.code(),
+            fmt::format("{} ({}){}: {}{}", s.info->name, flow_graph::line_of(s.info->where),
+                        s.info->is_source ? "" : ": " + name_item(s.origin), why.message(),
+                        is_first ? "" : fmt::format("; {} failures were to be borne", policy.at_most)));
+    failure_ = flow_failure{s.info->name, std::move(e)};
+    return;
+  }
+  count(s.counters->skipped, std::uint64_t{1});
+  if (policy.what == error_policy::kind::restart) {
+    s.what = s.info->make();
+    count(s.counters->restarts, std::uint64_t{1});
+  }
+  if (s.info->dead_output == no_port) return;
+  dead_letter letter{s.info->name, graph_->stages()[s.origin.source].name, s.origin.number,
+                     s.origin.label != nullptr ? *s.origin.label : std::string(), why.message()};
+  put(s, s.info->dead_output, {any_value(std::move(letter)), s.origin});
+}
+
+// --- ends ----------------------------------------------------------------------------------------
+
+void flow_group::end_edge(flow_edge& e) {
+  if (e.is_closed) return;
+  if (e.to == nullptr) {
+    e.end_sent = true;
+    return post(e);
+  }
+  e.has_ended = true;
+  mark(*e.to);
+}
+
+void flow_group::close_input(flow_edge& e) {
+  if (e.has_ended && e.queue.empty()) return;
+  const auto left = e.queue.count;
+  if (left > 0 && e.to != nullptr) count(e.to->counters->dropped, std::uint64_t{left});
+  if (e.info->loop != no_port) loops_[e.info->loop].in_flight -= left;
+  while (!e.queue.empty()) pop(e);
+  e.has_ended = e.end_told = true;
+  if (e.from == nullptr) {
+    if (wire_ != nullptr) wire_->close(e.id);
+    return;
+  }
+  close(e.id);
+}
+
+void flow_group::close(std::uint32_t edge) {
+  auto* e = edges_[edge].get();
+  if (e == nullptr || e->from == nullptr || e->is_closed) return;
+  e->is_closed = true;
+  e->outbox.clear();
+  e->outbox_bytes = 0;
+  if (e->is_full) room(edge);
+  output_closed(*e->from);
+}
+
+void flow_group::output_closed(flow_slot& s) {
+  if (--s.outputs_open > 0 || s.is_over) return;
+  s.is_closing = true;
+  if (!s.is_busy) over(s);
+}
+
+void flow_group::over(flow_slot& s) {
+  s.is_over = true;
+  s.has_more = false;
+  --open_;
+  s.counters->is_over.store(true, std::memory_order_relaxed);
+  s.what.reset();
+  for (auto* e : s.in)
+    if (!e->end_told) close_input(*e);
+  for (auto& port : s.out)
+    for (auto* e : port) end_edge(*e);
+}
+
+// --- the loop ------------------------------------------------------------------------------------
+
+bool flow_group::produce(flow_slot& s) {
+  if (s.full_outputs > 0 && !s.info->looks_for_room) return false;
+  if (is_closing_) {
+    over(s);
+    return true;
+  }
+  if (s.deadline_ns != never_ns && (*now_)() < s.deadline_ns) return false;
+  s.deadline_ns = never_ns;
+  auto state = source_state::over;
+  s.origin.born_ns = (*now_)();
+  call(s, [&](stage_output& out) {
+    state = s.what->produce(out);
+    return false;
+  });
+  if (s.is_over) return true;
+  if (s.is_closing || state == source_state::over) {
+    over(s);
+  } else if (state == source_state::later) {
+    s.deadline_ns = s.what->wakes_at();
+    return false;
+  }
+  return true;
+}
+
+// One firing. False: there was nothing to do.
+bool flow_group::fire(flow_slot& s) {
+  if (s.is_over || s.is_busy) return false;
+  if (s.info->is_source) return produce(s);
+  if (s.has_more && s.full_outputs == 0) {
+    go_on(s);
+    if (!s.has_more) after(s);
+    return true;
+  }
+  if (!can_be_called(s)) return false;
+  if (s.deadline_ns != never_ns && s.full_outputs == 0 && (*now_)() >= s.deadline_ns) {
+    s.deadline_ns = never_ns;
+    call(s, [&](stage_output& out) { return s.what->on_time((*now_)(), out); });
+    if (s.has_more) go_on(s);
+    if (!s.has_more) after(s);
+    return true;
+  }
+  const auto any = std::ranges::any_of(s.in, [](const auto* e) { return !e->queue.empty(); });
+  if (any || s.in.size() > 1) {
+    const auto port = s.what->choose(stage_output(*this, s));
+    if (port != no_port && !s.in[port]->queue.empty()) {
+      auto it = pop(*s.in[port]);
+      take(s, *s.in[port], std::move(it));
+      return true;
+    }
+  }
+  for (std::uint32_t p = 0; p < s.in.size(); ++p) {
+    auto& e = *s.in[p];
+    if (!e.has_ended || e.end_told || !e.queue.empty() || s.has_more) continue;
+    e.end_told = true;
+    ++s.inputs_ended;
+    s.ticket_is_open = false;
+    s.origin.ticket = no_port;
+    call(s, [&](stage_output& out) { return s.what->end(p, out); });
+    if (s.has_more) go_on(s);
+    if (!s.has_more && !s.is_over) after(s);
+    if (!s.is_over && !s.has_more && s.inputs_ended == s.in.size()) over(s);
+    return true;
+  }
+  if (!s.is_over && !s.has_more && s.inputs_ended == s.in.size()) {
+    over(s);
+    return true;
+  }
+  if (s.what->is_over()) {
+    over(s);
+    return true;
+  }
+  return false;
+}
+
+// Who is furthest down; sources in turn, when nobody else has anything to do.
+flow_slot* flow_group::next_ready() {
+  const auto n = static_cast<std::uint32_t>(slots_.size());
+  std::uint32_t first_source = no_port, next_source = no_port;
+  for (auto w = ready_.size(); w-- > 0;) {
+    for (auto bits = ready_[w]; bits != 0;) {
+      const auto bit = 63U - static_cast<std::uint32_t>(std::countl_zero(bits));
+      bits &= ~(std::uint64_t{1} << bit);
+      const auto id = static_cast<std::uint32_t>(w * 64 + bit);
+      auto* s = slots_[id].get();
+      if (s->info->is_source) {
+        // Descending: the last one seen is the smallest.
+        first_source = id;
+        if (id > source_cursor_) next_source = id;
+        continue;
+      }
+      ready_[w] &= ~(std::uint64_t{1} << bit);
+      return s;
+    }
+  }
+  if (first_source == no_port) return nullptr;
+  source_cursor_ = next_source != no_port ? next_source : first_source;
+  expects(source_cursor_ < n, "the cursor is at a stage");
+  ready_[source_cursor_ / 64] &= ~(std::uint64_t{1} << (source_cursor_ % 64));
+  return slots_[source_cursor_].get();
+}
+
+flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
+                                  std::int64_t until_ns, flow_wire* wire) {
+  now_ = &now_ns;
+  wire_ = wire;
+  until_ns_ = until_ns;
+  const auto wake_timed = [&] {
+    if (timed_.empty()) return;
+    const auto now = now_ns();
+    for (const auto i : timed_)
+      if (slots_[i] != nullptr && slots_[i]->deadline_ns <= now) mark(*slots_[i]);
+  };
+  wake_timed();
+  auto state = state::idle;
+  std::uint32_t fired = 0, look_every = 1;
+  auto looked_ns = until_ns != never_ns ? now_ns() : 0;
+  while (!failure_) {
+    auto* s = next_ready();
+    if (s == nullptr) break;
+    if (fire(*s) && !s->is_over) mark(*s);
+    if (++fired < look_every) continue;
+    fired = 0;
+    wake_timed();
+    if (until_ns == never_ns) continue;
+    const auto now = now_ns();
+    // A look for each 50 us of work.
+    if (now - looked_ns < 25'000 && look_every < 64) look_every *= 2;
+    if (now - looked_ns > 100'000) look_every = std::max(1U, look_every / 2);
+    looked_ns = now;
+    flush();
+    if (now < until_ns) continue;
+    state = state::more;
+    break;
+  }
+  flush();
+  if (failure_) state = state::failed;
+  else if (open_ == 0) state = state::over;
+  now_ = nullptr;
+  wire_ = nullptr;
+  return state;
+}
+
+std::int64_t flow_group::wakes_at() const noexcept {
+  auto at = never_ns;
+  for (const auto i : timed_)
+    if (slots_[i] != nullptr && !slots_[i]->is_over) at = std::min(at, slots_[i]->deadline_ns);
+  return at;
+}
+
+void flow_group::deliver(std::uint32_t edge, std::vector<item>&& items, bool is_last) {
+  auto* e = edges_[edge].get();
+  if (e == nullptr || e->to == nullptr) return;
+  if (e->to->is_over) {
+    count(e->meter->taken_items, std::uint64_t{items.size()});
+    count(e->to->counters->dropped, std::uint64_t{items.size()});
+    return;
+  }
+  for (auto& it : items) {
+    e->queued_bytes += it.bytes;
+    e->queue.push(std::move(it));
+  }
+  e->has_ended = e->has_ended || is_last;
+  mark(*e->to);
+}
+
+void flow_group::finish() {
+  is_closing_ = true;
+  for (auto& s : slots_)
+    if (s != nullptr && s->info->is_source && !s->is_over) {
+      s->deadline_ns = never_ns;
+      mark(*s);
+    }
+}
+
+}  // namespace troupe

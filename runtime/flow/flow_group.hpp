@@ -1,0 +1,207 @@
+#pragma once
+// Runs the stages of a topology, or some of them, in one thread: what is fused, and what an actor
+// of a topology does. Pure: it reads no clock and knows no messages.
+//
+// An item goes to the next stage by a call where that one is here, idle and has room behind it; it
+// waits in the queue of its edge otherwise. So a chain costs a few nanoseconds a stage, and the
+// stage that is furthest down always runs first.
+//
+// A group may be cut into several, and several be put together again, whenever none of them runs:
+// stages with their state, items that wait and all counts move along. So a topology is moved,
+// rebalanced, saved or changed by putting all of it together, and cutting it anew.
+//
+// GR-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
+// GR-2  Items of one edge are taken in the order in which they were put.
+// GR-3  After a failure that its stage does not bear, nothing fires any more.
+// GR-4  An input whose items nobody needs any more is closed, up to its sources.
+// GR-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
+//       stage runs that takes long, nor for more than some 100 us of work.
+// Threading: one thread at a time. What tools read (stage_counters, edge_meter) is atomic.
+// Ownership: of stages and waiting items; the graph outlives it.
+
+#include "troupe/runtime/flow/flow_graph.hpp"
+#include "troupe/runtime/flow/stage_counters.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+// What tools, and the other end of an edge, see of it.
+struct edge_meter {
+  // Of items that have waited; what is taken at once stands in neither.
+  std::atomic<std::uint64_t> put_items{0}, put_bytes{0};      // written by the producer's group
+  std::atomic<std::uint64_t> taken_items{0}, taken_bytes{0};  // by the consumer's
+  std::atomic<bool> producer_waits{false};                    // for room
+};
+
+// A failure that ends a topology, in one line.
+struct flow_failure {
+  std::string stage;
+  error why{error_code::failed, ""};
+};
+
+// How a group reaches the others.
+class flow_wire {
+ public:
+  virtual ~flow_wire() = default;
+  virtual void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) = 0;
+  // The producer of that edge waits, and there is room now.
+  virtual void give_room(std::uint32_t edge) = 0;
+  // The producer of that edge need not go on.
+  virtual void close(std::uint32_t edge) = 0;
+};
+
+struct flow_queue {
+  // A ring: what a deque does, without its blocks.
+  std::vector<item> slots;
+  std::size_t first = 0, count = 0;
+
+  bool empty() const noexcept { return count == 0; }
+  item& front() noexcept { return slots[first]; }
+  void push(item&& it);
+  item pop();
+};
+
+// One end or both ends of an edge.
+struct flow_edge {
+  std::uint32_t id = 0;
+  const flow_edge_info* info = nullptr;
+  flow_slot* from = nullptr;  // null: another group's
+  flow_slot* to = nullptr;
+  std::shared_ptr<edge_meter> meter;
+  // Of the consumer's end.
+  flow_queue queue;
+  std::uint64_t queued_bytes = 0;
+  bool has_ended = false;  // no more will be put
+  bool end_told = false;   // to the stage
+  // Of the producer's end.
+  bool is_full = false, is_closed = false, end_sent = false;
+  std::vector<item> outbox;
+  std::uint64_t outbox_bytes = 0;
+};
+
+// A stage where it runs.
+struct flow_slot {
+  std::uint32_t id = 0;
+  const flow_stage_info* info = nullptr;
+  std::unique_ptr<stage> what;
+  std::vector<flow_edge*> in;
+  std::vector<std::vector<flow_edge*>> out;
+  std::shared_ptr<stage_counters> counters;
+  item_origin origin;               // of the item at hand
+  std::uint32_t full_outputs = 0;   // edges
+  std::uint32_t inputs_ended = 0;   // that the stage was told of
+  std::uint32_t outputs_open = 0;   // edges
+  std::uint64_t failures = 0;
+  std::uint64_t made = 0;           // by a source
+  std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
+  std::int64_t deadline_ns = never_ns;
+  std::int64_t blocked_since_ns = 0;
+  double mean_ns = 0;  // of a call
+  bool is_busy = false, has_more = false, is_over = false, is_closing = false;
+  bool ticket_is_open = false;      // of a replica: its ticket has not ended
+  std::optional<error> failed;      // of the item at hand
+};
+
+class flow_group {
+ public:
+  enum class state : std::uint8_t { idle, more, over, failed };
+
+  // All stages of `g`, which was checked.
+  explicit flow_group(std::shared_ptr<const flow_graph> g);
+  flow_group(flow_group&&) noexcept = default;
+  flow_group& operator=(flow_group&&) noexcept = default;
+  ~flow_group();
+
+  // `group_of[i]`: the number of the group that stage i goes to. Those of a feedback stay together.
+  static std::vector<flow_group> cut(flow_group&& whole,
+                                     const std::vector<std::uint32_t>& group_of);
+  static flow_group put_together(std::vector<flow_group>&& parts);
+
+  // Fires what can fire, until nothing can, or `until_ns` has come. `wire`: null where the group is
+  // whole.
+  state run(const std::function<std::int64_t()>& now_ns, std::int64_t until_ns, flow_wire* wire);
+  // When run() is to be called, though nothing has come.
+  std::int64_t wakes_at() const noexcept;
+  void deliver(std::uint32_t edge, std::vector<item>&& items, bool is_last);
+  void room(std::uint32_t edge);
+  void close(std::uint32_t edge);
+  // Sources make no more; what is under way goes on to its end.
+  void finish();
+  // Sends what waits for more.
+  void flush();
+
+  const std::optional<flow_failure>& failure() const noexcept { return failure_; }
+  bool is_over() const noexcept { return open_ == 0; }
+  bool has_stage(std::uint32_t i) const noexcept { return slots_[i] != nullptr; }
+  const stage_counters& counters(std::uint32_t stage) const { return *slots_[stage]->counters; }
+  std::shared_ptr<stage_counters> shared_counters(std::uint32_t stage) const {
+    return slots_[stage]->counters;
+  }
+  const std::shared_ptr<edge_meter>& meter(std::uint32_t edge) const { return edges_[edge]->meter; }
+  const flow_graph& graph() const noexcept { return *graph_; }
+  // The stage that runs, and since when: what a tool says where a group does not come back.
+  const std::shared_ptr<group_pulse>& pulse() const noexcept { return pulse_; }
+  void set_clock(const coarse_ticks* ticks) noexcept { ticks_ = ticks; }
+
+ private:
+  friend class stage_output;
+  struct loop_state {
+    std::uint64_t in_flight = 0;
+  };
+  flow_group() = default;
+  void wire_slots();
+  void count_full();
+  void put(flow_slot& s, std::uint32_t port, item&& it);
+  void send(flow_edge& e, item&& it);
+  bool is_full(const flow_edge& e) const noexcept;
+  void set_full(flow_edge& e);
+  void take(flow_slot& s, flow_edge& e, item&& it);
+  template <class Call>
+  void call(flow_slot& s, Call&& c);
+  void go_on(flow_slot& s);
+  void after(flow_slot& s);
+  void failed(flow_slot& s);
+  std::string name_item(const item_origin& o) const;
+  bool fire(flow_slot& s);
+  bool produce(flow_slot& s);
+  bool can_be_called(const flow_slot& s) const noexcept;
+  item pop(flow_edge& e);
+  void end_edge(flow_edge& e);
+  void close_input(flow_edge& e);
+  void over(flow_slot& s);
+  void output_closed(flow_slot& s);
+  void post(flow_edge& e);
+  void mark(const flow_slot& s) noexcept { ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64); }
+  flow_slot* next_ready();
+
+  std::shared_ptr<const flow_graph> graph_;
+  std::vector<std::unique_ptr<flow_slot>> slots_;  // by stage; null: another group's
+  std::vector<std::unique_ptr<flow_edge>> edges_;  // by edge; null: neither end is here
+  std::vector<std::uint64_t> ready_;               // bits by stage: it may have something to do
+  std::vector<std::uint32_t> timed_;               // stages with a deadline
+  std::vector<std::uint32_t> outgoing_;            // edges to other groups
+  std::vector<loop_state> loops_;
+  std::shared_ptr<group_pulse> pulse_;
+  const coarse_ticks* ticks_ = nullptr;
+  std::uint32_t source_cursor_ = 0;
+  std::uint32_t open_ = 0;  // stages that are not over
+  std::uint32_t depth_ = 0;
+  std::uint32_t until_measured_ = 1;  // calls from outside
+  bool is_measuring_ = false;
+  std::int64_t inner_ns_ = 0;
+  bool is_closing_ = false;
+  std::optional<flow_failure> failure_;
+  // During run().
+  const std::function<std::int64_t()>* now_ = nullptr;
+  flow_wire* wire_ = nullptr;
+  std::int64_t until_ns_ = never_ns;
+};
+
+}  // namespace troupe

@@ -1,0 +1,180 @@
+#pragma once
+// How a function becomes a stage. What it returns is the contract:
+//
+//   a value            one item comes of each
+//   optional<T>        one or none: it filters
+//   generator<T>       any number
+//   result<T>          one, or an error, with which the stage's policy deals
+//   result<optional<T>>, result<generator<T>>   likewise
+//   void, result<void> it is a sink (for_each)
+//
+// State is what a struct with operator() has; every replica has an instance of its own, copied from
+// the one that was given. A member finish(), of the same contract or void, is called once, at the
+// end of the stream.
+
+#include "troupe/runtime/flow/generator.hpp"
+#include "troupe/runtime/flow/stage.hpp"
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace troupe {
+
+// What a function's result says of its items. `item`: their type; void where there are none.
+template <class R>
+struct returned {
+  using item = R;
+  static constexpr bool is_one = true, is_generator = false, may_fail = false;
+};
+template <>
+struct returned<void> {
+  using item = void;
+  static constexpr bool is_one = false, is_generator = false, may_fail = false;
+};
+template <class T>
+struct returned<std::optional<T>> {
+  using item = T;
+  static constexpr bool is_one = false, is_generator = false, may_fail = false;
+};
+template <class T>
+struct returned<generator<T>> {
+  using item = T;
+  static constexpr bool is_one = false, is_generator = true, may_fail = false;
+};
+template <class R>
+struct returned<result<R>> {
+  using item = typename returned<R>::item;
+  static constexpr bool is_one = returned<R>::is_one, is_generator = returned<R>::is_generator,
+                        may_fail = true;
+};
+
+template <class F, class... In>
+using returned_by = returned<std::remove_cvref_t<std::invoke_result_t<F&, In...>>>;
+
+template <class F>
+concept has_finish = requires(F& f) { f.finish(); };
+
+// Puts what `r` has into output 0. True: `left` has more.
+template <class R, class T>
+bool put_returned(R&& r, generator<T>& left, stage_output& out) {
+  using D = std::remove_cvref_t<R>;
+  if constexpr (returned<D>::may_fail) {
+    if (!r) {
+      out.fail(std::move(r.error()));
+      return false;
+    }
+    if constexpr (std::is_same_v<D, result<void>>)
+      return false;
+    else
+      return put_returned(std::move(*r), left, out);
+  } else if constexpr (returned<D>::is_generator) {
+    left = std::move(r);
+    return true;
+  } else if constexpr (is_optional<D>::value) {
+    if (r) out.put_last(0, any_value(std::move(*r)));
+    return false;
+  } else {
+    out.put_last(0, any_value(std::forward<R>(r)));
+    return false;
+  }
+}
+// The next one of `left`. False: there is none.
+template <class T>
+bool put_next(generator<T>& left, stage_output& out) {
+  auto next = left.next();
+  if (!next) {
+    left = {};
+    return false;
+  }
+  out.put(0, any_value(std::move(*next)));
+  return true;
+}
+
+template <class F, class In>
+class function_stage final : public stage {
+  using contract = returned_by<F, In>;
+  using item_type =
+      std::conditional_t<std::is_void_v<typename contract::item>, int, typename contract::item>;
+
+ public:
+  explicit function_stage(F f) : f_(std::move(f)) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    auto& value = in.get<In>();
+    if constexpr (std::is_void_v<std::invoke_result_t<F&, In>>) {
+      f_(std::move(value));
+      return false;
+    } else {
+      return put_returned(f_(std::move(value)), left_, out);
+    }
+  }
+  bool go_on(stage_output& out) override { return put_next(left_, out); }
+  bool end(std::uint32_t, stage_output& out) override {
+    if constexpr (has_finish<F>) {
+      if constexpr (std::is_void_v<decltype(f_.finish())>)
+        f_.finish();
+      else
+        return put_returned(f_.finish(), left_, out);
+    }
+    return false;
+  }
+
+ private:
+  F f_;
+  generator<item_type> left_;
+};
+
+// A source: a function that gives the next item, nothing at the end (optional<T>, result of that),
+// or a generator.
+template <class F>
+class source_stage final : public stage {
+ public:
+  explicit source_stage(F f) : f_(std::move(f)) {}
+  source_state produce(stage_output& out) override {
+    if constexpr (requires { typename F::promise_type; }) {
+      auto next = f_.next();
+      if (!next) return source_state::over;
+      out.put(0, any_value(std::move(*next)));
+    } else {
+      auto next = f_();
+      if constexpr (returned<std::remove_cvref_t<decltype(next)>>::may_fail) {
+        if (!next) {
+          out.fail(std::move(next.error()));
+          return source_state::more;
+        }
+        if (!*next) return source_state::over;
+        out.put(0, any_value(std::move(**next)));
+      } else {
+        if (!next) return source_state::over;
+        out.put(0, any_value(std::move(*next)));
+      }
+    }
+    return source_state::more;
+  }
+  bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
+
+ private:
+  F f_;
+};
+
+// Makes a stage of a function each time that one is needed: of a copy, or, where it cannot be
+// copied, of itself, once.
+template <class Stage, class F>
+std::function<std::unique_ptr<stage>()> stage_maker(F f) {
+  if constexpr (std::is_copy_constructible_v<F>) {
+    return [f = std::move(f)] { return std::unique_ptr<stage>(std::make_unique<Stage>(f)); };
+  } else {
+    auto kept = std::make_shared<std::optional<F>>(std::move(f));
+    return [kept]() -> std::unique_ptr<stage> {
+      if (!*kept) throw std::runtime_error("the stage's function cannot be copied");
+      auto s = std::make_unique<Stage>(std::move(**kept));
+      kept->reset();
+      return s;
+    };
+  }
+}
+
+}  // namespace troupe

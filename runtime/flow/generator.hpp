@@ -1,0 +1,72 @@
+#pragma once
+// A function that makes several items, one after the other:
+//
+//   generator<std::string> words(std::string line) {
+//     std::size_t at = 0;
+//     while (auto end = line.find(' ', at); at < line.size()) {
+//       co_yield line.substr(at, end - at);
+//       at = end == std::string::npos ? line.size() : end + 1;
+//     }
+//   }
+//
+// A stage goes on with it only while there is room for what it makes, so a generator without an end
+// takes no memory. Parameters are kept in the coroutine: take them by value.
+//
+// Threading: one owner; it may move between threads while it is not running.
+// Errors: what it throws comes out of next().
+
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace troupe {
+
+template <class T>
+class [[nodiscard]] generator {
+ public:
+  struct promise_type {
+    std::optional<T> value;
+    std::exception_ptr failure;
+
+    generator get_return_object() {
+      return generator(std::coroutine_handle<promise_type>::from_promise(*this));
+    }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    std::suspend_always yield_value(T v) {
+      value.emplace(std::move(v));
+      return {};
+    }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+  };
+  using value_type = T;
+
+  generator() noexcept = default;
+  generator(generator&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)) {}
+  generator& operator=(generator&& o) noexcept {
+    std::swap(handle_, o.handle_);
+    return *this;
+  }
+  ~generator() {
+    if (handle_) handle_.destroy();
+  }
+
+  // The next item; nullopt: the end.
+  std::optional<T> next() {
+    if (!handle_ || handle_.done()) return std::nullopt;
+    auto& promise = handle_.promise();
+    promise.value.reset();
+    handle_.resume();
+    if (promise.failure) std::rethrow_exception(std::exchange(promise.failure, nullptr));
+    if (handle_.done()) return std::nullopt;
+    return std::move(promise.value);
+  }
+
+ private:
+  explicit generator(std::coroutine_handle<promise_type> h) noexcept : handle_(h) {}
+  std::coroutine_handle<promise_type> handle_;
+};
+
+}  // namespace troupe

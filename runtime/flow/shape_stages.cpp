@@ -1,0 +1,363 @@
+#include "troupe/runtime/flow/shape_stages.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+class merge_stage final : public stage {
+ public:
+  merge_stage(std::uint32_t inputs, std::uint32_t loop, std::uint32_t feedback,
+              std::uint64_t credit)
+      : inputs_(inputs), loop_(loop), feedback_(feedback), credit_(credit) {}
+
+  bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
+    next_ = (port + 1) % inputs_;
+    out.put(0, std::move(in));
+    return false;
+  }
+  std::uint32_t choose(const stage_output& out) override {
+    look(out);
+    if (loop_ != no_port && out.head(loop_) != nullptr) return loop_;
+    if (loop_ != no_port && out.in_loop(feedback_) >= credit_) return no_port;
+    for (std::uint32_t i = 0; i < inputs_; ++i)
+      if (const auto port = (next_ + i) % inputs_; out.head(port) != nullptr) return port;
+    return no_port;
+  }
+  bool end(std::uint32_t port, stage_output& out) override {
+    if (port != loop_) ++ended_;
+    look(out);
+    return false;
+  }
+  bool is_over() const override { return is_over_; }
+
+ private:
+  // Nothing comes from outside any more, and nothing is under way in the loop.
+  void look(const stage_output& out) {
+    is_over_ = loop_ != no_port && ended_ + 1 == inputs_ && out.in_loop(feedback_) == 0;
+  }
+
+  std::uint32_t inputs_, loop_, feedback_, next_ = 0, ended_ = 0;
+  std::uint64_t credit_;
+  bool is_over_ = false;
+};
+
+class zip_stage final : public stage {
+ public:
+  zip_stage(std::uint32_t inputs, value_pack pack) : slots_(inputs), pack_(std::move(pack)) {}
+
+  bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
+    slots_[port] = std::move(in);
+    // The first input's item is the one that the others are added to.
+    if (port == 0) origin_ = out.origin();
+    if (++filled_ < slots_.size()) return false;
+    filled_ = 0;
+    out.set_origin(std::move(origin_));
+    out.put_last(0, pack_(slots_));
+    for (auto& s : slots_) s.reset();
+    return false;
+  }
+  std::uint32_t choose(const stage_output& out) override {
+    for (std::uint32_t i = 0; i < slots_.size(); ++i)
+      if (!slots_[i] && out.head(i) != nullptr) return i;
+    return no_port;
+  }
+  bool end(std::uint32_t port, stage_output&) override {
+    is_over_ = is_over_ || !slots_[port];
+    return false;
+  }
+  bool is_over() const override { return is_over_; }
+
+ private:
+  std::vector<any_value> slots_;
+  value_pack pack_;
+  item_origin origin_;
+  std::size_t filled_ = 0;
+  bool is_over_ = false;
+};
+
+class pass_stage final : public stage {
+ public:
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    out.put(0, std::move(in));
+    return false;
+  }
+  std::uint32_t choose(const stage_output& out) override {
+    const auto inputs = out.inputs();
+    for (std::uint32_t i = 0; i < inputs; ++i)
+      if (const auto port = (next_ + i) % inputs; out.head(port) != nullptr) {
+        next_ = (port + 1) % inputs;
+        return port;
+      }
+    return no_port;
+  }
+
+ private:
+  std::uint32_t next_ = 0;
+};
+
+class deal_stage final : public stage {
+ public:
+  explicit deal_stage(std::function<std::uint64_t(any_value&)> hash) : hash_(std::move(hash)) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    const auto ports = out.ports();
+    std::uint32_t to = 0;
+    if (hash_) {
+      to = static_cast<std::uint32_t>(hash_(in) % ports);
+    } else {
+      // The one with least to do; in turn where several have as little.
+      auto least = std::numeric_limits<std::uint64_t>::max();
+      for (std::uint32_t i = 0; i < ports; ++i) {
+        const auto p = (next_ + i) % ports;
+        if (const auto n = out.outstanding(p); n < least && out.has_room(p)) least = n, to = p;
+      }
+      next_ = (to + 1) % ports;
+    }
+    item it{std::move(in), out.origin()};
+    it.origin.ticket = ticket_;
+    if (++ticket_ == no_port) ticket_ = 0;
+    out.put_item(to, std::move(it));
+    return false;
+  }
+  // By hash it is known only afterwards who gets an item: all must have room.
+  std::uint32_t choose(const stage_output& out) override {
+    std::uint32_t with_room = 0;
+    for (std::uint32_t p = 0; p < out.ports(); ++p) with_room += out.has_room(p) ? 1 : 0;
+    return with_room == out.ports() || (with_room > 0 && !hash_) ? 0 : no_port;
+  }
+
+ private:
+  std::function<std::uint64_t(any_value&)> hash_;
+  std::uint32_t next_ = 0, ticket_ = 0;
+};
+
+class gather_stage final : public stage {
+ public:
+  gather_stage(std::uint32_t inputs, bool keeps_order)
+      : inputs_(inputs), keeps_order_(keeps_order) {}
+
+  bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
+    auto origin = out.origin();
+    if (is_late_) ++late_;
+    const bool ends = ends_;
+    if (keeps_order_ && ends && ++next_ == no_port) next_ = 0;
+    cursor_ = (port + 1) % inputs_;
+    if (!in) return false;
+    origin.ticket = 0;
+    out.put_item(0, {std::move(in), std::move(origin)});
+    return false;
+  }
+  // What a replica makes at its end has no ticket: it comes when all tickets have.
+  std::uint32_t choose(const stage_output& out) override {
+    std::uint32_t late = no_port, waiting = 0;
+    for (std::uint32_t i = 0; i < inputs_; ++i) {
+      const auto port = keeps_order_ ? i : (cursor_ + i) % inputs_;
+      const auto* head = out.head(port);
+      if (head == nullptr) {
+        waiting += out.has_ended(port) ? 0 : 1;
+        continue;
+      }
+      const auto ticket = head->origin.ticket;
+      if (!keeps_order_ || ticket == next_) {
+        ends_ = head->origin.ends_ticket;
+        is_late_ = false;
+        return port;
+      }
+      if (ticket == no_port && late == no_port) late = port;
+    }
+    if (waiting > 0 || late == no_port) return no_port;
+    ends_ = false;
+    is_late_ = true;
+    return late;
+  }
+
+ private:
+  std::uint32_t inputs_, next_ = 0, cursor_ = 0;
+  bool keeps_order_, ends_ = false, is_late_ = false;
+  std::uint64_t late_ = 0;
+};
+
+class batch_stage final : public stage {
+ public:
+  batch_stage(std::uint64_t count, std::int64_t within_ns, value_pack pack)
+      : count_(count), within_ns_(within_ns), pack_(std::move(pack)) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    const auto now = within_ns_ > 0 ? out.now_ns() : 0;
+    if (now >= leaves_at_) {
+      const auto at_hand = out.origin();
+      leave(out);
+      out.set_origin(at_hand);
+    }
+    if (kept_.empty()) {
+      origin_ = out.origin();
+      if (within_ns_ > 0) leaves_at_ = now + within_ns_;
+    }
+    kept_.push_back(std::move(in));
+    if (kept_.size() >= count_) leave(out);
+    return false;
+  }
+  bool end(std::uint32_t, stage_output& out) override {
+    if (!kept_.empty()) leave(out);
+    return false;
+  }
+  bool on_time(std::int64_t, stage_output& out) override {
+    if (!kept_.empty()) leave(out);
+    return false;
+  }
+  std::int64_t wakes_at() const override { return leaves_at_; }
+
+ private:
+  void leave(stage_output& out) {
+    leaves_at_ = never_ns;
+    out.set_origin(std::move(origin_));
+    out.put_last(0, pack_(kept_));
+    kept_.clear();
+  }
+  std::uint64_t count_;
+  std::int64_t within_ns_, leaves_at_ = never_ns;
+  value_pack pack_;
+  std::vector<any_value> kept_;
+  item_origin origin_;
+};
+
+class window_stage final : public stage {
+ public:
+  window_stage(std::uint64_t count, std::uint64_t step, value_pack pack)
+      : count_(count), step_(step), until_(count), pack_(std::move(pack)) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    kept_.push_back(std::move(in));
+    if (kept_.size() > count_) kept_.pop_front();
+    if (--until_ > 0) return false;
+    until_ = step_;
+    std::vector<any_value> all;
+    for (const auto& v : kept_) all.push_back(v.copy());
+    out.put_last(0, pack_(all));
+    return false;
+  }
+
+ private:
+  std::uint64_t count_, step_, until_;
+  value_pack pack_;
+  std::deque<any_value> kept_;
+};
+
+class time_window_stage final : public stage {
+ public:
+  time_window_stage(std::int64_t every_ns, value_pack pack)
+      : every_ns_(every_ns), pack_(std::move(pack)) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    const auto now = out.now_ns();
+    if (now >= ends_at_ && !kept_.empty()) leave(out);
+    if (kept_.empty()) {
+      ends_at_ = now - now % every_ns_ + every_ns_;
+      origin_ = out.origin();
+    }
+    kept_.push_back(std::move(in));
+    return false;
+  }
+  bool end(std::uint32_t, stage_output& out) override {
+    if (!kept_.empty()) leave(out);
+    return false;
+  }
+  bool on_time(std::int64_t, stage_output& out) override {
+    if (!kept_.empty()) leave(out);
+    return false;
+  }
+  std::int64_t wakes_at() const override { return kept_.empty() ? never_ns : ends_at_; }
+
+ private:
+  void leave(stage_output& out) {
+    const auto at_hand = out.origin();
+    out.set_origin(std::move(origin_));
+    out.put(0, pack_(kept_));
+    out.set_origin(at_hand);
+    kept_.clear();
+  }
+  std::int64_t every_ns_, ends_at_ = 0;
+  value_pack pack_;
+  std::vector<any_value> kept_;
+  item_origin origin_;
+};
+
+// Takes whether there is room or not; what it keeps goes on when there is, which is when the
+// consumer has taken the one item that its edge holds.
+class drop_oldest_stage final : public stage {
+ public:
+  explicit drop_oldest_stage(std::uint64_t count) : count_(count) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    kept_.push_back({std::move(in), out.origin()});
+    if (kept_.size() > count_) {
+      kept_.pop_front();
+      out.count_dropped(1);
+    }
+    return true;
+  }
+  bool go_on(stage_output& out) override {
+    if (kept_.empty()) return false;
+    auto it = std::move(kept_.front());
+    kept_.pop_front();
+    out.put_item(0, std::move(it));
+    return !kept_.empty();
+  }
+  bool end(std::uint32_t, stage_output&) override { return !kept_.empty(); }
+
+ private:
+  std::uint64_t count_;
+  std::deque<item> kept_;
+};
+
+class first_stage final : public stage {
+ public:
+  explicit first_stage(std::uint64_t count) : left_(count) {}
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    if (left_ == 0) return false;
+    --left_;
+    out.put_last(0, std::move(in));
+    return false;
+  }
+  bool is_over() const override { return left_ == 0; }
+
+ private:
+  std::uint64_t left_;
+};
+
+}  // namespace
+
+std::unique_ptr<stage> make_merge(std::uint32_t inputs, std::uint32_t loop, std::uint32_t feedback,
+                                  std::uint64_t credit) {
+  return std::make_unique<merge_stage>(inputs, loop, feedback, credit);
+}
+std::unique_ptr<stage> make_zip(std::uint32_t inputs, value_pack pack) {
+  return std::make_unique<zip_stage>(inputs, std::move(pack));
+}
+std::unique_ptr<stage> make_pass() { return std::make_unique<pass_stage>(); }
+std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash) {
+  return std::make_unique<deal_stage>(std::move(hash));
+}
+std::unique_ptr<stage> make_gather(std::uint32_t inputs, bool keeps_order) {
+  return std::make_unique<gather_stage>(inputs, keeps_order);
+}
+std::unique_ptr<stage> make_batch(std::uint64_t count, std::int64_t within_ns, value_pack pack) {
+  return std::make_unique<batch_stage>(count, within_ns, std::move(pack));
+}
+std::unique_ptr<stage> make_window(std::uint64_t count, std::uint64_t step, value_pack pack) {
+  return std::make_unique<window_stage>(count, step, std::move(pack));
+}
+std::unique_ptr<stage> make_time_window(std::int64_t every_ns, value_pack pack) {
+  return std::make_unique<time_window_stage>(every_ns, std::move(pack));
+}
+std::unique_ptr<stage> make_drop_oldest(std::uint64_t count) {
+  return std::make_unique<drop_oldest_stage>(count);
+}
+std::unique_ptr<stage> make_first(std::uint64_t count) {
+  return std::make_unique<first_stage>(count);
+}
+
+}  // namespace troupe

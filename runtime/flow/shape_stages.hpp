@@ -1,0 +1,42 @@
+#pragma once
+// The stages that give a topology its shape, whatever the type of its items: merge, zip, deal and
+// gather of replicas, batches, windows, lossy edges. flow.hpp makes them, with what must know the
+// type as functions.
+
+#include "troupe/runtime/flow/stage.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace troupe {
+
+// Several values as one, which they become by `make`; they are left moved from.
+using value_pack = std::function<any_value(std::vector<any_value>&)>;
+
+// Takes of every input in turn, as they come. `feedback`: the number of the one whose items come in
+// by port `loop`; those come first, and others only while fewer than `credit` are under way.
+std::unique_ptr<stage> make_merge(std::uint32_t inputs, std::uint32_t loop, std::uint32_t feedback,
+                                  std::uint64_t credit);
+// The n-th items of all inputs, as one. Ends with the input that ends first.
+std::unique_ptr<stage> make_zip(std::uint32_t inputs, value_pack pack);
+// Passes items on as they are: what comes back of a loop, dead letters of many.
+std::unique_ptr<stage> make_pass();
+// Gives each item to the replica that has least to do, or, with `hash`, to that of its hash.
+std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash);
+// What replicas make, in the order in which their items were dealt, or as it comes.
+std::unique_ptr<stage> make_gather(std::uint32_t inputs, bool keeps_order);
+// `count` items as one, or fewer when the first has waited for `within_ns` (0: it may wait), or at
+// the end.
+std::unique_ptr<stage> make_batch(std::uint64_t count, std::int64_t within_ns, value_pack pack);
+// The last `count` items as one, each `step` items; the first when there are so many.
+std::unique_ptr<stage> make_window(std::uint64_t count, std::uint64_t step, value_pack pack);
+// What came within `every_ns`, as one; nothing where nothing came.
+std::unique_ptr<stage> make_time_window(std::int64_t every_ns, value_pack pack);
+// Keeps `count` items for a consumer that is busy, and drops the oldest for a newer one.
+std::unique_ptr<stage> make_drop_oldest(std::uint64_t count);
+// The first `count` items; then it needs no more.
+std::unique_ptr<stage> make_first(std::uint64_t count);
+
+}  // namespace troupe

@@ -1,0 +1,224 @@
+// Groups of stages, cut and put together at random moments, beside one that runs everything: random
+// topologies, by seed.
+
+#include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/flow.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+
+using namespace troupe;
+
+namespace {
+
+struct running_sum {
+  std::int64_t state = 0;
+  std::int64_t operator()(std::int64_t x) { return state += x; }
+  std::int64_t finish() { return state; }
+};
+
+// What a topology of that seed makes: of each end its items, in order or (after a merge) sorted.
+struct random_topology {
+  std::mt19937_64 random;
+  flow_graph g;
+  struct end {
+    std::shared_ptr<std::vector<std::int64_t>> items;
+    bool is_ordered;
+  };
+  std::vector<end> ends;
+
+  explicit random_topology(std::uint64_t seed) : random(seed) {
+    struct open {
+      flow<std::int64_t> f;
+      bool is_ordered;
+    };
+    std::vector<open> flows;
+    const auto sources = 1 + pick(2);
+    for (std::uint64_t i = 0; i < sources; ++i)
+      flows.push_back({source(g, numbers{std::int64_t(200 + pick(400))}), true});
+    const auto stages = 2 + pick(8);
+    for (std::uint64_t i = 0; i < stages; ++i) {
+      const auto at = pick(flows.size());
+      auto f = flows[at];
+      switch (pick(9)) {
+        case 0: f.f = map(f.f, [](std::int64_t x) { return x + 1; }); break;
+        case 1:
+          f.f = map(f.f, [](std::int64_t x) { return x * 3; },
+                    {.replicas = std::uint32_t(2 + pick(3))});
+          break;
+        case 2: f.f = filter(f.f, [](std::int64_t x) { return x % 3 != 0; }); break;
+        case 3:
+          f.f = map(
+              f.f,
+              [](std::int64_t x) -> generator<std::int64_t> {
+                for (std::int64_t k = 0; k < x % 4; ++k) co_yield x + k;
+              },
+              {.replicas = std::uint32_t(1 + pick(3))});
+          break;
+        case 4: {
+          auto [a, b] = split(f.f, [](const std::int64_t& x) { return x % 2 == 0; });
+          f.f = a;
+          flows.push_back({b, f.is_ordered});
+          break;
+        }
+        case 5: {
+          const auto other = flows[pick(flows.size())];
+          f.f = merge(f.f, map(other.f, [](std::int64_t x) { return x; }));
+          f.is_ordered = false;
+          break;
+        }
+        case 6:
+          if (!f.is_ordered) break;
+          f.f = unbatch(batch(f.f, {.count = 1 + pick(7)}));
+          break;
+        case 7:
+          if (f.is_ordered) f.f = map(f.f, running_sum{});
+          break;
+        case 8: {
+          auto doubled = map(f.f, [](std::int64_t x) { return x * 2; });
+          f.f = map(zip(f.f, doubled), [](std::tuple<std::int64_t, std::int64_t> p) {
+            return std::get<0>(p) ^ std::get<1>(p);
+          });
+          break;
+        }
+      }
+      flows[at] = f;
+    }
+    for (const auto& f : flows) ends.push_back({collect(f.f), f.is_ordered});
+  }
+
+  struct numbers {
+    std::int64_t n, at = 0;
+    std::optional<std::int64_t> operator()() {
+      return at < n ? std::optional(at++) : std::nullopt;
+    }
+  };
+  std::uint64_t pick(std::uint64_t n) { return random() % n; }
+  std::vector<std::vector<std::int64_t>> results() const {
+    std::vector<std::vector<std::int64_t>> all;
+    for (const auto& e : ends) {
+      all.push_back(*e.items);
+      if (!e.is_ordered) std::ranges::sort(all.back());
+    }
+    return all;
+  }
+};
+
+// Groups that send each other messages, in a random order; of one group to another in theirs.
+struct simulated {
+  std::mt19937_64 random;
+  std::vector<flow_group> groups;
+  std::vector<std::uint32_t> group_of;
+  struct message {
+    std::uint32_t edge;
+    enum { items, room, close } what;
+    std::vector<item> of;
+    bool is_last;
+  };
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<message>> under_way;
+  std::int64_t now = 0;
+
+  struct wire final : flow_wire {
+    simulated& s;
+    std::uint32_t from;
+    wire(simulated& sim, std::uint32_t group) : s(sim), from(group) {}
+    std::uint32_t end(std::uint32_t edge, bool to) const {
+      const auto& e = s.groups[from].graph().edges()[edge];
+      return s.group_of[to ? e.to : e.from];
+    }
+    void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) override {
+      s.under_way[{from, end(edge, true)}].push_back(
+          {edge, message::items, std::move(items), is_last});
+    }
+    void give_room(std::uint32_t edge) override {
+      s.under_way[{from, end(edge, false)}].push_back({edge, message::room, {}, false});
+    }
+    void close(std::uint32_t edge) override {
+      s.under_way[{from, end(edge, false)}].push_back({edge, message::close, {}, false});
+    }
+  };
+
+  void deliver_one(std::pair<std::uint32_t, std::uint32_t> way) {
+    auto& queue = under_way[way];
+    auto m = std::move(queue.front());
+    queue.pop_front();
+    if (queue.empty()) under_way.erase(way);
+    auto& g = groups[way.second];
+    if (m.what == message::items) g.deliver(m.edge, std::move(m.of), m.is_last);
+    if (m.what == message::room) g.room(m.edge);
+    if (m.what == message::close) g.close(m.edge);
+  }
+  void cut_anew(flow_group whole) {
+    const auto n = 1 + random() % 4;
+    group_of.assign(whole.graph().stages().size(), 0);
+    for (auto& x : group_of) x = std::uint32_t(random() % n);
+    groups = flow_group::cut(std::move(whole), group_of);
+  }
+  // How often it was cut.
+  int run(flow_group whole) {
+    int cuts = 1;
+    cut_anew(std::move(whole));
+    const auto clock = [this] { return now += 100; };
+    for (int idle = 0;;) {
+      if (std::ranges::all_of(groups, [](const auto& g) { return g.is_over(); })) return cuts;
+      BOOST_REQUIRE_MESSAGE(idle < 10'000, "stuck");
+      if (random() % 40 == 0) {
+        while (!under_way.empty()) deliver_one(under_way.begin()->first);
+        cut_anew(flow_group::put_together(std::move(groups)));
+        ++cuts;
+        continue;
+      }
+      if (!under_way.empty() && random() % 2 == 0) {
+        auto at = under_way.begin();
+        std::advance(at, random() % under_way.size());
+        deliver_one(at->first);
+        idle = 0;
+        continue;
+      }
+      const auto i = std::uint32_t(random() % groups.size());
+      wire w(*this, i);
+      const auto state = groups[i].run(clock, now + 1 + std::int64_t(random() % 20'000), &w);
+      BOOST_REQUIRE(state != flow_group::state::failed);
+      idle = state == flow_group::state::more ? 0 : idle + 1;
+    }
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(flow_group)
+
+BOOST_AUTO_TEST_CASE(cut_anywhere_at_any_time_it_makes_the_same) {
+  int cuts = 0;
+  std::size_t items = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    random_topology alone(seed), parted(seed);
+    // A branch that cannot be joined is refused, in both alike.
+    const auto done = drain(alone.g);
+    const auto ok = parted.g.check();
+    BOOST_REQUIRE_EQUAL(bool(done), bool(ok));
+    if (!ok) continue;
+    // Small bounds, so that groups wait for each other.
+    parted.g.set_budget(64 * parted.g.edges().size());
+    BOOST_REQUIRE(parted.g.check());
+    simulated s;
+    s.random.seed(seed);
+    cuts += s.run(troupe::flow_group(
+        std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &parted.g)));
+    const auto wanted = alone.results(), got = parted.results();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      items += wanted[i].size();
+      BOOST_REQUIRE_MESSAGE(wanted[i] == got[i], "seed " << seed << ", end " << i << ": "
+                                                         << got[i].size() << " items of "
+                                                         << wanted[i].size());
+    }
+  }
+  BOOST_CHECK_GT(cuts, 1000);
+  BOOST_CHECK_GT(items, 100'000U);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
