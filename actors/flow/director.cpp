@@ -70,7 +70,7 @@ struct director_state {
     over.assign(groups.size(), true);
     for (std::uint32_t i = 0; i < cut.size(); ++i) {
       over[i] = cut[i].is_over();
-      cut[i].set_clock(setup.ticks);
+      cut[i].set_pulse(setup.view->pulses[i]);
       tell(self->context(), groups[i],
            flow_begin{std::make_shared<flow_group>(std::move(cut[i])), routes});
       if (is_finishing) tell(self->context(), groups[i], flow_finish{});
@@ -116,6 +116,9 @@ struct director_state {
       loads.push_back(std::max(0.0, busy - std::exchange(busy_before[i], busy)) /
                       std::max(1.0, took));
     }
+    for (std::size_t i = 0; i < loads.size(); ++i)
+      setup.view->busy[i].store(static_cast<float>(std::min(1.0, loads[i])),
+                                std::memory_order_relaxed);
     std::uint64_t done = 0;
     for (const auto& c : setup.view->stages) done += c->items_in.load(std::memory_order_relaxed);
     const auto rate = double(done - std::exchange(done_before, done)) / std::max(1.0, took);

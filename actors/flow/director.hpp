@@ -42,8 +42,10 @@ struct topology_view {
   std::vector<std::shared_ptr<const stage_counters>> stages;
   std::vector<std::shared_ptr<const edge_meter>> edges;
   std::vector<std::atomic<std::uint32_t>> places;  // the thread of each stage
+  std::vector<std::shared_ptr<group_pulse>> pulses;  // of each thread
   std::atomic<std::uint64_t> placements{0};
-  explicit topology_view(std::size_t n) : places(n) {}
+  std::vector<std::atomic<float>> busy;  // of each stage, of late
+  explicit topology_view(std::size_t n) : places(n), busy(n) {}
 };
 
 struct director_setup {
@@ -54,7 +56,6 @@ struct director_setup {
   std::function<std::int64_t()> now_ns;
   std::shared_ptr<topology_view> view;
   std::shared_ptr<flow_group> whole;
-  const coarse_ticks* ticks = nullptr;
 };
 
 caf::actor spawn_director(caf::actor_system& sys, caf::execution_unit* service,

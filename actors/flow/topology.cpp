@@ -3,7 +3,10 @@
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/flow/director.hpp"
+#include "troupe/actors/flow/topology_listing.hpp"
+#include "troupe/actors/messages/work_messages.hpp"
 #include "troupe/actors/net/io_loop.hpp"
+#include "troupe/actors/session/session_process.hpp"
 #include "troupe/runtime/flow/flow_placement.hpp"
 
 #include <caf/event_based_actor.hpp>
@@ -64,8 +67,9 @@ std::string duration(std::int64_t ns) {
 
 struct topology::running {
   std::shared_ptr<topology_view> view;
+  std::shared_ptr<topology_listing> listing;
+  std::unique_ptr<session> member;  // of a cluster
   std::int64_t began_ns = 0, ended_ns = 0;
-  coarse_ticks ticks{0};
 };
 
 topology::topology(topology_options options) : options_(std::move(options)) {
@@ -147,6 +151,11 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     r.view->stages.push_back(whole->shared_counters(i));
   for (std::uint32_t i = 0; i < edges().size(); ++i) r.view->edges.push_back(whole->meter(i));
   topology_ended ended;
+  if (!options_.cluster.cluster.empty()) {
+    auto member = session::open(options_.cluster);
+    if (!member) return std::move(member.error());
+    r.member = std::move(*member);
+  }
   try {
     io_loop loop;
     loop_source events(loop);
@@ -160,28 +169,33 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     director_setup setup;
     setup.graph = graph;
     setup.threads = threads;
-    for (std::uint32_t i = 0; i < config.streams; ++i)
+    for (std::uint32_t i = 0; i < config.streams; ++i) {
       setup.workers.push_back(scheduler.stream(i));
+      r.view->pulses.push_back(std::make_shared<group_pulse>());
+    }
     setup.clock = spawn_flow_clock(system, scheduler.io(), loop, monotonic);
     setup.program = caf::actor(self);
     setup.now_ns = monotonic;
     setup.view = r.view;
     setup.whole = std::move(whole);
-    setup.ticks = &r.ticks;
     const auto clock = setup.clock;
     r.began_ns = monotonic();
+    r.listing = std::make_shared<topology_listing>(r.view, options_.name, monotonic);
+    if (r.member != nullptr)
+      tell(nullptr, process_of(*r.member).node(),
+           list_work{std::shared_ptr<const listed_work>(r.listing)});
     const auto director = spawn_director(system, scheduler.service(), std::move(setup));
     std::uint32_t told = 0;
     for (bool is_over = false; !is_over;) {
       self->receive([&](topology_ended& m) { ended = std::move(m), is_over = true; },
                     caf::after(look_every) >> [] {});
-      r.ticks.store(static_cast<std::uint32_t>(monotonic() / coarse_tick_ns));
       const auto wishes = stop_wishes_.load();
       if (wishes > told) tell(nullptr, director, stop_topology{wishes < 2});
       told = wishes;
       if (look && !is_over) look(*this);
     }
     r.ended_ns = monotonic();
+    r.listing->end(ended.has_failed, ended.why.text());
     tell(nullptr, director, flow_end{});
     tell(nullptr, clock, flow_end{});
   } catch (const std::system_error& e) {

@@ -12,6 +12,7 @@
 // Errors: usage: a mistake in the description, with the user's line; failed: a stage, in one line
 // that says which one, at which item, and why.
 
+#include "troupe/actors/session/session.hpp"
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/flow.hpp"
 
@@ -32,6 +33,9 @@ struct topology_options {
   std::uint64_t budget_bytes = flow_graph::default_budget_bytes;
   bool is_quiet = false;      // run() says nothing of its progress
   bool explains_only = false;  // run() prints explain(), and runs nothing
+  // Where `cluster` names one, the process is a member of it while the topology runs, and tools see
+  // its stages: `troupe list actors`, `troupe why`.
+  session_options cluster{};
 };
 
 // How one stage fares, of what was measured since the last look.

@@ -5,6 +5,7 @@
 #include "troupe/actors/messages/archive_messages.hpp"
 #include "troupe/actors/messages/member_messages.hpp"
 #include "troupe/actors/messages/process_messages.hpp"
+#include "troupe/actors/messages/work_messages.hpp"
 #include "troupe/actors/node/node_actor.hpp"
 #include "troupe/actors/node/node_answer.hpp"
 #include "troupe/actors/node/part_table.hpp"
@@ -491,6 +492,9 @@ struct node_actor_state : part_services {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, job_tick{});
     const auto now = view.env.wall_clock_ns();
+    std::erase_if(view.works, [&](const auto& w) {
+      return w->job(view.env.self.name).ended_seconds > double(linger_ns) * 1e-9;
+    });
     parts->forget_old(now - std::min(now, linger_ns));
     std::erase_if(view.jobs, [&](const auto& j) {
       return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns;
@@ -702,6 +706,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](rejoined& m) { s.on_rejoined(m); },
       [&s](set_member& m) { s.member = std::move(m.member); },
       [&s](const set_times& m) { s.parts->set_times(*m.times); },
+      [&s](list_work& m) { s.view.works.push_back(std::move(m.work)); },
       [&s](node_tick) { s.tick(); },
       [&s](const drain_node& m) { s.drain(m); },
       [&s](const end_node& m) { s.end(m); },

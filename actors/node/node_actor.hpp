@@ -39,6 +39,7 @@
 //   rejoined       member       we were fenced: stop all parts and jobs,  jobs_changed
 //                               be who we are
 //   set_times      program      what earlier programs have measured       -
+//   list_work      program      list it among jobs and actors             -
 //   set_member     process      whom to tell how many parts run here      -
 //   node_tick      timer        sample streams, drive jobs, forget what   -
 //                               ended a minute ago

@@ -126,6 +126,11 @@ struct answerer {
     if (wants_jobs)
       for (const auto& [id, part] : parts.all())
         if (!view.jobs.contains(id)) out.jobs.push_back(describe(id, part, now));
+    for (const auto& w : view.works) {
+      if (wants_jobs) out.jobs.push_back(w->job(view.env.self.name));
+      if (!wants_actors) continue;
+      for (auto& a : w->actors(view.env.self.name)) out.actors.push_back(std::move(a));
+    }
     if (wants_events)
       for (const auto& [time, text] : view.events)
         out.events.push_back({age(now, time), view.env.self.name, text});

@@ -6,6 +6,7 @@
 
 #include "troupe/actors/node/node_actor.hpp"
 #include "troupe/actors/node/part_table.hpp"
+#include "troupe/runtime/insight/listed_work.hpp"
 
 #include <deque>
 #include <map>
@@ -40,6 +41,7 @@ struct node_view {
   std::size_t host_streams() const noexcept { return env.streams.size() - env.devices.size(); }
   std::shared_ptr<actor_record> record;
   std::uint64_t samples = 0;  // ticks so far
+  std::vector<std::shared_ptr<const listed_work>> works;  // of the program
   std::deque<std::pair<std::uint64_t, std::string>> events;
 };
 

@@ -1,6 +1,7 @@
 #include "troupe/actors/session/session.hpp"
 
 #include "troupe/actors/session/job_client.hpp"
+#include "troupe/actors/session/session_process.hpp"
 #include "troupe/runtime/compile/graph_file.hpp"
 #include "troupe/runtime/graph/op_library.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
@@ -41,6 +42,7 @@ class session_impl final : public session {
     (void)files.rename(next, op_times_file_);
   }
 
+  process& own_process() const { return *process_; }
   const op_table& ops() const override { return process_->ops(); }
   std::unique_ptr<troupe::eager> eager(std::uint64_t seed) override {
     return std::make_unique<troupe::eager>(process_->ops(), process_->kernels(), process_->device(),
@@ -284,6 +286,8 @@ class session_impl final : public session {
 };
 
 }  // namespace
+
+process& process_of(session& s) { return static_cast<session_impl&>(s).own_process(); }
 
 training_spec spec_of(const training_options& o) {
   training_spec spec;

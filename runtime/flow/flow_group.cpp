@@ -188,7 +188,6 @@ std::vector<flow_group> flow_group::cut(flow_group&& whole,
     part.edges_.resize(whole.edges_.size());
     part.loops_ = whole.loops_;  // each is used by one group
     part.pulse_ = std::make_shared<group_pulse>();
-    part.ticks_ = whole.ticks_;
     part.is_closing_ = whole.is_closing_;
     parts.push_back(std::move(part));
   }
@@ -221,7 +220,6 @@ flow_group flow_group::put_together(std::vector<flow_group>&& parts) {
   whole.edges_.resize(parts.front().edges_.size());
   whole.loops_.resize(parts.front().loops_.size());
   whole.pulse_ = std::make_shared<group_pulse>();
-  whole.ticks_ = parts.front().ticks_;
   for (auto& p : parts) {
     whole.is_closing_ = whole.is_closing_ || p.is_closing_;
     if (p.failure_ && !whole.failure_) whole.failure_ = std::move(p.failure_);
@@ -406,15 +404,19 @@ void flow_group::call(flow_slot& s, Call&& c) {
   ++depth_;
   const auto before = now_in(pulse_->running);
   pulse_->running.store(s.id, std::memory_order_relaxed);
-  if (ticks_ != nullptr)
-    pulse_->since_ticks.store(now_in(*ticks_), std::memory_order_relaxed);
   // Slow ones are measured each time; the others with all that they call, in one call of 64.
   const bool measures = is_measuring_ || s.mean_ns > light_ns || now_in(s.counters->measured) == 0 ||
                         (depth_ == 1 && --until_measured_ == 0);
   const auto outer = std::exchange(is_measuring_, measures);
   const auto inner = inner_ns_;
   std::int64_t begin = 0;
-  if (measures) inner_ns_ = 0, begin = (*now_)();
+  if (measures) {
+    inner_ns_ = 0;
+    begin = (*now_)();
+    ticks_ = static_cast<std::uint32_t>(begin / coarse_tick_ns);
+  }
+  pulse_->since_ticks.store(ticks_, std::memory_order_relaxed);
+  s.counters->last_ticks.store(ticks_, std::memory_order_relaxed);
   try {
     stage_output out(*this, s);
     s.has_more = c(out);
@@ -675,7 +677,8 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
   wake_timed();
   auto state = state::idle;
   std::uint32_t fired = 0, look_every = 1;
-  auto looked_ns = until_ns != never_ns ? now_ns() : 0;
+  auto looked_ns = now_ns();
+  ticks_ = static_cast<std::uint32_t>(looked_ns / coarse_tick_ns);
   while (!failure_) {
     auto* s = next_ready();
     if (s == nullptr) break;
@@ -689,6 +692,7 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
     if (now - looked_ns < 25'000 && look_every < 64) look_every *= 2;
     if (now - looked_ns > 100'000) look_every = std::max(1U, look_every / 2);
     looked_ns = now;
+    ticks_ = static_cast<std::uint32_t>(now / coarse_tick_ns);
     flush();
     if (now < until_ns) continue;
     state = state::more;

@@ -146,9 +146,9 @@ class flow_group {
   }
   const std::shared_ptr<edge_meter>& meter(std::uint32_t edge) const { return edges_[edge]->meter; }
   const flow_graph& graph() const noexcept { return *graph_; }
-  // The stage that runs, and since when: what a tool says where a group does not come back.
-  const std::shared_ptr<group_pulse>& pulse() const noexcept { return pulse_; }
-  void set_clock(const coarse_ticks* ticks) noexcept { ticks_ = ticks; }
+  // Where it notes which stage runs, and since when: what a tool says where a group does not come
+  // back.
+  void set_pulse(std::shared_ptr<group_pulse> pulse) noexcept { pulse_ = std::move(pulse); }
 
  private:
   friend class stage_output;
@@ -189,7 +189,7 @@ class flow_group {
   std::vector<std::uint32_t> outgoing_;            // edges to other groups
   std::vector<loop_state> loops_;
   std::shared_ptr<group_pulse> pulse_;
-  const coarse_ticks* ticks_ = nullptr;
+  std::uint32_t ticks_ = 0;  // coarse time of the last look at the clock
   std::uint32_t source_cursor_ = 0;
   std::uint32_t open_ = 0;  // stages that are not over
   std::uint32_t depth_ = 0;

@@ -12,8 +12,7 @@
 
 namespace troupe {
 
-// Coarse time, advanced by somebody else: reading a clock costs as much as a light stage.
-using coarse_ticks = std::atomic<std::uint32_t>;
+// What a wait or a call is timed by: reading a clock costs as much as a light stage.
 inline constexpr std::int64_t coarse_tick_ns = 10'000'000;
 
 // Durations by powers of two, each in eight parts: within 9 % of the true one.
@@ -70,6 +69,7 @@ struct stage_counters {
   std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> blocked_ns{0};
   std::atomic<bool> is_blocked{false}, is_over{false};
+  std::atomic<std::uint32_t> last_ticks{0};  // when it was last called, or was blocked
   duration_histogram latency;  // of a stage without outputs: since its items' sources made them
 
   static void add(std::atomic<std::uint64_t>& c, std::uint64_t n) noexcept {

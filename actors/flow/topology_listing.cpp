@@ -1,0 +1,139 @@
+#include "troupe/actors/flow/topology_listing.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+std::uint64_t relaxed(const std::atomic<std::uint64_t>& a) {
+  return a.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::string name,
+                                   std::function<std::int64_t()> now_ns)
+    : view_(std::move(view)),
+      name_(name.empty() ? "topology" : std::move(name)),
+      now_ns_(std::move(now_ns)),
+      began_ns_(now_ns_()) {
+  id_ = fmt::format("{:016x}", static_cast<std::uint64_t>(began_ns_) ^
+                                   static_cast<std::uint64_t>(::getpid()) << 40);
+  const auto& g = *view_->graph;
+  for (const auto& s : g.stages()) {
+    stage_place p{s.name, s.is_source, s.outputs == 0, {}, {}};
+    for (const auto e : s.in) p.in.push_back(e);
+    for (const auto& port : s.out)
+      for (const auto e : port) p.out.push_back(e);
+    stages_.push_back(std::move(p));
+  }
+  for (const auto& e : g.edges()) edges_.push_back({e.from, e.to, e.items_max, e.bytes_max});
+}
+
+void topology_listing::end(bool has_failed, const std::string& cause) {
+  has_failed_ = has_failed;
+  if (has_failed) cause_ = cause;
+  ended_ns_.store(now_ns_(), std::memory_order_release);
+}
+
+job_snapshot topology_listing::job(const std::string& node) const {
+  job_snapshot j;
+  j.id = id_;
+  j.name = name_;
+  j.client = node;
+  j.participants = {node};
+  const auto now = now_ns_(), ended = ended_ns_.load(std::memory_order_acquire);
+  j.started_seconds = double(now - began_ns_) * 1e-9;
+  if (ended != 0) {
+    j.ended_seconds = std::max(0.001, double(now - ended) * 1e-9);
+    j.state = has_failed_ ? job_state::failed : job_state::done;
+    j.cause = cause_;
+  }
+  // Its steps are the items that have arrived.
+  for (std::size_t i = 0; i < stages_.size(); ++i)
+    if (stages_[i].is_end) j.step += relaxed(view_->stages[i]->items_in);
+  return j;
+}
+
+std::vector<actor_snapshot> topology_listing::actors(const std::string& node) const {
+  std::vector<actor_snapshot> all;
+  const bool has_ended = ended_ns_.load(std::memory_order_acquire) != 0;
+  const auto ticks = static_cast<std::uint32_t>(now_ns_() / coarse_tick_ns);
+  const auto age = [&](std::uint32_t then) {
+    return ticks > then ? double(ticks - then) * double(coarse_tick_ns) * 1e-9 : 0.0;
+  };
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    const auto& s = stages_[i];
+    const auto& c = *view_->stages[i];
+    actor_snapshot a;
+    a.id = fmt::format("{}.{}.{}", node, name_, i);
+    a.kind = "stage";
+    a.name = s.name;
+    a.node = node;
+    a.job = name_;
+    a.job_id = id_;
+    a.messages_in = a.steps = relaxed(c.items_in);
+    a.messages_out = relaxed(c.items_out);
+    if (s.is_source) a.steps = a.messages_out;
+    a.bytes_in = relaxed(c.bytes_in);
+    a.bytes_out = relaxed(c.bytes_out);
+    a.busy_ratio = has_ended ? 0 : double(view_->busy[i].load(std::memory_order_relaxed));
+    const auto place = view_->places[i].load(std::memory_order_relaxed);
+    const auto& pulse = *view_->pulses[place];
+    const bool runs = pulse.running.load(std::memory_order_relaxed) == i;
+    const auto last = c.last_ticks.load(std::memory_order_relaxed);
+    a.state = has_ended || c.is_over.load(std::memory_order_relaxed) ? actor_state::ended
+              : runs                                                 ? actor_state::running
+              : c.is_blocked.load(std::memory_order_relaxed) ? actor_state::waiting_for_credit
+                                                             : actor_state::waiting_for_input;
+    a.since_seconds = last == 0 ? age(static_cast<std::uint32_t>(began_ns_ / coarse_tick_ns))
+                                : age(runs ? pulse.since_ticks.load(std::memory_order_relaxed)
+                                           : last);
+    const auto waiting = [&](std::uint32_t e) {
+      const auto& m = *view_->edges[e];
+      const auto put = relaxed(m.put_items), taken = relaxed(m.taken_items);
+      return put > taken ? put - taken : 0;
+    };
+    for (std::size_t p = 0; p < s.in.size(); ++p) {
+      port_snapshot port;
+      port.name = fmt::format("in{}", p);
+      port.peer = stages_[edges_[s.in[p]].from].name;
+      port.peer_node = node;
+      port.credits_max = edges_[s.in[p]].items_max;
+      port.queued = waiting(s.in[p]);
+      a.queue += port.queued;
+      port.is_waiting = a.state == actor_state::waiting_for_input && port.queued == 0;
+      if (port.is_waiting) port.since_seconds = a.since_seconds;
+      a.ports.push_back(std::move(port));
+    }
+    for (std::size_t p = 0; p < s.out.size(); ++p) {
+      const auto& e = edges_[s.out[p]];
+      const auto& m = *view_->edges[s.out[p]];
+      port_snapshot port;
+      port.name = fmt::format("out{}", p);
+      port.peer = stages_[e.to].name;
+      port.peer_node = node;
+      port.credits_max = e.items_max;
+      const auto under_way = waiting(s.out[p]);
+      const auto put_bytes = relaxed(m.put_bytes), taken_bytes = relaxed(m.taken_bytes);
+      const bool is_full = under_way >= e.items_max ||
+                           (put_bytes > taken_bytes && put_bytes - taken_bytes >= e.bytes_max);
+      port.credits = is_full ? 0 : e.items_max - std::min(e.items_max, under_way);
+      port.is_waiting = a.state == actor_state::waiting_for_credit && under_way > 0;
+      if (port.is_waiting) port.since_seconds = a.since_seconds;
+      a.ports.push_back(std::move(port));
+    }
+    // An input has what it waits for, and is not called: its thread does something else.
+    if (a.state == actor_state::waiting_for_input &&
+        std::ranges::none_of(a.ports, [](const auto& p) { return p.is_waiting; }))
+      a.state = actor_state::idle;
+    all.push_back(std::move(a));
+  }
+  return all;
+}
+
+}  // namespace troupe

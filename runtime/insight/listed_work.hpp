@@ -1,0 +1,22 @@
+#pragma once
+// Work of a process that is no part of a job, and that its node lists among jobs and actors
+// nevertheless: a topology of the program.
+//
+// Threading: asked on the node's thread, while the work runs on others: what it reads is atomic.
+
+#include "troupe/runtime/insight/snapshot.hpp"
+
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+class listed_work {
+ public:
+  virtual ~listed_work() = default;
+  // As it is now; `node`: the name of the node that lists it. Ages count up to now.
+  virtual job_snapshot job(const std::string& node) const = 0;
+  virtual std::vector<actor_snapshot> actors(const std::string& node) const = 0;
+};
+
+}  // namespace troupe
