@@ -1,10 +1,10 @@
 #include "troupe/devices/files/idx_file.hpp"
 
+#include "troupe/devices/files/byte_source.hpp"
 #include "troupe/devices/files/whole_file.hpp"
 #include "troupe/schema/shape.hpp"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,6 +20,7 @@ constexpr std::size_t rank_max = 3;
 constexpr std::size_t header_bytes_max = 4 + 4 * rank_max;
 // Deflate packs at most 258 bytes into 2 bits (zlib's technical notes say 1032:1).
 constexpr std::uint64_t inflate_ratio_max = 1032;
+constexpr unpack_limits no_limits{.bytes_max = std::numeric_limits<std::uint64_t>::max()};
 
 error bad(std::string_view name, std::string what) {
   return {error_code::usage, fmt::format("{}: {}", name, what)};
@@ -70,57 +71,16 @@ bool is_gzip(std::span<const std::byte> bytes) noexcept {
   return bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b};
 }
 
-// Inflates a gzip stream piece by piece.
-class gzip_reader {
- public:
-  gzip_reader(std::span<const std::byte> bytes, std::string_view name) : rest_(bytes), name_(name) {
-    ready_ = inflateInit2(&stream_, 15 + 16) == Z_OK;  // 16: gzip only
-  }
-  ~gzip_reader() { inflateEnd(&stream_); }
-  gzip_reader(const gzip_reader&) = delete;
-  gzip_reader& operator=(const gzip_reader&) = delete;
-
-  // Fills `out` as far as the stream goes; the number of bytes.
-  result<std::size_t> read(std::span<std::uint8_t> out) {
-    if (!ready_) return error(error_code::failed, fmt::format("{}: zlib has no memory", name_));
-    std::size_t have = 0;
-    while (have < out.size() && !at_end_) {
-      constexpr std::size_t piece = std::size_t{1} << 30;  // zlib counts in 32 bits
-      const auto in_bytes = std::min(rest_.size(), piece),
-                 out_bytes = std::min(out.size() - have, piece);
-      stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(rest_.data()));
-      stream_.avail_in = static_cast<uInt>(in_bytes);
-      stream_.next_out = out.data() + have;
-      stream_.avail_out = static_cast<uInt>(out_bytes);
-      const int code = inflate(&stream_, Z_NO_FLUSH);
-      const auto used = in_bytes - stream_.avail_in, made = out_bytes - stream_.avail_out;
-      rest_ = rest_.subspan(used);
-      have += made;
-      if (code == Z_STREAM_END)
-        at_end_ = true;
-      else if (code != Z_OK && code != Z_BUF_ERROR)
-        return bad(name_, fmt::format("the gzip data is damaged ({})",
-                                      stream_.msg != nullptr ? stream_.msg : "zlib error"));
-      else if (used == 0 && made == 0)
-        break;  // cut: nothing left to read
-    }
-    return have;
-  }
-  // The stream's end, with its checksum, was read.
-  bool at_end() const noexcept { return at_end_; }
-
- private:
-  std::span<const std::byte> rest_;
-  std::string_view name_;
-  z_stream stream_{};
-  bool ready_ = false, at_end_ = false;
-};
+std::span<std::byte> room_in(std::span<std::uint8_t> elements) {
+  return std::as_writable_bytes(elements);
+}
 
 result<idx_array> parse_gzip(std::span<const std::byte> bytes, std::size_t rank,
                              std::string_view name) {
-  gzip_reader reader(bytes, name);
+  // The sizes in the header are the limit here (IDX-2).
+  const auto unpacked = gunzip(read_memory(bytes, std::string(name)), no_limits);
   std::uint8_t beginning[header_bytes_max];
-  auto got = reader.read({beginning, 4 + 4 * rank});
+  auto got = read_full(*unpacked, room_in({beginning, 4 + 4 * rank}));
   if (!got) return std::move(got.error());
   auto header = parse_header(std::as_bytes(std::span(beginning, *got)), rank, name);
   if (!header) return std::move(header.error());
@@ -132,21 +92,20 @@ result<idx_array> parse_gzip(std::span<const std::byte> bytes, std::size_t rank,
             header->elements, bytes.size()));
   idx_array array{.sizes = std::move(header->sizes),
                   .elements = std::vector<std::uint8_t>(header->elements)};
-  got = reader.read(array.elements);
+  got = read_full(*unpacked, room_in(array.elements));
   if (!got) return std::move(got.error());
   if (*got < array.elements.size())
     return bad(name,
                fmt::format("the header declares {} bytes of elements, the file holds {}: it is cut",
                            array.elements.size(), *got));
   std::uint8_t more = 0;
-  got = reader.read({&more, 1});
+  got = unpacked->read(room_in({&more, 1}));
   if (!got) return std::move(got.error());
   if (*got != 0)
     return bad(
         name,
         fmt::format("the file holds more than the {} bytes of elements that its header declares",
                     array.elements.size()));
-  if (!reader.at_end()) return bad(name, "the end of the gzip data is cut");
   return array;
 }
 
@@ -194,8 +153,8 @@ result<idx_array> load_file(const std::string& folder, const std::string& file, 
   return parse_idx(*bytes, rank, *path);
 }
 
-result<std::vector<std::int64_t>> open_file(const std::string& folder, const std::string& file,
-                                            std::size_t rank) {
+result<std::vector<std::int64_t>> open_sizes(const std::string& folder, const std::string& file,
+                                             std::size_t rank) {
   const auto path = find_file(folder, file);
   if (!path) return path.error();
   // A gzip header may carry a file name; with 4 KiB the first block has begun.
@@ -225,8 +184,8 @@ result<std::vector<std::int64_t>> parse_idx_header(std::span<const std::byte> by
   expects(rank >= 1 && rank <= rank_max, "IDX files have rank 1 to 3");
   std::uint8_t beginning[header_bytes_max];
   if (is_gzip(bytes)) {
-    gzip_reader reader(bytes, name);
-    auto got = reader.read({beginning, 4 + 4 * rank});
+    const auto unpacked = gunzip(read_memory(bytes, std::string(name)), no_limits);
+    auto got = read_full(*unpacked, room_in({beginning, 4 + 4 * rank}));
     if (!got) return std::move(got.error());
     bytes = std::as_bytes(std::span(beginning, *got));
   }
@@ -260,9 +219,9 @@ result<idx_dataset> combine_idx(idx_array images, idx_array labels, const idx_in
 }
 
 result<idx_info> open_idx(const std::string& folder, bool test, std::int64_t classes) {
-  const auto images = open_file(folder, images_name(test), 3);
+  const auto images = open_sizes(folder, images_name(test), 3);
   if (!images) return images.error();
-  const auto labels = open_file(folder, labels_name(test), 1);
+  const auto labels = open_sizes(folder, labels_name(test), 1);
   if (!labels) return labels.error();
   const auto& s = *images;
   // Absolute: whoever reads it may run in another folder.

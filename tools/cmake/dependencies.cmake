@@ -32,6 +32,13 @@ add_library(troupe_xxhash INTERFACE)
 target_include_directories(troupe_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
 target_compile_definitions(troupe_xxhash INTERFACE $<BUILD_INTERFACE:XXH_INLINE_ALL>)
 
+# Zstandard's package file has other targets in each version.
+find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
+find_library(ZSTD_LIBRARY zstd REQUIRED)
+add_library(troupe_zstd INTERFACE)
+target_include_directories(troupe_zstd SYSTEM INTERFACE ${ZSTD_INCLUDE_DIR})
+target_link_libraries(troupe_zstd INTERFACE ${ZSTD_LIBRARY})
+
 # CAF 0.17 has no package file. The scheduler uses parts that are public but meant for CAF itself, hence the exact version.
 find_path(CAF_INCLUDE_DIR caf/config.hpp REQUIRED)
 find_library(CAF_CORE_LIBRARY caf_core REQUIRED)

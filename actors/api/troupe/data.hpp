@@ -1,5 +1,5 @@
 #pragma once
-// Tensors, and the files that they come from and go to: .npy, safetensors, IDX, texts.
+// Tensors, and the files that they come from and go to: .npy, .npz, safetensors, IDX, texts.
 //
 //   auto t = troupe::tensor::of({1, 2, 3, 4, 5, 6}, {2, 3});
 //   std::cout << troupe::to_string(t) << "\n";
@@ -12,6 +12,7 @@
 
 #include "troupe/devices/files/idx_file.hpp"
 #include "troupe/devices/files/npy_file.hpp"
+#include "troupe/devices/files/npz_file.hpp"
 #include "troupe/devices/files/safetensors.hpp"
 #include "troupe/devices/files/scratch_folder.hpp"
 #include "troupe/devices/files/synthetic_images.hpp"

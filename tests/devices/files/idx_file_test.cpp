@@ -41,6 +41,23 @@ BOOST_AUTO_TEST_CASE(plain_and_gzip_files_give_the_same_elements) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(gzip_of_several_members_is_one_file_and_what_follows_is_refused) {
+  const auto set = make_small_set(20);
+  for (const std::size_t cut : {3U, 16U, 70U, 136U}) {
+    auto bytes = gzip(first(set.images, cut));
+    const auto second = gzip(std::span(set.images).subspan(cut));
+    bytes.insert(bytes.end(), second.begin(), second.end());
+    bytes.resize(bytes.size() + 100);  // zeros
+    const auto array = parse_idx(bytes, 3, "images");
+    BOOST_REQUIRE_MESSAGE(array, (array ? "" : array.error().text()));
+    BOOST_TEST((array->elements == parse_idx(set.images, 3, "images")->elements));
+    BOOST_TEST(bool(parse_idx_header(bytes, 3, "images")));
+    bytes.push_back(std::byte{'x'});
+    check_error(parse_idx(bytes, 3, "images"),
+                {"images: neither zeros nor another member", "at byte"});
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_folder_is_opened_cheaply_and_loaded_whole) {
   const temporary_folder folder;
   write_small_set(folder, 7);

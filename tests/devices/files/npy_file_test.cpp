@@ -93,10 +93,10 @@ BOOST_AUTO_TEST_CASE(files_that_are_none_are_errors_that_name_the_file_and_the_r
       {file(good, two_floats).substr(0, 20), "header ends early"},
       {file(good, two_floats + "x"), "f32[2] has 8 bytes, and the file 9"},
       {file(good, two_floats.substr(1)), "f32[2] has 8 bytes, and the file 7"},
-      {file(header(">f4", "False", "(2,)"), two_floats), "not of a type"},
-      {file(header("<u2", "False", "(2,)"), two_floats), "not of a type"},
-      {file(header("|O", "False", "(2,)"), two_floats), "not of a type"},
-      {file(header("<f4", "True", "(1, 2)"), two_floats), "Fortran"},
+      {file(header("f4", "False", "(2,)"), two_floats), "type 'f4', which is none that is known"},
+      {file(header("=f4", "False", "(2,)"), two_floats), "none that is known"},
+      {file(header("|f4", "False", "(2,)"), two_floats), "none that is known"},
+      {file(header("", "False", "(2,)"), two_floats), "type '', which is none that is known"},
       {file(header("<f4", "False", "(1000000000,)"), two_floats), "and the file 8"},
       {file(header("<f4", "False", "(4000000000, 4000000000, 4000000000)"), two_floats),
        "too many elements"},
@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_none_are_errors_that_name_the_file_and_the_r
       {file("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", two_floats),
        "type, order and shape"},
       {file("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", two_floats),
-       "type, order and shape"},
+       "its elements have fields, which tensors lack"},
       {file("{'descr': '<f4', 'fortran_order': False}", two_floats), "type, order and shape"},
       {file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x", two_floats),
        "type, order and shape"},
@@ -122,6 +122,109 @@ BOOST_AUTO_TEST_CASE(files_that_are_none_are_errors_that_name_the_file_and_the_r
   const auto none = load_npy("/nowhere/a.npy");
   BOOST_TEST_REQUIRE(!none);
   BOOST_TEST((none.error().code() == error_code::not_found));
+}
+
+BOOST_AUTO_TEST_CASE(types_that_tensors_lack_are_named_as_numpy_names_them) {
+  const std::pair<std::string, std::string_view> cases[] = {
+      {"|i1", "int8 ('|i1')"},   {"<i2", "int16 ('<i2')"},     {">u2", "uint16 ('>u2')"},
+      {"<u4", "uint32 ('<u4')"}, {"<u8", "uint64 ('<u8')"},    {"<f16", "longdouble ('<f16')"},
+      {"<c8", "complex64"},      {"<c16", "complex128"},       {"<c32", "complex ('<c32')"},
+      {"|O", "object ('|O')"},   {"|S7", "bytes ('|S7')"},     {"<U7", "str ('<U7')"},
+      {"<M8[ns]", "datetime64"}, {"<m8[25us]", "timedelta64"}, {"|V2", "void ('|V2')"},
+  };
+  for (const auto& [type, named] : cases) {
+    const auto t = parse_npy(
+        bytes_of(file("{'descr': '" + type + "', 'fortran_order': False, 'shape': (2,), }", "")),
+        "a.npy");
+    BOOST_TEST_REQUIRE(!t);
+    BOOST_TEST(t.error().message().find("its elements are of type " + std::string(named)) !=
+                   std::string::npos,
+               t.error().message());
+    BOOST_TEST(t.error().message().find("tensors have f32, f64") != std::string::npos);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(elements_in_either_order_of_bytes_are_the_same_for_every_type) {
+  std::mt19937_64 bits(1);
+  const std::pair<const char*, dtype> cases[] = {
+      {"f4", dtype::f32}, {"f8", dtype::f64}, {"i4", dtype::i32},    {"i8", dtype::i64},
+      {"u1", dtype::u8},  {"f2", dtype::f16}, {"b1", dtype::boolean}};
+  for (const auto& [type, expected] : cases) {
+    std::string little, big;
+    for (int i = 0; i < 3; ++i) {
+      std::string element;
+      for (std::size_t b = 0; b < size_of(expected); ++b)
+        element += static_cast<char>(expected == dtype::boolean ? bits() & 1U : bits());
+      little += element;
+      big += std::string(element.rbegin(), element.rend());
+    }
+    for (const auto& [order, data] : {std::pair('<', little), std::pair('>', big)}) {
+      const auto t = parse_npy(bytes_of(file(std::string("{'descr': '") + order + type +
+                                                 "', 'fortran_order': False, 'shape': (3,), }",
+                                             data)),
+                               "a.npy");
+      BOOST_TEST_REQUIRE(bool(t), (t ? "" : t.error().text()));
+      BOOST_TEST((t->spec() == tensor_spec{expected, {3}}));
+      BOOST_TEST(std::ranges::equal(t->bytes(), bytes_of(little)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(elements_in_fortrans_order_come_in_that_of_c) {
+  const std::vector<std::vector<std::int64_t>> shapes{
+      {3, 2},           {70, 33}, {2, 3, 4}, {5, 1, 7}, {2, 3, 4, 5},
+      {3, 2, 4, 2, 35}, {0, 3},   {3, 0, 2}, {1, 1},    {2, 1, 2, 1, 3, 1, 2, 2}};
+  for (const auto& sizes : shapes)
+    for (const char* type : {"i4", "u1", "f8"}) {
+      std::vector<dim> dims;
+      std::string text;
+      std::int64_t n = 1;
+      for (const auto size : sizes) {
+        dims.push_back({size, 0});
+        // As Python 2 wrote it, too.
+        text += std::to_string(size) + (type[0] == 'f' ? "L, " : ", ");
+        n *= size;
+      }
+      const auto bytes = static_cast<std::size_t>(type[1] - '0');
+      std::string data;
+      for (std::int64_t i = 0; i < n; ++i) {
+        std::string element(8, '\0');
+        std::memcpy(element.data(), &i, 8);
+        data += element.substr(0, bytes);
+      }
+      const auto t =
+          parse_npy(bytes_of(file(std::string("{'descr': '<") + type +
+                                      "', 'fortran_order': True, 'shape': (" + text + "), }",
+                                  data)),
+                    "a.npy");
+      BOOST_TEST_REQUIRE(bool(t), (t ? "" : t.error().text()));
+      BOOST_TEST((t->shape() == *shape::from(dims)));
+      // Element k in C's order has indices whose place in Fortran's order is its value.
+      bool is_right = true;
+      for (std::int64_t k = 0; k < n; ++k) {
+        std::int64_t rest = k, place = 0;
+        for (std::size_t d = sizes.size(); d-- > 0;) {
+          std::int64_t step = 1;
+          for (std::size_t e = 0; e < d; ++e) step *= sizes[e];
+          place += rest % sizes[d] * step;
+          rest /= sizes[d];
+        }
+        is_right = is_right && std::memcmp(t->bytes().data() + static_cast<std::size_t>(k) * bytes,
+                                           &place, bytes) == 0;
+      }
+      BOOST_TEST(is_right, "shape (" << text << ")");
+    }
+}
+
+BOOST_AUTO_TEST_CASE(headers_by_python_2_are_read) {
+  for (const std::string header :
+       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2L,), }          \n",
+        "{'descr': u'<f4', u'fortran_order': False, 'shape': (1L, 2L), }\n",
+        "{b'descr': b'<f4', 'fortran_order': False, 'shape': (2L, 1), }"}) {
+    const auto t = parse_npy(bytes_of(file(header, two_floats)), "a.npy");
+    BOOST_TEST_REQUIRE(bool(t), (t ? "" : t.error().text()));
+    BOOST_TEST(t->data<float>()[1] == 2);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(ten_thousand_damaged_files_are_errors_or_tensors) {
