@@ -1,0 +1,75 @@
+#include "troupe/actors/flow/model_stage.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace troupe {
+
+result<tensor> stack(const std::vector<tensor>& parts) {
+  if (parts.empty()) return error(error_code::usage, "a batch of no tensors");
+  const auto& spec = parts.front().spec();
+  std::vector<dim> dims{{static_cast<std::int64_t>(parts.size()), 0}};
+  for (std::size_t i = 0; i < spec.shape.rank(); ++i) dims.push_back(spec.shape[i]);
+  const auto s = shape::from(dims);
+  if (!s)
+    return error(error_code::usage,
+                 fmt::format("{} tensors of {} are too many for one", parts.size(), to_string(spec)));
+  for (std::size_t i = 1; i < parts.size(); ++i)
+    if (parts[i].spec() != spec)
+      return error(error_code::usage,
+                   fmt::format("a batch of different tensors: number 0 is {}, number {} is {}",
+                               to_string(spec), i, to_string(parts[i].spec())));
+  auto all = tensor::make({spec.type, *s});
+  auto* to = all.bytes().data();
+  for (const auto& p : parts) {
+    std::memcpy(to, p.bytes().data(), p.size_bytes());
+    to += p.size_bytes();
+  }
+  return all;
+}
+
+result<std::vector<tensor>> unstack(const tensor& all) {
+  const auto& spec = all.spec();
+  if (spec.shape.rank() == 0)
+    return error(error_code::usage, "a single number is no batch");
+  std::vector<dim> rest;
+  for (std::size_t i = 1; i < spec.shape.rank(); ++i) rest.push_back(spec.shape[i]);
+  const tensor_spec one{spec.type, *shape::from(rest)};
+  std::vector<tensor> parts;
+  const auto* from = all.bytes().data();
+  for (std::int64_t i = 0; i < spec.shape.size(0); ++i) {
+    auto t = tensor::make(one);
+    std::memcpy(t.bytes().data(), from, t.size_bytes());
+    from += t.size_bytes();
+    parts.push_back(std::move(t));
+  }
+  return parts;
+}
+
+run_graph::run_graph(session& s, const graph& g, std::string feed, std::string fetch,
+                     const compile_options& options)
+    : runner_(s.runner(g, options)), feed_(std::move(feed)), fetch_(std::move(fetch)) {}
+run_graph::run_graph(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch)
+    : runner_(std::move(runner)), feed_(std::move(feed)), fetch_(std::move(fetch)) {}
+
+result<tensor> run_graph::operator()(tensor x) {
+  auto out = runner_->run({{feed_, std::move(x)}}, {fetch_});
+  if (!out) return std::move(out.error());
+  return std::move(out->front());
+}
+
+result<std::vector<tensor>> run_graph::operator()(std::vector<tensor> batch) {
+  const auto n = batch.size();
+  auto all = stack(batch);
+  if (!all) return std::move(all.error());
+  auto out = (*this)(std::move(*all));
+  if (!out) return std::move(out.error());
+  auto parts = unstack(*out);
+  if (parts && parts->size() != n)
+    return error(error_code::failed,
+                 fmt::format("'{}' has {} rows for a batch of {}", fetch_, parts->size(), n));
+  return parts;
+}
+
+}  // namespace troupe

@@ -1,0 +1,74 @@
+#include "troupe/actors/program/topology_flags.hpp"
+
+#include "troupe/actors/program/output.hpp"
+#include "troupe/runtime/text/byte_size.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace troupe {
+
+void topology_flags::add_topology_flags(CLI::App& app) {
+  add_cluster_flags(app, "Be seen, while it runs,");
+  app.add_option("--threads", topology.threads,
+                 "Threads that compute; without it, as many as there are cores")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--memory", memory_, "What all edges together may hold (64MiB, 1GiB)")
+      ->capture_default_str();
+  app.add_option("--name", topology.name, "What tools call the topology");
+  app.add_flag("--explain", topology.explains_only,
+               "Print stages, what their edges hold and where they come from; run nothing");
+  app.add_flag("--quiet", topology.is_quiet, "Say nothing but what goes wrong");
+}
+
+result<void> topology_flags::read_topology_flags(const CLI::App& app) {
+  if (auto ok = read_cluster_flags(app); !ok) return ok;
+  const auto bytes = parse_byte_size(memory_);
+  if (!bytes) return error(error_code::usage, "--memory: " + bytes.error().text());
+  if (*bytes == 0) return error(error_code::usage, "--memory: nothing fits into 0 bytes");
+  topology.budget_bytes = *bytes;
+  return {};
+}
+
+topology_options topology_flags::options() const {
+  auto o = topology;
+  set_cluster(o.cluster);
+  return o;
+}
+
+namespace {
+
+topology_options parsed(int argc, char** argv) {
+  std::string_view program = argc > 0 ? argv[0] : "topology";
+  program.remove_prefix(program.rfind('/') + 1);
+  topology_flags flags;
+  flags.topology.name = program;
+  CLI::App app{"Runs a topology of stages.", std::string(program)};
+  app.footer(
+      "Ctrl-C and SIGTERM let it finish what is under way; a second one ends it at once.\n"
+      "Exit codes: 0 fine, 1 a stage failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, "
+      "6 not found, 130 and 143 after a signal.");
+  flags.add_topology_flags(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    std::exit(app.exit(e));
+  } catch (const CLI::ParseError& e) {
+    say_error(fmt::format("{}: {} (see --help)", program, e.what()));
+    std::exit(2);
+  }
+  if (auto ok = flags.read_topology_flags(app); !ok) {
+    say_error(fmt::format("{}: {}", program, ok.error().text()));
+    std::exit(2);
+  }
+  return flags.options();
+}
+
+}  // namespace
+
+topology::topology(int argc, char** argv) : topology(parsed(argc, argv)) {}
+
+}  // namespace troupe

@@ -1,0 +1,627 @@
+#include "troupe/runtime/flow/file_stages.hpp"
+
+#include "troupe/devices/files/line_reader.hpp"
+#include "troupe/devices/files/npy_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct found_file {
+  std::string path;
+  std::int64_t size = 0, changed_ns = 0;
+  std::uint64_t inode = 0;
+};
+
+// What matches now, in the order of its names.
+result<std::vector<found_file>> matching(const std::string& pattern, bool follows_out) {
+  const auto slash = pattern.rfind('/');
+  const auto folder = slash == std::string::npos ? std::string(".") : pattern.substr(0, slash);
+  const auto last = slash == std::string::npos ? pattern : pattern.substr(slash + 1);
+  const bool is_pattern = last.find_first_of("*?[") != std::string::npos;
+  if (last.empty())
+    return error(error_code::usage, fmt::format("{}: names a folder; add the files, as in {}*",
+                                                pattern, pattern));
+  std::error_code why;
+  const auto root = fs::canonical(folder.empty() ? "/" : folder, why);
+  if (why)
+    return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
+  std::vector<found_file> all;
+  const auto add = [&](const std::string& path) -> result<void> {
+    struct stat s {};
+    if (::stat(path.c_str(), &s) != 0) {
+      if (errno == ENOENT) return {};  // gone again, or a link to nothing
+      return error(error_code::failed, fmt::format("{}: {}", path, std::strerror(errno)));
+    }
+    if (!S_ISREG(s.st_mode)) return {};
+    if (!follows_out) {
+      std::error_code unknown;
+      const auto real = fs::canonical(path, unknown);
+      const auto [end, at] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
+      if (!unknown && end != root.end())
+        return error(error_code::denied,
+                     fmt::format("{}: a link that leads out of its folder, to {} "
+                                 "(.follows_links_out takes such)",
+                                 path, real.string()));
+    }
+    all.push_back({path, s.st_size,
+                   std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec,
+                   std::uint64_t{s.st_ino}});
+    return {};
+  };
+  if (!is_pattern) {
+    if (auto ok = add(pattern); !ok) return std::move(ok.error());
+    return all;
+  }
+  auto at = fs::directory_iterator(folder.empty() ? "/" : folder, why);
+  if (why) return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
+  for (; at != fs::directory_iterator(); at.increment(why)) {
+    const auto name = at->path().filename().string();
+    if (::fnmatch(last.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+    const auto path = slash == std::string::npos ? name : pattern.substr(0, slash + 1) + name;
+    if (auto ok = add(path); !ok) return std::move(ok.error());
+    if (why) break;
+  }
+  if (why) return error(error_code::failed, fmt::format("{}: {}", folder, why.message()));
+  std::ranges::sort(all, {}, &found_file::path);
+  return all;
+}
+
+std::shared_ptr<const std::string> label_of(const std::string& path) {
+  return std::make_shared<const std::string>(path);
+}
+
+// A source that opens one file after the other.
+class each_file : public stage {
+ public:
+  each_file(std::string pattern, bool follows_out)
+      : pattern_(std::move(pattern)), follows_out_(follows_out) {}
+  bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
+
+  source_state produce(stage_output& out) override {
+    if (!has_looked_) {
+      has_looked_ = true;
+      auto found = matching(pattern_, follows_out_);
+      if (!found) return give_up(std::move(found.error()), out);
+      if (found->empty())
+        return give_up(error(error_code::not_found, fmt::format("{}: no such file", pattern_)),
+                       out);
+      files_ = std::move(*found);
+    }
+    if (!is_open_) {
+      if (next_ == files_.size()) return source_state::over;
+      const auto& path = files_[next_++].path;
+      out.set_label(label_of(path));
+      if (auto ok = open(path); !ok) {
+        out.fail(std::move(ok.error()));
+        return source_state::more;
+      }
+      is_open_ = true;
+    }
+    auto more = read(out);
+    if (!more) out.fail(std::move(more.error()));
+    if (!more || !*more) is_open_ = false;
+    return source_state::more;
+  }
+
+ protected:
+  virtual result<void> open(const std::string& path) = 0;
+  // Puts an item. False: the file has no more.
+  virtual result<bool> read(stage_output& out) = 0;
+
+ private:
+  // There is nothing to go on with.
+  static source_state give_up(error e, stage_output& out) {
+    out.fail(std::move(e));
+    return source_state::over;
+  }
+  std::string pattern_;
+  bool follows_out_, has_looked_ = false, is_open_ = false;
+  std::vector<found_file> files_;
+  std::size_t next_ = 0;
+};
+
+class path_source final : public each_file {
+ public:
+  using each_file::each_file;
+
+ private:
+  result<void> open(const std::string& path) override {
+    path_ = path;
+    return {};
+  }
+  result<bool> read(stage_output& out) override {
+    out.put(0, any_value(std::move(path_)));
+    return false;
+  }
+  std::string path_;
+};
+
+class line_source final : public each_file {
+ public:
+  using each_file::each_file;
+
+ private:
+  result<void> open(const std::string& path) override {
+    auto bytes = open_any(path);
+    if (!bytes) return std::move(bytes.error());
+    reader_.emplace(std::move(*bytes));
+    return {};
+  }
+  result<bool> read(stage_output& out) override {
+    auto line = reader_->next();
+    if (!line) return std::move(line.error());
+    if (!*line) return false;
+    out.put(0, any_value(std::string(**line)));
+    return true;
+  }
+  std::optional<line_reader> reader_;
+};
+
+class csv_source final : public each_file {
+ public:
+  csv_source(std::string pattern, bool follows_out, csv_options o)
+      : each_file(std::move(pattern), follows_out), options_(o) {}
+
+ private:
+  result<void> open(const std::string& path) override {
+    auto bytes = open_any(path);
+    if (!bytes) return std::move(bytes.error());
+    reader_.emplace(std::move(*bytes), options_);
+    header_ = nullptr;
+    if (!options_.has_header) return {};
+    auto names = reader_->header();
+    if (!names) return std::move(names.error());
+    header_ = std::make_shared<const std::vector<std::string>>(names->begin(), names->end());
+    return {};
+  }
+  result<bool> read(stage_output& out) override {
+    auto row = reader_->next();
+    if (!row) return std::move(row.error());
+    if (!*row) return false;
+    csv_line line;
+    line.cells.assign((*row)->begin(), (*row)->end());
+    line.header = header_;
+    out.put(0, any_value(std::move(line)));
+    return true;
+  }
+  csv_options options_;
+  std::optional<csv_reader> reader_;
+  std::shared_ptr<const std::vector<std::string>> header_;
+};
+
+class tar_source final : public each_file {
+ public:
+  using each_file::each_file;
+
+ private:
+  result<void> open(const std::string& path) override {
+    auto bytes = open_any(path);
+    if (!bytes) return std::move(bytes.error());
+    reader_.emplace(tar_reader(std::move(*bytes)));
+    path_ = path;
+    return {};
+  }
+  result<bool> read(stage_output& out) override {
+    auto sample = reader_->next();
+    if (!sample) return std::move(sample.error());
+    if (!*sample) return false;
+    out.set_label(label_of(fmt::format("{}, {}", path_, (*sample)->key)));
+    out.put(0, any_value(archive_sample{std::move(**sample)}));
+    return true;
+  }
+  std::string path_;
+  std::optional<tar_sample_reader> reader_;
+};
+
+class npy_source final : public each_file {
+ public:
+  using each_file::each_file;
+
+ private:
+  result<void> open(const std::string& path) override {
+    auto all = load_npy(path);
+    if (!all) return std::move(all.error());
+    if (all->shape().rank() == 0)
+      return error(error_code::failed, fmt::format("{}: a single number has no rows", path));
+    all_ = std::move(*all);
+    row_ = 0;
+    return {};
+  }
+  result<bool> read(stage_output& out) override {
+    if (row_ == all_.shape().size(0)) {
+      all_ = {};
+      return false;
+    }
+    std::vector<dim> rest;
+    for (std::size_t i = 1; i < all_.shape().rank(); ++i) rest.push_back(all_.shape()[i]);
+    auto row = tensor::make({all_.type(), *shape::from(rest)});
+    const auto bytes = row.size_bytes();
+    std::memcpy(row.bytes().data(), all_.bytes().data() + std::size_t(row_++) * bytes, bytes);
+    out.put(0, any_value(std::move(row)));
+    return true;
+  }
+  tensor all_;
+  std::int64_t row_ = 0;
+};
+
+class watch_source final : public stage {
+ public:
+  watch_source(std::string pattern, bool follows_out, std::int64_t every_ns)
+      : pattern_(std::move(pattern)), follows_out_(follows_out), every_ns_(every_ns) {}
+  bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
+
+  source_state produce(stage_output& out) override {
+    if (ready_.empty()) {
+      const auto now = out.now_ns();
+      if (now < looks_at_) return source_state::later;
+      looks_at_ = now + every_ns_;
+      auto found = matching(pattern_, follows_out_);
+      if (!found) {
+        out.fail(std::move(found.error()));
+        return source_state::later;
+      }
+      look(*found);
+      if (ready_.empty()) return source_state::later;
+    }
+    auto path = std::move(ready_.back());
+    ready_.pop_back();
+    out.set_label(label_of(path));
+    out.put(0, any_value(std::move(path)));
+    return source_state::more;
+  }
+  std::int64_t wakes_at() const override { return looks_at_; }
+
+ private:
+  // What has stayed as it was since the last look is complete. Those of the first look are.
+  void look(const std::vector<found_file>& found) {
+    std::map<std::string, state> now;
+    for (const auto& f : found) {
+      state s{f.size, f.changed_ns, f.inode, false};
+      const auto before = known_.find(f.path);
+      const bool is_same = before != known_.end() && before->second.is_same(s);
+      s.was_given = is_same && before->second.was_given;
+      if (!s.was_given && (is_same || is_first_)) {
+        s.was_given = true;
+        ready_.push_back(f.path);
+      }
+      now.emplace(f.path, s);
+    }
+    known_ = std::move(now);
+    is_first_ = false;
+    std::ranges::reverse(ready_);
+  }
+  struct state {
+    std::int64_t size, changed_ns;
+    std::uint64_t inode;
+    bool was_given;
+    bool is_same(const state& o) const {
+      return size == o.size && changed_ns == o.changed_ns && inode == o.inode;
+    }
+  };
+  std::string pattern_;
+  bool follows_out_, is_first_ = true;
+  std::int64_t every_ns_, looks_at_ = 0;
+  std::map<std::string, state> known_;
+  std::vector<std::string> ready_;  // the next one last
+};
+
+class timer_source final : public stage {
+ public:
+  explicit timer_source(std::int64_t every_ns) : every_ns_(every_ns) {}
+  bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
+  source_state produce(stage_output& out) override {
+    const auto now = out.now_ns();
+    if (next_ == 0) next_ = now;
+    if (now < next_) return source_state::later;
+    next_ += every_ns_ * ((now - next_) / every_ns_ + 1);
+    out.put(0, any_value(n_++));
+    return source_state::later;
+  }
+  std::int64_t wakes_at() const override { return next_; }
+
+ private:
+  std::int64_t every_ns_, next_ = 0;
+  std::uint64_t n_ = 0;
+};
+
+class print_stage final : public stage {
+ public:
+  explicit print_stage(std::function<std::string(any_value&)> text) : text_(std::move(text)) {}
+  bool take(std::uint32_t, any_value&& v, stage_output& out) override {
+    buffer_ += text_(v);
+    buffer_ += '\n';
+    const auto now = out.now_ns();
+    if (flushes_at_ == never_ns) flushes_at_ = now + 5'000'000;
+    if (buffer_.size() >= 1 << 16 || now >= flushes_at_) flush();
+    return false;
+  }
+  bool on_time(std::int64_t, stage_output&) override {
+    flush();
+    return false;
+  }
+  bool end(std::uint32_t, stage_output&) override {
+    flush();
+    return false;
+  }
+  std::int64_t wakes_at() const override { return flushes_at_; }
+  bool is_over() const override { return is_closed_; }
+
+ private:
+  void flush() {
+    flushes_at_ = never_ns;
+    if (std::fwrite(buffer_.data(), 1, buffer_.size(), stdout) != buffer_.size() ||
+        std::fflush(stdout) != 0)
+      is_closed_ = true;
+    buffer_.clear();
+  }
+  std::function<std::string(any_value&)> text_;
+  std::string buffer_;
+  std::int64_t flushes_at_ = never_ns;
+  bool is_closed_ = false;
+};
+
+template <class Stage, class... Args>
+std::uint32_t add(flow_graph& t, const char* kind, const std::string& pattern,
+                  const file_options& o, const source_location& where, Args... args) {
+  stage_info info;
+  info.name = !o.name.empty() ? o.name : fmt::format("{}({})", kind, pattern);
+  info.kind = kind;
+  info.where = where;
+  info.on_error = o.on_error;
+  info.make = [=] {
+    return std::unique_ptr<stage>(std::make_unique<Stage>(pattern, o.follows_links_out, args...));
+  };
+  const auto id = add_source(t, std::move(info));
+  if (o.name.empty()) t.stage_at(id).is_named = false;
+  if (o.dead_letters) {
+    const auto port = t.add_output(id);
+    t.stage_at(id).dead_output = port;
+    t.connect(id, port, o.dead_letters->stage(), t.add_input(o.dead_letters->stage()));
+  }
+  return id;
+}
+
+std::string npy_head(const tensor_spec& of, std::uint64_t rows) {
+  const char* type = "";
+  switch (of.type) {
+    case dtype::f32: type = "<f4"; break;
+    case dtype::f64: type = "<f8"; break;
+    case dtype::i32: type = "<i4"; break;
+    case dtype::i64: type = "<i8"; break;
+    case dtype::u8: type = "|u1"; break;
+    case dtype::f16: type = "<f2"; break;
+    case dtype::boolean: type = "|b1"; break;
+    case dtype::bf16: return {};
+  }
+  auto text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},", type, rows);
+  for (std::size_t i = 0; i < of.shape.rank(); ++i) text += fmt::format(" {},", of.shape.size(i));
+  text += "), }";
+  // The head's place is taken before the number of rows is known: 256 bytes hold eight dimensions.
+  constexpr std::size_t head_bytes = 256;
+  text.resize(head_bytes - 10 - 1, ' ');
+  text += '\n';
+  const char magic[] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, char((head_bytes - 10) & 0xff),
+                        char((head_bytes - 10) >> 8)};
+  return std::string(magic, sizeof magic) + text;
+}
+
+}  // namespace
+
+// --- sources -------------------------------------------------------------------------------------
+
+const std::string* csv_line::find(std::string_view column) const noexcept {
+  if (header == nullptr) return nullptr;
+  const auto at = std::ranges::find(*header, column);
+  const auto i = static_cast<std::size_t>(at - header->begin());
+  return i < cells.size() ? &cells[i] : nullptr;
+}
+std::size_t csv_line::size_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& c : cells) bytes += value_bytes(c);
+  return bytes;
+}
+std::size_t archive_sample::size_bytes() const noexcept {
+  std::size_t bytes = key.size();
+  for (const auto& [name, part] : parts) bytes += name.size() + part.size() + 64;
+  return bytes;
+}
+
+flow<std::string> files(flow_graph& t, const std::string& pattern, const file_options& o,
+                        source_location where) {
+  return {t, add<path_source>(t, "files", pattern, o, where), 0};
+}
+flow<std::string> watch(flow_graph& t, const std::string& pattern, const file_options& o,
+                        source_location where) {
+  const auto every = o.every.ns > 0 ? o.every.ns : 50'000'000;
+  return {t, add<watch_source>(t, "watch", pattern, o, where, every), 0};
+}
+flow<std::string> read_lines(flow_graph& t, const std::string& pattern, const file_options& o,
+                             source_location where) {
+  return {t, add<line_source>(t, "read_lines", pattern, o, where), 0};
+}
+flow<csv_line> read_csv(flow_graph& t, const std::string& pattern, const csv_options& csv,
+                        const file_options& o, source_location where) {
+  return {t, add<csv_source>(t, "read_csv", pattern, o, where, csv), 0};
+}
+flow<archive_sample> read_tar(flow_graph& t, const std::string& pattern, const file_options& o,
+                              source_location where) {
+  return {t, add<tar_source>(t, "read_tar", pattern, o, where), 0};
+}
+flow<tensor> read_npy_rows(flow_graph& t, const std::string& pattern, const file_options& o,
+                           source_location where) {
+  return {t, add<npy_source>(t, "read_npy_rows", pattern, o, where), 0};
+}
+flow<std::uint64_t> timer(flow_graph& t, nanoseconds_of every, source_location where) {
+  if (every.ns <= 0)
+    t.note_mistake(error(error_code::usage, "timer: its time is not above 0").at(where));
+  stage_info info;
+  info.kind = "timer";
+  info.where = where;
+  info.make = [ns = std::max<std::int64_t>(1, every.ns)] {
+    return std::unique_ptr<stage>(std::make_unique<timer_source>(ns));
+  };
+  return {t, add_source(t, std::move(info)), 0};
+}
+
+result<file_bytes> read_file::operator()(std::string path) const {
+  auto source = open_any(path);
+  if (!source) return std::move(source.error());
+  auto bytes = read_all(**source, bytes_max);
+  if (!bytes) return std::move(bytes.error());
+  return file_bytes{std::move(path), std::move(*bytes)};
+}
+
+// --- ends ----------------------------------------------------------------------------------------
+
+file_being_made::file_being_made(std::string path) : path_(std::move(path)) {}
+file_being_made::~file_being_made() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+result<void> file_being_made::open() {
+  if (failed_) return *failed_;
+  if (fd_ >= 0) return {};
+  const auto temporary = path_ + ".tmp";
+  fd_ = ::open(temporary.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+  if (fd_ < 0)
+    failed_.emplace(error_code::failed,
+                    fmt::format("{}: cannot be written: {}", temporary, std::strerror(errno)));
+  if (failed_) return *failed_;
+  return {};
+}
+
+result<void> file_being_made::flush() {
+  if (auto ok = open(); !ok) return ok;
+  for (std::size_t at = 0; at < buffer_.size();) {
+    const auto n = ::write(fd_, buffer_.data() + at, buffer_.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      failed_.emplace(error_code::failed,
+                      fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
+      return *failed_;
+    }
+    at += static_cast<std::size_t>(n);
+  }
+  buffer_.clear();
+  return {};
+}
+
+result<void> file_being_made::write(std::string_view text) {
+  if (failed_) return *failed_;
+  buffer_ += text;
+  if (buffer_.size() < std::size_t{1} << 18) return {};
+  return flush();
+}
+
+result<void> file_being_made::write_at_start(std::string_view text) {
+  if (auto ok = flush(); !ok) return ok;
+  if (::pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    failed_.emplace(error_code::failed,
+                    fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
+    return *failed_;
+  }
+  return {};
+}
+
+result<void> file_being_made::finish() {
+  if (auto ok = flush(); !ok) return ok;
+  const auto temporary = path_ + ".tmp";
+  const bool is_synced = ::fsync(fd_) == 0;
+  const bool is_closed = ::close(std::exchange(fd_, -1)) == 0;
+  if (!is_synced || !is_closed || ::rename(temporary.c_str(), path_.c_str()) != 0) {
+    failed_.emplace(error_code::failed,
+                    fmt::format("{}: cannot be written: {}", path_, std::strerror(errno)));
+    return *failed_;
+  }
+  return {};
+}
+
+std::string json_text(std::string_view s) {
+  std::string text = "\"";
+  for (const auto c : s) {
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      text += {'\\', c};
+    else if (c == '\n')
+      text += "\\n";
+    else if (u < 0x20)
+      text += fmt::format("\\u{:04x}", unsigned{u});
+    else
+      text += c;
+  }
+  return text + "\"";
+}
+
+void write_npy(const flow<tensor>& in, const std::string& path, const stage_options& o,
+               source_location where) {
+  struct npy_writer {
+    std::shared_ptr<file_being_made> file;
+    std::optional<tensor_spec> spec;
+    std::uint64_t rows = 0;
+    result<void> operator()(const tensor& t) {
+      if (!spec) {
+        spec = t.spec();
+        const auto head = npy_head(*spec, 0);
+        if (head.empty() || head.size() > 256)
+          return error(error_code::usage,
+                       fmt::format("{}: the format has no {}", file->path(), to_string(t.spec())));
+        if (auto ok = file->write(head); !ok) return ok;
+      }
+      if (t.spec() != *spec)
+        return error(error_code::failed,
+                     fmt::format("{}: item {} is {}, and those before it are {}", file->path(),
+                                 rows, to_string(t.spec()), to_string(*spec)));
+      ++rows;
+      return file->write({reinterpret_cast<const char*>(t.bytes().data()), t.bytes().size()});
+    }
+    result<void> finish() {
+      if (!spec) {
+        spec = tensor_spec{dtype::f32, {}};
+        if (auto ok = file->write(npy_head(*spec, 0)); !ok) return ok;
+      }
+      if (auto ok = file->write_at_start(npy_head(*spec, rows)); !ok) return ok;
+      return file->finish();
+    }
+  };
+  auto named = o;
+  if (named.name.empty()) named.name = "write_npy(" + path + ")";
+  for_each(in, npy_writer{std::make_shared<file_being_made>(path), {}, 0}, named, where);
+}
+
+void write_files(const flow<file_bytes>& in, const std::string& folder, const stage_options& o,
+                 source_location where) {
+  const auto write_one = [folder](const file_bytes& f) -> result<void> {
+    const auto name = fs::path(f.path).filename().string();
+    if (name.empty() || name == "." || name == ".." || name.find('\0') != std::string::npos)
+      return error(error_code::usage, fmt::format("'{}' is no name of a file", f.path));
+    file_being_made file((fs::path(folder) / name).string());
+    if (auto ok = file.write({reinterpret_cast<const char*>(f.bytes.data()), f.bytes.size()}); !ok)
+      return ok;
+    return file.finish();
+  };
+  auto named = o;
+  if (named.name.empty()) named.name = "write_files(" + folder + ")";
+  for_each(in, write_one, named, where);
+}
+
+std::unique_ptr<stage> make_print(std::function<std::string(any_value&)> text) {
+  return std::make_unique<print_stage>(std::move(text));
+}
+
+}  // namespace troupe
