@@ -60,6 +60,8 @@ def expected():
         yield "timeline", f"a hop, {n}, recorded", "ns", "not recorded"
     for what, unit, beside in ((", one while it trains", "steps/s", "the same without"), (", written", "GB/s", "write, fsync")):
         yield "checkpoint", "0.0013 GB of variables" + what, unit, beside
+    for what in ("PNG, 64 x 64", "JPEG, 256 x 256"):
+        yield "images", what, "1/s", "the library alone"
     for what in ("transport to transport", "link to link", "op to op"):
         yield "roundtrip", f"64 B, {what}", "us", "bare blocking TCP"
     for size in SIZES:

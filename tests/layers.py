@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
-TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_flow": 2, "troupe_actors": 3, "troupe_pipelines": 3, "troupe": 3}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_images": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_flow": 2, "troupe_actors": 3, "troupe_pipelines": 3, "troupe": 3}
 
 # Rooms of a layer, lowest first, each with those that it may include besides itself. A file beside the rooms belongs to none of them, and may be included by all.
 ROOMS = {
@@ -66,6 +66,7 @@ FENCES = [
     (r"(oneapi/)?dnnl|omp\.h|c?blas|mkl|Eigen/", ["devices/", "tests/devices/", "tools/troupe-bench/"], "kernel libraries"),
     (r"cuda|cublas|cudnn|cub/|thrust/|nccl|nvrtc|nvml|nvtx", ["devices/cuda/", "devices/nccl/", "tests/gpu/"], "CUDA and NCCL"),
     (r"(zlib|zconf|zstd|zstd_errors|zdict)\.h$", ["devices/files/", "tests/devices/", "tests/fuzz/"], "packing libraries"),
+    (r"(lib)?png|j(peglib|error|morecfg|config|pegint)\.h|turbojpeg", ["devices/images/", "tests/devices/", "tests/fuzz/", "tools/troupe-bench/"], "libpng and libjpeg-turbo"),
     (r"boost/test/", ["tests/"], "the test library"),
     (r"google/protobuf/|.*\.pb\.h$", ["runtime/onnx/", "tests/runtime/", "tests/support/", "tests/fuzz/"], "protobuf"),
     (r"CLI/", ["actors/program/", "apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
@@ -267,6 +268,9 @@ PLANTED = [
     ("runtime/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
     ("apps/a.cpp", "#include <caf/actor.hpp>\n", "CAF may stand only"),
     ("runtime/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n", "kernel libraries may stand only"),
+    ("devices/files/a.cpp", "#include <png.h>\n", "libpng and libjpeg-turbo may stand only"),
+    ("runtime/a.cpp", "#include <jpeglib.h>\n", "libpng and libjpeg-turbo may stand only"),
+    ("tests/runtime/a.cpp", "#include <turbojpeg.h>\n", "libpng and libjpeg-turbo may stand only"),
     ("apps/a.cpp", "#include <google/protobuf/message_lite.h>\n", "protobuf may stand only"),
     ("runtime/a.cpp", "#include <zstd.h>\n", "packing libraries may stand only"),
     ("devices/host/a.cpp", "#include <zlib.h>\n", "packing libraries may stand only"),
@@ -293,6 +297,7 @@ HARMLESS = [
     ("actors/a.cpp", '// no mutex here\nconst char* s = "mutex sleep_for"; /* condition_variable */ int big = 1\'000\'000;\n'),
     ("actors/a.cpp", "#include <caf/actor.hpp>\n#include <thread>\nvoid worker::sleep() { sleep(); }\n"),
     ("tests/devices/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n#include <mutex>\n"),
+    ("devices/images/a.cpp", "#include <png.h>\n#include <jpeglib.h>\n"),
     ("devices/cuda/a.cu", "#include <cub/cub.cuh>\n"),
     ("devices/nccl/a.cpp", "#include <nccl.h>\n"),
     ("runtime/a.cpp", "// TODO(perf) a table\n"),

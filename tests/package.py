@@ -110,6 +110,17 @@ class package(unittest.TestCase):
             limits.output_of(node)
         self.assertEqual(node.returncode, 0)
 
+    def test_the_library_for_images_alone(self):
+        self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
+        with open(self.path("CMakeLists.txt"), "w") as f:
+            f.write("cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nfind_package(troupe REQUIRED)\n"
+                    "add_executable(app app.cpp)\ntarget_link_libraries(app PRIVATE troupe::images)\n")
+        with open(self.path("app.cpp"), "w") as f:
+            f.write("#include <troupe/images.hpp>\n#include <iostream>\nint main() { std::cout << troupe::decode_image({}, \"none\").error().text(); }\n")
+        self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")
+        self.run_command("cmake", "--build", self.path("build"))
+        self.assertEqual(self.run_command(self.path("build", "app")), "none: not an image that can be read: it is empty")
+
     def test_a_folder_of_the_project(self):
         self.write_project(lines_of_readme().replace("find_package(troupe REQUIRED)", f"add_subdirectory({SOURCE} troupe)"))
         self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")

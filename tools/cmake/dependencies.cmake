@@ -11,6 +11,8 @@ else()
 endif()
 find_package(OpenSSL REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(PNG REQUIRED)
+find_package(JPEG REQUIRED)  # libjpeg-turbo: devices/images/jpeg_image.cpp looks
 find_package(nlohmann_json REQUIRED)
 find_package(Protobuf REQUIRED)
 

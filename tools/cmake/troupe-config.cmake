@@ -11,6 +11,8 @@ if("@TROUPE_OPENMP@" STREQUAL "OpenMP::OpenMP_CXX")
 endif()
 find_dependency(OpenSSL)
 find_dependency(ZLIB)
+find_dependency(PNG)
+find_dependency(JPEG)
 find_dependency(nlohmann_json)
 find_dependency(Protobuf)
 if(@TROUPE_HAS_CUDA@)  # with which these libraries were built

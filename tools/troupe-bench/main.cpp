@@ -53,6 +53,8 @@ constexpr benchmark benchmarks[] = {
     {"checkpoint",
      "training with a checkpoint of 1 GB of variables, beside the same without and a plain write",
      bench_checkpoint},
+    {"images", "pictures in PNG and JPEG as tensors, beside the same calls of the libraries alone",
+     bench_images},
     {"roundtrip", "a round trip between two processes, beside bare blocking TCP", bench_roundtrip},
     {"stream", "tensors between two processes, beside bare TCP over as many buffers", bench_stream},
     {"all_reduce",

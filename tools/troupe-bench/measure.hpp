@@ -83,6 +83,7 @@ result<void> bench_step(const bench_options&, bench_report&);
 result<void> bench_training(const bench_options&, bench_report&);
 result<void> bench_timeline(const bench_options&, bench_report&);
 result<void> bench_checkpoint(const bench_options&, bench_report&);
+result<void> bench_images(const bench_options&, bench_report&);
 result<void> bench_roundtrip(const bench_options&, bench_report&);
 result<void> bench_stream(const bench_options&, bench_report&);
 result<void> bench_all_reduce(const bench_options&, bench_report&);

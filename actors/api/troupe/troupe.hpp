@@ -1,7 +1,8 @@
 #pragma once
 // Start here: graphs, data, and sessions that train and run them. Beside it stand function.hpp,
-// op_library.hpp, onnx.hpp (link troupe::onnx), inspect.hpp and program.hpp (link troupe::program).
-// Errors are values: result<T> is a T or an error that says who, what and where.
+// op_library.hpp, onnx.hpp (link troupe::onnx), images.hpp (link troupe::images), inspect.hpp and
+// program.hpp (link troupe::program). Errors are values: result<T> is a T or an error that says
+// who, what and where.
 //
 //   auto opened = troupe::session::open({});  // everything in this process
 //   if (!opened) throw std::runtime_error(opened.error().text());
