@@ -52,7 +52,7 @@ ROOMS = {
         "node": "base messages plan job",
         "process": "base messages net plan cluster disk node",
         "session": "base messages job process",
-        "flow": "base net session",
+        "flow": "base messages net process session",
         "inspect": "net cluster",
         "program": "session flow",
         "api": "session inspect program flow",

@@ -115,7 +115,7 @@ inline constexpr bool takes_items = std::is_invocable_v<F&, T>;
 // compiler says one thing and stops.
 template <class F, class T, bool = takes_items<F, T>>
 struct mapped {
-  using item = typename returned_by<F, T>::item;
+  using item = typename stage_items<F, T>::type;
 };
 template <class F, class T>
 struct mapped<F, T, false> {
@@ -182,8 +182,8 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
   using U = mapped_item<F, T>;
   if constexpr (fits) {
     using contract = returned_by<F, T>;
-    constexpr bool makes = !std::is_void_v<typename contract::item>;
-    static_assert(makes, "map: the stage returns nothing; use for_each");
+    constexpr bool makes = !std::is_void_v<typename stage_items<F, T>::type>;
+    static_assert(makes, "map: the stage makes nothing; use for_each");
     if constexpr (makes)
       return flow<U>(in.graph(),
                      add_function(in.graph(), in.stage(), in.port(),

@@ -10,7 +10,8 @@
 //
 // State is what a struct with operator() has; every replica has an instance of its own, copied from
 // the one that was given. A member finish(), of the same contract or void, is called once, at the
-// end of the stream.
+// end of the stream; so a stage whose operator() returns void and whose finish() returns what it has
+// gathered reduces a flow.
 
 #include "troupe/runtime/flow/generator.hpp"
 #include "troupe/runtime/flow/stage.hpp"
@@ -57,6 +58,19 @@ using returned_by = returned<std::remove_cvref_t<std::invoke_result_t<F&, In...>
 template <class F>
 concept has_finish = requires(F& f) { f.finish(); };
 
+// The items of a stage: those of its function, or, of one that returns nothing, those of its
+// finish(); void where neither makes any.
+template <class F, class In>
+struct stage_items {
+  using type = typename returned_by<F, In>::item;
+};
+template <class F, class In>
+  requires(std::is_void_v<std::invoke_result_t<F&, In>> && has_finish<F>)
+struct stage_items<F, In> {
+  using type = typename returned<
+      std::remove_cvref_t<decltype(std::declval<F&>().finish())>>::item;
+};
+
 // Puts what `r` has into output 0. True: `left` has more.
 template <class R, class T>
 bool put_returned(R&& r, generator<T>& left, stage_output& out) {
@@ -95,9 +109,8 @@ bool put_next(generator<T>& left, stage_output& out) {
 
 template <class F, class In>
 class function_stage final : public stage {
-  using contract = returned_by<F, In>;
-  using item_type =
-      std::conditional_t<std::is_void_v<typename contract::item>, int, typename contract::item>;
+  using made = typename stage_items<F, In>::type;
+  using item_type = std::conditional_t<std::is_void_v<made>, int, made>;
 
  public:
   explicit function_stage(F f) : f_(std::move(f)) {}

@@ -13,6 +13,7 @@
 #include "troupe/actors/program/device_flags.hpp"
 #include "troupe/actors/program/output.hpp"
 #include "troupe/actors/program/progress_bar.hpp"
+#include "troupe/actors/program/topology_flags.hpp"
 #include "troupe/actors/program/training_flags.hpp"
 #include "troupe/actors/program/training_report.hpp"
 #include "troupe/runtime/text/byte_size.hpp"

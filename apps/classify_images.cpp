@@ -1,0 +1,118 @@
+// Pictures to labels: files, decoded and resized by several threads, in batches through a graph, to
+// a CSV file. One that is damaged is left out, and stands in a file of its own with the reason.
+//
+// The graph here tells which of three colours a picture has most of; an ONNX model takes its place
+// by runtime/onnx (apps/tune_onnx.cpp imports one).
+//
+//   build/bin/classify_images 'incoming/*.png' --labels labels.csv --failures failures.csv
+//   build/bin/classify_images 'incoming/*.png' --labels labels.csv --watch     # until Ctrl-C
+
+#include <troupe/images.hpp>
+#include <troupe/pipelines.hpp>
+#include <troupe/program.hpp>
+#include <troupe/troupe.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string>
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::int64_t side = 32, batch_size = 16;
+
+struct picture {
+  std::string path;
+  tensor pixels;  // [side, side, 3], from 0 to 1
+  static constexpr auto fields =
+      troupe::fields<&picture::path, &picture::pixels>("path", "pixels");
+};
+
+struct labelled {
+  std::string path, label;
+  static constexpr auto fields =
+      troupe::fields<&labelled::path, &labelled::label>("path", "label");
+};
+
+result<picture> decode(file_bytes file) {
+  auto image = decode_image(file.bytes, file.path);
+  if (!image) return std::move(image.error());
+  auto small = resize(*image, side, side);
+  if (!small) return std::move(small.error());
+  auto pixels = tensor::make({dtype::f32, {side, side, 3}});
+  for (std::int64_t i = 0; i < pixels.elements(); ++i)
+    pixels.data<float>()[i] = static_cast<float>(small->data<std::uint8_t>()[i]) / 255;
+  return picture{std::move(file.path), std::move(pixels)};
+}
+
+// The colour that a batch of pictures has most of: "x" to "class".
+void build_model(graph& g) {
+  const auto x = input(g, {dtype::f32, batch_of(batch_size, {side, side, 3})}, "x");
+  named(argmax(reduce_mean(x, {1, 2}), -1), "class");
+}
+
+// A stage of one's own round the graph: pictures come with their paths, and only their pixels go
+// through.
+struct classify {
+  run_graph model;
+  result<std::vector<labelled>> operator()(std::vector<picture> pictures) {
+    std::vector<tensor> pixels;
+    for (const auto& p : pictures) pixels.push_back(p.pixels);
+    const auto classes = model(std::move(pixels));
+    if (!classes) return classes.error();
+    static constexpr const char* names[] = {"red", "green", "blue"};
+    std::vector<labelled> all;
+    for (std::size_t i = 0; i < pictures.size(); ++i)
+      all.push_back({pictures[i].path, names[(*classes)[i].data<std::int32_t>()[0]]});
+    return all;
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Tells which colour pictures have most of.", "classify_images"};
+  topology_flags flags;
+  flags.topology.name = "classify_images";
+  std::string pattern, labels = "labels.csv", failures = "failures.csv";
+  std::uint32_t replicas = 2;
+  bool watches = false;
+  app.add_option("pictures", pattern, "A path, with * and ? in its last part")->required();
+  app.add_option("--labels", labels, "The CSV file that is made")->capture_default_str();
+  app.add_option("--failures", failures, "A CSV file of pictures that were left out, and why")
+      ->capture_default_str();
+  app.add_option("--replicas", replicas, "Threads that decode")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_flag("--watch", watches, "Wait for more, until Ctrl-C");
+  flags.add_topology_flags(app);
+  CLI11_PARSE(app, argc, argv);
+  if (const auto ok = flags.read_topology_flags(app); !ok) {
+    say_error("classify_images: " + ok.error().text());
+    return 2;
+  }
+  auto opened = session::open({});
+  if (!opened) {
+    say_error("classify_images: " + opened.error().text());
+    return static_cast<int>(opened.error().code());
+  }
+  graph g((*opened)->ops());
+  build_model(g);
+
+  topology t(flags.options());
+  auto lost = dead_letters(t);
+  auto paths = watches ? watch(t, pattern) : files(t, pattern);
+  auto bytes = map(paths, read_file{}, {.on_error = skip(), .dead_letters = lost});
+  auto pictures = map(bytes, decode,
+                      {.name = "decode", .replicas = replicas, .on_error = skip(),
+                       .dead_letters = lost});
+  auto batches = batch(pictures, {.count = batch_size, .within = 20ms});
+  auto classified = map(batches, classify{run_graph(**opened, g, "x", "class")});
+  write_csv(unbatch(classified), labels);
+  write_csv(lost, failures);
+  return t.run();
+}
