@@ -10,8 +10,8 @@
 //
 // CSV-1  What csv_row() writes is read again as the same fields.
 // CSV-2  Rows are the same however the source cuts its bytes into pieces.
-// CSV-3  Memory is a buffer of 256 KiB, or as large as twice the longest row if that is more; rows
-//        over the limits are errors.
+// CSV-3  Memory is a buffer of 256 KiB, or up to four times the longest row where that is more;
+//        rows over the limits are errors.
 //
 // Errors are one line: the source's, or the name, what is wrong, the row (from 1, the header is
 // none) and the line (from 1; fields may have several). They stay.

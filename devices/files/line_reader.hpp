@@ -7,7 +7,7 @@
 //
 // Threading: one caller at a time.
 //
-// LR-1  Memory is a buffer of 256 KiB, or as large as twice the longest line if that is more; a
+// LR-1  Memory is a buffer of 256 KiB, or up to four times the longest line where that is more; a
 //       line of more than the limit is an error.
 // LR-2  Lines are the same however the source cuts its bytes into pieces, and a line is given
 //       without asking the source for what follows it.
