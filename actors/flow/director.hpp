@@ -41,7 +41,7 @@ struct topology_view {
   std::shared_ptr<const flow_graph> graph;
   std::vector<std::shared_ptr<const stage_counters>> stages;
   std::vector<std::shared_ptr<const edge_meter>> edges;
-  std::vector<std::atomic<std::uint32_t>> places;  // the thread of each stage
+  std::vector<std::atomic<std::uint32_t>> places;    // the thread of each stage
   std::vector<std::shared_ptr<group_pulse>> pulses;  // of each thread
   std::atomic<std::uint64_t> placements{0};
   std::vector<std::atomic<float>> busy;  // of each stage, of late
@@ -49,8 +49,8 @@ struct topology_view {
 };
 
 struct director_setup {
-  std::shared_ptr<const flow_graph> graph;  // checked
-  std::uint32_t threads = 1;                // that compute
+  std::shared_ptr<const flow_graph> graph;    // checked
+  std::uint32_t threads = 1;                  // that compute
   std::vector<caf::execution_unit*> workers;  // those, then of stages that may sleep
   caf::actor clock, program;
   std::function<std::int64_t()> now_ns;

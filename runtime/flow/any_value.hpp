@@ -90,8 +90,8 @@ class any_value {
     std::string (*text)(const std::byte*);
   };
   template <class T>
-  static constexpr bool is_inline = sizeof(T) <= inline_bytes && alignof(T) <= 8 &&
-                                    std::is_nothrow_move_constructible_v<T>;
+  static constexpr bool is_inline =
+      sizeof(T) <= inline_bytes && alignof(T) <= 8 && std::is_nothrow_move_constructible_v<T>;
 
   template <class T>
   static const T* at(const std::byte* m) noexcept {

@@ -10,11 +10,11 @@
 namespace troupe {
 namespace {
 
-constexpr std::uint32_t depth_max = 64;         // of stages that call each other
-constexpr std::size_t batch_items_max = 64;     // that leave for another group at once
+constexpr std::uint32_t depth_max = 64;      // of stages that call each other
+constexpr std::size_t batch_items_max = 64;  // that leave for another group at once
 constexpr std::size_t batch_bytes_max = 256 << 10;
-constexpr double slow_ns = 5'000;               // nothing waits in a batch while such a stage runs
-constexpr double light_ns = 5'000;              // one call of 64 is measured
+constexpr double slow_ns = 5'000;   // nothing waits in a batch while such a stage runs
+constexpr double light_ns = 5'000;  // one call of 64 is measured
 constexpr std::uint32_t goes_before_a_look = 256;
 
 template <class T>
@@ -71,7 +71,9 @@ void stage_output::put_last(std::uint32_t port, any_value&& value) {
   slot_.ticket_is_open = false;
   group_.put(slot_, port, std::move(it));
 }
-void stage_output::put_item(std::uint32_t port, item&& it) { group_.put(slot_, port, std::move(it)); }
+void stage_output::put_item(std::uint32_t port, item&& it) {
+  group_.put(slot_, port, std::move(it));
+}
 const item_origin& stage_output::origin() const noexcept { return slot_.origin; }
 void stage_output::set_origin(item_origin o) { slot_.origin = std::move(o); }
 void stage_output::set_label(std::shared_ptr<const std::string> label) {
@@ -305,8 +307,8 @@ item flow_group::pop(flow_edge& e) {
   count(e.meter->taken_bytes, std::uint64_t{it.bytes});
   count(e.meter->taken_items, std::uint64_t{1});
   // Room is told when half of it is free, so that a waiting producer is not woken for each item.
-  const bool is_half_free = e.queue.count <= e.info->items_max / 2 &&
-                            e.queued_bytes <= e.info->bytes_max / 2;
+  const bool is_half_free =
+      e.queue.count <= e.info->items_max / 2 && e.queued_bytes <= e.info->bytes_max / 2;
   if (e.from != nullptr) {
     if (e.is_full && (is_half_free || e.queue.empty())) room(e.id);
     return it;
@@ -386,9 +388,8 @@ void flow_group::take(flow_slot& s, flow_edge& e, item&& it) {
   s.origin.ends_ticket = false;
   s.ticket_is_open = s.info->is_replica;
   s.loop_item = e.info->loop;
-  call(s, [&](stage_output& out) {
-    return s.what->take(e.info->to_port, std::move(it.value), out);
-  });
+  call(s,
+       [&](stage_output& out) { return s.what->take(e.info->to_port, std::move(it.value), out); });
   if (s.info->outputs == 0 && s.origin.born_ns != 0 && now_ != nullptr)
     c.latency.add((*now_)() - s.origin.born_ns);
   if (s.has_more) go_on(s);
@@ -405,7 +406,8 @@ void flow_group::call(flow_slot& s, Call&& c) {
   const auto before = now_in(pulse_->running);
   pulse_->running.store(s.id, std::memory_order_relaxed);
   // Slow ones are measured each time; the others with all that they call, in one call of 64.
-  const bool measures = is_measuring_ || s.mean_ns > light_ns || now_in(s.counters->measured) == 0 ||
+  const bool measures = is_measuring_ || s.mean_ns > light_ns ||
+                        now_in(s.counters->measured) == 0 ||
                         (depth_ == 1 && --until_measured_ == 0);
   const auto outer = std::exchange(is_measuring_, measures);
   const auto inner = inner_ns_;
@@ -488,10 +490,11 @@ void flow_group::failed(flow_slot& s) {
   if (policy.what == error_policy::kind::stop || s.failures > policy.at_most) {
     if (failure_) return;
     const bool is_first = policy.what == error_policy::kind::stop;
-    error e(why.code(),
-            fmt::format("{} ({}){}: {}{}", s.info->name, flow_graph::line_of(s.info->where),
-                        s.info->is_source ? "" : ": " + name_item(s.origin), why.message(),
-                        is_first ? "" : fmt::format("; {} failures were to be borne", policy.at_most)));
+    error e(
+        why.code(),
+        fmt::format("{} ({}){}: {}{}", s.info->name, flow_graph::line_of(s.info->where),
+                    s.info->is_source ? "" : ": " + name_item(s.origin), why.message(),
+                    is_first ? "" : fmt::format("; {} failures were to be borne", policy.at_most)));
     failure_ = flow_failure{s.info->name, std::move(e)};
     return;
   }
@@ -699,8 +702,10 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
     break;
   }
   flush();
-  if (failure_) state = state::failed;
-  else if (open_ == 0) state = state::over;
+  if (failure_)
+    state = state::failed;
+  else if (open_ == 0)
+    state = state::over;
   now_ = nullptr;
   wire_ = nullptr;
   return state;

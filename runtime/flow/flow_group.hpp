@@ -94,19 +94,19 @@ struct flow_slot {
   std::vector<flow_edge*> in;
   std::vector<std::vector<flow_edge*>> out;
   std::shared_ptr<stage_counters> counters;
-  item_origin origin;               // of the item at hand
-  std::uint32_t full_outputs = 0;   // edges
-  std::uint32_t inputs_ended = 0;   // that the stage was told of
-  std::uint32_t outputs_open = 0;   // edges
+  item_origin origin;              // of the item at hand
+  std::uint32_t full_outputs = 0;  // edges
+  std::uint32_t inputs_ended = 0;  // that the stage was told of
+  std::uint32_t outputs_open = 0;  // edges
   std::uint64_t failures = 0;
-  std::uint64_t made = 0;           // by a source
+  std::uint64_t made = 0;             // by a source
   std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
   std::int64_t deadline_ns = never_ns;
   std::int64_t blocked_since_ns = 0;
   double mean_ns = 0;  // of a call
   bool is_busy = false, has_more = false, is_over = false, is_closing = false;
-  bool ticket_is_open = false;      // of a replica: its ticket has not ended
-  std::optional<error> failed;      // of the item at hand
+  bool ticket_is_open = false;  // of a replica: its ticket has not ended
+  std::optional<error> failed;  // of the item at hand
 };
 
 class flow_group {

@@ -97,8 +97,7 @@ std::vector<std::uint32_t> place_by_load(const flow_graph& g, std::uint32_t thre
       load[piece_of[u]] += chain[u].load;
     }
     for (const auto& u : free) {
-      const auto least =
-          static_cast<std::uint32_t>(std::ranges::min_element(load) - load.begin());
+      const auto least = static_cast<std::uint32_t>(std::ranges::min_element(load) - load.begin());
       places[u.stages[0]] = least;
       load[least] += u.load;
     }

@@ -52,12 +52,11 @@ struct random_topology {
           break;
         case 2: f.f = filter(f.f, [](std::int64_t x) { return x % 3 != 0; }); break;
         case 3:
-          f.f = map(
-              f.f,
-              [](std::int64_t x) -> generator<std::int64_t> {
-                for (std::int64_t k = 0; k < x % 4; ++k) co_yield x + k;
-              },
-              {.replicas = std::uint32_t(1 + pick(3))});
+          f.f = map(f.f,
+                    [](std::int64_t x) -> generator<std::int64_t> {
+                      for (std::int64_t k = 0; k < x % 4; ++k) co_yield x + k;
+                    },
+                    {.replicas = std::uint32_t(1 + pick(3))});
           break;
         case 4: {
           auto [a, b] = split(f.f, [](const std::int64_t& x) { return x % 2 == 0; });
@@ -93,9 +92,7 @@ struct random_topology {
 
   struct numbers {
     std::int64_t n, at = 0;
-    std::optional<std::int64_t> operator()() {
-      return at < n ? std::optional(at++) : std::nullopt;
-    }
+    std::optional<std::int64_t> operator()() { return at < n ? std::optional(at++) : std::nullopt; }
   };
   std::uint64_t pick(std::uint64_t n) { return random() % n; }
   std::vector<std::vector<std::int64_t>> results() const {

@@ -91,8 +91,7 @@ BOOST_AUTO_TEST_CASE(a_failure_ends_it_with_one_line) {
   const auto r = t.run_to_end();
   BOOST_REQUIRE(!r);
   BOOST_TEST(r.error().message().find("picky/") == 0U);
-  BOOST_TEST(r.error().message().find("item 777 of source: does not like it") !=
-             std::string::npos);
+  BOOST_TEST(r.error().message().find("item 777 of source: does not like it") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(stop_drains_what_is_under_way) {
@@ -100,9 +99,8 @@ BOOST_AUTO_TEST_CASE(stop_drains_what_is_under_way) {
   std::atomic<std::uint64_t> made{0};
   auto endless = source(t, [&]() -> std::optional<std::uint64_t> { return made++; });
   const auto all = collect(map(endless, [](std::uint64_t x) { return spin(1us), x; }));
-  must(t.run_to_end([](const troupe::topology& running) {
-    const_cast<troupe::topology&>(running).stop();
-  }));
+  must(t.run_to_end(
+      [](const troupe::topology& running) { const_cast<troupe::topology&>(running).stop(); }));
   // Everything that was made has arrived.
   BOOST_CHECK_EQUAL(all->size(), made.load());
   BOOST_CHECK_GT(made.load(), 0U);
@@ -111,10 +109,12 @@ BOOST_AUTO_TEST_CASE(stop_drains_what_is_under_way) {
 BOOST_AUTO_TEST_CASE(a_batch_leaves_in_time_though_it_is_not_full) {
   troupe::topology t({.threads = 1});
   bool first = true;
-  auto slow = source(t, [&, n = 0]() mutable -> std::optional<int> {
-    if (!std::exchange(first, false)) std::this_thread::sleep_for(60ms);
-    return n < 3 ? std::optional(n++) : std::nullopt;
-  }, {.blocks = true});
+  auto slow = source(t,
+                     [&, n = 0]() mutable -> std::optional<int> {
+                       if (!std::exchange(first, false)) std::this_thread::sleep_for(60ms);
+                       return n < 3 ? std::optional(n++) : std::nullopt;
+                     },
+                     {.blocks = true});
   const auto all = collect(batch(slow, {.count = 100, .within = 1ms}));
   must(t.run_to_end());
   BOOST_CHECK_EQUAL(all->size(), 3U);
