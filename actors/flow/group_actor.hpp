@@ -19,7 +19,8 @@
 //
 // GA-1  Between flow_halt and flow_resume nothing fires. What comes is kept, so that what a group
 //       surrenders has all that was sent to it.
-// GA-2  It runs for a slice of time at most, then other messages have their turn.
+// GA-2  What comes before its group does (others may have begun by then) waits for it.
+// GA-3  It runs for a slice of time at most, then other messages have their turn.
 // Ends: on flow_end.
 // Threading: pinned to one thread; stages run in its handlers, and may take as long as they like.
 

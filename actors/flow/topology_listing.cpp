@@ -127,10 +127,23 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       if (port.is_waiting) port.since_seconds = a.since_seconds;
       a.ports.push_back(std::move(port));
     }
-    // An input has what it waits for, and is not called: its thread does something else.
-    if (a.state == actor_state::waiting_for_input &&
-        std::ranges::none_of(a.ports, [](const auto& p) { return p.is_waiting; }))
+    // Whatever it has: nothing is called while its thread runs another stage.
+    const auto other = pulse.running.load(std::memory_order_relaxed);
+    const auto busy_seconds = age(pulse.since_ticks.load(std::memory_order_relaxed));
+    if (!runs && other < stages_.size() && a.state != actor_state::ended) {
+      for (auto& p : a.ports) p.is_waiting = false, p.since_seconds = 0;
+      port_snapshot thread;
+      thread.name = std::string(thread_port);
+      thread.peer = stages_[other].name;
+      thread.peer_node = node;
+      thread.is_waiting = true;
+      thread.since_seconds = a.since_seconds = busy_seconds;
+      a.state = actor_state::waiting_for_credit;
+      a.ports.push_back(std::move(thread));
+    } else if (a.state == actor_state::waiting_for_input &&
+               std::ranges::none_of(a.ports, [](const auto& p) { return p.is_waiting; })) {
       a.state = actor_state::idle;
+    }
     all.push_back(std::move(a));
   }
   return all;

@@ -40,9 +40,9 @@ error what_was_thrown() {
 
 // --- queues --------------------------------------------------------------------------------------
 
-void flow_queue::push(item&& it) {
+void flow_queue::push(flow_item&& it) {
   if (count == slots.size()) {
-    std::vector<item> larger(std::max<std::size_t>(8, slots.size() * 2));
+    std::vector<flow_item> larger(std::max<std::size_t>(8, slots.size() * 2));
     for (std::size_t i = 0; i < count; ++i)
       larger[i] = std::move(slots[(first + i) & (slots.size() - 1)]);
     slots = std::move(larger);
@@ -51,8 +51,8 @@ void flow_queue::push(item&& it) {
   slots[(first + count++) & (slots.size() - 1)] = std::move(it);
 }
 
-item flow_queue::pop() {
-  item it = std::move(slots[first]);
+flow_item flow_queue::pop() {
+  flow_item it = std::move(slots[first]);
   first = (first + 1) & (slots.size() - 1);
   if (--count == 0 && slots.size() > 64) slots.clear(), slots.shrink_to_fit(), first = 0;
   return it;
@@ -66,12 +66,12 @@ void stage_output::put(std::uint32_t port, any_value&& value) {
 }
 void stage_output::put_last(std::uint32_t port, any_value&& value) {
   if (!slot_.info->is_replica) return put(port, std::move(value));
-  item it{std::move(value), slot_.origin};
+  flow_item it{std::move(value), slot_.origin};
   it.origin.ends_ticket = true;
   slot_.ticket_is_open = false;
   group_.put(slot_, port, std::move(it));
 }
-void stage_output::put_item(std::uint32_t port, item&& it) {
+void stage_output::put_item(std::uint32_t port, flow_item&& it) {
   group_.put(slot_, port, std::move(it));
 }
 const item_origin& stage_output::origin() const noexcept { return slot_.origin; }
@@ -100,7 +100,7 @@ std::uint32_t stage_output::ports() const noexcept {
 std::uint32_t stage_output::inputs() const noexcept {
   return static_cast<std::uint32_t>(slot_.in.size());
 }
-const item* stage_output::head(std::uint32_t input) const noexcept {
+const flow_item* stage_output::head(std::uint32_t input) const noexcept {
   auto& queue = slot_.in[input]->queue;
   return queue.empty() ? nullptr : &queue.front();
 }
@@ -301,7 +301,7 @@ void flow_group::room(std::uint32_t edge) {
   s.blocked_since_ns = 0;
 }
 
-item flow_group::pop(flow_edge& e) {
+flow_item flow_group::pop(flow_edge& e) {
   auto it = e.queue.pop();
   e.queued_bytes -= it.bytes;
   count(e.meter->taken_bytes, std::uint64_t{it.bytes});
@@ -325,7 +325,7 @@ item flow_group::pop(flow_edge& e) {
 
 // --- items ---------------------------------------------------------------------------------------
 
-void flow_group::put(flow_slot& s, std::uint32_t port, item&& it) {
+void flow_group::put(flow_slot& s, std::uint32_t port, flow_item&& it) {
   if (failure_) return;
   const auto& edges = s.out[port];
   count(s.counters->items_out, std::uint64_t{1});
@@ -337,7 +337,7 @@ void flow_group::put(flow_slot& s, std::uint32_t port, item&& it) {
   send(*edges.back(), std::move(it));
 }
 
-void flow_group::send(flow_edge& e, item&& it) {
+void flow_group::send(flow_edge& e, flow_item&& it) {
   if (e.is_closed) {
     count(e.from->counters->dropped, std::uint64_t{1});
     return;
@@ -380,7 +380,7 @@ void flow_group::flush() {
     if (auto& e = *edges_[i]; !e.outbox.empty()) post(e);
 }
 
-void flow_group::take(flow_slot& s, flow_edge& e, item&& it) {
+void flow_group::take(flow_slot& s, flow_edge& e, flow_item&& it) {
   auto& c = *s.counters;
   count(c.items_in, std::uint64_t{1});
   count(c.bytes_in, std::uint64_t{it.bytes});
@@ -466,7 +466,7 @@ void flow_group::after(flow_slot& s) {
   }
   if (s.ticket_is_open && !s.is_over) {
     s.ticket_is_open = false;
-    item end{{}, s.origin};
+    flow_item end{{}, s.origin};
     end.origin.ends_ticket = true;
     put(s, 0, std::move(end));
   }
@@ -718,7 +718,7 @@ std::int64_t flow_group::wakes_at() const noexcept {
   return at;
 }
 
-void flow_group::deliver(std::uint32_t edge, std::vector<item>&& items, bool is_last) {
+void flow_group::deliver(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) {
   auto* e = edges_[edge].get();
   if (e == nullptr || e->to == nullptr) return;
   if (e->to->is_over) {

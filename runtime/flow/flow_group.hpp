@@ -10,11 +10,11 @@
 // stages with their state, items that wait and all counts move along. So a topology is moved,
 // rebalanced, saved or changed by putting all of it together, and cutting it anew.
 //
-// GR-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
-// GR-2  Items of one edge are taken in the order in which they were put.
-// GR-3  After a failure that its stage does not bear, nothing fires any more.
-// GR-4  An input whose items nobody needs any more is closed, up to its sources.
-// GR-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
+// FLG-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
+// FLG-2  Items of one edge are taken in the order in which they were put.
+// FLG-3  After a failure that its stage does not bear, nothing fires any more.
+// FLG-4  An input whose items nobody needs any more is closed, up to its sources.
+// FLG-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
 //       stage runs that takes long, nor for more than some 100 us of work.
 // Threading: one thread at a time. What tools read (stage_counters, edge_meter) is atomic.
 // Ownership: of stages and waiting items; the graph outlives it.
@@ -50,7 +50,7 @@ struct flow_failure {
 class flow_wire {
  public:
   virtual ~flow_wire() = default;
-  virtual void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) = 0;
+  virtual void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) = 0;
   // The producer of that edge waits, and there is room now.
   virtual void give_room(std::uint32_t edge) = 0;
   // The producer of that edge need not go on.
@@ -59,13 +59,13 @@ class flow_wire {
 
 struct flow_queue {
   // A ring: what a deque does, without its blocks.
-  std::vector<item> slots;
+  std::vector<flow_item> slots;
   std::size_t first = 0, count = 0;
 
   bool empty() const noexcept { return count == 0; }
-  item& front() noexcept { return slots[first]; }
-  void push(item&& it);
-  item pop();
+  flow_item& front() noexcept { return slots[first]; }
+  void push(flow_item&& it);
+  flow_item pop();
 };
 
 // One end or both ends of an edge.
@@ -82,7 +82,7 @@ struct flow_edge {
   bool end_told = false;   // to the stage
   // Of the producer's end.
   bool is_full = false, is_closed = false, end_sent = false;
-  std::vector<item> outbox;
+  std::vector<flow_item> outbox;
   std::uint64_t outbox_bytes = 0;
 };
 
@@ -129,7 +129,7 @@ class flow_group {
   state run(const std::function<std::int64_t()>& now_ns, std::int64_t until_ns, flow_wire* wire);
   // When run() is to be called, though nothing has come.
   std::int64_t wakes_at() const noexcept;
-  void deliver(std::uint32_t edge, std::vector<item>&& items, bool is_last);
+  void deliver(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last);
   void room(std::uint32_t edge);
   void close(std::uint32_t edge);
   // Sources make no more; what is under way goes on to its end.
@@ -158,11 +158,11 @@ class flow_group {
   flow_group() = default;
   void wire_slots();
   void count_full();
-  void put(flow_slot& s, std::uint32_t port, item&& it);
-  void send(flow_edge& e, item&& it);
+  void put(flow_slot& s, std::uint32_t port, flow_item&& it);
+  void send(flow_edge& e, flow_item&& it);
   bool is_full(const flow_edge& e) const noexcept;
   void set_full(flow_edge& e);
-  void take(flow_slot& s, flow_edge& e, item&& it);
+  void take(flow_slot& s, flow_edge& e, flow_item&& it);
   template <class Call>
   void call(flow_slot& s, Call&& c);
   void go_on(flow_slot& s);
@@ -172,7 +172,7 @@ class flow_group {
   bool fire(flow_slot& s);
   bool produce(flow_slot& s);
   bool can_be_called(const flow_slot& s) const noexcept;
-  item pop(flow_edge& e);
+  flow_item pop(flow_edge& e);
   void end_edge(flow_edge& e);
   void close_input(flow_edge& e);
   void over(flow_slot& s);

@@ -116,7 +116,7 @@ class deal_stage final : public stage {
       }
       next_ = (to + 1) % ports;
     }
-    item it{std::move(in), out.origin()};
+    flow_item it{std::move(in), out.origin()};
     it.origin.ticket = ticket_;
     if (++ticket_ == no_port) ticket_ = 0;
     out.put_item(to, std::move(it));
@@ -310,7 +310,7 @@ class drop_oldest_stage final : public stage {
 
  private:
   std::uint64_t count_;
-  std::deque<item> kept_;
+  std::deque<flow_item> kept_;
 };
 
 class first_stage final : public stage {

@@ -113,7 +113,7 @@ struct simulated {
   struct message {
     std::uint32_t edge;
     enum { items, room, close } what;
-    std::vector<item> of;
+    std::vector<flow_item> of;
     bool is_last;
   };
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<message>> under_way;
@@ -127,7 +127,7 @@ struct simulated {
       const auto& e = s.groups[from].graph().edges()[edge];
       return s.group_of[to ? e.to : e.from];
     }
-    void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) override {
+    void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) override {
       s.under_way[{from, end(edge, true)}].push_back(
           {edge, message::items, std::move(items), is_last});
     }
