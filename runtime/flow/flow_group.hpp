@@ -74,6 +74,9 @@ struct flow_edge {
   const flow_edge_info* info = nullptr;
   flow_slot* from = nullptr;  // null: another group's
   flow_slot* to = nullptr;
+  std::uint32_t to_port = 0;
+  // Its consumer is here and takes whatever comes: neither chooses, looks for room, nor loops.
+  bool is_plain = false;
   std::shared_ptr<edge_meter> meter;
   // Of the consumer's end.
   flow_queue queue;
@@ -86,27 +89,40 @@ struct flow_edge {
   std::uint64_t outbox_bytes = 0;
 };
 
-// A stage where it runs.
+// A stage where it runs. What every item touches stands first, in few cache lines.
 struct flow_slot {
   std::uint32_t id = 0;
-  const flow_stage_info* info = nullptr;
+  std::uint32_t full_outputs = 0;  // edges
+  bool is_busy = false, has_more = false, is_over = false, is_closing = false;
+  bool ticket_is_open = false;      // of a replica: its ticket has not ended
+  bool is_measured = true;          // each call is
+  bool is_slow = false;             // nothing waits in a batch meanwhile
+  // Of its info, by wire_slots().
+  bool is_source = false, is_end = false, is_replica = false;
+  bool has_chores = false;  // with each item: a ticket, a loop, a deadline, an early end
+  flow_edge* only = nullptr;        // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
-  std::vector<flow_edge*> in;
-  std::vector<std::vector<flow_edge*>> out;
   std::shared_ptr<stage_counters> counters;
   item_origin origin;               // of the item at hand
-  std::uint32_t full_outputs = 0;   // edges
+  std::optional<error> failed;      // of the item at hand
+  const flow_stage_info* info = nullptr;
+  std::vector<flow_edge*> in;
+  std::vector<std::vector<flow_edge*>> out;
   std::uint32_t inputs_ended = 0;   // that the stage was told of
   std::uint32_t outputs_open = 0;   // edges
   std::uint64_t failures = 0;
   std::uint64_t made = 0;           // by a source
+  std::uint32_t until_noted = 1, note_every = 1;  // items of a source whose birth is noted
+  std::int64_t noted_ns = 0;
   std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
   std::int64_t deadline_ns = never_ns;
   std::int64_t blocked_since_ns = 0;
   double mean_ns = 0;  // of a call
-  bool is_busy = false, has_more = false, is_over = false, is_closing = false;
-  bool ticket_is_open = false;      // of a replica: its ticket has not ended
-  std::optional<error> failed;      // of the item at hand
+
+  // It can be called, unless it looks for room itself.
+  bool is_idle() const noexcept {
+    return !is_busy && !has_more && !is_over && full_outputs == 0;
+  }
 };
 
 class flow_group {
@@ -158,13 +174,24 @@ class flow_group {
   flow_group() = default;
   void wire_slots();
   void count_full();
-  void put(flow_slot& s, std::uint32_t port, item&& it);
-  void send(flow_edge& e, item&& it);
+  // `Origin`: item_origin&& of the last item that comes of one, else const item_origin&.
+  template <class Origin>
+  void put(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin);
+  template <class Origin>
+  void put_to_all(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin);
+  template <class Origin>
+  void send(flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
   bool is_full(const flow_edge& e) const noexcept;
   void set_full(flow_edge& e);
-  void take(flow_slot& s, flow_edge& e, item&& it);
+  template <class Origin>
+  void take(flow_slot& s, flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
   template <class Call>
   void call(flow_slot& s, Call&& c);
+  template <class Call>
+  void call_measured(flow_slot& s, Call&& c);
+  template <class Call>
+  void call_bare(flow_slot& s, Call&& c);
+  void note_birth(flow_slot& s);
   void go_on(flow_slot& s);
   void after(flow_slot& s);
   void failed(flow_slot& s);
