@@ -91,9 +91,9 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
       [&s](flow_begin& m) {
         s.group = std::move(m.group);
         s.routes = std::move(m.routes);
-        s.is_halted = s.has_told = false;
+        s.is_halted = true;
+        s.has_told = false;
         s.wakes_at = never_ns;
-        s.run();
       },
       [&s](flow_go) {
         s.is_going = false;

@@ -83,8 +83,8 @@ class any_value {
   std::string text() const { return type_ != nullptr ? type_->text(memory_) : std::string(); }
 
  private:
-  // What may be moved by copying its bytes has neither `move` nor `destroy`; what owns no memory has
-  // no `bytes`.
+  // What may be moved by copying its bytes has neither `move` nor `destroy`; what owns no memory
+  // has no `bytes`.
   struct type_table {
     const std::type_info* info;
     std::size_t fixed_bytes;
@@ -95,8 +95,8 @@ class any_value {
     std::string (*text)(const std::byte*);
   };
   template <class T>
-  static constexpr bool is_inline = sizeof(T) <= inline_bytes && alignof(T) <= 8 &&
-                                    std::is_nothrow_move_constructible_v<T>;
+  static constexpr bool is_inline =
+      sizeof(T) <= inline_bytes && alignof(T) <= 8 && std::is_nothrow_move_constructible_v<T>;
 
   template <class T>
   static const T* at(const std::byte* m) noexcept {

@@ -10,16 +10,16 @@
 namespace troupe {
 namespace {
 
-constexpr std::uint32_t depth_max = 64;         // of stages that call each other
-constexpr std::size_t batch_items_max = 64;     // that leave for another group at once
+constexpr std::uint32_t depth_max = 64;      // of stages that call each other
+constexpr std::size_t batch_items_max = 64;  // that leave for another group at once
 constexpr std::size_t batch_bytes_max = 256 << 10;
-constexpr double slow_ns = 5'000;               // nothing waits in a batch while such a stage runs
-constexpr double light_ns = 5'000;              // one call of 64 is measured
+constexpr double slow_ns = 5'000;   // nothing waits in a batch while such a stage runs
+constexpr double light_ns = 5'000;  // one call of 64 is measured
 constexpr std::uint32_t goes_before_a_look = 256;
-constexpr std::int64_t noted_each_ns = 5'000;   // births of items that come faster: one of 16
+constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
 
 template <class T>
-void count(std::atomic<T>& c, T n) noexcept {
+[[gnu::always_inline]] inline void count(std::atomic<T>& c, T n) noexcept {
   c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 template <class T>
@@ -322,8 +322,8 @@ item flow_group::pop(flow_edge& e) {
   count(e.meter->taken_bytes, std::uint64_t{it.bytes});
   count(e.meter->taken_items, std::uint64_t{1});
   // Room is told when half of it is free, so that a waiting producer is not woken for each item.
-  const bool is_half_free = e.queue.count <= e.info->items_max / 2 &&
-                            e.queued_bytes <= e.info->bytes_max / 2;
+  const bool is_half_free =
+      e.queue.count <= e.info->items_max / 2 && e.queued_bytes <= e.info->bytes_max / 2;
   if (e.from != nullptr) {
     if (e.is_full && (is_half_free || e.queue.empty())) room(e.id);
     return it;
@@ -344,7 +344,8 @@ item flow_group::pop(flow_edge& e) {
 template <class Origin>
 [[gnu::always_inline]] inline void flow_group::put(flow_slot& s, std::uint32_t port,
                                                    any_value&& value, Origin&& origin) {
-  if (failure_) [[unlikely]] return;
+  if (failure_) [[unlikely]]
+    return;
   count(s.counters->items_out, std::uint64_t{1});
   auto* e = s.only;
   if (port != 0 || e == nullptr) [[unlikely]]
@@ -358,8 +359,7 @@ template <class Origin>
 }
 
 template <class Origin>
-void flow_group::put_to_all(flow_slot& s, std::uint32_t port, any_value&& value,
-                            Origin&& origin) {
+void flow_group::put_to_all(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin) {
   const auto& edges = s.out[port];
   if (edges.empty()) return;
   const auto bytes = value.bytes();
@@ -413,8 +413,8 @@ void flow_group::flush() {
 }
 
 template <class Origin>
-[[gnu::always_inline]] inline void flow_group::take(flow_slot& s, flow_edge& e, any_value&& value, Origin&& origin,
-                             std::size_t bytes) {
+[[gnu::always_inline]] inline void flow_group::take(flow_slot& s, flow_edge& e, any_value&& value,
+                                                    Origin&& origin, std::size_t bytes) {
   auto& c = *s.counters;
   count(c.items_in, std::uint64_t{1});
   count(c.bytes_in, std::uint64_t{bytes});
@@ -448,7 +448,8 @@ template <class Call>
   pulse.running.store(before, std::memory_order_relaxed);
   --depth_;
   s.is_busy = false;
-  if (s.failed) [[unlikely]] failed(s);
+  if (s.failed) [[unlikely]]
+    failed(s);
 }
 
 template <class Call>
@@ -530,10 +531,11 @@ void flow_group::failed(flow_slot& s) {
   if (policy.what == error_policy::kind::stop || s.failures > policy.at_most) {
     if (failure_) return;
     const bool is_first = policy.what == error_policy::kind::stop;
-    error e(why.code(),
-            fmt::format("{} ({}){}: {}{}", s.info->name, flow_graph::line_of(s.info->where),
-                        s.info->is_source ? "" : ": " + name_item(s.origin), why.message(),
-                        is_first ? "" : fmt::format("; {} failures were to be borne", policy.at_most)));
+    error e(
+        why.code(),
+        fmt::format("{} ({}){}: {}{}", s.info->name, flow_graph::line_of(s.info->where),
+                    s.info->is_source ? "" : ": " + name_item(s.origin), why.message(),
+                    is_first ? "" : fmt::format("; {} failures were to be borne", policy.at_most)));
     failure_ = flow_failure{s.info->name, std::move(e)};
     return;
   }
@@ -747,8 +749,10 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
     break;
   }
   flush();
-  if (failure_) state = state::failed;
-  else if (open_ == 0) state = state::over;
+  if (failure_)
+    state = state::failed;
+  else if (open_ == 0)
+    state = state::over;
   now_ = nullptr;
   wire_ = nullptr;
   return state;

@@ -94,24 +94,24 @@ struct flow_slot {
   std::uint32_t id = 0;
   std::uint32_t full_outputs = 0;  // edges
   bool is_busy = false, has_more = false, is_over = false, is_closing = false;
-  bool ticket_is_open = false;      // of a replica: its ticket has not ended
-  bool is_measured = true;          // each call is
-  bool is_slow = false;             // nothing waits in a batch meanwhile
+  bool ticket_is_open = false;  // of a replica: its ticket has not ended
+  bool is_measured = true;      // each call is
+  bool is_slow = false;         // nothing waits in a batch meanwhile
   // Of its info, by wire_slots().
   bool is_source = false, is_end = false, is_replica = false;
-  bool has_chores = false;  // with each item: a ticket, a loop, a deadline, an early end
-  flow_edge* only = nullptr;        // the edge of output 0 where that has one
+  bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
+  flow_edge* only = nullptr;  // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
   std::shared_ptr<stage_counters> counters;
-  item_origin origin;               // of the item at hand
-  std::optional<error> failed;      // of the item at hand
+  item_origin origin;           // of the item at hand
+  std::optional<error> failed;  // of the item at hand
   const flow_stage_info* info = nullptr;
   std::vector<flow_edge*> in;
   std::vector<std::vector<flow_edge*>> out;
-  std::uint32_t inputs_ended = 0;   // that the stage was told of
-  std::uint32_t outputs_open = 0;   // edges
+  std::uint32_t inputs_ended = 0;  // that the stage was told of
+  std::uint32_t outputs_open = 0;  // edges
   std::uint64_t failures = 0;
-  std::uint64_t made = 0;           // by a source
+  std::uint64_t made = 0;                         // by a source
   std::uint32_t until_noted = 1, note_every = 1;  // items of a source whose birth is noted
   std::int64_t noted_ns = 0;
   std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
@@ -120,9 +120,7 @@ struct flow_slot {
   double mean_ns = 0;  // of a call
 
   // It can be called, unless it looks for room itself.
-  bool is_idle() const noexcept {
-    return !is_busy && !has_more && !is_over && full_outputs == 0;
-  }
+  bool is_idle() const noexcept { return !is_busy && !has_more && !is_over && full_outputs == 0; }
 };
 
 class flow_group {

@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <set>
@@ -91,8 +92,7 @@ BOOST_AUTO_TEST_CASE(a_failure_ends_it_with_one_line) {
   const auto r = t.run_to_end();
   BOOST_REQUIRE(!r);
   BOOST_TEST(r.error().message().find("picky/") == 0U);
-  BOOST_TEST(r.error().message().find("item 777 of source: does not like it") !=
-             std::string::npos);
+  BOOST_TEST(r.error().message().find("item 777 of source: does not like it") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(stop_drains_what_is_under_way) {
@@ -100,9 +100,8 @@ BOOST_AUTO_TEST_CASE(stop_drains_what_is_under_way) {
   std::atomic<std::uint64_t> made{0};
   auto endless = source(t, [&]() -> std::optional<std::uint64_t> { return made++; });
   const auto all = collect(map(endless, [](std::uint64_t x) { return spin(1us), x; }));
-  must(t.run_to_end([](const troupe::topology& running) {
-    const_cast<troupe::topology&>(running).stop();
-  }));
+  must(t.run_to_end(
+      [](const troupe::topology& running) { const_cast<troupe::topology&>(running).stop(); }));
   // Everything that was made has arrived.
   BOOST_CHECK_EQUAL(all->size(), made.load());
   BOOST_CHECK_GT(made.load(), 0U);
@@ -111,10 +110,12 @@ BOOST_AUTO_TEST_CASE(stop_drains_what_is_under_way) {
 BOOST_AUTO_TEST_CASE(a_batch_leaves_in_time_though_it_is_not_full) {
   troupe::topology t({.threads = 1});
   bool first = true;
-  auto slow = source(t, [&, n = 0]() mutable -> std::optional<int> {
-    if (!std::exchange(first, false)) std::this_thread::sleep_for(60ms);
-    return n < 3 ? std::optional(n++) : std::nullopt;
-  }, {.blocks = true});
+  auto slow = source(t,
+                     [&, n = 0]() mutable -> std::optional<int> {
+                       if (!std::exchange(first, false)) std::this_thread::sleep_for(60ms);
+                       return n < 3 ? std::optional(n++) : std::nullopt;
+                     },
+                     {.blocks = true});
   const auto all = collect(batch(slow, {.count = 100, .within = 1ms}));
   must(t.run_to_end());
   BOOST_CHECK_EQUAL(all->size(), 3U);
@@ -133,6 +134,25 @@ BOOST_AUTO_TEST_CASE(the_report_adds_up) {
   }
   BOOST_TEST(who == "busy");
   BOOST_TEST(to_text(t.report()).find("busy") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_group_for_each_stage_makes_the_same) {
+  for (std::uint32_t run = 0; run < 10; ++run) {
+    const auto threads = 1 + run % 2;
+    troupe::topology t({.threads = threads, .fuse = false});
+    auto thrice = map(from(t, numbers(5000)), [](int x) { return x * 3; }, {.replicas = 2});
+    auto round = feedback<int>(t);
+    auto [again, done] = split(map(merge(thrice, round), [](int x) { return x + 10'000; }),
+                               [](const int& x) { return x < 20'000; });
+    close(round, again);
+    const auto all = collect(done);
+    must(t.run_to_end());
+    BOOST_REQUIRE_EQUAL(all->size(), 5000U);
+    auto sorted = *all;
+    std::ranges::sort(sorted);
+    BOOST_CHECK_EQUAL(sorted.front(), 20'000);
+    BOOST_CHECK_EQUAL(sorted.back(), 29'999);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(it_runs_once) {
