@@ -28,14 +28,12 @@ constexpr std::int64_t side = 32, batch_size = 16;
 struct picture {
   std::string path;
   tensor pixels;  // [side, side, 3], from 0 to 1
-  static constexpr auto fields =
-      troupe::fields<&picture::path, &picture::pixels>("path", "pixels");
+  static constexpr auto fields = troupe::fields<&picture::path, &picture::pixels>("path", "pixels");
 };
 
 struct labelled {
   std::string path, label;
-  static constexpr auto fields =
-      troupe::fields<&labelled::path, &labelled::label>("path", "label");
+  static constexpr auto fields = troupe::fields<&labelled::path, &labelled::label>("path", "label");
 };
 
 result<picture> decode(file_bytes file) {
@@ -107,9 +105,9 @@ int main(int argc, char** argv) {
   auto lost = dead_letters(t);
   auto paths = watches ? watch(t, pattern) : files(t, pattern);
   auto bytes = map(paths, read_file{}, {.on_error = skip(), .dead_letters = lost});
-  auto pictures = map(bytes, decode,
-                      {.name = "decode", .replicas = replicas, .on_error = skip(),
-                       .dead_letters = lost});
+  auto pictures =
+      map(bytes, decode,
+          {.name = "decode", .replicas = replicas, .on_error = skip(), .dead_letters = lost});
   auto batches = batch(pictures, {.count = batch_size, .within = 20ms});
   auto classified = map(batches, classify{run_graph(**opened, g, "x", "class")});
   write_csv(unbatch(classified), labels);

@@ -76,7 +76,10 @@ int main(int argc, char** argv) {
     std::map<std::string, std::uint64_t> all;
     void operator()(word_count w) { all[w.word] += w.count; }
     generator<word_count> finish() {
-      for (const auto& [word, count] : all) co_yield {word, count};
+      for (const auto& [word, count] : all) {
+        const word_count one{word, count};
+        co_yield one;
+      }
     }
   };
   write_csv(map(counts, sorter{}), output);

@@ -13,8 +13,8 @@ result<tensor> stack(const std::vector<tensor>& parts) {
   for (std::size_t i = 0; i < spec.shape.rank(); ++i) dims.push_back(spec.shape[i]);
   const auto s = shape::from(dims);
   if (!s)
-    return error(error_code::usage,
-                 fmt::format("{} tensors of {} are too many for one", parts.size(), to_string(spec)));
+    return error(error_code::usage, fmt::format("{} tensors of {} are too many for one",
+                                                parts.size(), to_string(spec)));
   for (std::size_t i = 1; i < parts.size(); ++i)
     if (parts[i].spec() != spec)
       return error(error_code::usage,
@@ -31,8 +31,7 @@ result<tensor> stack(const std::vector<tensor>& parts) {
 
 result<std::vector<tensor>> unstack(const tensor& all) {
   const auto& spec = all.spec();
-  if (spec.shape.rank() == 0)
-    return error(error_code::usage, "a single number is no batch");
+  if (spec.shape.rank() == 0) return error(error_code::usage, "a single number is no batch");
   std::vector<dim> rest;
   for (std::size_t i = 1; i < spec.shape.rank(); ++i) rest.push_back(spec.shape[i]);
   const tensor_spec one{spec.type, *shape::from(rest)};

@@ -4,7 +4,8 @@
 //   auto opened = session::open({});
 //   graph g((*opened)->ops());
 //   named(softmax(dense(input(g, {dtype::f32, batch_of(64, {784})}, "x"), 10)), "y");
-//   auto scored = map(batch(images, {.count = 64, .within = 5ms}), run_graph(**opened, g, "x", "y"));
+//   auto scored = map(batch(images, {.count = 64, .within = 5ms}), run_graph(**opened, g, "x",
+//   "y"));
 //
 // It takes a tensor, or a batch of them (a vector), which it stacks along a new first dimension,
 // computes at once, and gives back as one tensor for each. So requests that come one by one are

@@ -87,9 +87,8 @@ std::vector<stage_report> topology::report() const {
   std::vector<stage_report> all;
   if (running_ == nullptr) return all;
   const auto& v = *running_->view;
-  const auto lasted = double(
-      std::max<std::int64_t>(1, (running_->ended_ns != 0 ? running_->ended_ns : monotonic()) -
-                                    running_->began_ns));
+  const auto lasted = double(std::max<std::int64_t>(
+      1, (running_->ended_ns != 0 ? running_->ended_ns : monotonic()) - running_->began_ns));
   for (std::size_t i = 0; i < stages().size(); ++i) {
     const auto& s = stages()[i];
     const auto& c = *v.stages[i];
@@ -101,8 +100,7 @@ std::vector<stage_report> topology::report() const {
     r.dropped = c.dropped.load(std::memory_order_relaxed);
     r.items_per_second = double(s.is_source ? r.items_out : r.items_in) / lasted * 1e9;
     r.busy = std::min(1.0, c.busy_ns() / lasted);
-    r.blocked = std::min(1 - r.busy,
-                         double(c.blocked_ns.load(std::memory_order_relaxed)) / lasted);
+    r.blocked = std::min(1 - r.busy, double(c.blocked_ns.load(std::memory_order_relaxed)) / lasted);
     r.starved = 1 - r.busy - r.blocked;
     r.latency_p50_ns = c.latency.quantile(0.5);
     r.latency_p99_ns = c.latency.quantile(0.99);
@@ -138,9 +136,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   if (running_ != nullptr)
     return error(error_code::usage, "a topology runs once: describe another one");
   if (auto ok = check(); !ok) return std::move(ok.error());
-  const auto threads = options_.threads != 0
-                           ? options_.threads
-                           : std::max(1U, std::thread::hardware_concurrency());
+  const auto threads =
+      options_.threads != 0 ? options_.threads : std::max(1U, std::thread::hardware_concurrency());
   std::shared_ptr<const flow_graph> graph(std::shared_ptr<const void>(), this);
   auto whole = std::make_shared<flow_group>(graph);
   running_ = std::make_unique<running>();

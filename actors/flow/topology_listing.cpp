@@ -90,9 +90,9 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
               : runs                                                 ? actor_state::running
               : c.is_blocked.load(std::memory_order_relaxed) ? actor_state::waiting_for_credit
                                                              : actor_state::waiting_for_input;
-    a.since_seconds = last == 0 ? age(static_cast<std::uint32_t>(began_ns_ / coarse_tick_ns))
-                                : age(runs ? pulse.since_ticks.load(std::memory_order_relaxed)
-                                           : last);
+    a.since_seconds = last == 0
+                          ? age(static_cast<std::uint32_t>(began_ns_ / coarse_tick_ns))
+                          : age(runs ? pulse.since_ticks.load(std::memory_order_relaxed) : last);
     const auto waiting = [&](std::uint32_t e) {
       const auto& m = *view_->edges[e];
       const auto put = relaxed(m.put_items), taken = relaxed(m.taken_items);

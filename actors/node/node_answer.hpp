@@ -40,7 +40,7 @@ struct node_view {
   std::vector<std::shared_ptr<actor_record>> stream_records;  // of the host, then of devices
   std::size_t host_streams() const noexcept { return env.streams.size() - env.devices.size(); }
   std::shared_ptr<actor_record> record;
-  std::uint64_t samples = 0;  // ticks so far
+  std::uint64_t samples = 0;                              // ticks so far
   std::vector<std::shared_ptr<const listed_work>> works;  // of the program
   std::deque<std::pair<std::uint64_t, std::string>> events;
 };

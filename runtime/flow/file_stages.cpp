@@ -35,15 +35,14 @@ result<std::vector<found_file>> matching(const std::string& pattern, bool follow
   const auto last = slash == std::string::npos ? pattern : pattern.substr(slash + 1);
   const bool is_pattern = last.find_first_of("*?[") != std::string::npos;
   if (last.empty())
-    return error(error_code::usage, fmt::format("{}: names a folder; add the files, as in {}*",
-                                                pattern, pattern));
+    return error(error_code::usage,
+                 fmt::format("{}: names a folder; add the files, as in {}*", pattern, pattern));
   std::error_code why;
   const auto root = fs::canonical(folder.empty() ? "/" : folder, why);
-  if (why)
-    return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
+  if (why) return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
   std::vector<found_file> all;
   const auto add = [&](const std::string& path) -> result<void> {
-    struct stat s {};
+    struct stat s{};
     if (::stat(path.c_str(), &s) != 0) {
       if (errno == ENOENT) return {};  // gone again, or a link to nothing
       return error(error_code::failed, fmt::format("{}: {}", path, std::strerror(errno)));
@@ -416,7 +415,15 @@ std::string npy_head(const tensor_spec& of, std::uint64_t rows) {
   constexpr std::size_t head_bytes = 256;
   text.resize(head_bytes - 10 - 1, ' ');
   text += '\n';
-  const char magic[] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, char((head_bytes - 10) & 0xff),
+  const char magic[] = {'\x93',
+                        'N',
+                        'U',
+                        'M',
+                        'P',
+                        'Y',
+                        1,
+                        0,
+                        char((head_bytes - 10) & 0xff),
                         char((head_bytes - 10) >> 8)};
   return std::string(magic, sizeof magic) + text;
 }

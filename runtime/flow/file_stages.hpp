@@ -1,10 +1,10 @@
 #pragma once
 // Pipelines from files and into files.
 //
-//   auto paths = files(t, "incoming/*.png");               // what is there now; watch(): also later
-//   auto lines = read_lines(t, "logs/*.log.gz");           // plain, gzip or zstd
-//   auto rows  = read_csv(t, "table.csv", {.has_header = true});
-//   write_csv(results, "results.csv");                     // whole or not at all
+//   auto paths = files(t, "incoming/*.png");               // what is there now; watch(): also
+//   later auto lines = read_lines(t, "logs/*.log.gz");           // plain, gzip or zstd auto rows
+//   = read_csv(t, "table.csv", {.has_header = true}); write_csv(results, "results.csv"); // whole
+//   or not at all
 //
 // A pattern is a path whose last part may have '*' and '?'; files come in the order of their names.
 // Links inside the folder are followed, those that lead out of it are refused (file_options).
@@ -73,8 +73,7 @@ flow<csv_line> read_csv(flow_graph& t, const std::string& pattern, const csv_opt
 struct archive_sample : tar_sample {
   std::size_t size_bytes() const noexcept;
 };
-flow<archive_sample> read_tar(flow_graph& t, const std::string& pattern,
-                              const file_options& o = {},
+flow<archive_sample> read_tar(flow_graph& t, const std::string& pattern, const file_options& o = {},
                               source_location where = source_location::current());
 
 // The rows of a .npy file: tensors of its shape without the first dimension.
@@ -223,8 +222,8 @@ void print(const flow<T>& in, source_location where = source_location::current()
 void write_npy(const flow<tensor>& in, const std::string& path, const stage_options& o = {},
                source_location where = source_location::current());
 // Each under its own name in `folder`, which must be there; a name that leaves it is an error.
-void write_files(const flow<file_bytes>& in, const std::string& folder,
-                 const stage_options& o = {}, source_location where = source_location::current());
+void write_files(const flow<file_bytes>& in, const std::string& folder, const stage_options& o = {},
+                 source_location where = source_location::current());
 
 // Lines to standard output; false in the result: nobody reads it.
 std::unique_ptr<stage> make_print(std::function<std::string(any_value&)> text);

@@ -41,9 +41,11 @@ std::string stage_name(const std::type_info& function, const char* kind) {
   char* text = abi::__cxa_demangle(function.name(), nullptr, nullptr, &status);
   std::string name = text != nullptr ? text : "";
   std::free(text);
+  constexpr std::string_view unnamed = "(anonymous namespace)::";
+  for (auto at = name.find(unnamed); at != std::string::npos; at = name.find(unnamed))
+    name.erase(at, unnamed.size());
   // Of a lambda, a pointer to a function or std::function nothing can be told.
-  if (name.empty() || name.find_first_of("(*{") != std::string::npos ||
-      name.starts_with("std::"))
+  if (name.empty() || name.find_first_of("(*{") != std::string::npos || name.starts_with("std::"))
     return kind;
   if (const auto at = name.find('<'); at != std::string::npos) name.resize(at);
   if (const auto at = name.rfind("::"); at != std::string::npos) name.erase(0, at + 2);
@@ -64,8 +66,7 @@ std::uint32_t add_shape(flow_graph& g, std::vector<std::pair<std::uint32_t, std:
   info.inputs = static_cast<std::uint32_t>(from.size());
   info.is_named = !info.name.empty();
   const auto id = g.add_stage(std::move(info));
-  for (std::uint32_t i = 0; i < from.size(); ++i)
-    g.connect(from[i].first, from[i].second, id, i);
+  for (std::uint32_t i = 0; i < from.size(); ++i) g.connect(from[i].first, from[i].second, id, i);
   return id;
 }
 

@@ -185,13 +185,13 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
     constexpr bool makes = !std::is_void_v<typename stage_items<F, T>::type>;
     static_assert(makes, "map: the stage makes nothing; use for_each");
     if constexpr (makes)
-      return flow<U>(in.graph(),
-                     add_function(in.graph(), in.stage(), in.port(),
-                                  {"map", &typeid(F),
-                                   stage_maker<function_stage<F, T>>(std::move(f)), 1,
-                                   rate_of_result<F>(contract::is_one), has_finish<F>},
-                                  o, where),
-                     0);
+      return flow<U>(
+          in.graph(),
+          add_function(in.graph(), in.stage(), in.port(),
+                       {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
+                        rate_of_result<F>(contract::is_one), has_finish<F>},
+                       o, where),
+          0);
     else
       return flow<T>(in);
   } else {
@@ -228,10 +228,10 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
   constexpr bool fits = takes_items<F, T>;
   static_assert(fits, "for_each: the function does not take the items of this flow");
   if constexpr (fits)
-    add_function(in.graph(), in.stage(), in.port(),
-                 {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
-                  unknown_rate},
-                 o, where);
+    add_function(
+        in.graph(), in.stage(), in.port(),
+        {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0, unknown_rate},
+        o, where);
 }
 
 // All items, for tests and small results: filled when the topology has run.
@@ -325,10 +325,10 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
   };
   auto one = o;
   one.replicas = 1;
-  const auto id = add_function(in.graph(), in.stage(), in.port(),
-                               {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)),
-                                2, unknown_rate},
-                               one, where);
+  const auto id = add_function(
+      in.graph(), in.stage(), in.port(),
+      {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)), 2, unknown_rate}, one,
+      where);
   return {flow<T>(in.graph(), id, 0), flow<T>(in.graph(), id, 1)};
 }
 
@@ -369,16 +369,30 @@ flow<std::vector<T>> batch(const flow<T>& in, const batch_options& o,
 template <class T>
 flow<T> unbatch(const flow<std::vector<T>>& in,
                 source_location where = source_location::current()) {
-  const auto f = [](std::vector<T> all) -> generator<T> {
-    for (auto& x : all) co_yield std::move(x);
+  class unbatch_stage final : public stage {
+   public:
+    bool take(std::uint32_t, any_value&& v, stage_output&) override {
+      all_ = std::move(v.get<std::vector<T>>());
+      next_ = 0;
+      return !all_.empty();
+    }
+    bool go_on(stage_output& out) override {
+      out.put(0, any_value(std::move(all_[next_++])));
+      if (next_ < all_.size()) return true;
+      all_ = {};
+      return false;
+    }
+
+   private:
+    std::vector<T> all_;
+    std::size_t next_ = 0;
   };
-  using F = std::remove_const_t<decltype(f)>;
-  return flow<T>(in.graph(),
-                 add_function(in.graph(), in.stage(), in.port(),
-                              {"unbatch", &typeid(F), stage_maker<function_stage<F, std::vector<T>>>(f),
-                               1, unknown_rate},
-                              {}, where),
-                 0);
+  stage_info info;
+  info.kind = "unbatch";
+  info.where = where;
+  info.rate = unknown_rate;
+  info.make = [] { return std::unique_ptr<stage>(std::make_unique<unbatch_stage>()); };
+  return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
 }
 
 struct window_options {
@@ -521,7 +535,8 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
     using end_type = std::invoke_result_t<decltype(end_one), F&, const key_type&>;
     using taken = typename returned_by<F, T>::item;
     using U = std::conditional_t<std::is_void_v<taken>, typename returned<end_type>::item, taken>;
-    static_assert(!std::is_void_v<U>, "partition_by: neither the stage nor its finish() makes items");
+    static_assert(!std::is_void_v<U>,
+                  "partition_by: neither the stage nor its finish() makes items");
     class keyed_stage final : public stage {
      public:
       keyed_stage(const std::pair<K, F>& p) : key_(p.first), prototype_(p.second) {}
@@ -609,9 +624,9 @@ flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB k
       const auto at = other.lower_bound(key);
       if (at == other.end() || key < at->first) {
         if (held_ >= hold_) {
-          out.fail({error_code::failed,
-                    "as many items wait for a partner as .hold allows (" + std::to_string(hold_) +
-                        "): are there such with no partner?"});
+          out.fail({error_code::failed, "as many items wait for a partner as .hold allows (" +
+                                            std::to_string(hold_) +
+                                            "): are there such with no partner?"});
           return false;
         }
         own.emplace(key, std::move(v));
@@ -643,13 +658,11 @@ flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB k
     return std::unique_ptr<stage>(std::make_unique<join_stage>(key_a, key_b, o.hold));
   };
   return {a.graph(),
-          add_shape(a.graph(), {{a.stage(), a.port()}, {b.stage(), b.port()}}, std::move(info)),
-          0};
+          add_shape(a.graph(), {{a.stage(), a.port()}, {b.stage(), b.port()}}, std::move(info)), 0};
 }
 // One function for both.
 template <class A, class B, class K>
-flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, K key,
-                              const join_options& o = {},
+flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, K key, const join_options& o = {},
                               source_location where = source_location::current()) {
   return join_by(a, b, key, key, o, where);
 }

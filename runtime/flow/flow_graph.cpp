@@ -112,7 +112,8 @@ result<void> flow_graph::check_loops() {
     if (fb.entrance == no_port)
       return error(error_code::usage,
                    fmt::format("what comes back by {} is not merged with what begins: "
-                               "merge(begin, loop)", name))
+                               "merge(begin, loop)",
+                               name))
           .at(fb.where);
     if (fb.credit == 0)
       return error(error_code::usage, fmt::format("{} has no credit", name)).at(fb.where);
@@ -136,10 +137,10 @@ result<void> flow_graph::check_loops() {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       auto& s = stages_[i];
       if (!behind[i] || !before[i]) continue;
-      const auto refused = s.holds           ? "keeps items"
-                           : s.is_join       ? "waits for several"
-                           : s.looks_for_room ? "has replicas, or drops items"
-                           : s.is_replica    ? "is a replica"
+      const auto refused = s.holds                            ? "keeps items"
+                           : s.is_join                        ? "waits for several"
+                           : s.looks_for_room                 ? "has replicas, or drops items"
+                           : s.is_replica                     ? "is a replica"
                            : s.loop != no_port && s.loop != f ? "is part of another loop"
                                                               : "";
       if (*refused != 0)
@@ -157,7 +158,8 @@ result<void> flow_graph::check_loops() {
 
 // Each edge has an equal part of the budget; loops hold what their credit lets in.
 void flow_graph::size_edges() {
-  const auto part = std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::size_t>(1, edges_.size()));
+  const auto part =
+      std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::size_t>(1, edges_.size()));
   for (auto& e : edges_) {
     e.bytes_max = part;
     if (stages_[e.from].kind == "drop_oldest") e.items_max = 1;
@@ -166,6 +168,55 @@ void flow_graph::size_edges() {
       e.items_max = e.items_min = never_ns;
     }
   }
+}
+
+// Whether items of `fork` reach inputs `a` and `b` of `join` by ways that have no other stage in
+// common: else they part behind it.
+bool flow_graph::parts_before(std::uint32_t fork, const flow_stage_info& join, std::uint32_t a,
+                              std::uint32_t b) const {
+  // Two ways upward, found one after the other; the second may push the first one aside.
+  std::vector<std::uint32_t> above(stages_.size(), no_port);  // of the first way, what is above
+  const auto up = [&](std::uint32_t stage, auto&& see) {
+    for (const auto e : stages_[stage].in)
+      if (e != no_port && !is_back_edge(edges_[e]) && see(edges_[e].from)) return true;
+    return false;
+  };
+  std::vector<char> seen(stages_.size());
+  const auto first_way = [&](auto&& self, std::uint32_t at) -> bool {
+    if (at == fork) return true;
+    if (std::exchange(seen[at], char{1})) return false;
+    return up(at, [&](std::uint32_t next) {
+      if (!self(self, next)) return false;
+      above[at] = next;
+      return true;
+    });
+  };
+  const auto begin = edges_[join.in[a]].from, other = edges_[join.in[b]].from;
+  if (begin == fork || other == fork) {
+    seen.assign(stages_.size(), 0);
+    return first_way(first_way, begin == fork ? other : begin);
+  }
+  if (begin == other || !first_way(first_way, begin)) return false;
+  std::vector<bool> is_taken(stages_.size());
+  for (auto at = begin; at != fork; at = above[at]) is_taken[at] = true;
+  std::vector<std::uint32_t> below(stages_.size(), no_port);
+  for (auto at = begin; at != fork; at = above[at]) below[above[at]] = at;
+  // By whom a stage may be left: from outside it must go down the first way once it meets it.
+  std::vector<char> seen_in(stages_.size()), seen_out(stages_.size());
+  const auto second_way = [&](auto&& self, std::uint32_t at, bool came_down) -> bool {
+    if (at == fork) return true;
+    if (is_taken[at] && !came_down) {
+      if (std::exchange(seen_in[at], char{1})) return false;
+      return below[at] != no_port && self(self, below[at], true);
+    }
+    if (std::exchange(seen_out[at], char{1})) return false;
+    if (up(at, [&](std::uint32_t next) {
+          return (!is_taken[at] || above[at] != next) && self(self, next, false);
+        }))
+      return true;
+    return is_taken[at] && below[at] != no_port && self(self, below[at], true);
+  };
+  return second_way(second_way, other, false);
 }
 
 // What is joined must come in equal numbers, or one branch fills while the other one starves.
@@ -190,13 +241,11 @@ result<void> flow_graph::check_joins() {
       std::uint32_t ways = 0;
       for (const auto& port : stages_[fork].out) ways += static_cast<std::uint32_t>(port.size());
       if (ways < 2) continue;
-      const bool is_deal = stages_[fork].kind == "deal";
+      if (stages_[fork].kind == "deal") continue;  // its items come together again
       for (std::size_t p = 0; p < stages_[fork].out.size(); ++p)
         for (const auto e : stages_[fork].out[p]) {
           if (is_back_edge(edges_[e])) continue;
           path one;
-          if (stages_[fork].out.size() > 1 && !is_deal && stages_[fork].kind != "split")
-            one.rate = {};
           if (stages_[fork].kind == "split") one.rate = unknown_rate, one.blame = fork;
           auto& there = at[edges_[e].to];
           if (!there) there = one;
@@ -207,8 +256,10 @@ result<void> flow_graph::check_joins() {
         const auto to = edges_[edge].to;
         if (&stages_[to] == &join) {
           auto& in = inputs[edges_[edge].to_port];
-          if (!in) in = p;
-          else if (!(in->rate == p.rate)) in->rate = unknown_rate, in->blame = to;
+          if (!in)
+            in = p;
+          else if (!(in->rate == p.rate))
+            in->rate = unknown_rate, in->blame = to;
         } else if (auto& there = at[to]; !there) {
           there = p;
         } else {
@@ -233,13 +284,13 @@ result<void> flow_graph::check_joins() {
           }
       }
       std::optional<path> first;
-      std::uint32_t reached = 0;
-      for (const auto& in : inputs) {
-        if (!in) continue;
-        ++reached;
-        lag_max = std::max(lag_max, in->lag);
-      }
-      if (reached < 2) continue;
+      bool parts = false;
+      for (std::uint32_t a = 0; a < inputs.size(); ++a)
+        for (std::uint32_t b = a + 1; b < inputs.size(); ++b)
+          parts = parts || (inputs[a] && inputs[b] && parts_before(fork, join, a, b));
+      if (!parts) continue;
+      for (const auto& in : inputs)
+        if (in) lag_max = std::max(lag_max, in->lag);
       for (const auto& in : inputs) {
         if (!in) continue;
         if (!in->rate.is_known)
@@ -305,9 +356,8 @@ std::string explain(const flow_graph& g) {
                         s.on_error.what == error_policy::kind::skip      ? "; skips"
                         : s.on_error.what == error_policy::kind::restart ? "; restarts"
                                                                          : "");
-    const bool is_unused = s.outputs > 0 && s.replicas == 1 && std::ranges::all_of(s.out, [](const auto& p) {
-      return p.empty();
-    });
+    const bool is_unused = s.outputs > 0 && s.replicas == 1 &&
+                           std::ranges::all_of(s.out, [](const auto& p) { return p.empty(); });
     if (is_unused) text += fmt::format("  {:<22} nobody takes what it makes\n", "");
   }
   return text;

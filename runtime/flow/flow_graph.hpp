@@ -80,6 +80,8 @@ class flow_graph {
   result<void> check_joins();
   void size_edges();
   bool is_back_edge(const flow_edge_info& e) const;
+  bool parts_before(std::uint32_t fork, const flow_stage_info& join, std::uint32_t a,
+                    std::uint32_t b) const;
 
   std::vector<flow_stage_info> stages_;
   std::vector<flow_edge_info> edges_;

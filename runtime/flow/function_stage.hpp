@@ -10,8 +10,8 @@
 //
 // State is what a struct with operator() has; every replica has an instance of its own, copied from
 // the one that was given. A member finish(), of the same contract or void, is called once, at the
-// end of the stream; so a stage whose operator() returns void and whose finish() returns what it has
-// gathered reduces a flow.
+// end of the stream; so a stage whose operator() returns void and whose finish() returns what it
+// has gathered reduces a flow.
 
 #include "troupe/runtime/flow/generator.hpp"
 #include "troupe/runtime/flow/stage.hpp"
@@ -67,8 +67,7 @@ struct stage_items {
 template <class F, class In>
   requires(std::is_void_v<std::invoke_result_t<F&, In>> && has_finish<F>)
 struct stage_items<F, In> {
-  using type = typename returned<
-      std::remove_cvref_t<decltype(std::declval<F&>().finish())>>::item;
+  using type = typename returned<std::remove_cvref_t<decltype(std::declval<F&>().finish())>>::item;
 };
 
 // Puts what `r` has into output 0. True: `left` has more.

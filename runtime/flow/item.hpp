@@ -34,7 +34,7 @@ struct dead_letter {
   std::string stage;   // which one
   std::string source;  // where the item came from
   std::uint64_t number = 0;
-  std::string label;   // what its source calls it
+  std::string label;  // what its source calls it
   std::string reason;
   static constexpr auto fields =
       troupe::fields<&dead_letter::stage, &dead_letter::source, &dead_letter::number,

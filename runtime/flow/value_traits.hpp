@@ -5,7 +5,8 @@
 //   struct photo {
 //     std::string path;
 //     troupe::tensor pixels;
-//     static constexpr auto fields = troupe::fields<&photo::path, &photo::pixels>("path", "pixels");
+//     static constexpr auto fields = troupe::fields<&photo::path, &photo::pixels>("path",
+//     "pixels");
 //   };
 //
 // A type that owns memory and is none of those below says how much it takes by a member
