@@ -15,6 +15,8 @@ constexpr std::size_t batch_items_max = 64;  // that leave for another group at 
 constexpr std::size_t batch_bytes_max = 256 << 10;
 constexpr double slow_ns = 5'000;   // nothing waits in a batch while such a stage runs
 constexpr double light_ns = 5'000;  // one call of 64 is measured
+constexpr std::size_t slots_kept = 256;       // by a queue that is empty: some batches
+constexpr std::uint32_t looks_max = 64;       // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
 constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
 
@@ -55,7 +57,7 @@ void flow_queue::push(item&& it) {
 item flow_queue::pop() {
   item it = std::move(slots[first]);
   first = (first + 1) & (slots.size() - 1);
-  if (--count == 0 && slots.size() > 64) slots.clear(), slots.shrink_to_fit(), first = 0;
+  if (--count == 0 && slots.size() > slots_kept) slots.clear(), slots.shrink_to_fit(), first = 0;
   return it;
 }
 
@@ -150,7 +152,7 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
 
 // Who is here, which edges lead out, what may have something to do.
 void flow_group::wire_slots() {
-  open_ = 0;
+  open_ = sources_ = 0;
   ready_.assign((slots_.size() + 63) / 64, 0);
   timed_.clear();
   outgoing_.clear();
@@ -163,6 +165,7 @@ void flow_group::wire_slots() {
       for (const auto e : s->info->out[p]) s->out[p].push_back(edges_[e].get());
     s->only = !s->out.empty() && s->out[0].size() == 1 ? s->out[0][0] : nullptr;
     s->is_source = s->info->is_source;
+    sources_ += s->is_source ? 1 : 0;
     s->is_end = s->info->outputs == 0;
     s->is_replica = s->info->is_replica;
     s->has_chores = s->is_replica || s->info->is_timed || s->info->may_be_over ||
@@ -386,6 +389,7 @@ template <class Origin>
   count(e.meter->put_bytes, std::uint64_t{bytes});
   if (e.to == nullptr) {
     e.outbox_bytes += bytes;
+    if (e.outbox.empty()) e.outbox.reserve(e.last_batch);
     e.outbox.push_back({std::move(value), std::forward<Origin>(origin), bytes});
     if (e.outbox.size() >= batch_items_max || e.outbox_bytes >= batch_bytes_max) post(e);
     return set_full(e);
@@ -404,6 +408,7 @@ bool flow_group::can_be_called(const flow_slot& s) const noexcept {
 void flow_group::post(flow_edge& e) {
   if (wire_ == nullptr) return;
   e.outbox_bytes = 0;
+  e.last_batch = e.outbox.size();
   wire_->send(e.id, std::exchange(e.outbox, {}), e.end_sent);
 }
 
@@ -639,10 +644,41 @@ bool flow_group::produce(flow_slot& s) {
   return true;
 }
 
-// One firing. False: there was nothing to do.
-bool flow_group::fire(flow_slot& s) {
-  if (s.is_over || s.is_busy) return false;
-  if (s.is_source) return produce(s);
+// What waits at its only input, one after the other, as long as nobody else has got something to do
+// by that. How many.
+std::uint32_t flow_group::take_in_a_row(flow_slot& s, std::uint32_t most) {
+  auto& e = *s.in.front();
+  std::uint32_t n = 0;
+  has_marked_ = false;
+  do {
+    auto it = pop(e);
+    take(s, e, std::move(it.value), std::move(it.origin), it.bytes);
+  } while (++n < most && !has_marked_ && !e.queue.empty() && s.is_idle() && !failure_);
+  return n;
+}
+// The same for a source.
+std::uint32_t flow_group::produce_in_a_row(flow_slot& s, std::uint32_t most) {
+  std::uint32_t n = 0;
+  has_marked_ = false;
+  while (n < most && produce(s)) {
+    ++n;
+    if (has_marked_ || s.is_over || failure_ || sources_ > 1) break;
+  }
+  return n;
+}
+
+// `most` firings at most. How many; 0: there was nothing to do.
+std::uint32_t flow_group::fire(flow_slot& s, std::uint32_t most) {
+  if (s.is_over || s.is_busy) return 0;
+  if (s.is_source) return produce_in_a_row(s, most);
+  if (s.in.size() == 1 && !s.has_chores && s.is_idle() && !s.info->looks_for_room &&
+      !s.in.front()->queue.empty())
+    return take_in_a_row(s, most);
+  return fire_once(s) ? 1 : 0;
+}
+
+// False: there was nothing to do.
+bool flow_group::fire_once(flow_slot& s) {
   if (s.has_more && s.full_outputs == 0) {
     go_on(s);
     if (!s.has_more) after(s);
@@ -728,19 +764,21 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
     return now;
   };
   auto state = state::idle;
-  std::uint32_t fired = 0, look_every = 1;
+  std::uint32_t fired = 0;
   auto looked_ns = wake_timed();
   ticks_ = static_cast<std::uint32_t>(looked_ns / coarse_tick_ns);
   while (!failure_) {
     auto* s = next_ready();
     if (s == nullptr) break;
-    if (fire(*s) && !s->is_over) mark(*s);
-    if (++fired < look_every) continue;
+    const auto n = fire(*s, look_every_ - fired);
+    if (n > 0 && !s->is_over) mark(*s);
+    fired += std::max(1U, n);
+    if (fired < look_every_) continue;
     fired = 0;
     const auto now = wake_timed();
     // A look for each 50 us of work.
-    if (now - looked_ns < 25'000 && look_every < 64) look_every *= 2;
-    if (now - looked_ns > 100'000) look_every = std::max(1U, look_every / 2);
+    if (now - looked_ns < 25'000 && look_every_ < looks_max) look_every_ *= 2;
+    if (now - looked_ns > 100'000) look_every_ = std::max(1U, look_every_ / 2);
     looked_ns = now;
     ticks_ = static_cast<std::uint32_t>(now / coarse_tick_ns);
     flush();

@@ -87,6 +87,7 @@ struct flow_edge {
   bool is_full = false, is_closed = false, end_sent = false;
   std::vector<item> outbox;
   std::uint64_t outbox_bytes = 0;
+  std::size_t last_batch = 0;  // items
 };
 
 // A stage where it runs. What every item touches stands first, in few cache lines.
@@ -194,7 +195,10 @@ class flow_group {
   void after(flow_slot& s);
   void failed(flow_slot& s);
   std::string name_item(const item_origin& o) const;
-  bool fire(flow_slot& s);
+  std::uint32_t fire(flow_slot& s, std::uint32_t most);
+  bool fire_once(flow_slot& s);
+  std::uint32_t take_in_a_row(flow_slot& s, std::uint32_t most);
+  std::uint32_t produce_in_a_row(flow_slot& s, std::uint32_t most);
   bool produce(flow_slot& s);
   bool can_be_called(const flow_slot& s) const noexcept;
   item pop(flow_edge& e);
@@ -203,7 +207,10 @@ class flow_group {
   void over(flow_slot& s);
   void output_closed(flow_slot& s);
   void post(flow_edge& e);
-  void mark(const flow_slot& s) noexcept { ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64); }
+  void mark(const flow_slot& s) noexcept {
+    ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64);
+    has_marked_ = true;
+  }
   flow_slot* next_ready();
 
   std::shared_ptr<const flow_graph> graph_;
@@ -217,7 +224,10 @@ class flow_group {
   std::uint32_t ticks_ = 0;  // coarse time of the last look at the clock
   std::uint32_t source_cursor_ = 0;
   std::uint32_t open_ = 0;  // stages that are not over
+  std::uint32_t sources_ = 0;
   std::uint32_t depth_ = 0;
+  std::uint32_t look_every_ = 1;  // firings
+  bool has_marked_ = false;       // some stage, since this was false
   std::uint32_t until_measured_ = 1;  // calls from outside
   bool is_measuring_ = false;
   std::int64_t inner_ns_ = 0;
