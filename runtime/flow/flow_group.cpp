@@ -15,7 +15,7 @@ constexpr std::size_t batch_items_max = 64;  // that leave for another group at 
 constexpr std::size_t batch_bytes_max = 256 << 10;
 constexpr double slow_ns = 5'000;   // nothing waits in a batch while such a stage runs
 constexpr double light_ns = 5'000;  // one call of 64 is measured
-constexpr std::size_t slots_kept = 256;       // by a queue that is empty: some batches
+constexpr std::size_t small_batch = 8;        // whose items are moved into a block of others
 constexpr std::uint32_t looks_max = 64;       // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
 constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
@@ -43,21 +43,35 @@ error what_was_thrown() {
 
 // --- queues --------------------------------------------------------------------------------------
 
-void flow_queue::push(item&& it) {
-  if (count == slots.size()) {
-    std::vector<item> larger(std::max<std::size_t>(8, slots.size() * 2));
-    for (std::size_t i = 0; i < count; ++i)
-      larger[i] = std::move(slots[(first + i) & (slots.size() - 1)]);
-    slots = std::move(larger);
-    first = 0;
-  }
-  slots[(first + count++) & (slots.size() - 1)] = std::move(it);
+template <class Origin>
+inline void flow_queue::push(any_value&& value, Origin&& origin, std::size_t bytes) {
+  if (blocks.empty() || blocks.back().size() >= batch_items_max) blocks.emplace_back();
+  blocks.back().emplace_back(std::move(value), std::forward<Origin>(origin), bytes);
+  ++count;
 }
 
-item flow_queue::pop() {
-  item it = std::move(slots[first]);
-  first = (first + 1) & (slots.size() - 1);
-  if (--count == 0 && slots.size() > slots_kept) slots.clear(), slots.shrink_to_fit(), first = 0;
+void flow_queue::push(std::vector<item>&& items) {
+  if (items.empty()) return;
+  if (items.size() < small_batch && !blocks.empty()) {
+    for (auto& it : items) push(std::move(it.value), std::move(it.origin), it.bytes);
+    return;
+  }
+  if (empty()) blocks.clear();
+  count += items.size();
+  blocks.push_back(std::move(items));
+}
+
+inline item flow_queue::pop() {
+  auto& block = blocks.front();
+  item it = std::move(block[first]);
+  --count;
+  if (++first < block.size()) return it;
+  first = 0;
+  // The last one is kept for what comes next.
+  if (blocks.size() > 1)
+    blocks.pop_front();
+  else
+    block.clear();
   return it;
 }
 
@@ -261,10 +275,8 @@ flow_group flow_group::put_together(std::vector<flow_group>&& parts) {
     }
     if (producer == nullptr) continue;
     auto& e = *whole.edges_[i];
-    for (auto& it : producer->outbox) {
-      e.queued_bytes += it.bytes;
-      e.queue.push(std::move(it));
-    }
+    for (const auto& it : producer->outbox) e.queued_bytes += it.bytes;
+    e.queue.push(std::move(producer->outbox));
     e.is_closed = e.is_closed || producer->is_closed;
     e.has_ended = e.has_ended || producer->end_sent;
     e.meter->producer_waits.store(false);
@@ -390,12 +402,12 @@ template <class Origin>
   if (e.to == nullptr) {
     e.outbox_bytes += bytes;
     if (e.outbox.empty()) e.outbox.reserve(e.last_batch);
-    e.outbox.push_back({std::move(value), std::forward<Origin>(origin), bytes});
+    e.outbox.emplace_back(std::move(value), std::forward<Origin>(origin), bytes);
     if (e.outbox.size() >= batch_items_max || e.outbox_bytes >= batch_bytes_max) post(e);
     return set_full(e);
   }
   e.queued_bytes += bytes;
-  e.queue.push({std::move(value), std::forward<Origin>(origin), bytes});
+  e.queue.push(std::move(value), std::forward<Origin>(origin), bytes);
   mark(*e.to);
   set_full(e);
 }
@@ -811,10 +823,8 @@ void flow_group::deliver(std::uint32_t edge, std::vector<item>&& items, bool is_
     count(e->to->counters->dropped, std::uint64_t{items.size()});
     return;
   }
-  for (auto& it : items) {
-    e->queued_bytes += it.bytes;
-    e->queue.push(std::move(it));
-  }
+  for (const auto& it : items) e->queued_bytes += it.bytes;
+  e->queue.push(std::move(items));
   e->has_ended = e->has_ended || is_last;
   mark(*e->to);
 }

@@ -57,14 +57,17 @@ class flow_wire {
   virtual void close(std::uint32_t edge) = 0;
 };
 
+// Items in blocks: those of another group stay in the one that they came in.
 struct flow_queue {
-  // A ring: what a deque does, without its blocks.
-  std::vector<item> slots;
-  std::size_t first = 0, count = 0;
+  std::deque<std::vector<item>> blocks;
+  std::size_t first = 0;  // in the first block
+  std::size_t count = 0;
 
   bool empty() const noexcept { return count == 0; }
-  item& front() noexcept { return slots[first]; }
-  void push(item&& it);
+  item& front() noexcept { return blocks.front()[first]; }
+  template <class Origin>
+  void push(any_value&& value, Origin&& origin, std::size_t bytes);
+  void push(std::vector<item>&& items);
   item pop();
 };
 
