@@ -13,10 +13,10 @@ namespace {
 constexpr std::uint32_t depth_max = 64;      // of stages that call each other
 constexpr std::size_t batch_items_max = 64;  // that leave for another group at once
 constexpr std::size_t batch_bytes_max = 256 << 10;
-constexpr double slow_ns = 5'000;   // nothing waits in a batch while such a stage runs
-constexpr double light_ns = 5'000;  // one call of 64 is measured
-constexpr std::size_t small_batch = 8;        // whose items are moved into a block of others
-constexpr std::uint32_t looks_max = 64;       // firings between two looks at the clock
+constexpr double slow_ns = 5'000;        // nothing waits in a batch while such a stage runs
+constexpr double light_ns = 5'000;       // one call of 64 is measured
+constexpr std::size_t small_batch = 8;   // whose items are moved into a block of others
+constexpr std::uint32_t looks_max = 64;  // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
 constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
 

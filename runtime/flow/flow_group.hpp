@@ -229,8 +229,8 @@ class flow_group {
   std::uint32_t open_ = 0;  // stages that are not over
   std::uint32_t sources_ = 0;
   std::uint32_t depth_ = 0;
-  std::uint32_t look_every_ = 1;  // firings
-  bool has_marked_ = false;       // some stage, since this was false
+  std::uint32_t look_every_ = 1;      // firings
+  bool has_marked_ = false;           // some stage, since this was false
   std::uint32_t until_measured_ = 1;  // calls from outside
   bool is_measuring_ = false;
   std::int64_t inner_ns_ = 0;
