@@ -49,7 +49,7 @@ struct director_state {
       groups.push_back(spawn_group(self->system(), setup.workers[i],
                                    {i, caf::actor(self), setup.clock, setup.now_ns}));
     busy_before.assign(setup.graph->stages().size(), 0);
-    place(std::move(*setup.whole), place_together(*setup.graph, setup.threads));
+    place(std::move(*setup.whole), setup.places);
     looked_ns = setup.now_ns();
     tick_in(first_look_ns);
   }
@@ -75,6 +75,8 @@ struct director_state {
            flow_begin{std::make_shared<flow_group>(std::move(cut[i])), routes});
       if (is_finishing) tell(self->context(), groups[i], flow_finish{});
     }
+    // All have their stages before one of them runs, and sends items to the others.
+    tell_all(flow_resume{});
     for (std::size_t i = 0; i < places.size(); ++i)
       setup.view->places[i].store(places[i], std::memory_order_relaxed);
     setup.view->placements.fetch_add(1, std::memory_order_relaxed);
@@ -122,7 +124,7 @@ struct director_state {
     std::uint64_t done = 0;
     for (const auto& c : setup.view->stages) done += c->items_in.load(std::memory_order_relaxed);
     const auto rate = double(done - std::exchange(done_before, done)) / std::max(1.0, took);
-    if (setup.threads < 2) return;
+    if (setup.threads < 2 || !setup.moves) return;
     if (rest > 0) {
       --rest;
       return;

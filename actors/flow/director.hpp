@@ -12,9 +12,10 @@
 //   stop_topology      program   sources end, and what is under way goes on  -
 //                                to its end; or everything ends at once
 //
-// A topology begins with all its stages on one thread, where they are measured. It is cut over the
-// others as soon as one of them is busy, and anew when the loads have changed; a placement that
-// made it slower is taken back.
+// Groups are numbered, and each is on one worker for life; several may share one. As a rule there
+// is a group for each thread: a topology begins with all its stages on one, where they are
+// measured. It is cut over the others as soon as one of them is busy, and anew when the loads have
+// changed; a placement that made it slower is taken back.
 //
 // TD-1  No item is lost, doubled or overtaken by a new placement: groups stand still, with all that
 //       was sent to them, before they surrender.
@@ -41,8 +42,8 @@ struct topology_view {
   std::shared_ptr<const flow_graph> graph;
   std::vector<std::shared_ptr<const stage_counters>> stages;
   std::vector<std::shared_ptr<const edge_meter>> edges;
-  std::vector<std::atomic<std::uint32_t>> places;    // the thread of each stage
-  std::vector<std::shared_ptr<group_pulse>> pulses;  // of each thread
+  std::vector<std::atomic<std::uint32_t>> places;    // the group of each stage
+  std::vector<std::shared_ptr<group_pulse>> pulses;  // of each group
   std::atomic<std::uint64_t> placements{0};
   std::vector<std::atomic<float>> busy;  // of each stage, of late
   explicit topology_view(std::size_t n) : places(n), busy(n) {}
@@ -51,7 +52,10 @@ struct topology_view {
 struct director_setup {
   std::shared_ptr<const flow_graph> graph;    // checked
   std::uint32_t threads = 1;                  // that compute
-  std::vector<caf::execution_unit*> workers;  // those, then of stages that may sleep
+  std::vector<caf::execution_unit*> workers;  // of each group
+  std::vector<std::uint32_t> places;          // the group of each stage, at first
+  // Group i is alone on thread i, and stages move between them. Otherwise they stay.
+  bool moves = true;
   caf::actor clock, program;
   std::function<std::int64_t()> now_ns;
   std::shared_ptr<topology_view> view;

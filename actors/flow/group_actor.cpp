@@ -7,9 +7,8 @@
 #include <caf/stateful_actor.hpp>
 
 #include <exception>
-#include <functional>
+#include <optional>
 #include <utility>
-#include <vector>
 
 namespace troupe {
 namespace {
@@ -24,8 +23,6 @@ struct group_actor_state : flow_wire {
   std::shared_ptr<const flow_routes> routes;
   std::int64_t wakes_at = never_ns;
   bool is_halted = false, is_going = false, has_told = false;
-  // Others have begun, and send to stages that are not here yet.
-  std::vector<std::function<void(flow_group&)>> early{};
 
   void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) override {
     tell(self->context(), routes->to[edge],
@@ -42,12 +39,6 @@ struct group_actor_state : flow_wire {
   void fail(const char* what) {
     if (!std::exchange(has_told, true))
       tell(self->context(), setup.director, group_failed{{"", error(error_code::failed, what)}});
-  }
-  template <class Call>
-  void take(Call&& call) {
-    if (group == nullptr) return early.push_back(std::forward<Call>(call));
-    call(*group);
-    run();
   }
   void run() {
     if (group == nullptr || is_halted || has_told) return;
@@ -85,17 +76,24 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
   return {
       [&s](flow_items& m) {
         after_message();
-        s.take([m](flow_group& g) { g.deliver(m.edge, std::move(*m.items), m.is_last); });
+        if (s.group == nullptr) return s.fail("items came to stages that are elsewhere");
+        s.group->deliver(m.edge, std::move(*m.items), m.is_last);
+        s.run();
       },
-      [&s](const flow_room& m) { s.take([m](flow_group& g) { g.room(m.edge); }); },
-      [&s](const flow_closed& m) { s.take([m](flow_group& g) { g.close(m.edge); }); },
+      [&s](const flow_room& m) {
+        if (s.group != nullptr) s.group->room(m.edge);
+        s.run();
+      },
+      [&s](const flow_closed& m) {
+        if (s.group != nullptr) s.group->close(m.edge);
+        s.run();
+      },
       [&s](flow_begin& m) {
         s.group = std::move(m.group);
         s.routes = std::move(m.routes);
-        s.is_halted = s.has_told = false;
+        s.is_halted = true;
+        s.has_told = false;
         s.wakes_at = never_ns;
-        for (auto& call : std::exchange(s.early, {})) call(*s.group);
-        s.run();
       },
       [&s](flow_go) {
         s.is_going = false;
@@ -118,7 +116,10 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
              group_surrendered{s.setup.group, std::move(s.group)});
         s.group = nullptr;
       },
-      [&s](flow_finish) { s.take([](flow_group& g) { g.finish(); }); },
+      [&s](flow_finish) {
+        if (s.group != nullptr) s.group->finish();
+        s.run();
+      },
       [self](flow_end) {
         self->state.group = nullptr;
         self->state.routes = nullptr;

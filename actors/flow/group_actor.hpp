@@ -3,24 +3,24 @@
 // of the group, and what the group sends becomes messages.
 //
 //   message         from      effect                                   answer
-//   flow_begin      director  this is its group now; it runs           -
+//   flow_begin      director  this is its group now, and stands still  -
 //   flow_items      groups    items of an edge; run                    -
 //   flow_room       groups    there is room behind an edge; run        -
 //   flow_closed     groups    nobody needs that edge's items; run      -
 //   flow_go         itself    run on                                   -
 //   flow_wake       clock     run                                      -
 //   flow_halt       director  run no more                              group_halted
-//   flow_resume     director  run again                                -
+//   flow_resume     director  run, or run again                        -
 //   flow_surrender  director  give the group away                      group_surrendered
 //   flow_finish     director  its sources make no more; run            -
 //   flow_end        director  drop everything and end                  -
 //
 // It tells the director group_over once, when all its stages are, and group_failed once.
 //
-// GA-1  Between flow_halt and flow_resume nothing fires. What comes is kept, so that what a group
-//       surrenders has all that was sent to it.
-// GA-2  What comes before its group does (others may have begun by then) waits for it.
-// GA-3  It runs for a slice of time at most, then other messages have their turn.
+// GA-1  Between flow_begin or flow_halt and flow_resume nothing fires. What comes is kept, so that
+//       nobody sends to a group that has not begun, and what a group surrenders has all that was
+//       sent to it.
+// GA-2  It runs for a slice of time at most, then other messages have their turn.
 // Ends: on flow_end.
 // Threading: pinned to one thread; stages run in its handlers, and may take as long as they like.
 

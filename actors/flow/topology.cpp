@@ -166,10 +166,15 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     director_setup setup;
     setup.graph = graph;
     setup.threads = threads;
-    for (std::uint32_t i = 0; i < config.streams; ++i) {
-      setup.workers.push_back(scheduler.stream(i));
+    flow_groups groups{place_together(*this, threads), {}};
+    for (std::uint32_t i = 0; i < config.streams; ++i) groups.thread_of.push_back(i);
+    if (!options_.fuse) groups = place_apart(*this, threads);
+    for (const auto thread : groups.thread_of) {
+      setup.workers.push_back(scheduler.stream(thread));
       r.view->pulses.push_back(std::make_shared<group_pulse>());
     }
+    setup.places = std::move(groups.group_of);
+    setup.moves = options_.fuse;
     setup.clock = spawn_flow_clock(system, scheduler.io(), loop, monotonic);
     setup.program = caf::actor(self);
     setup.now_ns = monotonic;

@@ -31,6 +31,9 @@ struct topology_options {
   std::string name{};
   std::uint32_t threads = 0;  // that compute; 0: as many as there are cores
   std::uint64_t budget_bytes = flow_graph::default_budget_bytes;
+  // What stands on one thread passes items on by calls. Without it each stage has messages of its
+  // own, on threads in turn, and stays there: to see what the calls are worth.
+  bool fuse = true;
   bool is_quiet = false;       // run() says nothing of its progress
   bool explains_only = false;  // run() prints explain(), and runs nothing
   // Where `cluster` names one, the process is a member of it while the topology runs, and tools see

@@ -75,14 +75,19 @@ class any_value {
     return v;
   }
   // In memory, with what it owns (value_bytes).
-  std::size_t bytes() const { return type_ != nullptr ? type_->bytes(memory_) : 0; }
+  std::size_t bytes() const {
+    if (type_ == nullptr) return 0;
+    return type_->bytes == nullptr ? type_->fixed_bytes : type_->bytes(memory_);
+  }
   // For people; empty where there is nothing to say.
   std::string text() const { return type_ != nullptr ? type_->text(memory_) : std::string(); }
 
  private:
-  // What may be moved by copying its bytes has neither `move` nor `destroy`.
+  // What may be moved by copying its bytes has neither `move` nor `destroy`; what owns no memory
+  // has no `bytes`.
   struct type_table {
     const std::type_info* info;
+    std::size_t fixed_bytes;
     void (*move)(std::byte* from, std::byte* to) noexcept;  // and destroys `from`
     void (*destroy)(std::byte*) noexcept;
     void (*copy)(const std::byte* from, std::byte* to);
@@ -105,7 +110,7 @@ class any_value {
   }
   template <class T>
   static constexpr type_table make_table() {
-    type_table t{&typeid(T), nullptr, nullptr, nullptr, nullptr, nullptr};
+    type_table t{&typeid(T), sizeof(T), nullptr, nullptr, nullptr, nullptr, nullptr};
     if constexpr (!is_inline<T>) {
       t.destroy = [](std::byte* m) noexcept { delete at<T>(m); };
     } else if constexpr (!std::is_trivially_copyable_v<T>) {
@@ -126,7 +131,8 @@ class any_value {
         }
       };
     }
-    t.bytes = [](const std::byte* m) { return value_bytes(*at<T>(m)); };
+    if constexpr (!std::is_arithmetic_v<T> && !std::is_enum_v<T>)
+      t.bytes = [](const std::byte* m) { return value_bytes(*at<T>(m)); };
     t.text = [](const std::byte* m) { return value_text(*at<T>(m)); };
     return t;
   }

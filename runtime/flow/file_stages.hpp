@@ -118,6 +118,13 @@ class file_being_made {
   std::optional<error> failed_;
 };
 
+template <class T>
+inline constexpr bool is_cell =
+    std::is_convertible_v<T, std::string_view> || std::is_arithmetic_v<T>;
+template <class T>
+inline constexpr bool is_row =
+    is_cell<T> || has_fields<T> || is_tuple<T>::value || std::is_same_v<T, csv_line>;
+
 // What a value is in a cell, or in JSON.
 std::string json_text(std::string_view s);  // with quotes
 template <class T>
@@ -165,7 +172,7 @@ std::vector<std::string> row_cells(const T& v) {
     std::apply([&](const auto&... m) { (cells.push_back(cell_text(m)), ...); }, v);
   else if constexpr (std::is_same_v<T, csv_line>)
     cells = v.cells;
-  else
+  else if constexpr (is_cell<T>)
     cells.push_back(cell_text(v));
   return cells;
 }
@@ -174,6 +181,8 @@ std::vector<std::string> row_cells(const T& v) {
 template <class T>
 void write_csv(const flow<T>& in, const std::string& path, const stage_options& o = {},
                source_location where = source_location::current()) {
+  constexpr bool fits = is_row<T>;
+  static_assert(fits, "write_csv: an item is no text or number, and lists no `fields` of such");
   struct csv_writer {
     std::shared_ptr<file_being_made> file;
     bool has_begun = false;

@@ -23,6 +23,7 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   info.holds = s.holds;
   info.on_error = o.on_error;
   info.may_block = o.blocks;
+  info.may_be_over = false;  // functions work on whatever comes
   return info;
 }
 

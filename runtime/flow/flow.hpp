@@ -294,6 +294,12 @@ flow<std::tuple<A, B>> zip(const flow<A>& a, const flow<B>& b,
                            source_location where = source_location::current()) {
   return zip_at(where, a, b);
 }
+template <class A>
+flow<std::tuple<A>> zip(const flow<A>& a, source_location = source_location::current()) {
+  constexpr bool fits = std::is_void_v<A>;
+  static_assert(fits, "zip: one flow has no partner; zip two, three or four");
+  return {a.graph(), 0, 0};
+}
 template <class A, class B, class C>
 flow<std::tuple<A, B, C>> zip(const flow<A>& a, const flow<B>& b, const flow<C>& c,
                               source_location where = source_location::current()) {

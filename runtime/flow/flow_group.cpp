@@ -13,12 +13,15 @@ namespace {
 constexpr std::uint32_t depth_max = 64;      // of stages that call each other
 constexpr std::size_t batch_items_max = 64;  // that leave for another group at once
 constexpr std::size_t batch_bytes_max = 256 << 10;
-constexpr double slow_ns = 5'000;   // nothing waits in a batch while such a stage runs
-constexpr double light_ns = 5'000;  // one call of 64 is measured
+constexpr double slow_ns = 5'000;        // nothing waits in a batch while such a stage runs
+constexpr double light_ns = 5'000;       // one call of 64 is measured
+constexpr std::size_t small_batch = 8;   // whose items are moved into a block of others
+constexpr std::uint32_t looks_max = 64;  // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
+constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
 
 template <class T>
-void count(std::atomic<T>& c, T n) noexcept {
+[[gnu::always_inline]] inline void count(std::atomic<T>& c, T n) noexcept {
   c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 template <class T>
@@ -40,39 +43,58 @@ error what_was_thrown() {
 
 // --- queues --------------------------------------------------------------------------------------
 
-void flow_queue::push(flow_item&& it) {
-  if (count == slots.size()) {
-    std::vector<flow_item> larger(std::max<std::size_t>(8, slots.size() * 2));
-    for (std::size_t i = 0; i < count; ++i)
-      larger[i] = std::move(slots[(first + i) & (slots.size() - 1)]);
-    slots = std::move(larger);
-    first = 0;
-  }
-  slots[(first + count++) & (slots.size() - 1)] = std::move(it);
+template <class Origin>
+inline void flow_queue::push(any_value&& value, Origin&& origin, std::size_t bytes) {
+  if (blocks.empty() || blocks.back().size() >= batch_items_max) blocks.emplace_back();
+  blocks.back().emplace_back(std::move(value), std::forward<Origin>(origin), bytes);
+  ++count;
 }
 
-flow_item flow_queue::pop() {
-  flow_item it = std::move(slots[first]);
-  first = (first + 1) & (slots.size() - 1);
-  if (--count == 0 && slots.size() > 64) slots.clear(), slots.shrink_to_fit(), first = 0;
+void flow_queue::push(std::vector<flow_item>&& items) {
+  if (items.empty()) return;
+  if (items.size() < small_batch && !blocks.empty()) {
+    for (auto& it : items) push(std::move(it.value), std::move(it.origin), it.bytes);
+    return;
+  }
+  if (empty()) blocks.clear();
+  count += items.size();
+  blocks.push_back(std::move(items));
+}
+
+inline flow_item flow_queue::pop() {
+  auto& block = blocks.front();
+  flow_item it = std::move(block[first]);
+  --count;
+  if (++first < block.size()) return it;
+  first = 0;
+  // The last one is kept for what comes next.
+  if (blocks.size() > 1)
+    blocks.pop_front();
+  else
+    block.clear();
   return it;
 }
 
 // --- what a stage may ask ------------------------------------------------------------------------
 
 void stage_output::put(std::uint32_t port, any_value&& value) {
-  if (slot_.info->is_source) slot_.origin.number = slot_.made++;
-  group_.put(slot_, port, {std::move(value), slot_.origin});
+  if (slot_.is_source) slot_.origin.number = slot_.made++;
+  group_.put(slot_, port, std::move(value), std::as_const(slot_.origin));
 }
 void stage_output::put_last(std::uint32_t port, any_value&& value) {
-  if (!slot_.info->is_replica) return put(port, std::move(value));
-  flow_item it{std::move(value), slot_.origin};
-  it.origin.ends_ticket = true;
-  slot_.ticket_is_open = false;
-  group_.put(slot_, port, std::move(it));
+  if (slot_.is_source) return put(port, std::move(value));
+  if (slot_.is_replica) {
+    slot_.origin.ends_ticket = true;
+    slot_.ticket_is_open = false;
+    group_.put(slot_, port, std::move(value), std::move(slot_.origin));
+    slot_.origin.ends_ticket = false;
+    return;
+  }
+  // Moved, so that nobody counts who has its label.
+  group_.put(slot_, port, std::move(value), std::move(slot_.origin));
 }
 void stage_output::put_item(std::uint32_t port, flow_item&& it) {
-  group_.put(slot_, port, std::move(it));
+  group_.put(slot_, port, std::move(it.value), std::move(it.origin));
 }
 const item_origin& stage_output::origin() const noexcept { return slot_.origin; }
 void stage_output::set_origin(item_origin o) { slot_.origin = std::move(o); }
@@ -144,7 +166,7 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
 
 // Who is here, which edges lead out, what may have something to do.
 void flow_group::wire_slots() {
-  open_ = 0;
+  open_ = sources_ = 0;
   ready_.assign((slots_.size() + 63) / 64, 0);
   timed_.clear();
   outgoing_.clear();
@@ -155,6 +177,13 @@ void flow_group::wire_slots() {
     for (const auto e : s->info->in) s->in.push_back(edges_[e].get());
     for (std::uint32_t p = 0; p < s->info->outputs; ++p)
       for (const auto e : s->info->out[p]) s->out[p].push_back(edges_[e].get());
+    s->only = !s->out.empty() && s->out[0].size() == 1 ? s->out[0][0] : nullptr;
+    s->is_source = s->info->is_source;
+    sources_ += s->is_source ? 1 : 0;
+    s->is_end = s->info->outputs == 0;
+    s->is_replica = s->info->is_replica;
+    s->has_chores = s->is_replica || s->info->is_timed || s->info->may_be_over ||
+                    std::ranges::any_of(s->in, [](auto* e) { return e->info->loop != no_port; });
     if (s->is_over) continue;
     ++open_;
     mark(*s);
@@ -164,6 +193,9 @@ void flow_group::wire_slots() {
     if (e == nullptr) continue;
     e->from = slots_[e->info->from].get();
     e->to = slots_[e->info->to].get();
+    e->to_port = e->info->to_port;
+    e->is_plain = e->to != nullptr && (e->to->in.size() == 1 || e->to->info->takes_any) &&
+                  !e->to->info->looks_for_room && e->info->loop == no_port;
     if (e->from != nullptr && e->to == nullptr) outgoing_.push_back(e->id);
   }
   count_full();
@@ -243,10 +275,8 @@ flow_group flow_group::put_together(std::vector<flow_group>&& parts) {
     }
     if (producer == nullptr) continue;
     auto& e = *whole.edges_[i];
-    for (auto& it : producer->outbox) {
-      e.queued_bytes += it.bytes;
-      e.queue.push(std::move(it));
-    }
+    for (const auto& it : producer->outbox) e.queued_bytes += it.bytes;
+    e.queue.push(std::move(producer->outbox));
     e.is_closed = e.is_closed || producer->is_closed;
     e.has_ended = e.has_ended || producer->end_sent;
     e.meter->producer_waits.store(false);
@@ -325,19 +355,38 @@ flow_item flow_group::pop(flow_edge& e) {
 
 // --- items ---------------------------------------------------------------------------------------
 
-void flow_group::put(flow_slot& s, std::uint32_t port, flow_item&& it) {
-  if (failure_) return;
-  const auto& edges = s.out[port];
+// The way of most items, all of it inlined: to a stage that is here, idle, and takes what comes.
+template <class Origin>
+[[gnu::always_inline]] inline void flow_group::put(flow_slot& s, std::uint32_t port,
+                                                   any_value&& value, Origin&& origin) {
+  if (failure_) [[unlikely]]
+    return;
   count(s.counters->items_out, std::uint64_t{1});
-  if (edges.empty()) return;
-  it.bytes = it.value.bytes();
-  count(s.counters->bytes_out, std::uint64_t{it.bytes});
-  for (std::size_t i = 0; i + 1 < edges.size(); ++i)
-    send(*edges[i], {it.value.copy(), it.origin, it.bytes});
-  send(*edges.back(), std::move(it));
+  auto* e = s.only;
+  if (port != 0 || e == nullptr) [[unlikely]]
+    return put_to_all(s, port, std::move(value), std::forward<Origin>(origin));
+  const auto bytes = value.bytes();
+  count(s.counters->bytes_out, std::uint64_t{bytes});
+  if (e->is_plain && e->queue.empty() && e->to->is_idle() && depth_ < depth_max) [[likely]]
+    take(*e->to, *e, std::move(value), std::forward<Origin>(origin), bytes);
+  else
+    send(*e, std::move(value), std::forward<Origin>(origin), bytes);
 }
 
-void flow_group::send(flow_edge& e, flow_item&& it) {
+template <class Origin>
+void flow_group::put_to_all(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin) {
+  const auto& edges = s.out[port];
+  if (edges.empty()) return;
+  const auto bytes = value.bytes();
+  count(s.counters->bytes_out, std::uint64_t{bytes});
+  for (std::size_t i = 0; i + 1 < edges.size(); ++i)
+    send(*edges[i], value.copy(), std::as_const(origin), bytes);
+  send(*edges.back(), std::move(value), std::forward<Origin>(origin), bytes);
+}
+
+template <class Origin>
+[[gnu::noinline]] void flow_group::send(flow_edge& e, any_value&& value, Origin&& origin,
+                                        std::size_t bytes) {
   if (e.is_closed) {
     count(e.from->counters->dropped, std::uint64_t{1});
     return;
@@ -347,20 +396,19 @@ void flow_group::send(flow_edge& e, flow_item&& it) {
   if (e.to != nullptr && e.queue.empty() && can_be_called(*e.to) && depth_ < depth_max &&
       (e.to->in.size() == 1 || e.to->info->takes_any) &&
       (!e.to->info->looks_for_room || e.to->what->choose(stage_output(*this, *e.to)) != no_port))
-    return take(*e.to, e, std::move(it));
-  const auto bytes = std::uint64_t{it.bytes};
+    return take(*e.to, e, std::move(value), std::forward<Origin>(origin), bytes);
   count(e.meter->put_items, std::uint64_t{1});
-  count(e.meter->put_bytes, bytes);
+  count(e.meter->put_bytes, std::uint64_t{bytes});
   if (e.to == nullptr) {
     e.outbox_bytes += bytes;
-    e.outbox.push_back(std::move(it));
+    if (e.outbox.empty()) e.outbox.reserve(e.last_batch);
+    e.outbox.emplace_back(std::move(value), std::forward<Origin>(origin), bytes);
     if (e.outbox.size() >= batch_items_max || e.outbox_bytes >= batch_bytes_max) post(e);
     return set_full(e);
   }
-  auto& to = *e.to;
-  e.queued_bytes += it.bytes;
-  e.queue.push(std::move(it));
-  mark(to);
+  e.queued_bytes += bytes;
+  e.queue.push(std::move(value), std::forward<Origin>(origin), bytes);
+  mark(*e.to);
   set_full(e);
 }
 
@@ -372,6 +420,7 @@ bool flow_group::can_be_called(const flow_slot& s) const noexcept {
 void flow_group::post(flow_edge& e) {
   if (wire_ == nullptr) return;
   e.outbox_bytes = 0;
+  e.last_batch = e.outbox.size();
   wire_->send(e.id, std::exchange(e.outbox, {}), e.end_sent);
 }
 
@@ -380,43 +429,48 @@ void flow_group::flush() {
     if (auto& e = *edges_[i]; !e.outbox.empty()) post(e);
 }
 
-void flow_group::take(flow_slot& s, flow_edge& e, flow_item&& it) {
+template <class Origin>
+[[gnu::always_inline]] inline void flow_group::take(flow_slot& s, flow_edge& e, any_value&& value,
+                                                    Origin&& origin, std::size_t bytes) {
   auto& c = *s.counters;
   count(c.items_in, std::uint64_t{1});
-  count(c.bytes_in, std::uint64_t{it.bytes});
-  s.origin = std::move(it.origin);
+  count(c.bytes_in, std::uint64_t{bytes});
+  s.origin = std::forward<Origin>(origin);
   s.origin.ends_ticket = false;
-  s.ticket_is_open = s.info->is_replica;
-  s.loop_item = e.info->loop;
-  call(s,
-       [&](stage_output& out) { return s.what->take(e.info->to_port, std::move(it.value), out); });
-  if (s.info->outputs == 0 && s.origin.born_ns != 0 && now_ != nullptr)
-    c.latency.add((*now_)() - s.origin.born_ns);
+  s.ticket_is_open = s.is_replica;
+  if (s.has_chores) s.loop_item = e.info->loop;
+  call(s, [&](stage_output& out) { return s.what->take(e.to_port, std::move(value), out); });
+  if (s.is_end && s.origin.born_ns != 0) c.latency.add((*now_)() - s.origin.born_ns);
   if (s.has_more) go_on(s);
-  if (!s.has_more) after(s);
+  if (!s.has_more && (s.has_chores || s.is_closing)) after(s);
 }
 
 // --- calls ---------------------------------------------------------------------------------------
 
 template <class Call>
-void flow_group::call(flow_slot& s, Call&& c) {
-  if (s.mean_ns > slow_ns && !outgoing_.empty()) flush();
+[[gnu::always_inline]] inline void flow_group::call(flow_slot& s, Call&& c) {
+  if (s.is_slow && !outgoing_.empty()) flush();
   s.is_busy = true;
   ++depth_;
-  const auto before = now_in(pulse_->running);
-  pulse_->running.store(s.id, std::memory_order_relaxed);
+  auto& pulse = *pulse_;
+  auto& k = *s.counters;
+  const auto before = now_in(pulse.running);
+  pulse.running.store(s.id, std::memory_order_relaxed);
   // Slow ones are measured each time; the others with all that they call, in one call of 64.
-  const bool measures = is_measuring_ || s.mean_ns > light_ns ||
-                        now_in(s.counters->measured) == 0 ||
-                        (depth_ == 1 && --until_measured_ == 0);
-  const auto outer = std::exchange(is_measuring_, measures);
-  const auto inner = inner_ns_;
-  std::int64_t begin = 0;
-  if (measures) {
-    inner_ns_ = 0;
-    begin = (*now_)();
-    ticks_ = static_cast<std::uint32_t>(begin / coarse_tick_ns);
-  }
+  if (is_measuring_ || s.is_measured || (depth_ == 1 && --until_measured_ == 0)) [[unlikely]]
+    call_measured(s, c);
+  else
+    call_bare(s, c);
+  count(k.calls, std::uint64_t{1});
+  pulse.running.store(before, std::memory_order_relaxed);
+  --depth_;
+  s.is_busy = false;
+  if (s.failed) [[unlikely]]
+    failed(s);
+}
+
+template <class Call>
+[[gnu::always_inline]] inline void flow_group::call_bare(flow_slot& s, Call&& c) {
   pulse_->since_ticks.store(ticks_, std::memory_order_relaxed);
   s.counters->last_ticks.store(ticks_, std::memory_order_relaxed);
   try {
@@ -430,22 +484,26 @@ void flow_group::call(flow_slot& s, Call&& c) {
     s.has_more = false;
     s.failed.emplace(what_was_thrown());
   }
-  if (measures) {
-    const auto took = (*now_)() - begin;
-    const auto own = std::max<std::int64_t>(0, took - inner_ns_);
-    inner_ns_ = inner + took;
-    auto& k = *s.counters;
-    count(k.measured, std::uint64_t{1});
-    count(k.measured_ns, static_cast<std::uint64_t>(own));
-    s.mean_ns = s.mean_ns == 0 ? double(own) : s.mean_ns * 0.875 + double(own) * 0.125;
-    if (until_measured_ == 0) until_measured_ = 64;
-  }
+}
+
+template <class Call>
+[[gnu::noinline]] void flow_group::call_measured(flow_slot& s, Call&& c) {
+  const auto outer = std::exchange(is_measuring_, true);
+  const auto inner = std::exchange(inner_ns_, 0);
+  const auto begin = (*now_)();
+  ticks_ = static_cast<std::uint32_t>(begin / coarse_tick_ns);
+  call_bare(s, c);
+  const auto took = (*now_)() - begin;
+  const auto own = std::max<std::int64_t>(0, took - inner_ns_);
+  inner_ns_ = inner + took;
   is_measuring_ = outer;
-  count(s.counters->calls, std::uint64_t{1});
-  pulse_->running.store(before, std::memory_order_relaxed);
-  --depth_;
-  s.is_busy = false;
-  if (s.failed) failed(s);
+  auto& k = *s.counters;
+  count(k.measured, std::uint64_t{1});
+  count(k.measured_ns, static_cast<std::uint64_t>(own));
+  s.mean_ns = s.mean_ns == 0 ? double(own) : s.mean_ns * 0.875 + double(own) * 0.125;
+  s.is_slow = s.mean_ns > slow_ns;
+  s.is_measured = s.mean_ns > light_ns;
+  if (until_measured_ == 0) until_measured_ = 64;
 }
 
 // What it has more, while there is room.
@@ -466,12 +524,12 @@ void flow_group::after(flow_slot& s) {
   }
   if (s.ticket_is_open && !s.is_over) {
     s.ticket_is_open = false;
-    flow_item end{{}, s.origin};
-    end.origin.ends_ticket = true;
-    put(s, 0, std::move(end));
+    s.origin.ends_ticket = true;
+    put(s, 0, any_value(), std::move(s.origin));
+    s.origin.ends_ticket = false;
   }
   if (s.info->is_timed && s.what != nullptr) s.deadline_ns = s.what->wakes_at();
-  if (!s.is_over && (s.is_closing || s.what->is_over())) over(s);
+  if (!s.is_over && (s.is_closing || (s.info->may_be_over && s.what->is_over()))) over(s);
 }
 
 std::string flow_group::name_item(const item_origin& o) const {
@@ -506,7 +564,7 @@ void flow_group::failed(flow_slot& s) {
   if (s.info->dead_output == no_port) return;
   dead_letter letter{s.info->name, graph_->stages()[s.origin.source].name, s.origin.number,
                      s.origin.label != nullptr ? *s.origin.label : std::string(), why.message()};
-  put(s, s.info->dead_output, {any_value(std::move(letter)), s.origin});
+  put(s, s.info->dead_output, any_value(std::move(letter)), std::as_const(s.origin));
 }
 
 // --- ends ----------------------------------------------------------------------------------------
@@ -565,6 +623,14 @@ void flow_group::over(flow_slot& s) {
 
 // --- the loop ------------------------------------------------------------------------------------
 
+// Of each item, or of one of 16 where they are made so fast that the clock would cost as much.
+void flow_group::note_birth(flow_slot& s) {
+  const auto now = (*now_)();
+  const auto each = (now - std::exchange(s.noted_ns, now)) / s.note_every;
+  s.until_noted = s.note_every = each < noted_each_ns ? 16 : 1;
+  s.origin.born_ns = now;
+}
+
 bool flow_group::produce(flow_slot& s) {
   if (s.full_outputs > 0 && !s.info->looks_for_room) return false;
   if (is_closing_) {
@@ -574,7 +640,8 @@ bool flow_group::produce(flow_slot& s) {
   if (s.deadline_ns != never_ns && (*now_)() < s.deadline_ns) return false;
   s.deadline_ns = never_ns;
   auto state = source_state::over;
-  s.origin.born_ns = (*now_)();
+  s.origin.born_ns = 0;
+  if (--s.until_noted == 0) note_birth(s);
   call(s, [&](stage_output& out) {
     state = s.what->produce(out);
     return false;
@@ -589,10 +656,41 @@ bool flow_group::produce(flow_slot& s) {
   return true;
 }
 
-// One firing. False: there was nothing to do.
-bool flow_group::fire(flow_slot& s) {
-  if (s.is_over || s.is_busy) return false;
-  if (s.info->is_source) return produce(s);
+// What waits at its only input, one after the other, as long as nobody else has got something to do
+// by that. How many.
+std::uint32_t flow_group::take_in_a_row(flow_slot& s, std::uint32_t most) {
+  auto& e = *s.in.front();
+  std::uint32_t n = 0;
+  has_marked_ = false;
+  do {
+    auto it = pop(e);
+    take(s, e, std::move(it.value), std::move(it.origin), it.bytes);
+  } while (++n < most && !has_marked_ && !e.queue.empty() && s.is_idle() && !failure_);
+  return n;
+}
+// The same for a source.
+std::uint32_t flow_group::produce_in_a_row(flow_slot& s, std::uint32_t most) {
+  std::uint32_t n = 0;
+  has_marked_ = false;
+  while (n < most && produce(s)) {
+    ++n;
+    if (has_marked_ || s.is_over || failure_ || sources_ > 1) break;
+  }
+  return n;
+}
+
+// `most` firings at most. How many; 0: there was nothing to do.
+std::uint32_t flow_group::fire(flow_slot& s, std::uint32_t most) {
+  if (s.is_over || s.is_busy) return 0;
+  if (s.is_source) return produce_in_a_row(s, most);
+  if (s.in.size() == 1 && !s.has_chores && s.is_idle() && !s.info->looks_for_room &&
+      !s.in.front()->queue.empty())
+    return take_in_a_row(s, most);
+  return fire_once(s) ? 1 : 0;
+}
+
+// False: there was nothing to do.
+bool flow_group::fire_once(flow_slot& s) {
   if (s.has_more && s.full_outputs == 0) {
     go_on(s);
     if (!s.has_more) after(s);
@@ -611,7 +709,7 @@ bool flow_group::fire(flow_slot& s) {
     const auto port = s.what->choose(stage_output(*this, s));
     if (port != no_port && !s.in[port]->queue.empty()) {
       auto it = pop(*s.in[port]);
-      take(s, *s.in[port], std::move(it));
+      take(s, *s.in[port], std::move(it.value), std::move(it.origin), it.bytes);
       return true;
     }
   }
@@ -649,7 +747,7 @@ flow_slot* flow_group::next_ready() {
       bits &= ~(std::uint64_t{1} << bit);
       const auto id = static_cast<std::uint32_t>(w * 64 + bit);
       auto* s = slots_[id].get();
-      if (s->info->is_source) {
+      if (s->is_source) {
         // Descending: the last one seen is the smallest.
         first_source = id;
         if (id > source_cursor_) next_source = id;
@@ -672,28 +770,27 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
   wire_ = wire;
   until_ns_ = until_ns;
   const auto wake_timed = [&] {
-    if (timed_.empty()) return;
     const auto now = now_ns();
     for (const auto i : timed_)
       if (slots_[i] != nullptr && slots_[i]->deadline_ns <= now) mark(*slots_[i]);
+    return now;
   };
-  wake_timed();
   auto state = state::idle;
-  std::uint32_t fired = 0, look_every = 1;
-  auto looked_ns = now_ns();
+  std::uint32_t fired = 0;
+  auto looked_ns = wake_timed();
   ticks_ = static_cast<std::uint32_t>(looked_ns / coarse_tick_ns);
   while (!failure_) {
     auto* s = next_ready();
     if (s == nullptr) break;
-    if (fire(*s) && !s->is_over) mark(*s);
-    if (++fired < look_every) continue;
+    const auto n = fire(*s, look_every_ - fired);
+    if (n > 0 && !s->is_over) mark(*s);
+    fired += std::max(1U, n);
+    if (fired < look_every_) continue;
     fired = 0;
-    wake_timed();
-    if (until_ns == never_ns) continue;
-    const auto now = now_ns();
+    const auto now = wake_timed();
     // A look for each 50 us of work.
-    if (now - looked_ns < 25'000 && look_every < 64) look_every *= 2;
-    if (now - looked_ns > 100'000) look_every = std::max(1U, look_every / 2);
+    if (now - looked_ns < 25'000 && look_every_ < looks_max) look_every_ *= 2;
+    if (now - looked_ns > 100'000) look_every_ = std::max(1U, look_every_ / 2);
     looked_ns = now;
     ticks_ = static_cast<std::uint32_t>(now / coarse_tick_ns);
     flush();
@@ -726,10 +823,8 @@ void flow_group::deliver(std::uint32_t edge, std::vector<flow_item>&& items, boo
     count(e->to->counters->dropped, std::uint64_t{items.size()});
     return;
   }
-  for (auto& it : items) {
-    e->queued_bytes += it.bytes;
-    e->queue.push(std::move(it));
-  }
+  for (const auto& it : items) e->queued_bytes += it.bytes;
+  e->queue.push(std::move(items));
   e->has_ended = e->has_ended || is_last;
   mark(*e->to);
 }

@@ -10,11 +10,11 @@
 // stages with their state, items that wait and all counts move along. So a topology is moved,
 // rebalanced, saved or changed by putting all of it together, and cutting it anew.
 //
-// FLG-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
-// FLG-2  Items of one edge are taken in the order in which they were put.
-// FLG-3  After a failure that its stage does not bear, nothing fires any more.
-// FLG-4  An input whose items nobody needs any more is closed, up to its sources.
-// FLG-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
+// GR-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
+// GR-2  Items of one edge are taken in the order in which they were put.
+// GR-3  After a failure that its stage does not bear, nothing fires any more.
+// GR-4  An input whose items nobody needs any more is closed, up to its sources.
+// GR-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
 //       stage runs that takes long, nor for more than some 100 us of work.
 // Threading: one thread at a time. What tools read (stage_counters, edge_meter) is atomic.
 // Ownership: of stages and waiting items; the graph outlives it.
@@ -57,14 +57,17 @@ class flow_wire {
   virtual void close(std::uint32_t edge) = 0;
 };
 
+// Items in blocks: those of another group stay in the one that they came in.
 struct flow_queue {
-  // A ring: what a deque does, without its blocks.
-  std::vector<flow_item> slots;
-  std::size_t first = 0, count = 0;
+  std::deque<std::vector<flow_item>> blocks;
+  std::size_t first = 0;  // in the first block
+  std::size_t count = 0;
 
   bool empty() const noexcept { return count == 0; }
-  flow_item& front() noexcept { return slots[first]; }
-  void push(flow_item&& it);
+  flow_item& front() noexcept { return blocks.front()[first]; }
+  template <class Origin>
+  void push(any_value&& value, Origin&& origin, std::size_t bytes);
+  void push(std::vector<flow_item>&& items);
   flow_item pop();
 };
 
@@ -74,6 +77,9 @@ struct flow_edge {
   const flow_edge_info* info = nullptr;
   flow_slot* from = nullptr;  // null: another group's
   flow_slot* to = nullptr;
+  std::uint32_t to_port = 0;
+  // Its consumer is here and takes whatever comes: neither chooses, looks for room, nor loops.
+  bool is_plain = false;
   std::shared_ptr<edge_meter> meter;
   // Of the consumer's end.
   flow_queue queue;
@@ -84,29 +90,41 @@ struct flow_edge {
   bool is_full = false, is_closed = false, end_sent = false;
   std::vector<flow_item> outbox;
   std::uint64_t outbox_bytes = 0;
+  std::size_t last_batch = 0;  // items
 };
 
-// A stage where it runs.
+// A stage where it runs. What every item touches stands first, in few cache lines.
 struct flow_slot {
   std::uint32_t id = 0;
-  const flow_stage_info* info = nullptr;
+  std::uint32_t full_outputs = 0;  // edges
+  bool is_busy = false, has_more = false, is_over = false, is_closing = false;
+  bool ticket_is_open = false;  // of a replica: its ticket has not ended
+  bool is_measured = true;      // each call is
+  bool is_slow = false;         // nothing waits in a batch meanwhile
+  // Of its info, by wire_slots().
+  bool is_source = false, is_end = false, is_replica = false;
+  bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
+  flow_edge* only = nullptr;  // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
+  std::shared_ptr<stage_counters> counters;
+  item_origin origin;           // of the item at hand
+  std::optional<error> failed;  // of the item at hand
+  const flow_stage_info* info = nullptr;
   std::vector<flow_edge*> in;
   std::vector<std::vector<flow_edge*>> out;
-  std::shared_ptr<stage_counters> counters;
-  item_origin origin;              // of the item at hand
-  std::uint32_t full_outputs = 0;  // edges
   std::uint32_t inputs_ended = 0;  // that the stage was told of
   std::uint32_t outputs_open = 0;  // edges
   std::uint64_t failures = 0;
-  std::uint64_t made = 0;             // by a source
+  std::uint64_t made = 0;                         // by a source
+  std::uint32_t until_noted = 1, note_every = 1;  // items of a source whose birth is noted
+  std::int64_t noted_ns = 0;
   std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
   std::int64_t deadline_ns = never_ns;
   std::int64_t blocked_since_ns = 0;
   double mean_ns = 0;  // of a call
-  bool is_busy = false, has_more = false, is_over = false, is_closing = false;
-  bool ticket_is_open = false;  // of a replica: its ticket has not ended
-  std::optional<error> failed;  // of the item at hand
+
+  // It can be called, unless it looks for room itself.
+  bool is_idle() const noexcept { return !is_busy && !has_more && !is_over && full_outputs == 0; }
 };
 
 class flow_group {
@@ -158,18 +176,32 @@ class flow_group {
   flow_group() = default;
   void wire_slots();
   void count_full();
-  void put(flow_slot& s, std::uint32_t port, flow_item&& it);
-  void send(flow_edge& e, flow_item&& it);
+  // `Origin`: item_origin&& of the last item that comes of one, else const item_origin&.
+  template <class Origin>
+  void put(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin);
+  template <class Origin>
+  void put_to_all(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin);
+  template <class Origin>
+  void send(flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
   bool is_full(const flow_edge& e) const noexcept;
   void set_full(flow_edge& e);
-  void take(flow_slot& s, flow_edge& e, flow_item&& it);
+  template <class Origin>
+  void take(flow_slot& s, flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
   template <class Call>
   void call(flow_slot& s, Call&& c);
+  template <class Call>
+  void call_measured(flow_slot& s, Call&& c);
+  template <class Call>
+  void call_bare(flow_slot& s, Call&& c);
+  void note_birth(flow_slot& s);
   void go_on(flow_slot& s);
   void after(flow_slot& s);
   void failed(flow_slot& s);
   std::string name_item(const item_origin& o) const;
-  bool fire(flow_slot& s);
+  std::uint32_t fire(flow_slot& s, std::uint32_t most);
+  bool fire_once(flow_slot& s);
+  std::uint32_t take_in_a_row(flow_slot& s, std::uint32_t most);
+  std::uint32_t produce_in_a_row(flow_slot& s, std::uint32_t most);
   bool produce(flow_slot& s);
   bool can_be_called(const flow_slot& s) const noexcept;
   flow_item pop(flow_edge& e);
@@ -178,7 +210,10 @@ class flow_group {
   void over(flow_slot& s);
   void output_closed(flow_slot& s);
   void post(flow_edge& e);
-  void mark(const flow_slot& s) noexcept { ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64); }
+  void mark(const flow_slot& s) noexcept {
+    ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64);
+    has_marked_ = true;
+  }
   flow_slot* next_ready();
 
   std::shared_ptr<const flow_graph> graph_;
@@ -192,7 +227,10 @@ class flow_group {
   std::uint32_t ticks_ = 0;  // coarse time of the last look at the clock
   std::uint32_t source_cursor_ = 0;
   std::uint32_t open_ = 0;  // stages that are not over
+  std::uint32_t sources_ = 0;
   std::uint32_t depth_ = 0;
+  std::uint32_t look_every_ = 1;      // firings
+  bool has_marked_ = false;           // some stage, since this was false
   std::uint32_t until_measured_ = 1;  // calls from outside
   bool is_measuring_ = false;
   std::int64_t inner_ns_ = 0;

@@ -57,6 +57,24 @@ std::vector<std::uint32_t> place_together(const flow_graph& g, std::uint32_t thr
   return places;
 }
 
+flow_groups place_apart(const flow_graph& g, std::uint32_t threads) {
+  flow_groups all;
+  std::vector<std::uint32_t> of_loop(g.feedbacks().size(), no_port);
+  auto next_asleep = threads;
+  std::uint32_t next = 0;
+  for (const auto& s : g.stages()) {
+    auto group = static_cast<std::uint32_t>(all.thread_of.size());
+    if (s.loop != no_port && of_loop[s.loop] != no_port) {
+      group = of_loop[s.loop];
+    } else {
+      all.thread_of.push_back(s.may_block ? next_asleep++ : next++ % threads);
+      if (s.loop != no_port) of_loop[s.loop] = group;
+    }
+    all.group_of.push_back(group);
+  }
+  return all;
+}
+
 double largest_load(const std::vector<std::uint32_t>& places, std::uint32_t threads,
                     const std::vector<double>& loads) {
   std::vector<double> of(threads);

@@ -147,6 +147,8 @@ struct stage_info {
   bool holds = false;
   // wakes_at() is asked after each call.
   bool is_timed = false;
+  // is_over() is asked after each call.
+  bool may_be_over = true;
   // It synchronises its inputs: what comes in one waits for the others.
   bool is_join = false;
   // One that the user did not write, which explain() and tools fold.

@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <set>
@@ -133,6 +134,25 @@ BOOST_AUTO_TEST_CASE(the_report_adds_up) {
   }
   BOOST_TEST(who == "busy");
   BOOST_TEST(to_text(t.report()).find("busy") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_group_for_each_stage_makes_the_same) {
+  for (std::uint32_t run = 0; run < 10; ++run) {
+    const auto threads = 1 + run % 2;
+    troupe::topology t({.threads = threads, .fuse = false});
+    auto thrice = map(from(t, numbers(5000)), [](int x) { return x * 3; }, {.replicas = 2});
+    auto round = feedback<int>(t);
+    auto [again, done] = split(map(merge(thrice, round), [](int x) { return x + 10'000; }),
+                               [](const int& x) { return x < 20'000; });
+    close(round, again);
+    const auto all = collect(done);
+    must(t.run_to_end());
+    BOOST_REQUIRE_EQUAL(all->size(), 5000U);
+    auto sorted = *all;
+    std::ranges::sort(sorted);
+    BOOST_CHECK_EQUAL(sorted.front(), 20'000);
+    BOOST_CHECK_EQUAL(sorted.back(), 29'999);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(it_runs_once) {

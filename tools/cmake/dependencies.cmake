@@ -16,6 +16,8 @@ find_package(JPEG REQUIRED)  # libjpeg-turbo: devices/images/jpeg_image.cpp look
 find_package(nlohmann_json REQUIRED)
 find_package(Protobuf REQUIRED)
 
+find_package(TBB QUIET)  # for troupe-bench alone, which leaves out what it lacks
+
 # CLI11's package file differs between distributions, its header does not.
 find_path(CLI11_INCLUDE_DIR CLI/CLI.hpp REQUIRED)
 add_library(troupe_cli11 INTERFACE)
