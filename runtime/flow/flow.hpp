@@ -106,7 +106,10 @@ std::uint32_t add_shape(flow_graph& g, std::vector<std::pair<std::uint32_t, std:
 std::uint32_t add_merge(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
                         const source_location& where);
 // A stage without inputs.
-std::uint32_t add_source(flow_graph& g, stage_info info);
+std::uint32_t add_source(flow_graph& g, stage_info info,
+                         const std::optional<flow<dead_letter>>& letters = {});
+// Notes a mistake where replicas are asked of a stage that has none.
+void is_alone(flow_graph& g, std::uint32_t stage, const stage_options& o);
 
 template <class F, class T>
 inline constexpr bool takes_items = std::is_invocable_v<F&, T>;
@@ -139,12 +142,14 @@ auto source(flow_graph& t, F f, const stage_options& o = {},
             source_location where = source_location::current()) {
   stage_info info;
   info.name = o.name;
+  info.is_named = !o.name.empty();
   info.kind = "source";
   info.where = where;
   info.on_error = o.on_error;
   info.may_block = o.blocks;
   info.make = stage_maker<source_stage<F>>(std::move(f));
-  const auto id = add_source(t, std::move(info));
+  const auto id = add_source(t, std::move(info), o.dead_letters);
+  is_alone(t, id, o);
   if constexpr (requires { typename F::promise_type; })
     return flow<typename F::value_type>(t, id, 0);
   else
@@ -335,6 +340,7 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
       in.graph(), in.stage(), in.port(),
       {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)), 2, unknown_rate}, one,
       where);
+  is_alone(in.graph(), id, o);
   return {flow<T>(in.graph(), id, 0), flow<T>(in.graph(), id, 1)};
 }
 
