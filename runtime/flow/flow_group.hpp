@@ -10,11 +10,11 @@
 // stages with their state, items that wait and all counts move along. So a topology is moved,
 // rebalanced, saved or changed by putting all of it together, and cutting it anew.
 //
-// GR-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
-// GR-2  Items of one edge are taken in the order in which they were put.
-// GR-3  After a failure that its stage does not bear, nothing fires any more.
-// GR-4  An input whose items nobody needs any more is closed, up to its sources.
-// GR-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
+// FLG-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
+// FLG-2  Items of one edge are taken in the order in which they were put.
+// FLG-3  After a failure that its stage does not bear, nothing fires any more.
+// FLG-4  An input whose items nobody needs any more is closed, up to its sources.
+// FLG-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
 //       stage runs that takes long, nor for more than some 100 us of work.
 // Threading: one thread at a time. What tools read (stage_counters, edge_meter) is atomic.
 // Ownership: of stages and waiting items; the graph outlives it.
