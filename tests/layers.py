@@ -92,6 +92,7 @@ EXCEPTIONS = {
     ("actors/session/fit.cpp", "sleep_for"): "in the program's own thread, before a step that failed is made again",
     ("actors/net/io_loop.cpp", "epoll_wait"): "where the I/O loop sleeps",
     ("actors/net/discovery.cpp", "poll"): "waits for answers of others, 20 ms at most, on a thread of its own or in a tool",
+    ("actors/flow/standard_input.cpp", "poll"): "a source that has a thread of its own waits for its input, 20 ms at most",
     ("actors/plan/device_streams.hpp", "mutex"): "held for the copy of a handle or of a short list: memory comes back on any thread, and devices of a part have a worker each",
     ("actors/plan/device_streams.hpp", "lock_guard"): "the same",
     ("runtime/plan/collective.hpp", "barrier"): "a kind of collective, which is a message to each rank: nobody sleeps",

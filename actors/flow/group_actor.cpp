@@ -63,7 +63,7 @@ struct group_actor_state : flow_wire {
       case flow_group::state::idle: break;
     }
     const auto at = group->wakes_at();
-    if (at == never_ns || at == wakes_at) return;
+    if (at >= wakes_at) return;  // an earlier wake asks again
     wakes_at = at;
     tell(self->context(), setup.clock, wake_me{at, caf::actor(self)});
   }

@@ -25,7 +25,7 @@ topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::str
                                    static_cast<std::uint64_t>(::getpid()) << 40);
   const auto& g = *view_->graph;
   for (const auto& s : g.stages()) {
-    stage_place p{s.name, s.is_source, s.outputs == 0, {}, {}};
+    stage_place p{s.name, s.is_source, s.is_end(), {}, {}};
     for (const auto e : s.in) p.in.push_back(e);
     for (const auto& port : s.out)
       for (const auto e : port) p.out.push_back(e);

@@ -557,6 +557,9 @@ stage_options named_writer(flow_graph& g, const stage_options& o, const char* ki
                            const std::string& path, const source_location& where) {
   auto named = o;
   if (named.name.empty()) named.name = fmt::format("{}({})", kind, path);
+  if (o.on_error.what == error_policy::kind::restart)
+    g.note_mistake(
+        error(error_code::usage, named.name + ": a file is not begun anew; use skip()").at(where));
   if (o.replicas != 1)
     g.note_mistake(
         error(error_code::usage, named.name + ": one file has one writer; leave .replicas out")

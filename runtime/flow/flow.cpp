@@ -59,6 +59,11 @@ std::uint32_t add_source(flow_graph& g, stage_info info,
   info.inputs = 0;
   if (info.name.empty()) info.name = info.kind;
   info.rate = unknown_rate;
+  if (info.on_error.what == error_policy::kind::restart)
+    g.note_mistake(error(error_code::usage,
+                         info.name + ": a source that begins anew would make its items again; "
+                                     "use skip()")
+                       .at(info.where));
   const auto id = g.add_stage(std::move(info));
   add_dead_letters(g, id, letters);
   return id;
@@ -108,6 +113,11 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
                            const stage_options& o, const source_location& where,
                            std::function<std::uint64_t(any_value&)> hash) {
   auto info = common(s, o, where);
+  if (!s.is_copyable && (o.replicas > 1 || o.on_error.what == error_policy::kind::restart))
+    g.note_mistake(error(error_code::usage,
+                         info.name + ": its function cannot be copied, so there are neither "
+                                     "replicas of it nor restarts")
+                       .at(where));
   if (o.replicas == 0)
     g.note_mistake(error(error_code::usage, info.name + ": .replicas is 0").at(where));
   if (o.replicas <= 1) {

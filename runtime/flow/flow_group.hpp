@@ -209,6 +209,8 @@ class flow_group {
   void close_input(flow_edge& e);
   void over(flow_slot& s);
   void output_closed(flow_slot& s);
+  void needs_no_more(flow_slot& s);
+  void loop_closed(std::uint32_t loop);
   void post(flow_edge& e);
   void mark(const flow_slot& s) noexcept {
     ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64);

@@ -156,6 +156,9 @@ struct stage_info {
   std::uint32_t replica = 0, replicas = 1;
   // Items of a window that must be here before the first one leaves.
   std::uint64_t lag = 0;
+
+  // Nothing comes of it, but dead letters.
+  bool is_end() const noexcept { return outputs == (dead_output == no_port ? 0U : 1U); }
 };
 
 }  // namespace troupe

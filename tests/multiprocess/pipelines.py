@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import struct
+import subprocess
 import zlib
 
 import harness
@@ -129,6 +130,21 @@ class pipelines(harness.cluster_test):
     def test_a_stage_that_throws_is_told_in_one_line(self):
         p = self.finish("topologies", "score_throws", "--quiet", code=FAILED)
         self.assertRegex(p.err, r"^topologies: score/[01] \(topologies\.cpp:\d+\): item 50 of make: item of doom$")
+
+    def test_lines_of_standard_input(self):
+        lines = [f"line {i}" for i in range(1000)] + ["", "a last one without an end"]
+        done = subprocess.run([os.path.join(harness.BIN, "topologies"), "stdin", "--quiet"], input="\n".join(lines), text=True, capture_output=True,
+                              timeout=harness.HANG)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout.splitlines(), [l.upper() for l in lines])
+        # Nobody reads what it prints: then nobody needs its lines.
+        p = subprocess.Popen([os.path.join(harness.BIN, "topologies"), "stdin", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        p.stdin.write("one\n")
+        p.stdin.flush()
+        self.assertEqual(p.stdout.readline(), "ONE\n")
+        p.stdin.close()
+        p.stdout.close()
+        self.assertEqual(p.wait(harness.HANG), 0)
 
     # --- tools --------------------------------------------------------------------------------------------------------
 

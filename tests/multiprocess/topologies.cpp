@@ -1,6 +1,6 @@
 // Topologies for pipelines.py: what a stage does is its argument.
 //
-//   topologies slow|hangs|stuck_end|endless|throws [flags of topology_flags]
+//   topologies make|decode|score|keep[_hangs|_throws]|stdin [flags of topology_flags]
 
 #include <troupe/pipelines.hpp>
 #include <troupe/program.hpp>
@@ -29,6 +29,14 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   argv[1] = argv[0];
   topology t(argc - 1, argv + 1);
+  if (what == "stdin") {
+    auto upper = map(read_stdin(t), [](std::string line) {
+      for (auto& c : line) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
+      return line;
+    });
+    print(upper);
+    return t.run();
+  }
   auto numbers = source(
       t, [&, i = 0]() mutable -> std::optional<int> { return work(what, "make", i, 5ms), i++; },
       {.name = "make"});

@@ -361,6 +361,132 @@ BOOST_AUTO_TEST_CASE(shapes_that_hang_elsewhere_end) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_leaves_items_out_is_joined_by_key_only) {
+  flow_graph t;
+  auto f = from(t, {1, 2, 3});
+  collect(zip(f, map(f, [](int x) { return x; }, {.on_error = skip()})));
+  BOOST_TEST(has(mistake(t), "depends on the data"));
+}
+
+BOOST_AUTO_TEST_CASE(a_join_ends_with_the_flow_that_ends_first) {
+  flow_graph t;
+  t.set_budget(1024);
+  int made = 0;
+  auto endless = source(t, [&]() -> std::optional<int> { return made++; });
+  // The short one is there before the long one: its last item waits for a partner.
+  auto all = collect(zip(from(t, {1, 2, 3}), map(endless, [](int x) { return x; })));
+  must(drain(t));
+  BOOST_CHECK_EQUAL(all->size(), 3U);
+  BOOST_CHECK_LT(made, 100);
+}
+
+BOOST_AUTO_TEST_CASE(dead_letters_keep_nobody_and_end_nobody) {
+  const auto picky = [](int x) -> result<int> {
+    if (x % 2 == 1) return error(error_code::failed, "odd");
+    return x;
+  };
+  {  // nobody needs its items any more, though its letters are taken
+    flow_graph t;
+    auto lost = dead_letters(t);
+    auto endless = source(t, [n = 0]() mutable -> std::optional<int> { return n++; });
+    auto three = collect(first(map(endless, picky, {.on_error = skip(), .dead_letters = lost}), 3));
+    auto letters = collect(lost);
+    must(drain(t));
+    is(three, {0, 2, 4});
+    BOOST_CHECK_GE(letters->size(), 2U);
+  }
+  {  // an end goes on when nobody takes its letters
+    flow_graph t;
+    auto lost = dead_letters(t);
+    int sum = 0;
+    for_each(from(t, {1, 2, 3, 4, 5, 6}),
+             [&](int x) -> result<void> {
+               if (x % 2 == 1) return error(error_code::failed, "odd");
+               sum += x;
+               return {};
+             },
+             {.on_error = skip(), .dead_letters = lost});
+    auto one = collect(first(lost, 1));
+    must(drain(t));
+    BOOST_CHECK_EQUAL(sum, 12);
+    BOOST_CHECK_EQUAL(one->size(), 1U);
+  }
+  {  // a circle through them
+    flow_graph t;
+    auto lost = dead_letters(t);
+    auto again = map(lost, [](const dead_letter&) { return 2; });
+    collect(map(merge(from(t, {1}), again), picky, {.on_error = skip(), .dead_letters = lost}));
+    BOOST_TEST(has(mistake(t), "without a feedback"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(one_key_that_fails_at_the_end_leaves_the_others) {
+  for (const bool throws : {false, true}) {
+    struct counting {
+      bool throws;
+      int state = 0;
+      void operator()(int) { ++state; }
+      result<int> finish(int key) {
+        if (key == 2 && throws) throw std::runtime_error("two");
+        if (key == 2) return error(error_code::failed, "two");
+        return key * 100 + state;
+      }
+    };
+    flow_graph t;
+    auto all = collect(partition_by(from(t, {1, 2, 3, 4, 1}), [](int x) { return x; },
+                                    counting{throws}, {.on_error = skip()}));
+    must(drain(t));
+    is(all, {102, 301, 401});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_source_that_throws_and_is_borne_goes_on) {
+  flow_graph t;
+  auto all = collect(source(t,
+                            [n = 0]() mutable -> std::optional<int> {
+                              if (n == 5) return std::nullopt;
+                              if (n++ == 2) throw std::runtime_error("two");
+                              return n - 1;
+                            },
+                            {.on_error = skip()}));
+  must(drain(t));
+  is(all, {0, 1, 3, 4});
+  flow_graph u;
+  collect(source(u, []() -> std::optional<int> { return 1; }, {.on_error = restart()}));
+  BOOST_TEST(has(mistake(u), "would make its items again"));
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_of_which_nothing_is_needed_any_more_ends) {
+  flow_graph t;
+  auto loop = feedback<int>(t, {.credit = 4});
+  auto endless = source(t, [n = 0]() mutable -> std::optional<int> { return 1 + n++ % 9; });
+  auto next = map(merge(endless, loop), [](int x) { return x - 1; });
+  auto [done, more] = split(next, [](const int& x) { return x == 0; });
+  close(loop, more);
+  auto five = collect(first(done, 5));
+  must(drain(t));
+  BOOST_CHECK_EQUAL(five->size(), 5U);
+  flow_graph u;
+  auto slow = feedback<int>(u);
+  close(slow, map(merge(from(u, {1}), slow), [](int x) { return x; }, {.blocks = true}));
+  BOOST_TEST(has(mistake(u), "may sleep"));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_copied_has_no_replicas) {
+  flow_graph t;
+  auto f = [p = std::make_unique<int>(7)](int x) { return x + *p; };
+  auto all = collect(map(from(t, {1}), std::move(f)));
+  must(drain(t));
+  is(all, {8});
+  flow_graph u;
+  auto g = [p = std::make_unique<int>(7)](int x) { return x + *p; };
+  collect(map(from(u, {1}), std::move(g), {.replicas = 2}));
+  BOOST_TEST(has(mistake(u), "cannot be copied"));
+  flow_graph v;
+  collect(from(v, {1}), {.replicas = 2});
+  BOOST_TEST(has(mistake(v), "has no replicas"));
+}
+
 BOOST_AUTO_TEST_CASE(time_goes_on_where_all_wait_for_it) {
   flow_graph t;
   auto all = collect(map(batch(from(t, {1, 2, 3, 4, 5}), {.count = 100, .within = 1h}),
