@@ -253,10 +253,12 @@ class tcp_source final : public stage {
   void settle(const std::shared_ptr<tcp_peer>& p, stage_output& out) {
     auto& s = *state_;
     if (!p->has_ended) return s.read(p);
-    if (!p->bytes().empty()) {
+    if (p->is_cut || !p->bytes().empty()) {
       count<std::uint64_t>(s.cut);
-      out.fail({error_code::failed, fmt::format("{} closed its connection in the middle of a {}",
-                                                *p->name, Reader::noun)});
+      out.fail({error_code::failed,
+                fmt::format("{} {} in the middle of a {}", *p->name,
+                            p->is_cut ? "lost its connection, perhaps" : "closed its connection",
+                            Reader::noun)});
     }
     s.close(p);
   }

@@ -13,7 +13,7 @@
 //       item and `read_bytes`, at most, and its peer is held back by TCP.
 // TS-3  An item that is longer than `item_bytes_max` ends its connection. It is counted, and told
 //       as a failure of the stage, which is left out unless .on_error says another: so it is found
-//       among dead letters.
+//       among dead letters. A connection that is cut is told likewise.
 // Ends: never by itself; on topology.stop(), when all connections are closed. What was not read
 // then is lost; a sender that must know asks for answers (http_server.hpp).
 // Threading: the source has a thread of its own, which does everything, and sleeps while nothing
@@ -44,7 +44,7 @@ struct tcp_counts {
   std::uint64_t connections = 0;  // that were taken
   std::uint64_t open = 0;         // now
   std::uint64_t too_long = 0;     // closed because of an item that is longer than allowed
-  std::uint64_t cut = 0;          // ended in the middle of an item
+  std::uint64_t cut = 0;          // ended in the middle of an item, or by an error
 };
 
 class tcp_server {
