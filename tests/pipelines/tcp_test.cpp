@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(frames_are_whole_or_told) {
   test::wait_until("four frames", [&] { return got.count == 4U; });
   client hard(server.address());
   BOOST_TEST(hard.send(frame("begun").substr(0, 6)));
-  test::wait_until("the connection", [&] { return server.counts().open == 2U; });
+  test::wait_until("the connection", [&] { return server.counts().connections == 4U; });
   hard.reset();
   test::wait_until("its end", [&] { return server.counts().cut == 2U; });
   must(r.stop());

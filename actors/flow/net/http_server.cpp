@@ -51,6 +51,12 @@ void count(std::atomic<std::uint64_t>& c, std::uint64_t by = 1) noexcept {
   c.fetch_add(by, std::memory_order_relaxed);
 }
 
+// What the server says itself. Status 0: nothing.
+struct refusal {
+  std::uint32_t status = 0;
+  std::string why, more{};  // more: lines of the head
+};
+
 struct written_answer {
   std::uint32_t status = 503;
   std::string content_type, body;
@@ -115,10 +121,6 @@ struct http_connection {
   bool is_dead = false;  // to end at once
 };
 
-bool is_method(const std::vector<std::string>& all, std::string_view m) noexcept {
-  return std::ranges::find(all, m) != all.end();
-}
-
 std::string_view view_of(beast::string_view v) noexcept { return {v.data(), v.size()}; }
 
 std::string lower(std::string_view text) {
@@ -165,6 +167,7 @@ struct http_server::core : std::enable_shared_from_this<http_server::core> {
   tcp::acceptor acceptor{io};
   asio::steady_timer accept_event{io}, sweep_timer{io}, end_timer{io};
   std::vector<std::shared_ptr<http_route>> routes;
+  std::shared_ptr<http_route> health = std::make_shared<http_route>();  // the server's own
   std::set<connection_handle> connections;
   bool is_closing = false;
   std::time_t date_at = 0;
@@ -176,7 +179,7 @@ struct http_server::core : std::enable_shared_from_this<http_server::core> {
   void add_route(std::shared_ptr<http_route> r);
   void close_route(http_route& r);
   void give_credits(http_route& r, std::uint64_t n);
-  http_route* find(std::string_view path);
+  std::shared_ptr<http_route> find(std::string_view path) const;
   void wake(http_connection& c) { c.event.cancel(); }
   const std::string& date_text();
 
@@ -189,11 +192,15 @@ struct http_server::core : std::enable_shared_from_this<http_server::core> {
   asio::awaitable<bool> wait_for_room(http_connection& c, const connection_handle& handle,
                                       http_route& r, bool is_whole);
   asio::awaitable<bool> write(http_connection& c, const written_answer& a, bool keeps, bool is_head,
-                              std::string_view more = {});
-  // Says no, and ends the connection.
-  asio::awaitable<bool> refuse(http_connection& c, std::uint32_t status, std::string_view why,
-                               bool keeps = false, bool is_head = false,
-                               std::string_view more = {});
+                              std::string_view more = {});  // lines of the head
+  asio::awaitable<refusal> read_body(http_connection& c, const connection_handle& handle,
+                                     http_route& r, request_parser& p, held_bytes& bytes,
+                                     error_code_of_asio& ec);
+  asio::awaitable<bool> have_answered(http_connection& c, const connection_handle& handle,
+                                      http_route& route, request_parser& p, held_bytes bytes);
+  refusal refusal_of(const http_connection& c, const error_code_of_asio& ec, const char* part);
+  refusal refusal_of(const request_parser& p, const http_route* r);
+  asio::awaitable<bool> refuse(http_connection& c, const refusal& no, bool keeps, bool is_head);
   asio::awaitable<std::size_t> read_some(http_connection& c, std::size_t bytes,
                                          error_code_of_asio& ec);
   asio::awaitable<void> wait_event(http_connection& c);
@@ -247,6 +254,8 @@ std::size_t http_request::size_bytes() const noexcept {
 // --- the server's thread -------------------------------------------------------------------------
 
 void http_server::core::start() {
+  health->methods = {"GET", "HEAD"};
+  health->allow = "GET, HEAD";
   asio::co_spawn(io, accept_all(), asio::detached);
   asio::co_spawn(io, sweep(), asio::detached);
   thread = std::thread([this] {
@@ -308,6 +317,7 @@ asio::awaitable<void> http_server::core::sweep() {
 
 void http_server::core::begin_close() {
   is_closing = true;
+  health->is_open = false;
   error_code_of_asio ignored;
   acceptor.close(ignored);
   accept_event.cancel();
@@ -355,10 +365,10 @@ void http_server::core::give_credits(http_route& r, std::uint64_t n) {
   for (const auto& c : std::exchange(r.parked_reading, {})) wake(*c);
 }
 
-http_route* http_server::core::find(std::string_view path) {
-  http_route* found = nullptr;
+std::shared_ptr<http_route> http_server::core::find(std::string_view path) const {
+  std::shared_ptr<http_route> found;
   for (const auto& r : routes)
-    if (r->path == path && (found == nullptr || !found->is_open)) found = r.get();
+    if (r->path == path && (found == nullptr || !found->is_open)) found = r;
   return found;
 }
 
@@ -451,15 +461,13 @@ asio::awaitable<bool> http_server::core::write(http_connection& c, const written
   co_return !ec;
 }
 
-asio::awaitable<bool> http_server::core::refuse(http_connection& c, std::uint32_t status,
-                                                std::string_view why, bool keeps, bool is_head,
-                                                std::string_view more) {
+asio::awaitable<bool> http_server::core::refuse(http_connection& c, const refusal& no, bool keeps,
+                                                bool is_head) {
   count(refused);
   c.is_late = false;
-  const written_answer a{status, plain, std::string(why) + "\n"};
-  const bool is_written = co_await write(c, a, keeps, is_head, more);
-  if (keeps) co_return is_written;
-  if (!is_written) co_return false;
+  const written_answer a{no.status, plain, no.why + "\n"};
+  const bool is_written = co_await write(c, a, keeps, is_head, no.more);
+  if (keeps || !is_written) co_return is_written && keeps;
   // The client may still send; a socket that is closed with bytes unread takes the answer back.
   error_code_of_asio ec;
   c.socket.shutdown(tcp::socket::shutdown_send, ec);
@@ -470,6 +478,105 @@ asio::awaitable<bool> http_server::core::refuse(http_connection& c, std::uint32_
     c.buffer.clear();
   }
   co_return false;
+}
+
+// Of a request that did not come as it should. Status 0: there is nobody to tell it.
+refusal http_server::core::refusal_of(const http_connection& c, const error_code_of_asio& ec,
+                                      const char* part) {
+  if (c.is_late) return {408, fmt::format("the {} of the request came too slowly", part)};
+  if (ec == http::error::body_limit)
+    return {413, fmt::format("a body has {} bytes at most", options.body_bytes_max)};
+  if (ec == http::error::header_limit || ec == http::error::buffer_overflow)
+    return {431, fmt::format("the head of a request has {} bytes at most", head_bytes_max)};
+  if (ec.category() == asio::error::get_misc_category() ||
+      ec.category() == asio::error::get_system_category()) {
+    count(cut);
+    return {};
+  }
+  return {400, fmt::format("the {} is none of HTTP/1.1: {}", part, ec.message())};
+}
+
+// Of a request that came as it should, and is not for a topology. Status 0: it is.
+refusal http_server::core::refusal_of(const request_parser& p, const http_route* r) {
+  const auto& m = p.get();
+  if (m.version() != 11 && m.version() != 10) return {505, "this server speaks HTTP/1.1"};
+  if (m.version() == 11 && m.count(http::field::host) != 1)
+    return {400, "a request of HTTP/1.1 has one Host"};
+  if (r == nullptr) return {404, "there is nothing at this path"};
+  if (std::ranges::find(r->methods, view_of(m.method_string())) == r->methods.end())
+    return {405, r->allow + " is allowed", "Allow: " + r->allow + "\r\n"};
+  if (!r->is_open && is_closing) return {503, "the server stops"};
+  if (!r->is_open) return {503, "what answers here has ended"};
+  return {};
+}
+
+// Its body, as far as it is not here. Status 0 and no error: it is whole.
+asio::awaitable<refusal> http_server::core::read_body(http_connection& c,
+                                                      const connection_handle& handle,
+                                                      http_route& r, request_parser& p,
+                                                      held_bytes& bytes, error_code_of_asio& ec) {
+  constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+  c.deadline_ns = steady_ns() + timeout_ns();
+  if (!p.is_done() && c.buffer.size() == 0 &&
+      beast::iequals(p.get()[http::field::expect], "100-continue"))
+    co_await asio::async_write(c.socket, asio::buffer(go_on),
+                               asio::redirect_error(asio::use_awaitable, ec));
+  p.eager(true);
+  while (!ec && !p.is_done()) {
+    if (!co_await wait_for_room(c, handle, r, false)) co_return refusal_of(p, &r);
+    if (c.buffer.size() > 0) {
+      const auto n = p.put(c.buffer.data(), ec);
+      c.buffer.consume(n);
+      if (!bytes.grow_to(p.get().body().size(), options.buffer_bytes_max))
+        co_return refusal{503, "the server has no memory for this body now",
+                          "Retry-After: 1\r\n"};
+      if (!ec && n > 0) continue;
+      if (ec == http::error::need_more) ec = {};
+      if (ec) break;
+    }
+    co_await read_some(c, body_read_bytes, ec);
+  }
+  if (ec) co_return refusal_of(c, ec, "body");
+  if (!co_await wait_for_room(c, handle, r, true)) co_return refusal_of(p, &r);
+  co_return refusal{};
+}
+
+// Gives it to the topology, waits for its answer, and writes that.
+asio::awaitable<bool> http_server::core::have_answered(http_connection& c,
+                                                       const connection_handle& handle,
+                                                       http_route& route, request_parser& p,
+                                                       held_bytes bytes) {
+  auto& m = p.get();
+  const auto method = view_of(m.method_string());
+  const bool is_head = method == "HEAD";
+  --route.credits;
+  c.deadline_ns = never_ns;
+  c.answer.reset();
+  auto reply = std::make_shared<http_reply::state>();
+  reply->core = weak_from_this();
+  reply->connection = handle;
+  reply->number = ++c.number;
+  http_route::waiting w{{std::string(method),
+                         std::string(view_of(m.target())),
+                         std::move(m.body()),
+                         *c.peer,
+                         {},
+                         http_reply(std::move(reply))},
+                        std::move(bytes)};
+  for (const auto& name : route.headers)
+    if (const auto at = m.find(name); at != m.end())
+      w.request.headers.emplace_back(name, view_of(at->value()));
+  count(requests);
+  asio::post(route.inbox,
+             [&route, w = std::move(w)]() mutable { route.taken.push_back(std::move(w)); });
+  while (!c.answer && !c.is_dead) co_await wait_event(c);
+  const bool keeps = m.keep_alive() && !is_closing;
+  if (!c.answer || !co_await write(c, *c.answer, keeps, is_head)) {
+    count(cut);
+    co_return false;
+  }
+  count(answered);
+  co_return keeps;
 }
 
 asio::awaitable<bool> http_server::core::serve_one(http_connection& c,
@@ -483,126 +590,33 @@ asio::awaitable<bool> http_server::core::serve_one(http_connection& c,
   c.deadline_ns = steady_ns() + timeout_ns();
   auto ec = co_await read_head(c, p);
   const bool was_idle = std::exchange(c.is_idle, false);
-  if (c.is_dead) co_return false;
+  if (c.is_dead || (ec && was_idle)) co_return false;  // it has nothing more to ask
+  refusal no;
   if (ec) {
-    if (was_idle) co_return false;  // it has nothing more to ask
-    if (c.is_late) co_return co_await refuse(c, 408, "the head of the request came too slowly");
-    if (ec == http::error::body_limit)
-      co_return co_await refuse(c, 413, fmt::format("a body has {} bytes at most",
-                                                    options.body_bytes_max));
-    if (ec == http::error::header_limit || ec == http::error::buffer_overflow)
-      co_return co_await refuse(c, 431, fmt::format("the head of a request has {} bytes at most",
-                                                    head_bytes_max));
-    if (ec.category() == asio::error::get_misc_category() ||
-        ec.category() == asio::error::get_system_category()) {
-      count(cut);
-      co_return false;
-    }
-    co_return co_await refuse(c, 400, fmt::format("this is no request of HTTP/1.1: {}",
-                                                  ec.message()));
+    no = refusal_of(c, ec, "head");
+    co_return no.status != 0 && co_await refuse(c, no, false, false);
   }
   auto& m = p.get();
-  const auto method = view_of(m.method_string());
   const auto target = view_of(m.target());
   const auto path = target.substr(0, target.find('?'));
-  const bool is_head = method == "HEAD";
+  const bool is_head = view_of(m.method_string()) == "HEAD";
   // A body that nobody wants is not read: then the connection ends with the answer.
   const bool keeps = m.keep_alive() && !is_closing && p.is_done();
-  if (m.version() != 11 && m.version() != 10)
-    co_return co_await refuse(c, 505, "this server speaks HTTP/1.1");
-  if (m.version() == 11 && m.count(http::field::host) != 1)
-    co_return co_await refuse(c, 400, "a request of HTTP/1.1 has one Host");
-  if (path == "/healthz") {
-    if (method != "GET" && !is_head)
-      co_return co_await refuse(c, 405, "GET is allowed", keeps, is_head, "Allow: GET, HEAD\r\n");
-    if (is_closing) co_return co_await refuse(c, 503, "the server stops", false, is_head);
+  const auto route = path == "/healthz" ? health : find(path);
+  no = refusal_of(p, route.get());
+  if (no.status != 0) co_return co_await refuse(c, no, keeps, is_head);
+  if (route == health) {
     const written_answer fine{200, plain, "ok\n"};
     co_return co_await write(c, fine, keeps, is_head) && keeps;
   }
-  auto* const found = find(path);
-  if (found == nullptr)
-    co_return co_await refuse(c, 404, "there is nothing at this path", keeps, is_head);
-  const auto held_route = found->is_open ? *std::ranges::find_if(routes, [&](const auto& r) {
-    return r.get() == found;
-  }) : nullptr;
-  if (!is_method(found->methods, method))
-    co_return co_await refuse(c, 405, found->allow + " is allowed", keeps, is_head,
-                              "Allow: " + found->allow + "\r\n");
-  if (held_route == nullptr)
-    co_return co_await refuse(c, 503, "what answers here has ended", keeps, is_head);
-  auto& route = *held_route;
-
-  // The body.
-  if (!p.is_done() && c.buffer.size() == 0 &&
-      beast::iequals(m[http::field::expect], "100-continue")) {
-    constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    co_await asio::async_write(c.socket, asio::buffer(go_on),
-                               asio::redirect_error(asio::use_awaitable, ec));
+  {
+    held_bytes bytes(body_bytes);
+    no = co_await read_body(c, handle, *route, p, bytes, ec);
+    if (no.status == 0 && !ec && !c.is_dead)
+      co_return co_await have_answered(c, handle, *route, p, std::move(bytes));
+    m.body() = {};
   }
-  held_bytes bytes(body_bytes);
-  p.eager(true);
-  c.deadline_ns = steady_ns() + timeout_ns();
-  while (!ec && !p.is_done()) {
-    if (!co_await wait_for_room(c, handle, route, false))
-      co_return co_await refuse(c, 503, "the server stops", false, is_head);
-    if (c.buffer.size() > 0) {
-      const auto n = p.put(c.buffer.data(), ec);
-      c.buffer.consume(n);
-      if (!bytes.grow_to(m.body().size(), options.buffer_bytes_max))
-        co_return co_await refuse(c, 503, "the server has no memory for this body now", false,
-                                  is_head, "Retry-After: 1\r\n");
-      if (!ec && n > 0) continue;
-      if (ec == http::error::need_more) ec = {};
-      if (ec) break;
-    }
-    co_await read_some(c, body_read_bytes, ec);
-  }
-  if (c.is_dead) co_return false;
-  if (c.is_late) co_return co_await refuse(c, 408, "the body of the request came too slowly");
-  if (ec == http::error::body_limit)
-    co_return co_await refuse(c, 413,
-                              fmt::format("a body has {} bytes at most", options.body_bytes_max));
-  if (ec && ec.category() != asio::error::get_misc_category() &&
-      ec.category() != asio::error::get_system_category())
-    co_return co_await refuse(c, 400, fmt::format("this is no body of HTTP/1.1: {}", ec.message()));
-  if (ec) {
-    count(cut);
-    co_return false;
-  }
-
-  // Into the topology.
-  if (!co_await wait_for_room(c, handle, route, true))
-    co_return co_await refuse(c, 503, "the server stops", false, is_head);
-  --route.credits;
-  c.deadline_ns = never_ns;
-  c.answer.reset();
-  auto reply = std::make_shared<http_reply::state>();
-  reply->core = weak_from_this();
-  reply->connection = handle;
-  reply->number = ++c.number;
-  const bool stays = m.keep_alive();
-  http_request r{std::string(method), std::string(target), std::move(m.body()), *c.peer, {},
-                 http_reply(std::move(reply))};
-  for (const auto& name : route.headers)
-    if (const auto at = m.find(name); at != m.end())
-      r.headers.emplace_back(name, view_of(at->value()));
-  count(requests);
-  asio::post(route.inbox, [&route, w = http_route::waiting{std::move(r), std::move(bytes)}]() mutable {
-    route.taken.push_back(std::move(w));
-  });
-  while (!c.answer && !c.is_dead) co_await wait_event(c);
-  if (!c.answer) {
-    count(cut);
-    co_return false;
-  }
-  const auto a = std::move(*c.answer);
-  const bool goes_on = stays && !is_closing;
-  if (!co_await write(c, a, goes_on, is_head)) {
-    count(cut);
-    co_return false;
-  }
-  count(answered);
-  co_return goes_on;
+  co_return no.status != 0 && !c.is_dead && co_await refuse(c, no, false, is_head);
 }
 
 asio::awaitable<void> http_server::core::serve(connection_handle c) {
