@@ -33,6 +33,9 @@ find_path(BOOST_ASIO_INCLUDE_DIR boost/beast.hpp REQUIRED)
 add_library(troupe_asio INTERFACE)
 target_include_directories(troupe_asio SYSTEM INTERFACE ${BOOST_ASIO_INCLUDE_DIR})
 target_link_libraries(troupe_asio INTERFACE Threads::Threads)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # Asio 1.74 looks for the coroutines that Clang had before C++20
+  target_compile_definitions(troupe_asio INTERFACE BOOST_ASIO_HAS_CO_AWAIT=1 BOOST_ASIO_HAS_STD_COROUTINE=1)
+endif()
 
 # xxHash, header only.
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)

@@ -51,10 +51,14 @@ void count(std::atomic<std::uint64_t>& c, std::uint64_t by = 1) noexcept {
   c.fetch_add(by, std::memory_order_relaxed);
 }
 
-// What the server says itself. Status 0: nothing.
+// What the server says itself. Status 0: nothing. No aggregate, since GCC 12 destroys those twice
+// that a coroutine makes within an expression (runtime/flow/generator.hpp).
 struct refusal {
+  refusal() = default;
+  refusal(std::uint32_t s, std::string w, std::string m = {})
+      : status(s), why(std::move(w)), more(std::move(m)) {}
   std::uint32_t status = 0;
-  std::string why, more{};  // more: lines of the head
+  std::string why, more;  // more: lines of the head
 };
 
 struct written_answer {
