@@ -88,7 +88,8 @@ BOOST_AUTO_TEST_CASE(HS_2_answers_come_in_the_order_of_requests) {
   std::string many;
   for (int i = 0; i < 100; ++i) many += request("number " + std::to_string(i));
   BOOST_TEST(c.send(many));
-  for (int i = 0; i < 100; ++i) BOOST_REQUIRE_EQUAL(read_reply(c).body, "number " + std::to_string(i));
+  for (int i = 0; i < 100; ++i)
+    BOOST_REQUIRE_EQUAL(read_reply(c).body, "number " + std::to_string(i));
   const auto last = ask(c, request("last", "/echo", "POST", "Connection: close\r\n"));
   BOOST_TEST(last.body == "last");
   BOOST_TEST(last.has("Connection: close\r\n"));
@@ -109,8 +110,9 @@ BOOST_AUTO_TEST_CASE(a_request_may_come_byte_by_byte_or_in_chunks) {
   client slow(server.address());
   for (const auto ch : request("in pieces")) BOOST_TEST_REQUIRE(slow.send({&ch, 1}));
   BOOST_TEST(read_reply(slow).body == "in pieces");
-  BOOST_TEST(ask(slow, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
-                       "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n")
+  BOOST_TEST(ask(slow,
+                 "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+                 "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n")
                  .body == "abcdefg");
   BOOST_TEST(slow.send(request("xyz", "/echo", "POST", "Expect: 100-continue\r\n").substr(0, 90)));
   const std::string large(5'000'000, 'l');
@@ -118,8 +120,9 @@ BOOST_AUTO_TEST_CASE(a_request_may_come_byte_by_byte_or_in_chunks) {
   BOOST_TEST(ask(c, request(large)).body == large);
   BOOST_TEST(ask(c, request("small")).body == "small");
   client polite(server.address());
-  BOOST_TEST(polite.send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n"
-                         "Expect: 100-continue\r\n\r\n"));
+  BOOST_TEST(
+      polite.send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n"
+                  "Expect: 100-continue\r\n\r\n"));
   BOOST_TEST(polite.read_until("\r\n\r\n") == "HTTP/1.1 100 Continue\r\n\r\n");
   BOOST_TEST(ask(polite, "body").body == "body");
   must(r.stop());
@@ -165,21 +168,26 @@ BOOST_AUTO_TEST_CASE(what_the_server_says_by_itself) {
 
     BOOST_TEST(ask(at, "\x16\x03\x01 this is no HTTP\r\n\r\n").status == 400);
     BOOST_TEST(ask(at, "GET /echo HTTP/1.1\r\n\r\n").status == 400);  // no Host
-    BOOST_TEST(ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: -1\r\n\r\n").status == 400);
-    BOOST_TEST(ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n"
-                       "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    BOOST_TEST(ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: -1\r\n\r\n").status ==
+               400);
+    BOOST_TEST(ask(at,
+                   "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n"
+                   "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
                    .status == 400);
-    BOOST_TEST(ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
-                   .status == 400);
+    BOOST_TEST(
+        ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n")
+            .status == 400);
     BOOST_TEST(ask(at, "GET /echo HTTP/3.7\r\nHost: t\r\n\r\n").status >= 400);
     BOOST_TEST(ask(at, request("", "/" + std::string(20'000, 'a'), "GET")).status == 431);
-    BOOST_TEST(ask(at, request("", "/echo", "POST", "X: " + std::string(20'000, 'a') + "\r\n"))
-                   .status == 431);
+    BOOST_TEST(
+        ask(at, request("", "/echo", "POST", "X: " + std::string(20'000, 'a') + "\r\n")).status ==
+        431);
     BOOST_TEST(ask(at, request(std::string(1001, 'x'))).status == 413);
     BOOST_TEST(ask(at, request(std::string(3'000'000, 'x'))).status == 413);
-    BOOST_TEST(ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
-                           std::string(2000, 'x') + "\r\n0\r\n\r\n")
-                   .status == 413);
+    BOOST_TEST(
+        ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
+                    std::string(2000, 'x') + "\r\n0\r\n\r\n")
+            .status == 413);
     // A chunk's head that has no end.
     BOOST_TEST(ask(at, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1;" +
                            std::string(200'000, 'x'))
@@ -328,13 +336,12 @@ BOOST_AUTO_TEST_CASE(HS_3_a_full_topology_holds_clients_back) {
   auto server = open_server({.timeout = 60s});
   topology t({.threads = 1, .budget_bytes = 1 << 20});
   std::atomic<bool> may_go{false};
-  auto slow = map(
-      http_requests(t, server, "/echo"),
-      [&](http_request r) {
-        while (!may_go) std::this_thread::sleep_for(1ms);
-        return http_answer{r.reply, 200, "text/plain", std::to_string(r.body.size())};
-      },
-      {.blocks = true});
+  auto slow = map(http_requests(t, server, "/echo"),
+                  [&](http_request r) {
+                    while (!may_go) std::this_thread::sleep_for(1ms);
+                    return http_answer{r.reply, 200, "text/plain", std::to_string(r.body.size())};
+                  },
+                  {.blocks = true});
   answer(slow);
   running r(t);
   constexpr std::size_t bytes = 200'000;
@@ -423,13 +430,12 @@ BOOST_AUTO_TEST_CASE(a_server_that_closes_answers_what_is_under_way) {
   auto server = open_server({.timeout = 60s});
   topology t({.threads = 1});
   std::atomic<bool> may_go{false};
-  answer(map(
-      http_requests(t, server, "/echo"),
-      [&](http_request r) {
-        while (!may_go) std::this_thread::sleep_for(1ms);
-        return echo(std::move(r));
-      },
-      {.blocks = true}));
+  answer(map(http_requests(t, server, "/echo"),
+             [&](http_request r) {
+               while (!may_go) std::this_thread::sleep_for(1ms);
+               return echo(std::move(r));
+             },
+             {.blocks = true}));
   running r(t);
   client c(server.address()), idle(server.address());
   BOOST_TEST(ask(idle, request("", "/healthz", "GET")).status == 200);
@@ -514,8 +520,10 @@ BOOST_AUTO_TEST_CASE(two_paths_of_one_server_are_two_flows) {
 BOOST_AUTO_TEST_CASE(mistakes_are_said_before_anything_runs) {
   auto server = open_server();
   BOOST_CHECK(http_server::open({.listen = "nowhere"}).error().code() == error_code::usage);
-  BOOST_TEST(http_server::open({.listen = server.address()}).error().message().find(
-                 "cannot listen at 127.0.0.1:") == 0U);
+  BOOST_TEST(http_server::open({.listen = server.address()})
+                 .error()
+                 .message()
+                 .find("cannot listen at 127.0.0.1:") == 0U);
   const auto says = [&](const std::string& path, const http_route_options& o, bool is_twice) {
     topology t({.threads = 1});
     answer(map(http_requests(t, server, path, o), echo));
@@ -553,7 +561,8 @@ BOOST_AUTO_TEST_CASE(curl_is_answered) {
   const auto curl = "curl --silent --show-error --max-time 60 --noproxy '*' ";
   const auto at = "http://" + server.address();
   BOOST_TEST(run(curl + at + "/healthz") == "ok\n");
-  BOOST_TEST(run(std::string(curl) + "-H 'content-type: a/b' --data abc " + at + "/size") == "3 a/b");
+  BOOST_TEST(run(std::string(curl) + "-H 'content-type: a/b' --data abc " + at + "/size") ==
+             "3 a/b");
   // With "Expect: 100-continue", and over one connection.
   BOOST_TEST(run("head -c 3000000 /dev/zero | " + std::string(curl) +
                  "-H content-type: --data-binary @- " + at + "/size " + at + "/size") ==

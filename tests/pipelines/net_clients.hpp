@@ -36,7 +36,8 @@ class client {
     is_connected_ = ::connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
   }
   client(client&& o) noexcept
-      : socket_(std::exchange(o.socket_, -1)), is_connected_(o.is_connected_),
+      : socket_(std::exchange(o.socket_, -1)),
+        is_connected_(o.is_connected_),
         buffer_(std::move(o.buffer_)) {}
   client& operator=(client&&) = delete;
   ~client() { close(); }
@@ -59,18 +60,19 @@ class client {
   // Up to and with `end`; less: the peer has closed.
   std::string read_until(std::string_view end) {
     for (std::size_t from = 0;;) {
-      if (const auto at = buffer_.find(end, from); at != buffer_.npos)
-        return take(at + end.size());
+      if (const auto at = buffer_.find(end, from); at != buffer_.npos) return take(at + end.size());
       from = buffer_.size() - std::min(buffer_.size(), end.size());
       if (!receive()) return take(buffer_.size());
     }
   }
   std::string read_bytes(std::size_t n) {
-    while (buffer_.size() < n && receive()) {}
+    while (buffer_.size() < n && receive()) {
+    }
     return take(std::min(n, buffer_.size()));
   }
   std::string read_all() {
-    while (receive()) {}
+    while (receive()) {
+    }
     return take(buffer_.size());
   }
   void end_sending() { ::shutdown(socket_, SHUT_WR); }

@@ -120,13 +120,12 @@ BOOST_AUTO_TEST_CASE(TS_2_a_slow_end_holds_senders_back) {
   std::atomic<bool> may_go{false};
   std::atomic<std::uint64_t> taken{0};
   topology t({.threads = 1, .budget_bytes = 1 << 20});
-  for_each(
-      tcp_lines(t, server),
-      [&](tcp_line) {
-        while (!may_go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        ++taken;
-      },
-      {.blocks = true});
+  for_each(tcp_lines(t, server),
+           [&](tcp_line) {
+             while (!may_go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+             ++taken;
+           },
+           {.blocks = true});
   running r(t);
   client fast(server.address());
   // Until the system's buffers of both ends are full, which is far below this.
@@ -281,14 +280,13 @@ BOOST_AUTO_TEST_CASE(TC_2_a_peer_that_closes_is_an_error_or_is_connected_to_anew
     topology t({.threads = 1});
     std::atomic<bool> ends{false};
     std::atomic<int> made{0};
-    auto numbers = source(
-        t,
-        [&]() -> std::optional<std::string> {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          if (ends) return std::nullopt;
-          return std::to_string(made++);
-        },
-        {.blocks = true});
+    auto numbers = source(t,
+                          [&]() -> std::optional<std::string> {
+                            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                            if (ends) return std::nullopt;
+                            return std::to_string(made++);
+                          },
+                          {.blocks = true});
     send_lines(numbers, server.address(), {.on_error = is_borne ? skip() : stop()});
     running r(t);
     {

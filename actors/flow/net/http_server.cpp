@@ -136,7 +136,8 @@ std::string lower(std::string_view text) {
 
 // Of a program's text only what can stand in one line of a head.
 bool is_one_line(std::string_view text) noexcept {
-  return std::ranges::all_of(text, [](char c) { return c == '\t' || static_cast<unsigned char>(c) >= ' '; });
+  return std::ranges::all_of(
+      text, [](char c) { return c == '\t' || static_cast<unsigned char>(c) >= ' '; });
 }
 
 }  // namespace
@@ -303,8 +304,8 @@ asio::awaitable<void> http_server::core::accept_all() {
 
 // Deadlines are looked at some times within a timeout, which costs a request nothing.
 asio::awaitable<void> http_server::core::sweep() {
-  const auto every = std::chrono::nanoseconds(
-      std::clamp<std::int64_t>(timeout_ns() / 8, 1'000'000, 250'000'000));
+  const auto every =
+      std::chrono::nanoseconds(std::clamp<std::int64_t>(timeout_ns() / 8, 1'000'000, 250'000'000));
   while (!is_closing || !connections.empty()) {
     error_code_of_asio ec;
     sweep_timer.expires_after(every);
@@ -399,8 +400,8 @@ asio::awaitable<std::size_t> http_server::core::read_some(http_connection& c, st
     ec = http::error::buffer_overflow;
     co_return 0;
   }
-  const auto n = co_await c.socket.async_read_some(
-      c.buffer.prepare(bytes), asio::redirect_error(asio::use_awaitable, ec));
+  const auto n = co_await c.socket.async_read_some(c.buffer.prepare(bytes),
+                                                   asio::redirect_error(asio::use_awaitable, ec));
   c.buffer.commit(n);
   co_return n;
 }
@@ -471,7 +472,7 @@ asio::awaitable<bool> http_server::core::refuse(http_connection& c, const refusa
   c.is_late = false;
   const written_answer a{no.status, plain, no.why + "\n"};
   const bool is_written = co_await write(c, a, keeps, is_head, no.more);
-  if (keeps || !is_written) co_return is_written && keeps;
+  if (keeps || !is_written) co_return is_written&& keeps;
   // The client may still send; a socket that is closed with bytes unread takes the answer back.
   error_code_of_asio ec;
   c.socket.shutdown(tcp::socket::shutdown_send, ec);
@@ -532,8 +533,7 @@ asio::awaitable<refusal> http_server::core::read_body(http_connection& c,
       const auto n = p.put(c.buffer.data(), ec);
       c.buffer.consume(n);
       if (!bytes.grow_to(p.get().body().size(), options.buffer_bytes_max))
-        co_return refusal{503, "the server has no memory for this body now",
-                          "Retry-After: 1\r\n"};
+        co_return refusal{503, "the server has no memory for this body now", "Retry-After: 1\r\n"};
       if (!ec && n > 0) continue;
       if (ec == http::error::need_more) ec = {};
       if (ec) break;
@@ -740,9 +740,8 @@ class http_source final : public stage {
 
  private:
   void grant(std::uint64_t n) {
-    asio::post(claim_->core->io, [c = claim_->core.get(), r = claim_->route, n] {
-      c->give_credits(*r, n);
-    });
+    asio::post(claim_->core->io,
+               [c = claim_->core.get(), r = claim_->route, n] { c->give_credits(*r, n); });
   }
   std::shared_ptr<http_claim> claim_;
   std::uint64_t taken_ = 0;
@@ -791,10 +790,10 @@ void answer(const flow<http_answer>& in, const stage_options& o, source_location
     a.reply.answer(a.status, std::move(a.content_type), std::move(a.body));
   };
   using F = std::remove_const_t<decltype(f)>;
-  add_function(in.graph(), in.stage(), in.port(),
-               {"answer", &typeid(F), stage_maker<function_stage<F, http_answer>>(f), 0,
-                unknown_rate},
-               o, where);
+  add_function(
+      in.graph(), in.stage(), in.port(),
+      {"answer", &typeid(F), stage_maker<function_stage<F, http_answer>>(f), 0, unknown_rate}, o,
+      where);
 }
 
 }  // namespace troupe

@@ -49,7 +49,7 @@
 namespace troupe {
 
 struct http_server_options {
-  std::string listen = "127.0.0.1:0";  // port 0: any that is free
+  std::string listen = "127.0.0.1:0";                         // port 0: any that is free
   std::uint64_t body_bytes_max = std::uint64_t{16} << 20;     // of one request
   std::uint64_t buffer_bytes_max = std::uint64_t{256} << 20;  // of all, before they are taken
   std::uint32_t connections_max = 1024;

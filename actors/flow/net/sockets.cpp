@@ -21,8 +21,8 @@ result<void> listen_at(tcp::acceptor& acceptor, const std::string& where) {
   const auto found = resolver.resolve(at->host, std::to_string(at->port),
                                       tcp::resolver::passive | tcp::resolver::numeric_service, ec);
   if (ec || found.empty())
-    return error(error_code::unreachable,
-                 fmt::format("{}: no address is found for '{}': {}", where, at->host, ec.message()));
+    return error(error_code::unreachable, fmt::format("{}: no address is found for '{}': {}", where,
+                                                      at->host, ec.message()));
   const tcp::endpoint endpoint = *found.begin();
   acceptor.open(endpoint.protocol(), ec);
   if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);

@@ -68,12 +68,11 @@ class tcp_writer {
     while (written < buffer_.size()) {
       std::size_t n = 0;
       const auto ec = wait(timeout_, [&](auto done) {
-        socket_.async_write_some(
-            asio::buffer(buffer_.data() + written, buffer_.size() - written),
-            [done, &n](const boost::system::error_code& e, std::size_t bytes) {
-              n = bytes;
-              done(e);
-            });
+        socket_.async_write_some(asio::buffer(buffer_.data() + written, buffer_.size() - written),
+                                 [done, &n](const boost::system::error_code& e, std::size_t bytes) {
+                                   n = bytes;
+                                   done(e);
+                                 });
       });
       written += n;
       if (!ec) continue;
@@ -101,7 +100,8 @@ class tcp_writer {
     if (!is_open_) return;
     boost::system::error_code ec;
     socket_.shutdown(tcp::socket::shutdown_send, ec);
-    const auto until = std::chrono::steady_clock::now() + std::min<clock::duration>(timeout_, last_);
+    const auto until =
+        std::chrono::steady_clock::now() + std::min<clock::duration>(timeout_, last_);
     while (!peer_has_closed_ && std::chrono::steady_clock::now() < until) io_.run_one_for(nap);
     close();
   }
@@ -112,9 +112,8 @@ class tcp_writer {
 
   error lost(const std::string& why) {
     close();
-    return {error_code::failed,
-            fmt::format("{}: {}; the last lines or frames may not have arrived", to_string(to_),
-                        why)};
+    return {error_code::failed, fmt::format("{}: {}; the last lines or frames may not have arrived",
+                                            to_string(to_), why)};
   }
   void close() {
     boost::system::error_code ignored;
@@ -150,19 +149,18 @@ class tcp_writer {
       close();
       tcp::resolver::results_type found;
       ec = wait(timeout_, [&](auto done) {
-        resolver_.async_resolve(to_.host, std::to_string(to_.port),
-                                [done, &found](const boost::system::error_code& e,
-                                               tcp::resolver::results_type r) {
-                                  found = std::move(r);
-                                  done(e);
-                                });
+        resolver_.async_resolve(
+            to_.host, std::to_string(to_.port),
+            [done, &found](const boost::system::error_code& e, tcp::resolver::results_type r) {
+              found = std::move(r);
+              done(e);
+            });
       });
       if (ec) continue;
       ec = wait(timeout_, [&](auto done) {
-        asio::async_connect(socket_, found,
-                            [done](const boost::system::error_code& e, const tcp::endpoint&) {
-                              done(e);
-                            });
+        asio::async_connect(
+            socket_, found,
+            [done](const boost::system::error_code& e, const tcp::endpoint&) { done(e); });
       });
       if (ec) continue;
       socket_.set_option(tcp::no_delay(true), ec);
@@ -177,15 +175,15 @@ class tcp_writer {
   }
   // What the peer says is not read by anybody; that it closes is.
   void listen_for_end() {
-    socket_.async_read_some(asio::buffer(ignored_),
-                            [this, connection = connection_](const boost::system::error_code& e,
-                                                             std::size_t) {
-                              if (connection != connection_ || !is_open_) return;
-                              if (e)
-                                peer_has_closed_ = true;
-                              else
-                                listen_for_end();
-                            });
+    socket_.async_read_some(
+        asio::buffer(ignored_),
+        [this, connection = connection_](const boost::system::error_code& e, std::size_t) {
+          if (connection != connection_ || !is_open_) return;
+          if (e)
+            peer_has_closed_ = true;
+          else
+            listen_for_end();
+        });
   }
 
   address to_;
@@ -243,17 +241,15 @@ void add_tcp_sink(const flow<T>& in, const char* kind, const std::string& to,
   auto at = parse_address(to);
   if (!at) in.graph().note_mistake(at.error().while_doing(kind).at(where));
   const auto a = at ? *at : address{};
-  add_function(in.graph(), in.stage(), in.port(),
-               {kind, &typeid(std::string),  // it is called by its kind
-                [a, tries = o.tries, timeout = o.timeout.ns] {
-                  return std::unique_ptr<stage>(std::make_unique<tcp_sink<T>>(a, tries, timeout));
-                },
-                0, unknown_rate, true},
-               {.name = o.name,
-                .blocks = true,
-                .on_error = o.on_error,
-                .dead_letters = o.dead_letters},
-               where);
+  add_function(
+      in.graph(), in.stage(), in.port(),
+      {kind, &typeid(std::string),  // it is called by its kind
+       [a, tries = o.tries, timeout = o.timeout.ns] {
+         return std::unique_ptr<stage>(std::make_unique<tcp_sink<T>>(a, tries, timeout));
+       },
+       0, unknown_rate, true},
+      {.name = o.name, .blocks = true, .on_error = o.on_error, .dead_letters = o.dead_letters},
+      where);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ namespace troupe {
 
 struct tcp_sink_options {
   std::string name{};
-  std::uint32_t tries = 5;  // to connect
+  std::uint32_t tries = 5;                            // to connect
   nanoseconds_of timeout = std::chrono::seconds(10);  // of a try, and of a peer that takes nothing
   error_policy on_error{};
   std::optional<flow<dead_letter>> dead_letters{};
@@ -36,8 +36,7 @@ struct tcp_sink_options {
 
 // Each text with "\n" behind it.
 void send_lines(const flow<std::string>& in, const std::string& address,
-                const tcp_sink_options& o = {},
-                source_location where = source_location::current());
+                const tcp_sink_options& o = {}, source_location where = source_location::current());
 // The number of bytes (u32, little-endian), and the bytes.
 void send_frames(const flow<std::vector<std::byte>>& in, const std::string& address,
                  const tcp_sink_options& o = {},

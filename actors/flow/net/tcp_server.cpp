@@ -106,18 +106,17 @@ struct tcp_server::state {
       p->begin = 0;
     }
     if (p->end == p->buffer.size())
-      p->buffer.resize(std::max(first_bytes, p->buffer.size() +
-                                                 std::min(p->buffer.size(), largest_step(*p))));
-    p->socket.async_read_some(
-        asio::buffer(p->buffer.data() + p->end, p->buffer.size() - p->end),
-        [this, p](const boost::system::error_code& ec, std::size_t n) {
-          p->end += n;
-          if (ec) {
-            p->has_ended = true;
-            p->is_cut = ec != asio::error::eof;
-          }
-          ready.push_back(p);
-        });
+      p->buffer.resize(
+          std::max(first_bytes, p->buffer.size() + std::min(p->buffer.size(), largest_step(*p))));
+    p->socket.async_read_some(asio::buffer(p->buffer.data() + p->end, p->buffer.size() - p->end),
+                              [this, p](const boost::system::error_code& ec, std::size_t n) {
+                                p->end += n;
+                                if (ec) {
+                                  p->has_ended = true;
+                                  p->is_cut = ec != asio::error::eof;
+                                }
+                                ready.push_back(p);
+                              });
   }
   // Doubles, but takes no more than an item needs and a read beyond it.
   std::size_t largest_step(const tcp_peer& p) const noexcept {
@@ -162,8 +161,7 @@ struct line_reader {
     const auto at = bytes.find('\n', p.scanned);
     const auto length = at == bytes.npos ? bytes.size() : at;
     const bool ends_in_return = length > 0 && bytes[length - 1] == '\r';
-    if (length - (ends_in_return ? 1 : 0) > bytes_max)
-      return {found::kind::too_long, length};
+    if (length - (ends_in_return ? 1 : 0) > bytes_max) return {found::kind::too_long, length};
     p.scanned = bytes.size();
     if (at == bytes.npos) {
       if (!p.has_ended || p.is_cut || bytes.empty()) return {};

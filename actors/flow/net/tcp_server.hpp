@@ -71,8 +71,7 @@ class tcp_server {
 struct tcp_line {
   std::string text;
   std::string peer;  // "127.0.0.1:40124"
-  static constexpr auto fields =
-      troupe::fields<&tcp_line::text, &tcp_line::peer>("text", "peer");
+  static constexpr auto fields = troupe::fields<&tcp_line::text, &tcp_line::peer>("text", "peer");
 };
 
 // Over the wire: the number of bytes (u32, little-endian), and the bytes.
@@ -88,8 +87,7 @@ struct tcp_source_options {
   std::optional<flow<dead_letter>> dead_letters{};
 };
 
-flow<tcp_line> tcp_lines(flow_graph& t, const tcp_server& server,
-                         const tcp_source_options& o = {},
+flow<tcp_line> tcp_lines(flow_graph& t, const tcp_server& server, const tcp_source_options& o = {},
                          source_location where = source_location::current());
 flow<tcp_frame> tcp_frames(flow_graph& t, const tcp_server& server,
                            const tcp_source_options& o = {},
