@@ -51,7 +51,7 @@ struct read_numbers {
 
 // Handles go round the graph, numbers through it.
 struct predict {
-  run_graph model;
+  graph_stage model;
   result<std::vector<http_answer>> operator()(std::vector<question> questions) {
     std::vector<tensor> numbers;
     for (const auto& q : questions) numbers.push_back(q.numbers);
@@ -99,6 +99,6 @@ int main(int argc, char** argv) {
   topology t(flags.options());
   auto questions = map(http_requests(t, *server, "/predict"), read_numbers{numbers});
   auto batches = batch(questions, {.count = batch_size, .within = 1ms});
-  answer(unbatch(map(batches, predict{run_graph(**opened, g, "x", "y")}, {.on_error = skip()})));
+  answer(unbatch(map(batches, predict{graph_stage(**opened, g, "x", "y")}, {.on_error = skip()})));
   return t.run();
 }

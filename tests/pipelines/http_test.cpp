@@ -73,7 +73,7 @@ void allow_sockets(rlim_t n) {
 
 BOOST_AUTO_TEST_SUITE(http)
 
-BOOST_AUTO_TEST_CASE(HS_2_answers_come_in_the_order_of_requests) {
+BOOST_AUTO_TEST_CASE(HQ_2_answers_come_in_the_order_of_requests) {
   auto server = open_server();
   topology t({.threads = 1});
   answer(map(http_requests(t, server, "/echo"), echo));
@@ -201,7 +201,7 @@ BOOST_AUTO_TEST_CASE(what_the_server_says_by_itself) {
   BOOST_TEST(ask(c, request("x")).status == 503);
 }
 
-BOOST_AUTO_TEST_CASE(HS_4_who_is_slow_is_cut_off) {
+BOOST_AUTO_TEST_CASE(HQ_4_who_is_slow_is_cut_off) {
   auto server = open_server({.timeout = 100ms});
   topology t({.threads = 1});
   answer(map(http_requests(t, server, "/echo"), echo));
@@ -249,7 +249,7 @@ BOOST_AUTO_TEST_CASE(a_peer_that_goes_away_costs_its_own_request_alone) {
   must(r.stop());
 }
 
-BOOST_AUTO_TEST_CASE(HS_1_the_first_answer_wins_and_none_is_503) {
+BOOST_AUTO_TEST_CASE(HQ_1_the_first_answer_wins_and_none_is_503) {
   auto server = open_server();
   topology t({.threads = 1});
   std::atomic<int> firsts{0};
@@ -332,7 +332,7 @@ BOOST_AUTO_TEST_CASE(a_thousand_connections_at_once) {
   BOOST_TEST(server.counts().connections == 1000U);
 }
 
-BOOST_AUTO_TEST_CASE(HS_3_a_full_topology_holds_clients_back) {
+BOOST_AUTO_TEST_CASE(HQ_3_a_full_topology_holds_clients_back) {
   auto server = open_server({.timeout = 60s});
   topology t({.threads = 1, .budget_bytes = 1 << 20});
   std::atomic<bool> may_go{false};

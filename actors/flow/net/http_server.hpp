@@ -12,14 +12,14 @@
 // Between the two stands whatever turns requests into answers: a batch() and a model, replicas, or
 // a stage that asks others. Each request has a handle, `reply`, that goes with it.
 //
-// HS-1  Each request that a topology takes is answered once: by the first answer that its handle is
+// HQ-1  Each request that a topology takes is answered once: by the first answer that its handle is
 //       given, or by 503 when the last copy of the handle is gone.
-// HS-2  Answers of a connection leave in the order of its requests. It has one request in the
+// HQ-2  Answers of a connection leave in the order of its requests. It has one request in the
 //       topology; what a client sends meanwhile waits at the socket.
-// HS-3  Where there is no room in the topology, nothing more of a request is read; what is held is
+// HQ-3  Where there is no room in the topology, nothing more of a request is read; what is held is
 //       at most `buffer_bytes_max` of bodies, and 16 KiB of head and 64 KiB a connection. Beyond
 //       `connections_max`, clients wait in the system's queue.
-// HS-4  A head, a body, and the time that a client takes for an answer are within `timeout` each,
+// HQ-4  A head, a body, and the time that a client takes for an answer are within `timeout` each,
 //       counted from the first wait, not from the last byte: who is slow on purpose is cut off.
 //
 // What the server says by itself: GET /healthz is 200; 400 to what is no HTTP, 404 to an unknown
