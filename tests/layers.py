@@ -71,7 +71,7 @@ FENCES = [
     (r"boost/test/", ["tests/"], "the test library"),
     (r"google/protobuf/|.*\.pb\.h$", ["runtime/onnx/", "tests/runtime/", "tests/support/", "tests/fuzz/"], "protobuf"),
     (r"CLI/", ["actors/program/", "apps/", "tools/", "tests/multiprocess/"], "the command line parser"),
-    (r"(sys/(socket|epoll|eventfd|un|uio|ioctl)|netinet/.*|netdb)\.h|boost/asio",
+    (r"(sys/(socket|epoll|eventfd|un|uio|ioctl)|netinet/.*|netdb)\.h|boost/(asio|beast)",
      ["actors/", "apps/", "tools/", "tests/", "devices/async_host/"], "sockets (stand-ins for collectives of devices meet by them)"),
     (r"(thread|mutex|shared_mutex|condition_variable|chrono|random|ctime|time\.h|pthread\.h|semaphore|latch|barrier|future)$",
      ["devices/", "actors/", "apps/", "tools/", "tests/"], "threads, clocks and chance (runtime/ gets them passed in)"),

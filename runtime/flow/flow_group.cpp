@@ -133,6 +133,7 @@ void stage_output::count_dropped(std::uint64_t items) noexcept {
   count(slot_.counters->dropped, items);
 }
 std::int64_t stage_output::now_ns() const { return (*group_.now_)(); }
+void stage_output::flush() { group_.flush(); }
 
 // --- made, cut and put together ------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ class stage_output {
   // Something was given up on purpose, such as the oldest item of a lossy edge.
   void count_dropped(std::uint64_t items) noexcept;
   std::int64_t now_ns() const;
+  // Before a stage sleeps: what was put leaves for other threads now, not with the next ones.
+  void flush();
 
  private:
   friend class flow_group;

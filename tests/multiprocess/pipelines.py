@@ -3,7 +3,9 @@
 
 import csv
 import gzip
+import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -107,6 +109,30 @@ class pipelines(harness.cluster_test):
         self.assertEqual(p.wait(), 130, p.tail())
         self.assertEqual([row[1] for row in self.rows("labels.csv")], ["label", "red", "blue"])
         self.assertEqual(len(self.rows("failures.csv")), 2)
+
+    def test_numbers_are_served_over_http(self):
+        p = self.start("serve_http", "--listen", "127.0.0.1:0", "--numbers", 3, "--quiet")
+        host, port = p.line(r"^serve_http: at http://([\d.]+):(\d+)/predict$", "err").groups()
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+
+        def ask(method, path, body=None):
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+        self.assertEqual(ask("GET", "/healthz"), (200, "ok\n"))
+        for i in range(50):
+            status, body = ask("POST", "/predict", json.dumps([i % 7, 1.5, -2]))
+            self.assertEqual(status, 200, body)
+            powers = [math.exp(x) for x in (i % 7, 1.5, -2)]
+            for got, power in zip(json.loads(body), powers, strict=True):
+                self.assertAlmostEqual(got, power / sum(powers), places=5)
+        for bad in ("[1, 2]", "[1, 2, \"3\"]", "nonsense", "[1, 2, 3"):
+            self.assertEqual(ask("POST", "/predict", bad), (400, "a JSON array of 3 numbers is needed\n"))
+        self.assertEqual(ask("GET", "/predict")[0], 405)
+        p.send(signal.SIGINT)
+        self.assertEqual(p.wait(), 130, p.tail())
+        self.finish("serve_http", "--listen", "nowhere", code=USAGE)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
