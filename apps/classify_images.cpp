@@ -56,7 +56,7 @@ void build_model(graph& g) {
 // A stage of one's own round the graph: pictures come with their paths, and only their pixels go
 // through.
 struct classify {
-  run_graph model;
+  graph_stage model;
   result<std::vector<labelled>> operator()(std::vector<picture> pictures) {
     std::vector<tensor> pixels;
     for (const auto& p : pictures) pixels.push_back(p.pixels);
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
       map(bytes, decode,
           {.name = "decode", .replicas = replicas, .on_error = skip(), .dead_letters = lost});
   auto batches = batch(pictures, {.count = batch_size, .within = 20ms});
-  auto classified = map(batches, classify{run_graph(**opened, g, "x", "class")});
+  auto classified = map(batches, classify{graph_stage(**opened, g, "x", "class")});
   write_csv(unbatch(classified), labels);
   write_csv(lost, failures);
   return t.run();

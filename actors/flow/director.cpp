@@ -99,6 +99,7 @@ struct director_state {
     const auto at = setup.now_ns();
     if (now == phase::halts && at - halted_ns > halt_limit_ns) {
       now = phase::runs;
+      is_on_trial = false;
       tell_all(flow_resume{});
       back_off();
     }

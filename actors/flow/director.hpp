@@ -17,10 +17,10 @@
 // measured. It is cut over the others as soon as one of them is busy, and anew when the loads have
 // changed; a placement that made it slower is taken back.
 //
-// DI-1  No item is lost, doubled or overtaken by a new placement: groups stand still, with all that
+// TD-1  No item is lost, doubled or overtaken by a new placement: groups stand still, with all that
 //       was sent to them, before they surrender.
-// DI-2  Who does not stand still in time (a stage that takes long) calls a placement off.
-// DI-3  Of several failures the first one counts.
+// TD-2  Who does not stand still in time (a stage that takes long) calls a placement off.
+// TD-3  Of several failures the first one counts.
 // Ends: on flow_end, with its groups. Threading: on the service worker.
 
 #include "troupe/actors/flow/flow_messages.hpp"

@@ -23,7 +23,7 @@ struct flow_routes {
 
 struct flow_items {
   std::uint32_t edge = 0;
-  std::shared_ptr<std::vector<item>> items;  // the receiver's alone
+  std::shared_ptr<std::vector<flow_item>> items;  // the receiver's alone
   bool is_last = false;
 };
 struct flow_room {

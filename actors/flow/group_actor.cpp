@@ -24,9 +24,9 @@ struct group_actor_state : flow_wire {
   std::int64_t wakes_at = never_ns;
   bool is_halted = false, is_going = false, has_told = false;
 
-  void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) override {
+  void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) override {
     tell(self->context(), routes->to[edge],
-         flow_items{edge, std::make_shared<std::vector<item>>(std::move(items)), is_last});
+         flow_items{edge, std::make_shared<std::vector<flow_item>>(std::move(items)), is_last});
   }
   void give_room(std::uint32_t edge) override {
     tell(self->context(), routes->from[edge], flow_room{edge});
@@ -63,7 +63,7 @@ struct group_actor_state : flow_wire {
       case flow_group::state::idle: break;
     }
     const auto at = group->wakes_at();
-    if (at == never_ns || at == wakes_at) return;
+    if (at >= wakes_at) return;  // an earlier wake asks again
     wakes_at = at;
     tell(self->context(), setup.clock, wake_me{at, caf::actor(self)});
   }

@@ -46,19 +46,19 @@ result<std::vector<tensor>> unstack(const tensor& all) {
   return parts;
 }
 
-run_graph::run_graph(session& s, const graph& g, std::string feed, std::string fetch,
-                     const compile_options& options)
+graph_stage::graph_stage(session& s, const graph& g, std::string feed, std::string fetch,
+                         const compile_options& options)
     : runner_(s.runner(g, options)), feed_(std::move(feed)), fetch_(std::move(fetch)) {}
-run_graph::run_graph(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch)
+graph_stage::graph_stage(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch)
     : runner_(std::move(runner)), feed_(std::move(feed)), fetch_(std::move(fetch)) {}
 
-result<tensor> run_graph::operator()(tensor x) {
+result<tensor> graph_stage::operator()(tensor x) {
   auto out = runner_->run({{feed_, std::move(x)}}, {fetch_});
   if (!out) return std::move(out.error());
   return std::move(out->front());
 }
 
-result<std::vector<tensor>> run_graph::operator()(std::vector<tensor> batch) {
+result<std::vector<tensor>> graph_stage::operator()(std::vector<tensor> batch) {
   const auto n = batch.size();
   auto all = stack(batch);
   if (!all) return std::move(all.error());

@@ -4,7 +4,7 @@
 //   auto opened = session::open({});
 //   graph g((*opened)->ops());
 //   named(softmax(dense(input(g, {dtype::f32, batch_of(64, {784})}, "x"), 10)), "y");
-//   auto scored = map(batch(images, {.count = 64, .within = 5ms}), run_graph(**opened, g, "x",
+//   auto scored = map(batch(images, {.count = 64, .within = 5ms}), graph_stage(**opened, g, "x",
 //   "y"));
 //
 // It takes a tensor, or a batch of them (a vector), which it stacks along a new first dimension,
@@ -25,12 +25,12 @@
 
 namespace troupe {
 
-class run_graph {
+class graph_stage {
  public:
-  run_graph(session& s, const graph& g, std::string feed, std::string fetch,
-            const compile_options& options = {.name = "stage"});
+  graph_stage(session& s, const graph& g, std::string feed, std::string fetch,
+              const compile_options& options = {.name = "stage"});
   // The same on a runner that the program has, such as one on a store.
-  run_graph(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch);
+  graph_stage(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch);
   result<tensor> operator()(tensor x);
   result<std::vector<tensor>> operator()(std::vector<tensor> batch);
 

@@ -192,7 +192,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       self->receive([&](topology_ended& m) { ended = std::move(m), is_over = true; },
                     caf::after(look_every) >> [] {});
       const auto wishes = stop_wishes_.load();
-      if (wishes > told) tell(nullptr, director, stop_topology{wishes < 2});
+      if (wishes != told) tell(nullptr, director, stop_topology{(wishes & 2) == 0});
       told = wishes;
       if (look && !is_over) look(*this);
     }
@@ -244,7 +244,7 @@ int topology::run() {
       if (busiest == nullptr || s.busy > busiest->busy) busiest = &s;
     }
     for (std::size_t i = 0; i < stages().size(); ++i)
-      if (stages()[i].outputs == 0)
+      if (stages()[i].is_end())
         items += running_->view->stages[i]->items_in.load(std::memory_order_relaxed);
     const auto seconds = double(now - began) * 1e-9;
     const auto line = fmt::format("{} items done, {}, {:.0f} s; busiest: {} {:.0f}%", items,

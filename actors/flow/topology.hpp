@@ -70,9 +70,9 @@ class topology : public flow_graph {
   // The same without a word. `look`, where given, is called some times a second meanwhile.
   result<flow_totals> run_to_end(const std::function<void(const topology&)>& look = {});
   // Sources end, and what is under way goes on to its end. From any thread.
-  void stop() noexcept { stop_wishes_.fetch_add(1); }
+  void stop() noexcept { stop_wishes_.fetch_or(1); }
   // Everything ends at once.
-  void kill() noexcept { stop_wishes_.fetch_add(2); }
+  void kill() noexcept { stop_wishes_.fetch_or(2); }
 
   std::string explain();
   // While it runs, from `look`; after that, of the whole run.

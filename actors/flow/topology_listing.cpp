@@ -25,7 +25,7 @@ topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::str
                                    static_cast<std::uint64_t>(::getpid()) << 40);
   const auto& g = *view_->graph;
   for (const auto& s : g.stages()) {
-    stage_place p{s.name, s.is_source, s.outputs == 0, {}, {}};
+    stage_place p{s.name, s.is_source, s.is_end(), {}, {}};
     for (const auto e : s.in) p.in.push_back(e);
     for (const auto& port : s.out)
       for (const auto e : port) p.out.push_back(e);
@@ -127,10 +127,23 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       if (port.is_waiting) port.since_seconds = a.since_seconds;
       a.ports.push_back(std::move(port));
     }
-    // An input has what it waits for, and is not called: its thread does something else.
-    if (a.state == actor_state::waiting_for_input &&
-        std::ranges::none_of(a.ports, [](const auto& p) { return p.is_waiting; }))
+    // Whatever it has: nothing is called while its thread runs another stage.
+    const auto other = pulse.running.load(std::memory_order_relaxed);
+    const auto busy_seconds = age(pulse.since_ticks.load(std::memory_order_relaxed));
+    if (!runs && other < stages_.size() && a.state != actor_state::ended) {
+      for (auto& p : a.ports) p.is_waiting = false, p.since_seconds = 0;
+      port_snapshot thread;
+      thread.name = std::string(thread_port);
+      thread.peer = stages_[other].name;
+      thread.peer_node = node;
+      thread.is_waiting = true;
+      thread.since_seconds = a.since_seconds = busy_seconds;
+      a.state = actor_state::waiting_for_credit;
+      a.ports.push_back(std::move(thread));
+    } else if (a.state == actor_state::waiting_for_input &&
+               std::ranges::none_of(a.ports, [](const auto& p) { return p.is_waiting; })) {
       a.state = actor_state::idle;
+    }
     all.push_back(std::move(a));
   }
   return all;

@@ -380,20 +380,14 @@ std::uint32_t add(flow_graph& t, const char* kind, const std::string& pattern,
                   const file_options& o, const source_location& where, Args... args) {
   stage_info info;
   info.name = !o.name.empty() ? o.name : fmt::format("{}({})", kind, pattern);
+  info.is_named = !o.name.empty();
   info.kind = kind;
   info.where = where;
   info.on_error = o.on_error;
   info.make = [=] {
     return std::unique_ptr<stage>(std::make_unique<Stage>(pattern, o.follows_links_out, args...));
   };
-  const auto id = add_source(t, std::move(info));
-  if (o.name.empty()) t.stage_at(id).is_named = false;
-  if (o.dead_letters) {
-    const auto port = t.add_output(id);
-    t.stage_at(id).dead_output = port;
-    t.connect(id, port, o.dead_letters->stage(), t.add_input(o.dead_letters->stage()));
-  }
-  return id;
+  return add_source(t, std::move(info), o.dead_letters);
 }
 
 std::string npy_head(const tensor_spec& of, std::uint64_t rows) {
@@ -559,6 +553,20 @@ result<void> file_being_made::finish() {
   return {};
 }
 
+stage_options named_writer(flow_graph& g, const stage_options& o, const char* kind,
+                           const std::string& path, const source_location& where) {
+  auto named = o;
+  if (named.name.empty()) named.name = fmt::format("{}({})", kind, path);
+  if (o.on_error.what == error_policy::kind::restart)
+    g.note_mistake(
+        error(error_code::usage, named.name + ": a file is not begun anew; use skip()").at(where));
+  if (o.replicas != 1)
+    g.note_mistake(
+        error(error_code::usage, named.name + ": one file has one writer; leave .replicas out")
+            .at(where));
+  return named;
+}
+
 std::string json_text(std::string_view s) {
   std::string text = "\"";
   for (const auto c : s) {
@@ -606,8 +614,7 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
       return file->finish();
     }
   };
-  auto named = o;
-  if (named.name.empty()) named.name = "write_npy(" + path + ")";
+  const auto named = named_writer(in.graph(), o, "write_npy", path, where);
   for_each(in, npy_writer{std::make_shared<file_being_made>(path), {}, 0}, named, where);
 }
 

@@ -125,6 +125,10 @@ template <class T>
 inline constexpr bool is_row =
     is_cell<T> || has_fields<T> || is_tuple<T>::value || std::is_same_v<T, csv_line>;
 
+// The options of an end that writes one file.
+stage_options named_writer(flow_graph& g, const stage_options& o, const char* kind,
+                           const std::string& path, const source_location& where);
+
 // What a value is in a cell, or in JSON.
 std::string json_text(std::string_view s);  // with quotes
 template <class T>
@@ -204,8 +208,7 @@ void write_csv(const flow<T>& in, const std::string& path, const stage_options& 
       return file->finish();
     }
   };
-  auto named = o;
-  if (named.name.empty()) named.name = "write_csv(" + path + ")";
+  const auto named = named_writer(in.graph(), o, "write_csv", path, where);
   for_each(in, csv_writer{std::make_shared<file_being_made>(path)}, named, where);
 }
 
@@ -218,8 +221,7 @@ void write_json_lines(const flow<T>& in, const std::string& path, const stage_op
     result<void> operator()(const T& value) { return file->write(json_value(value) + "\n"); }
     result<void> finish() { return file->finish(); }
   };
-  auto named = o;
-  if (named.name.empty()) named.name = "write_json_lines(" + path + ")";
+  const auto named = named_writer(in.graph(), o, "write_json_lines", path, where);
   for_each(in, json_writer{std::make_shared<file_being_made>(path)}, named, where);
 }
 

@@ -27,11 +27,12 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   return info;
 }
 
-void add_dead_letters(flow_graph& g, std::uint32_t stage, const stage_options& o) {
-  if (!o.dead_letters) return;
+void add_dead_letters(flow_graph& g, std::uint32_t stage,
+                      const std::optional<flow<dead_letter>>& letters) {
+  if (!letters) return;
   const auto port = g.add_output(stage);
   g.stage_at(stage).dead_output = port;
-  g.connect(stage, port, o.dead_letters->stage(), g.add_input(o.dead_letters->stage()));
+  g.connect(stage, port, letters->stage(), g.add_input(letters->stage()));
 }
 
 }  // namespace
@@ -52,13 +53,28 @@ std::string stage_name(const std::type_info& function, const char* kind) {
   return name;
 }
 
-std::uint32_t add_source(flow_graph& g, stage_info info) {
+std::uint32_t add_source(flow_graph& g, stage_info info,
+                         const std::optional<flow<dead_letter>>& letters) {
   info.is_source = info.is_timed = true;
   info.inputs = 0;
-  info.is_named = !info.name.empty();
   if (info.name.empty()) info.name = info.kind;
   info.rate = unknown_rate;
-  return g.add_stage(std::move(info));
+  if (info.on_error.what == error_policy::kind::restart)
+    g.note_mistake(error(error_code::usage,
+                         info.name + ": a source that begins anew would make its items again; "
+                                     "use skip()")
+                       .at(info.where));
+  const auto id = g.add_stage(std::move(info));
+  add_dead_letters(g, id, letters);
+  return id;
+}
+
+void is_alone(flow_graph& g, std::uint32_t stage, const stage_options& o) {
+  const auto& s = g.stages()[stage];
+  if (o.replicas != 1)
+    g.note_mistake(
+        error(error_code::usage, s.name + ": such a stage has no replicas; leave .replicas out")
+            .at(s.where));
 }
 
 std::uint32_t add_shape(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
@@ -97,12 +113,17 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
                            const stage_options& o, const source_location& where,
                            std::function<std::uint64_t(any_value&)> hash) {
   auto info = common(s, o, where);
+  if (!s.is_copyable && (o.replicas > 1 || o.on_error.what == error_policy::kind::restart))
+    g.note_mistake(error(error_code::usage,
+                         info.name + ": its function cannot be copied, so there are neither "
+                                     "replicas of it nor restarts")
+                       .at(where));
   if (o.replicas == 0)
     g.note_mistake(error(error_code::usage, info.name + ": .replicas is 0").at(where));
   if (o.replicas <= 1) {
     const auto id = g.add_stage(std::move(info));
     g.connect(from, port, id, 0);
-    add_dead_letters(g, id, o);
+    add_dead_letters(g, id, o.dead_letters);
     return id;
   }
   if (s.outputs == 0)
@@ -138,7 +159,7 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
     one.replicas = o.replicas;
     workers.push_back(g.add_stage(std::move(one)));
     g.connect(dealer, i, workers.back(), 0, replica_items_max);
-    add_dead_letters(g, workers.back(), o);
+    add_dead_letters(g, workers.back(), o.dead_letters);
   }
   const auto gatherer = g.add_stage(std::move(gather));
   for (std::uint32_t i = 0; i < o.replicas; ++i)

@@ -95,6 +95,7 @@ struct new_stage {
   std::uint32_t outputs = 1;
   stage_rate rate{};
   bool holds = false;
+  bool is_copyable = true;  // its function: each replica, and who begins anew, has a copy
 };
 // Adds a stage of one input, or as many replicas of it between a deal and a gather; where what they
 // make comes from. `hash`: items of one hash go to one replica.
@@ -106,7 +107,10 @@ std::uint32_t add_shape(flow_graph& g, std::vector<std::pair<std::uint32_t, std:
 std::uint32_t add_merge(flow_graph& g, std::vector<std::pair<std::uint32_t, std::uint32_t>> from,
                         const source_location& where);
 // A stage without inputs.
-std::uint32_t add_source(flow_graph& g, stage_info info);
+std::uint32_t add_source(flow_graph& g, stage_info info,
+                         const std::optional<flow<dead_letter>>& letters = {});
+// Notes a mistake where replicas are asked of a stage that has none.
+void is_alone(flow_graph& g, std::uint32_t stage, const stage_options& o);
 
 template <class F, class T>
 inline constexpr bool takes_items = std::is_invocable_v<F&, T>;
@@ -139,12 +143,14 @@ auto source(flow_graph& t, F f, const stage_options& o = {},
             source_location where = source_location::current()) {
   stage_info info;
   info.name = o.name;
+  info.is_named = !o.name.empty();
   info.kind = "source";
   info.where = where;
   info.on_error = o.on_error;
   info.may_block = o.blocks;
   info.make = stage_maker<source_stage<F>>(std::move(f));
-  const auto id = add_source(t, std::move(info));
+  const auto id = add_source(t, std::move(info), o.dead_letters);
+  is_alone(t, id, o);
   if constexpr (requires { typename F::promise_type; })
     return flow<typename F::value_type>(t, id, 0);
   else
@@ -187,10 +193,11 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
     if constexpr (makes)
       return flow<U>(
           in.graph(),
-          add_function(in.graph(), in.stage(), in.port(),
-                       {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
-                        rate_of_result<F>(contract::is_one), has_finish<F>},
-                       o, where),
+          add_function(
+              in.graph(), in.stage(), in.port(),
+              {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
+               rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>},
+              o, where),
           0);
     else
       return flow<T>(in);
@@ -211,12 +218,13 @@ flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
       return value;
     };
     using G = decltype(f);
-    return flow<T>(in.graph(),
-                   add_function(in.graph(), in.stage(), in.port(),
-                                {"filter", &typeid(F),
-                                 stage_maker<function_stage<G, T>>(std::move(f)), 1, unknown_rate},
-                                o, where),
-                   0);
+    return flow<T>(
+        in.graph(),
+        add_function(in.graph(), in.stage(), in.port(),
+                     {"filter", &typeid(F), stage_maker<function_stage<G, T>>(std::move(f)), 1,
+                      unknown_rate, false, std::is_copy_constructible_v<F>},
+                     o, where),
+        0);
   }
   return in;
 }
@@ -228,10 +236,10 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
   constexpr bool fits = takes_items<F, T>;
   static_assert(fits, "for_each: the function does not take the items of this flow");
   if constexpr (fits)
-    add_function(
-        in.graph(), in.stage(), in.port(),
-        {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0, unknown_rate},
-        o, where);
+    add_function(in.graph(), in.stage(), in.port(),
+                 {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
+                  unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>},
+                 o, where);
 }
 
 // All items, for tests and small results: filled when the topology has run.
@@ -241,9 +249,13 @@ std::shared_ptr<std::vector<T>> collect(const flow<T>& in, const stage_options& 
   auto all = std::make_shared<std::vector<T>>();
   const auto keep = [all](T value) { all->push_back(std::move(value)); };
   using F = std::remove_const_t<decltype(keep)>;
-  add_function(in.graph(), in.stage(), in.port(),
-               {"collect", &typeid(F), stage_maker<function_stage<F, T>>(keep), 0, unknown_rate}, o,
-               where);
+  auto alone = o;
+  alone.replicas = 1;
+  const auto id = add_function(
+      in.graph(), in.stage(), in.port(),
+      {"collect", &typeid(F), stage_maker<function_stage<F, T>>(keep), 0, unknown_rate}, alone,
+      where);
+  is_alone(in.graph(), id, o);
   return all;
 }
 
@@ -335,6 +347,7 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
       in.graph(), in.stage(), in.port(),
       {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)), 2, unknown_rate}, one,
       where);
+  is_alone(in.graph(), id, o);
   return {flow<T>(in.graph(), id, 0), flow<T>(in.graph(), id, 1)};
 }
 
@@ -564,8 +577,14 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
         if (put_next(left_, out)) return true;
         if (!ends_ || of_.empty()) return false;
         auto one = of_.extract(of_.begin());
-        if constexpr (!std::is_void_v<end_type>)
-          put_returned(end_one(one.mapped(), one.key()), left_, out);
+        // One key that fails leaves the others.
+        if constexpr (!std::is_void_v<end_type>) {
+          try {
+            put_returned(end_one(one.mapped(), one.key()), left_, out);
+          } catch (const std::exception& e) {
+            out.fail({error_code::failed, e.what()});
+          }
+        }
         return true;
       }
 

@@ -84,6 +84,7 @@ result<void> flow_graph::check() {
   if (mistake_ != nullptr) return *mistake_;
   if (stages_.empty()) return error(error_code::usage, "the topology has no stage");
   if (auto ok = check_names(); !ok) return ok;
+  if (auto ok = check_order(); !ok) return ok;
   if (auto ok = check_loops(); !ok) return ok;
   size_edges();
   return check_joins();
@@ -98,6 +99,31 @@ result<void> flow_graph::check_names() const {
                                line_of(at->second->where)))
           .at(s.where);
   return {};
+}
+
+// What goes round does so by a feedback.
+result<void> flow_graph::check_order() const {
+  std::vector<std::uint32_t> waits(stages_.size());
+  for (const auto& e : edges_)
+    if (!is_back_edge(e)) ++waits[e.to];
+  std::vector<std::uint32_t> ready;
+  for (std::uint32_t i = 0; i < stages_.size(); ++i)
+    if (waits[i] == 0) ready.push_back(i);
+  std::size_t ordered = 0;
+  for (; !ready.empty(); ++ordered) {
+    const auto i = ready.back();
+    ready.pop_back();
+    for (const auto& port : stages_[i].out)
+      for (const auto e : port)
+        if (!is_back_edge(edges_[e]) && --waits[edges_[e].to] == 0) ready.push_back(edges_[e].to);
+  }
+  if (ordered == stages_.size()) return {};
+  const auto at = static_cast<std::size_t>(
+      std::ranges::find_if(waits, [](auto n) { return n > 0; }) - waits.begin());
+  return error(error_code::usage,
+               fmt::format("what {} makes comes back to it without a feedback: nobody could begin",
+                           stages_[at].name))
+      .at(stages_[at].where);
 }
 
 // A loop: the stages that are behind its entrance and before its feedback.
@@ -141,6 +167,7 @@ result<void> flow_graph::check_loops() {
                            : s.is_join                        ? "waits for several"
                            : s.looks_for_room                 ? "has replicas, or drops items"
                            : s.is_replica                     ? "is a replica"
+                           : s.may_block                      ? "may sleep"
                            : s.loop != no_port && s.loop != f ? "is part of another loop"
                                                               : "";
       if (*refused != 0)
@@ -231,6 +258,11 @@ result<void> flow_graph::check_joins() {
     const auto out = a.out * b.out, in = a.in * b.in, g = std::gcd(out, in);
     return g == 0 ? stage_rate{0, 1} : stage_rate{out / g, in / g};
   };
+  // One that leaves items out makes fewer.
+  const auto rate_of = [](const flow_stage_info& s) {
+    if (s.on_error.what != error_policy::kind::stop) return unknown_rate;
+    return s.kind == "deal" ? stage_rate{} : s.rate;
+  };
   for (const auto& join : stages_) {
     if (!join.is_join) continue;
     std::uint64_t lag_max = 0;
@@ -277,8 +309,9 @@ result<void> flow_graph::check_joins() {
           for (const auto e : port) {
             if (is_back_edge(edges_[e])) continue;
             auto p = *at[i];
-            if (!s.rate.is_known && p.rate.is_known) p.blame = i;
-            p.rate = multiply(p.rate, s.kind == "deal" ? stage_rate{} : s.rate);
+            const auto rate = rate_of(s);
+            if (!rate.is_known && p.rate.is_known) p.blame = i;
+            p.rate = multiply(p.rate, rate);
             p.lag += s.lag;
             arrive(e, p);
           }

@@ -2,8 +2,8 @@
 // A topology as it is described: stages and the edges between them. Programs build one by the
 // functions of flow.hpp; groups (flow_group.hpp) run it.
 //
-// FG-1  Edges lead from stages that were added earlier to later ones, but for those into a
-//       feedback.
+// FG-1  Edges make no circle, but for those into a feedback. They lead from stages that were added
+//       earlier to later ones, but for those and for dead letters.
 // FG-2  check() refuses what could not end: branches of one flow that are joined though one of them
 //       makes more or fewer items, a feedback that nothing closes, a loop that keeps items or
 //       leaves its group. What it lets through runs to its end, however slow a stage is.
@@ -76,6 +76,7 @@ class flow_graph {
 
  private:
   result<void> check_names() const;
+  result<void> check_order() const;
   result<void> check_loops();
   result<void> check_joins();
   void size_edges();

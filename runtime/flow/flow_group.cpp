@@ -50,7 +50,7 @@ inline void flow_queue::push(any_value&& value, Origin&& origin, std::size_t byt
   ++count;
 }
 
-void flow_queue::push(std::vector<item>&& items) {
+void flow_queue::push(std::vector<flow_item>&& items) {
   if (items.empty()) return;
   if (items.size() < small_batch && !blocks.empty()) {
     for (auto& it : items) push(std::move(it.value), std::move(it.origin), it.bytes);
@@ -61,9 +61,9 @@ void flow_queue::push(std::vector<item>&& items) {
   blocks.push_back(std::move(items));
 }
 
-inline item flow_queue::pop() {
+inline flow_item flow_queue::pop() {
   auto& block = blocks.front();
-  item it = std::move(block[first]);
+  flow_item it = std::move(block[first]);
   --count;
   if (++first < block.size()) return it;
   first = 0;
@@ -103,7 +103,7 @@ std::uint32_t stage_output::ports() const noexcept {
 std::uint32_t stage_output::inputs() const noexcept {
   return static_cast<std::uint32_t>(slot_.in.size());
 }
-const item* stage_output::head(std::uint32_t input) const noexcept {
+const flow_item* stage_output::head(std::uint32_t input) const noexcept {
   auto& queue = slot_.in[input]->queue;
   return queue.empty() ? nullptr : &queue.front();
 }
@@ -114,6 +114,7 @@ void stage_output::count_dropped(std::uint64_t items) noexcept {
   count(slot_.counters->dropped, items);
 }
 std::int64_t stage_output::now_ns() const { return (*group_.now_)(); }
+void stage_output::flush() { group_.flush(); }
 
 // --- made, cut and put together ------------------------------------------------------------------
 
@@ -142,7 +143,9 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
   }
   wire_slots();
   for (auto& s : slots_)
-    for (const auto& port : s->out) s->outputs_open += static_cast<std::uint32_t>(port.size());
+    for (std::uint32_t p = 0; p < s->out.size(); ++p)
+      if (p != s->info->dead_output)
+        s->outputs_open += static_cast<std::uint32_t>(s->out[p].size());
 }
 
 // Who is here, which edges lead out, what may have something to do.
@@ -161,7 +164,8 @@ void flow_group::wire_slots() {
     s->only = !s->out.empty() && s->out[0].size() == 1 ? s->out[0][0] : nullptr;
     s->is_source = s->info->is_source;
     sources_ += s->is_source ? 1 : 0;
-    s->is_end = s->info->outputs == 0;
+    s->is_end = s->info->is_end();
+    s->is_slow = s->is_slow || s->info->may_block;
     s->is_replica = s->info->is_replica;
     s->has_chores = s->is_replica || s->info->is_timed || s->info->may_be_over ||
                     std::ranges::any_of(s->in, [](auto* e) { return e->info->loop != no_port; });
@@ -312,7 +316,7 @@ void flow_group::room(std::uint32_t edge) {
   s.blocked_since_ns = 0;
 }
 
-item flow_group::pop(flow_edge& e) {
+flow_item flow_group::pop(flow_edge& e) {
   auto it = e.queue.pop();
   e.queued_bytes -= it.bytes;
   count(e.meter->taken_bytes, std::uint64_t{it.bytes});
@@ -342,7 +346,7 @@ template <class Origin>
                                                    any_value&& value, Origin&& origin) {
   if (failure_) [[unlikely]]
     return;
-  count(s.counters->items_out, std::uint64_t{1});
+  count(s.counters->items_out, std::uint64_t{value ? 1U : 0U});
   auto* e = s.only;
   if (port != 0 || e == nullptr) [[unlikely]]
     return put_to_all(s, port, std::move(value), std::forward<Origin>(origin));
@@ -484,7 +488,7 @@ template <class Call>
   count(k.measured, std::uint64_t{1});
   count(k.measured_ns, static_cast<std::uint64_t>(own));
   s.mean_ns = s.mean_ns == 0 ? double(own) : s.mean_ns * 0.875 + double(own) * 0.125;
-  s.is_slow = s.mean_ns > slow_ns;
+  s.is_slow = s.info->may_block || s.mean_ns > slow_ns;
   s.is_measured = s.mean_ns > light_ns;
   if (until_measured_ == 0) until_measured_ = 64;
 }
@@ -505,7 +509,7 @@ void stage_output::put_last(std::uint32_t port, any_value&& value) {
   // Moved, so that nobody counts who has its label.
   group_.put(slot_, port, std::move(value), std::move(slot_.origin));
 }
-void stage_output::put_item(std::uint32_t port, item&& it) {
+void stage_output::put_item(std::uint32_t port, flow_item&& it) {
   group_.put(slot_, port, std::move(it.value), std::move(it.origin));
 }
 
@@ -545,7 +549,6 @@ std::string flow_group::name_item(const item_origin& o) const {
 void flow_group::failed(flow_slot& s) {
   auto why = std::move(*s.failed);
   s.failed.reset();
-  s.has_more = false;
   ++s.failures;
   const auto& policy = s.info->on_error;
   if (policy.what == error_policy::kind::stop || s.failures > policy.at_most) {
@@ -562,6 +565,7 @@ void flow_group::failed(flow_slot& s) {
   count(s.counters->skipped, std::uint64_t{1});
   if (policy.what == error_policy::kind::restart) {
     s.what = s.info->make();
+    s.has_more = false;
     count(s.counters->restarts, std::uint64_t{1});
   }
   if (s.info->dead_output == no_port) return;
@@ -603,13 +607,35 @@ void flow_group::close(std::uint32_t edge) {
   e->outbox.clear();
   e->outbox_bytes = 0;
   if (e->is_full) room(edge);
-  output_closed(*e->from);
+  if (e->info->from_port != e->from->info->dead_output) output_closed(*e->from);
 }
 
 void flow_group::output_closed(flow_slot& s) {
-  if (--s.outputs_open > 0 || s.is_over) return;
+  --s.outputs_open;
+  if (s.info->loop != no_port) return loop_closed(s.info->loop);
+  if (s.outputs_open == 0) needs_no_more(s);
+}
+
+// What it would make, nobody takes. Outside of run() there is nobody to tell of that: then it is
+// done there.
+void flow_group::needs_no_more(flow_slot& s) {
+  if (s.is_over) return;
   s.is_closing = true;
-  if (!s.is_busy) over(s);
+  if (s.is_busy) return;
+  if (now_ == nullptr) return mark(s);
+  over(s);
+}
+
+// A loop of which nothing leaves any more takes nothing in.
+void flow_group::loop_closed(std::uint32_t loop) {
+  for (const auto& s : slots_) {
+    if (s == nullptr || s->info->loop != loop || s->is_over) continue;
+    for (std::uint32_t p = 0; p < s->out.size(); ++p)
+      for (const auto* e : s->out[p])
+        if (e->info->loop == no_port && !e->is_closed && p != s->info->dead_output) return;
+  }
+  auto& entrance = slots_[graph_->feedbacks()[loop].entrance];
+  if (entrance != nullptr) needs_no_more(*entrance);
 }
 
 void flow_group::over(flow_slot& s) {
@@ -642,7 +668,7 @@ bool flow_group::produce(flow_slot& s) {
   }
   if (s.deadline_ns != never_ns && (*now_)() < s.deadline_ns) return false;
   s.deadline_ns = never_ns;
-  auto state = source_state::over;
+  auto state = source_state::more;  // where it throws
   s.origin.born_ns = 0;
   if (--s.until_noted == 0) note_birth(s);
   call(s, [&](stage_output& out) {
@@ -685,6 +711,10 @@ std::uint32_t flow_group::produce_in_a_row(flow_slot& s, std::uint32_t most) {
 // `most` firings at most. How many; 0: there was nothing to do.
 std::uint32_t flow_group::fire(flow_slot& s, std::uint32_t most) {
   if (s.is_over || s.is_busy) return 0;
+  if (s.is_closing) {
+    over(s);
+    return 1;
+  }
   if (s.is_source) return produce_in_a_row(s, most);
   if (s.in.size() == 1 && !s.has_chores && s.is_idle() && !s.info->looks_for_room &&
       !s.in.front()->queue.empty())
@@ -814,14 +844,17 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
 std::int64_t flow_group::wakes_at() const noexcept {
   auto at = never_ns;
   for (const auto i : timed_)
-    if (slots_[i] != nullptr && !slots_[i]->is_over) at = std::min(at, slots_[i]->deadline_ns);
+    // One without room is called when there is some.
+    if (const auto* s = slots_[i].get(); s != nullptr && !s->is_over && s->full_outputs == 0)
+      at = std::min(at, s->deadline_ns);
   return at;
 }
 
-void flow_group::deliver(std::uint32_t edge, std::vector<item>&& items, bool is_last) {
+void flow_group::deliver(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) {
   auto* e = edges_[edge].get();
   if (e == nullptr || e->to == nullptr) return;
   if (e->to->is_over) {
+    for (const auto& it : items) count(e->meter->taken_bytes, std::uint64_t{it.bytes});
     count(e->meter->taken_items, std::uint64_t{items.size()});
     count(e->to->counters->dropped, std::uint64_t{items.size()});
     return;

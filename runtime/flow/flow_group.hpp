@@ -10,11 +10,11 @@
 // stages with their state, items that wait and all counts move along. So a topology is moved,
 // rebalanced, saved or changed by putting all of it together, and cutting it anew.
 //
-// GR-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
-// GR-2  Items of one edge are taken in the order in which they were put.
-// GR-3  After a failure that its stage does not bear, nothing fires any more.
-// GR-4  An input whose items nobody needs any more is closed, up to its sources.
-// GR-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
+// FLG-1  An edge holds no more than its bounds, and what one firing of its producer puts beyond.
+// FLG-2  Items of one edge are taken in the order in which they were put.
+// FLG-3  After a failure that its stage does not bear, nothing fires any more.
+// FLG-4  An input whose items nobody needs any more is closed, up to its sources.
+// FLG-5  What leaves for another group does so in batches, which wait for nothing slow: not while a
 //       stage runs that takes long, nor for more than some 100 us of work.
 // Threading: one thread at a time. What tools read (stage_counters, edge_meter) is atomic.
 // Ownership: of stages and waiting items; the graph outlives it.
@@ -50,7 +50,7 @@ struct flow_failure {
 class flow_wire {
  public:
   virtual ~flow_wire() = default;
-  virtual void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) = 0;
+  virtual void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) = 0;
   // The producer of that edge waits, and there is room now.
   virtual void give_room(std::uint32_t edge) = 0;
   // The producer of that edge need not go on.
@@ -59,16 +59,16 @@ class flow_wire {
 
 // Items in blocks: those of another group stay in the one that they came in.
 struct flow_queue {
-  std::deque<std::vector<item>> blocks;
+  std::deque<std::vector<flow_item>> blocks;
   std::size_t first = 0;  // in the first block
   std::size_t count = 0;
 
   bool empty() const noexcept { return count == 0; }
-  item& front() noexcept { return blocks.front()[first]; }
+  flow_item& front() noexcept { return blocks.front()[first]; }
   template <class Origin>
   void push(any_value&& value, Origin&& origin, std::size_t bytes);
-  void push(std::vector<item>&& items);
-  item pop();
+  void push(std::vector<flow_item>&& items);
+  flow_item pop();
 };
 
 // One end or both ends of an edge.
@@ -88,7 +88,7 @@ struct flow_edge {
   bool end_told = false;   // to the stage
   // Of the producer's end.
   bool is_full = false, is_closed = false, end_sent = false;
-  std::vector<item> outbox;
+  std::vector<flow_item> outbox;
   std::uint64_t outbox_bytes = 0;
   std::size_t last_batch = 0;  // items
 };
@@ -147,7 +147,7 @@ class flow_group {
   state run(const std::function<std::int64_t()>& now_ns, std::int64_t until_ns, flow_wire* wire);
   // When run() is to be called, though nothing has come.
   std::int64_t wakes_at() const noexcept;
-  void deliver(std::uint32_t edge, std::vector<item>&& items, bool is_last);
+  void deliver(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last);
   void room(std::uint32_t edge);
   void close(std::uint32_t edge);
   // Sources make no more; what is under way goes on to its end.
@@ -204,11 +204,13 @@ class flow_group {
   std::uint32_t produce_in_a_row(flow_slot& s, std::uint32_t most);
   bool produce(flow_slot& s);
   bool can_be_called(const flow_slot& s) const noexcept;
-  item pop(flow_edge& e);
+  flow_item pop(flow_edge& e);
   void end_edge(flow_edge& e);
   void close_input(flow_edge& e);
   void over(flow_slot& s);
   void output_closed(flow_slot& s);
+  void needs_no_more(flow_slot& s);
+  void loop_closed(std::uint32_t loop);
   void post(flow_edge& e);
   void mark(const flow_slot& s) noexcept {
     ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64);

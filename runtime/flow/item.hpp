@@ -23,7 +23,7 @@ struct item_origin {
   std::shared_ptr<const std::string> label;
 };
 
-struct item {
+struct flow_item {
   any_value value;  // empty: nothing came of that ticket
   item_origin origin;
   std::size_t bytes = 0;  // counted against its edge

@@ -57,6 +57,7 @@ class zip_stage final : public stage {
     out.set_origin(std::move(origin_));
     out.put_last(0, pack_(slots_));
     for (auto& s : slots_) s.reset();
+    is_over_ = has_ended_;
     return false;
   }
   std::uint32_t choose(const stage_output& out) override {
@@ -64,7 +65,9 @@ class zip_stage final : public stage {
       if (!slots_[i] && out.head(i) != nullptr) return i;
     return no_port;
   }
+  // What it has of that input is the last one.
   bool end(std::uint32_t port, stage_output&) override {
+    has_ended_ = true;
     is_over_ = is_over_ || !slots_[port];
     return false;
   }
@@ -75,7 +78,7 @@ class zip_stage final : public stage {
   value_pack pack_;
   item_origin origin_;
   std::size_t filled_ = 0;
-  bool is_over_ = false;
+  bool has_ended_ = false, is_over_ = false;
 };
 
 class pass_stage final : public stage {
@@ -116,7 +119,7 @@ class deal_stage final : public stage {
       }
       next_ = (to + 1) % ports;
     }
-    item it{std::move(in), out.origin()};
+    flow_item it{std::move(in), out.origin()};
     it.origin.ticket = ticket_;
     if (++ticket_ == no_port) ticket_ = 0;
     out.put_item(to, std::move(it));
@@ -310,7 +313,7 @@ class drop_oldest_stage final : public stage {
 
  private:
   std::uint64_t count_;
-  std::deque<item> kept_;
+  std::deque<flow_item> kept_;
 };
 
 class first_stage final : public stage {

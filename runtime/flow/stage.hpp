@@ -3,11 +3,11 @@
 // (function_stage.hpp), of which stages are made; what chooses among several inputs or waits for a
 // time is written against this.
 //
-// ST-1  A stage is called by one thread at a time, and never while one of its calls is under way.
-// ST-2  It is called only while each of its outputs has room for an item, unless stage_info says
+// STA-1  A stage is called by one thread at a time, and never while one of its calls is under way.
+// STA-2  It is called only while each of its outputs has room for an item, unless stage_info says
 //       that it looks for room itself. What it puts beyond that is kept, and it is not called again
 //       before there is room.
-// ST-3  take(), end(), on_time() and go_on() that return true have more to put: go_on() is called
+// STA-3  take(), end(), on_time() and go_on() that return true have more to put: go_on() is called
 //       while there is room, until it returns false, and nothing else is called before that.
 // Errors: thrown, or told by stage_output::fail(); what happens then is the stage's policy.
 
@@ -36,7 +36,7 @@ class stage_output {
   // The last one that comes of the item that was taken.
   void put_last(std::uint32_t port, any_value&& value);
   // With an origin of its own.
-  void put_item(std::uint32_t port, item&& it);
+  void put_item(std::uint32_t port, flow_item&& it);
   // Of the item at hand.
   const item_origin& origin() const noexcept;
   // What is put from now on has this origin.
@@ -53,12 +53,14 @@ class stage_output {
   // Items under way in the loop of a feedback, this stage's own included.
   std::uint64_t in_loop(std::uint32_t feedback) const noexcept;
   // The next item of an input; null: there is none now.
-  const item* head(std::uint32_t input) const noexcept;
+  const flow_item* head(std::uint32_t input) const noexcept;
   // The input has ended, and all its items were taken.
   bool has_ended(std::uint32_t input) const noexcept;
   // Something was given up on purpose, such as the oldest item of a lossy edge.
   void count_dropped(std::uint64_t items) noexcept;
   std::int64_t now_ns() const;
+  // Before a stage sleeps: what was put leaves for other threads now, not with the next ones.
+  void flush();
 
  private:
   friend class flow_group;
@@ -156,6 +158,9 @@ struct stage_info {
   std::uint32_t replica = 0, replicas = 1;
   // Items of a window that must be here before the first one leaves.
   std::uint64_t lag = 0;
+
+  // Nothing comes of it, but dead letters.
+  bool is_end() const noexcept { return outputs == (dead_output == no_port ? 0U : 1U); }
 };
 
 }  // namespace troupe

@@ -1,8 +1,8 @@
 #pragma once
 // What can be seen of a stage at any time, at no cost to it: plain counters, each with one writer.
 //
-// SC-1  Counters have one writer, the thread that runs the stage's group; anybody reads.
-// SC-2  busy + starved + blocked is the time that a stage was there: what it was neither busy nor
+// SCT-1  Counters have one writer, the thread that runs the stage's group; anybody reads.
+// SCT-2  busy + starved + blocked is the time that a stage was there: what it was neither busy nor
 //       blocked (an item in hand, no room behind it) it has waited for items.
 
 #include <array>

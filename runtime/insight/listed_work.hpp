@@ -7,9 +7,13 @@
 #include "troupe/runtime/insight/snapshot.hpp"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
+
+// The name of a port that an actor has while it waits for its thread, which runs `peer`.
+inline constexpr std::string_view thread_port = "thread";
 
 class listed_work {
  public:

@@ -1,5 +1,6 @@
 #include "troupe/runtime/insight/why.hpp"
 
+#include "troupe/runtime/insight/listed_work.hpp"
 #include "troupe/runtime/insight/wait_walk.hpp"
 #include "troupe/runtime/text/duration.hpp"
 
@@ -25,6 +26,10 @@ std::string subject(const actor_snapshot& a) {
 }
 
 std::string describe(const wait_link& l) {
+  if (l.port == thread_port)
+    return fmt::format("{}{} waits for its thread, which runs {}, for {}", l.actor,
+                       l.node.empty() ? "" : fmt::format(" ({})", l.node), l.peer,
+                       format_seconds(l.since_seconds));
   const auto peer = l.peer == "program" ? "the program" : l.peer.empty() ? "nobody known" : l.peer;
   return fmt::format("{}{} waits for {} {} from {}, for {}", l.actor,
                      l.node.empty() ? "" : fmt::format(" ({})", l.node),

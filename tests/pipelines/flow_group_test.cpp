@@ -45,7 +45,7 @@ struct random_topology {
     for (std::uint64_t i = 0; i < stages; ++i) {
       const auto at = pick(flows.size());
       auto f = flows[at];
-      switch (pick(9)) {
+      switch (pick(10)) {
         case 0: f.f = map(f.f, [](std::int64_t x) { return x + 1; }); break;
         case 1:
           f.f = map(f.f, [](std::int64_t x) { return x * 3; },
@@ -77,6 +77,9 @@ struct random_topology {
           break;
         case 7:
           if (f.is_ordered) f.f = map(f.f, running_sum{});
+          break;
+        case 9:
+          if (f.is_ordered) f.f = first(f.f, 1 + pick(300));
           break;
         case 8: {
           auto doubled = map(f.f, [](std::int64_t x) { return x * 2; });
@@ -114,7 +117,7 @@ struct simulated {
   struct message {
     std::uint32_t edge;
     enum { items, room, close } what;
-    std::vector<item> of;
+    std::vector<flow_item> of;
     bool is_last;
   };
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<message>> under_way;
@@ -128,7 +131,7 @@ struct simulated {
       const auto& e = s.groups[from].graph().edges()[edge];
       return s.group_of[to ? e.to : e.from];
     }
-    void send(std::uint32_t edge, std::vector<item>&& items, bool is_last) override {
+    void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) override {
       s.under_way[{from, end(edge, true)}].push_back(
           {edge, message::items, std::move(items), is_last});
     }

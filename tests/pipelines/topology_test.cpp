@@ -155,6 +155,15 @@ BOOST_AUTO_TEST_CASE(a_group_for_each_stage_makes_the_same) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(sources_on_other_threads_end_when_nobody_needs_them) {
+  troupe::topology t({.threads = 2});
+  auto endless =
+      source(t, [n = 0]() mutable -> std::optional<int> { return n++; }, {.blocks = true});
+  auto all = collect(first(map(endless, [](int x) { return x; }, {.blocks = true}), 10));
+  must(t.run_to_end());
+  BOOST_CHECK_EQUAL(all->size(), 10U);
+}
+
 BOOST_AUTO_TEST_CASE(it_runs_once) {
   troupe::topology t({.threads = 1});
   collect(from(t, numbers(3)));

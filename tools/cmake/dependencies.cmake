@@ -30,6 +30,15 @@ add_library(troupe_dnnl INTERFACE)
 target_include_directories(troupe_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(troupe_dnnl INTERFACE ${DNNL_LIBRARY} ${TROUPE_OPENMP})
 
+# Boost.Asio and Boost.Beast, header only.
+find_path(BOOST_ASIO_INCLUDE_DIR boost/beast.hpp REQUIRED)
+add_library(troupe_asio INTERFACE)
+target_include_directories(troupe_asio SYSTEM INTERFACE ${BOOST_ASIO_INCLUDE_DIR})
+target_link_libraries(troupe_asio INTERFACE Threads::Threads)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # Asio 1.74 looks for the coroutines that Clang had before C++20
+  target_compile_definitions(troupe_asio INTERFACE BOOST_ASIO_HAS_CO_AWAIT=1 BOOST_ASIO_HAS_STD_COROUTINE=1)
+endif()
+
 # xxHash, header only.
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 add_library(troupe_xxhash INTERFACE)

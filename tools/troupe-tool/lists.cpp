@@ -1,6 +1,7 @@
 #include "tools/troupe-tool/lists.hpp"
 
 #include "tools/troupe-tool/near_names.hpp"
+#include "troupe/runtime/insight/listed_work.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
 #include "troupe/runtime/text/duration.hpp"
 #include "troupe/runtime/wire/node_devices.hpp"
@@ -228,7 +229,10 @@ std::string show_actor(const actor_snapshot& a, std::size_t width) {
          p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max),
          std::to_string(p.queued),
          p.is_waiting
-             ? fmt::format("for {}, for {}{}", p.is_input() ? "input" : "a credit",
+             ? fmt::format("for {}, for {}{}",
+                           p.is_input()            ? "input"
+                           : p.name == thread_port ? "its thread"
+                                                   : "a credit",
                            format_seconds(p.since_seconds), p.is_sparse ? ", by design" : "")
              : "-"});
   return out + "\n" + t.draw(width).text;

@@ -2,6 +2,7 @@
 
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/table.hpp"
+#include "troupe/runtime/insight/listed_work.hpp"
 #include "troupe/runtime/text/duration.hpp"
 
 #include <fmt/format.h>
@@ -151,8 +152,12 @@ std::string draw_waits(const cluster_snapshot& c, std::size_t width, std::size_t
            {"SINCE", true}});
   for (std::size_t i = 0; i < std::min(most, waits.size()); ++i) {
     const auto& [a, p] = waits[i];
-    t.add({a->name, a->id, (p->is_input() ? "input " : "credit ") + p->name, p->peer,
-           p->peer_node.empty() ? "-" : p->peer_node, format_seconds(p->since_seconds)});
+    t.add({a->name, a->id,
+           (p->is_input()            ? "input "
+            : p->name == thread_port ? ""
+                                     : "credit ") +
+               p->name,
+           p->peer, p->peer_node.empty() ? "-" : p->peer_node, format_seconds(p->since_seconds)});
   }
   return t.is_empty() ? std::string() : "\n" + t.draw(width).text + more(most, waits.size());
 }

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Pipelines as programs: the examples, signals, and what tools say of them: pipelines.py BIN_FOLDER"""
+
+import csv
+import gzip
+import http.client
+import json
+import math
+import os
+import re
+import signal
+import struct
+import subprocess
+import zlib
+
+import harness
+
+FAILED, USAGE, NOT_FOUND = 1, 2, 6
+
+
+def png(colour, side=40):
+    """A picture of one colour."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + bytes(colour) * side for _ in range(side))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows))
+            + chunk(b"IEND", b""))
+
+
+class pipelines(harness.cluster_test):
+    def write(self, name, data):
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(data)
+        return path
+
+    def finish(self, program, *arguments, code=0):
+        p = self.run_program(program, *arguments)
+        self.assertEqual(p.code, code, f"{program} {' '.join(map(str, arguments))}\n{p.tail()}")
+        return p
+
+    def rows(self, name):
+        with open(self.path(name), newline="") as f:
+            return list(csv.reader(f))
+
+    # --- examples -----------------------------------------------------------------------------------------------------
+
+    def test_hello_pipeline(self):
+        p = self.finish("hello_pipeline")
+        self.assertEqual(p.out.splitlines()[:2], ["4 4", "16 10"])
+        self.assertIn("BUSY", p.err)
+        told = self.finish("hello_pipeline", "--explain").out
+        self.assertIn("map x 2", told)
+        self.assertIn("at most 64.0 MiB in all edges together", told)
+        self.assertEqual(self.finish("hello_pipeline", "--quiet", "--threads", 2, "--memory", "1MiB").err, "")
+        self.finish("hello_pipeline", "--thread", 2, code=USAGE)
+        self.finish("hello_pipeline", "--memory", "much", code=USAGE)
+
+    def test_hello_pipeline_is_eight_lines(self):
+        with open(os.path.join(os.path.dirname(__file__), "../../apps/hello_pipeline.cpp")) as f:
+            body = re.search(r"int main\(.*?\) \{\n(.*?)\n\}", f.read(), re.S).group(1)
+        self.assertLessEqual(len(body.splitlines()), 8)
+
+    def test_words_are_counted_as_sort_and_uniq_count_them(self):
+        words = {}
+        for i in range(5):
+            text = "\n".join(" ".join(f"word{(i * 7919 + j * j) % (97 + i)}" for j in range(k % 40)) for k in range(400))
+            for word in text.split():
+                words[word] = words.get(word, 0) + 1
+            self.write(f"in/{i}.txt", gzip.compress(text.encode()) if i % 2 else text.encode())
+        for threads in (1, 3):
+            self.finish("count_words", self.path("in/*.txt"), self.path("out.csv"), "--threads", threads, "--replicas", 3)
+            self.assertEqual(self.rows("out.csv"), [["word", "count"]] + [[w, str(n)] for w, n in sorted(words.items())])
+        p = self.finish("count_words", self.path("none/*.txt"), self.path("other.csv"), code=NOT_FOUND)
+        self.assertIn("count_words.cpp", p.err)
+        self.assertFalse(os.path.exists(self.path("other.csv")))
+
+    def test_pictures_are_classified_and_bad_ones_told(self):
+        colours = {"red": (200, 10, 30), "green": (9, 180, 70), "blue": (0, 0, 99)}
+        wanted = []
+        for i in range(60):
+            name = sorted(colours)[i % 3]
+            path = self.write(f"in/{i:03}.png", png(colours[name]))
+            wanted.append([path, name])
+        whole = png(colours["red"])
+        bad = {self.write("in/007_cut.png", whole[:len(whole) - 30]), self.write("in/031_empty.png", b""),
+               self.write("in/044_text.png", b"no picture at all")}
+        for threads in (1, 2):
+            p = self.finish("classify_images", self.path("in/*.png"), "--labels", self.path("labels.csv"), "--failures", self.path("failures.csv"),
+                            "--threads", threads)
+            self.assertEqual(self.rows("labels.csv"), [["path", "label"]] + wanted, p.tail())
+            failures = self.rows("failures.csv")
+            self.assertEqual(failures[0], ["stage", "source", "number", "label", "reason"])
+            self.assertEqual({row[3] for row in failures[1:]}, bad)
+            self.assertIn("3 skipped", re.sub(r"([12]) skipped.*\n.*([12]) skipped", "3 skipped", p.err))
+
+    def test_a_folder_is_watched_until_ctrl_c(self):
+        self.write("in/a.png", png((200, 0, 0)))
+        p = self.start("classify_images", self.path("in/*.png"), "--watch", "--labels", self.path("labels.csv"),
+                       "--failures", self.path("failures.csv"))
+        # Under its name at once, as a rename makes it.
+        self.write("in/b.tmp", png((0, 0, 200)))
+        os.rename(self.path("in/b.tmp"), self.path("in/b.png"))
+        self.write("in/c.png", b"no picture")
+        # The last stages write when they have much, or at the end; progress says what has arrived.
+        self.assertIsNotNone(p.line(r"^3 items done", "err"))
+        p.send(signal.SIGINT)
+        self.assertEqual(p.wait(), 130, p.tail())
+        self.assertEqual([row[1] for row in self.rows("labels.csv")], ["label", "red", "blue"])
+        self.assertEqual(len(self.rows("failures.csv")), 2)
+
+    def test_numbers_are_served_over_http(self):
+        p = self.start("serve_http", "--listen", "127.0.0.1:0", "--numbers", 3, "--quiet")
+        host, port = p.line(r"^serve_http: at http://([\d.]+):(\d+)/predict$", "err").groups()
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+
+        def ask(method, path, body=None):
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+        self.assertEqual(ask("GET", "/healthz"), (200, "ok\n"))
+        for i in range(50):
+            status, body = ask("POST", "/predict", json.dumps([i % 7, 1.5, -2]))
+            self.assertEqual(status, 200, body)
+            powers = [math.exp(x) for x in (i % 7, 1.5, -2)]
+            for got, power in zip(json.loads(body), powers, strict=True):
+                self.assertAlmostEqual(got, power / sum(powers), places=5)
+        for bad in ("[1, 2]", "[1, 2, \"3\"]", "nonsense", "[1, 2, 3"):
+            self.assertEqual(ask("POST", "/predict", bad), (400, "a JSON array of 3 numbers is needed\n"))
+        self.assertEqual(ask("GET", "/predict")[0], 405)
+        p.send(signal.SIGINT)
+        self.assertEqual(p.wait(), 130, p.tail())
+        self.finish("serve_http", "--listen", "nowhere", code=USAGE)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def test_a_signal_drains_it_and_a_second_one_ends_it(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            p = self.start("topologies", "decode", "--quiet")
+            self.assertIsNotNone(p.line("^runs$"))
+            p.send(number)
+            self.assertEqual(p.wait(), 128 + number, p.tail())
+            self.assertRegex(p.out, r"^runs\n\d+$")
+        self.start_nodes(1)
+        p = self.start("topologies", "decode_hangs", "--quiet", "--cluster", self.cluster)
+        self.until("it hangs", lambda: any(a["name"] == "decode" and a["state"] == "running" and a["since_seconds"] > 0.2
+                                           for a in self.list("actors")))
+        p.send(signal.SIGTERM)
+        self.until("the first one was seen", lambda: p.is_running())
+        while p.is_running():
+            p.send(signal.SIGTERM)
+        self.assertNotEqual(p.wait(), 0)
+
+    def test_a_stage_that_throws_is_told_in_one_line(self):
+        p = self.finish("topologies", "score_throws", "--quiet", code=FAILED)
+        self.assertRegex(p.err, r"^topologies: score/[01] \(topologies\.cpp:\d+\): item 50 of make: item of doom$")
+
+    def test_lines_of_standard_input(self):
+        lines = [f"line {i}" for i in range(1000)] + ["", "a last one without an end"]
+        done = subprocess.run([os.path.join(harness.BIN, "topologies"), "stdin", "--quiet"], input="\n".join(lines), text=True, capture_output=True,
+                              timeout=harness.HANG)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout.splitlines(), [l.upper() for l in lines])
+        # Nobody reads what it prints: then nobody needs its lines.
+        p = subprocess.Popen([os.path.join(harness.BIN, "topologies"), "stdin", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        p.stdin.write("one\n")
+        p.stdin.flush()
+        self.assertEqual(p.stdout.readline(), "ONE\n")
+        p.stdin.close()
+        p.stdout.close()
+        self.assertEqual(p.wait(harness.HANG), 0)
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    def test_tools_know_its_stages_and_why_it_is_slow_or_stuck(self):
+        self.start_nodes(1)
+        for what, root in (("score_hangs", "score/"), ("keep_hangs", "keep"), ("make_hangs", "make")):
+            p = self.start("topologies", what, "--quiet", "--cluster", self.cluster, "--name", "numbers", "--threads", 2)
+            self.until("it hangs", lambda: any(a["name"].startswith(root) and a["state"] == "running" and a["since_seconds"] > 1.5
+                                               for a in self.list("actors")), seconds=60)
+            jobs = [j for j in self.list("jobs") if j["state"] == "running"]
+            self.assertEqual([j["name"] for j in jobs], ["numbers"])
+            stages = {a["name"]: a for a in self.list("actors") if a["kind"] == "stage"}
+            self.assertLessEqual({"make", "decode", "score/0", "score/1", "keep"}, set(stages))
+            said = self.tool("why")
+            self.assertRegex(said, rf"stage {root}", said)
+            self.assertIn(" runs, for ", said)
+            p.send(signal.SIGKILL)
+            p.wait()
+            self.until("it is gone", lambda: not [j for j in self.list("jobs") if j["state"] == "running"])
+
+
+if __name__ == "__main__":
+    harness.main()

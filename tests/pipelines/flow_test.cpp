@@ -1,0 +1,498 @@
+// What each shape makes, what is refused before it runs, and what shapes that hang elsewhere do.
+
+#include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/flow.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <chrono>
+#include <numeric>
+#include <set>
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+flow_totals must(result<flow_totals> r) {
+  if (!r) BOOST_FAIL(r.error().text());
+  return std::move(*r);
+}
+// The mistake that is found before anything runs.
+std::string mistake(flow_graph& t) {
+  const auto ok = t.check();
+  if (ok) return "";
+  BOOST_CHECK(ok.error().code() == error_code::usage);
+  const auto text = ok.error().text();
+  BOOST_TEST(text.find("flow_test.cpp:") != std::string::npos);
+  return text;
+}
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+template <class T>
+void is(const std::shared_ptr<std::vector<T>>& got, const std::vector<T>& wanted) {
+  BOOST_TEST(*got == wanted, boost::test_tools::per_element());
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(flow)
+
+BOOST_AUTO_TEST_CASE(what_a_function_returns_is_its_contract) {
+  flow_graph t;
+  auto numbers = from(t, {1, 2, 3, 4, 5, 6});
+  auto value = collect(map(numbers, [](int x) { return x * 10; }));
+  auto optional =
+      collect(map(numbers, [](int x) { return x % 2 ? std::optional(x) : std::nullopt; }));
+  auto several = collect(map(numbers, [](int x) -> generator<int> {
+    for (int i = 0; i < x % 3; ++i) co_yield x * 10 + i;
+  }));
+  auto may_fail = collect(map(numbers,
+                              [](int x) -> result<int> {
+                                if (x == 4) return error(error_code::failed, "four");
+                                return x;
+                              },
+                              {.on_error = skip()}));
+  must(drain(t));
+  is(value, {10, 20, 30, 40, 50, 60});
+  is(optional, {1, 3, 5});
+  is(several, {10, 20, 21, 40, 50, 51});
+  is(may_fail, {1, 2, 3, 5, 6});
+}
+
+BOOST_AUTO_TEST_CASE(state_and_finish) {
+  struct sum {
+    int state = 0;
+    void operator()(int x) { state += x; }
+    int finish() { return state; }
+  };
+  flow_graph t;
+  auto numbers = from(t, {1, 2, 3, 4});
+  auto all = collect(map(numbers, sum{}));
+  auto keyed = collect(partition_by(numbers, [](int x) { return x % 2; }, sum{}));
+  must(drain(t));
+  is(all, {10});
+  is(keyed, {6, 4});
+}
+
+BOOST_AUTO_TEST_CASE(replicas_keep_the_order_also_of_what_filters_and_fails) {
+  for (const std::uint32_t replicas : {1U, 2U, 3U, 7U}) {
+    flow_graph t;
+    std::vector<int> all(100);
+    std::iota(all.begin(), all.end(), 0);
+    auto lost = dead_letters(t);
+    auto f = map(from(t, all),
+                 [](int x) -> result<generator<int>> {
+                   if (x % 10 == 9) return error(error_code::failed, "nine");
+                   return [](int y) -> generator<int> {
+                     for (int i = 0; i < y % 3; ++i) co_yield y;
+                   }(x);
+                 },
+                 {.replicas = replicas, .on_error = skip(), .dead_letters = lost});
+    auto got = collect(f);
+    auto letters = collect(lost);
+    must(drain(t));
+    std::vector<int> wanted;
+    for (int x = 0; x < 100; ++x)
+      for (int i = 0; i < (x % 10 == 9 ? 0 : x % 3); ++i) wanted.push_back(x);
+    is(got, wanted);
+    BOOST_CHECK_EQUAL(letters->size(), 10U);
+    std::set<std::uint64_t> seen;
+    for (const auto& l : *letters) {
+      seen.insert(l.number);
+      BOOST_TEST(l.reason == "nine");
+    }
+    BOOST_CHECK_EQUAL(seen.size(), 10U);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(shapes) {
+  flow_graph t;
+  auto numbers = from(t, {1, 2, 3, 4, 5, 6, 7});
+  auto [even, odd] = split(numbers, [](const int& x) { return x % 2 == 0; });
+  auto evens = collect(even), odds = collect(odd);
+  auto sizes =
+      collect(map(batch(numbers, {.count = 3}), [](std::vector<int> v) { return int(v.size()); }));
+  auto back = collect(unbatch(batch(numbers, {.count = 4})));
+  auto sums = collect(map(window(numbers, {.count = 3, .step = 1}),
+                          [](std::vector<int> v) { return v[0] + v[1] + v[2]; }));
+  auto pairs = collect(map(zip(numbers, map(numbers, [](int x) { return x * x; })),
+                           [](std::tuple<int, int> p) { return std::get<1>(p) - std::get<0>(p); }));
+  auto three = collect(first(numbers, 3));
+  must(drain(t));
+  is(evens, {2, 4, 6});
+  is(odds, {1, 3, 5, 7});
+  is(sizes, {3, 3, 1});
+  is(back, {1, 2, 3, 4, 5, 6, 7});
+  is(sums, {6, 9, 12, 15, 18});
+  is(pairs, {0, 2, 6, 12, 20, 30, 42});
+  is(three, {1, 2, 3});
+}
+
+BOOST_AUTO_TEST_CASE(joins_by_key_pair_each_item_once) {
+  flow_graph t;
+  auto a = from(t, {1, 2, 2, 3}), b = from(t, {2, 3, 2, 4});
+  auto pairs = collect(map(join_by(a, b, [](int x) { return x; }),
+                           [](std::pair<int, int> p) { return p.first * 10 + p.second; }));
+  const auto totals = must(drain(t));
+  std::ranges::sort(*pairs);
+  is(pairs, {22, 22, 33});
+  BOOST_CHECK_EQUAL(totals.of("join_by").dropped, 2U);
+  flow_graph u;
+  auto c = from(u, {1, 2, 3}), d = from(u, std::vector<int>{});
+  collect(join_by(c, d, [](int x) { return x; }, {.hold = 2}));
+  const auto r = drain(u);
+  BOOST_REQUIRE(!r);
+  BOOST_TEST(has(r.error().text(), ".hold allows (2)"));
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_goes_round_until_nothing_is_in_it) {
+  flow_graph t;
+  auto loop = feedback<int>(t, {.credit = 2});
+  auto next =
+      map(merge(from(t, {27, 6, 1}), loop), [](int x) { return x % 2 ? 3 * x + 1 : x / 2; });
+  auto [done, again] = split(next, [](const int& x) { return x == 1; });
+  close(loop, again);
+  auto all = collect(done);
+  const auto totals = must(drain(t));
+  is(all, {1, 1, 1});
+  BOOST_CHECK_GT(totals.of("merge").items_in, 100U);
+}
+
+BOOST_AUTO_TEST_CASE(lossy_edges_keep_the_newest_and_count_the_rest) {
+  // A consumer that is busy: it gets an item each 10 ms of the run's time.
+  flow_graph t;
+  int n = 0;
+  class slow_source final : public stage {
+   public:
+    bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
+    source_state produce(stage_output& out) override {
+      if (n_ == 50) return source_state::over;
+      out.put(0, any_value(n_++));
+      return source_state::more;
+    }
+
+   private:
+    int n_ = 0;
+  };
+  stage_info info;
+  info.kind = "numbers";
+  info.make = [] { return std::make_unique<slow_source>(); };
+  troupe::flow<int> numbers(t, add_source(t, info), 0);
+  auto kept = collect(latest(numbers));
+  const auto totals = must(drain(t));
+  n = int(kept->size());
+  // In one thread the consumer is always ready: nothing is lost, and the count says so.
+  BOOST_CHECK_EQUAL(n + int(totals.of("drop_oldest").dropped), 50);
+  BOOST_TEST(kept->back() == 49);
+}
+
+BOOST_AUTO_TEST_CASE(failures_are_told_with_stage_item_and_source) {
+  flow_graph t;
+  auto f = map(from(t, {1, 2, 3}), [](int x) -> int {
+    if (x == 2) throw 17;
+    return x;
+  });
+  collect(f);
+  const auto r = drain(t);
+  BOOST_REQUIRE(!r);
+  BOOST_TEST(has(r.error().text(), "map (flow_test.cpp:"));
+  BOOST_TEST(has(r.error().text(), "item 1 of source: it threw something that is no exception"));
+}
+
+BOOST_AUTO_TEST_CASE(policies_bear_so_many_failures) {
+  for (const std::uint64_t most : {1U, 2U, 3U}) {
+    flow_graph t;
+    struct moody {
+      int state = 0;
+      result<int> operator()(int x) {
+        ++state;
+        if (x % 2 == 0) return error(error_code::failed, "even");
+        return state;
+      }
+    };
+    auto skipped = collect(map(from(t, {1, 2, 3, 4, 5}), moody{}, {.on_error = skip(most)}));
+    const auto r = drain(t);
+    BOOST_CHECK_EQUAL(bool(r), most >= 2);
+    if (!r) BOOST_TEST(has(r.error().text(), "1 failures were to be borne"));
+    if (r) is(skipped, {1, 3, 5});
+    flow_graph u;
+    auto anew = collect(map(from(u, {1, 2, 3, 4, 5}), moody{}, {.on_error = restart(most)}));
+    if (drain(u)) is(anew, {1, 1, 1});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_are_told_before_it_runs_with_the_users_line) {
+  {
+    flow_graph t;
+    auto a = from(t, {1});
+    auto x = map(a, [](int i) { return i; }, {.name = "x"});
+    collect(map(x, [](int i) { return i; }, {.name = "x"}));
+    BOOST_TEST(has(mistake(t), "two stages are named x"));
+  }
+  {
+    flow_graph t;
+    auto a = from(t, {1});
+    collect(zip(a, filter(a, [](int i) { return i > 0; })));
+    BOOST_TEST(has(mistake(t), "pair them by a key (join_by)"));
+  }
+  {
+    flow_graph t;
+    auto [a, b] = split(from(t, {1}), [](const int& i) { return i > 0; });
+    collect(zip(a, b));
+    BOOST_TEST(has(mistake(t), "depends on the data"));
+  }
+  {
+    flow_graph t;
+    auto a = from(t, {1});
+    collect(zip(batch(a, {.count = 2}), batch(a, {.count = 3})));
+    BOOST_TEST(has(mistake(t), "unequal numbers of items"));
+  }
+  {
+    flow_graph t;
+    auto loop = feedback<int>(t);
+    collect(merge(from(t, {1}), loop));
+    BOOST_TEST(has(mistake(t), "close(loop, flow) is missing"));
+  }
+  {
+    flow_graph t;
+    auto loop = feedback<int>(t);
+    auto all = merge(from(t, {1}), loop);
+    close(loop, unbatch(batch(all, {.count = 2})));
+    BOOST_TEST(has(mistake(t), "keeps items, and so cannot stand in the loop"));
+  }
+  {
+    flow_graph t;
+    collect(batch(from(t, {1}), {}));
+    flow_graph u;
+    collect(batch(from(u, {1}), {.count = 0}));
+    BOOST_TEST(has(mistake(u), ".count is 0"));
+  }
+  {
+    flow_graph t;
+    collect(map(from(t, {1}), [](int i) { return i; }, {.replicas = 0}));
+    BOOST_TEST(has(mistake(t), ".replicas is 0"));
+    flow_graph u;
+    split(from(u, {1}), [](const int& i) { return i > 0; }, {.replicas = 2});
+    BOOST_TEST(has(mistake(u), "has no replicas"));
+  }
+  flow_graph none;
+  BOOST_TEST(has(none.check().error().text(), "has no stage"));
+}
+
+// Shapes that hang in other libraries: each ends here, or is refused above.
+BOOST_AUTO_TEST_CASE(shapes_that_hang_elsewhere_end) {
+  {  // a source without items, into everything
+    flow_graph t;
+    auto none = from(t, std::vector<int>{});
+    auto a = collect(zip(none, map(none, [](int x) { return x; })));
+    auto b = collect(merge(none, from(t, {1, 2})));
+    auto c = collect(map(none, [](int x) { return x; }, {.replicas = 4}));
+    must(drain(t));
+    BOOST_CHECK(a->empty() && c->empty());
+    is(b, {1, 2});
+  }
+  {  // a join of unequal lengths: the endless one ends, too
+    flow_graph t;
+    auto endless = source(t, [n = 0]() mutable -> std::optional<int> { return n++; });
+    auto all =
+        collect(map(zip(endless, from(t, {1, 2, 3})), [](auto p) { return std::get<0>(p); }));
+    must(drain(t));
+    is(all, {0, 1, 2});
+  }
+  {  // split and merge, where one side gets nothing for long
+    flow_graph t;
+    t.set_budget(4096);
+    std::vector<int> many(10'000);
+    std::iota(many.begin(), many.end(), 0);
+    auto [a, b] = split(from(t, many), [](const int& x) { return x < 9'990; });
+    auto all = collect(merge(map(a, [](int x) { return x; }), b));
+    must(drain(t));
+    BOOST_CHECK_EQUAL(all->size(), many.size());
+  }
+  {  // a fork and a join round many replicas, with small bounds
+    flow_graph t;
+    t.set_budget(2048);
+    std::vector<int> many(5000);
+    std::iota(many.begin(), many.end(), 0);
+    auto f = from(t, many);
+    auto all = collect(map(zip(f, map(f, [](int x) { return x; }, {.replicas = 8})),
+                           [](auto p) { return std::get<0>(p) == std::get<1>(p); }));
+    must(drain(t));
+    BOOST_CHECK_EQUAL(std::ranges::count(*all, true), 5000);
+  }
+  {  // a window beside what it is made of: it lags behind
+    flow_graph t;
+    t.set_budget(256);
+    std::vector<int> many(500);
+    std::iota(many.begin(), many.end(), 0);
+    auto f = from(t, many);
+    auto w = map(window(f, {.count = 64, .step = 1}), [](std::vector<int> v) { return v.front(); });
+    auto all = collect(map(zip(f, w), [](auto p) { return std::get<0>(p) - std::get<1>(p); }));
+    must(drain(t));
+    BOOST_CHECK_EQUAL(all->size(), 500U - 63U);
+  }
+  {  // a branch that nobody needs any more, beside one that goes on
+    flow_graph t;
+    auto f = from(t, {1, 2, 3, 4, 5});
+    auto two = collect(first(f, 2)), all = collect(f);
+    must(drain(t));
+    is(two, {1, 2});
+    is(all, {1, 2, 3, 4, 5});
+  }
+  {  // a generator without an end, of which three are taken
+    flow_graph t;
+    auto f = map(from(t, {1}), [](int x) -> generator<int> {
+      for (;;) co_yield x;
+    });
+    auto all = collect(first(f, 3));
+    must(drain(t));
+    is(all, {1, 1, 1});
+  }
+  {  // a loop whose items never leave but by being dropped
+    flow_graph t;
+    auto loop = feedback<int>(t, {.credit = 1});
+    auto next = map(merge(from(t, {5, 6, 7}), loop),
+                    [](int x) { return x > 0 ? std::optional(x - 1) : std::nullopt; });
+    close(loop, next);
+    const auto totals = must(drain(t));
+    BOOST_CHECK_EQUAL(totals.of("map").items_in, 6U + 7U + 8U);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_leaves_items_out_is_joined_by_key_only) {
+  flow_graph t;
+  auto f = from(t, {1, 2, 3});
+  collect(zip(f, map(f, [](int x) { return x; }, {.on_error = skip()})));
+  BOOST_TEST(has(mistake(t), "depends on the data"));
+}
+
+BOOST_AUTO_TEST_CASE(a_join_ends_with_the_flow_that_ends_first) {
+  flow_graph t;
+  t.set_budget(1024);
+  int made = 0;
+  auto endless = source(t, [&]() -> std::optional<int> { return made++; });
+  // The short one is there before the long one: its last item waits for a partner.
+  auto all = collect(zip(from(t, {1, 2, 3}), map(endless, [](int x) { return x; })));
+  must(drain(t));
+  BOOST_CHECK_EQUAL(all->size(), 3U);
+  BOOST_CHECK_LT(made, 100);
+}
+
+BOOST_AUTO_TEST_CASE(dead_letters_keep_nobody_and_end_nobody) {
+  const auto picky = [](int x) -> result<int> {
+    if (x % 2 == 1) return error(error_code::failed, "odd");
+    return x;
+  };
+  {  // nobody needs its items any more, though its letters are taken
+    flow_graph t;
+    auto lost = dead_letters(t);
+    auto endless = source(t, [n = 0]() mutable -> std::optional<int> { return n++; });
+    auto three = collect(first(map(endless, picky, {.on_error = skip(), .dead_letters = lost}), 3));
+    auto letters = collect(lost);
+    must(drain(t));
+    is(three, {0, 2, 4});
+    BOOST_CHECK_GE(letters->size(), 2U);
+  }
+  {  // an end goes on when nobody takes its letters
+    flow_graph t;
+    auto lost = dead_letters(t);
+    int sum = 0;
+    for_each(from(t, {1, 2, 3, 4, 5, 6}),
+             [&](int x) -> result<void> {
+               if (x % 2 == 1) return error(error_code::failed, "odd");
+               sum += x;
+               return {};
+             },
+             {.on_error = skip(), .dead_letters = lost});
+    auto one = collect(first(lost, 1));
+    must(drain(t));
+    BOOST_CHECK_EQUAL(sum, 12);
+    BOOST_CHECK_EQUAL(one->size(), 1U);
+  }
+  {  // a circle through them
+    flow_graph t;
+    auto lost = dead_letters(t);
+    auto again = map(lost, [](const dead_letter&) { return 2; });
+    collect(map(merge(from(t, {1}), again), picky, {.on_error = skip(), .dead_letters = lost}));
+    BOOST_TEST(has(mistake(t), "without a feedback"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(one_key_that_fails_at_the_end_leaves_the_others) {
+  for (const bool throws : {false, true}) {
+    struct counting {
+      bool throws;
+      int state = 0;
+      void operator()(int) { ++state; }
+      result<int> finish(int key) {
+        if (key == 2 && throws) throw std::runtime_error("two");
+        if (key == 2) return error(error_code::failed, "two");
+        return key * 100 + state;
+      }
+    };
+    flow_graph t;
+    auto all = collect(partition_by(from(t, {1, 2, 3, 4, 1}), [](int x) { return x; },
+                                    counting{throws}, {.on_error = skip()}));
+    must(drain(t));
+    is(all, {102, 301, 401});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_source_that_throws_and_is_borne_goes_on) {
+  flow_graph t;
+  auto all = collect(source(t,
+                            [n = 0]() mutable -> std::optional<int> {
+                              if (n == 5) return std::nullopt;
+                              if (n++ == 2) throw std::runtime_error("two");
+                              return n - 1;
+                            },
+                            {.on_error = skip()}));
+  must(drain(t));
+  is(all, {0, 1, 3, 4});
+  flow_graph u;
+  collect(source(u, []() -> std::optional<int> { return 1; }, {.on_error = restart()}));
+  BOOST_TEST(has(mistake(u), "would make its items again"));
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_of_which_nothing_is_needed_any_more_ends) {
+  flow_graph t;
+  auto loop = feedback<int>(t, {.credit = 4});
+  auto endless = source(t, [n = 0]() mutable -> std::optional<int> { return 1 + n++ % 9; });
+  auto next = map(merge(endless, loop), [](int x) { return x - 1; });
+  auto [done, more] = split(next, [](const int& x) { return x == 0; });
+  close(loop, more);
+  auto five = collect(first(done, 5));
+  must(drain(t));
+  BOOST_CHECK_EQUAL(five->size(), 5U);
+  flow_graph u;
+  auto slow = feedback<int>(u);
+  close(slow, map(merge(from(u, {1}), slow), [](int x) { return x; }, {.blocks = true}));
+  BOOST_TEST(has(mistake(u), "may sleep"));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_copied_has_no_replicas) {
+  flow_graph t;
+  auto f = [p = std::make_unique<int>(7)](int x) { return x + *p; };
+  auto all = collect(map(from(t, {1}), std::move(f)));
+  must(drain(t));
+  is(all, {8});
+  flow_graph u;
+  auto g = [p = std::make_unique<int>(7)](int x) { return x + *p; };
+  collect(map(from(u, {1}), std::move(g), {.replicas = 2}));
+  BOOST_TEST(has(mistake(u), "cannot be copied"));
+  flow_graph v;
+  collect(from(v, {1}), {.replicas = 2});
+  BOOST_TEST(has(mistake(v), "has no replicas"));
+}
+
+BOOST_AUTO_TEST_CASE(time_goes_on_where_all_wait_for_it) {
+  flow_graph t;
+  auto all = collect(map(batch(from(t, {1, 2, 3, 4, 5}), {.count = 100, .within = 1h}),
+                         [](std::vector<int> v) { return int(v.size()); }));
+  must(drain(t));
+  is(all, {5});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
