@@ -77,25 +77,6 @@ inline flow_item flow_queue::pop() {
 
 // --- what a stage may ask ------------------------------------------------------------------------
 
-void stage_output::put(std::uint32_t port, any_value&& value) {
-  if (slot_.is_source) slot_.origin.number = slot_.made++;
-  group_.put(slot_, port, std::move(value), std::as_const(slot_.origin));
-}
-void stage_output::put_last(std::uint32_t port, any_value&& value) {
-  if (slot_.is_source) return put(port, std::move(value));
-  if (slot_.is_replica) {
-    slot_.origin.ends_ticket = true;
-    slot_.ticket_is_open = false;
-    group_.put(slot_, port, std::move(value), std::move(slot_.origin));
-    slot_.origin.ends_ticket = false;
-    return;
-  }
-  // Moved, so that nobody counts who has its label.
-  group_.put(slot_, port, std::move(value), std::move(slot_.origin));
-}
-void stage_output::put_item(std::uint32_t port, flow_item&& it) {
-  group_.put(slot_, port, std::move(it.value), std::move(it.origin));
-}
 const item_origin& stage_output::origin() const noexcept { return slot_.origin; }
 void stage_output::set_origin(item_origin o) { slot_.origin = std::move(o); }
 void stage_output::set_label(std::shared_ptr<const std::string> label) {
@@ -443,7 +424,9 @@ template <class Origin>
   s.origin.ends_ticket = false;
   s.ticket_is_open = s.is_replica;
   if (s.has_chores) s.loop_item = e.info->loop;
-  call(s, [&](stage_output& out) { return s.what->take(e.to_port, std::move(value), out); });
+  call(s, [&](stage_output& out) __attribute__((always_inline)) {
+    return s.what->take(e.to_port, std::move(value), out);
+  });
   if (s.is_end && s.origin.born_ns != 0) c.latency.add((*now_)() - s.origin.born_ns);
   if (s.has_more) go_on(s);
   if (!s.has_more && (s.has_chores || s.is_closing)) after(s);
@@ -452,7 +435,7 @@ template <class Origin>
 // --- calls ---------------------------------------------------------------------------------------
 
 template <class Call>
-[[gnu::always_inline]] inline void flow_group::call(flow_slot& s, Call&& c) {
+[[gnu::always_inline]] inline void flow_group::call(flow_slot& s, Call c) {
   if (s.is_slow && !outgoing_.empty()) flush();
   s.is_busy = true;
   ++depth_;
@@ -462,7 +445,7 @@ template <class Call>
   pulse.running.store(s.id, std::memory_order_relaxed);
   // Slow ones are measured each time; the others with all that they call, in one call of 64.
   if (is_measuring_ || s.is_measured || (depth_ == 1 && --until_measured_ == 0)) [[unlikely]]
-    call_measured(s, c);
+    call_measured(s, Call(c));  // a copy, so that the usual one stays in registers
   else
     call_bare(s, c);
   count(k.calls, std::uint64_t{1});
@@ -474,7 +457,7 @@ template <class Call>
 }
 
 template <class Call>
-[[gnu::always_inline]] inline void flow_group::call_bare(flow_slot& s, Call&& c) {
+[[gnu::always_inline]] inline void flow_group::call_bare(flow_slot& s, const Call& c) {
   pulse_->since_ticks.store(ticks_, std::memory_order_relaxed);
   s.counters->last_ticks.store(ticks_, std::memory_order_relaxed);
   try {
@@ -491,7 +474,7 @@ template <class Call>
 }
 
 template <class Call>
-[[gnu::noinline]] void flow_group::call_measured(flow_slot& s, Call&& c) {
+[[gnu::noinline]] void flow_group::call_measured(flow_slot& s, const Call& c) {
   const auto outer = std::exchange(is_measuring_, true);
   const auto inner = std::exchange(inner_ns_, 0);
   const auto begin = (*now_)();
@@ -508,6 +491,26 @@ template <class Call>
   s.is_slow = s.info->may_block || s.mean_ns > slow_ns;
   s.is_measured = s.mean_ns > light_ns;
   if (until_measured_ == 0) until_measured_ = 64;
+}
+
+void stage_output::put(std::uint32_t port, any_value&& value) {
+  if (slot_.is_source) slot_.origin.number = slot_.made++;
+  group_.put(slot_, port, std::move(value), std::as_const(slot_.origin));
+}
+void stage_output::put_last(std::uint32_t port, any_value&& value) {
+  if (slot_.is_source) return put(port, std::move(value));
+  if (slot_.is_replica) {
+    slot_.origin.ends_ticket = true;
+    slot_.ticket_is_open = false;
+    group_.put(slot_, port, std::move(value), std::move(slot_.origin));
+    slot_.origin.ends_ticket = false;
+    return;
+  }
+  // Moved, so that nobody counts who has its label.
+  group_.put(slot_, port, std::move(value), std::move(slot_.origin));
+}
+void stage_output::put_item(std::uint32_t port, flow_item&& it) {
+  group_.put(slot_, port, std::move(it.value), std::move(it.origin));
 }
 
 // What it has more, while there is room.

@@ -188,11 +188,11 @@ class flow_group {
   template <class Origin>
   void take(flow_slot& s, flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
   template <class Call>
-  void call(flow_slot& s, Call&& c);
+  void call(flow_slot& s, Call c);
   template <class Call>
-  void call_measured(flow_slot& s, Call&& c);
+  void call_measured(flow_slot& s, const Call& c);
   template <class Call>
-  void call_bare(flow_slot& s, Call&& c);
+  void call_bare(flow_slot& s, const Call& c);
   void note_birth(flow_slot& s);
   void go_on(flow_slot& s);
   void after(flow_slot& s);
