@@ -112,8 +112,10 @@ class pipelines(harness.cluster_test):
 
     def test_numbers_are_served_over_http(self):
         p = self.start("serve_http", "--listen", "127.0.0.1:0", "--numbers", 3, "--quiet")
-        host, port = p.line(r"^serve_http: at http://([\d.]+):(\d+)/predict$", "err").groups()
+        said, _ = p.line(r"^serve_http: at http://([\d.]+):(\d+)/predict$", "err")
+        host, port = said.groups()
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        self.addCleanup(connection.close)
 
         def ask(method, path, body=None):
             connection.request(method, path, body)
