@@ -18,6 +18,8 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -40,8 +42,9 @@ struct read_numbers {
     auto x = tensor::make({dtype::f32, {count}});
     bool is_right = json.is_array() && json.size() == static_cast<std::size_t>(count);
     for (std::size_t i = 0; is_right && i < json.size(); ++i) {
-      is_right = json[i].is_number();
-      if (is_right) x.data<float>()[i] = json[i].get<float>();
+      const auto number = json[i].is_number() ? json[i].get<double>() : NAN;
+      is_right = std::abs(number) <= double(std::numeric_limits<float>::max());
+      if (is_right) x.data<float>()[i] = static_cast<float>(number);
     }
     if (is_right) return question{r.reply, std::move(x)};
     r.reply.answer(400, "text/plain", fmt::format("a JSON array of {} numbers is needed\n", count));
@@ -92,6 +95,8 @@ int main(int argc, char** argv) {
   if (!opened) return fail(opened.error());
   graph g((*opened)->ops());
   named(softmax(input(g, {dtype::f32, batch_of(batch_size, {numbers})}, "x")), "y");
+  // A number takes some 25 characters; what is much longer is no array of them.
+  options.body_bytes_max = 64 * static_cast<std::uint64_t>(numbers) + 1024;
   auto server = http_server::open(options);
   if (!server) return fail(server.error());
   say_error(fmt::format("serve_http: at http://{}/predict", server->address()));

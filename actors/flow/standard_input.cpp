@@ -29,7 +29,7 @@ class stdin_stage final : public stage {
         return source_state::over;
       }
       pollfd in{STDIN_FILENO, POLLIN, 0};
-      if (::poll(&in, 1, wait_ms) == 0) return source_state::more;
+      if (::poll(&in, 1, wait_ms) <= 0) return source_state::more;
       char bytes[1 << 16];
       const auto n = ::read(STDIN_FILENO, bytes, sizeof bytes);
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) return source_state::more;

@@ -1,6 +1,6 @@
 #pragma once
 // Files as a whole: read up to a limit, or written so that a reader sees the old bytes or the new
-// ones. devices/files/ and runtime/onnx/ only.
+// ones. devices/files/, runtime/onnx/ and runtime/flow/ only.
 
 #include "troupe/schema/error.hpp"
 

@@ -2,6 +2,7 @@
 
 #include "troupe/devices/files/line_reader.hpp"
 #include "troupe/devices/files/npy_file.hpp"
+#include "troupe/devices/files/whole_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,6 +27,7 @@ struct found_file {
   std::string path;
   std::int64_t size = 0, changed_ns = 0;
   std::uint64_t inode = 0;
+  std::optional<error> why{};  // it cannot be read
 };
 
 // What matches now, in the order of its names.
@@ -41,30 +43,35 @@ result<std::vector<found_file>> matching(const std::string& pattern, bool follow
   const auto root = fs::canonical(folder.empty() ? "/" : folder, why);
   if (why) return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
   std::vector<found_file> all;
-  const auto add = [&](const std::string& path) -> result<void> {
+  const auto add = [&](const std::string& path) {
     struct stat s{};
     if (::stat(path.c_str(), &s) != 0) {
-      if (errno == ENOENT) return {};  // gone again, or a link to nothing
-      return error(error_code::failed, fmt::format("{}: {}", path, std::strerror(errno)));
+      if (errno != ENOENT)  // gone again, or a link to nothing
+        all.push_back(
+            {path, 0, 0, 0,
+             error(error_code::failed, fmt::format("{}: {}", path, std::strerror(errno)))});
+      return;
     }
-    if (!S_ISREG(s.st_mode)) return {};
+    if (!S_ISREG(s.st_mode)) return;
     if (!follows_out) {
       std::error_code unknown;
       const auto real = fs::canonical(path, unknown);
       const auto [end, at] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-      if (!unknown && end != root.end())
-        return error(error_code::denied,
-                     fmt::format("{}: a link that leads out of its folder, to {} "
-                                 "(.follows_links_out takes such)",
-                                 path, real.string()));
+      if (!unknown && end != root.end()) {
+        all.push_back(
+            {path, 0, 0, 0,
+             error(error_code::denied, fmt::format("{}: a link that leads out of its folder, to {} "
+                                                   "(.follows_links_out takes such)",
+                                                   path, real.string()))});
+        return;
+      }
     }
     all.push_back({path, s.st_size,
                    std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec,
                    std::uint64_t{s.st_ino}});
-    return {};
   };
   if (!is_pattern) {
-    if (auto ok = add(pattern); !ok) return std::move(ok.error());
+    add(pattern);
     return all;
   }
   auto at = fs::directory_iterator(folder.empty() ? "/" : folder, why);
@@ -73,7 +80,7 @@ result<std::vector<found_file>> matching(const std::string& pattern, bool follow
     const auto name = at->path().filename().string();
     if (::fnmatch(last.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
     const auto path = slash == std::string::npos ? name : pattern.substr(0, slash + 1) + name;
-    if (auto ok = add(path); !ok) return std::move(ok.error());
+    add(path);
     if (why) break;
   }
   if (why) return error(error_code::failed, fmt::format("{}: {}", folder, why.message()));
@@ -104,8 +111,13 @@ class each_file : public stage {
     }
     if (!is_open_) {
       if (next_ == files_.size()) return source_state::over;
-      const auto& path = files_[next_++].path;
+      auto& file = files_[next_++];
+      const auto& path = file.path;
       out.set_label(label_of(path));
+      if (file.why) {
+        out.fail(std::move(*file.why));
+        return source_state::more;
+      }
       if (auto ok = open(path); !ok) {
         out.fail(std::move(ok.error()));
         return source_state::more;
@@ -278,10 +290,13 @@ class watch_source final : public stage {
       look(*found);
       if (ready_.empty()) return source_state::later;
     }
-    auto path = std::move(ready_.back());
+    auto file = std::move(ready_.back());
     ready_.pop_back();
-    out.set_label(label_of(path));
-    out.put(0, any_value(std::move(path)));
+    out.set_label(label_of(file.path));
+    if (file.why)
+      out.fail(std::move(*file.why));
+    else
+      out.put(0, any_value(std::move(file.path)));
     return source_state::more;
   }
   std::int64_t wakes_at() const override { return looks_at_; }
@@ -297,7 +312,7 @@ class watch_source final : public stage {
       s.was_given = is_same && before->second.was_given;
       if (!s.was_given && (is_same || is_first_)) {
         s.was_given = true;
-        ready_.push_back(f.path);
+        ready_.push_back(f);
       }
       now.emplace(f.path, s);
     }
@@ -317,7 +332,7 @@ class watch_source final : public stage {
   bool follows_out_, is_first_ = true;
   std::int64_t every_ns_, looks_at_ = 0;
   std::map<std::string, state> known_;
-  std::vector<std::string> ready_;  // the next one last
+  std::vector<found_file> ready_;  // the next one last
 };
 
 class timer_source final : public stage {
@@ -532,9 +547,10 @@ result<void> file_being_made::write(std::string_view text) {
 
 result<void> file_being_made::write_at_start(std::string_view text) {
   if (auto ok = flush(); !ok) return ok;
-  if (::pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
-    failed_.emplace(error_code::failed,
-                    fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
+  if (const auto n = ::pwrite(fd_, text.data(), text.size(), 0);
+      n != static_cast<ssize_t>(text.size())) {
+    failed_.emplace(error_code::failed, fmt::format("{}.tmp: cannot be written: {}", path_,
+                                                    n < 0 ? std::strerror(errno) : "no room"));
     return *failed_;
   }
   return {};
@@ -591,12 +607,12 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
     std::uint64_t rows = 0;
     result<void> operator()(const tensor& t) {
       if (!spec) {
-        spec = t.spec();
-        const auto head = npy_head(*spec, 0);
-        if (head.empty() || head.size() > 256)
+        const auto head = npy_head(t.spec(), 0);
+        if (head.empty())
           return error(error_code::usage,
                        fmt::format("{}: the format has no {}", file->path(), to_string(t.spec())));
         if (auto ok = file->write(head); !ok) return ok;
+        spec = t.spec();
       }
       if (t.spec() != *spec)
         return error(error_code::failed,
@@ -624,10 +640,8 @@ void write_files(const flow<file_bytes>& in, const std::string& folder, const st
     const auto name = fs::path(f.path).filename().string();
     if (name.empty() || name == "." || name == ".." || name.find('\0') != std::string::npos)
       return error(error_code::usage, fmt::format("'{}' is no name of a file", f.path));
-    file_being_made file((fs::path(folder) / name).string());
-    if (auto ok = file.write({reinterpret_cast<const char*>(f.bytes.data()), f.bytes.size()}); !ok)
-      return ok;
-    return file.finish();
+    const std::span<const std::byte> bytes(f.bytes);
+    return host::replace_file((fs::path(folder) / name).string(), {&bytes, 1});
   };
   auto named = o;
   if (named.name.empty()) named.name = "write_files(" + folder + ")";

@@ -232,7 +232,7 @@ void print(const flow<T>& in, source_location where = source_location::current()
 // All tensors as one .npy file, along a new first dimension; they have one shape and type.
 void write_npy(const flow<tensor>& in, const std::string& path, const stage_options& o = {},
                source_location where = source_location::current());
-// Each under its own name in `folder`, which must be there; a name that leaves it is an error.
+// Each under the last part of its path in `folder`, which must be there; whole or not at all.
 void write_files(const flow<file_bytes>& in, const std::string& folder, const stage_options& o = {},
                  source_location where = source_location::current());
 

@@ -703,7 +703,7 @@ std::uint32_t flow_group::produce_in_a_row(flow_slot& s, std::uint32_t most) {
   has_marked_ = false;
   while (n < most && produce(s)) {
     ++n;
-    if (has_marked_ || s.is_over || failure_ || sources_ > 1) break;
+    if (has_marked_ || s.is_over || failure_ || sources_ > 1 || s.info->may_block) break;
   }
   return n;
 }

@@ -219,4 +219,53 @@ BOOST_AUTO_TEST_CASE(a_name_that_leaves_the_folder_stays_in_it) {
   BOOST_CHECK(!drain(u));
 }
 
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_read_leaves_the_others) {
+  temporary_folder folder;
+  fs::create_directories(folder.file("in"));
+  put(folder.file("in/a.txt"), "a");
+  put(folder.file("in/c.txt"), "c");
+  fs::create_symlink("/etc/passwd", folder.file("in/b.txt"));
+  fs::create_symlink("d.txt", folder.file("in/d.txt"));  // to itself
+  flow_graph t;
+  auto lost = dead_letters(t);
+  const auto all =
+      collect(files(t, folder.file("in/*.txt"), {.on_error = skip(), .dead_letters = lost}));
+  const auto letters = collect(lost);
+  must(drain(t));
+  BOOST_TEST(*all == (std::vector<std::string>{folder.file("in/a.txt"), folder.file("in/c.txt")}),
+             boost::test_tools::per_element());
+  BOOST_REQUIRE_EQUAL(letters->size(), 2U);
+  BOOST_TEST(letters->front().label == folder.file("in/b.txt"));
+}
+
+BOOST_AUTO_TEST_CASE(a_type_that_the_format_lacks_makes_no_file_without_a_head) {
+  temporary_folder folder;
+  flow_graph t;
+  write_npy(map(from(t, {1, 2}), [](int) { return tensor::make({dtype::bf16, {2}}); }),
+            folder.file("out.npy"), {.on_error = skip()});
+  BOOST_CHECK_EQUAL(must(drain(t)).stages.back().skipped, 2U);
+  const auto out = load_npy(folder.file("out.npy"));
+  BOOST_REQUIRE(out);
+  BOOST_CHECK_EQUAL(out->elements(), 0);
+}
+
+BOOST_AUTO_TEST_CASE(files_that_are_written_leave_each_other_alone) {
+  temporary_folder folder;
+  flow_graph t;
+  const auto bytes = [](std::size_t n) { return std::vector<std::byte>(n, std::byte{7}); };
+  write_files(from(t, {file_bytes{"a.tmp", bytes(3)}, file_bytes{"x/a", bytes(5)}}),
+              folder.file(""));
+  must(drain(t));
+  BOOST_CHECK_EQUAL(fs::file_size(folder.file("a.tmp")), 3U);
+  BOOST_CHECK_EQUAL(fs::file_size(folder.file("a")), 5U);
+}
+
+BOOST_AUTO_TEST_CASE(no_limit_is_one_that_ends) {
+  temporary_folder folder;
+  put(folder.file("a.txt"), std::string(100'000, 'a'));
+  const auto all = read_file{.bytes_max = ~std::uint64_t{0}}(folder.file("a.txt"));
+  BOOST_REQUIRE(all);
+  BOOST_CHECK_EQUAL(all->bytes.size(), 100'000U);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

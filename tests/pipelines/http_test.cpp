@@ -390,6 +390,37 @@ BOOST_AUTO_TEST_CASE(bodies_have_so_much_memory_together) {
   must(r.stop());
 }
 
+BOOST_AUTO_TEST_CASE(a_body_that_is_on_its_way_at_the_end_is_no_whole_one) {
+  auto server = open_server();
+  topology t({.threads = 1});
+  std::atomic<int> taken{0};
+  answer(map(http_requests(t, server, "/echo"), [&](http_request r) {
+    ++taken;
+    return http_answer{r.reply, 200, "text/plain", std::move(r.body)};
+  }));
+  running r(t);
+  client c(server.address());
+  // It waits for the rest: the server has said so.
+  BOOST_TEST(
+      c.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+             "Expect: 100-continue\r\n\r\n"));
+  BOOST_TEST(c.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
+  BOOST_TEST(c.send("abc"));
+  std::thread closes([&] { server.close(); });
+  // As long as it does not know that it stops, a request is answered.
+  for (bool is_open = true; is_open;) {
+    client other(server.address());
+    is_open = other.send("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") &&
+              other.read_all().starts_with("HTTP/1.1 200");
+  }
+  c.send("defghij");
+  const auto said = c.read_all();
+  closes.join();
+  BOOST_TEST((said.empty() || said.starts_with("HTTP/1.1 503")), said);
+  must(r.stop());
+  BOOST_CHECK_EQUAL(taken.load(), 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_stop_under_load_answers_all_that_was_taken) {
   for (int round = 0; round < 3; ++round) {
     auto server = open_server();

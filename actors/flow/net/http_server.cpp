@@ -188,7 +188,9 @@ struct http_server::core : std::enable_shared_from_this<http_server::core> {
   void wake(http_connection& c) { c.event.cancel(); }
   const std::string& date_text();
 
+  void take(tcp::socket socket);
   asio::awaitable<void> accept_all();
+  asio::awaitable<void> linger(http_connection& c);
   asio::awaitable<void> sweep();
   asio::awaitable<void> serve(connection_handle c);
   // One request and its answer. False: the connection is to end.
@@ -275,6 +277,19 @@ void http_server::core::start() {
   });
 }
 
+void http_server::core::take(tcp::socket socket) {
+  error_code_of_asio ec;
+  const auto from = socket.remote_endpoint(ec);
+  if (ec) return;  // it is gone already
+  socket.set_option(tcp::no_delay(true), ec);
+  auto c = std::make_shared<http_connection>(*this, std::move(socket));
+  c->peer = std::make_shared<const std::string>(text_of(from));
+  connections.insert(c);
+  count(connections_taken);
+  open.store(connections.size(), std::memory_order_relaxed);
+  asio::co_spawn(io, serve(std::move(c)), asio::detached);
+}
+
 asio::awaitable<void> http_server::core::accept_all() {
   while (!is_closing) {
     error_code_of_asio ec;
@@ -290,15 +305,15 @@ asio::awaitable<void> http_server::core::accept_all() {
       co_await accept_event.async_wait(asio::redirect_error(asio::use_awaitable, ec));
       continue;
     }
-    const auto from = socket.remote_endpoint(ec);
-    if (ec) continue;  // it is gone already
-    socket.set_option(tcp::no_delay(true), ec);
-    auto c = std::make_shared<http_connection>(*this, std::move(socket));
-    c->peer = std::make_shared<const std::string>(text_of(from));
-    connections.insert(c);
-    count(connections_taken);
-    open.store(connections.size(), std::memory_order_relaxed);
-    asio::co_spawn(io, serve(std::move(c)), asio::detached);
+    bool has_memory = true;
+    try {
+      take(std::move(socket));
+    } catch (const std::bad_alloc&) {
+      has_memory = false;  // for that one; the others go on
+    }
+    if (has_memory) continue;
+    accept_event.expires_after(accept_rest);
+    co_await accept_event.async_wait(asio::redirect_error(asio::use_awaitable, ec));
   }
 }
 
@@ -313,7 +328,7 @@ asio::awaitable<void> http_server::core::sweep() {
     const auto now = steady_ns();
     for (const auto& c : connections) {
       if (c->deadline_ns > now) continue;
-      c->deadline_ns = never_ns;
+      // Its deadline stays: what was done already is not cancelled, and what follows it is then.
       c->is_late = true;
       c->socket.cancel(ec);
     }
@@ -419,6 +434,7 @@ asio::awaitable<error_code_of_asio> http_server::core::read_head(http_connection
       ec = {};
     }
     co_await read_some(c, head_read_bytes, ec);
+    if (!ec && c.is_late) ec = asio::error::operation_aborted;
     if (ec) co_return ec;
   }
   co_return ec;
@@ -472,9 +488,14 @@ asio::awaitable<bool> http_server::core::refuse(http_connection& c, const refusa
   c.is_late = false;
   const written_answer a{no.status, plain, no.why + "\n"};
   const bool is_written = co_await write(c, a, keeps, is_head, no.more);
-  if (keeps || !is_written) co_return is_written&& keeps;
-  // The client may still send; a socket that is closed with bytes unread takes the answer back.
+  if (!keeps && is_written) co_await linger(c);
+  co_return is_written&& keeps;
+}
+
+// The client may still send; a socket that is closed with bytes unread takes the answer back.
+asio::awaitable<void> http_server::core::linger(http_connection& c) {
   error_code_of_asio ec;
+  c.is_late = false;
   c.socket.shutdown(tcp::socket::shutdown_send, ec);
   c.deadline_ns = steady_ns() + std::min(linger_ns, timeout_ns());
   c.buffer.clear();
@@ -482,7 +503,6 @@ asio::awaitable<bool> http_server::core::refuse(http_connection& c, const refusa
     co_await read_some(c, body_read_bytes, ec);
     c.buffer.clear();
   }
-  co_return false;
 }
 
 // Of a request that did not come as it should. Status 0: there is nobody to tell it.
@@ -510,7 +530,7 @@ refusal http_server::core::refusal_of(const request_parser& p, const http_route*
   if (r == nullptr) return {404, "there is nothing at this path"};
   if (std::ranges::find(r->methods, view_of(m.method_string())) == r->methods.end())
     return {405, r->allow + " is allowed", "Allow: " + r->allow + "\r\n"};
-  if (!r->is_open && is_closing) return {503, "the server stops"};
+  if (is_closing) return {503, "the server stops"};
   if (!r->is_open) return {503, "what answers here has ended"};
   return {};
 }
@@ -539,6 +559,7 @@ asio::awaitable<refusal> http_server::core::read_body(http_connection& c,
       if (ec) break;
     }
     co_await read_some(c, body_read_bytes, ec);
+    if (!ec && c.is_late) ec = asio::error::operation_aborted;
   }
   if (ec) co_return refusal_of(c, ec, "body");
   if (!co_await wait_for_room(c, handle, r, true)) co_return refusal_of(p, &r);
@@ -580,6 +601,7 @@ asio::awaitable<bool> http_server::core::have_answered(http_connection& c,
     co_return false;
   }
   count(answered);
+  if (!keeps) co_await linger(c);
   co_return keeps;
 }
 
@@ -611,7 +633,9 @@ asio::awaitable<bool> http_server::core::serve_one(http_connection& c,
   if (no.status != 0) co_return co_await refuse(c, no, keeps, is_head);
   if (route == health) {
     const written_answer fine{200, plain, "ok\n"};
-    co_return co_await write(c, fine, keeps, is_head) && keeps;
+    const bool is_written = co_await write(c, fine, keeps, is_head);
+    if (is_written && !keeps) co_await linger(c);
+    co_return is_written&& keeps;
   }
   {
     held_bytes bytes(body_bytes);

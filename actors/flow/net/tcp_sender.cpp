@@ -42,6 +42,7 @@ class tcp_writer {
   tcp_writer(address to, std::uint32_t tries, std::int64_t timeout_ns)
       : to_(std::move(to)), tries_(std::max(1U, tries)), timeout_(timeout_ns) {}
   ~tcp_writer() {
+    if (!buffer_.empty()) reset();
     close();
     io_.restart();
     io_.poll();
@@ -82,6 +83,8 @@ class tcp_writer {
         sizes_.pop_front();
       }
       buffer_.erase(0, whole);
+      // Half a line is none: it does not end as one.
+      if (written > whole) reset();
       if (ec == asio::error::timed_out) {
         close();
         return error(error_code::timed_out,
@@ -115,6 +118,11 @@ class tcp_writer {
     return {error_code::failed, fmt::format("{}: {}; the last lines or frames may not have arrived",
                                             to_string(to_), why)};
   }
+  // The peer sees a connection that was broken off, not one that ended.
+  void reset() {
+    boost::system::error_code ignored;
+    if (socket_.is_open()) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  }
   void close() {
     boost::system::error_code ignored;
     socket_.close(ignored);
@@ -132,7 +140,7 @@ class tcp_writer {
     if (result) return *result;
     boost::system::error_code ignored;
     resolver_.cancel();
-    socket_.close(ignored);
+    socket_.cancel(ignored);
     while (!result) io_.run_one();
     return asio::error::timed_out;
   }
@@ -212,6 +220,9 @@ class tcp_sink final : public stage {
       out.fail({error_code::usage, std::is_same_v<T, std::string>
                                        ? "a line with a line's end in it cannot be sent"
                                        : "a frame of 4 GiB or more cannot be sent"});
+      // Those before it do not wait for one after it.
+      if (out.head(0) == nullptr)
+        if (auto ok = writer_.write(); !ok) out.fail(std::move(ok.error()));
       return false;
     }
     writer_.added(writer_.buffer().size() - before);

@@ -189,7 +189,7 @@ struct frame_reader {
     if (bytes.size() - frame_head_bytes < length) return {};
     const auto* first = reinterpret_cast<const std::byte*>(bytes.data()) + frame_head_bytes;
     out.bytes.assign(first, first + length);
-    p.take(frame_head_bytes + length);
+    p.take(std::size_t{frame_head_bytes} + length);
     return {found::kind::item};
   }
 };
