@@ -99,11 +99,12 @@ int main(int argc, char** argv) {
   options.body_bytes_max = 64 * static_cast<std::uint64_t>(numbers) + 1024;
   auto server = http_server::open(options);
   if (!server) return fail(server.error());
-  say_error(fmt::format("serve_http: at http://{}/predict", server->address()));
 
   topology t(flags.options());
   auto questions = map(http_requests(t, *server, "/predict"), read_numbers{numbers});
   auto batches = batch(questions, {.count = batch_size, .within = 1ms});
   answer(unbatch(map(batches, predict{graph_stage(**opened, g, "x", "y")}, {.on_error = skip()})));
+  // Who asks from now on waits until it runs; before, there was nothing at that path.
+  say_error(fmt::format("serve_http: at http://{}/predict", server->address()));
   return t.run();
 }

@@ -23,11 +23,11 @@ inline std::uint16_t port_of(std::string_view address) {
   return static_cast<std::uint16_t>(std::stoi(std::string(address.substr(address.rfind(':') + 1))));
 }
 
+// Checks nothing by itself: threads of a test may have some, and Boost.Test's checks are for one.
 class client {
  public:
   explicit client(int socket) : socket_(socket) { set_limit(); }
   explicit client(const std::string& address) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    BOOST_TEST_REQUIRE(socket_ >= 0);
     set_limit();
     sockaddr_in to{};
     to.sin_family = AF_INET;

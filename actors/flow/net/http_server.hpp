@@ -107,7 +107,8 @@ struct http_answer {
 
 class http_server {
  public:
-  // Listens and answers from now on; requests wait until their topology runs.
+  // Listens and answers from now on: by 404, until http_requests() knows a path; requests for it
+  // wait then until their topology runs.
   static result<http_server> open(http_server_options options = {});
   http_server(http_server&&) noexcept;
   http_server& operator=(http_server&&) noexcept;
