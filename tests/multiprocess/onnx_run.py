@@ -187,7 +187,9 @@ class onnx_run(harness.cluster_test):
         self.refuses(NOT_FOUND, ["--check", self.path("none")], "none: no such folder")
         os.mkdir(self.path("empty"))
         self.refuses(NOT_FOUND, ["--check", self.path("empty")], "no folder with a model.onnx")
-        self.refuses(USAGE, [m, "--input", a, self.write("f.npy", array([1, 2], [1, 2], order="True"))], "f.npy", "Fortran")
+        self.refuses(USAGE, [m, "--input", a, self.write("u.npy", array([2], [1, 2]).replace(b"<f4", b"<u4"))], "u.npy", "uint32")
+        # Read in either order of its elements: it is its shape that does not fit.
+        self.refuses(USAGE, [m, "--input", a, self.write("f.npy", array([1, 2], [1, 2], order="True"))], "input 'b'", "f32[1, 2] does not fit f32[2]")
         self.refuses(USAGE, [m, "--input", a, self.write("l.npy", array([3], [1, 2, 3]))], "input 'b'", "f32[3] does not fit f32[2]")
         self.refuses(USAGE, [m, "--input", a, self.write("i.npy", array([2], [1, 2], kind="<i8"))], "input 'b'", "i64[2] does not fit f32[2]")
         self.refuses(USAGE, [m, "--input", a, a, "--output", a], "not a folder")
