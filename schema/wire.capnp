@@ -67,6 +67,9 @@ struct Identity {
 }
 
 # In front of every chunk of a tensor. Chunks of one tensor arrive in order on its lane.
+#
+# A stream between two processes of work that is no job has that work's id, epoch 0 and edge 0; its values are u8, of one dimension and of 1 byte to
+# 2 GiB, numbered from 0 in each direction. What the receiver has not bound it drops, and what follows on that stream as well.
 struct Chunk {
   job @0 :UInt64;
   epoch @1 :UInt32;
@@ -215,5 +218,7 @@ struct Control {
     jobRefused :group { job @81 :Text; reason @82 :Text; }        # answer, of a job that is not given away
     jobMoved :group { job @83 :UInt64; epoch @84 :UInt32; node @85 :UInt64; }
                                         # to a former coordinator: that node has the job since that epoch
+    workWord :group { job @87 :UInt64; bytes @88 :Data; }
+                                        # of work that is no job, to who takes part in it there: what they say to each other, at most 15 MiB
   }
 }

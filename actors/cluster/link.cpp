@@ -12,6 +12,20 @@
 
 namespace troupe {
 
+namespace {
+
+bool is_stream_value(const tensor_spec& spec) {
+  return spec.type == dtype::u8 && spec.shape.rank() == 1 && spec.size_bytes() > 0 &&
+         spec.size_bytes() <= stream_value_bytes_max;
+}
+
+std::string no_memory_for(const tensor_spec& spec, const member_info& from) {
+  return fmt::format("this node has no memory for a tensor of {} ({}) from {}", to_string(spec),
+                     format_bytes(spec.size_bytes()), from.name);
+}
+
+}  // namespace
+
 link_core::link_core(transport& net, caf::actor_system& sys, caf::execution_unit* worker,
                      node_id self, member_info peer, link_hooks hooks,
                      std::shared_ptr<actor_record> record, const planted_bugs* bugs,
@@ -111,6 +125,27 @@ void link_core::send(send_piece m) {
   schedule_flush();
 }
 
+void link_core::send(send_stream m) {
+  auto at = streams_.find(m.job);
+  if (at == streams_.end()) return session_.count_drop(drop_reason::unknown_job);
+  if (!m.value || !is_stream_value(m.value.spec()))
+    return fail_stream(
+        m.job, fmt::format("what is sent on a stream is u8[n], of 1 byte to 2 GiB, and not {}",
+                           m.value ? to_string(m.value.spec()) : "nothing"));
+  chunk_header h;
+  h.job = m.job;
+  h.sender = session_.self();
+  h.receiver = session_.peer();
+  h.sequence = at->second.sent++;
+  h.spec = m.value.spec();
+  record_->count_out(m.value.size_bytes());
+  for_each_chunk(m.value.size_bytes(), [&](chunk_part part) {
+    h.offset = part.offset;
+    (void)session_.send(lane::data, frame_kind::chunk, encode(h), m.value, part);
+  });
+  schedule_flush();
+}
+
 void link_core::trace_sent(const bound_job& job, std::uint32_t edge, std::uint64_t step,
                            std::uint64_t bytes) {
   const auto sender = job.job_plan->edges[edge].from.actor;
@@ -150,15 +185,10 @@ void link_core::bind(bind_job m) {
       const auto desk = m.handles->desks.find(edge.to.actor);
       const auto landing = m.handles->landings.find({edge.to.actor, 0});
       b.incoming.emplace(
-          e, incoming_edge{receiver,
-                           edge.to.port,
+          e, incoming_edge{receiver, edge.to.port,
                            desk != m.handles->desks.end() ? desk->second : nullptr,
                            landing != m.handles->landings.end() ? landing->second : nullptr,
-                           edge.spec,
-                           buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1),
-                           0,
-                           0,
-                           {}});
+                           edge.spec, buffer_pool(edge.spec.size_bytes(), 2 * edge.credits + 1)});
     }
     if (sender && p.tasks[p.actors[edge.to.actor].task].node == peer_.id) {
       std::uint32_t outlet = 0;
@@ -184,12 +214,29 @@ void link_core::unbind(job_id job) {
   jobs_.erase(job);
 }
 
-// A chunk of the job may be half read: its edge goes, while its memory has to stay until the
-// connection has read the rest.
+void link_core::bind(bind_stream m, caf::actor self) {
+  auto& s = streams_[m.job];
+  s.who = std::move(m.who);
+  tell(worker_, s.who, stream_bound{peer_.id, std::move(self), {}});
+}
+
+void link_core::end_stream(job_id job) {
+  forget_chunk(job);
+  streams_.erase(job);
+}
+
+void link_core::fail_stream(job_id job, std::string why) {
+  const auto who = streams_.at(job).who;
+  end_stream(job);
+  tell(worker_, who, stream_bound{peer_.id, nullptr, std::move(why)});
+}
+
+// A chunk of the job or stream may be half read: what it is of goes, while its memory has to stay
+// until the connection has read the rest.
 void link_core::forget_chunk(job_id job) {
-  if (chunk_.edge == nullptr || chunk_.header.job != job) return;
-  chunk_.orphan = std::move(chunk_.edge->value);
-  chunk_.edge = nullptr;
+  if (chunk_.into == nullptr || chunk_.header.job != job) return;
+  chunk_.orphan = std::move(chunk_.into->value);
+  chunk_.into = nullptr;
 }
 
 void link_core::on_tick() {
@@ -226,8 +273,9 @@ void link_core::close() {
       io.connection.reset();
     }
   session_.close();
-  chunk_ = {};  // its edge goes
+  chunk_ = {};  // what it leads to goes
   jobs_.clear();
+  streams_.clear();
   traced_.clear();
 }
 
@@ -238,7 +286,7 @@ std::span<std::byte> link_core::lane_io::payload_destination(frame_kind kind,
                                                              std::uint32_t payload_length) {
   if (kind != frame_kind::chunk || which != lane::data) return {};
   auto& c = owner->chunk_;
-  c.edge = nullptr;
+  c.into = nullptr;  // also where the header is none
   c.orphan = tensor();
   auto h = decode_chunk(header);
   if (!h) {
@@ -246,9 +294,9 @@ std::span<std::byte> link_core::lane_io::payload_destination(frame_kind kind,
     return {};
   }
   c.header = *h;
-  c.edge = owner->take_chunk(*h, payload_length);
-  if (c.edge == nullptr) return {};
-  return c.edge->value.bytes().subspan(h->offset, payload_length);
+  owner->take_chunk(*h, payload_length);
+  if (c.into == nullptr) return {};
+  return c.into->value.bytes().subspan(h->offset, payload_length);
 }
 
 void link_core::lane_io::on_frame(const received_frame& frame) {
@@ -262,7 +310,7 @@ void link_core::lane_io::on_frame(const received_frame& frame) {
   const auto bytes = prelude_bytes + frame.header.size() + frame.payload_length;
   switch (link.session_.arrived(which, frame.sequence, bytes, link.net_.now_ns())) {
     case link_session::arrival::drop:
-      if (which == lane::data) link.chunk_.edge = nullptr;
+      if (which == lane::data) link.chunk_.into = nullptr;
       return;
     case link_session::arrival::close: link.on_lane_closed(which); return;
     case link_session::arrival::deliver: break;
@@ -310,46 +358,73 @@ void link_core::grant(const credit_batch& batch) {
   }
 }
 
-link_core::incoming_edge* link_core::take_chunk(const chunk_header& h,
-                                                std::uint32_t payload_length) {
+void link_core::take_chunk(const chunk_header& h, std::uint32_t payload_length) {
+  chunk_.into = nullptr;
   if (!session_.admits(h.sender, h.receiver) && (bugs_ == nullptr || !bugs_->admits_other_lives))
-    return nullptr;
-  auto dropped = [&](drop_reason why) {
-    session_.count_drop(why);
-    return nullptr;
-  };
+    return;
+  auto stream = streams_.find(h.job);
+  const auto dropped = stream != streams_.end() ? take_of_stream(stream->second, h, payload_length)
+                                                : take_of_job(h, payload_length);
+  if (dropped) session_.count_drop(*dropped);
+}
+
+std::optional<drop_reason> link_core::take_of_job(const chunk_header& h,
+                                                  std::uint32_t payload_length) {
   auto job = jobs_.find(h.job);
-  if (job == jobs_.end()) return dropped(drop_reason::unknown_job);
+  if (job == jobs_.end()) return drop_reason::unknown_job;
   if (job->second.epoch != h.epoch && (bugs_ == nullptr || !bugs_->admits_other_epochs))
-    return dropped(drop_reason::other_epoch);
+    return drop_reason::other_epoch;
   auto at = job->second.incoming.find(h.edge);
-  if (at == job->second.incoming.end()) return dropped(drop_reason::unknown_edge);
+  if (at == job->second.incoming.end()) return drop_reason::unknown_edge;
   auto& edge = at->second;
-  if (h.sequence != edge.sequence || h.offset > edge.offset) return dropped(drop_reason::duplicate);
+  auto& now = edge.now;
+  if (h.sequence != now.sequence || h.offset > now.offset) return drop_reason::duplicate;
   if (h.t.dead != 0) {  // a dead token has no tensor
-    if (h.offset != 0 || payload_length != 0) return dropped(drop_reason::unknown_edge);
-    edge.value = tensor();
-    return &edge;
+    if (h.offset != 0 || payload_length != 0) return drop_reason::unknown_edge;
+    now.value = tensor();
+    chunk_.into = &now, chunk_.edge = &edge;
+    return {};
   }
   if (h.spec.type != edge.bound.type || !edge.bound.shape.admits(h.spec.shape))
-    return dropped(drop_reason::unknown_edge);
-  if (h.offset + payload_length > h.spec.size_bytes()) return dropped(drop_reason::unknown_edge);
-  if (h.offset < edge.offset) return dropped(drop_reason::duplicate);
+    return drop_reason::unknown_edge;
+  if (h.offset + payload_length > h.spec.size_bytes()) return drop_reason::unknown_edge;
+  if (h.offset < now.offset) return drop_reason::duplicate;
   if (h.offset == 0) {
     try {
-      edge.value = edge.desk && edge.desk->destination
-                       ? edge.desk->destination(edge.port, h.t.step, h.part)
-                   : edge.landing ? edge.landing->take(h.spec)
-                                  : tensor();
-      if (!edge.value || edge.value.spec() != h.spec) edge.value = edge.pool.take(h.spec);
+      now.value = edge.desk && edge.desk->destination
+                      ? edge.desk->destination(edge.port, h.t.step, h.part)
+                  : edge.landing ? edge.landing->take(h.spec)
+                                 : tensor();
+      if (!now.value || now.value.spec() != h.spec) now.value = edge.pool.take(h.spec);
     } catch (const std::bad_alloc&) {
-      hooks_.no_memory(
-          h.job, fmt::format("this node has no memory for a tensor of {} ({}) from {}",
-                             to_string(h.spec), format_bytes(h.spec.size_bytes()), peer_.name));
-      return dropped(drop_reason::unknown_edge);
+      hooks_.no_memory(h.job, no_memory_for(h.spec, peer_));
+      return drop_reason::unknown_edge;
     }
   }
-  return edge.value.spec() == h.spec ? &edge : dropped(drop_reason::unknown_edge);
+  if (now.value.spec() != h.spec) return drop_reason::unknown_edge;
+  chunk_.into = &now, chunk_.edge = &edge;
+  return {};
+}
+
+std::optional<drop_reason> link_core::take_of_stream(bound_stream& s, const chunk_header& h,
+                                                     std::uint32_t payload_length) {
+  if (h.epoch != 0) return drop_reason::other_epoch;
+  if (h.edge != 0 || !is_stream_value(h.spec) || payload_length == 0 ||
+      h.offset + payload_length > h.spec.size_bytes())
+    return drop_reason::unknown_edge;
+  auto& now = s.now;
+  if (h.sequence != now.sequence || h.offset != now.offset) return drop_reason::duplicate;
+  if (h.offset == 0) {
+    try {
+      now.value = tensor::make(h.spec);
+    } catch (const std::bad_alloc&) {
+      fail_stream(h.job, no_memory_for(h.spec, peer_));
+      return drop_reason::unknown_edge;
+    }
+  }
+  if (now.value.spec() != h.spec) return drop_reason::unknown_edge;
+  chunk_.into = &now, chunk_.edge = nullptr;
+  return {};
 }
 
 void link_core::on_chunk(const received_frame& frame) {
@@ -359,17 +434,22 @@ void link_core::on_chunk(const received_frame& frame) {
     auto h = decode_chunk(frame.header);
     if (!h) return session_.count_drop(drop_reason::unknown_edge);
     chunk_.header = *h;
-    chunk_.edge = take_chunk(*h, 0);
+    take_chunk(*h, 0);
   }
-  auto* edge = std::exchange(chunk_.edge, nullptr);
-  if (edge == nullptr) return;
-  edge->offset += frame.payload_length;
-  if (edge->offset < chunk_.header.spec.size_bytes()) return;
-  record_->count_in(edge->offset);
-  ++edge->sequence;
-  edge->offset = 0;
-  tell(worker_, edge->receiver,
-       tensor_ready{edge->port, chunk_.header.part, chunk_.header.t, std::move(edge->value)});
+  auto* into = std::exchange(chunk_.into, nullptr);
+  if (into == nullptr) return;
+  into->offset += frame.payload_length;
+  if (into->offset < chunk_.header.spec.size_bytes()) return;
+  record_->count_in(into->offset);
+  ++into->sequence;
+  into->offset = 0;
+  if (chunk_.edge != nullptr)
+    tell(worker_, chunk_.edge->receiver,
+         tensor_ready{chunk_.edge->port, chunk_.header.part, chunk_.header.t,
+                      std::move(into->value)});
+  else
+    tell(worker_, streams_.at(chunk_.header.job).who,
+         stream_value{peer_.id, std::move(into->value)});
 }
 
 // --- what leaves ---------------------------------------------------------------------------------
@@ -441,6 +521,12 @@ caf::behavior link_actor(caf::stateful_actor<link_actor_state>* self,
         tell(self->context(), node, job_bound{job});
       },
       [&s](const unbind_job& m) { s.core->unbind(m.job); },
+      [self, &s](bind_stream& m) { s.core->bind(std::move(m), caf::actor_cast<caf::actor>(self)); },
+      [&s](send_stream& m) {
+        after_message();
+        s.core->send(std::move(m));
+      },
+      [&s](const unbind_stream& m) { s.core->end_stream(m.job); },
       [self](end_actor) { self->quit(); },
   };
 }

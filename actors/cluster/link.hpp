@@ -11,6 +11,12 @@
 //   answered      node           the answer to the peer's query                     -
 //   bind_job      node           edges of that job end here                         job_bound
 //   unbind_job    node           they do not any more; what comes is dropped        -
+//   bind_stream   node           a stream to and from the peer begins here          stream_bound to
+//                                                                                   `who`
+//   send_stream   work           chunks of a value on the data lane                 -, or
+//                                                                                   stream_bound
+//                                                                                   with an error
+//   unbind_stream node           it ends here; what comes is dropped                -
 //   end_actor     member         end                                                -
 //
 // link_core does the work: it is driven by the actor's messages and by the callbacks of the
@@ -22,6 +28,9 @@
 //       a repeated chunk never touches a tensor that was passed on.
 // LK-3  What does not match (generation, job, epoch, edge, shape) is dropped and counted, and harms
 //       nothing.
+// LK-9  A stream is an edge of its own, without credits, and LK-2, LK-3 and LK-7 hold for it. A
+//       value that finds no memory ends the stream here, since what follows can be of no use; who
+//       has bound it is told. What was sent of a stream arrives also when it has ended here.
 // LK-4  Frames of one round of the I/O worker leave together: a credit never costs a system call of
 //       its own.
 // LK-5  When credits go out, so does the acknowledgement of what they are for: a sender's tensors
@@ -46,6 +55,7 @@
 // Threading: the I/O worker.
 
 #include "troupe/actors/messages/node_messages.hpp"
+#include "troupe/actors/messages/stream_messages.hpp"
 #include "troupe/actors/net/transport.hpp"
 #include "troupe/devices/memory/buffer_pool.hpp"
 #include "troupe/devices/memory/landing_pool.hpp"
@@ -110,6 +120,10 @@ class link_core {
   void give_back(const return_credit& m);
   void bind(bind_job m);
   void unbind(job_id job);
+  // `self`: the actor in front, for stream_bound.
+  void bind(bind_stream m, caf::actor self);
+  void end_stream(job_id job);
+  void send(send_stream m);
   void on_tick();  // acknowledgements that are due, connections that stall
   void close();
 
@@ -126,7 +140,13 @@ class link_core {
     std::uint64_t acknowledged = 0;  // what the peer had at the last tick
     std::int64_t progress_ns = 0;    // when it had more, or everything
   };
-  // An edge whose consumer is here: the tensor that is being read.
+  // The tensor of an edge or a stream that is being read.
+  struct incoming {
+    std::uint64_t sequence = 0;  // its
+    std::uint64_t offset = 0;    // what has arrived of it
+    tensor value;
+  };
+  // An edge whose consumer is here.
   struct incoming_edge {
     port_actor receiver;
     std::uint32_t port = 0;                 // its
@@ -134,9 +154,12 @@ class link_core {
     std::shared_ptr<landing_pool> landing;  // of what is copied to a device
     tensor_spec bound;
     buffer_pool pool;
-    std::uint64_t sequence = 0;  // of the tensor that is read
-    std::uint64_t offset = 0;    // what has arrived of it
-    tensor value;
+    incoming now{};
+  };
+  struct bound_stream {
+    caf::actor who;
+    std::uint64_t sent = 0;  // values
+    incoming now{};
   };
   struct bound_job {
     std::uint32_t epoch = 0;
@@ -156,15 +179,23 @@ class link_core {
     std::uint64_t subject = 0, step = 0, bytes = 0;
   };
   struct current_chunk {
-    incoming_edge* edge = nullptr;  // null: discard
+    incoming* into = nullptr;       // null: discard
+    incoming_edge* edge = nullptr;  // whose that is; null: a stream's
     chunk_header header;
     tensor orphan;  // what a connection still writes into, of a job that ended meanwhile
   };
 
   void on_chunk(const received_frame& frame);
   void on_control(const received_frame& frame);
-  // The edge that wants exactly this chunk next, with memory for it; null: dropped and counted.
-  incoming_edge* take_chunk(const chunk_header& h, std::uint32_t payload_length);
+  // Leads chunk_ to what wants exactly this chunk next, with memory for it; to nothing: dropped and
+  // counted.
+  void take_chunk(const chunk_header& h, std::uint32_t payload_length);
+  // The same where a job or a stream has that id; or why it is dropped.
+  std::optional<drop_reason> take_of_job(const chunk_header& h, std::uint32_t payload_length);
+  std::optional<drop_reason> take_of_stream(bound_stream& s, const chunk_header& h,
+                                            std::uint32_t payload_length);
+  // Likewise, and who has bound it is told why.
+  void fail_stream(job_id job, std::string why);
   void forget_chunk(job_id job);
   void grant(const credit_batch& batch);
   void schedule_flush();
@@ -186,6 +217,7 @@ class link_core {
   link_session session_;
   std::array<lane_io, lane_count> lanes_;
   std::map<job_id, bound_job> jobs_;
+  std::map<job_id, bound_stream> streams_;
   current_chunk chunk_;
   bool is_flush_due_ = false;
   bool reads_failed_ = false;  // LK-7

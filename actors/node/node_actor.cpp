@@ -57,7 +57,8 @@ struct node_actor_state : part_services {
   std::string denied;
   std::vector<std::shared_ptr<stream_meter>> stream_meters;
   std::optional<trace_recorder> recorder;
-  std::uint64_t stray_messages = 0;  // NO-4
+  std::map<job_id, caf::actor> works;  // that are no jobs: who has joined
+  std::uint64_t stray_messages = 0;    // NO-4
   caf::actor member;
   bool is_draining = false;  // for good
   caf::actor draining;       // who is told when what can move has moved
@@ -168,6 +169,7 @@ struct node_actor_state : part_services {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
     parts->on_lost(m.member);
+    tell_works({m.member.id, m.member.name, m.member.reason});
     unanswered.erase(m.member.id);
     lately_gone.emplace_back(view.env.now_ns(), m.member.id);
   }
@@ -177,11 +179,80 @@ struct node_actor_state : part_services {
       if (job.ended_ns == 0) tell(self->context(), job.actor, rejoined{m});
     if (view.env.bugs == nullptr || !view.env.bugs->keeps_parts_when_fenced)
       parts->stop_all("the cluster held this node dead");
+    leave_works("the cluster held this node dead");
     view.peers.clear();
     view.env.self = std::move(m.self);
     journals->on_rejoined(view.env.self.id);
     unanswered.clear();
     lately_gone.clear();
+  }
+
+  // --- work that is no job -----------------------------------------------------------------------
+
+  void join(join_work& m) {
+    if (is_ending)
+      return tell(self->context(), m.who,
+                  node_lost{view.env.self.id, view.env.self.name, "it leaves the cluster"});
+    works.insert_or_assign(m.job, std::move(m.who));
+  }
+
+  void leave(job_id job) {
+    if (works.erase(job) == 0) return;
+    for (const auto& [id, peer] : view.peers)
+      if (peer.link) tell(self->context(), peer.link, unbind_stream{job});
+  }
+
+  void tell_works(const node_lost& m) {
+    for (const auto& [job, who] : works) tell(self->context(), who, node_lost{m});
+  }
+
+  // NO-11.
+  void leave_works(const std::string& reason) {
+    tell_works({view.env.self.id, view.env.self.name, reason});
+    while (!works.empty()) leave(works.begin()->first);
+  }
+
+  bool can_send_to(node_id to) const {
+    const auto at = view.peers.find(to);
+    return to == view.env.self.id || (at != view.peers.end() && at->second.link);
+  }
+
+  void send_word_of(send_word& m) {
+    const auto at = works.find(m.job);
+    if (at == works.end()) {
+      ++stray_messages;
+      return;
+    }
+    const auto refuse = [&](std::string why) {
+      tell(self->context(), at->second, word_refused{m.job, m.to, std::move(why)});
+    };
+    if (m.bytes.size() > work_word_bytes_max)
+      return refuse(fmt::format("a word of {} bytes is beyond the limit of {}", m.bytes.size(),
+                                work_word_bytes_max));
+    if (!can_send_to(m.to)) return refuse(fmt::format("no link leads to {}", name_of(m.to)));
+    send(m.to, work_word{m.job, std::move(m.bytes)});
+  }
+
+  void on_word(node_id from, work_word& m) {
+    auto at = works.find(m.job);
+    if (at == works.end() && view.env.host_work && !is_draining && !is_ending)
+      if (auto who = view.env.host_work(m.job, from))
+        at = works.emplace(m.job, std::move(who)).first;
+    if (at == works.end()) {
+      ++stray_messages;
+      return;
+    }
+    tell(self->context(), at->second, work_word_came{m.job, from, std::move(m.bytes)});
+  }
+
+  void bind(bind_stream& m) {
+    const auto refuse = [&](std::string why) {
+      tell(self->context(), m.who, stream_bound{m.peer, nullptr, std::move(why)});
+    };
+    if (!works.contains(m.job)) return refuse("this node has not joined that work");
+    if (m.peer == view.env.self.id) return refuse("a stream leads to another node");
+    if (!can_send_to(m.peer)) return refuse(fmt::format("no link leads to {}", name_of(m.peer)));
+    tell(self->context(), view.peers.at(m.peer).link, std::move(m));
   }
 
   // --- messages of jobs --------------------------------------------------------------------------
@@ -208,6 +279,7 @@ struct node_actor_state : part_services {
     if (auto* j = std::get_if<job_moved>(&m.body)) return to_job(j->job, m);
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
     if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
+    if (auto* w = std::get_if<work_word>(&m.body)) return on_word(m.from, *w);
     ++stray_messages;
   }
 
@@ -647,6 +719,7 @@ struct node_actor_state : part_services {
       else
         tell(self->context(), job.actor, stop_job{m.reason});
     }
+    leave_works(m.reason);
     parts->stop_all(m.reason);
     end_if_empty();
   }
@@ -707,6 +780,10 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](set_member& m) { s.member = std::move(m.member); },
       [&s](const set_times& m) { s.parts->set_times(*m.times); },
       [&s](list_work& m) { s.view.works.push_back(std::move(m.work)); },
+      [&s](join_work& m) { s.join(m); },
+      [&s](const leave_work& m) { s.leave(m.job); },
+      [&s](send_word& m) { s.send_word_of(m); },
+      [&s](bind_stream& m) { s.bind(m); },
       [&s](node_tick) { s.tick(); },
       [&s](const drain_node& m) { s.drain(m); },
       [&s](const end_node& m) { s.end(m); },

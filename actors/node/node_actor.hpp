@@ -40,6 +40,13 @@
 //                               be who we are
 //   set_times      program      what earlier programs have measured       -
 //   list_work      program      list it among jobs and actors             -
+//   join_work      program,     words of that work go to `who`, and who   work_word_came, node_lost
+//                  hosts        dies of the members                       to `who`
+//   leave_work     likewise     they do not any more; its streams end     -
+//   send_word      work         pass on through the peer's link (or to    -, or word_refused to
+//                               itself)                                   `who`
+//   bind_stream    work         pass on to the peer's link                stream_bound to `who`, by
+//                                                                         the link
 //   set_member     process      whom to tell how many parts run here      -
 //   node_tick      timer        sample streams, drive jobs, forget what   -
 //                               ended a minute ago
@@ -55,11 +62,15 @@
 //       hands over what it coordinates so, and one that ends leaves it to successors.
 // NO-7  Who leaves takes no more work: what is placed here nevertheless moves on at once, and once
 //       it ends nothing is placed.
+// NO-11 A word for work that nobody has joined goes to who host_work says joins it, before any
+//       later word, and NO-4 where that is nobody; a node that leaves asks nobody. Work that is
+//       joined when the node ends or is fenced is told that this node is lost, and is left.
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
 #include "troupe/actors/messages/job_messages.hpp"
 #include "troupe/actors/messages/node_messages.hpp"
+#include "troupe/actors/messages/stream_messages.hpp"
 #include "troupe/actors/plan/apply_probe.hpp"
 #include "troupe/actors/plan/part_context.hpp"
 #include "troupe/runtime/insight/actor_record.hpp"
@@ -109,6 +120,9 @@ struct node_environment {
   const planted_bugs* bugs = nullptr;  // tests only
   // A tool asks this process to leave; null: it does not do that.
   std::function<void()> on_leave_asked;
+  // A word has come from that node, for work that nobody has joined here: who joins it, and gets
+  // the word (NO-11). Null, or a null actor: nobody does.
+  std::function<caf::actor(job_id, node_id from)> host_work;
   apply_probe* probe = nullptr;  // the simulator's
 };
 

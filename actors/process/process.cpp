@@ -283,6 +283,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.device = &p->device;
   node.memory_bytes = options.memory_bytes;
   node.on_leave_asked = options.on_leave_asked;
+  node.host_work = options.host_work;
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   for (std::uint32_t i = 0; i < p->config.devices; ++i) {
     auto& g = gpus->gpus[i];

@@ -53,6 +53,10 @@ struct process_options {
   std::vector<std::string> load;             // files of such
   // A tool asks the process to leave. On an actor's thread.
   std::function<void()> on_leave_asked;
+  // A word has come from that node, for work that nobody has joined here: who is to join it
+  // (actors/messages/stream_messages.hpp); null: nobody. On an actor's thread, perhaps before
+  // start() has returned.
+  std::function<caf::actor(job_id, node_id from)> host_work;
   // A member of `join` will never have us (token, cluster, version) and nobody else is known. On
   // the I/O thread.
   std::function<void(const error&)> on_denied;

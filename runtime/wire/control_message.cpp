@@ -2,6 +2,7 @@
 
 #include "schema/wire.capnp.h"
 #include "troupe/runtime/plan/plan.hpp"
+#include "troupe/runtime/wire/frame.hpp"
 #include "troupe/runtime/wire/trace_codec.hpp"
 
 #include <capnp/message.h>
@@ -14,6 +15,8 @@
 namespace troupe {
 
 namespace {
+
+static_assert(work_word_bytes_max + 1024 < control_header_max);
 
 // Cap'n Proto shows empty data as a null pointer, which a range may have and std::memcpy may not.
 std::vector<std::byte> bytes_of(kj::ArrayPtr<const kj::byte> from) {
@@ -291,6 +294,11 @@ struct writer {
     j.setEpoch(m.epoch);
     j.setNode(raw(m.node));
   }
+  void operator()(const work_word& m) {
+    auto w = to.initWorkWord();
+    w.setJob(raw(m.job));
+    w.setBytes(data_of(m.bytes));
+  }
   void operator()(const begin_cut& m) {
     auto c = to.initBeginCut();
     c.setJob(raw(m.job));
@@ -448,6 +456,13 @@ result<control_message> read_control(wire::Control::Reader from) {
       auto j = from.getJobMoved();
       return control_message(job_moved{job_id{j.getJob()}, j.getEpoch(), node_id{j.getNode()}});
     }
+    case wire::Control::WORK_WORD: {
+      auto w = from.getWorkWord();
+      if (w.getBytes().size() > work_word_bytes_max)
+        return error(error_code::usage, fmt::format("a word of {} bytes is beyond the limit of {}",
+                                                    w.getBytes().size(), work_word_bytes_max));
+      return control_message(work_word{job_id{w.getJob()}, bytes_of(w.getBytes())});
+    }
     case wire::Control::BEGUN:
       return control_message(
           epoch_begun{job_id{from.getBegun().getJob()}, from.getBegun().getEpoch()});
@@ -554,6 +569,7 @@ bool is_for_node(const control_message& m) {
     bool operator()(const ask_for_job&) const { return true; }
     bool operator()(const job_refused&) const { return true; }
     bool operator()(const job_moved&) const { return true; }
+    bool operator()(const work_word&) const { return true; }
   } takes;
   return std::visit(takes, m);
 }

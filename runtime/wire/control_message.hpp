@@ -175,6 +175,17 @@ struct job_moved {
   node_id node{};
 };
 
+// --- work that is no job (actors/messages/stream_messages.hpp) -----------------------------------
+
+// What processes say to each other about a work that is theirs.
+struct work_word {
+  job_id job{};
+  std::vector<std::byte> bytes;
+};
+// A control frame's header has 16 MiB (runtime/wire/frame.hpp), and the rest of the message needs
+// less than 100 bytes of them; round, and far below.
+inline constexpr std::size_t work_word_bytes_max = std::size_t{15} << 20;
+
 struct query {
   std::uint64_t id = 0;
   std::string request;
@@ -205,7 +216,7 @@ using control_message =
                  stop_part, part_ended, query, answer, lost_peer, fenced, halt_part, part_halted,
                  begin_cut, part_saved, leaving_node, epoch_begun, trace_query, trace_page,
                  part_noted, cancel_run, keep_journal, journal_kept, give_job, ask_for_job,
-                 job_refused, job_moved>;
+                 job_refused, job_moved, work_word>;
 
 // Whether the node takes it, which runs parts and jobs; the others are for the link, the
 // membership, or whoever asked. The order of the variant says nothing.

@@ -21,7 +21,7 @@ namespace troupe {
 struct on_io {
   std::function<void()> call;
 };
-struct send_stream {
+struct run_stream {
   std::uint64_t count = 0;
   caf::actor to;
 };
@@ -32,7 +32,7 @@ struct stream_sent {
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::on_io)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::send_stream)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::run_stream)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stream_sent)
 
 namespace troupe {
@@ -69,7 +69,7 @@ std::shared_ptr<const plan> stream_plan() {
   return p;
 }
 
-using source_actor = port_actor::extend<caf::reacts_to<send_stream>>;
+using source_actor = port_actor::extend<caf::reacts_to<run_stream>>;
 
 // Sends as a send actor does: one item a credit.
 class source final : public source_actor::base {
@@ -85,12 +85,12 @@ class source final : public source_actor::base {
             [](const peer_lost&) {},  [](const mark_cut&) {},
             [](const cut_saved&) {},  [](const cancel_step&) {},
             [](const set_feeder&) {}, [](const device_done&) {},
-            [](end_actor) {},         [this](send_stream& m) { start(std::move(m)); }};
+            [](end_actor) {},         [this](run_stream& m) { start(std::move(m)); }};
   }
   void on_exit() override { link_ = nullptr; }
 
  private:
-  void start(send_stream m) {
+  void start(run_stream m) {
     task_ = std::move(m);
     sent_ = 0;
     while (tensors_.size() < link_end::buffers_sent_from(edge_)) {
@@ -122,7 +122,7 @@ class source final : public source_actor::base {
   const std::uint32_t edge_;
   std::uint32_t credits_;
   std::vector<tensor> tensors_;
-  send_stream task_;
+  run_stream task_;
   std::uint64_t sent_ = 0, sequence_ = 0;
   std::chrono::steady_clock::time_point began_;
 };
@@ -360,7 +360,7 @@ double link_end::ping_link(std::size_t bytes, std::uint64_t count) {
 
 double link_end::stream(std::size_t i, std::uint64_t count) {
   caf::scoped_actor self{*parts_->system};
-  self->send(parts_->sources[i], send_stream{count, caf::actor_cast<caf::actor>(self)});
+  self->send(parts_->sources[i], run_stream{count, caf::actor_cast<caf::actor>(self)});
   double seconds = 0;
   self->receive([&](const stream_sent& m) { seconds = m.seconds; });
   return seconds;
