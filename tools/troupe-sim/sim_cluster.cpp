@@ -293,6 +293,10 @@ std::unique_ptr<sim_cluster::process> sim_cluster::make_process(std::uint32_t nu
   n.memory_bytes = options_.memory_bytes;
   n.bugs = options_.bugs;
   n.probe = options_.probe;
+  if (options_.host_work)
+    n.host_work = [this, number](job_id job, node_id from) {
+      return options_.host_work(number, job, from);
+    };
   n.lanes.push_back({"network", false, lane_of_links});
   p->node = spawn_node(*system_, std::move(n));
   p->member_actor = spawn_member(*system_, p->unit, p->member, p->node);

@@ -100,6 +100,8 @@ struct sim_cluster_options {
   apply_probe* probe = nullptr;    // is told of every version that a shard makes
   std::uint64_t memory_bytes = 0;  // of a node, for jobs; 0: no limit
   std::uint32_t gpus = 0;          // of each node
+  // Of the node of that process: node_environment::host_work.
+  std::function<caf::actor(std::uint32_t process, job_id, node_id from)> host_work{};
 };
 
 class sim_cluster {
@@ -120,6 +122,11 @@ class sim_cluster {
   }
   std::vector<member_info> nodes() const;
   sim_program& program() noexcept { return program_; }
+  // For actors of a test, which lives where that process has its own (SC-4). SC-3: the test's
+  // handles go before finish().
+  const caf::actor& node(std::uint32_t process) const { return processes_[process]->node; }
+  caf::execution_unit* unit(std::uint32_t process) const { return processes_[process]->unit; }
+  caf::actor_system& system() noexcept { return *system_; }
   sim_network& network() noexcept { return network_; }
   std::mt19937_64& random() noexcept { return random_; }
   std::int64_t now_ns() const noexcept { return network_.now_ns(); }

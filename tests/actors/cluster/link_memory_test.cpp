@@ -1,6 +1,6 @@
 // A link whose peer is the test, on raw sockets: what the link holds while a process of this
 // machine may read its tensors where they lie, and what becomes of what it cannot read itself
-// (LK-7).
+// (LK-7); the streams of work that is no job (LK-9).
 
 #include "troupe/actors/cluster/link.hpp"
 
@@ -15,6 +15,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
+#include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
 
 #include <sys/socket.h>
@@ -34,6 +35,8 @@ constexpr node_id self_id{1}, peer_id{2};
 constexpr std::int64_t elements = 50'000;
 constexpr std::size_t tensor_bytes = 4 * elements;
 const tensor_spec spec{dtype::f32, {elements}};
+constexpr job_id work{9};
+const tensor_spec bytes_spec{dtype::u8, {4 * elements}};
 
 tensor counted(float first) {
   auto t = tensor::make(spec);
@@ -56,6 +59,25 @@ class sink final : public port_actor::base {
  private:
   std::atomic<int>& items_;
 };
+
+// Who has bound a stream.
+struct stream_end {
+  std::atomic<int> bound{0}, failed{0}, values{0};
+  tensor last;        // when `values` has counted it
+  std::string error;  // when `failed` has
+};
+
+caf::behavior listen(caf::event_based_actor*, stream_end* end) {
+  return {[end](stream_bound& m) {
+            if (m.error.empty()) return void(++end->bound);
+            end->error = std::move(m.error);
+            ++end->failed;
+          },
+          [end](stream_value& m) {
+            end->last = std::move(m.value);
+            ++end->values;
+          }};
+}
 
 // The other end of one connection.
 struct raw_peer {
@@ -91,9 +113,11 @@ struct linked {
         net, system, nullptr, self_id, peer, std::move(hooks),
         std::make_shared<actor_record>(actor_kind::link, "link", "", clock));
     receiver = spawn_on<sink>(system, nullptr, std::ref(items));
+    listener = spawn_on(system, nullptr, &listen, &stream);
   }
   ~linked() {
     link.reset();
+    caf::anon_send_exit(listener, caf::exit_reason::kill);
     caf::anon_send_exit(receiver, caf::exit_reason::kill);
   }
 
@@ -171,6 +195,13 @@ struct linked {
     }));
     return peer.reader.frames.back();
   }
+  void bind_stream_of() {
+    link->bind(bind_stream{work, peer_id, listener}, {});
+    BOOST_REQUIRE(run_until([&] { return stream.bound > 0; }));
+  }
+  static chunk_header stream_chunk(std::uint64_t sequence, std::uint64_t offset = 0) {
+    return {work, 0, 0, peer_id, self_id, {}, sequence, bytes_spec, offset};
+  }
   std::vector<std::byte> chunk_of(std::uint64_t sequence) const {
     return encode(
         chunk_header{job, 1, 1, peer_id, self_id, tag{.step = sequence}, sequence, spec, 0});
@@ -183,6 +214,8 @@ struct linked {
   coarse_clock clock;
   std::atomic<int> items{0};
   port_actor receiver;
+  stream_end stream;
+  caf::actor listener;
   std::unique_ptr<link_core> link;
   tensor landed = tensor::make(spec);
   raw_peer peer;
@@ -307,6 +340,90 @@ BOOST_FIXTURE_TEST_CASE(LK_3_a_dead_token_with_a_payload_is_dropped_and_the_next
   BOOST_REQUIRE(run_until([&] { return items == 1; }));
   BOOST_TEST(std::ranges::equal(std::as_const(landed).bytes(), t.bytes()));
   BOOST_TEST(link->session().drops(drop_reason::unknown_edge) == 1u);
+}
+
+BOOST_FIXTURE_TEST_CASE(LK_7_a_value_of_a_stream_stays_where_it_is_until_it_is_acknowledged,
+                        linked) {
+  bind_stream_of();
+  if (!connect()) return;
+  say_that_it_reads();
+  auto t = counted(1);
+  t.reshape(bytes_spec);
+  link->send(send_stream{work, t});
+  BOOST_REQUIRE(run_until([&] {
+    peer.receive();
+    return !peer.reader.frames.empty();
+  }));
+  const auto& frame = peer.reader.frames.back();
+  BOOST_TEST(frame.prelude.payload_address == address_of(t));
+  BOOST_TEST(frame.prelude.payload_length == tensor_bytes);
+  link->end_stream(work);
+  BOOST_TEST(!t.is_unique());  // what was sent arrives
+  acknowledge(1);
+  BOOST_TEST(t.is_unique());
+}
+
+BOOST_FIXTURE_TEST_CASE(LK_9_what_does_not_match_a_stream_is_dropped_and_the_next_right_one_taken,
+                        linked) {
+  bind_stream_of();
+  if (!connect()) return;
+  const auto t = counted(5);
+  std::vector<chunk_header> wrong(9, stream_chunk(0));
+  wrong[0].epoch = 1;
+  wrong[1].edge = 1;
+  wrong[2].spec = spec;
+  wrong[3].spec = {dtype::u8, {4, elements}};
+  wrong[4].spec = {dtype::u8, {4 * elements - 1}};  // shorter than what comes
+  wrong[5].spec = {dtype::u8, {static_cast<std::int64_t>(stream_value_bytes_max) + 1}};
+  wrong[6].sequence = 1;
+  wrong[7].offset = 1;
+  wrong[8].job = job_id{10};
+  std::uint64_t sequence = 0;
+  for (const auto& h : wrong)
+    peer.send({.kind = frame_kind::chunk, .sequence = ++sequence}, encode(h), t.bytes());
+  auto empty = stream_chunk(0);
+  empty.spec = {dtype::u8, {0}};
+  peer.send({.kind = frame_kind::chunk, .sequence = ++sequence}, encode(empty));
+  const auto half = t.bytes().size() / 2;
+  peer.send({.kind = frame_kind::chunk, .sequence = ++sequence}, encode(stream_chunk(0)),
+            t.bytes().first(half));
+  auto other = stream_chunk(0, half);  // of another length than its first chunk has said
+  other.spec = {dtype::u8, {4 * elements + 1}};
+  for (const auto& h : {stream_chunk(0), other, stream_chunk(0, half)})
+    peer.send({.kind = frame_kind::chunk, .sequence = ++sequence}, encode(h),
+              h.offset == 0 ? t.bytes().first(half) : t.bytes().subspan(half));
+  BOOST_REQUIRE(run_until([&] { return stream.values == 1; }));
+  BOOST_TEST(std::ranges::equal(std::as_const(stream.last).bytes(), t.bytes()));
+  const auto& s = link->session();
+  BOOST_TEST(s.drops(drop_reason::other_epoch) == 1u);
+  BOOST_TEST(s.drops(drop_reason::unknown_edge) == 8u);
+  BOOST_TEST(s.drops(drop_reason::duplicate) == 2u);
+  BOOST_TEST(s.drops(drop_reason::unknown_job) == 1u);
+  BOOST_TEST(stream.failed == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(LK_9_a_stream_may_end_while_a_chunk_of_it_is_half_read, linked) {
+  bind(1);
+  bind_stream_of();
+  if (!connect()) return;
+  const auto t = counted(5);
+  const auto bytes = encode_frame({.kind = frame_kind::chunk, .sequence = 1},
+                                  encode(stream_chunk(0)), t.bytes(), false);
+  const auto send_some = [&](std::size_t from, std::size_t n) {
+    const auto before = net.counters().bytes_received;
+    BOOST_REQUIRE(::send(peer.fd.get(), bytes.data() + from, n, MSG_NOSIGNAL) ==
+                  static_cast<ssize_t>(n));
+    BOOST_REQUIRE(run_until([&] { return net.counters().bytes_received == before + n; }));
+  };
+  const auto half = bytes.size() / 2;
+  send_some(0, half);
+  link->end_stream(work);
+  send_some(half, bytes.size() - half);
+  peer.send({.kind = frame_kind::chunk, .sequence = 2}, chunk_of(0), t.bytes());
+  BOOST_REQUIRE(run_until([&] { return items == 1; }));
+  BOOST_TEST(std::ranges::equal(std::as_const(landed).bytes(), t.bytes()));
+  BOOST_TEST(stream.values == 0);
+  BOOST_TEST(lanes_lost == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -91,6 +91,7 @@ std::vector<control_message> samples() {
           halt_part{job_id{1}, 2, "a node died"},
           part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
           begin_cut{job_id{1}, 2, 3},
+          work_word{job_id{1}, {std::byte{1}, std::byte{2}}},
           cancel_run{job_id{1}, 2, 3},
           fenced{"why", 2, 3, 4, node_id{5}},
           epoch_begun{job_id{1}, 2},
@@ -187,6 +188,22 @@ BOOST_AUTO_TEST_CASE(jobs_that_move_have_messages_that_come_back_as_they_were) {
   const auto moved = round_trip(job_moved{job_id{5}, 6, node_id{7}});
   BOOST_TEST((moved.job == job_id{5} && moved.epoch == 6 && moved.node == node_id{7}));
   BOOST_TEST(round_trip(place_part{job_id{5}, 2, {}, {}, {}, {}, true}).may_move);
+}
+
+BOOST_AUTO_TEST_CASE(a_word_of_a_work_comes_back_as_it_was_and_has_a_limit) {
+  const auto w = round_trip(work_word{job_id{5}, {std::byte{1}, std::byte{0}, std::byte{255}}});
+  BOOST_TEST((w.job == job_id{5} && w.bytes.size() == 3 && w.bytes[2] == std::byte{255}));
+  BOOST_TEST(round_trip(work_word{job_id{5}, {}}).bytes.empty());
+  const auto longest = encode(
+      troupe::control_message(work_word{job_id{5}, std::vector<std::byte>(work_word_bytes_max)}));
+  BOOST_TEST(longest.size() <= control_header_max);
+  aligned_bytes fits(longest);
+  BOOST_TEST(bool(decode_control(fits.span())));
+  aligned_bytes beyond(encode(troupe::control_message(
+      work_word{job_id{5}, std::vector<std::byte>(work_word_bytes_max + 1)})));
+  const auto refused = decode_control(beyond.span());
+  BOOST_TEST_REQUIRE(!refused);
+  BOOST_TEST(refused.error().text().find("beyond the limit") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(a_members_labels_come_back_as_they_were_and_have_limits) {
