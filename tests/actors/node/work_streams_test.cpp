@@ -180,11 +180,19 @@ BOOST_AUTO_TEST_CASE(LK_9_values_arrive_in_order_each_once_also_when_connections
   constexpr std::size_t chunk = payload_max;
   const std::vector<std::size_t> sizes{1,         2,       100'000, chunk - 1, chunk, chunk + 1,
                                        3 * chunk, 20 * mb, 1,       5 * mb,    64};
-  std::uint64_t drops = 0;
+  std::uint64_t needed = 0, travelled = 0;  // chunks, where connections are cut
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     processes p(seed);
     p.join(0), p.join(1);
     const auto links = p.bind(0, 1);
+    const bool is_cut = seed % 4 != 0;
+    p.cluster->network().set_filter([&](const outgoing_frame& f) {
+      travelled += is_cut && f.kind == frame_kind::chunk ? 1 : 0;
+      return true;
+    });
+    for (const auto size : sizes)
+      for (const auto bytes : {size, size / 2 + 1})
+        needed += is_cut ? (bytes + chunk - 1) / chunk : 0;
     std::size_t sent = 0;
     const bool are_there = p.run_until([&] {
       if (sent < sizes.size() && p.cluster->random()() % 8 == 0) {
@@ -192,7 +200,7 @@ BOOST_AUTO_TEST_CASE(LK_9_values_arrive_in_order_each_once_also_when_connections
         tell(nullptr, links.second, send_stream{work, value_of(sizes[sent] / 2 + 1, sent + 1)});
         ++sent;
       }
-      if (seed % 4 != 0) p.cut_now_and_then(0, 1, 40);
+      if (is_cut) p.cut_now_and_then(0, 1, 40);
       return p.at[0].values.size() == sizes.size() && p.at[1].values.size() == sizes.size();
     });
     BOOST_TEST_REQUIRE(are_there, fmt::format("values are missing with seed {}", seed));
@@ -204,9 +212,8 @@ BOOST_AUTO_TEST_CASE(LK_9_values_arrive_in_order_each_once_also_when_connections
     p.cluster->run_for(1 * s);
     BOOST_TEST(p.at[1].values.size() == sizes.size());
     BOOST_TEST(p.cluster->kept_bytes() == 0u);
-    drops += p.cluster->drops(drop_reason::duplicate);
   }
-  BOOST_TEST(drops > 0u);  // the cuts came when it mattered
+  BOOST_TEST(travelled > needed);  // the cuts came when it mattered
 }
 
 BOOST_AUTO_TEST_CASE(LK_3_a_chunk_of_a_stream_that_is_not_bound_is_dropped_and_counted) {
@@ -262,13 +269,11 @@ BOOST_AUTO_TEST_CASE(LK_9_who_leaves_in_the_middle_of_a_value_gets_no_more_and_h
     const auto had = p.at[1].values.size();
     BOOST_TEST_REQUIRE(p.run_until([&] { return p.cluster->kept_bytes() == 0; }));
     BOOST_TEST(p.at[1].values.size() == had);
-    // What the one who left had sent arrives nevertheless, and the link is as it was.
-    p.send(0, 1, word_of(1));
+    // The link is as it was.
     p.join(1);
-    p.cluster->run_for(100 * ms);
     p.send(0, 1, word_of(2));
-    BOOST_TEST_REQUIRE(p.run_until([&] { return !p.at[1].words.empty(); }));
-    BOOST_TEST((p.at[1].words.back().bytes == word_of(2)));
+    BOOST_TEST_REQUIRE(p.run_until([&] { return p.at[1].words.size() == 1; }));
+    BOOST_TEST((p.at[1].words[0].bytes == word_of(2)));
     BOOST_TEST(p.at[0].lost.empty());
   }
 }
