@@ -54,6 +54,18 @@ error bad(std::string_view name, std::string what) {
           fmt::format("{}: not a safetensors file that can be read: {}", name, what)};
 }
 
+// Of the header, which fits into the file.
+result<std::uint64_t> header_length(std::span<const std::byte> begin, std::uint64_t file_bytes,
+                                    std::string_view name) {
+  std::uint64_t length = 0;
+  if (begin.size() < sizeof length) return bad(name, fmt::format("it has {} bytes", begin.size()));
+  std::memcpy(&length, begin.data(), sizeof length);
+  if (file_bytes < sizeof length || length > file_bytes - sizeof length ||
+      length > header_bytes_max)
+    return bad(name, fmt::format("a header of {} bytes in a file of {}", length, file_bytes));
+  return length;
+}
+
 // One tensor of the header; offsets as they stand there. Everything in it may be of any type and
 // size.
 result<safetensors_entry> parse_entry(const std::string& tensor_name, const nlohmann::json& row,
@@ -136,17 +148,21 @@ result<void> save_safetensors(const std::string& path, std::span<const named_ten
 
 result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> bytes,
                                                                  std::string_view name) {
-  std::uint64_t length = 0;
-  if (bytes.size() < sizeof length) return bad(name, fmt::format("it has {} bytes", bytes.size()));
-  std::memcpy(&length, bytes.data(), sizeof length);
-  bytes = bytes.subspan(sizeof length);
-  if (length > bytes.size() || length > header_bytes_max)
-    return bad(name, fmt::format("a header of {} bytes in a file of {}", length,
-                                 bytes.size() + sizeof length));
-  const auto text = std::string_view(reinterpret_cast<const char*>(bytes.data()), length);
+  return parse_safetensors_entries(bytes, bytes.size(), name);
+}
+
+result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> begin,
+                                                                 std::uint64_t file_bytes,
+                                                                 std::string_view name) {
+  const auto header_bytes = header_length(begin, file_bytes, name);
+  if (!header_bytes) return header_bytes.error();
+  const auto length = *header_bytes;
+  expects(begin.size() - sizeof length >= length, "the beginning of a file has its header");
+  const auto text =
+      std::string_view(reinterpret_cast<const char*>(begin.data()) + sizeof length, length);
   const auto header = nlohmann::json::parse(text, nullptr, false);
   if (!header.is_object()) return bad(name, "its header is no JSON object of tensors");
-  const auto data = bytes.subspan(length);
+  const auto data_bytes = file_bytes - sizeof length - length;
   std::vector<safetensors_entry> entries;
   for (const auto& [tensor_name, row] : header.items()) {
     if (tensor_name == metadata_key) continue;
@@ -159,15 +175,15 @@ result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const
   });
   std::uint64_t offset = 0;
   for (auto& e : entries) {
-    if (e.begin != offset || e.end > data.size())
+    if (e.begin != offset || e.end > data_bytes)
       return bad(name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
     offset = e.end;
     e.begin += sizeof length + length;
     e.end += sizeof length + length;
   }
-  if (offset != data.size())
+  if (offset != data_bytes)
     return bad(name,
-               fmt::format("{} bytes of tensors are declared, {} are there", offset, data.size()));
+               fmt::format("{} bytes of tensors are declared, {} are there", offset, data_bytes));
   return entries;
 }
 
@@ -188,6 +204,50 @@ result<std::vector<named_tensor>> load_safetensors(const std::string& path) {
   const auto bytes = host::read_file(path, file_bytes_max, "safetensors file");
   if (!bytes) return bytes.error();
   return parse_safetensors(*bytes, path);
+}
+
+result<std::optional<named_tensor>> safetensors_reader::next() {
+  if (failed_) return *failed_;
+  auto read = read_next();
+  if (!read) failed_ = read.error();
+  return read;
+}
+
+result<std::optional<named_tensor>> safetensors_reader::read_next() {
+  if (!std::exchange(has_begun_, true))
+    if (auto ok = read_head(); !ok) return std::move(ok.error());
+  if (next_ == entries_.size()) return std::optional<named_tensor>();
+  auto& e = entries_[next_++];
+  auto t = tensor::make(e.spec);
+  if (auto ok = read(t.bytes(), fmt::format("tensor \"{}\"", e.name)); !ok)
+    return std::move(ok.error());
+  return std::optional(named_tensor{std::move(e.name), std::move(t)});
+}
+
+result<void> safetensors_reader::read_head() {
+  std::vector<std::byte> begin(sizeof(std::uint64_t));
+  auto got = read_full(*source_, begin);
+  if (!got) return std::move(got.error());
+  const auto name = source_->name();
+  const auto length =
+      header_length(std::span<const std::byte>(begin).first(*got), file_bytes_, name);
+  if (!length) return length.error();
+  begin.resize(begin.size() + *length);
+  if (auto ok = read(std::span(begin).subspan(sizeof *length), "its header"); !ok) return ok;
+  auto entries = parse_safetensors_entries(begin, file_bytes_, name);
+  if (!entries) return std::move(entries.error());
+  entries_ = std::move(*entries);
+  return {};
+}
+
+// `what` is what ends early where the file has become shorter.
+result<void> safetensors_reader::read(std::span<std::byte> into, std::string_view what) {
+  if (into.empty()) return {};
+  const auto got = read_full(*source_, into);
+  if (!got) return got.error();
+  if (*got == into.size()) return {};
+  return bad(source_->name(),
+             fmt::format("{} is cut, the file ends at byte {}", what, source_->position()));
 }
 
 std::string weights_hash(std::span<const named_tensor> tensors) {
