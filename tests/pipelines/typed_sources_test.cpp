@@ -2,13 +2,12 @@
 
 #include "troupe/runtime/flow/typed_sources.hpp"
 
+#include "tests/devices/idx_files.hpp"
 #include "tests/devices/temporary_folder.hpp"
 #include "troupe/devices/files/safetensors.hpp"
 #include "troupe/runtime/flow/drain.hpp"
 
 #include <boost/test/unit_test.hpp>
-
-#include <zlib.h>
 
 #include <cmath>
 #include <filesystem>
@@ -198,7 +197,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_as_json_lines_is_read_as_equal_structs) {
        123456789012345680000.0,
        '\\',
        0,
-       {{"tab\t, bell\a, nul", {0.1F, -1e-45F, 3.4028235e38F, 16777217}}, {"", {}}},
+       {{"tab\t, bell\a, nul", {0.1F, -1e-45F, 3.4028235e38F, 16777216}}, {"", {}}},
        part{"ü", {1}},
        {{}, {1, -2}},
        "null"},
@@ -314,11 +313,10 @@ BOOST_AUTO_TEST_CASE(images_of_idx_files_and_their_labels) {
   std::string labels(images, '\0');
   for (std::uint32_t i = 0; i < images; ++i) labels[i] = static_cast<char>(i % 251);
   put(folder.file("images"), idx({images, 2, 3}, pixels));
-  const auto text = idx({images}, labels);
   const auto packed = folder.file("labels.gz");
-  auto* const file = gzopen(packed.c_str(), "wb");
-  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
-  gzclose(file);
+  const auto text = idx({images}, labels);
+  const auto bytes = test::gzip(std::as_bytes(std::span(text)));
+  put(packed, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   flow_graph t;
   const auto alone = collect(read_idx(t, folder.file("images")));
   const auto pairs = collect(read_idx_pairs(t, folder.file("images"), packed));
