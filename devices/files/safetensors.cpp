@@ -18,8 +18,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr std::uint64_t header_bytes_max = 100'000'000;  // as the reference implementation
-constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 40;
+constexpr std::uint64_t json_bytes_max = 100'000'000;  // as the reference implementation
+constexpr std::uint64_t whole_bytes_max = std::uint64_t{1} << 40;
 // Of the format, beside the names of tensors.
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::pair<dtype, std::string_view> dtype_names[] = {
@@ -47,7 +47,7 @@ std::vector<const named_tensor*> in_order_of_names(std::span<const named_tensor>
 }
 
 // `what` may hold names of the file, which may hold anything: one line, whatever they do.
-error bad(std::string_view name, std::string what) {
+error unreadable(std::string_view name, std::string what) {
   for (auto& c : what)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   return {error_code::usage,
@@ -58,11 +58,12 @@ error bad(std::string_view name, std::string what) {
 result<std::uint64_t> header_length(std::span<const std::byte> begin, std::uint64_t file_bytes,
                                     std::string_view name) {
   std::uint64_t length = 0;
-  if (begin.size() < sizeof length) return bad(name, fmt::format("it has {} bytes", begin.size()));
+  if (begin.size() < sizeof length)
+    return unreadable(name, fmt::format("it has {} bytes", begin.size()));
   std::memcpy(&length, begin.data(), sizeof length);
-  if (file_bytes < sizeof length || length > file_bytes - sizeof length ||
-      length > header_bytes_max)
-    return bad(name, fmt::format("a header of {} bytes in a file of {}", length, file_bytes));
+  if (file_bytes < sizeof length || length > file_bytes - sizeof length || length > json_bytes_max)
+    return unreadable(name,
+                      fmt::format("a header of {} bytes in a file of {}", length, file_bytes));
   return length;
 }
 
@@ -71,7 +72,7 @@ result<std::uint64_t> header_length(std::span<const std::byte> begin, std::uint6
 result<safetensors_entry> parse_entry(const std::string& tensor_name, const nlohmann::json& row,
                                       std::string_view file) {
   const auto wrong = [&](std::string_view what) {
-    return bad(file, fmt::format("tensor \"{}\": {}", tensor_name, what));
+    return unreadable(file, fmt::format("tensor \"{}\": {}", tensor_name, what));
   };
   if (!row.is_object() || !row.contains("dtype") || !row.contains("shape") ||
       !row.contains("data_offsets"))
@@ -161,7 +162,7 @@ result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const
   const auto text =
       std::string_view(reinterpret_cast<const char*>(begin.data()) + sizeof length, length);
   const auto header = nlohmann::json::parse(text, nullptr, false);
-  if (!header.is_object()) return bad(name, "its header is no JSON object of tensors");
+  if (!header.is_object()) return unreadable(name, "its header is no JSON object of tensors");
   const auto data_bytes = file_bytes - sizeof length - length;
   std::vector<safetensors_entry> entries;
   for (const auto& [tensor_name, row] : header.items()) {
@@ -176,14 +177,15 @@ result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const
   std::uint64_t offset = 0;
   for (auto& e : entries) {
     if (e.begin != offset || e.end > data_bytes)
-      return bad(name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
+      return unreadable(
+          name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
     offset = e.end;
     e.begin += sizeof length + length;
     e.end += sizeof length + length;
   }
   if (offset != data_bytes)
-    return bad(name,
-               fmt::format("{} bytes of tensors are declared, {} are there", offset, data_bytes));
+    return unreadable(
+        name, fmt::format("{} bytes of tensors are declared, {} are there", offset, data_bytes));
   return entries;
 }
 
@@ -201,7 +203,7 @@ result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> b
 }
 
 result<std::vector<named_tensor>> load_safetensors(const std::string& path) {
-  const auto bytes = host::read_file(path, file_bytes_max, "safetensors file");
+  const auto bytes = host::read_file(path, whole_bytes_max, "safetensors file");
   if (!bytes) return bytes.error();
   return parse_safetensors(*bytes, path);
 }
@@ -246,8 +248,8 @@ result<void> safetensors_reader::read(std::span<std::byte> into, std::string_vie
   const auto got = read_full(*source_, into);
   if (!got) return got.error();
   if (*got == into.size()) return {};
-  return bad(source_->name(),
-             fmt::format("{} is cut, the file ends at byte {}", what, source_->position()));
+  return unreadable(source_->name(),
+                    fmt::format("{} is cut, the file ends at byte {}", what, source_->position()));
 }
 
 std::string weights_hash(std::span<const named_tensor> tensors) {
