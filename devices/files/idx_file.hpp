@@ -14,14 +14,17 @@
 // IDX-3  A dataset that was loaded has as many labels as images, and every label is below its
 //        number of classes.
 
+#include "troupe/devices/files/byte_source.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -57,6 +60,35 @@ result<std::vector<std::int64_t>> parse_idx_header(std::span<const std::byte> by
                                                    std::size_t rank, std::string_view name);
 // Both files of a dataset, checked against each other (IDX-3).
 result<idx_dataset> combine_idx(idx_array images, idx_array labels, const idx_info& where);
+
+// The rows of a file: of images (rank 3) one image each, of labels (rank 1) one label. Memory is
+// one row, or 64 KiB of smaller ones; one of more than idx_row_bytes_max is an error, as is one
+// without an element. One caller at a time; errors stay, and name the row (from 0) and the byte.
+inline constexpr std::uint64_t idx_row_bytes_max = std::uint64_t{64} << 20;
+class idx_reader {
+ public:
+  // `source` gives what is in the file, unpacked (open_any()).
+  idx_reader(std::unique_ptr<byte_source> source, std::size_t rank)
+      : source_(std::move(source)), rank_(rank) {}
+  // How many rows there are, and so on: of the header.
+  result<std::span<const std::int64_t>> sizes();
+  // The next row's elements, valid until the next call; nullopt: the end, behind which nothing was
+  // found.
+  result<std::optional<std::span<const std::byte>>> next();
+
+ private:
+  result<void> begin();
+  result<bool> fill();
+  error fail(std::string_view what);
+  std::unique_ptr<byte_source> source_;
+  std::size_t rank_;
+  std::vector<std::int64_t> sizes_;
+  std::vector<std::byte> buffer_;
+  std::size_t row_bytes_ = 0, at_ = 0, end_ = 0;  // of the buffer
+  std::uint64_t row_ = 0, rows_ = 0;
+  bool has_begun_ = false;
+  std::optional<error> failed_;
+};
 
 // Reads the headers of both files only; files may still turn out to be cut when they are loaded.
 result<idx_info> open_idx(const std::string& folder, bool test, std::int64_t classes = 10);

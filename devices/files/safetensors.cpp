@@ -18,8 +18,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr std::uint64_t header_bytes_max = 100'000'000;  // as the reference implementation
-constexpr std::uint64_t file_bytes_max = std::uint64_t{1} << 40;
+constexpr std::uint64_t json_bytes_max = 100'000'000;  // as the reference implementation
+constexpr std::uint64_t whole_bytes_max = std::uint64_t{1} << 40;
 // Of the format, beside the names of tensors.
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::pair<dtype, std::string_view> dtype_names[] = {
@@ -47,11 +47,24 @@ std::vector<const named_tensor*> in_order_of_names(std::span<const named_tensor>
 }
 
 // `what` may hold names of the file, which may hold anything: one line, whatever they do.
-error bad(std::string_view name, std::string what) {
+error unreadable(std::string_view name, std::string what) {
   for (auto& c : what)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   return {error_code::usage,
           fmt::format("{}: not a safetensors file that can be read: {}", name, what)};
+}
+
+// Of the header, which fits into the file.
+result<std::uint64_t> header_length(std::span<const std::byte> begin, std::uint64_t file_bytes,
+                                    std::string_view name) {
+  std::uint64_t length = 0;
+  if (begin.size() < sizeof length)
+    return unreadable(name, fmt::format("it has {} bytes", begin.size()));
+  std::memcpy(&length, begin.data(), sizeof length);
+  if (file_bytes < sizeof length || length > file_bytes - sizeof length || length > json_bytes_max)
+    return unreadable(name,
+                      fmt::format("a header of {} bytes in a file of {}", length, file_bytes));
+  return length;
 }
 
 // One tensor of the header; offsets as they stand there. Everything in it may be of any type and
@@ -59,7 +72,7 @@ error bad(std::string_view name, std::string what) {
 result<safetensors_entry> parse_entry(const std::string& tensor_name, const nlohmann::json& row,
                                       std::string_view file) {
   const auto wrong = [&](std::string_view what) {
-    return bad(file, fmt::format("tensor \"{}\": {}", tensor_name, what));
+    return unreadable(file, fmt::format("tensor \"{}\": {}", tensor_name, what));
   };
   if (!row.is_object() || !row.contains("dtype") || !row.contains("shape") ||
       !row.contains("data_offsets"))
@@ -136,17 +149,21 @@ result<void> save_safetensors(const std::string& path, std::span<const named_ten
 
 result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> bytes,
                                                                  std::string_view name) {
-  std::uint64_t length = 0;
-  if (bytes.size() < sizeof length) return bad(name, fmt::format("it has {} bytes", bytes.size()));
-  std::memcpy(&length, bytes.data(), sizeof length);
-  bytes = bytes.subspan(sizeof length);
-  if (length > bytes.size() || length > header_bytes_max)
-    return bad(name, fmt::format("a header of {} bytes in a file of {}", length,
-                                 bytes.size() + sizeof length));
-  const auto text = std::string_view(reinterpret_cast<const char*>(bytes.data()), length);
+  return parse_safetensors_entries(bytes, bytes.size(), name);
+}
+
+result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> begin,
+                                                                 std::uint64_t file_bytes,
+                                                                 std::string_view name) {
+  const auto header_bytes = header_length(begin, file_bytes, name);
+  if (!header_bytes) return header_bytes.error();
+  const auto length = *header_bytes;
+  expects(begin.size() - sizeof length >= length, "the beginning of a file has its header");
+  const auto text =
+      std::string_view(reinterpret_cast<const char*>(begin.data()) + sizeof length, length);
   const auto header = nlohmann::json::parse(text, nullptr, false);
-  if (!header.is_object()) return bad(name, "its header is no JSON object of tensors");
-  const auto data = bytes.subspan(length);
+  if (!header.is_object()) return unreadable(name, "its header is no JSON object of tensors");
+  const auto data_bytes = file_bytes - sizeof length - length;
   std::vector<safetensors_entry> entries;
   for (const auto& [tensor_name, row] : header.items()) {
     if (tensor_name == metadata_key) continue;
@@ -159,15 +176,16 @@ result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const
   });
   std::uint64_t offset = 0;
   for (auto& e : entries) {
-    if (e.begin != offset || e.end > data.size())
-      return bad(name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
+    if (e.begin != offset || e.end > data_bytes)
+      return unreadable(
+          name, fmt::format("tensor \"{}\" leaves a gap, overlaps or lies outside", e.name));
     offset = e.end;
     e.begin += sizeof length + length;
     e.end += sizeof length + length;
   }
-  if (offset != data.size())
-    return bad(name,
-               fmt::format("{} bytes of tensors are declared, {} are there", offset, data.size()));
+  if (offset != data_bytes)
+    return unreadable(
+        name, fmt::format("{} bytes of tensors are declared, {} are there", offset, data_bytes));
   return entries;
 }
 
@@ -185,9 +203,53 @@ result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> b
 }
 
 result<std::vector<named_tensor>> load_safetensors(const std::string& path) {
-  const auto bytes = host::read_file(path, file_bytes_max, "safetensors file");
+  const auto bytes = host::read_file(path, whole_bytes_max, "safetensors file");
   if (!bytes) return bytes.error();
   return parse_safetensors(*bytes, path);
+}
+
+result<std::optional<named_tensor>> safetensors_reader::next() {
+  if (failed_) return *failed_;
+  auto read = read_next();
+  if (!read) failed_ = read.error();
+  return read;
+}
+
+result<std::optional<named_tensor>> safetensors_reader::read_next() {
+  if (!std::exchange(has_begun_, true))
+    if (auto ok = read_head(); !ok) return std::move(ok.error());
+  if (next_ == entries_.size()) return std::optional<named_tensor>();
+  auto& e = entries_[next_++];
+  auto t = tensor::make(e.spec);
+  if (auto ok = read(t.bytes(), fmt::format("tensor \"{}\"", e.name)); !ok)
+    return std::move(ok.error());
+  return std::optional(named_tensor{std::move(e.name), std::move(t)});
+}
+
+result<void> safetensors_reader::read_head() {
+  std::vector<std::byte> begin(sizeof(std::uint64_t));
+  auto got = read_full(*source_, begin);
+  if (!got) return std::move(got.error());
+  const auto name = source_->name();
+  const auto length =
+      header_length(std::span<const std::byte>(begin).first(*got), file_bytes_, name);
+  if (!length) return length.error();
+  begin.resize(begin.size() + *length);
+  if (auto ok = read(std::span(begin).subspan(sizeof *length), "its header"); !ok) return ok;
+  auto entries = parse_safetensors_entries(begin, file_bytes_, name);
+  if (!entries) return std::move(entries.error());
+  entries_ = std::move(*entries);
+  return {};
+}
+
+// `what` is what ends early where the file has become shorter.
+result<void> safetensors_reader::read(std::span<std::byte> into, std::string_view what) {
+  if (into.empty()) return {};
+  const auto got = read_full(*source_, into);
+  if (!got) return got.error();
+  if (*got == into.size()) return {};
+  return unreadable(source_->name(),
+                    fmt::format("{} is cut, the file ends at byte {}", what, source_->position()));
 }
 
 std::string weights_hash(std::span<const named_tensor> tensors) {

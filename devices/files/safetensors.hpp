@@ -8,14 +8,18 @@
 //       the folder.
 // ST-2  Reading takes any bytes: offsets must tile the data exactly and fit shape and dtype.
 
+#include "troupe/devices/files/byte_source.hpp"
 #include "troupe/devices/tensor.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -50,9 +54,35 @@ struct safetensors_entry {
 // In the order of their bytes, all checked (ST-2).
 result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> bytes,
                                                                  std::string_view name);
+// The same of the beginning of a file, in which its header ends; it has `file_bytes` in all.
+result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const std::byte> begin,
+                                                                 std::uint64_t file_bytes,
+                                                                 std::string_view name);
 // Tensors come in the order of their bytes.
 result<std::vector<named_tensor>> parse_safetensors(std::span<const std::byte> bytes,
                                                     std::string_view name);
+
+// The tensors of a file, one after the other in the order of their bytes: memory is that of the
+// header (100 MB at most) and of one tensor. One caller at a time; errors stay.
+class safetensors_reader {
+ public:
+  // `source` gives a whole file, of `file_bytes` bytes.
+  safetensors_reader(std::unique_ptr<byte_source> source, std::uint64_t file_bytes)
+      : source_(std::move(source)), file_bytes_(file_bytes) {}
+  // nullopt: the end.
+  result<std::optional<named_tensor>> next();
+
+ private:
+  result<void> read_head();
+  result<std::optional<named_tensor>> read_next();
+  result<void> read(std::span<std::byte> into, std::string_view what);
+  std::unique_ptr<byte_source> source_;
+  std::uint64_t file_bytes_;
+  std::vector<safetensors_entry> entries_;
+  std::size_t next_ = 0;
+  bool has_begun_ = false;
+  std::optional<error> failed_;
+};
 
 // XXH3-128 over the bytes of the variables in order of their names, 32 hex digits. Equal weights,
 // equal text.

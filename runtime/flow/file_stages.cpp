@@ -3,11 +3,11 @@
 #include "troupe/devices/files/line_reader.hpp"
 #include "troupe/devices/files/npy_file.hpp"
 #include "troupe/devices/files/whole_file.hpp"
+#include "troupe/runtime/flow/each_file.hpp"
+#include "troupe/runtime/text/printable.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fnmatch.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,136 +16,11 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <set>
 
 namespace troupe {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct found_file {
-  std::string path;
-  std::int64_t size = 0, changed_ns = 0;
-  std::uint64_t inode = 0;
-  std::optional<error> why{};  // it cannot be read
-};
-
-// What matches now, in the order of its names.
-result<std::vector<found_file>> matching(const std::string& pattern, bool follows_out) {
-  const auto slash = pattern.rfind('/');
-  const auto folder = slash == std::string::npos ? std::string(".") : pattern.substr(0, slash);
-  const auto last = slash == std::string::npos ? pattern : pattern.substr(slash + 1);
-  const bool is_pattern = last.find_first_of("*?[") != std::string::npos;
-  if (last.empty())
-    return error(error_code::usage,
-                 fmt::format("{}: names a folder; add the files, as in {}*", pattern, pattern));
-  std::error_code why;
-  const auto root = fs::canonical(folder.empty() ? "/" : folder, why);
-  if (why) return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
-  std::vector<found_file> all;
-  const auto add = [&](const std::string& path) {
-    struct stat s{};
-    if (::stat(path.c_str(), &s) != 0) {
-      if (errno != ENOENT)  // gone again, or a link to nothing
-        all.push_back(
-            {path, 0, 0, 0,
-             error(error_code::failed, fmt::format("{}: {}", path, std::strerror(errno)))});
-      return;
-    }
-    if (!S_ISREG(s.st_mode)) return;
-    if (!follows_out) {
-      std::error_code unknown;
-      const auto real = fs::canonical(path, unknown);
-      const auto [end, at] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-      if (!unknown && end != root.end()) {
-        all.push_back(
-            {path, 0, 0, 0,
-             error(error_code::denied, fmt::format("{}: a link that leads out of its folder, to {} "
-                                                   "(.follows_links_out takes such)",
-                                                   path, real.string()))});
-        return;
-      }
-    }
-    all.push_back({path, s.st_size,
-                   std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec,
-                   std::uint64_t{s.st_ino}});
-  };
-  if (!is_pattern) {
-    add(pattern);
-    return all;
-  }
-  auto at = fs::directory_iterator(folder.empty() ? "/" : folder, why);
-  if (why) return error(error_code::not_found, fmt::format("{}: {}", folder, why.message()));
-  for (; at != fs::directory_iterator(); at.increment(why)) {
-    const auto name = at->path().filename().string();
-    if (::fnmatch(last.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
-    const auto path = slash == std::string::npos ? name : pattern.substr(0, slash + 1) + name;
-    add(path);
-    if (why) break;
-  }
-  if (why) return error(error_code::failed, fmt::format("{}: {}", folder, why.message()));
-  std::ranges::sort(all, {}, &found_file::path);
-  return all;
-}
-
-std::shared_ptr<const std::string> label_of(const std::string& path) {
-  return std::make_shared<const std::string>(path);
-}
-
-// A source that opens one file after the other.
-class each_file : public stage {
- public:
-  each_file(std::string pattern, bool follows_out)
-      : pattern_(std::move(pattern)), follows_out_(follows_out) {}
-  bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
-
-  source_state produce(stage_output& out) override {
-    if (!has_looked_) {
-      has_looked_ = true;
-      auto found = matching(pattern_, follows_out_);
-      if (!found) return give_up(std::move(found.error()), out);
-      if (found->empty())
-        return give_up(error(error_code::not_found, fmt::format("{}: no such file", pattern_)),
-                       out);
-      files_ = std::move(*found);
-    }
-    if (!is_open_) {
-      if (next_ == files_.size()) return source_state::over;
-      auto& file = files_[next_++];
-      const auto& path = file.path;
-      out.set_label(label_of(path));
-      if (file.why) {
-        out.fail(std::move(*file.why));
-        return source_state::more;
-      }
-      if (auto ok = open(path); !ok) {
-        out.fail(std::move(ok.error()));
-        return source_state::more;
-      }
-      is_open_ = true;
-    }
-    auto more = read(out);
-    if (!more) out.fail(std::move(more.error()));
-    if (!more || !*more) is_open_ = false;
-    return source_state::more;
-  }
-
- protected:
-  virtual result<void> open(const std::string& path) = 0;
-  // Puts an item. False: the file has no more.
-  virtual result<bool> read(stage_output& out) = 0;
-
- private:
-  // There is nothing to go on with.
-  static source_state give_up(error e, stage_output& out) {
-    out.fail(std::move(e));
-    return source_state::over;
-  }
-  std::string pattern_;
-  bool follows_out_, has_looked_ = false, is_open_ = false;
-  std::vector<found_file> files_;
-  std::size_t next_ = 0;
-};
 
 class path_source final : public each_file {
  public:
@@ -163,15 +38,13 @@ class path_source final : public each_file {
   std::string path_;
 };
 
-class line_source final : public each_file {
+class line_source final : public each_unpacked_file {
  public:
-  using each_file::each_file;
+  using each_unpacked_file::each_unpacked_file;
 
  private:
-  result<void> open(const std::string& path) override {
-    auto bytes = open_any(path);
-    if (!bytes) return std::move(bytes.error());
-    reader_.emplace(std::move(*bytes));
+  result<void> begin(std::unique_ptr<byte_source> bytes) override {
+    reader_.emplace(std::move(bytes));
     return {};
   }
   result<bool> read(stage_output& out) override {
@@ -184,16 +57,14 @@ class line_source final : public each_file {
   std::optional<line_reader> reader_;
 };
 
-class csv_source final : public each_file {
+class csv_source final : public each_unpacked_file {
  public:
   csv_source(std::string pattern, bool follows_out, csv_options o)
-      : each_file(std::move(pattern), follows_out), options_(o) {}
+      : each_unpacked_file(std::move(pattern), follows_out), options_(o) {}
 
  private:
-  result<void> open(const std::string& path) override {
-    auto bytes = open_any(path);
-    if (!bytes) return std::move(bytes.error());
-    reader_.emplace(std::move(*bytes), options_);
+  result<void> begin(std::unique_ptr<byte_source> bytes) override {
+    reader_.emplace(std::move(bytes), options_);
     header_ = nullptr;
     if (!options_.has_header) return {};
     auto names = reader_->header();
@@ -216,16 +87,14 @@ class csv_source final : public each_file {
   std::shared_ptr<const std::vector<std::string>> header_;
 };
 
-class tar_source final : public each_file {
+class tar_source final : public each_unpacked_file {
  public:
-  using each_file::each_file;
+  using each_unpacked_file::each_unpacked_file;
 
  private:
-  result<void> open(const std::string& path) override {
-    auto bytes = open_any(path);
-    if (!bytes) return std::move(bytes.error());
-    reader_.emplace(tar_reader(std::move(*bytes)));
-    path_ = path;
+  result<void> begin(std::unique_ptr<byte_source> bytes) override {
+    path_ = bytes->name();
+    reader_.emplace(tar_reader(std::move(bytes)));
     return {};
   }
   result<bool> read(stage_output& out) override {
@@ -390,21 +259,6 @@ class print_stage final : public stage {
   bool is_closed_ = false;
 };
 
-template <class Stage, class... Args>
-std::uint32_t add(flow_graph& t, const char* kind, const std::string& pattern,
-                  const file_options& o, const source_location& where, Args... args) {
-  stage_info info;
-  info.name = !o.name.empty() ? o.name : fmt::format("{}({})", kind, pattern);
-  info.is_named = !o.name.empty();
-  info.kind = kind;
-  info.where = where;
-  info.on_error = o.on_error;
-  info.make = [=] {
-    return std::unique_ptr<stage>(std::make_unique<Stage>(pattern, o.follows_links_out, args...));
-  };
-  return add_source(t, std::move(info), o.dead_letters);
-}
-
 std::string npy_head(const tensor_spec& of, std::uint64_t rows) {
   const char* type = "";
   switch (of.type) {
@@ -460,28 +314,28 @@ std::size_t archive_sample::size_bytes() const noexcept {
 
 flow<std::string> files(flow_graph& t, const std::string& pattern, const file_options& o,
                         source_location where) {
-  return {t, add<path_source>(t, "files", pattern, o, where), 0};
+  return {t, add_file_source<path_source>(t, "files", pattern, o, where), 0};
 }
 flow<std::string> watch(flow_graph& t, const std::string& pattern, const file_options& o,
                         source_location where) {
   const auto every = o.every.ns > 0 ? o.every.ns : 50'000'000;
-  return {t, add<watch_source>(t, "watch", pattern, o, where, every), 0};
+  return {t, add_file_source<watch_source>(t, "watch", pattern, o, where, every), 0};
 }
 flow<std::string> read_lines(flow_graph& t, const std::string& pattern, const file_options& o,
                              source_location where) {
-  return {t, add<line_source>(t, "read_lines", pattern, o, where), 0};
+  return {t, add_file_source<line_source>(t, "read_lines", pattern, o, where), 0};
 }
 flow<csv_line> read_csv(flow_graph& t, const std::string& pattern, const csv_options& csv,
                         const file_options& o, source_location where) {
-  return {t, add<csv_source>(t, "read_csv", pattern, o, where, csv), 0};
+  return {t, add_file_source<csv_source>(t, "read_csv", pattern, o, where, csv), 0};
 }
 flow<archive_sample> read_tar(flow_graph& t, const std::string& pattern, const file_options& o,
                               source_location where) {
-  return {t, add<tar_source>(t, "read_tar", pattern, o, where), 0};
+  return {t, add_file_source<tar_source>(t, "read_tar", pattern, o, where), 0};
 }
 flow<tensor> read_npy_rows(flow_graph& t, const std::string& pattern, const file_options& o,
                            source_location where) {
-  return {t, add<npy_source>(t, "read_npy_rows", pattern, o, where), 0};
+  return {t, add_file_source<npy_source>(t, "read_npy_rows", pattern, o, where), 0};
 }
 flow<std::uint64_t> timer(flow_graph& t, nanoseconds_of every, source_location where) {
   if (every.ns <= 0)
@@ -585,12 +439,15 @@ stage_options named_writer(flow_graph& g, const stage_options& o, const char* ki
 
 std::string json_text(std::string_view s) {
   std::string text = "\"";
+  const bool has_others = !is_utf8(s);
   for (const auto c : s) {
     const auto u = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\')
       text += {'\\', c};
     else if (c == '\n')
       text += "\\n";
+    else if (has_others && u >= 0x80)
+      text += "\\ufffd";
     else if (u < 0x20)
       text += fmt::format("\\u{:04x}", unsigned{u});
     else

@@ -24,6 +24,7 @@
 #include "troupe/runtime/flow/flow.hpp"
 
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,6 +57,7 @@ flow<std::string> read_lines(flow_graph& t, const std::string& pattern, const fi
 // Lines of standard input, until it ends.
 flow<std::string> read_stdin(flow_graph& t, source_location where = source_location::current());
 
+// Rows as texts; into structs of your own: typed_sources.hpp.
 struct csv_line {
   std::vector<std::string> cells;
   // Of the file, if it has a header; the same for all its rows.
@@ -130,11 +132,15 @@ stage_options named_writer(flow_graph& g, const stage_options& o, const char* ki
                            const std::string& path, const source_location& where);
 
 // What a value is in a cell, or in JSON.
-std::string json_text(std::string_view s);  // with quotes
+//
+// With quotes. Of a text that is no UTF-8, each byte that is no ASCII becomes U+FFFD.
+std::string json_text(std::string_view s);
 template <class T>
 std::string cell_text(const T& v) {
   if constexpr (std::is_convertible_v<T, std::string_view>)
     return std::string(std::string_view(v));
+  else if constexpr (is_optional<T>::value)
+    return v ? cell_text(*v) : std::string();
   else if constexpr (std::is_same_v<T, bool>)
     return v ? "true" : "false";
   else if constexpr (std::is_same_v<T, char>)
@@ -153,9 +159,14 @@ std::string json_value(const T& v) {
     std::string text = "[";
     for (const auto& x : v) text += (text.size() > 1 ? "," : "") + json_value(x);
     return text + "]";
+  } else if constexpr (is_optional<T>::value) {
+    return v ? json_value(*v) : "null";
+  } else if constexpr (std::is_same_v<T, char>) {
+    return json_text({&v, 1});
   } else if constexpr (std::is_floating_point_v<T>) {
-    // JSON has no word for them.
-    return v - v == 0 ? csv_number(v) : "null";
+    // JSON has no word for them, and of a "-0" readers drop the sign.
+    if (!(v - v == 0)) return "null";
+    return v == 0 && std::signbit(v) ? "-0.0" : csv_number(v);
   } else if constexpr (has_fields<T>) {
     std::string text = "{";
     T::fields.each(v, [&](std::string_view name, const auto& m) {

@@ -144,7 +144,6 @@ class gather_stage final : public stage {
 
   bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
     auto origin = out.origin();
-    if (is_late_) ++late_;
     const bool ends = ends_;
     if (keeps_order_ && ends && ++next_ == no_port) next_ = 0;
     cursor_ = (port + 1) % inputs_;
@@ -166,21 +165,18 @@ class gather_stage final : public stage {
       const auto ticket = head->origin.ticket;
       if (!keeps_order_ || ticket == next_) {
         ends_ = head->origin.ends_ticket;
-        is_late_ = false;
         return port;
       }
       if (ticket == no_port && late == no_port) late = port;
     }
     if (waiting > 0 || late == no_port) return no_port;
     ends_ = false;
-    is_late_ = true;
     return late;
   }
 
  private:
   std::uint32_t inputs_, next_ = 0, cursor_ = 0;
-  bool keeps_order_, ends_ = false, is_late_ = false;
-  std::uint64_t late_ = 0;
+  bool keeps_order_, ends_ = false;
 };
 
 class batch_stage final : public stage {

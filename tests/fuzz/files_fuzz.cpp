@@ -6,10 +6,13 @@
 
 #include "troupe/devices/files/byte_source.hpp"
 #include "troupe/devices/files/csv.hpp"
+#include "troupe/devices/files/idx_file.hpp"
 #include "troupe/devices/files/line_reader.hpp"
 #include "troupe/devices/files/npy_file.hpp"
 #include "troupe/devices/files/npz_file.hpp"
+#include "troupe/devices/files/safetensors.hpp"
 #include "troupe/devices/files/tar_reader.hpp"
+#include "troupe/runtime/flow/field_readers.hpp"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -17,6 +20,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -130,6 +134,77 @@ void read_npy(const std::string& file) {
   check(bool(parse_npy(npy_bytes(*t), "file")));
 }
 
+struct record {
+  std::string name;
+  std::int8_t n = 0;
+  float x = 0;
+  std::optional<bool> is;
+  std::vector<record> in;
+  static constexpr auto fields =
+      troupe::fields<&record::name, &record::n, &record::x, &record::is, &record::in>(
+          "name", "n", "x", "is", "in");
+};
+std::size_t records_in(const record& r) {
+  std::size_t n = 1;
+  for (const auto& x : r.in) n += records_in(x);
+  return n;
+}
+
+void read_json(const std::string& file) {
+  record r;
+  const auto ok = parse_json(file, {&r, &json_type_of<record>}, "file");
+  check(r.name.size() <= file.size() && records_in(r) <= file.size() + 1);
+  if (!ok) {
+    const auto& text = ok.error().message();
+    check((text.starts_with("file: ") || text.starts_with("file, key '")) &&
+          text.find('\n') == std::string::npos);
+  }
+}
+
+void read_cells(const std::string& file) {
+  std::int16_t n = 0;
+  double x = 0;
+  bool is = false;
+  std::optional<char> c;
+  cell_into(file, n);
+  cell_into(file, x);
+  cell_into(file, is);
+  check(cell_into(file, c).has_value() == (file.size() > 1));
+}
+
+void read_idx(const std::string& file, std::size_t piece) {
+  idx_reader r(source_of(file, piece), piece % 2 == 0 ? 3 : 1);
+  std::size_t bytes = 0;
+  for (;;) {
+    const auto row = r.next();
+    if (!row) return check_message(row.error());
+    if (!*row) break;
+    bytes += (*row)->size();
+  }
+  check(bytes < file.size());
+}
+
+// Tensor by tensor as at once, and whatever of the file is missing by then.
+void read_safetensors(const std::string& file, std::size_t piece) {
+  const auto all = parse_safetensors(bytes_of(file), "file");
+  if (!all) check_message(all.error());
+  const auto shorter = piece % 4 == 0 ? file.substr(0, file.size() - file.size() / 8) : file;
+  safetensors_reader r(source_of(shorter, piece), file.size());
+  for (std::size_t i = 0;; ++i) {
+    const auto one = r.next();
+    if (!one) {
+      check(!all || shorter.size() < file.size());
+      return check_message(one.error());
+    }
+    check(bool(all));
+    if (!*one) {
+      check(i == all->size());
+      break;
+    }
+    check((*one)->name == (*all)[i].name && (*one)->values.spec() == (*all)[i].values.spec());
+  }
+}
+
 std::string deflated(const std::string& text, int window_bits) {
   z_stream stream{};
   deflateInit2(&stream, 9, Z_DEFLATED, window_bits, 9, Z_DEFAULT_STRATEGY);
@@ -189,6 +264,15 @@ std::string npz_file() {
                             "file"));
 }
 
+std::string safetensors_file() {
+  const std::vector<named_tensor> two{{"a", tensor::of({1, 2, 3}, {3})},
+                                      {"b", tensor::of({7}, {})}};
+  const auto layout = lay_out_safetensors("file", two);
+  auto file = layout->head;
+  for (const auto* t : layout->order) file += text_of(t->values.bytes());
+  return file;
+}
+
 // A genuine file of each kind.
 const std::vector<std::string>& samples() {
   static const auto all = [] {
@@ -203,7 +287,11 @@ const std::vector<std::string>& samples() {
         "a,b,c\n1,\"2\n\"\"\",3\r\n,,\n\"x\",y,z",
         tar,
         npz_file(),
-        text_of(npy_bytes(tensor::of({1, 2, 3, 4, 5, 6}, {3, 2})))};
+        text_of(npy_bytes(tensor::of({1, 2, 3, 4, 5, 6}, {3, 2}))),
+        "{\"name\":\"a\",\"n\":-5,\"x\":1.5e3,\"is\":null,\"in\":[{\"name\":\"\\u00e4\",\"n\":1,"
+        "\"x\":0,\"in\":[]}],\"more\":[{},1]}",
+        std::string("\0\0\x08\3\0\0\0\2\0\0\0\2\0\0\0\1abcd", 20),
+        safetensors_file()};
   }();
   return all;
 }
@@ -228,7 +316,7 @@ std::string with_replaced_pieces(std::string file, std::string in) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  const auto kind = data[0] % 6U;
+  const auto kind = data[0] % 9U;
   const std::size_t piece = 1 + data[1] % 64U;
   std::string file(reinterpret_cast<const char*>(data) + 2, size - 2);
   if (data[0] >= 128) file = with_replaced_pieces(samples()[kind], file);
@@ -244,7 +332,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       read_tar(file, piece);
       break;
     case 4: read_npz(file); break;
-    default: read_npy(file); break;
+    case 5: read_npy(file); break;
+    case 6:
+      read_json(file);
+      read_cells(file);
+      break;
+    case 7: read_idx(file, piece); break;
+    default: read_safetensors(file, piece); break;
   }
   return 0;
 }

@@ -15,3 +15,4 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/typed_sources.hpp"
