@@ -28,9 +28,6 @@
 //       a repeated chunk never touches a tensor that was passed on.
 // LK-3  What does not match (generation, job, epoch, edge, shape) is dropped and counted, and harms
 //       nothing.
-// LK-9  A stream is an edge of its own, without credits, and LK-2, LK-3 and LK-7 hold for it. A
-//       value that finds no memory ends the stream here, since what follows can be of no use; who
-//       has bound it is told. What was sent of a stream arrives also when it has ended here.
 // LK-4  Frames of one round of the I/O worker leave together: a credit never costs a system call of
 //       its own.
 // LK-5  When credits go out, so does the acknowledgement of what they are for: a sender's tensors
@@ -49,6 +46,9 @@
 //       there when it is written to the socket. That is so within a machine, too: drivers map
 //       page-locked memory in ways that no other process can read. To read into such is an ordinary
 //       copy.
+// LK-9  A stream is an edge of its own, without credits, and LK-2, LK-3 and LK-7 hold for it. A
+//       value that finds no memory ends the stream here, since what follows can be of no use; who
+//       has bound it is told. What was sent of a stream arrives also when it has ended here.
 // Supervision: link_policy. A link that fails is given up at both ends; the member makes a new one,
 // after its back-off.
 // Ends: when membership says that the peer is dead or has left.

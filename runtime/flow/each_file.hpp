@@ -6,8 +6,7 @@
 //
 // EAF-1  Files come in the order of their names, as they were when the first one was asked for.
 // EAF-2  A file that cannot be opened, and one whose read() gives an error, fails one item; the
-//        next
-//       file follows where the stage's policy goes on.
+//       next file follows where the stage's policy goes on.
 
 #include "troupe/devices/files/byte_source.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"

@@ -20,9 +20,9 @@
 //       a cell, a line. Where what follows would be misread (a quote that does not end, a line of
 //       more than 16 MiB, damaged or cut bytes), the rest of the file is left out with it.
 // TYS-2  What write_csv() and write_json_lines() write of a struct is read again as an equal one,
-//        if
-//       its fields are of the types below, its texts UTF-8, and no optional holds a NaN or, in
-//       JSON, another null. JSON has no infinities: they are written as null, which is read as NaN.
+//       where its fields are of the types below, its texts UTF-8, and no optional holds a NaN or,
+//       in JSON, another null. JSON has no infinities: they are written as null, which is read as
+//       NaN.
 // TYS-3  Memory is that of an item and of its line.
 //
 // Errors are one line: the file, the line (from 1; of a row that has several, the first), the

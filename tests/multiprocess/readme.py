@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What the README shows is true: its commands run, in its order, and its C++ trains: readme.py BIN_FOLDER
 
-Of a command nothing is changed but the folder of the programs, the ids of an actor and a node, which nobody can know before, and the
-network: what stands there for several machines runs on several addresses of this one. For what is asked of a training that runs, one runs.
+Of a command nothing is changed but the folder of the programs, the ids of an actor and a node, which nobody can know before, the
+network: what stands there for several machines runs on several addresses of this one, and the lease of those that nobody stops. For what is
+asked of a training that runs, one runs.
 """
 
 import os
@@ -33,6 +34,8 @@ def free_port():
 
 
 class readme(harness.cluster_test):
+    lease = "30s"
+
     def test_every_command_runs(self):
         os.rename(self.make_data(), self.path("fashion-mnist"))
         self.port, self.lab, ran = free_port(), 0, 0
@@ -63,7 +66,9 @@ class readme(harness.cluster_test):
             training = self.start_training("--on-failure", "resume", "--checkpoint", self.path("others"), "--epochs", 1_000_000,
                                            "--data", self.path("fashion-mnist"), "--name", arguments[2])
             self.until("it trains", lambda: self.is_training(training))  # others of that name are over
-        p = self.start(os.path.basename(program), *[self.path(a) if a in OWN_PATHS else a for a in arguments])
+        program = os.path.basename(program)
+        lease = self.own_lease(arguments) if program == "troupe-node" or "--cluster" in arguments and program == "train_classifier" else ()
+        p = self.start(program, *[self.path(a) if a in OWN_PATHS else a for a in arguments], *lease)
         if in_background:
             self.address(p)
             if "--cluster" in arguments:

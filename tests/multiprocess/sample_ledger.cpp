@@ -1,5 +1,5 @@
 // A training whose variables count how often each sample was used: sample_ledger --cluster NAME
-// --data FOLDER [--epochs N] ...
+// --data FOLDER [--epochs N] [--hold STEP:FILE] ...
 //
 // Image i of the folder is 1 at pixel i and 0 elsewhere, and there are as many images as pixels.
 // The loss is sum(images @ w), whose gradient for row i of w is the number of times that image i
@@ -9,26 +9,42 @@
 // values on the way. There are two such variables, so that two shards have one; more columns make
 // them larger and steps longer, so that nodes can come and go within an epoch.
 //
+// With --hold it takes no losses from that step on until the file is there, and so the training,
+// which is never far ahead of its program, cannot end before what is to happen meanwhile has
+// happened.
+//
 // It ends with a line of JSON: {"samples", "epochs", "used_otherwise"}; 1 if a sample was not used
 // as often as there were epochs.
 
 #include "troupe/actors/program/output.hpp"
 #include "troupe/actors/session/session.hpp"
 #include "troupe/devices/files/idx_file.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 using namespace troupe;
 
 namespace {
 
+struct held_step {
+  std::uint64_t step = 0;
+  std::string until;  // this file is there
+};
+
 struct ledger_options {
+  std::vector<held_step> holds;
   std::string cluster, data, losses, name = "ledger";
+  std::string lease = "1s";
   std::uint32_t workers = 2, shards = 2, replicas = 0;
   std::uint64_t epochs = 1;
   std::int64_t columns = 1;
@@ -69,7 +85,11 @@ int run(const ledger_options& o) {
   if (losses == nullptr && !o.losses.empty())
     return fail({error_code::usage, "--losses: cannot write " + o.losses});
 
-  auto s = session::open({.cluster = o.cluster});
+  const auto lease = parse_duration(o.lease);
+  if (!lease) return fail(lease.error());
+  auto s = session::open({.cluster = o.cluster,
+                          .lease = std::chrono::duration_cast<std::chrono::milliseconds>(
+                              std::chrono::nanoseconds(*lease))});
   if (!s) return fail(s.error());
   graph g((*s)->ops());
   const idx_batch_options reading{.batch = 1, .parts = o.workers};
@@ -90,12 +110,16 @@ int run(const ledger_options& o) {
 
   std::uint64_t wrong = 0;
   bool is_counted = false;
+  auto hold = o.holds.begin();
   while (const auto event = (*training)->next()) {
     switch (event->type) {
       case training_event::kind::loss:
         if (losses != nullptr &&
             !write_text(losses, fmt::format("{},{:.9g}\n", event->step, event->loss)))
           return fail({error_code::failed, "--losses cannot be written"});
+        for (; hold != o.holds.end() && event->step >= hold->step; ++hold)
+          while (!std::filesystem::exists(hold->until))
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
         break;
       case training_event::kind::variables:
         is_counted = true;
@@ -122,6 +146,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Counts how often each sample of a made set of images is used in a training.",
                "sample_ledger"};
   app.add_option("--cluster", o.cluster);
+  app.add_option("--lease", o.lease);
   app.add_option("--data", o.data)->required();
   app.add_option("--losses", o.losses);
   app.add_option("--name", o.name);
@@ -130,6 +155,9 @@ int main(int argc, char** argv) {
   app.add_option("--replicas", o.replicas);
   app.add_option("--epochs", o.epochs);
   app.add_option("--columns", o.columns);
+  std::vector<std::string> holds;
+  app.add_option("--hold", holds);
   CLI11_PARSE(app, argc, argv);
+  for (const auto& h : holds) o.holds.push_back({std::stoull(h), h.substr(h.find(':') + 1)});
   return run(o);
 }

@@ -154,10 +154,15 @@ def ledger(options, rng, say):
     if not os.access(os.path.join(harness.BIN, "sample_ledger"), os.X_OK):
         return None
     with stage(options) as s:
+        s.lease = "30s"  # nobody is stopped
         s.start_nodes(1)
-        flags = ["--name", training.JOB, "--data", training.make_ledger_data(s), "--workers", training.WORKERS, "--shards", training.SHARDS, "--columns", 64]
+        data, steps = training.make_ledger_data(s), 64 * 64 // training.WORKERS
+        # It may be over before two nodes have started, on a machine that has other things to do: so it waits for them.
+        joined, left = os.path.join(data, "joined"), os.path.join(data, "left")
+        flags = ["--name", training.JOB, "--data", data, "--workers", training.WORKERS, "--shards", training.SHARDS, "--columns", 64,
+                 "--hold", f"{steps // 2}:{joined}", "--hold", f"{steps * 3 // 4}:{left}"]
         s.begin_training(*flags, *(["--replicas", options.replicas] if options.replicas else []), program="sample_ledger")
-        seen = grow_and_shrink(s, 64 * 64 // training.WORKERS, rng, say)
+        seen = grow_and_shrink(s, steps, rng, say, joined, left)
         s.wait_for("the ledger's training ends", lambda: not s.training.is_running(), 600)
         code = s.training.wait()
         if code != 0:
@@ -168,8 +173,13 @@ def ledger(options, rng, say):
         return counted | {"changes": [(what, step) for what, _, step in seen["changes"]], "steps": s.commits.count()}
 
 
-def grow_and_shrink(s, per_epoch, rng, say):
-    """While a training goes on over one node: two nodes join, and one of them is asked to leave when it has got work."""
+def grow_and_shrink(s, per_epoch, rng, say, joined_file=None, left_file=None):
+    """While a training goes on over one node: two nodes join, and one of them is asked to leave when it has got work. The training may wait for these
+    files, which are made when they have."""
+    def tell(file):
+        if file:
+            open(file, "w").close()
+
     changes = []
     s.wait_commits(int(per_epoch * rng.uniform(0.1, 0.2)))
     changes.append(("2 nodes join", time.monotonic(), s.commits.count()))
@@ -181,6 +191,7 @@ def grow_and_shrink(s, per_epoch, rng, say):
     except broken as e:
         problem = {"broken": f"a node that has joined gets no work: {e}"}
         say(f"BROKEN: {problem['broken']}")
+    tell(joined_file)
     s.wait_commits(s.commits.count() + int(per_epoch * 0.1))
     if not s.training.is_running():
         raise broken(f"the training ended too early: {s.training.tail()}")
@@ -189,6 +200,7 @@ def grow_and_shrink(s, per_epoch, rng, say):
     s.asked_to_leave.add(node.pid)
     node.send(signal.SIGTERM)
     code = node.wait()
+    tell(left_file)
     if code != 0:
         raise broken(f"the node that was asked to leave ended with {code}: {node.tail()}")
     return problem | {"changes": changes, "left_after_seconds": time.monotonic() - changes[-1][1]}

@@ -59,13 +59,14 @@ plan there_and_back() {
   return p;
 }
 
-// Waits until the other node is seen, and gives our and its id.
+// Waits until the other node can be sent something, and gives our and its id.
 result<std::vector<node_id>> wait_for_node(process& p) {
   caf::scoped_actor pause{p.system()};
   for (int i = 0; i < 500; ++i) {
     const auto view = view_of(p);
     for (const auto& m : view.members)
-      if (m.kind == member_kind::node && m.state == member_state::alive)
+      if (m.kind == member_kind::node && m.state == member_state::alive &&
+          view.linked.contains(m.id))
         return std::vector<node_id>{view.self.id, m.id};
     pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
   }
