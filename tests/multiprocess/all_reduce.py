@@ -18,6 +18,8 @@ DEATHS = int(os.environ.get("TROUPE_DEATHS", "2"))
 
 
 class all_reduce(harness.cluster_test):
+    lease = None  # processes are stopped
+
     def setUp(self):
         super().setUp()
         self.data = self.make_data()
@@ -154,6 +156,8 @@ class all_reduce(harness.cluster_test):
 
 class among_devices(harness.cluster_test):
     """The same with gradients that are added up on the nodes' devices: stand-ins on the host, whose collectives meet by sockets."""
+
+    lease = None  # processes are stopped
 
     DEVICE = ("--update", "allreduce", "--device", "gpu:0")
 

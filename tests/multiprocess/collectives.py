@@ -8,6 +8,8 @@ import harness
 
 
 class collectives(harness.cluster_test):
+    lease = None  # processes are stopped
+
     def setUp(self):
         super().setUp()
         self.data = self.make_data(samples=240, test_samples=24)

@@ -80,10 +80,10 @@ class graphs(harness.cluster_test):
         p.wait()
 
     def test_a_killed_node_costs_the_runs_under_way(self):
-        self.lease = "30s"  # a kill is noticed without it
         self.fails_and_goes_on(signal.SIGKILL)
 
     def test_a_stopped_node_costs_the_runs_under_way(self):
+        self.lease = None  # it is noticed by that
         self.fails_and_goes_on(signal.SIGSTOP)
 
 

@@ -114,9 +114,10 @@ class program:
 
 
 class cluster_test(unittest.TestCase):
-    # Of every node and training that a test starts; None: what they have by themselves, a second. Where nobody is stopped or cut off, a test says more:
-    # on a machine that is busy with other things a process may stand still for a second, and is then rightly held dead. (Who is killed is noticed at once.)
-    lease = None
+    # Of every node and training that a test starts. On a machine that is busy with other things a process may stand still for a second, and with a lease
+    # of a second, which they have by themselves, it is then rightly held dead. Who is killed is noticed at once, by the connection that ends; a test that
+    # stops somebody, which is noticed by the lease, has None: theirs.
+    lease = "30s"
 
     def own_lease(self, arguments):
         return ("--lease", self.lease) if self.lease and "--lease" not in arguments else ()

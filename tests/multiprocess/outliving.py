@@ -10,6 +10,8 @@ EPOCHS = 100  # of 16 steps
 
 
 class outliving(harness.cluster_test):
+    lease = None  # processes are stopped
+
     def setUp(self):
         super().setUp()
         self.data = self.make_data()

@@ -34,8 +34,6 @@ def free_port():
 
 
 class readme(harness.cluster_test):
-    lease = "30s"
-
     def test_every_command_runs(self):
         os.rename(self.make_data(), self.path("fashion-mnist"))
         self.port, self.lab, ran = free_port(), 0, 0

@@ -11,8 +11,6 @@ EPOCHS = 60  # of 16 steps
 
 
 class recovery(harness.cluster_test):
-    lease = "30s"  # processes are killed or leave, none is stopped
-
     def setUp(self):
         super().setUp()
         self.data = self.make_data()

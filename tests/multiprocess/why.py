@@ -8,6 +8,8 @@ import harness
 
 
 class why(harness.cluster_test):
+    lease = None  # processes are stopped
+
     def answer(self, *job, codes=(0, 4)):
         return json.loads(self.tool("why", *job, "--json", "--timeout", "500ms", codes=codes))
 
