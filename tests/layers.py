@@ -26,7 +26,7 @@ ROOMS = {
         "plan": "text",
         "analysis": "text plan",
         "firing": "plan",
-        "flow": "text",
+        "flow": "text plan",
         "shards": "plan",
         "graph": "plan",
         "layers": "plan graph",

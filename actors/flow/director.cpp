@@ -44,6 +44,13 @@ struct director_state {
   void tell_all(const M& m) {
     for (const auto& g : groups) tell(self->context(), g, M(m));
   }
+  // Whoever stands still for a new placement: the gate is the last one.
+  template <class M>
+  void tell_all_and_gate(const M& m) {
+    tell_all(m);
+    if (setup.gate) tell(nullptr, setup.gate, M(m));
+  }
+  std::size_t answers() const { return groups.size() + (setup.gate ? 1 : 0); }
   void start() {
     for (std::uint32_t i = 0; i < setup.workers.size(); ++i)
       groups.push_back(spawn_group(self->system(), setup.workers[i],
@@ -63,10 +70,12 @@ struct director_state {
     // cut() makes as many groups as the highest number says.
     auto cut = flow_group::cut(std::move(whole), numbered);
     auto routes = std::make_shared<flow_routes>();
+    const auto& stages = setup.graph->stages();
     for (const auto& e : setup.graph->edges()) {
-      routes->from.push_back(groups[places[e.from]]);
-      routes->to.push_back(groups[places[e.to]]);
+      routes->from.push_back(stages[e.from].is_elsewhere ? nullptr : groups[places[e.from]]);
+      routes->to.push_back(stages[e.to].is_elsewhere ? nullptr : groups[places[e.to]]);
     }
+    routes->far = setup.far;
     over.assign(groups.size(), true);
     for (std::uint32_t i = 0; i < cut.size(); ++i) {
       over[i] = cut[i].is_over();
@@ -75,8 +84,9 @@ struct director_state {
            flow_begin{std::make_shared<flow_group>(std::move(cut[i])), routes});
       if (is_finishing) tell(self->context(), groups[i], flow_finish{});
     }
+    if (setup.gate) tell(nullptr, setup.gate, flow_begin{nullptr, routes, caf::actor(self)});
     // All have their stages before one of them runs, and sends items to the others.
-    tell_all(flow_resume{});
+    tell_all_and_gate(flow_resume{});
     for (std::size_t i = 0; i < places.size(); ++i)
       setup.view->places[i].store(places[i], std::memory_order_relaxed);
     setup.view->placements.fetch_add(1, std::memory_order_relaxed);
@@ -100,7 +110,7 @@ struct director_state {
     if (now == phase::halts && at - halted_ns > halt_limit_ns) {
       now = phase::runs;
       is_on_trial = false;
-      tell_all(flow_resume{});
+      tell_all_and_gate(flow_resume{});
       back_off();
     }
     if (now == phase::runs) measure(at);
@@ -149,8 +159,8 @@ struct director_state {
     wanted = std::move(where);
     now = phase::halts;
     halted_ns = at;
-    answered.assign(groups.size(), false);
-    tell_all(flow_halt{++halts});
+    answered.assign(answers(), false);
+    tell_all_and_gate(flow_halt{++halts});
   }
 
   void halted(const group_halted& m) {
@@ -158,9 +168,9 @@ struct director_state {
     answered[m.group] = true;
     if (!std::ranges::all_of(answered, std::identity())) return;
     now = phase::collects;
-    answered.assign(groups.size(), false);
-    parts.assign(groups.size(), nullptr);
-    tell_all(flow_surrender{});
+    answered.assign(answers(), false);
+    parts.assign(answers(), nullptr);
+    tell_all_and_gate(flow_surrender{});
   }
   void surrendered(group_surrendered& m) {
     if (now != phase::collects) return;
@@ -200,8 +210,11 @@ caf::behavior run_director(caf::stateful_actor<director_state>* self, director_s
         s.tell_all(flow_finish{});
       },
       [self](flow_end) {
-        self->state.tell_all(flow_end{});
-        self->state.groups.clear();
+        auto& mine = self->state;
+        mine.tell_all(flow_end{});
+        mine.groups.clear();
+        tell(nullptr, mine.setup.program, director_gone{});
+        mine.setup = {};
         self->quit();
       },
   };

@@ -11,6 +11,7 @@
 //                                placement gains enough
 //   stop_topology      program   sources end, and what is under way goes on  -
 //                                to its end; or everything ends at once
+//   flow_end           program   groups end, and it does                     director_gone
 //
 // Groups are numbered, and each is on one worker for life; several may share one. As a rule there
 // is a group for each thread: a topology begins with all its stages on one, where they are
@@ -21,6 +22,9 @@
 //       was sent to them, before they surrender.
 // TD-2  Who does not stand still in time (a stage that takes long) calls a placement off.
 // TD-3  Of several failures the first one counts.
+// Of a topology over several processes each one has a director for its part. The gate
+// (gate_actor.hpp) then stands still, surrenders and begins with the groups, as one that has no
+// stages: what comes from other processes meanwhile stays with it.
 // Ends: on flow_end, with its groups. Threading: on the service worker.
 
 #include "troupe/actors/flow/flow_messages.hpp"
@@ -40,8 +44,8 @@ class io_loop;
 // What tools read, and the program at the end. Atomics only.
 struct topology_view {
   std::shared_ptr<const flow_graph> graph;
-  std::vector<std::shared_ptr<const stage_counters>> stages;
-  std::vector<std::shared_ptr<const edge_meter>> edges;
+  std::vector<std::shared_ptr<stage_counters>> stages;
+  std::vector<std::shared_ptr<edge_meter>> edges;
   std::vector<std::atomic<std::uint32_t>> places;    // the group of each stage
   std::vector<std::shared_ptr<group_pulse>> pulses;  // of each group
   std::atomic<std::uint64_t> placements{0};
@@ -60,6 +64,9 @@ struct director_setup {
   std::function<std::int64_t()> now_ns;
   std::shared_ptr<topology_view> view;
   std::shared_ptr<flow_group> whole;
+  // Where the topology has stages in other processes: the gate, and the routes to those, by edge.
+  caf::actor gate;
+  std::vector<std::optional<far_route>> far;
 };
 
 caf::actor spawn_director(caf::actor_system& sys, caf::execution_unit* service,

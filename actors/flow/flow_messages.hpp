@@ -2,29 +2,46 @@
 // The messages of a running topology: between its groups, and with its director. Each is said of in
 // the table of whoever takes it. Used in actors/flow only.
 //
-// Threading: values, inside one process.
+// Threading: values, inside one process. Groups and their director are in the topology's actor
+// system, the gate and links in that of the process: whoever tells somebody of the other one does
+// so with tell(nullptr, ...).
 
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/flow_group.hpp"
+#include "troupe/runtime/flow/item_frames.hpp"
+#include "troupe/schema/ids.hpp"
 
 #include <caf/actor.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace troupe {
 
-// Where the ends of each edge run, by edge.
+// The link to the process that has the other end of an edge.
+struct far_route {
+  caf::actor link;
+  job_id job{};
+  far_end end;
+};
+// Where the ends of each edge run, by edge; null: in another process.
 struct flow_routes {
   std::vector<caf::actor> from, to;
+  std::vector<std::optional<far_route>> far;  // empty: the whole topology is here
 };
 
 struct flow_items {
   std::uint32_t edge = 0;
   std::shared_ptr<std::vector<flow_item>> items;  // the receiver's alone
   bool is_last = false;
+};
+// Of another process: items_frame of runtime/flow/item_frames.hpp.
+struct flow_frame {
+  std::uint32_t edge = 0;
+  tensor frame;
 };
 struct flow_room {
   std::uint32_t edge = 0;
@@ -35,6 +52,7 @@ struct flow_closed {
 struct flow_begin {
   std::shared_ptr<flow_group> group;  // the receiver's alone
   std::shared_ptr<const flow_routes> routes;
+  caf::actor director{};  // of the gate's only, who has no other way to it
 };
 struct flow_go {};    // to itself: there is more to do
 struct flow_wake {};  // the time has come
@@ -64,11 +82,13 @@ struct director_tick {};
 struct stop_topology {
   bool is_graceful = true;
 };
-// To the program.
+// To the program, or to the host of a part.
 struct topology_ended {
   bool has_failed = false;
   error why{error_code::failed, ""};
 };
+// To the same: the director is gone, and tells nobody of anything any more.
+struct director_gone {};
 // To the clock of the topology (director.hpp).
 struct wake_me {
   std::int64_t at_ns = 0;
@@ -79,6 +99,7 @@ struct wake_me {
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_items)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_frame)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_room)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_closed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_begin)
@@ -96,4 +117,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_surrendered)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::director_tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_topology)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::topology_ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::director_gone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::wake_me)

@@ -2,11 +2,15 @@
 
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/messages/stream_messages.hpp"
+
+#include <fmt/format.h>
 
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
 
 #include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -24,15 +28,61 @@ struct group_actor_state : flow_wire {
   std::int64_t wakes_at = never_ns;
   bool is_halted = false, is_going = false, has_told = false;
 
+  const far_route* far_of(std::uint32_t edge) const {
+    return routes->far.empty() || !routes->far[edge] ? nullptr : &*routes->far[edge];
+  }
   void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) override {
+    if (const auto* far = far_of(edge)) return send_far(edge, *far, items, is_last);
     tell(self->context(), routes->to[edge],
          flow_items{edge, std::make_shared<std::vector<flow_item>>(std::move(items)), is_last});
   }
   void give_room(std::uint32_t edge) override {
+    if (const auto* far = far_of(edge)) {
+      const auto& m = *group->meter(edge);
+      return tell(
+          nullptr, far->link,
+          send_stream{far->job, taken_frame(edge, m.taken_items.load(), m.taken_bytes.load())});
+    }
     tell(self->context(), routes->from[edge], flow_room{edge});
   }
   void close(std::uint32_t edge) override {
+    if (const auto* far = far_of(edge))
+      return tell(nullptr, far->link, send_stream{far->job, closed_frame(edge)});
     tell(self->context(), routes->from[edge], flow_closed{edge});
+  }
+  void send_far(std::uint32_t edge, const far_route& far, std::vector<flow_item>& items,
+                bool is_last) {
+    try {
+      auto frame =
+          items_frame(edge, items, is_last, far.end, setup.now_ns(), stream_value_bytes_max);
+      if (frame)
+        tell(nullptr, far.link, send_stream{far.job, std::move(*frame)});
+      else
+        fail_at(edge, frame.error().message());
+    } catch (const std::bad_alloc&) {
+      fail_at(edge, "there is no memory to send its items to another process");
+    }
+  }
+  // Of the stage that makes the items of that edge.
+  void fail_at(std::uint32_t edge, const std::string& why) {
+    const auto& s = group->graph().stages()[group->graph().edges()[edge].from];
+    if (!std::exchange(has_told, true))
+      tell(self->context(), setup.director,
+           group_failed{{s.name, error(error_code::failed,
+                                       fmt::format("{} ({}): {}", s.name,
+                                                   flow_graph::line_of(s.where), why))}});
+  }
+  void take_frame(flow_frame& m) {
+    const auto* far = far_of(m.edge);
+    std::optional<read_frame_items> read;
+    try {
+      if (far != nullptr) read = items_of(m.frame, far->end, setup.now_ns());
+    } catch (const std::bad_alloc&) {
+      return fail_at(m.edge, "there is no memory for the items that came from another process");
+    }
+    if (!read) return fail_at(m.edge, "what came from another process is no item");
+    group->deliver(m.edge, std::move(read->items), read->is_last);
+    run();
   }
 
   // A broken invariant of ours: no stage's failure, but the topology's end as well.
@@ -79,6 +129,11 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
         if (s.group == nullptr) return s.fail("items came to stages that are elsewhere");
         s.group->deliver(m.edge, std::move(*m.items), m.is_last);
         s.run();
+      },
+      [&s](flow_frame& m) {
+        after_message();
+        if (s.group == nullptr) return s.fail("items came to stages that are elsewhere");
+        s.take_frame(m);
       },
       [&s](const flow_room& m) {
         if (s.group != nullptr) s.group->room(m.edge);

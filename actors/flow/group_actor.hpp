@@ -5,8 +5,11 @@
 //   message         from      effect                                   answer
 //   flow_begin      director  this is its group now, and stands still  -
 //   flow_items      groups    items of an edge; run                    -
-//   flow_room       groups    there is room behind an edge; run        -
-//   flow_closed     groups    nobody needs that edge's items; run      -
+//   flow_frame      gate      the same, of another process             -
+//   flow_room       groups,   there is room behind an edge; run        -
+//                   gate
+//   flow_closed     groups,   nobody needs that edge's items; run      -
+//                   gate
 //   flow_go         itself    run on                                   -
 //   flow_wake       clock     run                                      -
 //   flow_halt       director  run no more                              group_halted
@@ -14,6 +17,9 @@
 //   flow_surrender  director  give the group away                      group_surrendered
 //   flow_finish     director  its sources make no more; run            -
 //   flow_end        director  drop everything and end                  -
+//
+// What goes to another process it sends to that one's link, as a frame, which is written and read
+// on the group's own thread.
 //
 // It tells the director group_over once, when all its stages are, and group_failed once.
 //

@@ -2,21 +2,23 @@
 
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
-#include "troupe/actors/flow/director.hpp"
+#include "troupe/actors/flow/flow_run.hpp"
+#include "troupe/actors/flow/gate_actor.hpp"
 #include "troupe/actors/flow/topology_listing.hpp"
 #include "troupe/actors/messages/work_messages.hpp"
-#include "troupe/actors/net/io_loop.hpp"
 #include "troupe/actors/session/session_process.hpp"
-#include "troupe/runtime/flow/flow_placement.hpp"
+#include "troupe/runtime/flow/topology_parts.hpp"
 
-#include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <future>
+#include <random>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -25,22 +27,6 @@ namespace troupe {
 namespace {
 
 constexpr auto look_every = std::chrono::milliseconds(100);
-
-std::int64_t monotonic() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-class loop_source final : public event_source {
- public:
-  explicit loop_source(io_loop& loop) : loop_(loop) {}
-  bool poll(int timeout_ms) override { return loop_.poll(timeout_ms) > 0; }
-  void wake() override { loop_.wake(); }
-
- private:
-  io_loop& loop_;
-};
 
 // Of the program that runs a topology by run().
 std::atomic<int> signal_seen{0};
@@ -88,7 +74,7 @@ std::vector<stage_report> topology::report() const {
   if (running_ == nullptr) return all;
   const auto& v = *running_->view;
   const auto lasted = double(std::max<std::int64_t>(
-      1, (running_->ended_ns != 0 ? running_->ended_ns : monotonic()) - running_->began_ns));
+      1, (running_->ended_ns != 0 ? running_->ended_ns : flow_clock_ns()) - running_->began_ns));
   for (std::size_t i = 0; i < stages().size(); ++i) {
     const auto& s = stages()[i];
     const auto& c = *v.stages[i];
@@ -132,74 +118,170 @@ std::string to_text(const std::vector<stage_report>& stages) {
   return text;
 }
 
+void topology::use(const stage_library& l) {
+  if (auto ok = check_library(l); !ok) note_mistake(ok.error());
+  libraries_.push_back(&l);
+}
+
+// What nodes of the cluster do of a topology, as the program sees it.
+class topology::far_parts {
+ public:
+  far_parts(topology& t, session& member) : t_(t), process_(process_of(member)), member_(member) {}
+  ~far_parts() { end(); }
+  far_parts(const far_parts&) = delete;
+  far_parts& operator=(const far_parts&) = delete;
+
+  // Decides who runs what, and marks in the graph what is elsewhere. Waits for nodes.
+  result<void> place() {
+    std::vector<member_info> nodes;
+    std::vector<std::uint32_t> process_of;
+    caf::scoped_actor waits(process_.system());
+    const auto until =
+        flow_clock_ns() +
+        std::chrono::duration_cast<std::chrono::nanoseconds>(t_.options_.cluster.timeout).count();
+    while (true) {
+      nodes = member_.nodes();
+      std::vector<place_node> places;
+      for (const auto& n : nodes) places.push_back({n.name, n.job, n.labels});
+      auto placed = place_on_nodes(t_, places);
+      if (placed) {
+        process_of = std::move(*placed);
+        break;
+      }
+      if (placed.error().code() != error_code::unreachable || t_.stop_wishes_.load() != 0 ||
+          flow_clock_ns() > until)
+        return std::move(placed.error());
+      waits->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
+    }
+    // Those that have a part, in the order of the nodes.
+    std::vector<std::uint32_t> number(nodes.size() + 1, 0);
+    std::vector<described_process> processes;
+    const auto& self = process_.self();
+    processes.push_back({raw(self.id), self.name, self.host});
+    for (std::uint32_t n = 1; n <= nodes.size(); ++n)
+      if (std::ranges::find(process_of, n) != process_of.end()) {
+        number[n] = static_cast<std::uint32_t>(processes.size());
+        const auto& node = nodes[n - 1];
+        processes.push_back({raw(node.id), node.name, node.host});
+      }
+    for (auto& p : process_of) p = number[p];
+    auto what = describe(t_, process_of, t_.libraries_);
+    if (!what) return std::move(what.error());
+    what_ = std::move(*what);
+    what_.name = t_.options_.name.empty() ? "topology" : t_.options_.name;
+    what_.fuses = t_.options_.fuse;
+    what_.processes = std::move(processes);
+    for (std::uint32_t i = 0; i < process_of.size(); ++i)
+      t_.stage_at(i).is_elsewhere = process_of[i] != 0;
+    for (std::uint32_t i = 0; i < what_.edges.size(); ++i)
+      t_.edge_at(i).items_max = what_.edges[i].items_max;
+    return {};
+  }
+  std::vector<std::string> nodes_of() const { return nodes_of_stages(what_); }
+
+  void begin(std::uint64_t id, std::shared_ptr<topology_view> view, const caf::actor& program) {
+    auto& scheduler = static_cast<pinned_scheduler&>(process_.system().scheduler());
+    gate_ = spawn_program_gate(process_.system(), scheduler.service(),
+                               {process_.node(), job_id{id}, what_, std::move(view), program});
+  }
+  const caf::actor& gate() const { return gate_; }
+  void start() { tell(nullptr, gate_, start_parts{}); }
+  void tick() { tell(nullptr, gate_, gate_tick{}); }
+  // When the director is gone.
+  void end() {
+    if (!gate_) return;
+    auto left = std::make_shared<std::promise<void>>();
+    const auto has_left = left->get_future();
+    tell(nullptr, std::exchange(gate_, nullptr), end_parts{std::move(left)});
+    has_left.wait();
+  }
+
+ private:
+  topology& t_;
+  process& process_;
+  session& member_;
+  topology_description what_;
+  caf::actor gate_;
+};
+
 result<flow_totals> topology::run_to_end(const std::function<void(const topology&)>& look) {
   if (running_ != nullptr)
     return error(error_code::usage, "a topology runs once: describe another one");
   if (auto ok = check(); !ok) return std::move(ok.error());
+  std::unique_ptr<session> member;
+  std::unique_ptr<far_parts> far;
+  if (!options_.cluster.cluster.empty()) {
+    auto opened = session::open(options_.cluster);
+    if (!opened) return std::move(opened.error());
+    member = std::move(*opened);
+    if (has_places(*this)) {
+      far = std::make_unique<far_parts>(*this, *member);
+      if (auto ok = far->place(); !ok) return std::move(ok.error());
+    }
+  }
   const auto threads =
       options_.threads != 0 ? options_.threads : std::max(1U, std::thread::hardware_concurrency());
   std::shared_ptr<const flow_graph> graph(std::shared_ptr<const void>(), this);
   auto whole = std::make_shared<flow_group>(graph);
   running_ = std::make_unique<running>();
   auto& r = *running_;
-  r.view = std::make_shared<topology_view>(stages().size());
-  r.view->graph = graph;
-  for (std::uint32_t i = 0; i < stages().size(); ++i)
-    r.view->stages.push_back(whole->shared_counters(i));
-  for (std::uint32_t i = 0; i < edges().size(); ++i) r.view->edges.push_back(whole->meter(i));
+  r.member = std::move(member);
+  r.view = view_of(graph, *whole);
   topology_ended ended;
-  if (!options_.cluster.cluster.empty()) {
-    auto member = session::open(options_.cluster);
-    if (!member) return std::move(member.error());
-    r.member = std::move(*member);
-  }
   try {
-    io_loop loop;
-    loop_source events(loop);
-    scheduler_config config;
-    config.pinned();
-    config.streams = threads + sleeping_stages(*this);
-    config.io = &events;
-    caf::actor_system system(config);
-    auto& scheduler = static_cast<pinned_scheduler&>(system.scheduler());
-    caf::scoped_actor self(system);
-    director_setup setup;
-    setup.graph = graph;
-    setup.threads = threads;
-    flow_groups groups{place_together(*this, threads), {}};
-    for (std::uint32_t i = 0; i < config.streams; ++i) groups.thread_of.push_back(i);
-    if (!options_.fuse) groups = place_apart(*this, threads);
-    for (const auto thread : groups.thread_of) {
-      setup.workers.push_back(scheduler.stream(thread));
-      r.view->pulses.push_back(std::make_shared<group_pulse>());
-    }
-    setup.places = std::move(groups.group_of);
-    setup.moves = options_.fuse;
-    setup.clock = spawn_flow_clock(system, scheduler.io(), loop, monotonic);
-    setup.program = caf::actor(self);
-    setup.now_ns = monotonic;
-    setup.view = r.view;
-    setup.whole = std::move(whole);
-    const auto clock = setup.clock;
-    r.began_ns = monotonic();
-    r.listing = std::make_shared<topology_listing>(r.view, options_.name, monotonic);
-    if (r.member != nullptr)
-      tell(nullptr, process_of(*r.member).node(),
-           list_work{std::shared_ptr<const listed_work>(r.listing)});
-    const auto director = spawn_director(system, scheduler.service(), std::move(setup));
+    flow_run run(graph, threads, options_.fuse);
+    auto& self = run.owner();
+    std::random_device random;
+    const auto id = std::uint64_t{random()} << 32 | random();
+    r.began_ns = flow_clock_ns();
+    bool is_over_here = false, is_over_there = far == nullptr;
+    const auto take_end = [&](bool has_failed, error& why) {
+      if (has_failed && !ended.has_failed) ended = {true, std::move(why)};
+      if (has_failed) is_over_here = is_over_there = true;
+    };
+    const auto begin = [&](std::vector<std::optional<far_route>> routes) {
+      run.start(std::move(whole), r.view, far != nullptr ? far->gate() : nullptr,
+                std::move(routes));
+      r.listing = std::make_shared<topology_listing>(
+          r.view, options_.name, id, flow_clock_ns,
+          far != nullptr ? far->nodes_of() : std::vector<std::string>());
+      if (r.member != nullptr)
+        tell(nullptr, process_of(*r.member).node(),
+             list_work{std::shared_ptr<const listed_work>(r.listing)});
+    };
+    if (far != nullptr)
+      far->begin(id, r.view, caf::actor(self));
+    else
+      begin({});
     std::uint32_t told = 0;
-    for (bool is_over = false; !is_over;) {
-      self->receive([&](topology_ended& m) { ended = std::move(m), is_over = true; },
-                    caf::after(look_every) >> [] {});
+    while (!is_over_here || !is_over_there) {
+      self->receive(
+          [&](topology_ended& m) {
+            is_over_here = true;
+            take_end(m.has_failed, m.why);
+          },
+          [&](parts_placed& m) {
+            begin(std::move(m.far));
+            far->start();
+          },
+          [&](parts_ended& m) {
+            is_over_there = true;
+            take_end(m.has_failed, m.why);
+          },
+          caf::after(look_every) >> [] {});
       const auto wishes = stop_wishes_.load();
-      if (wishes != told) tell(nullptr, director, stop_topology{(wishes & 2) == 0});
+      if (wishes != told && r.listing == nullptr)
+        ended = {true, error(error_code::failed, "stopped before its nodes had begun")},
+        is_over_here = is_over_there = true;
+      if (wishes != told && r.listing != nullptr) run.stop((wishes & 2) == 0);
       told = wishes;
-      if (look && !is_over) look(*this);
+      if (far != nullptr) far->tick();
+      if (look && r.listing != nullptr && (!is_over_here || !is_over_there)) look(*this);
     }
-    r.ended_ns = monotonic();
-    r.listing->end(ended.has_failed, ended.why.text());
-    tell(nullptr, director, flow_end{});
-    tell(nullptr, clock, flow_end{});
+    r.ended_ns = flow_clock_ns();
+    if (r.listing != nullptr) r.listing->end(ended.has_failed, ended.why.text());
+    run.end();
+    if (far != nullptr) far->end();
   } catch (const std::system_error& e) {
     return error(error_code::failed, fmt::format("the topology cannot start: {}", e.what()));
   }
@@ -226,14 +308,14 @@ int topology::run() {
   if (old_int == SIG_IGN) std::signal(SIGINT, SIG_IGN);
   if (old_term == SIG_IGN) std::signal(SIGTERM, SIG_IGN);
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
-  const auto began = monotonic();
+  const auto began = flow_clock_ns();
   auto shown = began;
   bool is_drawn = false;
   const auto done = run_to_end([&](const topology&) {
     const auto seen = signals_seen.load();
     if (seen > 0 && stop_wishes_.load() == 0) stop();
     if (seen > 1 && stop_wishes_.load() < 2) kill();
-    const auto now = monotonic();
+    const auto now = flow_clock_ns();
     if (options_.is_quiet || now - shown < (is_terminal ? 200'000'000 : 5'000'000'000)) return;
     shown = now;
     // The ends say how far it is, the busiest stage what bounds it.

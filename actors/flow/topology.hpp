@@ -6,6 +6,10 @@
 //       stage fails and its policy does not bear that, or after stop(), in good order.
 // TO-2  Edges together hold `budget_bytes`, however fast the sources are (but each may hold one
 //       item). What stages keep by themselves is theirs.
+// With `cluster`, stages with `.on` run on its nodes, which need the stage libraries that they
+// stand in (use()). Nodes that have what is asked for are waited for, as long as cluster.timeout
+// says. A node that is lost ends the topology with a line that names it.
+//
 // Threading: described and run by one thread; stop() from any, a handler of signals too.
 // Ownership: it owns its stages, threads and actors; flows are names of what it owns, and it stays
 // where it is.
@@ -15,6 +19,7 @@
 #include "troupe/actors/session/session.hpp"
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/stage_library.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -36,8 +41,8 @@ struct topology_options {
   bool fuse = true;
   bool is_quiet = false;       // run() says nothing of its progress
   bool explains_only = false;  // run() prints explain(), and runs nothing
-  // Where `cluster` names one, the process is a member of it while the topology runs, and tools see
-  // its stages: `troupe list actors`, `troupe why`.
+  // Where `cluster` names one, the process is a member of it while the topology runs: tools see its
+  // stages (`troupe list actors`, `troupe why`), and `.on` names nodes of it.
   session_options cluster{};
 };
 
@@ -63,6 +68,9 @@ class topology : public flow_graph {
   topology(const topology&) = delete;
   topology& operator=(const topology&) = delete;
 
+  // Functions of this library may run on other nodes; it outlives the topology.
+  void use(const stage_library& l);
+
   // Runs it to its end, shows progress on stderr, and one line of what went wrong. SIGINT and
   // SIGTERM drain it; a second one ends it at once. 0: fine; else as all programs' exit codes
   // (error_code); 130 or 143 after a signal that it was drained by.
@@ -81,9 +89,11 @@ class topology : public flow_graph {
 
  private:
   struct running;
+  class far_parts;
   topology_options options_;
   std::atomic<std::uint32_t> stop_wishes_{0};
   std::unique_ptr<running> running_;
+  std::vector<const stage_library*> libraries_;
 };
 
 }  // namespace troupe

@@ -1,9 +1,7 @@
 #include "troupe/actors/flow/topology_listing.hpp"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <fmt/format.h>
 #include <utility>
 
 namespace troupe {
@@ -16,16 +14,17 @@ std::uint64_t relaxed(const std::atomic<std::uint64_t>& a) {
 }  // namespace
 
 topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::string name,
-                                   std::function<std::int64_t()> now_ns)
+                                   std::uint64_t id, std::function<std::int64_t()> now_ns,
+                                   std::vector<std::string> nodes)
     : view_(std::move(view)),
       name_(name.empty() ? "topology" : std::move(name)),
       now_ns_(std::move(now_ns)),
-      began_ns_(now_ns_()) {
-  id_ = fmt::format("{:016x}", static_cast<std::uint64_t>(began_ns_) ^
-                                   static_cast<std::uint64_t>(::getpid()) << 40);
+      began_ns_(now_ns_()),
+      nodes_(std::move(nodes)) {
+  id_ = fmt::format("{:016x}", id);
   const auto& g = *view_->graph;
   for (const auto& s : g.stages()) {
-    stage_place p{s.name, s.is_source, s.is_end(), {}, {}};
+    stage_place p{s.name, s.is_source, s.is_end(), s.is_elsewhere, {}, {}};
     for (const auto e : s.in) p.in.push_back(e);
     for (const auto& port : s.out)
       for (const auto e : port) p.out.push_back(e);
@@ -44,7 +43,10 @@ job_snapshot topology_listing::job(const std::string& node) const {
   job_snapshot j;
   j.id = id_;
   j.name = name_;
-  j.client = node;
+  // The program has all ends but those on nodes, and counts of all.
+  const bool is_program =
+      std::ranges::any_of(stages_, [](const auto& s) { return s.is_source && !s.is_elsewhere; });
+  j.client = is_program ? node : "";
   j.participants = {node};
   const auto now = now_ns_(), ended = ended_ns_.load(std::memory_order_acquire);
   j.started_seconds = double(now - began_ns_) * 1e-9;
@@ -66,8 +68,12 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
   const auto age = [&](std::uint32_t then) {
     return ticks > then ? double(ticks - then) * double(coarse_tick_ns) * 1e-9 : 0.0;
   };
+  const auto node_of = [&](std::uint32_t stage) {
+    return stages_[stage].is_elsewhere && stage < nodes_.size() ? nodes_[stage] : node;
+  };
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const auto& s = stages_[i];
+    if (s.is_elsewhere) continue;
     const auto& c = *view_->stages[i];
     actor_snapshot a;
     a.id = fmt::format("{}.{}.{}", node, name_, i);
@@ -102,7 +108,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port_snapshot port;
       port.name = fmt::format("in{}", p);
       port.peer = stages_[edges_[s.in[p]].from].name;
-      port.peer_node = node;
+      port.peer_node = node_of(edges_[s.in[p]].from);
       port.credits_max = edges_[s.in[p]].items_max;
       port.queued = waiting(s.in[p]);
       a.queue += port.queued;
@@ -116,7 +122,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port_snapshot port;
       port.name = fmt::format("out{}", p);
       port.peer = stages_[e.to].name;
-      port.peer_node = node;
+      port.peer_node = node_of(e.to);
       port.credits_max = e.items_max;
       const auto under_way = waiting(s.out[p]);
       const auto put_bytes = relaxed(m.put_bytes), taken_bytes = relaxed(m.taken_bytes);

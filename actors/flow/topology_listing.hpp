@@ -1,6 +1,7 @@
 #pragma once
 // What tools see of a topology that runs (runtime/insight/listed_work.hpp): a job, and an actor for
-// each of its stages, by the names that the user gave them.
+// each of its stages, by the names that the user gave them. Of one over several processes each
+// process lists its own stages, and all the same job.
 //
 // Threading: asked from any thread; what it reads is atomic. end() by the program's, once.
 
@@ -17,8 +18,10 @@ namespace troupe {
 
 class topology_listing final : public listed_work {
  public:
-  topology_listing(std::shared_ptr<topology_view> view, std::string name,
-                   std::function<std::int64_t()> now_ns);
+  // `id`: of the topology. `nodes`: by stage, the node that it runs on; empty: all on the one that
+  // lists it.
+  topology_listing(std::shared_ptr<topology_view> view, std::string name, std::uint64_t id,
+                   std::function<std::int64_t()> now_ns, std::vector<std::string> nodes = {});
   job_snapshot job(const std::string& node) const override;
   std::vector<actor_snapshot> actors(const std::string& node) const override;
   // What is asked from now on is of what has ended.
@@ -32,7 +35,7 @@ class topology_listing final : public listed_work {
   // The names of stages and edges outlive the topology.
   struct stage_place {
     std::string name;
-    bool is_source = false, is_end = false;
+    bool is_source = false, is_end = false, is_elsewhere = false;
     std::vector<std::uint32_t> in, out;  // edges
   };
   struct edge_place {
@@ -40,6 +43,7 @@ class topology_listing final : public listed_work {
     std::uint64_t items_max = 0, bytes_max = 0;
   };
   std::vector<stage_place> stages_;
+  std::vector<std::string> nodes_;
   std::vector<edge_place> edges_;
   std::atomic<std::int64_t> ended_ns_{0};
   bool has_failed_ = false;  // these two are written before ended_ns_

@@ -49,7 +49,7 @@ bool is_whole(const std::string& file, std::uint64_t size) {
 
 }  // namespace
 
-result<void> load_ops(op_table& ops, kernel_table& kernels, const std::string& file) {
+result<opened_library> open_library(const std::string& file) {
   struct stat about{};
   if (::stat(file.c_str(), &about) != 0)
     return error(error_code::not_found, fmt::format("op library {}: there is no such file", file));
@@ -66,11 +66,20 @@ result<void> load_ops(op_table& ops, kernel_table& kernels, const std::string& f
   if (handle == nullptr)
     return error(error_code::usage, fmt::format("op library {}: it cannot be loaded: {}", file,
                                                 reason_of_loader(path)));
+  return opened_library{handle};
+}
+
+void* opened_library::find(const char* symbol) const { return ::dlsym(handle, symbol); }
+
+result<void> load_ops(op_table& ops, kernel_table& kernels, const std::string& file) {
+  const auto opened = open_library(file);
+  if (!opened) return opened.error();
   const auto refuse = [&](std::string_view why) {
-    ::dlclose(handle);  // nothing of it is in use
+    ::dlclose(opened->handle);  // nothing of it is in use
     return error(error_code::usage, fmt::format("op library {}: {}", file, why));
   };
-  const auto entry = reinterpret_cast<op_library_entry_function>(::dlsym(handle, op_library_entry));
+  const auto entry = reinterpret_cast<op_library_entry_function>(opened->find(op_library_entry));
+  if (entry == nullptr && opened->find("troupe_stage_library") != nullptr) return {};
   if (entry == nullptr)
     return refuse(
         fmt::format("it has no {}(): it is not a library of ops, or TROUPE_OP_LIBRARY is missing",

@@ -283,7 +283,13 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.device = &p->device;
   node.memory_bytes = options.memory_bytes;
   node.on_leave_asked = options.on_leave_asked;
-  node.host_work = options.host_work;
+  // Asked by the node, which is there by then; not held by it, since it holds this.
+  if (options.host_work)
+    node.host_work = [host_work = options.host_work, all = p.get(), service = workers.service()](
+                         job_id job, node_id from) {
+      return host_work(
+          {all->system.get(), service, all->node, all->member->self().id, all->streams}, job, from);
+    };
   for (std::uint32_t i = 0; i < p->streams; ++i) node.streams.push_back(workers.stream(i));
   for (std::uint32_t i = 0; i < p->config.devices; ++i) {
     auto& g = gpus->gpus[i];
@@ -315,6 +321,7 @@ process::~process() { leave("the process ends"); }
 
 caf::actor_system& process::system() { return *parts_->system; }
 const caf::actor& process::node() const { return parts_->node; }
+const member_info& process::self() const { return parts_->member->self(); }
 const std::string& process::address() const { return parts_->member->self().address; }
 const op_table& process::ops() const { return parts_->ops; }
 const kernel_table& process::kernels() const { return parts_->kernels; }

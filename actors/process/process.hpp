@@ -28,6 +28,15 @@ class kernel_table;
 class op_table;
 struct op_library;
 
+// Of the process that is asked to host work: where its actors run, and who it is.
+struct work_host {
+  caf::actor_system* system = nullptr;
+  caf::execution_unit* service = nullptr;
+  caf::actor node;
+  node_id self{};
+  std::uint32_t streams = 1;
+};
+
 struct process_options {
   std::string cluster;  // empty: alone, reachable by nobody
   member_kind kind = member_kind::node;
@@ -56,7 +65,7 @@ struct process_options {
   // A word has come from that node, for work that nobody has joined here: who is to join it
   // (actors/messages/stream_messages.hpp); null: nobody. On an actor's thread, perhaps before
   // start() has returned.
-  std::function<caf::actor(job_id, node_id from)> host_work;
+  std::function<caf::actor(const work_host&, job_id, node_id from)> host_work;
   // A member of `join` will never have us (token, cluster, version) and nobody else is known. On
   // the I/O thread.
   std::function<void(const error&)> on_denied;
@@ -71,6 +80,8 @@ class process {
 
   caf::actor_system& system();
   const caf::actor& node() const;
+  // Its record; what does not change of it may be read from any thread.
+  const member_info& self() const;
   const std::string& address() const;  // HOST:PORT that others reach this process at
   const op_table& ops() const;
   const kernel_table& kernels() const;

@@ -1,9 +1,8 @@
 #include "troupe/runtime/flow/flow.hpp"
 
-#include <cxxabi.h>
+#include "troupe/runtime/plan/device_name.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace troupe {
 namespace {
@@ -24,7 +23,34 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   info.on_error = o.on_error;
   info.may_block = o.blocks;
   info.may_be_over = false;  // functions work on whatever comes
+  info.on = o.on;
+  info.travels = s.travels;
   return info;
+}
+
+// What can be said of `.on` before a cluster is seen.
+void check_place(flow_graph& g, const stage_info& s) {
+  if (s.on.empty()) return;
+  const auto refuse = [&](const std::string& why) {
+    g.note_mistake(error(error_code::usage, s.name + ": " + why).at(s.where));
+  };
+  const auto place = parse_device(s.on);
+  if (!place) return refuse(".on: " + place.error().message());
+  if (place->cpu || place->gpu)
+    return refuse(".on = \"" + s.on + "\": a function has no device; leave that part out");
+  if (s.travels == nullptr)
+    return refuse("a " + s.kind +
+                  " runs in the program; map, for_each and partition_by go to nodes");
+  if (s.travels->in == nullptr)
+    return refuse(
+        "its items do not go over a wire: they are neither numbers, texts, tensors, containers of "
+        "such, nor structs that list their fields");
+  if (s.travels->makes_items && s.travels->out == nullptr)
+    return refuse(
+        "what it makes does not go over a wire: it is neither numbers, texts, tensors, containers "
+        "of such, nor a struct that lists its fields");
+  if (!s.travels->prototype)
+    return refuse("its function has members that do not go over a wire: list them as fields");
 }
 
 void add_dead_letters(flow_graph& g, std::uint32_t stage,
@@ -36,22 +62,6 @@ void add_dead_letters(flow_graph& g, std::uint32_t stage,
 }
 
 }  // namespace
-
-std::string stage_name(const std::type_info& function, const char* kind) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(function.name(), nullptr, nullptr, &status);
-  std::string name = text != nullptr ? text : "";
-  std::free(text);
-  constexpr std::string_view unnamed = "(anonymous namespace)::";
-  for (auto at = name.find(unnamed); at != std::string::npos; at = name.find(unnamed))
-    name.erase(at, unnamed.size());
-  // Of a lambda, a pointer to a function or std::function nothing can be told.
-  if (name.empty() || name.find_first_of("(*{") != std::string::npos || name.starts_with("std::"))
-    return kind;
-  if (const auto at = name.find('<'); at != std::string::npos) name.resize(at);
-  if (const auto at = name.rfind("::"); at != std::string::npos) name.erase(0, at + 2);
-  return name;
-}
 
 std::uint32_t add_source(flow_graph& g, stage_info info,
                          const std::optional<flow<dead_letter>>& letters) {
@@ -74,6 +84,10 @@ void is_alone(flow_graph& g, std::uint32_t stage, const stage_options& o) {
   if (o.replicas != 1)
     g.note_mistake(
         error(error_code::usage, s.name + ": such a stage has no replicas; leave .replicas out")
+            .at(s.where));
+  if (!o.on.empty())
+    g.note_mistake(
+        error(error_code::usage, s.name + ": a " + s.kind + " runs in the program; leave .on out")
             .at(s.where));
 }
 
@@ -113,6 +127,7 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
                            const stage_options& o, const source_location& where,
                            std::function<std::uint64_t(any_value&)> hash) {
   auto info = common(s, o, where);
+  check_place(g, info);
   if (!s.is_copyable && (o.replicas > 1 || o.on_error.what == error_policy::kind::restart))
     g.note_mistake(error(error_code::usage,
                          info.name + ": its function cannot be copied, so there are neither "

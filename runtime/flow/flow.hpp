@@ -23,11 +23,13 @@
 // only later is said by run(), before anything runs, with the user's line.
 
 #include "troupe/runtime/flow/flow_graph.hpp"
+#include "troupe/runtime/flow/function_id.hpp"
 #include "troupe/runtime/flow/function_stage.hpp"
+#include "troupe/runtime/flow/keyed_stage.hpp"
 #include "troupe/runtime/flow/shape_stages.hpp"
+#include "troupe/runtime/flow/stage_name.hpp"
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,12 +83,13 @@ struct stage_options {
   error_policy on_error{};
   // Where items that were left out are told (dead_letters()).
   std::optional<flow<dead_letter>> dead_letters{};
+  // Nodes to run on: "/job:worker", "/node:n2", "/label:rack=3"; replicas are dealt among those
+  // that match. The function stands in a stage library (stage_library.hpp). Without a cluster, and
+  // where it is empty, it runs in the program.
+  std::string on{};
 };
 
 // --- how stages are added (of this file and of sources and sinks) --------------------------------
-
-// "decode" of a struct, else the kind, such as "map".
-std::string stage_name(const std::type_info& function, const char* kind);
 
 struct new_stage {
   const char* kind = "";
@@ -96,7 +99,15 @@ struct new_stage {
   stage_rate rate{};
   bool holds = false;
   bool is_copyable = true;  // its function: each replica, and who begins anew, has a copy
+  // Null: it stays in the program.
+  std::shared_ptr<const travelling_function> travels{};
 };
+// Of a function that `.on` sends to a node.
+template <class In, class Out, class F>
+std::shared_ptr<const travelling_function> travels_for(const stage_options& o, const F& f) {
+  if (o.on.empty()) return nullptr;
+  return std::make_shared<travelling_function>(travels_as<In, Out>(f));
+}
 // Adds a stage of one input, or as many replicas of it between a deal and a gather; where what they
 // make comes from. `hash`: items of one hash go to one replica.
 std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port, new_stage s,
@@ -190,17 +201,19 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
     using contract = returned_by<F, T>;
     constexpr bool makes = !std::is_void_v<typename stage_items<F, T>::type>;
     static_assert(makes, "map: the stage makes nothing; use for_each");
-    if constexpr (makes)
+    if constexpr (makes) {
+      auto travels = travels_for<T, U>(o, f);
       return flow<U>(
           in.graph(),
-          add_function(
-              in.graph(), in.stage(), in.port(),
-              {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
-               rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>},
-              o, where),
+          add_function(in.graph(), in.stage(), in.port(),
+                       {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
+                        rate_of_result<F>(contract::is_one), has_finish<F>,
+                        std::is_copy_constructible_v<F>, std::move(travels)},
+                       o, where),
           0);
-    else
+    } else {
       return flow<T>(in);
+    }
   } else {
     return flow<U>(in.graph(), 0, 0);
   }
@@ -235,11 +248,13 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
               source_location where = source_location::current()) {
   constexpr bool fits = takes_items<F, T>;
   static_assert(fits, "for_each: the function does not take the items of this flow");
-  if constexpr (fits)
+  if constexpr (fits) {
+    auto travels = travels_for<T, void>(o, f);
     add_function(in.graph(), in.stage(), in.port(),
                  {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
-                  unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>},
+                  unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels)},
                  o, where);
+  }
 }
 
 // All items, for tests and small results: filled when the topology has run.
@@ -530,6 +545,17 @@ void close(const flow<T>& loop, const flow<T>& in,
 
 // --- by key --------------------------------------------------------------------------------------
 
+// As travels_for: the key's function has no members, and the stage's travel.
+template <class In, class Out, class K, class F>
+std::shared_ptr<const travelling_function> travels_by_key(const stage_options& o,
+                                                          const std::pair<K, F>& f) {
+  if (o.on.empty()) return nullptr;
+  auto t = std::make_shared<travelling_function>(travels_as<In, Out>(f.second));
+  t->who = {&typeid(std::pair<K, F>), nullptr};
+  if (!std::is_empty_v<K>) t->prototype.reset();
+  return t;
+}
+
 // An instance of `f` for each key, copied from the one that is given: it sees the items of its key
 // only. Where it has finish(), that is called for each key at the end, in the order of the keys;
 // finish(key) gets it. With replicas, keys are dealt among them.
@@ -543,67 +569,22 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
   if constexpr (!fits) {
     return in;
   } else {
-    using key_type = std::remove_cvref_t<std::invoke_result_t<K&, const T&>>;
-    constexpr bool gets_key = requires(F& g, const key_type& k) { g.finish(k); };
-    static constexpr auto end_one = [](F& g, const key_type& k) {
-      if constexpr (gets_key)
-        return g.finish(k);
-      else if constexpr (has_finish<F>)
-        return g.finish();
-    };
-    using end_type = std::invoke_result_t<decltype(end_one), F&, const key_type&>;
-    using taken = typename returned_by<F, T>::item;
-    using U = std::conditional_t<std::is_void_v<taken>, typename returned<end_type>::item, taken>;
+    using types = keyed<K, F, T>;
+    using key_type = typename types::key_type;
+    using U = typename types::item;
     static_assert(!std::is_void_v<U>,
                   "partition_by: neither the stage nor its finish() makes items");
-    class keyed_stage final : public stage {
-     public:
-      keyed_stage(const std::pair<K, F>& p) : key_(p.first), prototype_(p.second) {}
-      bool take(std::uint32_t, any_value&& v, stage_output& out) override {
-        auto& value = v.get<T>();
-        auto& f = of_.try_emplace(key_(std::as_const(value)), prototype_).first->second;
-        if constexpr (std::is_void_v<std::invoke_result_t<F&, T>>) {
-          f(std::move(value));
-          return false;
-        } else {
-          return put_returned(f(std::move(value)), left_, out);
-        }
-      }
-      bool end(std::uint32_t, stage_output& out) override {
-        ends_ = true;
-        return go_on(out);
-      }
-      bool go_on(stage_output& out) override {
-        if (put_next(left_, out)) return true;
-        if (!ends_ || of_.empty()) return false;
-        auto one = of_.extract(of_.begin());
-        // One key that fails leaves the others.
-        if constexpr (!std::is_void_v<end_type>) {
-          try {
-            put_returned(end_one(one.mapped(), one.key()), left_, out);
-          } catch (const std::exception& e) {
-            out.fail({error_code::failed, e.what()});
-          }
-        }
-        return true;
-      }
-
-     private:
-      K key_;
-      F prototype_;
-      std::map<key_type, F> of_;
-      generator<U> left_;
-      bool ends_ = false;
-    };
     const auto hash = [key](any_value& v) mutable -> std::uint64_t {
       const auto h = std::uint64_t{std::hash<key_type>{}(key(std::as_const(v.get<T>())))};
       return (h ^ h >> 33) * 0xff51afd7ed558ccd >> 20;
     };
+    auto both = std::pair<K, F>(std::move(key), std::move(f));
+    auto travels = travels_by_key<T, U>(o, both);
     return flow<U>(in.graph(),
                    add_function(in.graph(), in.stage(), in.port(),
                                 {"partition_by", &typeid(F),
-                                 stage_maker<keyed_stage>(std::pair<K, F>(key, std::move(f))), 1,
-                                 unknown_rate, true},
+                                 stage_maker<keyed_stage<K, F, T>>(std::move(both)), 1,
+                                 unknown_rate, true, true, std::move(travels)},
                                 o, where, hash),
                    0);
   }

@@ -70,6 +70,7 @@ class flow_graph {
   const std::vector<flow_edge_info>& edges() const noexcept { return edges_; }
   const std::vector<feedback_info>& feedbacks() const noexcept { return feedbacks_; }
   flow_stage_info& stage_at(std::uint32_t i) { return stages_[i]; }
+  flow_edge_info& edge_at(std::uint32_t i) { return edges_[i]; }
   feedback_info& feedback_at(std::uint32_t i) { return feedbacks_[i]; }
   // "app.cpp:12"
   static std::string line_of(const source_location& where);

@@ -127,6 +127,7 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
   loops_.resize(graph_->feedbacks().size());
   pulse_ = std::make_shared<group_pulse>();
   for (std::uint32_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].is_elsewhere) continue;
     auto s = std::make_unique<flow_slot>();
     s->id = i;
     s->info = &stages[i];
@@ -136,16 +137,21 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
     slots_[i] = std::move(s);
   }
   for (std::uint32_t i = 0; i < edges_.size(); ++i) {
+    const auto& info = graph_->edges()[i];
+    if (stages[info.from].is_elsewhere && stages[info.to].is_elsewhere) continue;
     edges_[i] = std::make_unique<flow_edge>();
     edges_[i]->id = i;
-    edges_[i]->info = &graph_->edges()[i];
+    edges_[i]->info = &info;
     edges_[i]->meter = std::make_shared<edge_meter>();
+    edges_[i]->is_far = stages[info.from].is_elsewhere;
   }
   wire_slots();
-  for (auto& s : slots_)
+  for (auto& s : slots_) {
+    if (s == nullptr) continue;
     for (std::uint32_t p = 0; p < s->out.size(); ++p)
       if (p != s->info->dead_output)
         s->outputs_open += static_cast<std::uint32_t>(s->out[p].size());
+  }
 }
 
 // Who is here, which edges lead out, what may have something to do.
@@ -214,8 +220,13 @@ std::vector<flow_group> flow_group::cut(flow_group&& whole,
     parts[group_of[i]].slots_[i] = std::move(whole.slots_[i]);
   for (std::uint32_t i = 0; i < whole.edges_.size(); ++i) {
     auto& e = whole.edges_[i];
+    if (e == nullptr) continue;
     auto& from = parts[group_of[e->info->from]];
     auto& to = parts[group_of[e->info->to]];
+    if (e->to == nullptr || e->from == nullptr) {
+      (e->to == nullptr ? from : to).edges_[i] = std::move(e);
+      continue;
+    }
     if (&from != &to) {
       // The producer's end: the counts tell it what is under way.
       auto end = std::make_unique<flow_edge>();
@@ -249,16 +260,17 @@ flow_group flow_group::put_together(std::vector<flow_group>&& parts) {
       if (p.slots_[i] != nullptr) whole.slots_[i] = std::move(p.slots_[i]);
   }
   for (std::size_t i = 0; i < whole.edges_.size(); ++i) {
-    flow_edge* producer = nullptr;
+    std::unique_ptr<flow_edge> producer;
     for (auto& p : parts) {
       auto& e = p.edges_[i];
       if (e == nullptr) continue;
-      if (e->to != nullptr)
-        whole.edges_[i] = std::move(e);
-      else
-        producer = e.get();
+      (e->to != nullptr ? whole.edges_[i] : producer) = std::move(e);
     }
     if (producer == nullptr) continue;
+    if (whole.edges_[i] == nullptr) {  // to another process
+      whole.edges_[i] = std::move(producer);
+      continue;
+    }
     auto& e = *whole.edges_[i];
     for (const auto& it : producer->outbox) e.queued_bytes += it.bytes;
     e.queue.push(std::move(producer->outbox));
@@ -328,7 +340,9 @@ flow_item flow_group::pop(flow_edge& e) {
     if (e.is_full && (is_half_free || e.queue.empty())) room(e.id);
     return it;
   }
-  if (e.queue.empty() || (is_half_free && e.queue.count % 8 == 0)) {
+  if (e.is_far) {
+    tell_taken(e);
+  } else if (e.queue.empty() || (is_half_free && e.queue.count % 8 == 0)) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (e.meter->producer_waits.load() && wire_ != nullptr) {
       e.meter->producer_waits.store(false);
@@ -336,6 +350,18 @@ flow_item flow_group::pop(flow_edge& e) {
     }
   }
   return it;
+}
+
+// A far producer sees what is taken by an eighth of what its edge may hold, or when nothing waits.
+void flow_group::tell_taken(flow_edge& e) {
+  if (wire_ == nullptr) return;
+  const auto items = now_in(e.meter->taken_items), bytes = now_in(e.meter->taken_bytes);
+  if (!e.queue.empty() && (items - e.told_items) * 8 < e.info->items_max &&
+      (bytes - e.told_bytes) * 8 < e.info->bytes_max)
+    return;
+  e.told_items = items;
+  e.told_bytes = bytes;
+  wire_->give_room(e.id);
 }
 
 // --- items ---------------------------------------------------------------------------------------
@@ -853,6 +879,10 @@ std::int64_t flow_group::wakes_at() const noexcept {
 void flow_group::deliver(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) {
   auto* e = edges_[edge].get();
   if (e == nullptr || e->to == nullptr) return;
+  if (e->is_far) {
+    for (const auto& it : items) count(e->meter->put_bytes, std::uint64_t{it.bytes});
+    count(e->meter->put_items, std::uint64_t{items.size()});
+  }
   if (e->to->is_over) {
     for (const auto& it : items) count(e->meter->taken_bytes, std::uint64_t{it.bytes});
     count(e->meter->taken_items, std::uint64_t{items.size()});

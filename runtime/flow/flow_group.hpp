@@ -6,6 +6,9 @@
 // waits in the queue of its edge otherwise. So a chain costs a few nanoseconds a stage, and the
 // stage that is furthest down always runs first.
 //
+// Stages that are elsewhere (in another process) are never here. Of an edge that leads to one, the
+// group has its own end, with a meter of its own, which flow_wire keeps equal to the other one's.
+//
 // A group may be cut into several, and several be put together again, whenever none of them runs:
 // stages with their state, items that wait and all counts move along. So a topology is moved,
 // rebalanced, saved or changed by putting all of it together, and cutting it anew.
@@ -51,7 +54,8 @@ class flow_wire {
  public:
   virtual ~flow_wire() = default;
   virtual void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) = 0;
-  // The producer of that edge waits, and there is room now.
+  // The producer of that edge waits, and there is room now. Of a producer in another process: some
+  // items were taken, as the meter says.
   virtual void give_room(std::uint32_t edge) = 0;
   // The producer of that edge need not go on.
   virtual void close(std::uint32_t edge) = 0;
@@ -84,8 +88,10 @@ struct flow_edge {
   // Of the consumer's end.
   flow_queue queue;
   std::uint64_t queued_bytes = 0;
-  bool has_ended = false;  // no more will be put
-  bool end_told = false;   // to the stage
+  bool has_ended = false;                        // no more will be put
+  bool end_told = false;                         // to the stage
+  bool is_far = false;                           // its producer is in another process
+  std::uint64_t told_items = 0, told_bytes = 0;  // that were taken: what a far producer knows
   // Of the producer's end.
   bool is_full = false, is_closed = false, end_sent = false;
   std::vector<flow_item> outbox;
@@ -131,7 +137,7 @@ class flow_group {
  public:
   enum class state : std::uint8_t { idle, more, over, failed };
 
-  // All stages of `g`, which was checked.
+  // All stages of `g`, which was checked, but for those that are elsewhere.
   explicit flow_group(std::shared_ptr<const flow_graph> g);
   flow_group(flow_group&&) noexcept = default;
   flow_group& operator=(flow_group&&) noexcept = default;
@@ -158,6 +164,7 @@ class flow_group {
   const std::optional<flow_failure>& failure() const noexcept { return failure_; }
   bool is_over() const noexcept { return open_ == 0; }
   bool has_stage(std::uint32_t i) const noexcept { return slots_[i] != nullptr; }
+  bool has_edge(std::uint32_t i) const noexcept { return edges_[i] != nullptr; }
   const stage_counters& counters(std::uint32_t stage) const { return *slots_[stage]->counters; }
   std::shared_ptr<stage_counters> shared_counters(std::uint32_t stage) const {
     return slots_[stage]->counters;
@@ -212,6 +219,7 @@ class flow_group {
   void needs_no_more(flow_slot& s);
   void loop_closed(std::uint32_t loop);
   void post(flow_edge& e);
+  void tell_taken(flow_edge& e);
   void mark(const flow_slot& s) noexcept {
     ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64);
     has_marked_ = true;

@@ -6,6 +6,8 @@
 namespace troupe {
 namespace {
 
+bool sleeps_here(const flow_stage_info& s) { return s.may_block && !s.is_elsewhere; }
+
 // What cannot be parted, in the order of its first stage.
 struct unit {
   std::vector<std::uint32_t> stages;
@@ -46,14 +48,13 @@ std::vector<std::uint32_t> best_pieces(const std::vector<unit>& units, std::uint
 }  // namespace
 
 std::uint32_t sleeping_stages(const flow_graph& g) {
-  return static_cast<std::uint32_t>(
-      std::ranges::count_if(g.stages(), [](const auto& s) { return s.may_block; }));
+  return static_cast<std::uint32_t>(std::ranges::count_if(g.stages(), sleeps_here));
 }
 
 std::vector<std::uint32_t> place_together(const flow_graph& g, std::uint32_t threads) {
   std::vector<std::uint32_t> places;
   auto next = threads;
-  for (const auto& s : g.stages()) places.push_back(s.may_block ? next++ : 0);
+  for (const auto& s : g.stages()) places.push_back(sleeps_here(s) ? next++ : 0);
   return places;
 }
 
@@ -64,6 +65,10 @@ flow_groups place_apart(const flow_graph& g, std::uint32_t threads) {
   std::uint32_t next = 0;
   for (const auto& s : g.stages()) {
     auto group = static_cast<std::uint32_t>(all.thread_of.size());
+    if (s.is_elsewhere) {
+      all.group_of.push_back(0);
+      continue;
+    }
     if (s.loop != no_port && of_loop[s.loop] != no_port) {
       group = of_loop[s.loop];
     } else {
@@ -91,7 +96,7 @@ std::vector<std::uint32_t> place_by_load(const flow_graph& g, std::uint32_t thre
   std::vector<std::uint32_t> loop_unit(g.feedbacks().size(), no_port);
   for (std::uint32_t i = 0; i < g.stages().size(); ++i) {
     const auto& s = g.stages()[i];
-    if (s.may_block) continue;
+    if (s.may_block || s.is_elsewhere) continue;
     if (s.is_replica) {
       free.push_back({{i}, loads[i]});
     } else if (s.loop != no_port && loop_unit[s.loop] != no_port) {

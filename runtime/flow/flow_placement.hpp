@@ -1,6 +1,7 @@
 #pragma once
 // Which stages of a topology share a group (flow_group.hpp), and a thread. As a rule the stages of
 // one thread are one group, of the thread's number: what passes between them costs a call.
+// Stages that are elsewhere count for nothing, whatever place they have.
 //
 // FP-1  Stages of one loop stay together.
 // FP-2  A stage that may sleep has a thread of its own, behind the others.

@@ -28,6 +28,7 @@ namespace troupe {
 
 class flow_group;
 struct flow_slot;
+struct travelling_function;
 
 // What a stage puts its items into, and asks of the group that runs it.
 class stage_output {
@@ -158,6 +159,11 @@ struct stage_info {
   std::uint32_t replica = 0, replicas = 1;
   // Items of a window that must be here before the first one leaves.
   std::uint64_t lag = 0;
+  // Where it is to run, as the user wrote it; empty: in the program.
+  std::string on;
+  std::shared_ptr<const travelling_function> travels;  // null: `on` is empty
+  // It runs in another process: no group of this one has it.
+  bool is_elsewhere = false;
 
   // Nothing comes of it, but dead letters.
   bool is_end() const noexcept { return outputs == (dead_output == no_port ? 0U : 1U); }

@@ -1,5 +1,6 @@
 // A node process: joins its cluster and runs what jobs place on it, until SIGTERM or SIGINT.
 
+#include "troupe/actors/flow/stage_host.hpp"
 #include "troupe/actors/process/process.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
@@ -16,6 +17,7 @@
 #include <csignal>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 int main(int argc, char** argv) {
   troupe::process_options options;
@@ -70,7 +72,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--gpu-memory", gpu_memory, "Bytes that jobs may use on each device (2GiB)");
   app.add_option("--load", options.load,
-                 "Shared library of ops of your own, which jobs may use here; may be repeated");
+                 "Shared library of ops or stages of your own, which jobs and topologies may use "
+                 "here; may be repeated");
   std::string reads = "auto";
   app.add_option(
          "--direct-reads", reads,
@@ -146,6 +149,16 @@ int main(int argc, char** argv) {
     denied = why;
     ::kill(::getpid(), SIGUSR1);
   };
+  troupe::library_list stages;
+  for (const auto& file : options.load) {
+    const auto library = troupe::load_stages(file);
+    if (!library) {
+      fmt::print(stderr, "troupe-node: {}\n", library.error().text());
+      return static_cast<int>(library.error().code());
+    }
+    if (*library != nullptr) stages.push_back(*library);
+  }
+  options.host_work = troupe::host_stages(std::move(stages));
   options.on_leave_asked = [] { ::kill(::getpid(), SIGTERM); };
   auto process = troupe::process::start(options);
   if (!process) {

@@ -1,0 +1,15 @@
+#pragma once
+// Stage libraries: functions that topologies run on other nodes. Link troupe::stages in a shared
+// library, which `troupe-node --load FILE` takes.
+//
+//   struct doubled {
+//     int operator()(int x) const { return 2 * x; }
+//   };
+//   const troupe::stage_library& my_stages() {
+//     static const troupe::stage_library stages("my_stages", "1.0",
+//                                               {troupe::stage_of<doubled>("doubled")});
+//     return stages;
+//   }
+//   TROUPE_STAGE_LIBRARY(my_stages())
+
+#include "troupe/runtime/flow/stage_library.hpp"

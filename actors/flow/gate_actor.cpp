@@ -1,0 +1,576 @@
+#include "troupe/actors/flow/gate_actor.hpp"
+
+#include "troupe/actors/base/scheduler.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/flow/flow_run.hpp"
+#include "troupe/actors/flow/topology_listing.hpp"
+#include "troupe/actors/messages/stream_messages.hpp"
+#include "troupe/actors/messages/work_messages.hpp"
+
+#include <caf/event_based_actor.hpp>
+#include <caf/stateful_actor.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <future>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+constexpr auto counts_each = std::chrono::milliseconds(100);
+// Links between two nodes that have just met take some time.
+constexpr std::int64_t link_limit_ns = 10'000'000'000;
+
+// What both gates do: the streams to other processes, and what comes by them.
+struct gate {
+  caf::event_based_actor* self = nullptr;
+  caf::actor node;
+  job_id job{};
+  std::uint32_t own = 0;
+  topology_description what;
+  std::shared_ptr<topology_view> view;
+  std::function<void(const std::string& peer, const std::string& why)> on_garbage;
+  std::shared_ptr<const flow_routes> routes;
+  bool is_halted = true;
+  struct kept_frame {
+    std::uint32_t process = 0;
+    tensor frame;
+  };
+  std::vector<kept_frame> kept;
+  struct peer {
+    caf::actor link;
+    std::string why_not;  // there is no stream yet
+  };
+  std::vector<std::optional<peer>> peers;  // by process; nullopt: no edge leads there
+
+  void say(std::uint32_t process, std::vector<std::byte> word) {
+    tell(self->context(), node,
+         send_word{job, node_id{what.processes[process].id}, std::move(word)});
+  }
+  std::optional<std::uint32_t> process_of(node_id id) const {
+    for (std::uint32_t i = 0; i < what.processes.size(); ++i)
+      if (what.processes[i].id == raw(id)) return i;
+    return std::nullopt;
+  }
+
+  // --- streams ---
+
+  void bind_peers() {
+    peers.assign(what.processes.size(), std::nullopt);
+    for (const auto& e : what.edges) {
+      const auto from = what.stages[e.from].process, to = what.stages[e.to].process;
+      if (from == to || (from != own && to != own)) continue;
+      if (auto& p = peers[from == own ? to : from]; !p) p.emplace();
+    }
+    for (std::uint32_t i = 0; i < peers.size(); ++i)
+      if (peers[i]) bind(i);
+  }
+  void bind(std::uint32_t process) {
+    tell(self->context(), node,
+         bind_stream{job, node_id{what.processes[process].id}, caf::actor(self)});
+  }
+  void bind_again() {
+    for (std::uint32_t i = 0; i < peers.size(); ++i)
+      if (peers[i] && !std::exchange(peers[i]->why_not, {}).empty()) bind(i);
+  }
+  // False: that stream is none of ours.
+  bool bound(stream_bound& m) {
+    const auto process = process_of(m.peer);
+    if (!process || *process >= peers.size() || !peers[*process]) return false;
+    auto& p = *peers[*process];
+    p.link = m.error.empty() ? std::move(m.link) : nullptr;
+    p.why_not = std::move(m.error);
+    return true;
+  }
+  bool are_bound() const {
+    return std::ranges::all_of(peers, [](const auto& p) { return !p || p->link; });
+  }
+  std::vector<std::optional<far_route>> far_routes() const {
+    std::vector<std::optional<far_route>> far(what.edges.size());
+    for (std::uint32_t i = 0; i < far.size(); ++i) {
+      if (!is_far(*view->graph, i)) continue;
+      const auto from = what.stages[what.edges[i].from].process;
+      const auto other = from == own ? what.stages[what.edges[i].to].process : from;
+      far[i] = far_route{
+          peers[other]->link,
+          job,
+          {codec_of_edge(*view->graph, i), what.processes[own].host == what.processes[other].host}};
+    }
+    return far;
+  }
+
+  // --- what comes ---
+
+  void value(stream_value& m) {
+    after_message();
+    const auto process = process_of(m.from);
+    if (!process) return;
+    if (is_halted)
+      kept.push_back({*process, std::move(m.value)});
+    else
+      pass_on(*process, std::move(m.value));
+  }
+  void pass_on(std::uint32_t process, tensor frame) {
+    if (routes == nullptr) return;
+    const auto head = head_of(frame);
+    const auto refuse = [&] {
+      on_garbage(what.processes[process].name, "it sent what is no frame");
+    };
+    if (!head || head->edge >= what.edges.size()) return refuse();
+    const auto edge = head->edge;
+    const auto& e = what.edges[edge];
+    const auto from = what.stages[e.from].process, to = what.stages[e.to].process;
+    if (head->kind == frame_kind::items) {
+      if (from != process || to != own) return refuse();
+      return tell(nullptr, routes->to[edge], flow_frame{edge, std::move(frame)});
+    }
+    if (to != process || from != own) return refuse();
+    if (head->kind == frame_kind::closed)
+      return tell(nullptr, routes->from[edge], flow_closed{edge});
+    const auto taken = taken_of(frame);
+    auto& meter = *view->edges[edge];
+    if (!taken || taken->items > meter.put_items.load() || taken->items < meter.taken_items.load())
+      return refuse();
+    meter.taken_bytes.store(taken->bytes);
+    meter.taken_items.store(taken->items);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (meter.producer_waits.exchange(false)) tell(nullptr, routes->from[edge], flow_room{edge});
+  }
+
+  // --- director ---
+
+  caf::actor director;
+
+  std::uint32_t number() const { return static_cast<std::uint32_t>(view->pulses.size()); }
+  void begin(flow_begin& m) {
+    routes = std::move(m.routes);
+    director = std::move(m.director);
+  }
+  void halt(const flow_halt& m) {
+    is_halted = true;
+    if (director) tell(nullptr, director, group_halted{number(), m.number});
+  }
+  void surrender() {
+    routes = nullptr;
+    if (director) tell(nullptr, director, group_surrendered{number(), nullptr});
+  }
+  void resume() {
+    is_halted = false;
+    for (auto& k : std::exchange(kept, {})) pass_on(k.process, std::move(k.frame));
+  }
+  // Nobody of the topology's actor system is held any more.
+  void let_go() {
+    routes = nullptr;
+    director = nullptr;
+    kept.clear();
+    is_halted = true;
+  }
+  void leave() {
+    let_go();
+    peers.clear();
+    tell(self->context(), node, leave_work{job});
+  }
+};
+
+// --- the program's -------------------------------------------------------------------------------
+
+struct program_gate_state {
+  static inline const char* name = "topology_gate";
+  gate g;
+  caf::actor program;
+  std::vector<bool> placed, over;
+  std::vector<std::string> unlinked;  // by process; empty: it has its links, or has not said
+  std::int64_t began_ns = 0;
+  bool is_told_placed = false, has_ended = false;
+
+  void start(program_gate_setup s) {
+    program = std::move(s.program);
+    g.node = std::move(s.node);
+    g.job = s.job;
+    g.what = std::move(s.what);
+    g.view = std::move(s.view);
+    g.on_garbage = [this](const std::string& peer, const std::string& why) {
+      fail(error(error_code::failed, peer + ": " + why));
+    };
+    began_ns = flow_clock_ns();
+    const auto n = g.what.processes.size();
+    // Processes without a stage take no part.
+    placed.assign(n, true);
+    over.assign(n, true);
+    unlinked.assign(n, {});
+    for (const auto& st : g.what.stages)
+      if (st.process != 0) placed[st.process] = over[st.process] = false;
+    tell(g.self->context(), g.node, join_work{g.job, caf::actor(g.self)});
+    g.bind_peers();
+    for (std::uint32_t i = 1; i < n; ++i)
+      if (!placed[i]) g.say(i, word_bytes(part_word::place, place_word{i, raw(g.job), g.what}));
+  }
+  const std::string& name_of(std::uint32_t process) const { return g.what.processes[process].name; }
+  void end(parts_ended m) {
+    if (!std::exchange(has_ended, true)) tell(nullptr, program, std::move(m));
+  }
+  void fail(error why) { end({true, std::move(why)}); }
+
+  void look_placed() {
+    if (is_told_placed || has_ended || !g.are_bound() ||
+        !std::ranges::all_of(placed, std::identity()))
+      return;
+    is_told_placed = true;
+    tell(nullptr, program, parts_placed{g.far_routes()});
+  }
+  void tick() {
+    if (is_told_placed || has_ended) return;
+    std::string who;
+    for (std::uint32_t i = 0; i < unlinked.size(); ++i) {
+      if (g.peers[i] && !g.peers[i]->why_not.empty())
+        who = g.peers[i]->why_not;
+      else if (!unlinked[i].empty())
+        who = fmt::format("{}: {}", name_of(i), unlinked[i]);
+    }
+    if (who.empty()) return;
+    if (flow_clock_ns() - began_ns > link_limit_ns)
+      return fail(error(error_code::unreachable, who));
+    g.bind_again();
+    for (std::uint32_t i = 0; i < unlinked.size(); ++i)
+      if (!std::exchange(unlinked[i], {}).empty()) g.say(i, word_bytes(part_word::again));
+  }
+
+  void word(work_word_came& m) {
+    const auto from = g.process_of(m.from);
+    const auto kind = word_of(m.bytes);
+    if (!from || *from == 0 || has_ended) return;
+    const auto garbage = [&] { g.on_garbage(name_of(*from), "it sent a word that nobody knows"); };
+    if (!kind) return garbage();
+    switch (*kind) {
+      case part_word::placed: placed[*from] = true; return look_placed();
+      case part_word::unlinked: {
+        const auto body = body_of<text_word>(m.bytes);
+        if (!body) return garbage();
+        unlinked[*from] = body->text.empty() ? "a link is missing" : body->text;
+        return;
+      }
+      case part_word::refused:
+      case part_word::failed: {
+        auto body = body_of<refused_word>(m.bytes);
+        if (!body) return garbage();
+        const auto code = body->code >= 1 && body->code <= 6 ? static_cast<error_code>(body->code)
+                                                             : error_code::failed;
+        return fail(*kind == part_word::refused
+                        ? error(code, refusal(*from, body->why))
+                        : error(code, fmt::format("{}; on {}", body->why, name_of(*from))));
+      }
+      case part_word::counts: {
+        const auto body = body_of<counts_word>(m.bytes);
+        if (!body) return garbage();
+        for (const auto& c : body->stages)
+          if (c.stage < g.what.stages.size() && g.what.stages[c.stage].process == *from) {
+            keep_count(c, *g.view->stages[c.stage]);
+            g.view->busy[c.stage].store(c.busy, std::memory_order_relaxed);
+          }
+        return;
+      }
+      case part_word::over:
+        over[*from] = true;
+        if (std::ranges::all_of(over, std::identity())) end({});
+        return;
+      default: return garbage();
+    }
+  }
+  // All nodes that lack something say so on their own; the first one ends it, and names the others
+  // that would need the same.
+  std::string refusal(std::uint32_t process, const std::string& why) const {
+    std::string text = fmt::format("{} {}", name_of(process), why);
+    for (const auto& s : g.what.stages)
+      if (s.process == process) {
+        text += fmt::format("; {} ({}) is to run there", s.name,
+                            flow_graph::line_of(source_location(s.file.c_str(), s.line)));
+        break;
+      }
+    return text + ": start it with --load FILE, the library's";
+  }
+  void lost(const node_lost& m) {
+    const auto process = g.process_of(m.node);
+    if (!process || has_ended) return;
+    if (*process == 0)
+      return fail(error(error_code::failed, "this program is out of its cluster: " + m.reason));
+    if (over[*process]) return;
+    std::string stages;
+    for (const auto& s : g.what.stages)
+      if (s.process == *process && !s.is_hidden) stages += (stages.empty() ? "" : ", ") + s.name;
+    fail(error(error_code::failed,
+               fmt::format("{} was lost ({}); {} ran there", name_of(*process), m.reason, stages)));
+  }
+  void leave() {
+    for (std::uint32_t i = 1; i < placed.size(); ++i)
+      if (g.what.processes[i].id != 0) g.say(i, word_bytes(part_word::end));
+    g.leave();
+    program = nullptr;
+  }
+};
+
+caf::behavior run_program_gate(caf::stateful_actor<program_gate_state>* self,
+                               program_gate_setup setup) {
+  auto& s = self->state;
+  s.g.self = self;
+  s.start(std::move(setup));
+  return {
+      [&s](work_word_came& m) { s.word(m); },
+      [&s](const node_lost& m) { s.lost(m); },
+      [&s](const word_refused& m) {
+        const auto process = s.g.process_of(m.to);
+        if (process && !s.over[*process])
+          s.fail(
+              error(error_code::unreachable, fmt::format("{}: {}", s.name_of(*process), m.reason)));
+      },
+      [&s](stream_bound& m) {
+        if (s.g.bound(m) && !m.error.empty() && s.is_told_placed)
+          return s.fail(error(error_code::failed, m.error));
+        s.look_placed();
+      },
+      [&s](stream_value& m) { s.g.value(m); },
+      [&s](gate_tick) { s.tick(); },
+      [&s](flow_begin& m) { s.g.begin(m); },
+      [&s](const flow_halt& m) { s.g.halt(m); },
+      [&s](flow_surrender) { s.g.surrender(); },
+      [&s](flow_resume) { s.g.resume(); },
+      [&s](start_parts) {
+        for (std::uint32_t i = 1; i < s.over.size(); ++i)
+          if (!s.over[i]) s.g.say(i, word_bytes(part_word::start));
+      },
+      [&s, self](end_parts& m) {
+        s.leave();
+        m.left->set_value();
+        self->quit();
+      },
+  };
+}
+
+// --- a node's ------------------------------------------------------------------------------------
+
+struct node_gate_state {
+  static inline const char* name = "topology_gate";
+  gate g;
+  node_gate_setup setup;
+  std::shared_ptr<topology_part> part;
+  std::shared_ptr<flow_group> whole;
+  std::shared_ptr<topology_listing> listing;
+  std::thread thread;
+  caf::actor owner;  // in that thread
+  bool is_placed = false, runs = false, is_ending = false, has_ended = false;
+
+  ~node_gate_state() {
+    if (owner) tell(nullptr, std::exchange(owner, nullptr), flow_end{});
+    if (thread.joinable()) thread.join();
+  }
+  void say(std::vector<std::byte> word) {
+    tell(g.self->context(), g.node, send_word{g.job, setup.program, std::move(word)});
+  }
+  void refuse(const error& why, part_word kind = part_word::refused) {
+    say(word_bytes(kind, refused_word{static_cast<std::uint8_t>(why.code()), why.message()}));
+  }
+  void leave() {
+    if (std::exchange(has_ended, true)) return;
+    g.leave();
+    g.self->quit();
+  }
+
+  void place(std::span<const std::byte> bytes) {
+    auto body = body_of<place_word>(bytes);
+    const auto none = [&](const error& why) {
+      refuse(why);
+      leave();
+    };
+    if (!body)
+      return none(error(error_code::failed, "was told of a topology in bytes that are none"));
+    auto made = part_of(std::move(body->what), body->own, setup.libraries);
+    if (!made) return none(made.error());
+    part = std::move(*made);
+    g.own = body->own;
+    g.what = part->description();
+    if (node_id{g.what.processes[g.own].id} != setup.host.self)
+      return none(error(error_code::failed, "was told of a topology as if it were another node"));
+    try {
+      whole = std::make_shared<flow_group>(part);
+    } catch (const std::exception& e) {
+      return none(error(error_code::failed, fmt::format("cannot make a stage: {}", e.what())));
+    }
+    g.view = view_of(part, *whole);
+    g.on_garbage = [this](const std::string& peer, const std::string& why) {
+      refuse(error(error_code::failed, peer + ": " + why), part_word::failed);
+      end();
+    };
+    g.bind_peers();
+    look_placed();
+  }
+  void look_placed() {
+    if (part == nullptr || is_placed || !g.are_bound()) return;
+    is_placed = true;
+    say(word_bytes(part_word::placed));
+  }
+  void bound(stream_bound& m) {
+    if (part == nullptr || !g.bound(m)) return;
+    const auto process = g.process_of(m.peer);
+    const auto& why_not = g.peers[*process]->why_not;
+    if (why_not.empty()) return look_placed();
+    if (!is_placed) return say(word_bytes(part_word::unlinked, text_word{why_not}));
+    refuse(error(error_code::failed, why_not), part_word::failed);
+    end();
+  }
+
+  void start() {
+    if (!is_placed || runs || is_ending) return;
+    runs = true;
+    listing = std::make_shared<topology_listing>(g.view, g.what.name, raw(g.job), flow_clock_ns,
+                                                 nodes_of_stages(g.what));
+    tell(g.self->context(), g.node, list_work{std::shared_ptr<const listed_work>(listing)});
+    try {
+      thread =
+          std::thread([gate = caf::actor(g.self), graph = std::shared_ptr<flow_graph>(part),
+                       whole = std::exchange(whole, nullptr), view = g.view, far = g.far_routes(),
+                       threads = setup.host.streams, fuses = g.what.fuses]() mutable {
+            run_part(std::move(gate), std::move(graph), std::move(whole), std::move(view),
+                     std::move(far), threads, fuses);
+          });
+    } catch (const std::system_error& e) {
+      refuse(error(error_code::failed, fmt::format("its part cannot start: {}", e.what())),
+             part_word::failed);
+      leave();
+    }
+  }
+  static void run_part(caf::actor gate, std::shared_ptr<flow_graph> graph,
+                       std::shared_ptr<flow_group> whole, std::shared_ptr<topology_view> view,
+                       std::vector<std::optional<far_route>> far, std::uint32_t threads,
+                       bool fuses) {
+    const auto failed = [&](const std::exception& e) {
+      tell(nullptr, gate,
+           topology_ended{
+               true, error(error_code::failed, fmt::format("its part cannot run: {}", e.what()))});
+    };
+    try {
+      flow_run run(graph, threads, fuses);
+      tell(nullptr, gate, part_up{caf::actor(run.owner())});
+      try {
+        run.start(std::move(whole), std::move(view), gate, std::move(far));
+      } catch (const std::exception& e) {
+        failed(e);
+      }
+      for (bool is_over = false; !is_over;)
+        run.owner()->receive([&](topology_ended& m) { tell(nullptr, gate, std::move(m)); },
+                             [&](flow_end) { is_over = true; },
+                             caf::after(counts_each) >> [&] { tell(nullptr, gate, gate_tick{}); });
+      run.end();
+      auto left = std::make_shared<std::promise<void>>();
+      const auto has_left = left->get_future();
+      tell(nullptr, gate, end_parts{std::move(left)});
+      has_left.wait();
+    } catch (const std::exception& e) {
+      failed(e);
+    }
+    tell(nullptr, gate, part_down{});
+  }
+
+  void send_counts() {
+    if (has_ended || g.view == nullptr) return;
+    counts_word w;
+    for (std::uint32_t i = 0; i < g.what.stages.size(); ++i)
+      if (g.what.stages[i].process == g.own)
+        w.stages.push_back(
+            count_of(i, *g.view->stages[i], g.view->busy[i].load(std::memory_order_relaxed)));
+    say(word_bytes(part_word::counts, w));
+  }
+  void ended(const topology_ended& m) {
+    if (listing) listing->end(m.has_failed, m.why.message());
+    if (is_ending) return;
+    if (m.has_failed) return refuse(m.why, part_word::failed);
+    send_counts();
+    say(word_bytes(part_word::over));
+  }
+  // Whatever it does: its program wants it no more, or is gone.
+  void end() {
+    if (std::exchange(is_ending, true)) return;
+    if (!runs) return leave();
+    if (owner) tell(nullptr, std::exchange(owner, nullptr), flow_end{});
+    g.let_go();
+  }
+  void up(part_up& m) {
+    owner = std::move(m.owner);
+    if (is_ending) tell(nullptr, std::exchange(owner, nullptr), flow_end{});
+  }
+  void down() {
+    if (listing) listing->end(false, "");
+    if (thread.joinable()) thread.join();
+    leave();
+  }
+
+  void word(work_word_came& m) {
+    const auto kind = word_of(m.bytes);
+    if (m.from != setup.program || has_ended) return;
+    if (part == nullptr && kind != part_word::place) return leave();
+    if (!kind) return;
+    switch (*kind) {
+      case part_word::place:
+        if (part == nullptr) place(std::span(m.bytes));
+        return;
+      case part_word::again: return g.bind_again();
+      case part_word::start: return start();
+      case part_word::end: return end();
+      default: return;
+    }
+  }
+};
+
+caf::behavior run_node_gate(caf::stateful_actor<node_gate_state>* self, node_gate_setup setup) {
+  auto& s = self->state;
+  s.g.self = self;
+  s.g.node = setup.host.node;
+  s.g.job = setup.job;
+  s.setup = std::move(setup);
+  return {
+      [&s](work_word_came& m) { s.word(m); },
+      [&s](const node_lost& m) {
+        if (m.node == s.setup.program || m.node == s.setup.host.self) s.end();
+      },
+      // The program is gone, or will hear that this node is.
+      [](const word_refused&) {},
+      [&s](stream_bound& m) { s.bound(m); },
+      [&s](stream_value& m) { s.g.value(m); },
+      [&s](gate_tick) { s.send_counts(); },
+      [&s](flow_begin& m) {
+        if (!s.is_ending) s.g.begin(m);
+      },
+      [&s](const flow_halt& m) { s.g.halt(m); },
+      [&s](flow_surrender) { s.g.surrender(); },
+      [&s](flow_resume) {
+        if (!s.is_ending) s.g.resume();
+      },
+      [&s](const topology_ended& m) { s.ended(m); },
+      [&s](end_parts& m) {
+        s.owner = nullptr;
+        s.g.let_go();
+        m.left->set_value();
+      },
+      [&s](part_up& m) { s.up(m); },
+      [&s](part_down) { s.down(); },
+  };
+}
+
+}  // namespace
+
+caf::actor spawn_program_gate(caf::actor_system& sys, caf::execution_unit* service,
+                              program_gate_setup setup) {
+  return spawn_on(sys, service, &run_program_gate, std::move(setup));
+}
+
+caf::actor spawn_node_gate(node_gate_setup setup) {
+  auto& sys = *setup.host.system;
+  auto* service = setup.host.service;
+  return spawn_on(sys, service, &run_node_gate, std::move(setup));
+}
+
+}  // namespace troupe

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Pipelines whose stages run on other nodes: far_pipelines.py BIN_FOLDER"""
+
+import csv
+import os
+import re
+import signal
+
+import harness
+
+FAILED, USAGE, UNREACHABLE, NOT_FOUND = 1, 2, 3, 6
+
+
+def library(name):
+    return os.path.join(harness.BIN, f"lib{name}.so")
+
+
+class far_pipelines(harness.cluster_test):
+    def workers(self, count, *arguments):
+        nodes = [self.start_node("--job", "worker", "--name", f"n{i + 1}", "--load", library("far_stages"), *arguments) for i in range(count)]
+        self.wait_nodes(count)
+        return nodes
+
+    def far(self, what, *arguments, code=0, on="/job:worker"):
+        p = self.run_program("far_topologies", what, "--quiet", "--cluster", self.cluster, "--on", on, *arguments)
+        self.assertEqual(p.code, code, p.tail())
+        return p
+
+    def start_far(self, what, *arguments, on="/job:worker"):
+        return self.start("far_topologies", what, "--quiet", "--cluster", self.cluster, "--on", on, *arguments)
+
+    def nothing_runs(self):
+        """No stage of a topology that still runs, on any node."""
+        self.until("all parts are over", lambda: not [a for a in self.list("actors") if a["kind"] == "stage" and a["state"] != "ended"])
+
+    # --- what comes of them -------------------------------------------------------------------------------------------
+
+    def test_words_are_counted_over_nodes_as_in_one_process(self):
+        os.makedirs(self.path("in"))
+        for i in range(4):
+            with open(self.path(f"in/{i}.txt"), "w") as f:
+                for k in range(500):
+                    f.write(" ".join(f"word{(i * 7919 + j * j) % (97 + i)}" for j in range(k % 40)) + "\n")
+
+        def rows(*arguments):
+            p = self.run_program("count_words", self.path("in/*.txt"), self.path("out.csv"), "--quiet", *arguments)
+            self.assertEqual(p.code, 0, p.tail())
+            with open(self.path("out.csv"), newline="") as f:
+                return list(csv.reader(f))
+
+        alone = rows()
+        self.assertGreater(len(alone), 80)
+        for i in range(3):
+            self.start_node("--job", "worker", "--name", f"n{i + 1}", "--load", library("word_stages"))
+        self.wait_nodes(3)
+        for replicas in (1, 3, 4):
+            self.assertEqual(rows("--cluster", self.cluster, "--on", "/job:worker", "--replicas", replicas), alone)
+        self.assertEqual(rows("--cluster", self.cluster, "--on", "/node:n2"), alone)
+        self.assertEqual(rows("--on", "/job:worker"), alone)
+        self.nothing_runs()
+
+    def test_stages_run_where_on_says(self):
+        nodes = self.workers(3)
+        pids = [str(n.process.pid) for n in nodes]
+
+        def ran(*arguments, **more):
+            return {line.split()[0]: int(line.split()[1]) for line in self.far("pids", *arguments, **more).out.splitlines()}
+
+        self.assertEqual(ran(on="/node:n2"), {pids[1]: 1000})
+        self.assertEqual(len(ran(on="/job:worker/task:2")), 1)
+        shared = ran("--replicas", 3)
+        self.assertEqual(set(shared), set(pids))
+        self.assertEqual(sum(shared.values()), 1000)
+        alone = self.run_program("far_topologies", "pids", "--quiet", "--on", "/job:worker")
+        self.assertEqual((alone.code, alone.out.split()[1]), (0, "1000"), alone.tail())
+
+    def test_order_and_values_are_those_of_one_process(self):
+        self.workers(3)
+        wanted = [str(x * 21) for x in range(20000)]
+        for arguments in (["--replicas", 4], ["--replicas", 3, "--then-on", "/node:n2"], ["--then-on", "/node:n1"]):
+            p = self.far("scale", "--number", 7, "--items", 20000, *arguments)
+            self.assertEqual(p.out.splitlines(), wanted)
+        self.assertEqual(self.far("scale", "--items", 0).out, "")
+        # Larger than what an edge may hold, and than a frame of many.
+        for size in (0, 1, 300_000, 9_000_000):
+            p = self.far("tensors", "--number", size, "--items", 20, "--then-on", "/node:n3")
+            self.assertEqual(p.out.split(), [str(x * size) for x in range(20)])
+        p = self.far("tensors", "--number", 1_000_000, "--items", 20, "--replicas", 2, "--memory", "2MiB")
+        self.assertEqual(p.out.split(), [str(x * 1_000_000) for x in range(20)])
+        p = self.run_program("far_topologies", "end", "--cluster", self.cluster, "--on", "/job:worker", "--replicas", 2)
+        self.assertEqual(p.code, 0, p.tail())
+        taken = {m[1]: int(m[2]) for m in re.finditer(r"^(swallow/\d) +(\d+)", p.err, re.M)}
+        self.assertEqual(sum(taken.values()), 1000, p.err)
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def test_a_stage_that_throws_on_a_node_is_told_in_one_line(self):
+        self.workers(2)
+        p = self.far("doom", "--number", 1000, "--items", 2000, on="/node:n2", code=FAILED)
+        self.assertRegex(p.err, r"^far: doom \(far_topologies\.cpp:\d+\): item 0 of make: item of doom; on n2$")
+        self.nothing_runs()
+        p = self.far("skip", "--number", 100, "--items", 1000, "--replicas", 2)
+        lines = p.out.splitlines()
+        letters = [line for line in lines if " " in line]
+        self.assertEqual(sorted(int(line.split()[2]) for line in letters), list(range(0, 1000, 100)))
+        self.assertTrue(all(re.fullmatch(r"doom/[01] make \d+ item of doom", line) for line in letters), letters)
+        self.assertEqual([int(line) for line in lines if " " not in line], [x for x in range(1000) if x % 100])
+
+    def test_what_nodes_lack_is_told(self):
+        self.start_node("--job", "worker", "--name", "n1")
+        self.wait_nodes(1)
+        p = self.far("scale", code=NOT_FOUND)
+        self.assertRegex(p.err, r"n1 has no stage library far_stages; .*scale \(far_topologies\.cpp:\d+\) is to run there: "
+                                r"start it with --load FILE, the library's")
+        p = self.far("scale", on="/job:nobody", code=UNREACHABLE)
+        self.assertRegex(p.err, r"far_topologies\.cpp:\d+: scale: no node is /job:nobody: there is n1 \(/job:worker\)")
+        p = self.far("scale", on="anywhere", code=USAGE)
+        self.assertRegex(p.err, r"far_topologies\.cpp:\d+: scale: \.on: ")
+
+    def test_files_that_are_no_stage_library_are_refused(self):
+        p = self.run_program("troupe-node", "--cluster", self.cluster, "--load", self.path("none.so"))
+        self.assertEqual(p.code, NOT_FOUND, p.tail())
+        with open(self.path("text.so"), "w") as f:
+            f.write("no library")
+        p = self.run_program("troupe-node", "--cluster", self.cluster, "--load", self.path("text.so"))
+        self.assertEqual(p.code, USAGE, p.tail())
+
+    def test_a_node_that_is_killed_ends_it_with_a_line(self):
+        nodes = self.workers(3)
+        p = self.start_far("slow", "--number", 500, "--items", 1_000_000, "--replicas", 3)
+        self.until("it runs", lambda: [a for a in self.list("actors") if a["name"] == "slow/1" and a["steps"] > 100])
+        nodes[1].send(signal.SIGKILL)
+        self.assertEqual(p.wait(), FAILED, p.tail())
+        self.assertRegex(p.err, r"^far: n2 was lost \(.*\); slow/[012] ran there$")
+        self.nothing_runs()
+        self.assertEqual(self.far("scale", "--number", 1, "--items", 3).out.split(), ["0", "3", "6"])
+
+    def test_parts_end_with_their_program(self):
+        self.workers(2)
+        p = self.start_far("slow", "--number", 500, "--items", 1_000_000, "--replicas", 2)
+        self.until("it runs", lambda: [a for a in self.list("actors") if a["name"] == "slow/1" and a["steps"] > 100])
+        p.send(signal.SIGKILL)
+        p.wait()
+        self.nothing_runs()
+        self.assertEqual(self.far("scale", "--number", 1, "--items", 3).out.split(), ["0", "3", "6"])
+
+    def test_a_signal_drains_all_processes(self):
+        self.workers(2)
+        for replicas in (1, 3):
+            p = self.start_far("slow", "--number", 200, "--items", 1_000_000, "--replicas", replicas)
+            self.until("it runs", lambda: [a for a in self.list("actors") if a["name"].startswith("slow") and a["steps"] > 100
+                                           and a["state"] != "ended"])
+            p.send(signal.SIGINT)
+            self.assertEqual(p.wait(), 130, p.tail())
+            numbers = [int(line) for line in p.out.splitlines()]
+            self.assertEqual(numbers, list(range(len(numbers))))
+            self.assertGreater(len(numbers), 100)
+            self.nothing_runs()
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+
+    def test_tools_know_where_stages_run_and_which_one_hangs(self):
+        nodes = self.workers(2)
+        p = self.start_far("hang", "--number", 50, "--items", 1_000_000, on="/node:n2")
+        self.until("it hangs", lambda: any(a["name"] == "hang" and a["state"] == "running" and a["since_seconds"] > 1.5
+                                           for a in self.list("actors")))
+        stages = {a["name"]: a for a in self.list("actors") if a["kind"] == "stage" and a["state"] != "ended"}
+        self.assertEqual(stages["hang"]["node"], "n2")
+        self.assertEqual(set(stages), {"make", "hang", "print"})
+        self.assertNotIn(stages["make"]["node"], ("n1", "n2"))
+        said = self.tool("why")
+        self.assertRegex(said, r"stage hang")
+        self.assertIn(" runs, for ", said)
+        jobs = [j for j in self.list("jobs") if j["state"] == "running"]
+        self.assertEqual([j["name"] for j in jobs], ["far"])
+        self.assertIn("n2", jobs[0]["participants"])
+        p.send(signal.SIGKILL)
+        p.wait()
+        # Nothing else ends a stage that does not come back.
+        nodes[1].send(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    harness.main()

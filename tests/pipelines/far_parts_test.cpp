@@ -1,0 +1,378 @@
+// Topologies over several processes, all in one thread: random ones by seed, whose items go from
+// process to process as bytes, while each process cuts its groups anew at random moments, beside
+// the same topology in one group.
+
+#include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/item_frames.hpp"
+#include "troupe/runtime/flow/topology_parts.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <random>
+#include <stdexcept>
+
+using namespace troupe;
+
+namespace {
+
+struct scaled {
+  std::int64_t factor = 1;
+  static constexpr auto fields = troupe::fields<&scaled::factor>("factor");
+  std::int64_t operator()(std::int64_t x) const { return x * factor; }
+};
+struct twins {
+  generator<std::int64_t> operator()(std::int64_t x) const {
+    for (std::int64_t k = 0; k < x % 4; ++k) co_yield x + k;
+  }
+};
+struct not_threes {
+  std::optional<std::int64_t> operator()(std::int64_t x) const {
+    return x % 3 != 0 ? std::optional(x) : std::nullopt;
+  }
+};
+struct sum_up {
+  std::int64_t state = 0;
+  std::int64_t operator()(std::int64_t x) { return state += x; }
+  std::int64_t finish() { return state; }
+  static constexpr auto fields = troupe::fields<&sum_up::state>("state");
+};
+struct by_last_digit {
+  std::int64_t operator()(const std::int64_t& x) const { return (x % 10 + 10) % 10; }
+};
+struct count_each {
+  std::int64_t state = 0;
+  void operator()(std::int64_t) { ++state; }
+  std::int64_t finish(std::int64_t key) const { return key * 1'000'000 + state; }
+  static constexpr auto fields = troupe::fields<&count_each::state>("state");
+};
+struct no_elevens {
+  std::int64_t operator()(std::int64_t x) const {
+    if (x % 11 == 0) throw std::runtime_error("an eleven");
+    return x;
+  }
+};
+std::int64_t plus_one(std::int64_t x) { return x + 1; }
+
+const stage_library& stages() {
+  static const stage_library all(
+      "numbers", "1.0",
+      {stage_of<scaled>("scaled"), stage_of<twins>("twins"), stage_of<not_threes>("not_threes"),
+       stage_of<sum_up>("sum_up"), stage_by_key<count_each, by_last_digit>("count_each"),
+       stage_of<no_elevens>("no_elevens"), stage_of<&plus_one>("plus_one")});
+  return all;
+}
+
+const char* const places[] = {"", "/job:worker", "/node:n1", "/label:rack=2", "/job:worker/task:1"};
+const std::vector<place_node> nodes{
+    {"n1", "worker", {}}, {"n2", "worker", {"rack=2"}}, {"n3", "", {"rack=2"}}};
+
+struct random_topology {
+  std::mt19937_64 random;
+  flow_graph g;
+  struct end {
+    std::shared_ptr<std::vector<std::int64_t>> items;
+    bool is_ordered;
+  };
+  std::vector<end> ends;
+  std::shared_ptr<std::vector<dead_letter>> dead;
+
+  explicit random_topology(std::uint64_t seed) : random(seed) {
+    struct open {
+      flow<std::int64_t> f;
+      bool is_ordered;
+    };
+    std::vector<open> flows;
+    const auto letters = dead_letters(g);
+    const auto sources = 1 + pick(2);
+    for (std::uint64_t i = 0; i < sources; ++i)
+      flows.push_back({source(g, numbers{std::int64_t(200 + pick(400))}), true});
+    const auto steps = 2 + pick(8);
+    for (std::uint64_t i = 0; i < steps; ++i) {
+      const auto at = pick(flows.size());
+      auto f = flows[at];
+      stage_options o{.replicas = std::uint32_t(1 + pick(4)), .on = places[pick(5)]};
+      auto one = o;
+      one.replicas = 1;
+      switch (pick(11)) {
+        case 0: f.f = map(f.f, plus_one, o); break;
+        case 1: f.f = map(f.f, scaled{std::int64_t(pick(5)) - 2}, o); break;
+        case 2: f.f = map(f.f, twins{}, o); break;
+        case 3: f.f = map(f.f, not_threes{}, o); break;
+        case 4:
+          if (f.is_ordered) f.f = map(f.f, sum_up{}, one);
+          break;
+        case 5:
+          o.on_error = skip(), o.dead_letters = letters;
+          f.f = map(f.f, no_elevens{}, o);
+          break;
+        case 6:
+          f.f = partition_by(f.f, by_last_digit{}, count_each{}, o);
+          f.is_ordered = o.replicas == 1 && f.is_ordered;
+          break;
+        case 7: {
+          auto [a, b] = split(f.f, [](const std::int64_t& x) { return x % 2 == 0; });
+          f.f = a;
+          flows.push_back({b, f.is_ordered});
+          break;
+        }
+        case 8: {
+          const auto other = flows[pick(flows.size())];
+          f.f = merge(f.f, map(other.f, plus_one, one));
+          f.is_ordered = false;
+          break;
+        }
+        case 9:
+          if (f.is_ordered) f.f = first(f.f, 1 + pick(300));
+          break;
+        case 10: {
+          const auto doubled = map(f.f, scaled{2}, o);
+          f.f = map(zip(f.f, doubled), [](std::tuple<std::int64_t, std::int64_t> p) {
+            return std::get<0>(p) ^ std::get<1>(p);
+          });
+          break;
+        }
+      }
+      flows[at] = f;
+    }
+    for (const auto& f : flows) ends.push_back({collect(f.f), f.is_ordered});
+    dead = collect(letters);
+  }
+
+  struct numbers {
+    std::int64_t n, at = 0;
+    std::optional<std::int64_t> operator()() { return at < n ? std::optional(at++) : std::nullopt; }
+  };
+  std::uint64_t pick(std::uint64_t n) { return random() % n; }
+  std::vector<std::vector<std::int64_t>> results() const {
+    std::vector<std::vector<std::int64_t>> all;
+    for (const auto& e : ends) {
+      all.push_back(*e.items);
+      if (!e.is_ordered) std::ranges::sort(all.back());
+    }
+    return all;
+  }
+  // Where each came from, whatever the order.
+  std::vector<std::string> letters() const {
+    std::vector<std::string> all;
+    for (const auto& d : *dead)
+      all.push_back(d.source + " " + std::to_string(d.number) + " " + d.reason);
+    std::ranges::sort(all);
+    return all;
+  }
+};
+
+// Processes that send each other frames, in the order of each pair of them, and groups within.
+struct processes {
+  std::mt19937_64 random;
+  std::int64_t now = 0;
+  struct message {
+    std::uint32_t edge;
+    enum { items, room, close } what;
+    std::vector<flow_item> of;
+    bool is_last;
+  };
+  struct process {
+    std::shared_ptr<const flow_graph> graph;
+    std::vector<flow_group> groups;
+    std::vector<std::uint32_t> group_of;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<message>> inside;
+  };
+  std::vector<process> all;
+  std::vector<std::uint32_t> process_of;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<tensor>> between;
+  std::uint64_t frames = 0;
+
+  far_end far(std::uint32_t p, std::uint32_t edge) const {
+    return {codec_of_edge(*all[p].graph, edge), true};
+  }
+  std::uint32_t other(std::uint32_t p, std::uint32_t edge) const {
+    const auto& e = all[p].graph->edges()[edge];
+    return process_of[e.from] == p ? process_of[e.to] : process_of[e.from];
+  }
+
+  struct wire final : flow_wire {
+    processes& s;
+    std::uint32_t p, group;
+    wire(processes& sim, std::uint32_t process, std::uint32_t g) : s(sim), p(process), group(g) {}
+    process& here() const { return s.all[p]; }
+    bool goes_far(std::uint32_t edge) const { return is_far(*here().graph, edge); }
+    void post(std::uint32_t edge, tensor frame) {
+      s.between[{p, s.other(p, edge)}].push_back(std::move(frame));
+      ++s.frames;
+    }
+    void put(std::uint32_t edge, bool to, message m) {
+      const auto& e = here().graph->edges()[edge];
+      here().inside[{group, here().group_of[to ? e.to : e.from]}].push_back(std::move(m));
+    }
+    void send(std::uint32_t edge, std::vector<flow_item>&& items, bool is_last) override {
+      if (goes_far(edge)) {
+        auto frame = items_frame(edge, items, is_last, s.far(p, edge), s.now, 1 << 20);
+        BOOST_REQUIRE(frame);
+        return post(edge, std::move(*frame));
+      }
+      put(edge, true, {edge, message::items, std::move(items), is_last});
+    }
+    void give_room(std::uint32_t edge) override {
+      const auto& m = *here().groups[group].meter(edge);
+      if (goes_far(edge)) return post(edge, taken_frame(edge, m.taken_items, m.taken_bytes));
+      put(edge, false, {edge, message::room, {}, false});
+    }
+    void close(std::uint32_t edge) override {
+      if (goes_far(edge)) return post(edge, closed_frame(edge));
+      put(edge, false, {edge, message::close, {}, false});
+    }
+  };
+
+  void deliver_inside(process& p, std::pair<std::uint32_t, std::uint32_t> way) {
+    auto& queue = p.inside[way];
+    auto m = std::move(queue.front());
+    queue.pop_front();
+    if (queue.empty()) p.inside.erase(way);
+    auto& g = p.groups[way.second];
+    if (m.what == message::items) g.deliver(m.edge, std::move(m.of), m.is_last);
+    if (m.what == message::room) g.room(m.edge);
+    if (m.what == message::close) g.close(m.edge);
+  }
+  void deliver_between(std::pair<std::uint32_t, std::uint32_t> way) {
+    auto& queue = between[way];
+    const auto frame = std::move(queue.front());
+    queue.pop_front();
+    if (queue.empty()) between.erase(way);
+    auto& p = all[way.second];
+    const auto head = head_of(frame);
+    BOOST_REQUIRE(head);
+    const auto& e = p.graph->edges()[head->edge];
+    if (head->kind == frame_kind::items) {
+      auto read = items_of(frame, far(way.second, head->edge), now);
+      BOOST_REQUIRE(read);
+      return p.groups[p.group_of[e.to]].deliver(head->edge, std::move(read->items), read->is_last);
+    }
+    auto& from = p.groups[p.group_of[e.from]];
+    if (head->kind == frame_kind::closed) return from.close(head->edge);
+    const auto taken = taken_of(frame);
+    BOOST_REQUIRE(taken);
+    auto& meter = *from.meter(head->edge);
+    BOOST_REQUIRE_LE(meter.taken_items.load(), taken->items);
+    BOOST_REQUIRE_LE(taken->items, meter.put_items.load());
+    meter.taken_items = taken->items;
+    meter.taken_bytes = taken->bytes;
+    if (meter.producer_waits.exchange(false)) from.room(head->edge);
+  }
+  void cut_anew(process& p, troupe::flow_group whole) {
+    const auto n = 1 + random() % 3;
+    for (auto& x : p.group_of) x = std::uint32_t(random() % n);
+    p.groups = flow_group::cut(std::move(whole), p.group_of);
+  }
+  void add(std::shared_ptr<const flow_graph> graph) {
+    auto& p = all.emplace_back();
+    p.group_of.assign(graph->stages().size(), 0);
+    p.graph = graph;
+    cut_anew(p, troupe::flow_group(graph));
+  }
+  bool is_over() const {
+    return std::ranges::all_of(all, [](const auto& p) {
+      return std::ranges::all_of(p.groups, [](const auto& g) { return g.is_over(); });
+    });
+  }
+  void run() {
+    const auto clock = [this] { return now += 100; };
+    for (int idle = 0; !is_over();) {
+      BOOST_REQUIRE_MESSAGE(idle < 10'000, "stuck");
+      const auto n = std::uint32_t(random() % all.size());
+      auto& p = all[n];
+      if (p.groups.empty()) continue;
+      if (random() % 40 == 0) {
+        while (!p.inside.empty()) deliver_inside(p, p.inside.begin()->first);
+        cut_anew(p, flow_group::put_together(std::move(p.groups)));
+        continue;
+      }
+      if (!between.empty() && random() % 3 == 0) {
+        auto at = between.begin();
+        std::advance(at, random() % between.size());
+        deliver_between(at->first);
+        idle = 0;
+        continue;
+      }
+      if (!p.inside.empty() && random() % 2 == 0) {
+        auto at = p.inside.begin();
+        std::advance(at, random() % p.inside.size());
+        deliver_inside(p, at->first);
+        idle = 0;
+        continue;
+      }
+      const auto i = std::uint32_t(random() % p.groups.size());
+      wire w(*this, n, i);
+      const auto state = p.groups[i].run(clock, now + 1 + std::int64_t(random() % 10'000), &w);
+      if (state == flow_group::state::failed) BOOST_FAIL(p.groups[i].failure()->why.text());
+      idle = state == flow_group::state::more ? 0 : idle + 1;
+    }
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(far_parts)
+
+BOOST_AUTO_TEST_CASE(over_any_processes_it_makes_what_it_makes_in_one) {
+  std::size_t items = 0, letters = 0, far = 0;
+  std::uint64_t frames = 0;
+  const auto* more = std::getenv("TROUPE_SEEDS");
+  const auto seeds = more != nullptr ? std::strtoull(more, nullptr, 10) : 200;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    random_topology alone(seed), parted(seed);
+    const auto done = drain(alone.g);
+    const auto ok = parted.g.check();
+    BOOST_REQUIRE_EQUAL(bool(done), bool(ok));
+    if (!ok) continue;
+    parted.g.set_budget(64 * parted.g.edges().size());
+    BOOST_REQUIRE(parted.g.check());
+    const auto process_of = place_on_nodes(parted.g, nodes);
+    BOOST_REQUIRE(process_of);
+    auto what = describe(parted.g, *process_of, {&stages()});
+    BOOST_REQUIRE(what);
+    what->processes = {{1, "program", "a"}, {2, "n1", "a"}, {3, "n2", "b"}, {4, "n3", "b"}};
+    for (std::uint32_t i = 0; i < process_of->size(); ++i) {
+      parted.g.stage_at(i).is_elsewhere = (*process_of)[i] != 0;
+      far += (*process_of)[i] != 0 ? 1 : 0;
+    }
+    // Small bounds stay small here.
+    processes s;
+    s.random.seed(seed);
+    s.process_of = *process_of;
+    s.add(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &parted.g));
+    for (std::uint32_t p = 1; p < 4; ++p) {
+      if (std::ranges::find(*process_of, p) == process_of->end()) {
+        s.all.emplace_back();  // nothing runs there
+        continue;
+      }
+      // As it comes over a wire.
+      const auto came = value_of<topology_description>(bytes_of(*what));
+      BOOST_REQUIRE(came);
+      auto part = part_of(*came, p, {&stages()});
+      BOOST_REQUIRE_MESSAGE(part, (part ? "" : part.error().text()));
+      s.add(*part);
+    }
+    s.run();
+    frames += s.frames;
+    const auto wanted = alone.results(), got = parted.results();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      items += wanted[i].size();
+      BOOST_REQUIRE_MESSAGE(wanted[i] == got[i], "seed " << seed << ", end " << i << ": "
+                                                         << got[i].size() << " items of "
+                                                         << wanted[i].size());
+    }
+    // How many fail behind a first() depends on how far ahead it ran.
+    if (alone.letters().size() <= parted.letters().size()) letters += alone.letters().size();
+  }
+  BOOST_CHECK_GT(items, 40'000U);
+  BOOST_CHECK_GT(letters, 500U);
+  BOOST_CHECK_GT(frames, 10'000U);
+  BOOST_CHECK_GT(far, 300U);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
