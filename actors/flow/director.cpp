@@ -29,6 +29,7 @@ struct director_state {
   std::vector<bool> over, answered;
   std::vector<std::uint32_t> places, wanted;
   std::vector<std::shared_ptr<flow_group>> parts;
+  std::vector<std::uint32_t> lost;  // stages whose process is gone, which groups do not know yet
   std::vector<double> busy_before;
   std::vector<std::uint32_t> places_before;  // of the placement on trial
   double rate_before = 0;
@@ -107,7 +108,7 @@ struct director_state {
   void tick() {
     if (now == phase::ended) return;
     const auto at = setup.now_ns();
-    if (now == phase::halts && at - halted_ns > halt_limit_ns) {
+    if (now == phase::halts && lost.empty() && at - halted_ns > halt_limit_ns) {
       now = phase::runs;
       is_on_trial = false;
       tell_all_and_gate(flow_resume{});
@@ -163,6 +164,15 @@ struct director_state {
     tell_all_and_gate(flow_halt{++halts});
   }
 
+  void lose(lose_stages& m) {
+    if (now == phase::ended) return;
+    lost.insert(lost.end(), m.stages.begin(), m.stages.end());
+    // Where all are to stand still already, it is done then.
+    if (now != phase::runs) return;
+    is_on_trial = false;
+    move(places, setup.now_ns());
+  }
+
   void halted(const group_halted& m) {
     if (now != phase::halts || m.number != halts) return;
     answered[m.group] = true;
@@ -182,6 +192,7 @@ struct director_state {
       if (p != nullptr) all.push_back(std::move(*p));
     auto whole = flow_group::put_together(std::move(all));
     if (whole.failure()) return end({true, whole.failure()->why});
+    if (!lost.empty()) whole.lose(std::exchange(lost, {}));
     back_off();
     place(std::move(whole), std::move(wanted));
   }
@@ -202,6 +213,7 @@ caf::behavior run_director(caf::stateful_actor<director_state>* self, director_s
       },
       [&s](const group_halted& m) { s.halted(m); },
       [&s](group_surrendered& m) { s.surrendered(m); },
+      [&s](lose_stages& m) { s.lose(m); },
       [&s](director_tick) { s.tick(); },
       [&s](const stop_topology& m) {
         if (s.now == director_state::phase::ended) return;

@@ -7,6 +7,8 @@
 //   group_failed       groups    all groups end                              topology_ended
 //   group_halted       groups    when all have: they are asked to surrender  -
 //   group_surrendered  groups    when all have: put together, cut anew       -
+//   lose_stages        gate      all are halted; what those had is dealt    -
+//                                again
 //   director_tick      clock     measures loads; halts all where another     -
 //                                placement gains enough
 //   stop_topology      program   sources end, and what is under way goes on  -
@@ -20,7 +22,8 @@
 //
 // TD-1  No item is lost, doubled or overtaken by a new placement: groups stand still, with all that
 //       was sent to them, before they surrender.
-// TD-2  Who does not stand still in time (a stage that takes long) calls a placement off.
+// TD-2  Who does not stand still in time (a stage that takes long) calls a placement off, but not
+//       what is to be done for a process that is lost: that waits.
 // TD-3  Of several failures the first one counts.
 // Of a topology over several processes each one has a director for its part. The gate
 // (gate_actor.hpp) then stands still, surrenders and begins with the groups, as one that has no

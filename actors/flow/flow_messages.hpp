@@ -78,6 +78,11 @@ struct group_surrendered {
   std::uint32_t group = 0;
   std::shared_ptr<flow_group> part;
 };
+// Of the gate: the process that had these stages is gone, and what they had is to be made again
+// (flow_group::lose).
+struct lose_stages {
+  std::vector<std::uint32_t> stages;
+};
 struct director_tick {};
 struct stop_topology {
   bool is_graceful = true;
@@ -114,6 +119,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_halted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_surrendered)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::lose_stages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::director_tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_topology)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::topology_ended)

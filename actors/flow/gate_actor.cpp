@@ -43,6 +43,7 @@ struct gate {
     tensor frame;
   };
   std::vector<kept_frame> kept;
+  std::vector<bool> is_gone;  // by process: lost
   struct peer {
     caf::actor link;
     std::string why_not;  // there is no stream yet
@@ -63,6 +64,7 @@ struct gate {
 
   void bind_peers() {
     peers.assign(what.processes.size(), std::nullopt);
+    is_gone.assign(what.processes.size(), false);
     for (const auto& e : what.edges) {
       const auto from = what.stages[e.from].process, to = what.stages[e.to].process;
       if (from == to || (from != own && to != own)) continue;
@@ -110,7 +112,7 @@ struct gate {
   void value(stream_value& m) {
     after_message();
     const auto process = process_of(m.from);
-    if (!process) return;
+    if (!process || *process >= is_gone.size() || is_gone[*process]) return;
     if (is_halted)
       kept.push_back({*process, std::move(m.value)});
     else
@@ -244,7 +246,7 @@ struct program_gate_state {
   void word(work_word_came& m) {
     const auto from = g.process_of(m.from);
     const auto kind = word_of(m.bytes);
-    if (!from || *from == 0 || has_ended) return;
+    if (!from || *from == 0 || has_ended || g.is_gone[*from]) return;
     const auto garbage = [&] { g.on_garbage(name_of(*from), "it sent a word that nobody knows"); };
     if (!kind) return garbage();
     switch (*kind) {
@@ -300,15 +302,28 @@ struct program_gate_state {
     if (*process == 0)
       return fail(error(error_code::failed, "this program is out of its cluster: " + m.reason));
     if (over[*process]) return;
-    std::string stages;
-    for (const auto& s : g.what.stages)
-      if (s.process == *process && !s.is_hidden) stages += (stages.empty() ? "" : ", ") + s.name;
-    fail(error(error_code::failed,
-               fmt::format("{} was lost ({}); {} ran there", name_of(*process), m.reason, stages)));
+    std::string names;
+    std::vector<std::uint32_t> stages;
+    bool are_kept = g.director != nullptr;
+    for (std::uint32_t i = 0; i < g.what.stages.size(); ++i) {
+      if (g.what.stages[i].process != *process) continue;
+      names += (names.empty() ? "" : ", ") + g.what.stages[i].name;
+      stages.push_back(i);
+      are_kept = are_kept && g.view->graph->stages()[i].is_kept;
+      g.view->stages[i]->is_over.store(true, std::memory_order_relaxed);
+    }
+    auto text = fmt::format("{} was lost ({}); {} ran there", name_of(*process), m.reason, names);
+    if (!are_kept) return fail(error(error_code::failed, std::move(text)));
+    g.is_gone[*process] = true;
+    std::erase_if(g.kept, [&](const auto& k) { return k.process == *process; });
+    tell(nullptr, g.director, lose_stages{std::move(stages)});
+    tell(nullptr, program, part_lost{text + ": what it had is made again"});
+    over[*process] = true;
+    if (std::ranges::all_of(over, std::identity())) end({});
   }
   void leave() {
     for (std::uint32_t i = 1; i < placed.size(); ++i)
-      if (g.what.processes[i].id != 0) g.say(i, word_bytes(part_word::end));
+      if (!g.is_gone[i]) g.say(i, word_bytes(part_word::end));
     g.leave();
     program = nullptr;
   }
@@ -324,7 +339,7 @@ caf::behavior run_program_gate(caf::stateful_actor<program_gate_state>* self,
       [&s](const node_lost& m) { s.lost(m); },
       [&s](const word_refused& m) {
         const auto process = s.g.process_of(m.to);
-        if (process && !s.over[*process])
+        if (process && !s.over[*process] && !s.g.is_gone[*process])
           s.fail(
               error(error_code::unreachable, fmt::format("{}: {}", s.name_of(*process), m.reason)));
       },

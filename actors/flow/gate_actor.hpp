@@ -14,8 +14,10 @@
 //
 //   message            from           effect                                   answer
 //   work_word_came     node           as above                                 -
-//   node_lost          node           program: the topology fails, if that     parts_ended
-//                                     node has a part of it
+//   node_lost          node           program: what that node had is dealt     lose_stages to the
+//                                     again, if all its stages are kept        director, part_lost
+//                                     (kept_replicas.hpp); else the topology   parts_ended
+//                                     fails
 //                                     node: its part ends with its program
 //   word_refused       node           the topology fails                       parts_ended
 //   stream_bound       link, node     all bound: placed                        -
@@ -34,7 +36,8 @@
 // GT-2  Frames of one edge are passed on in the order in which they came.
 // GT-3  Whatever comes from another process, the gate goes on, or the topology fails with a line
 //       that says whose bytes they were.
-// GT-4  A node's part ends with its program: by `end`, or when the node hears that it is lost.
+// GT-4  Of a process that is lost nothing is passed on, once its director has been told.
+// GT-5  A node's part ends with its program: by `end`, or when the node hears that it is lost.
 // Ends: the program's on end_parts, a node's with its part.
 // Threading: on the service worker of its process. What it tells groups and directors goes to
 // another actor system.
@@ -51,6 +54,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace troupe {
@@ -58,6 +62,10 @@ namespace troupe {
 // To the program. `far`: by edge, for its director.
 struct parts_placed {
   std::vector<std::optional<far_route>> far;
+};
+// One line: what was lost, and what is done about it.
+struct part_lost {
+  std::string text;
 };
 struct parts_ended {
   bool has_failed = false;
@@ -99,6 +107,7 @@ caf::actor spawn_node_gate(node_gate_setup setup);
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::parts_placed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::part_lost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::parts_ended)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::start_parts)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::end_parts)

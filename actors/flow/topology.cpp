@@ -56,6 +56,7 @@ struct topology::running {
   std::shared_ptr<topology_listing> listing;
   std::unique_ptr<session> member;  // of a cluster
   std::int64_t began_ns = 0, ended_ns = 0;
+  std::vector<std::string> notes;  // what people want to know, and have not been told
 };
 
 topology::topology(topology_options options) : options_(std::move(options)) {
@@ -264,6 +265,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
             begin(std::move(m.far));
             far->start();
           },
+          [&](part_lost& m) { r.notes.push_back(std::move(m.text)); },
           [&](parts_ended& m) {
             is_over_there = true;
             take_end(m.has_failed, m.why);
@@ -311,7 +313,15 @@ int topology::run() {
   const auto began = flow_clock_ns();
   auto shown = began;
   bool is_drawn = false;
+  const auto title = options_.name.empty() ? std::string() : options_.name + ": ";
+  const auto tell_notes = [&] {
+    if (running_ == nullptr || running_->notes.empty()) return;
+    if (std::exchange(is_drawn, false)) std::fputs("\n", stderr);
+    for (const auto& note : std::exchange(running_->notes, {}))
+      std::fprintf(stderr, "%s%s\n", title.c_str(), note.c_str());
+  };
   const auto done = run_to_end([&](const topology&) {
+    tell_notes();
     const auto seen = signals_seen.load();
     if (seen > 0 && stop_wishes_.load() == 0) stop();
     if (seen > 1 && stop_wishes_.load() < 2) kill();
@@ -336,12 +346,12 @@ int topology::run() {
     std::fprintf(stderr, is_terminal ? "\r%-78s" : "%s\n", line.c_str());
     is_drawn = is_terminal;
   });
+  tell_notes();
   if (is_drawn) std::fputs("\n", stderr);
   std::signal(SIGINT, old_int);
   std::signal(SIGTERM, old_term);
-  const auto name = options_.name.empty() ? std::string() : options_.name + ": ";
   if (!done) {
-    std::fprintf(stderr, "%s%s\n", name.c_str(), done.error().text().c_str());
+    std::fprintf(stderr, "%s%s\n", title.c_str(), done.error().text().c_str());
     if (signals_seen.load() > 1) return 128 + signal_seen.load();
     return static_cast<int>(done.error().code());
   }

@@ -1,5 +1,6 @@
 #include "troupe/runtime/flow/flow.hpp"
 
+#include "troupe/runtime/flow/kept_replicas.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 
 #include <algorithm>
@@ -135,7 +136,10 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
                        .at(where));
   if (o.replicas == 0)
     g.note_mistake(error(error_code::usage, info.name + ": .replicas is 0").at(where));
-  if (o.replicas <= 1) {
+  // What goes to nodes and may be made again has a deal and a gather in the program, and a spare
+  // replica there (kept_replicas.hpp).
+  const bool is_kept = s.travels != nullptr && s.travels->keeps_nothing && !hash && s.is_copyable;
+  if (o.replicas <= 1 && !is_kept) {
     const auto id = g.add_stage(std::move(info));
     g.connect(from, port, id, 0);
     add_dead_letters(g, id, o.dead_letters);
@@ -144,14 +148,20 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
   if (s.outputs == 0)
     // Replicas of an end: there is no order to keep.
     info.outputs = 1;
+  const auto lanes = o.replicas + (is_kept ? 1 : 0);
+  const auto ledger = std::make_shared<replica_ledger>(lanes);
   stage_info deal;
   deal.kind = "deal";
   deal.name = info.name + "/deal";
   deal.where = where;
   deal.is_hidden = true;
-  deal.outputs = o.replicas;
+  deal.outputs = lanes;
   deal.looks_for_room = true;
-  deal.make = [hash] { return make_deal(hash); };
+  deal.is_timed = is_kept;
+  deal.make = [hash, is_kept, lanes, ledger]() -> std::unique_ptr<stage> {
+    if (is_kept) return std::make_unique<keeping_deal>(lanes, ledger);
+    return make_deal(hash);
+  };
   const auto dealer = g.add_stage(std::move(deal));
   g.connect(from, port, dealer, 0);
   stage_info gather;
@@ -159,17 +169,28 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
   gather.name = info.name + "/gather";
   gather.where = where;
   gather.is_hidden = true;
-  gather.inputs = o.replicas;
+  gather.inputs = lanes;
   gather.outputs = s.outputs;
   gather.takes_any = o.order == any;
   if (o.order == any) gather.rate = unknown_rate;
-  gather.make = [n = o.replicas, keeps = o.order == kept] { return make_gather(n, keeps); };
+  gather.make = [is_kept, lanes, ledger, keeps = o.order == kept]() -> std::unique_ptr<stage> {
+    if (is_kept) return std::make_unique<keeping_gather>(lanes, keeps, ledger);
+    return make_gather(lanes, keeps);
+  };
   std::vector<std::uint32_t> workers;
   const auto name = info.name;
-  for (std::uint32_t i = 0; i < o.replicas; ++i) {
+  for (std::uint32_t i = 0; i < lanes; ++i) {
     auto one = info;
-    one.name = name + "/" + std::to_string(i);
+    if (o.replicas > 1) one.name = name + "/" + std::to_string(i);
     one.is_replica = true;
+    one.is_kept = is_kept;
+    if (i == o.replicas) {
+      one.name = name + "/spare";
+      one.is_kept = false;
+      one.is_hidden = true;
+      one.on.clear();
+      one.travels = nullptr;
+    }
     one.replica = i;
     one.replicas = o.replicas;
     workers.push_back(g.add_stage(std::move(one)));
@@ -177,7 +198,7 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
     add_dead_letters(g, workers.back(), o.dead_letters);
   }
   const auto gatherer = g.add_stage(std::move(gather));
-  for (std::uint32_t i = 0; i < o.replicas; ++i)
+  for (std::uint32_t i = 0; i < lanes; ++i)
     g.connect(workers[i], 0, gatherer, i, replica_items_max * 4);
   return gatherer;
 }

@@ -553,6 +553,7 @@ std::shared_ptr<const travelling_function> travels_by_key(const stage_options& o
   auto t = std::make_shared<travelling_function>(travels_as<In, Out>(f.second));
   t->who = {&typeid(std::pair<K, F>), nullptr};
   if (!std::is_empty_v<K>) t->prototype.reset();
+  t->keeps_nothing = false;
   return t;
 }
 

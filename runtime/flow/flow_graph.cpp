@@ -383,8 +383,8 @@ std::string explain(const flow_graph& g) {
                   : fmt::format("{} items, {}", i.items_max, format_bytes(i.bytes_max));
       break;
     }
-    text += fmt::format("  {:<22} {:<20} {}{}{}\n", name, flow_graph::line_of(s.where),
-                        s.is_source ? "source" : "of " + from,
+    text += fmt::format("  {:<22} {:<20} {}{}{}{}\n", name, flow_graph::line_of(s.where),
+                        s.is_source ? "source" : "of " + from, s.on.empty() ? "" : "; on " + s.on,
                         bound.empty() ? "" : "; its inputs hold " + bound,
                         s.on_error.what == error_policy::kind::skip      ? "; skips"
                         : s.on_error.what == error_policy::kind::restart ? "; restarts"

@@ -1,5 +1,7 @@
 #include "troupe/runtime/flow/flow_group.hpp"
 
+#include "troupe/runtime/flow/kept_replicas.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,9 +77,39 @@ inline flow_item flow_queue::pop() {
   return it;
 }
 
+flow_item flow_queue::pop_back() {
+  auto& block = blocks.back();
+  flow_item it = std::move(block.back());
+  block.pop_back();
+  --count;
+  // The first block keeps what is before `first`.
+  if (blocks.size() > 1 ? block.empty() : block.size() == first) {
+    if (blocks.size() == 1) first = 0;
+    blocks.pop_back();
+  }
+  return it;
+}
+
+void flow_queue::push_front(std::vector<flow_item>&& items) {
+  if (items.empty()) return;
+  count += items.size();
+  if (blocks.empty()) {
+    blocks.push_back(std::move(items));
+    return;
+  }
+  auto& block = blocks.front();
+  block.erase(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(first));
+  first = 0;
+  if (block.empty())
+    block = std::move(items);
+  else
+    blocks.push_front(std::move(items));
+}
+
 // --- what a stage may ask ------------------------------------------------------------------------
 
 const item_origin& stage_output::origin() const noexcept { return slot_.origin; }
+bool stage_output::ends_ticket() const noexcept { return slot_.took_end; }
 void stage_output::set_origin(item_origin o) { slot_.origin = std::move(o); }
 void stage_output::set_label(std::shared_ptr<const std::string> label) {
   slot_.origin.label = std::move(label);
@@ -282,6 +314,52 @@ flow_group flow_group::put_together(std::vector<flow_group>&& parts) {
   return whole;
 }
 
+void flow_group::lose(const std::vector<std::uint32_t>& stages) {
+  for (const auto i : stages) {
+    const auto& lost = graph_->stages()[i];
+    for (const auto& port : lost.out)
+      for (const auto id : port) {
+        auto* e = edges_[id].get();
+        if (e == nullptr || e->to == nullptr) continue;
+        e->has_ended = true;
+        if (!e->to->is_over) mark(*e->to);
+      }
+    // The deal and the gather are here, each at one end of it.
+    auto* in = lost.in.size() == 1 ? edges_[lost.in[0]].get() : nullptr;
+    auto* out =
+        !lost.out.empty() && lost.out[0].size() == 1 ? edges_[lost.out[0][0]].get() : nullptr;
+    if (in == nullptr || in->from == nullptr) continue;
+    close(in->id);
+    auto* deal = dynamic_cast<keeping_deal*>(in->from->what.get());
+    auto* gather = out == nullptr || out->to == nullptr
+                       ? nullptr
+                       : dynamic_cast<keeping_gather*>(out->to->what.get());
+    if (deal == nullptr || gather == nullptr) continue;  // over: all has been done
+    // What came of a ticket that did not end comes again.
+    while (!out->queue.empty() && !out->queue.blocks.back().back().origin.ends_ticket) {
+      const auto it = out->queue.pop_back();
+      out->queued_bytes -= it.bytes;
+      count(out->meter->taken_bytes, std::uint64_t{it.bytes});
+      count(out->meter->taken_items, std::uint64_t{1});
+    }
+    std::uint64_t ended = 0;
+    for (std::size_t b = 0; b < out->queue.blocks.size(); ++b) {
+      const auto& block = out->queue.blocks[b];
+      for (std::size_t k = b == 0 ? out->queue.first : 0; k < block.size(); ++k)
+        ended += block[k].origin.ends_ticket ? 1 : 0;
+    }
+    gather->lose(out->info->to_port, ended > 0, deal->next_ticket());
+    auto again = deal->lose(in->info->from_port, gather->ended(out->info->to_port) + ended);
+    auto& before = *edges_[in->from->info->in[0]];
+    // Not taken yet, then. Their bytes were counted by whoever put them, and stay so.
+    for (auto& it : again) it.bytes = 0;
+    before.meter->taken_items.fetch_sub(again.size());
+    before.queue.push_front(std::move(again));
+    mark(*in->from);
+    if (!out->to->is_over) mark(*out->to);
+  }
+}
+
 // --- room ----------------------------------------------------------------------------------------
 
 bool flow_group::is_full(const flow_edge& e) const noexcept {
@@ -356,6 +434,7 @@ flow_item flow_group::pop(flow_edge& e) {
 void flow_group::tell_taken(flow_edge& e) {
   if (wire_ == nullptr) return;
   const auto items = now_in(e.meter->taken_items), bytes = now_in(e.meter->taken_bytes);
+  if (items <= e.told_items) return;  // some are taken again (lose())
   if (!e.queue.empty() && (items - e.told_items) * 8 < e.info->items_max &&
       (bytes - e.told_bytes) * 8 < e.info->bytes_max)
     return;
@@ -447,7 +526,7 @@ template <class Origin>
   count(c.items_in, std::uint64_t{1});
   count(c.bytes_in, std::uint64_t{bytes});
   s.origin = std::forward<Origin>(origin);
-  s.origin.ends_ticket = false;
+  s.took_end = std::exchange(s.origin.ends_ticket, false);
   s.ticket_is_open = s.is_replica;
   if (s.has_chores) s.loop_item = e.info->loop;
   call(s, [&](stage_output& out) __attribute__((always_inline)) {
@@ -748,6 +827,10 @@ std::uint32_t flow_group::fire(flow_slot& s, std::uint32_t most) {
   return fire_once(s) ? 1 : 0;
 }
 
+bool flow_group::has_done_all(const flow_slot& s) noexcept {
+  return !s.is_over && !s.has_more && s.inputs_ended == s.in.size() && !s.what->keeps_open();
+}
+
 // False: there was nothing to do.
 bool flow_group::fire_once(flow_slot& s) {
   if (s.has_more && s.full_outputs == 0) {
@@ -756,7 +839,8 @@ bool flow_group::fire_once(flow_slot& s) {
     return true;
   }
   if (!can_be_called(s)) return false;
-  if (s.deadline_ns != never_ns && s.full_outputs == 0 && (*now_)() >= s.deadline_ns) {
+  if (s.deadline_ns != never_ns && (s.full_outputs == 0 || s.info->looks_for_room) &&
+      (*now_)() >= s.deadline_ns) {
     s.deadline_ns = never_ns;
     call(s, [&](stage_output& out) { return s.what->on_time((*now_)(), out); });
     if (s.has_more) go_on(s);
@@ -782,10 +866,10 @@ bool flow_group::fire_once(flow_slot& s) {
     call(s, [&](stage_output& out) { return s.what->end(p, out); });
     if (s.has_more) go_on(s);
     if (!s.has_more && !s.is_over) after(s);
-    if (!s.is_over && !s.has_more && s.inputs_ended == s.in.size()) over(s);
+    if (has_done_all(s)) over(s);
     return true;
   }
-  if (!s.is_over && !s.has_more && s.inputs_ended == s.in.size()) {
+  if (has_done_all(s)) {
     over(s);
     return true;
   }
@@ -871,7 +955,8 @@ std::int64_t flow_group::wakes_at() const noexcept {
   auto at = never_ns;
   for (const auto i : timed_)
     // One without room is called when there is some.
-    if (const auto* s = slots_[i].get(); s != nullptr && !s->is_over && s->full_outputs == 0)
+    if (const auto* s = slots_[i].get();
+        s != nullptr && !s->is_over && (s->full_outputs == 0 || s->info->looks_for_room))
       at = std::min(at, s->deadline_ns);
   return at;
 }

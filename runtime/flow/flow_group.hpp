@@ -73,6 +73,8 @@ struct flow_queue {
   void push(any_value&& value, Origin&& origin, std::size_t bytes);
   void push(std::vector<flow_item>&& items);
   flow_item pop();
+  flow_item pop_back();  // not empty
+  void push_front(std::vector<flow_item>&& items);
 };
 
 // One end or both ends of an edge.
@@ -105,6 +107,7 @@ struct flow_slot {
   std::uint32_t full_outputs = 0;  // edges
   bool is_busy = false, has_more = false, is_over = false, is_closing = false;
   bool ticket_is_open = false;  // of a replica: its ticket has not ended
+  bool took_end = false;        // the item at hand is the last thing of its ticket
   bool is_measured = true;      // each call is
   bool is_slow = false;         // nothing waits in a batch meanwhile
   // Of its info, by wire_slots().
@@ -147,6 +150,10 @@ class flow_group {
   static std::vector<flow_group> cut(flow_group&& whole,
                                      const std::vector<std::uint32_t>& group_of);
   static flow_group put_together(std::vector<flow_group>&& parts);
+
+  // Of a group that is put together: those stages, which are elsewhere and is_kept, are gone with
+  // their process. What they had is dealt again (kept_replicas.hpp).
+  void lose(const std::vector<std::uint32_t>& stages);
 
   // Fires what can fire, until nothing can, or `until_ns` has come. `wire`: null where the group is
   // whole.
@@ -207,6 +214,7 @@ class flow_group {
   std::string name_item(const item_origin& o) const;
   std::uint32_t fire(flow_slot& s, std::uint32_t most);
   bool fire_once(flow_slot& s);
+  static bool has_done_all(const flow_slot& s) noexcept;
   std::uint32_t take_in_a_row(flow_slot& s, std::uint32_t most);
   std::uint32_t produce_in_a_row(flow_slot& s, std::uint32_t most);
   bool produce(flow_slot& s);

@@ -55,6 +55,8 @@ struct travelling_function {
   const value_codec* in = nullptr;   // of its items; null: they do not travel
   const value_codec* out = nullptr;  // null: nothing comes of it, or that does not travel
   bool makes_items = true;
+  // It keeps nothing from item to item: it can be called though it is const.
+  bool keeps_nothing = false;
 };
 
 // `In`, `Out`: its items; void: nothing comes of it.
@@ -65,6 +67,7 @@ travelling_function travels_as(const F& f) {
   t.prototype = prototype_of(f);
   t.in = codec_of<In>();
   t.makes_items = !std::is_void_v<Out>;
+  t.keeps_nothing = std::is_invocable_v<const F&, In> && !requires(F& g) { g.finish(); };
   if constexpr (!std::is_void_v<Out>) t.out = codec_of<Out>();
   return t;
 }

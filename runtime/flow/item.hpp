@@ -19,6 +19,7 @@ struct item_origin {
   // Of replicas: which of the dealt items it was made of, and whether it is the last one of that.
   std::uint32_t ticket = 0;
   bool ends_ticket = false;
+  bool is_again = false;  // it was dealt before, to a replica that is lost
   // What its source calls it, such as the path of a file; null: nothing.
   std::shared_ptr<const std::string> label;
 };

@@ -40,6 +40,8 @@ class stage_output {
   void put_item(std::uint32_t port, flow_item&& it);
   // Of the item at hand.
   const item_origin& origin() const noexcept;
+  // It is the last thing that comes of its ticket.
+  bool ends_ticket() const noexcept;
   // What is put from now on has this origin.
   void set_origin(item_origin o);
   // Of a source: what its next items are called, such as the path that they are read from.
@@ -93,6 +95,9 @@ class stage {
   // When on_time() (of a source: produce()) is to be called at the latest.
   virtual std::int64_t wakes_at() const { return never_ns; }
   virtual bool on_time(std::int64_t /*now_ns*/, stage_output&) { return false; }
+  // It is not over, though its inputs have ended: asked again when something is called, such as
+  // on_time().
+  virtual bool keeps_open() const { return false; }
   // It needs no more items, whatever its inputs have.
   virtual bool is_over() const { return false; }
   // The topology is asked to end: a source makes no more.
@@ -146,6 +151,8 @@ struct stage_info {
   bool looks_for_room = false;
   // It is one of several replicas: each ticket ends with an item that says so.
   bool is_replica = false;
+  // Whatever it had, others make again (kept_replicas.hpp).
+  bool is_kept = false;
   // It keeps items from one call to the next, or from a first to a last one.
   bool holds = false;
   // wakes_at() is asked after each call.

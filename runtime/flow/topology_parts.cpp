@@ -64,7 +64,7 @@ result<std::vector<std::uint32_t>> place_on_nodes(const flow_graph& g,
           .at(s.where);
     std::ranges::stable_sort(there, {}, [&](auto n) { return has[n]; });
     auto to = there.front();
-    if (s.is_replica) {
+    if (s.replicas > 1) {
       // All replicas of one stage stand in a row; the first one found the order.
       std::ranges::sort(there);
       to = there[s.replica % there.size()];

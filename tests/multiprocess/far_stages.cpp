@@ -31,6 +31,9 @@ std::int64_t shrink::operator()(const tensor& t) const {
   for (const auto b : t.bytes()) sum += std::to_integer<std::int64_t>(b);
   return sum;
 }
+generator<std::int64_t> thrice::operator()(std::int64_t x) const {
+  for (std::int64_t i = 0; i < 3; ++i) co_yield 3 * x + i;
+}
 std::string pid::operator()(std::int64_t) const { return std::to_string(::getpid()); }
 
 const stage_library& far_stages() {
@@ -38,7 +41,8 @@ const stage_library& far_stages() {
       "far_stages", "1.0",
       {stage_of<scale>("scale"), stage_of<doom>("doom"), stage_of<hang>("hang"),
        stage_of<slow>("slow"), stage_of<grow>("grow"), stage_of<shrink>("shrink"),
-       stage_of<pid>("pid"), stage_of<swallow>("swallow")});
+       stage_of<pid>("pid"), stage_of<swallow>("swallow"), stage_of<add_up>("add_up"),
+       stage_of<thrice>("thrice")});
   return all;
 }
 

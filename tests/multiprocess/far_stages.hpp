@@ -40,6 +40,16 @@ struct shrink {
 struct pid {
   std::string operator()(std::int64_t) const;
 };
+// Keeps what it has seen.
+struct add_up {
+  std::int64_t sum = 0;
+  static constexpr auto fields = troupe::fields<&add_up::sum>("sum");
+  std::int64_t operator()(std::int64_t x) { return sum += x; }
+};
+// Three of each.
+struct thrice {
+  troupe::generator<std::int64_t> operator()(std::int64_t x) const;
+};
 // An end.
 struct swallow {
   void operator()(std::int64_t) const {}

@@ -62,6 +62,10 @@ int main(int argc, char** argv) {
     print(map(made, hang{number}, here));
   } else if (what == "slow") {
     print(map(made, slow{number}, here));
+  } else if (what == "add_up") {
+    print(map(map(made, slow{number}, {.on = then_on}), add_up{}, {.on = on}));
+  } else if (what == "thrice") {
+    print(map(map(made, slow{number}, here), thrice{}, here));
   } else if (what == "tensors") {
     print(map(map(made, grow{number}, here), shrink{}, then));
   } else if (what == "end") {

@@ -5,11 +5,10 @@
 //   struct doubled {
 //     int operator()(int x) const { return 2 * x; }
 //   };
-//   const troupe::stage_library& my_stages() {
-//     static const troupe::stage_library stages("my_stages", "1.0",
-//                                               {troupe::stage_of<doubled>("doubled")});
-//     return stages;
-//   }
-//   TROUPE_STAGE_LIBRARY(my_stages())
+//   static const troupe::stage_library my_stages("my_stages", "1.0",
+//                                                {troupe::stage_of<doubled>("doubled")});
+//
+// TROUPE_STAGE_LIBRARY(my_stages) beside it, outside of functions, is what a node asks the file
+// for.
 
 #include "troupe/runtime/flow/stage_library.hpp"
