@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,7 @@ struct own_node {
   std::vector<std::string> labels{};
   std::uint32_t streams = 1;
   std::string gpus = "none";
+  std::function<caf::actor(const work_host&, job_id, node_id)> host_work{};
 };
 
 class own_nodes {
@@ -81,6 +83,7 @@ class own_nodes {
     o.streams = n.streams;
     o.gpus = n.gpus;
     o.libraries = libraries_;
+    o.host_work = n.host_work;
     auto node = process::start(o);
     BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
     nodes_.push_back(std::move(*node));
